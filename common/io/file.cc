@@ -1,0 +1,129 @@
+#include "common/io/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace trainyard {
+namespace {
+
+Error open_error(const std::filesystem::path& path, int error_number) {
+  Error error = io_error("open " + path.string(), error_number);
+  if (error_number == ENOENT) error.code = ErrorCode::kNotFound;
+  return error;
+}
+
+}  // namespace
+
+Result<std::string> read_file(const std::filesystem::path& path, int64_t limit_bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return open_error(path, errno);
+  std::string content;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error("read " + path.string(), errno);
+    if (n == 0) return content;
+    content.append(buffer, static_cast<size_t>(n));
+    if (static_cast<int64_t>(content.size()) > limit_bytes) {
+      return Error{ErrorCode::kInvalidData, path.string() + ": larger than the limit of " +
+                                                std::to_string(limit_bytes) + " bytes"};
+    }
+  }
+}
+
+Status write_all(int fd, std::span<const std::byte> data, std::string_view what) {
+  while (!data.empty()) {
+    const ssize_t n = ::write(fd, data.data(), data.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error("write " + std::string(what), errno);
+    data = data.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+Status write_file_atomic(const std::filesystem::path& path, std::string_view data) {
+  const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return io_error("create " + temporary.string(), errno);
+  Status status = write_all(fd.get(), std::as_bytes(std::span(data.data(), data.size())),
+                            temporary.string());
+  if (status && ::fsync(fd.get()) != 0) status = io_error("fsync " + temporary.string(), errno);
+  if (status && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = io_error("rename to " + path.string(), errno);
+  }
+  if (!status) {
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  const auto parent = path.parent_path();
+  return sync_directory(parent.empty() ? "." : parent);
+}
+
+Status sync_directory(const std::filesystem::path& directory) {
+  UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return open_error(directory, errno);
+  if (::fsync(fd.get()) != 0) return io_error("fsync " + directory.string(), errno);
+  return {};
+}
+
+Status make_directories(const std::filesystem::path& directory) {
+  std::error_code code;
+  std::filesystem::create_directories(directory, code);
+  if (code) return Error{ErrorCode::kIo, "mkdir " + directory.string() + ": " + code.message()};
+  return {};
+}
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return open_error(path, errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return io_error("stat " + path.string(), errno);
+  if (!S_ISREG(info.st_mode)) {
+    return Error{ErrorCode::kInvalidData, path.string() + ": not a regular file"};
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size == 0) return MappedFile(nullptr, 0);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return io_error("mmap " + path.string(), errno);
+  return MappedFile(static_cast<const std::byte*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.valid()) return open_error(path, errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return io_error("lock " + path.string(), errno);
+    char holder[32] = {};
+    const ssize_t n = ::pread(fd.get(), holder, sizeof holder - 1, 0);
+    return Error{ErrorCode::kConflict, path.string() + ": locked by process " +
+                                           (n > 0 ? std::string(holder) : "unknown") +
+                                           "; wait for it or stop it"};
+  }
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return io_error("write " + path.string(), errno);
+  }
+  return FileLock(std::move(fd));
+}
+
+}  // namespace trainyard

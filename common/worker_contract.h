@@ -1,0 +1,163 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "common/base/error.h"
+
+/// The contract between whoever supervises rank processes (trainyard-agent, or a person's shell) and
+/// a rank process (trainyard-worker, or any program): environment, exit codes, one shared page and
+/// a socket of JSON lines. Documented for users in docs/reference/worker-contract.md.
+namespace trainyard::contract {
+
+// ---- Environment of a rank -------------------------------------------------------------------
+inline constexpr char kEnvJob[] = "TRAINYARD_JOB";
+inline constexpr char kEnvJobUid[] = "TRAINYARD_JOB_UID";
+inline constexpr char kEnvNamespace[] = "TRAINYARD_NAMESPACE";
+inline constexpr char kEnvNodeIndex[] = "TRAINYARD_NODE_INDEX";
+inline constexpr char kEnvGeneration[] = "TRAINYARD_GENERATION";
+inline constexpr char kEnvControlAddress[] = "TRAINYARD_CONTROL_ADDRESS";
+/// Path of the engine configuration (JSON: EngineSpec with defaults applied and paths absolute).
+inline constexpr char kEnvEngineConfig[] = "TRAINYARD_ENGINE_CONFIG";
+inline constexpr char kEnvCheckpointDir[] = "TRAINYARD_CHECKPOINT_DIR";
+/// Path of the checkpointPolicy (JSON) beside the engine configuration; absent: defaults.
+inline constexpr char kEnvCheckpointPolicy[] = "TRAINYARD_CHECKPOINT_POLICY";
+/// Number of an inherited file descriptor: a memfd of kProgressPageBytes, the ProgressPage.
+inline constexpr char kEnvProgressFd[] = "TRAINYARD_PROGRESS_FD";
+/// Number of an inherited file descriptor: a SOCK_STREAM Unix socket of JSON lines (messages below).
+inline constexpr char kEnvAgentFd[] = "TRAINYARD_AGENT_FD";
+// torchrun's names, set where one process per rank is started by us.
+inline constexpr char kEnvRank[] = "RANK";
+inline constexpr char kEnvWorldSize[] = "WORLD_SIZE";
+inline constexpr char kEnvLocalRank[] = "LOCAL_RANK";
+inline constexpr char kEnvLocalWorldSize[] = "LOCAL_WORLD_SIZE";
+
+// ---- Exit codes of a rank --------------------------------------------------------------------
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitBadConfig = 64;
+inline constexpr int kExitBadData = 65;
+inline constexpr int kExitPeerLost = 69;
+inline constexpr int kExitBug = 70;
+inline constexpr int kExitRetry = 75;
+inline constexpr int kExitTerminatedAfterCheckpoint = 143;
+
+/// The exit code of a rank that ends with this error.
+constexpr int exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidConfig: return kExitBadConfig;
+    case ErrorCode::kInvalidData:
+    case ErrorCode::kNotFound: return kExitBadData;
+    case ErrorCode::kPeerLost: return kExitPeerLost;
+    case ErrorCode::kInternal: return kExitBug;
+    default: return kExitRetry;
+  }
+}
+
+// ---- The progress page: written by the rank without system calls, read by the agent -----------
+/// What a rank is doing, in the order of its life.
+enum class Phase : uint32_t {
+  kStarting = 0,
+  kRendezvous = 1,
+  kRestoring = 2,
+  kTraining = 3,
+  kEvaluating = 4,
+  kCheckpointing = 5,
+  kDone = 6,
+};
+
+inline constexpr uint64_t kProgressMagic = 0x54594152'44504731;  // "TYARDPG1"
+inline constexpr int64_t kProgressPageBytes = 4096;
+
+/// Single writer (the rank), many readers. Each field is atomic on its own; `sequence` is bumped
+/// (odd while writing, even after) around an update of the group step..tokens_per_second.
+struct ProgressPage {
+  std::atomic<uint64_t> magic;
+  std::atomic<uint64_t> sequence;
+  std::atomic<uint32_t> phase;           ///< Phase
+  std::atomic<uint32_t> instruction_id;  ///< index in the step program of the one now running
+  std::atomic<int64_t> step;             ///< optimizer steps completed
+  std::atomic<int64_t> total_steps;
+  std::atomic<int64_t> samples_consumed;
+  std::atomic<int64_t> tokens_consumed;
+  std::atomic<double> loss;           ///< mean over the newest step whose loss is known; nats a token
+  std::atomic<double> gradient_norm;
+  std::atomic<double> learning_rate;
+  std::atomic<double> validation_loss;  ///< newest evaluation; NaN before the first
+  std::atomic<double> step_seconds;     ///< exponentially weighted mean
+  std::atomic<double> tokens_per_second;
+  std::atomic<int64_t> checkpoint_step;  ///< newest committed, -1 before the first
+  std::atomic<int64_t> heartbeat;        ///< bumped at every instruction
+  std::atomic<int64_t> restored_step;    ///< step resumed from; 0 for a fresh start, -1 before restore
+};
+static_assert(sizeof(ProgressPage) <= kProgressPageBytes);
+static_assert(std::atomic<double>::is_always_lock_free);
+
+// ---- Messages: one JSON object a line, at most kMaxMessageBytes -------------------------------
+inline constexpr int64_t kMaxMessageBytes = 1 << 20;
+
+/// Rank to agent, once, when its data plane listens: {"type":"listening","address":"127.0.0.1:4711"}.
+struct Listening {
+  std::string address;
+};
+
+/// One entry a rank of the generation, in rank order.
+struct RankEntry {
+  int rank = 0;
+  int node_index = 0;
+  std::string host_id;  ///< equal for ranks that can share memory (boot id + mount namespace)
+  std::string address;  ///< host:port of the data plane
+};
+
+/// Where a generation starts from, decided by the coordinator.
+struct ResumePlan {
+  int64_t generation = 0;
+  /// Generation whose line of checkpoints this one goes on with; nullopt: a fresh run.
+  std::optional<int64_t> parent_generation;
+};
+
+/// Agent to rank, once, when every rank of the generation listens:
+/// {"type":"start","generation":3,"ranks":[...],"resume":{"generation":3,"parentGeneration":2}}.
+struct Start {
+  int64_t generation = 0;
+  std::vector<RankEntry> ranks;
+  ResumePlan resume;
+};
+
+/// Agent to rank: checkpoint at the next step boundary, then exit 143: {"type":"stop"}.
+struct Stop {};
+
+/// Rank to agent: a failed or overdue collective names the peer awaited:
+/// {"type":"peerLost","rank":3,"message":"..."}.
+struct PeerLost {
+  int rank = -1;
+  std::string message;
+};
+
+/// Rank 0 to agent at the end of a complete run:
+/// {"type":"result","stateHash":"...","step":..,"finalLoss":..,"validationLoss":..}.
+struct RunResult {
+  std::string state_hash;  ///< lower-case hexadecimal XXH3-128, see docs/concepts/state-hash.md
+  int64_t step = 0;
+  double final_loss = 0;
+  double validation_loss = 0;  ///< NaN where the run has no validation data
+};
+
+std::string encode(const Listening& message);
+std::string encode(const Start& message);
+std::string encode(const Stop& message);
+std::string encode(const PeerLost& message);
+std::string encode(const RunResult& message);
+
+/// The "type" member of a line. Errors: kInvalidData for what is no JSON object with a type.
+Result<std::string> message_type(const std::string& line);
+/// Decoders: kInvalidData, naming the member that is missing or of the wrong type.
+Result<Listening> decode_listening(const std::string& line);
+Result<Start> decode_start(const std::string& line);
+Result<PeerLost> decode_peer_lost(const std::string& line);
+Result<RunResult> decode_run_result(const std::string& line);
+
+}  // namespace trainyard::contract

@@ -1,0 +1,318 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "common/base/dtype.h"
+
+/// The operations that a device gives the engine. Every function enqueues on the set's one stream
+/// (the CPU sets run it at once, over their thread pool) and neither allocates nor synchronises.
+///
+/// Canonical numerics, the rules all implementations of one device kind keep to the bit, whatever the
+/// instruction set or thread count (docs/concepts/canonical-numerics.md):
+///  * a GEMM chain is acc = fma(a, b, acc) over ascending k from +0, one accumulator per element;
+///    bf16 input: pairs (k, k+1), acc = fma(odd, fma(even...)) as VDPBF16PS does, odd tails padded
+///    with +0;
+///  * sums across a row (layer norm, softmax, norms) use 16 lanes (element i goes to lane i % 16,
+///    ascending; missing elements contribute the identity) and then the fixed tree 8, 4, 2, 1;
+///  * own exp, tanh, rsqrt; no libm; FTZ and DAZ set in every thread;
+///  * a sum that a layout can split is fixed point (`ExactSum`): the fp32 partial of one grain, times
+///    2^q, rounded to nearest-even int64, added. A partial that is not finite or whose magnitude
+///    times 2^q reaches 2^62 sets the overflow flag and adds nothing.
+///
+/// Shapes: M rows are token rows (sample-major: row = sample * T + position).
+namespace trainyard::kernels {
+
+enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512 };
+std::string_view name_of(Isa isa);
+
+/// Set to non-zero when an exact partial overflowed or was not finite. Lives in device memory.
+using OverflowFlag = std::atomic<uint32_t>;
+
+/// Ends of the chains along a summed dimension, ascending; the last equals its length.
+/// Empty means one chain.
+using ChainEnds = std::span<const int64_t>;
+
+/// Quantum of forward sums and activation gradients (row-parallel Y, column-parallel dX, dK, dV).
+inline constexpr int kActivationQuantumLog2 = 40;
+/// Quantum of the reported loss.
+inline constexpr int kLossQuantumLog2 = 32;
+/// Elements a block of the gradient norm; no shard cuts one.
+inline constexpr int64_t kNormBlockElements = 64 * 1024;
+
+enum class GemmOutput : uint8_t {
+  kStore,            ///< C = chain + bias; chain_ends must be empty
+  kExactRound,       ///< C = float(sum over chains of fixed(chain) * 2^-q) + bias, rounded once
+  kExactAccumulate,  ///< C is int64: C += sum over chains of fixed(chain)
+};
+
+/// C[M,N] = op(A)[M,K] op(B)[K,N]; all row-major.
+struct GemmParams {
+  int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;  ///< [M,K], or [K,M] where transpose_a
+  int64_t lda = 0;
+  bool transpose_a = false;
+  const void* b = nullptr;  ///< [K,N], or [N,K] where transpose_b
+  int64_t ldb = 0;
+  bool transpose_b = false;
+  DType input = DType::kFloat32;  ///< of A and B: kFloat32 or kBFloat16
+  ChainEnds chain_ends;
+  GemmOutput output = GemmOutput::kStore;
+  int quantum_log2 = kActivationQuantumLog2;
+  const float* bias = nullptr;  ///< [N] or null; not with kExactAccumulate
+  void* c = nullptr;
+  int64_t ldc = 0;
+  DType c_type = DType::kFloat32;  ///< kFloat32 or kBFloat16 (rounded to nearest even at the store)
+  OverflowFlag* overflow = nullptr;
+};
+
+struct LayerNormForward {
+  int64_t rows = 0, width = 0;
+  float epsilon = 1e-5F;
+  const float* x = nullptr;      ///< [rows, width]
+  const float* gamma = nullptr;  ///< [width]
+  const float* beta = nullptr;   ///< [width]
+  void* y = nullptr;             ///< [rows, width] of y_type
+  DType y_type = DType::kFloat32;
+  float* mean = nullptr;  ///< [rows] out
+  float* rstd = nullptr;  ///< [rows] out
+};
+
+struct LayerNormBackwardInput {
+  int64_t rows = 0, width = 0;
+  const float* dy = nullptr;
+  const float* x = nullptr;
+  const float* gamma = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  float* dx = nullptr;  ///< += (the residual path's gradient is already there)
+};
+
+struct LayerNormBackwardWeight {
+  int64_t rows = 0, width = 0;
+  const float* dy = nullptr;
+  const float* x = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  ChainEnds grain_ends;         ///< along rows
+  int quantum_log2 = 0;
+  int64_t* dgamma = nullptr;    ///< [width] +=
+  int64_t* dbeta = nullptr;     ///< [width] +=
+  OverflowFlag* overflow = nullptr;
+};
+
+/// Column sums of dy over grains of rows: d_bias[n] += sum over grains fixed(sum over rows).
+struct BiasBackward {
+  int64_t rows = 0, width = 0;
+  const void* dy = nullptr;  ///< [rows, width], row stride `stride`
+  int64_t stride = 0;
+  DType dy_type = DType::kFloat32;
+  ChainEnds grain_ends;
+  int quantum_log2 = 0;
+  int64_t* d_bias = nullptr;  ///< [width] +=
+  OverflowFlag* overflow = nullptr;
+};
+
+/// GELU, tanh approximation: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+struct GeluForward {
+  int64_t count = 0;
+  const void* x = nullptr;
+  void* y = nullptr;
+  DType type = DType::kFloat32;  ///< of x and y
+};
+struct GeluBackward {
+  int64_t count = 0;
+  const float* dy = nullptr;
+  const void* x = nullptr;  ///< of `type`
+  void* dx = nullptr;       ///< of `type`
+  DType type = DType::kFloat32;
+};
+
+/// Where dropout draws its mask from. Element (sample, position, feature) is kept iff
+/// word(feature % 4) of philox4x32({feature / 4, position, row_key, low32(sample)},
+/// key) >= threshold, key = low/high words of mix64(mix64(seed ^ mix64(op)) ^ high32(sample)),
+/// threshold = uint32(rate * 2^32); kept elements are scaled by 1 / (1 - rate).
+struct DropoutKey {
+  float rate = 0;  ///< 0: no dropout, nothing drawn
+  uint64_t seed = 0;
+  uint64_t op = 0;
+};
+
+/// y = residual + dropout(x + nothing): rows are (sample, position), row r has run-wide sample
+/// ordinal `samples[r / tokens_per_sample]`. row_key = 0xFFFFFFFF.
+struct DropoutAdd {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  std::span<const int64_t> samples;
+  int64_t position_offset = 0;  ///< global position of a sample's first row
+  DropoutKey dropout;
+  const float* x = nullptr;
+  const float* residual = nullptr;  ///< null: y = dropout(x)
+  float* y = nullptr;               ///< may alias x or residual
+};
+/// dx = dy masked and scaled, written in dx_type (the next GEMM's input).
+struct DropoutBackward {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  std::span<const int64_t> samples;
+  int64_t position_offset = 0;
+  DropoutKey dropout;
+  const float* dy = nullptr;
+  void* dx = nullptr;
+  DType dx_type = DType::kFloat32;
+};
+
+/// y[r] = wte[token[r]] + wpe[position of r].
+struct EmbeddingForward {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  int64_t position_offset = 0;
+  const int32_t* tokens = nullptr;  ///< [rows]
+  const float* wte = nullptr;       ///< [vocab, width]
+  const float* wpe = nullptr;       ///< [positions, width]
+  float* y = nullptr;
+};
+/// d_wte[token[r]] += fixed(dy[r]); d_wpe[position] += fixed(dy[r]). Grain: one position.
+struct EmbeddingBackward {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  int64_t position_offset = 0;
+  const int32_t* tokens = nullptr;
+  const float* dy = nullptr;
+  int quantum_log2 = 0;
+  int64_t* d_wte = nullptr;
+  int64_t* d_wpe = nullptr;
+  OverflowFlag* overflow = nullptr;
+};
+
+/// Causal multi-head attention over packed projections: row r of qkv is [q(H*D) | k(H*D) | v(H*D)].
+/// Each query row merges key blocks of `key_block` positions in ascending order (online softmax).
+/// Dropout on the probabilities: element (sample, head, query, key) uses the philox counter
+/// {key / 4, query, head, low32(sample)} with DropoutKey's key.
+struct AttentionForward {
+  int64_t samples_count = 0, tokens = 0, heads = 0, head_dim = 0;
+  int64_t head_offset = 0;  ///< global index of the first head here
+  int64_t key_block = 128;
+  std::span<const int64_t> samples;  ///< run-wide ordinals
+  DropoutKey dropout;
+  DType type = DType::kFloat32;  ///< of qkv and out
+  const void* qkv = nullptr;     ///< [samples, tokens, 3*H*D]
+  void* out = nullptr;           ///< [samples, tokens, H*D]
+  float* lse = nullptr;          ///< [samples, heads, tokens] log-sum-exp, saved for backward
+  OverflowFlag* overflow = nullptr;
+};
+/// dK, dV are exact sums (quantum kActivationQuantumLog2) over grains of `key_block` query positions;
+/// dQ is one fp32 chain over ascending key blocks.
+struct AttentionBackward {
+  int64_t samples_count = 0, tokens = 0, heads = 0, head_dim = 0;
+  int64_t head_offset = 0;
+  int64_t key_block = 128;
+  std::span<const int64_t> samples;
+  DropoutKey dropout;
+  DType type = DType::kFloat32;
+  const void* qkv = nullptr;
+  const void* out = nullptr;
+  const float* lse = nullptr;
+  const float* d_out = nullptr;  ///< [samples, tokens, H*D] fp32
+  void* d_qkv = nullptr;         ///< of `type`
+  OverflowFlag* overflow = nullptr;
+};
+
+/// Softmax cross-entropy over rows of logits in chunks of the vocabulary: per chunk (max, sum of
+/// exponentials), chunks combined in ascending order; columns >= vocab are excluded.
+/// loss_sum += sum over rows of fixed(loss, kLossQuantumLog2). d_logits = softmax - one_hot
+/// (gradient of the loss *sum*), 0 in excluded columns; null: loss only.
+struct CrossEntropy {
+  int64_t rows = 0, vocab = 0, padded_vocab = 0;
+  ChainEnds chunk_ends;  ///< along the padded vocabulary
+  const float* logits = nullptr;    ///< [rows, padded_vocab]
+  const int32_t* targets = nullptr; ///< [rows]; -1: row ignored
+  int64_t* loss_sum = nullptr;      ///< [1] +=
+  float* losses = nullptr;          ///< [rows] or null
+  void* d_logits = nullptr;         ///< [rows, padded_vocab] of d_type
+  DType d_type = DType::kFloat32;
+  OverflowFlag* overflow = nullptr;
+};
+
+/// Scalars of the optimizer step, in device memory, never on the host's critical path.
+struct OptimizerScalars {
+  double gradient_norm;      ///< of the mean gradient, before clipping
+  float clip_scale;          ///< gradients are multiplied by this
+  float learning_rate;
+  float bias_correction1;    ///< 1 / (1 - beta1^t)
+  float bias_correction2;    ///< 1 / (1 - beta2^t)
+  uint32_t skip;             ///< non-zero: the step leaves parameters and moments untouched
+};
+
+/// float gradient = float(double(acc) * scale), scale = 2^-q / targets; one rounding to fp32.
+struct ExactToFloat {
+  int64_t count = 0;
+  const int64_t* acc = nullptr;
+  double scale = 1;
+  float* gradient = nullptr;
+};
+
+/// block_sums[i] = sum of squares in double of elements [i*kNormBlockElements, ...), 16 lanes + tree.
+struct SumOfSquares {
+  int64_t count = 0;
+  const float* x = nullptr;
+  double* block_sums = nullptr;  ///< [ceil(count / kNormBlockElements)]
+};
+
+/// AdamW (Loshchilov & Hutter 2019) with decoupled decay, fp32 states:
+/// g = clip*grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+/// p -= lr * (m*bc1 / (sqrt(v*bc2) + eps) + decay*p). Every operation fp32 in this order; decay first,
+/// as PyTorch: p *= 1 - lr*decay.
+struct AdamW {
+  int64_t count = 0;
+  float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F;
+  float weight_decay = 0;
+  const float* gradient = nullptr;
+  float* parameter = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+  const OptimizerScalars* scalars = nullptr;
+};
+
+/// Floating point operations and bytes of memory traffic asked for, by formula, since construction.
+struct KernelCounters {
+  int64_t gemm_flops = 0;
+  int64_t attention_flops = 0;
+};
+
+class KernelSet {
+ public:
+  virtual ~KernelSet() = default;
+  virtual Isa isa() const = 0;
+  virtual int threads() const = 0;
+
+  /// Scratch for packing and partial sums that any call below may need, fixed at construction;
+  /// the caller lends it once, before the first call, 64-byte aligned.
+  virtual int64_t scratch_bytes() const = 0;
+  virtual void set_scratch(std::span<std::byte> scratch) = 0;
+
+  virtual void gemm(const GemmParams&) = 0;
+  virtual void layer_norm_forward(const LayerNormForward&) = 0;
+  virtual void layer_norm_backward_input(const LayerNormBackwardInput&) = 0;
+  virtual void layer_norm_backward_weight(const LayerNormBackwardWeight&) = 0;
+  virtual void bias_backward(const BiasBackward&) = 0;
+  virtual void gelu_forward(const GeluForward&) = 0;
+  virtual void gelu_backward(const GeluBackward&) = 0;
+  virtual void dropout_add(const DropoutAdd&) = 0;
+  virtual void dropout_backward(const DropoutBackward&) = 0;
+  virtual void embedding_forward(const EmbeddingForward&) = 0;
+  virtual void embedding_backward(const EmbeddingBackward&) = 0;
+  virtual void attention_forward(const AttentionForward&) = 0;
+  virtual void attention_backward(const AttentionBackward&) = 0;
+  virtual void cross_entropy(const CrossEntropy&) = 0;
+  virtual void exact_to_float(const ExactToFloat&) = 0;
+  virtual void sum_of_squares(const SumOfSquares&) = 0;
+  virtual void adamw(const AdamW&) = 0;
+  /// fp32 -> bf16, nearest even.
+  virtual void cast_to_bf16(const float* x, uint16_t* y, int64_t count) = 0;
+  /// Zero bytes.
+  virtual void clear(void* data, int64_t bytes) = 0;
+
+  virtual KernelCounters counters() const = 0;
+};
+
+}  // namespace trainyard::kernels
