@@ -2,13 +2,9 @@
 
 #include <chrono>
 
-namespace trainyard {
+#include "common/base/time.h"
 
-using Duration = std::chrono::nanoseconds;
-/// Wall time, written into status and logs.
-using Time = std::chrono::time_point<std::chrono::system_clock, Duration>;
-/// Monotonic time, for deadlines and intervals.
-using MonoTime = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+namespace trainyard {
 
 /// The one seam to time; passed in, never global. Implementations are thread-safe.
 class Clock {
