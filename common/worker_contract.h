@@ -146,6 +146,8 @@ struct RunResult {
   double validation_loss = 0;  ///< NaN where the run has no validation data
 };
 
+/// Encoders: one line of JSON, its final newline included. NaN and infinity become null; bytes that
+/// are no UTF-8 become U+FFFD. Empty lines between messages mean nothing and are to be skipped.
 std::string encode(const Listening& message);
 std::string encode(const Start& message);
 std::string encode(const Stop& message);
@@ -154,7 +156,8 @@ std::string encode(const RunResult& message);
 
 /// The "type" member of a line. Errors: kInvalidData for what is no JSON object with a type.
 Result<std::string> message_type(const std::string& line);
-/// Decoders: kInvalidData, naming the member that is missing or of the wrong type.
+/// Decoders take a line with or without its newline and ignore members they do not know.
+/// Errors: kInvalidData, naming the member that is missing, of the wrong type or out of range.
 Result<Listening> decode_listening(const std::string& line);
 Result<Start> decode_start(const std::string& line);
 Result<PeerLost> decode_peer_lost(const std::string& line);
