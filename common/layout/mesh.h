@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/error.h"
+
+namespace trainyard::layout {
+
+/// Sizes of the mesh's axes, slowest first as written: pp, dp, fsdp, cp, tp (tp varies fastest).
+/// `ep` is a factorisation of dp x fsdp x cp for expert tensors and no axis of its own.
+struct Mesh {
+  int pp = 1;
+  int dp = 1;
+  int fsdp = 1;
+  int cp = 1;
+  int tp = 1;
+
+  int size() const { return pp * dp * fsdp * cp * tp; }
+  /// Number of ranks that take different samples: dp x fsdp.
+  int data_ranks() const { return dp * fsdp; }
+  bool operator==(const Mesh&) const = default;
+};
+
+/// Where a rank stands on each axis.
+struct Coordinate {
+  int pp = 0;
+  int dp = 0;
+  int fsdp = 0;
+  int cp = 0;
+  int tp = 0;
+  bool operator==(const Coordinate&) const = default;
+};
+
+/// The coordinate of `rank` in [0, mesh.size()).
+Coordinate coordinate_of(const Mesh& mesh, int rank);
+/// The inverse of coordinate_of.
+int rank_of(const Mesh& mesh, const Coordinate& coordinate);
+
+/// d = dp_rank x fsdp + fsdp_rank: which share of each global batch a rank takes.
+inline int data_rank(const Mesh& mesh, const Coordinate& c) { return c.dp * mesh.fsdp + c.fsdp; }
+
+/// The mesh of `world` ranks with these fixed axes; dp takes what is left. `fsdp` 0 means all of the
+/// data-parallel ranks. Errors: kInvalidConfig with the numbers when a product does not divide.
+Result<Mesh> mesh_for_world(int world, int tp, int pp, int cp, int fsdp);
+
+/// A half-open range.
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+/// Part `index` of [0, total) cut into `parts` contiguous pieces whose sizes differ by at most one:
+/// [floor(index total / parts), floor((index + 1) total / parts)).
+Range even_share(int64_t total, int64_t parts, int64_t index);
+
+}  // namespace trainyard::layout
