@@ -1,0 +1,190 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// `engine` of a TrainingJob: one run of the built-in training engine. Plain values; decoding
+/// (common/api/decode.h) fills presets and defaults in, so that a decoded EngineSpec is what runs.
+/// Every field is described for users in common/api/engine_fields.h, from which the reference page
+/// is made.
+namespace trainyard::api {
+
+/// What the model is trained for.
+enum class Task { kCausalLM, kSequenceClassification, kMaskedLM };
+
+/// The architecture.
+enum class ModelFamily { kGPT2, kLlama, kQwen2, kBert, kMixtral };
+
+/// The update rule.
+enum class OptimizerName { kAdamW };
+
+/// The shape of the learning rate after warm-up.
+enum class ScheduleName { kCosine, kLinear, kConstant, kWSD };
+
+/// A number format of the precision section.
+enum class NumberFormat { kFP32, kBF16, kFP16, kFP8 };
+
+/// How ranks divide the work.
+enum class ParallelMode { kDistributed, kDataParallel };
+
+/// Order of forward and backward passes in a pipeline.
+enum class PipelineSchedule { kNaive, kGPipe, kOneFOneB, kInterleaved, kZeroBubbleH1, kPipeDream };
+
+/// Which activations are computed again in the backward pass.
+enum class Recompute { kNone, kSelective, kFull };
+
+/// How a sequence is divided over a context group.
+enum class ContextMode { kRing, kUlysses };
+
+/// What is kept in host memory between its uses.
+enum class Offload { kOptimizer, kParameters, kActivations };
+
+/// Which sums are exact; see docs/concepts/canonical-numerics.md.
+enum class NumericsMode { kAuto, kCanonical, kFast };
+
+/// How ranks exchange gradients.
+enum class Transport { kAuto, kLocal, kShm, kTcp, kNccl };
+
+/// CPU instruction set of the kernels.
+enum class Isa { kAuto, kAvx512, kAvx2, kGeneric };
+
+/// The model's shape. After decoding, a preset's values and derived ones (kvHeads, ffn) are filled
+/// in; 0 remains only where the shape comes from elsewhere: every size when `import_path` is set
+/// (the worker reads config.json), and `vocab` when it is to come from the tokenizer.
+struct ModelSpec {
+  std::string preset;  ///< empty: none
+  ModelFamily family = ModelFamily::kGPT2;
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;  ///< heads when not given
+  int64_t ffn = 0;       ///< 4 x hidden when not given
+  /// 0: the worker takes the tokenizer's size (data.tokenizer), or without one the vocabulary size
+  /// that the header of the first token shard states.
+  int64_t vocab = 0;
+  int64_t max_positions = 0;  ///< data.sequenceLength when not given
+  bool tie_embeddings = true;
+  double dropout = 0.0;
+  std::string import_path;  ///< `import`: a Hugging Face folder; empty: fresh weights
+
+  bool operator==(const ModelSpec&) const = default;
+};
+
+struct DataSpec {
+  std::vector<std::string> tokens;      ///< token shards, training
+  std::vector<std::string> validation;  ///< token shards, held out; empty: no evaluation
+  /// Tokens of a sample. maxPositions when not given; 0 only while both are to come from an import.
+  int64_t sequence_length = 0;
+  std::string tokenizer;  ///< tokenizer folder or file; empty: none
+
+  bool operator==(const DataSpec&) const = default;
+};
+
+struct BatchSpec {
+  int64_t global_sequences = 0;  ///< required
+  int64_t micro_sequences = 1;
+
+  bool operator==(const BatchSpec&) const = default;
+};
+
+struct OptimizerSpec {
+  OptimizerName name = OptimizerName::kAdamW;
+  double learning_rate = 6.0e-4;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double epsilon = 1.0e-8;
+  double weight_decay = 0.1;
+  double gradient_clip = 1.0;  ///< global norm; 0: off
+
+  bool operator==(const OptimizerSpec&) const = default;
+};
+
+struct LearningRateSchedule {
+  ScheduleName name = ScheduleName::kCosine;
+  int64_t warmup_steps = 0;
+  double min_ratio = 0.1;  ///< last learning rate over the peak
+
+  bool operator==(const LearningRateSchedule&) const = default;
+};
+
+struct PrecisionSpec {
+  NumberFormat compute = NumberFormat::kFP32;
+  NumberFormat master = NumberFormat::kFP32;
+  std::optional<double> loss_scale;    ///< 0: Dynamic; only with FP16
+  std::optional<NumberFormat> reduce;  ///< only with Fast numerics
+
+  bool operator==(const PrecisionSpec&) const = default;
+};
+
+struct ParallelismSpec {
+  ParallelMode mode = ParallelMode::kDistributed;
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  int64_t context = 1;
+  int64_t expert = 1;
+  int64_t shard = 0;  ///< fsdp size; 0: all data-parallel ranks when zero_stage > 0
+  int64_t zero_stage = 0;
+  PipelineSchedule pipeline_schedule = PipelineSchedule::kOneFOneB;
+  int64_t chunks_per_stage = 1;
+  Recompute recompute = Recompute::kNone;
+  bool sequence_parallel = false;
+  ContextMode context_mode = ContextMode::kRing;
+  std::vector<int64_t> ring_order;
+  std::vector<Offload> offload;
+
+  bool operator==(const ParallelismSpec&) const = default;
+};
+
+struct NumericsSpec {
+  NumericsMode mode = NumericsMode::kAuto;
+  int64_t grain_tokens = 128;
+
+  bool operator==(const NumericsSpec&) const = default;
+};
+
+/// Not part of the configuration hash: may change at any restart without changing any bit.
+struct RuntimeSpec {
+  int64_t threads = 0;  ///< per rank; 0: cores / ranks of the node
+  Transport transport = Transport::kAuto;
+  Isa isa = Isa::kAuto;
+
+  bool operator==(const RuntimeSpec&) const = default;
+};
+
+struct EvaluationSpec {
+  int64_t every_steps = 200;  ///< 0: only after the last step
+  int64_t sequences = 64;
+  int64_t early_stop_patience = 0;  ///< evaluations without improvement; 0: off
+
+  bool operator==(const EvaluationSpec&) const = default;
+};
+
+struct ExportSpec {
+  std::string hugging_face;  ///< folder written at the end; empty: none
+
+  bool operator==(const ExportSpec&) const = default;
+};
+
+/// A run of the built-in engine.
+struct EngineSpec {
+  Task task = Task::kCausalLM;
+  ModelSpec model;
+  DataSpec data;
+  BatchSpec batch;
+  int64_t steps = 0;  ///< required
+  OptimizerSpec optimizer;
+  LearningRateSchedule learning_rate_schedule;
+  PrecisionSpec precision;
+  ParallelismSpec parallelism;
+  NumericsSpec numerics;
+  int64_t seed = 1234;
+  RuntimeSpec runtime;
+  EvaluationSpec evaluation;
+  ExportSpec export_to;  ///< `export`
+
+  bool operator==(const EngineSpec&) const = default;
+};
+
+}  // namespace trainyard::api

@@ -1,0 +1,238 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+
+/// `status` of a TrainingJob. Numbers with a fraction are doubles here and decimal strings in the
+/// encoded form. The whole stays below 16 KiB: the limits below are part of the contract.
+namespace trainyard::api {
+
+enum class FailureClass;
+
+inline constexpr int64_t kMaxAttempts = 10;                ///< newest kept
+inline constexpr int64_t kMaxRecentRestarts = 20;          ///< per class
+inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
+inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
+inline constexpr int64_t kMaxConditionMessage = 200;       ///< bytes, escaped
+
+/// The summary of the conditions for humans.
+enum class JobPhase {
+  kPending,
+  kStarting,
+  kRunning,
+  kRestarting,
+  kResizing,
+  kStalled,
+  kSuspended,
+  kComplete,
+  kFailed,
+};
+
+enum class ConditionType {
+  kAccepted,
+  kSuspended,
+  kScheduled,
+  kRunning,
+  kRestarting,
+  kResizing,
+  kDegraded,
+  kStalled,
+  kCheckpointStale,
+  kFailureTarget,
+  kSuccessCriteriaMet,
+  kComplete,
+  kFailed,
+};
+
+enum class ConditionStatus { kTrue, kFalse, kUnknown };
+
+/// The reasons of conditions; a failure rule gives kRulePrefix + its name.
+namespace reason {
+inline constexpr char kAccepted[] = "Accepted";
+inline constexpr char kInvalidSpec[] = "InvalidSpec";
+inline constexpr char kInvalidPodTemplate[] = "InvalidPodTemplate";
+inline constexpr char kAdmissionRefused[] = "AdmissionRefused";
+inline constexpr char kNameConflict[] = "NameConflict";
+inline constexpr char kStorageNotShared[] = "StorageNotShared";
+inline constexpr char kSuspended[] = "Suspended";
+inline constexpr char kResumed[] = "Resumed";
+inline constexpr char kGangScheduled[] = "GangScheduled";
+inline constexpr char kUnschedulable[] = "Unschedulable";
+inline constexpr char kWaitingForGang[] = "WaitingForGang";
+inline constexpr char kAllNodesReady[] = "AllNodesReady";
+inline constexpr char kBelowMinNodes[] = "BelowMinNodes";
+inline constexpr char kPodFailed[] = "PodFailed";
+inline constexpr char kPodLost[] = "PodLost";
+inline constexpr char kNodeLost[] = "NodeLost";
+inline constexpr char kStalled[] = "Stalled";
+inline constexpr char kScaleUp[] = "ScaleUp";
+inline constexpr char kScaleDown[] = "ScaleDown";
+inline constexpr char kFaultyNodeRemoved[] = "FaultyNodeRemoved";
+inline constexpr char kBelowNumNodes[] = "BelowNumNodes";
+inline constexpr char kSparesExhausted[] = "SparesExhausted";
+inline constexpr char kNoStepProgress[] = "NoStepProgress";
+inline constexpr char kHeartbeatLost[] = "HeartbeatLost";
+inline constexpr char kCompletionsReached[] = "CompletionsReached";
+inline constexpr char kSuccessPolicy[] = "SuccessPolicy";
+inline constexpr char kBudgetExceeded[] = "BudgetExceeded";
+inline constexpr char kDeadlineExceeded[] = "DeadlineExceeded";
+inline constexpr char kFatalExitCode[] = "FatalExitCode";
+inline constexpr char kStartupTimeout[] = "StartupTimeout";
+inline constexpr char kRulePrefix[] = "Rule_";
+}  // namespace reason
+
+struct Condition {
+  ConditionType type = ConditionType::kAccepted;
+  ConditionStatus status = ConditionStatus::kUnknown;
+  int64_t observed_generation = 0;
+  std::optional<Time> last_transition_time;
+  std::string reason;
+  std::string message;
+
+  bool operator==(const Condition&) const = default;
+};
+
+struct NodeCounts {
+  int64_t target = 0;
+  int64_t active = 0;
+  int64_t ready = 0;
+  int64_t succeeded = 0;
+  int64_t failed = 0;
+  int64_t condemned = 0;
+  int64_t spare = 0;
+
+  bool operator==(const NodeCounts&) const = default;
+};
+
+struct RoleStatus {
+  std::string name;
+  int64_t target = 0;
+  int64_t ready = 0;
+
+  bool operator==(const RoleStatus&) const = default;
+};
+
+struct Membership {
+  int64_t generation = 0;
+  int64_t reserved_up_to = 0;
+  int64_t world_size = 0;
+  std::string master;
+
+  bool operator==(const Membership&) const = default;
+};
+
+/// Restarts of one class; `recent` holds the newest, oldest first, for the sliding window.
+struct ClassRestarts {
+  FailureClass failure_class{};  ///< `class`
+  int64_t total = 0;
+  std::vector<Time> recent;
+
+  bool operator==(const ClassRestarts&) const = default;
+};
+
+struct RestartCounts {
+  int64_t total = 0;
+  std::vector<ClassRestarts> classes;
+  int64_t in_place = 0;
+  int64_t pod_replacements = 0;
+  int64_t resizes = 0;
+
+  bool operator==(const RestartCounts&) const = default;
+};
+
+/// One generation's life and what ended it; the cause is absent while it is open.
+struct Attempt {
+  int64_t generation = 0;
+  std::optional<FailureClass> failure_class;  ///< `class`
+  std::string reason;
+  std::string pod_name;
+  std::string pod_uid;
+  std::string container;
+  std::string node;
+  std::optional<int64_t> rank;
+  std::optional<int64_t> exit_code;
+  std::optional<int64_t> signal;
+  std::string message;
+  std::optional<Time> start_time;
+  std::optional<Time> end_time;
+  std::optional<int64_t> start_step;
+  std::optional<int64_t> end_step;
+  std::optional<int64_t> resumed_from_step;
+  std::optional<int64_t> lost_steps;
+
+  bool operator==(const Attempt&) const = default;
+};
+
+struct ProgressStatus {
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  int64_t percentage = 0;
+  std::optional<int64_t> eta_s;
+  std::optional<double> loss;
+  std::optional<double> tokens_per_second;
+  std::optional<double> step_time_ms;
+  std::optional<int64_t> slowest_rank;
+  std::string phase;  ///< of the rank processes: Starting, Rendezvous, Restoring, Training ...
+  std::optional<Time> last_step_time;
+
+  bool operator==(const ProgressStatus&) const = default;
+};
+
+/// The newest committed checkpoint.
+struct CheckpointStatus {
+  int64_t last_step = 0;
+  std::string uri;
+  std::string digest;
+  std::optional<Time> last_time;
+
+  bool operator==(const CheckpointStatus&) const = default;
+};
+
+/// Seconds that did not advance the model, by cause.
+struct BadputSeconds {
+  double queue = 0;
+  double startup = 0;
+  double rendezvous = 0;
+  double restore = 0;
+  double checkpoint = 0;
+  double recompute = 0;
+  double stall = 0;
+  double infra = 0;
+
+  bool operator==(const BadputSeconds&) const = default;
+};
+
+struct GoodputStatus {
+  double wall_s = 0;
+  double productive_s = 0;
+  double ratio = 0;  ///< productive / wall
+  BadputSeconds badput_s;
+
+  bool operator==(const GoodputStatus&) const = default;
+};
+
+struct TrainingJobStatus {
+  int64_t observed_generation = 0;
+  JobPhase phase = JobPhase::kPending;
+  std::optional<Time> start_time;
+  std::optional<Time> completion_time;
+  std::optional<Time> last_resume_time;
+  std::string selector;
+  NodeCounts nodes;
+  std::vector<RoleStatus> roles;
+  Membership membership;
+  RestartCounts restarts;
+  std::vector<Attempt> attempts;  ///< oldest first, at most kMaxAttempts
+  std::optional<ProgressStatus> progress;
+  std::optional<CheckpointStatus> checkpoint;
+  std::optional<GoodputStatus> goodput;
+  std::vector<Condition> conditions;
+
+  bool operator==(const TrainingJobStatus&) const = default;
+};
+
+}  // namespace trainyard::api
