@@ -1,0 +1,31 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+/// The sub-commands of `trainyard`. Each lives in `cli/<name>_command.cc`, which defines
+/// `register_<name>`, and is listed in cli/CMakeLists.txt by `trainyard_command(<name> DEPS ...)`;
+/// the calls are generated from that list, in its order.
+namespace trainyard::cli {
+
+/// What a running command writes to, and what it leaves: its exit code.
+struct CommandContext {
+  std::ostream& out;
+  std::ostream& err;
+  int exit_code = 0;
+};
+
+/// Adds a sub-command to `app`. Its callback does the work, prints to `context.out` (results) and
+/// `context.err` (complaints) and sets `context.exit_code`; both arguments outlive the callback.
+using RegisterCommand = void (*)(CLI::App& app, CommandContext& context);
+
+/// Runs `trainyard` with these arguments (without the program's name). Returns the exit code: the
+/// command's, 0 for --help and --version, 64 for wrong usage. Thread-compatible.
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+
+}  // namespace trainyard::cli

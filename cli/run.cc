@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <ostream>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kFooter[] =
+    "Exit codes: 0 done; 64 wrong usage or a wrong manifest; each command's --help lists its own.\n"
+    "`trainyard COMMAND --help` shows examples.";
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  CommandContext context{out, err};
+  CLI::App app{"Trains models from one manifest, on this machine or on a Kubernetes cluster.",
+               "trainyard"};
+  app.set_version_flag("--version", "trainyard " TRAINYARD_VERSION);
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  for (const RegisterCommand register_command : kCommands)
+    register_command(app, context);
+
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
+    app.exit(error, out, err);
+    return asked ? 0 : contract::kExitBadConfig;
+  }
+  return context.exit_code;
+}
+
+}  // namespace trainyard::cli
