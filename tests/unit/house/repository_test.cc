@@ -1,0 +1,98 @@
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/house/source_tree.h"
+
+namespace trainyard::house {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int64_t kLinesWanted = 500;
+constexpr int64_t kLinesAllowed = 700;
+
+/// Words that tie the repository to one machine or one mirror. Spelled in two halves, so that this
+/// file does not hold them.
+std::vector<std::string> forbidden_words() {
+  return {
+      std::string("/wo") + "rk/",         std::string("../sha") + "red",
+      std::string("pypi.") + "org",       std::string("pythonhosted.") + "org",
+      std::string("registry.npm") + "js", std::string("deb.deb") + "ian.org",
+      std::string("proxy.gol") + "ang",   std::string("FIX") + "ME",
+      std::string("TO") + "DO",
+  };
+}
+
+std::vector<std::string> find_forbidden(const SourceFile& file) {
+  std::vector<std::string> found;
+  for (const std::string& word : forbidden_words()) {
+    const size_t position = file.text.find(word);
+    if (position == std::string::npos) continue;
+    const int64_t line = count_lines(std::string_view(file.text).substr(0, position + 1));
+    found.push_back(file.path + ":" + std::to_string(line) + ": holds the word " + word);
+  }
+  return found;
+}
+
+bool is_written_by_hand(const SourceFile& file) {
+  return !file.path.starts_with("tests/fixtures/") && file.path != "LICENSE";
+}
+
+TEST(RepositoryTest, SpeaksOfNoPlaceButItself) {
+  std::vector<std::string> found;
+  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+    for (std::string& word : find_forbidden(file))
+      found.push_back(std::move(word));
+  }
+  EXPECT_THAT(found, IsEmpty());
+}
+
+TEST(RepositoryTest, FilesStayReadable) {
+  std::vector<std::string> too_long;
+  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+    if (!is_code(file.path) || !is_written_by_hand(file)) continue;
+    const int64_t lines = count_lines(file.text);
+    const std::string entry = file.path + ": " + std::to_string(lines) + " lines";
+    if (lines > kLinesAllowed)
+      too_long.push_back(entry);
+    else if (lines > kLinesWanted)
+      std::cout << "[  WARNING ] " << entry << ", wanted at most 500\n";
+  }
+  EXPECT_THAT(too_long, IsEmpty()) << "cut these files by subject";
+}
+
+TEST(RepositoryTest, HeadersGuardThemselvesAndNoneOpensANamespace) {
+  std::vector<std::string> found;
+  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+    if (!file.path.ends_with(".h")) continue;
+    if (file.text.find("#pragma once") == std::string::npos) {
+      found.push_back(file.path + ": lacks #pragma once");
+    }
+    if (file.text.find("\nusing namespace") != std::string::npos) {
+      found.push_back(file.path + ": has a using-directive");
+    }
+  }
+  EXPECT_THAT(found, IsEmpty());
+}
+
+TEST(RepositoryTest, APlantedWordIsFoundWithItsLine) {
+  const SourceFile file{"docs/x.md", "one\ntwo " + std::string("/wo") + "rk/ three\n"};
+  EXPECT_THAT(find_forbidden(file), ElementsAre(HasSubstr("docs/x.md:2: ")));
+}
+
+TEST(RepositoryTest, LinesAreCountedAsEditorsDo) {
+  EXPECT_EQ(count_lines(""), 0);
+  EXPECT_EQ(count_lines("a"), 1);
+  EXPECT_EQ(count_lines("a\n"), 1);
+  EXPECT_EQ(count_lines("a\nb"), 2);
+}
+
+}  // namespace
+}  // namespace trainyard::house
