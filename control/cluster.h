@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "common/api/training_job.h"
+#include "common/base/error.h"
+#include "control/observed.h"
+#include "control/plan.h"
+#include "control/pod_spec.h"
+
+namespace trainyard::control {
+
+/// What create_pod found. A create is asynchronous: the pod shows in a later observe.
+struct CreateReply {
+  enum class Outcome {
+    kCreated,
+    kExists,        ///< ours (same job UID), alive: as good as created
+    kNameConflict,  ///< the name is taken by another owner's pod, or by one that is terminating
+  };
+  Outcome outcome = Outcome::kCreated;
+  std::string uid;        ///< of the pod that has the name now
+  std::string owner_uid;  ///< of kNameConflict: the other owner, empty where it has none
+};
+
+/// The world the brain acts on, with the semantics of an API server everywhere:
+/// - creates and deletes are asynchronous; a deleted pod is Terminating until it is gone;
+/// - `observe` may be stale (a cache), even older than an own write; it never invents;
+/// - resource versions and UIDs are opaque; a name may be used again under another UID;
+/// - a lost node is not a gone pod.
+/// Every call is bounded in time by the implementation. Thread-safe.
+/// Errors beside those named: kUnavailable and kDeadline (retry), kIo.
+class Cluster {
+ public:
+  using Listener = std::function<void(const JobKey&)>;
+
+  virtual ~Cluster() = default;
+
+  /// The job and its pods; `facts` and `requested_stop` are left for the caller to fill in.
+  /// Errors: kNotFound when there is no such job.
+  virtual Result<Observed> observe(const JobKey& key) = 0;
+
+  /// Replaces the status if the object still has this UID and resource version; returns the new
+  /// version. Errors: kConflict on a mismatch, kNotFound.
+  virtual Result<std::string> put_status(const JobKey& key, const std::string& uid,
+                                         const api::TrainingJobStatus& status,
+                                         const std::string& resource_version) = 0;
+
+  /// Creates a pod of this name unless the name is taken, which is a reply, not an error.
+  virtual Result<CreateReply> create_pod(const PodSpec& spec) = 0;
+
+  /// Asks the pod to end within `grace`, then ends it. Success when it is terminating already.
+  /// Errors: kNotFound when no pod has the name; kConflict when one of another UID has it.
+  virtual Status delete_pod(const PodRef& pod, Duration grace) = 0;
+
+  /// Takes the label `member` off; success when it has none. Errors as delete_pod.
+  virtual Status remove_member_label(const PodRef& pod) = 0;
+
+  /// Deletes the job object with this UID and what it owns. Errors as delete_pod.
+  virtual Status delete_job(const JobKey& key, const std::string& uid) = 0;
+
+  /// Tells users; may drop or merge repeated events.
+  virtual Status emit_event(const JobKey& key, const Event& event) = 0;
+
+  /// `listener` is called from any thread, no lock of the cluster held, with each job that may have
+  /// changed; it must not block. Replaces the listener before; an empty one ends the calls, and
+  /// none is running any more when this returns.
+  virtual void set_listener(Listener listener) = 0;
+};
+
+}  // namespace trainyard::control

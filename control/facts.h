@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/worker_contract.h"
+
+/// The seam between the brain and the control stream: facts come up (FactsSource), what status has
+/// persisted goes down (MembershipSink). Neither decides anything; control/plan does.
+namespace trainyard::control {
+
+/// What one rank last reported.
+struct RankFact {
+  int rank = -1;
+  contract::Phase phase = contract::Phase::kStarting;
+  int64_t step = 0;  ///< optimizer steps completed
+  int64_t total_steps = 0;
+  /// When the coordinator saw `step` move last; nullopt before the first step of this generation.
+  std::optional<Time> last_step_at;
+  /// When the coordinator saw `phase` change last.
+  std::optional<Time> phase_since;
+  /// When the coordinator saw the rank's heartbeat counter move last.
+  std::optional<Time> last_heartbeat_at;
+  std::optional<double> loss;
+  std::optional<double> tokens_per_second;  ///< of this rank
+  std::optional<double> step_seconds;       ///< smoothed
+};
+
+/// One agent's stream.
+struct MemberFact {
+  std::string pod_uid;
+  std::string pod_name;
+  int node_index = 0;
+  int64_t generation = 0;  ///< generation its ranks run or are starting
+  bool connected = false;
+  /// When the stream opened (connected) or was last heard of (not connected).
+  Time since;
+  std::vector<RankFact> ranks;  ///< by rank
+};
+
+/// A rank whose collective failed or is overdue named the peer it waits for.
+struct PeerReport {
+  int64_t generation = 0;
+  int reporter_rank = -1;
+  int lost_rank = -1;
+  std::string
+      lost_pod_uid;  ///< the pod of `lost_rank` in that generation's rank table; may be empty
+  std::string message;
+  Time at;
+};
+
+/// The newest checkpoint known to be committed.
+struct CheckpointFact {
+  int64_t step = 0;
+  std::string uri;     ///< may be empty where only the step is known
+  std::string digest;  ///< may be empty
+  Time at;
+};
+
+/// Everything the control stream knows of one job; values as of the call.
+struct StreamFacts {
+  /// False where no control stream exists (agent: None, or no coordinator): streams then prove
+  /// nothing, and pods alone are judged.
+  bool hosted = false;
+  int64_t generation = 0;         ///< generation the coordinator executes
+  bool rank_table_ready = false;  ///< every rank of that generation listens; the table went out
+  std::optional<Time> rank_table_ready_at;
+  std::vector<MemberFact> members;
+  std::vector<PeerReport>
+      peer_reports;  ///< of that generation, oldest first; bounded by the source
+  /// Step that generation resumed from (0: fresh start); nullopt before it is restored.
+  std::optional<int64_t> resumed_from_step;
+  std::optional<CheckpointFact> checkpoint;
+  std::optional<double> p99_step_seconds;  ///< over the generation's newest steps
+  std::optional<contract::RunResult> result;
+};
+
+/// Where `Observed` gets its facts. Implementations are thread-safe and do not block.
+class FactsSource {
+ public:
+  virtual ~FactsSource() = default;
+  /// Facts of the job with this UID; `hosted` false for one it does not know.
+  virtual StreamFacts facts(const std::string& job_uid) const = 0;
+};
+
+/// One pod of the membership, in order of node index.
+struct MemberRef {
+  std::string pod_name;
+  std::string pod_uid;  ///< empty while the pod is not yet seen
+  int node_index = 0;
+
+  bool operator==(const MemberRef&) const = default;
+};
+
+/// What the coordinator may execute: a generation whose status write succeeded.
+struct MembershipOrder {
+  std::string job_uid;
+  std::string job_name;
+  int64_t generation = 0;
+  /// Generation before this one in status; nullopt for the first.
+  std::optional<int64_t> previous_generation;
+  int64_t num_nodes = 0;          ///< pods the generation has when whole
+  int64_t num_proc_per_node = 1;  ///< 0: as each agent reports (auto)
+  /// Pods known by now, at most num_nodes; the generation starts when all of them have streams.
+  std::vector<MemberRef> members;
+  /// The membership is being stopped (suspended, failed, done): nothing new is to be started.
+  bool stopping = false;
+
+  bool operator==(const MembershipOrder&) const = default;
+};
+
+/// Told after every successful reconcile; thread-safe, does not block, idempotent: the same order
+/// may come many times. Orders of one job come in order of their generations.
+class MembershipSink {
+ public:
+  virtual ~MembershipSink() = default;
+  virtual void publish(const MembershipOrder& order) = 0;
+  /// The job is finished or gone: forget it.
+  virtual void retire(const std::string& job_uid) = 0;
+};
+
+}  // namespace trainyard::control

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "common/base/clock.h"
+#include "control/facts.h"
+
+/// What plan decides from: projections of the world, not whole objects.
+namespace trainyard::control {
+
+/// Names one job.
+struct JobKey {
+  std::string namespace_name;
+  std::string name;
+
+  auto operator<=>(const JobKey&) const = default;
+};
+
+/// Names one pod and no other: the UID is a precondition of every change.
+struct PodRef {
+  std::string namespace_name;
+  std::string name;
+  std::string uid;
+
+  auto operator<=>(const PodRef&) const = default;
+};
+
+/// Life of a pod, as the API server tells it.
+enum class PodPhase { kPending, kRunning, kSucceeded, kFailed };
+
+/// What is known of the machine a pod was placed on. A lost node does not mean that the pod is
+/// gone.
+enum class NodeState { kUnplaced, kReady, kNotReady, kGone };
+
+/// How the container that decides ended.
+struct ContainerExit {
+  std::string container = api::kTrainerContainer;
+  int exit_code = 0;                ///< 128 + signal for one that a signal ended
+  std::optional<int> signal;        ///< the signal that ended it
+  std::optional<int> rank;          ///< the rank that decided, where the agent names it
+  std::string reason;               ///< "Completed", "Error", "OOMKilled" ...
+  std::string message;              ///< its last lines
+  std::optional<Time> finished_at;  ///< nullopt where nobody knows
+};
+
+struct PodCondition {
+  std::string type;
+  std::string status;  ///< "True", "False", "Unknown"
+  std::string reason;
+  std::string message;
+};
+
+/// One pod owned by the job (ownerRef UID is the job's).
+struct ObservedPod {
+  std::string name;
+  std::string uid;
+  std::string node;
+  int node_index = 0;
+  int64_t created_generation = 0;
+  bool member = false;       ///< carries the label trainyard.dev/member=true
+  bool terminating = false;  ///< has a deletionTimestamp
+  PodPhase phase = PodPhase::kPending;
+  bool ready = false;
+  NodeState node_state = NodeState::kUnplaced;
+  std::optional<Time> created_at;
+  std::vector<PodCondition> conditions;
+  std::optional<ContainerExit> exit;
+};
+
+/// One look at one job.
+struct Observed {
+  JobKey key;
+  api::ObjectMeta metadata;  ///< resource_version is what put_status wants back
+  api::TrainingJobSpec spec;
+  api::TrainingJobStatus status;
+  /// What validation says of the spec; not empty: nothing may be created.
+  std::vector<std::string> spec_faults;
+  std::vector<ObservedPod> pods;
+  StreamFacts facts;
+  /// The person at the terminal asked to stop: as suspend, without touching the spec.
+  bool requested_stop = false;
+  /// Pods that the cluster could run for this job now, running ones included; nullopt: unknown.
+  std::optional<int64_t> feasible_nodes;
+};
+
+}  // namespace trainyard::control

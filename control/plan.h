@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "common/base/clock.h"
+#include "control/observed.h"
+#include "control/pod_spec.h"
+
+namespace trainyard::control {
+
+enum class EventType { kNormal, kWarning };
+
+/// Told to users after the status write that explains it succeeded.
+struct Event {
+  EventType type = EventType::kNormal;
+  std::string reason;
+  std::string message;
+
+  bool operator==(const Event&) const = default;
+};
+
+/// A pod to take out of the membership and delete.
+struct Condemnation {
+  PodRef pod;
+  bool remove_member_label = false;  ///< still carries it
+  bool remove = true;                ///< false: the label only; the pod stays for its logs
+};
+
+/// What to do about one job, in the order of application (control/apply.h). Empty: at rest.
+struct Plan {
+  /// The decision itself, written before anything is deleted or created because of it.
+  std::optional<api::TrainingJobStatus> intent;
+  std::vector<Condemnation> condemn;
+  std::vector<PodSpec> create;
+  /// What was seen, written last; only where it differs from what status says.
+  std::optional<api::TrainingJobStatus> outcome;
+  std::vector<Event> events;
+  /// Look again after this long even if nothing changes; nullopt: only when something changes.
+  std::optional<Duration> requeue_after;
+  /// The job object's time to live is over.
+  bool delete_job = false;
+};
+
+/// The whole decision: restarts, resizes, stalls, completion. Pure: the same values give the same
+/// plan, so that what one process began another finishes. `now` is wall time.
+/// Source: operator.md's "One brain, written ahead"; vocabulary and order of batch/v1's controller.
+Plan plan(const Observed& observed, Time now);
+
+}  // namespace trainyard::control

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/api/training_job.h"
+
+/// What the brain says of a pod to be; how it is rendered belongs to the cluster.
+namespace trainyard::control {
+
+/// The role of every ranked pod; others are reserved.
+inline constexpr char kTrainerRole[] = "trainer";
+
+/// One pod to create. Two specs of the same name are the same pod.
+struct PodSpec {
+  std::string name;            ///< pod_name(...)
+  std::string namespace_name;  ///< the job's
+  std::string job_name;
+  std::string job_uid;  ///< owner
+  int node_index = 0;
+  std::string role = kTrainerRole;
+  int64_t created_generation = 0;
+  bool member = true;
+  /// Reserved variables that hold in every cluster; a cluster adds those that name its own places
+  /// (control address, engine configuration, checkpoint folder, master address).
+  std::map<std::string, std::string> environment;
+  std::chrono::seconds grace{0};  ///< between SIGTERM and SIGKILL
+  std::string template_json;      ///< opaque PodTemplateSpec; empty: the cluster's default worker
+};
+
+/// `<job>-<index>-<h5>` with h5 five letters of a hash of (job UID, index, generation at creation):
+/// the same pod has the same name whoever makes it, and a successor never waits for the dead one.
+std::string pod_name(const std::string& job_name, const std::string& job_uid, int node_index,
+                     int64_t created_generation);
+
+/// The pod of `node_index` made in `generation`, for a gang of `num_nodes`.
+PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpec& spec,
+                      int node_index, int64_t generation, int64_t num_nodes);
+
+/// terminationGracePeriodSeconds of a job's pods: preemptionCheckpointSeconds + 30.
+std::chrono::seconds grace_of(const api::TrainingJobSpec& spec);
+
+}  // namespace trainyard::control
