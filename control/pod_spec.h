@@ -13,6 +13,15 @@ namespace trainyard::control {
 /// The role of every ranked pod; others are reserved.
 inline constexpr char kTrainerRole[] = "trainer";
 
+// What a pod's supervisor reads beside the names of common/worker_contract.h: how it names itself
+// on the control stream, and the size of its gang (torchrun's names).
+inline constexpr char kEnvPodName[] = "TRAINYARD_POD_NAME";
+inline constexpr char kEnvPodUid[] = "TRAINYARD_POD_UID";
+inline constexpr char kEnvNumNodes[] = "PET_NNODES";
+inline constexpr char kEnvNodeRank[] = "PET_NODE_RANK";
+/// Ranks to start in this pod, or "auto".
+inline constexpr char kEnvNumProcPerNode[] = "PET_NPROC_PER_NODE";
+
 /// One pod to create. Two specs of the same name are the same pod.
 struct PodSpec {
   std::string name;            ///< pod_name(...)

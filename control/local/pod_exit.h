@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "common/base/error.h"
+#include "control/observed.h"
+
+/// How a pod's supervisor tells a later `trainyard run`, which is not its parent, how it ended.
+namespace trainyard::control::local {
+
+/// Folder of the pod's own files (log, pod.json, exit.json), set by LocalCluster for each pod.
+inline constexpr char kEnvPodDir[] = "TRAINYARD_POD_DIR";
+
+/// Writes `pod_dir`/exit.json durably; the supervisor does this last before it exits, with the code
+/// it exits with. Errors: kIo.
+Status write_pod_exit(const std::filesystem::path& pod_dir, const std::string& pod_uid,
+                      const ContainerExit& exit);
+
+/// Reads `pod_dir`/exit.json. Errors: kNotFound when there is none of this UID; kInvalidData.
+Result<ContainerExit> read_pod_exit(const std::filesystem::path& pod_dir,
+                                    const std::string& pod_uid);
+
+}  // namespace trainyard::control::local
