@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/commit_group.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/lineage.h"
+#include "worker/checkpoint/reader.h"
+
+namespace trainyard::checkpoint {
+
+/// What the coordinator says about a generation (contract::Start).
+struct GenerationPlan {
+  std::filesystem::path root;  ///< the job's checkpoint directory, shared by all ranks
+  std::string job_uid;
+  int64_t generation = 0;
+  /// The generation whose history this one goes on with; nullopt: a fresh run.
+  std::optional<int64_t> parent_generation;
+};
+
+/// How a generation began; handed on to the CheckpointWriter.
+struct StartedGeneration {
+  LineageRecord record;
+  /// The checkpoint restored from, adopted under this generation's own name; nullopt: from scratch.
+  std::optional<ManifestRef> resumed_from;
+  std::vector<std::string> notes;  ///< one line a rejected checkpoint, the same on every rank
+};
+
+/// Begins a generation; every rank of it calls this once, before its first step. Finds the newest
+/// checkpoint of the parent's history, adopts it (hard links under g<generation>-step-<n>, so that
+/// nobody else's clean-up can take it away), lets every rank restore from it, and when one rank
+/// finds damage all of them step back to the one before. Last, writes lineage/<generation>.json.
+///
+/// `restore` reads this rank's state; it may be called several times and must overwrite everything
+/// each time. It is not called for a fresh run.
+/// Errors: kInvalidData when there are checkpoints but none is good, or when they are another
+/// job's; kConflict when this generation has been begun before; kPeerLost etc. from the group; kIo.
+Result<StartedGeneration> start_generation(FileSystem& files, const GenerationPlan& plan,
+                                           CommitGroup& group,
+                                           const std::function<Status(CheckpointReader&)>& restore);
+
+}  // namespace trainyard::checkpoint

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/manifest.h"
+
+namespace trainyard::checkpoint {
+
+/// How much is checked when a checkpoint is opened. What read() returns is always verified.
+enum class Verify : uint8_t {
+  kManifest,  ///< the manifest, and that every shard is there with its recorded size
+  kAll,       ///< every chunk of every shard and every shard's SHA-256 as well
+};
+
+/// One thing wrong with a checkpoint.
+struct Damage {
+  std::string file;    ///< within the checkpoint's directory
+  int64_t chunk = -1;  ///< index of the chunk; -1: the file as a whole
+  std::string message;
+};
+
+/// Reads one checkpoint, whatever layout wrote it. Used by one thread at a time.
+/// Memory: one chunk an open shard.
+class CheckpointReader {
+ public:
+  /// `directory` is the checkpoint's own (".../g3-step-0000000100"). `files` must outlive the
+  /// reader. Errors: kNotFound (no manifest), kInvalidData naming file, chunk and what was wrong,
+  /// kIo.
+  static Result<std::unique_ptr<CheckpointReader>> open(FileSystem& files,
+                                                        const std::filesystem::path& directory,
+                                                        Verify verify);
+  ~CheckpointReader();
+
+  const Manifest& manifest() const { return manifest_; }
+  /// The manifest's own checksum.
+  const std::string& checksum() const { return checksum_; }
+  const std::filesystem::path& directory() const { return directory_; }
+
+  /// Puts the rectangle `where` of a tensor into `out` (row-major, the stored dtype), assembled
+  /// from any slices; every chunk that is read is verified. Errors: kNotFound (no such tensor),
+  /// kInvalidData (outside the tensor, `out` of another size, or damage: names file and chunk),
+  /// kIo.
+  Status read(std::string_view name, TensorKind kind, const Rectangle& where,
+              std::span<std::byte> out);
+  /// The whole of a float32 tensor. Errors: as read(); kInvalidData for another dtype or size.
+  Status read_all(std::string_view name, TensorKind kind, std::span<float> out);
+
+  /// Reads every byte. Returns everything found wrong; empty: the checkpoint is good.
+  std::vector<Damage> verify_all();
+
+ private:
+  class Shard;
+  CheckpointReader(FileSystem& files, std::filesystem::path directory, Manifest manifest,
+                   std::string checksum);
+  Result<Shard*> shard(int64_t index);
+
+  FileSystem& files_;
+  std::filesystem::path directory_;
+  Manifest manifest_;
+  std::string checksum_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+};
+
+/// The newest good checkpoint of `generation`'s history below `root`: candidates are tried newest
+/// first, each one rejected adds a line to `notes` (may be null) that names file and fault. With
+/// `generation` nullopt the newest recorded generation is taken. For tools and for sampling; a
+/// training run goes through start_generation (generation.h).
+/// Errors: kNotFound when there is no candidate at all, kInvalidData when none of them is good.
+Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,
+                                                           const std::filesystem::path& root,
+                                                           std::optional<int64_t> generation,
+                                                           Verify verify,
+                                                           std::vector<std::string>* notes);
+
+}  // namespace trainyard::checkpoint

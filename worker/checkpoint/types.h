@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/base/dtype.h"
+
+namespace trainyard::checkpoint {
+
+/// What a stored tensor is to training. The order is the order of hashing within one name.
+enum class TensorKind : uint8_t {
+  kParameter,     ///< "parameter": the master weights
+  kFirstMoment,   ///< "m"
+  kSecondMoment,  ///< "v"
+  kState,         ///< "state": anything else that must survive (compression errors ...)
+};
+
+/// "parameter", "m", "v" or "state".
+std::string_view name_of(TensorKind kind);
+
+/// One hyper-rectangle of a global tensor, as one rank holds it: contiguous, row-major.
+struct TensorSlice {
+  std::string name;  ///< global parameter name: [A-Za-z0-9_.-], at most 256 bytes
+  TensorKind kind = TensorKind::kParameter;
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> global_shape;  ///< every size > 0; empty for a scalar; at most 8 axes
+  std::vector<int64_t> offset;        ///< where the slice begins, one number an axis
+  std::vector<int64_t> shape;         ///< its size, one number an axis, every one > 0
+  /// Not owned: must stay as it is until the write has finished.
+  std::span<const std::byte> data;
+};
+
+/// A named value beside the tensors. Doubles must be finite.
+using Scalar = std::variant<int64_t, uint64_t, double, std::string>;
+using Scalars = std::map<std::string, Scalar>;
+
+/// Names of the scalars that the state hash reads (docs/concepts/state-hash.md); both are required
+/// for `trainyard ckpt show --hash`.
+inline constexpr char kOptimizerStepScalar[] = "optimizerStep";  ///< int64: AdamW's t
+inline constexpr char kSeedScalar[] = "seed";                    ///< uint64
+
+/// What one rank puts into a checkpoint. Over all ranks the slices of a tensor must be disjoint and
+/// cover it; replicated tensors are written once (see balanced_rows in partition.h).
+/// `step`, `samples_consumed`, `config_json` and `scalars` are taken from rank 0.
+struct Snapshot {
+  int64_t step = 0;
+  int64_t samples_consumed = 0;
+  /// A JSON object: the engine configuration, with the resolved model under "model" (family,
+  /// layers, hidden, heads, ffn, vocab, maxPositions): export reads that.
+  std::string config_json = "{}";
+  Scalars scalars;
+  std::vector<TensorSlice> slices;
+};
+
+}  // namespace trainyard::checkpoint

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+
+/// Hugging Face GPT-2 folders (config.json, model.safetensors) in and out.
+namespace trainyard::hf {
+
+/// A GPT-2 as its folder describes it.
+struct Gpt2Config {
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t ffn = 0;
+  int64_t vocab = 0;  ///< without padding
+  int64_t max_positions = 0;
+  double layer_norm_epsilon = 1e-5;
+  double dropout =
+      0.0;  ///< resid_pdrop; embd_pdrop and attn_pdrop must be equal to it or are noted
+  bool operator==(const Gpt2Config&) const = default;
+};
+
+/// Rows of `wte` in our layout: vocab rounded up to a multiple of 64; the rows added are zero.
+int64_t padded_vocab(int64_t vocab);
+
+/// One tensor of our layout.
+struct Gpt2Tensor {
+  std::string name;            ///< "wte", "h.0.attn.c_attn.weight" ...
+  std::vector<int64_t> shape;  ///< in our layout: linear weights are [out, in]
+};
+
+/// Every tensor of a GPT-2 in our layout, ascending by name.
+std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config);
+
+/// An opened folder. Linear weights come transposed to [out, in], `wte` padded with zero rows.
+/// Sources of float32, bfloat16, float16 are accepted. The files stay mapped while it lives.
+class HfModel {
+ public:
+  virtual ~HfModel() = default;
+  virtual const Gpt2Config& config() const = 0;
+  /// A tensor by our name, float32, row-major. Errors: kNotFound.
+  virtual Result<std::vector<float>> tensor(std::string_view name) const = 0;
+  /// What was different but harmless (unequal dropout probabilities ...), for the log.
+  virtual const std::vector<std::string>& notes() const = 0;
+};
+
+/// Opens a folder as `transformers` saves it: config.json and model.safetensors (or
+/// model.safetensors.index.json with its parts); names with or without `transformer.`; `attn.bias`
+/// and `attn.masked_bias` buffers are ignored; lm_head must be tied. Errors: kNotFound for a
+/// missing file, kInvalidData that lists every missing, unexpected or wrongly shaped tensor,
+/// kInvalidConfig for a GPT-2 variant that this engine does not compute (the message names the
+/// key).
+Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder);
+
+/// Gives a tensor by our name, in our layout (padded `wte` included).
+using GetTensor = std::function<Result<std::vector<float>>(std::string_view name)>;
+
+/// Writes a folder that `transformers` loads: config.json and model.safetensors (float32, metadata
+/// format pt, tied lm_head left out, vocabulary without padding). Creates the folder; refuses
+/// (kAlreadyExists) one that already has a model.safetensors. Cost: one tensor in memory at a time.
+Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
+                   const GetTensor& get_tensor);
+
+}  // namespace trainyard::hf
