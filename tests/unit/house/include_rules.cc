@@ -198,7 +198,7 @@ std::vector<Violation> check_tree(const std::vector<SourceFile>& files) {
     for (const Include& include : includes_of(file.text)) {
       uses_cpprest = uses_cpprest || is_cpprest(include);
       if (include.quoted && !paths.contains(include.target) &&
-          !paths.contains(proto_of(include.target))) {
+          !paths.contains(proto_of(include.target)) && !paths.contains(include.target + ".in")) {
         violations.push_back(at(file, include) + "no such file in the repository");
       }
     }

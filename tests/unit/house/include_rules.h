@@ -27,7 +27,7 @@ std::vector<Include> includes_of(std::string_view text);
 std::vector<Violation> check_file(const SourceFile& file);
 
 /// check_file over all code, and the rules that need the whole tree: cpprestsdk in one .cc only,
-/// every quoted include names a file that exists (or is generated from a .proto that exists). Pure.
+/// every quoted include names a file that exists (or whose .proto or .in exists). Pure.
 std::vector<Violation> check_tree(const std::vector<SourceFile>& files);
 
 }  // namespace trainyard::house
