@@ -1,0 +1,44 @@
+# The commands of everyday work; `make help` lists them. The work is done by CMake and by the scripts in tools/.
+
+PRESET ?= dev
+JOBS ?= $(shell nproc)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-quick test-long bench lint fuzz features build setup clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
+	@tools/run_example
+
+test: ## Install, build and run every test: dev, asan, tsan, coverage
+	@tools/run_tests
+
+test-quick: ## The dev build's tests only
+	@tools/run_tests --quick
+
+test-long: ## Every test without short bounds, the numeric tier under asan too
+	@tools/run_tests --long
+
+setup: ## Install the Debian packages that building needs
+	@tools/setup build
+
+build: setup ## Build everything (PRESET=dev|release|asan|tsan)
+	@cmake --preset $(PRESET)
+	@cmake --build --preset $(PRESET) -j $(JOBS)
+
+bench: ## Measure kernels and communication on this machine
+	@tools/run_bench
+
+lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
+	@tools/lint $(if $(filter all,$(FILES)),--all)
+
+fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
+	@tools/run_fuzz $(SECONDS)
+
+features: ## Run the command of every row of docs/features.md that says "works"
+	@tools/check_features
+
+clean: ## Remove the build folders; runs/ and the cache stay
+	rm -rf build
