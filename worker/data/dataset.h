@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/hash/hash.h"
+#include "worker/data/token_file.h"
+
+namespace trainyard::data {
+
+/// Token shards of one tokenizer laid end to end: what engine.data.tokens names. Thread-safe.
+class TokenSet {
+ public:
+  /// Opens each path in the order given: a shard, or a folder whose *.tokens files are taken in
+  /// name order. Costs O(shards), independent of their sizes. Errors: kNotFound, kIo; kInvalidData
+  /// when a header is damaged, a folder holds no shard, or shards differ in tokenizer or
+  /// vocabulary.
+  static Result<TokenSet> open(std::span<const std::filesystem::path> paths);
+  static Result<TokenSet> open(std::span<const std::string> paths);
+
+  int64_t tokens() const { return tokens_; }
+  int64_t documents() const;
+  /// Bytes of the text that the tokens stand for; bits per byte = (loss in nats / ln 2) x tokens /
+  /// text_bytes.
+  int64_t text_bytes() const;
+  int64_t vocabulary() const { return files_.front().info().vocabulary; }
+  const std::string& tokenizer() const { return files_.front().info().tokenizer; }
+  const Hash128& tokenizer_hash() const { return files_.front().info().tokenizer_hash; }
+  const std::vector<TokenFile>& files() const { return files_; }
+
+  /// Samples of `sequence_length` + 1 tokens with stride `sequence_length`:
+  /// floor((tokens - 1) / sequence_length); 0 when there are too few tokens.
+  int64_t samples(int64_t sequence_length) const;
+
+  /// Identity of the tokens, their order and their tokenizer, whatever the sharding's file names:
+  /// store it in a checkpoint and refuse to go on with other data. O(shards).
+  Hash128 identity() const;
+
+  /// Copies tokens [first, first + out.size()) as int32, across shards. The range must lie in
+  /// [0, tokens()). Errors: kInvalidData for a token outside the vocabulary. No allocation.
+  Status read(int64_t first, std::span<int32_t> out) const;
+
+  /// TokenFile::verify of every shard.
+  Status verify() const;
+
+ private:
+  explicit TokenSet(std::vector<TokenFile> files);
+
+  std::vector<TokenFile> files_;
+  std::vector<int64_t> ends_;  // ends_[i]: tokens in files 0..i
+  int64_t tokens_ = 0;
+};
+
+}  // namespace trainyard::data
