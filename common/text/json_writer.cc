@@ -1,0 +1,121 @@
+#include "common/text/json_writer.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "common/base/check.h"
+#include "common/text/utf8.h"
+
+namespace trainyard::text {
+namespace {
+
+constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
+
+void append_escaped(std::string& out, unsigned char byte) {
+  switch (byte) {
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    default:
+      break;
+  }
+  if (byte >= 0x20 && byte != 0x7F) {
+    out += static_cast<char>(byte);
+    return;
+  }
+  constexpr char kHex[] = "0123456789abcdef";
+  out += "\\u00";
+  out += kHex[byte >> 4];
+  out += kHex[byte & 15];
+}
+
+}  // namespace
+
+std::string quote_json(std::string_view value) {
+  std::string out = "\"";
+  for (size_t at = 0; at < value.size();) {
+    const int length = utf8_length_at(value, at);
+    if (length == 0) {
+      out += kReplacement;
+      ++at;
+    } else if (length == 1) {
+      append_escaped(out, static_cast<unsigned char>(value[at]));
+      ++at;
+    } else {
+      out.append(value, at, static_cast<size_t>(length));
+      at += static_cast<size_t>(length);
+    }
+  }
+  return out + '"';
+}
+
+std::string shortest(double value) {
+  TRAINYARD_CHECK(std::isfinite(value));
+  std::array<char, 32> buffer;
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  return {buffer.data(), result.ptr};
+}
+
+void JsonWriter::key(std::string_view name) {
+  before_value();
+  text_ += quote_json(name);
+  text_ += indent_ > 0 ? ": " : ":";
+  after_key_ = true;
+}
+
+void JsonWriter::integer(int64_t value) { literal(std::to_string(value)); }
+
+void JsonWriter::number(double value) { literal(shortest(value)); }
+
+void JsonWriter::string(std::string_view value) { literal(quote_json(value)); }
+
+void JsonWriter::open(char bracket) {
+  before_value();
+  text_ += bracket;
+  has_items_.push_back(false);
+}
+
+void JsonWriter::close(char bracket) {
+  TRAINYARD_CHECK(!has_items_.empty() && !after_key_);
+  const bool had_items = has_items_.back();
+  has_items_.pop_back();
+  if (had_items) new_line();
+  text_ += bracket;
+}
+
+void JsonWriter::literal(std::string_view token) {
+  before_value();
+  text_ += token;
+}
+
+void JsonWriter::before_value() {
+  if (after_key_) {
+    after_key_ = false;
+    return;
+  }
+  if (has_items_.empty()) return;
+  if (has_items_.back()) text_ += ',';
+  has_items_.back() = true;
+  new_line();
+}
+
+void JsonWriter::new_line() {
+  if (indent_ == 0) return;
+  text_ += '\n';
+  text_.append(has_items_.size() * static_cast<size_t>(indent_), ' ');
+}
+
+}  // namespace trainyard::text
