@@ -1,0 +1,68 @@
+#include "worker/memory/arena_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace trainyard::engine {
+namespace {
+
+int64_t align_up(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+int64_t live_maximum(const std::vector<BufferRequest>& requests) {
+  std::map<int, int64_t> change;
+  for (const BufferRequest& request : requests) {
+    change[request.first] += align_up(request.bytes);
+    change[request.last + 1] -= align_up(request.bytes);
+  }
+  int64_t live = 0;
+  int64_t maximum = 0;
+  for (const auto& [event, delta] : change) {
+    live += delta;
+    maximum = std::max(maximum, live);
+  }
+  return maximum;
+}
+
+struct Placed {
+  int64_t offset;
+  int64_t bytes;
+  int first;
+  int last;
+};
+
+}  // namespace
+
+ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
+  ArenaPlan plan;
+  plan.offsets.resize(requests.size(), 0);
+  plan.live_bytes_max = live_maximum(requests);
+  std::vector<size_t> order(requests.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
+  std::vector<Placed> placed;  // ascending by offset
+  for (const size_t index : order) {
+    const BufferRequest& request = requests[index];
+    const int64_t bytes = align_up(request.bytes);
+    int64_t offset = 0;
+    for (const Placed& other : placed) {
+      if (other.first > request.last || other.last < request.first) continue;
+      if (other.offset >= offset + bytes) break;
+      offset = std::max(offset, other.offset + other.bytes);
+    }
+    plan.offsets[index] = offset;
+    plan.total_bytes = std::max(plan.total_bytes, offset + bytes);
+    const Placed entry{offset, bytes, request.first, request.last};
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
+                                   [](const Placed& a, const Placed& b) {
+                                     return a.offset < b.offset;
+                                   }),
+                  entry);
+  }
+  return plan;
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,223 @@
+#include "worker/model/gpt2.h"
+
+#include <cmath>
+
+#include "worker/ops/attention.h"
+#include "worker/ops/classifier.h"
+#include "worker/ops/embedding.h"
+#include "worker/ops/gelu.h"
+#include "worker/ops/layer_norm.h"
+#include "worker/ops/linear.h"
+#include "worker/ops/residual_dropout.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Initial standard deviation of weights; residual projections are scaled by 1/sqrt(2 layers)
+/// (Radford et al. 2019, section 2.3).
+constexpr double kInitStandardDeviation = 0.02;
+
+/// Dropout ops are keyed by layer and place so that masks do not depend on build order.
+enum DropoutPlace : uint64_t { kAttentionMask = 1, kAttentionBranch = 2, kFfnBranch = 3 };
+constexpr uint64_t dropout_op(int64_t layer, DropoutPlace place) {
+  return (static_cast<uint64_t>(layer) + 1) * 16 + place;
+}
+constexpr uint64_t kEmbeddingDropoutOp = 1;
+
+class Gpt2Builder {
+ public:
+  explicit Gpt2Builder(const Gpt2Config& config) : config_(config) {}
+
+  Model build() {
+    model_.vocab = config_.vocab;
+    model_.padded_vocab = padded_vocab(config_.vocab);
+    model_.max_positions = config_.max_positions;
+    add_embedding();
+    for (int64_t layer = 0; layer < config_.layers; ++layer) add_block(layer);
+    add_head();
+    return std::move(model_);
+  }
+
+ private:
+  int add_param(ParamSpec spec) {
+    spec.init_key = model_.params.size() + 1;
+    if (spec.hugging_face_name.empty()) spec.hugging_face_name = "transformer." + spec.tensor.name;
+    model_.params.push_back(std::move(spec));
+    return static_cast<int>(model_.params.size()) - 1;
+  }
+
+  int add_matrix(const std::string& name, std::vector<int64_t> shape, double deviation) {
+    return add_param({.tensor = {.name = name, .shape = std::move(shape)},
+                      .init = {Init::Kind::kNormal, deviation},
+                      .decay = DecayClass::kDecay});
+  }
+
+  int add_vector(const std::string& name, int64_t size, Init::Kind kind) {
+    return add_param({.tensor = {.name = name, .shape = {size}}, .init = {kind, 0}});
+  }
+
+  /// A weight [outputs, inputs] and its bias, with the axes tensor parallelism may cut.
+  std::vector<int> add_linear(const std::string& name, int64_t outputs, int64_t inputs,
+                              LinearCut cut, int segments, double deviation) {
+    const int weight = add_matrix(name + ".weight", {outputs, inputs}, deviation);
+    const int bias = add_vector(name + ".bias", outputs, Init::Kind::kZeros);
+    ParamSpec& w = model_.params[static_cast<size_t>(weight)];
+    w.hugging_face_transposed = true;  // Conv1D keeps [inputs, outputs]
+    w.tensor.tensor_axis = cut == LinearCut::kColumn ? 0 : 1;
+    w.tensor.segments = segments;
+    w.tensor.chunks = config_.heads;
+    if (cut == LinearCut::kColumn) {
+      ParamSpec& b = model_.params[static_cast<size_t>(bias)];
+      b.tensor.tensor_axis = 0;
+      b.tensor.segments = segments;
+      b.tensor.chunks = config_.heads;
+    }
+    return {weight, bias};
+  }
+
+  std::vector<int> add_norm(const std::string& name) {
+    const int weight = add_vector(name + ".weight", config_.hidden, Init::Kind::kOnes);
+    return {weight, add_vector(name + ".bias", config_.hidden, Init::Kind::kZeros)};
+  }
+
+  std::unique_ptr<Op> norm() const {
+    return std::make_unique<LayerNorm>(config_.hidden,
+                                       static_cast<float>(config_.layer_norm_epsilon));
+  }
+
+  std::unique_ptr<Op> linear(int64_t outputs, int64_t inputs, LinearCut cut, int64_t segments,
+                             bool output_fp32) const {
+    const int64_t length = cut == LinearCut::kColumn ? outputs : inputs;
+    return std::make_unique<Linear>(
+        LinearShape{.inputs = inputs,
+                    .outputs = outputs,
+                    .cut = cut,
+                    .chunk_ends = fixed_chunk_ends(length, config_.heads, segments),
+                    .output_fp32 = output_fp32});
+  }
+
+  Value residual(const char* name) const { return {.name = name, .columns = config_.hidden, .residual = true}; }
+  static Value compute(const char* name, int64_t columns, ValueType gradient) {
+    return {.name = name, .columns = columns, .type = ValueType::kCompute, .gradient_type = gradient};
+  }
+
+  void add_embedding() {
+    wte_ = add_matrix("wte", {model_.padded_vocab, config_.hidden}, kInitStandardDeviation);
+    ParamSpec& wte = model_.params[static_cast<size_t>(wte_)];
+    wte.unpadded_rows = config_.vocab;
+    wte.tie_group = "wte";
+    wte.tensor.tensor_axis = 0;
+    wte.tensor.chunks = config_.heads;
+    wte.hugging_face_name = "transformer.wte.weight";
+    const int wpe =
+        add_matrix("wpe", {config_.max_positions, config_.hidden}, kInitStandardDeviation);
+    model_.params[static_cast<size_t>(wpe)].hugging_face_name = "transformer.wpe.weight";
+    Layer layer{.name = "embedding", .values = {residual("x")}, .output = 0};
+    layer.nodes.push_back(
+        {.op = std::make_unique<Embedding>(config_.hidden, static_cast<float>(config_.dropout),
+                                           kEmbeddingDropoutOp),
+         .outputs = {0},
+         .params = {wte_, wpe}});
+    model_.layers.push_back(std::move(layer));
+  }
+
+  void add_block(int64_t index) {
+    const std::string prefix = "h." + std::to_string(index) + ".";
+    const int64_t hidden = config_.hidden;
+    const int64_t ffn = config_.ffn;
+    const double branch =
+        kInitStandardDeviation / std::sqrt(2.0 * static_cast<double>(config_.layers));
+    const auto rate = static_cast<float>(config_.dropout);
+    enum : int { kX, kNorm1, kQkv, kHeads, kBranch1, kMid, kNorm2, kUp, kActivated, kBranch2, kY };
+    Layer layer{.name = "h." + std::to_string(index), .input = kX, .output = kY};
+    layer.values = {residual("x"),
+                    compute("ln_1", hidden, ValueType::kFloat32),
+                    compute("qkv", 3 * hidden, ValueType::kCompute),
+                    compute("heads", hidden, ValueType::kFloat32),
+                    {.name = "attn_proj", .columns = hidden, .gradient_type = ValueType::kCompute},
+                    residual("mid"),
+                    compute("ln_2", hidden, ValueType::kFloat32),
+                    compute("up", ffn, ValueType::kCompute),
+                    compute("activated", ffn, ValueType::kFloat32),
+                    {.name = "mlp_proj", .columns = hidden, .gradient_type = ValueType::kCompute},
+                    residual("y")};
+    auto add = [&](std::unique_ptr<Op> op, std::vector<int> in, int out, std::vector<int> params) {
+      layer.nodes.push_back({std::move(op), std::move(in), {out}, std::move(params)});
+    };
+    add(norm(), {kX}, kNorm1, add_norm(prefix + "ln_1"));
+    add(linear(3 * hidden, hidden, LinearCut::kColumn, 3, false), {kNorm1}, kQkv,
+        add_linear(prefix + "attn.c_attn", 3 * hidden, hidden, LinearCut::kColumn, 3,
+                   kInitStandardDeviation));
+    add(std::make_unique<Attention>(
+            AttentionShape{.heads = config_.heads,
+                           .head_dim = hidden / config_.heads,
+                           .dropout = rate,
+                           .dropout_op = dropout_op(index, kAttentionMask)}),
+        {kQkv}, kHeads, {});
+    add(linear(hidden, hidden, LinearCut::kRow, 1, true), {kHeads}, kBranch1,
+        add_linear(prefix + "attn.c_proj", hidden, hidden, LinearCut::kRow, 1, branch));
+    add(std::make_unique<ResidualDropout>(hidden, rate, dropout_op(index, kAttentionBranch)),
+        {kBranch1, kX}, kMid, {});
+    add(norm(), {kMid}, kNorm2, add_norm(prefix + "ln_2"));
+    add(linear(ffn, hidden, LinearCut::kColumn, 1, false), {kNorm2}, kUp,
+        add_linear(prefix + "mlp.c_fc", ffn, hidden, LinearCut::kColumn, 1,
+                   kInitStandardDeviation));
+    add(std::make_unique<Gelu>(ffn), {kUp}, kActivated, {});
+    add(linear(hidden, ffn, LinearCut::kRow, 1, true), {kActivated}, kBranch2,
+        add_linear(prefix + "mlp.c_proj", hidden, ffn, LinearCut::kRow, 1, branch));
+    add(std::make_unique<ResidualDropout>(hidden, rate, dropout_op(index, kFfnBranch)),
+        {kBranch2, kMid}, kY, {});
+    model_.layers.push_back(std::move(layer));
+  }
+
+  void add_head() {
+    Layer layer{.name = "head",
+                .values = {residual("x"), compute("ln_f", config_.hidden, ValueType::kFloat32)},
+                .input = 0};
+    layer.nodes.push_back(
+        {.op = norm(), .inputs = {0}, .outputs = {1}, .params = add_norm("ln_f")});
+    layer.nodes.push_back(
+        {.op = std::make_unique<Classifier>(ClassifierShape{
+             .width = config_.hidden,
+             .vocab = config_.vocab,
+             .padded_vocab = model_.padded_vocab,
+             .chunk_ends = fixed_chunk_ends(model_.padded_vocab, config_.heads)}),
+         .inputs = {1},
+         .params = {wte_}});
+    model_.layers.push_back(std::move(layer));
+  }
+
+  Gpt2Config config_;
+  Model model_;
+  int wte_ = 0;
+};
+
+Status check_size(const char* field, int64_t value) {
+  if (value >= 1) return {};
+  return Error{ErrorCode::kInvalidConfig, std::string("engine.model.") + field + ": found " +
+                                              std::to_string(value) + ", wanted at least 1"};
+}
+
+}  // namespace
+
+Result<Model> make_gpt2(const Gpt2Config& config) {
+  TRAINYARD_TRY(check_size("layers", config.layers));
+  TRAINYARD_TRY(check_size("hidden", config.hidden));
+  TRAINYARD_TRY(check_size("heads", config.heads));
+  TRAINYARD_TRY(check_size("ffn", config.ffn));
+  TRAINYARD_TRY(check_size("vocab", config.vocab));
+  TRAINYARD_TRY(check_size("maxPositions", config.max_positions));
+  if (config.hidden % config.heads != 0) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.model.heads: found " + std::to_string(config.heads) +
+                     ", wanted a divisor of hidden = " + std::to_string(config.hidden)};
+  }
+  if (!(config.dropout >= 0 && config.dropout < 1)) {
+    return Error{ErrorCode::kInvalidConfig, "engine.model.dropout: found " +
+                                                std::to_string(config.dropout) +
+                                                ", wanted 0 <= dropout < 1"};
+  }
+  return Gpt2Builder(config).build();
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/layout/layout.h"
+
+namespace trainyard::engine {
+
+/// Whether AdamW's decoupled weight decay applies.
+enum class DecayClass : uint8_t { kDecay, kNoDecay };
+
+/// How a parameter starts.
+struct Init {
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal } kind = Kind::kZeros;
+  double standard_deviation = 0;
+};
+
+/// Everything the engine knows of one global parameter; all access to its parts goes through
+/// layout::slices(tensor, ...).
+struct ParamSpec {
+  /// Global name, shape, splittable axis, chunks.
+  layout::TensorSpec tensor;
+  /// Key of the initial values: element e draws from (seed, init_key, e).
+  uint64_t init_key = 0;
+  Init init;
+  DecayClass decay = DecayClass::kNoDecay;
+  /// Parameters of one tie group are one tensor used in several layers. Empty: not tied.
+  std::string tie_group;
+  /// Rows beyond these are padding: zero, no gradient, stripped on export.
+  int64_t unpadded_rows = 0;
+  /// Name in a Hugging Face checkpoint, and whether it is stored transposed there.
+  std::string hugging_face_name;
+  bool hugging_face_transposed = false;
+
+  int64_t elements() const {
+    int64_t count = 1;
+    for (const int64_t size : tensor.shape) count *= size;
+    return count;
+  }
+  const std::string& name() const { return tensor.name; }
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "kernels/kernel_set.h"
+
+namespace trainyard::engine {
+
+/// The global coordinates of one micro-batch on this rank, and its tokens. Rows are sample-major:
+/// row = sample * tokens_per_sample + position.
+struct MicroBatchView {
+  int64_t size = 0;               ///< samples
+  int64_t tokens_per_sample = 0;  ///< T
+  std::span<const int32_t> tokens;   ///< [size, T]
+  std::span<const int32_t> targets;  ///< [size, T]; empty while sampling
+  std::span<const int64_t> samples;  ///< run-wide ordinals, [size]
+  int64_t position_offset = 0;       ///< global position of each sample's first row here
+  int64_t rows() const { return size * tokens_per_sample; }
+};
+
+/// What the step fixes for every op.
+struct StepNumerics {
+  DType compute = DType::kFloat32;  ///< of GEMM inputs: kFloat32 or kBFloat16
+  uint64_t seed = 0;
+  bool training = true;  ///< false: no dropout, no gradients wanted
+  int64_t grain_tokens = 128;
+  kernels::ChainEnds grain_ends;  ///< ends of grains along the rows of this micro-batch
+  int gradient_quantum_log2 = 40;
+  kernels::OverflowFlag* overflow = nullptr;
+};
+
+/// One parameter as an op sees it.
+struct ParamView {
+  const float* master = nullptr;
+  const void* compute = nullptr;  ///< of StepNumerics::compute
+  int64_t* gradient = nullptr;    ///< exact accumulator; null outside backward_weight
+};
+
+/// Everything an op may touch. Buffers come from the planned arena; nothing is allocated.
+struct OpArgs {
+  kernels::KernelSet* kernels = nullptr;
+  const MicroBatchView* batch = nullptr;
+  const StepNumerics* numerics = nullptr;
+  std::span<void* const> in;
+  std::span<void* const> out;
+  std::span<void* const> d_in;         ///< gradients of inputs; written by backward_input
+  std::span<const void* const> d_out;  ///< gradients of outputs
+  std::span<const ParamView> params;
+  std::span<void* const> saved;  ///< the op's own buffers, forward to backward, see saved_bytes
+  std::byte* scratch = nullptr;
+  int64_t* loss_sum = nullptr;  ///< exact, kLossQuantumLog2; only a loss op adds to it
+  float* last_logits = nullptr;  ///< while sampling: [size, padded vocabulary] of the last position
+};
+
+/// Which buffers the two backward passes read besides gradients; decides how long values live.
+struct BackwardUses {
+  bool input_in_backward_input = false;
+  bool input_in_backward_weight = false;
+  bool output_in_backward_input = false;
+};
+
+/// Sizes that buffers and costs depend on.
+struct OpExtent {
+  int64_t rows = 0;
+  int64_t tokens_per_sample = 0;
+  DType compute = DType::kFloat32;
+};
+
+/// GEMM and attention floating point operations (multiply and add count two).
+struct OpFlops {
+  int64_t forward = 0;
+  int64_t backward_input = 0;
+  int64_t backward_weight = 0;
+};
+
+/// One differentiable operation on one device. Knows no strategy: sharding reaches it only through
+/// its own sizes, chunk boundaries and the global coordinates in MicroBatchView.
+class Op {
+ public:
+  virtual ~Op() = default;
+  virtual std::string_view kind() const = 0;
+  virtual BackwardUses backward_uses() const { return {}; }
+  /// Bytes of each buffer kept from forward to backward beside inputs and outputs.
+  virtual std::vector<int64_t> saved_bytes(const OpExtent&) const { return {}; }
+  /// Bytes needed during one call.
+  virtual int64_t scratch_bytes(const OpExtent&) const { return 0; }
+  virtual OpFlops flops(const OpExtent&) const { return {}; }
+
+  virtual void forward(const OpArgs&) const = 0;
+  /// Writes d_in (`+=` where the op's header says so).
+  virtual void backward_input(const OpArgs&) const {}
+  /// Adds to the exact gradient accumulators of the parameters.
+  virtual void backward_weight(const OpArgs&) const {}
+};
+
+}  // namespace trainyard::engine

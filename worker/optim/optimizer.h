@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/api/engine_spec.h"
+#include "kernels/kernel_set.h"
+#include "worker/runtime/parameter_store.h"
+
+namespace trainyard::engine {
+
+/// What all ranks agree on at the end of a step: summed as int64 over the data-parallel group.
+struct ControlWord {
+  int64_t loss_sum = 0;         ///< exact, kLossQuantumLog2, nats summed over targets
+  int64_t targets = 0;          ///< positions that the loss counts
+  int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
+  int64_t stop_requested = 0;   ///< ranks asked to stop at the next step boundary
+};
+static_assert(sizeof(ControlWord) == 32);
+
+/// AdamW over a ParameterStore with global-norm clipping. Norm, clip scale, learning rate and skip
+/// are scalars in device memory, written by finish() and read by the update kernels.
+class Optimizer {
+ public:
+  Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
+            int64_t total_updates, const Model& model);
+
+  /// Applies one update from the gathered fp32 gradients. An overflow in `control` skips it: the
+  /// batch is consumed, the update count and the learning-rate schedule do not advance.
+  void step(kernels::KernelSet& kernels, ParameterStore& store, const ControlWord& control);
+
+  /// Updates applied so far: Adam's t and the schedule's position.
+  int64_t updates() const { return updates_; }
+  void set_updates(int64_t updates) { updates_ = updates; }
+  /// Of the newest step.
+  const kernels::OptimizerScalars& scalars() const { return scalars_; }
+
+ private:
+  double gradient_norm(kernels::KernelSet& kernels, ParameterStore& store);
+  void finish(double norm, const ControlWord& control);
+
+  api::OptimizerSpec spec_;
+  api::LearningRateSchedule schedule_;
+  int64_t total_updates_;
+  const Model& model_;
+  std::vector<double> block_sums_;
+  kernels::OptimizerScalars scalars_{};
+  int64_t updates_ = 0;
+};
+
+}  // namespace trainyard::engine

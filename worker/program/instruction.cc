@@ -1,0 +1,26 @@
+#include "worker/program/instruction.h"
+
+namespace trainyard::engine {
+
+std::string_view name_of(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kForward: return "F";
+    case InstructionKind::kBackwardInput: return "B";
+    case InstructionKind::kBackwardWeight: return "W";
+    case InstructionKind::kReduce: return "REDUCE";
+    case InstructionKind::kReduceControl: return "REDUCE_CONTROL";
+    case InstructionKind::kGather: return "GATHER";
+    case InstructionKind::kOptimize: return "OPT";
+    case InstructionKind::kSnapshot: return "SNAPSHOT";
+  }
+  return "?";
+}
+
+std::string to_string(const Instruction& instruction) {
+  std::string text(name_of(instruction.kind));
+  if (instruction.micro_batch >= 0) text += " m" + std::to_string(instruction.micro_batch);
+  if (instruction.chunk >= 0) text += " c" + std::to_string(instruction.chunk);
+  return text;
+}
+
+}  // namespace trainyard::engine

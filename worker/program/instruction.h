@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trainyard::engine {
+
+/// What an instruction does. Schedules only order these; the interpreter knows nothing of schedules.
+enum class InstructionKind : uint8_t {
+  kForward,         ///< forward of a chunk's layers for a micro-batch
+  kBackwardInput,   ///< B: gradients of the chunk's inputs
+  kBackwardWeight,  ///< W: exact gradients of the chunk's parameters
+  kReduce,          ///< start summing a gradient bucket over the data-parallel ranks
+  kReduceControl,   ///< start summing loss, overflow and stop request over all ranks
+  kGather,          ///< finish a bucket's reduce, round its own shard, start gathering shards
+  kOptimize,        ///< finish gathers, norm, clip, update parameters
+  kSnapshot,        ///< copy state for the checkpoint writer
+};
+
+std::string_view name_of(InstructionKind kind);
+
+/// One instruction of a rank's static step program. Its index in the program is the id that traces,
+/// heartbeats and fault tests use.
+struct Instruction {
+  InstructionKind kind = InstructionKind::kForward;
+  int micro_batch = -1;     ///< of kForward and the backwards
+  int chunk = -1;           ///< of kForward and the backwards; bucket index of kReduce and kGather
+  int weight_version = 0;   ///< which parameters it reads; always 0 in synchronous schedules
+  bool operator==(const Instruction&) const = default;
+};
+
+using StepProgram = std::vector<Instruction>;
+
+/// A contiguous range of layers that instructions treat as one.
+struct Chunk {
+  int first_layer = 0;
+  int end_layer = 0;
+};
+
+/// "B m3 c2": for traces and error messages.
+std::string to_string(const Instruction& instruction);
+
+}  // namespace trainyard::engine
