@@ -1,0 +1,213 @@
+#include "control/coordinator/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/proto/coordination.pb.h"
+
+namespace trainyard::control {
+namespace {
+
+using coordination::FromAgent;
+
+/// Jobs that agents may name before the brain publishes them: those of one operator that restarts.
+/// A limit only against nonsense.
+constexpr size_t kMaxJobs = 65536;
+/// run() looks at its stop token at least this often.
+constexpr std::chrono::milliseconds kPollInterval{200};
+/// Lines of a rank's end that are kept.
+constexpr int kMaxLastLines = 100;
+
+RankExit exit_of(const FromAgent& message, std::string pod_name) {
+  const coordination::RankExited& exited = message.rank_exited();
+  RankExit exit;
+  exit.generation = message.fence().generation();
+  exit.pod_name = std::move(pod_name);
+  exit.rank = exited.rank();
+  exit.exit_code = exited.exit_code();
+  exit.signal = exited.signal();
+  exit.expected = exited.expected();
+  const int count = std::min(exited.last_lines_size(), kMaxLastLines);
+  for (int i = exited.last_lines_size() - count; i < exited.last_lines_size(); ++i) {
+    exit.last_lines.push_back(exited.last_lines(i));
+  }
+  return exit;
+}
+
+}  // namespace
+
+Coordinator::Coordinator(Options options) : options_(std::move(options)) {
+  TRAINYARD_CHECK(options_.transport != nullptr && options_.clock != nullptr &&
+                  options_.logger != nullptr);
+}
+
+Coordinator::~Coordinator() = default;
+
+void Coordinator::run(std::stop_token stop) {
+  const std::stop_callback wake(stop, [this] { options_.transport->interrupt(); });
+  while (!stop.stop_requested())
+    poll(kPollInterval);
+}
+
+void Coordinator::poll(Duration timeout) {
+  std::vector<ServerEvent> events = options_.transport->take(timeout);
+  Effects effects;
+  {
+    const std::lock_guard lock(mutex_);
+    for (ServerEvent& event : events)
+      handle_locked(event, effects);
+    std::sort(effects.changed.begin(), effects.changed.end());
+    effects.changed.erase(std::unique(effects.changed.begin(), effects.changed.end()),
+                          effects.changed.end());
+    for (const std::string& job_uid : effects.changed) {
+      if (JobRun* job = job_locked(job_uid)) send_locked(job->decide(options_.clock->now()));
+    }
+  }
+  for (const auto& [job_uid, exit] : effects.exits) {
+    if (options_.on_rank_exit) options_.on_rank_exit(job_uid, exit);
+  }
+  for (const std::string& job_uid : effects.changed) {
+    if (options_.on_change) options_.on_change(job_uid);
+  }
+}
+
+void Coordinator::handle_locked(ServerEvent& event, Effects& effects) {
+  const auto known = connections_.find(event.connection);
+  switch (event.kind) {
+    case ServerEvent::Kind::kOpened:
+      connections_[event.connection];
+      return;
+    case ServerEvent::Kind::kClosed: {
+      if (known == connections_.end()) return;
+      JobRun* job = job_locked(known->second);
+      if (job != nullptr && job->closed(event.connection, options_.clock->now()) == Worth::kALook) {
+        effects.changed.push_back(known->second);
+      }
+      connections_.erase(known);
+      return;
+    }
+    case ServerEvent::Kind::kMessage:
+      break;
+  }
+  if (known == connections_.end()) return;  // retired: what it still says means nothing
+  if (event.message->has_hello()) return introduce_locked(event, effects);
+  JobRun* job = job_locked(known->second);
+  if (job == nullptr) {
+    options_.logger->warning("agent spoke before its hello; closing its stream",
+                             {{"pod_uid", event.message->fence().pod_uid()}});
+    options_.transport->close(event.connection);
+    return;
+  }
+  message_locked(event, *job, known->second, effects);
+}
+
+void Coordinator::introduce_locked(const ServerEvent& event, Effects& effects) {
+  const FromAgent& message = *event.message;
+  const std::string& job_uid = message.hello().job_uid();
+  std::string& named = connections_[event.connection];
+  const bool invalid = job_uid.empty() || message.fence().pod_uid().empty() || !named.empty();
+  if (invalid || (!jobs_.contains(job_uid) && jobs_.size() >= kMaxJobs)) {
+    options_.logger->warning("refusing an agent's hello",
+                             {{"job_uid", job_uid}, {"pod", message.hello().pod_name()}});
+    options_.transport->close(event.connection);
+    return;
+  }
+  named = job_uid;
+  std::unique_ptr<JobRun>& job = jobs_[job_uid];
+  if (job == nullptr) job = std::make_unique<JobRun>(job_uid, options_.term);
+  options_.logger->info("agent connected", {{"pod", message.hello().pod_name()},
+                                            {"generation", message.fence().generation()},
+                                            {"version", message.hello().agent_version()},
+                                            {"ranks_started", message.hello().ranks_started()}});
+  job->hello(event.connection, message.fence(), message.hello(), options_.clock->now());
+  effects.changed.push_back(job_uid);
+}
+
+void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const std::string& job_uid,
+                                 Effects& effects) {
+  const FromAgent& message = *event.message;
+  const Time now = options_.clock->now();
+  Worth worth = Worth::kNothing;
+  switch (message.fact_case()) {
+    case FromAgent::kRanksListening:
+      worth = job.listening(event.connection, message.ranks_listening());
+      break;
+    case FromAgent::kHeartbeat:
+      worth = job.heartbeat(event.connection, message.heartbeat(), now);
+      break;
+    case FromAgent::kPeerLost:
+      worth = job.peer_lost(event.connection, message.peer_lost(), now);
+      break;
+    case FromAgent::kResult:
+      worth = job.result(event.connection, message.result());
+      break;
+    case FromAgent::kRankExited: {
+      RankExit exit = exit_of(message, job.pod_name_of(event.connection));
+      options_.logger->info("rank exited", {{"pod", exit.pod_name},
+                                            {"generation", exit.generation},
+                                            {"rank", exit.rank},
+                                            {"exit_code", exit.exit_code},
+                                            {"signal", exit.signal},
+                                            {"expected", exit.expected}});
+      effects.exits.emplace_back(job_uid, std::move(exit));
+      break;
+    }
+    case FromAgent::kHello:
+    case FromAgent::FACT_NOT_SET:
+      break;  // a newer agent's fact that we do not know
+  }
+  if (worth == Worth::kALook) effects.changed.push_back(job_uid);
+}
+
+void Coordinator::send_locked(std::vector<JobRun::Decision> decisions) {
+  for (const auto& [connection, message] : decisions) {
+    // An agent that cannot be reached tells its state again when it reconnects.
+    const Status sent = options_.transport->send(connection, *message);
+    if (!sent) {
+      options_.logger->warning("decision not delivered", {{"pod_uid", message->fence().pod_uid()},
+                                                          {"error", sent.error().message}});
+    }
+  }
+}
+
+JobRun* Coordinator::job_locked(const std::string& job_uid) {
+  const auto it = jobs_.find(job_uid);
+  return it == jobs_.end() ? nullptr : it->second.get();
+}
+
+StreamFacts Coordinator::facts(const std::string& job_uid) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = jobs_.find(job_uid);
+  return it == jobs_.end() ? StreamFacts{} : it->second->facts();
+}
+
+std::vector<RankReading> Coordinator::readings(const std::string& job_uid) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = jobs_.find(job_uid);
+  return it == jobs_.end() ? std::vector<RankReading>{} : it->second->readings();
+}
+
+void Coordinator::publish(const MembershipOrder& order) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<JobRun>& job = jobs_[order.job_uid];
+  if (job == nullptr) job = std::make_unique<JobRun>(order.job_uid, options_.term);
+  if (job->order() == order) return;
+  job->set_order(order);
+  send_locked(job->decide(options_.clock->now()));
+}
+
+void Coordinator::retire(const std::string& job_uid) {
+  const std::lock_guard lock(mutex_);
+  jobs_.erase(job_uid);
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if (it->second != job_uid) {
+      ++it;
+      continue;
+    }
+    options_.transport->close(it->first);
+    it = connections_.erase(it);
+  }
+}
+
+}  // namespace trainyard::control

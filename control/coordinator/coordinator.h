@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/log/logger.h"
+#include "control/coordinator/control_transport.h"
+#include "control/coordinator/job_run.h"
+#include "control/facts.h"
+
+namespace trainyard::control {
+
+/// The end of a rank process, as its agent saw it.
+struct RankExit {
+  int64_t generation = 0;
+  std::string pod_name;
+  int rank = -1;
+  int exit_code = 0;  ///< meaningful when signal is 0
+  int signal = 0;
+  bool expected = false;  ///< the agent had asked for it
+  std::vector<std::string> last_lines;
+};
+
+/// Executes what status has persisted and collects what agents see: facts go to the brain through
+/// FactsSource, generations, rank tables and resume plans go to the agents of the membership that
+/// publish() names. It decides nothing and remembers nothing that agents do not tell again after a
+/// reconnect, so it may be replaced at any time while training goes on.
+///
+/// publish(), retire() and facts() come from any thread; run() or poll() from one.
+class Coordinator final : public FactsSource, public MembershipSink {
+ public:
+  struct Options {
+    ControlTransport* transport = nullptr;  ///< required; outlives the coordinator
+    const Clock* clock = nullptr;           ///< required; outlives the coordinator
+    Logger* logger = nullptr;               ///< required; outlives the coordinator
+    /// leaseTransitions of the Lease it serves under; 0 where there is none.
+    int64_t term = 0;
+    /// Called on the polling thread, no lock held, with each job that deserves a look of the brain.
+    std::function<void(const std::string& job_uid)> on_change;
+    /// Called on the polling thread, no lock held.
+    std::function<void(const std::string& job_uid, const RankExit&)> on_rank_exit;
+  };
+
+  explicit Coordinator(Options options);
+  ~Coordinator() override;
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  /// Handles what agents say until `stop` is requested.
+  void run(std::stop_token stop);
+
+  /// Handles what has arrived; waits up to `timeout` for the first of it.
+  void poll(Duration timeout);
+
+  StreamFacts facts(const std::string& job_uid) const override;
+  void publish(const MembershipOrder& order) override;
+  void retire(const std::string& job_uid) override;
+
+  /// What the ranks of the current generation last reported, by rank. Thread-safe.
+  std::vector<RankReading> readings(const std::string& job_uid) const;
+
+ private:
+  /// What one batch of events leads to outside the lock.
+  struct Effects {
+    std::vector<std::string> changed;
+    std::vector<std::pair<std::string, RankExit>> exits;
+  };
+
+  void handle_locked(ServerEvent& event, Effects& effects);
+  void introduce_locked(const ServerEvent& event, Effects& effects);
+  void message_locked(const ServerEvent& event, JobRun& job, const std::string& job_uid,
+                      Effects& effects);
+  void send_locked(std::vector<JobRun::Decision> decisions);
+  JobRun* job_locked(const std::string& job_uid);
+
+  const Options options_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_
+  /// Streams and the job they introduced themselves for; empty before. Guarded by mutex_.
+  std::map<ConnectionId, std::string> connections_;
+};
+
+}  // namespace trainyard::control

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "control/coordinator/control_transport.h"
+
+namespace trainyard::control {
+
+/// Longest path of a Unix socket: sun_path without its final zero. Longer ones would be cut.
+inline constexpr int64_t kMaxSocketPathBytes = 107;
+
+/// The coordinator's end over gRPC's callback interface. Reading of a connection pauses while
+/// kMaxQueuedMessages of its messages wait to be taken. Thread-safe.
+class GrpcTransport final : public ControlTransport {
+ public:
+  /// Listens on a Unix socket; a socket file left by a dead process is replaced. Whoever may enter
+  /// the directory may connect: make it 0700.
+  /// Errors: kInvalidConfig for a path over kMaxSocketPathBytes; kIo when it cannot listen.
+  static Result<std::unique_ptr<GrpcTransport>> listen_on_unix_socket(const std::string& path);
+
+  /// Closes every stream and removes the socket. Waits up to a second for streams to end.
+  ~GrpcTransport() override;
+
+  /// What agents connect to: "unix:/path".
+  const std::string& address() const;
+
+  std::vector<ServerEvent> take(Duration timeout) override;
+  void interrupt() override;
+  Status send(ConnectionId connection, const coordination::ToAgent& message) override;
+  void close(ConnectionId connection) override;
+
+ private:
+  class Impl;
+  explicit GrpcTransport(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trainyard::control

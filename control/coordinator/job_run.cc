@@ -1,0 +1,380 @@
+#include "control/coordinator/job_run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/proto/coordination.pb.h"
+
+namespace trainyard::control {
+namespace {
+
+using coordination::ToAgent;
+
+/// Reports kept of one generation: the first ones tell who was lost, later ones are echoes.
+constexpr size_t kMaxPeerReports = 64;
+/// Steps whose 99th percentile the stall bound is made from.
+constexpr size_t kStepTimesKept = 256;
+/// Ranks one agent may have; a larger share can only be a damaged message.
+constexpr int kMaxRanksPerNode = 1024;
+
+std::optional<double> finite(double value) {
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+contract::Phase phase_of(uint32_t number) {
+  return static_cast<contract::Phase>(
+      std::min(number, static_cast<uint32_t>(contract::Phase::kDone)));
+}
+
+RankReading reading_of(const coordination::RankProgress& progress, int node_index) {
+  RankReading reading;
+  reading.rank = progress.rank();
+  reading.node_index = node_index;
+  reading.phase = phase_of(progress.phase());
+  reading.step = progress.step();
+  reading.total_steps = progress.total_steps();
+  reading.samples_consumed = progress.samples_consumed();
+  reading.tokens_consumed = progress.tokens_consumed();
+  reading.loss = progress.loss();
+  reading.gradient_norm = progress.gradient_norm();
+  reading.learning_rate = progress.learning_rate();
+  reading.validation_loss = progress.validation_loss();
+  reading.step_seconds = progress.step_seconds();
+  reading.tokens_per_second = progress.tokens_per_second();
+  reading.checkpoint_step = progress.checkpoint_step();
+  reading.restored_step = progress.restored_step();
+  return reading;
+}
+
+void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
+  plan.set_generation(order.generation);
+  if (order.previous_generation) plan.set_parent_generation(*order.previous_generation);
+}
+
+Worth worth(bool a_look) { return a_look ? Worth::kALook : Worth::kNothing; }
+
+}  // namespace
+
+JobRun::JobRun(std::string job_uid, int64_t term) : job_uid_(std::move(job_uid)), term_(term) {}
+JobRun::~JobRun() = default;
+
+void JobRun::set_order(const MembershipOrder& order) {
+  if (order_ && order.generation < order_->generation) return;
+  if (order_ && order.generation > order_->generation) {
+    table_ready_at_.reset();
+    peer_reports_.clear();
+    step_seconds_.clear();
+    result_.reset();
+  }
+  order_ = order;
+  std::erase_if(members_, [&](const auto& entry) {
+    const Member& member = entry.second;
+    return member.connection == 0 && member.fact.generation < order.generation;
+  });
+}
+
+Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
+                    const coordination::Hello& hello, Time now) {
+  Member& member = members_[fence.pod_uid()];
+  by_connection_.erase(member.connection);
+  by_connection_[connection] = fence.pod_uid();
+  if (member.fact.generation != fence.generation()) member = Member{};
+  member.fact.pod_uid = fence.pod_uid();
+  member.fact.pod_name = hello.pod_name();
+  member.fact.node_index = hello.node_index();
+  member.fact.generation = fence.generation();
+  member.fact.connected = true;
+  member.fact.since = now;
+  member.connection = connection;
+  member.host_id = hello.host_id();
+  member.devices = std::clamp(hello.devices(), 1, kMaxRanksPerNode);
+  member.ranks_started = hello.ranks_started();
+  member.table_delivered = hello.table_delivered();
+  member.fenced = false;
+  return Worth::kALook;
+}
+
+Worth JobRun::closed(ConnectionId connection, Time now) {
+  Member* member = find(connection);
+  if (member == nullptr) return Worth::kNothing;
+  by_connection_.erase(connection);
+  member->connection = 0;
+  member->fact.connected = false;
+  member->fact.since = now;
+  if (order_ && member->fact.generation < order_->generation) {
+    members_.erase(std::string(member->fact.pod_uid));
+  }
+  return Worth::kALook;
+}
+
+Worth JobRun::listening(ConnectionId connection, const coordination::RanksListening& fact) {
+  Member* member = find(connection);
+  if (member == nullptr || fact.ranks_size() > kMaxRanksPerNode) return Worth::kNothing;
+  member->addresses.clear();
+  for (const coordination::RankAddress& rank : fact.ranks()) {
+    member->addresses.emplace_back(rank.rank(), rank.address());
+  }
+  std::sort(member->addresses.begin(), member->addresses.end());
+  return Worth::kALook;
+}
+
+Worth JobRun::heartbeat(ConnectionId connection, const coordination::Heartbeat& fact, Time now) {
+  Member* member = find(connection);
+  if (member == nullptr || fact.ranks_size() > kMaxRanksPerNode) return Worth::kNothing;
+  bool a_look = false;
+  for (const coordination::RankProgress& progress : fact.ranks()) {
+    const bool known = member->ranks.contains(progress.rank());
+    if (!known && member->ranks.size() >= static_cast<size_t>(kMaxRanksPerNode)) continue;
+    Rank& rank = member->ranks[progress.rank()];
+    const RankFact before = rank.fact;
+    rank.reading = reading_of(progress, member->fact.node_index);
+    a_look |= update(rank, progress, now) || !known;
+    if (known && is_current(*member)) note_step_time(before, rank.fact, now);
+    if (progress.checkpoint_step() >= 0 && is_current(*member) &&
+        (!checkpoint_ || progress.checkpoint_step() > checkpoint_->step)) {
+      checkpoint_ = CheckpointFact{progress.checkpoint_step(), "", "", now};
+      a_look = true;
+    }
+  }
+  return worth(a_look);
+}
+
+/// Returns whether something changed that the brain decides on.
+bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time now) {
+  RankFact& fact = rank.fact;
+  const contract::Phase phase = phase_of(progress.phase());
+  const bool first_reading = fact.rank < 0;
+  const bool phase_changed = first_reading || phase != fact.phase;
+  // A reading that is the first (after a reconnect) tells of a step when it is past its start.
+  const bool moved =
+      first_reading ? progress.restored_step() >= 0 && progress.step() > progress.restored_step()
+                    : progress.step() > fact.step;
+  const bool first_step = moved && !fact.last_step_at;
+  fact.rank = progress.rank();
+  fact.phase = phase;
+  fact.step = progress.step();
+  fact.total_steps = progress.total_steps();
+  if (phase_changed) fact.phase_since = now;
+  if (moved) fact.last_step_at = now;
+  if (progress.beats() != rank.beats) fact.last_heartbeat_at = now;
+  rank.beats = progress.beats();
+  fact.loss = progress.step() > 0 ? finite(progress.loss()) : std::nullopt;
+  fact.tokens_per_second = finite(progress.tokens_per_second());
+  fact.step_seconds = finite(progress.step_seconds());
+  return phase_changed || first_step;
+}
+
+/// One sample per look at the lowest rank, from looks between which it only trained: evaluations
+/// and checkpoints have limits of their own.
+void JobRun::note_step_time(const RankFact& before, const RankFact& after, Time now) {
+  if (after.rank != 0 || after.step <= before.step || !before.last_step_at) return;
+  if (before.phase != contract::Phase::kTraining || after.phase != contract::Phase::kTraining) {
+    return;
+  }
+  const std::chrono::duration<double> elapsed = now - *before.last_step_at;
+  step_seconds_.push_back(elapsed.count() / static_cast<double>(after.step - before.step));
+  if (step_seconds_.size() > kStepTimesKept) step_seconds_.pop_front();
+}
+
+Worth JobRun::peer_lost(ConnectionId connection, const coordination::PeerLost& fact, Time now) {
+  const Member* reporter = find(connection);
+  if (reporter == nullptr || !is_current(*reporter) || peer_reports_.size() >= kMaxPeerReports) {
+    return Worth::kNothing;
+  }
+  PeerReport report{
+      reporter->fact.generation, fact.reporter(), fact.rank(), "", fact.message(), now};
+  for (const auto& [uid, member] : members_) {
+    if (!is_current(member)) continue;
+    for (const auto& [rank, address] : member.addresses) {
+      if (rank == fact.rank()) report.lost_pod_uid = uid;
+    }
+  }
+  peer_reports_.push_back(std::move(report));
+  return Worth::kALook;
+}
+
+Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fact) {
+  const Member* member = find(connection);
+  if (member == nullptr || !is_current(*member)) return Worth::kNothing;
+  result_ = contract::RunResult{fact.state_hash(), fact.step(), fact.final_loss(),
+                                fact.validation_loss()};
+  return Worth::kALook;
+}
+
+std::vector<JobRun::Decision> JobRun::decide(Time now) {
+  std::vector<Decision> decisions;
+  if (!order_) return decisions;
+  for (auto& [uid, member] : members_) {
+    if (member.connection == 0 || member.fenced) continue;
+    if (member.fact.generation >= order_->generation) continue;
+    member.fenced = true;
+    auto message = message_to(member);
+    message->mutable_fence()->set_generation(order_->generation);
+    message->mutable_fenced()->set_reason("generation " + std::to_string(order_->generation) +
+                                          " has taken over");
+    decisions.emplace_back(member.connection, std::move(message));
+  }
+  if (order_->stopping) return decisions;
+  const std::optional<std::vector<Seat>> all = seats();
+  if (!all) return decisions;
+  start_ranks(*all, decisions);
+  send_table(*all, decisions, now);
+  return decisions;
+}
+
+std::optional<std::vector<JobRun::Seat>> JobRun::seats() {
+  if (order_->members.empty() ||
+      static_cast<int64_t>(order_->members.size()) != order_->num_nodes) {
+    return std::nullopt;
+  }
+  std::vector<Seat> found;
+  for (const MemberRef& ref : order_->members) {
+    const auto it = members_.find(ref.pod_uid);
+    if (ref.pod_uid.empty() || it == members_.end() || !is_current(it->second)) return std::nullopt;
+    // One that has the table runs on without a stream; the others must be reachable.
+    if (it->second.connection == 0 && !it->second.table_delivered) return std::nullopt;
+    it->second.fact.node_index = ref.node_index;
+    found.push_back({&it->second, 0, 0});
+  }
+  std::sort(found.begin(), found.end(), [](const Seat& a, const Seat& b) {
+    return a.member->fact.node_index < b.member->fact.node_index;
+  });
+  int next_rank = 0;
+  for (Seat& seat : found) {
+    seat.first_rank = next_rank;
+    seat.rank_count = order_->num_proc_per_node > 0 ? static_cast<int>(order_->num_proc_per_node)
+                                                    : seat.member->devices;
+    next_rank += seat.rank_count;
+  }
+  return found;
+}
+
+void JobRun::start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions) {
+  const Seat& last = seats.back();
+  const int world_size = last.first_rank + last.rank_count;
+  for (size_t node_rank = 0; node_rank < seats.size(); ++node_rank) {
+    const Seat& seat = seats[node_rank];
+    if (seat.member->ranks_started || seat.member->connection == 0) continue;
+    seat.member->ranks_started = true;
+    auto message = message_to(*seat.member);
+    coordination::StartGeneration& start = *message->mutable_start_generation();
+    start.set_generation(order_->generation);
+    start.set_world_size(world_size);
+    start.set_node_count(static_cast<int>(seats.size()));
+    start.set_node_rank(static_cast<int>(node_rank));
+    for (int i = 0; i < seat.rank_count; ++i)
+      start.add_ranks(seat.first_rank + i);
+    fill(*start.mutable_resume(), *order_);
+    decisions.emplace_back(seat.member->connection, std::move(message));
+  }
+}
+
+void JobRun::send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions,
+                        Time now) {
+  const bool delivered = std::all_of(seats.begin(), seats.end(),
+                                     [](const Seat& seat) { return seat.member->table_delivered; });
+  if (delivered) {
+    if (!table_ready_at_) table_ready_at_ = now;
+    return;
+  }
+  coordination::RankTable table;
+  table.set_generation(order_->generation);
+  fill(*table.mutable_resume(), *order_);
+  for (const Seat& seat : seats) {
+    const auto& addresses = seat.member->addresses;
+    if (static_cast<int>(addresses.size()) != seat.rank_count) return;
+    for (int i = 0; i < seat.rank_count; ++i) {
+      const auto& [rank, address] = addresses[static_cast<size_t>(i)];
+      if (rank != seat.first_rank + i) return;  // ranks of another membership: never mix
+      coordination::RankTableEntry& entry = *table.add_ranks();
+      entry.set_rank(rank);
+      entry.set_node_index(seat.member->fact.node_index);
+      entry.set_host_id(seat.member->host_id);
+      entry.set_address(address);
+    }
+  }
+  for (const Seat& seat : seats) {
+    if (seat.member->table_delivered || seat.member->connection == 0) continue;
+    seat.member->table_delivered = true;
+    auto message = message_to(*seat.member);
+    *message->mutable_rank_table() = table;
+    decisions.emplace_back(seat.member->connection, std::move(message));
+  }
+  table_ready_at_ = now;
+}
+
+StreamFacts JobRun::facts() const {
+  StreamFacts facts;
+  if (!order_) return facts;
+  facts.hosted = true;
+  facts.generation = order_->generation;
+  facts.rank_table_ready = table_ready_at_.has_value();
+  facts.rank_table_ready_at = table_ready_at_;
+  for (const auto& [uid, member] : members_) {
+    facts.members.push_back(member.fact);
+    for (const auto& [number, rank] : member.ranks) {
+      facts.members.back().ranks.push_back(rank.fact);
+      if (!is_current(member) || rank.reading.restored_step < 0) continue;
+      facts.resumed_from_step =
+          std::max(facts.resumed_from_step.value_or(0), rank.reading.restored_step);
+    }
+  }
+  facts.peer_reports = peer_reports_;
+  facts.checkpoint = checkpoint_;
+  facts.result = result_;
+  if (!step_seconds_.empty()) {
+    std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
+    const size_t at = (sorted.size() * 99 + 99) / 100 - 1;
+    std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(at),
+                     sorted.end());
+    facts.p99_step_seconds = sorted[at];
+  }
+  return facts;
+}
+
+std::vector<RankReading> JobRun::readings() const {
+  std::vector<RankReading> readings;
+  for (const auto& [uid, member] : members_) {
+    if (!order_ || !is_current(member)) continue;
+    for (const auto& [number, rank] : member.ranks)
+      readings.push_back(rank.reading);
+  }
+  std::sort(readings.begin(), readings.end(),
+            [](const RankReading& a, const RankReading& b) { return a.rank < b.rank; });
+  return readings;
+}
+
+std::string JobRun::pod_name_of(ConnectionId connection) const {
+  const Member* member = find(connection);
+  return member == nullptr ? "" : member->fact.pod_name;
+}
+
+std::vector<ConnectionId> JobRun::connections() const {
+  std::vector<ConnectionId> open;
+  for (const auto& [connection, uid] : by_connection_)
+    open.push_back(connection);
+  return open;
+}
+
+JobRun::Member* JobRun::find(ConnectionId connection) {
+  const auto it = by_connection_.find(connection);
+  return it == by_connection_.end() ? nullptr : &members_.at(it->second);
+}
+
+const JobRun::Member* JobRun::find(ConnectionId connection) const {
+  return const_cast<JobRun*>(this)->find(connection);
+}
+
+bool JobRun::is_current(const Member& member) const {
+  return order_ && member.fact.generation == order_->generation;
+}
+
+std::unique_ptr<ToAgent> JobRun::message_to(const Member& member) const {
+  auto message = std::make_unique<ToAgent>();
+  message->mutable_fence()->set_term(term_);
+  message->mutable_fence()->set_generation(member.fact.generation);
+  message->mutable_fence()->set_pod_uid(member.fact.pod_uid);
+  return message;
+}
+
+}  // namespace trainyard::control

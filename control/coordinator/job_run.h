@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/time.h"
+#include "control/coordinator/control_transport.h"
+#include "control/facts.h"
+
+namespace trainyard::coordination {
+class Fence;
+class Hello;
+class RankProgress;
+class RanksListening;
+class Heartbeat;
+class PeerLost;
+class RunResult;
+}  // namespace trainyard::coordination
+
+namespace trainyard::control {
+
+/// Everything a rank last reported, for people to look at; RankFact is what plan needs of it.
+struct RankReading {
+  int rank = -1;
+  int node_index = 0;
+  contract::Phase phase = contract::Phase::kStarting;
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  int64_t samples_consumed = 0;
+  int64_t tokens_consumed = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double validation_loss = 0;  ///< NaN before the first evaluation
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  int64_t checkpoint_step = -1;
+  int64_t restored_step = -1;
+};
+
+/// Whether a fact is worth a look of the brain before its next regular one.
+enum class Worth { kNothing, kALook };
+
+/// What is known of one job and what is to be told to its agents: the coordinator's logic without
+/// transport, clock or threads. Not thread-safe.
+class JobRun {
+ public:
+  /// A message and the stream it goes to.
+  using Decision = std::pair<ConnectionId, std::unique_ptr<coordination::ToAgent>>;
+
+  JobRun(std::string job_uid, int64_t term);
+  ~JobRun();
+
+  /// The membership that status holds. Orders of an older generation are ignored. A new generation
+  /// forgets the facts of the one before, the checkpoint excepted.
+  void set_order(const MembershipOrder& order);
+  const std::optional<MembershipOrder>& order() const { return order_; }
+
+  /// An agent introduced itself on this connection; an older one of the same pod is superseded.
+  Worth hello(ConnectionId connection, const coordination::Fence& fence,
+              const coordination::Hello& hello, Time now);
+  /// The stream is gone.
+  Worth closed(ConnectionId connection, Time now);
+  Worth listening(ConnectionId connection, const coordination::RanksListening& fact);
+  Worth heartbeat(ConnectionId connection, const coordination::Heartbeat& fact, Time now);
+  Worth peer_lost(ConnectionId connection, const coordination::PeerLost& fact, Time now);
+  Worth result(ConnectionId connection, const coordination::RunResult& fact);
+
+  /// What to send now, given order and facts: ranks to start once all members have streams, the
+  /// rank table once all ranks listen, Fenced for agents of older generations. Each once a stream.
+  std::vector<Decision> decide(Time now);
+
+  StreamFacts facts() const;
+  /// By rank, of the order's generation.
+  std::vector<RankReading> readings() const;
+  /// Name of the pod behind a connection; empty when unknown.
+  std::string pod_name_of(ConnectionId connection) const;
+  std::vector<ConnectionId> connections() const;
+
+ private:
+  struct Rank {
+    RankFact fact;
+    RankReading reading;
+    int64_t beats = -1;
+  };
+  struct Member {
+    MemberFact fact;
+    ConnectionId connection = 0;  ///< 0: none
+    std::string host_id;
+    int devices = 1;
+    bool ranks_started = false;    ///< the agent says so, or has been told on this stream
+    bool table_delivered = false;  ///< likewise
+    bool fenced = false;           ///< told on this stream
+    std::vector<std::pair<int, std::string>> addresses;  ///< rank, address; all of the node
+    std::map<int, Rank> ranks;
+  };
+  /// A member of the order with its share of the ranks.
+  struct Seat {
+    Member* member;
+    int first_rank;
+    int rank_count;
+  };
+
+  Member* find(ConnectionId connection);
+  const Member* find(ConnectionId connection) const;
+  bool is_current(const Member& member) const;
+  /// The order's members by node index; nullopt until all are known and have streamed.
+  std::optional<std::vector<Seat>> seats();
+  void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
+  void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
+  bool update(Rank& rank, const coordination::RankProgress& progress, Time now);
+  void note_step_time(const RankFact& before, const RankFact& after, Time now);
+  std::unique_ptr<coordination::ToAgent> message_to(const Member& member) const;
+
+  const std::string job_uid_;
+  const int64_t term_;
+  std::optional<MembershipOrder> order_;
+  std::map<std::string, Member> members_;              ///< by pod UID
+  std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
+  std::optional<Time> table_ready_at_;
+  std::vector<PeerReport> peer_reports_;
+  std::deque<double> step_seconds_;  ///< newest steps of the lowest rank
+  std::optional<CheckpointFact> checkpoint_;
+  std::optional<contract::RunResult> result_;
+};
+
+}  // namespace trainyard::control
