@@ -64,9 +64,16 @@ std::string quote_json(std::string_view value) {
 
 std::string shortest(double value) {
   TRAINYARD_CHECK(std::isfinite(value));
+  if (value == 0 && std::signbit(value)) return "-0.0";  // "-0" would come back as an integer
   std::array<char, 32> buffer;
-  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
-  return {buffer.data(), result.ptr};
+  char* const begin = buffer.data();
+  char* const end = begin + buffer.size();
+  // Digits alone would come back as an integer, which beyond int64 no reader of ours takes.
+  const bool needs_exponent = std::abs(value) >= 0x1p63;
+  const auto result = needs_exponent
+                          ? std::to_chars(begin, end, value, std::chars_format::scientific)
+                          : std::to_chars(begin, end, value);
+  return {begin, result.ptr};
 }
 
 void JsonWriter::key(std::string_view name) {

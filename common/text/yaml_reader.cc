@@ -29,7 +29,13 @@ class Events final : public YAML::EventHandler {
   /// From now on any value is one too many.
   void document_done() { document_done_ = first_.has_value(); }
 
-  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentStart(const YAML::Mark& where) override {
+    // At a token that starts no value (a comma, say) yaml-cpp 0.7 reports empty documents for ever.
+    if (where.pos == document_position_) {
+      builder_.stop(mark_of(where), "a character that starts no value", "a YAML value");
+    }
+    document_position_ = where.pos;
+  }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& where, YAML::anchor_t anchor) override {
@@ -61,6 +67,9 @@ class Events final : public YAML::EventHandler {
     const Mark mark = mark_of(where);
     start(mark);
     check_tag(tag, mark);
+    if (text.find('\0') != std::string::npos) {
+      builder_.stop(mark, "the NUL character", "text without the NUL character");
+    }
     PlainScalar scalar;
     if (tag == kPlainTag) {
       scalar = resolve_plain(text, mark);
@@ -149,6 +158,7 @@ class Events final : public YAML::EventHandler {
   std::vector<OpenAnchor> open_anchors_;
   std::optional<Mark> first_;
   bool document_done_ = false;
+  int document_position_ = -1;
   bool at_root_ = true;
 };
 
