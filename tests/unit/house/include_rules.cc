@@ -44,8 +44,8 @@ const std::vector<RoomRule>& room_rules() {
 
 const std::vector<Ban>& bans() {
   static const std::vector<std::string_view> kEffects = {
-      "control/cluster",    "control/local", "control/coordinator", "control/transport",
-      "common/base/clock.", "common/log",    "common/io",           "common/metrics",
+      "control/cluster", "control/local", "control/coordinator", "common/base/clock.",
+      "common/log",      "common/io",     "common/metrics",
   };
   static const std::vector<Ban> kBans = {
       {"control/plan", kEffects, "planning is pure: no cluster, no clock, no log, no files"},
@@ -65,7 +65,7 @@ const std::vector<Owner>& owners() {
       {"CLI/", {"cli/"}},
       {"spdlog/", {"common/log/"}},
       {"yaml-cpp/", {"common/"}},
-      {"grpcpp/", {"control/transport/", "tests/"}},
+      {"grpcpp/", {"control/coordinator/grpc", "tests/"}},
       {"gtest/", {"tests/"}},
       {"gmock/", {"tests/"}},
       {"benchmark/", {"bench/", "kernels/"}},
