@@ -31,7 +31,8 @@ std::vector<Range> tensor_ranges(int64_t length, const TensorSpec& tensor, int p
 
 int64_t Slice::elements() const {
   int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
+  for (const int64_t size : shape)
+    count *= size;
   return count;
 }
 

@@ -34,12 +34,12 @@ struct TensorSpec {
 /// What is cut along fsdp: nothing (ZeRO-0) or the rows (axis 0) of a tensor.
 enum class Sharding : uint8_t { kReplicated, kRows };
 
-/// The slices of `tensor` that `rank` holds, in ascending order of offset; empty when it holds none.
-/// Pure: initialisation, gradient shards, checkpoints, import and export, memory prediction and
-/// resharding all ask this one function.
+/// The slices of `tensor` that `rank` holds, in ascending order of offset; empty when it holds
+/// none. Pure: initialisation, gradient shards, checkpoints, import and export, memory prediction
+/// and resharding all ask this one function.
 ///
-/// Row cuts fall on multiples of `row_block` rows, uneven shares allowed. Errors: kInvalidConfig when
-/// tp does not divide the chunks.
+/// Row cuts fall on multiples of `row_block` rows, uneven shares allowed. Errors: kInvalidConfig
+/// when tp does not divide the chunks.
 Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank,
                                   Sharding sharding, int64_t row_block = 1);
 

@@ -39,8 +39,8 @@ int rank_of(const Mesh& mesh, const Coordinate& coordinate);
 /// d = dp_rank x fsdp + fsdp_rank: which share of each global batch a rank takes.
 inline int data_rank(const Mesh& mesh, const Coordinate& c) { return c.dp * mesh.fsdp + c.fsdp; }
 
-/// The mesh of `world` ranks with these fixed axes; dp takes what is left. `fsdp` 0 means all of the
-/// data-parallel ranks. Errors: kInvalidConfig with the numbers when a product does not divide.
+/// The mesh of `world` ranks with these fixed axes; dp takes what is left. `fsdp` 0 means all of
+/// the data-parallel ranks. Errors: kInvalidConfig with the numbers when a product does not divide.
 Result<Mesh> mesh_for_world(int world, int tp, int pp, int cp, int fsdp);
 
 /// A half-open range.

@@ -18,7 +18,8 @@ double portable_log(double x) {
   const double f = (mantissa - 1) / (mantissa + 1);
   const double square = f * f;
   double series = 0;
-  for (int k = 23; k >= 3; k -= 2) series = (series + 1.0 / k) * square;
+  for (int k = 23; k >= 3; k -= 2)
+    series = (series + 1.0 / k) * square;
   const double log_mantissa = 2 * (f + f * series);
   // ln 2 in two parts: the high one has 20 trailing zero bits, so exponent * high is exact.
   constexpr double kLn2High = 0x1.62e42fefa0000p-1;
@@ -32,7 +33,8 @@ double portable_cos_pi(double x) {
   const double y = 3.14159265358979323846 * (0.5 - x);
   const double square = y * y;
   double series = 1;
-  for (int k = 20; k >= 2; k -= 2) series = 1 - series * square / (k * (k + 1));
+  for (int k = 20; k >= 2; k -= 2)
+    series = 1 - series * square / (k * (k + 1));
   return y * series;
 }
 

@@ -56,11 +56,10 @@ ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
     plan.offsets[index] = offset;
     plan.total_bytes = std::max(plan.total_bytes, offset + bytes);
     const Placed entry{offset, bytes, request.first, request.last};
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), entry,
-                                   [](const Placed& a, const Placed& b) {
-                                     return a.offset < b.offset;
-                                   }),
-                  entry);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), entry,
+                         [](const Placed& a, const Placed& b) { return a.offset < b.offset; }),
+        entry);
   }
   return plan;
 }

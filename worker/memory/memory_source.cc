@@ -1,9 +1,8 @@
 #include "worker/memory/memory_source.h"
 
-#include <sys/mman.h>
-
 #include <cerrno>
 #include <string>
+#include <sys/mman.h>
 
 namespace trainyard::engine {
 namespace {

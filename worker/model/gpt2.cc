@@ -33,7 +33,8 @@ class Gpt2Builder {
     model_.padded_vocab = padded_vocab(config_.vocab);
     model_.max_positions = config_.max_positions;
     add_embedding();
-    for (int64_t layer = 0; layer < config_.layers; ++layer) add_block(layer);
+    for (int64_t layer = 0; layer < config_.layers; ++layer)
+      add_block(layer);
     add_head();
     return std::move(model_);
   }
@@ -96,9 +97,12 @@ class Gpt2Builder {
                     .output_fp32 = output_fp32});
   }
 
-  Value residual(const char* name) const { return {.name = name, .columns = config_.hidden, .residual = true}; }
+  Value residual(const char* name) const {
+    return {.name = name, .columns = config_.hidden, .residual = true};
+  }
   static Value compute(const char* name, int64_t columns, ValueType gradient) {
-    return {.name = name, .columns = columns, .type = ValueType::kCompute, .gradient_type = gradient};
+    return {
+        .name = name, .columns = columns, .type = ValueType::kCompute, .gradient_type = gradient};
   }
 
   void add_embedding() {
@@ -176,14 +180,13 @@ class Gpt2Builder {
                 .input = 0};
     layer.nodes.push_back(
         {.op = norm(), .inputs = {0}, .outputs = {1}, .params = add_norm("ln_f")});
-    layer.nodes.push_back(
-        {.op = std::make_unique<Classifier>(ClassifierShape{
-             .width = config_.hidden,
-             .vocab = config_.vocab,
-             .padded_vocab = model_.padded_vocab,
-             .chunk_ends = fixed_chunk_ends(model_.padded_vocab, config_.heads)}),
-         .inputs = {1},
-         .params = {wte_}});
+    layer.nodes.push_back({.op = std::make_unique<Classifier>(ClassifierShape{
+                               .width = config_.hidden,
+                               .vocab = config_.vocab,
+                               .padded_vocab = model_.padded_vocab,
+                               .chunk_ends = fixed_chunk_ends(model_.padded_vocab, config_.heads)}),
+                           .inputs = {1},
+                           .params = {wte_}});
     model_.layers.push_back(std::move(layer));
   }
 

@@ -27,9 +27,9 @@ constexpr int64_t padded_vocab(int64_t vocab) {
   return (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
 }
 
-/// The model: layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed chunks of every
-/// splittable dimension, is the number of heads.
-/// Errors: kInvalidConfig naming the field (sizes < 1, hidden not a multiple of heads, ...).
+/// The model: layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed chunks of
+/// every splittable dimension, is the number of heads. Errors: kInvalidConfig naming the field
+/// (sizes < 1, hidden not a multiple of heads, ...).
 Result<Model> make_gpt2(const Gpt2Config& config);
 
 }  // namespace trainyard::engine

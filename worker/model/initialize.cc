@@ -9,12 +9,11 @@
 namespace trainyard::engine {
 namespace {
 
-/// A standard normal for global element `element`: Box-Muller on 53-bit uniforms. Each element takes
-/// one Philox block, so elements are independent of each other and of order.
+/// A standard normal for global element `element`: Box-Muller on 53-bit uniforms. Each element
+/// takes one Philox block, so elements are independent of each other and of order.
 double standard_normal(std::array<uint32_t, 2> key, uint64_t element) {
-  const auto words = philox4x32({static_cast<uint32_t>(element),
-                                 static_cast<uint32_t>(element >> 32), 0, 0},
-                                key);
+  const auto words =
+      philox4x32({static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), 0, 0}, key);
   const auto uniform = [](uint32_t high, uint32_t low) {
     const uint64_t bits = (uint64_t{high} << 21) ^ (low >> 11);
     return (static_cast<double>(bits & 0x1FFFFFFFFFFFFF) + 0.5) * 0x1p-53;

@@ -37,7 +37,8 @@ struct ParamSpec {
 
   int64_t elements() const {
     int64_t count = 1;
-    for (const int64_t size : tensor.shape) count *= size;
+    for (const int64_t size : tensor.shape)
+      count *= size;
     return count;
   }
   const std::string& name() const { return tensor.name; }

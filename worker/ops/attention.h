@@ -21,6 +21,7 @@ class Attention final : public Op {
   BackwardUses backward_uses() const override {
     return {.input_in_backward_input = true, .output_in_backward_input = true};
   }
+  size_t saved_count() const override { return 1; }
   std::vector<int64_t> saved_bytes(const OpExtent&) const override;
   void forward(const OpArgs&) const override;
   void backward_input(const OpArgs&) const override;

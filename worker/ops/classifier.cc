@@ -5,8 +5,8 @@
 namespace trainyard::engine {
 namespace {
 
-/// Rows of fp32 logits that exist at one time: enough for the GEMM to be efficient, 51 MB at GPT-2's
-/// vocabulary.
+/// Rows of fp32 logits that exist at one time: enough for the GEMM to be efficient, 51 MB at
+/// GPT-2's vocabulary.
 constexpr int64_t kLogitRows = 256;
 
 const std::byte* row_at(const void* base, int64_t row, int64_t width, DType type) {

@@ -32,18 +32,17 @@ void LayerNorm::backward_input(const OpArgs& args) const {
 }
 
 void LayerNorm::backward_weight(const OpArgs& args) const {
-  args.kernels->layer_norm_backward_weight(
-      {.rows = args.batch->rows(),
-       .width = width_,
-       .dy = static_cast<const float*>(args.d_out[0]),
-       .x = static_cast<const float*>(args.in[0]),
-       .mean = static_cast<const float*>(args.saved[0]),
-       .rstd = static_cast<const float*>(args.saved[1]),
-       .grain_ends = args.numerics->grain_ends,
-       .quantum_log2 = args.numerics->gradient_quantum_log2,
-       .dgamma = args.params[0].gradient,
-       .dbeta = args.params[1].gradient,
-       .overflow = args.numerics->overflow});
+  args.kernels->layer_norm_backward_weight({.rows = args.batch->rows(),
+                                            .width = width_,
+                                            .dy = static_cast<const float*>(args.d_out[0]),
+                                            .x = static_cast<const float*>(args.in[0]),
+                                            .mean = static_cast<const float*>(args.saved[0]),
+                                            .rstd = static_cast<const float*>(args.saved[1]),
+                                            .grain_ends = args.numerics->grain_ends,
+                                            .quantum_log2 = args.numerics->gradient_quantum_log2,
+                                            .dgamma = args.params[0].gradient,
+                                            .dbeta = args.params[1].gradient,
+                                            .overflow = args.numerics->overflow});
 }
 
 }  // namespace trainyard::engine

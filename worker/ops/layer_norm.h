@@ -14,6 +14,7 @@ class LayerNorm final : public Op {
   BackwardUses backward_uses() const override {
     return {.input_in_backward_input = true, .input_in_backward_weight = true};
   }
+  size_t saved_count() const override { return 2; }
   std::vector<int64_t> saved_bytes(const OpExtent&) const override;
   void forward(const OpArgs&) const override;
   void backward_input(const OpArgs&) const override;

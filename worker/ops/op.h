@@ -14,8 +14,8 @@ namespace trainyard::engine {
 /// The global coordinates of one micro-batch on this rank, and its tokens. Rows are sample-major:
 /// row = sample * tokens_per_sample + position.
 struct MicroBatchView {
-  int64_t size = 0;               ///< samples
-  int64_t tokens_per_sample = 0;  ///< T
+  int64_t size = 0;                  ///< samples
+  int64_t tokens_per_sample = 0;     ///< T
   std::span<const int32_t> tokens;   ///< [size, T]
   std::span<const int32_t> targets;  ///< [size, T]; empty while sampling
   std::span<const int64_t> samples;  ///< run-wide ordinals, [size]
@@ -53,7 +53,7 @@ struct OpArgs {
   std::span<const ParamView> params;
   std::span<void* const> saved;  ///< the op's own buffers, forward to backward, see saved_bytes
   std::byte* scratch = nullptr;
-  int64_t* loss_sum = nullptr;  ///< exact, kLossQuantumLog2; only a loss op adds to it
+  int64_t* loss_sum = nullptr;   ///< exact, kLossQuantumLog2; only a loss op adds to it
   float* last_logits = nullptr;  ///< while sampling: [size, padded vocabulary] of the last position
 };
 
@@ -85,7 +85,9 @@ class Op {
   virtual ~Op() = default;
   virtual std::string_view kind() const = 0;
   virtual BackwardUses backward_uses() const { return {}; }
-  /// Bytes of each buffer kept from forward to backward beside inputs and outputs.
+  /// How many buffers the op keeps from forward to backward beside inputs and outputs.
+  virtual size_t saved_count() const { return 0; }
+  /// Bytes of each of them.
   virtual std::vector<int64_t> saved_bytes(const OpExtent&) const { return {}; }
   /// Bytes needed during one call.
   virtual int64_t scratch_bytes(const OpExtent&) const { return 0; }

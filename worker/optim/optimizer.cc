@@ -19,7 +19,8 @@ Optimizer::Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSche
                      int64_t total_updates, const Model& model)
     : spec_(spec), schedule_(schedule), total_updates_(total_updates), model_(model) {
   int64_t blocks = 0;
-  for (const ParamSpec& param : model.params) blocks = std::max(blocks, norm_blocks(param));
+  for (const ParamSpec& param : model.params)
+    blocks = std::max(blocks, norm_blocks(param));
   block_sums_.resize(static_cast<size_t>(blocks));
 }
 
@@ -33,7 +34,8 @@ double Optimizer::gradient_norm(kernels::KernelSet& kernels, ParameterStore& sto
                             .x = gradient.data(),
                             .block_sums = block_sums_.data()});
     const int64_t blocks = norm_blocks(model_.params[static_cast<size_t>(param)]);
-    for (int64_t b = 0; b < blocks; ++b) total += block_sums_[static_cast<size_t>(b)];
+    for (int64_t b = 0; b < blocks; ++b)
+      total += block_sums_[static_cast<size_t>(b)];
   }
   return std::sqrt(total);
 }

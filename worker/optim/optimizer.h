@@ -11,10 +11,10 @@ namespace trainyard::engine {
 
 /// What all ranks agree on at the end of a step: summed as int64 over the data-parallel group.
 struct ControlWord {
-  int64_t loss_sum = 0;         ///< exact, kLossQuantumLog2, nats summed over targets
-  int64_t targets = 0;          ///< positions that the loss counts
-  int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
-  int64_t stop_requested = 0;   ///< ranks asked to stop at the next step boundary
+  int64_t loss_sum = 0;        ///< exact, kLossQuantumLog2, nats summed over targets
+  int64_t targets = 0;         ///< positions that the loss counts
+  int64_t overflow = 0;        ///< ranks on which an exact sum overflowed or was not finite
+  int64_t stop_requested = 0;  ///< ranks asked to stop at the next step boundary
 };
 static_assert(sizeof(ControlWord) == 32);
 

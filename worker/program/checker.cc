@@ -45,14 +45,21 @@ class RankCheck {
  private:
   std::string broken_rule(const Instruction& i) {
     switch (i.kind) {
-      case InstructionKind::kForward: return forward(i);
-      case InstructionKind::kBackwardInput: return backward_input(i);
-      case InstructionKind::kBackwardWeight: return backward_weight(i);
-      case InstructionKind::kReduce: return reduce(i);
-      case InstructionKind::kGather: return gather(i);
-      case InstructionKind::kOptimize: return optimize();
+      case InstructionKind::kForward:
+        return forward(i);
+      case InstructionKind::kBackwardInput:
+        return backward_input(i);
+      case InstructionKind::kBackwardWeight:
+        return backward_weight(i);
+      case InstructionKind::kReduce:
+        return reduce(i);
+      case InstructionKind::kGather:
+        return gather(i);
+      case InstructionKind::kOptimize:
+        return optimize();
       case InstructionKind::kReduceControl:
-      case InstructionKind::kSnapshot: return "";
+      case InstructionKind::kSnapshot:
+        return "";
     }
     return "unknown kind";
   }

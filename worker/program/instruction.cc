@@ -4,14 +4,22 @@ namespace trainyard::engine {
 
 std::string_view name_of(InstructionKind kind) {
   switch (kind) {
-    case InstructionKind::kForward: return "F";
-    case InstructionKind::kBackwardInput: return "B";
-    case InstructionKind::kBackwardWeight: return "W";
-    case InstructionKind::kReduce: return "REDUCE";
-    case InstructionKind::kReduceControl: return "REDUCE_CONTROL";
-    case InstructionKind::kGather: return "GATHER";
-    case InstructionKind::kOptimize: return "OPT";
-    case InstructionKind::kSnapshot: return "SNAPSHOT";
+    case InstructionKind::kForward:
+      return "F";
+    case InstructionKind::kBackwardInput:
+      return "B";
+    case InstructionKind::kBackwardWeight:
+      return "W";
+    case InstructionKind::kReduce:
+      return "REDUCE";
+    case InstructionKind::kReduceControl:
+      return "REDUCE_CONTROL";
+    case InstructionKind::kGather:
+      return "GATHER";
+    case InstructionKind::kOptimize:
+      return "OPT";
+    case InstructionKind::kSnapshot:
+      return "SNAPSHOT";
   }
   return "?";
 }

@@ -6,7 +6,8 @@
 
 namespace trainyard::engine {
 
-/// What an instruction does. Schedules only order these; the interpreter knows nothing of schedules.
+/// What an instruction does. Schedules only order these; the interpreter knows nothing of
+/// schedules.
 enum class InstructionKind : uint8_t {
   kForward,         ///< forward of a chunk's layers for a micro-batch
   kBackwardInput,   ///< B: gradients of the chunk's inputs
@@ -24,9 +25,9 @@ std::string_view name_of(InstructionKind kind);
 /// heartbeats and fault tests use.
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
-  int micro_batch = -1;     ///< of kForward and the backwards
-  int chunk = -1;           ///< of kForward and the backwards; bucket index of kReduce and kGather
-  int weight_version = 0;   ///< which parameters it reads; always 0 in synchronous schedules
+  int micro_batch = -1;    ///< of kForward and the backwards
+  int chunk = -1;          ///< of kForward and the backwards; bucket index of kReduce and kGather
+  int weight_version = 0;  ///< which parameters it reads; always 0 in synchronous schedules
   bool operator==(const Instruction&) const = default;
 };
 

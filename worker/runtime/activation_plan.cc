@@ -49,7 +49,8 @@ class ActivationPlan::Builder {
       const Chunk chunk = chunks[static_cast<size_t>(i.chunk)];
       switch (i.kind) {
         case InstructionKind::kForward:
-          for (int l = chunk.first_layer; l < chunk.end_layer; ++l) forward(i.micro_batch, l);
+          for (int l = chunk.first_layer; l < chunk.end_layer; ++l)
+            forward(i.micro_batch, l);
           break;
         case InstructionKind::kBackwardInput:
           for (int l = chunk.end_layer - 1; l >= chunk.first_layer; --l) {
@@ -61,7 +62,8 @@ class ActivationPlan::Builder {
             backward_weight(i.micro_batch, l);
           }
           break;
-        default: break;
+        default:
+          break;
       }
     }
     plan_.scratch_ = static_cast<int>(plan_.requests_.size());
@@ -82,7 +84,8 @@ class ActivationPlan::Builder {
   }
 
   void touch(int micro_batch, int slot, int64_t bytes) {
-    int& index = plan_.slots_[static_cast<size_t>(micro_batch * plan_.slots_per_micro_batch_ + slot)];
+    int& index =
+        plan_.slots_[static_cast<size_t>(micro_batch * plan_.slots_per_micro_batch_ + slot)];
     if (index == kAbsent) {
       index = static_cast<int>(plan_.requests_.size());
       plan_.requests_.push_back({.bytes = bytes, .first = event_, .last = event_});
@@ -126,8 +129,10 @@ class ActivationPlan::Builder {
   void forward(int micro_batch, int layer) {
     const auto& nodes = model_.layers[static_cast<size_t>(layer)].nodes;
     for (size_t n = 0; n < nodes.size(); ++n, ++event_) {
-      for (const int value : nodes[n].inputs) touch_value(micro_batch, layer, value);
-      for (const int value : nodes[n].outputs) touch_value(micro_batch, layer, value);
+      for (const int value : nodes[n].inputs)
+        touch_value(micro_batch, layer, value);
+      for (const int value : nodes[n].outputs)
+        touch_value(micro_batch, layer, value);
       touch_saved(micro_batch, layer, n);
     }
   }
@@ -152,9 +157,11 @@ class ActivationPlan::Builder {
     const auto& nodes = model_.layers[static_cast<size_t>(layer)].nodes;
     for (size_t n = nodes.size(); n-- > 0; ++event_) {
       if (nodes[n].params.empty()) continue;
-      for (const int value : nodes[n].outputs) touch_gradient(micro_batch, layer, value);
+      for (const int value : nodes[n].outputs)
+        touch_gradient(micro_batch, layer, value);
       if (nodes[n].op->backward_uses().input_in_backward_weight) {
-        for (const int value : nodes[n].inputs) touch_value(micro_batch, layer, value);
+        for (const int value : nodes[n].inputs)
+          touch_value(micro_batch, layer, value);
       }
       touch_saved(micro_batch, layer, n);
     }
@@ -171,8 +178,8 @@ class ActivationPlan::Builder {
 
 ActivationPlan ActivationPlan::make(const Model& model, const StepProgram& program,
                                     std::span<const Chunk> chunks,
-                                    std::span<const int64_t> micro_sizes,
-                                    int64_t tokens_per_sample, DType compute) {
+                                    std::span<const int64_t> micro_sizes, int64_t tokens_per_sample,
+                                    DType compute) {
   ActivationPlan plan;
   Builder(plan, model, micro_sizes, tokens_per_sample, compute).walk(program, chunks);
   return plan;

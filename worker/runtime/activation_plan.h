@@ -10,8 +10,8 @@
 
 namespace trainyard::engine {
 
-/// Where every activation, gradient and saved buffer of a step lies in the arena: lifetimes read off
-/// the step program, offsets planned before anything runs. Pure data.
+/// Where every activation, gradient and saved buffer of a step lies in the arena: lifetimes read
+/// off the step program, offsets planned before anything runs. Pure data.
 class ActivationPlan {
  public:
   /// `micro_sizes[m]`: samples of micro-batch m.

@@ -71,7 +71,8 @@ Result<std::unique_ptr<ParameterStore>> ParameterStore::create(const Model& mode
   store->name_order_.resize(model.params.size());
   std::iota(store->name_order_.begin(), store->name_order_.end(), 0);
   std::sort(store->name_order_.begin(), store->name_order_.end(), [&](int a, int b) {
-    return model.params[static_cast<size_t>(a)].name() < model.params[static_cast<size_t>(b)].name();
+    return model.params[static_cast<size_t>(a)].name() <
+           model.params[static_cast<size_t>(b)].name();
   });
 
   TRAINYARD_ASSIGN(store->block_, memory.allocate(store->bytes()));
@@ -85,7 +86,8 @@ Result<std::unique_ptr<ParameterStore>> ParameterStore::create(const Model& mode
   store->master_ = reinterpret_cast<float*>(take(4));
   store->m_ = reinterpret_cast<float*>(take(4));
   store->v_ = reinterpret_cast<float*>(take(4));
-  if (compute != DType::kFloat32) store->copy_ = reinterpret_cast<uint16_t*>(take(size_of(compute)));
+  if (compute != DType::kFloat32)
+    store->copy_ = reinterpret_cast<uint16_t*>(take(size_of(compute)));
   return store;
 }
 

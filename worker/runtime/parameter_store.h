@@ -22,7 +22,8 @@ struct GradientBucket {
 };
 
 /// Bytes the store holds for one parameter element: fp32 master, m and v, the int64 accumulator
-/// (whose memory the fp32 gradient reuses after the reduction), and the bf16 copy where computed in.
+/// (whose memory the fp32 gradient reuses after the reduction), and the bf16 copy where computed
+/// in.
 constexpr int64_t parameter_state_bytes(DType compute) {
   return 4 + 8 + 4 + 4 + (compute == DType::kFloat32 ? 0 : size_of(compute));
 }
@@ -36,8 +37,7 @@ class ParameterStore {
   /// accumulators reach this size. Errors: kUnavailable when memory is short.
   static Result<std::unique_ptr<ParameterStore>> create(const Model& model, DType compute,
                                                         std::span<const int> chunk_of_layer,
-                                                        int64_t bucket_bytes,
-                                                        MemorySource& memory);
+                                                        int64_t bucket_bytes, MemorySource& memory);
 
   int64_t elements() const { return elements_; }
   int64_t bytes() const { return parameter_state_bytes(compute_) * elements_; }

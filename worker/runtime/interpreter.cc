@@ -1,0 +1,301 @@
+#include "worker/runtime/interpreter.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Elements rounded at a time into the staging buffer: fits L2, so that the move down to the fp32
+/// gradient costs no memory traffic.
+constexpr int64_t kRoundElements = 64 * 1024;
+
+std::vector<int64_t> shard_counts(int64_t elements, int ranks) {
+  std::vector<int64_t> counts;
+  for (int r = 0; r < ranks; ++r) {
+    counts.push_back(layout::even_share(elements, ranks, r).size());
+  }
+  return counts;
+}
+
+/// Ends of the grains along the rows of a micro-batch: every `grain` positions of each sample.
+void fill_grain_ends(const MicroBatchView& batch, int64_t grain, std::vector<int64_t>& ends) {
+  ends.clear();
+  for (int64_t s = 0; s < batch.size; ++s) {
+    for (int64_t t = grain; t < batch.tokens_per_sample; t += grain) {
+      ends.push_back(s * batch.tokens_per_sample + t);
+    }
+    ends.push_back((s + 1) * batch.tokens_per_sample);
+  }
+}
+
+}  // namespace
+
+int gradient_quantum_log2(int64_t targets_of_step) {
+  return 50 - std::bit_width(static_cast<uint64_t>(std::max<int64_t>(targets_of_step, 1) - 1));
+}
+
+/// The state of one run.
+struct Interpreter::Frame {
+  const StepSetup* setup = nullptr;
+  StepNumerics numerics;
+  kernels::OverflowFlag overflow{0};
+  ControlWord control;
+  comm::WorkPtr control_work;
+  std::vector<comm::WorkPtr> reduce_work;    // by bucket
+  std::vector<comm::WorkPtr> gather_work;    // by bucket
+  std::vector<std::vector<int64_t>> counts;  // by bucket: shard sizes over the data group
+  std::vector<MicroBatchView> batches;
+  std::vector<int64_t> grain_ends;
+  int grains_of = -1;  // micro-batch that grain_ends describes
+  std::vector<float> staging = std::vector<float>(kRoundElements);
+};
+
+Interpreter::Interpreter(Machine machine)
+    : machine_(std::move(machine)), frame_(std::make_unique<Frame>()) {
+  for (const GradientBucket& bucket : machine_.store->buckets()) {
+    frame_->counts.push_back(shard_counts(bucket.elements, machine_.data_group->size()));
+  }
+  frame_->reduce_work.resize(frame_->counts.size());
+  frame_->gather_work.resize(frame_->counts.size());
+}
+
+Interpreter::~Interpreter() = default;
+
+Result<ControlWord> Interpreter::run(const StepSetup& setup) {
+  Frame& frame = *frame_;
+  TRAINYARD_CHECK(static_cast<int64_t>(setup.arena.size()) >= setup.plan->bytes());
+  frame.setup = &setup;
+  frame.overflow.store(0, std::memory_order_relaxed);
+  frame.control = {};
+  frame.grains_of = -1;
+  frame.numerics = {.compute = setup.compute,
+                    .seed = setup.seed,
+                    .training = setup.training,
+                    .grain_tokens = setup.grain_tokens,
+                    .gradient_quantum_log2 = gradient_quantum_log2(setup.targets_of_step),
+                    .overflow = &frame.overflow};
+  if (setup.training) {
+    const auto accumulators = machine_.store->accumulators();
+    machine_.kernels->clear(accumulators.data(), static_cast<int64_t>(accumulators.size_bytes()));
+  }
+  int id = 0;
+  for (const Instruction& instruction : *setup.program) {
+    if (machine_.on_instruction) machine_.on_instruction(id);
+    if (Status status = execute(instruction); !status) {
+      return status.error().with_context("instruction " + std::to_string(id) + " (" +
+                                         to_string(instruction) + ")");
+    }
+    ++id;
+  }
+  TRAINYARD_TRY(finish_control());
+  return frame.control;
+}
+
+Status Interpreter::execute(const Instruction& instruction) {
+  switch (instruction.kind) {
+    case InstructionKind::kForward:
+      return forward(instruction);
+    case InstructionKind::kBackwardInput:
+      backward(instruction, false);
+      return {};
+    case InstructionKind::kBackwardWeight:
+      backward(instruction, true);
+      return {};
+    case InstructionKind::kReduce:
+      return reduce(instruction.chunk);
+    case InstructionKind::kReduceControl: {
+      Frame& frame = *frame_;
+      frame.control.overflow = frame.overflow.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+      frame.control.stop_requested = frame.setup->stop_requested ? 1 : 0;
+      frame.control_work =
+          machine_.data_group->all_reduce(std::as_writable_bytes(std::span(&frame.control, 1)),
+                                          DType::kInt64, comm::ReduceOp::kSum);
+      return {};
+    }
+    case InstructionKind::kGather:
+      return gather(instruction.chunk);
+    case InstructionKind::kOptimize:
+      return optimize();
+    case InstructionKind::kSnapshot:
+      return frame_->setup->snapshot();
+  }
+  return Error{ErrorCode::kInternal, "unknown instruction"};
+}
+
+void Interpreter::prepare_micro_batch(int micro_batch, const MicroBatchView& batch) {
+  Frame& frame = *frame_;
+  if (frame.grains_of == micro_batch) return;
+  fill_grain_ends(batch, frame.setup->grain_tokens, frame.grain_ends);
+  frame.numerics.grain_ends = frame.grain_ends;
+  frame.grains_of = micro_batch;
+}
+
+Status Interpreter::forward(const Instruction& instruction) {
+  Frame& frame = *frame_;
+  const auto m = static_cast<size_t>(instruction.micro_batch);
+  const Chunk chunk = machine_.chunks[static_cast<size_t>(instruction.chunk)];
+  if (chunk.first_layer == 0) {
+    TRAINYARD_ASSIGN(const MicroBatchView batch,
+                     frame.setup->batches->micro_batch(instruction.micro_batch));
+    if (frame.batches.size() <= m) frame.batches.resize(m + 1);
+    frame.batches[m] = batch;
+    frame.control.targets += static_cast<int64_t>(std::count_if(
+        batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
+  }
+  prepare_micro_batch(instruction.micro_batch, frame.batches[m]);
+  for (int l = chunk.first_layer; l < chunk.end_layer; ++l) {
+    const auto nodes =
+        static_cast<int>(machine_.model->layers[static_cast<size_t>(l)].nodes.size());
+    for (int n = 0; n < nodes; ++n) {
+      run_node(instruction.micro_batch, l, n, InstructionKind::kForward);
+    }
+  }
+  return {};
+}
+
+void Interpreter::backward(const Instruction& instruction, bool weights) {
+  Frame& frame = *frame_;
+  const Chunk chunk = machine_.chunks[static_cast<size_t>(instruction.chunk)];
+  const int m = instruction.micro_batch;
+  prepare_micro_batch(m, frame.batches[static_cast<size_t>(m)]);
+  const auto layers = static_cast<int>(machine_.model->layers.size());
+  if (!weights && chunk.end_layer == layers) {
+    const ActivationPlan& plan = *frame.setup->plan;
+    machine_.kernels->clear(frame.setup->arena.data() + plan.residual_gradient(m),
+                            plan.residual_gradient_bytes(m));
+  }
+  for (int l = chunk.end_layer - 1; l >= chunk.first_layer; --l) {
+    const auto& nodes = machine_.model->layers[static_cast<size_t>(l)].nodes;
+    for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
+      if (weights && nodes[static_cast<size_t>(n)].params.empty()) continue;
+      run_node(m, l, n,
+               weights ? InstructionKind::kBackwardWeight : InstructionKind::kBackwardInput);
+    }
+  }
+}
+
+void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind pass) {
+  constexpr size_t kPortsMax = 4;
+  Frame& frame = *frame_;
+  const ActivationPlan& plan = *frame.setup->plan;
+  std::byte* const arena = frame.setup->arena.data();
+  const Node& n =
+      machine_.model->layers[static_cast<size_t>(layer)].nodes[static_cast<size_t>(node)];
+  TRAINYARD_CHECK(n.inputs.size() <= kPortsMax && n.outputs.size() <= kPortsMax &&
+                  n.params.size() <= kPortsMax);
+  std::array<void*, kPortsMax> in{};
+  std::array<void*, kPortsMax> out{};
+  std::array<void*, kPortsMax> d_in{};
+  std::array<const void*, kPortsMax> d_out{};
+  std::array<void*, kPortsMax> saved{};
+  std::array<ParamView, kPortsMax> params{};
+  const BackwardUses uses = n.op->backward_uses();
+  const bool is_forward = pass == InstructionKind::kForward;
+  const bool is_input = pass == InstructionKind::kBackwardInput;
+  const bool reads_inputs = is_forward || (is_input && uses.input_in_backward_input) ||
+                            (!is_input && uses.input_in_backward_weight);
+  for (size_t i = 0; i < n.inputs.size(); ++i) {
+    if (reads_inputs) in[i] = arena + plan.value(micro_batch, layer, n.inputs[i]);
+    if (is_input) d_in[i] = arena + plan.gradient(micro_batch, layer, n.inputs[i]);
+  }
+  for (size_t i = 0; i < n.outputs.size(); ++i) {
+    if (is_forward || (is_input && uses.output_in_backward_input)) {
+      out[i] = arena + plan.value(micro_batch, layer, n.outputs[i]);
+    }
+    if (!is_forward) d_out[i] = arena + plan.gradient(micro_batch, layer, n.outputs[i]);
+  }
+  const MicroBatchView& batch = frame.batches[static_cast<size_t>(micro_batch)];
+  const size_t saved_count = n.op->saved_count();
+  for (size_t k = 0; k < saved_count; ++k) {
+    saved[k] = arena + plan.saved(micro_batch, layer, node, static_cast<int>(k));
+  }
+  for (size_t p = 0; p < n.params.size(); ++p) {
+    params[p] = {.master = machine_.store->master(n.params[p]).data(),
+                 .compute = machine_.store->compute_copy(n.params[p]),
+                 .gradient = pass == InstructionKind::kBackwardWeight
+                                 ? machine_.store->accumulator(n.params[p])
+                                 : nullptr};
+  }
+  const OpArgs args{.kernels = machine_.kernels,
+                    .batch = &batch,
+                    .numerics = &frame.numerics,
+                    .in = std::span<void* const>(in.data(), n.inputs.size()),
+                    .out = std::span<void* const>(out.data(), n.outputs.size()),
+                    .d_in = std::span<void* const>(d_in.data(), n.inputs.size()),
+                    .d_out = std::span<const void* const>(d_out.data(), n.outputs.size()),
+                    .params = std::span<const ParamView>(params.data(), n.params.size()),
+                    .saved = std::span<void* const>(saved.data(), saved_count),
+                    .scratch = arena + plan.scratch(),
+                    .loss_sum = &frame.control.loss_sum,
+                    .last_logits = frame.setup->last_logits};
+  if (is_forward) {
+    n.op->forward(args);
+  } else if (is_input) {
+    n.op->backward_input(args);
+  } else {
+    n.op->backward_weight(args);
+  }
+}
+
+Status Interpreter::reduce(int bucket) {
+  Frame& frame = *frame_;
+  frame.reduce_work[static_cast<size_t>(bucket)] = machine_.data_group->reduce_scatter(
+      std::as_writable_bytes(machine_.store->bucket_accumulator(bucket)),
+      frame.counts[static_cast<size_t>(bucket)], DType::kInt64, comm::ReduceOp::kSum);
+  return {};
+}
+
+/// Rounds this rank's shard of the exact sums to fp32 in the same memory, lower half, and starts
+/// gathering the other shards. The fp32 image of element i lies at byte 4i, below its int64 at byte
+/// 8i, so ascending pieces never overwrite sums not yet read.
+Status Interpreter::gather(int bucket) {
+  Frame& frame = *frame_;
+  const auto b = static_cast<size_t>(bucket);
+  TRAINYARD_TRY(frame.reduce_work[b]->wait());
+  frame.reduce_work[b].reset();
+  const std::span<int64_t> sums = machine_.store->bucket_accumulator(bucket);
+  const std::span<float> gradient = machine_.store->bucket_gradient(bucket);
+  const auto elements = static_cast<int64_t>(sums.size());
+  const layout::Range shard =
+      layout::even_share(elements, machine_.data_group->size(), machine_.data_group->rank());
+  const double scale = std::ldexp(1.0, -frame.numerics.gradient_quantum_log2) /
+                       static_cast<double>(frame.setup->targets_of_step);
+  for (int64_t at = shard.begin; at < shard.end; at += kRoundElements) {
+    const int64_t count = std::min(kRoundElements, shard.end - at);
+    machine_.kernels->exact_to_float({.count = count,
+                                      .acc = sums.data() + at,
+                                      .scale = scale,
+                                      .gradient = frame.staging.data()});
+    std::memcpy(gradient.data() + at, frame.staging.data(),
+                static_cast<size_t>(count) * sizeof(float));
+  }
+  frame.gather_work[b] = machine_.data_group->all_gather(std::as_writable_bytes(gradient),
+                                                         frame.counts[b], DType::kFloat32);
+  return {};
+}
+
+Status Interpreter::finish_control() {
+  if (!frame_->control_work) return {};
+  TRAINYARD_TRY(frame_->control_work->wait());
+  frame_->control_work.reset();
+  return {};
+}
+
+Status Interpreter::optimize() {
+  Frame& frame = *frame_;
+  TRAINYARD_TRY(finish_control());
+  for (comm::WorkPtr& work : frame.gather_work) {
+    TRAINYARD_TRY(work->wait());
+    work.reset();
+  }
+  machine_.optimizer->step(*machine_.kernels, *machine_.store, frame.control);
+  return {};
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/error.h"
+#include "kernels/kernel_set.h"
+#include "worker/comm/communicator.h"
+#include "worker/model/model.h"
+#include "worker/optim/optimizer.h"
+#include "worker/program/instruction.h"
+#include "worker/runtime/activation_plan.h"
+#include "worker/runtime/parameter_store.h"
+
+namespace trainyard::engine {
+
+/// Where forward instructions take their micro-batches from.
+class MicroBatchSource {
+ public:
+  virtual ~MicroBatchSource() = default;
+  /// Micro-batch `index` of the step, asked once, in ascending order. Its spans stay valid until
+  /// the next-but-one is asked for.
+  virtual Result<MicroBatchView> micro_batch(int index) = 0;
+};
+
+/// Everything a step program works on. Nothing is owned.
+struct Machine {
+  const Model* model = nullptr;
+  kernels::KernelSet* kernels = nullptr;
+  ParameterStore* store = nullptr;
+  comm::Communicator* data_group = nullptr;
+  Optimizer* optimizer = nullptr;
+  std::span<const Chunk> chunks;
+  /// Called before each instruction with its id; for heartbeats and traces. May be empty.
+  std::function<void(int instruction)> on_instruction;
+};
+
+/// What is fixed for one run of a program.
+struct StepSetup {
+  const StepProgram* program = nullptr;
+  const ActivationPlan* plan = nullptr;
+  std::span<std::byte> arena;  ///< at least plan->bytes()
+  MicroBatchSource* batches = nullptr;
+  DType compute = DType::kFloat32;
+  uint64_t seed = 0;
+  bool training = true;
+  int64_t grain_tokens = 128;
+  int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
+  bool stop_requested = false;
+  float* last_logits = nullptr;      ///< while sampling, see OpArgs
+  std::function<Status()> snapshot;  ///< run by kSnapshot
+};
+
+/// Quantum exponent of gradient sums: 50 - ceil(log2(targets of a step)), so that the mean gradient
+/// has a resolution of 2^-50 and each target a headroom of 2^12.
+int gradient_quantum_log2(int64_t targets_of_step);
+
+/// Executes step programs. Owns no memory but small tables; allocates nothing after construction
+/// has seen each program once. One thread at a time.
+class Interpreter {
+ public:
+  explicit Interpreter(Machine machine);
+  ~Interpreter();
+
+  /// Runs a whole program; returns what the ranks agreed on. Errors: those of the communicator and
+  /// of the batch source; the state is then undefined and must be restored.
+  Result<ControlWord> run(const StepSetup& setup);
+
+ private:
+  struct Frame;
+  Status execute(const Instruction& instruction);
+  Status forward(const Instruction& instruction);
+  void backward(const Instruction& instruction, bool weights);
+  Status reduce(int bucket);
+  Status gather(int bucket);
+  Status optimize();
+  Status finish_control();
+  void run_node(int micro_batch, int layer, int node, InstructionKind pass);
+  void prepare_micro_batch(int micro_batch, const MicroBatchView& batch);
+
+  Machine machine_;
+  std::unique_ptr<Frame> frame_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,113 @@
+#include "worker/train/checkpoint_schedule.h"
+
+#include <numeric>
+#include <vector>
+
+#include "worker/checkpoint/generation.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Upper bound of one commit's wait at the end of a run; the group's own deadline is far below.
+constexpr std::chrono::minutes kCommitTimeout{10};
+
+bool ends_generation(ErrorCode code) {
+  return code == ErrorCode::kPeerLost || code == ErrorCode::kDeadline ||
+         code == ErrorCode::kAborted || code == ErrorCode::kInternal;
+}
+
+}  // namespace
+
+CheckpointSchedule::~CheckpointSchedule() = default;
+
+int64_t CheckpointSchedule::step() const { return state_.engine().steps_done(); }
+
+Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const TrainContext& context,
+                                                                      EngineState& state) {
+  auto schedule = std::unique_ptr<CheckpointSchedule>(new CheckpointSchedule(context, state));
+  std::vector<int> everyone(static_cast<size_t>(context.world->size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  TRAINYARD_ASSIGN(schedule->background_, context.world->sub_group(everyone));
+  schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*schedule->background_);
+  TRAINYARD_ASSIGN(
+      checkpoint::StartedGeneration started,
+      checkpoint::start_generation(schedule->files_,
+                                   {.root = context.checkpoint_root,
+                                    .job_uid = context.job_uid,
+                                    .generation = context.resume.generation,
+                                    .parent_generation = context.resume.parent_generation},
+                                   *schedule->group_, [&](checkpoint::CheckpointReader& reader) {
+                                     return state.restore(reader);
+                                   }));
+  for (const std::string& note : started.notes)
+    context.log->warning(note);
+  if (started.resumed_from) {
+    schedule->committed_step_ = started.resumed_from->id.step;
+    schedule->begun_step_ = schedule->committed_step_;
+    context.progress->checkpoint_step(schedule->committed_step_);
+    if (context.world->rank() == 0) {
+      context.log->info("resumed", {{"step", schedule->committed_step_},
+                                    {"generation", context.resume.generation}});
+    }
+  }
+  schedule->writer_ = std::make_unique<checkpoint::CheckpointWriter>(
+      schedule->files_, *schedule->group_,
+      checkpoint::WriterOptions{.root = context.checkpoint_root,
+                                .retention = {.keep_last = context.checkpoint_policy.keep_last}},
+      std::move(started));
+  return schedule;
+}
+
+Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) {
+  for (const std::string& note : outcome.notes)
+    context_.log->warning(note);
+  if (outcome.status) {
+    committed_step_ = outcome.step;
+    context_.progress->checkpoint_step(outcome.step);
+    if (context_.world->rank() == 0) {
+      context_.log->info("checkpoint committed", {{"step", outcome.step},
+                                                  {"seconds", outcome.seconds},
+                                                  {"bytes", outcome.bytes},
+                                                  {"directory", outcome.directory}});
+    }
+    return {};
+  }
+  if (ends_generation(outcome.status.error().code)) return outcome.status;
+  context_.log->error("checkpoint abandoned; training goes on and the one before stays",
+                      {{"step", outcome.step}, {"error", outcome.status.error().message}});
+  return {};
+}
+
+Status CheckpointSchedule::drain() {
+  if (!writer_->busy()) {
+    if (const auto outcome = writer_->poll()) return settle(*outcome);
+    return {};
+  }
+  const auto outcome = writer_->wait(kCommitTimeout);
+  if (!outcome) {
+    return Error{ErrorCode::kDeadline, "checkpoint of step " + std::to_string(begun_step_) +
+                                           ": not committed within 10 minutes"};
+  }
+  return settle(*outcome);
+}
+
+Status CheckpointSchedule::after_step(bool last) {
+  if (const auto outcome = writer_->poll()) TRAINYARD_TRY(settle(*outcome));
+  const int64_t every = context_.checkpoint_policy.every_steps;
+  const bool due = last || (every > 0 && step() % every == 0);
+  if (!due || step() <= begun_step_) return {};
+  // Whether the one before has ended may differ between ranks; waiting keeps their decisions the
+  // same. A checkpoint that takes longer than the interval paces training, and its time shows.
+  TRAINYARD_TRY(drain());
+  TRAINYARD_ASSIGN(checkpoint::Snapshot snapshot, state_.snapshot());
+  TRAINYARD_TRY(writer_->begin(std::move(snapshot)));
+  begun_step_ = step();
+  return {};
+}
+
+Result<bool> CheckpointSchedule::finish() {
+  TRAINYARD_TRY(drain());
+  return committed_step_ == step();
+}
+
+}  // namespace trainyard::engine

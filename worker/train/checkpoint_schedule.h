@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/communicator_group.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/train/engine_state.h"
+#include "worker/train/train_loop.h"
+
+namespace trainyard::engine {
+
+/// When checkpoints are taken, and what becomes of them: restores at the beginning of a generation,
+/// snapshots at step boundaries, commits beside training over a group of its own.
+class CheckpointSchedule {
+ public:
+  /// Begins the generation: restores `state` from the parent's newest good checkpoint if there is
+  /// one. `context` and `state` must outlive this. Collective. Errors: as start_generation.
+  static Result<std::unique_ptr<CheckpointSchedule>> begin(const TrainContext& context,
+                                                           EngineState& state);
+  ~CheckpointSchedule();
+
+  /// Call after every step; starts a checkpoint when one is due by policy or `last` is set. The
+  /// same decision on every rank. Errors: only those that end the generation (the group is gone).
+  Status after_step(bool last);
+
+  /// Waits for the checkpoint in progress; true when the newest step done is committed.
+  Result<bool> finish();
+
+ private:
+  CheckpointSchedule(const TrainContext& context, EngineState& state)
+      : context_(context), state_(state) {}
+  Status settle(const checkpoint::CheckpointOutcome& outcome);
+  Status drain();
+  int64_t step() const;
+
+  const TrainContext& context_;
+  EngineState& state_;
+  checkpoint::PosixFileSystem files_;
+  std::unique_ptr<comm::Communicator> background_;
+  std::unique_ptr<checkpoint::CommunicatorCommitGroup> group_;
+  std::unique_ptr<checkpoint::CheckpointWriter> writer_;
+  int64_t begun_step_ = -1;
+  int64_t committed_step_ = -1;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,212 @@
+#include "worker/train/engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_kernel_set.h"
+#include "worker/model/initialize.h"
+#include "worker/program/checker.h"
+#include "worker/program/data_parallel.h"
+
+namespace trainyard::engine {
+namespace {
+
+DType compute_type(api::NumberFormat format) {
+  return format == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
+double mean_loss(const ControlWord& control) {
+  if (control.targets == 0) return 0;
+  return std::ldexp(static_cast<double>(control.loss_sum), -kernels::kLossQuantumLog2) /
+         static_cast<double>(control.targets);
+}
+
+std::vector<int> ready_chunks(const ParameterStore& store) {
+  std::vector<int> ready;
+  for (const GradientBucket& bucket : store.buckets())
+    ready.push_back(bucket.ready_chunk);
+  return ready;
+}
+
+/// Hands out one micro-batch: the prompt of next_logits.
+class OneBatch final : public MicroBatchSource {
+ public:
+  explicit OneBatch(const MicroBatchView& batch) : batch_(batch) {}
+  Result<MicroBatchView> micro_batch(int) override { return batch_; }
+
+ private:
+  MicroBatchView batch_;
+};
+
+}  // namespace
+
+std::vector<int64_t> micro_batch_sizes(int64_t global_sequences, int64_t micro_sequences, int ranks,
+                                       int d) {
+  std::vector<int64_t> sizes;
+  int64_t left = layout::even_share(global_sequences, ranks, d).size();
+  for (; left > 0; left -= sizes.back())
+    sizes.push_back(std::min(left, micro_sequences));
+  return sizes;
+}
+
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemorySource& memory) {
+  auto engine = std::unique_ptr<Engine>(new Engine(setup));
+  const api::EngineSpec& spec = engine->setup_.spec;
+  TRAINYARD_ASSIGN(engine->model_, make_gpt2(setup.model));
+  engine->memory_source_ = &memory;
+  engine->compute_ = compute_type(spec.precision.compute);
+  TRAINYARD_ASSIGN(engine->kernels_, kernels::make_cpu_kernel_set(setup.isa, setup.threads));
+  TRAINYARD_ASSIGN(engine->kernel_scratch_, memory.allocate(engine->kernels_->scratch_bytes()));
+  engine->kernels_->set_scratch(engine->kernel_scratch_->bytes());
+
+  // One chunk a layer: the finest grain at which buckets can overlap with backward.
+  std::vector<int> chunk_of_layer;
+  for (int l = 0; l < static_cast<int>(engine->model_.layers.size()); ++l) {
+    engine->chunks_.push_back({.first_layer = l, .end_layer = l + 1});
+    chunk_of_layer.push_back(l);
+  }
+  TRAINYARD_ASSIGN(engine->store_,
+                   ParameterStore::create(engine->model_, engine->compute_, chunk_of_layer,
+                                          setup.bucket_bytes, memory));
+  engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
+                                                   spec.steps, engine->model_);
+  Engine* const self = engine.get();
+  engine->interpreter_ =
+      std::make_unique<Interpreter>(Machine{.model = &engine->model_,
+                                            .kernels = engine->kernels_.get(),
+                                            .store = engine->store_.get(),
+                                            .data_group = setup.data_group,
+                                            .optimizer = engine->optimizer_.get(),
+                                            .chunks = engine->chunks_,
+                                            .on_instruction = [self](int id) {
+                                              if (self->on_instruction_) self->on_instruction_(id);
+                                            }});
+  TRAINYARD_TRY(engine->plan_step(memory));
+  return engine;
+}
+
+Status Engine::plan_step(MemorySource& memory) {
+  const api::BatchSpec& batch = setup_.spec.batch;
+  const int ranks = setup_.data_group->size();
+  if (ranks > batch.global_sequences) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     ", wanted at least the " + std::to_string(ranks) +
+                     " data-parallel ranks; use fewer ranks or a larger batch"};
+  }
+  const std::vector<int> ready = ready_chunks(*store_);
+  std::vector<StepProgram> programs;
+  for (int d = 0; d < ranks; ++d) {
+    const auto sizes = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
+    programs.push_back(data_parallel_program({.micro_batches = static_cast<int>(sizes.size()),
+                                              .chunks = static_cast<int>(chunks_.size()),
+                                              .bucket_ready_chunk = ready}));
+  }
+  TRAINYARD_TRY(check_programs(programs, static_cast<int>(chunks_.size()), ready));
+  const int rank = setup_.data_group->rank();
+  program_ = std::move(programs[static_cast<size_t>(rank)]);
+  micro_sizes_ = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, rank);
+  plan_ = ActivationPlan::make(model_, program_, chunks_, micro_sizes_,
+                               setup_.spec.data.sequence_length, compute_);
+  TRAINYARD_ASSIGN(arena_, memory.allocate(plan_.bytes()));
+  return {};
+}
+
+void Engine::initialize() {
+  for (size_t p = 0; p < model_.params.size(); ++p) {
+    const ParamSpec& param = model_.params[p];
+    const layout::Slice whole{.offset = std::vector<int64_t>(param.tensor.shape.size(), 0),
+                              .shape = param.tensor.shape};
+    initialize_slice(param, static_cast<uint64_t>(setup_.spec.seed), whole,
+                     store_->master(static_cast<int>(p)));
+  }
+  parameters_changed();
+}
+
+void Engine::parameters_changed() {
+  if (compute_ == DType::kFloat32) return;
+  for (size_t p = 0; p < model_.params.size(); ++p) {
+    const auto master = store_->master(static_cast<int>(p));
+    kernels_->cast_to_bf16(master.data(),
+                           static_cast<uint16_t*>(store_->compute_copy(static_cast<int>(p))),
+                           static_cast<int64_t>(master.size()));
+  }
+}
+
+StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& program,
+                             const ActivationPlan& plan) {
+  return {.program = &program,
+          .plan = &plan,
+          .arena = arena_->bytes(),
+          .batches = &batches,
+          .compute = compute_,
+          .seed = static_cast<uint64_t>(setup_.spec.seed),
+          .grain_tokens = setup_.spec.numerics.grain_tokens,
+          .targets_of_step = setup_.spec.batch.global_sequences * setup_.spec.data.sequence_length};
+}
+
+Result<StepReport> Engine::step(MicroBatchSource& batches, bool stop_requested) {
+  StepSetup setup = base_setup(batches, program_, plan_);
+  setup.stop_requested = stop_requested;
+  TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
+  ++steps_done_;
+  parameters_changed();
+  const kernels::OptimizerScalars& scalars = optimizer_->scalars();
+  return StepReport{.loss = mean_loss(control),
+                    .gradient_norm = scalars.gradient_norm,
+                    .learning_rate = scalars.learning_rate,
+                    .skipped = scalars.skip != 0,
+                    .stop_requested = control.stop_requested != 0};
+}
+
+Status Engine::grow_arena(int64_t bytes) {
+  if (static_cast<int64_t>(arena_->bytes().size()) >= bytes) return {};
+  TRAINYARD_ASSIGN(arena_, memory_source_->allocate(bytes));
+  return {};
+}
+
+Result<double> Engine::evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes) {
+  const StepProgram program =
+      forward_program(static_cast<int>(micro_sizes.size()), static_cast<int>(chunks_.size()));
+  const ActivationPlan plan = ActivationPlan::make(model_, program, chunks_, micro_sizes,
+                                                   setup_.spec.data.sequence_length, compute_);
+  TRAINYARD_TRY(grow_arena(plan.bytes()));
+  StepSetup setup = base_setup(batches, program, plan);
+  setup.training = false;
+  TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
+  return mean_loss(control);
+}
+
+Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> tokens) {
+  const auto length = static_cast<int64_t>(tokens.size());
+  if (length < 1 || length > model_.max_positions) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "prompt: found " + std::to_string(length) +
+                     " tokens, wanted 1 to maxPositions = " + std::to_string(model_.max_positions)};
+  }
+  StepProgram program = forward_program(1, static_cast<int>(chunks_.size()));
+  program.pop_back();  // the control reduction: sampling is this rank's own affair
+  const int64_t sizes[] = {1};
+  const ActivationPlan plan =
+      ActivationPlan::make(model_, program, chunks_, sizes, length, compute_);
+  TRAINYARD_TRY(grow_arena(plan.bytes()));
+  logits_.resize(static_cast<size_t>(model_.padded_vocab));
+  const int64_t ordinal[] = {0};
+  OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
+  StepSetup setup = base_setup(batch, program, plan);
+  setup.training = false;
+  setup.last_logits = logits_.data();
+  TRAINYARD_TRY(interpreter_->run(setup));
+  return std::span<const float>(logits_);
+}
+
+MemoryReport Engine::memory() const {
+  return {.parameters = store_->bytes(),
+          .activations = plan_.bytes(),
+          .activations_live_max = plan_.live_bytes_max(),
+          .kernel_scratch = kernels_->scratch_bytes()};
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "kernels/kernel_set.h"
+#include "worker/comm/communicator.h"
+#include "worker/memory/memory_source.h"
+#include "worker/model/gpt2.h"
+#include "worker/optim/optimizer.h"
+#include "worker/runtime/interpreter.h"
+#include "worker/runtime/parameter_store.h"
+
+namespace trainyard::engine {
+
+/// What an Engine is made of. `spec` is complete: model sizes resolved, numerics not Auto.
+struct EngineSetup {
+  api::EngineSpec spec;
+  Gpt2Config model;
+  kernels::Isa isa = kernels::Isa::kGeneric;
+  int threads = 1;
+  /// All ranks that share the gradient (data parallelism: the world). Not owned.
+  comm::Communicator* data_group = nullptr;
+  /// Accumulators of a bucket before it is closed. Smaller overlaps better, larger costs fewer
+  /// messages; changes no bit.
+  int64_t bucket_bytes = int64_t{8} << 20;
+};
+
+/// What the ranks agreed on about one step.
+struct StepReport {
+  double loss = 0;  ///< mean over the step's targets, nats
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  bool skipped = false;         ///< an exact sum overflowed; parameters untouched
+  bool stop_requested = false;  ///< some rank asked to stop at this boundary
+};
+
+/// Bytes that the engine holds, by purpose; equal to what was allocated.
+struct MemoryReport {
+  int64_t parameters = 0;  ///< state of ParameterStore
+  int64_t activations = 0;
+  int64_t activations_live_max = 0;  ///< lower bound of any plan
+  int64_t kernel_scratch = 0;
+};
+
+/// One rank's training engine: model, state, step programs and the machine that runs them. No
+/// process-wide state; several may live in one process (ranks as threads). One thread at a time.
+class Engine {
+ public:
+  /// Plans and allocates everything. Parameters are zero until initialize(), import or restore.
+  /// Errors: kInvalidConfig (more ranks than sequences, sizes, an instruction set the machine
+  /// lacks); kUnavailable (memory); kInternal (a step program that breaks its own rules).
+  static Result<std::unique_ptr<Engine>> create(const EngineSetup& setup, MemorySource& memory);
+  ~Engine();
+
+  /// Fresh weights: a pure function of the seed.
+  void initialize();
+  /// Makes the compute copies of the parameters again; needed after anybody wrote to the masters.
+  void parameters_changed();
+
+  /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
+  Result<StepReport> step(MicroBatchSource& batches, bool stop_requested);
+
+  /// Sum over this rank's micro-batches of held-out windows, reduced over the group: mean loss in
+  /// nats a target. `micro_sizes`: this rank's. Collective.
+  Result<double> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes);
+
+  /// Logits [padded_vocab] of the position after `tokens` (1 .. sequence length of them), without
+  /// dropout. Not collective; allocates on first use.
+  Result<std::span<const float>> next_logits(std::span<const int32_t> tokens);
+
+  const Model& model() const { return model_; }
+  const Gpt2Config& config() const { return setup_.model; }
+  const api::EngineSpec& spec() const { return setup_.spec; }
+  ParameterStore& store() { return *store_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  comm::Communicator& data_group() { return *setup_.data_group; }
+
+  /// Steps taken: each consumed one global batch.
+  int64_t steps_done() const { return steps_done_; }
+  int64_t samples_consumed() const { return steps_done_ * setup_.spec.batch.global_sequences; }
+  void set_steps_done(int64_t steps) { steps_done_ = steps; }
+
+  /// Samples of each of this rank's micro-batches.
+  std::span<const int64_t> micro_sizes() const { return micro_sizes_; }
+  MemoryReport memory() const;
+  kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
+  const StepProgram& program() const { return program_; }
+  void set_instruction_hook(std::function<void(int)> hook) { on_instruction_ = std::move(hook); }
+
+ private:
+  explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
+  Status plan_step(MemorySource& memory);
+  StepSetup base_setup(MicroBatchSource& batches, const StepProgram& program,
+                       const ActivationPlan& plan);
+  Status grow_arena(int64_t bytes);
+
+  EngineSetup setup_;
+  Model model_;
+  MemorySource* memory_source_ = nullptr;
+  DType compute_ = DType::kFloat32;
+  std::unique_ptr<kernels::KernelSet> kernels_;
+  std::unique_ptr<MemoryBlock> kernel_scratch_;
+  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Interpreter> interpreter_;
+  std::vector<Chunk> chunks_;
+  std::vector<int64_t> micro_sizes_;
+  StepProgram program_;
+  ActivationPlan plan_;
+  std::unique_ptr<MemoryBlock> arena_;
+  std::vector<float> logits_;
+  std::function<void(int)> on_instruction_;
+  int64_t steps_done_ = 0;
+};
+
+/// Sizes of the micro-batches of data rank `d` of `ranks`: full ones, then a short last one.
+std::vector<int64_t> micro_batch_sizes(int64_t global_sequences, int64_t micro_sequences, int ranks,
+                                       int d);
+
+}  // namespace trainyard::engine

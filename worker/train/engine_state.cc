@@ -1,0 +1,142 @@
+#include "worker/train/engine_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/api/decode.h"
+#include "common/api/encode.h"
+#include "worker/checkpoint/partition.h"
+#include "worker/checkpoint/state_hash.h"
+
+namespace trainyard::engine {
+namespace {
+
+using checkpoint::TensorKind;
+constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
+                                 TensorKind::kSecondMoment};
+
+Error mismatch(const std::string& what, const std::string& found, const std::string& wanted) {
+  return {ErrorCode::kInvalidData, "checkpoint: " + what + ": found " + found + ", wanted " +
+                                       wanted + "; use the run's own checkpoint directory"};
+}
+
+/// What a checkpoint must have in common with the run that goes on with it.
+Status check_config(const api::EngineSpec& found, const api::EngineSpec& wanted) {
+  const auto numbers = [](int64_t a) { return std::to_string(a); };
+  if (found.model != wanted.model) {
+    return Error{
+        ErrorCode::kInvalidData,
+        "checkpoint: it holds another model than engine.model describes; use the run's own "
+        "checkpoint directory"};
+  }
+  if (found.seed != wanted.seed) {
+    return mismatch("seed", numbers(found.seed), numbers(wanted.seed));
+  }
+  if (found.numerics.grain_tokens != wanted.numerics.grain_tokens) {
+    return mismatch("numerics.grainTokens", numbers(found.numerics.grain_tokens),
+                    numbers(wanted.numerics.grain_tokens));
+  }
+  if (found.batch.global_sequences != wanted.batch.global_sequences) {
+    return mismatch("batch.globalSequences", numbers(found.batch.global_sequences),
+                    numbers(wanted.batch.global_sequences));
+  }
+  if (found.data.sequence_length != wanted.data.sequence_length) {
+    return mismatch("data.sequenceLength", numbers(found.data.sequence_length),
+                    numbers(wanted.data.sequence_length));
+  }
+  return {};
+}
+
+}  // namespace
+
+EngineState::EngineState(Engine& engine) : engine_(engine) {
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<Part> whole;
+  for (const int param : engine.store().name_order()) {
+    const auto& shape = engine.model().params[static_cast<size_t>(param)].tensor.shape;
+    for (const TensorKind kind : kKinds) {
+      shapes.push_back(shape);
+      whole.push_back({param, kind, {}});
+    }
+  }
+  const std::vector<int64_t> bytes(shapes.size(), size_of(DType::kFloat32));
+  const auto cuts = checkpoint::balanced_rows(shapes, bytes, engine.data_group().rank(),
+                                              engine.data_group().size());
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    if (!cuts[i]) continue;
+    parts_.push_back({whole[i].param, whole[i].kind, *cuts[i]});
+  }
+}
+
+std::span<float> EngineState::tensor(int param, TensorKind kind) const {
+  ParameterStore& store = engine_.store();
+  if (kind == TensorKind::kParameter) return store.master(param);
+  return kind == TensorKind::kFirstMoment ? store.m(param) : store.v(param);
+}
+
+Result<checkpoint::Snapshot> EngineState::snapshot() {
+  const api::EngineSpec& spec = engine_.spec();
+  checkpoint::Snapshot snapshot{.step = engine_.steps_done(),
+                                .samples_consumed = engine_.samples_consumed(),
+                                .config_json = api::encode_engine(spec)};
+  snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
+  snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
+  size_t elements = 0;
+  for (const Part& part : parts_) {
+    elements += static_cast<size_t>(*checkpoint::checked_volume(part.rows.shape));
+  }
+  buffer_.resize(elements);
+  float* at = buffer_.data();
+  for (const Part& part : parts_) {
+    const ParamSpec& param = engine_.model().params[static_cast<size_t>(part.param)];
+    const int64_t row = param.elements() / param.tensor.shape[0];
+    const int64_t count = *checkpoint::checked_volume(part.rows.shape);
+    const std::span<float> source = tensor(part.param, part.kind);
+    std::memcpy(at, source.data() + part.rows.offset[0] * row,
+                static_cast<size_t>(count) * sizeof(float));
+    snapshot.slices.push_back(
+        {.name = param.name(),
+         .kind = part.kind,
+         .dtype = DType::kFloat32,
+         .global_shape = param.tensor.shape,
+         .offset = part.rows.offset,
+         .shape = part.rows.shape,
+         .data = std::as_bytes(std::span<const float>(at, static_cast<size_t>(count)))});
+    at += count;
+  }
+  return snapshot;
+}
+
+Status EngineState::restore(checkpoint::CheckpointReader& reader) {
+  const checkpoint::Manifest& manifest = reader.manifest();
+  TRAINYARD_ASSIGN(const api::EngineSpec stored,
+                   api::decode_engine(manifest.config_json,
+                                      {.file = reader.directory().string() + "/manifest.json",
+                                       .unknown_keys = api::UnknownKeys::kIgnore}));
+  TRAINYARD_TRY(check_config(stored, engine_.spec()));
+  for (const int param : engine_.store().name_order()) {
+    const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
+    for (const TensorKind kind : kKinds) {
+      TRAINYARD_TRY(reader.read_all(name, kind, tensor(param, kind)));
+    }
+  }
+  TRAINYARD_ASSIGN(const int64_t updates,
+                   checkpoint::scalar_int64(manifest.scalars, checkpoint::kOptimizerStepScalar));
+  engine_.optimizer().set_updates(updates);
+  engine_.set_steps_done(manifest.step);
+  engine_.parameters_changed();
+  return {};
+}
+
+Hash128 EngineState::hash() const {
+  checkpoint::StateHash hash;
+  for (const int param : engine_.store().name_order()) {
+    const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
+    for (const TensorKind kind : kKinds)
+      hash.add(name, kind, tensor(param, kind));
+  }
+  return hash.finish(engine_.optimizer().updates(), static_cast<uint64_t>(engine_.spec().seed),
+                     engine_.samples_consumed());
+}
+
+}  // namespace trainyard::engine

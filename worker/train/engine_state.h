@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/hash/hash.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/types.h"
+#include "worker/train/engine.h"
+
+namespace trainyard::engine {
+
+/// The engine's state as named global tensors and scalars: what a checkpoint holds, in both
+/// directions. Copies, so that training goes on while a snapshot is written.
+class EngineState {
+ public:
+  /// `engine` is not owned. Plans which rows this rank of the data group writes.
+  explicit EngineState(Engine& engine);
+
+  /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated at the
+  /// first call, reused after) and describes it. The snapshot's memory stays as it is until the
+  /// next call.
+  Result<checkpoint::Snapshot> snapshot();
+
+  /// Overwrites parameters, moments, optimizer step and data cursor. Errors: kInvalidData when the
+  /// checkpoint is of another model, seed or numerics (names what differs) or damaged.
+  Status restore(checkpoint::CheckpointReader& reader);
+
+  const Engine& engine() const { return engine_; }
+
+  /// Hash of the live state, see docs/concepts/state-hash.md.
+  Hash128 hash() const;
+
+ private:
+  struct Part {
+    int param;
+    checkpoint::TensorKind kind;
+    checkpoint::Rectangle rows;
+  };
+  std::span<float> tensor(int param, checkpoint::TensorKind kind) const;
+
+  Engine& engine_;
+  std::vector<Part> parts_;
+  std::vector<float> buffer_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,44 @@
+#include "worker/train/import_export.h"
+
+#include <algorithm>
+
+namespace trainyard::engine {
+
+Status import_parameters(const hf::HfModel& model, Engine& engine) {
+  for (size_t p = 0; p < engine.model().params.size(); ++p) {
+    const ParamSpec& param = engine.model().params[p];
+    TRAINYARD_ASSIGN(const std::vector<float> values, model.tensor(param.name()));
+    const std::span<float> master = engine.store().master(static_cast<int>(p));
+    if (values.size() != master.size()) {
+      return Error{ErrorCode::kInvalidData,
+                   "import: tensor " + param.name() + ": found " + std::to_string(values.size()) +
+                       " elements, wanted " + std::to_string(master.size())};
+    }
+    std::copy(values.begin(), values.end(), master.begin());
+  }
+  engine.parameters_changed();
+  return {};
+}
+
+Status export_hugging_face(Engine& engine, const std::filesystem::path& folder) {
+  const Gpt2Config& config = engine.config();
+  const hf::Gpt2Config exported{.layers = config.layers,
+                                .hidden = config.hidden,
+                                .heads = config.heads,
+                                .ffn = config.ffn,
+                                .vocab = config.vocab,
+                                .max_positions = config.max_positions,
+                                .layer_norm_epsilon = config.layer_norm_epsilon,
+                                .dropout = config.dropout};
+  return hf::export_gpt2(
+      folder, exported, [&](std::string_view name) -> Result<std::vector<float>> {
+        for (size_t p = 0; p < engine.model().params.size(); ++p) {
+          if (engine.model().params[p].name() != name) continue;
+          const auto master = engine.store().master(static_cast<int>(p));
+          return std::vector<float>(master.begin(), master.end());
+        }
+        return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
+      });
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <filesystem>
+
+#include "common/base/error.h"
+#include "worker/hf/gpt2.h"
+#include "worker/train/engine.h"
+
+namespace trainyard::engine {
+
+/// Copies an imported model's tensors into the masters; moments stay zero. Errors: kInvalidData
+/// when a tensor is missing or of another size.
+Status import_parameters(const hf::HfModel& model, Engine& engine);
+
+/// Writes the masters as a Hugging Face folder. Errors: as hf::export_gpt2.
+Status export_hugging_face(Engine& engine, const std::filesystem::path& folder);
+
+}  // namespace trainyard::engine

@@ -1,0 +1,59 @@
+#include "worker/train/progress.h"
+
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+namespace trainyard::engine {
+
+using contract::ProgressPage;
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+Result<Progress> Progress::map(int fd) {
+  const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* memory =
+      ::mmap(nullptr, contract::kProgressPageBytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (memory == MAP_FAILED) return io_error("map the progress page", errno);
+  auto* page = static_cast<ProgressPage*>(memory);
+  page->loss.store(std::numeric_limits<double>::quiet_NaN(), kRelaxed);
+  page->validation_loss.store(std::numeric_limits<double>::quiet_NaN(), kRelaxed);
+  page->checkpoint_step.store(-1, kRelaxed);
+  page->restored_step.store(-1, kRelaxed);
+  page->magic.store(contract::kProgressMagic, std::memory_order_release);
+  return Progress(page);
+}
+
+Progress::~Progress() {
+  if (page_ != nullptr) ::munmap(page_, contract::kProgressPageBytes);
+}
+
+void Progress::set_phase(contract::Phase phase) {
+  page_->phase.store(static_cast<uint32_t>(phase), kRelaxed);
+  page_->heartbeat.fetch_add(1, std::memory_order_release);
+}
+
+void Progress::set_total_steps(int64_t steps) { page_->total_steps.store(steps, kRelaxed); }
+
+void Progress::instruction(int id) {
+  page_->instruction_id.store(static_cast<uint32_t>(id), kRelaxed);
+  page_->heartbeat.fetch_add(1, std::memory_order_release);
+}
+
+void Progress::step_done(const StepProgress& progress) {
+  page_->sequence.fetch_add(1, std::memory_order_acq_rel);
+  page_->step.store(progress.step, kRelaxed);
+  page_->samples_consumed.store(progress.samples_consumed, kRelaxed);
+  page_->tokens_consumed.store(progress.tokens_consumed, kRelaxed);
+  page_->loss.store(progress.loss, kRelaxed);
+  page_->gradient_norm.store(progress.gradient_norm, kRelaxed);
+  page_->learning_rate.store(progress.learning_rate, kRelaxed);
+  page_->step_seconds.store(progress.step_seconds, kRelaxed);
+  page_->tokens_per_second.store(progress.tokens_per_second, kRelaxed);
+  page_->sequence.fetch_add(1, std::memory_order_release);
+}
+
+void Progress::validation_loss(double loss) { page_->validation_loss.store(loss, kRelaxed); }
+void Progress::checkpoint_step(int64_t step) { page_->checkpoint_step.store(step, kRelaxed); }
+void Progress::restored_step(int64_t step) { page_->restored_step.store(step, kRelaxed); }
+
+}  // namespace trainyard::engine

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <sys/mman.h>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::engine {
+
+/// What one finished step reports.
+struct StepProgress {
+  int64_t step = 0;
+  int64_t samples_consumed = 0;
+  int64_t tokens_consumed = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+};
+
+/// Writes the ProgressPage that the supervisor reads: plain stores, no system call.
+class Progress {
+ public:
+  /// Maps the page behind `fd` (kEnvProgressFd), or a private page when fd < 0. Errors: kIo.
+  static Result<Progress> map(int fd);
+  Progress(Progress&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  Progress& operator=(Progress&&) = delete;
+  ~Progress();
+
+  void set_phase(contract::Phase phase);
+  void set_total_steps(int64_t steps);
+  void instruction(int id);
+  void step_done(const StepProgress& progress);
+  void validation_loss(double loss);
+  void checkpoint_step(int64_t step);
+  void restored_step(int64_t step);
+
+ private:
+  explicit Progress(contract::ProgressPage* page) : page_(page) {}
+  contract::ProgressPage* page_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,81 @@
+#include "worker/train/resolve.h"
+
+#include "kernels/cpu/cpu_kernel_set.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Takes `imported` where the manifest is silent (0); refuses a contradiction.
+Status take(const char* field, int64_t& value, int64_t imported, const char* source) {
+  if (value != 0 && value != imported) {
+    return Error{ErrorCode::kInvalidConfig,
+                 std::string(field) + ": found " + std::to_string(value) + ", but " + source +
+                     " says " + std::to_string(imported) + "; leave the field out"};
+  }
+  value = imported;
+  return {};
+}
+
+Status take_import(api::ModelSpec& model, const hf::Gpt2Config& from) {
+  const char* source = "the imported model";
+  TRAINYARD_TRY(take("engine.model.layers", model.layers, from.layers, source));
+  TRAINYARD_TRY(take("engine.model.hidden", model.hidden, from.hidden, source));
+  TRAINYARD_TRY(take("engine.model.heads", model.heads, from.heads, source));
+  TRAINYARD_TRY(take("engine.model.ffn", model.ffn, from.ffn, source));
+  TRAINYARD_TRY(take("engine.model.vocab", model.vocab, from.vocab, source));
+  model.kv_heads = model.heads;
+  model.family = api::ModelFamily::kGPT2;
+  if (model.max_positions == 0) model.max_positions = from.max_positions;
+  return take("engine.model.maxPositions", model.max_positions, from.max_positions, source);
+}
+
+}  // namespace
+
+Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
+                    const hf::HfModel* imported) {
+  if (imported != nullptr) TRAINYARD_TRY(take_import(spec.model, imported->config()));
+  if (spec.model.vocab == 0) spec.model.vocab = tokens.vocabulary();
+  if (tokens.vocabulary() > spec.model.vocab) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.model.vocab: found " + std::to_string(spec.model.vocab) +
+                     ", wanted at least the " + std::to_string(tokens.vocabulary()) +
+                     " of the token shards (" + tokens.tokenizer() + ")"};
+  }
+  if (spec.data.sequence_length == 0) spec.data.sequence_length = spec.model.max_positions;
+  if (spec.model.max_positions == 0) spec.model.max_positions = spec.data.sequence_length;
+  if (spec.data.sequence_length > spec.model.max_positions) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.data.sequenceLength: found " + std::to_string(spec.data.sequence_length) +
+                     ", wanted at most maxPositions = " + std::to_string(spec.model.max_positions)};
+  }
+  if (spec.numerics.mode == api::NumericsMode::kAuto) {
+    spec.numerics.mode = api::NumericsMode::kCanonical;
+  }
+  return {};
+}
+
+Gpt2Config gpt2_config(const api::EngineSpec& spec) {
+  return {.layers = spec.model.layers,
+          .hidden = spec.model.hidden,
+          .heads = spec.model.heads,
+          .ffn = spec.model.ffn,
+          .vocab = spec.model.vocab,
+          .max_positions = spec.model.max_positions,
+          .dropout = spec.model.dropout};
+}
+
+kernels::Isa kernel_isa(api::Isa isa) {
+  switch (isa) {
+    case api::Isa::kAvx512:
+      return kernels::Isa::kAvx512;
+    case api::Isa::kAvx2:
+      return kernels::Isa::kAvx2;
+    case api::Isa::kGeneric:
+      return kernels::Isa::kGeneric;
+    case api::Isa::kAuto:
+      break;
+  }
+  return kernels::best_isa();
+}
+
+}  // namespace trainyard::engine

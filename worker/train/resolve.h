@@ -1,0 +1,25 @@
+#pragma once
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "kernels/kernel_set.h"
+#include "worker/data/dataset.h"
+#include "worker/hf/gpt2.h"
+#include "worker/model/gpt2.h"
+
+namespace trainyard::engine {
+
+/// Completes a spec with what only the data and an imported model know, and turns Auto into what it
+/// means here: model sizes (import), vocabulary (token shards), positions and sequence length,
+/// numerics. `imported` may be null. Errors: kInvalidConfig naming the field when the manifest
+/// contradicts the import or the data.
+Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
+                    const hf::HfModel* imported);
+
+/// The model of a resolved spec.
+Gpt2Config gpt2_config(const api::EngineSpec& spec);
+
+/// The instruction set to use: Auto is the best this machine has.
+kernels::Isa kernel_isa(api::Isa isa);
+
+}  // namespace trainyard::engine

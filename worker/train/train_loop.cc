@@ -1,0 +1,224 @@
+#include "worker/train/train_loop.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "worker/checkpoint/communicator_group.h"
+#include "worker/train/batches.h"
+#include "worker/train/checkpoint_schedule.h"
+#include "worker/train/engine.h"
+#include "worker/train/engine_state.h"
+#include "worker/train/import_export.h"
+#include "worker/train/resolve.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Weight of the newest step in the mean step time shown: about the last ten.
+constexpr double kStepTimeSmoothing = 0.1;
+
+int threads_of(const TrainContext& context) {
+  if (context.spec.runtime.threads > 0) return static_cast<int>(context.spec.runtime.threads);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores / std::max(1, context.local_world_size));
+}
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+/// One rank's run; the methods are the phases in order.
+class Run {
+ public:
+  explicit Run(const TrainContext& context) : context_(context), spec_(context.spec) {}
+
+  Result<TrainOutcome> operator()() {
+    TRAINYARD_TRY(open_data());
+    TRAINYARD_TRY(build_engine());
+    TRAINYARD_TRY(begin_generation());
+    TRAINYARD_TRY(open_batches());
+    context_.progress->set_phase(contract::Phase::kTraining);
+    while (engine_->steps_done() < spec_.steps && !stopping_) {
+      TRAINYARD_TRY(step());
+      TRAINYARD_TRY(evaluate_when_due());
+      TRAINYARD_TRY(checkpoint_when_due());
+    }
+    return finish();
+  }
+
+ private:
+  Status open_data() {
+    TRAINYARD_ASSIGN(auto tokens,
+                     data::TokenSet::open(std::span<const std::string>(spec_.data.tokens)));
+    tokens_ = std::make_unique<data::TokenSet>(std::move(tokens));
+    if (!spec_.data.validation.empty()) {
+      TRAINYARD_ASSIGN(auto held_out,
+                       data::TokenSet::open(std::span<const std::string>(spec_.data.validation)));
+      validation_ = std::make_unique<data::TokenSet>(std::move(held_out));
+    }
+    return {};
+  }
+
+  Status build_engine() {
+    if (!spec_.model.import_path.empty()) {
+      TRAINYARD_ASSIGN(imported_, hf::load_gpt2(spec_.model.import_path));
+      for (const std::string& note : imported_->notes())
+        context_.log->warning(note);
+    }
+    TRAINYARD_TRY(resolve_spec(spec_, *tokens_, imported_.get()));
+    Gpt2Config model = gpt2_config(spec_);
+    if (imported_) model.layer_norm_epsilon = imported_->config().layer_norm_epsilon;
+    TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
+                                              .model = model,
+                                              .isa = kernel_isa(spec_.runtime.isa),
+                                              .threads = threads_of(context_),
+                                              .data_group = context_.world},
+                                             memory_));
+    engine_->set_instruction_hook([this](int id) { context_.progress->instruction(id); });
+    context_.progress->set_total_steps(spec_.steps);
+    state_ = std::make_unique<EngineState>(*engine_);
+    const MemoryReport memory = engine_->memory();
+    if (context_.world->rank() == 0) {
+      context_.log->info("model ready", {{"parameters", engine_->model().parameter_count()},
+                                         {"parameter_state_bytes", memory.parameters},
+                                         {"activation_bytes", memory.activations},
+                                         {"threads", threads_of(context_)},
+                                         {"isa", kernels::name_of(kernel_isa(spec_.runtime.isa))}});
+    }
+    return {};
+  }
+
+  /// Weights: from the newest good checkpoint of the parent generation, else imported or fresh.
+  Status begin_generation() {
+    context_.progress->set_phase(contract::Phase::kRestoring);
+    if (imported_) {
+      TRAINYARD_TRY(import_parameters(*imported_, *engine_));
+    } else {
+      engine_->initialize();
+    }
+    imported_.reset();
+    if (!context_.checkpoint_root.empty()) {
+      TRAINYARD_ASSIGN(checkpoints_, CheckpointSchedule::begin(context_, *state_));
+    }
+    context_.progress->restored_step(engine_->steps_done());
+    return {};
+  }
+
+  Status open_batches() {
+    TRAINYARD_ASSIGN(auto loader, data::BatchLoader::open(
+                                      *tokens_, {.seed = static_cast<uint64_t>(spec_.seed),
+                                                 .tokens_per_sample = spec_.data.sequence_length,
+                                                 .global_sequences = spec_.batch.global_sequences,
+                                                 .micro_sequences = spec_.batch.micro_sequences,
+                                                 .data_ranks = context_.world->size(),
+                                                 .data_rank = context_.world->rank(),
+                                                 .first_step = engine_->steps_done()}));
+    loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
+    batches_ = std::make_unique<TrainingBatches>(*loader_);
+    if (!validation_) return {};
+    TRAINYARD_ASSIGN(
+        auto held_out,
+        data::EvaluationLoader::open(*validation_, {.tokens_per_sample = spec_.data.sequence_length,
+                                                    .micro_sequences = spec_.batch.micro_sequences,
+                                                    .windows_max = spec_.evaluation.sequences,
+                                                    .data_ranks = context_.world->size(),
+                                                    .data_rank = context_.world->rank()}));
+    evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
+    return {};
+  }
+
+  Status step() {
+    const MonoTime begin = context_.clock->mono();
+    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested()));
+    const double took = seconds(context_.clock->mono() - begin);
+    step_seconds_ = step_seconds_ == 0
+                        ? took
+                        : (1 - kStepTimeSmoothing) * step_seconds_ + kStepTimeSmoothing * took;
+    if (report.skipped && context_.world->rank() == 0) {
+      context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
+                            {{"step", engine_->steps_done()}});
+    }
+    stopping_ = report.stop_requested;
+    last_loss_ = report.loss;
+    const int64_t samples = engine_->samples_consumed();
+    const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
+    context_.progress->step_done(
+        {.step = engine_->steps_done(),
+         .samples_consumed = samples,
+         .tokens_consumed = samples * spec_.data.sequence_length,
+         .loss = report.loss,
+         .gradient_norm = report.gradient_norm,
+         .learning_rate = report.learning_rate,
+         .step_seconds = step_seconds_,
+         .tokens_per_second = static_cast<double>(batch_tokens) / step_seconds_});
+    return {};
+  }
+
+  bool is_last_step() const { return engine_->steps_done() == spec_.steps; }
+
+  Status evaluate_when_due() {
+    if (!evaluation_ || stopping_) return {};
+    const int64_t every = spec_.evaluation.every_steps;
+    const bool due = every > 0 && engine_->steps_done() % every == 0;
+    if (!due && !is_last_step()) return {};
+    context_.progress->set_phase(contract::Phase::kEvaluating);
+    evaluation_->rewind();
+    EvaluationBatches batches(*evaluation_);
+    const auto sizes = micro_batch_sizes(evaluation_->windows(), spec_.batch.micro_sequences,
+                                         context_.world->size(), context_.world->rank());
+    TRAINYARD_ASSIGN(validation_loss_, engine_->evaluate(batches, sizes));
+    context_.progress->validation_loss(validation_loss_);
+    if (context_.world->rank() == 0) {
+      context_.log->info("evaluated",
+                         {{"step", engine_->steps_done()}, {"loss", validation_loss_}});
+    }
+    context_.progress->set_phase(contract::Phase::kTraining);
+    return {};
+  }
+
+  Status checkpoint_when_due() {
+    if (!checkpoints_) return {};
+    return checkpoints_->after_step(stopping_ || is_last_step());
+  }
+
+  Result<TrainOutcome> finish() {
+    TrainOutcome outcome{.complete = engine_->steps_done() >= spec_.steps};
+    if (checkpoints_) {
+      context_.progress->set_phase(contract::Phase::kCheckpointing);
+      TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish());
+    }
+    outcome.result = {.state_hash = to_hex(state_->hash()),
+                      .step = engine_->steps_done(),
+                      .final_loss = last_loss_,
+                      .validation_loss = validation_loss_};
+    if (outcome.complete && context_.world->rank() == 0 && !spec_.export_to.hugging_face.empty()) {
+      TRAINYARD_TRY(export_hugging_face(*engine_, spec_.export_to.hugging_face));
+    }
+    if (outcome.complete) context_.progress->set_phase(contract::Phase::kDone);
+    return outcome;
+  }
+
+  const TrainContext& context_;
+  api::EngineSpec spec_;
+  HeapMemorySource memory_;
+  std::unique_ptr<data::TokenSet> tokens_;
+  std::unique_ptr<data::TokenSet> validation_;
+  std::unique_ptr<hf::HfModel> imported_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<EngineState> state_;
+  std::unique_ptr<CheckpointSchedule> checkpoints_;
+  std::unique_ptr<data::BatchLoader> loader_;
+  std::unique_ptr<TrainingBatches> batches_;
+  std::unique_ptr<data::EvaluationLoader> evaluation_;
+  double step_seconds_ = 0;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+  double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
+  bool stopping_ = false;
+};
+
+}  // namespace
+
+Result<TrainOutcome> train(const TrainContext& context) { return Run(context)(); }
+
+}  // namespace trainyard::engine

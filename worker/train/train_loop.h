@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "common/api/training_job.h"
+#include "common/base/clock.h"
+#include "common/base/error.h"
+#include "common/log/log.h"
+#include "common/worker_contract.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/progress.h"
+
+namespace trainyard::engine {
+
+/// Everything one rank's run is given. Nothing is owned.
+struct TrainContext {
+  api::EngineSpec spec;  ///< as the manifest says; train() resolves it
+  api::CheckpointPolicy checkpoint_policy;
+  std::filesystem::path checkpoint_root;  ///< empty: no checkpoints
+  std::string job_uid;
+  contract::ResumePlan resume;
+  int local_world_size = 1;  ///< ranks on this machine, for the default number of threads
+  comm::Communicator* world = nullptr;
+  Progress* progress = nullptr;
+  Logger* log = nullptr;
+  const Clock* clock = nullptr;
+  std::function<bool()> stop_requested;
+};
+
+/// How a run ended.
+struct TrainOutcome {
+  bool complete = false;      ///< all steps done; otherwise stopped at a step boundary
+  bool checkpointed = false;  ///< the last step done is in a committed checkpoint
+  contract::RunResult result;
+};
+
+/// Trains from the newest good checkpoint (or from the beginning) to the last step, or until asked
+/// to stop. Collective over the world. Errors: kInvalidConfig, kInvalidData (data set, checkpoint),
+/// kPeerLost and its kin from the communicator.
+Result<TrainOutcome> train(const TrainContext& context);
+
+}  // namespace trainyard::engine
