@@ -211,9 +211,14 @@ struct ProgressPolicy {
   bool operator==(const ProgressPolicy&) const = default;
 };
 
+struct PersistentVolumeClaim {
+  std::string claim_name;  ///< locally the folder `pvc/<claim>` of the run directory
+
+  bool operator==(const PersistentVolumeClaim&) const = default;
+};
+
 struct CheckpointStorage {
-  /// `persistentVolumeClaim.claimName`; locally the folder `pvc/<claim>` of the run directory.
-  std::string claim_name;
+  PersistentVolumeClaim persistent_volume_claim;
 
   bool operator==(const CheckpointStorage&) const = default;
 };

@@ -1,5 +1,7 @@
 #include "common/text/document.h"
 
+#include <algorithm>
+
 #include "common/text/json_writer.h"
 
 namespace trainyard::text {
@@ -69,9 +71,12 @@ std::string to_json(const Node& node) {
 }
 
 std::string join_path(std::string_view path, std::string_view key) {
+  const auto is_plain = [](char c) { return c > ' ' && c < 0x7F && c != '"' && c != '\\'; };
+  const bool plain = !key.empty() && key.size() <= kDescribedBytes &&
+                     std::all_of(key.begin(), key.end(), is_plain);
   std::string joined(path);
   if (!joined.empty()) joined += '.';
-  return joined.append(key);
+  return plain ? joined.append(key) : joined + describe(key);
 }
 
 std::string join_path(std::string_view path, size_t index) {

@@ -87,7 +87,7 @@ Document parse(std::string_view text, const Limits& limits = {});
 /// The node as compact JSON. Refused scalars become null.
 std::string to_json(const Node& node);
 
-/// `path` extended by a key ("a.b") or an index ("a[3]").
+/// `path` extended by a key ("a.b"; described where it is no plain word) or an index ("a[3]").
 std::string join_path(std::string_view path, std::string_view key);
 std::string join_path(std::string_view path, size_t index);
 

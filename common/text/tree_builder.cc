@@ -151,12 +151,13 @@ bool is_disputed_number(std::string_view text) {
     return word.find_first_not_of("0123456789abcdef_", 2) == std::string::npos;
   }
   if (!is_digit(word[0]) && !(word[0] == '.' && word.size() > 1 && is_digit(word[1]))) return false;
-  if (word.find(':') != std::string::npos) {  // base 60: digits in groups of at most two
+  if (word.find(':') != std::string::npos) {  // base 60: groups from 0 to 59
     if (word.find_first_not_of("0123456789_:.") != std::string::npos) return false;
     for (size_t colon = word.find(':'); colon != std::string::npos;
          colon = word.find(':', colon + 1)) {
       const size_t end = std::min(word.find_first_of(":.", colon + 1), word.size());
-      if (end - colon - 1 < 1 || end - colon - 1 > 2) return false;
+      const size_t digits = end - colon - 1;
+      if (digits < 1 || digits > 2 || (digits == 2 && word[colon + 1] > '5')) return false;
     }
     return true;
   }

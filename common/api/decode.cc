@@ -1,0 +1,175 @@
+#include "common/api/decode.h"
+
+#include <filesystem>
+
+#include "common/api/decoder.h"
+#include "common/api/validate.h"
+#include "common/io/file.h"
+
+namespace trainyard::api {
+namespace {
+
+/// `engine` as a file of its own.
+struct EngineFile {
+  EngineSpec engine;
+};
+
+template <class V, Is<EngineFile> S>
+void visit_fields(V& visit, S& file) {
+  visit({.name = "engine", .description = "The run.", .need = Need::kRequired}, file.engine);
+}
+
+/// Reads the text; what is wrong with it becomes faults. True when there is a tree to decode.
+bool read_tree(std::string_view text, FaultList& faults, text::Document& document) {
+  document = text::parse(text, {.bytes = kMaxManifestBytes});
+  for (text::Problem& problem : document.problems) {
+    faults.add_at(problem.line, problem.path, std::move(problem.found), std::move(problem.wanted));
+  }
+  faults.set_line("", document.root.line);
+  return document.complete;
+}
+
+/// True for a document that holds an engine and nothing of a TrainingJob.
+bool is_engine_file(const text::Node& root) {
+  return root.find("engine") != nullptr && root.find("spec") == nullptr &&
+         root.find("kind") == nullptr && root.find("metadata") == nullptr;
+}
+
+/// A job name made of a file's: "runs/My Engine.yaml" gives "my-engine".
+std::string job_name_of(const std::string& file) {
+  std::string name;
+  for (const char raw : std::filesystem::path(file).stem().string()) {
+    const char c = raw >= 'A' && raw <= 'Z' ? static_cast<char>(raw - 'A' + 'a') : raw;
+    const bool letter = c >= 'a' && c <= 'z';
+    const bool rest = (c >= '0' && c <= '9') || c == '-';
+    if (letter || (rest && !name.empty())) {
+      name += c;
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+    if (name.size() == 40) break;  // leaves room for what is appended to job names
+  }
+  while (!name.empty() && name.back() == '-')
+    name.pop_back();
+  return name.empty() ? "engine" : name;
+}
+
+template <class T>
+void decode_root(const text::Node& root, UnknownKeys unknown_keys, FaultList& faults, T& out) {
+  Decoder decoder(faults, unknown_keys);
+  decoder.decode(Field{.name = {}, .description = {}}, root, "", out);
+}
+
+template <class T>
+Result<T> result_of(T value, FaultList& faults) {
+  if (!faults.empty()) return error_of(faults.take());
+  return value;
+}
+
+/// The visitor that makes relative paths absolute.
+class PathResolver {
+ public:
+  explicit PathResolver(const std::filesystem::path& base) : base_(base) {}
+
+  template <class M>
+  void operator()(const Field& field, M& member) {
+    if constexpr (std::same_as<M, std::string>) {
+      if (field.content == Content::kPath) resolve(member);
+    } else if constexpr (std::same_as<M, std::vector<std::string>>) {
+      if (field.content != Content::kPath) return;
+      for (std::string& path : member)
+        resolve(path);
+    } else if constexpr (requires { visit_fields(*this, member); }) {
+      visit_fields(*this, member);
+    }
+  }
+
+ private:
+  void resolve(std::string& path) {
+    if (!path.empty()) path = (base_ / path).lexically_normal().string();
+  }
+
+  const std::filesystem::path& base_;
+};
+
+}  // namespace
+
+CheckedJob check_training_job(std::string_view text, const DecodeOptions& options) {
+  CheckedJob checked;
+  FaultList faults(options.file);
+  text::Document document;
+  if (read_tree(text, faults, document)) {
+    if (is_engine_file(document.root)) {
+      EngineFile file;
+      decode_root(document.root, options.unknown_keys, faults, file);
+      checked.job.metadata.name = job_name_of(options.file);
+      checked.job.spec.engine = std::move(file.engine);
+      validate_engine(*checked.job.spec.engine, "engine", faults);
+    } else if (document.root.kind == text::Kind::kNull) {
+      faults.add_at(1, "", "nothing", "a TrainingJob");
+    } else {
+      decode_root(document.root, options.unknown_keys, faults, checked.job);
+      // Without a mapping there is nothing that rules could be about.
+      if (document.root.kind == text::Kind::kMapping) validate_job(checked.job, faults);
+    }
+  }
+  checked.faults = faults.take();
+  return checked;
+}
+
+Result<TrainingJob> decode_training_job(std::string_view text, const DecodeOptions& options) {
+  CheckedJob checked = check_training_job(text, options);
+  if (!checked.faults.empty()) return error_of(checked.faults);
+  return std::move(checked.job);
+}
+
+Result<TrainingJob> load_training_job(const std::filesystem::path& path) {
+  TRAINYARD_ASSIGN(const std::string text, read_file(path, kMaxManifestBytes));
+  TRAINYARD_ASSIGN(TrainingJob job, decode_training_job(text, {.file = path.string()}));
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return io_error("absolute path of " + path.string(), error.value());
+  if (job.spec.engine) resolve_paths(*job.spec.engine, absolute.parent_path());
+  return job;
+}
+
+Result<TrainingJobStatus> decode_status(std::string_view text) {
+  FaultList faults("status");
+  TrainingJobStatus status;
+  text::Document document;
+  if (read_tree(text, faults, document)) {
+    decode_root(document.root, UnknownKeys::kIgnore, faults, status);
+  }
+  if (!faults.empty()) return Error{ErrorCode::kInvalidData, error_of(faults.take()).message};
+  return status;
+}
+
+Result<EngineSpec> decode_engine(std::string_view text, const DecodeOptions& options) {
+  FaultList faults(options.file);
+  EngineSpec engine;
+  text::Document document;
+  if (read_tree(text, faults, document)) {
+    decode_root(document.root, options.unknown_keys, faults, engine);
+    if (document.root.kind == text::Kind::kMapping) validate_engine(engine, "", faults);
+  }
+  return result_of(std::move(engine), faults);
+}
+
+Result<CheckpointPolicy> decode_checkpoint_policy(std::string_view text,
+                                                  const DecodeOptions& options) {
+  FaultList faults(options.file);
+  CheckpointPolicy policy;
+  text::Document document;
+  if (read_tree(text, faults, document)) {
+    decode_root(document.root, options.unknown_keys, faults, policy);
+    validate_checkpoint_policy(policy, "", faults);
+  }
+  return result_of(std::move(policy), faults);
+}
+
+void resolve_paths(EngineSpec& engine, const std::filesystem::path& base) {
+  PathResolver resolver(base);
+  visit_fields(resolver, engine);
+}
+
+}  // namespace trainyard::api

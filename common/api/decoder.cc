@@ -1,0 +1,200 @@
+#include "common/api/decoder.h"
+
+#include <limits>
+
+namespace trainyard::api {
+namespace {
+
+using text::Kind;
+using text::Node;
+
+/// Reads all of `text` as a double; the words are those that encode writes.
+std::optional<double> decimal_text(std::string_view text) {
+  if (text == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "Infinity") return std::numeric_limits<double>::infinity();
+  if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+void Decoder::refuse(const Node& node, const std::string& path, std::string wanted) {
+  if (node.kind == Kind::kRefused) return;
+  if (node.kind == Kind::kNull && faults_.faulted(path)) return;
+  faults_.add_at(node.line, path, text::describe(node), std::move(wanted));
+}
+
+void Decoder::decode_boolean(const Node& node, const std::string& path, bool& out) {
+  if (node.kind != Kind::kBool) return refuse(node, path, "true or false");
+  out = node.boolean;
+}
+
+bool Decoder::is_zero_word(const Field& field, const Node& node) const {
+  return !field.zero_word.empty() && node.kind == Kind::kString && node.string == field.zero_word;
+}
+
+void Decoder::decode_integer(const Field& field, const Node& node, const std::string& path,
+                             int64_t& out) {
+  std::string wanted = "a whole number";
+  if (!field.zero_word.empty()) wanted += " or " + std::string(field.zero_word);
+  if (is_zero_word(field, node)) {
+    out = 0;
+  } else if (node.kind != Kind::kInteger) {
+    refuse(node, path, std::move(wanted));
+  } else if (node.integer == 0 && (field.zero == Zero::kAbsent || !field.zero_word.empty())) {
+    refuse(node, path, wanted + ", at least 1");
+  } else {
+    out = node.integer;
+  }
+}
+
+void Decoder::decode_number(const Field& field, const Node& node, const std::string& path,
+                            double& out) {
+  if (field.notation == Notation::kDecimalText) {
+    const std::optional<double> value =
+        node.kind == Kind::kString ? decimal_text(node.string) : std::nullopt;
+    if (!value) return refuse(node, path, "a decimal number as text, such as \"2.31\"");
+    out = *value;
+    return;
+  }
+  std::string wanted = "a number";
+  if (!field.zero_word.empty()) wanted += " or " + std::string(field.zero_word);
+  if (is_zero_word(field, node)) {
+    out = 0;
+  } else if (node.kind != Kind::kNumber && node.kind != Kind::kInteger) {
+    refuse(node, path, std::move(wanted));
+  } else if (node.number == 0 && !field.zero_word.empty()) {
+    refuse(node, path, wanted + ", above 0");
+  } else {
+    out = node.number;
+  }
+}
+
+void Decoder::decode_string(const Node& node, const std::string& path, std::string& out) {
+  if (node.kind == Kind::kString) {
+    out = node.string;
+    return;
+  }
+  const bool collection = node.kind == Kind::kSequence || node.kind == Kind::kMapping;
+  refuse(node, path, collection ? "text" : "text: put it in quotes");
+}
+
+void Decoder::decode_time(const Node& node, const std::string& path, Time& out) {
+  const auto time = node.kind == Kind::kString ? text::parse_time(node.string) : std::nullopt;
+  if (!time) return refuse(node, path, "a time such as 2026-01-31T12:00:00Z");
+  out = *time;
+}
+
+void Decoder::decode_pair(const Field& field, const Node& node, const std::string& path,
+                          std::array<double, 2>& out) {
+  if (node.kind != Kind::kSequence) return refuse(node, path, "a list of 2 numbers");
+  if (node.items.size() != out.size()) {
+    faults_.add_at(node.line, path, "a list of " + std::to_string(node.items.size()),
+                   "a list of 2 numbers");
+    return;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    const std::string item_path = text::join_path(path, i);
+    faults_.set_line(item_path, node.items[i].line);
+    decode_number(field, node.items[i], item_path, out[i]);
+  }
+}
+
+void Decoder::decode_map(const Node& node, const std::string& path,
+                         std::map<std::string, std::string>& out) {
+  if (node.kind != Kind::kMapping) return refuse(node, path, "a mapping of texts");
+  for (const text::Member& member : node.members) {
+    const std::string member_path = text::join_path(path, member.key);
+    faults_.set_line(member_path, member.value.line);
+    decode_string(member.value, member_path, out[member.key]);
+  }
+}
+
+void Decoder::decode_preset(const Node& node, const std::string& path, ModelSpec& out) {
+  const Node* preset = node.find("preset");
+  if (preset == nullptr || preset->kind != Kind::kString) return;
+  if (apply_preset(preset->string, out)) return;
+  std::vector<std::string_view> names;
+  for (const Preset& known : presets())
+    names.push_back(known.name);
+  refuse(*preset, text::join_path(path, "preset"), join_choices(names));
+}
+
+void Decoder::decode_pod_template(const Node& node, const std::string& path, PodTemplate& out) {
+  if (node.kind != Kind::kMapping) return refuse(node, path, "a mapping");
+  out.json = text::to_json(node);
+  for (const text::Member& member : node.members) {
+    if (member.key == "metadata" || member.key == "spec") continue;
+    report_unknown(member, path, {"metadata", "spec"});
+  }
+  if (const Node* metadata = node.find("metadata"); metadata && metadata->kind != Kind::kNull) {
+    const std::string metadata_path = text::join_path(path, "metadata");
+    faults_.set_line(metadata_path, metadata->line);
+    if (metadata->kind != Kind::kMapping) refuse(*metadata, metadata_path, "a mapping");
+    decode_member(*metadata, metadata_path, "labels", out.labels);
+    decode_member(*metadata, metadata_path, "annotations", out.annotations);
+  }
+  const Node* spec = node.find("spec");
+  const std::string spec_path = text::join_path(path, "spec");
+  if (spec == nullptr || spec->kind != Kind::kMapping) {
+    if (spec != nullptr) return refuse(*spec, spec_path, "a PodSpec");
+    faults_.add_at(node.line, spec_path, "nothing", "a PodSpec");
+    return;
+  }
+  faults_.set_line(spec_path, spec->line);
+  decode_member(*spec, spec_path, "restartPolicy", out.restart_policy);
+  decode_member(*spec, spec_path, "nodeName", out.node_name);
+  decode_member(*spec, spec_path, "hostNetwork", out.host_network);
+  decode_member(*spec, spec_path, "hostPID", out.host_pid);
+  decode_member(*spec, spec_path, "hostIPC", out.host_ipc);
+  const Node* containers = spec->find("containers");
+  const std::string containers_path = text::join_path(spec_path, "containers");
+  if (containers == nullptr || containers->kind != Kind::kSequence) {
+    if (containers != nullptr) return refuse(*containers, containers_path, "a list of containers");
+    faults_.add_at(spec->line, containers_path, "nothing", "a list of containers");
+    return;
+  }
+  faults_.set_line(containers_path, containers->line);
+  for (size_t i = 0; i < containers->items.size(); ++i) {
+    decode_container(containers->items[i], text::join_path(containers_path, i),
+                     out.containers.emplace_back());
+  }
+}
+
+void Decoder::decode_container(const Node& node, const std::string& path, Container& out) {
+  faults_.set_line(path, node.line);
+  if (node.kind != Kind::kMapping) return refuse(node, path, "a container");
+  decode_member(node, path, "name", out.name);
+  decode_member(node, path, "image", out.image);
+  decode_member(node, path, "command", out.command);
+  decode_member(node, path, "args", out.args);
+  const Node* env = node.find("env");
+  if (env == nullptr || env->kind == Kind::kNull) return;
+  const std::string env_path = text::join_path(path, "env");
+  faults_.set_line(env_path, env->line);
+  if (env->kind != Kind::kSequence) return refuse(*env, env_path, "a list");
+  for (size_t i = 0; i < env->items.size(); ++i) {
+    const std::string item_path = text::join_path(env_path, i);
+    faults_.set_line(item_path, env->items[i].line);
+    EnvVar& variable = out.env.emplace_back();
+    if (env->items[i].kind != Kind::kMapping) {
+      refuse(env->items[i], item_path, "a variable");
+      continue;
+    }
+    decode_member(env->items[i], item_path, "name", variable.name);
+    decode_member(env->items[i], item_path, "value", variable.value);
+  }
+}
+
+void Decoder::report_unknown(const text::Member& member, const std::string& path,
+                             const std::vector<std::string_view>& names) {
+  const std::string_view nearest = nearest_name(member.key, names);
+  const std::string wanted = nearest.empty() ? join_choices(names) : std::string(nearest);
+  faults_.add_at(member.line, text::join_path(path, member.key), "an unknown key", wanted);
+}
+
+}  // namespace trainyard::api

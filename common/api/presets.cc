@@ -1,0 +1,48 @@
+#include "common/api/presets.h"
+
+namespace trainyard::api {
+namespace {
+
+// The four published GPT-2 sizes: Radford et al. 2019, table 2, with the parameter counts of the
+// released checkpoints. The others are ours, for bytes or small vocabularies.
+constexpr Preset kPresets[] = {
+    {"gpt2-100k", "2 layers of 64; for tests", 2, 64, 4, 0, 128},
+    {"gpt2-3m", "4 layers of 256; minutes on a laptop", 4, 256, 8, 0, 256},
+    {"gpt2-11m", "6 layers of 384", 6, 384, 6, 0, 256},
+    {"gpt2-124m", "GPT-2 small", 12, 768, 12, 50257, 1024},
+    {"gpt2-355m", "GPT-2 medium", 24, 1024, 16, 50257, 1024},
+    {"gpt2-774m", "GPT-2 large", 36, 1280, 20, 50257, 1024},
+    {"gpt2-1558m", "GPT-2 XL", 48, 1600, 25, 50257, 1024},
+};
+
+}  // namespace
+
+std::span<const Preset> presets() { return kPresets; }
+
+bool apply_preset(std::string_view name, ModelSpec& model) {
+  for (const Preset& preset : kPresets) {
+    if (preset.name != name) continue;
+    model.preset = std::string(name);
+    model.family = ModelFamily::kGPT2;
+    model.layers = preset.layers;
+    model.hidden = preset.hidden;
+    model.heads = preset.heads;
+    model.vocab = preset.vocab;
+    model.max_positions = preset.max_positions;
+    return true;
+  }
+  return false;
+}
+
+void derive_defaults(EngineSpec& engine) {
+  constexpr int64_t kFfnRatio = 4;  // Vaswani et al. 2017, section 3.3, and every GPT-2
+  ModelSpec& model = engine.model;
+  if (model.kv_heads == 0) model.kv_heads = model.heads;
+  if (model.ffn == 0) model.ffn = kFfnRatio * model.hidden;
+  if (engine.data.sequence_length == 0) engine.data.sequence_length = model.max_positions;
+  if (model.max_positions == 0 && model.import_path.empty()) {
+    model.max_positions = engine.data.sequence_length;
+  }
+}
+
+}  // namespace trainyard::api

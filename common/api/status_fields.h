@@ -1,0 +1,203 @@
+#pragma once
+
+#include "common/api/field.h"
+#include "common/api/training_job.h"
+
+/// The field tables of TrainingJob's status; see field.h.
+namespace trainyard::api {
+
+template <class V, Is<Condition> S>
+void visit_fields(V& visit, S& condition) {
+  visit({.name = "type", .description = "What the condition is about.", .need = Need::kRequired},
+        condition.type);
+  visit({.name = "status", .description = "Whether it holds.", .need = Need::kRequired},
+        condition.status);
+  visit({.name = "observedGeneration", .description = "Version of the spec that it is about."},
+        condition.observed_generation);
+  visit({.name = "lastTransitionTime", .description = "When its status changed last."},
+        condition.last_transition_time);
+  visit({.name = "reason", .description = "Why, in one word for programs."}, condition.reason);
+  visit({.name = "message", .description = "Why, for people; at most 200 bytes."},
+        condition.message);
+}
+
+template <class V, Is<NodeCounts> S>
+void visit_fields(V& visit, S& nodes) {
+  visit({.name = "target", .description = "Nodes the job is to run at now."}, nodes.target);
+  visit({.name = "active", .description = "Pods neither condemned nor finished."}, nodes.active);
+  visit({.name = "ready", .description = "Pods that are ready."}, nodes.ready);
+  visit({.name = "succeeded", .description = "Pods that ended well."}, nodes.succeeded);
+  visit({.name = "failed", .description = "Pods that failed, over the job's life."}, nodes.failed);
+  visit({.name = "condemned", .description = "Pods being deleted."}, nodes.condemned);
+  visit({.name = "spare", .description = "Pods kept ready outside the membership."}, nodes.spare);
+}
+
+template <class V, Is<RoleStatus> S>
+void visit_fields(V& visit, S& role) {
+  visit({.name = "name", .description = "Name of the role.", .need = Need::kRequired}, role.name);
+  visit({.name = "target", .description = "Pods it is to have."}, role.target);
+  visit({.name = "ready", .description = "Pods of it that are ready."}, role.ready);
+}
+
+template <class V, Is<Membership> S>
+void visit_fields(V& visit, S& membership) {
+  visit({.name = "generation",
+         .description = "Number of the present membership; every restart and resize adds one."},
+        membership.generation);
+  visit({.name = "reservedUpTo",
+         .description = "Generations up to this one may be used without another write."},
+        membership.reserved_up_to);
+  visit({.name = "worldSize", .description = "Ranks of the generation."}, membership.world_size);
+  visit({.name = "master", .description = "Host name of the first node."}, membership.master);
+}
+
+template <class V, Is<ClassRestarts> S>
+void visit_fields(V& visit, S& restarts) {
+  visit({.name = "class", .description = "The kind of failure.", .need = Need::kRequired},
+        restarts.failure_class);
+  visit({.name = "total", .description = "Restarts over the job's life."}, restarts.total);
+  visit(
+      {.name = "recent", .description = "Times of the newest restarts, oldest first, at most 20."},
+      restarts.recent);
+}
+
+template <class V, Is<RestartCounts> S>
+void visit_fields(V& visit, S& restarts) {
+  visit({.name = "total", .description = "Restarts over the job's life, all classes."},
+        restarts.total);
+  visit({.name = "classes", .description = "Restarts by class."}, restarts.classes);
+  visit({.name = "inPlace", .description = "Restarts that kept every pod."}, restarts.in_place);
+  visit({.name = "podReplacements", .description = "Restarts that replaced single pods."},
+        restarts.pod_replacements);
+  visit({.name = "resizes", .description = "Changes of the number of nodes."}, restarts.resizes);
+}
+
+template <class V, Is<Attempt> S>
+void visit_fields(V& visit, S& attempt) {
+  visit({.name = "generation", .description = "The membership's number."}, attempt.generation);
+  visit({.name = "class", .description = "The kind of failure that ended it."},
+        attempt.failure_class);
+  visit({.name = "reason", .description = "Why it ended, in one word."}, attempt.reason);
+  visit({.name = "podName", .description = "The pod that failed first."}, attempt.pod_name);
+  visit({.name = "podUID", .description = "That pod's unique id."}, attempt.pod_uid);
+  visit({.name = "container", .description = "The container that failed."}, attempt.container);
+  visit({.name = "node", .description = "The node it ran on."}, attempt.node);
+  visit({.name = "rank", .description = "The rank that failed."}, attempt.rank);
+  visit({.name = "exitCode", .description = "Its exit code."}, attempt.exit_code);
+  visit({.name = "signal", .description = "The signal that ended it."}, attempt.signal);
+  visit(
+      {.name = "message",
+       .description = "Its last words; at most 1 KiB in the newest attempt, 160 bytes in others."},
+      attempt.message);
+  visit({.name = "startTime", .description = "When the generation began."}, attempt.start_time);
+  visit({.name = "endTime", .description = "When it ended."}, attempt.end_time);
+  visit({.name = "startStep", .description = "The first step it did."}, attempt.start_step);
+  visit({.name = "endStep", .description = "The last step it did."}, attempt.end_step);
+  visit({.name = "resumedFromStep", .description = "The checkpoint it went on from."},
+        attempt.resumed_from_step);
+  visit({.name = "lostSteps", .description = "Steps done that the next one has to do again."},
+        attempt.lost_steps);
+}
+
+template <class V, Is<ProgressStatus> S>
+void visit_fields(V& visit, S& progress) {
+  visit({.name = "step", .description = "Optimizer steps done."}, progress.step);
+  visit({.name = "totalSteps", .description = "Optimizer steps of the whole run."},
+        progress.total_steps);
+  visit({.name = "percentage", .description = "Part done, in percent."}, progress.percentage);
+  visit({.name = "etaSeconds", .description = "Seconds to go at the present rate."},
+        progress.eta_s);
+  visit({.name = "loss",
+         .description = "Mean loss of the newest step, in nats a token.",
+         .notation = Notation::kDecimalText},
+        progress.loss);
+  visit({.name = "tokensPerSecond",
+         .description = "Tokens a second, all ranks.",
+         .notation = Notation::kDecimalText},
+        progress.tokens_per_second);
+  visit({.name = "stepTimeMillis",
+         .description = "Milliseconds of a step.",
+         .notation = Notation::kDecimalText},
+        progress.step_time_ms);
+  visit({.name = "slowestRank", .description = "The rank the others wait for."},
+        progress.slowest_rank);
+  visit({.name = "phase", .description = "What the ranks are doing."}, progress.phase);
+  visit({.name = "lastStepTime", .description = "When the newest step was done."},
+        progress.last_step_time);
+}
+
+template <class V, Is<CheckpointStatus> S>
+void visit_fields(V& visit, S& checkpoint) {
+  visit({.name = "lastStep", .description = "Step of the newest committed checkpoint."},
+        checkpoint.last_step);
+  visit({.name = "uri", .description = "Where it is."}, checkpoint.uri);
+  visit({.name = "digest", .description = "Hash of its manifest."}, checkpoint.digest);
+  visit({.name = "lastTime", .description = "When it was committed."}, checkpoint.last_time);
+}
+
+template <class V, Is<BadputSeconds> S>
+void visit_fields(V& visit, S& badput) {
+  constexpr Notation kText = Notation::kDecimalText;
+  visit({.name = "queue", .description = "Seconds waiting to be placed.", .notation = kText},
+        badput.queue);
+  visit({.name = "startup", .description = "Seconds starting processes.", .notation = kText},
+        badput.startup);
+  visit({.name = "rendezvous", .description = "Seconds until ranks had met.", .notation = kText},
+        badput.rendezvous);
+  visit({.name = "restore", .description = "Seconds reading checkpoints.", .notation = kText},
+        badput.restore);
+  visit({.name = "checkpoint",
+         .description = "Seconds that training waited for checkpoints.",
+         .notation = kText},
+        badput.checkpoint);
+  visit({.name = "recompute", .description = "Seconds of steps done again.", .notation = kText},
+        badput.recompute);
+  visit({.name = "stall", .description = "Seconds without progress.", .notation = kText},
+        badput.stall);
+  visit({.name = "infra", .description = "Seconds lost to pods and nodes.", .notation = kText},
+        badput.infra);
+}
+
+template <class V, Is<GoodputStatus> S>
+void visit_fields(V& visit, S& goodput) {
+  constexpr Notation kText = Notation::kDecimalText;
+  visit({.name = "wallSeconds",
+         .description = "Seconds since the start, suspensions left out.",
+         .notation = kText},
+        goodput.wall_s);
+  visit({.name = "productiveSeconds",
+         .description = "Seconds that advanced the model.",
+         .notation = kText},
+        goodput.productive_s);
+  visit({.name = "ratio", .description = "Productive by wall seconds.", .notation = kText},
+        goodput.ratio);
+  visit({.name = "badputSeconds", .description = "The other seconds by cause."}, goodput.badput_s);
+}
+
+template <class V, Is<TrainingJobStatus> S>
+void visit_fields(V& visit, S& status) {
+  visit({.name = "observedGeneration", .description = "Version of the spec that was acted on."},
+        status.observed_generation);
+  visit({.name = "phase", .description = "The conditions in one word, for people."}, status.phase);
+  visit({.name = "startTime", .description = "When the job was first acted on."},
+        status.start_time);
+  visit({.name = "completionTime", .description = "When the job completed."},
+        status.completion_time);
+  visit({.name = "lastResumeTime", .description = "When it was last taken out of suspension."},
+        status.last_resume_time);
+  visit({.name = "selector", .description = "Label selector of the job's pods."}, status.selector);
+  visit({.name = "nodes", .description = "Counts of pods."}, status.nodes);
+  visit({.name = "roles", .description = "Counts of pods by role."}, status.roles);
+  visit({.name = "membership", .description = "The present generation of members."},
+        status.membership);
+  visit({.name = "restarts", .description = "Counts of restarts."}, status.restarts);
+  visit({.name = "attempts", .description = "The last 10 generations, oldest first."},
+        status.attempts);
+  visit({.name = "progress", .description = "How far training is."}, status.progress);
+  visit({.name = "checkpoint", .description = "The newest committed checkpoint."},
+        status.checkpoint);
+  visit({.name = "goodput", .description = "Where the time went."}, status.goodput);
+  visit({.name = "conditions", .description = "What holds, by type."}, status.conditions);
+}
+
+}  // namespace trainyard::api

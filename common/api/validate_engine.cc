@@ -1,0 +1,194 @@
+#include <cmath>
+
+#include "common/api/rules.h"
+#include "common/api/validate.h"
+
+namespace trainyard::api {
+namespace {
+
+std::string number(int64_t value) { return std::to_string(value); }
+
+template <ApiEnum E>
+std::string name(E value) {
+  return std::string(name_of(value));
+}
+
+/// A shape key beside `import`, which brings the shape with it.
+void check_import(const ModelSpec& model, const Rules& rules) {
+  rules.require(model.preset.empty(), "preset", text::describe(model.preset),
+                "either preset or import");
+  const struct {
+    const char* field;
+    int64_t value;
+  } sizes[] = {{"layers", model.layers}, {"hidden", model.hidden},
+               {"heads", model.heads},   {"ffn", model.ffn},
+               {"vocab", model.vocab},   {"maxPositions", model.max_positions}};
+  if (!model.preset.empty()) return;
+  for (const auto& size : sizes) {
+    rules.require(size.value == 0, size.field, number(size.value),
+                  "no shape key beside import, whose config.json gives the shape");
+  }
+}
+
+void check_model(const ModelSpec& model, const Rules& rules) {
+  rules.not_in_this_version(model.family != ModelFamily::kGPT2, "family", name(model.family),
+                            "GPT2");
+  rules.not_in_this_version(!model.tie_embeddings, "tieEmbeddings", "false", "true");
+  if (!model.import_path.empty()) {
+    check_import(model, rules);
+    return;
+  }
+  if (rules.faults().faulted(rules.at("preset"))) return;
+  const std::string give = "a value: give a preset, the shape (layers, hidden, heads) or import";
+  rules.require(model.layers > 0, "layers", "nothing", give);
+  rules.require(model.hidden > 0, "hidden", "nothing", give);
+  rules.require(model.heads > 0, "heads", "nothing", give);
+  if (model.layers == 0 || model.hidden == 0 || model.heads == 0) return;
+  rules.require(model.hidden % model.heads == 0, "hidden", number(model.hidden),
+                "a multiple of heads (" + number(model.heads) + ")", {"heads"});
+  rules.require(model.kv_heads == model.heads || model.family != ModelFamily::kGPT2, "kvHeads",
+                number(model.kv_heads),
+                "heads (" + number(model.heads) + "), as GPT2 has no grouped heads", {"heads"});
+}
+
+void check_data(const EngineSpec& engine, const Rules& rules) {
+  const DataSpec& data = engine.data;
+  const bool imported = !engine.model.import_path.empty();
+  rules.require(data.sequence_length > 0 || imported, "data.sequenceLength", "nothing",
+                "a number of tokens, as model.maxPositions is not given either");
+  rules.require(data.sequence_length <= engine.model.max_positions || imported,
+                "data.sequenceLength", number(data.sequence_length),
+                "at most model.maxPositions (" + number(engine.model.max_positions) + ")",
+                {"model"});
+  const auto check_paths = [&](const std::vector<std::string>& paths, const char* field) {
+    for (size_t i = 0; i < paths.size(); ++i) {
+      rules.require(!paths[i].empty(), text::join_path(field, i), "\"\"", "the path of a shard");
+    }
+  };
+  check_paths(data.tokens, "data.tokens");
+  check_paths(data.validation, "data.validation");
+}
+
+void check_precision(const EngineSpec& engine, const Rules& rules) {
+  const PrecisionSpec& precision = engine.precision;
+  const bool compute_ready =
+      precision.compute == NumberFormat::kFP32 || precision.compute == NumberFormat::kBF16;
+  rules.not_in_this_version(!compute_ready, "compute", name(precision.compute), "FP32 or BF16");
+  rules.not_in_this_version(precision.master != NumberFormat::kFP32, "master",
+                            name(precision.master), "FP32");
+  if (precision.loss_scale) {
+    const double scale = *precision.loss_scale;
+    const std::string found = scale == 0 ? "Dynamic" : text::shortest(scale);
+    const bool fp16 = precision.compute == NumberFormat::kFP16;
+    int exponent = 0;
+    rules.require(fp16, "lossScale", found,
+                  "no loss scale with " + name(precision.compute) +
+                      ": remove the key, only FP16 "
+                      "needs it");
+    rules.require(!fp16 || scale == 0 || std::frexp(scale, &exponent) == 0.5, "lossScale", found,
+                  "a power of two or Dynamic");
+  }
+  if (precision.reduce) {
+    rules.require(engine.numerics.mode == NumericsMode::kFast, "reduce", name(*precision.reduce),
+                  "no reduce format with " + name(engine.numerics.mode) +
+                      " numerics, whose exchange is exact: remove the key");
+  }
+}
+
+void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
+  const ParallelismSpec& parallelism = engine.parallelism;
+  const int64_t heads = engine.model.heads;
+  rules.require(heads == 0 || parallelism.tensor <= 0 || heads % parallelism.tensor == 0, "tensor",
+                number(parallelism.tensor), "a divisor of model.heads (" + number(heads) + ")");
+  rules.require(engine.model.layers == 0 || parallelism.pipeline <= engine.model.layers, "pipeline",
+                number(parallelism.pipeline),
+                "at most model.layers (" + number(engine.model.layers) + ")");
+  rules.require(parallelism.shard == 0 || parallelism.zero_stage > 0, "shard",
+                number(parallelism.shard), "0, as zeroStage 0 shards nothing", {"zeroStage"});
+  rules.require(!parallelism.sequence_parallel || parallelism.tensor > 1, "sequenceParallel",
+                "true", "false, as tensor is 1", {"tensor"});
+  rules.require(parallelism.ring_order.empty() || parallelism.context > 1, "ringOrder",
+                "a list of " + std::to_string(parallelism.ring_order.size()),
+                "an empty list, as context is 1", {"context"});
+}
+
+void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& rules) {
+  const std::string data_parallel = "1; more ranks are used by data parallelism";
+  const ParallelismSpec ready;
+  rules.not_in_this_version(parallelism.mode != ready.mode, "mode", name(parallelism.mode),
+                            "Distributed");
+  rules.not_in_this_version(parallelism.tensor > 1, "tensor", number(parallelism.tensor),
+                            data_parallel);
+  rules.not_in_this_version(parallelism.pipeline > 1, "pipeline", number(parallelism.pipeline),
+                            data_parallel);
+  rules.not_in_this_version(parallelism.context > 1, "context", number(parallelism.context),
+                            data_parallel);
+  rules.not_in_this_version(parallelism.expert > 1, "expert", number(parallelism.expert),
+                            data_parallel);
+  rules.not_in_this_version(parallelism.shard > 0, "shard", number(parallelism.shard), "0");
+  rules.not_in_this_version(parallelism.zero_stage > 0, "zeroStage", number(parallelism.zero_stage),
+                            "0");
+  rules.not_in_this_version(parallelism.pipeline_schedule != ready.pipeline_schedule,
+                            "pipelineSchedule", name(parallelism.pipeline_schedule), "OneFOneB");
+  rules.not_in_this_version(parallelism.chunks_per_stage > 1, "chunksPerStage",
+                            number(parallelism.chunks_per_stage), "1");
+  rules.not_in_this_version(parallelism.recompute != ready.recompute, "recompute",
+                            name(parallelism.recompute), "None");
+  rules.not_in_this_version(parallelism.sequence_parallel, "sequenceParallel", "true", "false");
+  rules.not_in_this_version(parallelism.context_mode != ready.context_mode, "contextMode",
+                            name(parallelism.context_mode), "Ring");
+  rules.not_in_this_version(!parallelism.ring_order.empty(), "ringOrder", "a list",
+                            "an empty list");
+  rules.not_in_this_version(!parallelism.offload.empty(), "offload", "a list", "an empty list");
+}
+
+void check_run(const EngineSpec& engine, const Rules& rules) {
+  rules.not_in_this_version(engine.task != Task::kCausalLM, "task", name(engine.task), "CausalLM");
+  const LearningRateSchedule& schedule = engine.learning_rate_schedule;
+  rules.not_in_this_version(schedule.name == ScheduleName::kWSD, "learningRateSchedule.name",
+                            name(schedule.name), "Cosine, Linear or Constant");
+  rules.require(schedule.warmup_steps <= engine.steps, "learningRateSchedule.warmupSteps",
+                number(schedule.warmup_steps), "at most steps (" + number(engine.steps) + ")",
+                {"steps"});
+  rules.not_in_this_version(engine.numerics.mode == NumericsMode::kFast, "numerics.mode",
+                            name(engine.numerics.mode), "Auto or Canonical");
+  rules.not_in_this_version(engine.runtime.transport == Transport::kNccl, "runtime.transport",
+                            name(engine.runtime.transport), "Auto, Local, Shm or Tcp");
+  rules.require(engine.evaluation.early_stop_patience == 0 || !engine.data.validation.empty(),
+                "evaluation.earlyStopPatience", number(engine.evaluation.early_stop_patience),
+                "0, as there is no data.validation to judge by", {"data.validation"});
+}
+
+}  // namespace
+
+void validate_engine(const EngineSpec& engine, const std::string& path, FaultList& faults) {
+  BoundsChecker bounds(faults, path);
+  visit_fields(bounds, engine);
+  const Rules rules(faults, path);
+  check_run(engine, rules);
+  check_model(engine.model, rules.below("model"));
+  check_data(engine, rules);
+  check_precision(engine, rules.below("precision"));
+  const Rules parallelism = rules.below("parallelism");
+  check_parallelism_rules(engine, parallelism);
+  check_parallelism_ready(engine.parallelism, parallelism);
+}
+
+void validate_world(const EngineSpec& engine, int64_t world_size, const std::string& path,
+                    FaultList& faults) {
+  const Rules rules(faults, path);
+  const ParallelismSpec& parallelism = engine.parallelism;
+  // The product of four-digit sizes; bounds have been checked, so no overflow.
+  const int64_t model_ranks = parallelism.tensor * parallelism.pipeline * parallelism.context;
+  if (model_ranks < 1 || faults.faulted(rules.at("parallelism"))) return;
+  rules.require(world_size % model_ranks == 0, "parallelism",
+                "tensor x pipeline x context = " + number(model_ranks),
+                "a divisor of the " + number(world_size) + " ranks");
+  const int64_t data_parallel = world_size / model_ranks;
+  rules.require(
+      data_parallel <= engine.batch.global_sequences, "batch.globalSequences",
+      number(engine.batch.global_sequences),
+      "at least 1 sequence for each of the " + number(data_parallel) + " data-parallel ranks");
+}
+
+}  // namespace trainyard::api
