@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "common/base/clock.h"
@@ -18,7 +17,7 @@ struct MicroBatch {
   /// Run-wide ordinal of each row (step x B + i): the key of dropout and of any per-sample order.
   /// In evaluation the number of the window instead.
   std::span<const int64_t> ordinals;
-  int64_t size = 0;  ///< rows; 0 only for a rank whose share of the evaluation is empty
+  int64_t size = 0;               ///< rows; at least 1
   int64_t tokens_per_sample = 0;  ///< T
   int64_t step = 0;
   int64_t micro_index = 0;  ///< 0-based within this rank's share of the step
@@ -71,48 +70,6 @@ class BatchLoader {
   struct Impl;
   explicit BatchLoader(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
-};
-
-/// What an EvaluationLoader reads.
-struct EvaluationOptions {
-  int64_t tokens_per_sample = 0;  ///< T
-  int64_t micro_sequences = 1;
-  int64_t windows_max = 0;  ///< the first so many windows; 0: all
-  int64_t data_ranks = 1;   ///< the windows are shared out as a global batch is
-  int64_t data_rank = 0;
-};
-
-/// The first windows of a held-out set in file order, the same at every call and layout; the last
-/// fewer than T tokens are left out. Reads in the calling thread. Not thread-safe.
-class EvaluationLoader {
- public:
-  /// `tokens` must outlive the loader. Errors: kInvalidConfig as BatchLoader::open; more ranks than
-  /// windows are allowed (a rank may have none).
-  static Result<EvaluationLoader> open(const TokenSet& tokens, const EvaluationOptions& options);
-
-  /// The next micro-batch of this rank's share, nullopt after the last. Spans are valid until the
-  /// next call. Errors: kInvalidData.
-  Result<std::optional<MicroBatch>> next();
-
-  /// Starts again at the first window.
-  void rewind() { position_ = 0; }
-
-  /// Windows of all ranks together: the divisor of the mean is windows() x T.
-  int64_t windows() const { return windows_; }
-
- private:
-  EvaluationLoader(const TokenSet& tokens, const EvaluationOptions& options, int64_t windows);
-
-  const TokenSet* tokens_;
-  EvaluationOptions options_;
-  int64_t windows_ = 0;
-  int64_t first_ = 0;     // of this rank's share
-  int64_t share_ = 0;     // windows of it
-  int64_t position_ = 0;  // read so far
-  std::vector<int32_t> window_;
-  std::vector<int32_t> tokens_BT_;
-  std::vector<int32_t> targets_BT_;
-  std::vector<int64_t> ordinals_;
 };
 
 }  // namespace trainyard::data

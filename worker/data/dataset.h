@@ -36,8 +36,8 @@ class TokenSet {
   /// floor((tokens - 1) / sequence_length); 0 when there are too few tokens.
   int64_t samples(int64_t sequence_length) const;
 
-  /// Identity of the tokens, their order and their tokenizer, whatever the sharding's file names:
-  /// store it in a checkpoint and refuse to go on with other data. O(shards).
+  /// Identity of the tokens, their order, their tokenizer and their cut into shards, not of file
+  /// names: store it in a checkpoint and refuse to go on with other data. O(shards).
   Hash128 identity() const;
 
   /// Copies tokens [first, first + out.size()) as int32, across shards. The range must lie in

@@ -1,0 +1,27 @@
+#include "tests/support/allocation_counter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<int64_t> count = 0;
+
+}  // namespace
+
+// In a file of its own, so that the compiler does not see through new and delete at once and take
+// free() for a mismatch.
+void* operator new(size_t size) {
+  count.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace trainyard::test {
+
+int64_t allocations() { return count.load(std::memory_order_relaxed); }
+
+}  // namespace trainyard::test

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdint>
+
+namespace trainyard::test {
+
+/// Calls of global operator new so far, in all threads. Linking allocation_counter.cc into a test
+/// replaces the operator; take the difference around what must not allocate.
+int64_t allocations();
+
+}  // namespace trainyard::test

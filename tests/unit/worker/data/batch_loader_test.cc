@@ -1,0 +1,195 @@
+#include "worker/data/batch_loader.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/allocation_counter.h"
+#include "tests/unit/worker/data/support.h"
+#include "worker/data/sampler.h"
+#include "worker/data/token_format.h"
+
+namespace trainyard::data {
+namespace {
+
+using test::make_token_set;
+using test::slurp;
+using test::spill;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+BatchLoaderOptions small_options() {
+  BatchLoaderOptions options;
+  options.seed = 42;
+  options.tokens_per_sample = 8;
+  options.global_sequences = 10;
+  options.micro_sequences = 3;
+  return options;
+}
+
+class BatchLoaderTest : public testing::Test {
+ protected:
+  // 163 tokens in shards of 50: 20 samples of 8, so two steps are an epoch.
+  BatchLoaderTest() : tokens_(make_token_set(folder_.path(), 163, 50'000, 50)) {}
+
+  void expect_row(const MicroBatch& batch, int64_t row, const BatchLoaderOptions& options) {
+    const Sampler sampler(options.seed, tokens_.samples(options.tokens_per_sample));
+    const int64_t ordinal = batch.ordinals[static_cast<size_t>(row)];
+    const int64_t begin = sampler.sample_at(ordinal) * options.tokens_per_sample;
+    for (int64_t t = 0; t < options.tokens_per_sample; ++t) {
+      const auto i = static_cast<size_t>(row * options.tokens_per_sample + t);
+      ASSERT_EQ(batch.tokens_BT[i], begin + t);
+      ASSERT_EQ(batch.targets_BT[i], begin + t + 1);
+    }
+  }
+
+  TemporaryFolder folder_;
+  TokenSet tokens_;
+};
+
+TEST_F(BatchLoaderTest, YieldsEverySampleOfEveryStepInOrder) {
+  const BatchLoaderOptions options = small_options();
+  BatchLoader loader = BatchLoader::open(tokens_, options).value();
+  EXPECT_EQ(loader.samples(), 20);
+  int64_t ordinal = 0;
+  for (int64_t step = 0; step < 7; ++step) {
+    for (int64_t micro = 0; micro < 4; ++micro) {
+      const MicroBatch batch = loader.next().value();
+      ASSERT_EQ(batch.step, step);
+      ASSERT_EQ(batch.micro_index, micro);
+      ASSERT_EQ(batch.size, micro < 3 ? 3 : 1) << "the last micro-batch is short";
+      ASSERT_EQ(batch.tokens_BT.size(), static_cast<size_t>(batch.size * 8));
+      ASSERT_EQ(batch.targets_BT.size(), batch.tokens_BT.size());
+      for (int64_t row = 0; row < batch.size; ++row) {
+        ASSERT_EQ(batch.ordinals[static_cast<size_t>(row)], ordinal++);
+        expect_row(batch, row, options);
+      }
+    }
+  }
+}
+
+TEST_F(BatchLoaderTest, RanksTogetherReadTheGlobalBatchAtAnyWorldAndMicroSize) {
+  for (int64_t ranks = 1; ranks <= 10; ++ranks) {
+    for (const int64_t micro : {1, 2, 4, 100}) {
+      std::vector<int64_t> ordinals;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        BatchLoaderOptions options = small_options();
+        options.data_ranks = ranks;
+        options.data_rank = rank;
+        options.micro_sequences = micro;
+        options.first_step = 5;
+        BatchLoader loader = BatchLoader::open(tokens_, options).value();
+        for (int64_t i = 0; i < micro_batches_of(options); ++i) {
+          const MicroBatch batch = loader.next().value();
+          ASSERT_EQ(batch.step, 5);
+          ordinals.insert(ordinals.end(), batch.ordinals.begin(), batch.ordinals.end());
+          for (int64_t row = 0; row < batch.size; ++row)
+            expect_row(batch, row, options);
+        }
+      }
+      ASSERT_EQ(ordinals.size(), 10U);
+      for (int64_t i = 0; i < 10; ++i)
+        ASSERT_EQ(ordinals[static_cast<size_t>(i)], 50 + i);
+    }
+  }
+}
+
+TEST_F(BatchLoaderTest, TheBatchBeforeStaysUsable) {
+  BatchLoaderOptions options = small_options();
+  options.prefetch = 1;
+  BatchLoader loader = BatchLoader::open(tokens_, options).value();
+  MicroBatch before = loader.next().value();
+  for (int i = 0; i < 200; ++i) {
+    const std::vector<int32_t> copy(before.tokens_BT.begin(), before.tokens_BT.end());
+    const MicroBatch batch = loader.next().value();
+    ASSERT_TRUE(std::ranges::equal(copy, before.tokens_BT));
+    ASSERT_NE(batch.tokens_BT.data(), before.tokens_BT.data());
+    before = batch;
+  }
+}
+
+TEST_F(BatchLoaderTest, AllocatesNothingAfterWarmUp) {
+  const BatchLoaderOptions options = small_options();
+  BatchLoader loader = BatchLoader::open(tokens_, options).value();
+  for (int i = 0; i < 10; ++i)
+    ASSERT_TRUE(loader.next());
+  const int64_t before = trainyard::test::allocations();
+  bool good = true;
+  for (int i = 0; i < 1000; ++i)
+    good = good && loader.next().has_value();
+  const int64_t after = trainyard::test::allocations();
+  EXPECT_TRUE(good);
+  EXPECT_EQ(after - before, 0);
+}
+
+TEST_F(BatchLoaderTest, StopsAtOnceWhetherReadFromOrNot) {
+  for (int i = 0; i < 50; ++i) {
+    BatchLoader loader = BatchLoader::open(tokens_, small_options()).value();
+    if (i % 2 == 0) {
+      ASSERT_TRUE(loader.next());
+    }
+    BatchLoader other = std::move(loader);
+    loader = BatchLoader::open(tokens_, small_options()).value();
+  }
+}
+
+TEST_F(BatchLoaderTest, ADamagedTokenSurfacesAtItsPlaceAndStays) {
+  // Token 8 is set to 60,000, over the vocabulary: it is in samples 0 (as a target) and 1.
+  const auto path = folder_.path() / "00000.tokens";
+  std::string content = slurp(path);
+  content[static_cast<size_t>(kTokenHeaderBytes) + 16] = static_cast<char>(60'000 & 255);
+  content[static_cast<size_t>(kTokenHeaderBytes) + 17] = static_cast<char>(60'000 >> 8);
+  const TemporaryFolder other;
+  spill(other.path() / "00000.tokens", content);
+  const std::vector<std::filesystem::path> paths = {other.path()};
+  const TokenSet damaged = TokenSet::open(paths).value();
+  BatchLoaderOptions options = small_options();
+  options.global_sequences = 1;
+  const Sampler sampler(options.seed, damaged.samples(8));
+  BatchLoader loader = BatchLoader::open(damaged, options).value();
+  int64_t ordinal = 0;
+  for (; sampler.sample_at(ordinal) > 1; ++ordinal)
+    ASSERT_TRUE(loader.next()) << "batches before the damage are good";
+  for (int i = 0; i < 3; ++i) {
+    const auto batch = loader.next();
+    ASSERT_FALSE(batch);
+    EXPECT_EQ(batch.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(batch.error().message, HasSubstr("token 8: found id 60000"));
+  }
+}
+
+TEST_F(BatchLoaderTest, RefusesWhatDoesNotFit) {
+  const auto refuses = [&](auto change, const char* what) {
+    BatchLoaderOptions options = small_options();
+    change(options);
+    const auto loader = BatchLoader::open(tokens_, options);
+    ASSERT_FALSE(loader);
+    EXPECT_EQ(loader.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_THAT(loader.error().message, HasSubstr(what));
+  };
+  refuses([](auto& o) { o.data_ranks = 11; }, "data-parallel ranks: found 11, wanted 1..10");
+  refuses([](auto& o) { o.data_rank = 1; }, "data-parallel rank: found 1, wanted 0..0");
+  refuses([](auto& o) { o.tokens_per_sample = 0; }, "sequenceLength");
+  refuses([](auto& o) { o.tokens_per_sample = 163; }, "wanted at least sequenceLength + 1 = 164");
+  refuses([](auto& o) { o.global_sequences = 0; }, "globalSequences");
+  refuses([](auto& o) { o.micro_sequences = 0; }, "microSequences");
+  refuses([](auto& o) { o.first_step = -1; }, "first step");
+  refuses([](auto& o) { o.prefetch = 0; }, "prefetch");
+}
+
+TEST_F(BatchLoaderTest, ThirdsOf64Sequences) {
+  BatchLoaderOptions options;
+  options.global_sequences = 64;
+  options.micro_sequences = 4;
+  options.data_ranks = 3;
+  std::vector<int64_t> shares;
+  for (options.data_rank = 0; options.data_rank < 3; ++options.data_rank)
+    shares.push_back(share_of(options));
+  EXPECT_THAT(shares, testing::ElementsAre(21, 21, 22));
+  options.data_rank = 2;
+  EXPECT_EQ(micro_batches_of(options), 6);
+}
+
+}  // namespace
+}  // namespace trainyard::data

@@ -1,0 +1,99 @@
+#include "worker/data/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker/data/support.h"
+
+namespace trainyard::data {
+namespace {
+
+using test::counting_tokens;
+using test::make_token_set;
+using test::TemporaryFolder;
+using test::writer_options;
+using testing::HasSubstr;
+
+TEST(TokenSetTest, ReadsAnyRangeAcrossShards) {
+  const TemporaryFolder folder;
+  const TokenSet set = make_token_set(folder.path(), 103, 50'000, 10);
+  ASSERT_EQ(set.files().size(), 11U);
+  ASSERT_EQ(set.tokens(), 103);
+  const std::vector<int32_t> all = counting_tokens(103, 50'000);
+  for (int64_t first = 0; first <= 103; ++first) {
+    for (int64_t count = 0; first + count <= 103; ++count) {
+      std::vector<int32_t> out(static_cast<size_t>(count));
+      ASSERT_TRUE(set.read(first, out));
+      ASSERT_TRUE(std::equal(out.begin(), out.end(), all.begin() + first));
+    }
+  }
+}
+
+TEST(TokenSetTest, CountsSamplesByTheFormula) {
+  const TemporaryFolder folder;
+  const TokenSet set = make_token_set(folder.path(), 103);
+  EXPECT_EQ(set.samples(102), 1);
+  EXPECT_EQ(set.samples(103), 0);
+  EXPECT_EQ(set.samples(51), 2);
+  EXPECT_EQ(set.samples(1), 102);
+}
+
+TEST(TokenSetTest, KeepsTheOrderOfPathsAndSortsAFolder) {
+  const TemporaryFolder folder;
+  make_token_set(folder.path(), 20, 50'000, 10);
+  const std::vector<std::string> swapped = {(folder.path() / "00001.tokens").string(),
+                                            (folder.path() / "00000.tokens").string()};
+  const TokenSet set = TokenSet::open(swapped).value();
+  std::vector<int32_t> out(20);
+  ASSERT_TRUE(set.read(0, out));
+  EXPECT_EQ(out[0], 10);
+  EXPECT_EQ(out[10], 0);
+  const std::vector<std::string> sorted = {folder.path().string()};
+  EXPECT_NE(TokenSet::open(sorted)->identity(), set.identity()) << "another order is other data";
+}
+
+TEST(TokenSetTest, IdentityFollowsContentNotNames) {
+  const TemporaryFolder a;
+  const TemporaryFolder b;
+  EXPECT_EQ(make_token_set(a.path(), 20).identity(), make_token_set(b.path(), 20).identity());
+  const TemporaryFolder c;
+  EXPECT_NE(make_token_set(a.path(), 20).identity(), make_token_set(c.path(), 21).identity());
+}
+
+TEST(TokenSetTest, RefusesShardsOfDifferentTokenizers) {
+  const TemporaryFolder a;
+  const TemporaryFolder b;
+  make_token_set(a.path(), 20);
+  TokenWriterOptions options = writer_options(2, 50'000);
+  options.tokenizer = "other";
+  options.tokenizer_hash[0] ^= 1;
+  auto writer = TokenWriter::create(b.path(), options).value();
+  ASSERT_TRUE(writer.append(counting_tokens(5, 5)));
+  ASSERT_TRUE(writer.finish());
+  const std::vector<std::filesystem::path> paths = {a.path(), b.path()};
+  const auto set = TokenSet::open(paths);
+  ASSERT_FALSE(set);
+  EXPECT_THAT(set.error().message, HasSubstr("tokenizer: found other"));
+}
+
+TEST(TokenSetTest, RefusesShardsOfDifferentVocabularies) {
+  const TemporaryFolder a;
+  const TemporaryFolder b;
+  make_token_set(a.path(), 20, 50'000);
+  make_token_set(b.path(), 20, 400);
+  const std::vector<std::filesystem::path> paths = {a.path(), b.path()};
+  EXPECT_THAT(TokenSet::open(paths).error().message,
+              HasSubstr("vocabulary: found 400, wanted 50000"));
+}
+
+TEST(TokenSetTest, NamesWhatIsMissing) {
+  const TemporaryFolder folder;
+  const std::vector<std::filesystem::path> empty = {folder.path()};
+  EXPECT_THAT(TokenSet::open(empty).error().message, HasSubstr("found no *.tokens file"));
+  const std::vector<std::filesystem::path> missing = {folder.path() / "none.tokens"};
+  EXPECT_EQ(TokenSet::open(missing).error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(TokenSet::open(std::vector<std::string>{}));
+}
+
+}  // namespace
+}  // namespace trainyard::data

@@ -1,0 +1,151 @@
+#include "worker/data/dataset.h"
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+
+#include "common/base/check.h"
+
+namespace trainyard::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder with more shards than this is a mistake (at the default size they hold 10^13 tokens).
+constexpr size_t kShardsMax = 100'000;
+
+Result<std::vector<fs::path>> shards_in(const fs::path& folder) {
+  std::error_code code;
+  std::vector<fs::path> shards;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    if (entry->path().extension() == ".tokens") shards.push_back(entry->path());
+    if (shards.size() > kShardsMax) {
+      return Error{ErrorCode::kInvalidData,
+                   folder.string() + ": more than " + std::to_string(kShardsMax) + " token shards"};
+    }
+  }
+  if (code) return Error{ErrorCode::kIo, "list " + folder.string() + ": " + code.message()};
+  if (shards.empty()) {
+    return Error{ErrorCode::kInvalidData,
+                 folder.string() +
+                     ": found no *.tokens file, wanted a folder of token shards (of a prepared "
+                     "data set name a split, for example DIR/train)"};
+  }
+  std::ranges::sort(shards);
+  return shards;
+}
+
+Status check_alike(const TokenFile& first, const TokenFile& other) {
+  const TokenFileInfo& a = first.info();
+  const TokenFileInfo& b = other.info();
+  if (a.tokenizer_hash != b.tokenizer_hash) {
+    return Error{ErrorCode::kInvalidData,
+                 other.path().string() + ": tokenizer: found " + b.tokenizer + " (" +
+                     to_hex(b.tokenizer_hash) + "), wanted " + a.tokenizer + " (" +
+                     to_hex(a.tokenizer_hash) + ") as in " + first.path().string()};
+  }
+  if (a.vocabulary != b.vocabulary) {
+    return Error{ErrorCode::kInvalidData, other.path().string() + ": vocabulary: found " +
+                                              std::to_string(b.vocabulary) + ", wanted " +
+                                              std::to_string(a.vocabulary) + " as in " +
+                                              first.path().string()};
+  }
+  return {};
+}
+
+}  // namespace
+
+TokenSet::TokenSet(std::vector<TokenFile> files) : files_(std::move(files)) {
+  ends_.reserve(files_.size());
+  for (const TokenFile& file : files_) {
+    tokens_ += file.info().tokens;
+    ends_.push_back(tokens_);
+  }
+}
+
+Result<TokenSet> TokenSet::open(std::span<const fs::path> paths) {
+  if (paths.empty()) {
+    return Error{ErrorCode::kInvalidConfig, "token shards: found no path, wanted at least one"};
+  }
+  std::vector<TokenFile> files;
+  int64_t tokens = 0;
+  const auto add = [&](const fs::path& path) -> Status {
+    TRAINYARD_ASSIGN(TokenFile file, TokenFile::open(path));
+    if (!files.empty()) TRAINYARD_TRY(check_alike(files.front(), file));
+    if (__builtin_add_overflow(tokens, file.info().tokens, &tokens)) {
+      return Error{ErrorCode::kInvalidData, path.string() + ": more than 2^63 tokens in all"};
+    }
+    files.push_back(std::move(file));
+    return {};
+  };
+  for (const fs::path& path : paths) {
+    std::error_code code;
+    if (!fs::is_directory(path, code)) {
+      TRAINYARD_TRY(add(path));
+      continue;
+    }
+    TRAINYARD_ASSIGN(const std::vector<fs::path> shards, shards_in(path));
+    for (const fs::path& shard : shards)
+      TRAINYARD_TRY(add(shard));
+  }
+  return TokenSet(std::move(files));
+}
+
+Result<TokenSet> TokenSet::open(std::span<const std::string> paths) {
+  const std::vector<fs::path> converted(paths.begin(), paths.end());
+  return open(converted);
+}
+
+int64_t TokenSet::documents() const {
+  int64_t documents = 0;
+  for (const TokenFile& file : files_)
+    documents += file.info().documents;
+  return documents;
+}
+
+int64_t TokenSet::text_bytes() const {
+  int64_t bytes = 0;
+  for (const TokenFile& file : files_)
+    bytes += file.info().text_bytes;
+  return bytes;
+}
+
+int64_t TokenSet::samples(int64_t sequence_length) const {
+  TRAINYARD_CHECK(sequence_length > 0);
+  return (tokens_ - 1) / sequence_length;
+}
+
+Hash128 TokenSet::identity() const {
+  Xxh3Stream hash;
+  hash.update(std::as_bytes(std::span(tokenizer_hash())));
+  for (const TokenFile& file : files_) {
+    const int64_t tokens = file.info().tokens;
+    hash.update(std::as_bytes(std::span(&tokens, 1)));
+    hash.update(std::as_bytes(std::span(file.info().content_hash)));
+  }
+  return hash.digest();
+}
+
+Status TokenSet::read(int64_t first, std::span<int32_t> out) const {
+  TRAINYARD_CHECK(first >= 0 && static_cast<int64_t>(out.size()) <= tokens_ - first);
+  auto index = static_cast<size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
+  while (!out.empty()) {
+    const TokenFile& file = files_[index];
+    const int64_t in_file = first - (ends_[index] - file.info().tokens);
+    const int64_t count = std::min<int64_t>(static_cast<int64_t>(out.size()), ends_[index] - first);
+    TRAINYARD_TRY(file.read(in_file, out.first(static_cast<size_t>(count))));
+    out = out.subspan(static_cast<size_t>(count));
+    first += count;
+    ++index;
+  }
+  return {};
+}
+
+Status TokenSet::verify() const {
+  for (const TokenFile& file : files_)
+    TRAINYARD_TRY(file.verify());
+  return {};
+}
+
+}  // namespace trainyard::data

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/data/batch_loader.h"
+#include "worker/data/dataset.h"
+
+namespace trainyard::data {
+
+/// Owns the memory of one MicroBatch; allocates in its constructor only.
+class MicroBatchBuffer {
+ public:
+  MicroBatchBuffer(int64_t rows_max, int64_t tokens_per_sample);
+
+  /// Empties the buffer and labels what comes next.
+  void begin(int64_t step, int64_t micro_index);
+  /// Appends the window [sample x T, sample x T + T] as a row of tokens and one of targets. There
+  /// must be room for it. Errors: kInvalidData.
+  Status add_row(const TokenSet& tokens, int64_t sample, int64_t ordinal);
+  /// Valid until the next begin().
+  MicroBatch view() const;
+
+ private:
+  int64_t tokens_per_sample_;
+  int64_t rows_ = 0;
+  int64_t step_ = 0;
+  int64_t micro_index_ = 0;
+  std::vector<int32_t> window_;  // T + 1 tokens
+  std::vector<int32_t> tokens_BT_;
+  std::vector<int32_t> targets_BT_;
+  std::vector<int64_t> ordinals_;
+};
+
+}  // namespace trainyard::data
