@@ -94,8 +94,11 @@ class PosixFileSystem final : public FileSystem {
 Result<std::string> read_text(FileSystem& files, const std::filesystem::path& path,
                               int64_t limit_bytes);
 
-/// Creates `path` with its parents.
+/// Creates `path` with its parents, durably.
 Status make_directories(FileSystem& files, const std::filesystem::path& path);
+
+/// Writes a new file and syncs it (not its directory). kAlreadyExists when the name is taken.
+Status write_new_file(FileSystem& files, const std::filesystem::path& path, std::string_view text);
 
 /// Writes `path` durably and atomically, replacing what is there: a new temporary, sync, rename,
 /// sync of the directory. `temporary_suffix` keeps concurrent writers apart.

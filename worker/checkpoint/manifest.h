@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,13 @@ namespace trainyard::checkpoint {
 inline constexpr int64_t kFormatVersion = 1;
 inline constexpr int64_t kDefaultChunkBytes = 1 << 20;
 inline constexpr int64_t kMaxManifestBytes = 256 << 20;
+/// Limits that keep the work on a hostile manifest small.
+inline constexpr int64_t kMinChunkBytes = 256;
+inline constexpr int64_t kMaxChunkBytes = 64 << 20;
+inline constexpr int64_t kMaxShards = 1 << 16;
+inline constexpr size_t kMaxTensors = 1 << 20;
+inline constexpr int64_t kMaxSlicesPerTensor = 1 << 14;
+inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr char kManifestFile[] = "manifest.json";
 
 /// One shard file: its size and what its bytes must hash to.
@@ -58,7 +66,8 @@ struct ManifestRef {
 struct Manifest {
   std::string job_uid;
   int64_t generation = 0;
-  std::optional<int64_t> parent_generation;
+  std::optional<int64_t> parent_generation;  ///< with fork_step, the same as in the lineage record,
+  int64_t fork_step = kFromScratch;          ///< so that a damaged record can be told again
   int64_t step = 0;
   int64_t samples_consumed = 0;
   std::optional<ManifestRef> previous;      ///< the checkpoint before this one in the same history
@@ -90,6 +99,9 @@ Result<std::string> manifest_checksum(std::string_view text);
 
 /// Errors: kInvalidData as decode_manifest. For a manifest just assembled.
 Status validate(const Manifest& manifest);
+
+/// Whether a tensor may be called so: 1..kMaxNameBytes of [A-Za-z0-9_.-].
+bool is_tensor_name(std::string_view name);
 
 /// The tensor, or nullptr.
 const TensorRecord* find_tensor(const Manifest& manifest, std::string_view name, TensorKind kind);

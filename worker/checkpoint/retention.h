@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -20,14 +21,16 @@ struct FoundDirectory {
   bool committed = false;  ///< it has a manifest
 };
 
-/// What to remove, decided by generation `own` with history `lineage`: pure. Only directories of
-/// `own` or of older generations that are ancestors or have no lineage record (they never trained).
-/// Kept: the newest `keep_last` accepted and committed ones, multiples of keep_every_steps, and
-/// anything of `own` at or after `in_flight_step` (being written). Uncommitted leftovers and an
-/// ancestor's checkpoints after the fork go. Younger generations are never touched: what they need
-/// of ours they have adopted under a name of their own.
+/// What to remove, decided by generation `own` with history `lineage`: pure. `recorded` are the
+/// generations that have a lineage file, readable or not.
+///
+/// Touches only directories of `own` and of older generations that are ancestors or have no lineage
+/// file (they never trained). Kept: the newest `keep_last` accepted and committed steps, multiples
+/// of keep_every_steps, and anything of `own` at or after `in_flight_step` (being written).
+/// Uncommitted leftovers and an ancestor's checkpoints after the fork go. Younger generations are
+/// never touched: what they need of ours they have adopted under a name of their own.
 std::vector<CheckpointId> plan_retention(std::span<const FoundDirectory> found, int64_t own,
-                                         const Lineage& lineage, const LineageRecords& records,
+                                         const Lineage& lineage, const std::set<int64_t>& recorded,
                                          int64_t in_flight_step, const RetentionPolicy& policy);
 
 }  // namespace trainyard::checkpoint

@@ -1,0 +1,85 @@
+#include "worker/checkpoint/adopt.h"
+
+#include <algorithm>
+
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/store.h"
+
+namespace trainyard::checkpoint {
+namespace {
+
+constexpr int64_t kCopyBytes = 1 << 20;
+
+Status copy_file(FileSystem& files, const std::filesystem::path& from,
+                 const std::filesystem::path& to) {
+  TRAINYARD_ASSIGN(const std::unique_ptr<InputFile> input, files.open(from));
+  TRAINYARD_ASSIGN(const std::unique_ptr<OutputFile> output, files.create(to));
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(kCopyBytes, input->size())));
+  for (int64_t offset = 0; offset < input->size();) {
+    const auto count = std::min(static_cast<int64_t>(buffer.size()), input->size() - offset);
+    const auto piece = std::span(buffer).first(static_cast<size_t>(count));
+    TRAINYARD_TRY(input->read_at(offset, piece));
+    TRAINYARD_TRY(output->write(piece));
+    offset += count;
+  }
+  return output->sync();
+}
+
+Status link_or_copy(FileSystem& files, const std::filesystem::path& from,
+                    const std::filesystem::path& to) {
+  const Status linked = files.link(from, to);
+  if (linked || linked.error().code != ErrorCode::kUnavailable) return linked;
+  return copy_file(files, from, to);
+}
+
+/// A missing shard beside a manifest that is still there is damage, not a clean-up in progress:
+/// clean-up takes the manifest first.
+Error missing_or_vanished(FileSystem& files, const std::filesystem::path& directory, Error error) {
+  const auto names = files.list(directory);
+  const bool committed =
+      names && std::binary_search(names->begin(), names->end(), std::string(kManifestFile));
+  if (error.code == ErrorCode::kNotFound && committed) error.code = ErrorCode::kInvalidData;
+  return error;
+}
+
+Result<ManifestRef> take_over(FileSystem& files, const std::filesystem::path& root,
+                              const CheckpointReader& source, const LineageRecord& record) {
+  Manifest manifest = source.manifest();
+  manifest.adopted_from = ManifestRef{manifest.id(), source.checksum()};
+  manifest.generation = record.generation;
+  manifest.parent_generation = record.parent_generation;
+  manifest.fork_step = record.fork_step;
+  TRAINYARD_ASSIGN(const std::string text, encode(manifest));
+
+  const std::filesystem::path directory = root / directory_name(manifest.id());
+  TRAINYARD_TRY(files.make_directory(directory));
+  for (size_t i = 0; i < manifest.shards.size(); ++i) {
+    const std::string name =
+        shard_file_name(static_cast<int64_t>(i), static_cast<int64_t>(manifest.shards.size()));
+    TRAINYARD_TRY(link_or_copy(files, source.directory() / name, directory / name));
+  }
+  TRAINYARD_TRY(files.sync_directory(directory));
+  TRAINYARD_TRY(replace_file(files, directory / kManifestFile, text, ".tmp"));
+  TRAINYARD_TRY(files.sync_directory(root));
+  TRAINYARD_ASSIGN(std::string checksum, manifest_checksum(text));
+  return ManifestRef{manifest.id(), std::move(checksum)};
+}
+
+}  // namespace
+
+Result<ManifestRef> adopt(FileSystem& files, const std::filesystem::path& root,
+                          const CheckpointId& source, const LineageRecord& record) {
+  const std::filesystem::path directory = root / directory_name(source);
+  const auto reader = CheckpointReader::open(files, directory, Verify::kManifest);
+  if (!reader) return missing_or_vanished(files, directory, reader.error());
+  const CheckpointId own{record.generation, source.step};
+  TRAINYARD_TRY(remove_checkpoint(files, root, own));
+  Result<ManifestRef> taken = take_over(files, root, **reader, record);
+  if (!taken) {
+    (void)remove_checkpoint(files, root, own);
+    return missing_or_vanished(files, directory, taken.error());
+  }
+  return taken;
+}
+
+}  // namespace trainyard::checkpoint

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <filesystem>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/lineage.h"
+#include "worker/checkpoint/manifest.h"
+
+namespace trainyard::checkpoint {
+
+/// Takes checkpoint `source` over under the name of the generation of `record`: its shards by hard
+/// link (by copy where the file system has none), with a manifest of its own, durably. From then on
+/// no other generation's clean-up can take the data away: nobody touches a younger generation's
+/// directories, and a linked file outlives its other names. Leftovers under that name are replaced.
+///
+/// Errors: kNotFound when the source vanished meanwhile (look again), kInvalidData when its
+/// manifest is damaged or a shard is missing or of another size, kIo.
+Result<ManifestRef> adopt(FileSystem& files, const std::filesystem::path& root,
+                          const CheckpointId& source, const LineageRecord& record);
+
+}  // namespace trainyard::checkpoint

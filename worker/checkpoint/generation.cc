@@ -1,0 +1,279 @@
+#include "worker/checkpoint/generation.h"
+
+#include <algorithm>
+
+#include "worker/checkpoint/adopt.h"
+#include "worker/checkpoint/json_fields.h"
+#include "worker/checkpoint/store.h"
+
+namespace trainyard::checkpoint {
+namespace {
+
+// How often rank 0 looks again when a checkpoint vanished between finding and adopting it (an older
+// generation's clean-up). Each time the older generation must have committed something newer.
+constexpr int kMaxRescans = 16;
+
+/// What rank 0 tells the others to do next.
+struct Proposal {
+  enum class Action : uint8_t { kRestore, kFresh, kFail };
+  Action action = Action::kFresh;
+  ManifestRef checkpoint;          // kRestore: under this generation's own name
+  LineageRecord record;            // kRestore, kFresh
+  std::vector<std::string> notes;  // everything so far
+  Error error;                     // kFail
+};
+
+std::string encode(const Proposal& proposal) {
+  nlohmann::ordered_json json;
+  json["action"] = static_cast<int>(proposal.action);
+  json["step"] = proposal.checkpoint.id.step;
+  json["checksum"] = proposal.checkpoint.checksum;
+  json["record"] = encode(proposal.record);
+  json["notes"] = proposal.notes;
+  json["code"] = static_cast<int>(proposal.error.code);
+  json["message"] = proposal.error.message;
+  return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+/// Peers run the same program: anything unexpected here is a bug, never a user's mistake.
+Result<Proposal> decode_proposal(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const Error bug{ErrorCode::kInternal, "rank 0 sent a proposal that cannot be read: " + text};
+  if (!json.is_object()) return bug;
+  const auto action = integer_member(json, "action", "", 0, 2);
+  const auto step = integer_member(json, "step", "", 0);
+  const auto checksum = string_member(json, "checksum", "");
+  const auto record_text = string_member(json, "record", "");
+  const auto notes = array_member(json, "notes", "", 1 << 20);
+  const auto code = integer_member(json, "code", "", 0, static_cast<int>(ErrorCode::kConflict));
+  const auto message = string_member(json, "message", "");
+  if (!action || !step || !checksum || !record_text || !notes || !code || !message) return bug;
+  const auto record = decode_lineage(*record_text);
+  if (!record) return bug;
+  Proposal proposal{static_cast<Proposal::Action>(*action),
+                    {{record->generation, *step}, *checksum},
+                    *record,
+                    {},
+                    {static_cast<ErrorCode>(*code), *message}};
+  for (const Json& note : **notes) {
+    if (!note.is_string()) return bug;
+    proposal.notes.push_back(note.get<std::string>());
+  }
+  return proposal;
+}
+
+/// Rank 0's side: which checkpoint to try next.
+class Proposer {
+ public:
+  Proposer(FileSystem& files, const GenerationPlan& plan) : files_(files), plan_(plan) {}
+
+  /// Looks at the directory. Errors: see start_generation.
+  Status prepare() {
+    TRAINYARD_TRY(make_directories(files_, plan_.root));
+    TRAINYARD_ASSIGN(StoredLineage stored, load_lineage(files_, plan_.root));
+    notes_ = std::move(stored.notes);
+    unreadable_ = stored.recorded.size() - stored.records.size();
+    if (stored.recorded.contains(plan_.generation)) {
+      return Error{ErrorCode::kConflict,
+                   plan_.root.string() + ": generation " + std::to_string(plan_.generation) +
+                       " has been begun already; a new one is needed to go on"};
+    }
+    for (const auto& [generation, record] : stored.records) {
+      if (record.job_uid == plan_.job_uid) continue;
+      return Error{ErrorCode::kInvalidConfig,
+                   "checkpoint directory " + plan_.root.string() + ": holds checkpoints of job " +
+                       record.job_uid + ", this is job " + plan_.job_uid +
+                       "; give checkpointPolicy.path another value or move the old ones away"};
+    }
+    record_ = {plan_.generation, plan_.job_uid, std::nullopt, kFromScratch};
+    if (plan_.parent_generation) {
+      record_.parent_generation =
+          newest_recorded(stored.records, std::min(*plan_.parent_generation, plan_.generation - 1));
+    }
+    return {};
+  }
+
+  /// Called again after a proposal was turned down.
+  Proposal next() {
+    for (int scan = 0; scan < kMaxRescans; ++scan) {
+      Result<std::vector<CheckpointId>> candidates = find_candidates();
+      if (!candidates) return fail(candidates.error());
+      if (candidates->empty() && tried_.empty()) {
+        if (unreadable_ > 0 && record_.parent_generation != plan_.parent_generation) {
+          return fail({ErrorCode::kInvalidData,
+                       plan_.root.string() + ": the history cannot be read: " + notes_.back()});
+        }
+        return {Proposal::Action::kFresh, {}, record_, notes_, {}};
+      }
+      bool vanished = false;
+      for (const CheckpointId& id : *candidates) {
+        Result<ManifestRef> adopted = adopt(files_, plan_.root, id, record_with(id.step));
+        if (adopted) {
+          tried_.push_back(id);
+          return {Proposal::Action::kRestore, *adopted, record_with(id.step), notes_, {}};
+        }
+        vanished = adopted.error().code == ErrorCode::kNotFound;
+        if (vanished) break;
+        if (adopted.error().code != ErrorCode::kInvalidData) return fail(adopted.error());
+        turn_down(id, adopted.error().message);
+      }
+      if (!vanished) {
+        return fail({ErrorCode::kInvalidData,
+                     plan_.root.string() + ": none of " + std::to_string(tried_.size()) +
+                         " checkpoints is good; " + notes_.back() +
+                         "; repair them from a copy, or remove them to start from scratch"});
+      }
+    }
+    return fail({ErrorCode::kUnavailable,
+                 plan_.root.string() + ": checkpoints vanish as fast as they are found"});
+  }
+
+  /// The ranks could not restore from `proposal`.
+  Status rejected(const Proposal& proposal, const std::string& why) {
+    notes_.push_back(directory_name(tried_.back()) + ": " + why);
+    return remove_checkpoint(files_, plan_.root, proposal.checkpoint.id);
+  }
+
+ private:
+  Result<std::vector<CheckpointId>> find_candidates() {
+    if (!record_.parent_generation) return std::vector<CheckpointId>();
+    // Read again each time: the parent may have been late with its own record or a commit.
+    TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files_, plan_.root));
+    TRAINYARD_ASSIGN(const Lineage lineage,
+                     Lineage::of(*record_.parent_generation, stored.records));
+    TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files_, plan_.root));
+    std::vector<CheckpointId> ids;
+    for (const FoundDirectory& directory : found) {
+      const bool tried = std::find(tried_.begin(), tried_.end(), directory.id) != tried_.end();
+      if (directory.committed && !tried) ids.push_back(directory.id);
+    }
+    return lineage.newest_first(std::move(ids));
+  }
+
+  LineageRecord record_with(int64_t fork_step) const {
+    LineageRecord record = record_;
+    record.fork_step = fork_step;
+    return record;
+  }
+
+  void turn_down(const CheckpointId& id, const std::string& why) {
+    tried_.push_back(id);
+    notes_.push_back(directory_name(id) + ": " + why);
+  }
+
+  Proposal fail(Error error) const {
+    return {Proposal::Action::kFail, {}, record_, notes_, std::move(error)};
+  }
+
+  FileSystem& files_;
+  const GenerationPlan& plan_;
+  LineageRecord record_;
+  size_t unreadable_ = 0;  // lineage files that say nothing any more
+  std::vector<CheckpointId> tried_;
+  std::vector<std::string> notes_;
+};
+
+/// Whether an older checkpoint may help: damage and disk faults, not a wrong configuration or a
+/// bug.
+bool is_damage(ErrorCode code) {
+  return code == ErrorCode::kInvalidData || code == ErrorCode::kNotFound || code == ErrorCode::kIo;
+}
+
+Status restore_own(FileSystem& files, const GenerationPlan& plan, const Proposal& proposal,
+                   const std::function<Status(CheckpointReader&)>& restore) {
+  const std::string name = directory_name(proposal.checkpoint.id);
+  TRAINYARD_ASSIGN(const std::unique_ptr<CheckpointReader> reader,
+                   CheckpointReader::open(files, plan.root / name, Verify::kManifest));
+  if (reader->checksum() != proposal.checkpoint.checksum) {
+    return Error{ErrorCode::kInvalidData,
+                 name + ": this rank sees another manifest than rank 0; is " + plan.root.string() +
+                     " one directory shared by all ranks?"};
+  }
+  return restore(*reader);
+}
+
+/// How restoring ended on all ranks: nullopt when it went well everywhere.
+struct Verdict {
+  bool fatal = false;
+  Error error;
+};
+
+std::string encode(const Status& status) {
+  if (status) return "";
+  return nlohmann::ordered_json{{"code", static_cast<int>(status.error().code)},
+                                {"message", status.error().message}}
+      .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+/// On rank 0: the first failure in rank order, a fatal one before damage.
+std::optional<Verdict> judge(const std::vector<std::string>& reports) {
+  std::optional<Verdict> verdict;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].empty()) continue;
+    const Json json = Json::parse(reports[rank], nullptr, false);
+    const auto code = integer_member(json, "code", "", 0, static_cast<int>(ErrorCode::kConflict));
+    const auto message = string_member(json, "message", "");
+    const Error error{code ? static_cast<ErrorCode>(*code) : ErrorCode::kInternal,
+                      "rank " + std::to_string(rank) + ": " + (message ? *message : "?")};
+    const bool fatal = !is_damage(error.code);
+    if (!verdict || (fatal && !verdict->fatal)) verdict = Verdict{fatal, error};
+  }
+  return verdict;
+}
+
+}  // namespace
+
+Result<StartedGeneration> start_generation(
+    FileSystem& files, const GenerationPlan& plan, CommitGroup& group,
+    const std::function<Status(CheckpointReader&)>& restore) {
+  Proposer proposer(files, plan);
+  const bool lead = group.rank() == 0;
+  Proposal own;
+  if (lead) {
+    own.record = {plan.generation, plan.job_uid, std::nullopt, kFromScratch};
+    const Status prepared = proposer.prepare();
+    if (prepared) own = proposer.next();
+    if (!prepared) own = {Proposal::Action::kFail, {}, own.record, {}, prepared.error()};
+  }
+  while (true) {
+    TRAINYARD_ASSIGN(const std::string text, group.broadcast(lead ? encode(own) : ""));
+    TRAINYARD_ASSIGN(const Proposal proposal, decode_proposal(text));
+    if (proposal.action == Proposal::Action::kFail) return proposal.error;
+    Status status;
+    if (proposal.action == Proposal::Action::kRestore) {
+      status = restore_own(files, plan, proposal, restore);
+    }
+    TRAINYARD_ASSIGN(const bool failed, group.any(!status));
+    if (failed) {
+      TRAINYARD_ASSIGN(const std::vector<std::string> reports, group.gather(encode(status)));
+      if (!lead) continue;
+      const Verdict verdict = judge(reports).value_or(Verdict{true, {}});
+      const Status removed = proposer.rejected(proposal, verdict.error.message);
+      if (verdict.fatal || !removed) {
+        own = {Proposal::Action::kFail,
+               {},
+               proposal.record,
+               proposal.notes,
+               verdict.fatal ? verdict.error : removed.error()};
+      } else {
+        own = proposer.next();
+      }
+      continue;
+    }
+    // Restored everywhere. The record is the last thing: a generation without one never counts.
+    const Status recorded = lead ? write_lineage(files, plan.root, proposal.record) : Status();
+    Proposal outcome = proposal;
+    if (!recorded) {
+      outcome.action = Proposal::Action::kFail;
+      outcome.error = recorded.error();
+    }
+    TRAINYARD_ASSIGN(const std::string outcome_text, group.broadcast(lead ? encode(outcome) : ""));
+    TRAINYARD_ASSIGN(const Proposal agreed, decode_proposal(outcome_text));
+    if (agreed.action == Proposal::Action::kFail) return agreed.error;
+    StartedGeneration started{agreed.record, std::nullopt, agreed.notes};
+    if (agreed.action == Proposal::Action::kRestore) started.resumed_from = agreed.checkpoint;
+    return started;
+  }
+}
+
+}  // namespace trainyard::checkpoint

@@ -1,0 +1,234 @@
+#include "worker/checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/hash/hash.h"
+#include "worker/checkpoint/store.h"
+
+namespace trainyard::checkpoint {
+
+/// One opened shard file: hands out bytes whose chunks have been verified.
+class CheckpointReader::Shard {
+ public:
+  Shard(std::unique_ptr<InputFile> file, const ShardRecord& record, std::string name,
+        int64_t chunk_bytes)
+      : file_(std::move(file)),
+        record_(record),
+        name_(std::move(name)),
+        chunk_bytes_(chunk_bytes) {}
+
+  int64_t chunk_count() const { return static_cast<int64_t>(record_.chunks.size()); }
+  int64_t chunk_size(int64_t chunk) const {
+    return std::min(chunk_bytes_, record_.bytes - chunk * chunk_bytes_);
+  }
+
+  /// Fills `out` from byte `offset`.
+  Status read(int64_t offset, std::span<std::byte> out) {
+    while (!out.empty()) {
+      const int64_t chunk = offset / chunk_bytes_;
+      const int64_t in_chunk = offset % chunk_bytes_;
+      const auto count = std::min(out.size(), static_cast<size_t>(chunk_size(chunk) - in_chunk));
+      if (count == static_cast<size_t>(chunk_size(chunk))) {
+        TRAINYARD_TRY(read_chunk(chunk, out.first(count)));  // whole: straight to its place
+      } else {
+        TRAINYARD_TRY(load(chunk));
+        std::memcpy(out.data(), buffer_.data() + in_chunk, count);
+      }
+      out = out.subspan(count);
+      offset += static_cast<int64_t>(count);
+    }
+    return {};
+  }
+
+  /// Reads and verifies one chunk; `out` has its size.
+  Status read_chunk(int64_t chunk, std::span<std::byte> out) {
+    TRAINYARD_TRY(file_->read_at(chunk * chunk_bytes_, out));
+    const Hash128& wanted = record_.chunks[static_cast<size_t>(chunk)];
+    const Hash128 found = xxh3_128(out);
+    if (found == wanted) return {};
+    return Error{ErrorCode::kInvalidData,
+                 name_ + ": chunk " + std::to_string(chunk) + " (bytes " +
+                     std::to_string(chunk * chunk_bytes_) + " to " +
+                     std::to_string(chunk * chunk_bytes_ + chunk_size(chunk) - 1) + ") hashes to " +
+                     to_hex(found) + ", the manifest says " + to_hex(wanted) +
+                     "; the file is damaged"};
+  }
+
+ private:
+  Status load(int64_t chunk) {
+    if (chunk == loaded_) return {};
+    loaded_ = -1;
+    buffer_.resize(static_cast<size_t>(chunk_size(chunk)));
+    TRAINYARD_TRY(read_chunk(chunk, buffer_));
+    loaded_ = chunk;
+    return {};
+  }
+
+  std::unique_ptr<InputFile> file_;
+  const ShardRecord& record_;
+  std::string name_;
+  int64_t chunk_bytes_;
+  int64_t loaded_ = -1;
+  std::vector<std::byte> buffer_;
+};
+
+CheckpointReader::CheckpointReader(FileSystem& files, std::filesystem::path directory,
+                                   Manifest manifest, std::string checksum)
+    : files_(files),
+      directory_(std::move(directory)),
+      manifest_(std::move(manifest)),
+      checksum_(std::move(checksum)),
+      shards_(manifest_.shards.size()) {}
+
+CheckpointReader::~CheckpointReader() = default;
+
+Result<std::unique_ptr<CheckpointReader>> CheckpointReader::open(
+    FileSystem& files, const std::filesystem::path& directory, Verify verify) {
+  TRAINYARD_ASSIGN(const std::string text,
+                   read_text(files, directory / kManifestFile, kMaxManifestBytes));
+  TRAINYARD_ASSIGN(Manifest manifest, decode_manifest(text));
+  TRAINYARD_ASSIGN(std::string checksum, manifest_checksum(text));
+  const auto named = parse_directory_name(directory.filename().string());
+  if (named && *named != manifest.id()) {
+    return Error{ErrorCode::kInvalidData, std::string(kManifestFile) + ": is the manifest of " +
+                                              directory_name(manifest.id()) + ", not of " +
+                                              directory_name(*named)};
+  }
+  std::unique_ptr<CheckpointReader> reader(
+      new CheckpointReader(files, directory, std::move(manifest), std::move(checksum)));
+  for (size_t i = 0; i < reader->shards_.size(); ++i) {
+    TRAINYARD_TRY(reader->shard(static_cast<int64_t>(i)));
+    reader->shards_[i].reset();  // opened again when needed: there may be thousands
+  }
+  if (verify == Verify::kAll) {
+    const std::vector<Damage> damages = reader->verify_all();
+    if (!damages.empty()) return Error{ErrorCode::kInvalidData, damages.front().message};
+  }
+  return reader;
+}
+
+Result<CheckpointReader::Shard*> CheckpointReader::shard(int64_t index) {
+  std::unique_ptr<Shard>& shard = shards_[static_cast<size_t>(index)];
+  if (shard == nullptr) {
+    const ShardRecord& record = manifest_.shards[static_cast<size_t>(index)];
+    const std::string name = shard_file_name(index, static_cast<int64_t>(shards_.size()));
+    TRAINYARD_ASSIGN(std::unique_ptr<InputFile> file, files_.open(directory_ / name));
+    if (file->size() != record.bytes) {
+      return Error{ErrorCode::kInvalidData, name + ": has " + std::to_string(file->size()) +
+                                                " bytes, the manifest says " +
+                                                std::to_string(record.bytes)};
+    }
+    shard = std::make_unique<Shard>(std::move(file), record, name, manifest_.chunk_bytes);
+  }
+  return shard.get();
+}
+
+Status CheckpointReader::read(std::string_view name, TensorKind kind, const Rectangle& where,
+                              std::span<std::byte> out) {
+  const std::string what = std::string(name) + " (" + std::string(name_of(kind)) + ")";
+  const TensorRecord* tensor = find_tensor(manifest_, name, kind);
+  if (tensor == nullptr) {
+    return Error{ErrorCode::kNotFound, directory_.filename().string() + " has no tensor " + what};
+  }
+  const int64_t element_bytes = size_of(tensor->dtype);
+  if (!contains(tensor->shape, where) ||
+      out.size() != static_cast<size_t>(*checked_volume(where.shape) * element_bytes)) {
+    return Error{ErrorCode::kInvalidData,
+                 what + ": rectangle " + to_string(where) + " into " + std::to_string(out.size()) +
+                     " bytes does not fit a tensor " + to_string(Rectangle{{}, tensor->shape})};
+  }
+  for (const SliceRecord& slice : tensor->slices) {
+    if (!intersection(slice.where, where)) continue;
+    TRAINYARD_ASSIGN(Shard * source, shard(slice.shard));
+    TRAINYARD_TRY(for_each_run(slice.where, where, [&](const Run& run) {
+      return source->read(slice.byte_offset + run.source * element_bytes,
+                          out.subspan(static_cast<size_t>(run.destination * element_bytes),
+                                      static_cast<size_t>(run.count * element_bytes)));
+    }));
+  }
+  return {};
+}
+
+Status CheckpointReader::read_all(std::string_view name, TensorKind kind, std::span<float> out) {
+  const TensorRecord* tensor = find_tensor(manifest_, name, kind);
+  if (tensor != nullptr && tensor->dtype != DType::kFloat32) {
+    return Error{ErrorCode::kInvalidData, std::string(name) + " (" + std::string(name_of(kind)) +
+                                              ") is " + std::string(name_of(tensor->dtype)) +
+                                              ", wanted F32"};
+  }
+  Rectangle whole;
+  if (tensor != nullptr) {
+    whole = {std::vector<int64_t>(tensor->shape.size(), 0), tensor->shape};
+  }
+  return read(name, kind, whole, std::as_writable_bytes(out));
+}
+
+std::vector<Damage> CheckpointReader::verify_all() {
+  std::vector<Damage> damages;
+  std::vector<std::byte> buffer;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const std::string name =
+        shard_file_name(static_cast<int64_t>(i), static_cast<int64_t>(shards_.size()));
+    Result<Shard*> opened = shard(static_cast<int64_t>(i));
+    if (!opened) {
+      damages.push_back({name, -1, opened.error().message});
+      continue;
+    }
+    Sha256Stream whole;
+    const size_t before = damages.size();
+    for (int64_t chunk = 0; chunk < (*opened)->chunk_count(); ++chunk) {
+      buffer.resize(static_cast<size_t>((*opened)->chunk_size(chunk)));
+      const Status status = (*opened)->read_chunk(chunk, buffer);
+      if (!status) damages.push_back({name, chunk, status.error().message});
+      whole.update(buffer);
+    }
+    const Hash256 found = whole.digest();
+    if (damages.size() == before && found != manifest_.shards[i].sha256) {
+      damages.push_back({name, -1,
+                         name + ": SHA-256 is " + to_hex(found) + ", the manifest says " +
+                             to_hex(manifest_.shards[i].sha256)});
+    }
+    shards_[i].reset();
+  }
+  return damages;
+}
+
+Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,
+                                                           const std::filesystem::path& root,
+                                                           std::optional<int64_t> generation,
+                                                           Verify verify,
+                                                           std::vector<std::string>* notes) {
+  TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
+  const auto note = [&](const std::string& line) {
+    if (notes != nullptr) notes->push_back(line);
+  };
+  for (const std::string& line : stored.notes)
+    note(line);
+  if (!generation && !stored.records.empty()) generation = stored.records.rbegin()->first;
+  std::vector<CheckpointId> candidates;
+  if (generation) {
+    TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(*generation, stored.records));
+    TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files, root));
+    for (const FoundDirectory& directory : found) {
+      if (directory.committed) candidates.push_back(directory.id);
+    }
+    candidates = lineage.newest_first(std::move(candidates));
+  }
+  if (candidates.empty()) {
+    return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
+  }
+  std::string last;
+  for (const CheckpointId& id : candidates) {
+    auto reader = CheckpointReader::open(files, root / directory_name(id), verify);
+    if (reader) return reader;
+    last = directory_name(id) + ": " + reader.error().message;
+    note(last);
+  }
+  return Error{ErrorCode::kInvalidData, root.string() + ": none of " +
+                                            std::to_string(candidates.size()) +
+                                            " checkpoints is good; the last one tried was " + last};
+}
+
+}  // namespace trainyard::checkpoint

@@ -1,0 +1,199 @@
+#include "worker/checkpoint/shard.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "worker/checkpoint/manifest_json.h"
+#include "worker/safetensors/safetensors.h"
+
+namespace trainyard::checkpoint {
+namespace {
+
+// Hashed, then copied while still in the cache.
+constexpr size_t kPieceBytes = 256 << 10;
+
+/// Hashes a file while it is being written: as a whole and by chunk.
+class FileHasher {
+ public:
+  explicit FileHasher(int64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+
+  void update(std::span<const std::byte> data) {
+    bytes_ += static_cast<int64_t>(data.size());
+    whole_.update(data);
+    while (!data.empty()) {
+      const auto count = std::min(data.size(), static_cast<size_t>(chunk_bytes_ - in_chunk_));
+      chunk_->update(data.first(count));
+      in_chunk_ += static_cast<int64_t>(count);
+      data = data.subspan(count);
+      if (in_chunk_ == chunk_bytes_) end_chunk();
+    }
+  }
+
+  ShardRecord finish() {
+    if (in_chunk_ > 0) end_chunk();
+    return {bytes_, whole_.digest(), std::move(chunks_)};
+  }
+
+ private:
+  void end_chunk() {
+    chunks_.push_back(chunk_->digest());
+    chunk_ = std::make_unique<Xxh3Stream>();
+    in_chunk_ = 0;
+  }
+
+  int64_t chunk_bytes_;
+  int64_t bytes_ = 0;
+  int64_t in_chunk_ = 0;
+  Sha256Stream whole_;
+  std::unique_ptr<Xxh3Stream> chunk_ = std::make_unique<Xxh3Stream>();
+  std::vector<Hash128> chunks_;
+};
+
+Status write_hashed(OutputFile& file, FileHasher& hasher, std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const auto piece = data.first(std::min(data.size(), kPieceBytes));
+    hasher.update(piece);
+    TRAINYARD_TRY(file.write(piece));
+    data = data.subspan(piece.size());
+  }
+  return {};
+}
+
+/// Writes header and data to `path` and syncs it.
+Result<ShardRecord> write_content(FileSystem& files, const std::filesystem::path& path,
+                                  std::string_view header, std::span<const TensorSlice> slices,
+                                  int64_t chunk_bytes) {
+  TRAINYARD_ASSIGN(const std::unique_ptr<OutputFile> file, files.create(path));
+  FileHasher hasher(chunk_bytes);
+  TRAINYARD_TRY(
+      write_hashed(*file, hasher, std::as_bytes(std::span(header.data(), header.size()))));
+  for (const TensorSlice& slice : slices)
+    TRAINYARD_TRY(write_hashed(*file, hasher, slice.data));
+  TRAINYARD_TRY(file->sync());
+  return hasher.finish();
+}
+
+std::vector<TensorRecord> records_of(std::span<const TensorSlice> slices, int rank,
+                                     int64_t data_offset) {
+  std::vector<TensorRecord> tensors;
+  for (const TensorSlice& slice : slices) {
+    if (tensors.empty() || tensors.back().name != slice.name || tensors.back().kind != slice.kind) {
+      tensors.push_back({slice.name, slice.kind, slice.dtype, slice.global_shape, {}});
+    }
+    tensors.back().slices.push_back({rank, data_offset, {slice.offset, slice.shape}});
+    data_offset += static_cast<int64_t>(slice.data.size());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::string entry_name(const TensorSlice& slice) {
+  std::string name = slice.name;
+  if (slice.kind != TensorKind::kParameter) {
+    name += ':';
+    name += name_of(slice.kind);
+  }
+  if (slice.shape == slice.global_shape) return name;
+  for (size_t axis = 0; axis < slice.offset.size(); ++axis) {
+    name += axis == 0 ? '@' : ',';
+    name += std::to_string(slice.offset[axis]);
+  }
+  return name;
+}
+
+Status check_slice(const TensorSlice& slice) {
+  const Rectangle where{slice.offset, slice.shape};
+  const auto fail = [&](const std::string& why) {
+    return Error{ErrorCode::kInternal, "slice " + to_string(where) + " of " + slice.name + " (" +
+                                           std::string(name_of(slice.kind)) + "): " + why};
+  };
+  if (!is_tensor_name(slice.name)) return fail("the name must be of [A-Za-z0-9_.-]");
+  if (slice.global_shape.size() > kMaxAxes) return fail("more than 8 axes");
+  if (!contains(slice.global_shape, where)) return fail("lies outside the tensor");
+  const std::optional<int64_t> volume = checked_volume(slice.shape);
+  if (!volume || slice.data.size() != static_cast<size_t>(*volume * size_of(slice.dtype))) {
+    return fail("has " + std::to_string(slice.data.size()) + " bytes of data");
+  }
+  return {};
+}
+
+Result<ShardReport> write_shard(FileSystem& files, const std::filesystem::path& directory, int rank,
+                                int size, std::vector<TensorSlice> slices, int64_t chunk_bytes) {
+  std::sort(slices.begin(), slices.end(), [](const TensorSlice& a, const TensorSlice& b) {
+    return std::tie(a.name, a.kind, a.offset) < std::tie(b.name, b.kind, b.offset);
+  });
+  std::vector<safetensors::TensorInfo> infos;
+  for (const TensorSlice& slice : slices) {
+    TRAINYARD_TRY(check_slice(slice));
+    infos.push_back({entry_name(slice), slice.dtype, slice.shape});
+  }
+  TRAINYARD_ASSIGN(const std::string header,
+                   safetensors::make_header(infos, {{"format", "trainyard-checkpoint"}}));
+
+  const std::filesystem::path path = directory / shard_file_name(rank, size);
+  const std::filesystem::path temporary = path.string() + ".tmp";
+  TRAINYARD_TRY(files.remove_file(temporary));
+  Result<ShardRecord> written = write_content(files, temporary, header, slices, chunk_bytes);
+  Status status = written ? files.rename(temporary, path) : Status(written.error());
+  if (status) status = files.sync_directory(directory);
+  if (!status) {
+    (void)files.remove_file(temporary);  // best effort: the space may be what is short
+    return status.error();
+  }
+  return ShardReport{*std::move(written),
+                     records_of(slices, rank, static_cast<int64_t>(header.size()))};
+}
+
+std::string encode(const ShardReport& report, int rank, int size) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const TensorRecord& tensor : report.tensors)
+    tensors.push_back(tensor_object(tensor));
+  const nlohmann::ordered_json json = {
+      {"shard", shard_object(report.shard, shard_file_name(rank, size))},
+      {"tensors", std::move(tensors)}};
+  return json.dump();
+}
+
+Result<ShardReport> decode_shard_report(std::string_view text, int rank, int size,
+                                        int64_t chunk_bytes) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return field_error("shard report", "not a JSON object");
+  ShardReport report;
+  TRAINYARD_ASSIGN(const Json* shard, member_of(json, "shard", ""));
+  TRAINYARD_ASSIGN(report.shard, decode_shard(*shard, static_cast<size_t>(rank),
+                                              static_cast<size_t>(size), chunk_bytes));
+  TRAINYARD_ASSIGN(const Json* tensors, array_member(json, "tensors", "", kMaxTensors));
+  for (size_t i = 0; i < tensors->size(); ++i) {
+    TRAINYARD_ASSIGN(TensorRecord tensor, decode_tensor((*tensors)[i], i));
+    report.tensors.push_back(std::move(tensor));
+  }
+  return report;
+}
+
+Status merge_reports(std::vector<ShardReport> reports, Manifest* manifest) {
+  std::map<std::pair<std::string, TensorKind>, TensorRecord> merged;
+  for (ShardReport& report : reports) {
+    manifest->shards.push_back(std::move(report.shard));
+    for (TensorRecord& tensor : report.tensors) {
+      const auto [found, added] = merged.try_emplace({tensor.name, tensor.kind}, tensor);
+      if (added) continue;
+      TensorRecord& record = found->second;
+      if (record.dtype != tensor.dtype || record.shape != tensor.shape) {
+        return Error{ErrorCode::kInternal,
+                     "ranks contradict each other about type or shape of tensor " + tensor.name};
+      }
+      record.slices.insert(record.slices.end(), tensor.slices.begin(), tensor.slices.end());
+    }
+  }
+  for (auto& [key, tensor] : merged)
+    manifest->tensors.push_back(std::move(tensor));
+  if (const Status valid = validate(*manifest); !valid) {
+    return Error{ErrorCode::kInternal,
+                 "the ranks' slices do not make up a checkpoint: " + valid.error().message};
+  }
+  return {};
+}
+
+}  // namespace trainyard::checkpoint

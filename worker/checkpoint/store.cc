@@ -1,0 +1,201 @@
+#include "worker/checkpoint/store.h"
+
+#include <algorithm>
+#include <random>
+
+namespace trainyard::checkpoint {
+namespace {
+
+constexpr int64_t kMaxLineageBytes = 64 << 10;
+constexpr std::string_view kJsonSuffix = ".json";
+
+std::filesystem::path lineage_path(const std::filesystem::path& root, int64_t generation) {
+  return root / kLineageDirectory / (std::to_string(generation) + std::string(kJsonSuffix));
+}
+
+/// "17.json" -> 17; nullopt for temporaries and foreign files.
+std::optional<int64_t> generation_of(std::string_view name) {
+  if (!name.ends_with(kJsonSuffix)) return std::nullopt;
+  name.remove_suffix(kJsonSuffix.size());
+  // The generation's canonical spelling is the one that directory names use.
+  const auto id = parse_directory_name("g" + std::string(name) + "-step-0000000000");
+  if (!id) return std::nullopt;
+  return id->generation;
+}
+
+Result<LineageRecord> read_record(FileSystem& files, const std::filesystem::path& root,
+                                  int64_t generation) {
+  TRAINYARD_ASSIGN(const std::string text,
+                   read_text(files, lineage_path(root, generation), kMaxLineageBytes));
+  TRAINYARD_ASSIGN(LineageRecord record, decode_lineage(text));
+  if (record.generation != generation) {
+    return Error{ErrorCode::kInvalidData,
+                 "lineage record: says generation " + std::to_string(record.generation)};
+  }
+  return record;
+}
+
+/// A generation's record as any of its manifests repeats it.
+std::optional<LineageRecord> record_from_manifests(FileSystem& files,
+                                                   const std::filesystem::path& root,
+                                                   int64_t generation) {
+  const auto found = find_checkpoints(files, root);
+  if (!found) return std::nullopt;
+  for (const FoundDirectory& directory : *found) {
+    if (directory.id.generation != generation || !directory.committed) continue;
+    const auto text =
+        read_text(files, root / directory_name(directory.id) / kManifestFile, kMaxManifestBytes);
+    if (!text) continue;
+    const auto manifest = decode_manifest(*text);
+    if (!manifest || manifest->generation != generation) continue;
+    return LineageRecord{generation, manifest->job_uid, manifest->parent_generation,
+                         manifest->fork_step};
+  }
+  return std::nullopt;
+}
+
+/// Removes temporaries that older generations left behind when they crashed; never a younger one's,
+/// so that a zombie cannot take its successor's record away before it has its name.
+void sweep_lineage_temporaries(FileSystem& files, const std::filesystem::path& directory,
+                               int64_t own) {
+  const auto names = files.list(directory);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    const size_t suffix = name.find(".json.tmp.");
+    if (suffix == std::string::npos) continue;
+    const auto generation = generation_of(name.substr(0, suffix) + std::string(kJsonSuffix));
+    if (generation && *generation < own) (void)files.remove_file(directory / name);
+  }
+}
+
+std::string random_suffix() {
+  std::random_device device;
+  return ".tmp." + std::to_string((uint64_t{device()} << 32) | device());
+}
+
+}  // namespace
+
+Result<StoredLineage> load_lineage(FileSystem& files, const std::filesystem::path& root) {
+  StoredLineage stored;
+  const auto names = files.list(root / kLineageDirectory);
+  if (!names) {
+    if (names.error().code == ErrorCode::kNotFound) return stored;
+    return names.error();
+  }
+  for (const std::string& name : *names) {
+    const std::optional<int64_t> generation = generation_of(name);
+    if (!generation) continue;
+    stored.recorded.insert(*generation);
+    auto record = read_record(files, root, *generation);
+    if (!record) {
+      const auto told = record_from_manifests(files, root, *generation);
+      stored.notes.push_back(std::string(kLineageDirectory) + "/" + name + ": " +
+                             record.error().message +
+                             (told ? "; taken from a manifest of that generation instead"
+                                   : "; that generation's checkpoints cannot be used"));
+      if (told) stored.records.emplace(*generation, *told);
+      continue;
+    }
+    stored.records.emplace(*generation, *std::move(record));
+  }
+  return stored;
+}
+
+Status write_lineage(FileSystem& files, const std::filesystem::path& root,
+                     const LineageRecord& record) {
+  const std::filesystem::path directory = root / kLineageDirectory;
+  TRAINYARD_TRY(make_directories(files, directory));
+  sweep_lineage_temporaries(files, directory, record.generation);
+  const std::filesystem::path path = lineage_path(root, record.generation);
+  const std::filesystem::path temporary = path.string() + random_suffix();
+  const std::string text = encode(record);
+  TRAINYARD_TRY(write_new_file(files, temporary, text));
+  // A link, not a rename: it refuses a name that is taken, and what it makes visible is complete.
+  Status made = files.link(temporary, path);
+  if (!made && made.error().code == ErrorCode::kUnavailable) {
+    made = write_new_file(files, path, text);
+  }
+  (void)files.remove_file(temporary);
+  if (!made && made.error().code == ErrorCode::kAlreadyExists) {
+    return Error{ErrorCode::kConflict, path.string() + ": generation " +
+                                           std::to_string(record.generation) +
+                                           " has been begun already; a new one is needed to go on"};
+  }
+  if (!made) return made;
+  return files.sync_directory(directory);
+}
+
+Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
+                                                     const std::filesystem::path& root) {
+  std::vector<FoundDirectory> found;
+  const auto names = files.list(root);
+  if (!names) {
+    if (names.error().code == ErrorCode::kNotFound) return found;
+    return names.error();
+  }
+  for (const std::string& name : *names) {
+    const std::optional<CheckpointId> id = parse_directory_name(name);
+    if (!id) continue;
+    const auto content = files.list(root / name);
+    if (!content) continue;  // removed meanwhile, or no directory
+    found.push_back({*id, std::binary_search(content->begin(), content->end(), kManifestFile)});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const FoundDirectory& a, const FoundDirectory& b) { return a.id < b.id; });
+  return found;
+}
+
+Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
+                         const CheckpointId& id) {
+  const std::filesystem::path directory = root / directory_name(id);
+  const auto names = files.list(directory);
+  if (!names) {
+    if (names.error().code == ErrorCode::kNotFound) return {};
+    return names.error();
+  }
+  TRAINYARD_TRY(files.remove_file(directory / kManifestFile));
+  TRAINYARD_TRY(files.sync_directory(directory));
+  for (const std::string& name : *names)
+    TRAINYARD_TRY(files.remove_file(directory / name));
+  TRAINYARD_TRY(files.remove_directory(directory));
+  return files.sync_directory(root);
+}
+
+std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem::path& root) {
+  const auto target = files.read_link(root / kLatestLink);
+  if (!target) return std::nullopt;
+  return parse_directory_name(*target);
+}
+
+Status point_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id) {
+  const std::optional<CheckpointId> now = read_latest(files, root);
+  if (now && now->generation > id.generation) return {};
+  const std::filesystem::path temporary =
+      root / (std::string(kLatestLink) + ".tmp.g" + std::to_string(id.generation));
+  TRAINYARD_TRY(files.remove_file(temporary));
+  TRAINYARD_TRY(files.symlink(directory_name(id), temporary));
+  TRAINYARD_TRY(files.rename(temporary, root / kLatestLink));
+  return files.sync_directory(root);
+}
+
+Result<std::vector<CheckpointId>> apply_retention(FileSystem& files,
+                                                  const std::filesystem::path& root, int64_t own,
+                                                  int64_t committed_step,
+                                                  const RetentionPolicy& policy) {
+  TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
+  TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(own, stored.records));
+  TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files, root));
+  const std::vector<CheckpointId> plan =
+      plan_retention(found, own, lineage, stored.recorded, committed_step, policy);
+  std::vector<CheckpointId> removed;
+  Status first_failure;
+  for (const CheckpointId& id : plan) {
+    const Status status = remove_checkpoint(files, root, id);
+    if (status) removed.push_back(id);
+    if (!status && first_failure) first_failure = status;
+  }
+  if (!first_failure) return first_failure.error();
+  return removed;
+}
+
+}  // namespace trainyard::checkpoint

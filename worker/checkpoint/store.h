@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/lineage.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/retention.h"
+
+/// What lies in a job's checkpoint directory: the effects around lineage and retention.
+namespace trainyard::checkpoint {
+
+inline constexpr char kLineageDirectory[] = "lineage";
+inline constexpr char kLatestLink[] = "latest";
+
+/// The lineage files of a directory.
+struct StoredLineage {
+  LineageRecords records;
+  std::set<int64_t> recorded;      ///< generations with a lineage file, readable or not
+  std::vector<std::string> notes;  ///< one line a damaged file
+};
+
+/// Reads all lineage records. A damaged one is told again from a manifest of its generation where
+/// there is one. A directory without lineage has none: not an error.
+Result<StoredLineage> load_lineage(FileSystem& files, const std::filesystem::path& root);
+
+/// Writes a generation's record durably, once and for all: readers see all of it or nothing.
+/// Errors: kConflict when the generation has one already.
+Status write_lineage(FileSystem& files, const std::filesystem::path& root,
+                     const LineageRecord& record);
+
+/// Every checkpoint directory below `root`, ascending; none when there is no such root.
+Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
+                                                     const std::filesystem::path& root);
+
+/// Removes a checkpoint, its manifest first, so that nobody takes the rest for one.
+Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
+                         const CheckpointId& id);
+
+/// Moves `latest` to this checkpoint unless it points to a younger generation's. Convenience only.
+Status point_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id);
+
+/// Where `latest` points; nullopt when it is not there or names no checkpoint.
+std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem::path& root);
+
+/// Removes what `plan_retention` says for generation `own` after it has committed `committed_step`.
+/// Returns the directories removed. Errors: kIo for the first that could not be removed (the others
+/// are tried as well).
+Result<std::vector<CheckpointId>> apply_retention(FileSystem& files,
+                                                  const std::filesystem::path& root, int64_t own,
+                                                  int64_t committed_step,
+                                                  const RetentionPolicy& policy);
+
+}  // namespace trainyard::checkpoint
