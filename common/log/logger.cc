@@ -11,6 +11,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "common/log/text.h"
+
 namespace trainyard {
 namespace {
 
@@ -97,68 +99,7 @@ std::string json_line(LogLevel level, std::string_view message,
   return line + "}";
 }
 
-/// Length of the UTF-8 sequence that starts at `at`; 0 when it is none (overlong, surrogate,
-/// truncated, beyond U+10FFFF). Table 3-7 of the Unicode standard.
-size_t utf8_length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) -> unsigned {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const auto in = [&](size_t i, unsigned low, unsigned high) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return in(1, 0x80, 0xbf) ? 2 : 0;
-  if (lead >= 0xe0 && lead <= 0xef) {
-    const unsigned low = lead == 0xe0 ? 0xa0 : 0x80;
-    const unsigned high = lead == 0xed ? 0x9f : 0xbf;
-    return in(1, low, high) && in(2, 0x80, 0xbf) ? 3 : 0;
-  }
-  if (lead >= 0xf0 && lead <= 0xf4) {
-    const unsigned low = lead == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xf4 ? 0x8f : 0xbf;
-    return in(1, low, high) && in(2, 0x80, 0xbf) && in(3, 0x80, 0xbf) ? 4 : 0;
-  }
-  return 0;
-}
-
 }  // namespace
-
-std::string escape_text(std::string_view text) {
-  std::string escaped;
-  escaped.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_length(text, i);
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // U+0080 to U+009F are control characters too: some terminals obey them.
-    const bool c1 = length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (length == 0) {
-      escaped += "\xef\xbf\xbd";
-      i += 1;
-      continue;
-    }
-    if (c1) {
-      escaped += fmt::format("\\u{:04x}", static_cast<unsigned char>(text[i + 1]));
-    } else if (length > 1) {
-      escaped += text.substr(i, length);
-    } else if (byte == '"' || byte == '\\') {
-      escaped += '\\';
-      escaped += text[i];
-    } else if (byte == '\n') {
-      escaped += "\\n";
-    } else if (byte == '\t') {
-      escaped += "\\t";
-    } else if (byte == '\r') {
-      escaped += "\\r";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      escaped += fmt::format("\\u{:04x}", byte);
-    } else {
-      escaped += text[i];
-    }
-    i += length;
-  }
-  return escaped;
-}
 
 struct Logger::Impl {
   spdlog::logger logger;

@@ -74,8 +74,4 @@ class Logger {
   std::unique_ptr<Impl> impl_;
 };
 
-/// `text` with control characters, quotes and backslashes escaped as in JSON and bytes that are no
-/// UTF-8 replaced by U+FFFD: safe to print on a terminal and inside a quoted JSON string.
-std::string escape_text(std::string_view text);
-
 }  // namespace trainyard

@@ -80,7 +80,7 @@ struct ChannelEvent {
   ~ChannelEvent();
 };
 
-/// An agent's end: one stream at a time, opened again after it closed. Thread-safe.
+/// An agent's end: one stream at a time, opened again after it closed. Used from one thread.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;

@@ -52,6 +52,7 @@ class Connection final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
   void start() {
     registry_.events.push(ServerEvent(id_, ServerEvent::Kind::kOpened));
     const std::lock_guard lock(mutex_);
+    StartSendInitialMetadata();  // tells the agent that it is connected
     read_next_locked();
   }
 

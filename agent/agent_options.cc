@@ -1,0 +1,91 @@
+#include "agent/agent_options.h"
+
+#include <charconv>
+#include <limits>
+
+#include "common/worker_contract.h"
+#include "control/local/pod_exit.h"
+#include "control/pod_spec.h"
+
+namespace trainyard::agent {
+namespace {
+
+/// A day: longer graces and limits are mistakes.
+constexpr int64_t kMaxSeconds = 86400;
+
+Error bad_variable(const char* name, const std::string& found, const std::string& wanted) {
+  return {ErrorCode::kInvalidConfig,
+          "environment variable " + std::string(name) + ": found " + found + ", wanted " + wanted};
+}
+
+Result<std::string> required(const Environment& environment, const char* name) {
+  const char* value = environment(name);
+  if (value == nullptr || *value == '\0') return bad_variable(name, "nothing", "a value");
+  return std::string(value);
+}
+
+/// The variable as an integer of [min, max]; `absent` when it is not set.
+Result<std::optional<int64_t>> integer(const Environment& environment, const char* name,
+                                       int64_t min, int64_t max) {
+  const char* value = environment(name);
+  if (value == nullptr || *value == '\0') return std::optional<int64_t>();
+  const std::string_view text = value;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < min || number > max) {
+    return bad_variable(name, "\"" + std::string(text) + "\"",
+                        "an integer of " + std::to_string(min) + " to " + std::to_string(max));
+  }
+  return std::optional(number);
+}
+
+Result<int64_t> required_integer(const Environment& environment, const char* name, int64_t max) {
+  TRAINYARD_ASSIGN(const std::optional<int64_t> value, integer(environment, name, 0, max));
+  if (!value) return bad_variable(name, "nothing", "an integer");
+  return *value;
+}
+
+Status read_limits(const Environment& environment, AgentOptions& options) {
+  TRAINYARD_ASSIGN(const auto grace, integer(environment, kEnvStopGrace, 0, kMaxSeconds));
+  if (grace) options.stop_grace = std::chrono::seconds(*grace);
+  TRAINYARD_ASSIGN(const auto orphan, integer(environment, kEnvOrphanLimit, 1, kMaxSeconds));
+  if (orphan) options.orphan_limit = std::chrono::seconds(*orphan);
+  return {};
+}
+
+}  // namespace
+
+Result<AgentOptions> read_agent_options(const std::vector<std::string>& arguments,
+                                        const Environment& environment,
+                                        const std::filesystem::path& own_binary) {
+  AgentOptions options;
+  if (!arguments.empty()) {
+    if (arguments.front() != "--" || arguments.size() < 2) {
+      return Error{ErrorCode::kInvalidConfig, "argument \"" + arguments.front() +
+                                                  "\": wanted no arguments, or -- and a command"};
+    }
+    options.command.assign(arguments.begin() + 1, arguments.end());
+  }
+  constexpr int64_t kMaxInt = std::numeric_limits<int>::max();
+  constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+  TRAINYARD_ASSIGN(options.job_name, required(environment, contract::kEnvJob));
+  TRAINYARD_ASSIGN(options.job_uid, required(environment, contract::kEnvJobUid));
+  TRAINYARD_ASSIGN(options.pod_name, required(environment, control::kEnvPodName));
+  TRAINYARD_ASSIGN(options.pod_uid, required(environment, control::kEnvPodUid));
+  TRAINYARD_ASSIGN(options.control_address, required(environment, contract::kEnvControlAddress));
+  TRAINYARD_ASSIGN(const int64_t node_index,
+                   required_integer(environment, contract::kEnvNodeIndex, kMaxInt));
+  options.node_index = static_cast<int>(node_index);
+  TRAINYARD_ASSIGN(options.generation,
+                   required_integer(environment, contract::kEnvGeneration, kMaxInt64));
+  TRAINYARD_TRY(read_limits(environment, options));
+  const char* pod_dir = environment(control::local::kEnvPodDir);
+  options.pod_dir = pod_dir == nullptr || *pod_dir == '\0' ? "." : pod_dir;
+  const char* worker = environment(kEnvWorker);
+  options.worker = worker == nullptr || *worker == '\0'
+                       ? own_binary.parent_path() / "trainyard-worker"
+                       : std::filesystem::path(worker);
+  return options;
+}
+
+}  // namespace trainyard::agent

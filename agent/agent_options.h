@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace trainyard::agent {
+
+// What an agent reads beside common/worker_contract.h and control/pod_spec.h.
+/// Path of the rank binary; default: `trainyard-worker` beside the agent's own binary.
+inline constexpr char kEnvWorker[] = "TRAINYARD_WORKER";
+/// Seconds a stopped rank has for its checkpoint before it is ended; default 60.
+inline constexpr char kEnvStopGrace[] = "TRAINYARD_STOP_GRACE_SECONDS";
+/// Seconds without a control stream after which a local run is taken for dead; default: never.
+inline constexpr char kEnvOrphanLimit[] = "TRAINYARD_ORPHAN_SECONDS";
+
+/// Everything an agent is told by its environment and arguments.
+struct AgentOptions {
+  std::string job_name;
+  std::string job_uid;
+  std::string pod_name;
+  std::string pod_uid;
+  int node_index = 0;
+  int64_t generation = 0;
+  std::string control_address;  ///< as gRPC names it: "unix:/path", "host:port"
+  std::filesystem::path pod_dir;
+  /// A foreign program, started once a rank; empty: the built-in engine's worker.
+  std::vector<std::string> command;
+  std::filesystem::path worker;
+  /// Ranks of this node where the manifest says auto.
+  int devices = 1;
+  std::chrono::seconds stop_grace{60};
+  /// After this long without a stream the ranks are stopped with a checkpoint and the agent exits
+  /// 75; nullopt: training goes on without a coordinator.
+  std::optional<std::chrono::seconds> orphan_limit;
+
+  bool is_engine() const { return command.empty(); }
+};
+
+/// Value of an environment variable; nullptr when it is not set.
+using Environment = std::function<const char*(const char* name)>;
+
+/// `arguments` are those after the program's name: nothing, or `--` and a foreign command.
+/// Errors: kInvalidConfig naming the variable, the value found and the value wanted.
+Result<AgentOptions> read_agent_options(const std::vector<std::string>& arguments,
+                                        const Environment& environment,
+                                        const std::filesystem::path& own_binary);
+
+}  // namespace trainyard::agent

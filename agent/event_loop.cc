@@ -1,0 +1,138 @@
+#include "agent/event_loop.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <random>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#include <utility>
+
+#include "agent/grpc_channel.h"
+#include "agent/process_host.h"
+#include "agent/supervisor.h"
+#include "common/base/clock.h"
+#include "common/base/unique_fd.h"
+#include "common/worker_contract.h"
+#include "control/local/pod_exit.h"
+
+namespace trainyard::agent {
+namespace {
+
+/// How long the last facts may take to reach the coordinator; after that exit.json tells.
+constexpr std::chrono::seconds kFinishTimeout{1};
+constexpr std::chrono::milliseconds kAdoptedTimeout{2000};
+
+sigset_t agent_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal_number : {SIGTERM, SIGINT, SIGCHLD})
+    sigaddset(&signals, signal_number);
+  return signals;
+}
+
+int poll_timeout_ms(MonoTime now, MonoTime next) {
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - now);
+  return static_cast<int>(std::max<int64_t>(0, wait.count()));
+}
+
+class EventLoop {
+ public:
+  EventLoop(const AgentOptions& options, std::vector<std::string> environment, UniqueFd signals,
+            Logger& logger)
+      : signals_(std::move(signals)),
+        channel_(options.control_address),
+        host_(options, std::move(environment)),
+        supervisor_(options, channel_, host_, clock_, logger, std::random_device{}()) {
+    listener_.on_line = [this](int local_rank, const std::string& line) {
+      supervisor_.on_rank_line(local_rank, line);
+    };
+    listener_.on_end = [this](int local_rank, RankEnd end) {
+      supervisor_.on_rank_end(local_rank, end);
+    };
+  }
+
+  AgentExit run() {
+    supervisor_.begin();
+    while (!supervisor_.finished())
+      turn();
+    channel_.finish(kFinishTimeout);
+    return *supervisor_.finished();
+  }
+
+ private:
+  void turn() {
+    fds_.assign({{signals_.get(), POLLIN, 0}, {channel_.wake_fd(), POLLIN, 0}});
+    host_.add_poll_fds(fds_);
+    const int timeout_ms = poll_timeout_ms(clock_.mono(), supervisor_.next_timer());
+    if (::poll(fds_.data(), fds_.size(), timeout_ms) > 0) {
+      for (size_t i = 2; i < fds_.size(); ++i)
+        host_.serve(fds_[i], listener_);
+      if (fds_[0].revents != 0) take_signals();
+      if (fds_[1].revents != 0) supervisor_.on_channel();
+    }
+    supervisor_.on_timer();
+  }
+
+  void take_signals() {
+    signalfd_siginfo info{};
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGCHLD) {
+        host_.reap(listener_);
+      } else {
+        supervisor_.on_terminate();
+      }
+    }
+  }
+
+  UniqueFd signals_;
+  SystemClock clock_;
+  GrpcChannel channel_;
+  ProcessHost host_;
+  Supervisor supervisor_;
+  ProcessHost::Listener listener_;
+  std::vector<pollfd> fds_;
+};
+
+control::ContainerExit record_of(const AgentExit& exit) {
+  control::ContainerExit record;
+  record.exit_code = exit.exit_code;
+  record.signal = exit.signal;
+  record.rank = exit.rank;
+  record.reason = exit.reason;
+  record.message = exit.message;
+  record.finished_at = SystemClock().now();
+  return record;
+}
+
+}  // namespace
+
+void block_agent_signals() {
+  const sigset_t signals = agent_signals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+int run_agent(const AgentOptions& options, std::vector<std::string> environment, Logger& logger) {
+  const sigset_t signals = agent_signals();
+  UniqueFd signal_fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  // Descendants of ranks come to us when their parents die, so that nothing is left behind.
+  if (!signal_fd.valid() || ::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    logger.error("cannot supervise", {{"error", io_error("signalfd or prctl", errno).message}});
+    return contract::kExitRetry;
+  }
+  AgentExit exit;
+  {
+    EventLoop loop(options, std::move(environment), std::move(signal_fd), logger);
+    exit = loop.run();
+  }
+  end_adopted_children(kAdoptedTimeout);
+  logger.info("agent ends", {{"exit_code", exit.exit_code}, {"reason", exit.reason}});
+  const Status written =
+      control::local::write_pod_exit(options.pod_dir, options.pod_uid, record_of(exit));
+  if (!written) logger.error("exit record not written", {{"error", written.error().message}});
+  return exit.exit_code;
+}
+
+}  // namespace trainyard::agent

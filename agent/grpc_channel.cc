@@ -1,0 +1,198 @@
+#include "agent/grpc_channel.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include <grpcpp/grpcpp.h>
+
+#include "common/proto/coordination.grpc.pb.h"
+#include "control/coordinator/event_queue.h"
+
+namespace trainyard::agent {
+namespace {
+
+using control::ChannelEvent;
+using coordination::FromAgent;
+using coordination::ToAgent;
+
+/// How long connecting may take before it counts as failed.
+constexpr int kConnectTimeoutMs = 5000;
+constexpr std::chrono::seconds kDestructionTimeout{1};
+
+std::shared_ptr<grpc::Channel> connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  // A channel of its own per attempt: the supervisor, not gRPC, decides when to try again.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(control::kMaxControlMessageBytes));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+struct GrpcChannel::Shared {
+  control::EventQueue<ChannelEvent> events;
+};
+
+/// One stream. At most one read and one write are under way. It keeps itself alive until OnDone.
+class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAgent>,
+                                  public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(const std::string& address, std::shared_ptr<Shared> shared)
+      : shared_(std::move(shared)),
+        channel_(connect(address)),
+        stub_(coordination::Coordination::NewStub(channel_)) {}
+
+  void start() {
+    self_ = shared_from_this();
+    stub_->async()->Connect(&context_, this);
+    const std::lock_guard lock(mutex_);
+    StartRead(&incoming_);
+    AddHold();  // released by finish or a failure: sends come from outside of reactions
+    StartCall();
+    held_ = true;
+  }
+
+  Status send(const FromAgent& message) {
+    const std::lock_guard lock(mutex_);
+    if (!open_ || finishing_ || done_) {
+      return Error{ErrorCode::kUnavailable, "control stream: not open"};
+    }
+    if (static_cast<int64_t>(outgoing_.size()) >= control::kMaxQueuedMessages) {
+      return Error{ErrorCode::kUnavailable, "control stream: " + std::to_string(outgoing_.size()) +
+                                                " messages unsent; the coordinator does not read"};
+    }
+    outgoing_.push_back(message);
+    write_next_locked();
+    return {};
+  }
+
+  int64_t unsent() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int64_t>(outgoing_.size());
+  }
+
+  /// No more messages; true once the server has seen all.
+  bool finish(Duration timeout) {
+    std::unique_lock lock(mutex_);
+    finishing_ = true;
+    write_next_locked();
+    return ended_.wait_for(lock, timeout, [this] { return done_; });
+  }
+
+  void cancel() { context_.TryCancel(); }
+
+  bool is_done() const {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (!ok) return;
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    shared_->events.push(ChannelEvent(ChannelEvent::Kind::kOpened, ""));
+  }
+
+  void OnReadDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    if (!ok) {
+      finishing_ = true;
+      outgoing_.erase(outgoing_.begin() + (writing_ ? 1 : 0), outgoing_.end());
+      return release_locked();
+    }
+    shared_->events.push(ChannelEvent(std::make_unique<ToAgent>(std::exchange(incoming_, {}))));
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    outgoing_.pop_front();
+    if (!ok) {
+      outgoing_.clear();
+      return release_locked();
+    }
+    write_next_locked();
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      shared_->events.push(
+          ChannelEvent(ChannelEvent::Kind::kClosed,
+                       status.ok() ? "closed by the coordinator" : status.error_message()));
+      ended_.notify_all();
+    }
+    std::shared_ptr<Stream> last = std::move(self_);  // may destroy this at the end of the scope
+  }
+
+ private:
+  void write_next_locked() {
+    if (writing_ || !held_) return;
+    if (!outgoing_.empty()) {
+      writing_ = true;
+      StartWrite(&outgoing_.front());
+    } else if (finishing_) {
+      StartWritesDone();
+      release_locked();
+    }
+  }
+
+  void release_locked() {
+    if (std::exchange(held_, false)) RemoveHold();
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<coordination::Coordination::Stub> stub_;
+  grpc::ClientContext context_;
+  std::shared_ptr<Stream> self_;  ///< from start() to OnDone
+
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  ToAgent incoming_;                ///< gRPC's while reading
+  std::deque<FromAgent> outgoing_;  ///< the front is gRPC's while writing_
+  bool open_ = false;
+  bool held_ = false;
+  bool writing_ = false;
+  bool finishing_ = false;
+  bool done_ = false;
+};
+
+GrpcChannel::GrpcChannel(std::string address)
+    : address_(std::move(address)), shared_(std::make_shared<Shared>()) {}
+
+GrpcChannel::~GrpcChannel() {
+  if (stream_ == nullptr || stream_->is_done()) return;
+  stream_->cancel();
+  stream_->finish(kDestructionTimeout);
+}
+
+void GrpcChannel::open() {
+  stream_ = std::make_shared<Stream>(address_, shared_);
+  stream_->start();
+}
+
+std::vector<ChannelEvent> GrpcChannel::take() { return shared_->events.take(Duration::zero()); }
+
+int GrpcChannel::wake_fd() const { return shared_->events.wake_fd(); }
+
+Status GrpcChannel::send(const FromAgent& message) {
+  if (stream_ == nullptr) return Error{ErrorCode::kUnavailable, "control stream: not open"};
+  return stream_->send(message);
+}
+
+int64_t GrpcChannel::unsent() const { return stream_ == nullptr ? 0 : stream_->unsent(); }
+
+void GrpcChannel::finish(Duration timeout) {
+  if (stream_ == nullptr || stream_->is_done()) return;
+  if (!stream_->finish(timeout)) stream_->cancel();
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,242 @@
+#include "agent/process_host.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <filesystem>
+#include <limits>
+#include <signal.h>
+#include <sstream>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include "agent/line_buffer.h"
+#include "agent/progress_page.h"
+#include "agent/rank_environment.h"
+#include "agent/rank_log.h"
+#include "agent/spawn.h"
+#include "common/io/file.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::agent {
+namespace {
+
+/// Longest line of output kept whole.
+constexpr size_t kMaxOutputLineBytes = 16 << 10;
+/// Size at which a rank's log is put aside; two files a rank at most.
+constexpr int64_t kMaxLogBytes = 16 << 20;
+/// Read from one descriptor before others have their turn.
+constexpr int64_t kTurnBytes = 256 << 10;
+/// Lines that wait for a rank which does not read; more are dropped with the rank's life.
+constexpr size_t kMaxUnsentBytes = 8 << 20;
+constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
+
+Result<std::pair<UniqueFd, UniqueFd>> make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return io_error("pipe for a rank's output", errno);
+  std::pair<UniqueFd, UniqueFd> ends{UniqueFd(fds[0]), UniqueFd(fds[1])};
+  // Ours only: the rank's own end must block, as programs expect of their output.
+  if (::fcntl(fds[0], F_SETFL, O_NONBLOCK) != 0) return io_error("fcntl of a pipe", errno);
+  return ends;
+}
+
+Result<std::pair<UniqueFd, UniqueFd>> make_socket_pair() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+    return io_error("socketpair for a rank", errno);
+  }
+  std::pair<UniqueFd, UniqueFd> ends{UniqueFd(fds[0]), UniqueFd(fds[1])};
+  if (::fcntl(fds[0], F_SETFL, O_NONBLOCK) != 0) return io_error("fcntl of a socket", errno);
+  return ends;
+}
+
+/// Reads `fd` into `on_bytes`; closes it at its end.
+template <class OnBytes>
+void drain(UniqueFd& fd, int64_t limit_bytes, OnBytes on_bytes) {
+  char buffer[1 << 14];
+  for (int64_t total = 0; fd.valid() && total < limit_bytes;) {
+    const ssize_t count = ::read(fd.get(), buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) return fd.reset();
+    on_bytes(std::string_view(buffer, static_cast<size_t>(count)));
+    total += count;
+  }
+}
+
+}  // namespace
+
+struct ProcessHost::Process {
+  Process(SharedProgressPage shared, std::filesystem::path log_path)
+      : page(std::move(shared)), log(std::move(log_path), kMaxLogBytes) {}
+
+  pid_t pid = -1;
+  bool ended = false;
+  SharedProgressPage page;
+  UniqueFd socket;
+  UniqueFd output[2];
+  LineBuffer messages{static_cast<size_t>(contract::kMaxMessageBytes)};
+  LineBuffer lines[2] = {LineBuffer{kMaxOutputLineBytes}, LineBuffer{kMaxOutputLineBytes}};
+  std::string unsent;
+  RankLog log;
+};
+
+ProcessHost::ProcessHost(const AgentOptions& options, std::vector<std::string> environment)
+    : options_(options), environment_(std::move(environment)) {}
+
+ProcessHost::~ProcessHost() {
+  for (const auto& process : processes_) {
+    if (!process->ended) ::kill(process->pid, SIGKILL);
+  }
+  for (const auto& process : processes_) {
+    if (!process->ended) ::waitpid(process->pid, nullptr, 0);
+  }
+}
+
+Status ProcessHost::start(const RankLaunch& launch) {
+  TRAINYARD_ASSIGN(SharedProgressPage page, SharedProgressPage::create());
+  TRAINYARD_ASSIGN(auto socket, make_socket_pair());
+  TRAINYARD_ASSIGN(auto standard_output, make_pipe());
+  TRAINYARD_ASSIGN(auto standard_error, make_pipe());
+  SpawnRequest request;
+  request.argv = options_.command;
+  if (options_.is_engine()) request.argv = {options_.worker.string()};
+  request.environment =
+      rank_environment(options_, launch, environment_, kFirstInheritedFd, kFirstInheritedFd + 1);
+  request.stdout_fd = standard_output.second.get();
+  request.stderr_fd = standard_error.second.get();
+  request.inherited_fds = {page.fd(), socket.second.get()};
+  TRAINYARD_ASSIGN(const pid_t pid, spawn(request));
+  auto process = std::make_unique<Process>(
+      std::move(page), options_.pod_dir / ("rank-" + std::to_string(launch.rank) + ".log"));
+  process->pid = pid;
+  process->socket = std::move(socket.first);
+  process->output[0] = std::move(standard_output.first);
+  process->output[1] = std::move(standard_error.first);
+  processes_.push_back(std::move(process));
+  return {};
+}
+
+int64_t ProcessHost::pid(int local_rank) const {
+  return processes_[static_cast<size_t>(local_rank)]->pid;
+}
+
+void ProcessHost::send(int local_rank, const std::string& line) {
+  Process& process = *processes_[static_cast<size_t>(local_rank)];
+  if (!process.socket.valid() || process.unsent.size() + line.size() > kMaxUnsentBytes) return;
+  process.unsent += line;
+  write_unsent(process);
+}
+
+void ProcessHost::signal(int local_rank, int signal_number) {
+  const Process& process = *processes_[static_cast<size_t>(local_rank)];
+  // Only we reap it, so until then the pid is its own.
+  if (!process.ended) ::kill(process.pid, signal_number);
+}
+
+void ProcessHost::read_progress(int local_rank, coordination::RankProgress& progress) const {
+  agent::read_progress(processes_[static_cast<size_t>(local_rank)]->page.page(), progress);
+}
+
+std::vector<std::string> ProcessHost::last_lines(int local_rank) const {
+  return processes_[static_cast<size_t>(local_rank)]->log.last_lines();
+}
+
+void ProcessHost::add_poll_fds(std::vector<pollfd>& fds) const {
+  for (const auto& process : processes_) {
+    if (process->socket.valid()) {
+      const int events = POLLIN | (process->unsent.empty() ? 0 : POLLOUT);
+      fds.push_back({process->socket.get(), static_cast<int16_t>(events), 0});
+    }
+    for (const UniqueFd& output : process->output) {
+      if (output.valid()) fds.push_back({output.get(), POLLIN, 0});
+    }
+  }
+}
+
+void ProcessHost::serve(const pollfd& ready, const Listener& listener) {
+  if (ready.revents == 0) return;
+  for (const auto& process : processes_) {
+    if (process->socket.get() == ready.fd) {
+      if ((ready.revents & POLLOUT) != 0) write_unsent(*process);
+      return read_messages(*process, kTurnBytes, listener);
+    }
+    for (size_t stream = 0; stream < 2; ++stream) {
+      if (process->output[stream].get() == ready.fd) {
+        return read_output(*process, stream, kTurnBytes);
+      }
+    }
+  }
+}
+
+void ProcessHost::reap(const Listener& listener) {
+  int status = 0;
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      Process& process = *processes_[i];
+      if (process.pid != pid || process.ended) continue;
+      process.ended = true;
+      read_messages(process, kEverything, listener);
+      for (size_t stream = 0; stream < 2; ++stream)
+        read_output(process, stream, kEverything);
+      for (LineBuffer& lines : process.lines)
+        lines.finish([&](std::string_view line) { process.log.add_line(line); });
+      process.socket.reset();
+      RankEnd end;
+      if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+      if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
+      listener.on_end(static_cast<int>(i), end);
+    }
+  }
+}
+
+void ProcessHost::read_messages(Process& process, int64_t limit_bytes, const Listener& listener) {
+  int local_rank = 0;
+  while (processes_[static_cast<size_t>(local_rank)].get() != &process)
+    ++local_rank;
+  drain(process.socket, limit_bytes, [&](std::string_view bytes) {
+    process.messages.add(bytes, [&](std::string_view line) {
+      if (!line.empty()) listener.on_line(local_rank, std::string(line));
+    });
+  });
+}
+
+void ProcessHost::read_output(Process& process, size_t stream, int64_t limit_bytes) {
+  drain(process.output[stream], limit_bytes, [&](std::string_view bytes) {
+    process.lines[stream].add(bytes, [&](std::string_view line) { process.log.add_line(line); });
+  });
+}
+
+void ProcessHost::write_unsent(Process& process) {
+  while (!process.unsent.empty()) {
+    const ssize_t count = ::send(process.socket.get(), process.unsent.data(), process.unsent.size(),
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;      // POLLOUT will come
+    if (count < 0) return process.unsent.clear();  // the rank is gone; its end is on the way
+    process.unsent.erase(0, static_cast<size_t>(count));
+  }
+}
+
+void end_adopted_children(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (true) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    bool any = false;
+    std::error_code error;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+      const auto children = read_file(task.path() / "children", 1 << 20);
+      if (!children) continue;
+      std::istringstream pids(*children);
+      for (pid_t pid = 0; pids >> pid; any = true)
+        ::kill(pid, SIGKILL);
+    }
+    if (!any || std::chrono::steady_clock::now() >= deadline) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace trainyard::agent

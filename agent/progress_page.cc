@@ -1,0 +1,87 @@
+#include "agent/progress_page.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <limits>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+#include "common/proto/coordination.pb.h"
+
+namespace trainyard::agent {
+namespace {
+
+/// Readings of a page that is being written; a writer is done in well under a microsecond.
+constexpr int kMaxReadings = 64;
+
+void read_group(const contract::ProgressPage& page, coordination::RankProgress& progress) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  progress.set_step(page.step.load(relaxed));
+  progress.set_total_steps(page.total_steps.load(relaxed));
+  progress.set_samples_consumed(page.samples_consumed.load(relaxed));
+  progress.set_tokens_consumed(page.tokens_consumed.load(relaxed));
+  progress.set_loss(page.loss.load(relaxed));
+  progress.set_gradient_norm(page.gradient_norm.load(relaxed));
+  progress.set_learning_rate(page.learning_rate.load(relaxed));
+  progress.set_validation_loss(page.validation_loss.load(relaxed));
+  progress.set_step_seconds(page.step_seconds.load(relaxed));
+  progress.set_tokens_per_second(page.tokens_per_second.load(relaxed));
+}
+
+}  // namespace
+
+Result<SharedProgressPage> SharedProgressPage::create() {
+  UniqueFd fd(::memfd_create("trainyard-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return io_error("memfd_create of a progress page", errno);
+  if (::ftruncate(fd.get(), contract::kProgressPageBytes) != 0) {
+    return io_error("ftruncate of a progress page", errno);
+  }
+  // A rank that shrank its page would make the agent fault.
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return io_error("sealing a progress page", errno);
+  }
+  void* memory = ::mmap(nullptr, contract::kProgressPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        fd.get(), 0);
+  if (memory == MAP_FAILED) return io_error("mmap of a progress page", errno);
+  return SharedProgressPage(std::move(fd), static_cast<contract::ProgressPage*>(memory));
+}
+
+SharedProgressPage::SharedProgressPage(UniqueFd fd, contract::ProgressPage* page)
+    : fd_(std::move(fd)), page_(page) {}
+
+SharedProgressPage::SharedProgressPage(SharedProgressPage&& other) noexcept
+    : fd_(std::move(other.fd_)), page_(std::exchange(other.page_, nullptr)) {}
+
+SharedProgressPage& SharedProgressPage::operator=(SharedProgressPage&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(page_, other.page_);
+  return *this;
+}
+
+SharedProgressPage::~SharedProgressPage() {
+  if (page_ != nullptr) ::munmap(page_, contract::kProgressPageBytes);
+}
+
+void read_progress(const contract::ProgressPage& page, coordination::RankProgress& progress) {
+  if (page.magic.load(std::memory_order_acquire) != contract::kProgressMagic) {
+    progress.set_checkpoint_step(-1);
+    progress.set_restored_step(-1);
+    progress.set_validation_loss(std::numeric_limits<double>::quiet_NaN());
+    return;
+  }
+  for (int reading = 0; reading < kMaxReadings; ++reading) {
+    const uint64_t before = page.sequence.load(std::memory_order_acquire);
+    read_group(page, progress);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const uint64_t after = page.sequence.load(std::memory_order_relaxed);
+    if (before == after && before % 2 == 0) break;
+  }
+  progress.set_phase(page.phase.load(std::memory_order_relaxed));
+  progress.set_instruction_id(page.instruction_id.load(std::memory_order_relaxed));
+  progress.set_checkpoint_step(page.checkpoint_step.load(std::memory_order_relaxed));
+  progress.set_beats(page.heartbeat.load(std::memory_order_relaxed));
+  progress.set_restored_step(page.restored_step.load(std::memory_order_relaxed));
+}
+
+}  // namespace trainyard::agent

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace trainyard::coordination {
+class RankProgress;
+}
+
+namespace trainyard::agent {
+
+/// One rank to start; what it needs to know beside what all ranks of the node share.
+struct RankLaunch {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int node_count = 1;
+  int64_t generation = 0;
+};
+
+/// How a rank process ended.
+struct RankEnd {
+  int exit_code = 0;  ///< meaningful when signal is 0
+  int signal = 0;     ///< the signal that ended it
+};
+
+/// The rank processes of a node, as the supervisor handles them; the one seam between its logic
+/// and the operating system. Ranks are named by their place on the node (local rank).
+class RankHost {
+ public:
+  virtual ~RankHost() = default;
+
+  /// Starts a rank. Errors: kIo, kNotFound (no such program).
+  virtual Status start(const RankLaunch& launch) = 0;
+  /// Process id of a started rank.
+  virtual int64_t pid(int local_rank) const = 0;
+  /// Queues a line for the rank's socket; dropped when the rank is gone.
+  virtual void send(int local_rank, const std::string& line) = 0;
+  /// Nothing happens when the rank is gone.
+  virtual void signal(int local_rank, int signal_number) = 0;
+  /// One reading of its progress page; all but `rank`.
+  virtual void read_progress(int local_rank, coordination::RankProgress& progress) const = 0;
+  /// The newest lines it printed, printable and bounded.
+  virtual std::vector<std::string> last_lines(int local_rank) const = 0;
+};
+
+}  // namespace trainyard::agent

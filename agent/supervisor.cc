@@ -1,0 +1,459 @@
+#include "agent/supervisor.h"
+
+#include <algorithm>
+#include <csignal>
+#include <unistd.h>
+#include <utility>
+
+#include "agent/host_id.h"
+#include "common/log/text.h"
+#include "common/proto/coordination.pb.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::agent {
+namespace {
+
+using contract::kExitDone;
+using contract::kExitPeerLost;
+using contract::kExitRetry;
+using contract::kExitTerminatedAfterCheckpoint;
+using control::ChannelEvent;
+using coordination::FromAgent;
+using coordination::ToAgent;
+
+// Reconnects: full jitter between the floor and a doubling ceiling (operator.md, "Control stream").
+constexpr double kReconnectFloorS = 0.2;
+constexpr double kReconnectCeilingS = 5.0;
+/// With an orphan limit the time is short, and the coordinator is on this machine.
+constexpr double kLocalReconnectCeilingS = 1.0;
+constexpr int kMaxDoublings = 5;
+/// Heartbeats are left out while the stream has this many messages to send.
+constexpr int64_t kMaxUnsentForHeartbeat = 4;
+/// on_timer is wanted at least this often, whatever happens.
+constexpr std::chrono::seconds kLongestSleep{1};
+constexpr size_t kMaxMessageBytes = 2048;
+constexpr size_t kMaxHashBytes = 128;
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines)
+    text += (text.empty() ? "" : "\n") + line;
+  // The end of what a rank said explains it best.
+  if (text.size() <= kMaxMessageBytes) return text;
+  return text.substr(text.find('\n', text.size() - kMaxMessageBytes) + 1);
+}
+
+bool ended_well(const RankEnd& end) {
+  return end.signal == 0 &&
+         (end.exit_code == kExitDone || end.exit_code == kExitTerminatedAfterCheckpoint);
+}
+
+bool only_followed_a_peer(const RankEnd& end) {
+  return end.signal == 0 && end.exit_code == kExitPeerLost;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(AgentOptions options, control::ControlChannel& channel, RankHost& host,
+                       const Clock& clock, Logger& logger, uint64_t seed)
+    : options_(std::move(options)),
+      channel_(channel),
+      host_(host),
+      clock_(clock),
+      logger_(logger),
+      jitter_(seed) {}
+
+void Supervisor::begin() {
+  stream_lost_at_ = clock_.mono();
+  channel_.open();
+}
+
+void Supervisor::on_channel() {
+  for (ChannelEvent& event : channel_.take()) {
+    switch (event.kind) {
+      case ChannelEvent::Kind::kOpened:
+        opened();
+        break;
+      case ChannelEvent::Kind::kMessage:
+        obey(*event.message);
+        break;
+      case ChannelEvent::Kind::kClosed:
+        closed(event.reason);
+        break;
+    }
+  }
+}
+
+void Supervisor::opened() {
+  stream_open_ = true;
+  connect_attempts_ = 0;
+  FromAgent message;
+  coordination::Hello& hello = *message.mutable_hello();
+  hello.set_job_uid(options_.job_uid);
+  hello.set_pod_name(options_.pod_name);
+  hello.set_node_index(options_.node_index);
+  hello.set_agent_version(TRAINYARD_VERSION);
+  hello.set_agent_pid(::getpid());
+  hello.set_host_id(host_id());
+  hello.set_ranks_started(!ranks_.empty());
+  hello.set_table_delivered(table_delivered_);
+  hello.set_devices(options_.devices);
+  send(message);
+  tell_listening();
+  tell_result();
+}
+
+void Supervisor::closed(const std::string& reason) {
+  if (stream_open_) {
+    logger_.warning("control stream lost", {{"reason", reason}});
+    stream_lost_at_ = clock_.mono();
+  }
+  stream_open_ = false;
+  schedule_reconnect();
+}
+
+void Supervisor::schedule_reconnect() {
+  const double ceiling_s = options_.orphan_limit ? kLocalReconnectCeilingS : kReconnectCeilingS;
+  const double doubled_s = kReconnectFloorS * (2 << std::min(connect_attempts_, kMaxDoublings));
+  std::uniform_real_distribution<double> delay_s(kReconnectFloorS, std::min(ceiling_s, doubled_s));
+  ++connect_attempts_;
+  reconnect_at_ = clock_.mono() + std::chrono::duration_cast<Duration>(
+                                      std::chrono::duration<double>(delay_s(jitter_)));
+}
+
+void Supervisor::obey(const ToAgent& message) {
+  const coordination::Fence& fence = message.fence();
+  const bool for_another = !fence.pod_uid().empty() && fence.pod_uid() != options_.pod_uid;
+  if (for_another || fence.term() < highest_term_ || fence.generation() < options_.generation) {
+    logger_.warning(
+        "refusing a decision of the past",
+        {{"term", fence.term()}, {"generation", fence.generation()}, {"pod_uid", fence.pod_uid()}});
+    return;
+  }
+  highest_term_ = fence.term();
+  if (message.has_fenced() || fence.generation() > options_.generation) {
+    ending_reason_ = "fenced: " + message.fenced().reason();
+    return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
+  }
+  if (message.has_start_generation()) {
+    start_ranks(message.start_generation());
+  } else if (message.has_rank_table()) {
+    deliver_table(message.rank_table());
+  } else if (message.has_stop_ranks()) {
+    ending_reason_ = "stopped: " + message.stop_ranks().reason();
+    const bool checkpoint = message.stop_ranks().checkpoint();
+    end_with(Ending::kStopped, checkpoint ? Escalation::kStopAsked : Escalation::kTermSent,
+             std::chrono::milliseconds(std::max<int64_t>(0, message.stop_ranks().grace_ms())));
+  }
+}
+
+void Supervisor::start_ranks(const coordination::StartGeneration& start) {
+  if (!ranks_.empty() || ending_ != Ending::kNone || start.ranks().empty()) return;
+  logger_.info("starting ranks", {{"generation", start.generation()},
+                                  {"first_rank", start.ranks(0)},
+                                  {"ranks", start.ranks_size()},
+                                  {"world_size", start.world_size()}});
+  for (const int rank : start.ranks()) {
+    RankLaunch launch;
+    launch.rank = rank;
+    launch.world_size = start.world_size();
+    launch.local_rank = static_cast<int>(ranks_.size());
+    launch.local_world_size = start.ranks_size();
+    launch.node_rank = start.node_rank();
+    launch.node_count = start.node_count();
+    launch.generation = start.generation();
+    if (const Status started = host_.start(launch); !started) {
+      logger_.error("rank not started", {{"rank", rank}, {"error", started.error().message}});
+      AgentExit exit{contract::exit_code_of(started.error().code), std::nullopt, rank, "Error",
+                     "rank " + std::to_string(rank) + ": " + started.error().message};
+      signal_running(SIGKILL);
+      finished_ = std::move(exit);
+      return;
+    }
+    Rank started;
+    started.rank = rank;
+    started.listening = !options_.is_engine();
+    ranks_.push_back(std::move(started));
+  }
+  next_heartbeat_ = clock_.mono() + kHeartbeatInterval;
+  tell_listening();
+}
+
+void Supervisor::deliver_table(const coordination::RankTable& table) {
+  if (table_delivered_ || ranks_.empty()) return;
+  table_delivered_ = true;
+  if (!options_.is_engine()) return;
+  contract::Start start;
+  start.generation = table.generation();
+  start.resume.generation = table.resume().generation();
+  if (table.resume().has_parent_generation()) {
+    start.resume.parent_generation = table.resume().parent_generation();
+  }
+  for (const coordination::RankTableEntry& entry : table.ranks()) {
+    start.ranks.push_back({entry.rank(), entry.node_index(), entry.host_id(), entry.address()});
+  }
+  const std::string line = contract::encode(start);
+  for (size_t i = 0; i < ranks_.size(); ++i)
+    host_.send(static_cast<int>(i), line);
+}
+
+void Supervisor::on_rank_line(int local_rank, const std::string& line) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  const Result<std::string> type = contract::message_type(line);
+  FromAgent message;
+  std::string fault = type ? "" : type.error().message;
+  if (type && *type == "listening") {
+    const auto listening = contract::decode_listening(line);
+    if (listening) {
+      rank.address = listening->address;
+      rank.listening = true;
+      return tell_listening();
+    }
+    fault = listening.error().message;
+  } else if (type && *type == "peerLost") {
+    const auto lost = contract::decode_peer_lost(line);
+    if (lost) {
+      message.mutable_peer_lost()->set_reporter(rank.rank);
+      message.mutable_peer_lost()->set_rank(lost->rank);
+      message.mutable_peer_lost()->set_message(printable_text(lost->message, kMaxMessageBytes));
+      return send(message);
+    }
+    fault = lost.error().message;
+  } else if (type && *type == "result") {
+    const auto result = contract::decode_run_result(line);
+    if (result) {
+      result_ = *result;
+      return tell_result();
+    }
+    fault = result.error().message;
+  }
+  // Types we do not know come from newer ranks; what is malformed is worth a line.
+  if (!fault.empty())
+    logger_.warning("rank sent nonsense", {{"rank", rank.rank}, {"error", fault}});
+}
+
+void Supervisor::on_rank_end(int local_rank, RankEnd end) {
+  Rank& rank = ranks_[static_cast<size_t>(local_rank)];
+  rank.end = end;
+  rank.end_order = ends_seen_++;
+  tell_heartbeat();  // the last reading: a short run may end between two heartbeats
+  tell_exit(rank, local_rank);
+  const bool done = end.signal == 0 && end.exit_code == kExitDone;
+  if (ending_ == Ending::kNone && !done) {
+    end_with(Ending::kFailed, Escalation::kNone, kPeerSettleTime);
+  }
+  finish_if_done();
+}
+
+void Supervisor::on_terminate() {
+  if (ending_ != Ending::kNone) return;
+  ending_reason_ = "stopped by a signal";
+  end_with(Ending::kStopped, Escalation::kStopAsked, options_.stop_grace);
+}
+
+void Supervisor::end_with(Ending ending, Escalation first_step, Duration grace) {
+  const bool stronger = ending == Ending::kFenced && ending_ != Ending::kFenced;
+  if (finished_ || (ending_ != Ending::kNone && !stronger)) return;
+  ending_ = ending;
+  if (!ending_reason_.empty()) logger_.info("ending", {{"reason", ending_reason_}});
+  escalation_ = first_step;
+  const MonoTime now = clock_.mono();
+  switch (first_step) {
+    case Escalation::kNone:
+      escalate_at_ = now + grace;
+      break;
+    case Escalation::kStopAsked:
+      // A rank of the engine takes the message and SIGTERM for the same; others know the signal.
+      for (size_t i = 0; options_.is_engine() && i < ranks_.size(); ++i)
+        host_.send(static_cast<int>(i), contract::encode(contract::Stop{}));
+      if (!options_.is_engine()) signal_running(SIGTERM);
+      escalate_at_ = now + grace;
+      break;
+    case Escalation::kTermSent:
+      signal_running(SIGTERM);
+      escalate_at_ = now + std::max<Duration>(grace, kTermToKill);
+      break;
+    case Escalation::kKilled:
+      signal_running(SIGKILL);
+      escalate_at_.reset();
+      break;
+  }
+  finish_if_done();
+}
+
+void Supervisor::escalate() {
+  if (escalation_ == Escalation::kStopAsked) {
+    logger_.warning("ranks did not end within their grace; sending SIGTERM");
+    escalation_ = Escalation::kTermSent;
+    signal_running(SIGTERM);
+    escalate_at_ = clock_.mono() + kTermToKill;
+    return;
+  }
+  escalation_ = Escalation::kKilled;
+  escalate_at_.reset();
+  signal_running(SIGKILL);
+}
+
+void Supervisor::on_timer() {
+  if (finished_) return;
+  const MonoTime now = clock_.mono();
+  if (escalate_at_ && now >= *escalate_at_) escalate();
+  if (reconnect_at_ && now >= *reconnect_at_) {
+    reconnect_at_.reset();
+    channel_.open();
+  }
+  if (!ranks_.empty() && now >= next_heartbeat_) {
+    next_heartbeat_ = now + kHeartbeatInterval;
+    tell_heartbeat();
+  }
+  const bool orphaned =
+      options_.orphan_limit && !stream_open_ && now - stream_lost_at_ >= *options_.orphan_limit;
+  if (orphaned && ending_ == Ending::kNone) {
+    ending_reason_ = "no control stream for " + std::to_string(options_.orphan_limit->count()) +
+                     " s: the run is gone";
+    end_with(Ending::kOrphaned, Escalation::kStopAsked, options_.stop_grace);
+  }
+}
+
+MonoTime Supervisor::next_timer() const {
+  const MonoTime now = clock_.mono();
+  MonoTime next = now + kLongestSleep;
+  if (escalate_at_) next = std::min(next, *escalate_at_);
+  if (reconnect_at_) next = std::min(next, *reconnect_at_);
+  if (!ranks_.empty()) next = std::min(next, next_heartbeat_);
+  if (options_.orphan_limit && !stream_open_ && ending_ == Ending::kNone) {
+    next = std::min<MonoTime>(next, stream_lost_at_ + *options_.orphan_limit);
+  }
+  return next;
+}
+
+void Supervisor::tell_listening() {
+  const bool all =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.listening; });
+  if (ranks_.empty() || !all) return;
+  FromAgent message;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    coordination::RankAddress& address = *message.mutable_ranks_listening()->add_ranks();
+    address.set_rank(ranks_[i].rank);
+    address.set_address(printable_text(ranks_[i].address, kMaxMessageBytes));
+    address.set_pid(host_.pid(static_cast<int>(i)));
+  }
+  send(message);
+}
+
+void Supervisor::tell_heartbeat() {
+  if (!stream_open_ || !options_.is_engine()) return;
+  if (channel_.unsent() > kMaxUnsentForHeartbeat) return;
+  FromAgent message;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    coordination::RankProgress& progress = *message.mutable_heartbeat()->add_ranks();
+    progress.set_rank(ranks_[i].rank);
+    host_.read_progress(static_cast<int>(i), progress);
+  }
+  send(message);
+}
+
+void Supervisor::tell_result() {
+  if (!result_) return;
+  FromAgent message;
+  message.mutable_result()->set_state_hash(printable_text(result_->state_hash, kMaxHashBytes));
+  message.mutable_result()->set_step(result_->step);
+  message.mutable_result()->set_final_loss(result_->final_loss);
+  message.mutable_result()->set_validation_loss(result_->validation_loss);
+  send(message);
+}
+
+void Supervisor::tell_exit(const Rank& rank, int local_rank) {
+  FromAgent message;
+  coordination::RankExited& exited = *message.mutable_rank_exited();
+  exited.set_rank(rank.rank);
+  exited.set_exit_code(rank.end->exit_code);
+  exited.set_signal(rank.end->signal);
+  exited.set_expected(ending_ != Ending::kNone);
+  exited.set_pid(host_.pid(local_rank));
+  for (std::string& line : host_.last_lines(local_rank))
+    exited.add_last_lines(std::move(line));
+  logger_.info(
+      "rank ended",
+      {{"rank", rank.rank}, {"exit_code", rank.end->exit_code}, {"signal", rank.end->signal}});
+  send(message);
+}
+
+void Supervisor::send(FromAgent& message) {
+  if (!stream_open_) return;  // a new stream begins with everything that still matters
+  message.mutable_fence()->set_term(highest_term_);
+  message.mutable_fence()->set_generation(options_.generation);
+  message.mutable_fence()->set_pod_uid(options_.pod_uid);
+  const Status sent = channel_.send(message);
+  if (!sent) logger_.warning("fact not sent", {{"error", sent.error().message}});
+}
+
+void Supervisor::signal_running(int signal_number) {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].end) host_.signal(static_cast<int>(i), signal_number);
+  }
+}
+
+bool Supervisor::any_running() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.end; });
+}
+
+void Supervisor::finish_if_done() {
+  if (finished_ || any_running()) return;
+  if (ranks_.empty() && ending_ == Ending::kNone) return;
+  finished_ = verdict();
+}
+
+const Supervisor::Rank* Supervisor::primary_failure() const {
+  const Rank* primary = nullptr;
+  for (const Rank& rank : ranks_) {
+    if (!rank.end || ended_well(*rank.end)) continue;
+    const auto key = [](const Rank& r) {
+      return std::pair(only_followed_a_peer(*r.end), r.end_order);
+    };
+    if (primary == nullptr || key(rank) < key(*primary)) primary = &rank;
+  }
+  return primary;
+}
+
+AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
+  const int local_rank = static_cast<int>(&rank - ranks_.data());
+  AgentExit exit;
+  exit.rank = rank.rank;
+  exit.exit_code = rank.end->signal != 0 ? 128 + rank.end->signal : rank.end->exit_code;
+  if (rank.end->signal != 0) exit.signal = rank.end->signal;
+  exit.reason = exit.exit_code == kExitDone ? "Completed" : "Error";
+  exit.message = joined(host_.last_lines(local_rank));
+  return exit;
+}
+
+AgentExit Supervisor::verdict() const {
+  const Rank* primary = primary_failure();
+  switch (ending_) {
+    case Ending::kNone:
+      break;  // every rank ended with 0
+    case Ending::kFenced:
+    case Ending::kOrphaned:
+      return {kExitRetry, std::nullopt, std::nullopt, "Error", ending_reason_};
+    case Ending::kFailed: {
+      if (primary != nullptr) return verdict_of_rank(*primary);
+      // Ended by somebody's SIGTERM: no failure of its own, but no completion either.
+      for (const Rank& rank : ranks_) {
+        if (rank.end->exit_code != kExitDone) return verdict_of_rank(rank);
+      }
+      break;
+    }
+    case Ending::kStopped: {
+      if (primary != nullptr) return verdict_of_rank(*primary);
+      const bool completed =
+          !ranks_.empty() && std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+            return rank.end->exit_code == kExitDone;
+          });
+      if (completed) break;
+      return {kExitTerminatedAfterCheckpoint, std::nullopt, std::nullopt, "Error", ending_reason_};
+    }
+  }
+  return {};
+}
+
+}  // namespace trainyard::agent

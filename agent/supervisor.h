@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "agent/agent_options.h"
+#include "agent/rank_host.h"
+#include "common/base/clock.h"
+#include "common/log/logger.h"
+#include "common/worker_contract.h"
+#include "control/coordinator/control_transport.h"
+
+namespace trainyard::coordination {
+class FromAgent;
+class RankTable;
+class StartGeneration;
+}  // namespace trainyard::coordination
+
+namespace trainyard::agent {
+
+/// How the agent ends, and why.
+struct AgentExit {
+  int exit_code = 0;                 ///< 128 + signal where a signal ended the deciding rank
+  std::optional<int> signal;         ///< of the deciding rank
+  std::optional<int> rank;           ///< the deciding rank
+  std::string reason = "Completed";  ///< or "Error"
+  std::string message;               ///< the deciding rank's last lines, or what went wrong
+};
+
+/// The agent's logic: turns what the coordinator, the ranks and the machine say into what to do
+/// with the ranks. Its effects go through ControlChannel, RankHost and Clock only, and it never
+/// waits, so that tests drive it step by step. Not thread-safe.
+///
+/// Life: connect and say hello; start the ranks that StartGeneration names; tell the coordinator
+/// their addresses; hand them the rank table; then report progress until all have ended. When one
+/// fails, the others get kPeerSettleTime to find out by themselves (and to show whether the first
+/// one only followed a peer), then they are killed: nobody waits in a dead world.
+class Supervisor {
+ public:
+  /// All but `options` outlive the supervisor; `seed` is for the jitter of reconnects.
+  Supervisor(AgentOptions options, control::ControlChannel& channel, RankHost& host,
+             const Clock& clock, Logger& logger, uint64_t seed);
+
+  /// Opens the stream. Once, before anything else.
+  void begin();
+  /// The channel's wake_fd is readable.
+  void on_channel();
+  /// A rank wrote a line on its socket.
+  void on_rank_line(int local_rank, const std::string& line);
+  /// A rank has ended; everything it wrote has been handed over before.
+  void on_rank_end(int local_rank, RankEnd end);
+  /// SIGTERM or SIGINT arrived; more than one is as one.
+  void on_terminate();
+  /// The time of next_timer() has come (an early call does no harm).
+  void on_timer();
+
+  /// When on_timer wants to be called next.
+  MonoTime next_timer() const;
+  /// Set once nothing is left to do: the agent is to exit so.
+  const std::optional<AgentExit>& finished() const { return finished_; }
+
+  static constexpr std::chrono::milliseconds kHeartbeatInterval{150};
+  static constexpr std::chrono::milliseconds kPeerSettleTime{1000};
+  /// Between SIGTERM and SIGKILL for a rank that has used up its grace.
+  static constexpr std::chrono::milliseconds kTermToKill{2000};
+
+ private:
+  enum class Ending { kNone, kFailed, kStopped, kOrphaned, kFenced };
+  enum class Escalation { kNone, kStopAsked, kTermSent, kKilled };
+
+  struct Rank {
+    int rank = 0;
+    std::string address;
+    bool listening = false;
+    std::optional<RankEnd> end;
+    int64_t end_order = 0;
+  };
+
+  void opened();
+  void closed(const std::string& reason);
+  void schedule_reconnect();
+  void obey(const coordination::ToAgent& message);
+  void start_ranks(const coordination::StartGeneration& start);
+  void deliver_table(const coordination::RankTable& table);
+  void tell_listening();
+  void tell_heartbeat();
+  void tell_result();
+  void tell_exit(const Rank& rank, int local_rank);
+  void send(coordination::FromAgent& message);
+
+  void end_with(Ending ending, Escalation first_step, Duration grace);
+  void escalate();
+  void signal_running(int signal_number);
+  bool any_running() const;
+  void finish_if_done();
+  AgentExit verdict() const;
+  AgentExit verdict_of_rank(const Rank& rank) const;
+  /// The rank whose end explains the others; nullptr when all ended as wished.
+  const Rank* primary_failure() const;
+
+  const AgentOptions options_;
+  control::ControlChannel& channel_;
+  RankHost& host_;
+  const Clock& clock_;
+  Logger& logger_;
+  std::mt19937_64 jitter_;
+
+  bool stream_open_ = false;
+  int connect_attempts_ = 0;
+  MonoTime stream_lost_at_;
+  std::optional<MonoTime> reconnect_at_;
+  int64_t highest_term_ = 0;
+
+  std::vector<Rank> ranks_;  ///< by local rank
+  bool table_delivered_ = false;
+  std::optional<contract::RunResult> result_;
+  int64_t ends_seen_ = 0;
+  MonoTime next_heartbeat_;
+
+  Ending ending_ = Ending::kNone;
+  std::string ending_reason_;
+  Escalation escalation_ = Escalation::kNone;
+  std::optional<MonoTime> escalate_at_;
+  std::optional<AgentExit> finished_;
+};
+
+}  // namespace trainyard::agent
