@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/clock.h"
+#include "common/base/time.h"
 #include "common/worker_contract.h"
 
 /// The seam between the brain and the control stream: facts come up (FactsSource), what status has

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/api/training_job.h"
-#include "common/base/clock.h"
+#include "common/base/time.h"
 #include "control/facts.h"
 
 /// What plan decides from: projections of the world, not whole objects.

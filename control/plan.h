@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/api/training_job.h"
-#include "common/base/clock.h"
+#include "common/base/time.h"
 #include "control/observed.h"
 #include "control/pod_spec.h"
 

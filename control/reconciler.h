@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -27,6 +28,7 @@ struct Reconciled {
   /// When to look again though nothing changes; nullopt: only on a wake.
   std::optional<Duration> requeue_after;
   bool finished = false;  ///< Complete or Failed, and no pod is alive
+  bool stopped = false;   ///< Suspended (spec.suspend or request_stop), and no pod is alive
 };
 
 /// Level-triggered loop over jobs: observe, plan, apply. One key is never reconciled twice at once;
@@ -74,13 +76,17 @@ class Reconciler {
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
   void schedule(const JobKey& key, const Result<Reconciled>& result);
   void tell_membership(const Reconciled& reconciled);
+  void enqueue(const JobKey& key);
+  std::optional<JobKey> next_key();
+  void wait(std::stop_token stop);
 
   const Options options_;
   std::map<JobKey, Memory> memory_;  ///< reconciling thread only
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::set<JobKey> dirty_;           ///< guarded by mutex_
+  std::deque<JobKey> queue_;         ///< first come, first served; guarded by mutex_
+  std::set<JobKey> dirty_;           ///< the keys in queue_; guarded by mutex_
   std::map<JobKey, MonoTime> due_;   ///< guarded by mutex_
   std::set<JobKey> stop_requested_;  ///< guarded by mutex_
 };

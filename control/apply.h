@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "common/base/error.h"
+#include "common/base/time.h"
+#include "control/cluster.h"
+#include "control/observed.h"
+#include "control/plan.h"
+
+namespace trainyard::control {
+
+/// What applying a plan left behind, also when it was cut short.
+struct Applied {
+  std::optional<Error> error;     ///< what stopped it; nullopt: all is done
+  api::TrainingJobStatus status;  ///< as last written, else as observed
+  bool wrote_status = false;
+  /// Names of pods that could not be made because somebody else's pod has the name; the condition
+  /// Accepted says so.
+  std::vector<std::string> name_conflicts;
+};
+
+/// Carries a plan out, written ahead: (a) the intent, one status write with the observed resource
+/// version; (b) member labels off, deletions; (c) creations; (d) the outcome; (e) events; last the
+/// job's own deletion. Stops at the first error, so that nothing is done that is not written down;
+/// whoever plans next finishes it. A pod that is gone already, or whose name another UID has,
+/// counts as deleted. Its error is the cluster's; kConflict when the status was changed since
+/// `observed`.
+Applied apply(Cluster& cluster, const Observed& observed, const Plan& plan, Time now);
+
+}  // namespace trainyard::control

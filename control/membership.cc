@@ -1,0 +1,48 @@
+#include "control/membership.h"
+
+#include <algorithm>
+
+namespace trainyard::control {
+namespace {
+
+bool replaces_single_pods(const api::TrainingJobSpec& spec) {
+  return spec.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
+}
+
+/// An ended attempt condemns the pod it names, or every pod of its time when it names none.
+bool is_condemned_by(const api::Attempt& attempt, const ObservedPod& pod) {
+  if (!attempt.end_time) return false;
+  if (!attempt.pod_uid.empty()) return attempt.pod_uid == pod.uid;
+  return attempt.pod_name.empty() && pod.created_generation <= attempt.generation;
+}
+
+bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
+                  const api::TrainingJobStatus& status) {
+  if (!pod.member) return true;
+  if (pod.created_generation == status.membership.generation) return false;
+  if (!replaces_single_pods(spec)) return true;
+  return std::any_of(status.attempts.begin(), status.attempts.end(),
+                     [&](const auto& attempt) { return is_condemned_by(attempt, pod); });
+}
+
+}  // namespace
+
+bool is_alive(const ObservedPod& pod) {
+  return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;
+}
+
+bool is_finished(const ObservedPod& pod) { return !is_alive(pod) && !pod.terminating; }
+
+PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
+                  const api::TrainingJobStatus& status) {
+  PodSets sets;
+  for (const ObservedPod& pod : pods) {
+    if (pod.created_generation > status.membership.generation) sets.stale = true;
+    (is_condemned(pod, spec, status) ? sets.condemned : sets.members).push_back(&pod);
+  }
+  std::stable_sort(sets.members.begin(), sets.members.end(),
+                   [](const auto* a, const auto* b) { return a->node_index < b->node_index; });
+  return sets;
+}
+
+}  // namespace trainyard::control

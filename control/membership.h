@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "control/observed.h"
+
+/// Which pods belong to the generation that status has persisted. Pure.
+namespace trainyard::control {
+
+/// The pods of a job, sorted; pointers into the list they came from.
+struct PodSets {
+  std::vector<const ObservedPod*> members;    ///< by node index
+  std::vector<const ObservedPod*> condemned;  ///< to be ended, being ended, or kept for their logs
+  /// A pod of a generation that this view of status does not know: the view is stale.
+  bool stale = false;
+};
+
+/// Neither succeeded nor failed.
+bool is_alive(const ObservedPod& pod);
+
+/// Has exited and is not being deleted.
+bool is_finished(const ObservedPod& pod);
+
+/// Sorts pods into members and condemned by status alone, so that a restart that was written down
+/// but not carried out is carried out by whoever looks next. A pod is condemned when it has lost
+/// the label `member`; when its generation is over and every pod was replaced (RecreateAll, a
+/// resume, a resize); or when an attempt that ended names it (ReplacePod).
+PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
+                  const api::TrainingJobStatus& status);
+
+}  // namespace trainyard::control

@@ -1,0 +1,219 @@
+#include "control/plan_status.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "control/pod_spec.h"
+#include "control/status_edit.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionStatus;
+using api::ConditionType;
+
+void fill_cause(api::Attempt& attempt, const policies::Loss& loss) {
+  attempt.failure_class = loss.failure_class;
+  attempt.reason = loss.reason;
+  attempt.pod_name = loss.pod_name;
+  attempt.pod_uid = loss.pod_uid;
+  attempt.container = loss.container;
+  attempt.node = loss.node;
+  attempt.rank = loss.rank;
+  attempt.exit_code = loss.exit_code;
+  attempt.signal = loss.signal;
+  attempt.message = loss.message;
+}
+
+/// Puts an attempt back through push_attempt, which keeps the limits.
+void replace_open(api::TrainingJobStatus& status, api::Attempt attempt) {
+  std::erase_if(status.attempts, [&](const api::Attempt& other) {
+    return other.generation == attempt.generation && !other.end_time;
+  });
+  push_attempt(status, std::move(attempt));
+}
+
+std::string count_of(int64_t some, int64_t all, std::string_view what) {
+  return std::to_string(some) + " of " + std::to_string(all) + " " + std::string(what);
+}
+
+}  // namespace
+
+std::string sentence_of(const policies::Loss& loss) {
+  std::string text;
+  if (!loss.pod_name.empty()) text += "pod " + loss.pod_name;
+  if (!loss.container.empty()) text += " container " + loss.container;
+  if (!loss.node.empty()) text += " on node " + loss.node;
+  if (loss.rank) text += (text.empty() ? "rank " : " rank ") + std::to_string(*loss.rank);
+  if (loss.signal) {
+    text += ": ended by signal " + std::to_string(*loss.signal);
+  } else if (loss.exit_code) {
+    text += ": exit code " + std::to_string(*loss.exit_code);
+  }
+  if (!loss.message.empty()) text += (text.empty() ? "" : ": ") + loss.message;
+  return text;
+}
+
+void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
+                     const api::TrainingJobSpec& spec, int64_t generation, int64_t target,
+                     Time now) {
+  status.nodes.target = target;
+  // Generations are reserved in blocks only where ranks restart in place.
+  status.membership = {generation, generation, target * spec.num_proc_per_node,
+                       metadata.name + "-0"};
+  api::Attempt attempt;
+  attempt.generation = generation;
+  attempt.start_time = now;
+  push_attempt(status, std::move(attempt));
+}
+
+void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time now) {
+  const int64_t generation = status.membership.generation;
+  api::Attempt attempt;
+  attempt.generation = generation;
+  if (const api::Attempt* open = open_attempt(status)) attempt = *open;
+  attempt.end_time = now;
+  attempt.end_step = end.last_step;
+  if (end.cause != nullptr) {
+    fill_cause(attempt, *end.cause);
+  } else {
+    attempt.reason = end.reason;
+  }
+  replace_open(status, std::move(attempt));
+}
+
+void note_further_loss(api::TrainingJobStatus& status, const policies::Loss& loss, Time now) {
+  api::Attempt attempt;
+  attempt.generation = status.membership.generation;
+  attempt.end_time = now;
+  fill_cause(attempt, loss);
+  push_attempt(status, std::move(attempt));
+}
+
+void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts) {
+  if (!facts.hosted) return;
+  if (facts.checkpoint &&
+      (!status.checkpoint || facts.checkpoint->step > status.checkpoint->last_step)) {
+    status.checkpoint = {facts.checkpoint->step, facts.checkpoint->uri, facts.checkpoint->digest,
+                         facts.checkpoint->at};
+  }
+  if (facts.generation != status.membership.generation || !facts.resumed_from_step) return;
+  const int64_t resumed_from = *facts.resumed_from_step;
+  for (api::Attempt& attempt : status.attempts) {
+    if (attempt.generation == facts.generation && !attempt.start_step) {
+      attempt.start_step = resumed_from;
+    }
+    if (attempt.generation >= facts.generation || attempt.resumed_from_step) continue;
+    attempt.resumed_from_step = resumed_from;
+    if (attempt.end_step)
+      attempt.lost_steps = std::max<int64_t>(0, *attempt.end_step - resumed_from);
+  }
+}
+
+void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
+                const PodSets& sets) {
+  api::NodeCounts nodes;
+  nodes.target = status.nodes.target;
+  for (const ObservedPod* pod : sets.members) {
+    if (pod->phase == PodPhase::kSucceeded) {
+      ++nodes.succeeded;
+    } else if (pod->phase == PodPhase::kFailed) {
+      ++nodes.failed;
+    } else if (!pod->terminating) {
+      ++nodes.active;
+      if (pod->ready) ++nodes.ready;
+    } else {
+      ++nodes.condemned;
+    }
+  }
+  for (const ObservedPod* pod : sets.condemned) {
+    if (!is_finished(*pod)) {
+      ++nodes.condemned;
+    } else if (pod->phase == PodPhase::kFailed) {
+      ++nodes.failed;
+    }
+  }
+  status.nodes = nodes;
+  status.roles = {{kTrainerRole, nodes.target, nodes.ready}};
+  status.selector = "trainyard.dev/job-uid=" + metadata.uid + ",trainyard.dev/member=true";
+}
+
+void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
+                         const policies::Gang& gang, Time now) {
+  const int64_t target = status.nodes.target;
+  if (gang.placed) {
+    set_condition(
+        status,
+        {ConditionType::kScheduled, ConditionStatus::kTrue, api::reason::kGangScheduled,
+         "every pod of generation " + std::to_string(status.membership.generation) + " has a node"},
+        now);
+  } else if (!is_true(status, ConditionType::kScheduled)) {
+    const bool refused = !gang.unschedulable.empty();
+    const std::string waiting = "waiting for all " + std::to_string(target) + " pods";
+    set_condition(status,
+                  {ConditionType::kScheduled, ConditionStatus::kFalse,
+                   refused ? api::reason::kUnschedulable : api::reason::kWaitingForGang,
+                   refused ? gang.unschedulable : waiting},
+                  now);
+  }
+  const bool running = status.nodes.ready + status.nodes.succeeded >= target && target > 0;
+  if (running) {
+    set_condition(status,
+                  {ConditionType::kRunning, ConditionStatus::kTrue, api::reason::kAllNodesReady,
+                   count_of(target, target, "nodes are ready")},
+                  now);
+    const std::string again =
+        "generation " + std::to_string(status.membership.generation) + " is running";
+    for (const ConditionType type : {ConditionType::kRestarting, ConditionType::kResizing}) {
+      const api::Condition* condition = find_condition(status, type);
+      if (condition != nullptr) clear_condition(status, type, condition->reason, again, now);
+    }
+  } else {
+    clear_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
+                    "fewer than " + std::to_string(target) + " nodes are ready", now);
+  }
+  if (target < spec.num_nodes) {
+    set_condition(status,
+                  {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kBelowNumNodes,
+                   count_of(target, spec.num_nodes, "nodes")},
+                  now);
+  } else {
+    clear_condition(status, ConditionType::kDegraded, api::reason::kBelowNumNodes,
+                    "all nodes wanted are there", now);
+  }
+}
+
+std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,
+                                                const api::TrainingJobSpec& spec, Time now) {
+  const api::Condition* running = find_condition(status, ConditionType::kRunning);
+  if (running == nullptr || running->status != ConditionStatus::kTrue) return std::nullopt;
+  Time since = running->last_transition_time.value_or(now);
+  if (status.checkpoint && status.checkpoint->last_time) {
+    since = std::max(since, *status.checkpoint->last_time);
+  }
+  const Duration left = spec.checkpoint_policy.max_age - (now - since);
+  if (left <= Duration::zero()) {
+    set_condition(status,
+                  {ConditionType::kCheckpointStale, ConditionStatus::kTrue, "MaxAgeExceeded",
+                   "no checkpoint for " + std::to_string(spec.checkpoint_policy.max_age.count()) +
+                       " s (checkpointPolicy.maxAgeSeconds)"},
+                  now);
+    return std::nullopt;
+  }
+  clear_condition(status, ConditionType::kCheckpointStale, "Fresh", "a checkpoint was committed",
+                  now);
+  return left;
+}
+
+void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now) {
+  clear_condition(status, ConditionType::kScheduled, api::reason::kWaitingForGang, message, now);
+  clear_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes, message, now);
+  clear_condition(status, ConditionType::kStalled, api::reason::kNoStepProgress, message, now);
+  clear_condition(status, ConditionType::kCheckpointStale, "Fresh", message, now);
+  for (const ConditionType type : {ConditionType::kRestarting, ConditionType::kResizing}) {
+    const api::Condition* condition = find_condition(status, type);
+    if (condition != nullptr) clear_condition(status, type, condition->reason, message, now);
+  }
+}
+
+}  // namespace trainyard::control

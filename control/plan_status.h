@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+#include "control/facts.h"
+#include "control/membership.h"
+#include "control/policies/restart.h"
+#include "control/policies/schedule.h"
+
+/// The parts of plan that write a status down: generations, attempts, counts, conditions. Pure.
+namespace trainyard::control {
+
+/// Opens `generation` at `target` nodes: membership and its attempt.
+void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
+                     const api::TrainingJobSpec& spec, int64_t generation, int64_t target,
+                     Time now);
+
+/// How a generation ended.
+struct AttemptEnd {
+  const policies::Loss* cause = nullptr;  ///< nullptr: it was stopped, not lost
+  std::string reason;                     ///< of the stop, without a cause
+  std::optional<int64_t> last_step;       ///< newest step seen
+};
+
+/// Ends the open attempt of the current generation.
+void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time now);
+
+/// Adds an ended attempt for another pod that the same restart replaces.
+void note_further_loss(api::TrainingJobStatus& status, const policies::Loss& loss, Time now);
+
+/// What the control stream says that status keeps: where the generation resumed, and so how many
+/// steps the ones before it lost; the newest committed checkpoint.
+void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts);
+
+/// Counts pods into status.nodes, roles and selector.
+void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
+                const PodSets& sets);
+
+/// Conditions Scheduled, Running, Restarting, Resizing and Degraded of a generation that is to run.
+void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
+                         const policies::Gang& gang, Time now);
+
+/// Condition CheckpointStale; returns when it has to be looked at again.
+std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,
+                                                const api::TrainingJobSpec& spec, Time now);
+
+/// Sets the conditions of a running generation to False: it is over.
+void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now);
+
+/// "pod a-0-x container trainer on node n: exit code 70: last lines".
+std::string sentence_of(const policies::Loss& loss);
+
+}  // namespace trainyard::control

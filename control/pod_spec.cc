@@ -1,0 +1,68 @@
+#include "control/pod_spec.h"
+
+#include <array>
+#include <span>
+
+#include "common/hash/hash.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::control {
+namespace {
+
+/// Lower-case letters and digits without vowels and look-alikes, so that no word arises (the
+/// alphabet of Kubernetes' generated names).
+constexpr std::string_view kAlphabet = "bcdfghjklmnpqrstvwxz2456789";
+constexpr int kHashLetters = 5;
+/// Time beyond the preemption checkpoint for ranks and agent to end (api.md).
+constexpr std::chrono::seconds kGraceMargin{30};
+
+}  // namespace
+
+std::string pod_name(const std::string& job_name, const std::string& job_uid, int node_index,
+                     int64_t created_generation) {
+  const std::string identity =
+      job_uid + "/" + std::to_string(node_index) + "/" + std::to_string(created_generation);
+  const Hash128 digest = xxh3_128(std::as_bytes(std::span(identity)));
+  uint64_t value = 0;
+  for (int i = 0; i < 8; ++i)
+    value = value << 8 | digest[static_cast<size_t>(i)];
+  std::string name = job_name + "-" + std::to_string(node_index) + "-";
+  for (int i = 0; i < kHashLetters; ++i) {
+    name.push_back(kAlphabet[value % kAlphabet.size()]);
+    value /= kAlphabet.size();
+  }
+  return name;
+}
+
+std::chrono::seconds grace_of(const api::TrainingJobSpec& spec) {
+  return spec.checkpoint_policy.preemption_checkpoint + kGraceMargin;
+}
+
+PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpec& spec,
+                      int node_index, int64_t generation, int64_t num_nodes) {
+  PodSpec pod;
+  pod.name = pod_name(metadata.name, metadata.uid, node_index, generation);
+  pod.namespace_name = metadata.namespace_name;
+  pod.job_name = metadata.name;
+  pod.job_uid = metadata.uid;
+  pod.node_index = node_index;
+  pod.created_generation = generation;
+  pod.grace = grace_of(spec);
+  pod.environment = {
+      {contract::kEnvJob, metadata.name},
+      {contract::kEnvJobUid, metadata.uid},
+      {contract::kEnvNamespace, metadata.namespace_name},
+      {contract::kEnvNodeIndex, std::to_string(node_index)},
+      {contract::kEnvGeneration, std::to_string(generation)},
+      {kEnvPodName, pod.name},
+      {kEnvNumNodes, std::to_string(num_nodes)},
+      {kEnvNodeRank, std::to_string(node_index)},
+      {kEnvNumProcPerNode, spec.num_proc_per_node == api::kAutoProcPerNode
+                               ? "auto"
+                               : std::to_string(spec.num_proc_per_node)},
+  };
+  if (spec.pod_template) pod.template_json = spec.pod_template->json;
+  return pod;
+}
+
+}  // namespace trainyard::control

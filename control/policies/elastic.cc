@@ -1,0 +1,71 @@
+#include "control/policies/elastic.h"
+
+#include <algorithm>
+
+namespace trainyard::control::policies {
+namespace {
+
+/// What is left of `limit` after `since`; zero when it is over.
+Duration left_of(Duration limit, Time since, Time now) {
+  return std::max(limit - (now - since), Duration::zero());
+}
+
+Resize to_size(const ElasticInput& input, std::optional<int64_t> size) {
+  if (!size || *size == input.target) return {};
+  return {size, *size > input.target ? api::reason::kScaleUp : api::reason::kScaleDown, {}};
+}
+
+Resize judge_unplaced(const ElasticInput& input) {
+  const Duration wait =
+      left_of(input.spec->elastic_policy->pending_timeout, input.since, input.now);
+  if (wait > Duration::zero()) return {{}, {}, wait};
+  const int64_t room = input.feasible.value_or(input.placed);
+  if (room >= input.target) return {};
+  return to_size(input, largest_allowed(*input.spec, room));
+}
+
+Resize judge_placed(const ElasticInput& input) {
+  if (!input.feasible || *input.feasible <= input.target) return {};
+  const std::optional<int64_t> size = largest_allowed(*input.spec, *input.feasible);
+  if (!size || *size <= input.target) return {};
+  const Duration wait =
+      left_of(input.spec->elastic_policy->scale_up_snooze, input.since, input.now);
+  if (wait > Duration::zero()) return {{}, {}, wait};
+  return to_size(input, size);
+}
+
+}  // namespace
+
+std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit) {
+  if (!spec.elastic_policy) {
+    return limit >= spec.num_nodes ? std::optional(spec.num_nodes) : std::nullopt;
+  }
+  const api::ElasticPolicy& policy = *spec.elastic_policy;
+  const int64_t most = std::min(limit, spec.num_nodes);
+  if (most < policy.min_nodes) return std::nullopt;
+  if (policy.allowed_num_nodes.empty()) {
+    const int64_t step = std::max<int64_t>(1, policy.node_increment_step);
+    return policy.min_nodes + (most - policy.min_nodes) / step * step;
+  }
+  std::optional<int64_t> largest;
+  for (const int64_t size : policy.allowed_num_nodes) {
+    if (size >= policy.min_nodes && size <= most) largest = std::max(largest.value_or(0), size);
+  }
+  return largest;
+}
+
+Resize judge_size(const ElasticInput& input) {
+  const std::optional<int64_t> wanted = largest_allowed(*input.spec, input.spec->num_nodes);
+  if (!wanted) return {};
+  const bool too_large = input.target > *wanted;
+  const bool rigid = !input.spec->elastic_policy;
+  if (too_large || rigid || input.spec_changed) {
+    // Growing on the user's word asks no cluster first: a gang that finds no room shrinks again.
+    if (too_large || rigid || *wanted > input.target) return to_size(input, wanted);
+  }
+  // Pods that do not exist yet say nothing about room.
+  if (!input.gang_whole) return {};
+  return input.gang_placed ? judge_placed(input) : judge_unplaced(input);
+}
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+
+/// How many nodes a job runs at. Pure.
+namespace trainyard::control::policies {
+
+/// The largest allowed size of at most `limit` nodes: numNodes itself without elasticPolicy, else a
+/// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes; nullopt
+/// where there is none.
+std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit);
+
+struct ElasticInput {
+  const api::TrainingJobSpec* spec = nullptr;
+  int64_t target = 0;               ///< size of the generation now
+  bool spec_changed = false;        ///< since status was last written
+  bool gang_whole = false;          ///< every member exists
+  bool gang_placed = false;         ///< every member has a node
+  int64_t placed = 0;               ///< members that have a node
+  std::optional<int64_t> feasible;  ///< pods the cluster could run; nullopt: unknown
+  Time since;                       ///< when the newest member was made
+  Time now;
+};
+
+struct Resize {
+  std::optional<int64_t> target;  ///< the size to run at from now on
+  std::string_view reason;        ///< ScaleUp or ScaleDown
+  std::optional<Duration> look_again;
+};
+
+/// Shrinks a gang that is not placed within pendingTimeoutSeconds to what is, grows a running one
+/// after scaleUpSnoozeSeconds when the cluster has room, follows numNodes when it changes.
+Resize judge_size(const ElasticInput& input);
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,97 @@
+#include "control/policies/liveness.h"
+
+#include <algorithm>
+
+#include "control/policies/progress.h"
+
+namespace trainyard::control::policies {
+namespace {
+
+const MemberFact* fact_of(const StreamFacts& facts, const ObservedPod& pod) {
+  for (const MemberFact& fact : facts.members) {
+    if (fact.pod_uid == pod.uid) return &fact;
+  }
+  return nullptr;
+}
+
+/// The moment the newest mass loss ended, if there was one.
+std::optional<Time> mass_loss_at(const StreamFacts& facts) {
+  std::vector<Time> lost;
+  for (const MemberFact& fact : facts.members) {
+    if (!fact.connected) lost.push_back(fact.since);
+  }
+  std::sort(lost.begin(), lost.end());
+  const size_t more_than_half = facts.members.size() / 2 + 1;
+  std::optional<Time> newest;
+  for (size_t last = more_than_half; last <= lost.size(); ++last) {
+    const Time from = lost[last - more_than_half];
+    const Time to = lost[last - 1];
+    if (to - from <= kMassLossWindow) newest = to;
+  }
+  return newest;
+}
+
+const PeerReport* report_against(const LivenessInput& input, const ObservedPod& pod,
+                                 const MemberFact& fact) {
+  for (const PeerReport& report : input.facts->peer_reports) {
+    if (report.generation != input.generation) continue;
+    if (!report.lost_pod_uid.empty()) {
+      if (report.lost_pod_uid == pod.uid) return &report;
+      continue;
+    }
+    const bool runs_rank = std::any_of(fact.ranks.begin(), fact.ranks.end(),
+                                       [&](const auto& r) { return r.rank == report.lost_rank; });
+    if (runs_rank) return &report;
+  }
+  return nullptr;
+}
+
+std::optional<std::string> second_sign(const LivenessInput& input, const ObservedPod& pod,
+                                       const MemberFact& fact) {
+  if (pod.node_state == NodeState::kNotReady) return "its node is not ready";
+  if (pod.node_state == NodeState::kGone) return "its node is gone";
+  if (const PeerReport* report = report_against(input, pod, fact)) {
+    return "rank " + std::to_string(report->reporter_rank) + " waits for rank " +
+           std::to_string(report->lost_rank) + ": " + report->message;
+  }
+  const std::optional<Time> moved = min_step_moved_at(*input.facts);
+  if (moved && input.now - *moved >= input.stall_bound) return "no step since it went silent";
+  return std::nullopt;
+}
+
+std::string in_seconds(Duration duration) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
+}
+
+void look_in(Liveness& liveness, Duration wait) {
+  liveness.look_again = std::min(liveness.look_again.value_or(Duration::max()), wait);
+}
+
+}  // namespace
+
+Liveness judge_liveness(const LivenessInput& input) {
+  Liveness liveness;
+  if (!input.facts->hosted) return liveness;
+  if (const auto at = mass_loss_at(*input.facts); at && input.now - *at < kMassLossTruce) {
+    liveness.truce = true;
+    look_in(liveness, *at + kMassLossTruce - input.now);
+    return liveness;
+  }
+  for (const ObservedPod* pod : *input.members) {
+    const MemberFact* fact = fact_of(*input.facts, *pod);
+    if (fact == nullptr || fact->connected) continue;
+    const Duration silent = input.now - fact->since;
+    if (silent <= kStreamGrace) {
+      look_in(liveness, kStreamGrace - silent + std::chrono::milliseconds(1));
+      continue;
+    }
+    if (auto sign = second_sign(input, *pod, *fact)) {
+      liveness.lost.push_back({pod, "silent for " + in_seconds(silent) + ", and " + *sign});
+    } else {
+      look_in(liveness, std::chrono::seconds(1));
+    }
+  }
+  return liveness;
+}
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/time.h"
+#include "control/facts.h"
+#include "control/observed.h"
+
+/// When a silent member counts as lost. Pure.
+/// Source: operator.md's rule; a lost stream alone proves nothing, because it may be us.
+namespace trainyard::control::policies {
+
+/// A stream that is gone for less than this is reconnecting.
+inline constexpr std::chrono::seconds kStreamGrace{3};
+/// More than half of all streams lost within kMassLossWindow: nobody is lost for kMassLossTruce.
+inline constexpr std::chrono::seconds kMassLossWindow{2};
+inline constexpr std::chrono::seconds kMassLossTruce{60};
+
+struct LostMember {
+  const ObservedPod* pod = nullptr;
+  std::string message;  ///< the evidence
+};
+
+struct LivenessInput {
+  const std::vector<const ObservedPod*>* members = nullptr;
+  const StreamFacts* facts = nullptr;
+  int64_t generation = 0;
+  Duration stall_bound{0};
+  Time now;
+};
+
+struct Liveness {
+  std::vector<LostMember> lost;
+  /// When silence will have lasted long enough to be judged.
+  std::optional<Duration> look_again;
+  bool truce = false;  ///< nobody is judged: too many went silent at once
+};
+
+/// Members whose stream is gone longer than kStreamGrace and that a second sign speaks against: a
+/// peer's report, steps that stand still for the stall bound, or a node not ready.
+Liveness judge_liveness(const LivenessInput& input);
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+#include "control/facts.h"
+
+/// What counts as progress, and as its absence. Pure.
+namespace trainyard::control::policies {
+
+/// Progress goes into status at most this often.
+inline constexpr std::chrono::seconds kProgressPeriod{5};
+
+/// clamp(stallFactor x p99 step time, minStallSeconds, maxStallSeconds); the maximum while no step
+/// time is known.
+Duration stall_bound(const api::ProgressPolicy& policy, const StreamFacts& facts);
+
+/// When the lowest step of all ranks moved last in this generation; nullopt before every rank has
+/// made one.
+std::optional<Time> min_step_moved_at(const StreamFacts& facts);
+
+/// The newest step any rank completed in this generation; nullopt where none is known.
+std::optional<int64_t> last_step_seen(const StreamFacts& facts);
+
+struct StallInput {
+  const api::ProgressPolicy* policy = nullptr;
+  const StreamFacts* facts = nullptr;
+  int64_t generation = 0;
+  std::optional<Time> scheduled_at;  ///< when the gang was placed; nullopt: not yet
+  bool all_ready = false;
+  Time now;
+};
+
+struct Stall {
+  enum class Kind {
+    kNone,
+    kStartup,    ///< no first step within startupTimeoutSeconds
+    kNoStep,     ///< steps stand still, ranks are alive
+    kHeartbeat,  ///< the rank that lags has not begun an instruction either
+  };
+  Kind kind = Kind::kNone;
+  std::optional<int> rank;  ///< that has made the fewest steps and moved longest ago
+  std::string message;
+  std::optional<Duration> look_again;
+};
+
+/// Judges the whole job. Only training counts against the stall bound; restoring, evaluating and
+/// checkpointing have maxStallSeconds, or startupTimeoutSeconds before the first step.
+Stall judge_stall(const StallInput& input);
+
+/// The progress to show; `shown` where no rank of the generation reports. Until the ranks train
+/// again after a restart, `shown` stays, under their new phase.
+std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
+                                               const std::optional<api::ProgressStatus>& shown);
+
+/// Whether `next` is worth a write of its own after `written`.
+bool is_due(const std::optional<api::ProgressStatus>& written, const api::ProgressStatus& next,
+            Time now);
+/// The same of a newer checkpoint.
+bool is_due(const std::optional<api::CheckpointStatus>& written, Time now);
+
+}  // namespace trainyard::control::policies

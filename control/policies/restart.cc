@@ -1,0 +1,180 @@
+#include "control/policies/restart.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "common/worker_contract.h"
+
+namespace trainyard::control::policies {
+namespace {
+
+using api::FailureClass;
+
+constexpr char kDisruptionTarget[] = "DisruptionTarget";  // batch/v1, KEP-3329
+constexpr char kOomKilled[] = "OOMKilled";
+
+bool has_condition(const ObservedPod& pod, const std::string& type, const std::string& status) {
+  return std::any_of(pod.conditions.begin(), pod.conditions.end(),
+                     [&](const PodCondition& c) { return c.type == type && c.status == status; });
+}
+
+bool matches(const api::FailureRule& rule, const ObservedPod& pod) {
+  if (rule.on_exit_codes) {
+    const api::OnExitCodes& codes = *rule.on_exit_codes;
+    if (!pod.exit || pod.exit->exit_code == 0) return false;
+    if (!codes.container_name.empty() && codes.container_name != pod.exit->container) return false;
+    const bool listed = std::find(codes.values.begin(), codes.values.end(), pod.exit->exit_code) !=
+                        codes.values.end();
+    return listed == (codes.op == api::ExitCodeOperator::kIn);
+  }
+  return std::any_of(rule.on_pod_conditions.begin(), rule.on_pod_conditions.end(),
+                     [&](const auto& c) { return has_condition(pod, c.type, c.status); });
+}
+
+const api::FailureRule* first_match(const api::FailurePolicy& policy, const ObservedPod& pod) {
+  const auto found = std::find_if(policy.rules.begin(), policy.rules.end(),
+                                  [&](const auto& rule) { return matches(rule, pod); });
+  return found == policy.rules.end() ? nullptr : &*found;
+}
+
+FailureClass class_of(const ObservedPod& pod) {
+  if (has_condition(pod, kDisruptionTarget, "True")) return FailureClass::kPreemption;
+  if (!pod.exit) return FailureClass::kInfrastructure;
+  const ContainerExit& exit = *pod.exit;
+  if (exit.reason == kOomKilled) return FailureClass::kApplication;
+  const bool by_sigterm = exit.signal == SIGTERM;
+  if (by_sigterm || exit.exit_code == contract::kExitTerminatedAfterCheckpoint) {
+    return FailureClass::kPreemption;
+  }
+  const bool by_sigkill = exit.signal == SIGKILL || exit.exit_code == 128 + SIGKILL;
+  if (by_sigkill || exit.exit_code == contract::kExitPeerLost ||
+      exit.exit_code == contract::kExitRetry) {
+    return FailureClass::kInfrastructure;
+  }
+  return FailureClass::kApplication;
+}
+
+Loss describe(const ObservedPod& pod) {
+  Loss loss;
+  loss.pod_name = pod.name;
+  loss.pod_uid = pod.uid;
+  loss.node = pod.node;
+  if (pod.exit) {
+    loss.container = pod.exit->container;
+    loss.rank = pod.exit->rank;
+    loss.exit_code = pod.exit->exit_code;
+    loss.signal = pod.exit->signal;
+    loss.message = pod.exit->message;
+    loss.at = pod.exit->finished_at;
+  }
+  return loss;
+}
+
+void apply_rule(const api::FailureRule& rule, Loss& loss) {
+  const std::string name = api::reason::kRulePrefix + rule.name;
+  loss.fatal_reason.reset();
+  if (rule.action == api::RuleAction::kFailJob) {
+    loss.fatal_reason = name;
+  } else {
+    loss.reason = name;
+    loss.counted = rule.action == api::RuleAction::kRestartJob && rule.count_towards_max;
+  }
+}
+
+api::ClassRestarts* find_class(api::RestartCounts& restarts, FailureClass failure_class) {
+  for (api::ClassRestarts& entry : restarts.classes) {
+    if (entry.failure_class == failure_class) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) {
+  Loss loss = describe(pod);
+  loss.failure_class = class_of(pod);
+  loss.reason = pod.exit ? api::reason::kPodFailed : api::reason::kPodLost;
+  const int code = pod.exit ? pod.exit->exit_code : -1;
+  loss.follows_peer = code == contract::kExitPeerLost;
+  if (code == contract::kExitBadConfig || code == contract::kExitBadData) {
+    loss.fatal_reason = api::reason::kFatalExitCode;
+  }
+  if (const api::FailureRule* rule = first_match(policy, pod)) apply_rule(*rule, loss);
+  return loss;
+}
+
+Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
+                    const std::string& message) {
+  Loss loss = describe(pod);
+  const bool node_lost =
+      pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
+  loss.reason = node_lost ? api::reason::kNodeLost : api::reason::kPodLost;
+  loss.failure_class = has_condition(pod, kDisruptionTarget, "True")
+                           ? FailureClass::kPreemption
+                           : FailureClass::kInfrastructure;
+  loss.message = message;
+  if (const api::FailureRule* rule = first_match(policy, pod)) apply_rule(*rule, loss);
+  return loss;
+}
+
+const Loss& root_cause(const std::vector<Loss>& losses) {
+  const auto before = [](const Loss& a, const Loss& b) {
+    if (a.fatal_reason.has_value() != b.fatal_reason.has_value()) {
+      return a.fatal_reason.has_value();
+    }
+    if (a.follows_peer != b.follows_peer) return b.follows_peer;
+    return a.at.value_or(Time::max()) < b.at.value_or(Time::max());
+  };
+  return *std::min_element(losses.begin(), losses.end(), before);
+}
+
+bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& restarts,
+                   FailureClass failure_class, Time now) {
+  const api::RestartBudget budget = api::budget_of(policy, failure_class);
+  for (const api::ClassRestarts& entry : restarts.classes) {
+    if (entry.failure_class != failure_class) continue;
+    if (budget.max_restarts > api::kMaxRecentRestarts) return entry.total < budget.max_restarts;
+    const auto used = std::count_if(entry.recent.begin(), entry.recent.end(),
+                                    [&](Time at) { return now - at < budget.window; });
+    return used < budget.max_restarts;
+  }
+  return budget.max_restarts > 0;
+}
+
+void count_restart(api::RestartCounts& restarts, FailureClass failure_class, bool counted,
+                   Time now) {
+  ++restarts.total;
+  api::ClassRestarts* entry = find_class(restarts, failure_class);
+  if (entry == nullptr) {
+    restarts.classes.push_back({failure_class, 0, {}});
+    entry = &restarts.classes.back();
+  }
+  ++entry->total;
+  if (!counted) return;
+  entry->recent.push_back(now);
+  if (static_cast<int64_t>(entry->recent.size()) > api::kMaxRecentRestarts) {
+    entry->recent.erase(entry->recent.begin());
+  }
+}
+
+Duration backoff_of(const api::RestartBackoff& backoff, const api::TrainingJobStatus& status) {
+  const Time committed = status.checkpoint && status.checkpoint->last_time
+                             ? *status.checkpoint->last_time
+                             : Time::min();
+  int64_t by_attempts = 0;
+  for (const api::Attempt& attempt : status.attempts) {
+    if (attempt.failure_class && attempt.end_time && *attempt.end_time > committed) ++by_attempts;
+  }
+  int64_t by_windows = 0;
+  for (const api::ClassRestarts& entry : status.restarts.classes) {
+    by_windows += std::count_if(entry.recent.begin(), entry.recent.end(),
+                                [&](Time at) { return at > committed; });
+  }
+  const int64_t restarts = std::max(by_attempts, by_windows);
+  Duration wait = restarts > 0 ? Duration(backoff.initial) : Duration::zero();
+  for (int64_t i = 1; i < restarts && wait < backoff.max; ++i)
+    wait *= 2;
+  return std::min<Duration>(wait, backoff.max);
+}
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+#include "control/observed.h"
+
+/// Why a member is gone, whose fault that is, and whether another try is allowed. Pure.
+namespace trainyard::control::policies {
+
+/// One member (or the whole job, when it stalls) that ends a generation.
+struct Loss {
+  std::string pod_name;  ///< empty: no pod to blame
+  std::string pod_uid;   ///< empty where the pod is gone from sight
+  std::string node;
+  std::string container;
+  std::optional<int> rank;
+  std::optional<int> exit_code;
+  std::optional<int> signal;
+  std::string message;
+  std::optional<Time> at;
+
+  api::FailureClass failure_class = api::FailureClass::kInfrastructure;
+  std::string reason;   ///< of the condition Restarting
+  bool counted = true;  ///< towards the budget of its class
+  /// Ended because it missed a peer: somebody else is to blame, if anybody is.
+  bool follows_peer = false;
+  /// Reason of Failed, when the job is not to be tried again.
+  std::optional<std::string> fatal_reason;
+};
+
+/// Judges a member that failed: the first failure rule that matches, else its exit.
+/// 64 and 65 are fatal; signals from outside, 69 and 75 are Infrastructure; 143 and the condition
+/// DisruptionTarget are Preemption; all else is Application.
+Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod);
+
+/// Judges a member that is terminating though nobody condemned it, or silent by the rule of
+/// policies/liveness.
+Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
+                    const std::string& message);
+
+/// The loss to blame: fatal ones first, then those that followed no peer, the earliest of them.
+/// `losses` is not empty.
+const Loss& root_cause(const std::vector<Loss>& losses);
+
+/// Whether the class has a restart left at `now`. The window counts the newest kMaxRecentRestarts;
+/// a budget beyond that is compared with the class's total instead, which is stricter.
+bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& restarts,
+                   api::FailureClass failure_class, Time now);
+
+/// Counts one restart: always in the totals, in the window only when `counted`.
+void count_restart(api::RestartCounts& restarts, api::FailureClass failure_class, bool counted,
+                   Time now);
+
+/// The wait between the newest restart and its pods: initial, doubled for each restart since the
+/// newest committed step, at most max.
+Duration backoff_of(const api::RestartBackoff& backoff, const api::TrainingJobStatus& status);
+
+}  // namespace trainyard::control::policies

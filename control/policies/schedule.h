@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "control/observed.h"
+
+/// Gang: all pods of a generation are made at once, and it counts as placed only when all are.
+/// Pure.
+namespace trainyard::control::policies {
+
+struct Gang {
+  bool whole = false;         ///< every index 0..target-1 has a member
+  bool placed = false;        ///< and every one has a node (or is finished)
+  int64_t placed_count = 0;   ///< members that have a node
+  std::vector<int> missing;   ///< indexes without a member
+  std::string unschedulable;  ///< what the scheduler says of a pod that it cannot place; or empty
+};
+
+/// Looks at the members against the target size.
+Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target);
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,127 @@
+#include "control/status_edit.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionStatus;
+using api::ConditionType;
+
+bool is_terminal(ConditionType type) {
+  return type == ConditionType::kComplete || type == ConditionType::kFailed;
+}
+
+void append_escaped(std::string& out, char c) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  const auto byte = static_cast<unsigned char>(c);
+  if (c == '\n') {
+    out += "\\n";
+  } else if (c == '\t') {
+    out += "\\t";
+  } else if (byte < 0x20 || byte == 0x7f) {
+    out += "\\x";
+    out.push_back(kDigits[byte >> 4]);
+    out.push_back(kDigits[byte & 15]);
+  } else {
+    out.push_back(c);
+  }
+}
+
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+}  // namespace
+
+std::string bounded_text(std::string_view text, int64_t limit_bytes) {
+  static constexpr std::string_view kEllipsis = "...";
+  const auto limit = static_cast<size_t>(std::max<int64_t>(limit_bytes, 0));
+  std::string out;
+  size_t cut = 0;  // newest length at which "..." still fits and no character is split
+  for (const char c : text) {
+    if (!continues_character(c) && out.size() + kEllipsis.size() <= limit) cut = out.size();
+    append_escaped(out, c);
+    if (out.size() > limit) {
+      out.resize(cut);
+      return limit < kEllipsis.size() ? out : out + std::string(kEllipsis);
+    }
+  }
+  return out;
+}
+
+const api::Condition* find_condition(const api::TrainingJobStatus& status, ConditionType type) {
+  const auto found = std::find_if(status.conditions.begin(), status.conditions.end(),
+                                  [&](const auto& condition) { return condition.type == type; });
+  return found == status.conditions.end() ? nullptr : &*found;
+}
+
+bool is_true(const api::TrainingJobStatus& status, ConditionType type) {
+  const api::Condition* condition = find_condition(status, type);
+  return condition != nullptr && condition->status == ConditionStatus::kTrue;
+}
+
+void set_condition(api::TrainingJobStatus& status, const ConditionEdit& edit, Time now) {
+  if (is_terminal(edit.type) && is_true(status, edit.type)) return;
+  const std::string message = bounded_text(edit.message, api::kMaxConditionMessage);
+  auto found = std::find_if(status.conditions.begin(), status.conditions.end(),
+                            [&](const auto& condition) { return condition.type == edit.type; });
+  if (found == status.conditions.end()) {
+    status.conditions.push_back({edit.type, edit.status, status.observed_generation, now,
+                                 std::string(edit.reason), message});
+    return;
+  }
+  if (found->status == edit.status && found->reason == edit.reason && found->message == message) {
+    return;
+  }
+  if (found->status != edit.status) found->last_transition_time = now;
+  found->status = edit.status;
+  found->observed_generation = status.observed_generation;
+  found->reason = edit.reason;
+  found->message = message;
+}
+
+void clear_condition(api::TrainingJobStatus& status, ConditionType type, std::string_view reason,
+                     std::string_view message, Time now) {
+  if (!is_true(status, type)) return;
+  set_condition(status, {type, ConditionStatus::kFalse, reason, message}, now);
+}
+
+api::JobPhase phase_of(const api::TrainingJobStatus& status) {
+  using api::JobPhase;
+  if (is_true(status, ConditionType::kFailed)) return JobPhase::kFailed;
+  if (is_true(status, ConditionType::kComplete)) return JobPhase::kComplete;
+  const api::Condition* suspended = find_condition(status, ConditionType::kSuspended);
+  if (suspended != nullptr && suspended->reason == api::reason::kSuspended) {
+    return JobPhase::kSuspended;
+  }
+  if (is_true(status, ConditionType::kStalled)) return JobPhase::kStalled;
+  if (is_true(status, ConditionType::kRestarting)) return JobPhase::kRestarting;
+  if (is_true(status, ConditionType::kResizing)) return JobPhase::kResizing;
+  if (is_true(status, ConditionType::kRunning)) return JobPhase::kRunning;
+  return status.membership.generation > 0 ? JobPhase::kStarting : JobPhase::kPending;
+}
+
+void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt) {
+  attempt.message = bounded_text(attempt.message, api::kMaxNewestAttemptMessage);
+  status.attempts.push_back(std::move(attempt));
+  while (static_cast<int64_t>(status.attempts.size()) > api::kMaxAttempts) {
+    status.attempts.erase(status.attempts.begin());
+  }
+  // The newest attempt that ended carries the long message; an open one has none yet.
+  bool newest_seen = false;
+  for (auto it = status.attempts.rbegin(); it != status.attempts.rend(); ++it) {
+    if (it->message.empty()) continue;
+    if (newest_seen) it->message = bounded_text(it->message, api::kMaxAttemptMessage);
+    newest_seen = true;
+  }
+}
+
+const api::Attempt* open_attempt(const api::TrainingJobStatus& status) {
+  const int64_t generation = status.membership.generation;
+  const auto found = std::find_if(status.attempts.begin(), status.attempts.end(), [&](auto& a) {
+    return a.generation == generation && !a.end_time;
+  });
+  return found == status.attempts.end() ? nullptr : &*found;
+}
+
+}  // namespace trainyard::control

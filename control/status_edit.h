@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+
+/// Small edits of a status that keep its limits and transition times. Pure.
+namespace trainyard::control {
+
+/// `text` with control characters escaped (\n, \t, \xNN), cut to `limit_bytes` at a character's
+/// start and ended by "..." where it was longer.
+std::string bounded_text(std::string_view text, int64_t limit_bytes);
+
+/// The condition of this type; nullptr when there is none.
+const api::Condition* find_condition(const api::TrainingJobStatus& status, api::ConditionType type);
+
+bool is_true(const api::TrainingJobStatus& status, api::ConditionType type);
+
+/// What set_condition writes.
+struct ConditionEdit {
+  api::ConditionType type;
+  api::ConditionStatus status;
+  std::string_view reason;
+  std::string_view message;  ///< bounded by the edit
+};
+
+/// Adds or changes a condition; lastTransitionTime moves only with the condition's status. A
+/// terminal condition that is True stays as it is.
+void set_condition(api::TrainingJobStatus& status, const ConditionEdit& edit, Time now);
+
+/// Sets a condition that is True to False; one that is absent or False stays as it is.
+void clear_condition(api::TrainingJobStatus& status, api::ConditionType type,
+                     std::string_view reason, std::string_view message, Time now);
+
+/// The phase that the conditions amount to, for humans.
+api::JobPhase phase_of(const api::TrainingJobStatus& status);
+
+/// Appends an attempt and keeps the limits: kMaxAttempts entries, only the newest message long.
+void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt);
+
+/// The attempt of the current generation that has not ended; nullptr when there is none.
+const api::Attempt* open_attempt(const api::TrainingJobStatus& status);
+
+}  // namespace trainyard::control
