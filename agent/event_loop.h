@@ -1,7 +1,7 @@
 #pragma once
 
 #include "agent/agent_options.h"
-#include "common/log/logger.h"
+#include "common/log/log.h"
 
 namespace trainyard::agent {
 

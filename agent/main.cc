@@ -6,7 +6,7 @@
 
 #include "agent/agent_options.h"
 #include "agent/event_loop.h"
-#include "common/log/logger.h"
+#include "common/log/log.h"
 #include "common/worker_contract.h"
 
 int main(int argc, char** argv) {

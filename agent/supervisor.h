@@ -9,7 +9,7 @@
 #include "agent/agent_options.h"
 #include "agent/rank_host.h"
 #include "common/base/clock.h"
-#include "common/log/logger.h"
+#include "common/log/log.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/control_transport.h"
 

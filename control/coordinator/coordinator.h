@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/log/logger.h"
+#include "common/log/log.h"
 #include "control/coordinator/control_transport.h"
 #include "control/coordinator/job_run.h"
 #include "control/facts.h"

@@ -1,4 +1,4 @@
-#include "common/log/logger.h"
+#include "common/log/log.h"
 
 #include <chrono>
 #include <cmath>
