@@ -10,12 +10,12 @@
 #include <unistd.h>
 #include <utility>
 
-#include "agent/grpc_channel.h"
 #include "agent/process_host.h"
 #include "agent/supervisor.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/worker_contract.h"
+#include "control/coordinator/grpc_channel.h"
 #include "control/local/pod_exit.h"
 
 namespace trainyard::agent {
@@ -89,7 +89,7 @@ class EventLoop {
 
   UniqueFd signals_;
   SystemClock clock_;
-  GrpcChannel channel_;
+  control::GrpcChannel channel_;
   ProcessHost host_;
   Supervisor supervisor_;
   ProcessHost::Listener listener_;

@@ -1,4 +1,4 @@
-#include "agent/grpc_channel.h"
+#include "control/coordinator/grpc_channel.h"
 
 #include <condition_variable>
 #include <deque>
@@ -10,10 +10,9 @@
 #include "common/proto/coordination.grpc.pb.h"
 #include "control/coordinator/event_queue.h"
 
-namespace trainyard::agent {
+namespace trainyard::control {
 namespace {
 
-using control::ChannelEvent;
 using coordination::FromAgent;
 using coordination::ToAgent;
 
@@ -28,14 +27,14 @@ std::shared_ptr<grpc::Channel> connect(const std::string& address) {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(control::kMaxControlMessageBytes));
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace
 
 struct GrpcChannel::Shared {
-  control::EventQueue<ChannelEvent> events;
+  EventQueue<ChannelEvent> events;
 };
 
 /// One stream. At most one read and one write are under way. It keeps itself alive until OnDone.
@@ -62,7 +61,7 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
     if (!open_ || finishing_ || done_) {
       return Error{ErrorCode::kUnavailable, "control stream: not open"};
     }
-    if (static_cast<int64_t>(outgoing_.size()) >= control::kMaxQueuedMessages) {
+    if (static_cast<int64_t>(outgoing_.size()) >= kMaxQueuedMessages) {
       return Error{ErrorCode::kUnavailable, "control stream: " + std::to_string(outgoing_.size()) +
                                                 " messages unsent; the coordinator does not read"};
     }
@@ -195,4 +194,4 @@ void GrpcChannel::finish(Duration timeout) {
   if (!stream_->finish(timeout)) stream_->cancel();
 }
 
-}  // namespace trainyard::agent
+}  // namespace trainyard::control

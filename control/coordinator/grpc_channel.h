@@ -6,11 +6,11 @@
 
 #include "control/coordinator/control_transport.h"
 
-namespace trainyard::agent {
+namespace trainyard::control {
 
 /// The agent's end of the control stream over gRPC's callback interface. To be used from one
 /// thread; gRPC's own only queue events.
-class GrpcChannel final : public control::ControlChannel {
+class GrpcChannel final : public ControlChannel {
  public:
   /// `address` as gRPC names it: "unix:/path", "host:port".
   explicit GrpcChannel(std::string address);
@@ -18,7 +18,7 @@ class GrpcChannel final : public control::ControlChannel {
   ~GrpcChannel() override;
 
   void open() override;
-  std::vector<control::ChannelEvent> take() override;
+  std::vector<ChannelEvent> take() override;
   int wake_fd() const override;
   Status send(const coordination::FromAgent& message) override;
   int64_t unsent() const override;
@@ -32,4 +32,4 @@ class GrpcChannel final : public control::ControlChannel {
   std::shared_ptr<Stream> stream_;
 };
 
-}  // namespace trainyard::agent
+}  // namespace trainyard::control
