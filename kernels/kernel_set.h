@@ -11,15 +11,16 @@
 /// The operations that a device gives the engine. Every function enqueues on the set's one stream
 /// (the CPU sets run it at once, over their thread pool) and neither allocates nor synchronises.
 ///
-/// Canonical numerics, the rules all implementations of one device kind keep to the bit, whatever the
-/// instruction set or thread count (docs/concepts/canonical-numerics.md):
+/// Canonical numerics, the rules all implementations of one device kind keep to the bit, whatever
+/// the instruction set or thread count (docs/concepts/canonical-numerics.md):
 ///  * a GEMM chain is acc = fma(a, b, acc) over ascending k from +0, one accumulator per element;
-///    bf16 input: pairs (k, k+1), acc = fma(odd, fma(even...)) as VDPBF16PS does, odd tails padded
-///    with +0;
+///    bf16 input: pairs (k, k+1) counted from the chain's start, the odd element first, then the
+///    even one, as VDPBF16PS does; odd tails padded with +0;
 ///  * sums across a row (layer norm, softmax, norms) use 16 lanes (element i goes to lane i % 16,
 ///    ascending; missing elements contribute the identity) and then the fixed tree 8, 4, 2, 1;
 ///  * own exp, tanh, rsqrt; no libm; FTZ and DAZ set in every thread;
-///  * a sum that a layout can split is fixed point (`ExactSum`): the fp32 partial of one grain, times
+///  * a sum that a layout can split is fixed point (`ExactSum`): the fp32 partial of one grain,
+///  times
 ///    2^q, rounded to nearest-even int64, added. A partial that is not finite or whose magnitude
 ///    times 2^q reaches 2^62 sets the overflow flag and adds nothing.
 ///
@@ -97,10 +98,10 @@ struct LayerNormBackwardWeight {
   const float* x = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;
-  ChainEnds grain_ends;         ///< along rows
+  ChainEnds grain_ends;  ///< along rows
   int quantum_log2 = 0;
-  int64_t* dgamma = nullptr;    ///< [width] +=
-  int64_t* dbeta = nullptr;     ///< [width] +=
+  int64_t* dgamma = nullptr;  ///< [width] +=
+  int64_t* dbeta = nullptr;   ///< [width] +=
   OverflowFlag* overflow = nullptr;
 };
 
@@ -200,8 +201,8 @@ struct AttentionForward {
   float* lse = nullptr;          ///< [samples, heads, tokens] log-sum-exp, saved for backward
   OverflowFlag* overflow = nullptr;
 };
-/// dK, dV are exact sums (quantum kActivationQuantumLog2) over grains of `key_block` query positions;
-/// dQ is one fp32 chain over ascending key blocks.
+/// dK, dV are exact sums (quantum kActivationQuantumLog2) over grains of `key_block` query
+/// positions; dQ is one fp32 chain over ascending key blocks.
 struct AttentionBackward {
   int64_t samples_count = 0, tokens = 0, heads = 0, head_dim = 0;
   int64_t head_offset = 0;
@@ -223,24 +224,24 @@ struct AttentionBackward {
 /// (gradient of the loss *sum*), 0 in excluded columns; null: loss only.
 struct CrossEntropy {
   int64_t rows = 0, vocab = 0, padded_vocab = 0;
-  ChainEnds chunk_ends;  ///< along the padded vocabulary
-  const float* logits = nullptr;    ///< [rows, padded_vocab]
-  const int32_t* targets = nullptr; ///< [rows]; -1: row ignored
-  int64_t* loss_sum = nullptr;      ///< [1] +=
-  float* losses = nullptr;          ///< [rows] or null
-  void* d_logits = nullptr;         ///< [rows, padded_vocab] of d_type
+  ChainEnds chunk_ends;              ///< along the padded vocabulary
+  const float* logits = nullptr;     ///< [rows, padded_vocab]
+  const int32_t* targets = nullptr;  ///< [rows]; -1: row ignored
+  int64_t* loss_sum = nullptr;       ///< [1] +=
+  float* losses = nullptr;           ///< [rows] or null
+  void* d_logits = nullptr;          ///< [rows, padded_vocab] of d_type
   DType d_type = DType::kFloat32;
   OverflowFlag* overflow = nullptr;
 };
 
 /// Scalars of the optimizer step, in device memory, never on the host's critical path.
 struct OptimizerScalars {
-  double gradient_norm;      ///< of the mean gradient, before clipping
-  float clip_scale;          ///< gradients are multiplied by this
+  double gradient_norm;  ///< of the mean gradient, before clipping
+  float clip_scale;      ///< gradients are multiplied by this
   float learning_rate;
-  float bias_correction1;    ///< 1 / (1 - beta1^t)
-  float bias_correction2;    ///< 1 / (1 - beta2^t)
-  uint32_t skip;             ///< non-zero: the step leaves parameters and moments untouched
+  float bias_correction1;  ///< 1 / (1 - beta1^t)
+  float bias_correction2;  ///< 1 / (1 - beta2^t)
+  uint32_t skip;           ///< non-zero: the step leaves parameters and moments untouched
 };
 
 /// float gradient = float(double(acc) * scale), scale = 2^-q / targets; one rounding to fp32.
@@ -251,7 +252,8 @@ struct ExactToFloat {
   float* gradient = nullptr;
 };
 
-/// block_sums[i] = sum of squares in double of elements [i*kNormBlockElements, ...), 16 lanes + tree.
+/// block_sums[i] = sum of squares in double of elements [i*kNormBlockElements, ...), 16 lanes +
+/// tree.
 struct SumOfSquares {
   int64_t count = 0;
   const float* x = nullptr;
@@ -260,8 +262,8 @@ struct SumOfSquares {
 
 /// AdamW (Loshchilov & Hutter 2019) with decoupled decay, fp32 states:
 /// g = clip*grad; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
-/// p -= lr * (m*bc1 / (sqrt(v*bc2) + eps) + decay*p). Every operation fp32 in this order; decay first,
-/// as PyTorch: p *= 1 - lr*decay.
+/// p -= lr * (m*bc1 / (sqrt(v*bc2) + eps) + decay*p). Every operation fp32 in this order; decay
+/// first, as PyTorch: p *= 1 - lr*decay.
 struct AdamW {
   int64_t count = 0;
   float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F;

@@ -1,0 +1,95 @@
+#pragma once
+
+// What attention's two passes share: limits, scratch, and the tiling of one head.
+//
+// A head is walked by key blocks in ascending order; for each, the query blocks from the diagonal
+// on. Within the diagonal block rows are taken in tiles of kRowTile: a row's chains run over the
+// keys up to the end of its tile, those after the row itself with probability +0.
+
+#include "common/base/check.h"
+#include "kernels/cpu/cpu_limits.h"
+#include "kernels/cpu/exact.h"
+#include "kernels/cpu/gemm_core.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/philox.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+
+constexpr int64_t kRowTile = 16;
+constexpr int64_t kBlockElements =
+    kMaxKeyBlock * (kMaxKeyBlock > kMaxHeadDim ? kMaxKeyBlock : kMaxHeadDim);
+
+struct AttentionScratch {
+  float carry[kMaxAttentionElements];           // O or dQ of all positions
+  float row_a[kMaxAttentionElements / kLanes];  // forward: running maximum; backward: delta
+  float row_b[kMaxAttentionElements / kLanes];  // forward: running sum
+  float scores[kBlockElements];
+  float gradients[kBlockElements];           // backward: dP, then partial sums
+  uint32_t probabilities[kBlockElements];    // of the input's type
+  uint32_t score_gradients[kBlockElements];  // of the input's type
+  uint32_t d_out[kBlockElements];            // of the input's type
+  uint32_t keys_by_dim[kBlockElements];      // packed: columns are keys
+  uint32_t values_by_dim[kBlockElements];
+  uint32_t values[kBlockElements];  // packed: columns are dimensions
+  uint32_t keys[kBlockElements];
+  uint32_t rows[kBlockElements];                                   // packed Q or dO
+  uint32_t transposed[kBlockElements + kTileRows * kMaxKeyBlock];  // packed P^T or dS^T
+  int64_t d_keys[kBlockElements];
+  int64_t d_values[kBlockElements];
+  float factors[kMaxKeyBlock + 4 * kLanes];
+};
+static_assert(sizeof(AttentionScratch) <= kScratchBytesPerThread);
+
+/// Where one head of one sample lies in the packed projections.
+template <class Input>
+struct Head {
+  using Element = typename Input::Element;
+  const Element* q;
+  const Element* k;
+  const Element* v;
+  int64_t stride;  ///< of q, k, v rows
+  int64_t dim;
+  int64_t padded_dim;  ///< to whole vectors
+};
+
+template <class Input, class P>
+TRAINYARD_INLINE Head<Input> head_of(const P& p, int64_t sample, int64_t head) {
+  const int64_t width = p.heads * p.head_dim;
+  const auto* base = static_cast<const typename Input::Element*>(p.qkv) +
+                     sample * p.tokens * 3 * width + head * p.head_dim;
+  return {base,      base + width, base + 2 * width,
+          3 * width, p.head_dim,   round_up(p.head_dim, kLanes)};
+}
+
+template <class P>
+TRAINYARD_INLINE void check_limits(const P& p) {
+  TRAINYARD_CHECK(p.key_block >= 1 && p.key_block <= kMaxKeyBlock);
+  TRAINYARD_CHECK(p.head_dim >= 1 && p.head_dim <= kMaxHeadDim);
+  TRAINYARD_CHECK(p.tokens * round_up(p.head_dim, kLanes) <= kMaxAttentionElements);
+  // Pairs of bf16 are read whole from the rows of Q.
+  TRAINYARD_CHECK(p.type == DType::kFloat32 || p.head_dim % 2 == 0);
+}
+
+/// 1 / sqrt(head_dim).
+TRAINYARD_INLINE float score_scale(int64_t head_dim) {
+  return first_lane(broadcast(1.0F) / sqrt(broadcast(static_cast<float>(head_dim))));
+}
+
+/// Columns [begin, n) of an element row become +0.
+template <class Element>
+TRAINYARD_INLINE void zero_elements(Element* row, int64_t begin, int64_t n) {
+  if (n > begin) __builtin_memset(row + begin, 0, static_cast<size_t>(n - begin) * sizeof(Element));
+}
+
+/// C = A B for a tile of rows that lie in memory row-major, `words` words each.
+template <class Input>
+TRAINYARD_INLINE void multiply_rows(const typename Input::Element* a, int64_t lda, int64_t rows,
+                                    const uint32_t* b, int64_t panel_words, int64_t words,
+                                    int64_t columns, bool resume, float* c, int64_t ldc) {
+  const int64_t bytes = lda * static_cast<int64_t>(sizeof(typename Input::Element));
+  multiply_block<Input>({reinterpret_cast<const char*>(a), bytes, 4}, kTileRows * bytes, rows, b,
+                        panel_words, 0, words, columns, resume, c, ldc);
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

@@ -1,0 +1,129 @@
+#include "kernels/cpu/cpu_kernel_set.h"
+
+#include <string>
+
+#include "common/base/check.h"
+#include "kernels/cpu/op_table.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace trainyard::kernels {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+class CpuKernelSet final : public KernelSet {
+ public:
+  CpuKernelSet(Isa isa, const OpTable& table, int threads)
+      : isa_(isa), table_(table), pool_(threads) {
+    context_.pool = &pool_;
+    context_.threads = threads;
+  }
+
+  Isa isa() const override { return isa_; }
+  int threads() const override { return pool_.threads(); }
+  int64_t scratch_bytes() const override { return threads() * kScratchBytesPerThread; }
+  void set_scratch(std::span<std::byte> scratch) override {
+    TRAINYARD_CHECK(static_cast<int64_t>(scratch.size()) >= scratch_bytes());
+    TRAINYARD_CHECK(reinterpret_cast<uintptr_t>(scratch.data()) % 64 == 0);
+    context_.scratch = scratch.data();
+  }
+
+  void gemm(const GemmParams& p) override {
+    check_gemm(p);
+    counters_.gemm_flops += 2 * p.m * p.n * p.k;
+    run(table_.gemm, p);
+  }
+  void layer_norm_forward(const LayerNormForward& p) override { run(table_.layer_norm_forward, p); }
+  void layer_norm_backward_input(const LayerNormBackwardInput& p) override {
+    run(table_.layer_norm_backward_input, p);
+  }
+  void layer_norm_backward_weight(const LayerNormBackwardWeight& p) override {
+    run(table_.layer_norm_backward_weight, p);
+  }
+  void bias_backward(const BiasBackward& p) override { run(table_.bias_backward, p); }
+  void gelu_forward(const GeluForward& p) override { run(table_.gelu_forward, p); }
+  void gelu_backward(const GeluBackward& p) override { run(table_.gelu_backward, p); }
+  void dropout_add(const DropoutAdd& p) override { run(table_.dropout_add, p); }
+  void dropout_backward(const DropoutBackward& p) override { run(table_.dropout_backward, p); }
+  void embedding_forward(const EmbeddingForward& p) override { run(table_.embedding_forward, p); }
+  void embedding_backward(const EmbeddingBackward& p) override {
+    run(table_.embedding_backward, p);
+  }
+  void attention_forward(const AttentionForward& p) override {
+    counters_.attention_flops += 2 * attention_unit(p);
+    run(table_.attention_forward, p);
+  }
+  void attention_backward(const AttentionBackward& p) override {
+    counters_.attention_flops += 4 * attention_unit(p);
+    run(table_.attention_backward, p);
+  }
+  void cross_entropy(const CrossEntropy& p) override { run(table_.cross_entropy, p); }
+  void exact_to_float(const ExactToFloat& p) override { run(table_.exact_to_float, p); }
+  void sum_of_squares(const SumOfSquares& p) override { run(table_.sum_of_squares, p); }
+  void adamw(const AdamW& p) override { run(table_.adamw, p); }
+  void cast_to_bf16(const float* x, uint16_t* y, int64_t count) override {
+    const CanonicalFloatMode mode;
+    table_.cast_to_bf16(context_, x, y, count);
+  }
+  void clear(void* data, int64_t bytes) override { table_.clear(context_, data, bytes); }
+
+  KernelCounters counters() const override { return counters_; }
+
+ private:
+  template <class P>
+  static int64_t attention_unit(const P& p) {
+    return p.samples_count * p.tokens * p.tokens * p.heads * p.head_dim;
+  }
+
+  static void check_gemm(const GemmParams& p) {
+    TRAINYARD_CHECK(p.input == DType::kFloat32 || p.input == DType::kBFloat16);
+    TRAINYARD_CHECK(p.output != GemmOutput::kStore || p.chain_ends.size() <= 1);
+    TRAINYARD_CHECK(p.chain_ends.empty() || p.chain_ends.back() == p.k);
+    TRAINYARD_CHECK(p.output != GemmOutput::kExactAccumulate || p.bias == nullptr);
+  }
+
+  template <class P>
+  void run(void (*kernel)(const CpuContext&, const P&), const P& p) {
+    TRAINYARD_CHECK(context_.scratch != nullptr);
+    const CanonicalFloatMode mode;
+    kernel(context_, p);
+  }
+
+  Isa isa_;
+  const OpTable& table_;
+  ThreadPool pool_;
+  CpuContext context_;
+  KernelCounters counters_;
+};
+
+}  // namespace
+
+void raise(OverflowFlag* flag) { flag->store(1, std::memory_order_relaxed); }
+
+const OpTable& op_table_of(Isa isa) {
+  switch (isa) {
+    case Isa::kGeneric:
+      return isa_generic::op_table();
+    case Isa::kAvx2:
+      return isa_avx2::op_table();
+    case Isa::kAvx512:
+      return isa_avx512::op_table();
+  }
+  return isa_generic::op_table();
+}
+
+Result<std::unique_ptr<KernelSet>> make_cpu_kernel_set(Isa isa, int threads) {
+  if (threads < 1 || threads > kMaxThreads) {
+    return Error{ErrorCode::kInvalidConfig, "threads of the CPU kernels: found " +
+                                                std::to_string(threads) + ", wanted 1.." +
+                                                std::to_string(kMaxThreads)};
+  }
+  if (!is_available(isa)) {
+    return Error{ErrorCode::kUnavailable, "instruction set " + std::string(name_of(isa)) +
+                                              " is not offered by this processor; use " +
+                                              std::string(name_of(best_isa())) + " or slower"};
+  }
+  return std::make_unique<CpuKernelSet>(isa, op_table_of(isa), threads);
+}
+
+}  // namespace trainyard::kernels

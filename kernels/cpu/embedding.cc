@@ -1,0 +1,50 @@
+// Token and position embeddings.
+
+#include "kernels/cpu/exact.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+namespace {
+
+template <class P>
+TRAINYARD_INLINE int64_t position_of(const P& p, int64_t row) {
+  return p.position_offset + row % p.tokens_per_sample;
+}
+
+}  // namespace
+
+void embedding_forward(const CpuContext& context, const EmbeddingForward& p) {
+  parallel_ranges(context, p.rows, 1, p.width, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* token = p.wte + p.tokens[row] * p.width;
+      const float* position = p.wpe + position_of(p, row) * p.width;
+      float* y = p.y + row * p.width;
+      for (int64_t i = 0; i < p.width; i += kLanes) {
+        const int count = clamp_lanes(p.width - i);
+        store_partial(y + i, load_partial(token + i, count) + load_partial(position + i, count),
+                      count);
+      }
+    }
+  });
+}
+
+void embedding_backward(const CpuContext& context, const EmbeddingBackward& p) {
+  // Threads take columns, not rows: two rows may hold the same token.
+  parallel_ranges(context, p.width, kLanes, p.rows, [&](int64_t begin, int64_t end, int) {
+    FixedPoint fixed(p.quantum_log2);
+    for (int64_t row = 0; row < p.rows; ++row) {
+      int64_t* token = p.d_wte + p.tokens[row] * p.width;
+      int64_t* position = p.d_wpe + position_of(p, row) * p.width;
+      for (int64_t i = begin; i < end; i += kLanes) {
+        const int count = clamp_lanes(end - i);
+        const I64x16 x = fixed.convert(load_partial(p.dy + row * p.width + i, count), count);
+        add_to(token + i, x, count);
+        add_to(position + i, x, count);
+      }
+    }
+    fixed.report(p.overflow);
+  });
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

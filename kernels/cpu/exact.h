@@ -1,0 +1,54 @@
+#pragma once
+
+// ExactSum on vectors: fp32 partials of one grain to fixed point
+// (docs/concepts/canonical-numerics.md).
+
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/op_table.h"
+#include "kernels/cpu/simd.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+
+/// 2^n as fp32, |n| <= 126.
+TRAINYARD_INLINE float power_of_two(int n) {
+  const auto bits = static_cast<uint32_t>(n + 127) << 23U;
+  float scale;
+  __builtin_memcpy(&scale, &bits, sizeof(scale));
+  return scale;
+}
+
+/// Converts partials to fixed point with one quantum and remembers whether any did not fit.
+class FixedPoint {
+ public:
+  explicit FixedPoint(int quantum_log2) : scale_(broadcast(power_of_two(quantum_log2))) {}
+
+  /// round(x * 2^q), nearest even; 0 and a remembered overflow where x * 2^q is not finite or
+  /// reaches 2^62; 0 in the lanes from `count` on.
+  __attribute__((always_inline)) I64x16 convert(F32x16 x, int count) {
+    const F32x16 scaled = x * scale_;
+    const Mask16 valid = first_lanes(count);
+    const Mask16 fits = less(abs(scaled), broadcast(0x1p62F)) & valid;
+    bad_ |= bits_of(fits) ^ bits_of(valid);
+    return to_int64(scaled, fits);
+  }
+
+  /// Raises the flag if any conversion so far overflowed.
+  __attribute__((always_inline)) void report(OverflowFlag* flag) const {
+    if (bad_ != 0 && flag != nullptr) raise(flag);
+  }
+
+ private:
+  F32x16 scale_;
+  uint32_t bad_ = 0;
+};
+
+/// p[0..count) += x.
+TRAINYARD_INLINE void add_to(int64_t* p, I64x16 x, int count) {
+  if (count == kLanes) return store_i64(p, load_i64(p) + x);
+  int64_t lanes[kLanes];
+  store_i64(lanes, x);
+  for (int i = 0; i < count; ++i)
+    p[i] += lanes[i];
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

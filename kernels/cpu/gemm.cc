@@ -1,0 +1,346 @@
+// C = op(A) op(B) over tasks of C: each packs its own block of B (which stays in the L2 cache of
+// its core) and walks the rows of A over it. Chains are never split but where a block of the summed
+// dimension ends inside one; its accumulators then wait in fp32, which changes no bit.
+
+#include "kernels/cpu/exact.h"
+#include "kernels/cpu/gemm_core.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/parallel.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+namespace {
+
+constexpr int64_t kPackBWords = 160 * 1024;  // 640 KiB: most of a Zen 5 core's L2
+constexpr int64_t kPackAWords = 64 * 1024;
+constexpr int64_t kBlockWords = 1536;  // of the summed dimension
+// Where the summed dimension takes several blocks, the state of a task's C waits in scratch.
+constexpr int64_t kSplitRows = 480;  // a multiple of every kTileRows
+constexpr int64_t kSplitColumns = 96;
+
+struct Scratch {
+  uint32_t b[kPackBWords];
+  uint32_t a[kPackAWords + kTileRows * kBlockWords];
+  float carry[kSplitRows * kSplitColumns];
+  int64_t totals[kSplitRows * kSplitColumns];
+};
+static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
+static_assert(kBlockWords * kSplitColumns <= kPackBWords);
+static_assert(kSplitRows % kTileRows == 0 && kSplitColumns % kTileColumns == 0);
+
+/// A stretch of the summed dimension that is packed at once.
+struct Block {
+  int64_t begin = 0, end = 0;  ///< elements
+  int64_t words = 0;
+  int64_t first_chain = 0;
+  bool resumes = false;  ///< begins inside a chain
+  bool open = false;     ///< ends inside a chain
+  bool first = true, last = false;
+};
+
+struct Chains {
+  const int64_t* ends;
+  int64_t count;
+};
+
+/// The block that begins at `begin` inside (or at the start of) chain `chain`: as many whole chains
+/// as fit kBlockWords, or the part of one that does.
+template <class Input>
+Block next_block(const Chains& chains, int64_t k, int64_t begin, int64_t chain) {
+  Block block{.begin = begin, .end = begin, .first_chain = chain};
+  block.first = begin == 0;
+  block.resumes = begin > (chain == 0 ? 0 : chains.ends[chain - 1]);
+  while (chain < chains.count) {
+    const int64_t words = words_of<Input>(chains.ends[chain] - block.end);
+    if (block.words + words > kBlockWords) break;
+    block.words += words;
+    block.end = chains.ends[chain++];
+  }
+  if (block.words == 0 && block.end < k) {
+    block.words = kBlockWords;
+    block.end = begin + kBlockWords * Input::kPerWord;
+    block.open = true;
+  }
+  block.last = block.end == k;
+  return block;
+}
+
+template <class Input>
+class Gemm {
+ public:
+  using Element = typename Input::Element;
+
+  explicit Gemm(const GemmParams& p) : p_(p), whole_(p.k) {
+    chains_ = {p.chain_ends.data(), static_cast<int64_t>(p.chain_ends.size())};
+    if (chains_.count == 0) chains_ = {&whole_, 1};
+    const Block block = next_block<Input>(chains_, p.k, 0, 0);
+    split_ = !block.last;
+    direct_a_ = !p.transpose_a && all_words_full();
+    columns_per_task_ = kSplitColumns;
+    rows_per_task_ = kSplitRows;
+    if (!split_) {
+      const int64_t words = block.words > 0 ? block.words : 1;
+      const int64_t fitting = kPackBWords / words / kTileColumns * kTileColumns;
+      columns_per_task_ = fitting < kTileColumns ? kTileColumns : fitting;
+      rows_per_task_ = p.m;
+    }
+  }
+
+  void run(const CpuContext& context) {
+    balance(context.threads);
+    const int64_t row_tasks = ceil_div(p_.m, rows_per_task_);
+    const int64_t column_tasks = ceil_div(p_.n, columns_per_task_);
+    parallel_for(context, row_tasks * column_tasks, [&](int64_t task, int thread) {
+      run_task(task % row_tasks, task / row_tasks, *scratch_of<Scratch>(context, thread));
+    });
+  }
+
+ private:
+  /// State of one task.
+  struct Task {
+    int64_t row0, rows, column0, columns;
+    Scratch* scratch;
+    FixedPoint fixed;
+  };
+
+  bool all_words_full() const {
+    int64_t begin = 0;
+    for (int64_t i = 0; i < chains_.count; ++i) {
+      if ((chains_.ends[i] - begin) % Input::kPerWord != 0) return false;
+      begin = chains_.ends[i];
+    }
+    return true;
+  }
+
+  /// Makes the tasks equal in size and, where C is large enough, a multiple of the threads.
+  void balance(int threads) {
+    int64_t column_tasks = ceil_div(p_.n, columns_per_task_);
+    int64_t row_tasks = ceil_div(p_.m, rows_per_task_);
+    if (threads > 1 && (row_tasks * column_tasks) % threads != 0 &&
+        row_tasks * column_tasks < int64_t{8} * threads) {
+      const int64_t wanted = ceil_div(column_tasks, threads) * threads;
+      if (p_.n >= wanted * kTileColumns) {
+        column_tasks = wanted;
+      } else {
+        row_tasks = ceil_div(row_tasks, threads) * threads;
+      }
+    }
+    columns_per_task_ = round_up(ceil_div(p_.n, column_tasks), kTileColumns);
+    rows_per_task_ = round_up(ceil_div(p_.m, row_tasks), kTileRows);
+  }
+
+  void run_task(int64_t row_task, int64_t column_task, Scratch& scratch) {
+    Task task{row_task * rows_per_task_,  0, column_task * columns_per_task_, 0, &scratch,
+              FixedPoint(p_.quantum_log2)};
+    task.rows = smaller(rows_per_task_, p_.m - task.row0);
+    task.columns = smaller(columns_per_task_, p_.n - task.column0);
+    if (task.rows <= 0 || task.columns <= 0) return;
+    int64_t begin = 0;
+    int64_t chain = 0;
+    while (true) {
+      const Block block = next_block<Input>(chains_, p_.k, begin, chain);
+      run_block(task, block);
+      if (block.last) break;
+      begin = block.end;
+      while (chains_.ends[chain] <= begin)
+        ++chain;
+    }
+    task.fixed.report(p_.overflow);
+  }
+
+  /// Calls f(begin, length, first word) for every stretch of the block that lies in one chain.
+  template <class F>
+  __attribute__((always_inline)) void for_each_segment(const Block& block, const F& f) const {
+    int64_t k = block.begin;
+    int64_t chain = block.first_chain;
+    int64_t word = 0;
+    while (k < block.end) {
+      const int64_t end = smaller(chains_.ends[chain], block.end);
+      if (end > k) f(k, end - k, word);
+      word += words_of<Input>(end - k);
+      k = end;
+      ++chain;
+    }
+  }
+
+  void run_block(Task& task, const Block& block) const {
+    const auto* b = static_cast<const Element*>(p_.b);
+    for_each_segment(block, [&](int64_t k, int64_t length, int64_t word) {
+      const Element* from =
+          p_.transpose_b ? b + task.column0 * p_.ldb + k : b + k * p_.ldb + task.column0;
+      pack_b<Input>(from, p_.ldb, p_.transpose_b, length, task.columns, block.words, word,
+                    task.scratch->b);
+    });
+    const auto* a = static_cast<const Element*>(p_.a);
+    if (direct_a_) {
+      constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
+      for (int64_t m = 0; m < task.rows; m += kTileRows) {
+        const Element* from = a + (task.row0 + m) * p_.lda + block.begin;
+        run_row_panel(task, block, m, {reinterpret_cast<const char*>(from), p_.lda * kBytes, 4});
+      }
+      return;
+    }
+    const int64_t words = block.words > 0 ? block.words : 1;
+    const int64_t group = larger(kPackAWords / words / kTileRows, 1) * kTileRows;
+    for (int64_t m0 = 0; m0 < task.rows; m0 += group) {
+      const int64_t rows = smaller(group, task.rows - m0);
+      for_each_segment(block, [&](int64_t k, int64_t length, int64_t word) {
+        const int64_t m = task.row0 + m0;
+        const Element* from = p_.transpose_a ? a + k * p_.lda + m : a + m * p_.lda + k;
+        pack_a<Input>(from, p_.lda, p_.transpose_a, length, rows, block.words, word,
+                      task.scratch->a);
+      });
+      for (int64_t m = 0; m < rows; m += kTileRows) {
+        const uint32_t* panel = task.scratch->a + m * block.words;
+        run_row_panel(task, block, m0 + m,
+                      {reinterpret_cast<const char*>(panel), 4, 4 * kTileRows});
+      }
+    }
+  }
+
+  void run_row_panel(Task& task, const Block& block, int64_t m, const TileA& a) const {
+    const int rows = static_cast<int>(smaller(kTileRows, task.rows - m));
+    for (int64_t n = 0; n < task.columns; n += kTileColumns) {
+      run_one_tile(task, block, m, n, rows, a);
+    }
+  }
+
+  /// One register tile of C through all chains of the block.
+  void run_one_tile(Task& task, const Block& block, int64_t m, int64_t n, int rows,
+                    const TileA& a) const {
+    alignas(64) float tile[kTileRows * kTileColumns];
+    alignas(64) int64_t sums[kTileRows * kTileColumns];
+    const int64_t columns = smaller(kTileColumns, task.columns - n);
+    const int vectors = panel_vectors(n, task.columns);
+    const TileFunction function = tile_function<Input>(rows, vectors);
+    const uint32_t* panel = task.scratch->b + n * block.words;
+    const bool exact = p_.output != GemmOutput::kStore;
+    float* carry = task.scratch->carry + m * kSplitColumns + n;
+    if (block.resumes) copy_rows(carry, kSplitColumns, tile, kTileColumns, rows, vectors);
+
+    int64_t k = block.begin;
+    int64_t chain = block.first_chain;
+    int64_t word = 0;
+    bool resume = block.resumes;
+    bool summed = false;
+    do {
+      const int64_t end = smaller(chains_.ends[chain], block.end);
+      const int64_t words = words_of<Input>(end - k);
+      const TileA from{a.base + word * a.word_bytes, a.row_bytes, a.word_bytes};
+      function(from, panel + word * vectors * kLanes, words, resume, tile);
+      const bool closed = end == chains_.ends[chain];
+      if (closed && exact) {
+        add_chain(task.fixed, tile, sums, rows, vectors, columns, summed);
+        summed = true;
+      }
+      resume = false;
+      word += words;
+      k = end;
+      ++chain;
+    } while (k < block.end);
+
+    if (block.open) copy_rows(tile, kTileColumns, carry, kSplitColumns, rows, vectors);
+    if (!exact) {
+      if (block.last) store_tile(task, m, n, rows, columns, tile);
+    } else if (p_.output == GemmOutput::kExactAccumulate) {
+      if (summed) accumulate(task, m, n, rows, columns, sums);
+    } else {
+      round_or_keep(task, block, m, n, rows, columns, summed, sums);
+    }
+  }
+
+  static void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_stride,
+                        int rows, int vectors) {
+    for (int i = 0; i < rows; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        store(to + i * to_stride + v * kLanes, load(from + i * from_stride + v * kLanes));
+      }
+    }
+  }
+
+  static void add_chain(FixedPoint& fixed, const float* tile, int64_t* sums, int rows, int vectors,
+                        int64_t columns, bool summed) {
+    for (int i = 0; i < rows; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        const int at = i * kTileColumns + v * kLanes;
+        I64x16 x = fixed.convert(load(tile + at), clamp_lanes(columns - v * kLanes));
+        if (summed) x = x + load_i64(sums + at);
+        store_i64(sums + at, x);
+      }
+    }
+  }
+
+  void accumulate(const Task& task, int64_t m, int64_t n, int rows, int64_t columns,
+                  const int64_t* sums) const {
+    for (int i = 0; i < rows; ++i) {
+      auto* row = static_cast<int64_t*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
+      for (int64_t j = 0; j < columns; j += kLanes) {
+        add_to(row + j, load_i64(sums + i * kTileColumns + j), clamp_lanes(columns - j));
+      }
+    }
+  }
+
+  /// kExactRound: adds the block's sums to those of earlier blocks; rounds after the last.
+  void round_or_keep(const Task& task, const Block& block, int64_t m, int64_t n, int rows,
+                     int64_t columns, bool summed, const int64_t* sums) const {
+    alignas(64) float rounded[kTileRows * kTileColumns];
+    const F32x16 quantum = broadcast(power_of_two(-p_.quantum_log2));
+    for (int i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; j += kLanes) {
+        int64_t* total = task.scratch->totals + (m + i) * kSplitColumns + n + j;
+        I64x16 x = summed ? load_i64(sums + i * kTileColumns + j) : zero_i64();
+        if (!block.first) x = x + load_i64(total);
+        if (!block.last) {
+          store_i64(total, x);
+        } else {
+          store(rounded + i * kTileColumns + j, to_float(x) * quantum);
+        }
+      }
+    }
+    if (block.last) store_tile(task, m, n, rows, columns, rounded);
+  }
+
+  void store_tile(const Task& task, int64_t m, int64_t n, int rows, int64_t columns,
+                  const float* tile) const {
+    if (p_.c_type == DType::kBFloat16) {
+      store_rows<uint16_t>(task, m, n, rows, columns, tile);
+    } else {
+      store_rows<float>(task, m, n, rows, columns, tile);
+    }
+  }
+
+  template <class Out>
+  void store_rows(const Task& task, int64_t m, int64_t n, int rows, int64_t columns,
+                  const float* tile) const {
+    const float* bias = p_.bias == nullptr ? nullptr : p_.bias + task.column0 + n;
+    for (int i = 0; i < rows; ++i) {
+      Out* row = static_cast<Out*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
+      for (int64_t j = 0; j < columns; j += kLanes) {
+        const int count = clamp_lanes(columns - j);
+        F32x16 x = load(tile + i * kTileColumns + j);
+        if (bias != nullptr) x = x + load_partial(bias + j, count);
+        store_partial(row + j, x, count);
+      }
+    }
+  }
+
+  const GemmParams& p_;
+  int64_t whole_;
+  Chains chains_{};
+  bool split_ = false;
+  bool direct_a_ = false;
+  int64_t columns_per_task_ = 0;
+  int64_t rows_per_task_ = 0;
+};
+
+}  // namespace
+
+void gemm(const CpuContext& context, const GemmParams& p) {
+  if (p.m <= 0 || p.n <= 0) return;
+  if (p.input == DType::kBFloat16) {
+    Gemm<BFloat16Input>(p).run(context);
+  } else {
+    Gemm<Float32Input>(p).run(context);
+  }
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

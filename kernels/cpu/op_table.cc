@@ -1,0 +1,72 @@
+#include "kernels/cpu/op_table.h"
+
+#include "kernels/cpu/exact.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/ops.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+namespace {
+
+void exp16(const float* x, float* y) { store(y, exp(load(x))); }
+void log16(const float* x, float* y) { store(y, log(load(x))); }
+void sigmoid16(const float* x, float* y) { store(y, sigmoid(load(x)).value); }
+void fma16(const float* a, const float* b, const float* c, float* y) {
+  store(y, fma(load(a), load(b), load(c)));
+}
+void dot_bf16_16(const uint32_t* a, const uint32_t* b, const float* c, float* y) {
+  store(y, dot_bf16(load_u32(a), load_u32(b), load(c)));
+}
+void dot_bf16_by_fma16(const uint32_t* a, const uint32_t* b, const float* c, float* y) {
+  store(y, dot_bf16_by_fma(load_u32(a), load_u32(b), load(c)));
+}
+void to_bf16_16(const float* x, uint16_t* y) { store(y, load(x)); }
+bool fixed16(const float* x, int quantum_log2, int64_t* y) {
+  OverflowFlag flag{0};
+  FixedPoint fixed(quantum_log2);
+  store_i64(y, fixed.convert(load(x), kLanes));
+  fixed.report(&flag);
+  return flag.load(std::memory_order_relaxed) == 0;
+}
+void int64_to_float16(const int64_t* x, float* y) { store(y, to_float(load_i64(x))); }
+void int64_to_double16(const int64_t* x, double* y) {
+  const F64x16 d = to_double(load_i64(x));
+  __builtin_memcpy(y, &d, sizeof(d));
+}
+
+constexpr OpTable kOpTable = {
+    .gemm = gemm,
+    .layer_norm_forward = layer_norm_forward,
+    .layer_norm_backward_input = layer_norm_backward_input,
+    .layer_norm_backward_weight = layer_norm_backward_weight,
+    .bias_backward = bias_backward,
+    .gelu_forward = gelu_forward,
+    .gelu_backward = gelu_backward,
+    .dropout_add = dropout_add,
+    .dropout_backward = dropout_backward,
+    .embedding_forward = embedding_forward,
+    .embedding_backward = embedding_backward,
+    .attention_forward = attention_forward,
+    .attention_backward = attention_backward,
+    .cross_entropy = cross_entropy,
+    .exact_to_float = exact_to_float,
+    .sum_of_squares = sum_of_squares,
+    .adamw = adamw,
+    .cast_to_bf16 = cast_to_bf16,
+    .clear = clear,
+    .exp16 = exp16,
+    .log16 = log16,
+    .sigmoid16 = sigmoid16,
+    .fma16 = fma16,
+    .dot_bf16_16 = dot_bf16_16,
+    .dot_bf16_by_fma16 = dot_bf16_by_fma16,
+    .to_bf16_16 = to_bf16_16,
+    .fixed16 = fixed16,
+    .int64_to_float16 = int64_to_float16,
+    .int64_to_double16 = int64_to_double16,
+};
+
+}  // namespace
+
+const OpTable& op_table() { return kOpTable; }
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

@@ -1,0 +1,30 @@
+#pragma once
+
+// The kernels of the instruction set being compiled; kernels/kernel_set.h documents each.
+
+#include "kernels/cpu/op_table.h"
+#include "kernels/cpu/simd.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+
+void gemm(const CpuContext&, const GemmParams&);
+void layer_norm_forward(const CpuContext&, const LayerNormForward&);
+void layer_norm_backward_input(const CpuContext&, const LayerNormBackwardInput&);
+void layer_norm_backward_weight(const CpuContext&, const LayerNormBackwardWeight&);
+void bias_backward(const CpuContext&, const BiasBackward&);
+void gelu_forward(const CpuContext&, const GeluForward&);
+void gelu_backward(const CpuContext&, const GeluBackward&);
+void dropout_add(const CpuContext&, const DropoutAdd&);
+void dropout_backward(const CpuContext&, const DropoutBackward&);
+void embedding_forward(const CpuContext&, const EmbeddingForward&);
+void embedding_backward(const CpuContext&, const EmbeddingBackward&);
+void attention_forward(const CpuContext&, const AttentionForward&);
+void attention_backward(const CpuContext&, const AttentionBackward&);
+void cross_entropy(const CpuContext&, const CrossEntropy&);
+void exact_to_float(const CpuContext&, const ExactToFloat&);
+void sum_of_squares(const CpuContext&, const SumOfSquares&);
+void adamw(const CpuContext&, const AdamW&);
+void cast_to_bf16(const CpuContext&, const float* x, uint16_t* y, int64_t count);
+void clear(const CpuContext&, void* data, int64_t bytes);
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE
