@@ -58,15 +58,15 @@ Error io_error(std::string_view what, int error_number);
 #define TRAINYARD_CONCAT(a, b) TRAINYARD_CONCAT_INNER(a, b)
 
 /// Returns the error of `expr` (a Result of any type) from the enclosing function, if it has one.
-#define TRAINYARD_TRY(expr)                                          \
-  do {                                                               \
-    auto trainyard_try = (expr);                                     \
-    if (!trainyard_try) return std::move(trainyard_try).error();     \
+#define TRAINYARD_TRY(expr)                                      \
+  do {                                                           \
+    auto trainyard_try = (expr);                                 \
+    if (!trainyard_try) return std::move(trainyard_try).error(); \
   } while (false)
 
 /// `TRAINYARD_ASSIGN(auto x, f())`: declares or assigns from a Result, or returns its error.
-#define TRAINYARD_ASSIGN(lhs, expr)                                                     \
-  auto TRAINYARD_CONCAT(trainyard_result_, __LINE__) = (expr);                          \
-  if (!TRAINYARD_CONCAT(trainyard_result_, __LINE__))                                   \
-    return std::move(TRAINYARD_CONCAT(trainyard_result_, __LINE__)).error();            \
-  lhs = *std::move(TRAINYARD_CONCAT(trainyard_result_, __LINE__))
+#define TRAINYARD_ASSIGN(lhs, expr)                                          \
+  auto TRAINYARD_CONCAT(trainyard_result_, __LINE__) = (expr);               \
+  if (!TRAINYARD_CONCAT(trainyard_result_, __LINE__))                        \
+    return std::move(TRAINYARD_CONCAT(trainyard_result_, __LINE__)).error(); \
+  lhs = *std::move(TRAINYARD_CONCAT(trainyard_result_, __LINE__)) /* NOLINT: lhs may declare */

@@ -21,6 +21,7 @@ void check(const std::string& line, Decode decode) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace contract = trainyard::contract;
   const std::string line(reinterpret_cast<const char*>(data), size);

@@ -26,7 +26,7 @@ struct Owner {
 };
 
 const std::vector<RoomRule>& room_rules() {
-  static const std::vector<RoomRule> kRules = {
+  static const std::vector<RoomRule> list = {
       {"common/", {"common/"}},
       {"kernels/", {"kernels/", "common/"}},
       {"control/", {"control/", "common/"}},
@@ -39,29 +39,29 @@ const std::vector<RoomRule>& room_rules() {
       {"tests/",
        {"tests/", "operator/", "agent/", "cli/", "control/", "worker/", "kernels/", "common/"}},
   };
-  return kRules;
+  return list;
 }
 
 const std::vector<Ban>& bans() {
-  static const std::vector<std::string_view> kEffects = {
+  static const std::vector<std::string_view> effects = {
       "control/cluster", "control/local", "control/coordinator", "common/base/clock.",
       "common/log",      "common/io",     "common/metrics",
   };
-  static const std::vector<Ban> kBans = {
-      {"control/plan", kEffects, "planning is pure: no cluster, no clock, no log, no files"},
-      {"control/policies/", kEffects, "policies are pure: no cluster, no clock, no log, no files"},
+  static const std::vector<Ban> list = {
+      {"control/plan", effects, "planning is pure: no cluster, no clock, no log, no files"},
+      {"control/policies/", effects, "policies are pure: no cluster, no clock, no log, no files"},
   };
-  return kBans;
+  return list;
 }
 
 const std::vector<Owner>& owners() {
-  static const std::vector<std::string_view> kCuda = {"kernels/", "worker/device/cuda",
-                                                      "worker/comm/nccl"};
-  static const std::vector<Owner> kOwners = {
-      {"cuda", kCuda},
-      {"cublas", kCuda},
-      {"nccl", kCuda},
-      {"nvtx3/", kCuda},
+  static const std::vector<std::string_view> cuda_places = {"kernels/", "worker/device/cuda",
+                                                            "worker/comm/nccl"};
+  static const std::vector<Owner> list = {
+      {"cuda", cuda_places},
+      {"cublas", cuda_places},
+      {"nccl", cuda_places},
+      {"nvtx3/", cuda_places},
       {"CLI/", {"cli/"}},
       {"spdlog/", {"common/log/"}},
       {"yaml-cpp/", {"common/"}},
@@ -70,7 +70,7 @@ const std::vector<Owner>& owners() {
       {"gmock/", {"tests/"}},
       {"benchmark/", {"bench/", "kernels/"}},
   };
-  return kOwners;
+  return list;
 }
 
 bool is_under(std::string_view path, const std::vector<std::string_view>& prefixes) {
