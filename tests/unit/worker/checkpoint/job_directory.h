@@ -1,0 +1,108 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker/checkpoint/small_state.h"
+#include "tests/unit/worker/checkpoint/thread_group.h"
+#include "worker/checkpoint/generation.h"
+#include "worker/checkpoint/writer.h"
+
+namespace trainyard::checkpoint::testing {
+
+/// One generation's life: begin, restore, write a checkpoint at each of `steps`.
+struct Training {
+  int64_t generation = 1;
+  std::optional<int64_t> parent;
+  int ranks = 1;
+  std::vector<int64_t> steps;
+  RetentionPolicy retention;
+};
+
+/// A temporary directory of one job's checkpoints, removed with this object.
+class JobDirectory {
+ public:
+  JobDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "checkpoint-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
+    root_ = pattern;
+  }
+  ~JobDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(root_, ignored);
+  }
+  JobDirectory(const JobDirectory&) = delete;
+  JobDirectory& operator=(const JobDirectory&) = delete;
+
+  const std::filesystem::path& root() const { return root_; }
+  GenerationPlan plan(int64_t generation, std::optional<int64_t> parent) const {
+    return {root_, "job-uid-1", generation, parent};
+  }
+  /// Step restored from by the newest train(); nullopt: from scratch.
+  std::optional<int64_t> restored_step() const { return restored_; }
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  /// Lives through `training` with a thread a rank. Empty, or the first thing that went wrong: an
+  /// error, or a restored state that is not exactly the one of its step.
+  std::string train(FileSystem& files, const Training& training) {
+    std::mutex mutex;
+    std::string trouble;
+    const auto report = [&](const std::string& what) {
+      const std::lock_guard lock(mutex);
+      if (trouble.empty()) trouble = what;
+    };
+    run_ranks(training.ranks, [&](CommitGroup& group) {
+      std::optional<int64_t> restored;
+      const auto started = start_generation(files, plan(training.generation, training.parent),
+                                            group, [&](CheckpointReader& reader) -> Status {
+                                              const std::string wrong = difference(reader);
+                                              if (!wrong.empty())
+                                                return Error{ErrorCode::kInvalidData, wrong};
+                                              restored = reader.manifest().step;
+                                              return {};
+                                            });
+      if (!started) return report(started.error().message);
+      if (restored.has_value() != started->resumed_from.has_value()) return report("resumed_from");
+      if (group.rank() == 0) {
+        restored_ = restored;
+        notes_ = started->notes;
+      }
+      CheckpointWriter writer(files, group, {root_, training.retention, 256}, *started);
+      for (const int64_t step : training.steps) {
+        const auto state = small_state(step);
+        const Status begun = writer.begin(small_snapshot(state, step, group.rank(), group.size()));
+        if (!begun) return report(begun.error().message);
+        const auto outcome = writer.wait(std::chrono::seconds(20));
+        if (!outcome) return report("no outcome");
+        if (!outcome->status) report(outcome->status.error().message);
+      }
+    });
+    return trouble;
+  }
+
+ private:
+  std::filesystem::path root_;
+  std::optional<int64_t> restored_;
+  std::vector<std::string> notes_;
+};
+
+/// The whole of a file; for small ones.
+inline std::string slurp(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// Replaces a file's content in place (the same inode: hard links see it).
+inline void spill(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << content;
+}
+
+}  // namespace trainyard::checkpoint::testing
