@@ -37,7 +37,7 @@ struct Checked {
 Checked check_file(const std::string& file) {
   const Result<std::string> text = read_file(file, api::kMaxManifestBytes);
   if (!text) {
-    return {file, "", {{file, 0, "", text.error().message, "a readable manifest"}}};
+    return {file, "", {{file, 0, "", "", "a readable manifest: " + text.error().message}}};
   }
   api::CheckedJob checked = api::check_training_job(*text, {.file = file});
   return {file, checked.job.metadata.name, std::move(checked.faults)};

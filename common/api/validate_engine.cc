@@ -13,37 +13,21 @@ std::string name(E value) {
   return std::string(name_of(value));
 }
 
-/// A shape key beside `import`, which brings the shape with it.
-void check_import(const ModelSpec& model, const Rules& rules) {
-  rules.require(model.preset.empty(), "preset", text::describe(model.preset),
-                "either preset or import");
-  const struct {
-    const char* field;
-    int64_t value;
-  } sizes[] = {{"layers", model.layers}, {"hidden", model.hidden},
-               {"heads", model.heads},   {"ffn", model.ffn},
-               {"vocab", model.vocab},   {"maxPositions", model.max_positions}};
-  if (!model.preset.empty()) return;
-  for (const auto& size : sizes) {
-    rules.require(size.value == 0, size.field, number(size.value),
-                  "no shape key beside import, whose config.json gives the shape");
-  }
-}
-
 void check_model(const ModelSpec& model, const Rules& rules) {
   rules.not_in_this_version(model.family != ModelFamily::kGPT2, "family", name(model.family),
                             "GPT2");
   rules.not_in_this_version(!model.tie_embeddings, "tieEmbeddings", "false", "true");
-  if (!model.import_path.empty()) {
-    check_import(model, rules);
-    return;
-  }
+  const bool imported = !model.import_path.empty();
+  rules.require(!imported || model.preset.empty(), "preset", text::describe(model.preset),
+                "either preset or import");
   if (rules.faults().faulted(rules.at("preset"))) return;
-  const std::string give = "a value: give a preset, the shape (layers, hidden, heads) or import";
-  rules.require(model.layers > 0, "layers", "nothing", give);
-  rules.require(model.hidden > 0, "hidden", "nothing", give);
-  rules.require(model.heads > 0, "heads", "nothing", give);
-  if (model.layers == 0 || model.hidden == 0 || model.heads == 0) return;
+  if (!imported) {  // an import brings its shape; the worker compares it with keys given beside it
+    const std::string give = "a value: give a preset, the shape (layers, hidden, heads) or import";
+    rules.require(model.layers > 0, "layers", "nothing", give);
+    rules.require(model.hidden > 0, "hidden", "nothing", give);
+    rules.require(model.heads > 0, "heads", "nothing", give);
+  }
+  if (model.hidden == 0 || model.heads == 0) return;
   rules.require(model.hidden % model.heads == 0, "hidden", number(model.hidden),
                 "a multiple of heads (" + number(model.heads) + ")", {"heads"});
   rules.require(model.kv_heads == model.heads || model.family != ModelFamily::kGPT2, "kvHeads",
@@ -56,7 +40,8 @@ void check_data(const EngineSpec& engine, const Rules& rules) {
   const bool imported = !engine.model.import_path.empty();
   rules.require(data.sequence_length > 0 || imported, "data.sequenceLength", "nothing",
                 "a number of tokens, as model.maxPositions is not given either");
-  rules.require(data.sequence_length <= engine.model.max_positions || imported,
+  rules.require(data.sequence_length <= engine.model.max_positions ||
+                    (imported && engine.model.max_positions == 0),
                 "data.sequenceLength", number(data.sequence_length),
                 "at most model.maxPositions (" + number(engine.model.max_positions) + ")",
                 {"model"});
@@ -157,6 +142,9 @@ void check_run(const EngineSpec& engine, const Rules& rules) {
   rules.require(engine.evaluation.early_stop_patience == 0 || !engine.data.validation.empty(),
                 "evaluation.earlyStopPatience", number(engine.evaluation.early_stop_patience),
                 "0, as there is no data.validation to judge by", {"data.validation"});
+  rules.not_in_this_version(engine.evaluation.early_stop_patience > 0,
+                            "evaluation.earlyStopPatience",
+                            number(engine.evaluation.early_stop_patience), "0");
 }
 
 }  // namespace
