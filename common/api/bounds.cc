@@ -4,17 +4,23 @@ namespace trainyard::api {
 
 std::string bounds_in_words(const Field& field) {
   std::string words;
-  const auto add = [&](const std::optional<double>& bound, const char* word) {
+  const auto in_digits = [](double bound) {  // bounds are round: written out, not as 1e+12
+    const bool whole = bound == std::floor(bound);
+    return whole ? std::to_string(static_cast<int64_t>(bound)) : text::shortest(bound);
+  };
+  const auto add = [&](const char* word, const std::optional<double>& bound) {
     if (!bound) return;
     if (!words.empty()) words += " and ";
-    // Bounds are round numbers: written out, not as 1e+12.
-    const bool whole = *bound == std::floor(*bound);
-    words += word + (whole ? std::to_string(static_cast<int64_t>(*bound)) : text::shortest(*bound));
+    words += word + in_digits(*bound);
   };
-  add(field.minimum, "at least ");
-  add(field.above, "above ");
-  add(field.maximum, "at most ");
-  add(field.below, "below ");
+  if (field.minimum && field.maximum) {
+    words = "from " + in_digits(*field.minimum) + " to " + in_digits(*field.maximum);
+  } else {
+    add("at least ", field.minimum);
+    add("above ", field.above);
+    add("at most ", field.maximum);
+    add("below ", field.below);
+  }
   if (!words.empty() && !field.zero_word.empty()) words += ", or " + std::string(field.zero_word);
   return words;
 }
@@ -37,7 +43,7 @@ void BoundsChecker::check_string(const Field& field, const std::string& path,
     faults_.add(path, std::to_string(value.size()) + " bytes",
                 "at most " + std::to_string(field.max_length) + " bytes");
   } else if (value.empty() && field.need == Need::kRequired) {
-    faults_.add(path, "\"\"", "a value: " + std::string(field.description));
+    faults_.add(path, "\"\"", value_in_words(field));
   }
 }
 

@@ -23,8 +23,7 @@ std::optional<double> decimal_text(std::string_view text) {
 }  // namespace
 
 void Decoder::refuse(const Node& node, const std::string& path, std::string wanted) {
-  if (node.kind == Kind::kRefused) return;
-  if (node.kind == Kind::kNull && faults_.faulted(path)) return;
+  if (node.kind == Kind::kRefused || faults_.has(path)) return;
   faults_.add_at(node.line, path, text::describe(node), std::move(wanted));
 }
 
@@ -194,7 +193,8 @@ void Decoder::report_unknown(const text::Member& member, const std::string& path
                              const std::vector<std::string_view>& names) {
   const std::string_view nearest = nearest_name(member.key, names);
   const std::string wanted = nearest.empty() ? join_choices(names) : std::string(nearest);
-  faults_.add_at(member.line, text::join_path(path, member.key), "an unknown key", wanted);
+  const std::string member_path = text::join_path(path, member.key);
+  if (!faults_.has(member_path)) faults_.add_at(member.line, member_path, "an unknown key", wanted);
 }
 
 }  // namespace trainyard::api

@@ -76,6 +76,13 @@ class Decoder {
   UnknownKeys unknown_keys_;
 };
 
+/// What a field that must be given wants, from its description.
+inline std::string value_in_words(const Field& field) {
+  std::string_view description = field.description;
+  if (description.ends_with('.')) description.remove_suffix(1);
+  return "a value: " + std::string(description);
+}
+
 /// Keys of an object's metadata that API servers and tools write and we do not read.
 inline constexpr std::string_view kUnreadMetadata[] = {
     "managedFields", "ownerReferences", "selfLink", "generateName", "deletionGracePeriodSeconds"};
@@ -90,16 +97,16 @@ class Decoder::MemberReader {
   template <class M>
   void operator()(const Field& field, M& member) {
     names_.push_back(field.name);
-    const text::Node* value = node_.find(field.name);
+    const text::Member* found = node_.find_member(field.name);
     const std::string path = text::join_path(path_, field.name);
-    if (value == nullptr || value->kind == text::Kind::kNull) {
+    if (found != nullptr) decoder_.faults_.set_line(path, found->line);
+    if (found == nullptr || found->value.kind == text::Kind::kNull) {
       if (field.need == Need::kRequired) {
-        decoder_.faults_.add_at(value == nullptr ? node_.line : value->line, path, "nothing",
-                                "a value: " + std::string(field.description));
+        decoder_.faults_.add(path, "nothing", value_in_words(field));
       }
       return;
     }
-    decoder_.decode(field, *value, path, member);
+    decoder_.decode(field, found->value, path, member);
   }
 
   void constant(const Field& field, std::string_view wanted) {
@@ -107,7 +114,7 @@ class Decoder::MemberReader {
     const text::Node* value = node_.find(field.name);
     const std::string path = text::join_path(path_, field.name);
     if (value == nullptr) {
-      decoder_.faults_.add_at(node_.line, path, "nothing", std::string(wanted));
+      decoder_.faults_.add(path, "nothing", std::string(wanted));
     } else if (value->kind != text::Kind::kString || value->string != wanted) {
       decoder_.refuse(*value, path, std::string(wanted));
     }

@@ -52,6 +52,11 @@ bool FaultList::faulted(std::string_view path) const {
   });
 }
 
+bool FaultList::has(std::string_view path) const {
+  return std::any_of(faults_.begin(), faults_.end(),
+                     [&](const Fault& fault) { return fault.field == path && !path.empty(); });
+}
+
 std::vector<Fault> FaultList::take() {
   std::stable_sort(faults_.begin(), faults_.end(),
                    [](const Fault& a, const Fault& b) { return a.line < b.line; });

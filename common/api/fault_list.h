@@ -24,6 +24,8 @@ class FaultList {
   /// True when the field, a part of it or something around it has a fault already: rules that
   /// build on it would only repeat that.
   bool faulted(std::string_view path) const;
+  /// True when exactly this field has a fault.
+  bool has(std::string_view path) const;
 
   bool empty() const { return faults_.empty(); }
   /// In line order; those of one line in the order added.

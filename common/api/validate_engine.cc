@@ -39,7 +39,7 @@ void check_data(const EngineSpec& engine, const Rules& rules) {
   const DataSpec& data = engine.data;
   const bool imported = !engine.model.import_path.empty();
   rules.require(data.sequence_length > 0 || imported, "data.sequenceLength", "nothing",
-                "a number of tokens, as model.maxPositions is not given either");
+                "a number of tokens, as model.maxPositions is not given either", {"model"});
   rules.require(data.sequence_length <= engine.model.max_positions ||
                     (imported && engine.model.max_positions == 0),
                 "data.sequenceLength", number(data.sequence_length),

@@ -225,7 +225,7 @@ void check_success_policy(const TrainingJobSpec& spec, const Rules& rules) {
     }
     below.require(rule.succeeded_count.value_or(1) <= indexes, "succeededCount",
                   number(rule.succeeded_count.value_or(1)),
-                  "at most the " + number(indexes) + " indexes there are", {"succeededIndexes"});
+                  "at most " + number(indexes) + ", the number of indexes", {"succeededIndexes"});
   }
 }
 

@@ -46,11 +46,16 @@ void write_node(const Node& node, JsonWriter& writer) {
 
 }  // namespace
 
-const Node* Node::find(std::string_view key) const {
+const Member* Node::find_member(std::string_view key) const {
   for (const Member& member : members) {
-    if (member.key == key) return &member.value;
+    if (member.key == key) return &member;
   }
   return nullptr;
+}
+
+const Node* Node::find(std::string_view key) const {
+  const Member* member = find_member(key);
+  return member == nullptr ? nullptr : &member->value;
 }
 
 Document parse(std::string_view text, const Limits& limits) {

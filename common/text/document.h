@@ -35,7 +35,8 @@ struct Node {
   std::vector<Node> items;      ///< of kSequence
   std::vector<Member> members;  ///< of kMapping, in the order written, keys unique
 
-  /// The value of a member; nullptr where there is none or this is no mapping.
+  /// A member, or its value; nullptr where there is none or this is no mapping.
+  const Member* find_member(std::string_view key) const;
   const Node* find(std::string_view key) const;
 };
 

@@ -136,10 +136,10 @@ class Events final : public YAML::EventHandler {
     if (scalar.node.string == "<<" && scalar.node.kind == Kind::kString) {
       builder_.stop(mark, "the merge key <<", "the members written out");
     }
+    builder_.key(scalar.node.string, mark);
     if (scalar.node.kind != Kind::kString) {
       builder_.problem(mark, "the key " + describe(scalar.node), "a text key: put it in quotes");
     }
-    builder_.key(scalar.node.string, mark);
   }
 
   void check_tag(const std::string& tag, Mark mark) {
