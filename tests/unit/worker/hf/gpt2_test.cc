@@ -1,0 +1,343 @@
+#include "worker/hf/gpt2.h"
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/worker/temporary_directory.h"
+#include "worker/hf/tensor_map.h"
+#include "worker/safetensors/safetensors.h"
+
+namespace trainyard::hf {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::filesystem::path kFixture =
+    std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/fixtures/hf_tiny_gpt2";
+
+/// The tensors of a folder's file, to be changed and written again.
+struct Stored {
+  safetensors::TensorInfo info;
+  std::vector<std::byte> data;
+};
+using StoredTensors = std::map<std::string, Stored>;
+
+StoredTensors read_tensors(const std::filesystem::path& path) {
+  StoredTensors tensors;
+  const auto file = safetensors::File::open(path);
+  if (!file) throw std::runtime_error(file.error().message);
+  for (const safetensors::Entry& entry : file->header().entries) {
+    const auto data = file->data(entry);
+    tensors[entry.name] = {{entry.name, entry.dtype.value(), entry.shape},
+                           {data.begin(), data.end()}};
+  }
+  return tensors;
+}
+
+void write_tensors(const std::filesystem::path& path, const StoredTensors& tensors) {
+  std::vector<safetensors::TensorInfo> infos;
+  std::vector<const Stored*> stored;
+  for (const auto& [name, tensor] : tensors) {
+    infos.push_back({name, tensor.info.dtype, tensor.info.shape});
+    stored.push_back(&tensor);
+  }
+  const Status status = safetensors::write_file(path, infos, {{"format", "pt"}}, [&](size_t i) {
+    return Result<std::span<const std::byte>>(stored[i]->data);
+  });
+  if (!status) throw std::runtime_error(status.error().message);
+}
+
+/// A folder that is the fixture with another config.json and other tensors.
+class Folder {
+ public:
+  Folder() : tensors(read_tensors(kFixture / "model.safetensors")) {
+    std::ifstream in(kFixture / "config.json");
+    config = nlohmann::json::parse(in);
+  }
+  Result<std::unique_ptr<HfModel>> load() {
+    std::ofstream(directory_.path() / "config.json") << config.dump();
+    write_tensors(directory_.path() / "model.safetensors", tensors);
+    return load_gpt2(directory_.path());
+  }
+  const std::filesystem::path& path() const { return directory_.path(); }
+
+  nlohmann::json config;
+  StoredTensors tensors;
+
+ private:
+  testing::TemporaryDirectory directory_;
+};
+
+std::string error_of(const Result<std::unique_ptr<HfModel>>& loaded) {
+  return loaded ? "accepted" : loaded.error().message;
+}
+
+TEST(Gpt2ImportTest, ReadsAFolderThatTransformersSaved) {
+  const auto model = load_gpt2(kFixture);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const Gpt2Config wanted{.layers = 2,
+                          .hidden = 32,
+                          .heads = 2,
+                          .ffn = 128,
+                          .vocab = 61,
+                          .max_positions = 16,
+                          .layer_norm_epsilon = 1e-5,
+                          .dropout = 0.0};
+  EXPECT_EQ((*model)->config(), wanted);
+  EXPECT_TRUE((*model)->notes().empty());
+  EXPECT_EQ(gpt2_tensors((*model)->config()).size(), 2U + 2U * 12U + 2U);
+}
+
+TEST(Gpt2ImportTest, LinearWeightsAreTransposedAndTheVocabularyPadded) {
+  const auto model = load_gpt2(kFixture);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const StoredTensors stored = read_tensors(kFixture / "model.safetensors");
+  for (const Gpt2Tensor& tensor : gpt2_tensors((*model)->config())) {
+    const auto ours = (*model)->tensor(tensor.name);
+    ASSERT_TRUE(ours.has_value()) << ours.error().message;
+    const bool embedding = tensor.name == "wte" || tensor.name == "wpe";
+    const Stored& theirs = stored.at("transformer." + tensor.name + (embedding ? ".weight" : ""));
+    std::vector<float> values(theirs.data.size() / 4);
+    std::memcpy(values.data(), theirs.data.data(), theirs.data.size());
+    if (tensor.shape.size() == 2 && !embedding) {
+      const int64_t out = tensor.shape[0];
+      const int64_t in = tensor.shape[1];
+      ASSERT_EQ(theirs.info.shape, (std::vector<int64_t>{in, out}));
+      for (int64_t i = 0; i < in; ++i) {
+        for (int64_t o = 0; o < out; ++o) {
+          ASSERT_EQ((*ours)[static_cast<size_t>(o * in + i)],
+                    values[static_cast<size_t>(i * out + o)])
+              << tensor.name;
+        }
+      }
+    } else {
+      if (tensor.name == "wte") {
+        EXPECT_EQ(tensor.shape, (std::vector<int64_t>{64, 32}));
+        values.resize(64 * 32, 0.0F);
+      }
+      EXPECT_EQ(*ours, values) << tensor.name;
+    }
+  }
+  EXPECT_EQ((*model)->tensor("h.2.ln_1.bias").error().code, ErrorCode::kNotFound);
+}
+
+TEST(Gpt2ImportTest, BareNamesMaskBuffersAndBfloat16AreAccepted) {
+  Folder folder;
+  folder.tensors = read_tensors(kFixture / "bare.safetensors");
+  const auto bare = folder.load();
+  const auto full = load_gpt2(kFixture);
+  ASSERT_TRUE(bare.has_value()) << bare.error().message;
+  for (const Gpt2Tensor& tensor : gpt2_tensors((*full)->config())) {
+    const auto rounded = (*bare)->tensor(tensor.name);
+    const auto exact = (*full)->tensor(tensor.name);
+    ASSERT_TRUE(rounded.has_value()) << rounded.error().message;
+    ASSERT_EQ(rounded->size(), exact->size());
+    for (size_t i = 0; i < exact->size(); ++i) {
+      // bfloat16 keeps 8 significant bits: half a unit in the last place.
+      ASSERT_LE(std::abs((*rounded)[i] - (*exact)[i]), std::abs((*exact)[i]) / 256) << tensor.name;
+    }
+  }
+}
+
+TEST(Gpt2ImportTest, EveryHalfIsConvertedExactly) {
+  // 2048 x 32 positions hold all 65,536 bit patterns.
+  Folder folder;
+  folder.config["n_positions"] = 2048;
+  Stored& wpe = folder.tensors.at("transformer.wpe.weight");
+  wpe.info = {"", DType::kFloat16, {2048, 32}};
+  wpe.data.resize(65536 * 2);
+  for (uint32_t i = 0; i < 65536; ++i) {
+    wpe.data[2 * i] = static_cast<std::byte>(i & 255U);
+    wpe.data[2 * i + 1] = static_cast<std::byte>(i >> 8);
+  }
+  const auto model = folder.load();
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const auto values = (*model)->tensor("wpe");
+  ASSERT_TRUE(values.has_value());
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const int exponent = static_cast<int>(i >> 10 & 31U);
+    const int fraction = static_cast<int>(i & 1023U);
+    const double sign = (i >> 15) != 0 ? -1.0 : 1.0;
+    const float found = (*values)[i];
+    if (exponent == 31) {
+      ASSERT_EQ(fraction == 0 ? std::isinf(found) : std::isnan(found), true) << i;
+      continue;
+    }
+    const double wanted =
+        exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    ASSERT_EQ(found, sign * wanted) << i;
+    ASSERT_EQ(std::signbit(found), sign < 0) << i;
+  }
+}
+
+TEST(Gpt2ImportTest, NamesEveryMissingUnexpectedAndWronglyShapedTensor) {
+  Folder folder;
+  folder.tensors.erase("transformer.h.1.mlp.c_fc.bias");
+  folder.tensors.erase("transformer.ln_f.weight");
+  folder.tensors["transformer.h.2.ln_1.bias"] = folder.tensors["transformer.h.1.ln_1.bias"];
+  folder.tensors["transformer.wpe.weight"].info.shape = {32, 16};
+  EXPECT_THAT(
+      error_of(folder.load()),
+      AllOf(HasSubstr("missing: h.1.mlp.c_fc.bias [128]"), HasSubstr("missing: ln_f.weight [32]"),
+            HasSubstr("unexpected: transformer.h.2.ln_1.bias"),
+            HasSubstr("wrong shape: transformer.wpe.weight is [32,16], config.json makes it "
+                      "[16,32]")));
+}
+
+TEST(Gpt2ImportTest, TransposedWeightsOfAnotherConventionAreRefused) {
+  Folder folder;
+  folder.tensors["transformer.h.0.attn.c_attn.weight"].info.shape = {96, 32};
+  EXPECT_THAT(error_of(folder.load()), HasSubstr("wrong shape"));
+}
+
+TEST(Gpt2ImportTest, OutputHeadMustBeTied) {
+  Folder folder;
+  folder.tensors["lm_head.weight"] = folder.tensors["transformer.wte.weight"];
+  EXPECT_EQ(error_of(folder.load()), "accepted");
+  folder.tensors["lm_head.weight"].data[5] ^= std::byte{1};
+  EXPECT_THAT(error_of(folder.load()), HasSubstr("lm_head.weight differs"));
+  Folder untied;
+  untied.config["tie_word_embeddings"] = false;
+  EXPECT_THAT(error_of(untied.load()), HasSubstr("tie_word_embeddings: found false, wanted true"));
+}
+
+TEST(Gpt2ImportTest, TensorUnderBothNamesIsRefused) {
+  Folder folder;
+  folder.tensors["wpe.weight"] = folder.tensors["transformer.wpe.weight"];
+  EXPECT_THAT(error_of(folder.load()), HasSubstr("twice: "));
+}
+
+TEST(Gpt2ImportTest, OtherTypesAreRefused) {
+  Folder folder;
+  Stored& wpe = folder.tensors["transformer.wpe.weight"];
+  wpe.info.dtype = DType::kInt32;
+  EXPECT_THAT(error_of(folder.load()), HasSubstr("wrong type: transformer.wpe.weight is I32"));
+}
+
+TEST(Gpt2ImportTest, VariantsThatThisEngineDoesNotComputeAreRefusedByKey) {
+  const std::vector<std::pair<std::string, nlohmann::json>> changes = {
+      {"activation_function", "relu"},
+      {"scale_attn_by_inverse_layer_idx", true},
+      {"scale_attn_weights", false},
+      {"add_cross_attention", true},
+      {"model_type", "gpt_neo"},
+      {"n_head", 3},
+      {"n_layer", 0},
+      {"n_layer", -1},
+      {"n_embd", 1.5},
+      {"vocab_size", nullptr},
+      {"vocab_size", 9'999'999'999},
+      {"resid_pdrop", 1.5},
+      {"layer_norm_epsilon", "small"},
+  };
+  for (const auto& [key, value] : changes) {
+    Folder folder;
+    folder.config[key] = value;
+    const auto loaded = folder.load();
+    ASSERT_FALSE(loaded.has_value()) << key;
+    EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidConfig) << key;
+    EXPECT_THAT(loaded.error().message, HasSubstr(key));
+  }
+}
+
+TEST(Gpt2ImportTest, UnequalDropoutIsNoted) {
+  Folder folder;
+  folder.config["resid_pdrop"] = 0.1;
+  folder.config.erase("attn_pdrop");  // its default is 0.1
+  const auto loaded = folder.load();
+  ASSERT_TRUE(loaded.has_value());
+  EXPECT_EQ((*loaded)->config().dropout, 0.1);
+  ASSERT_EQ((*loaded)->notes().size(), 1U);
+  EXPECT_THAT((*loaded)->notes()[0], HasSubstr("embd_pdrop"));
+}
+
+TEST(Gpt2ImportTest, WeightsInPartsAreReadThroughTheIndex) {
+  Folder folder;
+  ASSERT_TRUE(folder.load().has_value());
+  StoredTensors first;
+  StoredTensors second;
+  nlohmann::json map;
+  for (const auto& [name, tensor] : folder.tensors) {
+    const bool early = first.size() <= second.size();
+    (early ? first : second)[name] = tensor;
+    map[name] = early ? "part-1.safetensors" : "part-2.safetensors";
+  }
+  write_tensors(folder.path() / "part-1.safetensors", first);
+  write_tensors(folder.path() / "part-2.safetensors", second);
+  std::filesystem::remove(folder.path() / "model.safetensors");
+  std::ofstream(folder.path() / "model.safetensors.index.json")
+      << nlohmann::json{{"weight_map", map}}.dump();
+  const auto parts = load_gpt2(folder.path());
+  ASSERT_TRUE(parts.has_value()) << parts.error().message;
+  const auto whole = load_gpt2(kFixture);
+  EXPECT_EQ(*(*parts)->tensor("h.1.mlp.c_fc.weight"), *(*whole)->tensor("h.1.mlp.c_fc.weight"));
+
+  std::ofstream(folder.path() / "model.safetensors.index.json")
+      << R"({"weight_map":{"a":"../secret.safetensors"}})";
+  EXPECT_EQ(load_gpt2(folder.path()).error().code, ErrorCode::kInvalidData);
+}
+
+TEST(Gpt2ImportTest, MissingFilesAreNamed) {
+  const testing::TemporaryDirectory directory;
+  EXPECT_THAT(error_of(load_gpt2(directory.path())), HasSubstr("config.json"));
+  std::filesystem::copy(kFixture / "config.json", directory.path());
+  EXPECT_THAT(error_of(load_gpt2(directory.path())), HasSubstr("model.safetensors"));
+}
+
+TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
+  const auto model = load_gpt2(kFixture);
+  ASSERT_TRUE(model.has_value());
+  const testing::TemporaryDirectory directory;
+  const auto out = directory.path() / "deep/out";
+  const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
+  const Status exported = export_gpt2(out, (*model)->config(), get);
+  ASSERT_TRUE(exported) << exported.error().message;
+  const StoredTensors before = read_tensors(kFixture / "model.safetensors");
+  const StoredTensors after = read_tensors(out / "model.safetensors");
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& [name, tensor] : before) {
+    ASSERT_TRUE(after.contains(name)) << name;
+    EXPECT_EQ(after.at(name).info.shape, tensor.info.shape) << name;
+    EXPECT_EQ(after.at(name).data, tensor.data) << name;
+  }
+  const auto again = load_gpt2(out);
+  ASSERT_TRUE(again.has_value()) << again.error().message;
+  EXPECT_EQ((*again)->config(), (*model)->config());
+  EXPECT_EQ(export_gpt2(out, (*model)->config(), get).error().code, ErrorCode::kAlreadyExists);
+}
+
+TEST(Gpt2ExportTest, TensorOfTheWrongSizeIsNamedAndNothingIsLeft) {
+  const auto model = load_gpt2(kFixture);
+  const testing::TemporaryDirectory directory;
+  const Status exported = export_gpt2(directory.path(), (*model)->config(),
+                                      [](std::string_view) { return std::vector<float>(3); });
+  EXPECT_THAT(exported.error().message, HasSubstr("has 3 elements"));
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "model.safetensors"));
+}
+
+TEST(TransposeTest, UndoesItselfAtEverySize) {
+  for (const int64_t rows : {1, 2, 15, 16, 17, 33}) {
+    for (const int64_t columns : {1, 3, 16, 31, 48}) {
+      std::vector<float> from(static_cast<size_t>(rows * columns));
+      for (size_t i = 0; i < from.size(); ++i)
+        from[i] = static_cast<float>(i);
+      std::vector<float> to(from.size());
+      std::vector<float> back(from.size());
+      transpose(from.data(), rows, columns, to.data());
+      EXPECT_EQ(to[static_cast<size_t>((columns - 1) * rows)],
+                from[static_cast<size_t>(columns - 1)]);
+      transpose(to.data(), columns, rows, back.data());
+      EXPECT_EQ(back, from);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::hf

@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "common/io/file.h"
+#include "worker/hf/config.h"
+#include "worker/hf/gpt2.h"
+#include "worker/hf/tensor_map.h"
+#include "worker/safetensors/safetensors.h"
+
+namespace trainyard::hf {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int64_t kMaxIndexBytes = 64 << 20;
+constexpr std::string_view kPrefix = "transformer.";
+// A message that names more than this many tensors helps nobody.
+constexpr size_t kMaxComplaints = 20;
+
+float from_half(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000U) << 16;
+  const uint32_t exponent = (half >> 10) & 31U;
+  uint32_t fraction = half & 0x3ffU;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | fraction << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  if (fraction == 0) return std::bit_cast<float>(sign);
+  // A subnormal half is a normal float: move its highest bit to the implicit place.
+  const auto shift = static_cast<uint32_t>(std::countl_zero(fraction)) - 21;
+  fraction = (fraction << shift) & 0x3ffU;
+  return std::bit_cast<float>(sign | (113 - shift) << 23 | fraction << 13);
+}
+
+/// The elements as float32; the dtype is one of F32, BF16, F16.
+std::vector<float> to_float32(std::span<const std::byte> bytes, DType dtype) {
+  const size_t count = bytes.size() / static_cast<size_t>(size_of(dtype));
+  std::vector<float> values(count);
+  if (dtype == DType::kFloat32) {
+    if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t raw = 0;
+    std::memcpy(&raw, bytes.data() + 2 * i, sizeof raw);
+    values[i] = dtype == DType::kBFloat16 ? std::bit_cast<float>(static_cast<uint32_t>(raw) << 16)
+                                          : from_half(raw);
+  }
+  return values;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) { return nlohmann::json(shape).dump(); }
+
+/// Buffers and copies that files carry beside the weights (GPT2Attention's causal mask).
+bool is_buffer(std::string_view name) {
+  return name.starts_with("h.") &&
+         (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+}
+
+/// A tensor found in one of the folder's files.
+struct Source {
+  const safetensors::File* file = nullptr;
+  const safetensors::Entry* entry = nullptr;
+};
+using Sources = std::map<std::string, Source, std::less<>>;  // by name without the prefix
+
+class Gpt2Folder final : public HfModel {
+ public:
+  Gpt2Folder(ParsedConfig parsed, std::vector<std::unique_ptr<safetensors::File>> files,
+             Sources sources)
+      : parsed_(std::move(parsed)), files_(std::move(files)), sources_(std::move(sources)) {
+    for (TensorMapping& mapping : gpt2_mappings(parsed_.config)) {
+      std::string name = mapping.name;
+      mappings_.emplace(std::move(name), std::move(mapping));
+    }
+  }
+
+  const Gpt2Config& config() const override { return parsed_.config; }
+  const std::vector<std::string>& notes() const override { return parsed_.notes; }
+
+  Result<std::vector<float>> tensor(std::string_view name) const override {
+    const auto found = mappings_.find(name);
+    if (found == mappings_.end()) {
+      return Error{ErrorCode::kNotFound, "a GPT-2 has no tensor " + std::string(name)};
+    }
+    const TensorMapping& mapping = found->second;
+    const Source& source = sources_.find(mapping.hf_name)->second;
+    std::vector<float> values = to_float32(source.file->data(*source.entry), *source.entry->dtype);
+    if (mapping.form == Form::kPadded) {
+      values.resize(static_cast<size_t>(mapping.shape[0] * mapping.shape[1]), 0.0F);
+    } else if (mapping.form == Form::kTransposed) {
+      std::vector<float> transposed(values.size());
+      transpose(values.data(), mapping.hf_shape[0], mapping.hf_shape[1], transposed.data());
+      return transposed;
+    }
+    return values;
+  }
+
+ private:
+  ParsedConfig parsed_;
+  std::vector<std::unique_ptr<safetensors::File>> files_;
+  Sources sources_;
+  std::map<std::string, TensorMapping, std::less<>> mappings_;
+};
+
+/// The safetensors files of a folder: one, or the parts an index names.
+Result<std::vector<std::filesystem::path>> weight_files(const std::filesystem::path& folder) {
+  const std::filesystem::path single = folder / "model.safetensors";
+  const std::filesystem::path index = folder / "model.safetensors.index.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(single, ignored)) return std::vector{single};
+  if (!std::filesystem::exists(index, ignored)) {
+    return Error{ErrorCode::kNotFound,
+                 folder.string() + ": has neither model.safetensors nor " +
+                     "model.safetensors.index.json; save the model with safe_serialization=True"};
+  }
+  TRAINYARD_ASSIGN(const std::string text, read_file(index, kMaxIndexBytes));
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  std::set<std::string> names;
+  bool good = json.is_object() && json.contains("weight_map") && json["weight_map"].is_object();
+  if (good) {
+    for (const auto& [tensor, file] : json["weight_map"].items()) {
+      good = good && file.is_string() &&
+             file.get<std::string>().find('/') == std::string::npos;  // stays in the folder
+      if (good) names.insert(file.get<std::string>());
+    }
+  }
+  if (!good || names.empty()) {
+    return Error{ErrorCode::kInvalidData,
+                 index.string() + ": weight_map must map tensor names to files of this folder"};
+  }
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& name : names)
+    paths.push_back(folder / name);
+  return paths;
+}
+
+/// Collects complaints into one message.
+class Complaints {
+ public:
+  void add(const std::string& line) {
+    ++count_;
+    if (count_ <= kMaxComplaints) text_ += "\n  " + line;
+  }
+  Status status(const std::filesystem::path& folder) const {
+    if (count_ == 0) return {};
+    std::string message = folder.string() + ": the tensors are not this GPT-2's:" + text_;
+    if (count_ > kMaxComplaints) {
+      message += "\n  and " + std::to_string(count_ - kMaxComplaints) + " more";
+    }
+    return Error{ErrorCode::kInvalidData, std::move(message)};
+  }
+
+ private:
+  size_t count_ = 0;
+  std::string text_;
+};
+
+Sources collect(const std::vector<std::unique_ptr<safetensors::File>>& files,
+                Complaints& complaints) {
+  Sources sources;
+  for (const auto& file : files) {
+    for (const safetensors::Entry& entry : file->header().entries) {
+      std::string_view name = entry.name;
+      if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+      if (is_buffer(name)) continue;
+      if (!sources.emplace(name, Source{file.get(), &entry}).second) {
+        complaints.add("twice: " + entry.name);
+      }
+    }
+  }
+  return sources;
+}
+
+/// lm_head may be stored beside wte when it is the same; another one would be silently lost.
+void check_tied_head(const Sources& sources, Complaints& complaints) {
+  const auto head = sources.find("lm_head.weight");
+  const auto wte = sources.find("wte.weight");
+  if (head == sources.end() || wte == sources.end()) return;
+  const auto a = head->second.file->data(*head->second.entry);
+  const auto b = wte->second.file->data(*wte->second.entry);
+  if (a.size() != b.size() || !std::equal(a.begin(), a.end(), b.begin())) {
+    complaints.add("lm_head.weight differs from wte.weight; only tied embeddings are supported");
+  }
+}
+
+void check_sources(const Gpt2Config& config, const Sources& sources, Complaints& complaints) {
+  std::set<std::string_view> wanted = {"lm_head.weight"};
+  const std::vector<TensorMapping> mappings = gpt2_mappings(config);
+  for (const TensorMapping& mapping : mappings) {
+    wanted.insert(mapping.hf_name);
+    const auto found = sources.find(mapping.hf_name);
+    if (found == sources.end()) {
+      complaints.add("missing: " + mapping.hf_name + " " + shape_text(mapping.hf_shape));
+      continue;
+    }
+    const safetensors::Entry& entry = *found->second.entry;
+    if (entry.shape != mapping.hf_shape) {
+      complaints.add("wrong shape: " + entry.name + " is " + shape_text(entry.shape) +
+                     ", config.json makes it " + shape_text(mapping.hf_shape));
+    }
+    if (entry.dtype != DType::kFloat32 && entry.dtype != DType::kBFloat16 &&
+        entry.dtype != DType::kFloat16) {
+      complaints.add("wrong type: " + entry.name + " is " + entry.dtype_name +
+                     ", wanted F32, BF16 or F16");
+    }
+  }
+  for (const auto& [name, source] : sources) {
+    if (!wanted.contains(name)) complaints.add("unexpected: " + source.entry->name);
+  }
+  check_tied_head(sources, complaints);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder) {
+  TRAINYARD_ASSIGN(const std::string text, read_file(folder / "config.json", kMaxConfigBytes));
+  auto parsed = parse_config(text);
+  if (!parsed) return parsed.error().with_context(folder.string());
+  TRAINYARD_ASSIGN(const std::vector<std::filesystem::path> paths, weight_files(folder));
+  std::vector<std::unique_ptr<safetensors::File>> files;
+  for (const std::filesystem::path& path : paths) {
+    TRAINYARD_ASSIGN(safetensors::File file, safetensors::File::open(path));
+    files.push_back(std::make_unique<safetensors::File>(std::move(file)));
+  }
+  Complaints complaints;
+  Sources sources = collect(files, complaints);
+  check_sources(parsed->config, sources, complaints);
+  TRAINYARD_TRY(complaints.status(folder));
+  return std::unique_ptr<HfModel>(
+      std::make_unique<Gpt2Folder>(*std::move(parsed), std::move(files), std::move(sources)));
+}
+
+}  // namespace trainyard::hf
