@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "worker/data/batch_loader.h"
+#include "worker/data/evaluation_loader.h"
 #include "worker/runtime/interpreter.h"
 
 namespace trainyard::engine {

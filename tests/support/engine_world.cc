@@ -1,0 +1,185 @@
+#include "tests/support/engine_world.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "common/hash/hash.h"
+#include "common/random/philox.h"
+#include "worker/train/engine_state.h"
+#include "worker/train/resolve.h"
+
+namespace trainyard::testing {
+namespace {
+
+/// Counts what an engine asked for.
+class CountingMemory final : public engine::MemorySource {
+ public:
+  Result<std::unique_ptr<engine::MemoryBlock>> allocate(int64_t bytes) override {
+    bytes_ += bytes;
+    return heap_.allocate(bytes);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  engine::HeapMemorySource heap_;
+  int64_t bytes_ = 0;
+};
+
+struct Meeting {
+  std::shared_ptr<comm::LocalWorld> local = std::make_shared<comm::LocalWorld>();
+  std::vector<comm::Listener> listeners;
+  comm::Options options;
+};
+
+Meeting prepare(const Cell& cell) {
+  Meeting meeting;
+  meeting.options.generation = 1;
+  meeting.options.job_uid = "matrix";
+  for (int rank = 0; rank < cell.ranks; ++rank) {
+    comm::Endpoint endpoint{.rank = rank, .host_id = "here"};
+    if (cell.transport != comm::TransportKind::kLocal && cell.ranks > 1) {
+      auto listener = comm::Listener::bind("127.0.0.1");
+      EXPECT_TRUE(listener) << listener.error().message;
+      endpoint.address = listener->address();
+      meeting.listeners.push_back(*std::move(listener));
+    } else {
+      meeting.listeners.emplace_back();
+    }
+    meeting.options.endpoints.push_back(endpoint);
+  }
+  return meeting;
+}
+
+Result<RankFacts> train_one(const api::EngineSpec& spec, const Cell& cell, Meeting& meeting,
+                            int rank, int64_t steps, const std::vector<int32_t>& stream) {
+  comm::Options options = meeting.options;
+  options.rank = rank;
+  auto world = cell.transport == comm::TransportKind::kLocal
+                   ? comm::make_local_communicator(options, meeting.local)
+                   : comm::make_communicator(cell.transport, options,
+                                             std::move(meeting.listeners[static_cast<size_t>(rank)]));
+  if (!world) return world.error();
+  CountingMemory memory;
+  TRAINYARD_ASSIGN(const auto engine,
+                   engine::Engine::create({.spec = spec,
+                                           .model = engine::gpt2_config(spec),
+                                           .isa = cell.isa,
+                                           .threads = cell.threads,
+                                           .data_group = world->get(),
+                                           .bucket_bytes = 64 << 10},
+                                          memory));
+  engine->initialize();
+  StreamBatches batches(stream, spec, cell.ranks, rank);
+  RankFacts facts;
+  for (int64_t step = 0; step < steps; ++step) {
+    batches.start_step(step);
+    TRAINYARD_ASSIGN(const engine::StepReport report, engine->step(batches, false));
+    facts.losses.push_back(report.loss);
+    facts.gradient_norms.push_back(report.gradient_norm);
+  }
+  facts.state_hash = to_hex(engine::EngineState(*engine).hash());
+  facts.kernels = engine->kernel_counters();
+  facts.comm = (*world)->counters();
+  facts.memory = engine->memory();
+  facts.allocated_bytes = memory.bytes();
+  facts.micro_sizes.assign(engine->micro_sizes().begin(), engine->micro_sizes().end());
+  return facts;
+}
+
+}  // namespace
+
+std::vector<int32_t> make_token_stream(int64_t count, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> stream(static_cast<size_t>(count));
+  int64_t last = 1;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t draw = mix64(seed ^ static_cast<uint64_t>(i));
+    // Mostly a fixed successor, sometimes anything: something to learn, never learnt wholly.
+    last = draw % 5 == 0 ? static_cast<int64_t>((draw >> 8) % static_cast<uint64_t>(vocab))
+                         : (last * 7 + 3) % vocab;
+    stream[static_cast<size_t>(i)] = static_cast<int32_t>(last);
+  }
+  return stream;
+}
+
+StreamBatches::StreamBatches(const std::vector<int32_t>& stream, const api::EngineSpec& spec,
+                             int ranks, int rank)
+    : stream_(stream),
+      spec_(spec),
+      share_(layout::even_share(spec.batch.global_sequences, ranks, rank)) {}
+
+void StreamBatches::start_step(int64_t step) {
+  step_ = step;
+  next_row_ = share_.begin;
+}
+
+Result<engine::MicroBatchView> StreamBatches::micro_batch(int index) {
+  const int64_t T = spec_.data.sequence_length;
+  const int64_t samples = (static_cast<int64_t>(stream_.size()) - 1) / T;
+  const int64_t size = std::min(spec_.batch.micro_sequences, share_.end - next_row_);
+  auto& tokens = tokens_[index % 2];
+  auto& targets = targets_[index % 2];
+  auto& ordinals = ordinals_[index % 2];
+  tokens.clear();
+  targets.clear();
+  ordinals.clear();
+  for (int64_t row = next_row_; row < next_row_ + size; ++row) {
+    const int64_t ordinal = step_ * spec_.batch.global_sequences + row;
+    const auto first = stream_.begin() + (ordinal % samples) * T;
+    tokens.insert(tokens.end(), first, first + T);
+    targets.insert(targets.end(), first + 1, first + T + 1);
+    ordinals.push_back(ordinal);
+  }
+  next_row_ += size;
+  return engine::MicroBatchView{.size = size,
+                                .tokens_per_sample = T,
+                                .tokens = tokens,
+                                .targets = targets,
+                                .samples = ordinals};
+}
+
+std::vector<RankFacts> train_world(const api::EngineSpec& spec, const Cell& cell, int64_t steps,
+                                   const std::vector<int32_t>& stream) {
+  Meeting meeting = prepare(cell);
+  std::vector<Result<RankFacts>> results(static_cast<size_t>(cell.ranks),
+                                         Error{ErrorCode::kInternal, "did not run"});
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < cell.ranks; ++rank) {
+      ranks.emplace_back([&, rank] {
+        results[static_cast<size_t>(rank)] =
+            train_one(spec, cell, meeting, rank, steps, stream);
+      });
+    }
+  }
+  std::vector<RankFacts> facts;
+  for (auto& result : results) {
+    EXPECT_TRUE(result) << result.error().message;
+    if (result) facts.push_back(*std::move(result));
+  }
+  return facts;
+}
+
+api::EngineSpec prime_spec(api::NumberFormat compute) {
+  api::EngineSpec spec;
+  spec.model.layers = 2;
+  spec.model.hidden = 39;
+  spec.model.heads = 3;
+  spec.model.ffn = 101;
+  spec.model.vocab = 67;
+  spec.model.max_positions = 31;
+  spec.model.dropout = 0.1;
+  spec.data.sequence_length = 29;
+  spec.batch = {.global_sequences = 11, .micro_sequences = 4};
+  spec.steps = 5;
+  spec.optimizer.learning_rate = 1e-2;
+  spec.optimizer.gradient_clip = 0.25;
+  spec.learning_rate_schedule = {.name = api::ScheduleName::kCosine, .warmup_steps = 2};
+  spec.precision.compute = compute;
+  spec.numerics = {.mode = api::NumericsMode::kCanonical, .grain_tokens = 13};
+  spec.seed = 4711;
+  return spec;
+}
+
+}  // namespace trainyard::testing

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/api/engine_spec.h"
+#include "worker/comm/factory.h"
+#include "worker/train/engine.h"
+
+namespace trainyard::testing {
+
+/// A token stream of `count` pseudo-random tokens below `vocab` with some structure to learn.
+std::vector<int32_t> make_token_stream(int64_t count, int64_t vocab, uint64_t seed);
+
+/// Micro-batches of one rank over a token stream: sample s of the stream is tokens
+/// [s T, s T + T] (stride T); global batch i takes samples i B .. i B + B - 1, modulo the stream.
+class StreamBatches final : public engine::MicroBatchSource {
+ public:
+  StreamBatches(const std::vector<int32_t>& stream, const api::EngineSpec& spec, int ranks,
+                int rank);
+  /// Chooses the global batch whose micro-batches come next.
+  void start_step(int64_t step);
+  Result<engine::MicroBatchView> micro_batch(int index) override;
+
+ private:
+  const std::vector<int32_t>& stream_;
+  const api::EngineSpec& spec_;
+  layout::Range share_;
+  int64_t step_ = 0;
+  int64_t next_row_ = 0;
+  std::vector<int32_t> tokens_[2];
+  std::vector<int32_t> targets_[2];
+  std::vector<int64_t> ordinals_[2];
+};
+
+/// One place of the equality matrix.
+struct Cell {
+  int ranks = 1;
+  comm::TransportKind transport = comm::TransportKind::kLocal;
+  int threads = 1;
+  kernels::Isa isa = kernels::Isa::kGeneric;
+};
+
+/// What one rank did, to be held against formulas.
+struct RankFacts {
+  std::string state_hash;
+  std::vector<double> losses;
+  std::vector<double> gradient_norms;
+  kernels::KernelCounters kernels;
+  comm::Counters comm;
+  engine::MemoryReport memory;
+  std::vector<int64_t> micro_sizes;
+  int64_t allocated_bytes = 0;
+};
+
+/// Trains `steps` steps of `spec` over `stream` with ranks as threads of this process, connected by
+/// the cell's transport. Returns one entry a rank; fails the calling test on an error.
+std::vector<RankFacts> train_world(const api::EngineSpec& spec, const Cell& cell, int64_t steps,
+                                   const std::vector<int32_t>& stream);
+
+/// A small GPT-2 run with prime sizes where they may be prime, dropout, decay and active clipping.
+api::EngineSpec prime_spec(api::NumberFormat compute);
+
+}  // namespace trainyard::testing
