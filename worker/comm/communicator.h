@@ -47,12 +47,12 @@ struct PointToPoint {
 
 /// Collectives and point-to-point on a group of ranks.
 ///
-/// Asynchronous: every operation is enqueued on the communicator's own execution stream, runs in the
-/// order of the calls, and reports through the Work it returns. All ranks of the group must call the
-/// same operations in the same order; every message carries (generation, sequence, op, dtype, count)
-/// and a mismatch fails both sides with kInternal naming the difference. A watchdog fails an
-/// operation that makes no progress for `Options::deadline`. One-shot: after any error all later
-/// operations fail with that error; build a new communicator in a new generation.
+/// Asynchronous: every operation is enqueued on the communicator's own execution stream, runs in
+/// the order of the calls, and reports through the Work it returns. All ranks of the group must
+/// call the same operations in the same order; every message carries (generation, sequence, op,
+/// dtype, count) and a mismatch fails both sides with kInternal naming the difference. A watchdog
+/// fails an operation that makes no progress for `Options::deadline`. One-shot: after any error all
+/// later operations fail with that error; build a new communicator in a new generation.
 ///
 /// Thread-safe: operations may be issued from one thread at a time; abort() from any thread.
 /// Reduction order: for integers and kMin/kMax/kLor the result does not depend on it. For floating
@@ -87,8 +87,8 @@ class Communicator {
   /// Point-to-point transfers that make progress together (no order deadlocks within a batch).
   virtual WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers) = 0;
 
-  /// A communicator over some ranks of this one (ascending global order given by `ranks`); collective
-  /// over the members only. Each sub-group has an execution stream of its own.
+  /// A communicator over some ranks of this one (ascending global order given by `ranks`);
+  /// collective over the members only. Each sub-group has an execution stream of its own.
   virtual Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) = 0;
 
   /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
@@ -96,6 +96,10 @@ class Communicator {
   virtual void abort(const Error& reason) = 0;
 
   virtual Counters counters() const = 0;
+
+  /// After a kPeerLost: the global ranks held lost, ascending, as far as this rank knows (itself
+  /// observed or reported by a peer); otherwise empty. Thread-safe.
+  virtual std::vector<int> lost_ranks() const = 0;
 };
 
 /// What a rank needs to meet its peers.

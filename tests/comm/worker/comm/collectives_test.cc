@@ -1,0 +1,314 @@
+// Every collective on every transport against a reference computed by one thread.
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "common/hash/hash.h"
+#include "common/random/philox.h"
+#include "tests/comm/worker/comm/world.h"
+#include "worker/comm/formulas.h"
+#include "worker/comm/reduce.h"
+
+namespace trainyard::comm {
+namespace {
+
+using testing::bytes_of;
+using testing::message_of;
+using testing::run_world;
+
+constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64,
+                                DType::kInt8,    DType::kUint8,    DType::kUint16,  DType::kInt32,
+                                DType::kUint32,  DType::kInt64};
+constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd,
+                                ReduceOp::kLor};
+
+/// What rank `rank` contributes: random bits, made finite and of moderate size where floating point
+/// (a rank's values differ by orders of magnitude, so that the order of a sum shows).
+std::vector<std::byte> contribution(DType dtype, int64_t count, int rank, uint64_t salt) {
+  std::vector<std::byte> data(static_cast<size_t>(count * size_of(dtype)));
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t random =
+        mix64(salt ^ mix64(static_cast<uint64_t>(i) * 131 + static_cast<uint64_t>(rank)));
+    std::byte* at = data.data() + i * size_of(dtype);
+    const double sign = (random & 1) != 0 ? -1.0 : 1.0;
+    const double real = sign * (1.0 + static_cast<double>((random >> 8) & 0xFFFF) / 65536.0) *
+                        static_cast<double>(1 << ((random >> 2) & 7));
+    switch (dtype) {
+      case DType::kFloat32: {
+        const auto value = std::bit_cast<uint32_t>(static_cast<float>(real));
+        std::memcpy(at, &value, sizeof(value));
+        break;
+      }
+      case DType::kFloat64:
+        std::memcpy(at, &real, sizeof(real));
+        break;
+      case DType::kBFloat16:
+      case DType::kFloat16: {
+        // 1.x * 2^k with a small exponent, by its fields.
+        const auto bits =
+            static_cast<uint16_t>(((random & 1) << 15) |
+                                  (dtype == DType::kBFloat16 ? (126 + ((random >> 2) & 3)) << 7
+                                                             : (14 + ((random >> 2) & 3)) << 10) |
+                                  ((random >> 8) & (dtype == DType::kBFloat16 ? 0x7F : 0x3FF)));
+        std::memcpy(at, &bits, sizeof(bits));
+        break;
+      }
+      default: {
+        const uint64_t sparse = (random >> 60) < 6 ? 0 : random >> 3;  // zeros for kLor
+        std::memcpy(at, &sparse, static_cast<size_t>(size_of(dtype)));
+      }
+    }
+  }
+  return data;
+}
+
+/// All contributions combined ascending by rank, in one thread.
+std::vector<std::byte> reference(DType dtype, ReduceOp op, int64_t count, int size, uint64_t salt) {
+  std::vector<std::vector<std::byte>> all;
+  for (int rank = 0; rank < size; ++rank)
+    all.push_back(contribution(dtype, count, rank, salt));
+  std::vector<const std::byte*> inputs;
+  for (const auto& one : all)
+    inputs.push_back(one.data());
+  if (size == 1) inputs.push_back(all[0].data());  // only kLor changes the one contribution
+  std::vector<std::byte> out = all[0];
+  if (size > 1 || op == ReduceOp::kLor) {
+    const ScopedFloatMode mode;
+    combine_all_of(dtype, op)(out.data(), inputs, count);
+  }
+  return out;
+}
+
+std::vector<int64_t> uneven_counts(int64_t count, int size, uint64_t salt) {
+  std::vector<int64_t> cuts{0, count};
+  for (int i = 1; i < size; ++i) {
+    cuts.push_back(static_cast<int64_t>(mix64(salt + static_cast<uint64_t>(i)) %
+                                        static_cast<uint64_t>(count + 1)));
+  }
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<int64_t> counts;
+  for (int i = 0; i < size; ++i) {
+    counts.push_back(cuts[static_cast<size_t>(i) + 1] - cuts[static_cast<size_t>(i)]);
+  }
+  return counts;
+}
+
+class CollectivesTest : public ::testing::TestWithParam<std::tuple<TransportKind, int>> {
+ protected:
+  TransportKind kind() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(CollectivesTest, AllReduceEqualsReferenceForEveryTypeAndOperation) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    for (const DType dtype : kAllDTypes) {
+      for (const ReduceOp op : kAllOps) {
+        for (const int64_t count : {0, 1, 7, 1009, 20'011}) {
+          const uint64_t salt = mix64(static_cast<uint64_t>(count) * 64 +
+                                      static_cast<uint64_t>(dtype) * 8 + static_cast<uint64_t>(op));
+          auto data = contribution(dtype, count, c.rank(), salt);
+          const Status status = c.all_reduce(data, dtype, op)->wait();
+          ASSERT_TRUE(status.has_value()) << message_of(status);
+          ASSERT_TRUE(data == reference(dtype, op, count, c.size(), salt))
+              << name_of(dtype) << " op " << static_cast<int>(op) << " count " << count;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, ReduceScatterAndAllGatherKeepUnevenCounts) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64}) {
+      for (const int64_t count : {0, 1, 13, 1009, 100'003}) {
+        const uint64_t salt = mix64(static_cast<uint64_t>(count) + static_cast<uint64_t>(dtype));
+        const auto counts = uneven_counts(count, c.size(), salt);
+        const auto wanted = reference(dtype, ReduceOp::kSum, count, c.size(), salt);
+        auto data = contribution(dtype, count, c.rank(), salt);
+        const Status scattered = c.reduce_scatter(data, counts, dtype, ReduceOp::kSum)->wait();
+        ASSERT_TRUE(scattered.has_value()) << message_of(scattered);
+        const int64_t begin =
+            std::accumulate(counts.begin(), counts.begin() + c.rank(), int64_t{0}) * size_of(dtype);
+        const int64_t bytes = counts[static_cast<size_t>(c.rank())] * size_of(dtype);
+        ASSERT_TRUE(
+            std::equal(data.begin() + begin, data.begin() + begin + bytes, wanted.begin() + begin));
+        const Status gathered = c.all_gather(data, counts, dtype)->wait();
+        ASSERT_TRUE(gathered.has_value()) << message_of(gathered);
+        ASSERT_TRUE(data == wanted) << name_of(dtype) << " count " << count;
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, BroadcastGivesTheRootsData) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    for (int root = 0; root < c.size(); ++root) {
+      for (const int64_t bytes : {0, 1, 4097, 300'007}) {
+        auto data = contribution(DType::kUint8, bytes, c.rank(), 5);
+        const Status status = c.broadcast(data, root)->wait();
+        ASSERT_TRUE(status.has_value()) << message_of(status);
+        ASSERT_TRUE(data == contribution(DType::kUint8, bytes, root, 5)) << root << ' ' << bytes;
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, BarrierEndsAfterAllHaveCome) {
+  std::atomic<int> came{0};
+  run_world(kind(), size(), [&](Communicator& c) {
+    for (int round = 1; round <= 5; ++round) {
+      came.fetch_add(1);
+      const Status status = c.barrier()->wait();
+      ASSERT_TRUE(status.has_value()) << message_of(status);
+      ASSERT_GE(came.load(), round * c.size());
+    }
+  });
+}
+
+TEST_P(CollectivesTest, PointToPointBatchesExchangeBothWaysWithoutDeadlock) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    for (const int64_t bytes : {0, 1, 1000, 700'001}) {
+      std::vector<std::vector<std::byte>> out;
+      std::vector<std::vector<std::byte>> in;
+      std::vector<PointToPoint> transfers;
+      for (int peer = 0; peer < c.size(); ++peer) {
+        out.push_back(contribution(DType::kUint8, bytes, c.rank() * 100 + peer, 1));
+        in.emplace_back(static_cast<size_t>(bytes));
+      }
+      // All sends before all receives: in order they would deadlock.
+      for (int peer = 0; peer < c.size(); ++peer) {
+        if (peer == c.rank()) continue;
+        transfers.push_back({PointToPoint::Kind::kSend, peer, out[static_cast<size_t>(peer)]});
+      }
+      for (int peer = 0; peer < c.size(); ++peer) {
+        if (peer == c.rank()) continue;
+        transfers.push_back({PointToPoint::Kind::kReceive, peer, in[static_cast<size_t>(peer)]});
+      }
+      const Status status = c.batch_point_to_point(transfers)->wait();
+      ASSERT_TRUE(status.has_value()) << message_of(status);
+      for (int peer = 0; peer < c.size(); ++peer) {
+        if (peer == c.rank()) continue;
+        ASSERT_TRUE(in[static_cast<size_t>(peer)] ==
+                    contribution(DType::kUint8, bytes, peer * 100 + c.rank(), 1));
+      }
+    }
+  });
+}
+
+TEST_P(CollectivesTest, BytesSentEqualTheFormulas) {
+  std::mutex mutex;
+  std::map<int64_t, int64_t> sent_by_count;
+  run_world(kind(), size(), [&](Communicator& c) {
+    int64_t before = 0;
+    const auto since = [&] {
+      const int64_t now = c.counters().bytes_sent;
+      return now - std::exchange(before, now);
+    };
+    for (const DType dtype : {DType::kInt64, DType::kFloat32, DType::kBFloat16}) {
+      for (const int64_t count : {1, 100, 4099, 65'537}) {
+        std::vector<std::byte> data(static_cast<size_t>(count * size_of(dtype)));
+        const auto counts = uneven_counts(count, c.size(), static_cast<uint64_t>(count));
+        ASSERT_TRUE(c.all_reduce(data, dtype, ReduceOp::kSum)->wait().has_value());
+        const int64_t all_reduce = since();
+        EXPECT_EQ(all_reduce, all_reduce_bytes_sent(c.size(), c.rank(), count, dtype));
+        {
+          const std::lock_guard lock(mutex);
+          sent_by_count[count * 100 + size_of(dtype) * 10 + static_cast<int64_t>(dtype)] +=
+              all_reduce;
+        }
+        ASSERT_TRUE(c.reduce_scatter(data, counts, dtype, ReduceOp::kSum)->wait().has_value());
+        EXPECT_EQ(since(), reduce_scatter_bytes_sent(c.rank(), counts, dtype));
+        ASSERT_TRUE(c.all_gather(data, counts, dtype)->wait().has_value());
+        EXPECT_EQ(since(), all_gather_bytes_sent(c.rank(), counts, dtype));
+        ASSERT_TRUE(c.broadcast(data, c.size() - 1)->wait().has_value());
+        EXPECT_EQ(since(),
+                  broadcast_bytes_sent(c.size(), c.rank(), c.size() - 1, count * size_of(dtype)));
+      }
+    }
+  });
+  // Over all ranks a large all-reduce sends exactly 2(P-1)S.
+  const int64_t bytes = 65'537 * 8;
+  EXPECT_EQ(sent_by_count[65'537 * 100 + 80 + static_cast<int64_t>(DType::kInt64)],
+            2 * (size() - 1) * bytes);
+}
+
+TEST_P(CollectivesTest, ManyOperationsInFlightRunInOrder) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    constexpr int kOperations = 60;
+    std::vector<std::vector<std::byte>> data;
+    std::vector<WorkPtr> works;
+    for (uint64_t i = 0; i < kOperations; ++i) {
+      const auto count = static_cast<int64_t>(mix64(i) % 20'000);
+      data.push_back(contribution(DType::kInt64, count, c.rank(), i));
+      switch (mix64(i * 3) % 4) {
+        case 0:
+          works.push_back(c.all_reduce(data[i], DType::kInt64, ReduceOp::kSum));
+          break;
+        case 1:
+          works.push_back(c.broadcast(
+              data[i], static_cast<int>(mix64(i * 5) % static_cast<uint64_t>(c.size()))));
+          break;
+        case 2:
+          works.push_back(c.all_reduce(data[i], DType::kInt32, ReduceOp::kMax));
+          break;
+        default:
+          works.push_back(c.barrier());
+          break;
+      }
+    }
+    for (const WorkPtr& work : works) {
+      const Status status = work->wait();
+      ASSERT_TRUE(status.has_value()) << message_of(status);
+    }
+    for (uint64_t i = 0; i < kOperations; ++i) {
+      const auto count = static_cast<int64_t>(mix64(i) % 20'000);
+      if (mix64(i * 3) % 4 == 0) {
+        ASSERT_TRUE(data[i] == reference(DType::kInt64, ReduceOp::kSum, count, c.size(), i));
+      }
+    }
+    EXPECT_EQ(c.counters().operations, kOperations);
+  });
+}
+
+TEST_P(CollectivesTest, SubGroupsRunAtTheSameTime) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    std::vector<int> half;
+    for (int rank = c.rank() % 2; rank < c.size(); rank += 2)
+      half.push_back(rank);
+    auto sub = c.sub_group(half);
+    ASSERT_TRUE(sub.has_value()) << sub.error().message;
+    EXPECT_EQ((*sub)->size(), static_cast<int>(half.size()));
+    EXPECT_EQ(half[static_cast<size_t>((*sub)->rank())], c.rank());
+    std::vector<int64_t> everyone(50'000, c.rank() + 1);
+    std::vector<int64_t> ours(50'000, c.rank() + 1);
+    const WorkPtr of_all = c.all_reduce(bytes_of(everyone), DType::kInt64, ReduceOp::kSum);
+    const WorkPtr of_half = (*sub)->all_reduce(bytes_of(ours), DType::kInt64, ReduceOp::kSum);
+    ASSERT_TRUE(of_half->wait().has_value());
+    ASSERT_TRUE(of_all->wait().has_value());
+    int64_t wanted = 0;
+    for (const int rank : half)
+      wanted += rank + 1;
+    EXPECT_EQ(ours, std::vector<int64_t>(50'000, wanted));
+    EXPECT_EQ(everyone, std::vector<int64_t>(50'000, c.size() * (c.size() + 1) / 2));
+  });
+}
+
+std::string case_name(const ::testing::TestParamInfo<std::tuple<TransportKind, int>>& info) {
+  return std::string(name_of(std::get<0>(info.param))) + "_" +
+         std::to_string(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, CollectivesTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kTransports),
+                                            ::testing::Range(1, 10)),
+                         case_name);
+
+}  // namespace
+}  // namespace trainyard::comm

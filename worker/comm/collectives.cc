@@ -1,0 +1,302 @@
+#include "worker/comm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "worker/comm/formulas.h"
+#include "worker/comm/reduce.h"
+
+namespace trainyard::comm {
+namespace {
+
+using Kind = Transfer::Kind;
+
+/// What an owner takes from each peer at a time when it combines ascending by rank: with a few
+/// peers the pieces stay in the second-level cache, and scratch memory stays bounded.
+constexpr int64_t kSegmentBytes = 128 * 1024;
+/// Pieces of the pipelined chain.
+constexpr int64_t kBroadcastSegmentBytes = 256 * 1024;
+
+}  // namespace
+
+Collectives::Collectives(std::shared_ptr<Group> group, std::shared_ptr<Transport> transport)
+    : group_(group),
+      exchange_(group, std::move(transport)),
+      rank_(group->identity().member),
+      size_(group->identity().size()) {}
+
+std::vector<Collectives::Chunk> Collectives::chunks_of(std::span<const int64_t> counts,
+                                                       int64_t element_bytes) {
+  std::vector<Chunk> chunks(counts.size());
+  int64_t offset = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    chunks[i] = {offset, counts[i] * element_bytes};
+    offset += chunks[i].bytes;
+  }
+  return chunks;
+}
+
+const Collectives::Chunk& Collectives::chunk_at(const std::vector<Chunk>& chunks, int index) const {
+  return chunks[static_cast<size_t>(((index % size_) + size_) % size_)];
+}
+
+void Collectives::begin(const Signature& signature) {
+  signature_ = signature;
+  batch_.clear();
+}
+
+int Collectives::add(Kind kind, int peer, std::byte* data, int64_t bytes, uint32_t part,
+                     int after) {
+  const GroupIdentity& identity = group_->identity();
+  Transfer transfer;
+  transfer.kind = kind;
+  transfer.peer = peer;
+  transfer.data = data;
+  transfer.bytes = bytes;
+  transfer.after = after;
+  if (kind == Kind::kReduce) {
+    transfer.combine = combine_of(signature_.dtype, signature_.reduce);
+    transfer.element_bytes = size_of(signature_.dtype);
+  }
+  const int source = kind == Kind::kSend ? rank_ : peer;
+  transfer.header = encode({signature_, identity.generation, identity.id, source, part, bytes});
+  batch_.push_back(transfer);
+  return static_cast<int>(batch_.size()) - 1;
+}
+
+Status Collectives::run() {
+  Status status = exchange_.run(batch_, signature_);
+  batch_.clear();
+  return status;
+}
+
+std::byte* Collectives::scratch(int64_t bytes) {
+  if (bytes > scratch_bytes_) {
+    scratch_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
+bool Collectives::uses_ring() const {
+  // Of two operands the order does not matter: IEEE addition and multiplication commute.
+  return size_ == 2 || !order_matters(signature_.dtype, signature_.reduce);
+}
+
+Status Collectives::all_reduce(const Signature& signature, std::span<std::byte> data) {
+  begin(signature);
+  if (size_ == 1) {
+    if (signature.reduce == ReduceOp::kLor) {
+      inputs_.assign(2, data.data());  // x or x: makes it 0 or 1
+      combine_all_of(signature.dtype, signature.reduce)(data.data(), inputs_, signature.count);
+    }
+    return {};
+  }
+  const auto bytes = static_cast<int64_t>(data.size());
+  if (bytes <= (size_ == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
+    return direct_all_reduce(data);
+  }
+  const auto chunks = chunks_of(even_counts(signature.count, size_), size_of(signature.dtype));
+  int own_complete = -1;
+  if (uses_ring()) {
+    own_complete = add_ring_reduce_scatter(data, chunks);
+  } else {
+    TRAINYARD_TRY(direct_reduce_scatter(data, chunks));
+  }
+  add_ring_all_gather(data, chunks, own_complete);
+  return run();
+}
+
+Status Collectives::direct_all_reduce(std::span<std::byte> data) {
+  const auto bytes = static_cast<int64_t>(data.size());
+  std::byte* received = scratch(bytes * size_);
+  inputs_.clear();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) {
+      inputs_.push_back(data.data());
+      continue;
+    }
+    std::byte* into = received + bytes * peer;
+    inputs_.push_back(into);
+    add(Kind::kSend, peer, data.data(), bytes, 0);
+    add(Kind::kReceive, peer, into, bytes, 0);
+  }
+  TRAINYARD_TRY(run());
+  combine_all_of(signature_.dtype, signature_.reduce)(data.data(), inputs_, signature_.count);
+  return {};
+}
+
+Status Collectives::reduce_scatter(const Signature& signature, std::span<std::byte> data,
+                                   std::span<const int64_t> counts) {
+  if (size_ == 1) return all_reduce(signature, data);
+  begin(signature);
+  const auto chunks = chunks_of(counts, size_of(signature.dtype));
+  if (static_cast<int64_t>(data.size()) <= kDirectReduceScatterBytes || !uses_ring()) {
+    return direct_reduce_scatter(data, chunks);
+  }
+  add_ring_reduce_scatter(data, chunks);
+  return run();
+}
+
+Status Collectives::direct_reduce_scatter(std::span<std::byte> data,
+                                          const std::vector<Chunk>& chunks) {
+  const Chunk own = chunk_at(chunks, rank_);
+  const CombineAll combine_all = combine_all_of(signature_.dtype, signature_.reduce);
+  std::byte* received = scratch(kSegmentBytes * size_);
+  int64_t longest = 0;
+  for (const Chunk& chunk : chunks)
+    longest = std::max(longest, chunk.bytes);
+  uint32_t part = 0;
+  // At least one round, so that signatures are compared even for empty buffers.
+  for (int64_t offset = 0; offset == 0 || offset < longest; offset += kSegmentBytes, ++part) {
+    const auto piece_of = [&](const Chunk& chunk) {
+      return std::clamp<int64_t>(chunk.bytes - offset, 0, kSegmentBytes);
+    };
+    const int64_t own_piece = piece_of(own);
+    inputs_.clear();
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) {
+        inputs_.push_back(data.data() + own.offset + std::min(offset, own.bytes));
+        continue;
+      }
+      const Chunk& theirs = chunk_at(chunks, peer);
+      const int64_t piece = piece_of(theirs);
+      if (piece > 0 || part == 0) {
+        add(Kind::kSend, peer, data.data() + theirs.offset + std::min(offset, theirs.bytes), piece,
+            part);
+      }
+      std::byte* into = received + kSegmentBytes * peer;
+      inputs_.push_back(into);
+      if (own_piece > 0 || part == 0) add(Kind::kReceive, peer, into, own_piece, part);
+    }
+    TRAINYARD_TRY(run());
+    if (own_piece > 0) {
+      combine_all(data.data() + own.offset + offset, inputs_,
+                  own_piece / size_of(signature_.dtype));
+    }
+  }
+  return {};
+}
+
+int Collectives::add_ring_reduce_scatter(std::span<std::byte> data,
+                                         const std::vector<Chunk>& chunks) {
+  const int next = (rank_ + 1) % size_;
+  const int previous = (rank_ + size_ - 1) % size_;
+  int complete = -1;
+  for (int step = 0; step < size_ - 1; ++step) {
+    const Chunk& out = chunk_at(chunks, rank_ - 1 - step);
+    const Chunk& in = chunk_at(chunks, rank_ - 2 - step);
+    const auto part = static_cast<uint32_t>(step);
+    add(Kind::kSend, next, data.data() + out.offset, out.bytes, part, complete);
+    complete = add(Kind::kReduce, previous, data.data() + in.offset, in.bytes, part);
+  }
+  return complete;
+}
+
+void Collectives::add_ring_all_gather(std::span<std::byte> data, const std::vector<Chunk>& chunks,
+                                      int after) {
+  const int next = (rank_ + 1) % size_;
+  const int previous = (rank_ + size_ - 1) % size_;
+  for (int step = 0; step < size_ - 1; ++step) {
+    const Chunk& out = chunk_at(chunks, rank_ - step);
+    const Chunk& in = chunk_at(chunks, rank_ - 1 - step);
+    // Parts go on after those of the reduce-scatter before, so that a message is never taken for
+    // one of the other half.
+    const auto part = static_cast<uint32_t>(size_ + step);
+    add(Kind::kSend, next, data.data() + out.offset, out.bytes, part, after);
+    after = add(Kind::kReceive, previous, data.data() + in.offset, in.bytes, part);
+  }
+}
+
+Status Collectives::all_gather(const Signature& signature, std::span<std::byte> data,
+                               std::span<const int64_t> counts) {
+  if (size_ == 1) return {};
+  begin(signature);
+  const auto chunks = chunks_of(counts, size_of(signature.dtype));
+  if (static_cast<int64_t>(data.size()) > kDirectAllGatherBytes) {
+    add_ring_all_gather(data, chunks, -1);
+    return run();
+  }
+  const Chunk& own = chunk_at(chunks, rank_);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const Chunk& theirs = chunk_at(chunks, peer);
+    add(Kind::kSend, peer, data.data() + own.offset, own.bytes, 0);
+    add(Kind::kReceive, peer, data.data() + theirs.offset, theirs.bytes, 0);
+  }
+  return run();
+}
+
+Status Collectives::broadcast(const Signature& signature, std::span<std::byte> data, int root) {
+  if (size_ == 1) return {};
+  begin(signature);
+  if (static_cast<int64_t>(data.size()) <= kTreeBroadcastBytes) return tree_broadcast(data, root);
+  return chain_broadcast(data, root);
+}
+
+Status Collectives::tree_broadcast(std::span<std::byte> data, int root) {
+  const auto bytes = static_cast<int64_t>(data.size());
+  const int place = (rank_ - root + size_) % size_;  // the root's place is 0
+  const auto member_at = [&](int at) { return (at + root) % size_; };
+  int from = -1;
+  int step = 1;
+  // The parent of a place is the place without its lowest bit.
+  while (step < size_ && (place & step) == 0)
+    step <<= 1;
+  if (place != 0) {
+    from = add(Kind::kReceive, member_at(place - step), data.data(), bytes, 0);
+  }
+  for (step >>= 1; step > 0; step >>= 1) {
+    if (place + step < size_) {
+      add(Kind::kSend, member_at(place + step), data.data(), bytes, 0, from);
+    }
+  }
+  return run();
+}
+
+Status Collectives::chain_broadcast(std::span<std::byte> data, int root) {
+  const auto bytes = static_cast<int64_t>(data.size());
+  const int place = (rank_ - root + size_) % size_;
+  uint32_t part = 0;
+  for (int64_t offset = 0; offset < bytes; offset += kBroadcastSegmentBytes, ++part) {
+    const int64_t piece = std::min(kBroadcastSegmentBytes, bytes - offset);
+    int from = -1;
+    if (place > 0) {
+      from = add(Kind::kReceive, (rank_ + size_ - 1) % size_, data.data() + offset, piece, part);
+    }
+    if (place < size_ - 1) {
+      add(Kind::kSend, (rank_ + 1) % size_, data.data() + offset, piece, part, from);
+    }
+  }
+  return run();
+}
+
+Status Collectives::barrier(const Signature& signature) {
+  begin(signature);
+  int heard = -1;
+  uint32_t part = 0;
+  for (int distance = 1; distance < size_; distance *= 2, ++part) {
+    add(Kind::kSend, (rank_ + distance) % size_, nullptr, 0, part, heard);
+    heard = add(Kind::kReceive, (rank_ + size_ - distance) % size_, nullptr, 0, part);
+  }
+  return run();
+}
+
+Status Collectives::point_to_point(std::span<const PointToPoint> transfers,
+                                   std::span<const uint64_t> sequences) {
+  Signature signature;
+  signature.op = Op::kPointToPoint;
+  begin(signature);
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const PointToPoint& transfer = transfers[i];
+    const auto bytes = static_cast<int64_t>(transfer.data.size());
+    signature_.sequence = sequences[i];
+    signature_.count = bytes;
+    const bool sends = transfer.kind == PointToPoint::Kind::kSend;
+    add(sends ? Kind::kSend : Kind::kReceive, transfer.peer, transfer.data.data(), bytes, 0);
+  }
+  return run();
+}
+
+}  // namespace trainyard::comm

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/unique_fd.h"
+#include "worker/comm/group.h"
+#include "worker/comm/handshake.h"
+#include "worker/comm/socket.h"
+
+namespace trainyard::comm {
+
+/// A connection to be made: to whom, with which words, and the socket once that is done.
+struct Dial {
+  int rank = 0;  ///< global
+  SocketAddress address;
+  Hello hello;
+  UniqueFd fd;
+};
+
+/// Makes all connections at the same time. Errors, as a failure that names the ranks lost:
+/// kPeerLost (refused by its machine, closed, or silent until `deadline`), kConflict (the peer
+/// refuses, in its words), kInvalidData, kIo.
+Status dial_all(std::vector<Dial>& dials, std::chrono::steady_clock::time_point deadline,
+                std::vector<int>& lost);
+
+}  // namespace trainyard::comm

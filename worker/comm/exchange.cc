@@ -1,0 +1,207 @@
+#include "worker/comm/exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace trainyard::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// After this long without progress the group learns whom this rank waits for.
+constexpr milliseconds kStallAfter{20};
+/// How long the control plane may take to say why a data connection closed.
+constexpr milliseconds kVerdictPatience{1000};
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+std::string seconds_text(Clock::duration duration) {
+  const auto ms = std::chrono::duration_cast<milliseconds>(duration).count();
+  std::string fraction = std::to_string(ms % 1000);
+  fraction.insert(0, 3 - fraction.size(), '0');
+  return std::to_string(ms / 1000) + "." + fraction + " s";
+}
+
+/// True for a send that has nothing to send before more is received: it waits for no peer.
+bool follows(const std::vector<Transfer>& batch, const Transfer& transfer) {
+  if (transfer.after < 0) return false;
+  const Transfer& source = batch[static_cast<size_t>(transfer.after)];
+  return !source.done() && transfer.payload_moved == source.payload_moved;
+}
+
+std::vector<int> awaited_members(const std::vector<Transfer>& batch,
+                                 const std::vector<int>& heads) {
+  std::vector<int> members;
+  for (const int head : heads) {
+    const Transfer& transfer = batch[static_cast<size_t>(head)];
+    if (!follows(batch, transfer)) members.push_back(transfer.peer);
+  }
+  std::sort(members.begin(), members.end());
+  members.erase(std::unique(members.begin(), members.end()), members.end());
+  return members;
+}
+
+}  // namespace
+
+Exchange::Exchange(std::shared_ptr<Group> group, std::shared_ptr<Transport> transport)
+    : group_(std::move(group)), transport_(std::move(transport)) {}
+
+void Exchange::link(std::vector<Transfer>& batch) {
+  heads_.clear();
+  tails_.assign(static_cast<size_t>(2 * group_->identity().size()), -1);
+  for (int i = 0; i < static_cast<int>(batch.size()); ++i) {
+    const Transfer& transfer = batch[static_cast<size_t>(i)];
+    int& tail = tails_[static_cast<size_t>(2 * transfer.peer + (transfer.sends() ? 1 : 0))];
+    if (tail < 0)
+      heads_.push_back(i);
+    else
+      batch[static_cast<size_t>(tail)].next = i;
+    tail = i;
+  }
+}
+
+Status Exchange::run(std::vector<Transfer>& batch, const Signature& what) {
+  link(batch);
+  idle_known_ = false;
+  while (!heads_.empty()) {
+    if (group_->failed()) return fail(*group_->failure(), what);
+    TRAINYARD_ASSIGN(const bool moved, pass(batch, what));
+    if (moved) {
+      idle_known_ = false;
+      continue;
+    }
+    TRAINYARD_TRY(idle(batch, what));
+  }
+  end_stall();
+  return {};
+}
+
+Result<bool> Exchange::pass(std::vector<Transfer>& batch, const Signature& what) {
+  bool moved = false;
+  for (size_t lane = 0; lane < heads_.size();) {
+    Transfer& transfer = batch[static_cast<size_t>(heads_[lane])];
+    if (follows(batch, transfer)) {
+      ++lane;
+      continue;
+    }
+    int64_t sendable = transfer.bytes;
+    if (transfer.after >= 0) {
+      const Transfer& source = batch[static_cast<size_t>(transfer.after)];
+      if (!source.done()) sendable = source.payload_moved;
+    }
+    const int64_t before = transfer.payload_moved;
+    auto result = transport_->advance(transfer, sendable);
+    if (!result) return fail(Failure(std::move(result).error()), what);
+    const int64_t payload = transfer.payload_moved - before;
+    auto& counter = transfer.sends() ? bytes_sent_ : bytes_received_;
+    if (payload != 0) counter.fetch_add(payload, std::memory_order_relaxed);
+    if (*result == Transport::Moved::kPeerClosed) {
+      return fail(
+          group_->verdict_on(transfer.peer, kVerdictPatience, "it closed its data connection"),
+          what);
+    }
+    moved = moved || *result == Transport::Moved::kSomething;
+    if (!transfer.done()) {
+      ++lane;
+      continue;
+    }
+    moved = true;
+    if (transfer.next >= 0) {
+      heads_[lane] = transfer.next;
+    } else {
+      heads_[lane] = heads_.back();
+      heads_.pop_back();
+    }
+  }
+  return moved;
+}
+
+Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what) {
+  const auto now = Clock::now();
+  if (!idle_known_) {
+    idle_known_ = true;
+    idle_since_ = now;
+    end_stall();
+  }
+  const auto idle_for = now - idle_since_;
+  if (group_->any_left()) TRAINYARD_TRY(check_departed(batch, what));
+  if (idle_for < transport_->spin()) {
+    relax();
+    return {};
+  }
+  const auto deadline = std::chrono::duration_cast<Clock::duration>(group_->identity().deadline);
+  if (idle_for >= deadline) return silent(awaited_members(batch, heads_), what);
+  auto next_look = deadline;
+  if (!stalled_) {
+    next_look = std::min<Clock::duration>(kStallAfter, deadline / 4);
+    if (idle_for >= next_look) {
+      stalled_ = true;
+      group_->set_waiting(awaited_members(batch, heads_));
+      next_look = deadline / 2;
+    }
+  } else if (!announced_) {
+    next_look = deadline / 2;
+    if (idle_for >= next_look) {
+      announced_ = true;
+      group_->announce_waiting();
+      next_look = deadline;
+    }
+  }
+  pending_.clear();
+  for (const int head : heads_)
+    pending_.push_back(&batch[static_cast<size_t>(head)]);
+  transport_->wait(pending_, next_look - idle_for);
+  return {};
+}
+
+Status Exchange::check_departed(std::vector<Transfer>& batch, const Signature& what) {
+  if (!transport_->goodbye_follows_data()) return {};
+  for (const int head : heads_) {
+    const int peer = batch[static_cast<size_t>(head)].peer;
+    if (!group_->left(peer)) continue;
+    // What it sent before it left is there by now: only if nothing moves once more is it missing.
+    TRAINYARD_ASSIGN(const bool moved, pass(batch, what));
+    if (moved) {
+      idle_known_ = false;
+      return {};
+    }
+    return fail(group_->verdict_on(peer, milliseconds{0}, ""), what);
+  }
+  return {};
+}
+
+Status Exchange::silent(const std::vector<int>& awaited, const Signature& what) {
+  const std::vector<int> blamed = group_->blamed(awaited);
+  std::vector<int> seen;
+  for (const int member : awaited)
+    seen.push_back(group_->identity().rank_of(member));
+  std::string text = "no progress for " + seconds_text(group_->identity().deadline) +
+                     ", awaiting " + describe_ranks(blamed);
+  if (blamed != seen) text += " (by way of " + describe_ranks(seen) + ")";
+  return fail(Failure(Error{ErrorCode::kPeerLost, text}, blamed), what);
+}
+
+Error Exchange::fail(Failure failure, const Signature& what) {
+  if (!group_->failed()) {
+    failure.error = failure.error.with_context(describe(what));
+    group_->fail(std::move(failure));
+  }
+  return group_->error();
+}
+
+void Exchange::end_stall() {
+  if (stalled_) group_->set_waiting({});
+  stalled_ = false;
+  announced_ = false;
+}
+
+}  // namespace trainyard::comm

@@ -1,0 +1,68 @@
+#include "worker/comm/formulas.h"
+
+#include <numeric>
+
+namespace trainyard::comm {
+namespace {
+
+int64_t total(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+int64_t count_after(int rank, std::span<const int64_t> counts) {
+  return counts[(static_cast<size_t>(rank) + 1) % counts.size()];
+}
+
+}  // namespace
+
+std::vector<int64_t> even_counts(int64_t count, int size) {
+  // Written so that count * size need not fit: floor(count i / size) by quotient and remainder.
+  const int64_t quotient = count / size;
+  const int64_t remainder = count % size;
+  std::vector<int64_t> counts(static_cast<size_t>(size));
+  int64_t begin = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t end = quotient * (i + 1) + remainder * (i + 1) / size;
+    counts[static_cast<size_t>(i)] = end - begin;
+    begin = end;
+  }
+  return counts;
+}
+
+int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype) {
+  if (size == 1) return 0;
+  const int64_t bytes = count * size_of(dtype);
+  if (bytes <= (size == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
+    return (size - 1) * bytes;
+  }
+  const auto counts = even_counts(count, size);
+  return reduce_scatter_bytes_sent(rank, counts, dtype) +
+         (count - count_after(rank, counts)) * size_of(dtype);
+}
+
+int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype) {
+  return (total(counts) - counts[static_cast<size_t>(rank)]) * size_of(dtype);
+}
+
+int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype) {
+  const int64_t all = total(counts);
+  if (all * size_of(dtype) <= kDirectAllGatherBytes) {
+    return (static_cast<int64_t>(counts.size()) - 1) * counts[static_cast<size_t>(rank)] *
+           size_of(dtype);
+  }
+  return (all - count_after(rank, counts)) * size_of(dtype);
+}
+
+int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes) {
+  const int place = (rank - root + size) % size;
+  if (bytes > kTreeBroadcastBytes) return place < size - 1 ? bytes : 0;
+  int step = 1;
+  while (step < size && (place & step) == 0)
+    step <<= 1;
+  int64_t children = 0;
+  for (step >>= 1; step > 0; step >>= 1)
+    children += place + step < size ? 1 : 0;
+  return children * bytes;
+}
+
+}  // namespace trainyard::comm

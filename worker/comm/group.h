@@ -1,0 +1,137 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/error.h"
+
+/// What the ranks of one communicator know of each other beside the data: who they are, who failed,
+/// who left, who waits for whom.
+namespace trainyard::comm {
+
+/// Who is in a group. Ranks inside it are "members", 0..size-1; `global_ranks` are their ranks in
+/// the world, which errors name.
+struct GroupIdentity {
+  std::string job_uid;
+  int64_t generation = 0;
+  uint64_t id = 0;  ///< 0 for the world; otherwise a hash of the parent, the members and an ordinal
+  int member = 0;
+  std::vector<int> global_ranks;  ///< ascending, by member
+  std::chrono::milliseconds deadline{30'000};
+
+  int size() const { return static_cast<int>(global_ranks.size()); }
+  int own_rank() const { return global_ranks[static_cast<size_t>(member)]; }
+  int rank_of(int of_member) const { return global_ranks[static_cast<size_t>(of_member)]; }
+};
+
+/// Why a group ended, and whose loss it was (global ranks; empty where nobody was lost).
+struct Failure {
+  Failure() = default;
+  explicit Failure(Error why, std::vector<int> lost_ranks = {})
+      : error(std::move(why)), lost(std::move(lost_ranks)) {}
+
+  Error error;
+  std::vector<int> lost;
+};
+
+/// What a rank that makes no progress tells the others.
+struct WaitReport {
+  bool waiting = false;
+  std::vector<int> members;  ///< awaited
+};
+
+/// Carries news between the members of one group, apart from the data. Thread-safe; never blocks.
+class ControlPlane {
+ public:
+  virtual ~ControlPlane() = default;
+  virtual void send_abort(const Failure& failure) = 0;
+  virtual void send_waiting(const WaitReport& report) = 0;
+  /// This rank leaves in order; nothing is sent afterwards.
+  virtual void send_bye() = 0;
+};
+
+/// Something that may be blocked and can be told to look again. Thread-safe.
+class Waker {
+ public:
+  virtual ~Waker() = default;
+  virtual void wake() = 0;
+};
+
+/// The shared state of one communicator: the first failure wins and is final. Thread-safe.
+///
+/// No lock of this class is held while the control plane or the waker is called, so that members in
+/// one process may deliver to each other directly; shared ownership keeps both alive meanwhile.
+class Group {
+ public:
+  explicit Group(GroupIdentity identity);
+
+  const GroupIdentity& identity() const { return identity_; }
+
+  /// Sets what carries news and what to wake when something happened.
+  void attach(std::shared_ptr<ControlPlane> control, std::shared_ptr<Waker> waker);
+  /// Says goodbye to the peers unless the group failed, and lets go of both.
+  void leave();
+
+  /// Fast: one load.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  /// The failure, if there is one.
+  std::optional<Failure> failure() const;
+  /// The failure's error; only after failed().
+  Error error() const;
+
+  /// Ends the group on this rank and tells the peers. Later calls change nothing.
+  void fail(Failure failure);
+
+  // News from the control plane. `member` is who it is from.
+  void on_abort(int member, const Failure& failure);
+  void on_lost(int member, const std::string& how);
+  void on_bye(int member);
+  void on_waiting(int member, const WaitReport& report);
+
+  bool left(int member) const;
+  bool any_left() const { return any_left_.load(std::memory_order_acquire); }
+
+  /// Waits until the control plane has said what became of a member whose data connection closed,
+  /// at most `patience`. The group's failure if one is known then, otherwise a loss of that member.
+  Failure verdict_on(int member, std::chrono::milliseconds patience, const std::string& how);
+
+  /// This rank now waits for these members (empty: it goes on); answered to members that ask.
+  void set_waiting(std::vector<int> members);
+  /// Tells all members what set_waiting set.
+  void announce_waiting();
+
+  /// Of members awaited without progress, those to blame: whoever announced that it waits itself is
+  /// replaced by whom it waits for.
+  std::vector<int> blamed(const std::vector<int>& awaited) const;
+
+ private:
+  void end(Failure failure, bool tell);
+  void wake();
+
+  const GroupIdentity identity_;
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> any_left_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Failure> failure_;
+  std::vector<bool> left_;
+  std::vector<WaitReport> peers_wait_;
+  WaitReport own_wait_;
+  bool announced_ = false;
+  std::shared_ptr<ControlPlane> control_;
+  std::shared_ptr<Waker> waker_;
+};
+
+/// "rank 3", "ranks 3 and 5", from global ranks.
+std::string describe_ranks(const std::vector<int>& ranks);
+
+}  // namespace trainyard::comm

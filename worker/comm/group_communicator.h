@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "worker/comm/communicator.h"
+#include "worker/comm/connector.h"
+#include "worker/comm/group.h"
+#include "worker/comm/stream.h"
+
+namespace trainyard::comm {
+
+/// The one Communicator: arguments checked and numbered here, run by the group's stream over
+/// whatever transport the connector made.
+class GroupCommunicator final : public Communicator {
+ public:
+  /// Meets the members. `connector` may be null for a group of one.
+  static Result<std::unique_ptr<Communicator>> make(GroupIdentity identity,
+                                                    std::shared_ptr<Connector> connector);
+  ~GroupCommunicator() override;
+
+  int rank() const override { return group_->identity().member; }
+  int size() const override { return group_->identity().size(); }
+  int64_t generation() const override { return group_->identity().generation; }
+
+  WorkPtr all_reduce(std::span<std::byte> data, DType dtype, ReduceOp op) override;
+  WorkPtr reduce_scatter(std::span<std::byte> data, std::span<const int64_t> counts, DType dtype,
+                         ReduceOp op) override;
+  WorkPtr all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
+                     DType dtype) override;
+  WorkPtr broadcast(std::span<std::byte> data, int root) override;
+  WorkPtr barrier() override;
+  WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers) override;
+  Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) override;
+  void abort(const Error& reason) override;
+  Counters counters() const override { return stream_->counters(); }
+  std::vector<int> lost_ranks() const override;
+
+ private:
+  GroupCommunicator(std::shared_ptr<Group> group, std::shared_ptr<Connector> connector,
+                    std::shared_ptr<Transport> transport);
+
+  /// A work that failed, and with it the group: this rank's call cannot be what the others do.
+  WorkPtr refuse(const std::string& why);
+  Signature next(Op op, DType dtype, ReduceOp reduce, int64_t count, uint64_t detail);
+  /// Why data and counts do not fit; empty if they do.
+  std::string mismatch_of(std::span<const std::byte> data, std::span<const int64_t> counts,
+                          DType dtype) const;
+
+  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<Connector> connector_;
+  const std::shared_ptr<Stream> stream_;
+  uint64_t sequence_ = 0;
+  std::vector<uint64_t> sent_;  ///< point-to-point messages so far, by member
+  std::vector<uint64_t> received_;
+  std::map<std::vector<int>, uint64_t> sub_groups_;  ///< how often each was made
+};
+
+}  // namespace trainyard::comm

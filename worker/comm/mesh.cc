@@ -1,0 +1,221 @@
+#include "worker/comm/mesh.h"
+
+#include <algorithm>
+#include <poll.h>
+#include <sys/random.h>
+#include <utility>
+
+#include "common/hash/hash.h"
+#include "worker/comm/dialer.h"
+#include "worker/comm/memory_transport.h"
+#include "worker/comm/shared_memory_setup.h"
+#include "worker/comm/spin.h"
+#include "worker/comm/tcp_transport.h"
+
+namespace trainyard::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How often who waits for peers to connect looks whether one that is connected failed meanwhile.
+constexpr std::chrono::milliseconds kLookEvery{20};
+
+HandshakeIdentity identity_of(const Options& options) {
+  HandshakeIdentity identity;
+  identity.job = xxh3_128(std::as_bytes(std::span(options.job_uid)));
+  identity.generation = options.generation;
+  identity.rank = static_cast<uint32_t>(options.rank);
+  identity.world_size = static_cast<uint32_t>(options.endpoints.size());
+  return identity;
+}
+
+/// News by the hub's control connections; they are closed with this.
+class HubControl final : public ControlPlane {
+ public:
+  HubControl(std::shared_ptr<HubState> hub, const std::shared_ptr<Group>& group,
+             std::vector<UniqueFd> connections)
+      : hub_(std::move(hub)), slot_(hub_->add(group, std::move(connections))) {}
+  ~HubControl() override { hub_->remove(slot_); }
+
+  void send_abort(const Failure& failure) override {
+    ControlFrame frame;
+    frame.kind = ControlKind::kAbort;
+    frame.failure = failure;
+    hub_->send(slot_, frame);
+  }
+  void send_waiting(const WaitReport& report) override {
+    ControlFrame frame;
+    frame.kind = ControlKind::kWaiting;
+    frame.waiting = report;
+    hub_->send(slot_, frame);
+  }
+  void send_bye() override { hub_->send(slot_, ControlFrame{}); }
+
+ private:
+  const std::shared_ptr<HubState> hub_;
+  const uint64_t slot_;
+};
+
+/// Tells who is connected already that this rank gives up, so that they need not wait in vain.
+void give_up(const std::vector<UniqueFd>& control, const Error& error) {
+  ControlFrame frame;
+  frame.kind = ControlKind::kAbort;
+  frame.failure = Failure(error);
+  const auto bytes = encode(frame);
+  for (const UniqueFd& fd : control) {
+    if (fd.valid()) (void)write_exactly(fd.get(), bytes, Clock::now());
+  }
+}
+
+/// An error if a connected peer gave up or is gone; nothing is read unless it gave up.
+Status check_connected(const GroupIdentity& identity, const std::vector<UniqueFd>& control) {
+  for (int member = 0; member < identity.size(); ++member) {
+    const UniqueFd& fd = control[static_cast<size_t>(member)];
+    if (!fd.valid()) continue;
+    std::byte header[kControlHeaderBytes];
+    const ssize_t got = ::recv(fd.get(), header, sizeof(header), MSG_PEEK | MSG_DONTWAIT);
+    const std::string who = "rank " + std::to_string(identity.rank_of(member));
+    if (got == 0 || (got < 0 && means_peer_gone(errno))) {
+      return Error{ErrorCode::kPeerLost,
+                   "meeting the peers: " + who + " is lost: it closed its connection"};
+    }
+    if (got == kControlHeaderBytes && header[6] == std::byte{1}) {
+      TRAINYARD_ASSIGN(const ControlFrame frame,
+                       read_control_frame(fd.get(), Clock::now() + kLookEvery));
+      return frame.failure.error.with_context("meeting the peers: " + who + " gave up");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Mesh>> Mesh::make(Data data, const Options& options, Listener listener) {
+  std::vector<SocketAddress> addresses;
+  for (const Endpoint& endpoint : options.endpoints) {
+    auto address = parse_address(endpoint.address);
+    if (!address) {
+      return std::move(address).error().with_context("endpoint of rank " +
+                                                     std::to_string(endpoint.rank));
+    }
+    if (endpoint.rank != static_cast<int>(addresses.size())) {
+      return Error{ErrorCode::kInvalidConfig, "endpoint " + std::to_string(addresses.size()) +
+                                                  " is of rank " + std::to_string(endpoint.rank) +
+                                                  ": endpoints must be in rank order"};
+    }
+    addresses.push_back(*address);
+  }
+  TRAINYARD_ASSIGN(auto hub, Hub::start(std::move(listener), identity_of(options)));
+  return std::shared_ptr<Mesh>(new Mesh(data, options, std::move(addresses), std::move(hub)));
+}
+
+Mesh::Mesh(Data data, const Options& options, std::vector<SocketAddress> addresses,
+           std::unique_ptr<Hub> hub)
+    : data_(data),
+      identity_(identity_of(options)),
+      addresses_(std::move(addresses)),
+      endpoints_(options.endpoints),
+      hub_(std::move(hub)) {}
+
+Hello Mesh::hello_of(const GroupIdentity& identity, Channel channel) const {
+  Hello hello;
+  hello.channel = channel;
+  hello.job = identity_.job;
+  hello.generation = identity_.generation;
+  hello.group = identity.id;
+  hello.rank = identity_.rank;
+  hello.world_size = identity_.world_size;
+  // The nonce only tells answers apart; if the system has no randomness, it is zero.
+  (void)!::getrandom(&hello.nonce, sizeof(hello.nonce), GRND_NONBLOCK);
+  return hello;
+}
+
+Status Mesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links& links) {
+  std::vector<Dial> dials;
+  std::vector<UniqueFd*> places;
+  for (int member = identity.member + 1; member < identity.size(); ++member) {
+    for (const Channel channel : {Channel::kControl, Channel::kData}) {
+      if (channel == Channel::kData && data_ == Data::kMemory) continue;
+      Dial dial;
+      dial.rank = identity.rank_of(member);
+      dial.address = addresses_[static_cast<size_t>(dial.rank)];
+      dial.hello = hello_of(identity, channel);
+      dial.hello.target = static_cast<uint32_t>(dial.rank);
+      dials.push_back(std::move(dial));
+      auto& of_channel = channel == Channel::kControl ? links.control : links.data;
+      places.push_back(&of_channel[static_cast<size_t>(member)]);
+    }
+  }
+  std::vector<int> lost;
+  Status status = dial_all(dials, deadline, lost);
+  for (size_t i = 0; i < dials.size(); ++i)
+    *places[i] = std::move(dials[i].fd);
+  return status;
+}
+
+Status Mesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links& links) {
+  const auto begin = Clock::now();
+  std::vector<Channel> channels{Channel::kControl};
+  if (data_ == Data::kSockets) channels.push_back(Channel::kData);
+  std::vector<int> missing;
+  for (int member = 0; member < identity.member; ++member) {
+    for (const Channel channel : channels) {
+      auto& of_channel = channel == Channel::kControl ? links.control : links.data;
+      UniqueFd& place = of_channel[static_cast<size_t>(member)];
+      do {
+        place = hub_->state()->take(identity.id, identity.rank_of(member), channel,
+                                    std::min(deadline, Clock::now() + kLookEvery));
+        if (place.valid()) break;
+        TRAINYARD_TRY(check_connected(identity, links.control));
+      } while (Clock::now() < deadline);
+      if (!place.valid()) missing.push_back(identity.rank_of(member));
+    }
+  }
+  if (missing.empty()) return {};
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+  return Error{ErrorCode::kPeerLost,
+               "meeting the peers: " + describe_ranks(missing) + " did not connect within " +
+                   std::to_string(waited.count()) + " ms" + hub_->state()->refusals()};
+}
+
+Result<Mesh::Links> Mesh::link(const GroupIdentity& identity, Deadline deadline) {
+  Links links;
+  links.control.resize(static_cast<size_t>(identity.size()));
+  links.data.resize(static_cast<size_t>(identity.size()));
+  Status status = dial_higher(identity, deadline, links);
+  if (status) status = await_lower(identity, deadline, links);
+  if (status) return links;
+  give_up(links.control, status.error());
+  return std::move(status).error();
+}
+
+int Mesh::local_ranks(const GroupIdentity& identity) const {
+  const std::string& own = endpoints_[identity_.rank].host_id;
+  return static_cast<int>(std::count_if(
+      identity.global_ranks.begin(), identity.global_ranks.end(),
+      [&](int rank) { return endpoints_[static_cast<size_t>(rank)].host_id == own; }));
+}
+
+Result<std::shared_ptr<Transport>> Mesh::connect(const std::shared_ptr<Group>& group) {
+  const GroupIdentity& identity = group->identity();
+  const Deadline deadline = Clock::now() + identity.deadline;
+  TRAINYARD_ASSIGN(Links links, link(identity, deadline));
+  const auto spin = spin_for(local_ranks(identity));
+  std::shared_ptr<Transport> transport;
+  if (data_ == Data::kSockets) {
+    TRAINYARD_ASSIGN(transport, TcpTransport::make(identity, std::move(links.data), spin));
+  } else {
+    auto segment = share_memory(identity, links.control, deadline);
+    if (!segment) {
+      give_up(links.control, segment.error());
+      return std::move(segment).error();
+    }
+    transport = std::make_shared<MemoryTransport>(identity, *std::move(segment), spin);
+  }
+  group->attach(std::make_shared<HubControl>(hub_->state(), group, std::move(links.control)),
+                transport);
+  return transport;
+}
+
+}  // namespace trainyard::comm

@@ -1,0 +1,217 @@
+#include "worker/comm/shared_memory_setup.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <string>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/hash/hash.h"
+#include "worker/comm/socket.h"
+
+namespace trainyard::comm {
+namespace {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// The abstract socket address of a name: a zero byte, then the name (unix(7)).
+socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+Error lost_during(const GroupIdentity& identity, int member, const Error& error) {
+  const std::string what = "handing out shared memory: rank " +
+                           std::to_string(identity.rank_of(member)) + ": " + error.message;
+  return {error.code == ErrorCode::kDeadline ? ErrorCode::kPeerLost : error.code, what};
+}
+
+/// The next frame of a member, which must be of `kind`.
+Result<ControlFrame> expect(const GroupIdentity& identity, int member, int fd, ControlKind kind,
+                            Deadline deadline) {
+  auto frame = read_control_frame(fd, deadline);
+  if (!frame) return lost_during(identity, member, frame.error());
+  if (frame->kind == ControlKind::kAbort) {
+    return lost_during(identity, member, frame->failure.error);
+  }
+  if (frame->kind != kind) {
+    return lost_during(identity, member,
+                       {ErrorCode::kInvalidData,
+                        "control frame of kind " + std::to_string(static_cast<int>(frame->kind)) +
+                            ", wanted " + std::to_string(static_cast<int>(kind))});
+  }
+  return frame;
+}
+
+Result<UniqueFd> listen_abstract(std::string& name) {
+  std::array<uint8_t, 16> random{};
+  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
+    return io_error("get random bytes", errno);
+  }
+  name = "trainyard-comm-" + to_hex(random);
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return io_error("make a Unix socket", errno);
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(fd.get(), 4096) != 0) {
+    return io_error("listen on an abstract Unix socket", errno);
+  }
+  return fd;
+}
+
+/// Accepts one process of this user and sends it `memory`.
+Status hand_out(int listener, int memory) {
+  const UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!fd.valid()) return io_error("accept on a Unix socket", errno);
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return io_error("ask who connected", errno);
+  }
+  if (peer.uid != ::geteuid()) {
+    return Error{ErrorCode::kConflict, "user " + std::to_string(peer.uid) +
+                                           " asked for the shared memory of user " +
+                                           std::to_string(::geteuid())};
+  }
+  char byte = 1;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &memory, sizeof(int));
+  if (::sendmsg(fd.get(), &message, MSG_NOSIGNAL) != 1) {
+    return io_error("hand out shared memory", errno);
+  }
+  return {};
+}
+
+Result<UniqueFd> fetch(const std::string& name, Deadline deadline) {
+  sockaddr_un address;
+  if (name.empty() || name.size() >= sizeof(address.sun_path) - 1) {
+    return Error{ErrorCode::kInvalidData,
+                 "a socket name of " + std::to_string(name.size()) + " bytes"};
+  }
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return io_error("make a Unix socket", errno);
+  const socklen_t length = abstract_address(name, address);
+  // Connecting to a Unix socket does not wait: the backlog has room for every rank of a host.
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    return io_error("connect to the rank that shares its memory", errno);
+  }
+  pollfd entry{fd.get(), POLLIN, 0};
+  while (::poll(&entry, 1, poll_timeout_ms(deadline, 60'000)) <= 0) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return Error{ErrorCode::kDeadline, "it did not hand out its memory in time"};
+    }
+  }
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  if (::recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC) != 1) {
+    return Error{ErrorCode::kPeerLost, "it closed the connection instead of handing out memory"};
+  }
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return Error{ErrorCode::kInvalidData, "no descriptor came with the message"};
+  }
+  int memory = -1;
+  std::memcpy(&memory, CMSG_DATA(header), sizeof(int));
+  return UniqueFd(memory);
+}
+
+Status serve(const GroupIdentity& identity, const std::vector<UniqueFd>& control, int memory,
+             Deadline deadline) {
+  ControlFrame frame;
+  frame.kind = ControlKind::kSharedMemory;
+  TRAINYARD_ASSIGN(const UniqueFd listener, listen_abstract(frame.address));
+  const auto bytes = encode(frame);
+  for (int member = 1; member < identity.size(); ++member) {
+    const auto sent = write_exactly(control[static_cast<size_t>(member)].get(), bytes, deadline);
+    if (!sent) return lost_during(identity, member, sent.error());
+  }
+  // Members answer on their control connections; until all have, hand the memory to who asks.
+  std::vector<bool> mapped(static_cast<size_t>(identity.size()), false);
+  mapped[0] = true;
+  while (true) {
+    std::vector<pollfd> entries{{listener.get(), POLLIN, 0}};
+    std::vector<int> members;
+    for (int member = 1; member < identity.size(); ++member) {
+      if (mapped[static_cast<size_t>(member)]) continue;
+      entries.push_back({control[static_cast<size_t>(member)].get(), POLLIN, 0});
+      members.push_back(member);
+    }
+    if (members.empty()) return {};
+    const int ready = ::poll(entries.data(), entries.size(), poll_timeout_ms(deadline, 60'000));
+    if (ready < 0 && errno != EINTR) return io_error("poll while sharing memory", errno);
+    if (ready <= 0) {
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      return lost_during(identity, members.front(),
+                         {ErrorCode::kDeadline, "did not map the memory in time"});
+    }
+    if (entries[0].revents != 0) TRAINYARD_TRY(hand_out(listener.get(), memory));
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (entries[i + 1].revents == 0) continue;
+      const int fd = entries[i + 1].fd;
+      TRAINYARD_TRY(expect(identity, members[i], fd, ControlKind::kMapped, deadline));
+      mapped[static_cast<size_t>(members[i])] = true;
+    }
+  }
+}
+
+}  // namespace
+
+Result<ControlFrame> read_control_frame(int fd, Deadline deadline) {
+  std::vector<std::byte> bytes(kControlHeaderBytes);
+  TRAINYARD_TRY(read_exactly(fd, bytes, deadline));
+  TRAINYARD_ASSIGN(const int64_t payload,
+                   control_payload_bytes(std::span<const std::byte, kControlHeaderBytes>(
+                       bytes.data(), kControlHeaderBytes)));
+  bytes.resize(static_cast<size_t>(kControlHeaderBytes + payload));
+  TRAINYARD_TRY(read_exactly(fd, std::span(bytes).subspan(static_cast<size_t>(kControlHeaderBytes)),
+                             deadline));
+  return decode_control(bytes);
+}
+
+Result<std::shared_ptr<MemorySegment>> share_memory(const GroupIdentity& identity,
+                                                    const std::vector<UniqueFd>& control,
+                                                    Deadline deadline) {
+  if (identity.member == 0) {
+    UniqueFd memory;
+    TRAINYARD_ASSIGN(auto segment, MemorySegment::create_shared(identity.size(), memory));
+    TRAINYARD_TRY(serve(identity, control, memory.get(), deadline));
+    return segment;
+  }
+  const int leader = control[0].get();
+  TRAINYARD_ASSIGN(const ControlFrame frame,
+                   expect(identity, 0, leader, ControlKind::kSharedMemory, deadline));
+  auto memory = fetch(frame.address, deadline);
+  if (!memory) return lost_during(identity, 0, memory.error());
+  TRAINYARD_ASSIGN(auto segment, MemorySegment::map_shared(identity.size(), *memory));
+  ControlFrame answer;
+  answer.kind = ControlKind::kMapped;
+  const auto told = write_exactly(leader, encode(answer), deadline);
+  if (!told) return lost_during(identity, 0, told.error());
+  return segment;
+}
+
+}  // namespace trainyard::comm

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/unique_fd.h"
+#include "worker/comm/control_frame.h"
+#include "worker/comm/group.h"
+#include "worker/comm/memory_segment.h"
+
+namespace trainyard::comm {
+
+/// Reads one frame from a control connection and no byte more. Errors: as read_exactly (socket.h),
+/// kInvalidData.
+Result<ControlFrame> read_control_frame(int fd, std::chrono::steady_clock::time_point deadline);
+
+/// Gives all members one shared memory. Member 0 makes it, as a memfd, and hands the descriptor to
+/// the others over a Unix socket of an abstract, random name that it tells them on their control
+/// connections; it is gone when all have it. Nothing has a name in a file system at any time.
+/// `control` by member, invalid for the own one. Errors: kPeerLost naming the rank awaited,
+/// kConflict where another user asks for the memory, kIo; or what a peer gave up with.
+Result<std::shared_ptr<MemorySegment>> share_memory(const GroupIdentity& identity,
+                                                    const std::vector<UniqueFd>& control,
+                                                    std::chrono::steady_clock::time_point deadline);
+
+}  // namespace trainyard::comm

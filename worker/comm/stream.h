@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "common/base/error.h"
+#include "worker/comm/collectives.h"
+#include "worker/comm/communicator.h"
+#include "worker/comm/group.h"
+
+namespace trainyard::comm {
+
+/// The execution stream of one communicator: operations run one after another in the order they
+/// were enqueued, on the stream's own thread, or on a thread that waits for one of them (which
+/// saves two thread switches where a caller waits at once). Thread-safe.
+///
+/// Held by shared_ptr, because a Work may outlive its communicator.
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  using Body = std::function<Status(Collectives&)>;
+
+  /// More operations than any step has in flight; beyond it the group fails.
+  static constexpr size_t kMaxQueued = 65'536;
+
+  Stream(std::shared_ptr<Group> group, std::shared_ptr<Transport> transport);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /// Starts the thread; once, after construction by make_shared.
+  void start();
+
+  /// The work of a new operation at the end of the queue.
+  WorkPtr enqueue(Body body);
+
+  /// Fails what is pending, joins the thread, frees the transport. Bounded: operations end as soon
+  /// as the group failed.
+  void shut_down();
+
+  Counters counters() const;
+
+ private:
+  class Operation;
+
+  void thread_main();
+  /// Runs the queue until it is empty or `until` is done. The executor lock is held by the caller.
+  void run_queue(const Operation* until);
+  void help(const Operation& operation);
+
+  const std::shared_ptr<Group> group_;
+  std::mutex executor_mutex_;  ///< held by the one thread that runs operations
+  std::unique_ptr<Collectives> collectives_;
+
+  mutable std::mutex queue_mutex_;
+  std::condition_variable queue_changed_;
+  std::deque<std::shared_ptr<Operation>> queue_;
+  bool stopping_ = false;
+  std::atomic<int64_t> operations_{0};
+  std::atomic<int64_t> unfinished_{0};
+  std::thread thread_;
+};
+
+}  // namespace trainyard::comm
