@@ -86,10 +86,11 @@ TRAINYARD_INLINE void zero_elements(Element* row, int64_t begin, int64_t n) {
 template <class Input>
 TRAINYARD_INLINE void multiply_rows(const typename Input::Element* a, int64_t lda, int64_t rows,
                                     const uint32_t* b, int64_t panel_words, int64_t words,
-                                    int64_t columns, bool resume, float* c, int64_t ldc) {
+                                    int64_t columns, int64_t packed_columns, bool resume, float* c,
+                                    int64_t ldc) {
   const int64_t bytes = lda * static_cast<int64_t>(sizeof(typename Input::Element));
   multiply_block<Input>({reinterpret_cast<const char*>(a), bytes, 4}, kTileRows * bytes, rows, b,
-                        panel_words, 0, words, columns, resume, c, ldc);
+                        panel_words, 0, words, columns, packed_columns, resume, c, ldc);
 }
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

@@ -105,9 +105,9 @@ class BackwardHead {
       const int64_t visible = diagonal ? smaller(keys, r + kRowTile) : keys;
       const int64_t dim_words = words_of<Input>(h_.dim);
       multiply_rows<Input>(h_.q + (row0 + r) * h_.stride, h_.stride, count, s_.keys_by_dim,
-                           dim_words, dim_words, visible, false, s_.scores, ld);
+                           dim_words, dim_words, visible, keys, false, s_.scores, ld);
       multiply_rows<Input>(d_out + r * d_out_stride, d_out_stride, count, s_.values_by_dim,
-                           dim_words, dim_words, visible, false, s_.gradients, ld);
+                           dim_words, dim_words, visible, keys, false, s_.gradients, ld);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = (r + i) * ld;
         const int64_t allowed = smaller(visible, row0 + r + i - key0 + 1);
@@ -117,7 +117,7 @@ class BackwardHead {
         zero_elements(score_gradients + at, round_up(allowed, kLanes), ld);
       }
       multiply_rows<Input>(score_gradients + r * ld, ld, count, s_.keys, words_of<Input>(keys),
-                           words_of<Input>(visible), h_.dim, key0 > 0,
+                           words_of<Input>(visible), h_.dim, h_.dim, key0 > 0,
                            s_.carry + (row0 + r) * h_.padded_dim, h_.padded_dim);
     }
     add_grain(probabilities, ld, d_out, d_out_stride, rows, keys, diagonal, s_.d_values);
@@ -182,7 +182,7 @@ class BackwardHead {
       const uint32_t* panel = s_.transposed + (j / kTileRows * words + skipped) * kTileRows;
       multiply_block<Input>({reinterpret_cast<const char*>(panel), 4, 4 * kTileRows},
                             words * kTileRows * 4, count, s_.rows, words, skipped, words - skipped,
-                            h_.dim, false, s_.gradients, h_.padded_dim);
+                            h_.dim, h_.dim, false, s_.gradients, h_.padded_dim);
       for (int64_t i = 0; i < count; ++i) {
         for (int64_t d = 0; d < h_.dim; d += kLanes) {
           add_to(

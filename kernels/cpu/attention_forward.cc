@@ -49,7 +49,7 @@ class ForwardHead {
     const int64_t ld = round_up(keys, kLanes);
     auto* probabilities = reinterpret_cast<Element*>(s_.probabilities);
     multiply_rows<Input>(h_.q + row0 * h_.stride, h_.stride, rows, s_.keys_by_dim,
-                         words_of<Input>(h_.dim), words_of<Input>(h_.dim), visible, false,
+                         words_of<Input>(h_.dim), words_of<Input>(h_.dim), visible, keys, false,
                          s_.scores, ld);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t allowed = smaller(visible, row0 + r - key0 + 1);
@@ -57,7 +57,7 @@ class ForwardHead {
       zero_elements(probabilities + r * ld, round_up(allowed, kLanes), ld);
     }
     multiply_rows<Input>(probabilities, ld, rows, s_.values, words_of<Input>(keys),
-                         words_of<Input>(visible), h_.dim, key0 > 0,
+                         words_of<Input>(visible), h_.dim, h_.dim, key0 > 0,
                          s_.carry + row0 * h_.padded_dim, h_.padded_dim);
   }
 

@@ -213,6 +213,7 @@ class Gemm {
     const int vectors = panel_vectors(n, task.columns);
     const TileFunction function = tile_function<Input>(rows, vectors);
     const uint32_t* panel = task.scratch->b + n * block.words;
+    const int64_t stride = int64_t{vectors} * kLanes;
     const bool exact = p_.output != GemmOutput::kStore;
     float* carry = task.scratch->carry + m * kSplitColumns + n;
     if (block.resumes) copy_rows(carry, kSplitColumns, tile, kTileColumns, rows, vectors);
@@ -226,7 +227,7 @@ class Gemm {
       const int64_t end = smaller(chains_.ends[chain], block.end);
       const int64_t words = words_of<Input>(end - k);
       const TileA from{a.base + word * a.word_bytes, a.row_bytes, a.word_bytes};
-      function(from, panel + word * vectors * kLanes, words, resume, tile);
+      function(from, {panel + word * stride, stride}, words, resume, tile);
       const bool closed = end == chains_.ends[chain];
       if (closed && exact) {
         add_chain(task.fixed, tile, sums, rows, vectors, columns, summed);

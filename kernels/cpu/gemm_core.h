@@ -78,10 +78,16 @@ struct TileA {
   int64_t word_bytes;
 };
 
-/// acc[kRows][kTileColumns] (row stride kTileColumns floats): the chain over `words` words,
-/// continued from acc where `resume`, else begun at +0.
+/// A packed panel of B: word w of its columns is at data + w * stride.
+struct PanelB {
+  const uint32_t* data;
+  int64_t stride;
+};
+
+/// acc[kRows][kTileColumns] (row stride kTileColumns floats): the chain over `words` words and the
+/// panel's first kVectors * 16 columns, continued from acc where `resume`, else begun at +0.
 template <class Input, int kRows, int kVectors>
-__attribute__((noinline)) static void run_tile(const TileA& a, const uint32_t* b, int64_t words,
+__attribute__((noinline)) static void run_tile(const TileA& a, const PanelB& panel, int64_t words,
                                                bool resume, float* acc) {
   F32x16 c[kRows][kVectors];
 #pragma GCC unroll 8
@@ -99,6 +105,8 @@ __attribute__((noinline)) static void run_tile(const TileA& a, const uint32_t* b
     }
   }
   const char* pa = a.base;
+  const uint32_t* b = panel.data;
+  const int64_t stride = panel.stride;
   const int64_t row_bytes = a.row_bytes;
   const int64_t word_bytes = a.word_bytes;
   for (int64_t w = 0; w < words; ++w) {
@@ -116,7 +124,7 @@ __attribute__((noinline)) static void run_tile(const TileA& a, const uint32_t* b
         c[i][v] = Input::multiply_add(av, bv[v], c[i][v]);
     }
     pa += word_bytes;
-    b += kVectors * kLanes;
+    b += stride;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
@@ -126,7 +134,7 @@ __attribute__((noinline)) static void run_tile(const TileA& a, const uint32_t* b
   }
 }
 
-using TileFunction = void (*)(const TileA&, const uint32_t*, int64_t, bool, float*);
+using TileFunction = void (*)(const TileA&, const PanelB&, int64_t, bool, float*);
 
 template <class Input, int kVectors>
 TRAINYARD_INLINE TileFunction tile_function_of_rows(int rows) {
@@ -267,17 +275,19 @@ static void pack_a(const typename Input::Element* a, int64_t lda, bool transpose
 }
 
 /// C[rows, columns] (fp32, row stride ldc) = or, where `resume`, continues the chains of A times
-/// the packed panels b. `words` words from first_word of panels with room for panel_words. Whole
-/// vectors of C are written: ldc >= columns rounded up to 16. `a.base` is row 0; for packed A,
-/// panels follow each other every panel_a_bytes.
+/// the first `columns` columns of the packed panels b, which hold packed_columns. `words` words
+/// from first_word of panels with room for panel_words. Whole vectors of C are written: ldc >=
+/// columns rounded up to 16. `a.base` is row 0; for packed A, panels follow each other every
+/// panel_a_bytes.
 template <class Input>
 static void multiply_block(const TileA& a, int64_t panel_a_bytes, int64_t rows, const uint32_t* b,
                            int64_t panel_words, int64_t first_word, int64_t words, int64_t columns,
-                           bool resume, float* c, int64_t ldc) {
+                           int64_t packed_columns, bool resume, float* c, int64_t ldc) {
   alignas(64) float tile[kTileRows * kTileColumns];
   for (int64_t n = 0; n < columns; n += kTileColumns) {
     const int vectors = panel_vectors(n, columns);
-    const uint32_t* panel = b + n * panel_words + first_word * vectors * kLanes;
+    const int64_t stride = int64_t{panel_vectors(n, packed_columns)} * kLanes;
+    const PanelB panel{b + n * panel_words + first_word * stride, stride};
     for (int64_t m = 0; m < rows; m += kTileRows) {
       const int count = static_cast<int>(rows - m < kTileRows ? rows - m : kTileRows);
       const TileA tile_a{a.base + (m / kTileRows) * panel_a_bytes, a.row_bytes, a.word_bytes};

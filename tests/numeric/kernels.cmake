@@ -1,0 +1,8 @@
+set(kernels_numeric ${CMAKE_CURRENT_LIST_DIR}/kernels)
+trainyard_test(kernels_reference_gradient_test TIER numeric
+               SOURCES ${kernels_numeric}/reference_gradient_test.cc
+               DEPS kernels_cpu kernels_reference)
+trainyard_test(kernels_gemm_test TIER numeric SOURCES ${kernels_numeric}/gemm_test.cc
+               DEPS kernels_cpu kernels_reference)
+trainyard_test(kernels_attention_test TIER numeric SOURCES ${kernels_numeric}/attention_test.cc
+               DEPS kernels_cpu kernels_reference)

@@ -1,0 +1,141 @@
+#include "tests/numeric/kernels/support.h"
+
+namespace trainyard::kernels::test {
+namespace {
+
+struct Case {
+  int64_t samples, tokens, heads, head_dim, key_block;
+  float rate;
+};
+const Case kCases[] = {
+    {1, 1, 1, 2, 128, 0},     {2, 17, 2, 16, 128, 0}, {1, 50, 3, 10, 16, 0},
+    {2, 61, 1, 32, 20, 0.2F}, {1, 97, 2, 64, 48, 0},  {1, 130, 1, 48, 128, 0.1F},
+};
+
+class AttentionTest : public VariantTest {};
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, one_thread_each(), name_of_variant);
+
+struct Problem {
+  Case c;
+  DType type;
+  int64_t width;
+  Tensor qkv;
+  std::vector<float> d_out;
+  std::vector<int64_t> samples;
+  DropoutKey key;
+
+  Problem(const Case& shape, DType element_type)
+      : c(shape),
+        type(element_type),
+        width(c.heads * c.head_dim),
+        qkv(type, normal(c.samples * c.tokens * 3 * width, 1)),
+        d_out(normal(c.samples * c.tokens * width, 2)),
+        key{.rate = c.rate, .seed = 11, .op = 5} {
+    for (int64_t s = 0; s < c.samples; ++s)
+      samples.push_back(1000 + 7 * s);
+  }
+
+  reference::AttentionShape shape() const { return {c.tokens, c.heads, c.head_dim}; }
+  reference::AttentionFactor factor(int64_t sample) const {
+    return [this, sample](int64_t head, int64_t query, int64_t k) {
+      return reference::dropout_factor(key, samples[static_cast<size_t>(sample)],
+                                       static_cast<uint32_t>(k), static_cast<uint32_t>(query),
+                                       static_cast<uint32_t>(head + 3));
+    };
+  }
+  reference::Vector part(const reference::Vector& all, int64_t sample, int64_t per_sample) const {
+    return {all.begin() + sample * per_sample, all.begin() + (sample + 1) * per_sample};
+  }
+
+  AttentionForward forward(Tensor& out, std::vector<float>& lse, OverflowFlag& overflow) const {
+    return {.samples_count = c.samples,
+            .tokens = c.tokens,
+            .heads = c.heads,
+            .head_dim = c.head_dim,
+            .head_offset = 3,
+            .key_block = c.key_block,
+            .samples = samples,
+            .dropout = key,
+            .type = type,
+            .qkv = qkv.data(),
+            .out = out.data(),
+            .lse = lse.data(),
+            .overflow = &overflow};
+  }
+};
+
+/// bf16 has 2^-9 relative error a rounding; P, dS and dO are rounded before the products.
+double tolerance(DType type) { return type == DType::kFloat32 ? 4e-6 : 2e-2; }
+
+TEST_P(AttentionTest, MatchesDouble) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Case& c : kCases) {
+      const Problem p(c, type);
+      Tensor out(type, c.samples * c.tokens * p.width);
+      Tensor d_qkv(type, c.samples * c.tokens * 3 * p.width);
+      std::vector<float> lse(static_cast<size_t>(c.samples * c.heads * c.tokens));
+      OverflowFlag overflow{0};
+      kernels().attention_forward(p.forward(out, lse, overflow));
+      kernels().attention_backward({.samples_count = c.samples,
+                                    .tokens = c.tokens,
+                                    .heads = c.heads,
+                                    .head_dim = c.head_dim,
+                                    .head_offset = 3,
+                                    .key_block = c.key_block,
+                                    .samples = p.samples,
+                                    .dropout = p.key,
+                                    .type = type,
+                                    .qkv = p.qkv.data(),
+                                    .out = out.data(),
+                                    .lse = lse.data(),
+                                    .d_out = p.d_out.data(),
+                                    .d_qkv = d_qkv.data(),
+                                    .overflow = &overflow});
+      EXPECT_EQ(overflow, 0U);
+      const double e = tolerance(type);
+      for (int64_t s = 0; s < c.samples; ++s) {
+        const auto where = std::string(name_of(type)) + " T " + std::to_string(c.tokens) +
+                           " sample " + std::to_string(s);
+        const int64_t per_out = c.tokens * p.width;
+        const reference::Vector x = p.part(p.qkv.doubles(), s, 3 * per_out);
+        const auto expected = reference::attention(p.shape(), x, p.factor(s));
+        EXPECT_TRUE(near(p.part(out.doubles(), s, per_out), expected.out, e, e)) << where;
+        EXPECT_TRUE(near(p.part(doubles(lse), s, c.heads * c.tokens), expected.lse, e, e)) << where;
+        const auto gradient = reference::attention_backward(
+            p.shape(), x, p.part(doubles(p.d_out), s, per_out), p.factor(s));
+        EXPECT_TRUE(near(p.part(d_qkv.doubles(), s, 3 * per_out), gradient, 4 * e, 4 * e)) << where;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, FutureTokensDoNotMatter) {
+  const Problem p(kCases[2], DType::kFloat32);
+  Problem changed = p;
+  const int64_t kept = 33;
+  for (size_t i = static_cast<size_t>(kept * 3 * p.width); i < changed.qkv.f32.size(); ++i) {
+    changed.qkv.f32[i] *= -3.0F;
+  }
+  OverflowFlag overflow{0};
+  Tensor out[2] = {{DType::kFloat32, p.c.tokens * p.width},
+                   {DType::kFloat32, p.c.tokens * p.width}};
+  std::vector<float> lse(static_cast<size_t>(p.c.heads * p.c.tokens));
+  kernels().attention_forward(p.forward(out[0], lse, overflow));
+  kernels().attention_forward(changed.forward(out[1], lse, overflow));
+  for (size_t i = 0; i < static_cast<size_t>(kept * p.width); ++i) {
+    ASSERT_EQ(out[0].f32[i], out[1].f32[i]) << i;
+  }
+}
+
+TEST_P(AttentionTest, NotANumberSetsTheFlag) {
+  Problem p(kCases[1], DType::kFloat32);
+  p.qkv.f32[5] = std::numeric_limits<float>::quiet_NaN();
+  OverflowFlag overflow{0};
+  Tensor out(DType::kFloat32, p.c.samples * p.c.tokens * p.width);
+  std::vector<float> lse(static_cast<size_t>(p.c.samples * p.c.heads * p.c.tokens));
+  kernels().attention_forward(p.forward(out, lse, overflow));
+  EXPECT_EQ(overflow, 1U);
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::test
