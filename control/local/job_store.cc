@@ -1,0 +1,213 @@
+#include "control/local/job_store.h"
+
+#include <cerrno>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "common/api/decode.h"
+#include "common/api/encode.h"
+#include "common/io/file.h"
+
+namespace trainyard::control::local {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kJobFile[] = "job.json";
+constexpr char kStatusFile[] = "status.json";
+constexpr char kEngineFile[] = "engine.json";
+constexpr char kPolicyFile[] = "checkpoint-policy.json";
+constexpr int64_t kMaxBytes = 1 << 20;
+
+Error refused(const std::string& field, const std::filesystem::path& run_dir) {
+  return {ErrorCode::kInvalidConfig,
+          "spec." + field + ": differs from the job in " + run_dir.string() +
+              ", where it never changes; use another run directory or the value there"};
+}
+
+/// What api.md says never changes.
+Status check_immutable(const api::TrainingJobSpec& stored, const api::TrainingJobSpec& wanted,
+                       const std::filesystem::path& run_dir) {
+  const api::CheckpointPolicy& a = stored.checkpoint_policy;
+  const api::CheckpointPolicy& b = wanted.checkpoint_policy;
+  if (stored.managed_by != wanted.managed_by) return refused("managedBy", run_dir);
+  if (a.storage != b.storage) return refused("checkpointPolicy.storage", run_dir);
+  if (a.path != b.path) return refused("checkpointPolicy.path", run_dir);
+  if (!stored.engine || !wanted.engine) return {};
+  if (stored.engine->model != wanted.engine->model) return refused("engine.model", run_dir);
+  if (stored.engine->seed != wanted.engine->seed) return refused("engine.seed", run_dir);
+  if (stored.engine->numerics != wanted.engine->numerics) {
+    return refused("engine.numerics", run_dir);
+  }
+  return {};
+}
+
+/// Whether pods made from one spec fit the other: what may change at any time is levelled out.
+bool pods_fit(api::TrainingJobSpec a, const api::TrainingJobSpec& b) {
+  a.suspend = b.suspend;
+  a.active_deadline = b.active_deadline;
+  a.ttl_after_finished = b.ttl_after_finished;
+  a.failure_policy = b.failure_policy;
+  a.progress_policy = b.progress_policy;
+  a.success_policy = b.success_policy;
+  a.elastic_policy = b.elastic_policy;
+  a.keep_failed_pods = b.keep_failed_pods;
+  // A different number of nodes or ranks is a resize, which plan decides.
+  a.num_nodes = b.num_nodes;
+  a.num_proc_per_node = b.num_proc_per_node;
+  return a == b;
+}
+
+Status write_job_files(const std::filesystem::path& run_dir, api::TrainingJob job) {
+  job.status = {};
+  const auto style = api::JsonStyle::kIndented;
+  if (job.spec.engine) {
+    TRAINYARD_TRY(write_file_atomic(run_dir / kEngineFile,
+                                    api::encode_engine(*job.spec.engine, style) + "\n"));
+  }
+  TRAINYARD_TRY(
+      write_file_atomic(run_dir / kPolicyFile,
+                        api::encode_checkpoint_policy(job.spec.checkpoint_policy, style) + "\n"));
+  return write_file_atomic(run_dir / kJobFile, api::encode_training_job(job, style) + "\n");
+}
+
+struct StoredStatus {
+  int64_t version = 1;
+  api::TrainingJobStatus status;
+};
+
+Status write_status(const std::filesystem::path& run_dir, const std::string& uid,
+                    const StoredStatus& stored) {
+  const json object = {{"uid", uid},
+                       {"version", stored.version},
+                       {"status", json::parse(api::encode_status(stored.status))}};
+  return write_file_atomic(run_dir / kStatusFile, object.dump(2) + "\n");
+}
+
+/// nullopt: none of this job.
+Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run_dir,
+                                                const std::string& uid) {
+  const std::filesystem::path path = run_dir / kStatusFile;
+  Result<std::string> text = read_file(path, kMaxBytes);
+  if (!text && text.error().code == ErrorCode::kNotFound) return std::optional<StoredStatus>();
+  if (!text) return std::move(text).error();
+  try {
+    const json object = json::parse(*text);
+    if (object.at("uid").get<std::string>() != uid) return std::optional<StoredStatus>();
+    StoredStatus stored;
+    stored.version = object.at("version").get<int64_t>();
+    TRAINYARD_ASSIGN(stored.status, api::decode_status(object.at("status").dump()));
+    return std::optional(std::move(stored));
+  } catch (const json::exception& error) {
+    return Error{ErrorCode::kInvalidData, path.string() + ": no status: " + error.what() +
+                                              "; restore it or start in another run directory"};
+  }
+}
+
+}  // namespace
+
+Result<std::string> new_uid() {
+  TRAINYARD_ASSIGN(std::string uid, read_file("/proc/sys/kernel/random/uuid", 256));
+  while (!uid.empty() && uid.back() == '\n')
+    uid.pop_back();
+  return uid;
+}
+
+std::filesystem::path checkpoint_dir_of(const std::filesystem::path& run_dir,
+                                        const api::TrainingJob& job) {
+  const api::CheckpointPolicy& policy = job.spec.checkpoint_policy;
+  const std::string path = policy.path.empty() ? job.metadata.name : policy.path;
+  if (policy.storage)
+    return run_dir / "pvc" / policy.storage->persistent_volume_claim.claim_name / path;
+  return run_dir / "checkpoints" / path;
+}
+
+JobStore::JobStore(std::filesystem::path run_dir, api::TrainingJob job)
+    : run_dir_(std::move(run_dir)), job_(std::move(job)) {}
+
+JobStore::JobStore(JobStore&& other) noexcept
+    : run_dir_(other.run_dir_),
+      job_(std::move(other.job_)),
+      version_(other.version_),
+      exists_(other.exists_),
+      replaced_running_spec_(other.replaced_running_spec_) {}
+
+Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
+                                const api::TrainingJob& wanted, Time now) {
+  Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
+  api::TrainingJob job = wanted;
+  bool misfit = false;
+  if (text) {
+    const std::string file = (run_dir / kJobFile).string();
+    TRAINYARD_ASSIGN(const api::TrainingJob stored,
+                     api::decode_training_job(*text, {file, api::UnknownKeys::kIgnore}));
+    if (stored.metadata.name != wanted.metadata.name) {
+      return Error{ErrorCode::kInvalidConfig, file + ": metadata.name is " + stored.metadata.name +
+                                                  ", the manifest's is " + wanted.metadata.name +
+                                                  "; use another run directory"};
+    }
+    TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
+    job.metadata = stored.metadata;
+    if (stored.spec != wanted.spec) ++job.metadata.generation;
+    misfit = !pods_fit(stored.spec, wanted.spec);
+  } else if (text.error().code == ErrorCode::kNotFound) {
+    TRAINYARD_ASSIGN(job.metadata.uid, new_uid());
+    job.metadata.generation = 1;
+    job.metadata.creation_timestamp = now;
+    job.metadata.resource_version.clear();
+  } else {
+    return std::move(text).error();
+  }
+  TRAINYARD_TRY(write_job_files(run_dir, job));
+  TRAINYARD_ASSIGN(std::optional<StoredStatus> stored, read_status(run_dir, job.metadata.uid));
+  job.status = stored ? std::move(stored->status) : api::TrainingJobStatus();
+  JobStore store(run_dir, std::move(job));
+  if (stored) store.version_ = stored->version;
+  store.replaced_running_spec_ = misfit;
+  return store;
+}
+
+Result<api::TrainingJob> JobStore::get() const {
+  const std::lock_guard lock(mutex_);
+  if (!exists_) return Error{ErrorCode::kNotFound, run_dir_.string() + ": the job was removed"};
+  api::TrainingJob job = job_;
+  job.metadata.resource_version = std::to_string(version_);
+  return job;
+}
+
+Result<std::string> JobStore::put_status(const std::string& uid,
+                                         const api::TrainingJobStatus& status,
+                                         const std::string& resource_version) {
+  const std::lock_guard lock(mutex_);
+  if (!exists_) return Error{ErrorCode::kNotFound, run_dir_.string() + ": the job was removed"};
+  const std::string version = std::to_string(version_);
+  if (uid != job_.metadata.uid || resource_version != version) {
+    return Error{ErrorCode::kConflict, "status of job " + job_.metadata.name + " is at version " +
+                                           version + ", the write wanted " + resource_version};
+  }
+  TRAINYARD_TRY(write_status(run_dir_, uid, {version_ + 1, status}));
+  ++version_;
+  job_.status = status;
+  return std::to_string(version_);
+}
+
+Status JobStore::remove(const std::string& uid) {
+  const std::lock_guard lock(mutex_);
+  if (!exists_) return Error{ErrorCode::kNotFound, run_dir_.string() + ": the job was removed"};
+  if (uid != job_.metadata.uid) {
+    return Error{ErrorCode::kConflict,
+                 "job " + job_.metadata.name + " has another UID than " + uid};
+  }
+  for (const char* file : {kJobFile, kStatusFile}) {
+    if (::unlink((run_dir_ / file).c_str()) != 0 && errno != ENOENT) {
+      return io_error("remove " + (run_dir_ / file).string(), errno);
+    }
+  }
+  exists_ = false;
+  return sync_directory(run_dir_);
+}
+
+}  // namespace trainyard::control::local

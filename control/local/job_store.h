@@ -1,0 +1,59 @@
+#pragma once
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include "common/api/training_job.h"
+#include "common/base/error.h"
+#include "common/base/time.h"
+
+namespace trainyard::control::local {
+
+/// The job object of a run directory: job.json (metadata and spec) and status.json, a versioned
+/// file that is replaced durably, compare-and-swap. Beside them engine.json and
+/// checkpoint-policy.json for the ranks. Thread-safe within the process that holds the directory's
+/// lock.
+class JobStore {
+ public:
+  /// Opens or makes the store. A spec that differs from the stored one replaces it under the next
+  /// generation. Errors: kInvalidConfig when the directory belongs to a job of another name, or
+  /// the new spec changes what never changes; kInvalidData for damaged files; kIo.
+  static Result<JobStore> open(const std::filesystem::path& run_dir, const api::TrainingJob& wanted,
+                               Time now);
+
+  JobStore(JobStore&& other) noexcept;
+
+  /// The object with its newest status and resource version. Errors: kNotFound after remove().
+  Result<api::TrainingJob> get() const;
+
+  /// Replaces the status; returns the new version. Errors: kConflict, kNotFound, kIo.
+  Result<std::string> put_status(const std::string& uid, const api::TrainingJobStatus& status,
+                                 const std::string& resource_version);
+
+  /// Forgets the job; checkpoints and logs stay. Errors: kNotFound, kConflict, kIo.
+  Status remove(const std::string& uid);
+
+  /// Whether opening this replaced a spec so that pods made from the old one do not fit any more.
+  bool replaced_running_spec() const { return replaced_running_spec_; }
+
+ private:
+  JobStore(std::filesystem::path run_dir, api::TrainingJob job);
+
+  const std::filesystem::path run_dir_;
+  mutable std::mutex mutex_;
+  api::TrainingJob job_;
+  int64_t version_ = 1;
+  bool exists_ = true;
+  bool replaced_running_spec_ = false;
+};
+
+/// A random UUID. Errors: kIo.
+Result<std::string> new_uid();
+
+/// Where checkpoints of this job lie: RUN/pvc/<claim>/<path>, or RUN/checkpoints/<path> without
+/// storage; an absolute path of the policy without storage is taken as it is.
+std::filesystem::path checkpoint_dir_of(const std::filesystem::path& run_dir,
+                                        const api::TrainingJob& job);
+
+}  // namespace trainyard::control::local
