@@ -6,3 +6,9 @@ trainyard_test(kernels_gemm_test TIER numeric SOURCES ${kernels_numeric}/gemm_te
                DEPS kernels_cpu kernels_reference)
 trainyard_test(kernels_attention_test TIER numeric SOURCES ${kernels_numeric}/attention_test.cc
                DEPS kernels_cpu kernels_reference)
+trainyard_test(kernels_ops_test TIER numeric SOURCES ${kernels_numeric}/ops_test.cc
+               DEPS kernels_cpu kernels_reference)
+trainyard_test(kernels_equal_bits_test TIER numeric SOURCES ${kernels_numeric}/equal_bits_test.cc
+               DEPS kernels_cpu kernels_reference)
+trainyard_test(kernels_exact_sum_test TIER numeric SOURCES ${kernels_numeric}/exact_sum_test.cc
+               DEPS kernels_cpu kernels_reference)

@@ -1,0 +1,222 @@
+// ExactSum: the int64 result does not depend on how the rows are divided into calls or on the order
+// of the calls, as long as the grains are the same.
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/numeric/kernels/support.h"
+
+namespace trainyard::kernels::test {
+namespace {
+
+constexpr int64_t kGrain = 16;
+constexpr int64_t kGrains = 9;
+constexpr int64_t kRows = kGrain * kGrains - 5;  // the last grain is short
+constexpr int64_t kIn = 21;
+constexpr int64_t kOut = 50;
+constexpr int kQuantum = 45;
+
+std::vector<int64_t> grain_ends(int64_t rows) {
+  std::vector<int64_t> ends;
+  for (int64_t end = kGrain; end < rows; end += kGrain)
+    ends.push_back(end);
+  ends.push_back(rows);
+  return ends;
+}
+
+/// A piece of the rows that begins and ends at a grain's edge.
+struct Piece {
+  int64_t begin, end;
+};
+
+/// Pieces of random numbers of grains, in random order.
+std::vector<Piece> random_pieces(uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::vector<Piece> pieces;
+  for (int64_t grain = 0; grain < kGrains;) {
+    const int64_t count = std::min<int64_t>(kGrains - grain, 1 + engine() % 3);
+    pieces.push_back({grain * kGrain, std::min(kRows, (grain + count) * kGrain)});
+    grain += count;
+  }
+  std::shuffle(pieces.begin(), pieces.end(), engine);
+  return pieces;
+}
+
+struct Inputs {
+  Tensor x, dy;
+  std::vector<float> mean = normal(kRows, 3, 0.1F);
+  std::vector<float> rstd = std::vector<float>(kRows, 1.1F);
+  explicit Inputs(DType type)
+      : x(type, normal(kRows * kIn, 1)), dy(type, normal(kRows * kOut, 2)) {}
+  const void* row(const Tensor& t, int64_t row, int64_t width) const {
+    return static_cast<const char*>(t.data()) + row * width * size_of(t.type);
+  }
+};
+
+std::vector<int64_t> weight_gradient(KernelSet& kernels, const Inputs& in,
+                                     const std::vector<Piece>& pieces) {
+  std::vector<int64_t> sums(kIn * kOut, 0);
+  OverflowFlag overflow{0};
+  for (const Piece& piece : pieces) {
+    const std::vector<int64_t> ends = grain_ends(piece.end - piece.begin);
+    kernels.gemm({.m = kIn,
+                  .n = kOut,
+                  .k = piece.end - piece.begin,
+                  .a = in.row(in.x, piece.begin, kIn),
+                  .lda = kIn,
+                  .transpose_a = true,
+                  .b = in.row(in.dy, piece.begin, kOut),
+                  .ldb = kOut,
+                  .input = in.x.type,
+                  .chain_ends = ends,
+                  .output = GemmOutput::kExactAccumulate,
+                  .quantum_log2 = kQuantum,
+                  .c = sums.data(),
+                  .ldc = kOut,
+                  .overflow = &overflow});
+  }
+  EXPECT_EQ(overflow, 0U);
+  return sums;
+}
+
+std::vector<int64_t> bias_gradient(KernelSet& kernels, const Inputs& in,
+                                   const std::vector<Piece>& pieces) {
+  std::vector<int64_t> sums(kOut, 0);
+  OverflowFlag overflow{0};
+  for (const Piece& piece : pieces) {
+    const std::vector<int64_t> ends = grain_ends(piece.end - piece.begin);
+    kernels.bias_backward({.rows = piece.end - piece.begin,
+                           .width = kOut,
+                           .dy = in.row(in.dy, piece.begin, kOut),
+                           .stride = kOut,
+                           .dy_type = in.dy.type,
+                           .grain_ends = ends,
+                           .quantum_log2 = kQuantum,
+                           .d_bias = sums.data(),
+                           .overflow = &overflow});
+  }
+  return sums;
+}
+
+class ExactSumTest : public VariantTest {};
+INSTANTIATE_TEST_SUITE_P(Isa, ExactSumTest, one_thread_each(), name_of_variant);
+
+TEST_P(ExactSumTest, WeightAndBiasGradientsDoNotDependOnTheSplitOrTheOrder) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    const Inputs in(type);
+    const std::vector<Piece> whole = {{0, kRows}};
+    const std::vector<int64_t> weight = weight_gradient(kernels(), in, whole);
+    const std::vector<int64_t> bias = bias_gradient(kernels(), in, whole);
+    for (uint32_t seed = 0; seed < 8; ++seed) {
+      EXPECT_EQ(weight_gradient(kernels(), in, random_pieces(seed)), weight) << seed;
+      EXPECT_EQ(bias_gradient(kernels(), in, random_pieces(seed)), bias) << seed;
+    }
+  }
+}
+
+TEST_P(ExactSumTest, RowParallelProductIsTheSumOfItsParts) {
+  // Two ranks that hold chunks [0, 3) and [3, 6) of the summed dimension send int64 partial sums;
+  // their sum, rounded once, is what one rank that holds all of it stores.
+  constexpr int64_t kM = 13;
+  constexpr int64_t kK = 60;
+  const std::vector<float> a = normal(kM * kK, 1);
+  const std::vector<float> b = normal(kK * kOut, 2);
+  const std::vector<int64_t> ends = {10, 20, 30, 40, 50, 60};
+  std::vector<float> whole(kM * kOut);
+  OverflowFlag overflow{0};
+  GemmParams p{.m = kM,
+               .n = kOut,
+               .k = kK,
+               .a = a.data(),
+               .lda = kK,
+               .b = b.data(),
+               .ldb = kOut,
+               .chain_ends = ends,
+               .output = GemmOutput::kExactRound,
+               .c = whole.data(),
+               .ldc = kOut,
+               .overflow = &overflow};
+  kernels().gemm(p);
+  std::vector<int64_t> sums(kM * kOut, 0);
+  p.output = GemmOutput::kExactAccumulate;
+  p.c = sums.data();
+  p.k = 30;
+  p.chain_ends = std::span(ends).first(3);
+  for (const int64_t half : {1, 0}) {
+    p.a = a.data() + half * 30;
+    p.b = b.data() + half * 30 * kOut;
+    kernels().gemm(p);
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    EXPECT_EQ(std::ldexp(static_cast<float>(sums[i]), -kActivationQuantumLog2), whole[i]);
+  }
+}
+
+TEST_P(ExactSumTest, LayerNormWeightsDoNotDependOnTheSplit) {
+  const Inputs in(DType::kFloat32);
+  auto run = [&](const std::vector<Piece>& pieces) {
+    std::vector<int64_t> sums(2 * kIn, 0);
+    OverflowFlag overflow{0};
+    const std::vector<float> dy = normal(kRows * kIn, 9);
+    for (const Piece& piece : pieces) {
+      const std::vector<int64_t> ends = grain_ends(piece.end - piece.begin);
+      kernels().layer_norm_backward_weight({.rows = piece.end - piece.begin,
+                                            .width = kIn,
+                                            .dy = dy.data() + piece.begin * kIn,
+                                            .x = in.x.f32.data() + piece.begin * kIn,
+                                            .mean = in.mean.data() + piece.begin,
+                                            .rstd = in.rstd.data() + piece.begin,
+                                            .grain_ends = ends,
+                                            .quantum_log2 = kQuantum,
+                                            .dgamma = sums.data(),
+                                            .dbeta = sums.data() + kIn,
+                                            .overflow = &overflow});
+    }
+    return sums;
+  };
+  const std::vector<int64_t> whole = run({{0, kRows}});
+  for (uint32_t seed = 0; seed < 4; ++seed)
+    EXPECT_EQ(run(random_pieces(seed)), whole) << seed;
+}
+
+TEST_P(ExactSumTest, CrossEntropyAndEmbeddingDoNotDependOnTheRowsOrder) {
+  constexpr int64_t kVocab = 40;
+  const std::vector<float> logits = normal(kRows * kVocab, 4);
+  const std::vector<float> dy = normal(kRows * kIn, 5);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < kRows; ++i)
+    tokens.push_back(i * 7 % kVocab);
+  std::vector<int64_t> order(kRows);
+  std::iota(order.begin(), order.end(), 0);
+  auto run = [&] {
+    std::vector<int64_t> sums(1 + kVocab * kIn + kIn, 0);
+    OverflowFlag overflow{0};
+    for (const int64_t row : order) {
+      const auto at = static_cast<size_t>(row);
+      kernels().cross_entropy({.rows = 1,
+                               .vocab = kVocab,
+                               .padded_vocab = kVocab,
+                               .logits = logits.data() + row * kVocab,
+                               .targets = &tokens[at],
+                               .loss_sum = sums.data(),
+                               .overflow = &overflow});
+      kernels().embedding_backward({.rows = 1,
+                                    .width = kIn,
+                                    .tokens_per_sample = 1,
+                                    .tokens = &tokens[at],
+                                    .dy = dy.data() + row * kIn,
+                                    .quantum_log2 = kQuantum,
+                                    .d_wte = sums.data() + 1,
+                                    .d_wpe = sums.data() + 1 + kVocab * kIn,
+                                    .overflow = &overflow});
+    }
+    return sums;
+  };
+  const std::vector<int64_t> ascending = run();
+  std::mt19937 engine(1);
+  std::shuffle(order.begin(), order.end(), engine);
+  EXPECT_EQ(run(), ascending);
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::test

@@ -1,0 +1,417 @@
+// Row-wise, element-wise and table operations against their references in double.
+
+#include "tests/numeric/kernels/support.h"
+
+namespace trainyard::kernels::test {
+namespace {
+
+constexpr int kQuantum = 44;
+const int64_t kWidths[] = {1, 15, 16, 37, 64, 131};
+
+class OpsTest : public VariantTest {};
+INSTANTIATE_TEST_SUITE_P(Isa, OpsTest, one_thread_each(), name_of_variant);
+
+/// Half a unit in the last place of bf16, relative.
+double rounding_of(DType type) { return type == DType::kFloat32 ? 0 : std::ldexp(1.0, -8); }
+
+TEST_P(OpsTest, LayerNormForward) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t width : kWidths) {
+      constexpr int64_t kRows = 5;
+      std::vector<float> x = normal(kRows * width, 1);
+      for (float& v : x)
+        v += 10.0F;  // a mean that a careless variance would trip over
+      const std::vector<float> gamma = normal(width, 2);
+      const std::vector<float> beta = normal(width, 3);
+      Tensor y(type, kRows * width);
+      std::vector<float> mean(kRows);
+      std::vector<float> rstd(kRows);
+      kernels().layer_norm_forward({.rows = kRows,
+                                    .width = width,
+                                    .x = x.data(),
+                                    .gamma = gamma.data(),
+                                    .beta = beta.data(),
+                                    .y = y.data(),
+                                    .y_type = type,
+                                    .mean = mean.data(),
+                                    .rstd = rstd.data()});
+      const auto r = reference::layer_norm(kRows, width, doubles(x), doubles(gamma), doubles(beta),
+                                           static_cast<double>(1e-5F));
+      EXPECT_TRUE(near(doubles(mean), r.mean, 4e-6, 0)) << width;
+      EXPECT_TRUE(near(doubles(rstd), r.rstd, 0, 1e-4)) << width;
+      EXPECT_TRUE(near(y.doubles(), r.y, 3e-5, rounding_of(type))) << width;
+    }
+  }
+}
+
+TEST_P(OpsTest, LayerNormBackward) {
+  for (const int64_t width : kWidths) {
+    if (width == 1) continue;  // its gradient is a difference of equals
+    constexpr int64_t kRows = 13;
+    const std::vector<float> x = normal(kRows * width, 1);
+    const std::vector<float> dy = normal(kRows * width, 2);
+    const std::vector<float> gamma = normal(width, 3);
+    const std::vector<float> beta(static_cast<size_t>(width), 0.0F);
+    std::vector<float> y(x.size());
+    std::vector<float> mean(kRows);
+    std::vector<float> rstd(kRows);
+    kernels().layer_norm_forward({.rows = kRows,
+                                  .width = width,
+                                  .x = x.data(),
+                                  .gamma = gamma.data(),
+                                  .beta = beta.data(),
+                                  .y = y.data(),
+                                  .mean = mean.data(),
+                                  .rstd = rstd.data()});
+    const std::vector<float> residual = normal(kRows * width, 4);
+    std::vector<float> dx = residual;
+    kernels().layer_norm_backward_input({.rows = kRows,
+                                         .width = width,
+                                         .dy = dy.data(),
+                                         .x = x.data(),
+                                         .gamma = gamma.data(),
+                                         .mean = mean.data(),
+                                         .rstd = rstd.data(),
+                                         .dx = dx.data()});
+    const std::vector<int64_t> ends = uneven_ends(kRows, 4);
+    std::vector<int64_t> dgamma(static_cast<size_t>(width), int64_t{1} << kQuantum);
+    std::vector<int64_t> dbeta = dgamma;
+    OverflowFlag overflow{0};
+    kernels().layer_norm_backward_weight({.rows = kRows,
+                                          .width = width,
+                                          .dy = dy.data(),
+                                          .x = x.data(),
+                                          .mean = mean.data(),
+                                          .rstd = rstd.data(),
+                                          .grain_ends = ends,
+                                          .quantum_log2 = kQuantum,
+                                          .dgamma = dgamma.data(),
+                                          .dbeta = dbeta.data(),
+                                          .overflow = &overflow});
+    auto r = reference::layer_norm_backward(kRows, width, doubles(dy), doubles(x), doubles(gamma),
+                                            static_cast<double>(1e-5F));
+    for (size_t i = 0; i < residual.size(); ++i)
+      r.dx[i] += static_cast<double>(residual[i]);
+    for (double& v : r.dgamma)
+      v += 1;
+    for (double& v : r.dbeta)
+      v += 1;
+    EXPECT_TRUE(near(doubles(dx), r.dx, 4e-6, 4e-6)) << width;
+    EXPECT_TRUE(near(doubles(dgamma, kQuantum), r.dgamma, 4e-6, 4e-6)) << width;
+    EXPECT_TRUE(near(doubles(dbeta, kQuantum), r.dbeta, 4e-6, 4e-6)) << width;
+    EXPECT_EQ(overflow, 0U);
+  }
+}
+
+TEST_P(OpsTest, BiasBackwardReadsStridedRows) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t width : kWidths) {
+      constexpr int64_t kRows = 11;
+      const int64_t stride = width + 5;
+      const Tensor dy(type, normal(kRows * stride, 1));
+      const std::vector<int64_t> ends = uneven_ends(kRows, 3);
+      std::vector<int64_t> d_bias(static_cast<size_t>(width), 0);
+      OverflowFlag overflow{0};
+      kernels().bias_backward({.rows = kRows,
+                               .width = width,
+                               .dy = dy.data(),
+                               .stride = stride,
+                               .dy_type = type,
+                               .grain_ends = ends,
+                               .quantum_log2 = kQuantum,
+                               .d_bias = d_bias.data(),
+                               .overflow = &overflow});
+      reference::Vector expected = reference::column_sums(kRows, stride, dy.doubles());
+      expected.resize(static_cast<size_t>(width));
+      EXPECT_TRUE(near(doubles(d_bias, kQuantum), expected, 4e-6, 0)) << width;
+    }
+  }
+}
+
+TEST_P(OpsTest, Gelu) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    std::vector<float> values = normal(1003, 1, 3.0F);
+    values[0] = 0;
+    values[1] = -0.0F;
+    values[2] = 100;
+    values[3] = -100;
+    const Tensor x(type, values);
+    const std::vector<float> dy = normal(1003, 2);
+    Tensor y(type, 1003);
+    Tensor dx(type, 1003);
+    kernels().gelu_forward({.count = 1003, .x = x.data(), .y = y.data(), .type = type});
+    kernels().gelu_backward(
+        {.count = 1003, .dy = dy.data(), .x = x.data(), .dx = dx.data(), .type = type});
+    reference::Vector expected_y;
+    reference::Vector expected_dx;
+    const reference::Vector exact = x.doubles();
+    for (size_t i = 0; i < exact.size(); ++i) {
+      expected_y.push_back(reference::gelu(exact[i]));
+      expected_dx.push_back(reference::gelu_derivative(exact[i]) * static_cast<double>(dy[i]));
+    }
+    const double relative = type == DType::kFloat32 ? 3e-6 : std::ldexp(1.0, -8);
+    EXPECT_TRUE(near(y.doubles(), expected_y, 1e-12, relative));
+    EXPECT_TRUE(near(dx.doubles(), expected_dx, 1e-6, relative));
+  }
+}
+
+TEST_P(OpsTest, DropoutDrawsWhatTheContractSays) {
+  const DropoutKey key{.rate = 0.3F, .seed = 77, .op = 3};
+  for (const int64_t width : kWidths) {
+    constexpr int64_t kTokens = 3;
+    const std::vector<int64_t> samples = {5, (int64_t{1} << 40) + 9};
+    const int64_t rows = kTokens * 2;
+    const std::vector<float> x = normal(rows * width, 1);
+    const std::vector<float> residual = normal(rows * width, 2);
+    std::vector<float> y(x.size());
+    std::vector<float> alone(x.size());
+    Tensor dx(DType::kBFloat16, rows * width);
+    DropoutAdd p{.rows = rows,
+                 .width = width,
+                 .tokens_per_sample = kTokens,
+                 .samples = samples,
+                 .position_offset = 10,
+                 .dropout = key,
+                 .x = x.data(),
+                 .residual = residual.data(),
+                 .y = y.data()};
+    kernels().dropout_add(p);
+    p.residual = nullptr;
+    p.y = alone.data();
+    kernels().dropout_add(p);
+    kernels().dropout_backward({.rows = rows,
+                                .width = width,
+                                .tokens_per_sample = kTokens,
+                                .samples = samples,
+                                .position_offset = 10,
+                                .dropout = key,
+                                .dy = x.data(),
+                                .dx = dx.data(),
+                                .dx_type = DType::kBFloat16});
+    const float scale = 1.0F / (1.0F - key.rate);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < width; ++i) {
+        const auto at = static_cast<size_t>(row * width + i);
+        const bool kept =
+            reference::dropout_factor(key, samples[static_cast<size_t>(row / kTokens)],
+                                      static_cast<uint32_t>(i),
+                                      static_cast<uint32_t>(10 + row % kTokens), 0xFFFFFFFFU) != 0;
+        const float dropped = kept ? x[at] * scale : 0.0F;
+        ASSERT_EQ(alone[at], dropped);
+        ASSERT_EQ(y[at], residual[at] + dropped);
+        ASSERT_EQ(dx.bf16[at], to_bf16(dropped));
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, DropoutKeepsTheRateAndWithoutRateEverything) {
+  constexpr int64_t kWidth = 100000;
+  const std::vector<float> x(kWidth, 1.0F);
+  std::vector<float> y(kWidth);
+  const std::vector<int64_t> samples = {1};
+  DropoutAdd p{.rows = 1,
+               .width = kWidth,
+               .tokens_per_sample = 1,
+               .samples = samples,
+               .dropout = {.rate = 0.1F, .seed = 1, .op = 2},
+               .x = x.data(),
+               .y = y.data()};
+  kernels().dropout_add(p);
+  const auto dropped = std::count(y.begin(), y.end(), 0.0F);
+  // 4.4 standard deviations of a binomial with p = 0.1.
+  EXPECT_NEAR(static_cast<double>(dropped), 0.1 * kWidth, 420);
+  p.dropout.rate = 0;
+  kernels().dropout_add(p);
+  EXPECT_EQ(y, x);
+}
+
+TEST_P(OpsTest, Embedding) {
+  for (const int64_t width : kWidths) {
+    constexpr int64_t kVocab = 9;
+    constexpr int64_t kPositions = 8;
+    const std::vector<int32_t> tokens = {3, 8, 3, 0, 1, 3, 3, 7, 2, 2};
+    const auto rows = static_cast<int64_t>(tokens.size());
+    const std::vector<float> wte = normal(kVocab * width, 1);
+    const std::vector<float> wpe = normal(kPositions * width, 2);
+    const std::vector<float> dy = normal(rows * width, 3);
+    std::vector<float> y(dy.size());
+    kernels().embedding_forward({.rows = rows,
+                                 .width = width,
+                                 .tokens_per_sample = 5,
+                                 .position_offset = 3,
+                                 .tokens = tokens.data(),
+                                 .wte = wte.data(),
+                                 .wpe = wpe.data(),
+                                 .y = y.data()});
+    EXPECT_TRUE(near(doubles(y),
+                     reference::embedding(width, 5, 3, tokens, doubles(wte), doubles(wpe)), 0,
+                     1e-7));
+    std::vector<int64_t> d_wte(wte.size(), 0);
+    std::vector<int64_t> d_wpe(wpe.size(), 0);
+    OverflowFlag overflow{0};
+    kernels().embedding_backward({.rows = rows,
+                                  .width = width,
+                                  .tokens_per_sample = 5,
+                                  .position_offset = 3,
+                                  .tokens = tokens.data(),
+                                  .dy = dy.data(),
+                                  .quantum_log2 = kQuantum,
+                                  .d_wte = d_wte.data(),
+                                  .d_wpe = d_wpe.data(),
+                                  .overflow = &overflow});
+    const auto r =
+        reference::embedding_backward(width, 5, 3, tokens, doubles(dy), kVocab, kPositions);
+    // Each term is a float: only the quantum's rounding remains.
+    EXPECT_TRUE(near(doubles(d_wte, kQuantum), r.d_wte, std::ldexp(4.0, -kQuantum), 0));
+    EXPECT_TRUE(near(doubles(d_wpe, kQuantum), r.d_wpe, std::ldexp(4.0, -kQuantum), 0));
+  }
+}
+
+TEST_P(OpsTest, CrossEntropy) {
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t pieces : {0, 1, 12}) {
+      constexpr int64_t kRows = 7;
+      constexpr int64_t kVocab = 211;
+      constexpr int64_t kPadded = 240;
+      std::vector<float> logits = normal(kRows * kPadded, 1, 4.0F);
+      for (size_t row = 0; row < kRows; ++row) {  // what lies beyond the vocabulary must not count
+        for (size_t i = kVocab; i < kPadded; ++i)
+          logits[row * kPadded + i] = 1000;
+      }
+      const std::vector<int32_t> targets = {0, 210, -1, 100, 7, 7, 150};
+      const std::vector<int64_t> ends =
+          pieces == 0 ? std::vector<int64_t>{} : uneven_ends(kPadded, pieces);
+      int64_t loss_sum = int64_t{1} << kLossQuantumLog2;
+      std::vector<float> losses(kRows);
+      Tensor d_logits(type, kRows * kPadded);
+      OverflowFlag overflow{0};
+      kernels().cross_entropy({.rows = kRows,
+                               .vocab = kVocab,
+                               .padded_vocab = kPadded,
+                               .chunk_ends = ends,
+                               .logits = logits.data(),
+                               .targets = targets.data(),
+                               .loss_sum = &loss_sum,
+                               .losses = losses.data(),
+                               .d_logits = d_logits.data(),
+                               .d_type = type,
+                               .overflow = &overflow});
+      const auto r = reference::cross_entropy(kRows, kVocab, kPadded, doubles(logits), targets);
+      EXPECT_EQ(overflow, 0U);
+      EXPECT_TRUE(near(doubles(losses), r.losses, 2e-6, 1e-6)) << pieces;
+      EXPECT_TRUE(near(d_logits.doubles(), r.d_logits, 1e-6, rounding_of(type) + 1e-6)) << pieces;
+      double sum = 1;
+      for (const float loss : losses)
+        sum += static_cast<double>(loss);
+      EXPECT_NEAR(std::ldexp(static_cast<double>(loss_sum), -kLossQuantumLog2), sum, 1e-8);
+      for (size_t i = 0; i < kPadded; ++i)
+        EXPECT_EQ(d_logits.doubles()[2 * kPadded + i], 0);
+    }
+  }
+}
+
+TEST_P(OpsTest, CrossEntropyOfNotANumberSetsTheFlagAndAddsNothing) {
+  std::vector<float> logits = normal(2 * 20, 1);
+  logits[25] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<int32_t> targets = {1, 2};
+  int64_t with = 0;
+  int64_t without = 0;
+  OverflowFlag overflow{0};
+  CrossEntropy p{.rows = 1,
+                 .vocab = 20,
+                 .padded_vocab = 20,
+                 .logits = logits.data(),
+                 .targets = targets.data(),
+                 .loss_sum = &without,
+                 .overflow = &overflow};
+  kernels().cross_entropy(p);
+  EXPECT_EQ(overflow, 0U);
+  p.rows = 2;
+  p.loss_sum = &with;
+  kernels().cross_entropy(p);
+  EXPECT_EQ(overflow, 1U);
+  EXPECT_EQ(with, without);
+}
+
+TEST_P(OpsTest, AdamWFollowsTheFormulaAndSkips) {
+  constexpr int64_t kCount = 103;
+  std::vector<float> p = normal(kCount, 1);
+  std::vector<float> m = normal(kCount, 2, 0.1F);
+  std::vector<float> v = normal(kCount, 3, 0.01F);
+  for (float& x : v)
+    x = x * x;
+  const std::vector<float> g = normal(kCount, 4);
+  OptimizerScalars scalars{.gradient_norm = 1,
+                           .clip_scale = 0.37F,
+                           .learning_rate = 0.01F,
+                           .bias_correction1 = 5.3F,
+                           .bias_correction2 = 11.0F,
+                           .skip = 1};
+  AdamW adamw{.count = kCount,
+              .weight_decay = 0.1F,
+              .gradient = g.data(),
+              .parameter = p.data(),
+              .m = m.data(),
+              .v = v.data(),
+              .scalars = &scalars};
+  const reference::AdamWState before{doubles(p), doubles(m), doubles(v)};
+  kernels().adamw(adamw);
+  EXPECT_EQ(doubles(p), before.parameter);
+  EXPECT_EQ(doubles(v), before.v);
+  scalars.skip = 0;
+  kernels().adamw(adamw);
+  const auto after = reference::adamw(adamw, scalars, before, doubles(g));
+  EXPECT_TRUE(near(doubles(p), after.parameter, 1e-7, 3e-7));
+  EXPECT_TRUE(near(doubles(m), after.m, 1e-7, 3e-7));
+  EXPECT_TRUE(near(doubles(v), after.v, 1e-9, 6e-7));  // 1 - beta2 is rounded once in fp32
+}
+
+TEST_P(OpsTest, ExactToFloatRoundsOnceFromTheDouble) {
+  std::mt19937_64 engine(1);
+  std::vector<int64_t> acc;
+  for (int i = 0; i < 1003; ++i)
+    acc.push_back(static_cast<int64_t>(engine()) >> (i % 60));
+  std::vector<float> gradient(acc.size());
+  const double scale = std::ldexp(1.0, -41) / 12345.0;
+  kernels().exact_to_float({.count = static_cast<int64_t>(acc.size()),
+                            .acc = acc.data(),
+                            .scale = scale,
+                            .gradient = gradient.data()});
+  for (size_t i = 0; i < acc.size(); ++i) {
+    const auto expected = static_cast<float>(static_cast<double>(acc[i]) * scale);
+    EXPECT_EQ(gradient[i], expected) << acc[i];
+  }
+}
+
+TEST_P(OpsTest, SumOfSquaresByBlocks) {
+  const int64_t count = 2 * kNormBlockElements + 777;
+  const std::vector<float> x = normal(count, 1, 100.0F);
+  std::vector<double> sums(3);
+  kernels().sum_of_squares({.count = count, .x = x.data(), .block_sums = sums.data()});
+  for (int64_t block = 0; block < 3; ++block) {
+    double expected = 0;
+    for (int64_t i = block * kNormBlockElements;
+         i < std::min(count, (block + 1) * kNormBlockElements); ++i) {
+      expected += static_cast<double>(x[static_cast<size_t>(i)]) *
+                  static_cast<double>(x[static_cast<size_t>(i)]);
+    }
+    EXPECT_NEAR(sums[static_cast<size_t>(block)], expected, 1e-11 * expected);
+  }
+}
+
+TEST_P(OpsTest, CastAndClear) {
+  const std::vector<float> x = normal(1001, 1);
+  std::vector<uint16_t> y(1002, 0x1234);
+  kernels().cast_to_bf16(x.data(), y.data(), 1001);
+  for (size_t i = 0; i < x.size(); ++i)
+    EXPECT_EQ(y[i], to_bf16(x[i]));
+  EXPECT_EQ(y[1001], 0x1234);
+  kernels().clear(y.data(), 2000);
+  for (size_t i = 0; i < 1000; ++i)
+    EXPECT_EQ(y[i], 0);
+  EXPECT_EQ(y[1000], to_bf16(x[1000]));
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::test
