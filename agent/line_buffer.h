@@ -16,13 +16,16 @@ class LineBuffer {
   /// Calls `on_line` with each line that `bytes` completes, without its newline.
   void add(std::string_view bytes, const std::function<void(std::string_view)>& on_line) {
     while (!bytes.empty()) {
-      const size_t newline = bytes.find('\n');
+      // A full piece waits for its next byte: a newline there ends it.
+      if (partial_.size() == limit_ && bytes.front() != '\n') flush(on_line, false);
       const size_t room = limit_ - partial_.size();
-      const bool complete = newline != std::string_view::npos && newline <= room;
-      const size_t taken = complete ? newline : std::min(bytes.size(), room);
+      const size_t newline = std::min(bytes.find('\n'), bytes.size());
+      const size_t taken = std::min(newline, room);
       partial_ += bytes.substr(0, taken);
-      bytes.remove_prefix(taken + (complete ? 1 : 0));
-      if (complete || partial_.size() == limit_) flush(on_line, complete);
+      bytes.remove_prefix(taken);
+      if (taken < newline || bytes.empty()) continue;
+      bytes.remove_prefix(1);
+      flush(on_line, true);
     }
   }
 

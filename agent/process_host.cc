@@ -18,6 +18,7 @@
 #include "agent/rank_log.h"
 #include "agent/spawn.h"
 #include "common/io/file.h"
+#include "common/proto/coordination.pb.h"
 #include "common/worker_contract.h"
 
 namespace trainyard::agent {
@@ -75,6 +76,7 @@ struct ProcessHost::Process {
   pid_t pid = -1;
   bool ended = false;
   SharedProgressPage page;
+  coordination::RankProgress progress;  ///< the newest reading
   UniqueFd socket;
   UniqueFd output[2];
   LineBuffer messages{static_cast<size_t>(contract::kMaxMessageBytes)};
@@ -137,7 +139,11 @@ void ProcessHost::signal(int local_rank, int signal_number) {
 }
 
 void ProcessHost::read_progress(int local_rank, coordination::RankProgress& progress) const {
-  agent::read_progress(processes_[static_cast<size_t>(local_rank)]->page.page(), progress);
+  Process& process = *processes_[static_cast<size_t>(local_rank)];
+  const int rank = progress.rank();
+  agent::read_progress(process.page.page(), process.progress);
+  progress = process.progress;
+  progress.set_rank(rank);
 }
 
 std::vector<std::string> ProcessHost::last_lines(int local_rank) const {

@@ -12,21 +12,40 @@
 namespace trainyard::agent {
 namespace {
 
-/// Readings of a page that is being written; a writer is done in well under a microsecond.
+/// Attempts at a page that is being written; a writer that runs is done in under a microsecond.
 constexpr int kMaxReadings = 64;
 
-void read_group(const contract::ProgressPage& page, coordination::RankProgress& progress) {
+/// The fields under `sequence`.
+struct Group {
+  int64_t step, total_steps, samples_consumed, tokens_consumed;
+  double loss, gradient_norm, learning_rate, validation_loss, step_seconds, tokens_per_second;
+};
+
+Group load_group(const contract::ProgressPage& page) {
   constexpr auto relaxed = std::memory_order_relaxed;
-  progress.set_step(page.step.load(relaxed));
-  progress.set_total_steps(page.total_steps.load(relaxed));
-  progress.set_samples_consumed(page.samples_consumed.load(relaxed));
-  progress.set_tokens_consumed(page.tokens_consumed.load(relaxed));
-  progress.set_loss(page.loss.load(relaxed));
-  progress.set_gradient_norm(page.gradient_norm.load(relaxed));
-  progress.set_learning_rate(page.learning_rate.load(relaxed));
-  progress.set_validation_loss(page.validation_loss.load(relaxed));
-  progress.set_step_seconds(page.step_seconds.load(relaxed));
-  progress.set_tokens_per_second(page.tokens_per_second.load(relaxed));
+  return {.step = page.step.load(relaxed),
+          .total_steps = page.total_steps.load(relaxed),
+          .samples_consumed = page.samples_consumed.load(relaxed),
+          .tokens_consumed = page.tokens_consumed.load(relaxed),
+          .loss = page.loss.load(relaxed),
+          .gradient_norm = page.gradient_norm.load(relaxed),
+          .learning_rate = page.learning_rate.load(relaxed),
+          .validation_loss = page.validation_loss.load(relaxed),
+          .step_seconds = page.step_seconds.load(relaxed),
+          .tokens_per_second = page.tokens_per_second.load(relaxed)};
+}
+
+void store_group(const Group& group, coordination::RankProgress& progress) {
+  progress.set_step(group.step);
+  progress.set_total_steps(group.total_steps);
+  progress.set_samples_consumed(group.samples_consumed);
+  progress.set_tokens_consumed(group.tokens_consumed);
+  progress.set_loss(group.loss);
+  progress.set_gradient_norm(group.gradient_norm);
+  progress.set_learning_rate(group.learning_rate);
+  progress.set_validation_loss(group.validation_loss);
+  progress.set_step_seconds(group.step_seconds);
+  progress.set_tokens_per_second(group.tokens_per_second);
 }
 
 }  // namespace
@@ -72,10 +91,12 @@ void read_progress(const contract::ProgressPage& page, coordination::RankProgres
   }
   for (int reading = 0; reading < kMaxReadings; ++reading) {
     const uint64_t before = page.sequence.load(std::memory_order_acquire);
-    read_group(page, progress);
+    const Group group = load_group(page);
     std::atomic_thread_fence(std::memory_order_acquire);
     const uint64_t after = page.sequence.load(std::memory_order_relaxed);
-    if (before == after && before % 2 == 0) break;
+    if (before != after || before % 2 != 0) continue;
+    store_group(group, progress);
+    break;
   }
   progress.set_phase(page.phase.load(std::memory_order_relaxed));
   progress.set_instruction_id(page.instruction_id.load(std::memory_order_relaxed));

@@ -29,8 +29,9 @@ class SharedProgressPage {
   contract::ProgressPage* page_ = nullptr;
 };
 
-/// One reading into `progress`, all fields but `rank`. The fields under `sequence` come from one
-/// update of the rank, unless it writes faster than they can be read. A page that the rank has not
+/// Brings `progress`, a reading before or a fresh one, up to date; all fields but `rank`. The
+/// fields under `sequence` come from one update of the rank; while the rank is in the middle of one
+/// (it may have been preempted there) they keep the values they had. A page that the rank has not
 /// opened yet (no magic) reads as a rank that is starting.
 void read_progress(const contract::ProgressPage& page, coordination::RankProgress& progress);
 

@@ -1,3 +1,22 @@
 trainyard_test(worker_contract_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/worker_contract_test.cc
   DEPS common_contract)
+trainyard_test(log_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/log_test.cc
+  DEPS common_log common_io nlohmann_json::nlohmann_json)
+trainyard_test(agent_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/agent_options_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/line_buffer_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/progress_page_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/rank_log_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_test.cc
+  DEPS agent_process)
+trainyard_test(coordinator_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/coordinator/generation_test.cc
+  DEPS agent_core)
+# Under TSan Debian's uninstrumented gRPC gives false reports; the same contract is tested there
+# over the in-memory transport (coordinator_test).
+trainyard_test(grpc_transport_test TIER unit NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/grpc_transport_test.cc
+  DEPS control_coordinator_grpc)

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/rank_host.h"
+#include "common/proto/coordination.pb.h"
+
+namespace trainyard::testing_support {
+
+/// Ranks that only write down what is done to them; a test plays their part.
+class FakeRankHost final : public agent::RankHost {
+ public:
+  struct Rank {
+    agent::RankLaunch launch;
+    std::vector<std::string> received;  ///< lines sent to it
+    std::vector<int> signals;
+    coordination::RankProgress progress;
+    std::vector<std::string> last_lines;
+  };
+
+  Status start(const agent::RankLaunch& launch) override {
+    if (fail_start) return Error{ErrorCode::kNotFound, "execute /no/worker: no such file"};
+    ranks.push_back({launch, {}, {}, {}, {}});
+    ranks.back().progress.set_checkpoint_step(-1);
+    ranks.back().progress.set_restored_step(-1);
+    return {};
+  }
+  int64_t pid(int local_rank) const override { return 1000 + local_rank; }
+  void send(int local_rank, const std::string& line) override {
+    at(local_rank).received.push_back(line);
+  }
+  void signal(int local_rank, int number) override { at(local_rank).signals.push_back(number); }
+  void read_progress(int local_rank, coordination::RankProgress& progress) const override {
+    const int rank = progress.rank();
+    progress = ranks[static_cast<size_t>(local_rank)].progress;
+    progress.set_rank(rank);
+  }
+  std::vector<std::string> last_lines(int local_rank) const override {
+    return ranks[static_cast<size_t>(local_rank)].last_lines;
+  }
+  Rank& at(int local_rank) { return ranks[static_cast<size_t>(local_rank)]; }
+
+  std::vector<Rank> ranks;  ///< by local rank
+  bool fail_start = false;
+};
+
+}  // namespace trainyard::testing_support

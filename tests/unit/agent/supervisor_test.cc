@@ -1,0 +1,427 @@
+#include "agent/supervisor.h"
+
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/proto/coordination.pb.h"
+#include "control/coordinator/memory_transport.h"
+#include "tests/support/fake_rank_host.h"
+#include "tests/support/manual_clock.h"
+
+namespace trainyard::agent {
+namespace {
+
+using coordination::FromAgent;
+using coordination::ToAgent;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+AgentOptions options_of_a_local_run() {
+  AgentOptions options;
+  options.job_name = "tiny";
+  options.job_uid = "job-1";
+  options.pod_name = "tiny-0-abcde";
+  options.pod_uid = "pod-1";
+  options.generation = 3;
+  options.stop_grace = seconds(20);
+  options.orphan_limit = seconds(10);
+  return options;
+}
+
+/// A supervisor with the test as its coordinator, its ranks and its clock.
+class SupervisorTest : public ::testing::Test {
+ protected:
+  explicit SupervisorTest(AgentOptions options = options_of_a_local_run())
+      : channel_(transport_.make_channel()),
+        supervisor_(std::move(options), *channel_, host_, clock_, *logger_, 7) {}
+
+  void connect() {
+    supervisor_.begin();
+    supervisor_.on_channel();
+  }
+
+  /// What the agent said since the last call.
+  std::vector<FromAgent> heard() {
+    std::vector<FromAgent> messages;
+    for (control::ServerEvent& event : transport_.take(Duration::zero())) {
+      if (event.kind == control::ServerEvent::Kind::kOpened) connection_ = event.connection;
+      if (event.message) messages.push_back(std::move(*event.message));
+    }
+    return messages;
+  }
+
+  ToAgent decision(int64_t generation = 3, int64_t term = 5) const {
+    ToAgent message;
+    message.mutable_fence()->set_generation(generation);
+    message.mutable_fence()->set_term(term);
+    message.mutable_fence()->set_pod_uid("pod-1");
+    return message;
+  }
+
+  void tell(const ToAgent& message) {
+    ASSERT_TRUE(transport_.send(connection_, message));
+    supervisor_.on_channel();
+  }
+
+  ToAgent start_two_of_four() const {
+    ToAgent message = decision();
+    auto& start = *message.mutable_start_generation();
+    start.set_generation(3);
+    start.set_world_size(4);
+    start.set_node_count(2);
+    start.set_node_rank(1);
+    start.add_ranks(2);
+    start.add_ranks(3);
+    return message;
+  }
+
+  ToAgent table() const {
+    ToAgent message = decision();
+    auto& ranks = *message.mutable_rank_table();
+    ranks.set_generation(3);
+    ranks.mutable_resume()->set_generation(3);
+    ranks.mutable_resume()->set_parent_generation(2);
+    for (int rank = 0; rank < 4; ++rank) {
+      auto& entry = *ranks.add_ranks();
+      entry.set_rank(rank);
+      entry.set_node_index(rank / 2);
+      entry.set_host_id("host");
+      entry.set_address("127.0.0.1:" + std::to_string(4000 + rank));
+    }
+    return message;
+  }
+
+  void start_ranks() {
+    connect();
+    heard();
+    tell(start_two_of_four());
+    ASSERT_EQ(host_.ranks.size(), 2u);
+  }
+
+  void train() {
+    start_ranks();
+    supervisor_.on_rank_line(0, contract::encode(contract::Listening{"127.0.0.1:4002"}));
+    supervisor_.on_rank_line(1, contract::encode(contract::Listening{"127.0.0.1:4003"}));
+    tell(table());
+    heard();
+  }
+
+  void pass(Duration time) {
+    clock_.advance(time);
+    supervisor_.on_timer();
+    supervisor_.on_channel();
+  }
+
+  testing_support::ManualClock clock_;
+  std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
+  control::MemoryTransport transport_;
+  std::unique_ptr<control::ControlChannel> channel_;
+  testing_support::FakeRankHost host_;
+  Supervisor supervisor_;
+  control::ConnectionId connection_ = 0;
+};
+
+TEST_F(SupervisorTest, IntroducesItselfFirst) {
+  connect();
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].hello().job_uid(), "job-1");
+  EXPECT_EQ(messages[0].hello().pod_name(), "tiny-0-abcde");
+  EXPECT_FALSE(messages[0].hello().ranks_started());
+  EXPECT_EQ(messages[0].fence().pod_uid(), "pod-1");
+  EXPECT_EQ(messages[0].fence().generation(), 3);
+  EXPECT_FALSE(messages[0].hello().host_id().empty());
+}
+
+TEST_F(SupervisorTest, StartsTheRanksItIsTold) {
+  start_ranks();
+  EXPECT_EQ(host_.at(0).launch.rank, 2);
+  EXPECT_EQ(host_.at(1).launch.rank, 3);
+  EXPECT_EQ(host_.at(1).launch.local_rank, 1);
+  EXPECT_EQ(host_.at(1).launch.local_world_size, 2);
+  EXPECT_EQ(host_.at(1).launch.world_size, 4);
+  EXPECT_EQ(host_.at(1).launch.node_rank, 1);
+  tell(start_two_of_four());
+  EXPECT_EQ(host_.ranks.size(), 2u) << "the same decision twice must not start ranks twice";
+}
+
+TEST_F(SupervisorTest, TellsAddressesOnlyWhenAllRanksListen) {
+  start_ranks();
+  supervisor_.on_rank_line(1, contract::encode(contract::Listening{"127.0.0.1:4003"}));
+  EXPECT_THAT(heard(), IsEmpty());
+  supervisor_.on_rank_line(0, contract::encode(contract::Listening{"127.0.0.1:4002"}));
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 1u);
+  ASSERT_EQ(messages[0].ranks_listening().ranks_size(), 2);
+  EXPECT_EQ(messages[0].ranks_listening().ranks(0).rank(), 2);
+  EXPECT_EQ(messages[0].ranks_listening().ranks(0).address(), "127.0.0.1:4002");
+  EXPECT_EQ(messages[0].ranks_listening().ranks(1).pid(), 1001);
+}
+
+TEST_F(SupervisorTest, HandsTheRankTableOnOnce) {
+  train();
+  tell(table());
+  ASSERT_EQ(host_.at(0).received.size(), 1u);
+  EXPECT_EQ(host_.at(0).received, host_.at(1).received);
+  const auto start = contract::decode_start(host_.at(0).received[0]);
+  ASSERT_TRUE(start) << start.error().message;
+  EXPECT_EQ(start->generation, 3);
+  EXPECT_EQ(start->resume.parent_generation, 2);
+  ASSERT_EQ(start->ranks.size(), 4u);
+  EXPECT_EQ(start->ranks[3].address, "127.0.0.1:4003");
+}
+
+TEST_F(SupervisorTest, BeatsWithTheRanksProgress) {
+  train();
+  host_.at(1).progress.set_step(17);
+  host_.at(1).progress.set_loss(2.5);
+  pass(Supervisor::kHeartbeatInterval);
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 1u);
+  ASSERT_EQ(messages[0].heartbeat().ranks_size(), 2);
+  EXPECT_EQ(messages[0].heartbeat().ranks(1).rank(), 3);
+  EXPECT_EQ(messages[0].heartbeat().ranks(1).step(), 17);
+  EXPECT_EQ(messages[0].heartbeat().ranks(1).loss(), 2.5);
+  pass(milliseconds(1));
+  EXPECT_THAT(heard(), IsEmpty());
+}
+
+TEST_F(SupervisorTest, EndsWithZeroWhenAllRanksAreDone) {
+  train();
+  supervisor_.on_rank_end(0, {0, 0});
+  EXPECT_FALSE(supervisor_.finished());
+  supervisor_.on_rank_end(1, {0, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
+  EXPECT_EQ(supervisor_.finished()->reason, "Completed");
+}
+
+TEST_F(SupervisorTest, ReportsAKilledRankAtOnceAndEndsTheOthers) {
+  train();
+  host_.at(0).last_lines = {"step 7", "loss 2.5"};
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  auto messages = heard();
+  ASSERT_FALSE(messages.empty());
+  const auto& exited = messages.back().rank_exited();
+  EXPECT_EQ(exited.rank(), 2);
+  EXPECT_EQ(exited.signal(), SIGKILL);
+  EXPECT_FALSE(exited.expected());
+  EXPECT_THAT(exited.last_lines(), ElementsAre("step 7", "loss 2.5"));
+  EXPECT_THAT(host_.at(1).signals, IsEmpty()) << "it may find out by itself";
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
+  EXPECT_EQ(supervisor_.finished()->rank, 2);
+  EXPECT_EQ(supervisor_.finished()->message, "step 7\nloss 2.5");
+}
+
+TEST_F(SupervisorTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst) {
+  train();
+  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
+  supervisor_.on_rank_end(0, {contract::kExitBug, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBug);
+  EXPECT_EQ(supervisor_.finished()->rank, 2);
+}
+
+TEST_F(SupervisorTest, ForwardsPeerLostAndResult) {
+  train();
+  supervisor_.on_rank_line(1, contract::encode(contract::PeerLost{0, "all_reduce: no word"}));
+  supervisor_.on_rank_line(0, contract::encode(contract::RunResult{"beef", 30, 1.5, 2.5}));
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].peer_lost().reporter(), 3);
+  EXPECT_EQ(messages[0].peer_lost().rank(), 0);
+  EXPECT_EQ(messages[1].result().state_hash(), "beef");
+  EXPECT_EQ(messages[1].result().validation_loss(), 2.5);
+}
+
+TEST_F(SupervisorTest, SurvivesNonsenseFromARank) {
+  train();
+  for (const char* line : {"", "{}", "null", R"({"type":"listening"})", R"({"type":"future"})"}) {
+    supervisor_.on_rank_line(0, line);
+  }
+  EXPECT_THAT(heard(), IsEmpty());
+  EXPECT_FALSE(supervisor_.finished());
+}
+
+TEST_F(SupervisorTest, SigtermAsksForACheckpointThenInsists) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_terminate();
+  EXPECT_THAT(host_.at(0).received, ::testing::Contains(contract::encode(contract::Stop{})));
+  EXPECT_THAT(host_.at(0).signals, IsEmpty());
+  supervisor_.on_rank_end(0, {contract::kExitTerminatedAfterCheckpoint, 0});
+  pass(seconds(19));
+  EXPECT_THAT(host_.at(1).signals, IsEmpty());
+  pass(seconds(1));
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGTERM));
+  pass(Supervisor::kTermToKill);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGTERM, SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
+}
+
+TEST_F(SupervisorTest, SigtermEndsWith143WhenAllRanksCheckpointed) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {143, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+}
+
+TEST_F(SupervisorTest, SigtermAfterTheLastStepIsStillACompletion) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {0, 0});
+  supervisor_.on_rank_end(1, {0, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
+}
+
+TEST_F(SupervisorTest, SigtermBeforeAnyRankEndsAtOnce) {
+  connect();
+  supervisor_.on_terminate();
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+}
+
+TEST_F(SupervisorTest, ReconnectsAndTellsWhatItHas) {
+  train();
+  supervisor_.on_rank_line(0, contract::encode(contract::RunResult{"beef", 30, 1.5, 2.5}));
+  heard();
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  transport_.set_reachable(true);
+  heard();
+  pass(seconds(1));
+  const auto messages = heard();
+  ASSERT_GE(messages.size(), 3u);
+  EXPECT_TRUE(messages[0].hello().ranks_started());
+  EXPECT_TRUE(messages[0].hello().table_delivered());
+  EXPECT_EQ(messages[1].ranks_listening().ranks_size(), 2);
+  EXPECT_EQ(messages[2].result().state_hash(), "beef");
+}
+
+TEST_F(SupervisorTest, RetriesSpreadOut) {
+  transport_.set_reachable(false);
+  supervisor_.begin();
+  supervisor_.on_channel();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Duration wait = supervisor_.next_timer() - clock_.mono();
+    EXPECT_GE(wait, milliseconds(200));
+    EXPECT_LE(wait, seconds(1));
+    pass(wait);
+  }
+}
+
+TEST_F(SupervisorTest, AnOrphanOfALocalRunCheckpointsAndEndsWith75) {
+  train();
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  for (int i = 0; i < 99; ++i)
+    pass(milliseconds(100));
+  EXPECT_EQ(host_.at(0).received.size(), 1u);
+  pass(milliseconds(100));
+  EXPECT_THAT(host_.at(0).received.back(), contract::encode(contract::Stop{}));
+  supervisor_.on_rank_end(0, {143, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("no control stream for 10 s"));
+}
+
+TEST_F(SupervisorTest, AnAgentThatNeverFindsItsRunEnds) {
+  transport_.set_reachable(false);
+  supervisor_.begin();
+  for (int i = 0; i < 100; ++i)
+    pass(milliseconds(100));
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+}
+
+TEST_F(SupervisorTest, ANewerGenerationEndsItWithoutCheckpoint) {
+  train();
+  ToAgent message = decision(4);
+  message.mutable_fenced()->set_reason("generation 4 has taken over");
+  tell(message);
+  EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+}
+
+TEST_F(SupervisorTest, FencingOverridesAStopThatIsUnderWay) {
+  train();
+  supervisor_.on_terminate();
+  ToAgent message = decision(4);
+  message.mutable_fenced()->set_reason("generation 4 has taken over");
+  tell(message);
+  EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGKILL));
+}
+
+TEST_F(SupervisorTest, RefusesDecisionsOfThePast) {
+  connect();
+  heard();
+  tell(decision(3, 5));  // term 5 from now on
+  ToAgent stale_term = start_two_of_four();
+  stale_term.mutable_fence()->set_term(4);
+  tell(stale_term);
+  EXPECT_THAT(host_.ranks, IsEmpty());
+  ToAgent stale_generation = start_two_of_four();
+  stale_generation.mutable_fence()->set_generation(2);
+  tell(stale_generation);
+  EXPECT_THAT(host_.ranks, IsEmpty());
+  ToAgent for_another = start_two_of_four();
+  for_another.mutable_fence()->set_pod_uid("pod-2");
+  tell(for_another);
+  EXPECT_THAT(host_.ranks, IsEmpty());
+}
+
+TEST_F(SupervisorTest, AWorkerThatCannotBeStartedEndsTheAgent) {
+  connect();
+  heard();
+  host_.fail_start = true;
+  tell(start_two_of_four());
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("/no/worker"));
+}
+
+class ForeignCommandTest : public SupervisorTest {
+ protected:
+  ForeignCommandTest()
+      : SupervisorTest([] {
+          AgentOptions options = options_of_a_local_run();
+          options.command = {"python3", "train.py"};
+          return options;
+        }()) {}
+};
+
+TEST_F(ForeignCommandTest, ListensWithoutAddressesAndStopsBySignal) {
+  start_ranks();
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].ranks_listening().ranks_size(), 2);
+  EXPECT_EQ(messages[0].ranks_listening().ranks(0).address(), "");
+  tell(table());
+  pass(Supervisor::kHeartbeatInterval);
+  EXPECT_THAT(heard(), IsEmpty()) << "a foreign program has no progress page";
+  supervisor_.on_terminate();
+  EXPECT_THAT(host_.at(0).received, IsEmpty());
+  EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGTERM));
+}
+
+}  // namespace
+}  // namespace trainyard::agent

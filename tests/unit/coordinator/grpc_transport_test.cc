@@ -1,0 +1,187 @@
+#include "control/coordinator/grpc_transport.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <poll.h>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/proto/coordination.pb.h"
+#include "control/coordinator/grpc_channel.h"
+
+namespace trainyard::control {
+namespace {
+
+using coordination::FromAgent;
+using coordination::ToAgent;
+using std::chrono::seconds;
+
+constexpr seconds kDeadline{10};
+
+class GrpcTransportTest : public ::testing::Test {
+ protected:
+  GrpcTransportTest() {
+    std::string pattern = ::testing::TempDir() + "/grpc_test_XXXXXX";
+    directory_ = ::mkdtemp(pattern.data());
+    listen();
+  }
+  ~GrpcTransportTest() override {
+    transport_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void listen() {
+    auto transport = GrpcTransport::listen_on_unix_socket(directory_ / "control.sock");
+    ASSERT_TRUE(transport) << transport.error().message;
+    transport_ = *std::move(transport);
+  }
+
+  /// Events of the coordinator's end until there are `count`.
+  std::vector<ServerEvent> server_events(size_t count) {
+    std::vector<ServerEvent> all;
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    while (all.size() < count && std::chrono::steady_clock::now() < deadline) {
+      for (ServerEvent& event : transport_->take(seconds(1)))
+        all.push_back(std::move(event));
+    }
+    EXPECT_EQ(all.size(), count);
+    return all;
+  }
+
+  static std::vector<ChannelEvent> channel_events(ControlChannel& channel, size_t count) {
+    std::vector<ChannelEvent> all;
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    while (all.size() < count && std::chrono::steady_clock::now() < deadline) {
+      pollfd fd{channel.wake_fd(), POLLIN, 0};
+      ::poll(&fd, 1, 1000);
+      for (ChannelEvent& event : channel.take())
+        all.push_back(std::move(event));
+    }
+    EXPECT_EQ(all.size(), count);
+    return all;
+  }
+
+  static FromAgent numbered(int64_t number) {
+    FromAgent message;
+    message.mutable_fence()->set_term(number);
+    return message;
+  }
+
+  std::filesystem::path directory_;
+  std::unique_ptr<GrpcTransport> transport_;
+};
+
+TEST_F(GrpcTransportTest, CarriesMessagesBothWaysInOrder) {
+  GrpcChannel channel(transport_->address());
+  channel.open();
+  ASSERT_EQ(channel_events(channel, 1).at(0).kind, ChannelEvent::Kind::kOpened);
+  constexpr int64_t kMessages = 500;
+  for (int64_t i = 0; i < kMessages; ++i)
+    ASSERT_TRUE(channel.send(numbered(i)));
+  const auto events = server_events(kMessages + 1);
+  ASSERT_EQ(events.size(), kMessages + 1u);
+  EXPECT_EQ(events[0].kind, ServerEvent::Kind::kOpened);
+  for (int64_t i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(events[static_cast<size_t>(i) + 1].message->fence().term(), i);
+    ToAgent answer;
+    answer.mutable_fence()->set_term(i);
+    ASSERT_TRUE(transport_->send(events[0].connection, answer));
+  }
+  const auto answers = channel_events(channel, kMessages);
+  ASSERT_EQ(answers.size(), static_cast<size_t>(kMessages));
+  for (int64_t i = 0; i < kMessages; ++i)
+    EXPECT_EQ(answers[static_cast<size_t>(i)].message->fence().term(), i);
+}
+
+TEST_F(GrpcTransportTest, FinishDeliversWhatWasSent) {
+  GrpcChannel channel(transport_->address());
+  channel.open();
+  ASSERT_EQ(channel_events(channel, 1).size(), 1u);
+  for (int64_t i = 0; i < 100; ++i)
+    ASSERT_TRUE(channel.send(numbered(i)));
+  channel.finish(kDeadline);
+  EXPECT_EQ(channel.unsent(), 0);
+  const auto events = server_events(102);
+  ASSERT_EQ(events.size(), 102u);
+  EXPECT_EQ(events.back().kind, ServerEvent::Kind::kClosed);
+  EXPECT_FALSE(channel.send(numbered(0)));
+}
+
+TEST_F(GrpcTransportTest, AnAgentThatDiesIsAClosedConnection) {
+  {
+    GrpcChannel channel(transport_->address());
+    channel.open();
+    ASSERT_EQ(channel_events(channel, 1).size(), 1u);
+  }
+  const auto events = server_events(2);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].kind, ServerEvent::Kind::kClosed);
+  EXPECT_FALSE(transport_->send(events[0].connection, ToAgent{}));
+}
+
+TEST_F(GrpcTransportTest, NobodyListeningIsAClosedEventAndNotAWait) {
+  GrpcChannel channel("unix:" + (directory_ / "nobody.sock").string());
+  const auto begun = std::chrono::steady_clock::now();
+  channel.open();
+  const auto events = channel_events(channel, 1);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, ChannelEvent::Kind::kClosed);
+  EXPECT_FALSE(events[0].reason.empty());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, seconds(5));
+}
+
+TEST_F(GrpcTransportTest, AChannelFindsTheSuccessorAtTheSameAddress) {
+  GrpcChannel channel(transport_->address());
+  channel.open();
+  ASSERT_EQ(channel_events(channel, 1).size(), 1u);
+  transport_.reset();
+  ASSERT_EQ(channel_events(channel, 1).at(0).kind, ChannelEvent::Kind::kClosed);
+  listen();
+  channel.open();
+  ASSERT_EQ(channel_events(channel, 1).at(0).kind, ChannelEvent::Kind::kOpened);
+  ASSERT_TRUE(channel.send(numbered(1)));
+  EXPECT_EQ(server_events(2).size(), 2u);
+}
+
+TEST_F(GrpcTransportTest, ClosingTellsTheAgentAfterWhatWasSent) {
+  GrpcChannel channel(transport_->address());
+  channel.open();
+  const auto opened = server_events(1);
+  ASSERT_EQ(opened.size(), 1u);
+  ASSERT_TRUE(transport_->send(opened[0].connection, ToAgent{}));
+  transport_->close(opened[0].connection);
+  const auto events = channel_events(channel, 3);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].kind, ChannelEvent::Kind::kMessage);
+  EXPECT_EQ(events[2].kind, ChannelEvent::Kind::kClosed);
+}
+
+TEST_F(GrpcTransportTest, RefusesAPathThatTheKernelWouldCut) {
+  const auto transport =
+      GrpcTransport::listen_on_unix_socket("/tmp/" + std::string(108, 'x') + "/s");
+  ASSERT_FALSE(transport);
+  EXPECT_EQ(transport.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(transport.error().message, ::testing::HasSubstr("at most 107"));
+}
+
+TEST_F(GrpcTransportTest, InterruptEndsAWait) {
+  transport_->interrupt();
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_TRUE(transport_->take(seconds(30)).empty());
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, seconds(10));
+}
+
+TEST_F(GrpcTransportTest, LeavesNoSocketBehind) {
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "control.sock"));
+  transport_.reset();
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "control.sock"));
+}
+
+}  // namespace
+}  // namespace trainyard::control
