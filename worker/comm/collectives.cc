@@ -273,14 +273,15 @@ Status Collectives::chain_broadcast(std::span<std::byte> data, int root) {
 }
 
 Status Collectives::barrier(const Signature& signature) {
-  begin(signature);
-  int heard = -1;
+  // A round tells of all rounds before it, so it begins when they have been heard.
   uint32_t part = 0;
   for (int distance = 1; distance < size_; distance *= 2, ++part) {
-    add(Kind::kSend, (rank_ + distance) % size_, nullptr, 0, part, heard);
-    heard = add(Kind::kReceive, (rank_ + size_ - distance) % size_, nullptr, 0, part);
+    begin(signature);
+    add(Kind::kSend, (rank_ + distance) % size_, nullptr, 0, part);
+    add(Kind::kReceive, (rank_ + size_ - distance) % size_, nullptr, 0, part);
+    TRAINYARD_TRY(run());
   }
-  return run();
+  return {};
 }
 
 Status Collectives::point_to_point(std::span<const PointToPoint> transfers,

@@ -157,8 +157,10 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what) {
     }
   }
   pending_.clear();
-  for (const int head : heads_)
-    pending_.push_back(&batch[static_cast<size_t>(head)]);
+  for (const int head : heads_) {
+    Transfer& transfer = batch[static_cast<size_t>(head)];
+    if (!follows(batch, transfer)) pending_.push_back(&transfer);
+  }
   transport_->wait(pending_, next_look - idle_for);
   return {};
 }
