@@ -1,0 +1,400 @@
+#include <algorithm>
+#include <iomanip>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/checkpoint_path.h"
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+#include "worker/checkpoint/state_hash.h"
+#include "worker/checkpoint/store.h"
+
+namespace trainyard::cli {
+namespace {
+
+namespace ckpt = checkpoint;
+
+constexpr char kFooter[] = R"(Examples:
+  trainyard ckpt ls runs/gpt2/pvc/ckpt
+  trainyard ckpt show --hash runs/gpt2/pvc/ckpt/latest
+  trainyard ckpt verify -o json runs/gpt2/pvc/ckpt
+
+Exit codes: 0 done; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
+
+constexpr int kIndent = 2;
+
+struct CkptOptions {
+  std::string path;
+  std::string output = "text";
+  bool hash = false;
+};
+
+using Command = Status (*)(const CkptOptions&, CommandContext&);
+
+/// What `ls` says of one directory.
+struct Listed {
+  ckpt::CheckpointId id;
+  std::string state;  // current, superseded, incomplete, damaged
+  std::string message;
+  std::optional<ckpt::Manifest> manifest;
+};
+
+int64_t bytes_of(const ckpt::Manifest& manifest) {
+  int64_t bytes = 0;
+  for (const ckpt::ShardRecord& shard : manifest.shards)
+    bytes += shard.bytes;
+  return bytes;
+}
+
+Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
+                                             const std::filesystem::path& root) {
+  TRAINYARD_TRY(files.list(root));  // a missing directory is an error here
+  TRAINYARD_ASSIGN(const ckpt::StoredLineage stored, ckpt::load_lineage(files, root));
+  TRAINYARD_ASSIGN(const auto found, ckpt::find_checkpoints(files, root));
+  ckpt::Lineage lineage;
+  if (!stored.records.empty()) {
+    TRAINYARD_ASSIGN(lineage, ckpt::Lineage::of(stored.records.rbegin()->first, stored.records));
+  }
+  std::vector<Listed> listed;
+  for (const ckpt::FoundDirectory& directory : found) {
+    Listed one{directory.id, "incomplete", "", std::nullopt};
+    if (directory.committed) {
+      const auto reader = ckpt::CheckpointReader::open(
+          files, root / ckpt::directory_name(directory.id), ckpt::Verify::kManifest);
+      one.state = !reader ? "damaged" : lineage.accepts(directory.id) ? "current" : "superseded";
+      if (reader) one.manifest = (*reader)->manifest();
+      if (!reader) one.message = reader.error().message;
+    }
+    listed.push_back(std::move(one));
+  }
+  return listed;
+}
+
+void print_listed(const std::vector<Listed>& listed, std::ostream& out) {
+  out << std::left << std::setw(24) << "CHECKPOINT" << std::right << std::setw(10) << "STEP"
+      << std::setw(14) << "SAMPLES" << std::setw(7) << "RANKS" << std::setw(15) << "BYTES"
+      << "  STATE\n";
+  for (const Listed& one : listed) {
+    out << std::left << std::setw(24) << ckpt::directory_name(one.id) << std::right << std::setw(10)
+        << one.id.step;
+    if (one.manifest) {
+      out << std::setw(14) << one.manifest->samples_consumed << std::setw(7)
+          << one.manifest->shards.size() << std::setw(15) << bytes_of(*one.manifest);
+    } else {
+      out << std::setw(14) << "-" << std::setw(7) << "-" << std::setw(15) << "-";
+    }
+    out << "  " << one.state << (one.message.empty() ? "" : ": " + one.message) << '\n';
+  }
+}
+
+std::string listed_as_json(const std::vector<Listed>& listed) {
+  text::JsonWriter json(kIndent);
+  json.begin_array();
+  for (const Listed& one : listed) {
+    json.begin_object();
+    json.key("name");
+    json.string(ckpt::directory_name(one.id));
+    json.key("generation");
+    json.integer(one.id.generation);
+    json.key("step");
+    json.integer(one.id.step);
+    json.key("state");
+    json.string(one.state);
+    if (one.manifest) {
+      json.key("samplesConsumed");
+      json.integer(one.manifest->samples_consumed);
+      json.key("ranks");
+      json.integer(static_cast<int64_t>(one.manifest->shards.size()));
+      json.key("bytes");
+      json.integer(bytes_of(*one.manifest));
+    }
+    if (!one.message.empty()) {
+      json.key("message");
+      json.string(one.message);
+    }
+    json.end_object();
+  }
+  json.end_array();
+  return json.take();
+}
+
+Status run_ls(const CkptOptions& options, CommandContext& context) {
+  ckpt::PosixFileSystem files;
+  TRAINYARD_ASSIGN(const std::vector<Listed> listed, list_checkpoints(files, options.path));
+  if (options.output == "json") {
+    context.out << listed_as_json(listed) << '\n';
+  } else {
+    print_listed(listed, context.out);
+  }
+  return {};
+}
+
+std::string scalar_text(const ckpt::Scalar& scalar) {
+  return std::visit(
+      [](const auto& value) -> std::string {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return text::quote_json(value);
+        } else if constexpr (std::is_same_v<T, double>) {
+          return text::shortest(value);
+        } else {
+          return std::to_string(value);
+        }
+      },
+      scalar);
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (const int64_t size : shape)
+    text += (text.size() > 1 ? "," : "") + std::to_string(size);
+  return text + "]";
+}
+
+void print_manifest(const ckpt::CheckpointReader& reader, const std::string& hash,
+                    std::ostream& out) {
+  const ckpt::Manifest& manifest = reader.manifest();
+  const auto line = [&](const char* name, const std::string& value) {
+    out << std::left << std::setw(18) << name << value << '\n';
+  };
+  line("checkpoint", reader.directory().string());
+  line("checksum", reader.checksum());
+  line("job", manifest.job_uid);
+  line("generation", std::to_string(manifest.generation));
+  if (manifest.parent_generation) {
+    line("parent", std::to_string(*manifest.parent_generation) + ", forked at step " +
+                       std::to_string(manifest.fork_step));
+  }
+  if (manifest.adopted_from) line("adopted from", ckpt::directory_name(manifest.adopted_from->id));
+  if (manifest.previous) line("previous", ckpt::directory_name(manifest.previous->id));
+  line("step", std::to_string(manifest.step));
+  line("samples consumed", std::to_string(manifest.samples_consumed));
+  line("written by", std::to_string(manifest.shards.size()) + " ranks, " +
+                         std::to_string(bytes_of(manifest)) + " bytes");
+  for (const auto& [name, scalar] : manifest.scalars)
+    line(name.c_str(), scalar_text(scalar));
+  if (!hash.empty()) line("state hash", hash);
+  line("config", manifest.config_json);
+  for (const ckpt::TensorRecord& tensor : manifest.tensors) {
+    out << "  " << std::left << std::setw(32) << tensor.name << std::setw(10)
+        << ckpt::name_of(tensor.kind) << std::setw(5) << name_of(tensor.dtype)
+        << shape_text(tensor.shape) << " in " << tensor.slices.size() << '\n';
+  }
+}
+
+std::string manifest_as_json(const ckpt::CheckpointReader& reader, const std::string& hash) {
+  const ckpt::Manifest& manifest = reader.manifest();
+  text::JsonWriter json(kIndent);
+  const auto integer = [&](const char* name, int64_t value) {
+    json.key(name);
+    json.integer(value);
+  };
+  const auto string = [&](const char* name, std::string_view value) {
+    json.key(name);
+    json.string(value);
+  };
+  json.begin_object();
+  string("path", reader.directory().string());
+  string("checksum", reader.checksum());
+  string("jobUid", manifest.job_uid);
+  integer("generation", manifest.generation);
+  if (manifest.parent_generation) integer("parentGeneration", *manifest.parent_generation);
+  integer("forkStep", manifest.fork_step);
+  integer("step", manifest.step);
+  integer("samplesConsumed", manifest.samples_consumed);
+  integer("ranks", static_cast<int64_t>(manifest.shards.size()));
+  integer("bytes", bytes_of(manifest));
+  if (!hash.empty()) string("stateHash", hash);
+  json.key("scalars");
+  json.begin_object();
+  for (const auto& [name, scalar] : manifest.scalars) {
+    json.key(name);
+    json.raw(scalar_text(scalar));
+  }
+  json.end_object();
+  json.key("config");
+  json.raw(manifest.config_json);
+  json.key("tensors");
+  json.begin_array();
+  for (const ckpt::TensorRecord& tensor : manifest.tensors) {
+    json.begin_object();
+    string("name", tensor.name);
+    string("kind", ckpt::name_of(tensor.kind));
+    string("dtype", name_of(tensor.dtype));
+    json.key("shape");
+    json.raw(shape_text(tensor.shape));
+    integer("slices", static_cast<int64_t>(tensor.slices.size()));
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  return json.take();
+}
+
+Result<std::unique_ptr<ckpt::CheckpointReader>> open_named(ckpt::FileSystem& files,
+                                                           const CkptOptions& options,
+                                                           CommandContext& context) {
+  std::vector<std::string> notes;
+  auto reader = open_checkpoint(files, options.path, ckpt::Verify::kManifest, &notes);
+  for (const std::string& note : notes)
+    context.err << "passed over " << note << '\n';
+  return reader;
+}
+
+Status run_show(const CkptOptions& options, CommandContext& context) {
+  ckpt::PosixFileSystem files;
+  TRAINYARD_ASSIGN(const auto reader, open_named(files, options, context));
+  std::string hash;
+  if (options.hash) {
+    TRAINYARD_ASSIGN(const Hash128 found, ckpt::state_hash_of(*reader));
+    hash = to_hex(found);
+  }
+  if (options.output == "json") {
+    context.out << manifest_as_json(*reader, hash) << '\n';
+  } else {
+    print_manifest(*reader, hash, context.out);
+  }
+  return {};
+}
+
+Status run_hash(const CkptOptions& options, CommandContext& context) {
+  ckpt::PosixFileSystem files;
+  TRAINYARD_ASSIGN(const auto reader, open_named(files, options, context));
+  TRAINYARD_ASSIGN(const Hash128 hash, ckpt::state_hash_of(*reader));
+  context.out << to_hex(hash) << '\n';
+  return {};
+}
+
+/// One checkpoint and everything wrong with it.
+struct Verified {
+  std::string path;
+  int64_t bytes = 0;
+  std::vector<ckpt::Damage> damages;
+};
+
+Verified verify_one(ckpt::FileSystem& files, const std::filesystem::path& path) {
+  Verified verified{path.string(), 0, {}};
+  const auto reader = ckpt::CheckpointReader::open(files, path, ckpt::Verify::kManifest);
+  if (!reader) {
+    verified.damages.push_back({ckpt::kManifestFile, -1, reader.error().message});
+    return verified;
+  }
+  verified.bytes = bytes_of((*reader)->manifest());
+  verified.damages = (*reader)->verify_all();
+  return verified;
+}
+
+Result<std::vector<std::filesystem::path>> paths_to_verify(ckpt::FileSystem& files,
+                                                           const std::filesystem::path& path) {
+  if (is_checkpoint(files, path)) return std::vector{path};
+  TRAINYARD_TRY(files.list(path));
+  TRAINYARD_ASSIGN(const auto found, ckpt::find_checkpoints(files, path));
+  std::vector<std::filesystem::path> paths;
+  for (const ckpt::FoundDirectory& directory : found) {
+    // One without a manifest is being written or was given up; no reader takes it for a checkpoint.
+    if (directory.committed) paths.push_back(path / ckpt::directory_name(directory.id));
+  }
+  if (paths.empty()) return Error{ErrorCode::kNotFound, path.string() + ": no checkpoint here"};
+  return paths;
+}
+
+std::string verified_as_json(const std::vector<Verified>& results) {
+  text::JsonWriter json(kIndent);
+  json.begin_array();
+  for (const Verified& verified : results) {
+    json.begin_object();
+    json.key("path");
+    json.string(verified.path);
+    json.key("good");
+    json.boolean(verified.damages.empty());
+    json.key("bytes");
+    json.integer(verified.bytes);
+    json.key("damages");
+    json.begin_array();
+    for (const ckpt::Damage& damage : verified.damages) {
+      json.begin_object();
+      json.key("file");
+      json.string(damage.file);
+      if (damage.chunk >= 0) {
+        json.key("chunk");
+        json.integer(damage.chunk);
+      }
+      json.key("message");
+      json.string(damage.message);
+      json.end_object();
+    }
+    json.end_array();
+    json.end_object();
+  }
+  json.end_array();
+  return json.take();
+}
+
+Status run_verify(const CkptOptions& options, CommandContext& context) {
+  ckpt::PosixFileSystem files;
+  TRAINYARD_ASSIGN(const auto paths, paths_to_verify(files, options.path));
+  std::vector<Verified> results;
+  for (const std::filesystem::path& path : paths)
+    results.push_back(verify_one(files, path));
+  for (const Verified& verified : results) {
+    if (!verified.damages.empty()) context.exit_code = contract::kExitBadData;
+    if (options.output == "json") continue;
+    if (verified.damages.empty()) {
+      context.out << verified.path << ": good, " << verified.bytes << " bytes\n";
+    }
+    for (const ckpt::Damage& damage : verified.damages) {
+      context.out << verified.path << ": " << damage.message << '\n';
+    }
+  }
+  if (options.output == "json") context.out << verified_as_json(results) << '\n';
+  return {};
+}
+
+void add_command(CLI::App& parent, CommandContext& context, const char* name, const char* what,
+                 const char* path_help, bool with_output, Command run) {
+  CLI::App* command = parent.add_subcommand(name, what);
+  auto options = std::make_shared<CkptOptions>();
+  command->add_option("PATH", options->path, path_help)->required();
+  if (with_output) {
+    command->add_option("-o,--output", options->output, "How results are printed")
+        ->check(CLI::IsMember({"text", "json"}))
+        ->capture_default_str();
+  }
+  if (run == run_show) {
+    command->add_flag("--hash", options->hash, "Compute the state hash as well (reads everything)");
+  }
+  command->callback([options, run, &context] {
+    const Status status = run(*options, context);
+    if (status) return;
+    context.err << "trainyard ckpt: " << status.error().message << '\n';
+    context.exit_code = contract::exit_code_of(status.error().code);
+  });
+}
+
+}  // namespace
+
+void register_ckpt(CLI::App& app, CommandContext& context) {
+  CLI::App* command = app.add_subcommand("ckpt", "Lists, shows and verifies checkpoints.");
+  command->require_subcommand(1);
+  command->footer(kFooter);
+  constexpr char kJobPath[] = "A job's checkpoint directory";
+  constexpr char kEitherPath[] =
+      "A checkpoint, or a job's checkpoint directory (the newest good one)";
+  constexpr char kAllPath[] = "A checkpoint, or a job's checkpoint directory (all of them)";
+  add_command(*command, context, "ls", "Lists checkpoints.", kJobPath, true, run_ls);
+  add_command(*command, context, "show", "Shows what a checkpoint holds.", kEitherPath, true,
+              run_show);
+  add_command(*command, context, "hash", "Prints a checkpoint's state hash.", kEitherPath, false,
+              run_hash);
+  add_command(*command, context, "verify", "Reads every byte and names what is damaged.", kAllPath,
+              true, run_verify);
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,63 @@
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/checkpoint_path.h"
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/worker_contract.h"
+#include "worker/hf/export_checkpoint.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kFooter[] = R"help(Example:
+  trainyard export --checkpoint runs/gpt2/pvc/ckpt --hugging-face gpt2-exported
+  python3 -c "import transformers; transformers.GPT2LMHeadModel.from_pretrained('gpt2-exported')"
+
+    Exit codes : 0 exported;
+64 this model cannot be exported;
+65 no good checkpoint; 75 input or output failed.)help";
+
+struct ExportOptions {
+  std::string checkpoint;
+  std::string folder;
+};
+
+Status export_model(const ExportOptions& options, CommandContext& context) {
+  checkpoint::PosixFileSystem files;
+  std::vector<std::string> notes;
+  auto reader = open_checkpoint(files, options.checkpoint, checkpoint::Verify::kManifest, &notes);
+  for (const std::string& note : notes)
+    context.err << "passed over " << note << '\n';
+  if (!reader) return reader.error();
+  TRAINYARD_TRY(hf::export_checkpoint(**reader, options.folder));
+  context.out << options.folder << ": step " << (*reader)->manifest().step << " of "
+              << (*reader)->directory().string() << '\n';
+  return {};
+}
+
+}  // namespace
+
+void register_export(CLI::App& app, CommandContext& context) {
+  CLI::App* command =
+      app.add_subcommand("export", "Writes a trained model for other programs to load.");
+  auto options = std::make_shared<ExportOptions>();
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A checkpoint, or a job's checkpoint directory (the newest good one)")
+      ->required();
+  command->add_option("--hugging-face", options->folder, "Folder to make, as transformers reads it")
+      ->required();
+  command->footer(kFooter);
+  command->callback([options, &context] {
+    const Status status = export_model(*options, context);
+    if (status) return;
+    context.err << "trainyard export: " << status.error().message << '\n';
+    context.exit_code = contract::exit_code_of(status.error().code);
+  });
+}
+
+}  // namespace trainyard::cli
