@@ -1,6 +1,7 @@
 #include "worker/memory/arena_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -33,16 +34,10 @@ struct Placed {
   int last;
 };
 
-}  // namespace
-
-ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
+/// Places the requests in this order, each at the lowest offset that fits.
+ArenaPlan place(const std::vector<BufferRequest>& requests, const std::vector<size_t>& order) {
   ArenaPlan plan;
   plan.offsets.resize(requests.size(), 0);
-  plan.live_bytes_max = live_maximum(requests);
-  std::vector<size_t> order(requests.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
   std::vector<Placed> placed;  // ascending by offset
   for (const size_t index : order) {
     const BufferRequest& request = requests[index];
@@ -62,6 +57,32 @@ ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
         entry);
   }
   return plan;
+}
+
+using Less = std::function<bool(const BufferRequest&, const BufferRequest&)>;
+
+}  // namespace
+
+ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
+  // No greedy order is best for every program, and planning is cheap: take the best of three.
+  const auto life = [](const BufferRequest& r) { return r.last - r.first; };
+  const Less orders[] = {
+      [](const BufferRequest& a, const BufferRequest& b) { return a.bytes > b.bytes; },
+      [&](const BufferRequest& a, const BufferRequest& b) { return life(a) > life(b); },
+      [&](const BufferRequest& a, const BufferRequest& b) {
+        return (life(a) + 1) * a.bytes > (life(b) + 1) * b.bytes;
+      }};
+  ArenaPlan best;
+  for (const Less& less : orders) {
+    std::vector<size_t> order(requests.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return less(requests[a], requests[b]); });
+    ArenaPlan plan = place(requests, order);
+    if (best.offsets.empty() || plan.total_bytes < best.total_bytes) best = std::move(plan);
+  }
+  best.live_bytes_max = live_maximum(requests);
+  return best;
 }
 
 }  // namespace trainyard::engine

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/engine_world.h"
 #include "worker/hf/gpt2.h"
+#include "worker/matrix/world.h"
 #include "worker/train/import_export.h"
 #include "worker/train/resolve.h"
 
@@ -89,7 +89,7 @@ TEST_F(ParityTest, ImportedWeightsGiveTransformersLogits) {
 }
 
 TEST_F(ParityTest, ThirtyStepsFollowPyTorch) {
-  testing::StreamBatches batches(stream_, spec_, 1, 0);
+  matrix::StreamBatches batches(stream_, spec_, 1, 0);
   const auto& reference = expected_["float64"];
   double first = 0;
   double last = 0;

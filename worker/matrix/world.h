@@ -9,7 +9,7 @@
 #include "worker/comm/factory.h"
 #include "worker/train/engine.h"
 
-namespace trainyard::testing {
+namespace trainyard::matrix {
 
 /// A token stream of `count` pseudo-random tokens below `vocab` with some structure to learn.
 std::vector<int32_t> make_token_stream(int64_t count, int64_t vocab, uint64_t seed);
@@ -35,12 +35,13 @@ class StreamBatches final : public engine::MicroBatchSource {
   std::vector<int64_t> ordinals_[2];
 };
 
-/// One place of the equality matrix.
+/// One place of the equality matrix: who computes, never what.
 struct Cell {
   int ranks = 1;
   comm::TransportKind transport = comm::TransportKind::kLocal;
   int threads = 1;
   kernels::Isa isa = kernels::Isa::kGeneric;
+  int64_t micro_sequences = 1;
 };
 
 /// What one rank did, to be held against formulas.
@@ -48,19 +49,21 @@ struct RankFacts {
   std::string state_hash;
   std::vector<double> losses;
   std::vector<double> gradient_norms;
+  int rank = 0;
   kernels::KernelCounters kernels;
   comm::Counters comm;
+  std::vector<int64_t> bucket_elements;
   engine::MemoryReport memory;
   std::vector<int64_t> micro_sizes;
   int64_t allocated_bytes = 0;
 };
 
 /// Trains `steps` steps of `spec` over `stream` with ranks as threads of this process, connected by
-/// the cell's transport. Returns one entry a rank; fails the calling test on an error.
-std::vector<RankFacts> train_world(const api::EngineSpec& spec, const Cell& cell, int64_t steps,
-                                   const std::vector<int32_t>& stream);
+/// the cell's transport. Returns one entry a rank. Errors: the first rank's that failed.
+Result<std::vector<RankFacts>> train_world(const api::EngineSpec& spec, const Cell& cell,
+                                           int64_t steps, const std::vector<int32_t>& stream);
 
 /// A small GPT-2 run with prime sizes where they may be prime, dropout, decay and active clipping.
 api::EngineSpec prime_spec(api::NumberFormat compute);
 
-}  // namespace trainyard::testing
+}  // namespace trainyard::matrix

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "control/cluster.h"
+
+namespace trainyard::testing_support {
+
+/// A cluster in memory with an API server's semantics: versions, UIDs, asynchronous creates and
+/// deletes, views that lag. Nothing moves by itself: `step` is the scheduler and the kubelets.
+/// Faults: `crash_at` cuts the client off before or after a write.
+class MemoryCluster final : public control::Cluster {
+ public:
+  enum class CrashPoint { kBefore, kAfter };
+
+  /// A write the cluster was asked for, in order; creations and deletions only when they took
+  /// place.
+  struct Write {
+    enum class Kind { kStatus, kCreate, kDelete, kLabel, kEvent, kDeleteJob };
+    Kind kind;
+    std::string what;  ///< pod name or event reason
+  };
+
+  MemoryCluster(const Clock& clock, api::TrainingJob job);
+
+  control::JobKey key() const;
+  /// The truth, not a view.
+  control::Observed truth() const;
+  bool job_exists() const;
+  /// Edits the spec, as a user: a new metadata.generation.
+  void edit_spec(const std::function<void(api::TrainingJobSpec&)>& edit);
+
+  // ---- The world moves -----------------------------------------------------------------------
+  /// Places pending pods, starts placed ones, ends terminating ones on nodes that are there.
+  void step();
+  /// Whether `step` places pods (true at first).
+  void set_room(bool room);
+  /// How many pods may have nodes at once (no limit at first); running ones stay.
+  void set_capacity(int64_t pods);
+  void finish_pod(const std::string& name, control::ContainerExit exit);
+  /// Every running pod exits with 0.
+  void finish_all();
+  /// Gone without trace, as after a forced deletion.
+  void remove_pod(const std::string& name);
+  /// The node is lost: its pod stays, Terminating pods there never end.
+  void lose_node(const std::string& pod_name);
+  /// Somebody else deletes it.
+  void delete_from_outside(const std::string& pod_name);
+  void set_pod_condition(const std::string& pod_name, control::PodCondition condition);
+  /// A pod that is not the job's takes a name.
+  void add_foreign_pod(const std::string& name);
+
+  // ---- Views and faults ----------------------------------------------------------------------
+  /// `observe` shows the world as of this many changes ago, but never goes back.
+  void set_lag(int64_t changes);
+  /// The client is cut off at its `index`-th write from now (from 0): that write is not done
+  /// (kBefore) or done (kAfter), and every call fails until `reconnect`.
+  void crash_at(int64_t index, CrashPoint point);
+  bool crashed() const;
+  /// A new process: connected, with a fresh view.
+  void reconnect();
+  int64_t writes_count() const;
+  std::vector<Write> writes() const;
+  /// Every status that was ever written, in order.
+  std::vector<api::TrainingJobStatus> status_history() const;
+
+  // ---- Cluster -------------------------------------------------------------------------------
+  Result<control::Observed> observe(const control::JobKey& key) override;
+  Result<std::string> put_status(const control::JobKey& key, const std::string& uid,
+                                 const api::TrainingJobStatus& status,
+                                 const std::string& resource_version) override;
+  Result<control::CreateReply> create_pod(const control::PodSpec& spec) override;
+  Status delete_pod(const control::PodRef& pod, Duration grace) override;
+  Status remove_member_label(const control::PodRef& pod) override;
+  Status delete_job(const control::JobKey& key, const std::string& uid) override;
+  Status emit_event(const control::JobKey& key, const control::Event& event) override;
+  void set_listener(Listener listener) override;
+
+ private:
+  struct Pod {
+    control::ObservedPod seen;
+    std::string owner_uid;
+    bool node_lost = false;
+  };
+
+  /// Holds the lock while the world changes, then tells the listener.
+  class Change {
+   public:
+    explicit Change(MemoryCluster& cluster) : cluster_(cluster), lock_(cluster.mutex_) {}
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    MemoryCluster& cluster_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  /// Runs `body` as one write, with the crash if it is due.
+  template <class Body>
+  auto as_write(Body&& body) -> decltype(body());
+  control::Observed snapshot() const;
+  void changed();
+  Result<Pod*> find(const control::PodRef& ref);
+
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  api::TrainingJob job_;
+  bool exists_ = true;
+  int64_t version_ = 1;
+  int64_t next_uid_ = 1;
+  int64_t capacity_ = std::numeric_limits<int64_t>::max();
+  std::map<std::string, Pod> pods_;
+  std::deque<control::Observed> history_;
+  int64_t lag_ = 0;
+  int64_t shown_ = 0;  ///< index into all changes of the newest view given out
+  int64_t changes_ = 0;
+  int64_t writes_done_ = 0;
+  int64_t crash_index_ = -1;
+  CrashPoint crash_point_ = CrashPoint::kBefore;
+  bool crashed_ = false;
+  std::vector<Write> log_;
+  std::vector<api::TrainingJobStatus> statuses_;
+  std::mutex listener_mutex_;  ///< held while the listener runs; taken with mutex_ free
+  Listener listener_;
+};
+
+/// A valid job of `nodes` nodes for tests; RecreateAll, one process a node.
+api::TrainingJob make_job(int64_t nodes);
+
+}  // namespace trainyard::testing_support
