@@ -1,0 +1,18 @@
+set(kernels_unit ${CMAKE_CURRENT_LIST_DIR}/kernels)
+trainyard_test(kernels_simd_test TIER unit SOURCES ${kernels_unit}/simd_test.cc DEPS kernels_cpu)
+trainyard_test(kernels_math_test TIER unit SOURCES ${kernels_unit}/math_test.cc DEPS kernels_cpu)
+trainyard_test(kernels_thread_pool_test TIER unit SOURCES ${kernels_unit}/thread_pool_test.cc
+               DEPS kernels_cpu)
+trainyard_test(kernels_cpu_kernel_set_test TIER unit
+               SOURCES ${kernels_unit}/cpu_kernel_set_test.cc DEPS kernels_cpu)
+
+# Instrumented objects define the sanitizers' and gcov's own weak symbols.
+if(NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_COVERAGE)
+  foreach(isa generic avx2 avx512)
+    add_test(NAME kernels_${isa}_symbols_test
+             COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DNAMESPACE=isa_${isa}
+                     "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:kernels_cpu_${isa}>, >"
+                     -P ${kernels_unit}/isa_symbols.cmake)
+    set_tests_properties(kernels_${isa}_symbols_test PROPERTIES LABELS unit TIMEOUT 60)
+  endforeach()
+endif()
