@@ -114,13 +114,20 @@ void MemoryCluster::set_capacity(int64_t pods) {
   capacity_ = pods;
 }
 
-void MemoryCluster::finish_pod(const std::string& name, control::ContainerExit exit) {
+void MemoryCluster::finish_pod(const std::string& name, const control::ContainerExit& exit) {
+  finish_pods({name}, exit);
+}
+
+void MemoryCluster::finish_pods(const std::vector<std::string>& names,
+                                const control::ContainerExit& exit) {
   const Change change(*this);
-  ObservedPod& pod = pods_.at(name).seen;
-  pod.phase = exit.exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
-  pod.ready = false;
-  if (!exit.finished_at) exit.finished_at = clock_.now();
-  pod.exit = std::move(exit);
+  for (const std::string& name : names) {
+    ObservedPod& pod = pods_.at(name).seen;
+    pod.phase = exit.exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
+    pod.ready = false;
+    pod.exit = exit;
+    if (!pod.exit->finished_at) pod.exit->finished_at = clock_.now();
+  }
   changed();
 }
 

@@ -45,7 +45,9 @@ class MemoryCluster final : public control::Cluster {
   void set_room(bool room);
   /// How many pods may have nodes at once (no limit at first); running ones stay.
   void set_capacity(int64_t pods);
-  void finish_pod(const std::string& name, control::ContainerExit exit);
+  void finish_pod(const std::string& name, const control::ContainerExit& exit);
+  /// All of them in one change, so that no view shows only some.
+  void finish_pods(const std::vector<std::string>& names, const control::ContainerExit& exit);
   /// Every running pod exits with 0.
   void finish_all();
   /// Gone without trace, as after a forced deletion.

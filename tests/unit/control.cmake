@@ -1,0 +1,14 @@
+set(control_tests ${CMAKE_CURRENT_LIST_DIR}/control)
+set(control_support ${CMAKE_CURRENT_LIST_DIR}/../support)
+trainyard_library(control_test_support
+  SOURCES ${control_support}/memory_cluster.cc
+  DEPS control_core)
+trainyard_test(control_life_test TIER unit
+  SOURCES ${control_tests}/life_test.cc
+  DEPS control_test_support)
+trainyard_test(control_cluster_test TIER unit
+  SOURCES ${control_tests}/memory_cluster_test.cc ${control_support}/cluster_conformance.cc
+  DEPS control_test_support)
+trainyard_test(control_crash_test TIER unit
+  SOURCES ${control_tests}/crash_test.cc
+  DEPS control_test_support)

@@ -1,0 +1,575 @@
+// The life of a job, plan and apply together: started, restarted, suspended, ended.
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/api/enum_names.h"
+#include "tests/support/job_driver.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionType;
+using api::FailureClass;
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::JobDriver;
+using testing_support::make_job;
+
+/// Longer than any back-off of the tests.
+constexpr seconds kBackoffOver{301};
+
+TEST(LifeTest, StartsEveryPodOfTheFirstGenerationAtOnce) {
+  JobDriver job(make_job(3));
+  ASSERT_TRUE(job.settle());
+  const auto status = job.status();
+  EXPECT_EQ(status.membership.generation, 1);
+  EXPECT_EQ(status.membership.world_size, 3);
+  EXPECT_EQ(status.membership.master, "job-0");
+  EXPECT_EQ(status.nodes.target, 3);
+  EXPECT_EQ(status.nodes.active, 3);
+  EXPECT_EQ(status.nodes.ready, 3);
+  EXPECT_EQ(status.phase, api::JobPhase::kRunning);
+  EXPECT_EQ(status.restarts.total, 0);
+  EXPECT_EQ(status.observed_generation, 1);
+  EXPECT_EQ(status.selector, "trainyard.dev/job-uid=job-uid-1,trainyard.dev/member=true");
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "Accepted");
+  EXPECT_EQ(job.reason_of(ConditionType::kScheduled), "GangScheduled");
+  EXPECT_EQ(job.reason_of(ConditionType::kRunning), "AllNodesReady");
+  EXPECT_EQ(job.cluster.truth().pods.size(), 3u);
+}
+
+TEST(LifeTest, WritesAcceptedBeforeTheFirstPod) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  using Kind = testing_support::MemoryCluster::Write::Kind;
+  const auto writes = job.cluster.writes();
+  ASSERT_GE(writes.size(), 3u);
+  EXPECT_EQ(writes[0].kind, Kind::kStatus);
+  EXPECT_EQ(writes[1].kind, Kind::kCreate);
+  EXPECT_EQ(writes[2].kind, Kind::kCreate);
+}
+
+TEST(LifeTest, AtRestNothingIsWritten) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  const int64_t before = job.cluster.writes_count();
+  for (int i = 0; i < 20; ++i) {
+    job.clock.advance(hours(1));
+    ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
+  }
+  EXPECT_EQ(job.cluster.writes_count(), before);
+}
+
+TEST(LifeTest, CompletesWhenEveryMemberHasSucceeded) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.finish_pod(job.member(0).name, {});
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(job.is(ConditionType::kComplete));
+  job.cluster.finish_all();
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kComplete));
+  EXPECT_TRUE(job.is(ConditionType::kSuccessCriteriaMet));
+  EXPECT_EQ(job.reason_of(ConditionType::kComplete), "CompletionsReached");
+  EXPECT_EQ(job.status().phase, api::JobPhase::kComplete);
+  EXPECT_EQ(job.status().nodes.succeeded, 2);
+  EXPECT_TRUE(job.status().completion_time.has_value());
+  EXPECT_TRUE(job.last.finished);
+  EXPECT_FALSE(job.is(ConditionType::kRunning));
+}
+
+TEST(LifeTest, SuccessPolicyEndsTheOthersBeforeComplete) {
+  auto manifest = make_job(3);
+  manifest.spec.success_policy.rules = {{"0", std::nullopt}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.cluster.finish_pod(job.member(0).name, {});
+  const auto result = job.reconciler->reconcile(job.cluster.key());
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(job.is(ConditionType::kSuccessCriteriaMet));
+  EXPECT_FALSE(job.is(ConditionType::kComplete));
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kComplete), "SuccessPolicy");
+  EXPECT_EQ(job.cluster.truth().pods.size(), 1u);
+}
+
+TEST(LifeTest, AFailedPodRestartsAllUnderOneNewGeneration) {
+  JobDriver job(make_job(3));
+  ASSERT_TRUE(job.settle());
+  const auto failed = job.member(1);
+  job.fail(1, 70, "Traceback: division by zero");
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  const auto status = job.status();
+  EXPECT_EQ(status.membership.generation, 2);
+  EXPECT_EQ(status.restarts.total, 1);
+  ASSERT_EQ(status.restarts.classes.size(), 1u);
+  EXPECT_EQ(status.restarts.classes[0].failure_class, FailureClass::kApplication);
+  EXPECT_EQ(status.phase, api::JobPhase::kRunning);
+  EXPECT_EQ(job.reason_of(ConditionType::kRestarting), "PodFailed");
+  EXPECT_FALSE(job.is(ConditionType::kRestarting));
+  ASSERT_EQ(status.attempts.size(), 2u);
+  const api::Attempt& attempt = status.attempts[0];
+  EXPECT_EQ(attempt.generation, 1);
+  EXPECT_EQ(attempt.pod_name, failed.name);
+  EXPECT_EQ(attempt.pod_uid, failed.uid);
+  EXPECT_EQ(attempt.container, "trainer");
+  EXPECT_EQ(attempt.node, "node-1");
+  EXPECT_EQ(attempt.exit_code, 70);
+  EXPECT_EQ(attempt.message, "Traceback: division by zero");
+  EXPECT_TRUE(attempt.end_time.has_value());
+  EXPECT_FALSE(status.attempts[1].end_time.has_value());
+  for (int index = 0; index < 3; ++index)
+    EXPECT_EQ(job.member(index).created_generation, 2);
+}
+
+TEST(LifeTest, WritesTheIntentBeforeAnythingIsDeletedOrCreated) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  const size_t before = job.cluster.writes().size();
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  using Kind = testing_support::MemoryCluster::Write::Kind;
+  const auto writes = job.cluster.writes();
+  ASSERT_GT(writes.size(), before + 4);
+  EXPECT_EQ(writes[before].kind, Kind::kStatus);
+  EXPECT_EQ(writes[before + 1].kind, Kind::kLabel);
+  EXPECT_EQ(writes[before + 2].kind, Kind::kLabel);
+  EXPECT_EQ(writes[before + 3].kind, Kind::kDelete);
+}
+
+TEST(LifeTest, TwoPodsThatFailTogetherCountOnce) {
+  JobDriver job(make_job(4));
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1);
+  job.fail(3, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().membership.generation, 2);
+}
+
+TEST(LifeTest, BlamesTheOneWhoFailedNotThoseWhoMissedIt) {
+  JobDriver job(make_job(3));
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 69, "rank 2 is gone");
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 0) << "others may still show who was first";
+  job.clock.advance(milliseconds(500));
+  job.fail(2, 1, "out of range");
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].message, "out of range");
+  EXPECT_EQ(job.status().attempts[0].exit_code, 1);
+}
+
+TEST(LifeTest, RestartsWithoutTheCulpritWhenNoneShowsItself) {
+  JobDriver job(make_job(3));
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 69, "rank 2 is gone");
+  ASSERT_TRUE(job.pass(seconds(2)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().restarts.classes[0].failure_class, FailureClass::kInfrastructure);
+}
+
+TEST(LifeTest, AVanishedPodIsARestartOnceTheGangWasWhole) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.remove_pod(job.member(1).name);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+  EXPECT_EQ(job.status().attempts[0].pod_name, "job-1");
+}
+
+TEST(LifeTest, APodThatVanishesBeforeTheGangWasWholeIsMadeAgain) {
+  JobDriver job(make_job(2));
+  job.cluster.set_room(false);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kScheduled), "WaitingForGang");
+  job.cluster.remove_pod(job.member(1).name);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_EQ(job.member(1).created_generation, 1);
+}
+
+TEST(LifeTest, APodDeletedByHandIsARestart) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.lose_node(job.member(0).name);  // so that it stays Terminating
+  job.cluster.delete_from_outside(job.member(0).name);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "NodeLost");
+  EXPECT_EQ(job.status().phase, api::JobPhase::kRunning)
+      << "the successor must not wait for a pod that never goes";
+  EXPECT_EQ(job.status().nodes.condemned, 1);
+}
+
+TEST(LifeTest, FatalExitCodesFailTheJobWithoutARestart) {
+  for (const int code : {64, 65}) {
+    JobDriver job(make_job(2));
+    ASSERT_TRUE(job.settle());
+    job.fail(1, code, "engine.steps: found -1");
+    ASSERT_TRUE(job.settle());
+    EXPECT_TRUE(job.is(ConditionType::kFailed));
+    EXPECT_EQ(job.reason_of(ConditionType::kFailed), "FatalExitCode");
+    EXPECT_EQ(job.reason_of(ConditionType::kFailureTarget), "FatalExitCode");
+    EXPECT_EQ(job.status().restarts.total, 0);
+    EXPECT_THAT(job.message_of(ConditionType::kFailed),
+                testing::HasSubstr("exit code " + std::to_string(code)));
+    EXPECT_TRUE(job.last.finished);
+  }
+}
+
+TEST(LifeTest, FailedComesOnlyAfterThePodsAreGone) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.lose_node(job.member(0).name);
+  job.fail(1, 64);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kFailureTarget));
+  EXPECT_FALSE(job.is(ConditionType::kFailed)) << "a pod is still Terminating";
+}
+
+TEST(LifeTest, ABudgetThatIsUsedUpFailsTheJob) {
+  auto manifest = make_job(1);
+  manifest.spec.failure_policy.budgets = {{FailureClass::kApplication, 2, seconds(100000)}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (int failure = 0; failure < 2; ++failure) {
+    job.fail(0, 1);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    ASSERT_FALSE(job.is(ConditionType::kFailed));
+  }
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.reason_of(ConditionType::kFailed), "BudgetExceeded");
+  EXPECT_EQ(job.status().restarts.total, 2);
+}
+
+TEST(LifeTest, RestartsOutsideTheWindowDoNotCount) {
+  auto manifest = make_job(1);
+  manifest.spec.failure_policy.budgets = {{FailureClass::kApplication, 1, seconds(600)}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (int failure = 0; failure < 3; ++failure) {
+    job.fail(0, 1);
+    ASSERT_TRUE(job.pass(seconds(601)));
+  }
+  EXPECT_FALSE(job.is(ConditionType::kFailed));
+  EXPECT_EQ(job.status().restarts.total, 3);
+}
+
+TEST(LifeTest, ClassesHaveBudgetsOfTheirOwn) {
+  auto manifest = make_job(1);
+  manifest.spec.failure_policy.budgets = {{FailureClass::kApplication, 1, seconds(100000)},
+                                          {FailureClass::kInfrastructure, 1, seconds(100000)}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  job.fail(0, 75);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_FALSE(job.is(ConditionType::kFailed));
+  EXPECT_EQ(job.status().restarts.total, 2);
+}
+
+TEST(LifeTest, TheFirstRuleThatMatchesDecides) {
+  auto manifest = make_job(1);
+  api::FailureRule ignore;
+  ignore.name = "flaky";
+  ignore.count_towards_max = false;
+  ignore.on_exit_codes = api::OnExitCodes{"trainer", api::ExitCodeOperator::kIn, {3, 64}};
+  api::FailureRule fail;
+  fail.name = "bad";
+  fail.action = api::RuleAction::kFailJob;
+  fail.on_exit_codes = api::OnExitCodes{"", api::ExitCodeOperator::kNotIn, {1}};
+  manifest.spec.failure_policy.rules = {ignore, fail};
+  manifest.spec.failure_policy.budgets = {{FailureClass::kApplication, 0, seconds(60)}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (const int code : {3, 64}) {
+    job.fail(0, code);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    EXPECT_FALSE(job.is(ConditionType::kFailed)) << "rule flaky comes before the default of 64";
+    EXPECT_EQ(job.reason_of(ConditionType::kRestarting), "Rule_flaky");
+  }
+  job.fail(0, 5);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kFailed), "Rule_bad");
+  EXPECT_EQ(job.status().restarts.total, 2);
+}
+
+TEST(LifeTest, ADisruptedPodMatchesARuleByItsCondition) {
+  auto manifest = make_job(1);
+  api::FailureRule drained;
+  drained.name = "drained";
+  drained.count_towards_max = false;
+  drained.on_pod_conditions = {{"DisruptionTarget", "True"}};
+  manifest.spec.failure_policy.rules = {drained};
+  manifest.spec.failure_policy.budgets = {{FailureClass::kPreemption, 0, seconds(60)}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.cluster.set_pod_condition(job.member(0).name,
+                                {"DisruptionTarget", "True", "EvictionByEvictionAPI", "drain"});
+  job.fail(0, 143);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.reason_of(ConditionType::kRestarting), "Rule_drained");
+  EXPECT_EQ(job.status().restarts.classes.at(0).failure_class, FailureClass::kPreemption);
+  EXPECT_TRUE(job.status().restarts.classes.at(0).recent.empty());
+}
+
+TEST(LifeTest, TheWaitDoublesWithEachRestartAndACommittedStepResetsIt) {
+  auto manifest = make_job(1);
+  manifest.spec.failure_policy.backoff = {seconds(10), seconds(35)};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (const int64_t wait : {10, 20, 35, 35}) {
+    job.fail(0, 1);
+    ASSERT_TRUE(job.pass(seconds(wait) - milliseconds(1)));
+    EXPECT_EQ(job.cluster.truth().status.nodes.active, 0) << wait;
+    ASSERT_TRUE(job.pass(milliseconds(1)));
+    EXPECT_EQ(job.cluster.truth().status.nodes.active, 1) << wait;
+  }
+  job.facts.now.hosted = true;
+  job.facts.now.generation = job.status().membership.generation;
+  job.clock.advance(seconds(5));
+  job.facts.now.checkpoint = CheckpointFact{100, "", "", job.clock.now()};
+  ASSERT_TRUE(job.pass(seconds(5)));
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(seconds(10)));
+  EXPECT_EQ(job.status().nodes.active, 1);
+}
+
+TEST(LifeTest, SuspendedIsTrueOnlyWhenNoPodIsLeft) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  const std::string slow = job.member(0).name;
+  job.cluster.lose_node(slow);
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(job.is(ConditionType::kSuspended));
+  EXPECT_EQ(job.status().phase, api::JobPhase::kSuspended);
+  job.cluster.remove_pod(slow);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kSuspended));
+  EXPECT_EQ(job.status().nodes.active, 0);
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_TRUE(job.last.stopped);
+}
+
+TEST(LifeTest, ResumeIsANewGenerationAndNoRestart) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.pass(hours(1)));
+  ASSERT_TRUE(job.is(ConditionType::kSuspended));
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) {
+    spec.suspend = false;
+    spec.num_nodes = 3;
+  });
+  ASSERT_TRUE(job.settle());
+  const auto status = job.status();
+  EXPECT_EQ(status.membership.generation, 2);
+  EXPECT_EQ(status.restarts.total, 0);
+  EXPECT_EQ(status.nodes.ready, 3);
+  EXPECT_EQ(job.reason_of(ConditionType::kSuspended), "Resumed");
+  EXPECT_EQ(status.last_resume_time, job.clock.now());
+  EXPECT_EQ(status.phase, api::JobPhase::kRunning);
+}
+
+TEST(LifeTest, ASuspendedJobStartsNothing) {
+  auto manifest = make_job(2);
+  manifest.spec.suspend = true;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kSuspended));
+  EXPECT_TRUE(job.cluster.truth().pods.empty());
+  EXPECT_EQ(job.status().membership.generation, 0);
+}
+
+TEST(LifeTest, ARequestedStopLeavesTheSpecAndTheNextRunResumes) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.reconciler->request_stop(job.cluster.key());
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kSuspended));
+  EXPECT_TRUE(job.last.stopped);
+  EXPECT_FALSE(job.cluster.truth().spec.suspend);
+  job.restart_controller();
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_EQ(job.status().nodes.ready, 2);
+}
+
+TEST(LifeTest, TheDeadlineFailsAJobAndStartsAgainOnResume) {
+  auto manifest = make_job(1);
+  manifest.spec.active_deadline = seconds(100);
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.pass(seconds(99)));
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.pass(seconds(1000)));
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+  ASSERT_TRUE(job.pass(seconds(99)));
+  EXPECT_FALSE(job.is(ConditionType::kFailed));
+  EXPECT_EQ(job.last.requeue_after, seconds(1));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.reason_of(ConditionType::kFailed), "DeadlineExceeded");
+  EXPECT_EQ(job.status().nodes.active, 0);
+}
+
+TEST(LifeTest, TimeToLiveDeletesAFinishedJob) {
+  auto manifest = make_job(1);
+  manifest.spec.ttl_after_finished = seconds(60);
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.cluster.finish_all();
+  ASSERT_TRUE(job.pass(seconds(59)));
+  EXPECT_TRUE(job.cluster.job_exists());
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_FALSE(job.cluster.job_exists());
+}
+
+TEST(LifeTest, TerminalConditionsNeverChange) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.finish_all();
+  ASSERT_TRUE(job.settle());
+  const auto before = job.status();
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.pass(hours(24)));
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+  ASSERT_TRUE(job.pass(hours(24)));
+  EXPECT_EQ(job.status().conditions, before.conditions);
+  EXPECT_EQ(job.status().completion_time, before.completion_time);
+}
+
+TEST(LifeTest, AnotherManagersJobIsLeftAlone) {
+  auto manifest = make_job(1);
+  manifest.spec.managed_by = "example.com/other";
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.cluster.writes_count(), 0);
+}
+
+TEST(LifeTest, ANameThatIsTakenIsAConditionAndIsRetried) {
+  JobDriver job(make_job(2));
+  const std::string name = pod_name("job", "job-uid-1", 1, 1);
+  job.cluster.add_foreign_pod(name);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "NameConflict");
+  EXPECT_EQ(job.last.requeue_after, seconds(10));
+  job.cluster.remove_pod(name);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "Accepted");
+  EXPECT_EQ(job.status().nodes.ready, 2);
+}
+
+TEST(LifeTest, KeepsTheNewestFailedPodsForTheirLogs) {
+  auto manifest = make_job(2);
+  manifest.spec.keep_failed_pods = 1;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (int failure = 0; failure < 3; ++failure) {
+    job.fail(0, 1);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+  }
+  int64_t failed = 0;
+  for (const auto& pod : job.cluster.truth().pods) {
+    if (pod.phase != PodPhase::kFailed) continue;
+    ++failed;
+    EXPECT_EQ(pod.created_generation, 3) << "the newest that failed";
+    EXPECT_FALSE(pod.member);
+  }
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(job.status().nodes.failed, 1);
+  EXPECT_EQ(job.status().nodes.condemned, 0);
+}
+
+TEST(LifeTest, ReplacePodKeepsTheOthers) {
+  auto manifest = make_job(3);
+  manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  const auto kept = job.member(0);
+  job.fail(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.member(0).uid, kept.uid);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+  EXPECT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
+  // One that survived a replacement may fail later, and again is one restart.
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.total, 2);
+  EXPECT_EQ(job.member(0).created_generation, 3);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(LifeTest, ReplacePodReplacesAllWhenOneHasSucceeded) {
+  auto manifest = make_job(3);
+  manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.cluster.finish_pod(job.member(2).name, {});
+  job.fail(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  for (int index = 0; index < 3; ++index)
+    EXPECT_EQ(job.member(index).created_generation, 2);
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(LifeTest, AnElasticJobShrinksToWhatFitsAndSaysSo) {
+  auto manifest = make_job(4);
+  manifest.spec.elastic_policy = api::ElasticPolicy{};
+  manifest.spec.elastic_policy->min_nodes = 2;
+  manifest.spec.elastic_policy->node_increment_step = 2;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().nodes.ready, 4);
+  // One node goes and no room comes back: three pods would fit, two are allowed.
+  job.cluster.set_capacity(3);
+  job.fail(2, 75);
+  ASSERT_TRUE(job.pass(seconds(5)));
+  EXPECT_FALSE(job.is(ConditionType::kScheduled));
+  ASSERT_TRUE(job.pass(seconds(120)));
+  EXPECT_EQ(job.status().nodes.target, 2);
+  EXPECT_EQ(job.status().nodes.ready, 2);
+  EXPECT_EQ(job.status().restarts.total, 1) << "a resize is not a restart";
+  EXPECT_EQ(job.status().restarts.resizes, 1);
+  EXPECT_EQ(job.reason_of(ConditionType::kResizing), "ScaleDown");
+  EXPECT_TRUE(job.is(ConditionType::kDegraded));
+}
+
+TEST(LifeTest, WithoutElasticityAChangedNumNodesIsAResize) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 3; });
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().nodes.ready, 3);
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_EQ(job.status().restarts.resizes, 1);
+  EXPECT_EQ(job.status().membership.world_size, 3);
+}
+
+TEST(LifeTest, AnAttemptsHistoryIsBounded) {
+  auto manifest = make_job(1);
+  manifest.spec.failure_policy.budgets = {{FailureClass::kApplication, 15, seconds(1)}};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (int failure = 0; failure < 14; ++failure) {
+    job.fail(0, 1, std::string(3000, 'x') + "\n");
+    ASSERT_TRUE(job.pass(kBackoffOver));
+  }
+  const auto status = job.status();
+  EXPECT_EQ(static_cast<int64_t>(status.attempts.size()), api::kMaxAttempts);
+  EXPECT_EQ(status.attempts.back().generation, 15);
+  EXPECT_EQ(static_cast<int64_t>(status.attempts[8].message.size()), api::kMaxNewestAttemptMessage);
+  EXPECT_EQ(static_cast<int64_t>(status.attempts[7].message.size()), api::kMaxAttemptMessage);
+}
+
+}  // namespace
+}  // namespace trainyard::control
