@@ -8,3 +8,8 @@ trainyard_test(data_order_test TIER unit
           ${data_tests}/evaluation_loader_test.cc
           ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_data)
+# Needs GPT-2's vocabulary: tools/fetch_data.sh gpt2-bpe.
+trainyard_test(data_tokenizer_test TIER unit
+  SOURCES ${data_tests}/bpe_vocabulary_test.cc ${data_tests}/byte_level_bpe_test.cc
+          ${data_tests}/utf8_test.cc
+  DEPS worker_data nlohmann_json::nlohmann_json)

@@ -43,10 +43,13 @@ class Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text);
   Result<std::string> decode(std::span<const int32_t> ids) const;
+  /// Bytes that each id stands for.
+  std::vector<int32_t> token_lengths() const;
 };
 
 /// Opens "bytes" (by that word), or a folder with GPT-2's `encoder.json` + `vocab.bpe` (or Hugging
-/// Face's `vocab.json` + `merges.txt`). Errors: kNotFound, kIo; kInvalidData naming file and place.
+/// Face's `vocab.json` + `merges.txt`, or `tokenizer.json`), or a `tokenizer.json`. Errors:
+/// kNotFound, kIo; kInvalidData naming file and place.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::filesystem::path& path);
 
 }  // namespace trainyard::data
