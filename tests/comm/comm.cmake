@@ -1,4 +1,15 @@
 set(comm_tests ${CMAKE_CURRENT_LIST_DIR}/worker/comm)
-trainyard_library(tests_comm_world SOURCES ${comm_tests}/world.cc DEPS worker_comm GTest::gtest)
+trainyard_library(tests_comm_world SOURCES ${comm_tests}/world.cc ${comm_tests}/process.cc
+                  DEPS worker_comm GTest::gtest)
 trainyard_test(comm_collectives_test TIER comm SOURCES ${comm_tests}/collectives_test.cc
                DEPS tests_comm_world)
+trainyard_test(comm_faults_test TIER comm SOURCES ${comm_tests}/faults_test.cc DEPS tests_comm_world)
+
+# One rank as a process, for the tests that kill and stop it.
+trainyard_binary(comm_rank SOURCES ${comm_tests}/rank_main.cc DEPS worker_comm)
+set_target_properties(comm_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+trainyard_test(comm_processes_test TIER comm SOURCES ${comm_tests}/processes_test.cc
+               DEPS tests_comm_world)
+target_compile_definitions(comm_processes_test
+                           PRIVATE COMM_RANK_BINARY="$<TARGET_FILE:comm_rank>")
+add_dependencies(comm_processes_test comm_rank)

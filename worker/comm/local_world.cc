@@ -1,5 +1,6 @@
 #include "worker/comm/local_world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -22,6 +23,7 @@ struct LocalRoom {
   std::shared_ptr<MemorySegment> segment;
   std::vector<std::weak_ptr<Group>> members;
   std::vector<bool> came;
+  std::optional<Error> given_up;  ///< somebody waited in vain: nobody meets here any more
 
   /// The other members that are here now.
   std::vector<std::shared_ptr<Group>> others(int own) {
@@ -117,21 +119,22 @@ Result<std::shared_ptr<Transport>> LocalConnector::connect(const std::shared_ptr
   room->came[own] = true;
   room->arrived.notify_all();
   const auto all_here = [&] {
-    for (const bool came : room->came) {
-      if (!came) return false;
-    }
-    return true;
+    return std::find(room->came.begin(), room->came.end(), false) == room->came.end();
   };
-  if (!room->arrived.wait_for(lock, identity.deadline, all_here)) {
-    std::vector<int> missing;
-    for (size_t member = 0; member < room->came.size(); ++member) {
-      if (!room->came[member]) missing.push_back(identity.rank_of(static_cast<int>(member)));
+  room->arrived.wait_for(lock, identity.deadline, [&] { return room->given_up || all_here(); });
+  if (!all_here()) {
+    if (!room->given_up) {
+      std::vector<int> missing;
+      for (int member = 0; member < identity.size(); ++member) {
+        if (!room->came[static_cast<size_t>(member)]) missing.push_back(identity.rank_of(member));
+      }
+      room->given_up =
+          Error{ErrorCode::kPeerLost, "meeting the peers: " + describe_ranks(missing) +
+                                          " did not come within " +
+                                          std::to_string(identity.deadline.count()) + " ms"};
+      room->arrived.notify_all();
     }
-    room->members[own].reset();
-    room->came[own] = false;
-    return Error{ErrorCode::kPeerLost, "meeting the peers: " + describe_ranks(missing) +
-                                           " did not come within " +
-                                           std::to_string(identity.deadline.count()) + " ms"};
+    return *room->given_up;
   }
   auto transport =
       std::make_shared<MemoryTransport>(identity, room->segment, spin_for(identity.size()));

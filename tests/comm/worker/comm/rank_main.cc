@@ -1,0 +1,100 @@
+// One rank as a process of its own, for the tests that kill, stop and measure real processes:
+//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS
+// prints its address, reads the table (one line), prints "ready" after the first all-reduce, goes
+// on with all-reduces until one fails or "stop" comes on standard input, and prints how it ended:
+//   failed CODE MILLISECONDS_OF_THE_FAILED_OPERATION LOST,RANKS MESSAGE     or     stopped STEPS
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <poll.h>
+#include <sstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "worker/comm/factory.h"
+
+namespace trainyard::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+TransportKind kind_of(const std::string& name) {
+  return name == "shm" ? TransportKind::kShm : TransportKind::kTcp;
+}
+
+int64_t ms_since(Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin).count();
+}
+
+bool told_to_stop() {
+  pollfd entry{STDIN_FILENO, POLLIN, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+int report(const Error& error, const std::vector<int>& lost, int64_t ms) {
+  std::cout << "failed " << name_of(error.code) << ' ' << ms << ' ';
+  for (size_t i = 0; i < lost.size(); ++i)
+    std::cout << (i > 0 ? "," : "") << lost[i];
+  std::cout << ' ' << error.message << std::endl;
+  return 3;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  Options options;
+  options.rank = std::atoi(arguments[2].c_str());
+  const int size = std::atoi(arguments[3].c_str());
+  options.deadline = std::chrono::milliseconds(std::atoi(arguments[4].c_str()));
+  options.generation = 1;
+  options.job_uid = "processes";
+  auto listener = Listener::bind("127.0.0.1");
+  if (!listener) return report(listener.error(), {}, 0);
+  std::cout << listener->address() << std::endl;
+  std::string line;
+  std::getline(std::cin, line);
+  std::istringstream table(line);
+  for (int rank = 0; rank < size; ++rank) {
+    Endpoint endpoint{rank, "this-host", ""};
+    table >> endpoint.address;
+    options.endpoints.push_back(endpoint);
+  }
+  const auto begin = Clock::now();
+  auto made = make_communicator(kind_of(arguments[1]), options, *std::move(listener));
+  if (!made) return report(made.error(), {}, ms_since(begin));
+  Communicator& communicator = **made;
+  std::vector<int64_t> data(static_cast<size_t>(std::atoll(arguments[5].c_str())), 1);
+  for (int64_t step = 0;; ++step) {
+    // Rank 0 decides when all stop, so that all run the same operations.
+    int64_t stop = options.rank == 0 && told_to_stop() ? 1 : 0;
+    const auto step_begin = Clock::now();
+    Status status =
+        communicator
+            .all_reduce(std::as_writable_bytes(std::span(&stop, 1)), DType::kInt64, ReduceOp::kMax)
+            ->wait();
+    if (status && stop != 0) {
+      std::cout << "stopped " << step << std::endl;
+      return 0;
+    }
+    if (status) {
+      status =
+          communicator
+              .all_reduce(std::as_writable_bytes(std::span(data)), DType::kInt64, ReduceOp::kMax)
+              ->wait();
+    }
+    if (!status) return report(status.error(), communicator.lost_ranks(), ms_since(step_begin));
+    if (step == 0) std::cout << "ready" << std::endl;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::comm
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv, argv + argc);
+  if (arguments.size() != 6) {
+    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS\n";
+    return 64;
+  }
+  return trainyard::comm::run(arguments);
+}
