@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"worker/main.cc", quoted("operator/main.h")},
                     Planted{"operator/main.cc", quoted("worker/train_loop.h")},
                     Planted{"agent/main.cc", quoted("worker/train_loop.h")},
-                    Planted{"cli/run.cc", quoted("worker/model/op.h")},
+                    Planted{"cli/run.cc", quoted("operator/kube/client.h")},
                     Planted{"cli/run.cc", quoted("agent/rank_process.h")},
                     Planted{"worker/data/sampler.cc", quoted("tests/support/temp_dir.h")},
                     Planted{"worker/data/sampler.cc", quoted("sampler.h")},
