@@ -21,6 +21,10 @@ inline constexpr char kEnvNumNodes[] = "PET_NNODES";
 inline constexpr char kEnvNodeRank[] = "PET_NODE_RANK";
 /// Ranks to start in this pod, or "auto".
 inline constexpr char kEnvNumProcPerNode[] = "PET_NPROC_PER_NODE";
+/// Seconds a stopped rank has for its checkpoint before it is ended; default 60.
+inline constexpr char kEnvStopGrace[] = "TRAINYARD_STOP_GRACE_SECONDS";
+/// Seconds without a control stream after which a local run is taken for dead; default: never.
+inline constexpr char kEnvOrphanLimit[] = "TRAINYARD_ORPHAN_SECONDS";
 
 /// One pod to create. Two specs of the same name are the same pod.
 struct PodSpec {

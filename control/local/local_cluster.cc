@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stop_token>
 #include <sys/eventfd.h>
-#include <sys/pidfd.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -310,8 +309,7 @@ Status LocalCluster::Impl::delete_pod(const PodRef& ref, Duration grace) {
   record.kill_at = options_.clock->now() + grace;
   TRAINYARD_TRY(write_pod_record(dir_of(ref.name), record));
   pod->record = std::move(record);
-  // An error means that it has ended, which the watcher sees by itself.
-  ::pidfd_send_signal(pod->pidfd.get(), SIGTERM, nullptr, 0);
+  send_signal(pod->pidfd.get(), SIGTERM);
   wake();
   return {};
 }

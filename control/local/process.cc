@@ -8,9 +8,10 @@
 #include <spawn.h>
 #include <sstream>
 #include <string_view>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "common/io/file.h"
 
@@ -164,7 +165,8 @@ Result<ProcessId> identify(pid_t pid) {
 }
 
 Result<UniqueFd> open_process(const ProcessId& process) {
-  UniqueFd fd(::pidfd_open(process.pid, 0));
+  // By number: glibc 2.36 declares its wrapper without C linkage.
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!fd.valid() && errno != ESRCH) {
     return io_error("pidfd_open " + std::to_string(process.pid), errno);
   }
@@ -213,6 +215,10 @@ std::optional<ChildExit> child_exit(int pidfd) {
   }
   if (info.si_code == CLD_EXITED) return ChildExit{info.si_status, std::nullopt};
   return ChildExit{128 + info.si_status, info.si_status};
+}
+
+void send_signal(int pidfd, int signal) {
+  ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
 }
 
 void reap(int pidfd) {

@@ -57,6 +57,9 @@ struct ChildExit {
 };
 std::optional<ChildExit> child_exit(int pidfd);
 
+/// Sends a signal to exactly that process; nothing when it has ended.
+void send_signal(int pidfd, int signal);
+
 /// Reaps an ended child; nothing for anybody else's.
 void reap(int pidfd);
 

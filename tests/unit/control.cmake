@@ -12,3 +12,15 @@ trainyard_test(control_cluster_test TIER unit
 trainyard_test(control_crash_test TIER unit
   SOURCES ${control_tests}/crash_test.cc
   DEPS control_test_support)
+trainyard_library(control_local_test_support
+  SOURCES ${control_support}/local_world.cc
+  DEPS control_local GTest::gtest)
+trainyard_binary(control_orphan_maker
+  SOURCES ${control_tests}/local/orphan_maker.cc
+  DEPS control_local_test_support)
+trainyard_test(control_local_test TIER unit
+  SOURCES ${control_tests}/local/local_cluster_test.cc ${control_support}/cluster_conformance.cc
+  DEPS control_local_test_support)
+target_compile_definitions(control_local_test PRIVATE
+  TRAINYARD_ORPHAN_MAKER="$<TARGET_FILE:control_orphan_maker>")
+add_dependencies(control_local_test control_orphan_maker)
