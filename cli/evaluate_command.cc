@@ -1,0 +1,156 @@
+#include <cmath>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/checkpoint_path.h"
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+#include "worker/data/dataset.h"
+#include "worker/data/evaluation_loader.h"
+#include "worker/sample/trained_model.h"
+#include "worker/train/batches.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kFooter[] = R"(Examples:
+  trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout
+  trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout data/recent -o json
+
+Each TOKENS path is one set: a token shard or a folder of them. Bits per byte are comparable between
+tokenizers. Exit codes: 0 done; 64 wrong usage; 65 no good checkpoint or damaged tokens.)";
+
+struct Options {
+  std::string checkpoint;
+  std::vector<std::string> sets;
+  std::string output = "text";
+  int64_t sequences = 0;
+  int64_t micro_sequences = 8;
+  int threads = 0;
+};
+
+struct Score {
+  std::string set;
+  double loss = 0;  ///< nats a token
+  double bits_per_byte = 0;
+  int64_t windows = 0;
+  int64_t tokens = 0;
+};
+
+Result<Score> evaluate_set(engine::Engine& engine, const std::string& path,
+                           const Options& options) {
+  const std::string paths[] = {path};
+  TRAINYARD_ASSIGN(const data::TokenSet tokens,
+                   data::TokenSet::open(std::span<const std::string>(paths)));
+  const int64_t length = engine.spec().data.sequence_length;
+  TRAINYARD_ASSIGN(auto loader,
+                   data::EvaluationLoader::open(tokens, {.tokens_per_sample = length,
+                                                         .micro_sequences = options.micro_sequences,
+                                                         .windows_max = options.sequences}));
+  engine::EvaluationBatches batches(loader);
+  const auto sizes = engine::micro_batch_sizes(loader.windows(), options.micro_sequences, 1, 0);
+  TRAINYARD_ASSIGN(const double loss, engine.evaluate(batches, sizes));
+  const double tokens_per_byte =
+      static_cast<double>(tokens.tokens()) / static_cast<double>(tokens.text_bytes());
+  return Score{.set = path,
+               .loss = loss,
+               .bits_per_byte = loss / std::log(2.0) * tokens_per_byte,
+               .windows = loader.windows(),
+               .tokens = loader.windows() * length};
+}
+
+void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& out) {
+  text::JsonWriter json;
+  json.begin_object();
+  json.key("step");
+  json.integer(step);
+  json.key("sets");
+  json.begin_array();
+  for (const Score& score : scores) {
+    json.begin_object();
+    json.key("set");
+    json.string(score.set);
+    json.key("lossNatsPerToken");
+    json.number(score.loss);
+    json.key("bitsPerByte");
+    json.number(score.bits_per_byte);
+    json.key("windows");
+    json.integer(score.windows);
+    json.key("tokens");
+    json.integer(score.tokens);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  out << json.take() << "\n";
+}
+
+Status evaluate(const Options& options, CommandContext& context) {
+  checkpoint::PosixFileSystem files;
+  std::vector<std::string> notes;
+  TRAINYARD_ASSIGN(const auto reader, open_checkpoint(files, options.checkpoint,
+                                                      checkpoint::Verify::kManifest, &notes));
+  for (const std::string& note : notes)
+    context.err << note << "\n";
+  TRAINYARD_ASSIGN(const auto model,
+                   engine::TrainedModel::load(*reader, options.micro_sequences, options.threads));
+  std::vector<Score> scores;
+  for (const std::string& set : options.sets) {
+    TRAINYARD_ASSIGN(Score score, evaluate_set(model->engine(), set, options));
+    scores.push_back(std::move(score));
+  }
+  if (options.output == "json") {
+    print_json(scores, reader->manifest().step, context.out);
+    return {};
+  }
+  char line[160];
+  for (const Score& score : scores) {
+    std::snprintf(line, sizeof line,
+                  "loss %.4f nats/token, %.4f bits/byte, perplexity %.2f, %lld windows  ",
+                  score.loss, score.bits_per_byte, std::exp(score.loss),
+                  static_cast<long long>(score.windows));
+    context.out << line << score.set << "\n";
+  }
+  return {};
+}
+
+}  // namespace
+
+void register_evaluate(CLI::App& app, CommandContext& context) {
+  CLI::App* command =
+      app.add_subcommand("evaluate", "Measure a checkpoint's loss on held-out token shards");
+  auto options = std::make_shared<Options>();
+  command
+      ->add_option("CHECKPOINT", options->checkpoint,
+                   "A checkpoint, or a job's checkpoint directory (its newest good one)")
+      ->required();
+  command->add_option("TOKENS", options->sets, "Sets of token shards, each scored apart")
+      ->required();
+  command->add_option("--sequences", options->sequences, "First N windows only; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--micro-sequences", options->micro_sequences, "Windows at a time")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->footer(kFooter);
+  command->callback([options, &context] {
+    const Status status = evaluate(*options, context);
+    if (status) return;
+    context.err << "trainyard evaluate: " << status.error().message << "\n";
+    context.exit_code = contract::exit_code_of(status.error().code);
+  });
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,168 @@
+#include <cstdio>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+#include "kernels/cpu/isa.h"
+#include "worker/matrix/matrix.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kFooter[] =
+    R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay) in every cell of
+  ranks x transports x micro-batch splits x threads x instruction sets, in fp32 and bf16, and compares
+  the final states bit for bit; each rank's FLOPs, bytes held and bytes sent against formulas.
+
+Examples:
+  trainyard matrix --quick
+  trainyard matrix                    (the whole product: minutes)
+  trainyard matrix --ranks 1,2,3 --transports shm,tcp -o json
+
+Exit codes: 0 one hash a precision and every formula met; 70 otherwise.)";
+
+struct Options {
+  matrix::MatrixOptions matrix;
+  std::vector<std::string> transports;
+  bool quick = false;
+  std::string output = "text";
+};
+
+comm::TransportKind transport_of(const std::string& name) {
+  for (const auto kind : {comm::TransportKind::kShm, comm::TransportKind::kTcp}) {
+    if (comm::name_of(kind) == name) return kind;
+  }
+  return comm::TransportKind::kLocal;
+}
+
+const char* name_of(api::NumberFormat compute) {
+  return compute == api::NumberFormat::kBF16 ? "bf16" : "fp32";
+}
+
+void print_row(const matrix::Row& row, std::ostream& out) {
+  char line[160];
+  std::snprintf(
+      line, sizeof line, "%-5s %5d  %-9s %5lld  %7d  %-8s %s  %6.2f s  %s\n", name_of(row.compute),
+      row.cell.ranks, std::string(comm::name_of(row.cell.transport)).c_str(),
+      static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
+      std::string(kernels::name_of(row.cell.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
+      row.seconds, row.faults.empty() ? "ok" : "FAULT");
+  out << line;
+  for (const std::string& fault : row.faults)
+    out << "      " << fault << "\n";
+  out << std::flush;
+}
+
+void print_json(const matrix::MatrixResult& result, std::ostream& out) {
+  text::JsonWriter json;
+  json.begin_object();
+  json.key("rows");
+  json.begin_array();
+  for (const matrix::Row& row : result.rows) {
+    json.begin_object();
+    json.key("compute");
+    json.string(name_of(row.compute));
+    json.key("ranks");
+    json.integer(row.cell.ranks);
+    json.key("transport");
+    json.string(comm::name_of(row.cell.transport));
+    json.key("microSequences");
+    json.integer(row.cell.micro_sequences);
+    json.key("threads");
+    json.integer(row.cell.threads);
+    json.key("isa");
+    json.string(kernels::name_of(row.cell.isa));
+    json.key("stateHash");
+    json.string(row.state_hash);
+    json.key("seconds");
+    json.number(row.seconds);
+    json.key("faults");
+    json.begin_array();
+    for (const std::string& fault : row.faults)
+      json.string(fault);
+    json.end_array();
+    json.end_object();
+  }
+  json.end_array();
+  json.key("faultyRows");
+  json.integer(result.faulty);
+  json.end_object();
+  out << json.take() << "\n";
+}
+
+Status run(Options& options, CommandContext& context) {
+  if (options.quick) {
+    options.matrix.ranks = {1, 3};
+    options.matrix.micro_sequences = {1, 4};
+  }
+  options.matrix.transports.clear();
+  for (const std::string& name : options.transports) {
+    options.matrix.transports.push_back(transport_of(name));
+  }
+  const bool as_text = options.output == "text";
+  if (as_text) {
+    context.out << "type  ranks  transport micro  threads  isa      state hash          time\n";
+  }
+  TRAINYARD_ASSIGN(const matrix::MatrixResult result,
+                   matrix::run_matrix(options.matrix, [&](const matrix::Row& row) {
+                     if (as_text) print_row(row, context.out);
+                   }));
+  if (as_text) {
+    context.out << result.rows.size() << " rows, " << result.faulty << " faulty; hashes:";
+    for (const std::string& hash : result.hashes)
+      context.out << " " << hash;
+    context.out << "\n";
+  } else {
+    print_json(result, context.out);
+  }
+  if (result.faulty > 0) context.exit_code = contract::kExitBug;
+  return {};
+}
+
+}  // namespace
+
+void register_matrix(CLI::App& app, CommandContext& context) {
+  CLI::App* command =
+      app.add_subcommand("matrix", "Prove that the layout does not change the bits");
+  auto options = std::make_shared<Options>();
+  options->transports = {"local", "shm", "tcp"};
+  command->add_option("--ranks", options->matrix.ranks, "Numbers of ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 11))
+      ->capture_default_str();
+  command->add_option("--transports", options->transports, "Of local, shm, tcp")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"local", "shm", "tcp"}))
+      ->capture_default_str();
+  command->add_option("--micro-sequences", options->matrix.micro_sequences, "Micro-batch sizes")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{11}))
+      ->capture_default_str();
+  command->add_option("--threads", options->matrix.threads, "Threads a rank")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--steps", options->matrix.steps, "Optimizer steps a cell")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
+      ->capture_default_str();
+  command->add_flag("--quick", options->quick, "Ranks 1 and 3, two splits");
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->footer(kFooter);
+  command->callback([options, &context] {
+    const Status status = run(*options, context);
+    if (status) return;
+    context.err << "trainyard matrix: " << status.error().message << "\n";
+    context.exit_code = contract::exit_code_of(status.error().code);
+  });
+}
+
+}  // namespace trainyard::cli

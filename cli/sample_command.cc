@@ -1,0 +1,134 @@
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/checkpoint_path.h"
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+#include "worker/data/tokenizer.h"
+#include "worker/sample/generator.h"
+#include "worker/sample/trained_model.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kFooter[] = R"(Examples:
+  trainyard sample runs/gpt2/pvc/ckpt/gpt2 --prompt "The people of "
+  trainyard sample runs/gpt2/pvc/ckpt/gpt2 --tokens 400 --temperature 0.7 --top-k 40 --seed 7
+  trainyard sample runs/gpt2/pvc/ckpt/gpt2/g1-step-0000001000 -o json
+
+The same seed gives the same text. Exit codes: 0 done; 64 wrong usage; 65 no good checkpoint.)";
+
+struct Options {
+  std::string checkpoint;
+  std::string prompt = "\n";
+  std::string tokenizer;
+  std::string output = "text";
+  int threads = 0;
+  engine::SampleOptions sample;
+};
+
+/// The tokenizer given, else the one the run was configured with, else bytes where they fit.
+Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
+                                                      const engine::Engine& engine) {
+  if (!options.tokenizer.empty()) return data::open_tokenizer(options.tokenizer);
+  const std::string& configured = engine.spec().data.tokenizer;
+  if (!configured.empty()) return data::open_tokenizer(configured);
+  TRAINYARD_ASSIGN(auto bytes, data::open_tokenizer("bytes"));
+  if (bytes->vocabulary() == engine.model().vocab) return bytes;
+  return Error{ErrorCode::kInvalidConfig,
+               "--tokenizer: not given, and the run names none; the model has " +
+                   std::to_string(engine.model().vocab) +
+                   " tokens: name the folder its data was prepared with"};
+}
+
+Status sample(const Options& options, CommandContext& context) {
+  checkpoint::PosixFileSystem files;
+  std::vector<std::string> notes;
+  TRAINYARD_ASSIGN(const auto reader, open_checkpoint(files, options.checkpoint,
+                                                      checkpoint::Verify::kManifest, &notes));
+  for (const std::string& note : notes)
+    context.err << note << "\n";
+  TRAINYARD_ASSIGN(const auto model, engine::TrainedModel::load(*reader, 1, options.threads));
+  TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, model->engine()));
+  const bool as_text = options.output == "text";
+  std::string text;
+  Status decoded;
+  if (as_text) context.out << options.prompt << std::flush;
+  TRAINYARD_TRY(engine::generate(model->engine(), tokenizer->encode(options.prompt), options.sample,
+                                 [&](int32_t token) {
+                                   std::string piece;
+                                   decoded = tokenizer->decode_token(token, piece);
+                                   text += piece;
+                                   if (as_text) context.out << piece << std::flush;
+                                   return decoded.has_value();
+                                 }));
+  TRAINYARD_TRY(decoded);
+  if (as_text) {
+    context.out << "\n";
+    return {};
+  }
+  text::JsonWriter json;
+  json.begin_object();
+  json.key("checkpoint");
+  json.string(reader->directory().string());
+  json.key("step");
+  json.integer(reader->manifest().step);
+  json.key("seed");
+  json.integer(static_cast<int64_t>(options.sample.seed));
+  json.key("prompt");
+  json.string(options.prompt);
+  json.key("text");
+  json.string(text);
+  json.end_object();
+  context.out << json.take() << "\n";
+  return {};
+}
+
+}  // namespace
+
+void register_sample(CLI::App& app, CommandContext& context) {
+  CLI::App* command = app.add_subcommand("sample", "Generate text from a trained checkpoint");
+  auto options = std::make_shared<Options>();
+  command
+      ->add_option("CHECKPOINT", options->checkpoint,
+                   "A checkpoint, or a job's checkpoint directory (its newest good one)")
+      ->required();
+  command->add_option("--prompt", options->prompt, "Text to go on from")->capture_default_str();
+  command->add_option("--tokens", options->sample.tokens, "Tokens to generate")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--temperature", options->sample.temperature,
+                   "Sharpness: 0 always takes the most probable token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command
+      ->add_option("--top-k", options->sample.top_k,
+                   "Draw among the K most probable tokens; 0: among all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--seed", options->sample.seed, "Seed of the draws")->capture_default_str();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "\"bytes\" or a tokenizer folder; default: the run's own");
+  command->add_option("--threads", options->threads, "Threads; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->footer(kFooter);
+  command->callback([options, &context] {
+    const Status status = sample(*options, context);
+    if (status) return;
+    context.err << "trainyard sample: " << status.error().message << "\n";
+    context.exit_code = contract::exit_code_of(status.error().code);
+  });
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,67 @@
+#include "worker/sample/generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "common/random/philox.h"
+
+namespace trainyard::engine {
+
+int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleOptions& options,
+                     double draw) {
+  std::vector<int32_t> order(static_cast<size_t>(vocab));
+  std::iota(order.begin(), order.end(), 0);
+  const auto more = [&](int32_t a, int32_t b) {
+    const float la = logits[static_cast<size_t>(a)];
+    const float lb = logits[static_cast<size_t>(b)];
+    return la != lb ? la > lb : a < b;
+  };
+  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), more);
+  const int64_t kept = options.top_k > 0 ? std::min(options.top_k, vocab) : vocab;
+  std::partial_sort(order.begin(), order.begin() + kept, order.end(), more);
+  order.resize(static_cast<size_t>(kept));
+  const double best = logits[static_cast<size_t>(order.front())];
+  std::vector<double> weights;
+  double total = 0;
+  for (const int32_t token : order) {
+    const double logit = logits[static_cast<size_t>(token)];
+    weights.push_back(std::exp((logit - best) / options.temperature));
+    total += weights.back();
+  }
+  double left = draw * total;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i];
+  }
+  return order.back();
+}
+
+Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,
+                const std::function<bool(int32_t token)>& on_token) {
+  const int64_t vocab = engine.model().vocab;
+  if (prompt.empty()) {
+    return Error{ErrorCode::kInvalidConfig, "prompt: found no token, wanted at least one"};
+  }
+  for (const int32_t token : prompt) {
+    if (token >= 0 && token < vocab) continue;
+    return Error{ErrorCode::kInvalidConfig, "prompt: found token " + std::to_string(token) +
+                                                ", wanted 0 to " + std::to_string(vocab - 1) +
+                                                "; is the tokenizer the model's?"};
+  }
+  const auto window = static_cast<size_t>(engine.model().max_positions);
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const std::span<const int32_t> context =
+        std::span<const int32_t>(prompt).last(std::min(window, prompt.size()));
+    TRAINYARD_ASSIGN(const std::span<const float> logits, engine.next_logits(context));
+    const auto words = philox4x32(
+        {static_cast<uint32_t>(i), 0, 0, 0},
+        {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
+    const int32_t token = choose_token(logits, vocab, options, words[0] * 0x1p-32);
+    if (token == options.stop_token || !on_token(token)) return {};
+    prompt.push_back(token);
+  }
+  return {};
+}
+
+}  // namespace trainyard::engine

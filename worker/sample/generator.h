@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/train/engine.h"
+
+namespace trainyard::engine {
+
+struct SampleOptions {
+  int64_t tokens = 256;      ///< how many to generate
+  double temperature = 0.8;  ///< 0: always the most probable
+  int64_t top_k = 0;         ///< draw among the k most probable; 0: all
+  uint64_t seed = 1;
+  int32_t stop_token = -1;  ///< ends the text; -1: none
+};
+
+/// Draws one token from `logits` (the first `vocab` count). `draw` in [0, 1). Pure.
+int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleOptions& options,
+                     double draw);
+
+/// Generates after `prompt` (not empty), calling `on_token` with each; stops early when it returns
+/// false. The context is the newest maxPositions tokens. The same seed gives the same text.
+/// Errors: kInvalidConfig for an empty prompt or tokens outside the vocabulary.
+Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,
+                const std::function<bool(int32_t token)>& on_token);
+
+}  // namespace trainyard::engine

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "worker/checkpoint/reader.h"
+#include "worker/comm/communicator.h"
+#include "worker/train/engine.h"
+
+namespace trainyard::engine {
+
+/// A model out of a checkpoint, in one process, for sampling and evaluation.
+class TrainedModel {
+ public:
+  /// `micro_sequences`: how many windows evaluate() takes at a time. `threads` 0: all cores.
+  /// Errors: kInvalidData (configuration or tensors), kInvalidConfig, kUnavailable (memory).
+  static Result<std::unique_ptr<TrainedModel>> load(checkpoint::CheckpointReader& reader,
+                                                    int64_t micro_sequences, int threads);
+
+  Engine& engine() { return *engine_; }
+
+ private:
+  TrainedModel() = default;
+  HeapMemorySource memory_;
+  std::unique_ptr<comm::Communicator> alone_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace trainyard::engine
