@@ -1,4 +1,6 @@
+#include <filesystem>
 #include <iostream>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,6 +82,44 @@ TEST(RepositoryTest, HeadersGuardThemselvesAndNoneOpensANamespace) {
     }
   }
   EXPECT_THAT(found, IsEmpty());
+}
+
+/// Relative targets of Markdown links, and pages under docs/ that code names, as paths from the
+/// root.
+std::vector<std::string> referenced_paths(const SourceFile& file) {
+  static const std::regex markdown_link(R"(\]\(([^)#\s]+)[^)]*\))");
+  static const std::regex page_in_code(R"((docs/[A-Za-z0-9_/-]+\.md))");
+  const bool is_markdown = file.path.ends_with(".md");
+  const std::regex& pattern = is_markdown ? markdown_link : page_in_code;
+  const auto folder = std::filesystem::path(file.path).parent_path();
+  std::vector<std::string> paths;
+  for (std::sregex_iterator it(file.text.begin(), file.text.end(), pattern), end; it != end; ++it) {
+    const std::string target = (*it)[1];
+    if (target.find("://") != std::string::npos || target.starts_with("mailto:")) continue;
+    paths.push_back(is_markdown ? (folder / target).lexically_normal().generic_string() : target);
+  }
+  return paths;
+}
+
+TEST(RepositoryTest, WhatIsReferredToExists) {
+  std::vector<std::string> dangling;
+  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+    const bool is_example = file.path.starts_with("tests/unit/house/");
+    if (is_example || (!file.path.ends_with(".md") && !is_code(file.path))) continue;
+    for (const std::string& path : referenced_paths(file)) {
+      if (!std::filesystem::exists(std::filesystem::path(TRAINYARD_SOURCE_DIR) / path)) {
+        dangling.push_back(file.path + ": refers to " + path);
+      }
+    }
+  }
+  EXPECT_THAT(dangling, IsEmpty());
+}
+
+TEST(RepositoryTest, ReferencesAreFoundInTextAndCode) {
+  EXPECT_THAT(referenced_paths({"docs/a/x.md", "[y](../y.md#part) [z](https://z.org) [w](w.h)"}),
+              ElementsAre("docs/y.md", "docs/a/w.h"));
+  EXPECT_THAT(referenced_paths({"a/b.h", "// see docs/formats/x.md, \"The header\""}),
+              ElementsAre("docs/formats/x.md"));
 }
 
 TEST(RepositoryTest, APlantedWordIsFoundWithItsLine) {
