@@ -216,6 +216,7 @@ class Gemm {
     const int64_t stride = int64_t{vectors} * kLanes;
     const bool exact = p_.output != GemmOutput::kStore;
     float* carry = task.scratch->carry + m * kSplitColumns + n;
+    if (p_.output == GemmOutput::kExactAccumulate) prefetch_sums(task, m, n, rows, columns);
     if (block.resumes) copy_rows(carry, kSplitColumns, tile, kTileColumns, rows, vectors);
 
     int64_t k = block.begin;
@@ -267,6 +268,17 @@ class Gemm {
         if (summed) x = x + load_i64(sums + at);
         store_i64(sums + at, x);
       }
+    }
+  }
+
+  /// Calls the int64 tile of C into the cache while the chains run: its rows are far apart.
+  void prefetch_sums(const Task& task, int64_t m, int64_t n, int rows, int64_t columns) const {
+    constexpr int64_t kLine = 64 / sizeof(int64_t);
+    for (int i = 0; i < rows; ++i) {
+      const auto* row =
+          static_cast<const int64_t*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
+      for (int64_t j = 0; j < columns; j += kLine)
+        __builtin_prefetch(row + j, 1);
     }
   }
 

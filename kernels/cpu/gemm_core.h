@@ -240,11 +240,25 @@ static void pack_b(const typename Input::Element* b, int64_t ldb, bool transpose
   }
 }
 
+/// The first kTileRows lanes.
+TRAINYARD_INLINE void store_tile_words(uint32_t* p, U32x16 x) {
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(x.v));
+#else
+  alignas(32) uint32_t lanes[kLanes];
+  store_u32(lanes, x);
+  __builtin_memcpy(p, lanes, kTileRows * sizeof(uint32_t));
+#endif
+}
+
+constexpr int64_t kWordsAtOnce = 16;
+
 /// One chain segment of A: `length` elements of `rows` rows into panels of kTileRows rows, each
 /// with room for panel_words words. transposed: a is [K, M].
 template <class Input>
 static void pack_a(const typename Input::Element* a, int64_t lda, bool transposed, int64_t length,
                    int64_t rows, int64_t panel_words, int64_t first_word, uint32_t* out) {
+  constexpr int64_t kLineElements = 64 / sizeof(typename Input::Element);
   const int64_t words = words_of<Input>(length);
   if (!transposed) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -262,14 +276,25 @@ static void pack_a(const typename Input::Element* a, int64_t lda, bool transpose
     }
     return;
   }
-  for (int64_t w = 0; w < words; ++w) {
-    const auto* row = a + w * Input::kPerWord * lda;
-    const auto* next = w * Input::kPerWord + 1 < length ? row + lda : nullptr;
+  // A few words of one panel after the other: whole cache lines are written, and the rows read stay
+  // in the first-level cache until the last panel has taken its part of them.
+  for (int64_t w0 = 0; w0 < words; w0 += kWordsAtOnce) {
+    const int64_t w1 = smaller(words, w0 + kWordsAtOnce);
+    // No hardware prefetcher follows rows this far apart.
+    const int64_t k1 = smaller(length, (w1 + kWordsAtOnce) * Input::kPerWord);
+    for (int64_t k = w1 * Input::kPerWord; k < k1; ++k) {
+      for (int64_t i = 0; i < rows; i += kLineElements)
+        __builtin_prefetch(a + k * lda + i);
+    }
     for (int64_t i = 0; i < rows; i += kTileRows) {
-      const int count = static_cast<int>(rows - i < kTileRows ? rows - i : kTileRows);
-      const U32x16 words16 = Input::load_rows(row + i, next == nullptr ? nullptr : next + i, count);
-      uint32_t* target = out + ((i / kTileRows) * panel_words + first_word + w) * kTileRows;
-      store_partial(reinterpret_cast<float*>(target), as_float(words16), kTileRows);
+      const int count = static_cast<int>(smaller(kTileRows, rows - i));
+      uint32_t* target = out + ((i / kTileRows) * panel_words + first_word + w0) * kTileRows;
+      for (int64_t w = w0; w < w1; ++w) {
+        const auto* row = a + w * Input::kPerWord * lda + i;
+        const auto* next = w * Input::kPerWord + 1 < length ? row + lda : nullptr;
+        store_tile_words(target, Input::load_rows(row, next, count));
+        target += kTileRows;
+      }
     }
   }
 }

@@ -1,0 +1,38 @@
+// Compiled once per instruction set, like the kernels.
+
+#include "kernels/cpu/gemm_core.h"
+
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+namespace {
+
+template <class Input>
+int64_t loop(int64_t iterations, float* sink) {
+  constexpr int kAccumulators = kTileRows * kMaxVectors;
+  volatile float opaque = 1e-3F;
+  const F32x16 a = broadcast(opaque);
+  const F32x16 b = broadcast(opaque + 1.0F);
+  F32x16 c[kAccumulators];
+#pragma GCC unroll 24
+  for (int i = 0; i < kAccumulators; ++i)
+    c[i] = broadcast(opaque * static_cast<float>(i));
+  for (int64_t n = 0; n < iterations; ++n) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kAccumulators; ++i) {
+      c[i] = Input::multiply_add(as_bits(a), as_bits(b), c[i]);
+    }
+  }
+  for (int i = 0; i < kAccumulators; ++i)
+    *sink += sum_lanes(c[i]);
+  return iterations * kAccumulators * kLanes * 2 * Input::kPerWord;
+}
+
+}  // namespace
+
+int64_t peak_float32(int64_t iterations, float* sink) {
+  return loop<Float32Input>(iterations, sink);
+}
+int64_t peak_bfloat16(int64_t iterations, float* sink) {
+  return loop<BFloat16Input>(iterations, sink);
+}
+
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE
