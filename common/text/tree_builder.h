@@ -35,6 +35,8 @@ class TreeBuilder {
   /// A finished value: a scalar, or a copy of an anchored node. Returns where it now is.
   const Node& value(Node node);
 
+  /// True outside every collection.
+  bool at_root() const { return open_.empty(); }
   /// True between a mapping's key and after its last value: the next scalar is a key.
   bool expects_key() const;
   /// Counts nodes against the limit.

@@ -43,7 +43,7 @@ class Events final : public YAML::EventHandler {
     if (builder_.expects_key()) {
       builder_.stop(mark, "an empty key", "a text key");
     }
-    if (at_root_) return;  // an empty document
+    if (builder_.at_root()) return;  // an empty document
     Node node;
     node.line = mark.line;
     node.column = mark.column;
@@ -116,13 +116,13 @@ class Events final : public YAML::EventHandler {
           "one document a file (the first starts on line " + std::to_string(first_->line) + ")");
     }
     if (!first_) first_ = mark;
-    at_root_ = false;
   }
 
   void begin(Mark mark, const std::string& tag, YAML::anchor_t anchor) {
     start(mark);
     check_tag(tag, mark);
-    if (builder_.expects_key()) builder_.stop(mark, "a collection as a key", "a text key");
+    if (builder_.expects_key())
+      builder_.stop(mark, "a collection as a key", "a text key (or is a bracket not closed?)");
     open_anchors_.push_back({anchor, mark});
   }
 
@@ -159,7 +159,6 @@ class Events final : public YAML::EventHandler {
   std::optional<Mark> first_;
   bool document_done_ = false;
   int document_position_ = -1;
-  bool at_root_ = true;
 };
 
 /// Reads a string in place.

@@ -1,0 +1,11 @@
+set(here ${CMAKE_CURRENT_LIST_DIR}/common)
+trainyard_test(text_test TIER unit
+  SOURCES ${here}/text/document_test.cc ${here}/text/hostile_test.cc ${here}/text/writing_test.cc
+  DEPS common_text)
+trainyard_test(api_test TIER unit
+  SOURCES ${here}/api/bad_engine_test.cc ${here}/api/bad_job_test.cc ${here}/api/bad_manifest.cc
+          ${here}/api/decode_test.cc ${here}/api/enum_names_test.cc ${here}/api/fields_test.cc
+          ${here}/api/round_trip_test.cc
+  DEPS common_api)
+trainyard_test(cli_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/validate_command_test.cc
+               DEPS cli_commands)

@@ -1,0 +1,187 @@
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "tests/unit/worker/checkpoint/job_directory.h"
+#include "worker/hf/gpt2.h"
+
+namespace trainyard::cli {
+namespace {
+
+using checkpoint::PosixFileSystem;
+using checkpoint::testing::JobDirectory;
+using checkpoint::testing::slurp;
+using checkpoint::testing::spill;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Ran {
+  int exit_code;
+  std::string out;
+  std::string err;
+};
+
+Ran trainyard(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int exit_code = run(arguments, out, err);
+  return {exit_code, out.str(), err.str()};
+}
+
+void flip_a_bit(const std::filesystem::path& path, size_t at) {
+  std::string content = slurp(path);
+  content[at] = static_cast<char>(content[at] ^ 4);
+  spill(path, content);
+}
+
+/// Two generations: 1 trained to step 20, 2 went on from there on three ranks to step 30.
+class CkptCommandTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(job_.train(files_, {.generation = 1, .ranks = 2, .steps = {10, 20}}), "");
+    ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1, .ranks = 3, .steps = {30}}), "");
+  }
+  std::string root() const { return job_.root().string(); }
+
+  PosixFileSystem files_;
+  JobDirectory job_;
+};
+
+TEST_F(CkptCommandTest, LsTellsWhatIsThere) {
+  const Ran text = trainyard({"ckpt", "ls", root()});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("g2-step-0000000030"), HasSubstr("1920"),
+                              HasSubstr("current"), Not(HasSubstr("damaged"))));
+  flip_a_bit(job_.root() / "g2-step-0000000030/manifest.json", 100);
+  std::filesystem::remove(job_.root() / "g1-step-0000000010/manifest.json");
+  const auto json = nlohmann::json::parse(trainyard({"ckpt", "ls", "-o", "json", root()}).out);
+  std::map<std::string, std::string> states;
+  for (const auto& one : json)
+    states[one["name"]] = one["state"];
+  const std::map<std::string, std::string> wanted = {{"g1-step-0000000010", "incomplete"},
+                                                     {"g2-step-0000000020", "current"},
+                                                     {"g2-step-0000000030", "damaged"}};
+  for (const auto& [name, state] : wanted)
+    EXPECT_EQ(states[name], state) << name;
+}
+
+TEST_F(CkptCommandTest, ShowTakesTheNewestGoodOne) {
+  const Ran newest = trainyard({"ckpt", "show", "-o", "json", root()});
+  EXPECT_EQ(newest.exit_code, 0) << newest.err;
+  EXPECT_EQ(nlohmann::json::parse(newest.out)["step"], 30);
+  flip_a_bit(job_.root() / "g2-step-0000000030/manifest.json", 100);
+  const Ran before = trainyard({"ckpt", "show", "-o", "json", root()});
+  EXPECT_EQ(nlohmann::json::parse(before.out)["step"], 20);
+  EXPECT_THAT(before.err, HasSubstr("passed over g2-step-0000000030: manifest.json: checksum"));
+}
+
+TEST_F(CkptCommandTest, ShowFollowsLatestAndHashesTheState) {
+  const Ran shown = trainyard({"ckpt", "show", "--hash", root() + "/latest"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("optimizerStep     30"), HasSubstr("[13,2,3] in 2")));
+  const Ran hash = trainyard({"ckpt", "hash", root() + "/g2-step-0000000030"});
+  EXPECT_EQ(hash.out.size(), 33U);
+  EXPECT_THAT(shown.out, HasSubstr("state hash        " + hash.out));
+  EXPECT_NE(trainyard({"ckpt", "hash", root() + "/g2-step-0000000020"}).out, hash.out);
+}
+
+TEST_F(CkptCommandTest, VerifyNamesFileAndChunkAndExitsWithBadData) {
+  const Ran good = trainyard({"ckpt", "verify", root()});
+  EXPECT_EQ(good.exit_code, 0) << good.out;
+  EXPECT_THAT(good.out, HasSubstr("g2-step-0000000030: good, "));
+  flip_a_bit(job_.root() / "g2-step-0000000030/shard-1-of-3.safetensors", 300);
+  const Ran bad = trainyard({"ckpt", "verify", root()});
+  EXPECT_EQ(bad.exit_code, 65);
+  EXPECT_THAT(bad.out, HasSubstr("g2-step-0000000030: shard-1-of-3.safetensors: chunk 1 (bytes 256 "
+                                 "to 511) hashes to "));
+  const Ran json = trainyard({"ckpt", "verify", "-o", "json", root() + "/g2-step-0000000030"});
+  EXPECT_EQ(json.exit_code, 65);
+  const auto damages = nlohmann::json::parse(json.out)[0]["damages"];
+  ASSERT_EQ(damages.size(), 1U);
+  EXPECT_EQ(damages[0]["file"], "shard-1-of-3.safetensors");
+  EXPECT_EQ(damages[0]["chunk"], 1);
+}
+
+TEST_F(CkptCommandTest, MissingDirectoryIsBadData) {
+  for (const char* command : {"ls", "show", "hash", "verify"}) {
+    const Ran ran = trainyard({"ckpt", command, root() + "/nowhere"});
+    EXPECT_EQ(ran.exit_code, 65) << command;
+    EXPECT_THAT(ran.err, HasSubstr("nowhere")) << command;
+  }
+}
+
+TEST_F(CkptCommandTest, ExportOfARunWithoutAModelSaysWhy) {
+  const Ran ran =
+      trainyard({"export", "--checkpoint", root(), "--hugging-face", root() + "/exported"});
+  EXPECT_EQ(ran.exit_code, 64);
+  EXPECT_THAT(ran.err, HasSubstr("model.family: found nothing, wanted GPT2"));
+}
+
+/// Writes an imported model as a checkpoint of one rank, as a run would.
+void checkpoint_of(const hf::HfModel& model, const std::string& config_json, JobDirectory& job) {
+  PosixFileSystem files;
+  checkpoint::SoloCommitGroup group;
+  const auto started =
+      checkpoint::start_generation(files, job.plan(1, std::nullopt), group,
+                                   [](checkpoint::CheckpointReader&) { return Status(); });
+  ASSERT_TRUE(started.has_value()) << started.error().message;
+  checkpoint::CheckpointWriter writer(files, group, {job.root(), {}, 4096}, *started);
+  std::vector<std::vector<float>> values;
+  checkpoint::Snapshot snapshot;
+  snapshot.config_json = config_json;
+  for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors(model.config())) {
+    values.push_back(*model.tensor(tensor.name));
+    snapshot.slices.push_back({tensor.name, checkpoint::TensorKind::kParameter, DType::kFloat32,
+                               tensor.shape, std::vector<int64_t>(tensor.shape.size(), 0),
+                               tensor.shape, std::as_bytes(std::span(values.back()))});
+  }
+  ASSERT_TRUE(writer.begin(snapshot));
+  const auto outcome = writer.wait(std::chrono::seconds(20));
+  ASSERT_TRUE(outcome && outcome->status);
+}
+
+constexpr char kModelConfig[] =
+    R"({"model":{"family":"GPT2","layers":2,"hidden":32,"heads":2,"ffn":128,"vocab":61,)"
+    R"("maxPositions":16,"dropout":0}})";
+
+TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
+  const std::filesystem::path fixture =
+      std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/fixtures/hf_tiny_gpt2";
+  const auto model = hf::load_gpt2(fixture);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  JobDirectory job;
+  checkpoint_of(**model, kModelConfig, job);
+  // A folder of the user's choice outlives the test: then `transformers` can look at it as well.
+  const char* keep = std::getenv("TRAINYARD_EXPORT_DIR");
+  const std::string out = keep != nullptr ? keep : (job.root() / "exported").string();
+  const Ran ran = trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const auto exported = hf::load_gpt2(out);
+  ASSERT_TRUE(exported.has_value()) << exported.error().message;
+  EXPECT_EQ((*exported)->config(), (*model)->config());
+  for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors((*model)->config())) {
+    EXPECT_EQ(*(*exported)->tensor(tensor.name), *(*model)->tensor(tensor.name)) << tensor.name;
+  }
+  EXPECT_EQ(trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out}).exit_code, 75);
+}
+
+TEST(ExportCommandTest, ConfigurationThatDoesNotFitTheTensorsIsRefused) {
+  const auto model =
+      hf::load_gpt2(std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/fixtures/hf_tiny_gpt2");
+  JobDirectory job;
+  std::string config = kModelConfig;
+  config.replace(config.find("\"ffn\":128"), 9, "\"ffn\":120");
+  checkpoint_of(**model, config, job);
+  const Ran ran =
+      trainyard({"export", "--checkpoint", job.root(), "--hugging-face", job.root() / "exported"});
+  EXPECT_EQ(ran.exit_code, 65);
+  EXPECT_THAT(ran.err,
+              HasSubstr("h.0.mlp.c_fc.bias is [128], the run's configuration makes it [120]"));
+}
+
+}  // namespace
+}  // namespace trainyard::cli
