@@ -25,7 +25,7 @@ struct RankFact {
   /// When the coordinator saw the rank's heartbeat counter move last.
   std::optional<Time> last_heartbeat_at;
   std::optional<double> loss;
-  std::optional<double> tokens_per_second;  ///< of this rank
+  std::optional<double> tokens_per_second;  ///< of the whole job, as this rank computes it
   std::optional<double> step_seconds;       ///< smoothed
 };
 

@@ -1,26 +1,12 @@
 #include "control/policies/success.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
+
+#include "common/api/validate.h"
 
 namespace trainyard::control::policies {
 namespace {
-
-std::optional<int64_t> number_of(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-bool part_holds(std::string_view part, int64_t index) {
-  const size_t dash = part.find('-');
-  const std::optional<int64_t> from = number_of(part.substr(0, dash));
-  const std::optional<int64_t> to =
-      dash == std::string_view::npos ? from : number_of(part.substr(dash + 1));
-  return from && to && *from <= index && index <= *to;
-}
 
 bool rule_holds(const api::SuccessRule& rule, const std::set<int>& succeeded, int64_t target) {
   int64_t wanted = 0;
@@ -38,12 +24,10 @@ bool rule_holds(const api::SuccessRule& rule, const std::set<int>& succeeded, in
 
 bool index_listed(std::string_view list, int64_t index) {
   if (list.empty()) return true;
-  while (!list.empty()) {
-    const size_t comma = list.find(',');
-    if (part_holds(list.substr(0, comma), index)) return true;
-    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
-  }
-  return false;
+  const auto ranges = api::parse_indexes(list);
+  return ranges && std::any_of(ranges->begin(), ranges->end(), [&](const auto& range) {
+           return range.first <= index && index <= range.last;
+         });
 }
 
 std::optional<std::string_view> judge_success(const api::SuccessPolicy& policy,

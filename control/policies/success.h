@@ -11,8 +11,8 @@
 /// When a job has succeeded. Pure.
 namespace trainyard::control::policies {
 
-/// Whether `index` is in a list such as "0", "0-3,7". An empty list holds every index. A malformed
-/// part holds none (validation refuses it before).
+/// Whether `index` is in a list such as "0", "0-3,7". An empty list holds every index, a malformed
+/// one none (validation refuses it before).
 bool index_listed(std::string_view list, int64_t index);
 
 /// The reason of SuccessCriteriaMet, if the members' successes amount to it: SuccessPolicy for a

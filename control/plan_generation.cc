@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <utility>
+
+#include "control/plan_look.h"
+#include "control/plan_status.h"
+#include "control/policies/elastic.h"
+#include "control/policies/liveness.h"
+#include "control/policies/progress.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionStatus;
+using api::ConditionType;
+using policies::Loss;
+
+/// Ranks that miss a peer end before or after the peer does: wait this long for the one to blame.
+constexpr std::chrono::seconds kRootCauseGrace{2};
+/// More pods lost at once than this are replaced with all the others: attempts hold no more names.
+constexpr size_t kMaxSingleReplacements = 4;
+
+}  // namespace
+
+// ---- What is wrong with a generation that is to run
+// ---------------------------------------------------------------
+
+void Planner::plan_running() {
+  policies::Gang gang = policies::look_at_gang(sets_.members, next_.nodes.target);
+  accept(&gang);
+  if (!ahead_) {
+    const bool decided =
+        restart_if_lost(gang) || restart_if_stalled(gang) || resize_if_wanted(gang);
+    if (is_true(next_, ConditionType::kFailureTarget)) {
+      plan_ending();
+      return;
+    }
+    if (decided) gang = policies::look_at_gang(sets_.members, next_.nodes.target);
+  }
+  condemn(sets_.condemned);
+  create_missing(gang);
+  count_pods(next_, observed_.metadata, sets_);
+  describe_generation(next_, spec_, gang, now_);
+  if (observed_.facts.hosted) look_in(describe_checkpoint_age(next_, spec_, now_));
+}
+
+bool Planner::restart_if_lost(const policies::Gang& gang) {
+  const std::vector<Loss> losses = find_losses(gang);
+  if (losses.empty() || may_wait_for_root_cause(losses)) return false;
+  restart(policies::root_cause(losses), losses);
+  return true;
+}
+
+std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
+  std::vector<Loss> losses;
+  for (const ObservedPod* pod : sets_.members) {
+    if (pod->phase == PodPhase::kFailed) {
+      losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
+    } else if (pod->terminating && is_alive(*pod)) {
+      losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
+                                                "deleted by somebody else, or its node is gone"));
+    }
+  }
+  add_silent(losses);
+  // Before the gang was whole a missing pod is one that is still to be made.
+  if (!is_true(next_, ConditionType::kScheduled)) return losses;
+  for (const int index : gang.missing) {
+    Loss loss;
+    loss.pod_name = observed_.metadata.name + "-" + std::to_string(index);
+    loss.reason = api::reason::kPodLost;
+    loss.message = "the pod is gone";
+    losses.push_back(std::move(loss));
+  }
+  return losses;
+}
+
+void Planner::add_silent(std::vector<Loss>& losses) {
+  std::vector<const ObservedPod*> alive;
+  for (const ObservedPod* pod : sets_.members) {
+    if (is_alive(*pod) && !pod->terminating) alive.push_back(pod);
+  }
+  const policies::Liveness liveness = policies::judge_liveness(
+      {&alive, &observed_.facts, next_.membership.generation,
+       policies::stall_bound(spec_.progress_policy, observed_.facts), now_});
+  truce_ = liveness.truce;
+  look_in(liveness.look_again);
+  for (const policies::LostMember& lost : liveness.lost) {
+    losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *lost.pod, lost.message));
+  }
+}
+
+/// Only followers failed, and others may still show who was first.
+bool Planner::may_wait_for_root_cause(const std::vector<Loss>& losses) {
+  Time newest = Time::min();
+  for (const Loss& loss : losses) {
+    if (!loss.follows_peer || !loss.at) return false;
+    newest = std::max(newest, *loss.at);
+  }
+  const bool others = std::any_of(sets_.members.begin(), sets_.members.end(),
+                                  [](const ObservedPod* pod) { return is_alive(*pod); });
+  const Duration left = newest + kRootCauseGrace - now_;
+  if (!others || left <= Duration::zero()) return false;
+  look_in(left);
+  return true;
+}
+
+bool Planner::restart_if_stalled(const policies::Gang& gang) {
+  if (truce_) return false;
+  const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
+  const bool placed = scheduled != nullptr && scheduled->status == ConditionStatus::kTrue;
+  const bool all_ready =
+      gang.whole && std::all_of(sets_.members.begin(), sets_.members.end(),
+                                [](const ObservedPod* pod) { return pod->ready; });
+  const policies::Stall stall = policies::judge_stall(
+      {&spec_.progress_policy, &observed_.facts, next_.membership.generation,
+       placed ? scheduled->last_transition_time : std::nullopt, all_ready, now_});
+  look_in(stall.look_again);
+  if (stall.kind == policies::Stall::Kind::kNone) {
+    clear_condition(next_, ConditionType::kStalled, api::reason::kNoStepProgress,
+                    "steps move again", now_);
+    return false;
+  }
+  const bool silent = stall.kind == policies::Stall::Kind::kHeartbeat;
+  set(ConditionType::kStalled, ConditionStatus::kTrue,
+      silent ? api::reason::kHeartbeatLost : api::reason::kNoStepProgress, stall.message);
+  if (spec_.progress_policy.on_stall == api::StallAction::kReport) return false;
+  Loss loss;
+  loss.failure_class = api::FailureClass::kHang;
+  loss.reason = api::reason::kStalled;
+  loss.rank = stall.rank;
+  loss.message = stall.message;
+  if (stall.kind == policies::Stall::Kind::kStartup &&
+      !policies::within_budget(spec_.failure_policy, next_.restarts, loss.failure_class, now_)) {
+    loss.fatal_reason = api::reason::kStartupTimeout;
+  }
+  restart(loss, {loss});
+  return true;
+}
+
+bool Planner::resize_if_wanted(const policies::Gang& gang) {
+  // A decision may have been taken just before in the same plan.
+  if (ahead_) return false;
+  const bool spec_changed = observed_.status.observed_generation != observed_.metadata.generation;
+  Time since = Time::min();
+  for (const ObservedPod* pod : sets_.members)
+    since = std::max(since, pod->created_at.value_or(now_));
+  const policies::Resize wanted =
+      policies::judge_size({&spec_, next_.nodes.target, spec_changed, gang.whole, gang.placed,
+                            gang.placed_count, observed_.feasible_nodes, since, now_});
+  look_in(wanted.look_again);
+  if (wanted.target) {
+    resize(*wanted.target, wanted.reason);
+    return true;
+  }
+  const bool other_world =
+      next_.membership.world_size != next_.nodes.target * spec_.num_proc_per_node;
+  if (spec_changed && other_world) {
+    const bool up = next_.nodes.target * spec_.num_proc_per_node > next_.membership.world_size;
+    resize(next_.nodes.target, up ? api::reason::kScaleUp : api::reason::kScaleDown);
+    return true;
+  }
+  return false;
+}
+
+/// All missing pods of the generation, once its back-off is over.
+void Planner::create_missing(const policies::Gang& gang) {
+  if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
+  const api::Attempt* open = open_attempt(next_);
+  const bool restarting = is_true(next_, ConditionType::kRestarting);
+  if (restarting && open != nullptr && open->start_time) {
+    const Duration wait = policies::backoff_of(spec_.failure_policy.backoff, next_);
+    const Duration left = *open->start_time + wait - now_;
+    if (left > Duration::zero()) {
+      look_in(left);
+      return;
+    }
+  }
+  for (const int index : gang.missing) {
+    plan_.create.push_back(make_pod_spec(observed_.metadata, spec_, index,
+                                         next_.membership.generation, next_.nodes.target));
+  }
+}
+
+// ---- Decisions ---------------------------------------------------------------------------------
+
+void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
+  const std::string sentence = sentence_of(cause);
+  if (cause.fatal_reason) {
+    close_attempt(next_, {&cause, {}, last_step()}, now_);
+    fail(*cause.fatal_reason, sentence);
+    return;
+  }
+  if (cause.counted &&
+      !policies::within_budget(spec_.failure_policy, next_.restarts, cause.failure_class, now_)) {
+    const api::RestartBudget budget = api::budget_of(spec_.failure_policy, cause.failure_class);
+    close_attempt(next_, {&cause, {}, last_step()}, now_);
+    fail(api::reason::kBudgetExceeded, std::to_string(budget.max_restarts) + " restarts in " +
+                                           std::to_string(budget.window.count()) +
+                                           " s are used up; last: " + sentence);
+    return;
+  }
+  ahead_ = true;
+  end_attempts(cause, losses);
+  policies::count_restart(next_.restarts, cause.failure_class, cause.counted, now_);
+  clear_running_conditions(next_, "restarting", now_);
+  open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
+                  next_.nodes.target, now_);
+  set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
+  sort();
+  tell(EventType::kWarning, "Restarting",
+       "generation " + std::to_string(next_.membership.generation) + ", " + cause.reason + ": " +
+           sentence);
+}
+
+/// Ends the generation's attempt. Where single pods are replaced, every lost one is named, unless a
+/// member that has succeeded is needed again or too many went at once: then all are replaced.
+void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
+  const bool single = spec_.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
+  const bool any_succeeded =
+      std::any_of(sets_.members.begin(), sets_.members.end(),
+                  [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
+  const bool job_wide = cause.pod_name.empty();
+  if (single && !job_wide) {
+    if (any_succeeded || losses.size() > kMaxSingleReplacements) {
+      Loss everybody;
+      everybody.failure_class = cause.failure_class;
+      everybody.reason = cause.reason;
+      everybody.message = "all pods are replaced";
+      note_further_loss(next_, everybody, now_);
+    } else {
+      for (const Loss& loss : losses) {
+        if (loss.pod_name != cause.pod_name) note_further_loss(next_, loss, now_);
+      }
+      next_.restarts.pod_replacements += static_cast<int64_t>(losses.size());
+    }
+  }
+  close_attempt(next_, {&cause, {}, last_step()}, now_);
+}
+
+void Planner::resize(int64_t target, std::string_view reason) {
+  ahead_ = true;
+  const int64_t before = next_.nodes.target;
+  close_attempt(next_, {nullptr, std::string(reason), last_step()}, now_);
+  ++next_.restarts.resizes;
+  clear_running_conditions(next_, "resizing", now_);
+  open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
+  const std::string message =
+      "from " + std::to_string(before) + " to " + std::to_string(target) + " nodes";
+  set(ConditionType::kResizing, ConditionStatus::kTrue, reason, message);
+  sort();
+  tell(EventType::kNormal, std::string(reason), message);
+}
+
+}  // namespace trainyard::control

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "control/membership.h"
+#include "control/plan.h"
+#include "control/policies/restart.h"
+#include "control/policies/schedule.h"
+#include "control/status_edit.h"
+
+/// The inside of plan(): one look at one job. The life of the job is in plan.cc, the judgement of a
+/// running generation in plan_generation.cc.
+namespace trainyard::control {
+
+/// Works on a copy of the status (`next_`); what it decides is carried by the Plan. Used once.
+class Planner {
+ public:
+  /// `observed` outlives this.
+  Planner(const Observed& observed, Time now)
+      : observed_(observed), spec_(observed.spec), now_(now), next_(observed.status) {}
+
+  Plan run();
+
+ private:
+  // The life of the job (plan.cc).
+  void decide();
+  void plan_finished();
+  void plan_ending();
+  void plan_invalid();
+  void plan_stopping();
+  void plan_next_life();
+  bool end_if_over();
+  void fail(std::string_view reason, const std::string& message);
+  void accept(const policies::Gang* gang);
+  void condemn(const std::vector<const ObservedPod*>& pods);
+  void finish();
+
+  // A generation that is to run (plan_generation.cc). The bool ones say whether they decided.
+  void plan_running();
+  bool restart_if_lost(const policies::Gang& gang);
+  bool restart_if_stalled(const policies::Gang& gang);
+  bool resize_if_wanted(const policies::Gang& gang);
+  void create_missing(const policies::Gang& gang);
+
+  std::vector<policies::Loss> find_losses(const policies::Gang& gang);
+  void add_silent(std::vector<policies::Loss>& losses);
+  bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
+  void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
+  void end_attempts(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
+  void resize(int64_t target, std::string_view reason);
+
+  void sort() { sets_ = sort_pods(observed_.pods, spec_, next_); }
+  void set(api::ConditionType type, api::ConditionStatus status, std::string_view reason,
+           const std::string& message) {
+    set_condition(next_, {type, status, reason, message}, now_);
+  }
+  void look_in(std::optional<Duration> wait) {
+    if (!wait) return;
+    const Duration bounded = std::max<Duration>(*wait, std::chrono::milliseconds(1));
+    plan_.requeue_after = std::min(plan_.requeue_after.value_or(Duration::max()), bounded);
+  }
+  void tell(EventType type, std::string reason, std::string message) {
+    plan_.events.push_back(
+        {type, std::move(reason), bounded_text(message, api::kMaxNewestAttemptMessage)});
+  }
+  bool facts_are_current() const {
+    return observed_.facts.hosted && observed_.facts.generation == next_.membership.generation;
+  }
+  std::optional<int64_t> last_step() const;
+  bool any_not_gone() const {
+    return std::any_of(observed_.pods.begin(), observed_.pods.end(),
+                       [](const ObservedPod& pod) { return !is_finished(pod); });
+  }
+
+  const Observed& observed_;
+  const api::TrainingJobSpec& spec_;
+  const Time now_;
+  api::TrainingJobStatus next_;
+  PodSets sets_;
+  bool ahead_ = false;  ///< next_ holds a decision: it is written before it is carried out
+  bool truce_ = false;  ///< too many streams went silent at once to blame a member
+  Plan plan_;
+};
+
+}  // namespace trainyard::control

@@ -1,0 +1,328 @@
+// What the control stream's facts lead to: lost members, stalls, progress, steps lost.
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/job_driver.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionType;
+using contract::Phase;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing_support::JobDriver;
+using testing_support::make_job;
+
+constexpr seconds kBackoffOver{301};
+
+/// A job of `nodes` nodes with one rank each, whose ranks report.
+class ReportingJob : public JobDriver {
+ public:
+  explicit ReportingJob(api::TrainingJob job) : JobDriver(std::move(job)) {
+    EXPECT_TRUE(settle());
+    connect();
+  }
+
+  /// Every member has a stream and a rank that has just started.
+  void connect() {
+    facts.now.hosted = true;
+    facts.now.generation = status().membership.generation;
+    facts.now.rank_table_ready = true;
+    facts.now.members.clear();
+    facts.now.peer_reports.clear();
+    facts.now.resumed_from_step.reset();
+    for (int index = 0; index < status().nodes.target; ++index) {
+      MemberFact fact;
+      const ObservedPod pod = member(index);
+      fact.pod_uid = pod.uid;
+      fact.pod_name = pod.name;
+      fact.node_index = index;
+      fact.generation = facts.now.generation;
+      fact.connected = true;
+      fact.since = clock.now();
+      fact.ranks.resize(1);
+      fact.ranks[0].rank = index;
+      fact.ranks[0].total_steps = 1000;
+      fact.ranks[0].phase_since = clock.now();
+      facts.now.members.push_back(std::move(fact));
+    }
+  }
+
+  RankFact& rank(int index) { return facts.now.members.at(static_cast<size_t>(index)).ranks[0]; }
+
+  void set_phase(Phase phase) {
+    for (int index = 0; index < status().nodes.target; ++index) {
+      rank(index).phase = phase;
+      rank(index).phase_since = clock.now();
+    }
+  }
+
+  /// Every rank completes a step now.
+  void step_to(int64_t step) {
+    for (int index = 0; index < status().nodes.target; ++index) {
+      rank(index).phase = Phase::kTraining;
+      rank(index).step = step;
+      rank(index).last_step_at = clock.now();
+      rank(index).last_heartbeat_at = clock.now();
+      rank(index).loss = 2.5;
+      rank(index).step_seconds = 0.25;
+    }
+  }
+
+  void disconnect(int index) {
+    facts.now.members.at(static_cast<size_t>(index)).connected = false;
+    facts.now.members.at(static_cast<size_t>(index)).since = clock.now();
+  }
+};
+
+TEST(LivenessTest, ASilentStreamAloneProvesNothing) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(1);
+  for (int second = 0; second < 60; ++second) {
+    job.clock.advance(seconds(1));
+    job.step_to(2 + second);  // training goes on without the stream
+    ASSERT_TRUE(job.settle());
+  }
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(LivenessTest, SilenceAndAPeersReportMeanLost) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(1);
+  PeerReport report;
+  report.generation = 1;
+  report.reporter_rank = 0;
+  report.lost_rank = 1;
+  report.message = "all_reduce overdue";
+  job.facts.now.peer_reports = {report};
+  ASSERT_TRUE(job.pass(seconds(3)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "3 s are for reconnecting";
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), milliseconds(1));
+  const std::string lost = job.member(1).name;
+  ASSERT_TRUE(job.pass(milliseconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+  EXPECT_EQ(job.status().attempts[0].pod_name, lost);
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("rank 0 waits for rank 1"));
+  EXPECT_EQ(job.status().restarts.classes.at(0).failure_class, api::FailureClass::kInfrastructure);
+}
+
+TEST(LivenessTest, AReportOfAnOlderGenerationIsNoEvidence) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(1);
+  PeerReport report;
+  report.generation = 0;
+  report.lost_rank = 1;
+  job.facts.now.peer_reports = {report};
+  ASSERT_TRUE(job.pass(seconds(9)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(LivenessTest, SilenceOnANodeThatIsNotReadyMeansLost) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(2);
+  job.cluster.lose_node(job.member(2).name);
+  ASSERT_TRUE(job.pass(seconds(4)));
+  EXPECT_EQ(job.status().attempts.at(0).reason, "NodeLost");
+}
+
+TEST(LivenessTest, SilenceWhileStepsStandStillForTheBoundMeansLost) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 2.0;  // bound 20 s
+  job.step_to(1);
+  job.disconnect(0);
+  ASSERT_TRUE(job.pass(seconds(19)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+}
+
+TEST(LivenessTest, WhenMostGoSilentAtOnceNobodyIsBlamedForAMinute) {
+  ReportingJob job(make_job(4));
+  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
+  job.step_to(1);
+  for (int index = 0; index < 3; ++index)
+    job.disconnect(index);
+  ASSERT_TRUE(job.pass(seconds(59)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(1));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(LivenessTest, LossesFarApartAreNoMassLoss) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 1.0;
+  job.step_to(1);
+  job.disconnect(0);
+  job.clock.advance(seconds(3));
+  job.disconnect(1);
+  ASSERT_TRUE(job.pass(seconds(8)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(StallTest, StepsThatStandStillRestartTheJobAndNameTheRank) {
+  ReportingJob job(make_job(2));
+  job.facts.now.p99_step_seconds = 3.0;
+  job.step_to(41);
+  job.clock.advance(seconds(1));
+  job.rank(0).step = 42;
+  job.rank(0).last_step_at = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(28)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  job.rank(1).last_heartbeat_at = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  const api::Attempt attempt = job.status().attempts[0];
+  EXPECT_EQ(attempt.reason, "Stalled");
+  EXPECT_EQ(attempt.rank, 1);
+  EXPECT_EQ(attempt.end_step, 42);
+  EXPECT_EQ(attempt.failure_class, api::FailureClass::kHang);
+  EXPECT_THAT(attempt.message, HasSubstr("rank 1 has stood at step 41"));
+}
+
+TEST(StallTest, ReportOnlyReports) {
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.on_stall = api::StallAction::kReport;
+  ReportingJob job(std::move(manifest));
+  job.facts.now.p99_step_seconds = 0.1;  // bound 10 s, the minimum
+  job.step_to(1);
+  ASSERT_TRUE(job.pass(seconds(10)));
+  EXPECT_TRUE(job.is(ConditionType::kStalled));
+  EXPECT_EQ(job.reason_of(ConditionType::kStalled), "HeartbeatLost");
+  EXPECT_EQ(job.status().phase, api::JobPhase::kStalled);
+  EXPECT_EQ(job.status().restarts.total, 0);
+  job.step_to(2);
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(job.is(ConditionType::kStalled));
+}
+
+TEST(StallTest, TheBoundIsTheMaximumWhileNoStepTimeIsKnownAndOutsideTraining) {
+  ReportingJob job(make_job(2));
+  job.step_to(1);
+  ASSERT_TRUE(job.pass(seconds(599)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  job.facts.now.p99_step_seconds = 0.1;
+  job.set_phase(Phase::kEvaluating);
+  ASSERT_TRUE(job.pass(seconds(599)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(StallTest, NoFirstStepIsAHangAndFailsTheJobWhenItGoesOn) {
+  auto manifest = make_job(1);
+  manifest.spec.progress_policy.startup_timeout = seconds(100);
+  manifest.spec.failure_policy.budgets = {{api::FailureClass::kHang, 1, seconds(100000)}};
+  ReportingJob job(std::move(manifest));
+  job.set_phase(Phase::kRendezvous);
+  ASSERT_TRUE(job.pass(seconds(100)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("no first step within 100 s"));
+  ASSERT_TRUE(job.pass(seconds(2)));
+  job.connect();
+  ASSERT_TRUE(job.pass(seconds(100)));
+  EXPECT_EQ(job.reason_of(ConditionType::kFailed), "StartupTimeout");
+}
+
+TEST(StallTest, AGangThatFindsNoRoomIsNotStalled) {
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.startup_timeout = seconds(100);
+  JobDriver job(std::move(manifest));
+  job.facts.now.hosted = true;
+  job.cluster.set_room(false);
+  ASSERT_TRUE(job.pass(seconds(100000)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_FALSE(job.is(ConditionType::kStalled));
+}
+
+TEST(StallTest, WithoutAControlStreamPodsThatRunAreEnough) {
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.startup_timeout = seconds(100);
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.pass(seconds(100000)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(ProgressTest, GoesIntoStatusAtMostEveryFiveSeconds) {
+  ReportingJob job(make_job(2));
+  job.step_to(1);
+  ASSERT_TRUE(job.settle());
+  const size_t before = job.cluster.writes().size();
+  for (int tenth = 1; tenth <= 200; ++tenth) {
+    job.clock.advance(milliseconds(100));
+    job.step_to(1 + tenth);
+    job.facts.now.checkpoint = CheckpointFact{tenth, "", "", job.clock.now()};
+    ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
+  }
+  const size_t writes = job.cluster.writes().size() - before;
+  EXPECT_GE(writes, 3u);
+  EXPECT_LE(writes, 4u) << "20 s";
+}
+
+TEST(ProgressTest, ShowsTheLowestStepAndWhatIsLeft) {
+  ReportingJob job(make_job(2));
+  job.step_to(250);
+  job.rank(0).step = 251;
+  job.rank(0).tokens_per_second = 1000.0;
+  ASSERT_TRUE(job.settle());
+  const auto progress = job.status().progress;
+  ASSERT_TRUE(progress.has_value());
+  EXPECT_EQ(progress->step, 250);
+  EXPECT_EQ(progress->total_steps, 1000);
+  EXPECT_EQ(progress->percentage, 25);
+  EXPECT_EQ(progress->eta_s, 188);  // 750 steps of 0.25 s
+  EXPECT_EQ(progress->step_time_ms, 250.0);
+  EXPECT_EQ(progress->loss, 2.5);
+  EXPECT_EQ(progress->tokens_per_second, 1000.0);
+  EXPECT_EQ(progress->phase, "Training");
+  EXPECT_EQ(progress->last_step_time, job.clock.now());
+}
+
+TEST(ProgressTest, AttemptsKnowTheStepsTheyLost) {
+  ReportingJob job(make_job(2));
+  job.facts.now.resumed_from_step = 0;
+  job.step_to(120);
+  job.facts.now.checkpoint = CheckpointFact{100, "g1-step-100", "", job.clock.now()};
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().attempts[0].start_step, 0);
+  EXPECT_EQ(job.status().checkpoint->last_step, 100);
+  EXPECT_EQ(job.status().checkpoint->uri, "g1-step-100");
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().attempts[0].end_step, 120);
+  EXPECT_FALSE(job.status().attempts[0].lost_steps.has_value()) << "nobody has resumed yet";
+  EXPECT_EQ(job.status().progress->step, 120) << "what was reached stays in sight";
+  job.connect();
+  job.facts.now.resumed_from_step = 100;
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().attempts[0].resumed_from_step, 100);
+  EXPECT_EQ(job.status().attempts[0].lost_steps, 20);
+  EXPECT_EQ(job.status().attempts[1].start_step, 100);
+}
+
+TEST(ProgressTest, AnOldCheckpointIsACondition) {
+  auto manifest = make_job(1);
+  manifest.spec.checkpoint_policy.max_age = seconds(50);
+  ReportingJob job(std::move(manifest));
+  job.step_to(1);
+  ASSERT_TRUE(job.pass(seconds(49)));
+  EXPECT_FALSE(job.is(ConditionType::kCheckpointStale));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_TRUE(job.is(ConditionType::kCheckpointStale));
+  job.facts.now.checkpoint = CheckpointFact{1, "", "", job.clock.now()};
+  ASSERT_TRUE(job.pass(seconds(6)));
+  EXPECT_FALSE(job.is(ConditionType::kCheckpointStale));
+}
+
+}  // namespace
+}  // namespace trainyard::control
