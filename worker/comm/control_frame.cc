@@ -10,6 +10,8 @@ namespace trainyard::comm {
 namespace {
 
 constexpr size_t kListMax = 256;
+/// No rank: worlds are smaller (factory.cc).
+constexpr int kNobody = 0xFFFF;
 constexpr size_t kTextBytesMax = 2048;
 
 Error damaged(const std::string& what) {
@@ -62,6 +64,7 @@ std::vector<std::byte> encode(const ControlFrame& frame) {
   std::vector<std::byte> out(kControlHeaderBytes);
   switch (frame.kind) {
     case ControlKind::kAbort:
+      append_list(out, {frame.failure.origin < 0 ? kNobody : frame.failure.origin});
       append_list(out, frame.failure.lost);
       append_text(out, frame.failure.error.message);
       break;
@@ -124,6 +127,9 @@ Result<ControlFrame> decode_control(std::span<const std::byte> frame) {
   }
   switch (decoded.kind) {
     case ControlKind::kAbort: {
+      TRAINYARD_ASSIGN(const std::vector<int> origin, take_list(payload));
+      if (origin.size() != 1) return damaged("an abort without its origin");
+      decoded.failure.origin = origin[0] == kNobody ? -1 : origin[0];
       TRAINYARD_ASSIGN(decoded.failure.lost, take_list(payload));
       decoded.failure.error = {static_cast<ErrorCode>(code), take_text(payload)};
       break;

@@ -43,13 +43,16 @@ void Group::leave() {
   std::shared_ptr<ControlPlane> control;
   std::shared_ptr<Waker> waker;
   bool in_order = false;
+  std::optional<Failure> untold;
   {
     const std::lock_guard lock(mutex_);
     control = std::exchange(control_, nullptr);
     waker = std::exchange(waker_, nullptr);
     in_order = !failure_.has_value();
+    untold = std::exchange(untold_, std::nullopt);
   }
   if (control && in_order) control->send_bye();
+  if (control && untold) control->send_abort(*untold);
 }
 
 std::optional<Failure> Group::failure() const {
@@ -71,37 +74,46 @@ void Group::wake() {
   if (waker) waker->wake();
 }
 
-void Group::end(Failure failure, bool tell) {
+void Group::end(Failure failure, Failure notice, Tell tell) {
   std::shared_ptr<ControlPlane> control;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
-    failure_ = failure;
+    failure_ = std::move(failure);
     failed_.store(true, std::memory_order_release);
-    if (tell) control = control_;
+    if (tell == Tell::kNow)
+      control = control_;
+    else
+      untold_ = notice;
   }
+  // First, so that peers learn the reason before they see connections close.
+  if (control) control->send_abort(notice);
   changed_.notify_all();
   wake();
-  if (control) control->send_abort(failure);
 }
 
-void Group::fail(Failure failure) { end(std::move(failure), true); }
+void Group::fail(Failure failure) {
+  failure.origin = identity_.own_rank();
+  end(failure, failure, Tell::kNow);
+}
 
 void Group::on_abort(int member, const Failure& failure) {
-  const std::string from = "rank " + std::to_string(identity_.rank_of(member));
-  Failure mine = failure;
+  Failure notice = failure;
+  if (notice.origin < 0) notice.origin = identity_.rank_of(member);
+  const std::string from = "rank " + std::to_string(notice.origin);
+  Failure mine = notice;
   if (failure.error.code == ErrorCode::kPeerLost || failure.error.code == ErrorCode::kInternal ||
       failure.error.code == ErrorCode::kConflict || failure.error.code == ErrorCode::kInvalidData) {
     mine.error = failure.error.with_context(from + " reports");
   } else {
     mine.error = {ErrorCode::kAborted, from + " aborted: " + failure.error.message};
   }
-  end(std::move(mine), false);
+  end(std::move(mine), std::move(notice), Tell::kOnLeaving);
 }
 
 void Group::on_lost(int member, const std::string& how) {
   const int rank = identity_.rank_of(member);
-  end(loss_of(rank, how), true);
+  fail(loss_of(rank, how));
 }
 
 void Group::on_bye(int member) {

@@ -32,7 +32,8 @@ struct GroupIdentity {
   int rank_of(int of_member) const { return global_ranks[static_cast<size_t>(of_member)]; }
 };
 
-/// Why a group ended, and whose loss it was (global ranks; empty where nobody was lost).
+/// Why a group ended, whose loss it was (global ranks; empty where nobody was lost), and which
+/// global rank said so first (-1: this one).
 struct Failure {
   Failure() = default;
   explicit Failure(Error why, std::vector<int> lost_ranks = {})
@@ -40,6 +41,7 @@ struct Failure {
 
   Error error;
   std::vector<int> lost;
+  int origin = -1;
 };
 
 /// What a rank that makes no progress tells the others.
@@ -77,7 +79,8 @@ class Group {
 
   /// Sets what carries news and what to wake when something happened.
   void attach(std::shared_ptr<ControlPlane> control, std::shared_ptr<Waker> waker);
-  /// Says goodbye to the peers unless the group failed, and lets go of both.
+  /// Says goodbye to the peers, or passes on why the group failed, and lets go of both: no peer may
+  /// take a rank that gave up for the one that was lost.
   void leave();
 
   /// Fast: one load.
@@ -113,7 +116,9 @@ class Group {
   std::vector<int> blamed(const std::vector<int>& awaited) const;
 
  private:
-  void end(Failure failure, bool tell);
+  /// `notice` is what peers are told: at once, or with the goodbye where they know it already.
+  enum class Tell : uint8_t { kNow, kOnLeaving };
+  void end(Failure failure, Failure notice, Tell tell);
   void wake();
 
   const GroupIdentity identity_;
@@ -123,6 +128,7 @@ class Group {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Failure> failure_;
+  std::optional<Failure> untold_;
   std::vector<bool> left_;
   std::vector<WaitReport> peers_wait_;
   WaitReport own_wait_;
