@@ -22,7 +22,8 @@ TEST(PortableMathTest, LogAgreesWithTheLibraryWithinTwoUlp) {
 TEST(PortableMathTest, CosPiAgreesWithTheLibrary) {
   for (int i = 0; i <= 2000; ++i) {
     const double x = i / 1000.0;
-    EXPECT_NEAR(portable_cos_pi(x), std::cos(std::acos(-1.0) * x), 5e-16) << x;
+    // The reference's own argument is rounded: pi x is off by up to 4.4e-16 near x = 2.
+    EXPECT_NEAR(portable_cos_pi(x), std::cos(std::acos(-1.0) * x), 1e-15) << x;
   }
 }
 

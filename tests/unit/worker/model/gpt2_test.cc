@@ -1,0 +1,104 @@
+#include "worker/model/gpt2.h"
+
+#include <cmath>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "worker/model/initialize.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr Gpt2Config kSmall{
+    .layers = 12, .hidden = 768, .heads = 12, .ffn = 3072, .vocab = 50257, .max_positions = 1024};
+
+TEST(Gpt2Test, TheSmallOneHasItsPublishedSize) {
+  const auto model = make_gpt2(kSmall);
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_EQ(model->parameter_count(), 124439808);  // what transformers counts for "gpt2"
+  EXPECT_EQ(model->padded_vocab % kVocabPadding, 0);
+  std::set<std::string> names;
+  for (const ParamSpec& param : model->params)
+    names.insert(param.name());
+  EXPECT_EQ(names.size(), model->params.size()) << "global names are unique";
+}
+
+TEST(Gpt2Test, FlopsFollowTheFormula) {
+  const auto model = make_gpt2(kSmall);
+  ASSERT_TRUE(model);
+  const OpFlops flops = total_flops(*model, {.rows = 256, .tokens_per_sample = 256});
+  const int64_t matrices = 12 * 12 * 768 * 768 + model->padded_vocab * 768;
+  EXPECT_EQ(flops.forward, 2 * 256 * matrices);
+  EXPECT_EQ(flops.forward + flops.backward_input + flops.backward_weight, 6 * 256 * matrices);
+}
+
+TEST(Gpt2Test, RefusesHeadsThatDoNotDivideAndSaysSo) {
+  Gpt2Config config = kSmall;
+  config.heads = 7;
+  const auto model = make_gpt2(config);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().message, "engine.model.heads: found 7, wanted a divisor of hidden = 768");
+}
+
+ParamSpec normal_param(int64_t rows, int64_t columns) {
+  return {.tensor = {.name = "w", .shape = {rows, columns}},
+          .init_key = 7,
+          .init = {Init::Kind::kNormal, 0.02}};
+}
+
+TEST(InitializeTest, AnySliceHasTheWholeTensorsBits) {
+  const ParamSpec param = normal_param(23, 11);
+  std::vector<float> whole(23 * 11);
+  initialize_slice(param, 5, {.offset = {0, 0}, .shape = {23, 11}}, whole);
+  for (int64_t row = 0; row < 23; row += 3) {
+    for (int64_t column = 0; column < 11; column += 4) {
+      const layout::Slice slice{
+          .offset = {row, column},
+          .shape = {std::min<int64_t>(3, 23 - row), std::min<int64_t>(4, 11 - column)}};
+      std::vector<float> part(static_cast<size_t>(slice.elements()));
+      initialize_slice(param, 5, slice, part);
+      for (int64_t r = 0; r < slice.shape[0]; ++r) {
+        for (int64_t c = 0; c < slice.shape[1]; ++c) {
+          EXPECT_EQ(part[static_cast<size_t>(r * slice.shape[1] + c)],
+                    whole[static_cast<size_t>((row + r) * 11 + column + c)]);
+        }
+      }
+    }
+  }
+}
+
+TEST(InitializeTest, ValuesAreNormalWithTheStatedDeviation) {
+  const ParamSpec param = normal_param(300, 300);
+  std::vector<float> values(300 * 300);
+  initialize_slice(param, 5, {.offset = {0, 0}, .shape = {300, 300}}, values);
+  double sum = 0;
+  double squares = 0;
+  double fourth = 0;
+  for (const float value : values) {
+    const double z = value / 0.02;
+    sum += z;
+    squares += z * z;
+    fourth += z * z * z * z;
+  }
+  const double n = static_cast<double>(values.size());
+  // Five standard errors: 1/sqrt(n), sqrt(2/n), sqrt(96/n).
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2 / n));
+  EXPECT_NEAR(fourth / n, 3, 5 * std::sqrt(96 / n));
+}
+
+TEST(InitializeTest, PaddingRowsAreZeroAndSeedsDiffer) {
+  ParamSpec param = normal_param(8, 4);
+  param.unpadded_rows = 5;
+  std::vector<float> a(32);
+  std::vector<float> b(32);
+  initialize_slice(param, 1, {.offset = {0, 0}, .shape = {8, 4}}, a);
+  initialize_slice(param, 2, {.offset = {0, 0}, .shape = {8, 4}}, b);
+  EXPECT_NE(a[0], b[0]);
+  for (size_t i = 20; i < 32; ++i)
+    EXPECT_EQ(a[i], 0.0F);
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,144 @@
+#include "worker/train/engine.h"
+
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "worker/matrix/world.h"
+#include "worker/train/engine_state.h"
+#include "worker/train/resolve.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Heap blocks filled with a pattern that is no sensible number, to see what is touched.
+class PoisonedMemory final : public MemorySource {
+ public:
+  static constexpr std::byte kPoison{0xA5};
+
+  Result<std::unique_ptr<MemoryBlock>> allocate(int64_t bytes) override {
+    auto block = heap_.allocate(bytes);
+    if (!block) return block;
+    std::memset((*block)->bytes().data(), static_cast<int>(kPoison), (*block)->bytes().size());
+    blocks_.push_back((*block)->bytes());
+    return block;
+  }
+  /// Bytes from a block's beginning to the last one touched.
+  static int64_t high_water(std::span<const std::byte> block) {
+    size_t end = block.size();
+    while (end > 0 && block[end - 1] == kPoison)
+      --end;
+    return static_cast<int64_t>(end);
+  }
+  const std::vector<std::span<std::byte>>& blocks() const { return blocks_; }
+
+ private:
+  HeapMemorySource heap_;
+  std::vector<std::span<std::byte>> blocks_;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Engine> make(const api::EngineSpec& spec, MemorySource& memory) {
+    auto world = comm::make_communicator(comm::TransportKind::kLocal,
+                                         {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
+    EXPECT_TRUE(world) << world.error().message;
+    world_ = *std::move(world);
+    auto engine = Engine::create({.spec = spec,
+                                  .model = gpt2_config(spec),
+                                  .isa = kernel_isa(api::Isa::kAuto),
+                                  .threads = 1,
+                                  .data_group = world_.get()},
+                                 memory);
+    EXPECT_TRUE(engine) << engine.error().message;
+    return engine ? *std::move(engine) : nullptr;
+  }
+  std::unique_ptr<comm::Communicator> world_;
+};
+
+TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
+  // Poison in place of zeros: a buffer read before it is written would change the hash.
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+  PoisonedMemory poisoned;
+  const auto engine = make(spec, poisoned);
+  ASSERT_NE(engine, nullptr);
+  const auto arena = poisoned.blocks().back();
+  ASSERT_EQ(static_cast<int64_t>(arena.size()), engine->memory().activations);
+  // Moments start at zero in a fresh engine; here they must be made so.
+  for (size_t p = 0; p < engine->model().params.size(); ++p) {
+    for (auto span :
+         {engine->store().m(static_cast<int>(p)), engine->store().v(static_cast<int>(p))}) {
+      std::fill(span.begin(), span.end(), 0.0F);
+    }
+  }
+  engine->initialize();
+  matrix::StreamBatches batches(stream, spec, 1, 0);
+  batches.start_step(0);
+  ASSERT_TRUE(engine->step(batches, false));
+  const std::string hash = to_hex(EngineState(*engine).hash());
+  EXPECT_GE(PoisonedMemory::high_water(arena), engine->memory().activations - kArenaAlignment);
+
+  const auto clean = matrix::train_world(
+      spec, {.isa = kernel_isa(api::Isa::kAuto), .micro_sequences = spec.batch.micro_sequences}, 1,
+      stream);
+  ASSERT_TRUE(clean) << clean.error().message;
+  EXPECT_EQ(hash, clean->front().state_hash);
+}
+
+TEST_F(EngineTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.batch.global_sequences = 2;
+  const auto result = matrix::train_world(spec, {.ranks = 3, .isa = kernel_isa(api::Isa::kAuto)}, 1,
+                                          matrix::make_token_stream(500, spec.model.vocab, 1));
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("found 2, wanted at least the 3"), std::string::npos)
+      << result.error().message;
+}
+
+TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory);
+  ASSERT_NE(engine, nullptr);
+  engine->initialize();
+  const int wte = 0;
+  const float before = engine->store().master(wte)[5];
+  engine->store().master(1)[0] = std::numeric_limits<float>::infinity();  // wpe: reaches every loss
+  matrix::StreamBatches batches(stream, spec, 1, 0);
+  batches.start_step(0);
+  const auto report = engine->step(batches, false);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report->skipped);
+  EXPECT_EQ(engine->store().master(wte)[5], before) << "parameters are untouched";
+  EXPECT_EQ(engine->optimizer().updates(), 0) << "Adam's t does not advance";
+  EXPECT_EQ(engine->steps_done(), 1) << "the batch is consumed";
+}
+
+TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory);
+  ASSERT_NE(engine, nullptr);
+  engine->initialize();
+  const std::vector<int32_t> prompt = {1, 2, 3, 4, 5};
+  const auto first = engine->next_logits(prompt);
+  ASSERT_TRUE(first);
+  const std::vector<float> copy(first->begin(), first->end());
+  ASSERT_TRUE(engine->next_logits(std::vector<int32_t>(20, 7)));
+  const auto again = engine->next_logits(prompt);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(copy, std::vector<float>(again->begin(), again->end()));
+  EXPECT_FALSE(engine->next_logits(std::vector<int32_t>(32, 7))) << "longer than maxPositions";
+}
+
+TEST(MicroBatchSizesTest, TheLastOneMayBeShort) {
+  EXPECT_EQ(micro_batch_sizes(11, 4, 1, 0), (std::vector<int64_t>{4, 4, 3}));
+  EXPECT_EQ(micro_batch_sizes(11, 4, 3, 0), (std::vector<int64_t>{3}));
+  EXPECT_EQ(micro_batch_sizes(11, 4, 3, 2), (std::vector<int64_t>{4}));
+  EXPECT_TRUE(micro_batch_sizes(2, 4, 3, 0).empty());
+}
+
+}  // namespace
+}  // namespace trainyard::engine
