@@ -46,9 +46,10 @@ Result<int64_t> required_integer(const Environment& environment, const char* nam
 }
 
 Status read_limits(const Environment& environment, AgentOptions& options) {
-  TRAINYARD_ASSIGN(const auto grace, integer(environment, kEnvStopGrace, 0, kMaxSeconds));
+  TRAINYARD_ASSIGN(const auto grace, integer(environment, control::kEnvStopGrace, 0, kMaxSeconds));
   if (grace) options.stop_grace = std::chrono::seconds(*grace);
-  TRAINYARD_ASSIGN(const auto orphan, integer(environment, kEnvOrphanLimit, 1, kMaxSeconds));
+  TRAINYARD_ASSIGN(const auto orphan,
+                   integer(environment, control::kEnvOrphanLimit, 1, kMaxSeconds));
   if (orphan) options.orphan_limit = std::chrono::seconds(*orphan);
   return {};
 }

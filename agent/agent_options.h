@@ -15,10 +15,6 @@ namespace trainyard::agent {
 // What an agent reads beside common/worker_contract.h and control/pod_spec.h.
 /// Path of the rank binary; default: `trainyard-worker` beside the agent's own binary.
 inline constexpr char kEnvWorker[] = "TRAINYARD_WORKER";
-/// Seconds a stopped rank has for its checkpoint before it is ended; default 60.
-inline constexpr char kEnvStopGrace[] = "TRAINYARD_STOP_GRACE_SECONDS";
-/// Seconds without a control stream after which a local run is taken for dead; default: never.
-inline constexpr char kEnvOrphanLimit[] = "TRAINYARD_ORPHAN_SECONDS";
 
 /// Everything an agent is told by its environment and arguments.
 struct AgentOptions {

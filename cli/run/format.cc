@@ -1,0 +1,156 @@
+#include "cli/run/format.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "common/log/text.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr size_t kMaxShownLineBytes = 400;
+
+const char* outcome_text(Summary::Outcome outcome) {
+  switch (outcome) {
+    case Summary::Outcome::kComplete:
+      return "complete";
+    case Summary::Outcome::kFailed:
+      return "failed";
+    case Summary::Outcome::kStopped:
+      return "stopped";
+    case Summary::Outcome::kKilled:
+      return "stopped at once";
+  }
+  return "?";
+}
+
+void add_row(std::string& text, const char* name, const std::string& value) {
+  text += fmt::format("  {:<16}{}\n", name, value);
+}
+
+}  // namespace
+
+std::string grouped(int64_t value) {
+  std::string digits = std::to_string(value);
+  const size_t first = value < 0 ? 1 : 0;
+  for (size_t at = digits.size(); at > first + 3; at -= 3)
+    digits.insert(at - 3, ",");
+  return digits;
+}
+
+std::string duration_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  const auto total = static_cast<int64_t>(std::llround(std::min(seconds, 1e12)));
+  if (total < 60) return fmt::format("{} s", total);
+  if (total < 3600) return fmt::format("{} min {} s", total / 60, total % 60);
+  if (total < 86400) return fmt::format("{} h {} min", total / 3600, total / 60 % 60);
+  return fmt::format("{} d {} h", total / 86400, total / 3600 % 24);
+}
+
+std::string fixed(double value, int digits) {
+  return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "-";
+}
+
+std::string scientific(double value) {
+  return std::isfinite(value) ? fmt::format("{:.2e}", value) : "-";
+}
+
+std::string step_text(const Snapshot& snapshot) {
+  if (snapshot.total_steps <= 0) return fmt::format("step {}", snapshot.step);
+  return fmt::format("step {}/{} ({} %)", snapshot.step, snapshot.total_steps,
+                     100 * snapshot.step / snapshot.total_steps);
+}
+
+std::string measures_text(const Snapshot& snapshot) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : "  ") + part; };
+  if (snapshot.loss) add("loss " + fixed(*snapshot.loss, 4));
+  if (snapshot.validation_loss) add("validation " + fixed(*snapshot.validation_loss, 4));
+  if (snapshot.learning_rate) add("lr " + scientific(*snapshot.learning_rate));
+  if (snapshot.tokens_per_second) {
+    add(grouped(std::llround(*snapshot.tokens_per_second)) + " tokens/s");
+  }
+  if (snapshot.checkpoint_step >= 0) add("checkpoint " + std::to_string(snapshot.checkpoint_step));
+  if (snapshot.restarts > 0) add("restarts " + std::to_string(snapshot.restarts));
+  return text;
+}
+
+const char* phase_text(contract::Phase phase) {
+  switch (phase) {
+    case contract::Phase::kStarting:
+      return "starting";
+    case contract::Phase::kRendezvous:
+      return "meeting peers";
+    case contract::Phase::kRestoring:
+      return "restoring";
+    case contract::Phase::kTraining:
+      return "training";
+    case contract::Phase::kEvaluating:
+      return "evaluating";
+    case contract::Phase::kCheckpointing:
+      return "checkpointing";
+    case contract::Phase::kDone:
+      return "done";
+  }
+  return "?";
+}
+
+std::string header_text(const RunHeader& header) {
+  std::string text =
+      fmt::format("{}: {} rank{} on {} node{}", header.job_name, header.ranks,
+                  header.ranks == 1 ? "" : "s", header.nodes, header.nodes == 1 ? "" : "s");
+  if (header.threads_per_rank > 0) {
+    text += fmt::format(", {} thread{} a rank", header.threads_per_rank,
+                        header.threads_per_rank == 1 ? "" : "s");
+  }
+  text += fmt::format("; run directory {}\n", header.run_dir);
+  if (header.resumed) {
+    text += fmt::format("resuming the unfinished run found there: generation {}, step {}\n",
+                        header.generation, header.step);
+  }
+  return text;
+}
+
+std::string notice_text(const Notice& notice) {
+  std::string text = notice.kind == Notice::Kind::kWarning ? "! " : "- ";
+  if (!notice.reason.empty()) text.append(notice.reason).append(": ");
+  text.append(printable_text(notice.message, kMaxShownLineBytes)).append("\n");
+  for (const std::string& line : notice.details)
+    text += "    " + printable_text(line, kMaxShownLineBytes) + "\n";
+  return text;
+}
+
+std::string summary_text(const Summary& summary) {
+  std::string text = fmt::format("{}: {}", summary.job_name, outcome_text(summary.outcome));
+  if (!summary.reason.empty()) text += ": " + printable_text(summary.reason, kMaxShownLineBytes);
+  text += "\n";
+  std::string steps = grouped(summary.step);
+  if (summary.total_steps > 0) steps += " of " + grouped(summary.total_steps);
+  add_row(text, "steps", steps);
+  if (summary.final_loss) add_row(text, "loss", fixed(*summary.final_loss, 4));
+  if (summary.validation_loss) {
+    std::string validation = fixed(*summary.validation_loss, 4);
+    if (summary.validation_bits_per_byte) {
+      validation += " (" + fixed(*summary.validation_bits_per_byte, 3) + " bits per byte)";
+    }
+    add_row(text, "validation loss", validation);
+  }
+  if (summary.tokens_per_second) {
+    add_row(text, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
+  }
+  add_row(text, "wall time", duration_text(summary.wall_s));
+  if (summary.restarts > 0) {
+    add_row(text, "restarts",
+            fmt::format("{} ({} steps done twice)", summary.restarts, summary.lost_steps));
+  }
+  if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
+  if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
+  if (!summary.next_commands.empty()) text += "next:\n";
+  for (const std::string& command : summary.next_commands)
+    text += "  " + command + "\n";
+  return text;
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/run/run_view.h"
+
+/// How numbers and summaries of a run are written for people. Pure.
+namespace trainyard::cli {
+
+/// "1,234,567".
+std::string grouped(int64_t value);
+/// "42 s", "3 min 20 s", "2 h 5 min", "3 d 4 h".
+std::string duration_text(double seconds);
+/// With that many digits behind the point; "-" for what is not finite.
+std::string fixed(double value, int digits);
+/// "8.40e-04".
+std::string scientific(double value);
+/// The block that ends a run.
+std::string summary_text(const Summary& summary);
+/// The line or lines that begin it.
+std::string header_text(const RunHeader& header);
+/// A notice as lines, each ending in a newline.
+std::string notice_text(const Notice& notice);
+/// "loss 2.1234  validation 2.3  ..." of what is known.
+std::string measures_text(const Snapshot& snapshot);
+/// "step 592/1600 (37 %)".
+std::string step_text(const Snapshot& snapshot);
+/// "training", "restoring" ...
+const char* phase_text(contract::Phase phase);
+
+}  // namespace trainyard::cli

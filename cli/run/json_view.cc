@@ -1,0 +1,182 @@
+#include <chrono>
+#include <cmath>
+#include <ostream>
+#include <string>
+
+#include "cli/run/format.h"
+#include "cli/run/run_view.h"
+#include "common/text/json_writer.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr std::chrono::seconds kInterval{1};
+
+/// Members of one object; what is not known or not finite is left out.
+class Object {
+ public:
+  explicit Object(const char* type) {
+    json_.begin_object();
+    text("type", type);
+  }
+  void text(const char* key, const std::string& value) {
+    json_.key(key);
+    json_.string(value);
+  }
+  void integer(const char* key, int64_t value) {
+    json_.key(key);
+    json_.integer(value);
+  }
+  void boolean(const char* key, bool value) {
+    json_.key(key);
+    json_.boolean(value);
+  }
+  void number(const char* key, const std::optional<double>& value) {
+    if (!value || !std::isfinite(*value)) return;
+    json_.key(key);
+    json_.number(*value);
+  }
+  void list(const char* key, const std::vector<std::string>& values) {
+    json_.key(key);
+    json_.begin_array();
+    for (const std::string& value : values)
+      json_.string(value);
+    json_.end_array();
+  }
+  void ranks(const std::vector<control::RankReading>& ranks) {
+    json_.key("ranks");
+    json_.begin_array();
+    for (const control::RankReading& rank : ranks) {
+      json_.begin_object();
+      integer("rank", rank.rank);
+      integer("step", rank.step);
+      text("phase", phase_text(rank.phase));
+      json_.end_object();
+    }
+    json_.end_array();
+  }
+  std::string take() {
+    json_.end_object();
+    return json_.take() + "\n";
+  }
+
+ private:
+  text::JsonWriter json_;
+};
+
+const char* kind_text(Notice::Kind kind) {
+  switch (kind) {
+    case Notice::Kind::kEvent:
+      return "Normal";
+    case Notice::Kind::kWarning:
+      return "Warning";
+    case Notice::Kind::kRankExit:
+      return "RankExit";
+    case Notice::Kind::kMessage:
+      return "Message";
+  }
+  return "?";
+}
+
+const char* outcome_name(Summary::Outcome outcome) {
+  switch (outcome) {
+    case Summary::Outcome::kComplete:
+      return "Complete";
+    case Summary::Outcome::kFailed:
+      return "Failed";
+    case Summary::Outcome::kStopped:
+      return "Stopped";
+    case Summary::Outcome::kKilled:
+      return "Killed";
+  }
+  return "?";
+}
+
+class JsonView final : public RunView {
+ public:
+  explicit JsonView(std::ostream& out) : out_(out) {}
+
+  void begin(const RunHeader& header) override {
+    Object object("start");
+    object.text("job", header.job_name);
+    object.text("runDir", header.run_dir);
+    object.integer("nodes", header.nodes);
+    object.integer("ranks", header.ranks);
+    object.integer("threadsPerRank", header.threads_per_rank);
+    object.boolean("resumed", header.resumed);
+    object.integer("generation", header.generation);
+    object.integer("step", header.step);
+    print(object);
+  }
+
+  void update(const Snapshot& snapshot) override {
+    const auto now = std::chrono::steady_clock::now();
+    const bool moved = snapshot.step != step_ || snapshot.generation != generation_;
+    const bool due = now >= next_ && moved;
+    if (!due && snapshot.activity == activity_) return;
+    next_ = now + kInterval;
+    step_ = snapshot.step;
+    generation_ = snapshot.generation;
+    activity_ = snapshot.activity;
+    Object object("progress");
+    object.text("activity", snapshot.activity);
+    object.integer("generation", snapshot.generation);
+    object.integer("step", snapshot.step);
+    object.integer("totalSteps", snapshot.total_steps);
+    object.number("loss", snapshot.loss);
+    object.number("validationLoss", snapshot.validation_loss);
+    object.number("learningRate", snapshot.learning_rate);
+    object.number("tokensPerSecond", snapshot.tokens_per_second);
+    object.number("etaSeconds", snapshot.eta_s);
+    object.integer("checkpointStep", snapshot.checkpoint_step);
+    object.integer("restarts", snapshot.restarts);
+    object.ranks(snapshot.ranks);
+    print(object);
+  }
+
+  void notice(const Notice& notice) override {
+    Object object("event");
+    object.text("kind", kind_text(notice.kind));
+    object.text("reason", notice.reason);
+    object.text("message", notice.message);
+    if (!notice.details.empty()) object.list("details", notice.details);
+    print(object);
+  }
+
+  void end(const Summary& summary) override {
+    Object object("summary");
+    object.text("job", summary.job_name);
+    object.text("outcome", outcome_name(summary.outcome));
+    object.integer("exitCode", summary.exit_code);
+    if (!summary.reason.empty()) object.text("reason", summary.reason);
+    object.integer("step", summary.step);
+    object.integer("totalSteps", summary.total_steps);
+    object.number("finalLoss", summary.final_loss);
+    object.number("validationLoss", summary.validation_loss);
+    object.number("validationBitsPerByte", summary.validation_bits_per_byte);
+    object.number("tokensPerSecond", summary.tokens_per_second);
+    object.number("wallSeconds", summary.wall_s);
+    object.integer("restarts", summary.restarts);
+    object.integer("lostSteps", summary.lost_steps);
+    object.text("checkpointDir", summary.checkpoint_dir);
+    if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);
+    print(object);
+  }
+
+ private:
+  void print(Object& object) { out_ << object.take() << std::flush; }
+
+  std::ostream& out_;
+  std::chrono::steady_clock::time_point next_;
+  int64_t step_ = -1;
+  int64_t generation_ = -1;
+  std::string activity_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunView> make_json_view(std::ostream& out) {
+  return std::make_unique<JsonView>(out);
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,263 @@
+#include "cli/run/local_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cli/run/snapshot.h"
+
+namespace trainyard::cli {
+namespace {
+
+/// An agent whose run has died ends after this long without it (docs/concepts/control-stream.md).
+constexpr int kOrphanSeconds = 10;
+constexpr std::chrono::seconds kKillTimeout{5};
+constexpr std::chrono::milliseconds kKillPoll{20};
+/// Notices nobody has taken yet; the newest are kept.
+constexpr size_t kMaxNotices = 256;
+constexpr size_t kShownLastLines = 8;
+constexpr char kLogName[] = "run.log";
+
+std::string exit_text(const control::RankExit& exit) {
+  const std::string how = exit.signal != 0 ? "was ended by signal " + std::to_string(exit.signal)
+                                           : "exited with code " + std::to_string(exit.exit_code);
+  return "rank " + std::to_string(exit.rank) + " (" + exit.pod_name + ") " + how;
+}
+
+bool any_alive(const control::Observed& observed) {
+  return std::any_of(observed.pods.begin(), observed.pods.end(),
+                     [](const control::ObservedPod& pod) { return !pod.exit; });
+}
+
+}  // namespace
+
+int64_t threads_per_rank(int64_t cores, int64_t ranks) {
+  return std::max<int64_t>(1, cores / std::max<int64_t>(1, ranks));
+}
+
+Result<std::vector<std::string>> foreign_command(const api::TrainingJobSpec& spec) {
+  std::vector<std::string> command;
+  if (spec.engine) return command;
+  const std::vector<api::Container> none;
+  const auto& containers = spec.pod_template ? spec.pod_template->containers : none;
+  const api::Container* chosen = containers.size() == 1 ? &containers.front() : nullptr;
+  for (const api::Container& container : containers) {
+    if (container.name == api::kTrainerContainer) chosen = &container;
+  }
+  if (chosen != nullptr) {
+    command = chosen->command;
+    command.insert(command.end(), chosen->args.begin(), chosen->args.end());
+  }
+  if (chosen == nullptr || chosen->command.empty()) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "spec.template: found no command in container \"" +
+                     std::string(api::kTrainerContainer) +
+                     "\", wanted one, or spec.engine: this machine runs no images"};
+  }
+  return command;
+}
+
+LocalRun::LocalRun(LocalRunOptions options) : options_(std::move(options)) {}
+
+Result<std::unique_ptr<LocalRun>> LocalRun::start(LocalRunOptions options) {
+  std::unique_ptr<LocalRun> run(new LocalRun(std::move(options)));
+  TRAINYARD_TRY(run->open());
+  if (run->state_ == State::kRunning) run->begin_threads();
+  return run;
+}
+
+std::map<std::string, std::string> LocalRun::pod_environment() const {
+  std::map<std::string, std::string> environment;
+  const api::TrainingJobSpec& spec = options_.job.spec;
+  if (spec.pod_template && !spec.engine) {
+    for (const api::Container& container : spec.pod_template->containers) {
+      for (const api::EnvVar& variable : container.env)
+        environment[variable.name] = variable.value;
+    }
+  }
+  environment[control::kEnvOrphanLimit] = std::to_string(kOrphanSeconds);
+  environment[control::kEnvStopGrace] =
+      std::to_string(spec.checkpoint_policy.preemption_checkpoint.count());
+  return environment;
+}
+
+Status LocalRun::open() {
+  TRAINYARD_ASSIGN(const std::vector<std::string> command, foreign_command(options_.job.spec));
+  control::local::LocalClusterOptions cluster_options;
+  cluster_options.run_dir = options_.run_dir;
+  cluster_options.job = options_.job;
+  cluster_options.pod_command = {options_.agent.string()};
+  if (!command.empty()) {
+    cluster_options.pod_command.emplace_back("--");
+    cluster_options.pod_command.insert(cluster_options.pod_command.end(), command.begin(),
+                                       command.end());
+  }
+  cluster_options.environment = pod_environment();
+  cluster_options.clock = &clock_;
+  TRAINYARD_ASSIGN(cluster_, control::local::LocalCluster::open(std::move(cluster_options)));
+  TRAINYARD_ASSIGN(const control::Observed before, cluster_->observe(cluster_->key()));
+  status_ = before.status;
+  const bool over = has_condition(status_, api::ConditionType::kComplete) ||
+                    has_condition(status_, api::ConditionType::kFailed);
+  if (over && !any_alive(before)) state_ = State::kFinished;
+
+  const api::TrainingJobSpec& spec = options_.job.spec;
+  header_.job_name = options_.job.metadata.name;
+  header_.run_dir = cluster_->run_dir().string();
+  header_.nodes = spec.num_nodes;
+  header_.ranks = spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
+  if (spec.engine) header_.threads_per_rank = spec.engine->runtime.threads;
+  header_.generation = status_.membership.generation;
+  header_.resumed = header_.generation > 0 && !over;
+  if (status_.progress) header_.step = status_.progress->step;
+  TRAINYARD_ASSIGN(
+      logger_, Logger::to_file(cluster_->run_dir() / kLogName, LogLevel::kInfo, LogFormat::kJson));
+  if (state_ == State::kFinished) return {};
+  TRAINYARD_ASSIGN(socket_folder_, ControlSocketFolder::prepare(cluster_->run_dir()));
+  TRAINYARD_ASSIGN(transport_, control::GrpcTransport::listen_on_unix_socket(
+                                   socket_folder_->socket_path().string()));
+  cluster_->set_environment(contract::kEnvControlAddress, transport_->address());
+  return {};
+}
+
+void LocalRun::begin_threads() {
+  const std::string job_uid = cluster_->job_uid();
+  const control::JobKey key = cluster_->key();
+  tap_ = std::make_unique<EventTap>(*cluster_,
+                                    [this](const control::Event& event) { on_event(event); });
+  coordinator_ = std::make_unique<control::Coordinator>(control::Coordinator::Options{
+      .transport = transport_.get(),
+      .clock = &clock_,
+      .logger = logger_.get(),
+      .term = 0,
+      .on_change =
+          [this, key](const std::string&) {
+            keep_readings();
+            reconciler_->wake(key);
+          },
+      .on_rank_exit = [this](const std::string&,
+                             const control::RankExit& exit) { on_rank_exit(exit); }});
+  reconciler_ = std::make_unique<control::Reconciler>(control::Reconciler::Options{
+      .cluster = tap_.get(),
+      .clock = &clock_,
+      .facts = coordinator_.get(),
+      .membership = coordinator_.get(),
+      .on_reconciled = [this](const control::Reconciled& reconciled) { on_reconciled(reconciled); },
+      .on_error =
+          [this](const control::JobKey&, const Error& error) {
+            logger_->warning("reconcile failed", {{"error", error.message}});
+            // A lost race is tried again and no news; the same complaint is told once.
+            if (error.code == ErrorCode::kConflict || error.message == last_error_) return;
+            last_error_ = error.message;
+            add_notice({Notice::Kind::kWarning, "ReconcileFailed", error.message, {}});
+          }});
+  cluster_->set_listener([this](const control::JobKey& changed) { reconciler_->wake(changed); });
+  coordinating_ = std::jthread([this](std::stop_token stop) { coordinator_->run(stop); });
+  reconciling_ = std::jthread([this](std::stop_token stop) { reconciler_->run(stop); });
+  reconciler_->wake(key);
+}
+
+LocalRun::~LocalRun() {
+  if (cluster_) cluster_->set_listener({});
+  for (std::jthread* thread : {&reconciling_, &coordinating_}) {
+    thread->request_stop();
+    if (thread->joinable()) thread->join();
+  }
+  transport_.reset();
+  if (!socket_folder_ || !cluster_) return;
+  // Agents that are left look for the socket's folder until another run listens there.
+  const auto observed = cluster_->observe(cluster_->key());
+  if (observed && !any_alive(*observed)) socket_folder_->remove();
+}
+
+void LocalRun::on_reconciled(const control::Reconciled& reconciled) {
+  const std::lock_guard lock(mutex_);
+  status_ = reconciled.status;
+  if (reconciled.observed.facts.result) result_ = reconciled.observed.facts.result;
+  if (reconciled.finished) state_ = State::kFinished;
+  if (reconciled.stopped && state_ == State::kRunning) state_ = State::kStopped;
+}
+
+void LocalRun::on_rank_exit(const control::RankExit& exit) {
+  keep_readings();
+  if (exit.expected || (exit.exit_code == contract::kExitDone && exit.signal == 0)) return;
+  Notice notice{Notice::Kind::kRankExit, "RankExited", exit_text(exit), {}};
+  const size_t count = std::min(exit.last_lines.size(), kShownLastLines);
+  notice.details.assign(exit.last_lines.end() - static_cast<std::ptrdiff_t>(count),
+                        exit.last_lines.end());
+  add_notice(std::move(notice));
+}
+
+void LocalRun::on_event(const control::Event& event) {
+  const bool warning = event.type == control::EventType::kWarning;
+  logger_->info("event", {{"reason", event.reason}, {"text", event.message}});
+  add_notice(
+      {warning ? Notice::Kind::kWarning : Notice::Kind::kEvent, event.reason, event.message, {}});
+}
+
+void LocalRun::keep_readings() {
+  std::vector<control::RankReading> readings = coordinator_->readings(cluster_->job_uid());
+  if (readings.empty()) return;
+  const std::lock_guard lock(mutex_);
+  readings_ = std::move(readings);
+}
+
+void LocalRun::add_notice(Notice notice) {
+  const std::lock_guard lock(mutex_);
+  notices_.push_back(std::move(notice));
+  if (notices_.size() > kMaxNotices) notices_.erase(notices_.begin());
+}
+
+LocalRun::State LocalRun::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+Snapshot LocalRun::snapshot() {
+  keep_readings();
+  const std::lock_guard lock(mutex_);
+  return make_snapshot({.job = &options_.job,
+                        .status = &status_,
+                        .readings = &readings_,
+                        .result = result_,
+                        .stop_requested = stop_requested_});
+}
+
+std::vector<Notice> LocalRun::take_notices() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(notices_, {});
+}
+
+Summary LocalRun::summary() {
+  const std::lock_guard lock(mutex_);
+  Summary summary = make_summary({.job = &options_.job,
+                                  .status = &status_,
+                                  .readings = &readings_,
+                                  .result = result_,
+                                  .stop_requested = stop_requested_},
+                                 clock_.now());
+  if (options_.job.spec.engine) summary.checkpoint_dir = cluster_->checkpoint_dir().string();
+  return summary;
+}
+
+void LocalRun::request_stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_requested_ = true;
+  }
+  reconciler_->request_stop(cluster_->key());
+}
+
+void LocalRun::kill() {
+  // Nothing may be started again meanwhile.
+  reconciling_.request_stop();
+  if (reconciling_.joinable()) reconciling_.join();
+  cluster_->kill_all();
+  const auto deadline = std::chrono::steady_clock::now() + kKillTimeout;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const auto observed = cluster_->observe(cluster_->key());
+    if (!observed || !any_alive(*observed)) return;
+    std::this_thread::sleep_for(kKillPoll);
+  }
+}
+
+}  // namespace trainyard::cli

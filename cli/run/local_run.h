@@ -1,0 +1,99 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/run/control_socket.h"
+#include "cli/run/event_tap.h"
+#include "cli/run/run_view.h"
+#include "common/api/training_job.h"
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "control/coordinator/coordinator.h"
+#include "control/coordinator/grpc_transport.h"
+#include "control/local/local_cluster.h"
+#include "control/reconciler.h"
+
+namespace trainyard::cli {
+
+/// One job on this machine.
+struct LocalRunOptions {
+  api::TrainingJob job;  ///< valid, its paths absolute
+  std::filesystem::path run_dir;
+  std::filesystem::path agent;  ///< the agent's binary, absolute
+};
+
+/// The brain, the coordinator and this machine as a cluster in one process: observe, plan, apply on
+/// one thread, the control stream on another. Pods outlive it. Used from one thread.
+class LocalRun {
+ public:
+  enum class State { kRunning, kFinished, kStopped };
+
+  /// Takes the run directory and starts, or goes on. Errors: those of LocalCluster::open and
+  /// GrpcTransport::listen_on_unix_socket; kInvalidConfig for a job that cannot run here.
+  static Result<std::unique_ptr<LocalRun>> start(LocalRunOptions options);
+  ~LocalRun();
+  LocalRun(const LocalRun&) = delete;
+  LocalRun& operator=(const LocalRun&) = delete;
+
+  const RunHeader& header() const { return header_; }
+  State state() const;
+  Snapshot snapshot();
+  /// What happened since the last call.
+  std::vector<Notice> take_notices();
+  Summary summary();
+
+  /// Checkpoint and stop: the state becomes kStopped once no pod is left (or kFinished).
+  void request_stop();
+  /// Kills all processes of the job and waits until they are gone, at most a few seconds.
+  void kill();
+
+ private:
+  explicit LocalRun(LocalRunOptions options);
+  Status open();
+  void begin_threads();
+  void on_reconciled(const control::Reconciled& reconciled);
+  void on_rank_exit(const control::RankExit& exit);
+  void on_event(const control::Event& event);
+  void keep_readings();
+  void add_notice(Notice notice);
+  std::map<std::string, std::string> pod_environment() const;
+
+  const LocalRunOptions options_;
+  const SystemClock clock_;
+  RunHeader header_;
+  std::unique_ptr<Logger> logger_;
+  std::unique_ptr<control::local::LocalCluster> cluster_;
+  std::unique_ptr<EventTap> tap_;
+  std::optional<ControlSocketFolder> socket_folder_;
+  std::unique_ptr<control::GrpcTransport> transport_;
+  std::unique_ptr<control::Coordinator> coordinator_;
+  std::unique_ptr<control::Reconciler> reconciler_;
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  State state_ = State::kRunning;
+  bool stop_requested_ = false;
+  api::TrainingJobStatus status_;
+  std::vector<control::RankReading> readings_;  ///< newest that were not empty
+  std::optional<contract::RunResult> result_;
+  std::vector<Notice> notices_;
+  std::string last_error_;
+
+  std::jthread coordinating_;
+  std::jthread reconciling_;
+};
+
+/// The argv of a foreign job's container: its command and arguments; empty with engine.
+/// Errors: kInvalidConfig when there is neither engine nor command.
+Result<std::vector<std::string>> foreign_command(const api::TrainingJobSpec& spec);
+
+/// Threads of one rank when `ranks` share this machine's `cores`: at least one.
+int64_t threads_per_rank(int64_t cores, int64_t ranks);
+
+}  // namespace trainyard::cli

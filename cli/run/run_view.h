@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "control/coordinator/job_run.h"
+
+namespace trainyard::cli {
+
+/// What a run is, said once at its start.
+struct RunHeader {
+  std::string job_name;
+  std::string run_dir;
+  int64_t nodes = 1;
+  int64_t ranks = 1;
+  int64_t threads_per_rank = 0;  ///< 0: not ours to say (a foreign program)
+  bool resumed = false;          ///< the run directory holds an unfinished run of this job
+  int64_t generation = 0;        ///< of that run
+  int64_t step = 0;              ///< that run's newest known step
+};
+
+/// A run at one moment.
+struct Snapshot {
+  std::string activity;  ///< "starting", "training", "restarting" ...
+  int64_t generation = 0;
+  int64_t step = 0;
+  int64_t total_steps = 0;  ///< 0: not known yet
+  std::optional<double> loss;
+  std::optional<double> validation_loss;
+  std::optional<double> learning_rate;
+  std::optional<double> tokens_per_second;
+  std::optional<double> eta_s;
+  int64_t checkpoint_step = -1;  ///< -1: none yet
+  int64_t restarts = 0;
+  std::vector<control::RankReading> ranks;  ///< by rank
+};
+
+/// Something that happened.
+struct Notice {
+  enum class Kind { kEvent, kWarning, kRankExit, kMessage };
+  Kind kind = Kind::kMessage;
+  std::string reason;   ///< a word: "Restarting", "RankExited" ...
+  std::string message;  ///< for people
+  std::vector<std::string> details;
+};
+
+/// What a run came to.
+struct Summary {
+  enum class Outcome { kComplete, kFailed, kStopped, kKilled };
+  Outcome outcome = Outcome::kComplete;
+  int exit_code = 0;
+  std::string job_name;
+  std::string reason;  ///< of a failure
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  std::optional<double> final_loss;
+  std::optional<double> validation_loss;
+  std::optional<double> validation_bits_per_byte;
+  std::optional<double> tokens_per_second;
+  double wall_s = 0;  ///< of the job, over all its runs
+  int64_t restarts = 0;
+  int64_t lost_steps = 0;
+  std::string checkpoint_dir;
+  std::string state_hash;  ///< empty: not reported
+  std::vector<std::string> next_commands;
+};
+
+/// Shows a run. One thread.
+class RunView {
+ public:
+  virtual ~RunView() = default;
+  virtual void begin(const RunHeader& header) = 0;
+  /// Called several times a second; a view shows what it has room for.
+  virtual void update(const Snapshot& snapshot) = 0;
+  virtual void notice(const Notice& notice) = 0;
+  virtual void end(const Summary& summary) = 0;
+};
+
+/// A block of lines rewritten in place; `out` must be a terminal.
+std::unique_ptr<RunView> make_terminal_view(std::ostream& out);
+/// A line every few seconds: for logs.
+std::unique_ptr<RunView> make_plain_view(std::ostream& out);
+/// One JSON object a line: type `start`, `progress`, `event` or `summary`.
+std::unique_ptr<RunView> make_json_view(std::ostream& out);
+
+}  // namespace trainyard::cli

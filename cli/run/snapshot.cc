@@ -1,0 +1,153 @@
+#include "cli/run/snapshot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "cli/run/format.h"
+#include "worker/data/dataset.h"
+
+namespace trainyard::cli {
+namespace {
+
+/// `trainyard run` when a budget or deadline ran out.
+constexpr int kExitFailed = 1;
+
+std::optional<double> finite(double value) {
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+const api::Condition* find(const api::TrainingJobStatus& status, api::ConditionType type) {
+  const auto it = std::find_if(status.conditions.begin(), status.conditions.end(),
+                               [&](const api::Condition& c) { return c.type == type; });
+  return it == status.conditions.end() ? nullptr : &*it;
+}
+
+std::string activity_of(const RunFacts& facts) {
+  if (facts.stop_requested) return "stopping after a checkpoint";
+  switch (facts.status->phase) {
+    case api::JobPhase::kPending:
+    case api::JobPhase::kStarting:
+    case api::JobPhase::kRunning:
+      break;
+    case api::JobPhase::kRestarting:
+      return "restarting";
+    case api::JobPhase::kResizing:
+      return "resizing";
+    case api::JobPhase::kStalled:
+      return "stalled";
+    case api::JobPhase::kSuspended:
+      return "suspended";
+    case api::JobPhase::kComplete:
+      return "complete";
+    case api::JobPhase::kFailed:
+      return "failed";
+  }
+  if (!facts.readings->empty()) return phase_text(facts.readings->front().phase);
+  return facts.status->phase == api::JobPhase::kRunning ? "running" : "starting";
+}
+
+/// The exit code of the rank that failed the job, if it was that.
+int failure_exit_code(const api::TrainingJobStatus& status) {
+  for (auto attempt = status.attempts.rbegin(); attempt != status.attempts.rend(); ++attempt) {
+    if (!attempt->exit_code) continue;
+    const auto code = static_cast<int>(*attempt->exit_code);
+    const bool told = code == contract::kExitBadConfig || code == contract::kExitBadData ||
+                      code == contract::kExitBug;
+    return told ? code : kExitFailed;
+  }
+  return kExitFailed;
+}
+
+void judge(const RunFacts& facts, Summary& summary) {
+  const api::TrainingJobStatus& status = *facts.status;
+  if (const api::Condition* failed = find(status, api::ConditionType::kFailed);
+      failed != nullptr && failed->status == api::ConditionStatus::kTrue) {
+    summary.outcome = Summary::Outcome::kFailed;
+    summary.exit_code = failure_exit_code(status);
+    summary.reason = failed->reason + ": " + failed->message;
+  } else if (!has_condition(status, api::ConditionType::kComplete)) {
+    summary.outcome = Summary::Outcome::kStopped;
+    summary.exit_code = contract::kExitRetry;
+  }
+}
+
+double wall_seconds(const api::TrainingJobStatus& status, Time now) {
+  if (!status.start_time) return 0;
+  return std::chrono::duration<double>(status.completion_time.value_or(now) - *status.start_time)
+      .count();
+}
+
+}  // namespace
+
+bool has_condition(const api::TrainingJobStatus& status, api::ConditionType type) {
+  const api::Condition* condition = find(status, type);
+  return condition != nullptr && condition->status == api::ConditionStatus::kTrue;
+}
+
+Snapshot make_snapshot(const RunFacts& facts) {
+  Snapshot snapshot;
+  snapshot.activity = activity_of(facts);
+  snapshot.generation = facts.status->membership.generation;
+  snapshot.restarts = facts.status->restarts.total;
+  if (facts.job->spec.engine) snapshot.total_steps = facts.job->spec.engine->steps;
+  if (facts.status->progress) snapshot.step = facts.status->progress->step;
+  if (facts.status->checkpoint) snapshot.checkpoint_step = facts.status->checkpoint->last_step;
+  snapshot.ranks = *facts.readings;
+  if (snapshot.ranks.empty()) return snapshot;
+  const control::RankReading& first = snapshot.ranks.front();
+  if (first.total_steps > 0) snapshot.total_steps = first.total_steps;
+  snapshot.checkpoint_step = std::max(snapshot.checkpoint_step, first.checkpoint_step);
+  snapshot.validation_loss = finite(first.validation_loss);
+  // Before a rank has restored its state its zeros mean nothing.
+  if (first.restored_step < 0) return snapshot;
+  snapshot.step = first.step;
+  if (first.step <= first.restored_step) return snapshot;
+  snapshot.loss = finite(first.loss);
+  snapshot.learning_rate = finite(first.learning_rate);
+  if (first.tokens_per_second > 0) snapshot.tokens_per_second = finite(first.tokens_per_second);
+  if (first.step_seconds > 0 && snapshot.total_steps >= first.step) {
+    const auto left = static_cast<double>(snapshot.total_steps - first.step);
+    snapshot.eta_s = finite(left * first.step_seconds);
+  }
+  return snapshot;
+}
+
+Summary make_summary(const RunFacts& facts, Time now) {
+  const Snapshot last = make_snapshot(facts);
+  Summary summary;
+  summary.job_name = facts.job->metadata.name;
+  summary.step = last.step;
+  summary.total_steps = last.total_steps;
+  summary.final_loss = last.loss;
+  summary.validation_loss = last.validation_loss;
+  summary.tokens_per_second = last.tokens_per_second;
+  if (facts.result) {
+    summary.step = facts.result->step;
+    summary.final_loss = finite(facts.result->final_loss);
+    summary.state_hash = facts.result->state_hash;
+    if (std::isfinite(facts.result->validation_loss)) {
+      summary.validation_loss = facts.result->validation_loss;
+    }
+  }
+  if (facts.job->spec.engine && summary.validation_loss) {
+    summary.validation_bits_per_byte =
+        bits_per_byte(facts.job->spec.engine->data.validation, *summary.validation_loss);
+  }
+  summary.restarts = facts.status->restarts.total;
+  for (const api::Attempt& attempt : facts.status->attempts)
+    summary.lost_steps += attempt.lost_steps.value_or(0);
+  summary.wall_s = wall_seconds(*facts.status, now);
+  judge(facts, summary);
+  return summary;
+}
+
+std::optional<double> bits_per_byte(const std::vector<std::string>& shards, double loss) {
+  if (shards.empty()) return std::nullopt;
+  const auto tokens = data::TokenSet::open(std::span<const std::string>(shards));
+  if (!tokens || tokens->text_bytes() <= 0) return std::nullopt;
+  return loss / std::numbers::ln2 * static_cast<double>(tokens->tokens()) /
+         static_cast<double>(tokens->text_bytes());
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+#include <string>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <vector>
+
+#include "cli/run/format.h"
+#include "cli/run/run_view.h"
+
+namespace trainyard::cli {
+namespace {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+constexpr std::chrono::seconds kPlainInterval{5};
+/// More ranks than this are not shown one by one.
+constexpr size_t kMaxRankLines = 8;
+constexpr int kBarWidth = 30;
+constexpr int kFallbackColumns = 80;
+
+// Control sequences of ECMA-48 that every terminal of today knows.
+constexpr char kClearBelow[] = "\x1b[J";
+constexpr char kHideCursor[] = "\x1b[?25l";
+constexpr char kShowCursor[] = "\x1b[?25h";
+constexpr char kBold[] = "\x1b[1m";
+constexpr char kNormal[] = "\x1b[0m";
+
+int terminal_columns() {
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kFallbackColumns;
+}
+
+std::string bar(const Snapshot& snapshot) {
+  const int64_t total = std::max<int64_t>(1, snapshot.total_steps);
+  const int64_t filled = std::clamp<int64_t>(kBarWidth * snapshot.step / total, 0, kBarWidth);
+  return "[" + std::string(static_cast<size_t>(filled), '#') +
+         std::string(static_cast<size_t>(kBarWidth - filled), '-') + "]";
+}
+
+class TerminalView final : public RunView {
+ public:
+  explicit TerminalView(std::ostream& out) : out_(out) {}
+  ~TerminalView() override { erase(); }
+
+  void begin(const RunHeader& header) override {
+    name_ = header.job_name;
+    out_ << header_text(header) << std::flush;
+  }
+
+  void update(const Snapshot& snapshot) override {
+    std::vector<std::string> lines;
+    lines.push_back(name_ + "  " + snapshot.activity);
+    std::string progress = bar(snapshot) + " " + step_text(snapshot);
+    if (snapshot.eta_s) progress += "  ETA " + duration_text(*snapshot.eta_s);
+    lines.push_back(progress);
+    lines.push_back(measures_text(snapshot));
+    if (snapshot.ranks.size() > 1 && snapshot.ranks.size() <= kMaxRankLines) {
+      for (const control::RankReading& rank : snapshot.ranks) {
+        lines.push_back("  rank " + std::to_string(rank.rank) + "  step " +
+                        std::to_string(rank.step) + "  " + phase_text(rank.phase));
+      }
+    }
+    draw(lines);
+  }
+
+  void notice(const Notice& notice) override {
+    erase();
+    out_ << notice_text(notice) << std::flush;
+  }
+
+  void end(const Summary& summary) override {
+    erase();
+    out_ << summary_text(summary) << std::flush;
+  }
+
+ private:
+  void draw(const std::vector<std::string>& lines) {
+    std::string text = above();
+    if (drawn_lines_ == 0) text += kHideCursor;
+    const auto columns = static_cast<size_t>(terminal_columns());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      // A line that wrapped would break the way back up. All of it is ASCII but the name.
+      const std::string line = lines[i].substr(0, columns - 1);
+      text += i == 0 ? kBold + line + kNormal : line;
+      text += '\n';
+    }
+    drawn_lines_ = lines.size();
+    out_ << text << std::flush;
+  }
+
+  /// Back to the first line of the block, everything below cleared.
+  std::string above() const {
+    if (drawn_lines_ == 0) return "";
+    return "\x1b[" + std::to_string(drawn_lines_) + "A\r" + kClearBelow;
+  }
+
+  void erase() {
+    if (drawn_lines_ == 0) return;
+    out_ << above() << kShowCursor << std::flush;
+    drawn_lines_ = 0;
+  }
+
+  std::ostream& out_;
+  std::string name_;
+  size_t drawn_lines_ = 0;
+};
+
+class PlainView final : public RunView {
+ public:
+  explicit PlainView(std::ostream& out) : out_(out) {}
+
+  void begin(const RunHeader& header) override { out_ << header_text(header) << std::flush; }
+
+  void update(const Snapshot& snapshot) override {
+    const SteadyTime now = std::chrono::steady_clock::now();
+    const bool news = snapshot.activity != activity_ || snapshot.validation_loss != validation_;
+    if (now < next_ && !news) return;
+    next_ = now + kPlainInterval;
+    activity_ = snapshot.activity;
+    validation_ = snapshot.validation_loss;
+    std::string line = snapshot.activity + "  " + step_text(snapshot);
+    const std::string measures = measures_text(snapshot);
+    if (!measures.empty()) line += "  " + measures;
+    if (snapshot.eta_s) line += "  ETA " + duration_text(*snapshot.eta_s);
+    if (line == last_line_) return;
+    last_line_ = line;
+    out_ << line << std::endl;
+  }
+
+  void notice(const Notice& notice) override { out_ << notice_text(notice) << std::flush; }
+  void end(const Summary& summary) override { out_ << summary_text(summary) << std::flush; }
+
+ private:
+  std::ostream& out_;
+  SteadyTime next_;
+  std::string activity_;
+  std::optional<double> validation_;
+  std::string last_line_;
+};
+
+}  // namespace
+
+std::unique_ptr<RunView> make_terminal_view(std::ostream& out) {
+  return std::make_unique<TerminalView>(out);
+}
+
+std::unique_ptr<RunView> make_plain_view(std::ostream& out) {
+  return std::make_unique<PlainView>(out);
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sched.h>
+#include <string>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "cli/run/local_run.h"
+#include "cli/run/run_view.h"
+#include "cli/run/signals.h"
+#include "common/api/decode.h"
+#include "common/api/validate.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kFooter[] = R"(Examples:
+  trainyard run job.yaml
+  trainyard run job.yaml --nodes 2 --procs 2
+  trainyard run job.yaml --run-dir /data/run7 -o json > run7.jsonl
+
+Runs a TrainingJob on this machine: one agent a node, one worker a rank. Everything of the run lies
+in the run directory (runs/NAME): status, logs, checkpoints. The same command on the same directory
+goes on where it stopped; ranks that fail are restarted from the newest checkpoint.
+Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once.
+
+Exit codes: 0 complete; 64 wrong usage or manifest; 65 bad data or checkpoint; 70 a bug in a rank;
+75 stopped with a checkpoint, run it again to go on; 130 stopped at once; 1 a restart budget or a
+deadline ran out.)";
+
+constexpr int kExitKilled = 130;
+constexpr std::chrono::milliseconds kRefresh{200};
+
+struct RunOptions {
+  std::string manifest;
+  std::string run_dir;
+  int64_t nodes = 0;
+  int64_t procs = 0;
+  std::string output = "text";
+  bool plain = false;
+};
+
+/// CPUs this process may use.
+int64_t available_cores() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return ::sysconf(_SC_NPROCESSORS_ONLN);
+  return CPU_COUNT(&cpus);
+}
+
+/// The manifest with what the command line says in its place, checked as a whole.
+Result<api::TrainingJob> load_job(const RunOptions& options) {
+  TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
+  if (options.nodes > 0) job.spec.num_nodes = options.nodes;
+  if (options.procs > 0) job.spec.num_proc_per_node = options.procs;
+  if (options.nodes > 0 || options.procs > 0) {
+    const std::vector<api::Fault> faults = api::validate(job, options.manifest);
+    if (!faults.empty()) return api::error_of(faults);
+  }
+  if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
+    const int64_t ranks = job.spec.num_nodes * std::max<int64_t>(1, job.spec.num_proc_per_node);
+    job.spec.engine->runtime.threads = threads_per_rank(available_cores(), ranks);
+  }
+  return job;
+}
+
+/// The agent's binary: TRAINYARD_AGENT, else beside this one.
+std::filesystem::path agent_path() {
+  const char* variable = std::getenv("TRAINYARD_AGENT");  // NOLINT(concurrency-mt-unsafe)
+  if (variable != nullptr && *variable != '\0') return std::filesystem::absolute(variable);
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "trainyard-agent";
+}
+
+std::unique_ptr<RunView> make_view(const RunOptions& options, const CommandContext& context) {
+  if (options.output == "json") return make_json_view(context.out);
+  const bool terminal = &context.out == &std::cout && ::isatty(STDOUT_FILENO) == 1;
+  const char* kind = std::getenv("TERM");  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  const bool dumb = kind == nullptr || std::string(kind) == "dumb";
+  if (terminal && !dumb && !options.plain) return make_terminal_view(context.out);
+  return make_plain_view(context.out);
+}
+
+/// Shows the run until it is over; the summary's exit code is the command's.
+Summary follow(LocalRun& run, RunView& view, StopSignals& signals) {
+  int signals_seen = 0;
+  while (run.state() == LocalRun::State::kRunning) {
+    const int arrived = signals.wait(kRefresh);
+    if (arrived > 0 && signals_seen == 0) {
+      run.request_stop();
+      view.notice({Notice::Kind::kMessage,
+                   "",
+                   "stopping after a checkpoint; once more to stop at once",
+                   {}});
+    }
+    signals_seen += arrived;
+    for (const Notice& notice : run.take_notices())
+      view.notice(notice);
+    view.update(run.snapshot());
+    if (signals_seen < 2) continue;
+    run.kill();
+    Summary summary = run.summary();
+    summary.outcome = Summary::Outcome::kKilled;
+    summary.exit_code = kExitKilled;
+    return summary;
+  }
+  for (const Notice& notice : run.take_notices())
+    view.notice(notice);
+  return run.summary();
+}
+
+std::vector<std::string> next_commands(const RunOptions& options, const Summary& summary) {
+  std::vector<std::string> commands;
+  if (summary.outcome != Summary::Outcome::kComplete) {
+    const bool can_go_on = summary.outcome != Summary::Outcome::kFailed;
+    if (can_go_on) {
+      commands.push_back("trainyard run " + options.manifest +
+                         (options.run_dir.empty() ? "" : " --run-dir " + options.run_dir));
+    }
+    return commands;
+  }
+  if (summary.checkpoint_dir.empty()) return commands;
+  commands.push_back("trainyard sample " + summary.checkpoint_dir);
+  commands.push_back("trainyard ckpt ls " + summary.checkpoint_dir);
+  return commands;
+}
+
+/// A manifest or a run directory that cannot be used is the user's to mend.
+int exit_code_of(const Error& error) {
+  if (error.code == ErrorCode::kNotFound) return contract::kExitBadConfig;
+  return contract::exit_code_of(error.code);
+}
+
+Result<int> run_job(const RunOptions& options, CommandContext& context) {
+  Result<api::TrainingJob> loaded = load_job(options);
+  if (!loaded) {
+    context.err << loaded.error().message << '\n';  // FILE:LINE: first, as `validate` prints them
+    return contract::kExitBadConfig;
+  }
+  api::TrainingJob job = *std::move(loaded);
+  TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
+  const std::unique_ptr<RunView> view = make_view(options, context);
+  LocalRunOptions run_options;
+  run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
+                                                : std::filesystem::path(options.run_dir);
+  run_options.job = std::move(job);
+  run_options.agent = agent_path();
+  TRAINYARD_ASSIGN(const std::unique_ptr<LocalRun> run, LocalRun::start(std::move(run_options)));
+  view->begin(run->header());
+  if (run->state() == LocalRun::State::kFinished) {
+    view->notice(
+        {Notice::Kind::kMessage, "", "this run is over; use another --run-dir to train again", {}});
+  }
+  Summary summary = follow(*run, *view, signals);
+  summary.next_commands = next_commands(options, summary);
+  view->end(summary);
+  return summary.exit_code;
+}
+
+}  // namespace
+
+void register_run(CLI::App& app, CommandContext& context) {
+  CLI::App* command = app.add_subcommand("run", "Trains a TrainingJob on this machine.");
+  auto options = std::make_shared<RunOptions>();
+  command->add_option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON")->required();
+  command->add_option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
+  command->add_option("--nodes", options->nodes, "Instead of spec.numNodes")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--procs", options->procs, "Instead of spec.numProcPerNode: ranks a node")
+      ->check(CLI::PositiveNumber);
+  command->add_option("-o,--output", options->output, "json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->add_flag("--plain", options->plain, "Lines instead of a block rewritten in place");
+  command->footer(kFooter);
+  command->callback([options, &context] {
+    const Result<int> code = run_job(*options, context);
+    if (!code) context.err << "trainyard run: " << code.error().message << '\n';
+    context.exit_code = code ? *code : exit_code_of(code.error());
+  });
+}
+
+}  // namespace trainyard::cli
