@@ -13,3 +13,5 @@ trainyard_test(comm_processes_test TIER comm SOURCES ${comm_tests}/processes_tes
 target_compile_definitions(comm_processes_test
                            PRIVATE COMM_RANK_BINARY="$<TARGET_FILE:comm_rank>")
 add_dependencies(comm_processes_test comm_rank)
+trainyard_test(comm_strangers_test TIER comm SOURCES ${comm_tests}/strangers_test.cc
+               DEPS tests_comm_world)

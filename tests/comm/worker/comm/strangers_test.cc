@@ -1,0 +1,161 @@
+// What a rank does with bytes on its sockets that no rank of its job would send.
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/comm/worker/comm/world.h"
+#include "worker/comm/dialer.h"
+#include "worker/comm/handshake.h"
+#include "worker/comm/message.h"
+#include "worker/comm/socket.h"
+
+namespace trainyard::comm {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::AllOf;
+using testing::bytes_of;
+using testing::for_each_rank;
+using ::testing::HasSubstr;
+using testing::make_world;
+using testing::message_of;
+
+using Clock = std::chrono::steady_clock;
+
+UniqueFd connect_raw(const std::string& address) {
+  const auto parsed = parse_address(address);
+  EXPECT_TRUE(parsed.has_value());
+  UniqueFd fd(::socket(parsed->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(fd.get(), parsed->raw(), parsed->length), 0);
+  return fd;
+}
+
+TEST(StrangersTest, GarbageSilenceAndHangUpsDoNotDisturbAWorld) {
+  for (const TransportKind kind : {TransportKind::kShm, TransportKind::kTcp}) {
+    auto world = make_world(kind, 3);
+    std::mt19937_64 random(3);
+    std::vector<UniqueFd> strangers;
+    for (int i = 0; i < 30; ++i) {
+      const auto& address = world.options[0].endpoints[static_cast<size_t>(i % 3)].address;
+      UniqueFd fd = connect_raw(address);
+      std::vector<std::byte> noise(random() % 300);
+      for (std::byte& byte : noise)
+        byte = static_cast<std::byte>(random() & 0xFF);
+      if (!noise.empty()) (void)::send(fd.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+      if (i % 3 != 0) strangers.push_back(std::move(fd));  // others hang up at once
+    }
+    for_each_rank(3, [&](int rank) {
+      auto c = world.connect(rank);
+      ASSERT_TRUE(c.has_value()) << c.error().message;
+      std::vector<int64_t> data(1000, 1);
+      EXPECT_EQ(message_of((*c)->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kSum)->wait()),
+                "");
+      EXPECT_EQ(data, std::vector<int64_t>(1000, 3));
+    });
+  }
+}
+
+TEST(StrangersTest, BothAddressFamiliesWork) {
+  for (const std::string host : {"127.0.0.1", "::1"}) {
+    auto world = make_world(TransportKind::kTcp, 2, seconds(60), host);
+    for_each_rank(2, [&](int rank) {
+      auto c = world.connect(rank);
+      ASSERT_TRUE(c.has_value()) << c.error().message;
+      EXPECT_EQ(message_of((*c)->barrier()->wait()), "");
+    });
+  }
+  EXPECT_EQ(Listener::bind("localhost").error().code, ErrorCode::kInvalidConfig);
+  EXPECT_EQ(Listener::bind("0.0.0.0").error().code, ErrorCode::kInvalidConfig);
+}
+
+/// Plays rank 0 of two to a real rank 1: proper handshakes, then whatever the test sends.
+class Impostor {
+ public:
+  Impostor() : world_(make_world(TransportKind::kTcp, 2)) {}
+
+  /// Runs one int64 all-reduce of 100 elements on the real rank while `wire` is what rank 0 sends.
+  Error error_for(std::span<const std::byte> wire, bool hangs_up = false) {
+    Error error;
+    std::thread real([&] {
+      auto c = world_.connect(1);
+      ASSERT_TRUE(c.has_value()) << c.error().message;
+      std::vector<int64_t> data(100, 1);
+      const Status status = (*c)->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kSum)->wait();
+      ASSERT_FALSE(status.has_value());
+      error = status.error();
+    });
+    std::vector<Dial> dials(2);
+    for (size_t i = 0; i < 2; ++i) {
+      dials[i].rank = 1;
+      dials[i].address = *parse_address(world_.options[0].endpoints[1].address);
+      Hello& hello = dials[i].hello;
+      hello.channel = i == 0 ? Channel::kControl : Channel::kData;
+      hello.job = xxh3_128(std::as_bytes(std::span(world_.options[0].job_uid)));
+      hello.generation = world_.options[0].generation;
+      hello.target = 1;
+      hello.world_size = 2;
+    }
+    std::vector<int> lost;
+    const Status dialled = dial_all(dials, Clock::now() + seconds(30), lost);
+    EXPECT_TRUE(dialled.has_value()) << message_of(dialled);
+    EXPECT_TRUE(write_exactly(dials[1].fd.get(), wire, Clock::now() + seconds(30)).has_value());
+    if (hangs_up) dials.clear();
+    real.join();
+    return error;
+  }
+
+ private:
+  testing::World world_;
+};
+
+MessageHeader right_header() {
+  MessageHeader header;
+  header.signature = {Op::kAllReduce, DType::kInt64, ReduceOp::kSum, 0, 100, 0};
+  header.generation = 7;
+  header.payload_bytes = 800;
+  return header;
+}
+
+TEST(ImpostorTest, AMessageOfAnOlderGenerationIsRefused) {
+  MessageHeader old = right_header();
+  old.generation = 6;
+  const Error error = Impostor().error_for(encode(old));
+  EXPECT_EQ(error.code, ErrorCode::kConflict);
+  EXPECT_THAT(error.message, AllOf(HasSubstr("from rank 0"), HasSubstr("generation 6 is refused")));
+}
+
+TEST(ImpostorTest, AnotherProtocolVersionIsNamed) {
+  WireHeader wire = encode(right_header());
+  wire[4] = std::byte{9};
+  EXPECT_THAT(Impostor().error_for(wire).message, HasSubstr("version is 9, wanted 1"));
+}
+
+TEST(ImpostorTest, APayloadBeyondTheLimitIsNamedAndNotAllocated) {
+  MessageHeader huge = right_header();
+  huge.payload_bytes = int64_t{1} << 60;
+  const Error error = Impostor().error_for(encode(huge));
+  EXPECT_EQ(error.code, ErrorCode::kInvalidData);
+  EXPECT_THAT(error.message, HasSubstr("payload of 1152921504606846976 bytes"));
+}
+
+TEST(ImpostorTest, AMessageOfAnotherGroupIsNamed) {
+  MessageHeader other = right_header();
+  other.group = 99;
+  const Error error = Impostor().error_for(encode(other));
+  EXPECT_EQ(error.code, ErrorCode::kInternal);
+  EXPECT_THAT(error.message, HasSubstr("a message of group 99"));
+}
+
+TEST(ImpostorTest, HalfAMessageAndAHangUpIsALostPeer) {
+  auto wire = encode(right_header());
+  const Error error = Impostor().error_for(std::span(wire).first(40), true);
+  EXPECT_EQ(error.code, ErrorCode::kPeerLost);
+  EXPECT_THAT(error.message, HasSubstr("rank 0 is lost"));
+}
+
+}  // namespace
+}  // namespace trainyard::comm

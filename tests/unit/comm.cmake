@@ -1,0 +1,5 @@
+set(comm_unit_tests ${CMAKE_CURRENT_LIST_DIR}/worker/comm)
+trainyard_test(comm_reduce_test TIER unit SOURCES ${comm_unit_tests}/reduce_test.cc
+               DEPS worker_comm)
+trainyard_test(comm_wire_formats_test TIER unit SOURCES ${comm_unit_tests}/wire_formats_test.cc
+               DEPS worker_comm)
