@@ -121,8 +121,9 @@ class Events final : public YAML::EventHandler {
   void begin(Mark mark, const std::string& tag, YAML::anchor_t anchor) {
     start(mark);
     check_tag(tag, mark);
-    if (builder_.expects_key())
+    if (builder_.expects_key()) {
       builder_.stop(mark, "a collection as a key", "a text key (or is a bracket not closed?)");
+    }
     open_anchors_.push_back({anchor, mark});
   }
 
