@@ -202,8 +202,11 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   end_attempts(cause, losses);
   policies::count_restart(next_.restarts, cause.failure_class, cause.counted, now_);
   clear_running_conditions(next_, "restarting", now_);
+  // All pods are made anew anyway: a changed numNodes needs no resize of its own.
+  const bool follows_spec = !spec_.elastic_policy && spec_.failure_policy.restart_strategy ==
+                                                         api::RestartStrategy::kRecreateAll;
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
-                  next_.nodes.target, now_);
+                  follows_spec ? spec_.num_nodes : next_.nodes.target, now_);
   set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
   sort();
   tell(EventType::kWarning, "Restarting",

@@ -17,7 +17,7 @@ namespace trainyard::testing_support {
 /// A cluster in memory with an API server's semantics: versions, UIDs, asynchronous creates and
 /// deletes, views that lag. Nothing moves by itself: `step` is the scheduler and the kubelets.
 /// Faults: `crash_at` cuts the client off before or after a write.
-class MemoryCluster final : public control::Cluster {
+class MemoryCluster : public control::Cluster {
  public:
   enum class CrashPoint { kBefore, kAfter };
 

@@ -27,3 +27,9 @@ add_dependencies(control_local_test control_orphan_maker)
 trainyard_test(control_facts_test TIER unit
   SOURCES ${control_tests}/facts_test.cc
   DEPS control_test_support)
+trainyard_test(control_policies_test TIER unit
+  SOURCES ${control_tests}/policies_test.cc
+  DEPS control_core)
+trainyard_test(control_reconciler_test TIER unit
+  SOURCES ${control_tests}/reconciler_test.cc
+  DEPS control_test_support Threads::Threads)

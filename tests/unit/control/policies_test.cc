@@ -1,0 +1,275 @@
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "control/pod_spec.h"
+#include "control/policies/elastic.h"
+#include "control/policies/progress.h"
+#include "control/policies/restart.h"
+#include "control/policies/retention.h"
+#include "control/policies/schedule.h"
+#include "control/policies/success.h"
+#include "control/status_edit.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::FailureClass;
+using std::chrono::seconds;
+
+constexpr Time kNow{std::chrono::seconds(1'700'000'000)};
+
+ObservedPod failed_pod(int exit_code, std::optional<int> signal = {}, std::string reason = "") {
+  ObservedPod pod;
+  pod.name = "job-0-aaaaa";
+  pod.uid = "uid";
+  pod.phase = PodPhase::kFailed;
+  pod.exit = ContainerExit{};
+  pod.exit->exit_code = exit_code;
+  pod.exit->signal = signal;
+  pod.exit->reason = std::move(reason);
+  pod.exit->finished_at = kNow;
+  return pod;
+}
+
+TEST(RestartPolicyTest, ExitsHaveTheClassOfWhoeverIsToBlame) {
+  struct Row {
+    int code;
+    std::optional<int> signal;
+    const char* reason;
+    FailureClass wanted;
+  };
+  const std::vector<Row> rows = {
+      {1, {}, "Error", FailureClass::kApplication},
+      {70, {}, "Error", FailureClass::kApplication},
+      {69, {}, "Error", FailureClass::kInfrastructure},
+      {75, {}, "Error", FailureClass::kInfrastructure},
+      {143, {}, "Error", FailureClass::kPreemption},
+      {143, 15, "Error", FailureClass::kPreemption},
+      {137, 9, "Error", FailureClass::kInfrastructure},
+      {137, {}, "Error", FailureClass::kInfrastructure},
+      {137, 9, "OOMKilled", FailureClass::kApplication},
+      {139, 11, "Error", FailureClass::kApplication},
+      {134, 6, "Error", FailureClass::kApplication},
+  };
+  for (const Row& row : rows) {
+    const auto loss = policies::judge_failed_pod({}, failed_pod(row.code, row.signal, row.reason));
+    EXPECT_EQ(loss.failure_class, row.wanted) << row.code << " " << row.reason;
+    EXPECT_FALSE(loss.fatal_reason.has_value()) << row.code;
+    EXPECT_EQ(loss.follows_peer, row.code == 69);
+    EXPECT_TRUE(loss.counted);
+  }
+}
+
+TEST(RestartPolicyTest, APodWithoutAnExitIsLost) {
+  ObservedPod pod = failed_pod(1);
+  pod.exit.reset();
+  const auto loss = policies::judge_failed_pod({}, pod);
+  EXPECT_EQ(loss.reason, "PodLost");
+  EXPECT_EQ(loss.failure_class, FailureClass::kInfrastructure);
+}
+
+TEST(RestartPolicyTest, ARuleOfAnotherContainerDoesNotMatch) {
+  api::FailurePolicy policy;
+  api::FailureRule rule;
+  rule.name = "sidecar";
+  rule.action = api::RuleAction::kFailJob;
+  rule.on_exit_codes = api::OnExitCodes{"sidecar", api::ExitCodeOperator::kIn, {1}};
+  policy.rules = {rule};
+  EXPECT_FALSE(policies::judge_failed_pod(policy, failed_pod(1)).fatal_reason.has_value());
+}
+
+TEST(RestartPolicyTest, TheRootCauseIsFatalThenOwnThenEarliest) {
+  policies::Loss follower;
+  follower.pod_name = "follower";
+  follower.follows_peer = true;
+  follower.at = kNow;
+  policies::Loss early = follower;
+  early.pod_name = "early";
+  early.follows_peer = false;
+  early.at = kNow + seconds(1);
+  policies::Loss late = early;
+  late.pod_name = "late";
+  late.at = kNow + seconds(2);
+  policies::Loss fatal = late;
+  fatal.pod_name = "fatal";
+  fatal.fatal_reason = "FatalExitCode";
+  EXPECT_EQ(policies::root_cause({follower, late, early}).pod_name, "early");
+  EXPECT_EQ(policies::root_cause({follower}).pod_name, "follower");
+  EXPECT_EQ(policies::root_cause({follower, early, fatal}).pod_name, "fatal");
+}
+
+TEST(RestartPolicyTest, ABudgetBeyondTheWindowsMemoryIsComparedWithTheTotal) {
+  api::FailurePolicy policy;
+  policy.budgets = {{FailureClass::kApplication, 25, seconds(1)}};
+  api::RestartCounts restarts;
+  for (int i = 0; i < 24; ++i)
+    policies::count_restart(restarts, FailureClass::kApplication, true, kNow);
+  EXPECT_EQ(restarts.classes.at(0).recent.size(), 20u);
+  EXPECT_TRUE(policies::within_budget(policy, restarts, FailureClass::kApplication, kNow));
+  policies::count_restart(restarts, FailureClass::kApplication, true, kNow);
+  EXPECT_FALSE(policies::within_budget(policy, restarts, FailureClass::kApplication, kNow));
+}
+
+TEST(RestartPolicyTest, ABudgetOfZeroAllowsNoRestart) {
+  api::FailurePolicy policy;
+  policy.budgets = {{FailureClass::kHang, 0, seconds(60)}};
+  EXPECT_FALSE(policies::within_budget(policy, {}, FailureClass::kHang, kNow));
+  EXPECT_TRUE(policies::within_budget(policy, {}, FailureClass::kApplication, kNow));
+}
+
+TEST(ElasticPolicyTest, SizesAreTheAllowedOnesWithinTheBounds) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 10;
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 10);
+  EXPECT_EQ(policies::largest_allowed(spec, 9), std::nullopt);
+  spec.elastic_policy = api::ElasticPolicy{};
+  spec.elastic_policy->min_nodes = 3;
+  spec.elastic_policy->node_increment_step = 4;
+  EXPECT_EQ(policies::largest_allowed(spec, 100), 7);
+  EXPECT_EQ(policies::largest_allowed(spec, 6), 3);
+  EXPECT_EQ(policies::largest_allowed(spec, 2), std::nullopt);
+  spec.elastic_policy->allowed_num_nodes = {2, 4, 8, 16};
+  EXPECT_EQ(policies::largest_allowed(spec, 100), 8);
+  EXPECT_EQ(policies::largest_allowed(spec, 7), 4);
+  EXPECT_EQ(policies::largest_allowed(spec, 3), std::nullopt) << "2 is below minNodes";
+}
+
+TEST(ElasticPolicyTest, ARunningJobGrowsAfterTheSnoozeWhenThereIsRoom) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  policies::ElasticInput input{&spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(299)};
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+  EXPECT_EQ(policies::judge_size(input).look_again, seconds(1));
+  input.now = kNow + seconds(300);
+  EXPECT_EQ(policies::judge_size(input).target, 3);
+  EXPECT_EQ(policies::judge_size(input).reason, "ScaleUp");
+  input.feasible = 2;
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+  input.feasible.reset();
+  EXPECT_FALSE(policies::judge_size(input).target.has_value()) << "unknown room is no room";
+}
+
+TEST(ElasticPolicyTest, PodsThatDoNotExistYetDoNotShrinkAJob) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  const policies::ElasticInput input{
+      &spec, 4, false, false, false, 2, {}, kNow, kNow + seconds(1000)};
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+}
+
+TEST(ElasticPolicyTest, ASmallerNumNodesIsFollowedAtOnce) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 2;
+  spec.elastic_policy = api::ElasticPolicy{};
+  const policies::ElasticInput input{&spec, 4, true, true, true, 4, {}, kNow, kNow};
+  EXPECT_EQ(policies::judge_size(input).target, 2);
+  EXPECT_EQ(policies::judge_size(input).reason, "ScaleDown");
+}
+
+TEST(SuccessPolicyTest, ListsHoldTheirIndexes) {
+  EXPECT_TRUE(policies::index_listed("", 7));
+  EXPECT_TRUE(policies::index_listed("0-3,7", 2));
+  EXPECT_TRUE(policies::index_listed("0-3,7", 7));
+  EXPECT_FALSE(policies::index_listed("0-3,7", 5));
+  EXPECT_FALSE(policies::index_listed("x", 0));
+}
+
+TEST(SuccessPolicyTest, ARuleMayCountSuccesses) {
+  std::vector<ObservedPod> pods(3);
+  std::vector<const ObservedPod*> members;
+  for (int index = 0; index < 3; ++index) {
+    pods[static_cast<size_t>(index)].node_index = index;
+    members.push_back(&pods[static_cast<size_t>(index)]);
+  }
+  api::SuccessPolicy policy;
+  policy.rules = {{"", 2}};
+  pods[0].phase = PodPhase::kSucceeded;
+  EXPECT_FALSE(policies::judge_success(policy, members, 3).has_value());
+  pods[2].phase = PodPhase::kSucceeded;
+  EXPECT_EQ(policies::judge_success(policy, members, 3), "SuccessPolicy");
+  EXPECT_FALSE(policies::judge_success({}, members, 3).has_value());
+}
+
+TEST(RetentionPolicyTest, KeepsTheNewestFailedAndDeletesTheRest) {
+  std::vector<ObservedPod> pods(5);
+  std::vector<const ObservedPod*> condemned;
+  for (size_t i = 0; i < pods.size(); ++i) {
+    pods[i].name = std::string(1, static_cast<char>('a' + i));
+    pods[i].created_generation = static_cast<int64_t>(i);
+    pods[i].phase = PodPhase::kFailed;
+    condemned.push_back(&pods[i]);
+  }
+  pods[3].phase = PodPhase::kRunning;
+  pods[4].terminating = true;
+  std::string doomed;
+  for (const auto* pod : policies::pods_to_delete(condemned, 2))
+    doomed += pod->name;
+  EXPECT_EQ(doomed, "da");
+  EXPECT_EQ(policies::pods_to_delete(condemned, 0).size(), 4u);
+}
+
+TEST(SchedulePolicyTest, AGangIsPlacedOnlyWhole) {
+  std::vector<ObservedPod> pods(2);
+  pods[0].node_index = 0;
+  pods[0].node_state = NodeState::kReady;
+  pods[1].node_index = 2;
+  pods[1].conditions = {{"PodScheduled", "False", "Unschedulable", "0/5 nodes are available"}};
+  pods[1].name = "job-2-aaaaa";
+  const auto gang = policies::look_at_gang({&pods[0], &pods[1]}, 3);
+  EXPECT_FALSE(gang.whole);
+  EXPECT_FALSE(gang.placed);
+  EXPECT_EQ(gang.placed_count, 1);
+  EXPECT_EQ(gang.missing, std::vector<int>{1});
+  EXPECT_EQ(gang.unschedulable, "job-2-aaaaa: 0/5 nodes are available");
+}
+
+TEST(StallBoundTest, IsTheFactorWithinItsBounds) {
+  const api::ProgressPolicy policy;
+  StreamFacts facts;
+  EXPECT_EQ(policies::stall_bound(policy, facts), seconds(600));
+  for (const auto& [p99, wanted] : std::vector<std::pair<double, int>>{
+           {0.001, 10}, {1.0, 10}, {2.5, 25}, {60.0, 600}, {1e300, 600}}) {
+    facts.p99_step_seconds = p99;
+    EXPECT_EQ(policies::stall_bound(policy, facts), seconds(wanted)) << p99;
+  }
+}
+
+TEST(StatusEditTest, TextIsEscapedAndCutAtACharacter) {
+  EXPECT_EQ(bounded_text("a\nb\tc\x01", 100), "a\\nb\\tc\\x01");
+  EXPECT_EQ(bounded_text("abcdef", 6), "abcdef");
+  EXPECT_EQ(bounded_text("abcdefg", 6), "abc...");
+  EXPECT_EQ(bounded_text("ab\u00e9\u00e9\u00e9", 7), "ab\u00e9...");
+  EXPECT_EQ(bounded_text("ab\u00e9\u00e9\u00e9", 6), "ab...");
+  const std::string once = bounded_text(std::string(300, '\n'), 160);
+  EXPECT_EQ(once.size(), 159u);
+  EXPECT_EQ(bounded_text(once, 160), once) << "escaping twice changes nothing";
+}
+
+TEST(StatusEditTest, ATransitionTimeMovesOnlyWithTheStatus) {
+  api::TrainingJobStatus status;
+  using api::ConditionStatus;
+  using api::ConditionType;
+  set_condition(status, {ConditionType::kRunning, ConditionStatus::kTrue, "A", "x"}, kNow);
+  set_condition(status, {ConditionType::kRunning, ConditionStatus::kTrue, "B", "y"},
+                kNow + seconds(1));
+  EXPECT_EQ(status.conditions.at(0).last_transition_time, kNow);
+  EXPECT_EQ(status.conditions.at(0).reason, "B");
+  set_condition(status, {ConditionType::kRunning, ConditionStatus::kFalse, "B", "y"},
+                kNow + seconds(2));
+  EXPECT_EQ(status.conditions.at(0).last_transition_time, kNow + seconds(2));
+}
+
+TEST(PodNameTest, IsAValidHostnameOfBoundedLength) {
+  const std::string name = pod_name(std::string(57, 'j'), "uid", 9999, 1'000'000);
+  EXPECT_LE(name.size(), 253u);
+  EXPECT_EQ(name.substr(0, 63), std::string(57, 'j') + "-9999-");
+  EXPECT_EQ(name.size(), 68u);
+}
+
+}  // namespace
+}  // namespace trainyard::control

@@ -1,0 +1,185 @@
+#include "control/reconciler.h"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/job_driver.h"
+
+namespace trainyard::control {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::make_job;
+using testing_support::ManualClock;
+using testing_support::MemoryCluster;
+
+/// Remembers what it was told.
+class Listening final : public MembershipSink {
+ public:
+  void publish(const MembershipOrder& order) override { orders.push_back(order); }
+  void retire(const std::string& job_uid) override { retired.push_back(job_uid); }
+  std::vector<MembershipOrder> orders;
+  std::vector<std::string> retired;
+};
+
+class ReconcilerTest : public testing::Test {
+ protected:
+  ReconcilerTest() : cluster_(clock_, make_job(2)) {}
+
+  void rounds(int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE(reconciler_.reconcile(cluster_.key()).has_value());
+      cluster_.step();
+    }
+  }
+
+  ManualClock clock_;
+  MemoryCluster cluster_;
+  Listening sink_;
+  Reconciler reconciler_{{&cluster_, &clock_, nullptr, &sink_, {}, {}}};
+};
+
+TEST_F(ReconcilerTest, PublishesOnlyWhatStatusHolds) {
+  cluster_.crash_at(0, MemoryCluster::CrashPoint::kBefore);
+  ASSERT_FALSE(reconciler_.reconcile(cluster_.key()).has_value());
+  EXPECT_TRUE(sink_.orders.empty());
+  cluster_.reconnect();
+  rounds(4);
+  ASSERT_FALSE(sink_.orders.empty());
+  EXPECT_EQ(sink_.orders.front().generation, 1);
+  EXPECT_TRUE(sink_.orders.front().members.empty()) << "pods were not seen yet";
+  const MembershipOrder& whole = sink_.orders.back();
+  EXPECT_EQ(whole.num_nodes, 2);
+  ASSERT_EQ(whole.members.size(), 2u);
+  EXPECT_EQ(whole.members[0].node_index, 0);
+  EXPECT_EQ(whole.members[0].pod_name, pod_name("job", "job-uid-1", 0, 1));
+  EXPECT_FALSE(whole.members[0].pod_uid.empty());
+  EXPECT_FALSE(whole.stopping);
+  EXPECT_FALSE(whole.previous_generation.has_value());
+}
+
+TEST_F(ReconcilerTest, TheNextGenerationsOrderLeavesTheDeadOut) {
+  rounds(4);
+  ContainerExit exit;
+  exit.exit_code = 1;
+  cluster_.finish_pod(pod_name("job", "job-uid-1", 0, 1), exit);
+  rounds(1);
+  EXPECT_EQ(sink_.orders.back().generation, 2);
+  EXPECT_EQ(sink_.orders.back().previous_generation, 1);
+  EXPECT_TRUE(sink_.orders.back().members.empty());
+}
+
+TEST_F(ReconcilerTest, AStopIsPublishedAndAFinishedJobIsRetired) {
+  rounds(4);
+  reconciler_.request_stop(cluster_.key());
+  rounds(1);
+  EXPECT_TRUE(sink_.orders.back().stopping);
+  EXPECT_TRUE(sink_.retired.empty());
+  Reconciler next({&cluster_, &clock_, nullptr, &sink_, {}, {}});
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(next.reconcile(cluster_.key()).has_value());
+    cluster_.step();
+  }
+  cluster_.finish_all();
+  ASSERT_TRUE(next.reconcile(cluster_.key()).has_value());
+  EXPECT_EQ(sink_.retired, std::vector<std::string>{"job-uid-1"});
+}
+
+/// A cluster whose cache falls back to an older view.
+class RewindingCluster final : public MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  Result<Observed> observe(const JobKey& key) override {
+    if (rewound) return *rewound;
+    return MemoryCluster::observe(key);
+  }
+  std::optional<Observed> rewound;
+};
+
+TEST(ReconcilerViewTest, AViewOlderThanTheOwnDecisionIsRefusedAndNothingDone) {
+  const ManualClock clock;
+  RewindingCluster cluster(clock, make_job(2));
+  Reconciler reconciler({&cluster, &clock, nullptr, nullptr, {}, {}});
+  const Observed before = cluster.truth();
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  ASSERT_EQ(cluster.truth().status.membership.generation, 1);
+  const int64_t writes = cluster.writes_count();
+  cluster.rewound = before;
+  const auto result = reconciler.reconcile(cluster.key());
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code, ErrorCode::kConflict);
+  EXPECT_THAT(result.error().message, testing::HasSubstr("generation 0, older than 1"));
+  EXPECT_EQ(cluster.writes_count(), writes);
+}
+
+TEST_F(ReconcilerTest, AJobThatIsGoneIsForgotten) {
+  const auto result = reconciler_.reconcile({"default", "nobody"});
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
+}
+
+/// run() on a thread of its own, in real time.
+TEST(ReconcilerRunTest, WakesRequeuesAndStops) {
+  const SystemClock clock;
+  MemoryCluster cluster(clock, make_job(1));
+  std::atomic<int> runs = 0;
+  std::promise<void> running;
+  std::atomic<bool> told = false;
+  Reconciler reconciler({&cluster,
+                         &clock,
+                         nullptr,
+                         nullptr,
+                         [&](const Reconciled& reconciled) {
+                           ++runs;
+                           if (reconciled.status.nodes.ready == 1 && !told.exchange(true)) {
+                             running.set_value();
+                           }
+                         },
+                         {}});
+  cluster.set_listener([&](const JobKey& key) { reconciler.wake(key); });
+  std::jthread thread([&](const std::stop_token& stop) { reconciler.run(stop); });
+  reconciler.wake(cluster.key());
+  auto is_running = running.get_future();
+  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  while (is_running.wait_for(milliseconds(1)) != std::future_status::ready &&
+         std::chrono::steady_clock::now() < deadline) {
+    cluster.step();
+  }
+  EXPECT_TRUE(told);
+  thread.request_stop();
+  thread.join();
+  cluster.set_listener({});
+  EXPECT_GT(runs, 1);
+}
+
+TEST(ReconcilerRunTest, AnErrorIsTriedAgainByItself) {
+  const SystemClock clock;
+  MemoryCluster cluster(clock, make_job(1));
+  cluster.crash_at(0, MemoryCluster::CrashPoint::kBefore);
+  std::atomic<int> errors = 0;
+  std::promise<void> recovered;
+  std::atomic<bool> told = false;
+  Reconciler reconciler({&cluster, &clock, nullptr, nullptr,
+                         [&](const Reconciled&) {
+                           if (!told.exchange(true)) recovered.set_value();
+                         },
+                         [&](const JobKey&, const Error& error) {
+                           EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+                           if (++errors == 3) cluster.reconnect();
+                         }});
+  std::jthread thread([&](const std::stop_token& stop) { reconciler.run(stop); });
+  reconciler.wake(cluster.key());
+  EXPECT_EQ(recovered.get_future().wait_for(seconds(30)), std::future_status::ready);
+  thread.request_stop();
+  thread.join();
+  EXPECT_EQ(errors, 3);
+}
+
+}  // namespace
+}  // namespace trainyard::control
