@@ -1,8 +1,15 @@
 set(here ${CMAKE_CURRENT_LIST_DIR}/worker/checkpoint)
-trainyard_test(checkpoint_round_trip_test TIER unit SOURCES ${here}/round_trip_test.cc
-               DEPS worker_checkpoint)
+trainyard_library(checkpoint_test_support SOURCES ${here}/memory_file_system.cc
+                  DEPS worker_checkpoint)
+foreach(name pure manifest round_trip damage crash zombie)
+  trainyard_test(checkpoint_${name}_test TIER unit SOURCES ${here}/${name}_test.cc
+                 DEPS checkpoint_test_support)
+endforeach()
 trainyard_test(safetensors_test TIER unit
                SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/safetensors/safetensors_test.cc
                DEPS worker_safetensors)
 trainyard_test(hf_gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/hf/gpt2_test.cc
                DEPS worker_hf)
+trainyard_test(ckpt_command_test TIER unit
+               SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/ckpt_command_test.cc
+               DEPS cli_commands worker_checkpoint worker_hf nlohmann_json::nlohmann_json)

@@ -262,6 +262,10 @@ Result<StartedGeneration> start_generation(
     }
     // Restored everywhere. The record is the last thing: a generation without one never counts.
     const Status recorded = lead ? write_lineage(files, plan.root, proposal.record) : Status();
+    if (lead && recorded && proposal.action == Proposal::Action::kRestore) {
+      // The old target may be what was just turned down. Convenience only: a failure harms nobody.
+      (void)point_latest(files, plan.root, proposal.checkpoint.id);
+    }
     Proposal outcome = proposal;
     if (!recorded) {
       outcome.action = Proposal::Action::kFail;

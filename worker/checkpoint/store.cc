@@ -7,6 +7,10 @@ namespace trainyard::checkpoint {
 namespace {
 
 constexpr int64_t kMaxLineageBytes = 64 << 10;
+// How often a directory is read again because it changed meanwhile. A commit with its clean-up
+// moves the newest checkpoint from one name to another: a single pass could miss both. Each further
+// pass is needed only if yet another commit fell into it.
+constexpr int kMaxScans = 16;
 constexpr std::string_view kJsonSuffix = ".json";
 
 std::filesystem::path lineage_path(const std::filesystem::path& root, int64_t generation) {
@@ -68,6 +72,22 @@ void sweep_lineage_temporaries(FileSystem& files, const std::filesystem::path& d
   }
 }
 
+/// The checkpoint directories' names, ascending.
+Result<std::vector<CheckpointId>> checkpoint_names(FileSystem& files,
+                                                   const std::filesystem::path& root) {
+  std::vector<CheckpointId> ids;
+  const auto names = files.list(root);
+  if (!names) {
+    if (names.error().code == ErrorCode::kNotFound) return ids;
+    return names.error();
+  }
+  for (const std::string& name : *names) {
+    if (const auto id = parse_directory_name(name)) ids.push_back(*id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
 std::string random_suffix() {
   std::random_device device;
   return ".tmp." + std::to_string((uint64_t{device()} << 32) | device());
@@ -127,22 +147,20 @@ Status write_lineage(FileSystem& files, const std::filesystem::path& root,
 
 Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
                                                      const std::filesystem::path& root) {
-  std::vector<FoundDirectory> found;
-  const auto names = files.list(root);
-  if (!names) {
-    if (names.error().code == ErrorCode::kNotFound) return found;
-    return names.error();
+  for (int attempt = 0; attempt < kMaxScans; ++attempt) {
+    TRAINYARD_ASSIGN(const std::vector<CheckpointId> before, checkpoint_names(files, root));
+    std::vector<FoundDirectory> found;
+    for (const CheckpointId& id : before) {
+      const auto content = files.list(root / directory_name(id));
+      if (!content && content.error().code == ErrorCode::kNotFound) break;  // vanished: look again
+      // One that cannot be read counts as committed: whoever opens it says why and goes on.
+      found.push_back(
+          {id, !content || std::binary_search(content->begin(), content->end(), kManifestFile)});
+    }
+    TRAINYARD_ASSIGN(const std::vector<CheckpointId> after, checkpoint_names(files, root));
+    if (found.size() == before.size() && before == after) return found;
   }
-  for (const std::string& name : *names) {
-    const std::optional<CheckpointId> id = parse_directory_name(name);
-    if (!id) continue;
-    const auto content = files.list(root / name);
-    if (!content) continue;  // removed meanwhile, or no directory
-    found.push_back({*id, std::binary_search(content->begin(), content->end(), kManifestFile)});
-  }
-  std::sort(found.begin(), found.end(),
-            [](const FoundDirectory& a, const FoundDirectory& b) { return a.id < b.id; });
-  return found;
+  return Error{ErrorCode::kUnavailable, root.string() + ": changes faster than it can be read"};
 }
 
 Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,

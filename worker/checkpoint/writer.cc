@@ -192,12 +192,18 @@ class CheckpointWriter::Impl {
 
   /// Rank 0, after a commit: nothing here can harm the checkpoint.
   void tidy(const CheckpointId& id, CheckpointOutcome* outcome) {
-    if (const Status status = point_latest(files_, options_.root, id); !status) {
-      outcome->notes.push_back("latest: " + status.error().message);
+    const auto note = [&](const char* what, const Error& error) {
+      outcome->notes.push_back(std::string(what) + ": " + error.message);
+    };
+    if (const Status moved = point_latest(files_, options_.root, id); !moved) {
+      note("latest", moved.error());
+      // It must not outlive what it points to; where it cannot be removed, nothing else is either.
+      const Status removed = files_.remove_file(options_.root / kLatestLink);
+      if (!removed) return note("latest", removed.error());
     }
     const auto removed =
         apply_retention(files_, options_.root, id.generation, id.step, options_.retention);
-    if (!removed) outcome->notes.push_back("clean-up: " + removed.error().message);
+    if (!removed) note("clean-up", removed.error());
   }
 
   FileSystem& files_;

@@ -12,6 +12,7 @@
 
 #include "tests/unit/worker/checkpoint/small_state.h"
 #include "tests/unit/worker/checkpoint/thread_group.h"
+#include "tests/unit/worker/temporary_directory.h"
 #include "worker/checkpoint/generation.h"
 #include "worker/checkpoint/writer.h"
 
@@ -26,20 +27,13 @@ struct Training {
   RetentionPolicy retention;
 };
 
-/// A temporary directory of one job's checkpoints, removed with this object.
+/// One job's checkpoints and lives of its generations.
 class JobDirectory {
  public:
-  JobDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "checkpoint-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
-    root_ = pattern;
-  }
-  ~JobDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  JobDirectory(const JobDirectory&) = delete;
-  JobDirectory& operator=(const JobDirectory&) = delete;
+  /// In a fresh directory of the machine, removed with this object.
+  JobDirectory() : temporary_(std::in_place), root_(temporary_->path()) {}
+  /// Anywhere, for file systems of the test's own.
+  explicit JobDirectory(std::filesystem::path root) : root_(std::move(root)) {}
 
   const std::filesystem::path& root() const { return root_; }
   GenerationPlan plan(int64_t generation, std::optional<int64_t> parent) const {
@@ -48,6 +42,8 @@ class JobDirectory {
   /// Step restored from by the newest train(); nullopt: from scratch.
   std::optional<int64_t> restored_step() const { return restored_; }
   const std::vector<std::string>& notes() const { return notes_; }
+  /// The highest step whose checkpoint has been reported as committed; -1: none.
+  int64_t committed_step() const { return committed_; }
 
   /// Lives through `training` with a thread a rank. Empty, or the first thing that went wrong: an
   /// error, or a restored state that is not exactly the one of its step.
@@ -82,13 +78,16 @@ class JobDirectory {
         const auto outcome = writer.wait(std::chrono::seconds(20));
         if (!outcome) return report("no outcome");
         if (!outcome->status) report(outcome->status.error().message);
+        if (outcome->status && group.rank() == 0) committed_ = std::max(committed_, step);
       }
     });
     return trouble;
   }
 
  private:
+  std::optional<trainyard::testing::TemporaryDirectory> temporary_;
   std::filesystem::path root_;
+  int64_t committed_ = -1;
   std::optional<int64_t> restored_;
   std::vector<std::string> notes_;
 };
