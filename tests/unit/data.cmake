@@ -13,3 +13,7 @@ trainyard_test(data_tokenizer_test TIER unit
   SOURCES ${data_tests}/bpe_vocabulary_test.cc ${data_tests}/byte_level_bpe_test.cc
           ${data_tests}/utf8_test.cc
   DEPS worker_data nlohmann_json::nlohmann_json)
+# Needs the State of the Union addresses as well: tools/fetch_data.sh.
+trainyard_test(data_prepare_test TIER unit
+  SOURCES ${data_tests}/baseline_test.cc ${data_tests}/prepare_test.cc ${data_tests}/sources_test.cc
+  DEPS worker_data)

@@ -1,0 +1,316 @@
+#include <algorithm>
+#include <filesystem>
+#include <iomanip>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/data_progress.h"
+#include "cli/registry.h"
+#include "common/base/clock.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+#include "worker/data/dataset.h"
+#include "worker/data/dataset_manifest.h"
+#include "worker/data/prepare.h"
+
+namespace trainyard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kFooter[] = R"(Examples:
+  trainyard data prepare --tokenizer bytes --out runs/data/books texts/
+  trainyard data prepare --tokenizer gpt2/ --out speeches --split validation='^\d{3}5_' --split recent='^20[12]' sotu/
+  trainyard data show speeches
+  trainyard data verify speeches/train
+
+A data set holds one folder of token shards for each split; engine.data names those folders.
+
+Exit codes: 0 done; 64 a wrong option; 65 data is damaged or missing; 75 input or output failed.)";
+
+constexpr int kIndent = 2;
+
+std::string with_commas(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3)
+    digits.insert(static_cast<size_t>(place), ",");
+  return digits;
+}
+
+std::string fixed(double number, int decimals) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(decimals) << number;
+  return text.str();
+}
+
+void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
+  out << std::left << std::setw(16) << "SPLIT" << std::right << std::setw(10) << "DOCUMENTS"
+      << std::setw(18) << "TOKENS" << std::setw(18) << "TEXT BYTES" << std::setw(8) << "SHARDS"
+      << std::setw(10) << "GZIP -9" << std::setw(13) << "BYTE BIGRAM" << '\n';
+  for (const data::SplitRecord& split : manifest.splits) {
+    out << std::left << std::setw(16) << split.name << std::right << std::setw(10)
+        << with_commas(split.documents) << std::setw(18) << with_commas(split.tokens)
+        << std::setw(18) << with_commas(split.text_bytes) << std::setw(8) << split.shards.size();
+    if (split.baselines) {
+      out << std::setw(10) << fixed(split.baselines->gzip9_bits_per_byte, 2) << std::setw(13)
+          << fixed(split.baselines->byte_bigram_bits_per_byte, 2) << "  bits per byte";
+    }
+    out << '\n';
+  }
+}
+
+struct PrepareArguments {
+  std::string tokenizer = "bytes";
+  std::string out;
+  std::vector<std::string> splits;
+  std::string include = "\\.txt$";
+  int64_t shard_tokens = int64_t{1} << 27;
+  std::string dtype = "auto";
+  std::string output = "text";
+  std::vector<std::string> inputs;
+};
+
+Result<data::PrepareOptions> options_of(const PrepareArguments& arguments) {
+  data::PrepareOptions options;
+  options.tokenizer = arguments.tokenizer;
+  options.output = arguments.out;
+  options.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
+  options.include = arguments.include;
+  options.shard_tokens = arguments.shard_tokens;
+  options.token_bytes = arguments.dtype == "u16" ? 2 : arguments.dtype == "u32" ? 4 : 0;
+  for (const std::string& split : arguments.splits) {
+    const size_t equals = split.find('=');
+    if (equals == std::string::npos) {
+      return Error{ErrorCode::kInvalidConfig,
+                   "--split: found '" + split + "', wanted NAME=EXPRESSION"};
+    }
+    options.splits.push_back({split.substr(0, equals), split.substr(equals + 1)});
+  }
+  return options;
+}
+
+Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
+  TRAINYARD_ASSIGN(data::PrepareOptions options, options_of(arguments));
+  const SystemClock clock;
+  DataProgress progress(context.err, ::isatty(STDERR_FILENO) == 1, clock);
+  options.progress = [&](const data::PrepareProgress& now) { progress.show(now); };
+  const MonoTime start = clock.mono();
+  const Result<data::PrepareOutcome> outcome = data::prepare(options);
+  progress.clear();
+  if (!outcome) return outcome.error();
+
+  const double seconds = std::chrono::duration<double>(clock.mono() - start).count();
+  int64_t bytes = 0;
+  for (const data::SourceRecord& source : outcome->manifest.recipe.sources)
+    bytes += source.bytes;
+  const double rate = static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9);
+  if (arguments.output == "json") {
+    text::JsonWriter json(kIndent);
+    json.begin_object();
+    json.key("path");
+    json.string(arguments.out);
+    json.key("unchanged");
+    json.boolean(outcome->unchanged);
+    json.key("seconds");
+    json.number(seconds);
+    json.key("megabytesPerSecond");
+    json.number(rate);
+    json.key("dataset");
+    json.raw(data::encode_manifest(outcome->manifest));
+    json.end_object();
+    context.out << json.take() << '\n';
+    return {};
+  }
+  if (outcome->unchanged) {
+    context.out << arguments.out << ": unchanged, made from the same files and options\n";
+  } else {
+    context.out << arguments.out << ": " << with_commas(bytes) << " bytes of text in "
+                << outcome->manifest.recipe.sources.size() << " files, tokenizer "
+                << outcome->manifest.recipe.tokenizer << ", " << fixed(seconds, 1) << " s, "
+                << fixed(rate, 1) << " MB/s\n";
+  }
+  print_splits(outcome->manifest, context.out);
+  return {};
+}
+
+struct PathArguments {
+  std::string path;
+  std::string output = "text";
+};
+
+bool is_dataset(const fs::path& path) {
+  std::error_code code;
+  return fs::exists(path / data::kManifestName, code);
+}
+
+Result<data::TokenSet> open_set(const std::string& path) {
+  const std::vector<std::string> paths = {path};
+  return data::TokenSet::open(std::span<const std::string>(paths));
+}
+
+void show_set(const std::string& path, const data::TokenSet& set, std::ostream& out) {
+  const auto line = [&](const char* name, const std::string& value) {
+    out << std::left << std::setw(18) << name << value << '\n';
+  };
+  line("path", path);
+  line("tokenizer", set.tokenizer() + ", hash " + to_hex(set.tokenizer_hash()));
+  line("vocabulary", with_commas(set.vocabulary()));
+  line("tokens", with_commas(set.tokens()));
+  line("documents", with_commas(set.documents()));
+  line("text bytes", with_commas(set.text_bytes()));
+  line("identity", to_hex(set.identity()));
+  for (const data::TokenFile& file : set.files()) {
+    out << "  " << file.path().filename().string() << "  " << with_commas(file.info().tokens)
+        << " tokens of " << file.info().token_bytes << " bytes\n";
+  }
+}
+
+std::string set_as_json(const std::string& path, const data::TokenSet& set) {
+  text::JsonWriter json(kIndent);
+  const auto integer = [&](const char* name, int64_t value) {
+    json.key(name);
+    json.integer(value);
+  };
+  const auto string = [&](const char* name, std::string_view value) {
+    json.key(name);
+    json.string(value);
+  };
+  json.begin_object();
+  string("path", path);
+  string("tokenizer", set.tokenizer());
+  string("tokenizerHash", to_hex(set.tokenizer_hash()));
+  integer("vocabulary", set.vocabulary());
+  integer("tokens", set.tokens());
+  integer("documents", set.documents());
+  integer("textBytes", set.text_bytes());
+  integer("shards", static_cast<int64_t>(set.files().size()));
+  string("identity", to_hex(set.identity()));
+  json.end_object();
+  return json.take();
+}
+
+Status run_show(const PathArguments& arguments, CommandContext& context) {
+  const bool as_json = arguments.output == "json";
+  if (is_dataset(arguments.path)) {
+    TRAINYARD_ASSIGN(const data::DatasetManifest manifest, data::read_manifest(arguments.path));
+    if (as_json) {
+      context.out << data::encode_manifest(manifest);
+      return {};
+    }
+    const data::DatasetManifest::Recipe& recipe = manifest.recipe;
+    context.out << "data set          " << arguments.path << "\ntokenizer         "
+                << recipe.tokenizer << ", vocabulary " << with_commas(recipe.vocabulary)
+                << ", hash " << recipe.tokenizer_hash << "\nsources           "
+                << recipe.sources.size() << " files\n";
+    print_splits(manifest, context.out);
+    return {};
+  }
+  TRAINYARD_ASSIGN(const data::TokenSet set, open_set(arguments.path));
+  if (as_json)
+    context.out << set_as_json(arguments.path, set) << '\n';
+  else
+    show_set(arguments.path, set, context.out);
+  return {};
+}
+
+Status run_verify(const PathArguments& arguments, CommandContext& context) {
+  Status status;
+  if (is_dataset(arguments.path)) {
+    status = data::verify_dataset(arguments.path);
+  } else {
+    TRAINYARD_ASSIGN(const data::TokenSet set, open_set(arguments.path));
+    status = set.verify();
+  }
+  if (arguments.output == "json") {
+    text::JsonWriter json(kIndent);
+    json.begin_object();
+    json.key("path");
+    json.string(arguments.path);
+    json.key("good");
+    json.boolean(status.has_value());
+    if (!status) {
+      json.key("message");
+      json.string(status.error().message);
+    }
+    json.end_object();
+    context.out << json.take() << '\n';
+  } else if (status) {
+    context.out << arguments.path << ": good\n";
+  }
+  return status;
+}
+
+void finish(const Status& status, CommandContext& context) {
+  if (status) return;
+  context.err << "trainyard data: " << status.error().message << '\n';
+  context.exit_code = contract::exit_code_of(status.error().code);
+}
+
+void add_output(CLI::App& command, std::string& output) {
+  command.add_option("-o,--output", output, "How results are printed")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+void add_prepare(CLI::App& parent, CommandContext& context) {
+  CLI::App* command = parent.add_subcommand("prepare", "Turns text into token shards.");
+  auto arguments = std::make_shared<PrepareArguments>();
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "'bytes', a folder with encoder.json and vocab.bpe, or a tokenizer.json")
+      ->capture_default_str();
+  command->add_option("--out", arguments->out, "The data set's folder, made whole or not at all")
+      ->required();
+  command
+      ->add_option(
+          "--split", arguments->splits,
+          "NAME=EXPRESSION: files whose name matches are held out as split NAME; the first "
+          "that matches counts, the rest is 'train'; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--include", arguments->include, "Which files of a folder are read")
+      ->capture_default_str();
+  command->add_option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard")
+      ->capture_default_str();
+  command->add_option("--dtype", arguments->dtype, "Bytes of a token: auto, u16 or u32")
+      ->check(CLI::IsMember({"auto", "u16", "u32"}))
+      ->capture_default_str();
+  add_output(*command, arguments->output);
+  command->add_option("INPUT", arguments->inputs, "Text files, or folders of them")->required();
+  command->callback([arguments, &context] { finish(run_prepare(*arguments, context), context); });
+}
+
+using PathCommand = Status (*)(const PathArguments&, CommandContext&);
+
+void add_path_command(CLI::App& parent, CommandContext& context, const char* name, const char* what,
+                      PathCommand run) {
+  CLI::App* command = parent.add_subcommand(name, what);
+  auto arguments = std::make_shared<PathArguments>();
+  command->add_option("PATH", arguments->path, "A data set, a folder of shards, or a shard")
+      ->required();
+  add_output(*command, arguments->output);
+  command->callback([arguments, run, &context] { finish(run(*arguments, context), context); });
+}
+
+}  // namespace
+
+void register_data(CLI::App& app, CommandContext& context) {
+  CLI::App* command = app.add_subcommand("data", "Prepares, shows and verifies training data.");
+  command->require_subcommand(1);
+  command->footer(kFooter);
+  add_prepare(*command, context);
+  add_path_command(*command, context, "show", "Shows what a data set or shard holds.", run_show);
+  add_path_command(*command, context, "verify", "Reads every byte and names what is damaged.",
+                   run_verify);
+}
+
+}  // namespace trainyard::cli

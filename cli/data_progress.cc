@@ -1,0 +1,36 @@
+#include "cli/data_progress.h"
+
+#include <iomanip>
+#include <ostream>
+#include <sstream>
+
+namespace trainyard::cli {
+
+void DataProgress::show(const data::PrepareProgress& progress) {
+  const MonoTime now = clock_.mono();
+  const Duration interval =
+      on_terminal_ ? Duration(std::chrono::milliseconds(200)) : std::chrono::seconds(10);
+  if (now - shown_ < interval || progress.bytes_total == 0) return;
+  shown_ = now;
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const auto done = static_cast<double>(progress.bytes_done);
+  const auto total = static_cast<double>(progress.bytes_total);
+  const double rate = done / seconds;
+  std::ostringstream line;
+  line << std::fixed << std::setprecision(1) << progress.doing << ' ' << 100 * done / total
+       << " % of " << total / 1e6 << " MB, " << rate / 1e6 << " MB/s, ETA " << std::setprecision(0)
+       << (rate > 0 ? (total - done) / rate : 0) << " s, " << progress.file;
+  if (on_terminal_) {
+    out_ << "\r\x1b[K" << line.str() << std::flush;
+    line_open_ = true;
+  } else {
+    out_ << line.str() << std::endl;
+  }
+}
+
+void DataProgress::clear() {
+  if (line_open_) out_ << "\r\x1b[K" << std::flush;
+  line_open_ = false;
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,300 @@
+#include "worker/data/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <sys/file.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker/data/gpt2_files.h"
+#include "tests/unit/worker/data/support.h"
+#include "worker/data/dataset.h"
+#include "worker/data/token_format.h"
+#include "worker/data/tokenizer.h"
+
+namespace trainyard::data {
+namespace {
+
+namespace fs = std::filesystem;
+using test::slurp;
+using test::spill;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+class PrepareTest : public testing::Test {
+ protected:
+  PrepareTest() {
+    spill(input() / "1.txt", "the first text\n");
+    spill(input() / "2.txt", "the second text, held out\n");
+    spill(input() / "3.txt", "the third text");
+    options_.inputs = {input()};
+    options_.output = output();
+    options_.splits = {{"validation", "^2"}};
+  }
+
+  fs::path input() const { return folder_.path() / "in"; }
+  fs::path output() const { return folder_.path() / "out/set"; }
+
+  TokenSet split(const std::string& name) const {
+    const std::vector<fs::path> paths = {output() / name};
+    return TokenSet::open(paths).value();
+  }
+
+  // Every file of the data set with its content.
+  std::map<std::string, std::string> snapshot() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(output())) {
+      if (entry.is_regular_file()) {
+        files[entry.path().lexically_relative(output()).string()] = slurp(entry.path());
+      }
+    }
+    return files;
+  }
+
+  // What lies beside the data set: nothing but its lock may.
+  std::vector<std::string> siblings() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(output().parent_path()))
+      names.push_back(entry.path().filename().string());
+    std::ranges::sort(names);
+    return names;
+  }
+
+  Error failure() const {
+    const auto outcome = prepare(options_);
+    EXPECT_FALSE(outcome);
+    return outcome ? Error{} : outcome.error();
+  }
+
+  TemporaryFolder folder_;
+  PrepareOptions options_;
+};
+
+TEST_F(PrepareTest, EachFileIsADocumentWithAnEnd) {
+  const PrepareOutcome outcome = prepare(options_).value();
+  EXPECT_FALSE(outcome.unchanged);
+  const TokenSet train = split("train");
+  std::vector<int32_t> ids(static_cast<size_t>(train.tokens()));
+  ASSERT_TRUE(train.read(0, ids));
+  const std::string text(ids.begin(), ids.end());
+  EXPECT_EQ(text, std::string("the first text\n\0the third text\0", 31));
+  EXPECT_EQ(train.documents(), 2);
+  EXPECT_EQ(train.text_bytes(), 29);
+  EXPECT_EQ(split("validation").tokens(), 27);
+  EXPECT_TRUE(verify_dataset(output()));
+  EXPECT_EQ(read_manifest(output()).value(), outcome.manifest);
+  EXPECT_THAT(siblings(), testing::ElementsAre(".set.lock", "set"));
+}
+
+TEST_F(PrepareTest, AgainDoesNothingAndSaysSo) {
+  ASSERT_TRUE(prepare(options_));
+  const auto before = snapshot();
+  const auto written = fs::last_write_time(output() / "dataset.json");
+  const PrepareOutcome again = prepare(options_).value();
+  EXPECT_TRUE(again.unchanged);
+  EXPECT_EQ(snapshot(), before);
+  EXPECT_EQ(fs::last_write_time(output() / "dataset.json"), written);
+  EXPECT_EQ(again.manifest, read_manifest(output()).value());
+}
+
+TEST_F(PrepareTest, EqualInputsGiveEqualBytesElsewhere) {
+  ASSERT_TRUE(prepare(options_));
+  const auto before = snapshot();
+  fs::rename(input(), folder_.path() / "moved");
+  fs::remove_all(output());
+  options_.inputs = {folder_.path() / "moved"};
+  ASSERT_TRUE(prepare(options_));
+  EXPECT_EQ(snapshot(), before) << "no path, date or host is recorded";
+}
+
+TEST_F(PrepareTest, AnyChangeIsPreparedAnew) {
+  ASSERT_TRUE(prepare(options_));
+  const auto changed = [&] { return !prepare(options_).value().unchanged; };
+  spill(input() / "3.txt", "the THIRD text");  // of the same size
+  EXPECT_TRUE(changed());
+  spill(input() / "4.txt", "a fourth");
+  EXPECT_TRUE(changed());
+  EXPECT_EQ(split("train").documents(), 3);
+  fs::remove(input() / "4.txt");
+  EXPECT_TRUE(changed());
+  options_.splits[0].pattern = "^3";
+  EXPECT_TRUE(changed());
+  options_.token_bytes = 4;
+  EXPECT_TRUE(changed());
+  EXPECT_EQ(split("train").files()[0].info().token_bytes, 4);
+  options_.shard_tokens = 1024;
+  EXPECT_TRUE(changed());
+  EXPECT_FALSE(changed());
+  EXPECT_THAT(siblings(), testing::ElementsAre(".set.lock", "set"));
+}
+
+TEST_F(PrepareTest, ADamagedDataSetIsMadeAgain) {
+  ASSERT_TRUE(prepare(options_));
+  const auto good = snapshot();
+  fs::resize_file(output() / "train/00000.tokens", 300);
+  EXPECT_FALSE(verify_dataset(output()));
+  EXPECT_FALSE(prepare(options_).value().unchanged);
+  EXPECT_EQ(snapshot(), good);
+}
+
+TEST_F(PrepareTest, LeftoversOfAKilledPreparationDoNotMatter) {
+  spill(output().string() + ".partial/train/00007.tokens", "half a sha");
+  ASSERT_TRUE(prepare(options_));
+  EXPECT_TRUE(verify_dataset(output()));
+  EXPECT_EQ(split("train").files().size(), 1U);
+}
+
+TEST_F(PrepareTest, WhatIsNotADataSetIsLeftAlone) {
+  spill(output() / "thesis.doc", "years of work");
+  EXPECT_EQ(failure().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(slurp(output() / "thesis.doc"), "years of work");
+}
+
+TEST_F(PrepareTest, ADataSetWithSomethingElseInItIsLeftAlone) {
+  ASSERT_TRUE(prepare(options_));
+  spill(output() / "train/notes.txt", "mine");
+  options_.splits.clear();
+  EXPECT_THAT(failure().message, HasSubstr("holds 'train/notes.txt'"));
+  EXPECT_EQ(slurp(output() / "train/notes.txt"), "mine");
+}
+
+TEST_F(PrepareTest, AFailureLeavesTheOldDataSet) {
+  ASSERT_TRUE(prepare(options_));
+  const auto before = snapshot();
+  fs::resize_file(input() / "2.txt", 0);
+  EXPECT_THAT(failure().message, HasSubstr("split validation: its files hold no text"));
+  EXPECT_EQ(snapshot(), before);
+}
+
+TEST_F(PrepareTest, TwoPreparationsOfOneDataSetDoNotMeet) {
+  fs::create_directories(output().parent_path());
+  // Another open file of this process is another holder to flock.
+  const auto held = FileLock::acquire(output().parent_path() / ".set.lock");
+  ASSERT_TRUE(held);
+  EXPECT_EQ(failure().code, ErrorCode::kConflict);
+}
+
+TEST_F(PrepareTest, RefusesOptionsOutOfRange) {
+  options_.shard_tokens = 5;
+  EXPECT_THAT(failure().message, HasSubstr("shard tokens: found 5"));
+  options_.shard_tokens = 1 << 20;
+  options_.token_bytes = 3;
+  EXPECT_THAT(failure().message, HasSubstr("token bytes: found 3"));
+  options_.token_bytes = 0;
+  options_.inputs.clear();
+  EXPECT_THAT(failure().message, HasSubstr("inputs: found none"));
+  options_.inputs = {input()};
+  options_.tokenizer = "/nowhere";
+  EXPECT_EQ(failure().code, ErrorCode::kNotFound);
+  options_.tokenizer = "bytes";
+  options_.output = "/";
+  EXPECT_EQ(failure().code, ErrorCode::kInvalidConfig);
+}
+
+TEST_F(PrepareTest, PiecesInWhichAFileIsReadDoNotShowInTheTokens) {
+  const auto gpt2 = test::open_gpt2();
+  ASSERT_NE(gpt2, nullptr);
+  // Over the size of a read, with characters, words and white space across every border.
+  std::string text;
+  for (int i = 0; text.size() < 2'500'000; ++i)
+    text += "word" + std::to_string(i % 977) + (i % 5 == 0 ? "   \n" : " \xE4\xB8\xAD\xE3\x80\x80");
+  spill(input() / "1.txt", text);
+  fs::remove(input() / "3.txt");
+  options_.tokenizer = test::gpt2_folder();
+  ASSERT_TRUE(prepare(options_));
+  const TokenSet train = split("train");
+  std::vector<int32_t> wanted = gpt2->encode(text);
+  wanted.push_back(50256);
+  std::vector<int32_t> ids(static_cast<size_t>(train.tokens()));
+  ASSERT_TRUE(train.read(0, ids));
+  EXPECT_TRUE(ids == wanted);
+  EXPECT_EQ(train.text_bytes(), static_cast<int64_t>(text.size()));
+}
+
+TEST_F(PrepareTest, FindsTheSplitOfATokenPath) {
+  const PrepareOutcome outcome = prepare(options_).value();
+  const SplitRecord& held_out = outcome.manifest.splits[1];
+  EXPECT_TRUE(held_out.baselines.has_value());
+  EXPECT_EQ(find_split(output() / "validation").value(), held_out);
+  EXPECT_EQ(find_split(output() / "validation/").value(), held_out);
+  EXPECT_EQ(find_split(output() / "validation/00000.tokens").value(), held_out);
+  EXPECT_FALSE(find_split(input() / "1.txt").value().has_value());
+  EXPECT_FALSE(find_split(folder_.path() / "nowhere/train").value().has_value());
+}
+
+TEST_F(PrepareTest, VerifyNamesWhatDiffersFromTheManifest) {
+  ASSERT_TRUE(prepare(options_));
+  const fs::path shard = output() / "train/00000.tokens";
+  fs::copy_file(shard, output() / "train/00001.tokens");
+  EXPECT_THAT(verify_dataset(output()).error().message, HasSubstr("shards: found 2, wanted 1"));
+  fs::remove(output() / "train/00001.tokens");
+  fs::rename(shard, output() / "train/00009.tokens");
+  EXPECT_THAT(verify_dataset(output()).error().message,
+              HasSubstr("shard: found train/00009.tokens, wanted train/00000.tokens"));
+  fs::copy_file(output() / "validation/00000.tokens", shard);
+  fs::remove(output() / "train/00009.tokens");
+  EXPECT_THAT(verify_dataset(output()).error().message, HasSubstr("content_hash: found"));
+}
+
+TEST(DatasetManifestTest, EveryFieldOfAHostileFileIsNamed) {
+  const auto refuses = [](std::string_view json, const char* what) {
+    const auto manifest = decode_manifest(json);
+    ASSERT_FALSE(manifest) << json;
+    EXPECT_EQ(manifest.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(manifest.error().message, HasSubstr(what));
+  };
+  DatasetManifest good;
+  good.recipe.tokenizer = "bytes";
+  good.splits.push_back({"train", 1, 2, 3, {{"train/00000.tokens", 2, 300, "ab"}}, Baselines{}});
+  good.recipe.sources.push_back({"a.txt", "train", 3, "cd"});
+  const std::string text = encode_manifest(good);
+  ASSERT_EQ(decode_manifest(text).value(), good);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    const size_t place = changed.find(from);
+    EXPECT_NE(place, std::string::npos) << from;
+    return changed.replace(place, from.size(), to);
+  };
+  refuses("", "parse error");
+  refuses("[]", "format");
+  refuses("{}", "format: missing");
+  refuses(std::string(100'000, '['), "nested too deeply");
+  refuses(with("trainyard-dataset", "other"), "format: found 'other'");
+  refuses(with("\"version\": 1", "\"version\": 2"), "version: found 2, wanted 1");
+  refuses(with("\"tokens\": 2", "\"tokens\": -2"), "tokens: found -2");
+  refuses(with("\"tokens\": 2", "\"tokens\": 1e30"), "tokens: found 1e+30");
+  refuses(with("\"tokens\": 2", "\"tokens\": 18446744073709551615"), "tokens: found 1844");
+  refuses(with("train/00000.tokens", "../../etc/passwd"), "a path inside the data set");
+  refuses(with("train/00000.tokens", "/etc/passwd"), "a path inside the data set");
+  refuses(with("\"sha256\": \"cd\"", "\"sha256\": 3"), "sha256: wanted a string");
+  for (size_t size = 0; size + 2 < text.size(); ++size)
+    ASSERT_FALSE(decode_manifest(text.substr(0, size))) << size;
+}
+
+// The figures that a run on these texts is read against.
+TEST(StateOfTheUnionTest, HasTheBaselinesOfTheHeldOutYears) {
+  const fs::path texts = test::gpt2_folder().parent_path() / "state-of-the-union-0.2.3";
+  ASSERT_TRUE(fs::exists(texts)) << texts << ": not there\nRun: tools/fetch_data.sh";
+  const TemporaryFolder folder;
+  PrepareOptions options;
+  options.inputs = {texts};
+  options.output = folder.path() / "set";
+  options.splits = {{"validation", "^\\d{3}5_"}, {"recent", "^20[12]\\d_"}};
+  const DatasetManifest manifest = prepare(options).value().manifest;
+  ASSERT_EQ(manifest.splits.size(), 3U);
+  const SplitRecord& train = manifest.splits[0];
+  const SplitRecord& validation = manifest.splits[1];
+  EXPECT_EQ(train.documents, 199);
+  EXPECT_EQ(validation.documents, 23);
+  EXPECT_EQ(manifest.splits[2].documents, 11);
+  EXPECT_EQ(validation.text_bytes, 1'238'112);
+  EXPECT_EQ(validation.tokens, validation.text_bytes + 23);
+  EXPECT_EQ(train.text_bytes + validation.text_bytes + manifest.splits[2].text_bytes, 10'761'413);
+  EXPECT_NEAR(validation.baselines->gzip9_bits_per_byte, 2.68, 0.005);
+  EXPECT_NEAR(validation.baselines->byte_bigram_bits_per_byte, 3.40, 0.005);
+}
+
+}  // namespace
+}  // namespace trainyard::data

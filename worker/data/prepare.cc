@@ -1,0 +1,248 @@
+#include "worker/data/prepare.h"
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/hash/hash.h"
+#include "worker/data/baseline.h"
+#include "worker/data/dataset_folder.h"
+#include "worker/data/token_file.h"
+#include "worker/data/token_writer.h"
+#include "worker/data/tokenizer.h"
+
+namespace trainyard::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The most text held back because no place to cut it was seen.
+constexpr size_t kUncutBytesMax = size_t{256} << 20;
+constexpr char kTrain[] = "train";
+
+// Four decimals: enough to read, few enough that another libm's last bit does not show.
+double rounded(double bits) { return std::round(bits * 1e4) / 1e4; }
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// One preparation: what its steps share.
+class Preparation {
+ public:
+  Preparation(const PrepareOptions& options, std::unique_ptr<Tokenizer> tokenizer,
+              std::vector<Source> sources)
+      : options_(options), tokenizer_(std::move(tokenizer)), sources_(std::move(sources)) {
+    for (const Source& source : sources_)
+      bytes_total_ += source.bytes;
+    DatasetManifest::Recipe& recipe = manifest_.recipe;
+    recipe.tokenizer = tokenizer_->name();
+    recipe.tokenizer_hash = to_hex(tokenizer_->identity());
+    recipe.vocabulary = tokenizer_->vocabulary();
+    recipe.end_of_text = tokenizer_->end_of_text();
+    recipe.token_bytes = options.token_bytes != 0     ? options.token_bytes
+                         : recipe.vocabulary <= 65536 ? 2
+                                                      : 4;
+    recipe.shard_tokens = options.shard_tokens;
+    recipe.rules = options.splits;
+    for (const Source& source : sources_)
+      recipe.sources.push_back({source.name, source.split, source.bytes, ""});
+  }
+
+  // Whether the data set at the output is of these files and options and its shards are there.
+  Result<bool> is_unchanged();
+  // Encodes everything into `folder`.
+  Status encode_splits(const fs::path& folder);
+  DatasetManifest take_manifest() && { return std::move(manifest_); }
+
+ private:
+  Result<SplitRecord> encode_split(const fs::path& folder, const std::string& split);
+  Status encode_source(size_t index, TokenWriter& writer);
+  Baselines finish_baselines(const SplitRecord& split);
+  void report(std::string_view doing, size_t index, size_t bytes) {
+    bytes_done_ += static_cast<int64_t>(bytes);
+    if (options_.progress) {
+      options_.progress({doing, sources_[index].name, bytes_done_, bytes_total_});
+    }
+  }
+
+  const PrepareOptions& options_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<Source> sources_;
+  DatasetManifest manifest_;
+  int64_t bytes_total_ = 0;
+  int64_t bytes_done_ = 0;
+  ByteBigram train_pairs_;
+  // Of the split being encoded, when it is held out.
+  std::optional<ByteBigram> split_pairs_;
+  std::optional<GzipSize> split_gzip_;
+};
+
+Result<bool> Preparation::is_unchanged() {
+  const Result<DatasetManifest> there = read_manifest(options_.output);
+  if (!there) return false;
+  DatasetManifest::Recipe recipe = manifest_.recipe;
+  recipe.sources = there->recipe.sources;
+  if (recipe != there->recipe || there->recipe.sources.size() != sources_.size()) return false;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    SourceRecord record = manifest_.recipe.sources[i];
+    Sha256Stream hash;
+    TRAINYARD_TRY(read_pieces(sources_[i].path, [&](std::string_view piece) -> Status {
+      hash.update(bytes_of(piece));
+      report("hashing", i, piece.size());
+      return {};
+    }));
+    record.sha256 = to_hex(hash.digest());
+    if (record != there->recipe.sources[i]) {
+      bytes_done_ = 0;
+      return false;
+    }
+  }
+  bytes_done_ = 0;
+  for (const SplitRecord& split : there->splits) {
+    for (const ShardRecord& shard : split.shards) {
+      const Result<TokenFile> file = TokenFile::open(options_.output / shard.file);
+      if (!file || to_hex(file->info().content_hash) != shard.content_hash) return false;
+    }
+  }
+  manifest_ = *there;
+  return true;
+}
+
+Status Preparation::encode_splits(const fs::path& folder) {
+  // Training first: the held-out splits are measured with its byte pairs.
+  TRAINYARD_ASSIGN(SplitRecord train, encode_split(folder, kTrain));
+  manifest_.splits.push_back(std::move(train));
+  for (const SplitRule& rule : options_.splits) {
+    TRAINYARD_ASSIGN(SplitRecord split, encode_split(folder, rule.name));
+    manifest_.splits.push_back(std::move(split));
+  }
+  return {};
+}
+
+Result<SplitRecord> Preparation::encode_split(const fs::path& folder, const std::string& split) {
+  const bool held_out = split != kTrain;
+  split_pairs_.reset();
+  split_gzip_.reset();
+  if (held_out) {
+    split_pairs_.emplace();
+    split_gzip_.emplace();
+  }
+  TokenWriterOptions writer_options;
+  writer_options.token_bytes = static_cast<int>(manifest_.recipe.token_bytes);
+  writer_options.vocabulary = tokenizer_->vocabulary();
+  writer_options.tokenizer = tokenizer_->name();
+  writer_options.tokenizer_hash = tokenizer_->identity();
+  writer_options.end_of_text = tokenizer_->end_of_text();
+  writer_options.shard_tokens = options_.shard_tokens;
+  writer_options.token_lengths = tokenizer_->token_lengths();
+  TRAINYARD_ASSIGN(TokenWriter writer, TokenWriter::create(folder / split, writer_options));
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (sources_[i].split != split) continue;
+    Status status = encode_source(i, writer);
+    if (!status) return status.error().with_context(sources_[i].path.string());
+  }
+  TRAINYARD_ASSIGN(const std::vector<WrittenShard> shards, writer.finish());
+  SplitRecord record;
+  record.name = split;
+  for (const WrittenShard& shard : shards) {
+    record.documents += shard.info.documents;
+    record.tokens += shard.info.tokens;
+    record.text_bytes += shard.info.text_bytes;
+    record.shards.push_back({split + "/" + shard.file_name, shard.info.tokens, shard.file_bytes,
+                             to_hex(shard.info.content_hash)});
+  }
+  if (record.text_bytes == 0) {
+    return Error{ErrorCode::kInvalidData, "split " + split + ": its files hold no text"};
+  }
+  if (held_out) record.baselines = finish_baselines(record);
+  return record;
+}
+
+Status Preparation::encode_source(size_t index, TokenWriter& writer) {
+  ByteBigram& pairs = split_pairs_ ? *split_pairs_ : train_pairs_;
+  pairs.begin_document();
+  Sha256Stream hash;
+  int64_t bytes = 0;
+  std::string text;   // read and not yet encoded
+  size_t wanted = 1;  // look for a place to cut only when so much is there
+  std::vector<int32_t> ids;
+  const auto encode = [&](size_t size) -> Status {
+    ids.clear();
+    tokenizer_->encode(std::string_view(text).substr(0, size), ids);
+    text.erase(0, size);
+    return writer.append(ids);
+  };
+  TRAINYARD_TRY(read_pieces(sources_[index].path, [&](std::string_view piece) -> Status {
+    hash.update(bytes_of(piece));
+    bytes += static_cast<int64_t>(piece.size());
+    pairs.add(piece);
+    if (split_gzip_) split_gzip_->add(piece);
+    text += piece;
+    report("encoding", index, piece.size());
+    if (text.size() < wanted) return {};
+    const size_t cut = tokenizer_->safe_cut(text);
+    // Twice as much before the next look, so that looking stays linear in all.
+    wanted = cut > 0 ? 1 : text.size() * 2;
+    if (cut == 0 && text.size() > kUncutBytesMax) {
+      return Error{ErrorCode::kInvalidData,
+                   "found " + std::to_string(text.size() >> 20) +
+                       " MiB without white space, wanted text (at most 256 MiB)"};
+    }
+    return encode(cut);
+  }));
+  TRAINYARD_TRY(encode(text.size()));
+  if (bytes != sources_[index].bytes) {
+    return Error{ErrorCode::kInvalidData, "found " + std::to_string(bytes) + " bytes, wanted " +
+                                              std::to_string(sources_[index].bytes) +
+                                              ": it changed while it was read, try again"};
+  }
+  manifest_.recipe.sources[index].sha256 = to_hex(hash.digest());
+  return writer.end_document();
+}
+
+Baselines Preparation::finish_baselines(const SplitRecord& split) {
+  Baselines baselines;
+  baselines.gzip9_bytes = split_gzip_->finish();
+  baselines.gzip9_bits_per_byte = rounded(static_cast<double>(baselines.gzip9_bytes) * 8 /
+                                          static_cast<double>(split.text_bytes));
+  baselines.byte_bigram_bits_per_byte = rounded(train_pairs_.bits_per_byte(*split_pairs_));
+  return baselines;
+}
+
+Status check(const PrepareOptions& options) {
+  const auto wrong = [](const char* option, const std::string& found, const char* wanted) {
+    return Error{ErrorCode::kInvalidConfig,
+                 std::string(option) + ": found " + found + ", wanted " + wanted};
+  };
+  if (options.inputs.empty()) return wrong("inputs", "none", "at least one file or folder");
+  if (options.shard_tokens < 1024 || options.shard_tokens > int64_t{1} << 40) {
+    return wrong("shard tokens", std::to_string(options.shard_tokens), "1024..2^40");
+  }
+  if (options.token_bytes != 0 && options.token_bytes != 2 && options.token_bytes != 4) {
+    return wrong("token bytes", std::to_string(options.token_bytes), "0 (auto), 2 or 4");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<PrepareOutcome> prepare(const PrepareOptions& options) {
+  TRAINYARD_TRY(check(options));
+  TRAINYARD_ASSIGN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(options.tokenizer));
+  TRAINYARD_ASSIGN(std::vector<Source> sources,
+                   collect_sources(options.inputs, options.include, options.splits));
+  TRAINYARD_ASSIGN(const DatasetFolder folder, DatasetFolder::lock(options.output));
+  Preparation preparation(options, std::move(tokenizer), std::move(sources));
+  TRAINYARD_ASSIGN(const bool unchanged, preparation.is_unchanged());
+  if (unchanged) return PrepareOutcome{std::move(preparation).take_manifest(), true};
+  TRAINYARD_TRY(folder.check_replaceable());
+  TRAINYARD_ASSIGN(const fs::path partial, folder.begin());
+  TRAINYARD_TRY(preparation.encode_splits(partial));
+  DatasetManifest manifest = std::move(preparation).take_manifest();
+  TRAINYARD_TRY(folder.commit(manifest));
+  return PrepareOutcome{std::move(manifest), false};
+}
+
+}  // namespace trainyard::data

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/data/dataset_manifest.h"
+
+namespace trainyard::data {
+
+/// How far a preparation is.
+struct PrepareProgress {
+  std::string_view doing;  ///< "hashing" (to see whether anything changed) or "encoding"
+  std::string_view file;
+  int64_t bytes_done = 0;
+  int64_t bytes_total = 0;
+};
+
+struct PrepareOptions {
+  std::filesystem::path tokenizer = "bytes";  ///< as open_tokenizer takes it
+  std::filesystem::path output;               ///< the data set's folder
+  std::vector<std::filesystem::path> inputs;  ///< text files and folders of them
+  std::string include = "\\.txt$";            ///< which files of a folder
+  std::vector<SplitRule> splits;              ///< the first that matches; the rest is "train"
+  int64_t shard_tokens = int64_t{1} << 27;
+  int token_bytes = 0;  ///< 2, 4, or 0: 2 where the vocabulary fits
+  /// Called about once a mebibyte; may be empty.
+  std::function<void(const PrepareProgress&)> progress;
+};
+
+struct PrepareOutcome {
+  DatasetManifest manifest;
+  bool unchanged = false;  ///< the data set was there already, from the same files and options
+};
+
+/// Makes a data set of token shards from text (docs/formats/tokens.md). It appears whole: built in
+/// `output`.partial, synced, then renamed; a data set from other files or options is replaced by
+/// exchange, anything else at `output` is left alone (kAlreadyExists). Equal inputs and options
+/// give equal bytes. Memory is bounded by the longest stretch of text without white space.
+/// Errors: kNotFound; kInvalidConfig for options; kInvalidData for a damaged tokenizer or a file
+/// that changes meanwhile; kConflict when another preparation of `output` runs; kIo.
+Result<PrepareOutcome> prepare(const PrepareOptions& options);
+
+}  // namespace trainyard::data

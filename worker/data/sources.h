@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace trainyard::data {
+
+/// A regular expression on a file's name that puts the file into a split.
+struct SplitRule {
+  std::string name;     ///< ^[a-z][a-z0-9_-]{0,31}$, not "train"
+  std::string pattern;  ///< PCRE2, searched in the file's name without its folder
+  bool operator==(const SplitRule&) const = default;
+};
+
+/// A text file to prepare.
+struct Source {
+  std::filesystem::path path;
+  std::string name;   ///< relative to the folder that was given
+  std::string split;  ///< a rule's name, or "train"
+  int64_t bytes = 0;
+};
+
+/// The files behind `inputs`, in the order given; a folder's files, at any depth, in the order of
+/// their names, only those whose names `include` is found in. The first rule that is found in a
+/// file's name decides its split. Symbolic links to folders are not followed. Errors: kNotFound;
+/// kInvalidConfig for a bad rule, a file given twice, a rule that catches nothing, or nothing left
+/// to train on; kInvalidData for what is neither file nor folder.
+Result<std::vector<Source>> collect_sources(std::span<const std::filesystem::path> inputs,
+                                            std::string_view include,
+                                            std::span<const SplitRule> rules);
+
+/// Reads `source` in pieces of about a mebibyte and hands each to `take`. Errors: kIo; `take`'s.
+Status read_pieces(const std::filesystem::path& path,
+                   const std::function<Status(std::string_view)>& take);
+
+}  // namespace trainyard::data
