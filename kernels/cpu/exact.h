@@ -20,7 +20,9 @@ TRAINYARD_INLINE float power_of_two(int n) {
 /// Converts partials to fixed point with one quantum and remembers whether any did not fit.
 class FixedPoint {
  public:
-  explicit FixedPoint(int quantum_log2) : scale_(broadcast(power_of_two(quantum_log2))) {}
+  explicit FixedPoint(int quantum_log2)
+      : scale_(broadcast(power_of_two(quantum_log2))),
+        limit_(as_bits(broadcast(power_of_two(62 - quantum_log2)))) {}
 
   /// round(x * 2^q), nearest even; 0 and a remembered overflow where x * 2^q is not finite or
   /// reaches 2^62; 0 in the lanes from `count` on.
@@ -32,6 +34,15 @@ class FixedPoint {
     return to_int64(scaled, fits);
   }
 
+  /// Whether convert() would remember nothing for vectors whose absolute bits are at most `bits`.
+  __attribute__((always_inline)) bool all_fit(U32x16 bits) const {
+    return bits_of(less_unsigned(bits, limit_)) == 0xFFFFU;
+  }
+  /// convert() for values that are known to fit.
+  __attribute__((always_inline)) I64x16 convert_fitting(F32x16 x) const {
+    return to_int64(x * scale_);
+  }
+
   /// Raises the flag if any conversion so far overflowed.
   __attribute__((always_inline)) void report(OverflowFlag* flag) const {
     if (bad_ != 0 && flag != nullptr) raise(flag);
@@ -39,6 +50,7 @@ class FixedPoint {
 
  private:
   F32x16 scale_;
+  U32x16 limit_;  // bits of 2^62 / 2^q: non-negative floats compare as their bits do
   uint32_t bad_ = 0;
 };
 

@@ -12,14 +12,16 @@ namespace {
 
 constexpr int64_t kPackBWords = 160 * 1024;  // 640 KiB: most of a Zen 5 core's L2
 constexpr int64_t kPackAWords = 64 * 1024;
-constexpr int64_t kBlockWords = 1536;  // of the summed dimension
+// Words of the summed dimension that are taken at once: all, or blocks of about kBlockWords.
+constexpr int64_t kWholeWords = 1536;
+constexpr int64_t kBlockWords = 512;
 // Where the summed dimension takes several blocks, the state of a task's C waits in scratch.
 constexpr int64_t kSplitRows = 480;  // a multiple of every kTileRows
-constexpr int64_t kSplitColumns = 96;
+constexpr int64_t kSplitColumns = 288;
 
 struct Scratch {
   uint32_t b[kPackBWords];
-  uint32_t a[kPackAWords + kTileRows * kBlockWords];
+  uint32_t a[kPackAWords + kTileRows * kWholeWords];
   float carry[kSplitRows * kSplitColumns];
   int64_t totals[kSplitRows * kSplitColumns];
 };
@@ -42,22 +44,48 @@ struct Chains {
   int64_t count;
 };
 
+/// A rectangle of memory that is called into the second-level cache bit by bit while products run:
+/// rows far apart, which no hardware prefetcher follows.
+class Prefetcher {
+ public:
+  Prefetcher() = default;
+  /// `steps` calls of step() cover `rows` rows of `bytes`, `stride` bytes apart.
+  Prefetcher(const void* base, int64_t stride, int64_t rows, int64_t bytes, int64_t steps)
+      : base_(static_cast<const char*>(base)),
+        stride_(stride),
+        bytes_(bytes),
+        rows_(rows),
+        rows_per_step_(ceil_div(rows, larger(steps, 1))) {}
+
+  void step() {
+    const int64_t end = smaller(rows_, row_ + rows_per_step_);
+    for (; row_ < end; ++row_) {
+      for (int64_t i = 0; i < bytes_; i += 64)
+        __builtin_prefetch(base_ + row_ * stride_ + i, 0, 2);
+    }
+  }
+
+ private:
+  const char* base_ = nullptr;
+  int64_t stride_ = 0, bytes_ = 0, rows_ = 0, rows_per_step_ = 0, row_ = 0;
+};
+
 /// The block that begins at `begin` inside (or at the start of) chain `chain`: as many whole chains
-/// as fit kBlockWords, or the part of one that does.
+/// as fit `limit` words, or the part of one that does.
 template <class Input>
-Block next_block(const Chains& chains, int64_t k, int64_t begin, int64_t chain) {
+Block next_block(const Chains& chains, int64_t k, int64_t limit, int64_t begin, int64_t chain) {
   Block block{.begin = begin, .end = begin, .first_chain = chain};
   block.first = begin == 0;
   block.resumes = begin > (chain == 0 ? 0 : chains.ends[chain - 1]);
   while (chain < chains.count) {
     const int64_t words = words_of<Input>(chains.ends[chain] - block.end);
-    if (block.words + words > kBlockWords) break;
+    if (block.words + words > limit) break;
     block.words += words;
     block.end = chains.ends[chain++];
   }
   if (block.words == 0 && block.end < k) {
-    block.words = kBlockWords;
-    block.end = begin + kBlockWords * Input::kPerWord;
+    block.words = limit;
+    block.end = begin + limit * Input::kPerWord;
     block.open = true;
   }
   block.last = block.end == k;
@@ -72,12 +100,12 @@ class Gemm {
   explicit Gemm(const GemmParams& p) : p_(p), whole_(p.k) {
     chains_ = {p.chain_ends.data(), static_cast<int64_t>(p.chain_ends.size())};
     if (chains_.count == 0) chains_ = {&whole_, 1};
-    const Block block = next_block<Input>(chains_, p.k, 0, 0);
-    split_ = !block.last;
+    const Block block = next_block<Input>(chains_, p.k, kWholeWords, 0, 0);
+    limit_ = block.last ? kWholeWords : kBlockWords;
     direct_a_ = !p.transpose_a && all_words_full();
     columns_per_task_ = kSplitColumns;
     rows_per_task_ = kSplitRows;
-    if (!split_) {
+    if (block.last) {
       const int64_t words = block.words > 0 ? block.words : 1;
       const int64_t fitting = kPackBWords / words / kTileColumns * kTileColumns;
       columns_per_task_ = fitting < kTileColumns ? kTileColumns : fitting;
@@ -100,6 +128,7 @@ class Gemm {
     int64_t row0, rows, column0, columns;
     Scratch* scratch;
     FixedPoint fixed;
+    Prefetcher next_rows;  ///< of A
   };
 
   bool all_words_full() const {
@@ -129,15 +158,16 @@ class Gemm {
   }
 
   void run_task(int64_t row_task, int64_t column_task, Scratch& scratch) {
-    Task task{row_task * rows_per_task_,  0, column_task * columns_per_task_, 0, &scratch,
-              FixedPoint(p_.quantum_log2)};
+    Task task{
+        row_task * rows_per_task_,   0,           column_task * columns_per_task_, 0, &scratch,
+        FixedPoint(p_.quantum_log2), Prefetcher()};
     task.rows = smaller(rows_per_task_, p_.m - task.row0);
     task.columns = smaller(columns_per_task_, p_.n - task.column0);
     if (task.rows <= 0 || task.columns <= 0) return;
     int64_t begin = 0;
     int64_t chain = 0;
     while (true) {
-      const Block block = next_block<Input>(chains_, p_.k, begin, chain);
+      const Block block = next_block<Input>(chains_, p_.k, limit_, begin, chain);
       run_block(task, block);
       if (block.last) break;
       begin = block.end;
@@ -189,12 +219,23 @@ class Gemm {
         pack_a<Input>(from, p_.lda, p_.transpose_a, length, rows, block.words, word,
                       task.scratch->a);
       });
+      task.next_rows = next_group(task, block, m0 + group, group);
       for (int64_t m = 0; m < rows; m += kTileRows) {
         const uint32_t* panel = task.scratch->a + m * block.words;
         run_row_panel(task, block, m0 + m,
                       {reinterpret_cast<const char*>(panel), 4, 4 * kTileRows});
       }
     }
+  }
+
+  /// What the packing of the group of rows from m on will read, spread over the tiles of one group.
+  Prefetcher next_group(const Task& task, const Block& block, int64_t m, int64_t group) const {
+    const int64_t rows = smaller(group, task.rows - m);
+    if (!p_.transpose_a || rows <= 0) return {};
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
+    const int64_t tiles = group / kTileRows * ceil_div(task.columns, kTileColumns);
+    const auto* a = static_cast<const Element*>(p_.a) + block.begin * p_.lda + task.row0 + m;
+    return {a, p_.lda * kBytes, block.end - block.begin, rows * kBytes, tiles};
   }
 
   void run_row_panel(Task& task, const Block& block, int64_t m, const TileA& a) const {
@@ -216,6 +257,7 @@ class Gemm {
     const int64_t stride = int64_t{vectors} * kLanes;
     const bool exact = p_.output != GemmOutput::kStore;
     float* carry = task.scratch->carry + m * kSplitColumns + n;
+    task.next_rows.step();
     if (p_.output == GemmOutput::kExactAccumulate) prefetch_sums(task, m, n, rows, columns);
     if (block.resumes) copy_rows(carry, kSplitColumns, tile, kTileColumns, rows, vectors);
 
@@ -259,12 +301,23 @@ class Gemm {
     }
   }
 
+  /// sums = or += fixed(tile). Partials that do not fit are rare: one look over the tile decides
+  /// whether they need attention lane by lane.
   static void add_chain(FixedPoint& fixed, const float* tile, int64_t* sums, int rows, int vectors,
                         int64_t columns, bool summed) {
+    U32x16 largest = broadcast_u32(0);
+    for (int i = 0; i < rows; ++i) {
+      for (int v = 0; v < vectors; ++v) {
+        largest = max_unsigned(largest, as_bits(abs(load(tile + i * kTileColumns + v * kLanes))));
+      }
+    }
+    const bool fits = fixed.all_fit(largest);
     for (int i = 0; i < rows; ++i) {
       for (int v = 0; v < vectors; ++v) {
         const int at = i * kTileColumns + v * kLanes;
-        I64x16 x = fixed.convert(load(tile + at), clamp_lanes(columns - v * kLanes));
+        const F32x16 partial = load(tile + at);
+        I64x16 x = fits ? fixed.convert_fitting(partial)
+                        : fixed.convert(partial, clamp_lanes(columns - v * kLanes));
         if (summed) x = x + load_i64(sums + at);
         store_i64(sums + at, x);
       }
@@ -339,7 +392,7 @@ class Gemm {
   const GemmParams& p_;
   int64_t whole_;
   Chains chains_{};
-  bool split_ = false;
+  int64_t limit_ = 0;
   bool direct_a_ = false;
   int64_t columns_per_task_ = 0;
   int64_t rows_per_task_ = 0;

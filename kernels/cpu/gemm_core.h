@@ -41,7 +41,11 @@ struct Float32Input {
   __attribute__((always_inline)) static U32x16 load_words(const float* p, int count) {
     return as_bits(load_partial(p, count));
   }
-  /// Words of 16 columns from the row at p; there is no second row.
+  /// Words of 16 columns from the row at p, all there; there is no second row.
+  __attribute__((always_inline)) static U32x16 load_full_rows(const float* p, const float*) {
+    return as_bits(load(p));
+  }
+  /// The same for `count` columns.
   __attribute__((always_inline)) static U32x16 load_rows(const float* p, const float*, int count) {
     return as_bits(load_partial(p, count));
   }
@@ -56,6 +60,10 @@ struct BFloat16Input {
   }
   __attribute__((always_inline)) static U32x16 load_words(const uint16_t* p, int count) {
     return load_pairs_partial(p, count);
+  }
+  __attribute__((always_inline)) static U32x16 load_full_rows(const uint16_t* p,
+                                                              const uint16_t* next) {
+    return load_u16(p) | shift_left(load_u16(next), 16);
   }
   /// Words of 16 columns from rows k and k + 1 (null: zeros).
   __attribute__((always_inline)) static U32x16 load_rows(const uint16_t* p, const uint16_t* next,
@@ -240,25 +248,42 @@ static void pack_b(const typename Input::Element* b, int64_t ldb, bool transpose
   }
 }
 
-/// The first kTileRows lanes.
-TRAINYARD_INLINE void store_tile_words(uint32_t* p, U32x16 x) {
+constexpr int64_t kWordsAtOnce = 16;
+
+/// kTileRows lanes: the first, or where `half` is 1 those from lane 8 on.
+TRAINYARD_INLINE void store_tile_words(uint32_t* p, U32x16 x, int half) {
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_castsi512_si256(x.v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      half == 0 ? _mm512_castsi512_si256(x.v) : _mm512_extracti64x4_epi64(x.v, 1));
 #else
   alignas(32) uint32_t lanes[kLanes];
   store_u32(lanes, x);
-  __builtin_memcpy(p, lanes, kTileRows * sizeof(uint32_t));
+  __builtin_memcpy(p, lanes + 8 * half, kTileRows * sizeof(uint32_t));
 #endif
 }
 
-constexpr int64_t kWordsAtOnce = 16;
+/// Where two panels make one vector: `words` words of 16 rows of A from a [K, M] matrix.
+template <class Input>
+TRAINYARD_INLINE void pack_two_panels(const typename Input::Element* a, int64_t lda, int64_t words,
+                                      uint32_t* out, int64_t panel_size) {
+  // No hardware prefetcher follows rows this far apart.
+  const int64_t ahead = 2 * kWordsAtOnce * Input::kPerWord * lda;
+  for (int64_t w = 0; w < words; ++w) {
+    const U32x16 x = Input::load_full_rows(a, a + lda);
+    for (int row = 0; row < Input::kPerWord; ++row)
+      __builtin_prefetch(a + row * lda + ahead);
+    store_tile_words(out, x, 0);
+    store_tile_words(out + panel_size, x, 1);
+    out += kTileRows;
+    a += Input::kPerWord * lda;
+  }
+}
 
 /// One chain segment of A: `length` elements of `rows` rows into panels of kTileRows rows, each
 /// with room for panel_words words. transposed: a is [K, M].
 template <class Input>
 static void pack_a(const typename Input::Element* a, int64_t lda, bool transposed, int64_t length,
                    int64_t rows, int64_t panel_words, int64_t first_word, uint32_t* out) {
-  constexpr int64_t kLineElements = 64 / sizeof(typename Input::Element);
   const int64_t words = words_of<Input>(length);
   if (!transposed) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -280,20 +305,20 @@ static void pack_a(const typename Input::Element* a, int64_t lda, bool transpose
   // in the first-level cache until the last panel has taken its part of them.
   for (int64_t w0 = 0; w0 < words; w0 += kWordsAtOnce) {
     const int64_t w1 = smaller(words, w0 + kWordsAtOnce);
-    // No hardware prefetcher follows rows this far apart.
-    const int64_t k1 = smaller(length, (w1 + kWordsAtOnce) * Input::kPerWord);
-    for (int64_t k = w1 * Input::kPerWord; k < k1; ++k) {
-      for (int64_t i = 0; i < rows; i += kLineElements)
-        __builtin_prefetch(a + k * lda + i);
-    }
     for (int64_t i = 0; i < rows; i += kTileRows) {
-      const int count = static_cast<int>(smaller(kTileRows, rows - i));
       uint32_t* target = out + ((i / kTileRows) * panel_words + first_word + w0) * kTileRows;
+      const auto* from = a + w0 * Input::kPerWord * lda + i;
+      if (w1 * Input::kPerWord <= length && 2 * kTileRows == kLanes && rows - i >= kLanes) {
+        pack_two_panels<Input>(from, lda, w1 - w0, target, panel_words * kTileRows);
+        i += kTileRows;
+        continue;
+      }
+      const int count = static_cast<int>(smaller(kTileRows, rows - i));
       for (int64_t w = w0; w < w1; ++w) {
-        const auto* row = a + w * Input::kPerWord * lda + i;
-        const auto* next = w * Input::kPerWord + 1 < length ? row + lda : nullptr;
-        store_tile_words(target, Input::load_rows(row, next, count));
+        const auto* next = w * Input::kPerWord + 1 < length ? from + lda : nullptr;
+        store_tile_words(target, Input::load_rows(from, next, count), 0);
         target += kTileRows;
+        from += Input::kPerWord * lda;
       }
     }
   }

@@ -157,6 +157,9 @@ TRAINYARD_INLINE Mask16 less_unsigned(U32x16 a, U32x16 b) {
           _mm256_castsi256_ps(
               _mm256_cmpgt_epi32(_mm256_xor_si256(b.hi, flip), _mm256_xor_si256(a.hi, flip)))};
 }
+TRAINYARD_INLINE U32x16 max_unsigned(U32x16 a, U32x16 b) {
+  return {_mm256_max_epu32(a.lo, b.lo), _mm256_max_epu32(a.hi, b.hi)};
+}
 TRAINYARD_INLINE void multiply_wide_half(__m256i a, __m256i b, __m256i& high, __m256i& low) {
   const __m256i even = _mm256_mul_epu32(a, b);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
@@ -255,6 +258,11 @@ TRAINYARD_INLINE __m256i wide_to_int64(__m256d x) {
 }
 TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
   const F64x16 d = to_double(F32x16{_mm256_and_ps(x.lo, m.lo), _mm256_and_ps(x.hi, m.hi)});
+  return {
+      {wide_to_int64(d.q[0]), wide_to_int64(d.q[1]), wide_to_int64(d.q[2]), wide_to_int64(d.q[3])}};
+}
+TRAINYARD_INLINE I64x16 to_int64(F32x16 x) {
+  const F64x16 d = to_double(x);
   return {
       {wide_to_int64(d.q[0]), wide_to_int64(d.q[1]), wide_to_int64(d.q[2]), wide_to_int64(d.q[3])}};
 }

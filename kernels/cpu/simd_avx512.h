@@ -105,6 +105,7 @@ TRAINYARD_INLINE U32x16 shift_right_signed(U32x16 a, int n) {
 TRAINYARD_INLINE Mask16 less_unsigned(U32x16 a, U32x16 b) {
   return {_mm512_cmplt_epu32_mask(a.v, b.v)};
 }
+TRAINYARD_INLINE U32x16 max_unsigned(U32x16 a, U32x16 b) { return {_mm512_max_epu32(a.v, b.v)}; }
 /// The 64-bit products of the lanes, in halves.
 TRAINYARD_INLINE void multiply_wide(U32x16 a, U32x16 b, U32x16& high, U32x16& low) {
   const __m512i even = _mm512_mul_epu32(a.v, b.v);
@@ -169,6 +170,11 @@ TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
   return {
       _mm512_maskz_cvtps_epi64(static_cast<__mmask8>(m.m), _mm512_castps512_ps256(x.v)),
       _mm512_maskz_cvtps_epi64(static_cast<__mmask8>(m.m >> 8), _mm512_extractf32x8_ps(x.v, 1))};
+}
+/// The same for all lanes.
+TRAINYARD_INLINE I64x16 to_int64(F32x16 x) {
+  return {_mm512_cvtps_epi64(_mm512_castps512_ps256(x.v)),
+          _mm512_cvtps_epi64(_mm512_extractf32x8_ps(x.v, 1))};
 }
 /// Nearest even, one rounding.
 TRAINYARD_INLINE F64x16 to_double(I64x16 x) {

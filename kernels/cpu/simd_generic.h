@@ -212,6 +212,10 @@ TRAINYARD_INLINE Mask16 less_unsigned(U32x16 a, U32x16 b) {
   TRAINYARD_LANES m.v[i] = a.v[i] < b.v[i] ? ~0U : 0U;
   return m;
 }
+TRAINYARD_INLINE U32x16 max_unsigned(U32x16 a, U32x16 b) {
+  TRAINYARD_LANES a.v[i] = a.v[i] < b.v[i] ? b.v[i] : a.v[i];
+  return a;
+}
 TRAINYARD_INLINE void multiply_wide(U32x16 a, U32x16 b, U32x16& high, U32x16& low) {
   TRAINYARD_LANES {
     const uint64_t product = uint64_t{a.v[i]} * b.v[i];
@@ -290,6 +294,7 @@ TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
   TRAINYARD_LANES r.v[i] = m.v[i] != 0 ? _mm_cvtss_si64(_mm_set_ss(x.v[i])) : 0;
   return r;
 }
+TRAINYARD_INLINE I64x16 to_int64(F32x16 x) { return to_int64(x, first_lanes(16)); }
 TRAINYARD_INLINE F64x16 to_double(I64x16 x) {
   F64x16 r;
   TRAINYARD_LANES r.v[i] = static_cast<double>(x.v[i]);
