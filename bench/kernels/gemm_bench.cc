@@ -125,8 +125,8 @@ class Bench {
     float sink = 0;
     const auto flops = static_cast<double>(loop(1, &sink)) * kIterations * options_.threads;
     rate.add(flops, options_.threads, [&] {
-      std::vector<std::jthread> others;
       std::vector<float> sinks(static_cast<size_t>(options_.threads), 0.0F);
+      std::vector<std::jthread> others;  // joined before the sinks go
       for (int t = 1; t < options_.threads; ++t) {
         others.emplace_back(
             [&sinks, loop, t] { loop(kIterations, &sinks[static_cast<size_t>(t)]); });

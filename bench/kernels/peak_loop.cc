@@ -8,13 +8,17 @@ namespace {
 template <class Input>
 int64_t loop(int64_t iterations, float* sink) {
   constexpr int kAccumulators = kTileRows * kMaxVectors;
+  // Every lane of every accumulator differs, or the compiler would compute equal halves once.
   volatile float opaque = 1e-3F;
-  const F32x16 a = broadcast(opaque);
-  const F32x16 b = broadcast(opaque + 1.0F);
+  float lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i)
+    lanes[i] = opaque * static_cast<float>(i + 1);
+  const F32x16 a = load(lanes);
+  const F32x16 b = a + broadcast(opaque);
   F32x16 c[kAccumulators];
 #pragma GCC unroll 24
   for (int i = 0; i < kAccumulators; ++i)
-    c[i] = broadcast(opaque * static_cast<float>(i));
+    c[i] = a * broadcast(opaque * static_cast<float>(i));
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 24
     for (int i = 0; i < kAccumulators; ++i) {
