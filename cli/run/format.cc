@@ -36,7 +36,7 @@ std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);
   const size_t first = value < 0 ? 1 : 0;
   for (size_t at = digits.size(); at > first + 3; at -= 3)
-    digits.insert(at - 3, ",");
+    digits.insert(at - 3, 1, ',');
   return digits;
 }
 
