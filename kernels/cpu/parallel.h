@@ -42,12 +42,12 @@ static void parallel_for(const CpuContext& context, int64_t count, const F& f) {
 template <class F>
 static void parallel_ranges(const CpuContext& context, int64_t count, int64_t step, int64_t work,
                             const F& f) {
+  if (count <= 0) return;
   constexpr int64_t kWorthwhile = 16 * 1024;  // elements a piece: a few microseconds
   const int64_t steps = ceil_div(count, step);
   const int64_t wanted =
       larger(1, smaller(count * work / kWorthwhile, int64_t{4} * context.threads));
   const int64_t piece = ceil_div(steps, context.threads == 1 ? 1 : smaller(wanted, steps)) * step;
-  if (count <= 0) return;
   parallel_for(context, ceil_div(count, piece), [&](int64_t i, int thread) {
     f(i * piece, smaller(count, (i + 1) * piece), thread);
   });

@@ -415,6 +415,23 @@ TEST_P(EqualBitsTest, Attention) { expect_same_bits(record_attention); }
 TEST_P(EqualBitsTest, CrossEntropy) { expect_same_bits(record_cross_entropy); }
 TEST_P(EqualBitsTest, Optimizer) { expect_same_bits(record_optimizer); }
 
+TEST_P(EqualBitsTest, NothingToDoIsDone) {
+  const OptimizerScalars scalars{};
+  int64_t loss = 3;
+  kernels().gemm({.m = 0, .n = 5, .k = 5});
+  kernels().layer_norm_forward({.rows = 0, .width = 16});
+  kernels().bias_backward({.rows = 0, .width = 0});
+  kernels().gelu_forward({});
+  kernels().dropout_add({});
+  kernels().embedding_forward({.rows = 0, .width = 8, .tokens_per_sample = 1});
+  kernels().attention_forward({.heads = 1, .head_dim = 8});
+  kernels().cross_entropy({.rows = 0, .vocab = 4, .padded_vocab = 4, .loss_sum = &loss});
+  kernels().adamw({.scalars = &scalars});
+  kernels().sum_of_squares({});
+  kernels().clear(&loss, 0);
+  EXPECT_EQ(loss, 3);
+}
+
 TEST_P(EqualBitsTest, CallersFloatModeIsPutBack) {
   volatile float tiny = 1e-38F;
   std::vector<uint16_t> y(16);
