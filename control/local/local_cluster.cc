@@ -160,7 +160,9 @@ Status LocalCluster::Impl::adopt() {
     const std::lock_guard lock(mutex_);
     for (PodRecord& record : records) {
       Pod pod{std::move(record), {}};
-      if (pod.record.exit && pod.record.terminating()) {
+      const bool of_deleted_job = pod.record.job_uid != job_uid_;
+      if (of_deleted_job && !pod.record.exit) kill_session(pod.record.process);
+      if (of_deleted_job || (pod.record.exit && pod.record.terminating())) {
         TRAINYARD_TRY(forget(pod.record.name));
         continue;
       }
@@ -251,7 +253,12 @@ Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::stri
     record.process = process;
     return write_pod_record(dir, record);
   };
-  TRAINYARD_ASSIGN(record.process, launch(what, on_identified));
+  Result<ProcessId> process = launch(what, on_identified);
+  if (!process) {
+    static_cast<void>(remove_pod_record(dir));  // what is left there would only be taken for lost
+    return std::move(process).error();
+  }
+  record.process = *std::move(process);
   return record;
 }
 

@@ -332,9 +332,25 @@ TEST_F(LocalClusterTest, AnAdoptedPodsOwnRecordTellsItsExit) {
   EXPECT_EQ(pod.exit->message, "told");
 }
 
+TEST_F(LocalClusterTest, ADeletedJobsPodsEndAndAreNotTheNextJobs) {
+  open(kScriptUntilTold);
+  const PodRef ref = create(0);
+  const ProcessId process = process_of(ref);
+  const std::string uid = cluster_->job_uid();
+  ASSERT_TRUE(cluster_->delete_job(cluster_->key(), uid).has_value());
+  cluster_.reset();
+  open(kScriptUntilTold);
+  EXPECT_NE(cluster_->job_uid(), uid);
+  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
+  EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
+}
+
 TEST_F(LocalClusterTest, APidThatCameToAnotherProcessIsNotAdopted) {
   // This test's own process stands for the one that got the pid later.
+  open("exit 0");
   PodRecord record;
+  record.job_uid = cluster_->job_uid();
+  cluster_.reset();
   record.name = "job-0-zzzzz";
   record.uid = "uid";
   record.process = *identify(::getpid());
