@@ -35,7 +35,7 @@ GroupCommunicator::~GroupCommunicator() { stream_->shut_down(); }
 
 WorkPtr GroupCommunicator::refuse(const std::string& why) {
   group_->fail(Failure(Error{ErrorCode::kInvalidConfig, why}));
-  return stream_->enqueue([](Collectives&) -> Status { return {}; });
+  return stream_->enqueue(0, [](Collectives&) -> Status { return {}; });
 }
 
 Signature GroupCommunicator::next(Op op, DType dtype, ReduceOp reduce, int64_t count,
@@ -67,7 +67,7 @@ WorkPtr GroupCommunicator::all_reduce(std::span<std::byte> data, DType dtype, Re
                   "number of " + std::string(name_of(dtype)) + " elements");
   }
   const Signature signature = next(Op::kAllReduce, dtype, op, bytes / size_of(dtype), 0);
-  return stream_->enqueue([signature, data](Collectives& collectives) {
+  return stream_->enqueue(data.size(), [signature, data](Collectives& collectives) {
     return collectives.all_reduce(signature, data);
   });
 }
@@ -82,8 +82,8 @@ WorkPtr GroupCommunicator::reduce_scatter(std::span<std::byte> data,
       next(Op::kReduceScatter, dtype, op, static_cast<int64_t>(data.size()) / size_of(dtype),
            hash_counts(counts));
   return stream_->enqueue(
-      [signature, data,
-       counts = std::vector<int64_t>(counts.begin(), counts.end())](Collectives& collectives) {
+      data.size(), [signature, data, counts = std::vector<int64_t>(counts.begin(), counts.end())](
+                       Collectives& collectives) {
         return collectives.reduce_scatter(signature, data, counts);
       });
 }
@@ -97,6 +97,7 @@ WorkPtr GroupCommunicator::all_gather(std::span<std::byte> data, std::span<const
       next(Op::kAllGather, dtype, ReduceOp::kSum,
            static_cast<int64_t>(data.size()) / size_of(dtype), hash_counts(counts));
   return stream_->enqueue(
+      data.size(),
       [signature, data, counts = std::vector<int64_t>(counts.begin(), counts.end())](
           Collectives& collectives) { return collectives.all_gather(signature, data, counts); });
 }
@@ -108,7 +109,7 @@ WorkPtr GroupCommunicator::broadcast(std::span<std::byte> data, int root) {
   }
   const Signature signature = next(Op::kBroadcast, DType::kUint8, ReduceOp::kSum,
                                    static_cast<int64_t>(data.size()), static_cast<uint64_t>(root));
-  return stream_->enqueue([signature, data, root](Collectives& collectives) {
+  return stream_->enqueue(data.size(), [signature, data, root](Collectives& collectives) {
     return collectives.broadcast(signature, data, root);
   });
 }
@@ -116,10 +117,11 @@ WorkPtr GroupCommunicator::broadcast(std::span<std::byte> data, int root) {
 WorkPtr GroupCommunicator::barrier() {
   const Signature signature = next(Op::kBarrier, DType::kUint8, ReduceOp::kSum, 0, 0);
   return stream_->enqueue(
-      [signature](Collectives& collectives) { return collectives.barrier(signature); });
+      0, [signature](Collectives& collectives) { return collectives.barrier(signature); });
 }
 
 WorkPtr GroupCommunicator::batch_point_to_point(std::vector<PointToPoint> transfers) {
+  size_t bytes = 0;
   std::vector<uint64_t> sequences;
   sequences.reserve(transfers.size());
   for (const PointToPoint& transfer : transfers) {
@@ -127,11 +129,12 @@ WorkPtr GroupCommunicator::batch_point_to_point(std::vector<PointToPoint> transf
       return refuse("batch_point_to_point: peer " + std::to_string(transfer.peer) +
                     " is not another rank of 0.." + std::to_string(size() - 1));
     }
+    bytes += transfer.data.size();
     auto& counts = transfer.kind == PointToPoint::Kind::kSend ? sent_ : received_;
     sequences.push_back(counts[static_cast<size_t>(transfer.peer)]++);
   }
-  return stream_->enqueue([transfers = std::move(transfers),
-                           sequences = std::move(sequences)](Collectives& collectives) {
+  return stream_->enqueue(bytes, [transfers = std::move(transfers),
+                                  sequences = std::move(sequences)](Collectives& collectives) {
     return collectives.point_to_point(transfers, sequences);
   });
 }

@@ -1,10 +1,20 @@
 #include "worker/comm/stream.h"
 
+#include <chrono>
 #include <utility>
 
 #include "worker/comm/reduce.h"
 
 namespace trainyard::comm {
+namespace {
+
+/// How long an operation that nobody waits for may lie before the thread sees it by itself.
+constexpr std::chrono::microseconds kNap{500};
+constexpr size_t kSmallBytes = 64 * 1024;
+/// Naps after the newest operation before the thread sleeps for good.
+constexpr int kNaps = 20;
+
+}  // namespace
 
 class Stream::Operation final : public Work {
  public:
@@ -51,7 +61,7 @@ void Stream::start() {
   thread_ = std::thread([this] { thread_main(); });
 }
 
-WorkPtr Stream::enqueue(Body body) {
+WorkPtr Stream::enqueue(size_t bytes, Body body) {
   auto operation = std::make_shared<Operation>(shared_from_this(), std::move(body));
   operations_.fetch_add(1, std::memory_order_relaxed);
   unfinished_.fetch_add(1, std::memory_order_acq_rel);
@@ -59,12 +69,12 @@ WorkPtr Stream::enqueue(Body body) {
   {
     const std::lock_guard lock(queue_mutex_);
     accepted = !stopping_ && !group_->failed() && queue_.size() < kMaxQueued;
-    if (accepted) queue_.push_back(operation);
+    if (accepted) {
+      queue_.push_back(operation);
+      if (bytes > kSmallBytes || asleep_ || queue_.size() > 1) call();
+    }
   }
-  if (accepted) {
-    queue_changed_.notify_one();
-    return operation;
-  }
+  if (accepted) return operation;
   if (!group_->failed()) {
     group_->fail(
         Failure(Error{ErrorCode::kInternal, std::to_string(kMaxQueued) +
@@ -91,19 +101,48 @@ void Stream::run_queue(const Operation* until) {
 }
 
 void Stream::help(const Operation& operation) {
-  const std::unique_lock executor(executor_mutex_, std::try_to_lock);
-  if (executor.owns_lock() && !operation.done()) run_queue(&operation);
+  {
+    const std::unique_lock executor(executor_mutex_, std::try_to_lock);
+    if (!executor.owns_lock()) return;
+    if (!operation.done()) run_queue(&operation);
+  }
+  const std::lock_guard lock(queue_mutex_);
+  if (!queue_.empty()) call();
+}
+
+void Stream::call() {
+  called_ = true;
+  queue_changed_.notify_one();
 }
 
 void Stream::thread_main() {
+  std::unique_lock lock(queue_mutex_);
+  const auto called = [&] { return stopping_ || called_; };
+  int naps = kNaps;
+  int64_t seen = 0;
   while (true) {
-    {
-      std::unique_lock lock(queue_mutex_);
-      queue_changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-      if (stopping_ && queue_.empty()) return;
+    // While operations come one after another, it naps and looks by itself, so that callers who
+    // wait at once need not wake it; otherwise it sleeps until it is called.
+    if (naps < kNaps) {
+      ++naps;
+      queue_changed_.wait_for(lock, kNap, called);
+    } else {
+      asleep_ = true;
+      // What came before it fell asleep called nobody.
+      queue_changed_.wait(lock, [&] { return called() || !queue_.empty(); });
+      asleep_ = false;
     }
-    const std::lock_guard executor(executor_mutex_);
-    run_queue(nullptr);
+    called_ = false;
+    if (queue_.empty() && stopping_) return;
+    const int64_t operations = operations_.load(std::memory_order_relaxed);
+    if (std::exchange(seen, operations) != operations) naps = 0;
+    if (queue_.empty()) continue;
+    lock.unlock();
+    {
+      const std::lock_guard executor(executor_mutex_);
+      run_queue(nullptr);
+    }
+    lock.lock();
   }
 }
 

@@ -36,8 +36,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Starts the thread; once, after construction by make_shared.
   void start();
 
-  /// The work of a new operation at the end of the queue.
-  WorkPtr enqueue(Body body);
+  /// The work of a new operation on `bytes` bytes at the end of the queue. A small one may be left
+  /// for half a millisecond to a caller who waits for it: two thread switches cost more than it
+  /// does.
+  WorkPtr enqueue(size_t bytes, Body body);
 
   /// Fails what is pending, joins the thread, frees the transport. Bounded: operations end as soon
   /// as the group failed.
@@ -52,6 +54,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Runs the queue until it is empty or `until` is done. The executor lock is held by the caller.
   void run_queue(const Operation* until);
   void help(const Operation& operation);
+  /// Makes the thread look at the queue, whose lock the caller holds.
+  void call();
 
   const std::shared_ptr<Group> group_;
   std::mutex executor_mutex_;  ///< held by the one thread that runs operations
@@ -61,6 +65,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::condition_variable queue_changed_;
   std::deque<std::shared_ptr<Operation>> queue_;
   bool stopping_ = false;
+  bool called_ = false;  ///< the thread shall look at the queue
+  bool asleep_ = false;  ///< the thread does not look by itself
   std::atomic<int64_t> operations_{0};
   std::atomic<int64_t> unfinished_{0};
   std::thread thread_;
