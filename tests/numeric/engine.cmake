@@ -1,4 +1,4 @@
 trainyard_test(parity_test TIER numeric SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/parity_test.cc
   DEPS worker_matrix worker_hf nlohmann_json::nlohmann_json)
 trainyard_test(equality_matrix_test TIER numeric
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/equality_matrix_test.cc DEPS worker_matrix TIMEOUT 900)
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/equality_matrix_test.cc DEPS worker_matrix TIMEOUT 900 SERIAL)

@@ -1,0 +1,5 @@
+# gRPC, which is not instrumented, gives false reports under the thread sanitizer.
+trainyard_test(training_test TIER process TIMEOUT 1200 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/training_test.cc
+  DEPS process_test_support nlohmann_json::nlohmann_json)
+add_dependencies(training_test trainyard trainyard-agent trainyard-worker)

@@ -1,0 +1,232 @@
+// `trainyard run` with the real worker on real (if small) text: whatever is killed, and with
+// however many ranks it goes on, the final state has the same bits.
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace trainyard {
+namespace {
+
+using nlohmann::json;
+using std::chrono::seconds;
+using testing_support::ChildEnd;
+using testing_support::ChildProcess;
+using testing_support::processes_with;
+using testing_support::TemporaryDirectory;
+
+constexpr seconds kDeadline{300};
+
+constexpr char kManifest[] = R"(
+apiVersion: trainyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: small}
+spec:
+  numNodes: 1
+  numProcPerNode: 2
+  engine:
+    model: {family: GPT2, layers: 2, hidden: 64, heads: 4, maxPositions: 32, dropout: 0.1}
+    data: {tokens: [data/train], validation: [data/heldout], sequenceLength: 32}
+    batch: {globalSequences: 7, microSequences: 2}
+    steps: 240
+    optimizer: {learningRate: 3.0e-3, gradientClip: 0.5}
+    learningRateSchedule: {name: Cosine, warmupSteps: 10}
+    evaluation: {everySteps: 60, sequences: 9}
+  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 20}
+  failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 1}}
+)";
+
+/// Text with enough regularity that a small model learns something of it.
+std::string make_text(int sentences, unsigned seed) {
+  static const char* const kSubjects[] = {"the engine", "a wagon", "the yard", "our signal"};
+  static const char* const kVerbs[] = {"waits for", "follows", "passes", "couples"};
+  std::string text;
+  for (int i = 0; i < sentences; ++i) {
+    seed = seed * 1664525 + 1013904223;
+    text += std::string(kSubjects[(seed >> 8) % 4]) + " " + kVerbs[(seed >> 12) % 4] + " " +
+            kSubjects[(seed >> 16) % 4] + " " + std::to_string((seed >> 20) % 100) + ".\n";
+  }
+  return text;
+}
+
+struct Ended {
+  int exit_code = -1;
+  json summary;
+};
+
+class TrainingTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TemporaryDirectory>();
+    std::filesystem::create_directories(folder_->path() / "text");
+    std::ofstream(folder_->path() / "text/train.txt") << make_text(4000, 1);
+    std::ofstream(folder_->path() / "text/heldout.txt") << make_text(200, 2);
+    std::ofstream(folder_->path() / "job.yaml") << kManifest;
+    const Ended prepared =
+        run_to_end({"data", "prepare", (folder_->path() / "text").string(), "--out",
+                    (folder_->path() / "data").string(), "--split", "heldout=^heldout"});
+    ASSERT_EQ(prepared.exit_code, 0);
+    const Ended undisturbed = train("undisturbed");
+    ASSERT_EQ(undisturbed.exit_code, 0);
+    hash_ = undisturbed.summary.value("stateHash", "");
+    ASSERT_EQ(hash_.size(), 32U) << undisturbed.summary.dump();
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  void TearDown() override {
+    const std::vector<pid_t> left = processes_with(mark());
+    EXPECT_TRUE(left.empty()) << left.size() << " processes of the run are left";
+    for (const pid_t pid : left)
+      ::kill(pid, SIGKILL);
+  }
+
+  static std::string mark() { return "TRAINING_TEST=" + folder_->path().filename().string(); }
+
+  static std::unique_ptr<ChildProcess> start(std::vector<std::string> arguments,
+                                             const std::string& output) {
+    ChildProcess::Spec spec;
+    spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard"};
+    spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
+    spec.environment["TRAINING_TEST"] = folder_->path().filename().string();
+    spec.output = folder_->path() / (output + ".out");
+    spec.errors = folder_->path() / (output + ".err");
+    return std::make_unique<ChildProcess>(spec);
+  }
+
+  static Ended finish(ChildProcess& child, const std::string& output) {
+    Ended ended;
+    const std::optional<ChildEnd> end = child.wait(kDeadline);
+    if (end && end->signal == 0) ended.exit_code = end->exit_code;
+    std::ifstream file(folder_->path() / (output + ".out"));
+    for (std::string line; std::getline(file, line);) {
+      const json object = json::parse(line, nullptr, false);
+      if (object.is_object() && object.value("type", "") == "summary") ended.summary = object;
+    }
+    return ended;
+  }
+
+  static Ended run_to_end(const std::vector<std::string>& arguments) {
+    const auto child = start(arguments, "once");
+    return finish(*child, "once");
+  }
+
+  static std::vector<std::string> run_arguments(const std::string& run,
+                                                std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"run",       (folder_->path() / "job.yaml").string(),
+                                          "--run-dir", (folder_->path() / run).string(),
+                                          "-o",        "json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  static Ended train(const std::string& run, std::vector<std::string> more = {}) {
+    const auto child = start(run_arguments(run, std::move(more)), run);
+    return finish(*child, run);
+  }
+
+  /// Waits until a checkpoint of at least `step` is committed in the run.
+  static bool reached(const std::string& run, int64_t step) {
+    const auto root = folder_->path() / run / "pvc/ckpt/small";
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    while (std::chrono::steady_clock::now() < deadline) {
+      std::error_code none;
+      for (const auto& entry : std::filesystem::directory_iterator(root, none)) {
+        const std::string name = entry.path().filename();
+        const size_t at = name.find("-step-");
+        if (at == std::string::npos || std::stoll(name.substr(at + 6)) < step) continue;
+        if (std::filesystem::exists(entry.path() / "manifest.json")) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  }
+
+  /// The process of that rank.
+  static pid_t rank_process(int rank) {
+    const std::vector<pid_t> ranks = processes_with("RANK=" + std::to_string(rank));
+    const std::vector<pid_t> ours = processes_with(mark());
+    for (const pid_t pid : ranks) {
+      if (std::find(ours.begin(), ours.end(), pid) != ours.end()) return pid;
+    }
+    return -1;
+  }
+
+  static std::unique_ptr<TemporaryDirectory> folder_;
+  static std::string hash_;
+};
+
+std::unique_ptr<TemporaryDirectory> TrainingTest::folder_;
+std::string TrainingTest::hash_;
+
+TEST_F(TrainingTest, AnyRankKilledOnceGivesTheSameBits) {
+  for (const int rank : {0, 1}) {
+    const std::string run = "killed-" + std::to_string(rank);
+    const auto child = start(run_arguments(run, {}), run);
+    ASSERT_TRUE(reached(run, 40));
+    const pid_t victim = rank_process(rank);
+    ASSERT_GT(victim, 0);
+    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    const Ended ended = finish(*child, run);
+    EXPECT_EQ(ended.exit_code, 0);
+    EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
+    EXPECT_EQ(ended.summary.value("restarts", -1), 1) << ended.summary.dump();
+  }
+}
+
+TEST_F(TrainingTest, TheRunKilledAndStartedAgainGivesTheSameBits) {
+  const auto child = start(run_arguments("again", {}), "again-first");
+  ASSERT_TRUE(reached("again", 40));
+  ASSERT_EQ(::kill(child->pid(), SIGKILL), 0);
+  child->wait(kDeadline);
+  const Ended ended = train("again");
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
+}
+
+TEST_F(TrainingTest, StoppedAndResumedAtOtherRankCountsGivesTheSameBits) {
+  const auto first = start(run_arguments("resized", {"--procs", "3"}), "resized-1");
+  ASSERT_TRUE(reached("resized", 20));
+  first->signal(SIGINT);
+  EXPECT_EQ(finish(*first, "resized-1").exit_code, 75) << "stopped with a checkpoint";
+
+  const auto second = start(run_arguments("resized", {"--procs", "1"}), "resized-2");
+  ASSERT_TRUE(reached("resized", 100));
+  second->signal(SIGINT);
+  EXPECT_EQ(finish(*second, "resized-2").exit_code, 75);
+
+  const Ended last = train("resized", {"--procs", "5"});
+  EXPECT_EQ(last.exit_code, 0);
+  EXPECT_EQ(last.summary.value("stateHash", ""), hash_) << last.summary.dump();
+}
+
+TEST_F(TrainingTest, SeveralNodesGiveTheSameBits) {
+  const Ended ended = train("nodes", {"--nodes", "2", "--procs", "2"});
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
+}
+
+TEST_F(TrainingTest, TheTrainedModelIsSampledAndExported) {
+  const std::string checkpoints = (folder_->path() / "undisturbed/pvc/ckpt/small").string();
+  EXPECT_EQ(run_to_end({"sample", checkpoints, "--tokens", "40", "--prompt", "the "}).exit_code, 0);
+  EXPECT_EQ(
+      run_to_end({"evaluate", checkpoints, (folder_->path() / "data/heldout").string()}).exit_code,
+      0);
+  EXPECT_EQ(run_to_end({"ckpt", "verify", checkpoints}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace trainyard
