@@ -1,0 +1,197 @@
+// A rank that trains nothing: speaks common/worker_contract.h, counts steps of a few milliseconds,
+// keeps its "checkpoint" (a step number) in TRAINYARD_CHECKPOINT_DIR/fake.json, and fails when and
+// how FAKE_RANK_FAULT says: "RANK:STEP:KIND", KIND one of kill, hang, crash (70), config (64);
+// once per run directory. FAKE_RANK_STEPS, FAKE_RANK_STEP_MS and FAKE_RANK_EVERY (steps between
+// checkpoints) set the pace. Every process that it starts or is carries FAKE_RANK_MARK for tests to
+// look for what was left behind.
+#include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <limits>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/unique_fd.h"
+#include "common/io/file.h"
+#include "common/worker_contract.h"
+
+namespace trainyard {
+namespace {
+
+namespace contract = trainyard::contract;
+
+std::string text_of(const char* name, const std::string& otherwise = "") {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+int64_t number_of(const char* name, int64_t otherwise) {
+  const std::string text = text_of(name);
+  return text.empty() ? otherwise : std::stoll(text);
+}
+
+struct Fault {
+  int64_t rank = -1;
+  int64_t step = -1;
+  std::string kind;
+};
+
+Fault fault_of(const std::string& text) {
+  const size_t first = text.find(':');
+  const size_t second = text.find(':', first + 1);
+  if (first == std::string::npos || second == std::string::npos) return {};
+  return {std::stoll(text.substr(0, first)), std::stoll(text.substr(first + 1)),
+          text.substr(second + 1)};
+}
+
+class FakeRank {
+ public:
+  FakeRank()
+      : rank_(number_of(contract::kEnvRank, 0)),
+        socket_(static_cast<int>(number_of(contract::kEnvAgentFd, -1))),
+        directory_(text_of(contract::kEnvCheckpointDir)),
+        fault_(fault_of(text_of("FAKE_RANK_FAULT"))) {
+    void* memory = ::mmap(nullptr, contract::kProgressPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                          static_cast<int>(number_of(contract::kEnvProgressFd, -1)), 0);
+    page_ = static_cast<contract::ProgressPage*>(memory);
+    page_->checkpoint_step = -1;
+    page_->restored_step = -1;
+    page_->validation_loss = std::numeric_limits<double>::quiet_NaN();
+    page_->total_steps = steps_;
+    page_->magic = contract::kProgressMagic;
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &term, nullptr);
+    term_ = UniqueFd(::signalfd(-1, &term, SFD_NONBLOCK | SFD_CLOEXEC));
+  }
+
+  int run() {
+    std::printf("rank %lld starts\n", static_cast<long long>(rank_));
+    std::fflush(stdout);
+    set_phase(contract::Phase::kRendezvous);
+    listen();
+    while (!started_) {
+      if (!wait(1000)) return contract::kExitTerminatedAfterCheckpoint;
+    }
+    restore();
+    set_phase(contract::Phase::kTraining);
+    while (step_ < steps_) {
+      if (!wait(step_ms_)) {
+        checkpoint();
+        return contract::kExitTerminatedAfterCheckpoint;
+      }
+      ++step_;
+      if (step_ % every_ == 0 || step_ == steps_) checkpoint();
+      publish();
+      if (const int code = fail_if_told(); code != 0) return code;
+    }
+    set_phase(contract::Phase::kDone);
+    if (rank_ == 0) {
+      say(contract::encode(
+          contract::RunResult{"fa4e" + std::to_string(steps_), steps_, loss(), loss() + 0.25}));
+    }
+    return 0;
+  }
+
+ private:
+  void set_phase(contract::Phase phase) { page_->phase = static_cast<uint32_t>(phase); }
+  void say(const std::string& line) {
+    if (::write(socket_, line.data(), line.size()) < 0) std::exit(contract::kExitRetry);
+  }
+  double loss() const { return 5.0 / static_cast<double>(1 + step_); }
+
+  void listen() {
+    listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size);
+    ::listen(listener_.get(), 8);
+    ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    say(contract::encode(
+        contract::Listening{"127.0.0.1:" + std::to_string(ntohs(address.sin_port))}));
+  }
+
+  /// Sleeps and obeys; false when asked to stop.
+  bool wait(int64_t milliseconds) {
+    pollfd fds[2] = {{socket_, POLLIN, 0}, {term_.get(), POLLIN, 0}};
+    if (::poll(fds, 2, static_cast<int>(milliseconds)) <= 0) return true;
+    if (fds[1].revents != 0) return false;
+    char buffer[4096];
+    const ssize_t count = ::read(socket_, buffer, sizeof buffer);
+    if (count <= 0) std::exit(contract::kExitRetry);
+    input_.append(buffer, static_cast<size_t>(count));
+    for (size_t end = 0; (end = input_.find('\n')) != std::string::npos;) {
+      const std::string line = input_.substr(0, end);
+      input_.erase(0, end + 1);
+      const auto type = contract::message_type(line);
+      if (type && *type == "stop") return false;
+      if (type && *type == "start") started_ = contract::decode_start(line).has_value();
+    }
+    return true;
+  }
+
+  void restore() {
+    set_phase(contract::Phase::kRestoring);
+    const auto stored = read_file(directory_ / "fake.json", 64);
+    step_ = stored ? std::stoll(*stored) : 0;
+    page_->step = step_;
+    page_->restored_step = step_;
+  }
+
+  void checkpoint() {
+    if (rank_ == 0) (void)write_file_atomic(directory_ / "fake.json", std::to_string(step_));
+    page_->checkpoint_step = step_;
+  }
+
+  void publish() {
+    page_->sequence.fetch_add(1);
+    page_->step = step_;
+    page_->loss = loss();
+    page_->learning_rate = 1e-3;
+    page_->step_seconds = static_cast<double>(step_ms_) / 1000;
+    page_->tokens_per_second = 1000;
+    page_->sequence.fetch_add(1);
+    page_->heartbeat.fetch_add(1);
+  }
+
+  int fail_if_told() {
+    if (rank_ != fault_.rank || step_ < fault_.step) return 0;
+    const UniqueFd once(::open((directory_ / ("fault-" + fault_.kind)).c_str(),
+                               O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (!once.valid() && fault_.kind != "config") return 0;
+    std::fprintf(stderr, "rank %lld fails: %s\n", static_cast<long long>(rank_),
+                 fault_.kind.c_str());
+    if (fault_.kind == "kill") ::raise(SIGKILL);
+    if (fault_.kind == "hang") ::pause();
+    if (fault_.kind == "crash") return contract::kExitBug;
+    return contract::kExitBadConfig;
+  }
+
+  const int64_t rank_;
+  const int socket_;
+  const std::filesystem::path directory_;
+  const Fault fault_;
+  const int64_t steps_ = number_of("FAKE_RANK_STEPS", 50);
+  const int64_t step_ms_ = number_of("FAKE_RANK_STEP_MS", 10);
+  const int64_t every_ = number_of("FAKE_RANK_EVERY", 10);
+  contract::ProgressPage* page_ = nullptr;
+  UniqueFd term_;
+  UniqueFd listener_;
+  std::string input_;
+  bool started_ = false;
+  int64_t step_ = 0;
+};
+
+}  // namespace
+}  // namespace trainyard
+
+int main() { return trainyard::FakeRank().run(); }
