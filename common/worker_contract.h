@@ -30,6 +30,8 @@ inline constexpr char kEnvCheckpointPolicy[] = "TRAINYARD_CHECKPOINT_POLICY";
 inline constexpr char kEnvProgressFd[] = "TRAINYARD_PROGRESS_FD";
 /// Number of an inherited file descriptor: a SOCK_STREAM Unix socket of JSON lines (messages below).
 inline constexpr char kEnvAgentFd[] = "TRAINYARD_AGENT_FD";
+/// Numeric address of this node that peers can connect to; absent: 127.0.0.1.
+inline constexpr char kEnvHost[] = "TRAINYARD_HOST";
 // torchrun's names, set where one process per rank is started by us.
 inline constexpr char kEnvRank[] = "RANK";
 inline constexpr char kEnvWorldSize[] = "WORLD_SIZE";

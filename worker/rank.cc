@@ -118,7 +118,7 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
     return comm::make_communicator(kind, options, comm::Listener());
   }
   TRAINYARD_ASSIGN(comm::Listener listener,
-                   comm::Listener::bind(text_from_environment("TRAINYARD_HOST", "127.0.0.1")));
+                   comm::Listener::bind(text_from_environment(contract::kEnvHost, "127.0.0.1")));
   TRAINYARD_TRY(link.send(contract::encode(contract::Listening{.address = listener.address()})));
   TRAINYARD_ASSIGN(const contract::Start start, link.wait_start(kStartTimeout));
   options.generation = start.generation;
@@ -129,6 +129,15 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
   }
   resume = start.resume;
   return comm::make_communicator(kind, options, std::move(listener));
+}
+
+/// Names the ranks that a collective waited for in vain. Best effort: the agent sees this rank's
+/// exit in any case.
+void report_lost_peers(AgentLink& link, const comm::Communicator& world, const Error& error) {
+  if (error.code != ErrorCode::kPeerLost) return;
+  for (const int rank : world.lost_ranks()) {
+    (void)link.send(contract::encode(contract::PeerLost{.rank = rank, .message = error.message}));
+  }
 }
 
 Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
@@ -151,6 +160,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   context.world = world.get();
   Result<TrainOutcome> outcome = train(context);
   if (!outcome) {
+    report_lost_peers(link, *world, outcome.error());
     world->abort(outcome.error());
     return outcome.error();
   }
@@ -181,10 +191,6 @@ int run_rank(Logger& log) {
   const Error& error = code.error();
   log.error("rank failed",
             {{"rank", id->rank}, {"kind", name_of(error.code)}, {"error", error.message}});
-  if (error.code == ErrorCode::kPeerLost) {
-    // Best effort: the agent sees this rank's exit in any case.
-    (void)(*link)->send(contract::encode(contract::PeerLost{.message = error.message}));
-  }
   return contract::exit_code_of(error.code);
 }
 

@@ -12,6 +12,8 @@ namespace trainyard::engine {
 namespace {
 
 using checkpoint::TensorKind;
+/// Scalar of a checkpoint: which tokens the run has seen, in which order.
+constexpr char kDataIdentityScalar[] = "dataIdentity";
 constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
                                  TensorKind::kSecondMoment};
 
@@ -49,7 +51,8 @@ Status check_config(const api::EngineSpec& found, const api::EngineSpec& wanted)
 
 }  // namespace
 
-EngineState::EngineState(Engine& engine) : engine_(engine) {
+EngineState::EngineState(Engine& engine, std::string data_identity)
+    : engine_(engine), data_identity_(std::move(data_identity)) {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<Part> whole;
   for (const int param : engine.store().name_order()) {
@@ -81,6 +84,7 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
                                 .config_json = api::encode_engine(spec)};
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
+  if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
   size_t elements = 0;
   for (const Part& part : parts_) {
     elements += static_cast<size_t>(*checkpoint::checked_volume(part.rows.shape));
@@ -114,6 +118,11 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader) {
                                       {.file = reader.directory().string() + "/manifest.json",
                                        .unknown_keys = api::UnknownKeys::kIgnore}));
   TRAINYARD_TRY(check_config(stored, engine_.spec()));
+  if (!data_identity_.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
+    TRAINYARD_ASSIGN(const std::string seen,
+                     checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));
+    if (seen != data_identity_) return mismatch("training tokens (hash)", seen, data_identity_);
+  }
   for (const int param : engine_.store().name_order()) {
     const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
     for (const TensorKind kind : kKinds) {

@@ -14,8 +14,10 @@ namespace trainyard::engine {
 /// directions. Copies, so that training goes on while a snapshot is written.
 class EngineState {
  public:
-  /// `engine` is not owned. Plans which rows this rank of the data group writes.
-  explicit EngineState(Engine& engine);
+  /// `engine` is not owned. Plans which rows this rank of the data group writes. `data_identity`
+  /// (data::TokenSet::identity, hexadecimal) goes into each snapshot; a checkpoint of other data is
+  /// refused. Empty: not known, not checked.
+  explicit EngineState(Engine& engine, std::string data_identity = "");
 
   /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated at the
   /// first call, reused after) and describes it. The snapshot's memory stays as it is until the
@@ -40,6 +42,7 @@ class EngineState {
   std::span<float> tensor(int param, checkpoint::TensorKind kind) const;
 
   Engine& engine_;
+  std::string data_identity_;
   std::vector<Part> parts_;
   std::vector<float> buffer_;
 };

@@ -48,6 +48,14 @@ Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                  "engine.data.sequenceLength: found " + std::to_string(spec.data.sequence_length) +
                      ", wanted at most maxPositions = " + std::to_string(spec.model.max_positions)};
   }
+  const bool is_bf16 = spec.precision.compute == api::NumberFormat::kBF16;
+  if (is_bf16 && spec.model.heads > 0 && (spec.model.hidden / spec.model.heads) % 2 != 0) {
+    // A bf16 product takes two elements at a time, and a head is summed over by itself.
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.model.heads: found " + std::to_string(spec.model.heads) + " of odd size " +
+                     std::to_string(spec.model.hidden / spec.model.heads) +
+                     ", wanted an even hidden / heads under precision.compute BF16"};
+  }
   if (spec.numerics.mode == api::NumericsMode::kAuto) {
     spec.numerics.mode = api::NumericsMode::kCanonical;
   }

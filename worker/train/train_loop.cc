@@ -77,7 +77,7 @@ class Run {
                                              memory_));
     engine_->set_instruction_hook([this](int id) { context_.progress->instruction(id); });
     context_.progress->set_total_steps(spec_.steps);
-    state_ = std::make_unique<EngineState>(*engine_);
+    state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens_->identity()));
     const MemoryReport memory = engine_->memory();
     if (context_.world->rank() == 0) {
       context_.log->info("model ready", {{"parameters", engine_->model().parameter_count()},
