@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "cli/report/report.h"
 #include "cli/run/local_run.h"
 #include "cli/run/run_view.h"
 #include "cli/run/signals.h"
@@ -147,13 +148,14 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   }
   api::TrainingJob job = *std::move(loaded);
   TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
-  const std::unique_ptr<RunView> view = make_view(options, context);
   LocalRunOptions run_options;
   run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
                                                 : std::filesystem::path(options.run_dir);
   run_options.job = std::move(job);
   run_options.agent = agent_path();
   TRAINYARD_ASSIGN(const std::unique_ptr<LocalRun> run, LocalRun::start(std::move(run_options)));
+  const std::unique_ptr<RunView> view =
+      make_recording_view(make_view(options, context), run->header().run_dir);
   view->begin(run->header());
   if (run->state() == LocalRun::State::kFinished) {
     view->notice(
