@@ -66,7 +66,7 @@ std::string tick_text(double value) {
   const double size = std::fabs(value);
   if (size >= 1e6) return fmt::format("{:.3g}M", value / 1e6);
   if (size >= 1e4) return fmt::format("{:.3g}k", value / 1e3);
-  if (size < 1e-2) return fmt::format("{:.0e}", value);
+  if (size < 1e-4) return fmt::format("{:.2e}", value);
   return fmt::format("{:.4g}", value);
 }
 
