@@ -44,7 +44,7 @@ spec:
   engine:
     model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 256, maxPositions: 16}
     data: {tokens: [train.tokens], sequenceLength: 16}
-    batch: {globalSequences: 4, microSequences: 2}
+    batch: {globalSequences: 12, microSequences: 2}
     steps: 50
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
   failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 2}}
@@ -226,6 +226,17 @@ TEST_F(RunTest, AKilledAgentTakesItsRanksAlongAndIsOneRestart) {
   ::kill(agents[0], SIGKILL);
   expect_end(*run, 0);
   EXPECT_EQ(summary().value("restarts", -1), 1);
+  expect_nothing_left();
+}
+
+TEST_F(RunTest, ARankThatHangsIsFoundAndRestarted) {
+  write("job.yaml",
+        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 4}\n");
+  const auto run = start({{"FAKE_RANK_FAULT", "1:25:hang"}});
+  expect_end(*run, 0);
+  const json now = status();
+  EXPECT_EQ(now["restarts"].value("total", 0), 1) << now["restarts"].dump(1);
+  EXPECT_EQ(now["restarts"]["classes"][0].value("class", ""), "Hang");
   expect_nothing_left();
 }
 

@@ -1,6 +1,7 @@
 #include "common/worker_contract.h"
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -18,6 +19,15 @@ Start two_rank_start() {
   start.resume = {3, 2};
   return start;
 }
+
+// Programs in other languages read these numbers in docs/reference/worker-contract.md.
+static_assert(offsetof(ProgressPage, sequence) == 8);
+static_assert(offsetof(ProgressPage, phase) == 16);
+static_assert(offsetof(ProgressPage, step) == 24);
+static_assert(offsetof(ProgressPage, loss) == 56);
+static_assert(offsetof(ProgressPage, tokens_per_second) == 96);
+static_assert(offsetof(ProgressPage, checkpoint_step) == 104);
+static_assert(offsetof(ProgressPage, restored_step) == 120);
 
 TEST(WorkerContractTest, EveryMessageIsOneLine) {
   EXPECT_EQ(encode(Stop{}), "{\"type\":\"stop\"}\n");
