@@ -64,7 +64,7 @@ class Planner {
     const Duration bounded = std::max<Duration>(*wait, std::chrono::milliseconds(1));
     plan_.requeue_after = std::min(plan_.requeue_after.value_or(Duration::max()), bounded);
   }
-  void tell(EventType type, std::string reason, std::string message) {
+  void tell(EventType type, std::string reason, const std::string& message) {
     plan_.events.push_back(
         {type, std::move(reason), bounded_text(message, api::kMaxNewestAttemptMessage)});
   }

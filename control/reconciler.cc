@@ -163,7 +163,7 @@ std::optional<JobKey> Reconciler::next_key() {
   return key;
 }
 
-void Reconciler::wait(std::stop_token stop) {
+void Reconciler::wait(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   Duration longest = kLongestWait;
   const MonoTime now = options_.clock->mono();
@@ -172,7 +172,7 @@ void Reconciler::wait(std::stop_token stop) {
   changed_.wait_for(lock, stop, longest, [&] { return !queue_.empty(); });
 }
 
-void Reconciler::run(std::stop_token stop) {
+void Reconciler::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (const std::optional<JobKey> key = next_key()) {
       // The result is told to the callbacks and scheduled; nothing is left to do with it here.

@@ -63,7 +63,7 @@ class Reconciler {
   void request_stop(const JobKey& key);
 
   /// Reconciles what is woken or due until `stop` is requested. One call at a time.
-  void run(std::stop_token stop);
+  void run(const std::stop_token& stop);
 
  private:
   /// What must not be taken back by a stale look.
@@ -78,7 +78,7 @@ class Reconciler {
   void tell_membership(const Reconciled& reconciled);
   void enqueue(const JobKey& key);
   std::optional<JobKey> next_key();
-  void wait(std::stop_token stop);
+  void wait(const std::stop_token& stop);
 
   const Options options_;
   std::map<JobKey, Memory> memory_;  ///< reconciling thread only

@@ -22,8 +22,6 @@
 #include "control/local/pod_record.h"
 #include "control/local/process.h"
 
-extern char** environ;
-
 namespace trainyard::control::local {
 namespace {
 
@@ -78,7 +76,7 @@ std::string reason_of(const ChildExit& exit) {
 /// The state and the thread behind LocalCluster.
 class LocalCluster::Impl {
  public:
-  Impl(LocalClusterOptions options, FileLock lock, JobStore store, api::TrainingJob job)
+  Impl(LocalClusterOptions options, FileLock lock, JobStore store, const api::TrainingJob& job)
       : options_(std::move(options)),
         lock_(std::move(lock)),
         store_(std::move(store)),
@@ -124,6 +122,7 @@ class LocalCluster::Impl {
   Result<Pod*> find(const PodRef& ref);
   ObservedPod view_of(const Pod& pod) const;
   void note_end(Pod& pod);
+  Status adopt_one(PodRecord record);
   Status forget(const std::string& name);
   void wake() const;
 
@@ -155,35 +154,37 @@ class LocalCluster::Impl {
 
 Status LocalCluster::Impl::adopt() {
   TRAINYARD_ASSIGN(std::vector<PodRecord> records, read_pod_records(pods_dir()));
-  const bool misfit = store_.replaced_running_spec();
   {
     const std::lock_guard lock(mutex_);
-    for (PodRecord& record : records) {
-      Pod pod{std::move(record), {}};
-      const bool of_deleted_job = pod.record.job_uid != job_uid_;
-      if (of_deleted_job && !pod.record.exit) kill_session(pod.record.process);
-      if (of_deleted_job || (pod.record.exit && pod.record.terminating())) {
-        TRAINYARD_TRY(forget(pod.record.name));
-        continue;
-      }
-      if (!pod.record.exit) {
-        // Pods of a spec that is no more: their end is a restart under the new one.
-        if (misfit) kill_session(pod.record.process);
-        Result<UniqueFd> pidfd = open_process(pod.record.process);
-        if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return pidfd.error();
-        if (pidfd) {
-          pod.pidfd = *std::move(pidfd);
-        } else {
-          note_end(pod);
-        }
-      }
-      if (pod.record.exit && pod.record.terminating()) continue;
-      std::string name = pod.record.name;
-      pods_.emplace(std::move(name), std::move(pod));
-    }
+    for (PodRecord& record : records)
+      TRAINYARD_TRY(adopt_one(std::move(record)));
   }
   prune_logs(pods_dir(), kKeptLogFolders);
   watcher_ = std::jthread([this](const std::stop_token& token) { watch(token); });
+  return {};
+}
+
+Status LocalCluster::Impl::adopt_one(PodRecord record) {
+  const bool of_deleted_job = record.job_uid != job_uid_;
+  // Pods of a deleted job end; so do those of a spec that is no more, which is a restart under the
+  // new one.
+  const bool misfit = of_deleted_job || store_.replaced_running_spec();
+  if (misfit && !record.exit) kill_session(record.process);
+  if (of_deleted_job || (record.exit && record.terminating())) return forget(record.name);
+
+  Pod pod{std::move(record), {}};
+  if (!pod.record.exit) {
+    Result<UniqueFd> pidfd = open_process(pod.record.process);
+    if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return std::move(pidfd).error();
+    if (pidfd) {
+      pod.pidfd = *std::move(pidfd);
+    } else {
+      note_end(pod);
+    }
+  }
+  if (pod.record.exit && pod.record.terminating()) return {};
+  std::string name = pod.record.name;
+  pods_.emplace(std::move(name), std::move(pod));
   return {};
 }
 
@@ -203,7 +204,7 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::open(LocalClusterOptions opt
   TRAINYARD_ASSIGN(FileLock lock, FileLock::acquire(options.run_dir / "lock"));
   TRAINYARD_ASSIGN(JobStore store,
                    JobStore::open(options.run_dir, options.job, options.clock->now()));
-  TRAINYARD_ASSIGN(api::TrainingJob job, store.get());
+  TRAINYARD_ASSIGN(const api::TrainingJob job, store.get());
   auto impl =
       std::make_unique<Impl>(std::move(options), std::move(lock), std::move(store), std::move(job));
   TRAINYARD_TRY(make_directories(impl->checkpoint_dir()));

@@ -57,6 +57,7 @@ bool is_running(const Stat& stat) { return stat.state != 'Z' && stat.state != 'X
 
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (std::string& text : texts)
     pointers.push_back(text.data());
   pointers.push_back(nullptr);
@@ -116,8 +117,9 @@ Result<pid_t> spawn(const LaunchSpec& spec, int log_fd, int gate_fd) {
   std::vector<std::string> arguments = {"/bin/sh", "-c", kLauncher, "trainyard-launch"};
   arguments.insert(arguments.end(), spec.command.begin(), spec.command.end());
   std::vector<std::string> environment;
+  environment.reserve(spec.environment.size());
   for (const auto& [name, value] : spec.environment)
-    environment.push_back(name + "=" + value);
+    environment.emplace_back(name).append("=").append(value);
   std::vector<char*> argv = pointers_to(arguments);
   std::vector<char*> envp = pointers_to(environment);
   SpawnOptions options;
