@@ -1,7 +1,7 @@
 set(comm_tests ${CMAKE_CURRENT_LIST_DIR}/worker/comm)
 trainyard_library(tests_comm_world SOURCES ${comm_tests}/world.cc ${comm_tests}/process.cc
                   DEPS worker_comm GTest::gtest)
-trainyard_test(comm_collectives_test TIER comm SOURCES ${comm_tests}/collectives_test.cc
+trainyard_test(comm_collectives_test TIER comm TIMEOUT 900 SOURCES ${comm_tests}/collectives_test.cc
                DEPS tests_comm_world)
 trainyard_test(comm_faults_test TIER comm SOURCES ${comm_tests}/faults_test.cc DEPS tests_comm_world)
 
