@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <csignal>
+#include <optional>
+#include <poll.h>
+#include <unistd.h>
+#include <utility>
+
+#include "common/worker_contract.h"
+#include "control/local/local_impl.h"
+#include "control/local/pod_exit.h"
+
+namespace trainyard::control::local {
+namespace {
+
+/// Folders of pods that are gone, kept for their logs.
+constexpr size_t kKeptLogFolders = 20;
+constexpr int64_t kTailBytes = 1024;
+/// The watcher looks at its list again at least this often.
+constexpr std::chrono::seconds kLongestPoll{60};
+/// After SIGKILL the kernel may take this long to let go (a process in a system call).
+constexpr std::chrono::seconds kKillAgain{1};
+
+std::map<std::string, std::string> own_environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals == 0) continue;
+    variables[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+  }
+  return variables;
+}
+
+/// How a pod ended of which nobody was left to tell.
+ContainerExit lost_exit(const PodRecord& record, Time now) {
+  ContainerExit exit;
+  exit.exit_code = 128 + SIGKILL;
+  exit.reason = "Lost";
+  exit.message = "process " + std::to_string(record.process.pid) +
+                 " is gone and left no exit record: it was killed";
+  exit.finished_at = now;
+  return exit;
+}
+
+std::string reason_of(const ChildExit& exit) {
+  if (exit.signal) return "Signaled";
+  return exit.exit_code == 0 ? "Completed" : "Error";
+}
+
+}  // namespace
+
+// ---- Adoption ----------------------------------------------------------------------------------
+
+Status LocalCluster::Impl::adopt() {
+  TRAINYARD_ASSIGN(std::vector<PodRecord> records, read_pod_records(pods_dir()));
+  {
+    const std::lock_guard lock(mutex_);
+    for (PodRecord& record : records)
+      TRAINYARD_TRY(adopt_one(std::move(record)));
+  }
+  prune_logs(pods_dir(), kKeptLogFolders);
+  watcher_ = std::jthread([this](const std::stop_token& token) { watch(token); });
+  return {};
+}
+
+Status LocalCluster::Impl::adopt_one(PodRecord record) {
+  const bool of_deleted_job = record.job_uid != job_uid_;
+  // Pods of a deleted job end; so do those of a spec that is no more, which is a restart under the
+  // new one.
+  const bool misfit = of_deleted_job || store_.replaced_running_spec();
+  if (misfit && !record.exit) kill_session(record.process);
+  if (of_deleted_job || (record.exit && record.terminating())) return forget(record.name);
+
+  Pod pod{std::move(record), {}};
+  if (!pod.record.exit) {
+    Result<UniqueFd> pidfd = open_process(pod.record.process);
+    if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return std::move(pidfd).error();
+    if (pidfd) {
+      pod.pidfd = *std::move(pidfd);
+    } else {
+      note_end(pod);
+    }
+  }
+  if (pod.record.exit && pod.record.terminating()) return {};
+  std::string name = pod.record.name;
+  pods_.emplace(std::move(name), std::move(pod));
+  return {};
+}
+
+// ---- A pod's beginning and end -----------------------------------------------------------------
+
+std::map<std::string, std::string> LocalCluster::Impl::environment_of(
+    const PodSpec& spec, const std::string& pod_uid) const {
+  std::map<std::string, std::string> variables = own_environment();
+  for (const auto& [name, value] : options_.environment)
+    variables[name] = value;
+  for (const auto& [name, value] : spec.environment)
+    variables[name] = value;
+  const std::string port = std::to_string(rendezvous_port_);
+  for (const char* name : {"MASTER_ADDR", "PET_MASTER_ADDR"})
+    variables[name] = "127.0.0.1";
+  for (const char* name : {"MASTER_PORT", "PET_MASTER_PORT"})
+    variables[name] = port;
+  variables[kEnvPodUid] = pod_uid;
+  variables[kEnvPodDir] = dir_of(spec.name).string();
+  variables[contract::kEnvCheckpointDir] = checkpoint_dir_.string();
+  variables[contract::kEnvCheckpointPolicy] =
+      (options_.run_dir / "checkpoint-policy.json").string();
+  if (has_engine_) variables[contract::kEnvEngineConfig] = options_.run_dir / "engine.json";
+  return variables;
+}
+
+Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::string& pod_uid) {
+  const std::filesystem::path dir = dir_of(spec.name);
+  TRAINYARD_TRY(make_directories(dir));
+  // A pod of this name may have been here before: its exit is not this one's.
+  ::unlink((dir / "exit.json").c_str());
+  PodRecord record;
+  record.name = spec.name;
+  record.uid = pod_uid;
+  record.job_uid = spec.job_uid;
+  record.node_index = spec.node_index;
+  record.created_generation = spec.created_generation;
+  record.member = spec.member;
+  record.created_at = options_.clock->now();
+  const LaunchSpec what{options_.pod_command, environment_of(spec, pod_uid), dir / kLogFile,
+                        options_.working_directory};
+  const auto on_identified = [&](const ProcessId& process) {
+    record.process = process;
+    return write_pod_record(dir, record);
+  };
+  Result<ProcessId> process = launch(what, on_identified);
+  if (!process) {
+    static_cast<void>(remove_pod_record(dir));  // what is left there would only be taken for lost
+    return std::move(process).error();
+  }
+  record.process = *std::move(process);
+  return record;
+}
+
+/// Takes down how a pod ended; what is left of its session ends with it.
+void LocalCluster::Impl::note_end(Pod& pod) {
+  PodRecord& record = pod.record;
+  const Time now = options_.clock->now();
+  const std::filesystem::path dir = dir_of(record.name);
+  std::optional<ChildExit> child;
+  if (pod.pidfd.valid()) child = child_exit(pod.pidfd.get());
+  kill_session(record.process);
+  Result<ContainerExit> told = read_pod_exit(dir, record.uid);
+  if (told) {
+    record.exit = *std::move(told);
+  } else if (child) {
+    record.exit = ContainerExit{};
+    record.exit->reason = reason_of(*child);
+  } else {
+    record.exit = lost_exit(record, now);
+  }
+  if (child) {
+    record.exit->exit_code = child->exit_code;
+    // The record's signal is the rank's; ours says how the supervisor itself ended.
+    if (child->signal) record.exit->signal = child->signal;
+  }
+  if (!record.exit->finished_at) record.exit->finished_at = now;
+  if (record.exit->message.empty() && record.exit->exit_code != 0) {
+    record.exit->message = tail_of(dir / kLogFile, kTailBytes);
+  }
+  if (pod.pidfd.valid()) reap(pod.pidfd.get());
+  pod.pidfd.reset();
+  // Lost writes cost nothing: the same end is found again from exit.json, or as lost.
+  static_cast<void>(record.terminating() ? remove_pod_record(dir) : write_pod_record(dir, record));
+}
+
+// ---- The watcher -------------------------------------------------------------------------------
+
+void LocalCluster::Impl::wake() const {
+  const uint64_t one = 1;
+  // A full counter means that the watcher is woken already.
+  [[maybe_unused]] const ssize_t n = ::write(wake_fd_.get(), &one, sizeof one);
+}
+
+void LocalCluster::Impl::tell() {
+  const std::lock_guard lock(listener_mutex_);
+  if (listener_) listener_(key_);
+}
+
+void LocalCluster::Impl::set_listener(Listener listener) {
+  const std::lock_guard lock(listener_mutex_);
+  listener_ = std::move(listener);
+}
+
+int LocalCluster::Impl::poll_timeout_ms() const {
+  Duration wait = kLongestPoll;
+  const Time now = options_.clock->now();
+  for (const auto& [name, pod] : pods_) {
+    if (pod.record.exit || !pod.record.kill_at) continue;
+    wait = std::clamp<Duration>(*pod.record.kill_at - now, Duration::zero(), wait);
+    if (*pod.record.kill_at <= now) wait = std::min<Duration>(kLongestPoll, kKillAgain);
+  }
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
+}
+
+void LocalCluster::Impl::kill_overdue() {
+  const Time now = options_.clock->now();
+  for (auto& [name, pod] : pods_) {
+    if (!pod.record.exit && pod.record.kill_at && *pod.record.kill_at <= now) {
+      kill_session(pod.record.process);
+    }
+  }
+}
+
+/// Takes down the pods whose descriptor is readable.
+bool LocalCluster::Impl::handle_ended(const std::vector<pollfd>& polled) {
+  bool any = false;
+  for (auto it = pods_.begin(); it != pods_.end();) {
+    Pod& pod = it->second;
+    const bool ended =
+        pod.pidfd.valid() && std::any_of(polled.begin(), polled.end(), [&](const pollfd& entry) {
+          return entry.fd == pod.pidfd.get() && (entry.revents & POLLIN) != 0;
+        });
+    if (ended) {
+      note_end(pod);
+      any = true;
+    }
+    it = pod.record.exit && pod.record.terminating() ? pods_.erase(it) : std::next(it);
+  }
+  return any;
+}
+
+void LocalCluster::Impl::watch(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    std::vector<pollfd> polled = {{wake_fd_.get(), POLLIN, 0}};
+    int timeout_ms = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      kill_overdue();
+      timeout_ms = poll_timeout_ms();
+      for (const auto& [name, pod] : pods_) {
+        if (pod.pidfd.valid()) polled.push_back({pod.pidfd.get(), POLLIN, 0});
+      }
+    }
+    if (::poll(polled.data(), polled.size(), timeout_ms) <= 0) continue;
+    bool changed = (polled.front().revents & POLLIN) != 0;
+    uint64_t count = 0;
+    if (changed) {
+      [[maybe_unused]] const ssize_t n = ::read(wake_fd_.get(), &count, sizeof count);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      changed = handle_ended(polled) || changed;
+    }
+    if (changed) tell();
+  }
+}
+
+}  // namespace trainyard::control::local
