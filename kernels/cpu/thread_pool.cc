@@ -14,6 +14,8 @@ constexpr unsigned kDenormalsAreZero = 0x0040;
 // than a time slice that another rank on the same core could use.
 constexpr int kSpins = 1500;
 
+constexpr uint32_t kClosed = 0xFFFFFFFFU;  // above any index
+
 constexpr uint64_t claim_word(uint32_t epoch, uint32_t index) {
   return (uint64_t{epoch} << 32U) | index;
 }
@@ -49,12 +51,17 @@ void ThreadPool::run(int64_t count, Task task, const void* context) {
     return;
   }
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  task_.store(task, std::memory_order_relaxed);
-  context_.store(context, std::memory_order_relaxed);
-  count_.store(count, std::memory_order_relaxed);
+  // Close the old set before its fields change: a worker that still holds the old claim word and
+  // reads a new, larger count would otherwise claim a task that the old set never had.
+  claim_.store(claim_word(epoch, kClosed), std::memory_order_relaxed);
+  task_.store(task, std::memory_order_release);
+  context_.store(context, std::memory_order_release);
+  count_.store(count, std::memory_order_release);
   done_.store(0, std::memory_order_relaxed);
   claim_.store(claim_word(epoch, 0), std::memory_order_release);
-  epoch_.store(epoch, std::memory_order_release);
+  // Sequentially consistent: libstdc++'s notify skips the system call when it sees no waiter, and
+  // must not look before the new epoch is visible.
+  epoch_.store(epoch, std::memory_order_seq_cst);
   epoch_.notify_all();
 
   drain(epoch, 0);
@@ -75,11 +82,12 @@ void ThreadPool::drain(uint32_t epoch, int thread) {
   uint64_t word = claim_.load(std::memory_order_acquire);
   while (static_cast<uint32_t>(word >> 32U) == epoch) {
     const auto index = static_cast<uint32_t>(word);
-    const int64_t count = count_.load(std::memory_order_relaxed);
+    const int64_t count = count_.load(std::memory_order_acquire);
     if (index >= count) return;
-    const Task task = task_.load(std::memory_order_relaxed);
-    const void* context = context_.load(std::memory_order_relaxed);
-    // Success proves that the set was still open, hence that the fields read above are its own.
+    const Task task = task_.load(std::memory_order_acquire);
+    const void* context = context_.load(std::memory_order_acquire);
+    // A field of a later set is written after this set's claim word was closed, and reading it
+    // acquires that: success therefore proves that all three fields are this set's own.
     if (!claim_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {
       continue;

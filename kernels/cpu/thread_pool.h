@@ -46,8 +46,8 @@ class ThreadPool {
   void drain(uint32_t epoch, int thread);
 
   // The claim word: the set's epoch in the high half, the next task in the low half. A worker that
-  // comes late with an old epoch fails its compare-exchange and so never runs a task of a set whose
-  // fields it has not read.
+  // comes late with an old word fails its compare-exchange and so never runs a task of a set whose
+  // fields it has not read. done_ counts finished tasks, the caller's signal.
   alignas(64) std::atomic<uint64_t> claim_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // what sleeping workers wait on
   alignas(64) std::atomic<uint32_t> done_{0};

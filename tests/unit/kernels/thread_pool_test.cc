@@ -41,6 +41,19 @@ TEST(ThreadPoolTest, RunsEveryTaskOnceAndNoTwoOnOneThread) {
   }
 }
 
+TEST(ThreadPoolTest, LateWorkersNeverRunATaskThatTheirSetDidNotHave) {
+  // Small sets followed at once by larger ones, more threads than cores: workers are preempted
+  // between reading the claim word and the set's fields.
+  ThreadPool pool(5);
+  for (int round = 0; round < 20000; ++round) {
+    const int64_t tasks = round % 2 == 0 ? 2 : 9;
+    Job job(static_cast<size_t>(tasks), 5);
+    pool.run(tasks, count, &job);
+    for (const auto& runs : job.runs)
+      ASSERT_EQ(runs.load(), 1) << round;
+  }
+}
+
 TEST(ThreadPoolTest, WhatTasksWroteIsVisibleAfterwards) {
   ThreadPool pool(3);
   std::vector<int64_t> plain(1000);
