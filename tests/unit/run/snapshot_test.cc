@@ -1,0 +1,146 @@
+#include "cli/run/snapshot.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/run/local_run.h"
+
+namespace trainyard::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+class SnapshotTest : public ::testing::Test {
+ protected:
+  SnapshotTest() {
+    job_.metadata.name = "tiny";
+    job_.spec.engine.emplace();
+    job_.spec.engine->steps = 100;
+    status_.phase = api::JobPhase::kRunning;
+    control::RankReading reading;
+    reading.rank = 0;
+    reading.phase = contract::Phase::kTraining;
+    reading.step = 40;
+    reading.total_steps = 100;
+    reading.loss = 2.5;
+    reading.validation_loss = kNan;
+    reading.learning_rate = 1e-3;
+    reading.step_seconds = 0.5;
+    reading.tokens_per_second = 2048;
+    reading.checkpoint_step = 30;
+    reading.restored_step = 0;
+    readings_ = {reading};
+  }
+
+  RunFacts facts() const { return {.job = &job_, .status = &status_, .readings = &readings_}; }
+  void set(api::ConditionType type, const std::string& reason) {
+    api::Condition condition;
+    condition.type = type;
+    condition.status = api::ConditionStatus::kTrue;
+    condition.reason = reason;
+    status_.conditions.push_back(condition);
+  }
+
+  api::TrainingJob job_;
+  api::TrainingJobStatus status_;
+  std::vector<control::RankReading> readings_;
+};
+
+TEST_F(SnapshotTest, ShowsTheFirstRank) {
+  const Snapshot snapshot = make_snapshot(facts());
+  EXPECT_EQ(snapshot.activity, "training");
+  EXPECT_EQ(snapshot.step, 40);
+  EXPECT_EQ(snapshot.total_steps, 100);
+  EXPECT_EQ(snapshot.loss, 2.5);
+  EXPECT_EQ(snapshot.validation_loss, std::nullopt);
+  EXPECT_EQ(snapshot.tokens_per_second, 2048);
+  EXPECT_EQ(snapshot.eta_s, 30);
+  EXPECT_EQ(snapshot.checkpoint_step, 30);
+}
+
+TEST_F(SnapshotTest, BeforeARestoreShowsTheStepThatStatusRemembers) {
+  status_.progress.emplace().step = 37;
+  readings_[0].restored_step = -1;
+  readings_[0].step = 0;
+  readings_[0].phase = contract::Phase::kRestoring;
+  const Snapshot snapshot = make_snapshot(facts());
+  EXPECT_EQ(snapshot.step, 37);
+  EXPECT_EQ(snapshot.loss, std::nullopt);
+  EXPECT_EQ(snapshot.activity, "restoring");
+}
+
+TEST_F(SnapshotTest, HasNoLossBeforeItsFirstStep) {
+  readings_[0].restored_step = 40;
+  const Snapshot snapshot = make_snapshot(facts());
+  EXPECT_EQ(snapshot.step, 40);
+  EXPECT_EQ(snapshot.loss, std::nullopt) << "the page still holds zeros";
+}
+
+TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
+  set(api::ConditionType::kComplete, "CompletionsReached");
+  status_.restarts.total = 2;
+  status_.attempts.resize(2);
+  status_.attempts[0].lost_steps = 7;
+  status_.attempts[1].lost_steps = 5;
+  RunFacts known = facts();
+  known.result = contract::RunResult{"beef", 100, 1.5, kNan};
+  const Summary summary = make_summary(known, Time{});
+  EXPECT_EQ(summary.outcome, Summary::Outcome::kComplete);
+  EXPECT_EQ(summary.exit_code, 0);
+  EXPECT_EQ(summary.step, 100);
+  EXPECT_EQ(summary.final_loss, 1.5);
+  EXPECT_EQ(summary.validation_loss, std::nullopt);
+  EXPECT_EQ(summary.state_hash, "beef");
+  EXPECT_EQ(summary.restarts, 2);
+  EXPECT_EQ(summary.lost_steps, 12);
+}
+
+TEST_F(SnapshotTest, ExitCodesOfFailures) {
+  set(api::ConditionType::kFailed, "FatalExitCode");
+  EXPECT_EQ(make_summary(facts(), Time{}).exit_code, 1) << "a deadline: no rank is to blame";
+  for (const auto& [code, wanted] : {std::pair(64, 64), {65, 65}, {70, 70}, {69, 1}, {137, 1}}) {
+    status_.attempts.assign(1, {});
+    status_.attempts[0].exit_code = code;
+    const Summary summary = make_summary(facts(), Time{});
+    EXPECT_EQ(summary.outcome, Summary::Outcome::kFailed);
+    EXPECT_EQ(summary.exit_code, wanted);
+    EXPECT_THAT(summary.reason, HasSubstr("FatalExitCode"));
+  }
+}
+
+TEST_F(SnapshotTest, WhatIsNeitherCompleteNorFailedWasStopped) {
+  const Summary summary = make_summary(facts(), Time{});
+  EXPECT_EQ(summary.outcome, Summary::Outcome::kStopped);
+  EXPECT_EQ(summary.exit_code, 75);
+}
+
+TEST(LocalRunTest, RanksShareTheCores) {
+  EXPECT_EQ(threads_per_rank(8, 2), 4);
+  EXPECT_EQ(threads_per_rank(8, 3), 2);
+  EXPECT_EQ(threads_per_rank(2, 5), 1);
+}
+
+TEST(LocalRunTest, AForeignCommandComesFromTheTrainerContainer) {
+  api::TrainingJobSpec spec;
+  EXPECT_FALSE(foreign_command(spec)) << "neither engine nor command";
+  spec.pod_template.emplace();
+  spec.pod_template->containers.resize(2);
+  spec.pod_template->containers[0].name = "sidecar";
+  spec.pod_template->containers[0].command = {"log"};
+  spec.pod_template->containers[1].name = "trainer";
+  spec.pod_template->containers[1].command = {"python3"};
+  spec.pod_template->containers[1].args = {"train.py"};
+  EXPECT_THAT(*foreign_command(spec), ElementsAre("python3", "train.py"));
+  spec.engine.emplace();
+  EXPECT_THAT(*foreign_command(spec), IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard::cli

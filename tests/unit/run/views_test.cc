@@ -1,0 +1,125 @@
+#include <limits>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/run/format.h"
+#include "cli/run/run_view.h"
+
+namespace trainyard::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Snapshot training(int64_t step) {
+  Snapshot snapshot;
+  snapshot.activity = "training";
+  snapshot.generation = 1;
+  snapshot.step = step;
+  snapshot.total_steps = 100;
+  snapshot.loss = 2.34567;
+  snapshot.tokens_per_second = 12345.6;
+  return snapshot;
+}
+
+Summary complete() {
+  Summary summary;
+  summary.job_name = "tiny";
+  summary.step = 1600;
+  summary.total_steps = 1600;
+  summary.final_loss = 1.25;
+  summary.validation_loss = 1.5;
+  summary.validation_bits_per_byte = 2.164;
+  summary.wall_s = 200;
+  summary.restarts = 1;
+  summary.lost_steps = 12;
+  summary.state_hash = "beef";
+  summary.next_commands = {"trainyard sample x"};
+  return summary;
+}
+
+TEST(FormatTest, NumbersForPeople) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(duration_text(59.4), "59 s");
+  EXPECT_EQ(duration_text(59.6), "1 min 0 s");
+  EXPECT_EQ(duration_text(3661), "1 h 1 min");
+  EXPECT_EQ(duration_text(90000), "1 d 1 h");
+  EXPECT_EQ(duration_text(std::numeric_limits<double>::infinity()), "-");
+  EXPECT_EQ(fixed(std::numeric_limits<double>::quiet_NaN(), 4), "-");
+}
+
+TEST(FormatTest, SummaryTellsWhatARunCameTo) {
+  const std::string text = summary_text(complete());
+  for (const char* part :
+       {"tiny: complete", "1,600 of 1,600", "1.5000 (2.164 bits per byte)", "3 min 20 s",
+        "1 (12 steps done twice)", "beef", "next:\n  trainyard sample x\n"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(FormatTest, NoticesMoveNoCursor) {
+  const std::string text =
+      notice_text({Notice::Kind::kRankExit, "RankExited", "said \x1b[2J", {"\x1b]0;title\x07"}});
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, Not(HasSubstr("\x07")));
+}
+
+TEST(PlainViewTest, PrintsALineNowAndThen) {
+  std::ostringstream out;
+  const auto view = make_plain_view(out);
+  for (int64_t step = 1; step <= 50; ++step)
+    view->update(training(step));
+  EXPECT_EQ(out.str(), "training  step 1/100 (1 %)  loss 2.3457  12,346 tokens/s\n");
+  Snapshot evaluated = training(51);
+  evaluated.validation_loss = 2.5;
+  view->update(evaluated);
+  EXPECT_THAT(out.str(), HasSubstr("validation 2.5000")) << "news is not held back";
+}
+
+TEST(TerminalViewTest, RewritesItsBlockInPlace) {
+  std::ostringstream out;
+  {
+    const auto view = make_terminal_view(out);
+    view->begin({.job_name = "tiny", .run_dir = "runs/tiny"});
+    view->update(training(1));
+    out.str("");
+    view->update(training(50));
+    EXPECT_THAT(out.str(), ::testing::StartsWith("\x1b[3A\r\x1b[J"));
+    EXPECT_THAT(out.str(), HasSubstr("[###############---------------] step 50/100 (50 %)"));
+    out.str("");
+  }
+  EXPECT_THAT(out.str(), ::testing::EndsWith("\x1b[?25h")) << "the cursor is given back";
+}
+
+TEST(JsonViewTest, PrintsOneObjectALine) {
+  std::ostringstream out;
+  const auto view = make_json_view(out);
+  view->begin({.job_name = "tiny", .run_dir = "runs/tiny", .nodes = 1, .ranks = 2});
+  Snapshot snapshot = training(1);
+  snapshot.learning_rate = std::numeric_limits<double>::quiet_NaN();
+  view->update(snapshot);
+  view->update(training(2));
+  view->notice({Notice::Kind::kWarning, "Restarting", "a \"b\"\nc", {"last"}});
+  view->end(complete());
+  std::istringstream lines(out.str());
+  std::vector<nlohmann::json> objects;
+  for (std::string line; std::getline(lines, line);)
+    objects.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(objects.size(), 4u) << "progress is at most one line a second: " << out.str();
+  EXPECT_EQ(objects[0]["ranks"], 2);
+  EXPECT_EQ(objects[1]["step"], 1);
+  EXPECT_FALSE(objects[1].contains("learningRate")) << "JSON has no NaN";
+  EXPECT_EQ(objects[2]["message"], "a \"b\"\nc");
+  EXPECT_EQ(objects[2]["kind"], "Warning");
+  EXPECT_EQ(objects[3]["outcome"], "Complete");
+  EXPECT_EQ(objects[3]["lostSteps"], 12);
+}
+
+}  // namespace
+}  // namespace trainyard::cli
