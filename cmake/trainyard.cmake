@@ -14,8 +14,10 @@ option(TRAINYARD_COVERAGE "Instrument common/, control/, agent/ and worker/ for 
 
 find_program(TRAINYARD_CCACHE ccache)
 if(TRAINYARD_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${TRAINYARD_CCACHE})
-  set(CMAKE_C_COMPILER_LAUNCHER ${TRAINYARD_CCACHE})
+  # Relative to the build folder, commands of two checkouts are the same: a fresh clone compiles nothing twice.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${TRAINYARD_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 find_program(TRAINYARD_MOLD mold)
 if(TRAINYARD_MOLD)
@@ -85,8 +87,15 @@ function(trainyard_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-                                             TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  # Only for sources that use them: an absolute path in every command line would keep two checkouts
+  # from sharing what ccache holds.
+  foreach(source ${ARG_SOURCES})
+    file(STRINGS ${source} uses_paths REGEX "TRAINYARD_(SOURCE|BIN)_DIR" LIMIT_COUNT 1)
+    if(uses_paths)
+      set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS
+        "TRAINYARD_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";TRAINYARD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\"")
+    endif()
+  endforeach()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_${ARG_TIER} ${name})
   add_test(NAME ${name} COMMAND ${name})
