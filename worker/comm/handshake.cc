@@ -86,8 +86,14 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire) {
 Result<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> wire) {
   const std::byte* at = wire.data();
   TRAINYARD_TRY(check_start(at, kWelcomeMagic, "answer to the handshake"));
+  const auto verdict = get_le<uint8_t>(at + 6);
+  if (verdict > 1 || get_le<uint8_t>(at + 7) != 0 || get_le<uint64_t>(at + 24) != 0) {
+    return Error{ErrorCode::kInvalidData,
+                 "answer to the handshake: verdict " + std::to_string(verdict) +
+                     " or its reserved bytes are wrong, wanted 0 or 1 and zeros"};
+  }
   Welcome welcome;
-  welcome.accepted = get_le<uint8_t>(at + 6) == 1;
+  welcome.accepted = verdict == 1;
   welcome.nonce = get_le<uint64_t>(at + 8);
   welcome.rank = get_le<uint32_t>(at + 16);
   welcome.text_bytes = get_le<uint32_t>(at + 20);
