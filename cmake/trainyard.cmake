@@ -73,6 +73,16 @@ function(trainyard_binary name)
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_BINARIES ${name})
 endfunction()
 
+# trainyard_bench(NAME SOURCES a_bench.cc ... [DEPS target ...]): a measurement; `benches` builds all, tools/run_bench
+# runs them.
+function(trainyard_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  set_property(GLOBAL APPEND PROPERTY TRAINYARD_BENCHES ${name})
+endfunction()
+
 # trainyard_test(NAME TIER unit|numeric|comm|process|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
 #                [SERIAL] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
@@ -108,10 +118,12 @@ function(trainyard_test name)
   endif()
 endfunction()
 
-# Call once, after every folder: the targets `trainyard_binaries`, `tests_<tier>` and, where fuzzing is on, `fuzz_targets`.
+# Call once, after every folder: the targets `trainyard_binaries`, `benches`, `tests_<tier>` and, where fuzzing is on, `fuzz_targets`.
 function(trainyard_collect_targets)
   get_property(binaries GLOBAL PROPERTY TRAINYARD_BINARIES)
   add_custom_target(trainyard_binaries DEPENDS ${binaries})
+  get_property(benches GLOBAL PROPERTY TRAINYARD_BENCHES)
+  add_custom_target(benches DEPENDS ${benches})
   foreach(tier unit numeric comm process fuzz)
     get_property(tests GLOBAL PROPERTY TRAINYARD_TESTS_${tier})
     add_custom_target(tests_${tier} DEPENDS ${tests})
