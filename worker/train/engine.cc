@@ -7,6 +7,7 @@
 #include "worker/model/initialize.h"
 #include "worker/program/checker.h"
 #include "worker/program/data_parallel.h"
+#include "worker/train/resolve.h"
 
 namespace trainyard::engine {
 namespace {
@@ -55,6 +56,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   auto engine = std::unique_ptr<Engine>(new Engine(setup));
   const api::EngineSpec& spec = engine->setup_.spec;
   TRAINYARD_ASSIGN(engine->model_, make_gpt2(setup.model));
+  TRAINYARD_TRY(check_kernel_limits(spec));
   engine->memory_source_ = &memory;
   engine->compute_ = compute_type(spec.precision.compute);
   TRAINYARD_ASSIGN(engine->kernels_, kernels::make_cpu_kernel_set(setup.isa, setup.threads));

@@ -1,6 +1,7 @@
 #include "worker/train/resolve.h"
 
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "kernels/cpu/cpu_limits.h"
 
 namespace trainyard::engine {
 namespace {
@@ -29,6 +30,11 @@ Status take_import(api::ModelSpec& model, const hf::Gpt2Config& from) {
   return take("engine.model.maxPositions", model.max_positions, from.max_positions, source);
 }
 
+Error beyond(const char* field, int64_t found, const std::string& wanted) {
+  return {ErrorCode::kInvalidConfig,
+          std::string(field) + ": found " + std::to_string(found) + ", wanted " + wanted};
+}
+
 }  // namespace
 
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
@@ -48,16 +54,35 @@ Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                  "engine.data.sequenceLength: found " + std::to_string(spec.data.sequence_length) +
                      ", wanted at most maxPositions = " + std::to_string(spec.model.max_positions)};
   }
-  const bool is_bf16 = spec.precision.compute == api::NumberFormat::kBF16;
-  if (is_bf16 && spec.model.heads > 0 && (spec.model.hidden / spec.model.heads) % 2 != 0) {
-    // A bf16 product takes two elements at a time, and a head is summed over by itself.
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.model.heads: found " + std::to_string(spec.model.heads) + " of odd size " +
-                     std::to_string(spec.model.hidden / spec.model.heads) +
-                     ", wanted an even hidden / heads under precision.compute BF16"};
-  }
   if (spec.numerics.mode == api::NumericsMode::kAuto) {
     spec.numerics.mode = api::NumericsMode::kCanonical;
+  }
+  return {};
+}
+
+Status check_kernel_limits(const api::EngineSpec& spec) {
+  if (spec.model.heads < 1) return {};  // make_gpt2 says so
+  const int64_t head = spec.model.hidden / spec.model.heads;
+  const int64_t padded_head = (head + 15) / 16 * 16;
+  if (spec.numerics.grain_tokens > kernels::kMaxKeyBlock) {
+    return beyond("engine.numerics.grainTokens", spec.numerics.grain_tokens,
+                  "at most " + std::to_string(kernels::kMaxKeyBlock));
+  }
+  if (head > kernels::kMaxHeadDim) {
+    return beyond("engine.model.heads", spec.model.heads,
+                  "heads of at most " + std::to_string(kernels::kMaxHeadDim) + " features, not " +
+                      std::to_string(head));
+  }
+  if (spec.precision.compute == api::NumberFormat::kBF16 && head % 2 != 0) {
+    // A bf16 product takes two elements at a time, and a head is summed over by itself.
+    return beyond(
+        "engine.model.heads", spec.model.heads,
+        "an even hidden / heads under precision.compute BF16, not " + std::to_string(head));
+  }
+  if (spec.data.sequence_length * padded_head > kernels::kMaxAttentionElements) {
+    return beyond("engine.data.sequenceLength", spec.data.sequence_length,
+                  "at most " + std::to_string(kernels::kMaxAttentionElements / padded_head) +
+                      " with heads of " + std::to_string(head) + " features");
   }
   return {};
 }

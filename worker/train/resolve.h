@@ -16,6 +16,10 @@ namespace trainyard::engine {
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                     const hf::HfModel* imported);
 
+/// Refuses shapes beyond what the CPU kernels' fixed scratch holds. Errors: kInvalidConfig naming
+/// the field, the value and the limit.
+Status check_kernel_limits(const api::EngineSpec& spec);
+
 /// The model of a resolved spec.
 Gpt2Config gpt2_config(const api::EngineSpec& spec);
 

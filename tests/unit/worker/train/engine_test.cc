@@ -133,6 +133,24 @@ TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
   EXPECT_FALSE(engine->next_logits(std::vector<int32_t>(32, 7))) << "longer than maxPositions";
 }
 
+TEST(KernelLimitsTest, ShapesBeyondTheScratchAreRefusedByName) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
+  EXPECT_TRUE(check_kernel_limits(spec));
+  spec.numerics.grain_tokens = 257;
+  EXPECT_EQ(check_kernel_limits(spec).error().message,
+            "engine.numerics.grainTokens: found 257, wanted at most 256");
+  spec.numerics.grain_tokens = 128;
+  spec.model.hidden = 39;  // three heads of 13
+  EXPECT_NE(check_kernel_limits(spec).error().message.find("an even hidden / heads"),
+            std::string::npos);
+  spec.precision.compute = api::NumberFormat::kFP32;
+  EXPECT_TRUE(check_kernel_limits(spec));
+  spec.data.sequence_length = 1 << 17;
+  EXPECT_EQ(check_kernel_limits(spec).error().message,
+            "engine.data.sequenceLength: found 131072, wanted at most 65536 with heads of 13 "
+            "features");
+}
+
 TEST(MicroBatchSizesTest, TheLastOneMayBeShort) {
   EXPECT_EQ(micro_batch_sizes(11, 4, 1, 0), (std::vector<int64_t>{4, 4, 3}));
   EXPECT_EQ(micro_batch_sizes(11, 4, 3, 0), (std::vector<int64_t>{3}));
