@@ -62,11 +62,65 @@ Result<Proposal> decode_proposal(const std::string& text) {
   return proposal;
 }
 
+/// Whether an older checkpoint may help: damage and disk faults, not a wrong configuration or a
+/// bug.
+bool is_damage(ErrorCode code) {
+  return code == ErrorCode::kInvalidData || code == ErrorCode::kNotFound || code == ErrorCode::kIo;
+}
+
+/// How one rank's restoring ended, as text for rank 0: empty when it went well.
+std::string encode(const Status& status) {
+  if (status) return "";
+  return nlohmann::ordered_json{{"code", static_cast<int>(status.error().code)},
+                                {"message", status.error().message}}
+      .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+/// Why the ranks could not restore; fatal when an older checkpoint would not help.
+struct Verdict {
+  bool fatal = true;
+  Error error;
+};
+
+/// The first failure in rank order, a fatal one before damage.
+Verdict judge(const std::vector<std::string>& reports) {
+  std::optional<Verdict> verdict;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].empty()) continue;
+    const Json json = Json::parse(reports[rank], nullptr, false);
+    const auto code = integer_member(json, "code", "", 0, static_cast<int>(ErrorCode::kConflict));
+    const auto message = string_member(json, "message", "");
+    const Error error{code ? static_cast<ErrorCode>(*code) : ErrorCode::kInternal,
+                      "rank " + std::to_string(rank) + ": " + (message ? *message : "?")};
+    const bool fatal = !is_damage(error.code);
+    if (!verdict || (fatal && !verdict->fatal)) verdict = Verdict{fatal, error};
+  }
+  return verdict.value_or(Verdict{true, {ErrorCode::kInternal, "no rank says why it failed"}});
+}
+
 /// Rank 0's side: which checkpoint to try next.
 class Proposer {
  public:
-  Proposer(FileSystem& files, const GenerationPlan& plan) : files_(files), plan_(plan) {}
+  Proposer(FileSystem& files, const GenerationPlan& plan) : files_(files), plan_(plan) {
+    record_ = {plan.generation, plan.job_uid, std::nullopt, kFromScratch};
+  }
 
+  /// What to try first.
+  Proposal first() {
+    const Status prepared = prepare();
+    return prepared ? next() : fail(prepared.error());
+  }
+
+  /// What to try after some rank could not restore from `proposal`. `reports`: see encode(Status).
+  Proposal after_failure(const Proposal& proposal, const std::vector<std::string>& reports) {
+    const Verdict verdict = judge(reports);
+    notes_.push_back(directory_name(tried_.back()) + ": " + verdict.error.message);
+    const Status removed = remove_checkpoint(files_, plan_.root, proposal.checkpoint.id);
+    if (verdict.fatal) return fail(verdict.error);
+    return removed ? next() : fail(removed.error());
+  }
+
+ private:
   /// Looks at the directory. Errors: see start_generation.
   Status prepare() {
     TRAINYARD_TRY(make_directories(files_, plan_.root));
@@ -85,7 +139,6 @@ class Proposer {
                        record.job_uid + ", this is job " + plan_.job_uid +
                        "; give checkpointPolicy.path another value or move the old ones away"};
     }
-    record_ = {plan_.generation, plan_.job_uid, std::nullopt, kFromScratch};
     if (plan_.parent_generation) {
       record_.parent_generation =
           newest_recorded(stored.records, std::min(*plan_.parent_generation, plan_.generation - 1));
@@ -93,48 +146,45 @@ class Proposer {
     return {};
   }
 
-  /// Called again after a proposal was turned down.
+  /// The newest candidate that can be adopted.
   Proposal next() {
     for (int scan = 0; scan < kMaxRescans; ++scan) {
       Result<std::vector<CheckpointId>> candidates = find_candidates();
       if (!candidates) return fail(candidates.error());
-      if (candidates->empty() && tried_.empty()) {
-        if (unreadable_ > 0 && record_.parent_generation != plan_.parent_generation) {
-          return fail({ErrorCode::kInvalidData,
-                       plan_.root.string() + ": the history cannot be read: " + notes_.back()});
-        }
-        return {Proposal::Action::kFresh, {}, record_, notes_, {}};
-      }
-      bool vanished = false;
-      for (const CheckpointId& id : *candidates) {
-        Result<ManifestRef> adopted = adopt(files_, plan_.root, id, record_with(id.step));
-        if (adopted) {
-          tried_.push_back(id);
-          return {Proposal::Action::kRestore, *adopted, record_with(id.step), notes_, {}};
-        }
-        vanished = adopted.error().code == ErrorCode::kNotFound;
-        if (vanished) break;
-        if (adopted.error().code != ErrorCode::kInvalidData) return fail(adopted.error());
-        turn_down(id, adopted.error().message);
-      }
-      if (!vanished) {
-        return fail({ErrorCode::kInvalidData,
-                     plan_.root.string() + ": none of " + std::to_string(tried_.size()) +
-                         " checkpoints is good; " + notes_.back() +
-                         "; repair them from a copy, or remove them to start from scratch"});
-      }
+      if (candidates->empty() && tried_.empty()) return from_scratch();
+      if (std::optional<Proposal> proposal = adopt_newest(*candidates)) return *proposal;
     }
     return fail({ErrorCode::kUnavailable,
                  plan_.root.string() + ": checkpoints vanish as fast as they are found"});
   }
 
-  /// The ranks could not restore from `proposal`.
-  Status rejected(const Proposal& proposal, const std::string& why) {
-    notes_.push_back(directory_name(tried_.back()) + ": " + why);
-    return remove_checkpoint(files_, plan_.root, proposal.checkpoint.id);
+  /// Nullopt when a candidate vanished meanwhile, so that it is worth looking again.
+  std::optional<Proposal> adopt_newest(const std::vector<CheckpointId>& candidates) {
+    for (const CheckpointId& id : candidates) {
+      const LineageRecord record = record_with(id.step);
+      const Result<ManifestRef> adopted = adopt(files_, plan_.root, id, record);
+      if (!adopted && adopted.error().code == ErrorCode::kNotFound) return std::nullopt;
+      if (!adopted && adopted.error().code != ErrorCode::kInvalidData) {
+        return fail(adopted.error());
+      }
+      tried_.push_back(id);
+      if (adopted) return Proposal{Proposal::Action::kRestore, *adopted, record, notes_, {}};
+      notes_.push_back(directory_name(id) + ": " + adopted.error().message);
+    }
+    return fail({ErrorCode::kInvalidData,
+                 plan_.root.string() + ": none of " + std::to_string(tried_.size()) +
+                     " checkpoints is good; " + notes_.back() +
+                     "; repair them from a copy, or remove them to start from scratch"});
   }
 
- private:
+  Proposal from_scratch() const {
+    if (unreadable_ > 0 && record_.parent_generation != plan_.parent_generation) {
+      return fail({ErrorCode::kInvalidData,
+                   plan_.root.string() + ": the history cannot be read: " + notes_.back()});
+    }
+    return {Proposal::Action::kFresh, {}, record_, notes_, {}};
+  }
+
   Result<std::vector<CheckpointId>> find_candidates() {
     if (!record_.parent_generation) return std::vector<CheckpointId>();
     // Read again each time: the parent may have been late with its own record or a commit.
@@ -156,11 +206,6 @@ class Proposer {
     return record;
   }
 
-  void turn_down(const CheckpointId& id, const std::string& why) {
-    tried_.push_back(id);
-    notes_.push_back(directory_name(id) + ": " + why);
-  }
-
   Proposal fail(Error error) const {
     return {Proposal::Action::kFail, {}, record_, notes_, std::move(error)};
   }
@@ -172,12 +217,6 @@ class Proposer {
   std::vector<CheckpointId> tried_;
   std::vector<std::string> notes_;
 };
-
-/// Whether an older checkpoint may help: damage and disk faults, not a wrong configuration or a
-/// bug.
-bool is_damage(ErrorCode code) {
-  return code == ErrorCode::kInvalidData || code == ErrorCode::kNotFound || code == ErrorCode::kIo;
-}
 
 Status restore_own(FileSystem& files, const GenerationPlan& plan, const Proposal& proposal,
                    const std::function<Status(CheckpointReader&)>& restore) {
@@ -192,33 +231,30 @@ Status restore_own(FileSystem& files, const GenerationPlan& plan, const Proposal
   return restore(*reader);
 }
 
-/// How restoring ended on all ranks: nullopt when it went well everywhere.
-struct Verdict {
-  bool fatal = false;
-  Error error;
-};
-
-std::string encode(const Status& status) {
-  if (status) return "";
-  return nlohmann::ordered_json{{"code", static_cast<int>(status.error().code)},
-                                {"message", status.error().message}}
-      .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+Result<Proposal> share(CommitGroup& group, const Proposal& own) {
+  TRAINYARD_ASSIGN(const std::string text, group.broadcast(group.rank() == 0 ? encode(own) : ""));
+  return decode_proposal(text);
 }
 
-/// On rank 0: the first failure in rank order, a fatal one before damage.
-std::optional<Verdict> judge(const std::vector<std::string>& reports) {
-  std::optional<Verdict> verdict;
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    if (reports[rank].empty()) continue;
-    const Json json = Json::parse(reports[rank], nullptr, false);
-    const auto code = integer_member(json, "code", "", 0, static_cast<int>(ErrorCode::kConflict));
-    const auto message = string_member(json, "message", "");
-    const Error error{code ? static_cast<ErrorCode>(*code) : ErrorCode::kInternal,
-                      "rank " + std::to_string(rank) + ": " + (message ? *message : "?")};
-    const bool fatal = !is_damage(error.code);
-    if (!verdict || (fatal && !verdict->fatal)) verdict = Verdict{fatal, error};
+/// Restored everywhere: the record is the last thing, a generation without one never counts.
+Result<StartedGeneration> conclude(FileSystem& files, const GenerationPlan& plan,
+                                   CommitGroup& group, const Proposal& proposal) {
+  Proposal own = proposal;
+  if (group.rank() == 0) {
+    const Status recorded = write_lineage(files, plan.root, proposal.record);
+    if (!recorded) {
+      own.action = Proposal::Action::kFail;
+      own.error = recorded.error();
+    } else if (proposal.action == Proposal::Action::kRestore) {
+      // The old target may be what was just turned down. Convenience only: a failure harms nobody.
+      (void)point_latest(files, plan.root, proposal.checkpoint.id);
+    }
   }
-  return verdict;
+  TRAINYARD_ASSIGN(const Proposal agreed, share(group, own));
+  if (agreed.action == Proposal::Action::kFail) return agreed.error;
+  StartedGeneration started{agreed.record, std::nullopt, agreed.notes};
+  if (agreed.action == Proposal::Action::kRestore) started.resumed_from = agreed.checkpoint;
+  return started;
 }
 
 }  // namespace
@@ -226,57 +262,20 @@ std::optional<Verdict> judge(const std::vector<std::string>& reports) {
 Result<StartedGeneration> start_generation(
     FileSystem& files, const GenerationPlan& plan, CommitGroup& group,
     const std::function<Status(CheckpointReader&)>& restore) {
-  Proposer proposer(files, plan);
   const bool lead = group.rank() == 0;
-  Proposal own;
-  if (lead) {
-    own.record = {plan.generation, plan.job_uid, std::nullopt, kFromScratch};
-    const Status prepared = proposer.prepare();
-    if (prepared) own = proposer.next();
-    if (!prepared) own = {Proposal::Action::kFail, {}, own.record, {}, prepared.error()};
-  }
-  while (true) {
-    TRAINYARD_ASSIGN(const std::string text, group.broadcast(lead ? encode(own) : ""));
-    TRAINYARD_ASSIGN(const Proposal proposal, decode_proposal(text));
+  Proposer proposer(files, plan);
+  Proposal own = lead ? proposer.first() : Proposal{};
+  while (true) {  // ends: every failed attempt uses up a candidate
+    TRAINYARD_ASSIGN(const Proposal proposal, share(group, own));
     if (proposal.action == Proposal::Action::kFail) return proposal.error;
-    Status status;
+    Status restored;
     if (proposal.action == Proposal::Action::kRestore) {
-      status = restore_own(files, plan, proposal, restore);
+      restored = restore_own(files, plan, proposal, restore);
     }
-    TRAINYARD_ASSIGN(const bool failed, group.any(!status));
-    if (failed) {
-      TRAINYARD_ASSIGN(const std::vector<std::string> reports, group.gather(encode(status)));
-      if (!lead) continue;
-      const Verdict verdict = judge(reports).value_or(Verdict{true, {}});
-      const Status removed = proposer.rejected(proposal, verdict.error.message);
-      if (verdict.fatal || !removed) {
-        own = {Proposal::Action::kFail,
-               {},
-               proposal.record,
-               proposal.notes,
-               verdict.fatal ? verdict.error : removed.error()};
-      } else {
-        own = proposer.next();
-      }
-      continue;
-    }
-    // Restored everywhere. The record is the last thing: a generation without one never counts.
-    const Status recorded = lead ? write_lineage(files, plan.root, proposal.record) : Status();
-    if (lead && recorded && proposal.action == Proposal::Action::kRestore) {
-      // The old target may be what was just turned down. Convenience only: a failure harms nobody.
-      (void)point_latest(files, plan.root, proposal.checkpoint.id);
-    }
-    Proposal outcome = proposal;
-    if (!recorded) {
-      outcome.action = Proposal::Action::kFail;
-      outcome.error = recorded.error();
-    }
-    TRAINYARD_ASSIGN(const std::string outcome_text, group.broadcast(lead ? encode(outcome) : ""));
-    TRAINYARD_ASSIGN(const Proposal agreed, decode_proposal(outcome_text));
-    if (agreed.action == Proposal::Action::kFail) return agreed.error;
-    StartedGeneration started{agreed.record, std::nullopt, agreed.notes};
-    if (agreed.action == Proposal::Action::kRestore) started.resumed_from = agreed.checkpoint;
-    return started;
+    TRAINYARD_ASSIGN(const bool failed, group.any(!restored));
+    if (!failed) return conclude(files, plan, group, proposal);
+    TRAINYARD_ASSIGN(const std::vector<std::string> reports, group.gather(encode(restored)));
+    if (lead) own = proposer.after_failure(proposal, reports);
   }
 }
 

@@ -17,7 +17,8 @@ namespace trainyard::checkpoint {
 struct CheckpointId {
   int64_t generation = 0;
   int64_t step = 0;
-  auto operator<=>(const CheckpointId&) const = default;
+  auto operator<=>(const CheckpointId&) const =
+      default;  // NOLINT(modernize-use-nullptr): clang-tidy 14
 };
 std::string directory_name(const CheckpointId& id);
 /// The inverse; nullopt for any other spelling.

@@ -83,7 +83,7 @@ TEST(CrashTest, AnyCallMayFail) {
   }
 }
 
-TEST(CrashTest, AnyTwoNeighbouringFailuresAreSurvived) {
+TEST(CrashTest, AnyThreeCallsInARowMayFail) {
   const int64_t calls = calls_of_an_undisturbed_life();
   for (int64_t k = 0; k < calls; ++k) {
     Life life;
