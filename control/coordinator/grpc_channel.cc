@@ -18,7 +18,7 @@ using coordination::ToAgent;
 
 /// How long connecting may take before it counts as failed.
 constexpr int kConnectTimeoutMs = 5000;
-constexpr std::chrono::seconds kDestructionTimeout{1};
+constexpr std::chrono::seconds kDestructionTimeout{10};
 
 std::shared_ptr<grpc::Channel> connect(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -37,9 +37,10 @@ struct GrpcChannel::Shared {
   EventQueue<ChannelEvent> events;
 };
 
-/// One stream. At most one read and one write are under way. It keeps itself alive until OnDone.
-class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAgent>,
-                                  public std::enable_shared_from_this<Stream> {
+/// One stream. At most one read and one write are under way. Destroyed by the channel's owner after
+/// OnDone and never inside a reaction: with it goes what may be the last grpc::Channel of the
+/// process, and gRPC would then wait for its reacting threads, the caller among them.
+class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAgent> {
  public:
   Stream(const std::string& address, std::shared_ptr<Shared> shared)
       : shared_(std::move(shared)),
@@ -47,7 +48,6 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
         stub_(coordination::Coordination::NewStub(channel_)) {}
 
   void start() {
-    self_ = shared_from_this();
     stub_->async()->Connect(&context_, this);
     const std::lock_guard lock(mutex_);
     StartRead(&incoming_);
@@ -120,15 +120,12 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
   }
 
   void OnDone(const grpc::Status& status) override {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-      shared_->events.push(
-          ChannelEvent(ChannelEvent::Kind::kClosed,
-                       status.ok() ? "closed by the coordinator" : status.error_message()));
-      ended_.notify_all();
-    }
-    std::shared_ptr<Stream> last = std::move(self_);  // may destroy this at the end of the scope
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    shared_->events.push(ChannelEvent(ChannelEvent::Kind::kClosed, status.ok()
+                                                                       ? "closed by the coordinator"
+                                                                       : status.error_message()));
+    ended_.notify_all();  // under the lock: the owner may destroy this once it has it
   }
 
  private:
@@ -151,7 +148,6 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<coordination::Coordination::Stub> stub_;
   grpc::ClientContext context_;
-  std::shared_ptr<Stream> self_;  ///< from start() to OnDone
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;
@@ -167,14 +163,22 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
 GrpcChannel::GrpcChannel(std::string address)
     : address_(std::move(address)), shared_(std::make_shared<Shared>()) {}
 
-GrpcChannel::~GrpcChannel() {
-  if (stream_ == nullptr || stream_->is_done()) return;
-  stream_->cancel();
-  stream_->finish(kDestructionTimeout);
+GrpcChannel::~GrpcChannel() { retire(); }
+
+void GrpcChannel::retire() {
+  if (stream_ == nullptr) return;
+  if (!stream_->is_done()) {
+    stream_->cancel();
+    // A cancelled call ends at once. Should gRPC never say so, the memory is given up rather than
+    // pulled from under it.
+    if (!stream_->finish(kDestructionTimeout)) (void)stream_.release();
+  }
+  stream_.reset();
 }
 
 void GrpcChannel::open() {
-  stream_ = std::make_shared<Stream>(address_, shared_);
+  retire();
+  stream_ = std::make_unique<Stream>(address_, shared_);
   stream_->start();
 }
 

@@ -14,7 +14,7 @@ class GrpcChannel final : public ControlChannel {
  public:
   /// `address` as gRPC names it: "unix:/path", "host:port".
   explicit GrpcChannel(std::string address);
-  /// Cancels an open stream and waits up to a second for its end.
+  /// Cancels an open stream and waits for its end, which comes at once (at most ten seconds).
   ~GrpcChannel() override;
 
   void open() override;
@@ -27,9 +27,12 @@ class GrpcChannel final : public ControlChannel {
  private:
   class Stream;
   struct Shared;
+  /// Ends and destroys the stream, if there is one, in the calling thread.
+  void retire();
+
   std::string address_;
   std::shared_ptr<Shared> shared_;  ///< shared with a stream that outlives its cancellation
-  std::shared_ptr<Stream> stream_;
+  std::unique_ptr<Stream> stream_;
 };
 
 }  // namespace trainyard::control

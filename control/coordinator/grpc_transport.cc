@@ -60,8 +60,8 @@ class Connection final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
     const std::lock_guard lock(mutex_);
     if (closing_) return Error{ErrorCode::kUnavailable, "control stream: connection is closed"};
     if (static_cast<int64_t>(outgoing_.size()) >= kMaxQueuedMessages) {
+      context_->TryCancel();  // before close, after which gRPC may take the context away
       close_locked();
-      context_->TryCancel();
       return Error{ErrorCode::kUnavailable, "control stream: agent has left " +
                                                 std::to_string(outgoing_.size()) +
                                                 " messages unread; its connection is closed"};
