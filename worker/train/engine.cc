@@ -163,6 +163,17 @@ Result<StepReport> Engine::step(MicroBatchSource& batches, bool stop_requested) 
                     .stop_requested = control.stop_requested != 0};
 }
 
+Status Engine::at_snapshot(const std::function<Status()>& copy) {
+  const StepProgram program = {{.kind = InstructionKind::kSnapshot}};
+  const MicroBatchView nothing;
+  OneBatch none(nothing);
+  StepSetup setup = base_setup(none, program, plan_);
+  setup.training = false;
+  setup.snapshot = copy;
+  TRAINYARD_TRY(interpreter_->run(setup));
+  return {};
+}
+
 Status Engine::grow_arena(int64_t bytes) {
   if (static_cast<int64_t>(arena_->bytes().size()) >= bytes) return {};
   TRAINYARD_ASSIGN(arena_, memory_source_->allocate(bytes));

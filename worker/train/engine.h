@@ -70,6 +70,10 @@ class Engine {
   /// nats a target. `micro_sizes`: this rank's. Collective.
   Result<double> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes);
 
+  /// Runs `copy` as the step program's SNAPSHOT: at a step boundary, under an instruction id of its
+  /// own. Errors: those of `copy`.
+  Status at_snapshot(const std::function<Status()>& copy);
+
   /// Logits [padded_vocab] of the position after `tokens` (1 .. sequence length of them), without
   /// dropout. Not collective; allocates on first use.
   Result<std::span<const float>> next_logits(std::span<const int32_t> tokens);

@@ -85,6 +85,14 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
   if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
+  TRAINYARD_TRY(engine_.at_snapshot([&]() -> Status {
+    copy_parts(snapshot.slices);
+    return {};
+  }));
+  return snapshot;
+}
+
+void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
   size_t elements = 0;
   for (const Part& part : parts_) {
     elements += static_cast<size_t>(*checkpoint::checked_volume(part.rows.shape));
@@ -98,7 +106,7 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
     const std::span<float> source = tensor(part.param, part.kind);
     std::memcpy(at, source.data() + part.rows.offset[0] * row,
                 static_cast<size_t>(count) * sizeof(float));
-    snapshot.slices.push_back(
+    slices.push_back(
         {.name = param.name(),
          .kind = part.kind,
          .dtype = DType::kFloat32,
@@ -108,7 +116,6 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
          .data = std::as_bytes(std::span<const float>(at, static_cast<size_t>(count)))});
     at += count;
   }
-  return snapshot;
 }
 
 Status EngineState::restore(checkpoint::CheckpointReader& reader) {

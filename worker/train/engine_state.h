@@ -39,6 +39,7 @@ class EngineState {
     checkpoint::TensorKind kind;
     checkpoint::Rectangle rows;
   };
+  void copy_parts(std::vector<checkpoint::TensorSlice>& slices);
   std::span<float> tensor(int param, checkpoint::TensorKind kind) const;
 
   Engine& engine_;
