@@ -18,11 +18,12 @@ constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMomen
                                  TensorKind::kSecondMoment};
 
 Error mismatch(const std::string& what, const std::string& found, const std::string& wanted) {
-  return {ErrorCode::kInvalidData, "checkpoint: " + what + ": found " + found + ", wanted " +
-                                       wanted + "; use the run's own checkpoint directory"};
+  return {ErrorCode::kInvalidConfig, "checkpoint: " + what + ": found " + found + ", wanted " +
+                                         wanted + "; use the run's own checkpoint directory"};
 }
 
-/// What a checkpoint must have in common with the run that goes on with it.
+/// What a checkpoint must have in common with the run that goes on with it. A difference is the
+/// manifest's fault, not damage: no older checkpoint would do better.
 Status check_config(const api::EngineSpec& found, const api::EngineSpec& wanted) {
   const auto numbers = [](int64_t a) { return std::to_string(a); };
   if (found.model != wanted.model) {

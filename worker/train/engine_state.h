@@ -24,8 +24,9 @@ class EngineState {
   /// next call.
   Result<checkpoint::Snapshot> snapshot();
 
-  /// Overwrites parameters, moments, optimizer step and data cursor. Errors: kInvalidData when the
-  /// checkpoint is of another model, seed or numerics (names what differs) or damaged.
+  /// Overwrites parameters, moments, optimizer step and data cursor. Errors: kInvalidConfig when
+  /// the checkpoint is of another model, seed, numerics, batch or data (names what differs);
+  /// kInvalidData when it is damaged.
   Status restore(checkpoint::CheckpointReader& reader);
 
   const Engine& engine() const { return engine_; }
