@@ -28,7 +28,7 @@ Status check_config(const api::EngineSpec& found, const api::EngineSpec& wanted)
   const auto numbers = [](int64_t a) { return std::to_string(a); };
   if (found.model != wanted.model) {
     return Error{
-        ErrorCode::kInvalidData,
+        ErrorCode::kInvalidConfig,
         "checkpoint: it holds another model than engine.model describes; use the run's own "
         "checkpoint directory"};
   }
