@@ -128,6 +128,11 @@ std::string listed_as_json(const std::vector<Listed>& listed) {
 Status run_ls(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
   TRAINYARD_ASSIGN(const std::vector<Listed> listed, list_checkpoints(files, options.path));
+  if (listed.empty()) {
+    return Error{ErrorCode::kNotFound, options.path +
+                                           ": no checkpoint here; those of `trainyard run` lie in "
+                                           "RUN/pvc/CLAIM/PATH, which its summary names"};
+  }
   if (options.output == "json") {
     context.out << listed_as_json(listed) << '\n';
   } else {

@@ -124,7 +124,7 @@ Status evaluate(const Options& options, CommandContext& context) {
 
 void register_evaluate(CLI::App& app, CommandContext& context) {
   CLI::App* command =
-      app.add_subcommand("evaluate", "Measure a checkpoint's loss on held-out token shards");
+      app.add_subcommand("evaluate", "Measures a checkpoint's loss on held-out token shards.");
   auto options = std::make_shared<Options>();
   command
       ->add_option("CHECKPOINT", options->checkpoint,

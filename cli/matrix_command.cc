@@ -18,8 +18,9 @@ namespace {
 
 constexpr char kFooter[] =
     R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay) in every cell of
-  ranks x transports x micro-batch splits x threads x instruction sets, in fp32 and bf16, and compares
-  the final states bit for bit; each rank's FLOPs, bytes held and bytes sent against formulas.
+ranks x transports x micro-batch splits x threads x instruction sets, in fp32 and
+bf16, and compares the final states bit for bit; each rank's FLOPs, bytes held and
+bytes sent are held against formulas.
 
 Examples:
   trainyard matrix --quick
@@ -101,6 +102,8 @@ Status run(Options& options, CommandContext& context) {
   if (options.quick) {
     options.matrix.ranks = {1, 3};
     options.matrix.micro_sequences = {1, 4};
+    options.transports = {"shm"};
+    options.matrix.steps = 3;
   }
   options.matrix.transports.clear();
   for (const std::string& name : options.transports) {
@@ -130,7 +133,7 @@ Status run(Options& options, CommandContext& context) {
 
 void register_matrix(CLI::App& app, CommandContext& context) {
   CLI::App* command =
-      app.add_subcommand("matrix", "Prove that the layout does not change the bits");
+      app.add_subcommand("matrix", "Proves that the layout does not change the bits.");
   auto options = std::make_shared<Options>();
   options->transports = {"local", "shm", "tcp"};
   command->add_option("--ranks", options->matrix.ranks, "Numbers of ranks")
@@ -152,7 +155,7 @@ void register_matrix(CLI::App& app, CommandContext& context) {
   command->add_option("--steps", options->matrix.steps, "Optimizer steps a cell")
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
-  command->add_flag("--quick", options->quick, "Ranks 1 and 3, two splits");
+  command->add_flag("--quick", options->quick, "Ranks 1 and 3 over shm, two splits, three steps");
   command->add_option("-o,--output", options->output, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

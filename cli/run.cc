@@ -18,8 +18,7 @@ constexpr char kFooter[] =
 
 int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   CommandContext context{out, err};
-  CLI::App app{"Trains models from one manifest, on this machine or on a Kubernetes cluster.",
-               "trainyard"};
+  CLI::App app{"Trains models from one manifest on this machine.", "trainyard"};
   app.set_version_flag("--version", "trainyard " TRAINYARD_VERSION);
   app.require_subcommand(1);
   app.footer(kFooter);

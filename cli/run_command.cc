@@ -157,6 +157,12 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   const std::unique_ptr<RunView> view =
       make_recording_view(make_view(options, context), run->header().run_dir);
   view->begin(run->header());
+  if (run->header().manifest_changed) {
+    view->notice({Notice::Kind::kMessage,
+                  "",
+                  "the manifest or its options have changed since; going on with the new ones",
+                  {}});
+  }
   if (run->state() == LocalRun::State::kFinished) {
     view->notice(
         {Notice::Kind::kMessage, "", "this run is over; use another --run-dir to train again", {}});

@@ -93,13 +93,13 @@ Status sample(const Options& options, CommandContext& context) {
 }  // namespace
 
 void register_sample(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("sample", "Generate text from a trained checkpoint");
+  CLI::App* command = app.add_subcommand("sample", "Generates text from a trained checkpoint.");
   auto options = std::make_shared<Options>();
   command
       ->add_option("CHECKPOINT", options->checkpoint,
                    "A checkpoint, or a job's checkpoint directory (its newest good one)")
       ->required();
-  command->add_option("--prompt", options->prompt, "Text to go on from")->capture_default_str();
+  command->add_option("--prompt", options->prompt, "Text to go on from (default: a new line)");
   command->add_option("--tokens", options->sample.tokens, "Tokens to generate")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();

@@ -143,14 +143,17 @@ std::string render_report(const Summary& summary, const History& history) {
               .from_zero = true};
   speed.series.push_back(series_of(history, "tokens/s", "a",
                                    [](const HistoryPoint& p) { return p.tokens_per_second; }));
+  std::string charts;
+  if (!history.points.empty()) {
+    charts = render_svg(loss) + "\n" + render_svg(rate) + "\n" + render_svg(speed) + "\n";
+  }
   const std::string name = escape_html(summary.job_name);
   return fmt::format(
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>\n"
       "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-      "<title>{0}</title><style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n{2}{3}\n{4}\n{5}\n{6}"
+      "<title>{0}</title><style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n{2}{3}{4}"
       "</body></html>\n",
-      name, kStyle, facts(summary), render_svg(loss), render_svg(rate), render_svg(speed),
-      events_table(history));
+      name, kStyle, facts(summary), charts, events_table(history));
 }
 
 }  // namespace trainyard::cli

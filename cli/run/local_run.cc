@@ -108,7 +108,9 @@ Status LocalRun::open() {
   if (spec.engine) header_.threads_per_rank = spec.engine->runtime.threads;
   header_.generation = status_.membership.generation;
   header_.resumed = header_.generation > 0 && !over;
-  if (status_.progress) header_.step = status_.progress->step;
+  if (status_.checkpoint) header_.step = status_.checkpoint->last_step;
+  header_.manifest_changed =
+      header_.resumed && status_.observed_generation < before.metadata.generation;
   TRAINYARD_ASSIGN(
       logger_, Logger::to_file(cluster_->run_dir() / kLogName, LogLevel::kInfo, LogFormat::kJson));
   if (state_ == State::kFinished) return {};

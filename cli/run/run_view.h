@@ -18,10 +18,11 @@ struct RunHeader {
   std::string run_dir;
   int64_t nodes = 1;
   int64_t ranks = 1;
-  int64_t threads_per_rank = 0;  ///< 0: not ours to say (a foreign program)
-  bool resumed = false;          ///< the run directory holds an unfinished run of this job
-  int64_t generation = 0;        ///< of that run
-  int64_t step = 0;              ///< that run's newest known step
+  int64_t threads_per_rank = 0;   ///< 0: not ours to say (a foreign program)
+  bool resumed = false;           ///< the run directory holds an unfinished run of this job
+  int64_t generation = 0;         ///< of that run
+  int64_t step = 0;               ///< that run's newest checkpoint
+  bool manifest_changed = false;  ///< since that run; it goes on with the new one
 };
 
 /// A run at one moment.

@@ -1,5 +1,6 @@
 #include "control/local/job_store.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <unistd.h>
@@ -107,6 +108,16 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
   }
 }
 
+/// Whether the job has come to its end, one way or the other.
+bool is_over(const api::TrainingJobStatus& status) {
+  return std::any_of(status.conditions.begin(), status.conditions.end(),
+                     [](const api::Condition& condition) {
+                       return condition.status == api::ConditionStatus::kTrue &&
+                              (condition.type == api::ConditionType::kComplete ||
+                               condition.type == api::ConditionType::kFailed);
+                     });
+}
+
 }  // namespace
 
 Result<std::string> new_uid() {
@@ -140,6 +151,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
   api::TrainingJob job = wanted;
   bool misfit = false;
+  bool changed = false;
   if (text) {
     const std::string file = (run_dir / kJobFile).string();
     TRAINYARD_ASSIGN(const api::TrainingJob stored,
@@ -151,7 +163,8 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     }
     TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
     job.metadata = stored.metadata;
-    if (stored.spec != wanted.spec) ++job.metadata.generation;
+    changed = stored.spec != wanted.spec;
+    if (changed) ++job.metadata.generation;
     misfit = !pods_fit(stored.spec, wanted.spec);
   } else if (text.error().code == ErrorCode::kNotFound) {
     TRAINYARD_ASSIGN(job.metadata.uid, new_uid());
@@ -161,9 +174,15 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   } else {
     return std::move(text).error();
   }
-  TRAINYARD_TRY(write_job_files(run_dir, job));
   TRAINYARD_ASSIGN(std::optional<StoredStatus> stored, read_status(run_dir, job.metadata.uid));
   job.status = stored ? std::move(stored->status) : api::TrainingJobStatus();
+  if (changed && is_over(job.status)) {
+    return Error{ErrorCode::kInvalidConfig,
+                 run_dir.string() +
+                     ": holds a finished run of another manifest or other options; "
+                     "use another run directory to train this one"};
+  }
+  TRAINYARD_TRY(write_job_files(run_dir, job));
   JobStore store(run_dir, std::move(job));
   if (stored) store.version_ = stored->version;
   store.replaced_running_spec_ = misfit;

@@ -10,6 +10,8 @@ namespace {
 using nlohmann::json;
 
 // Larger sizes only come from damage; their products must not overflow.
+/// Size of the vocabulary that OpenAI published with GPT-2.
+constexpr int64_t kGpt2Vocab = 50257;
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 constexpr int64_t kMaxLayers = 100'000;
 
@@ -122,9 +124,11 @@ std::string make_config(const Gpt2Config& config) {
   object["reorder_and_upcast_attn"] = false;
   object["add_cross_attention"] = false;
   object["tie_word_embeddings"] = true;
-  // GPT-2's end-of-text is its vocabulary's last token; other vocabularies have none by convention.
-  object["bos_token_id"] = config.vocab - 1;
-  object["eos_token_id"] = config.vocab - 1;
+  // GPT-2's end-of-text is its vocabulary's last token; of another vocabulary it is not known here.
+  const nlohmann::json end_of_text =
+      config.vocab == kGpt2Vocab ? nlohmann::json(config.vocab - 1) : nlohmann::json();
+  object["bos_token_id"] = end_of_text;
+  object["eos_token_id"] = end_of_text;
   object["use_cache"] = true;
   object["dtype"] = "float32";
   return object.dump(2) + "\n";

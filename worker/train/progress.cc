@@ -54,6 +54,9 @@ void Progress::step_done(const StepProgress& progress) {
 
 void Progress::validation_loss(double loss) { page_->validation_loss.store(loss, kRelaxed); }
 void Progress::checkpoint_step(int64_t step) { page_->checkpoint_step.store(step, kRelaxed); }
-void Progress::restored_step(int64_t step) { page_->restored_step.store(step, kRelaxed); }
+void Progress::restored_step(int64_t step) {
+  page_->step.store(step, kRelaxed);
+  page_->restored_step.store(step, kRelaxed);
+}
 
 }  // namespace trainyard::engine
