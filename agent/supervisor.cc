@@ -424,6 +424,9 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   if (rank.end->signal != 0) exit.signal = rank.end->signal;
   exit.reason = exit.exit_code == kExitDone ? "Completed" : "Error";
   exit.message = joined(host_.last_lines(local_rank));
+  if (exit.message.empty() && exit.exit_code != kExitDone) {
+    exit.message = "rank " + std::to_string(rank.rank) + " printed nothing";
+  }
   return exit;
 }
 

@@ -23,6 +23,13 @@ const api::Condition* find(const api::TrainingJobStatus& status, api::ConditionT
   return it == status.conditions.end() ? nullptr : &*it;
 }
 
+/// Of the lowest rank; nullptr before the current generation has told anything.
+const control::RankReading* first_reading(const RunFacts& facts) {
+  if (facts.readings->empty()) return nullptr;
+  const control::RankReading& first = facts.readings->front();
+  return first.generation == facts.status->membership.generation ? &first : nullptr;
+}
+
 std::string activity_of(const RunFacts& facts) {
   if (facts.stop_requested) return "stopping after a checkpoint";
   switch (facts.status->phase) {
@@ -43,8 +50,11 @@ std::string activity_of(const RunFacts& facts) {
     case api::JobPhase::kFailed:
       return "failed";
   }
-  if (!facts.readings->empty()) return phase_text(facts.readings->front().phase);
-  return facts.status->phase == api::JobPhase::kRunning ? "running" : "starting";
+  const control::RankReading* first = first_reading(facts);
+  if (first != nullptr) return phase_text(first->phase);
+  // Nothing but its end is known of a foreign program.
+  const bool running = facts.status->phase == api::JobPhase::kRunning && !facts.job->spec.engine;
+  return running ? "running" : "starting";
 }
 
 /// The exit code of the rank that failed the job, if it was that.
@@ -93,8 +103,8 @@ Snapshot make_snapshot(const RunFacts& facts) {
   if (facts.job->spec.engine) snapshot.total_steps = facts.job->spec.engine->steps;
   if (facts.status->progress) snapshot.step = facts.status->progress->step;
   if (facts.status->checkpoint) snapshot.checkpoint_step = facts.status->checkpoint->last_step;
+  if (first_reading(facts) == nullptr) return snapshot;
   snapshot.ranks = *facts.readings;
-  if (snapshot.ranks.empty()) return snapshot;
   const control::RankReading& first = snapshot.ranks.front();
   if (first.total_steps > 0) snapshot.total_steps = first.total_steps;
   snapshot.checkpoint_step = std::max(snapshot.checkpoint_step, first.checkpoint_step);

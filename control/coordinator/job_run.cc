@@ -336,8 +336,10 @@ std::vector<RankReading> JobRun::readings() const {
   std::vector<RankReading> readings;
   for (const auto& [uid, member] : members_) {
     if (!order_ || !is_current(member)) continue;
-    for (const auto& [number, rank] : member.ranks)
+    for (const auto& [number, rank] : member.ranks) {
       readings.push_back(rank.reading);
+      readings.back().generation = member.fact.generation;
+    }
   }
   std::sort(readings.begin(), readings.end(),
             [](const RankReading& a, const RankReading& b) { return a.rank < b.rank; });

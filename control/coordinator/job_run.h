@@ -27,6 +27,7 @@ namespace trainyard::control {
 
 /// Everything a rank last reported, for people to look at; RankFact is what plan needs of it.
 struct RankReading {
+  int64_t generation = 0;
   int rank = -1;
   int node_index = 0;
   contract::Phase phase = contract::Phase::kStarting;

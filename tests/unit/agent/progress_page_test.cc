@@ -46,7 +46,7 @@ TEST(ProgressPageTest, AReadingComesFromOneUpdate) {
   ASSERT_TRUE(shared) << shared.error().message;
   contract::ProgressPage& page = shared->page();
   page.magic = contract::kProgressMagic;
-  constexpr int64_t kSteps = 200'000;
+  constexpr int64_t kSteps = 20'000;
   std::jthread rank([&] {
     for (int64_t step = 1; step <= kSteps; ++step) {
       page.sequence.fetch_add(1);
@@ -55,7 +55,7 @@ TEST(ProgressPageTest, AReadingComesFromOneUpdate) {
       page.loss = static_cast<double>(step);
       page.sequence.fetch_add(1);
       // As between two steps of a real rank: there is time to read.
-      while (step % 64 == 0 && page.instruction_id == 0) {
+      while (step % 256 == 0 && page.instruction_id == 0) {
       }
       page.instruction_id = 0;
     }

@@ -230,6 +230,7 @@ TEST_F(SupervisorTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst) {
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBug);
   EXPECT_EQ(supervisor_.finished()->rank, 2);
+  EXPECT_EQ(supervisor_.finished()->message, "rank 2 printed nothing");
 }
 
 TEST_F(SupervisorTest, ForwardsPeerLostAndResult) {

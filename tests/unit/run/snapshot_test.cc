@@ -24,7 +24,9 @@ class SnapshotTest : public ::testing::Test {
     job_.spec.engine.emplace();
     job_.spec.engine->steps = 100;
     status_.phase = api::JobPhase::kRunning;
+    status_.membership.generation = 2;
     control::RankReading reading;
+    reading.generation = 2;
     reading.rank = 0;
     reading.phase = contract::Phase::kTraining;
     reading.step = 40;
@@ -74,6 +76,14 @@ TEST_F(SnapshotTest, BeforeARestoreShowsTheStepThatStatusRemembers) {
   EXPECT_EQ(snapshot.step, 37);
   EXPECT_EQ(snapshot.loss, std::nullopt);
   EXPECT_EQ(snapshot.activity, "restoring");
+}
+
+TEST_F(SnapshotTest, ReadingsOfAGenerationThatIsOverAreNotShown) {
+  status_.membership.generation = 3;
+  const Snapshot snapshot = make_snapshot(facts());
+  EXPECT_TRUE(snapshot.ranks.empty());
+  EXPECT_EQ(snapshot.loss, std::nullopt);
+  EXPECT_EQ(snapshot.activity, "starting");
 }
 
 TEST_F(SnapshotTest, HasNoLossBeforeItsFirstStep) {
