@@ -332,7 +332,8 @@ TEST_F(RunTest, AKilledRunIsTakenOverByTheNextWithoutDisturbingItsRanks) {
 
   run = start({{"FAKE_RANK_STEP_MS", "60"}, {"FAKE_RANK_STEPS", "100"}});
   ASSERT_TRUE(wait_until([&] {
-    return !printed("progress").empty() && printed("progress").back().value("step", 0) > 10;
+    const std::vector<json> all = printed("progress");
+    return !all.empty() && all.back().value("step", 0) > 10;
   }));
   EXPECT_EQ(running("trainyard-fake-rank"), ranks) << "the same processes go on";
   expect_end(*run, 0);
