@@ -139,9 +139,26 @@ class Proposer {
                        record.job_uid + ", this is job " + plan_.job_uid +
                        "; give checkpointPolicy.path another value or move the old ones away"};
     }
+    TRAINYARD_TRY(refuse_lost_lineage(stored));
     if (plan_.parent_generation) {
       record_.parent_generation =
           newest_recorded(stored.records, std::min(*plan_.parent_generation, plan_.generation - 1));
+    }
+    return {};
+  }
+
+  /// Checkpoints are committed only by generations that have recorded themselves. Without any
+  /// record nobody's history is known, and starting from scratch would end with the old ones
+  /// removed.
+  Status refuse_lost_lineage(const StoredLineage& stored) {
+    if (!stored.recorded.empty()) return {};
+    TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files_, plan_.root));
+    for (const FoundDirectory& directory : found) {
+      if (!directory.committed) continue;
+      return Error{ErrorCode::kInvalidData,
+                   plan_.root.string() + ": found " + directory_name(directory.id) +
+                       " but no lineage folder; restore it from a copy, or give "
+                       "checkpointPolicy.path another value to start from scratch"};
     }
     return {};
   }

@@ -59,11 +59,27 @@ ArenaPlan place(const std::vector<BufferRequest>& requests, const std::vector<si
   return plan;
 }
 
+/// Requests cut where nothing is alive: each part is planned by itself over the same memory, so
+/// that a step of many micro-batches costs no more than they do one by one.
+std::vector<std::vector<size_t>> disjoint_parts(const std::vector<BufferRequest>& requests) {
+  std::vector<size_t> by_birth(requests.size());
+  std::iota(by_birth.begin(), by_birth.end(), size_t{0});
+  std::stable_sort(by_birth.begin(), by_birth.end(),
+                   [&](size_t a, size_t b) { return requests[a].first < requests[b].first; });
+  std::vector<std::vector<size_t>> parts;
+  int last = 0;
+  for (const size_t index : by_birth) {
+    if (parts.empty() || requests[index].first > last) parts.emplace_back();
+    last = parts.back().empty() ? requests[index].last : std::max(last, requests[index].last);
+    parts.back().push_back(index);
+  }
+  return parts;
+}
+
 using Less = std::function<bool(const BufferRequest&, const BufferRequest&)>;
 
-}  // namespace
-
-ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
+/// The best of three orders for one part.
+ArenaPlan plan_part(const std::vector<BufferRequest>& requests) {
   // No greedy order is best for every program, and planning is cheap: take the best of three.
   const auto life = [](const BufferRequest& r) { return r.last - r.first; };
   const Less orders[] = {
@@ -81,8 +97,25 @@ ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
     ArenaPlan plan = place(requests, order);
     if (best.offsets.empty() || plan.total_bytes < best.total_bytes) best = std::move(plan);
   }
-  best.live_bytes_max = live_maximum(requests);
   return best;
+}
+
+}  // namespace
+
+ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
+  ArenaPlan plan;
+  plan.offsets.resize(requests.size(), 0);
+  for (const std::vector<size_t>& part : disjoint_parts(requests)) {
+    std::vector<BufferRequest> own;
+    for (const size_t index : part)
+      own.push_back(requests[index]);
+    const ArenaPlan planned = plan_part(own);
+    for (size_t i = 0; i < part.size(); ++i)
+      plan.offsets[part[i]] = planned.offsets[i];
+    plan.total_bytes = std::max(plan.total_bytes, planned.total_bytes);
+  }
+  plan.live_bytes_max = live_maximum(requests);
+  return plan;
 }
 
 }  // namespace trainyard::engine

@@ -66,9 +66,10 @@ class ActivationPlan::Builder {
           break;
       }
     }
-    plan_.scratch_ = static_cast<int>(plan_.requests_.size());
-    plan_.requests_.push_back({.bytes = scratch_bytes_, .first = 0, .last = event_});
     plan_.arena_ = plan_arena(plan_.requests_);
+    // Scratch lives as long as the step and lies behind everything else.
+    plan_.scratch_ = plan_.arena_.total_bytes;
+    plan_.scratch_bytes_ = scratch_bytes_;
   }
 
  private:

@@ -19,9 +19,9 @@ class ActivationPlan {
                              std::span<const Chunk> chunks, std::span<const int64_t> micro_sizes,
                              int64_t tokens_per_sample, DType compute);
 
-  int64_t bytes() const { return arena_.total_bytes; }
+  int64_t bytes() const { return arena_.total_bytes + scratch_bytes_; }
   /// The least any plan could need: most bytes alive at once.
-  int64_t live_bytes_max() const { return arena_.live_bytes_max; }
+  int64_t live_bytes_max() const { return arena_.live_bytes_max + scratch_bytes_; }
 
   /// Offsets into the arena. CHECKs that the buffer exists in this program.
   int64_t value(int micro_batch, int layer, int value) const;
@@ -31,7 +31,7 @@ class ActivationPlan {
   int64_t residual_gradient(int micro_batch) const;
   int64_t residual_gradient_bytes(int micro_batch) const;
   /// One region for any op's scratch.
-  int64_t scratch() const { return arena_.offsets[static_cast<size_t>(scratch_)]; }
+  int64_t scratch() const { return scratch_; }
 
  private:
   class Builder;
@@ -44,7 +44,8 @@ class ActivationPlan {
   std::vector<int> slots_;                    // request index of every addressable buffer
   std::vector<std::vector<int>> layer_base_;  // [layer]{values, gradients, saved of node 0, ...}
   int slots_per_micro_batch_ = 0;
-  int scratch_ = 0;
+  int64_t scratch_ = 0;
+  int64_t scratch_bytes_ = 0;
 };
 
 }  // namespace trainyard::engine

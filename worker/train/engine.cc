@@ -12,6 +12,9 @@
 namespace trainyard::engine {
 namespace {
 
+/// A step program lists every micro-batch; this bounds it and the time to plan it.
+constexpr int64_t kMicroBatchesMax = 4096;
+
 DType compute_type(api::NumberFormat format) {
   return format == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -97,6 +100,15 @@ Status Engine::plan_step(MemorySource& memory) {
                  "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
                      ", wanted at least the " + std::to_string(ranks) +
                      " data-parallel ranks; use fewer ranks or a larger batch"};
+  }
+  const int64_t micro_batches =
+      (batch.global_sequences / ranks + batch.micro_sequences) / batch.micro_sequences;
+  if (micro_batches > kMicroBatchesMax) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
+                     std::to_string(ranks) + " ranks, wanted at most " +
+                     std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
   }
   const std::vector<int> ready = ready_chunks(*store_);
   std::vector<StepProgram> programs;

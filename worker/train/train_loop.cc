@@ -102,6 +102,13 @@ class Run {
       TRAINYARD_ASSIGN(checkpoints_, CheckpointSchedule::begin(context_, *state_));
     }
     context_.progress->restored_step(engine_->steps_done());
+    if (engine_->steps_done() > spec_.steps) {
+      return Error{ErrorCode::kInvalidConfig,
+                   "engine.steps: found " + std::to_string(spec_.steps) + ", wanted at least " +
+                       std::to_string(engine_->steps_done()) +
+                       ", the step of the newest checkpoint; use another run directory to train "
+                       "fewer steps"};
+    }
     return {};
   }
 
@@ -187,6 +194,13 @@ class Run {
     if (checkpoints_) {
       context_.progress->set_phase(contract::Phase::kCheckpointing);
       TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish());
+      if (outcome.complete && !outcome.checkpointed) {
+        return Error{ErrorCode::kIo,
+                     "the last checkpoint, step " + std::to_string(engine_->steps_done()) +
+                         ", could not be written to " + context_.checkpoint_root.string() +
+                         " (see the errors above); without it the trained model "
+                         "is lost, so the run is not complete"};
+      }
     }
     outcome.result = {.state_hash = to_hex(state_->hash()),
                       .step = engine_->steps_done(),

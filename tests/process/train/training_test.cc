@@ -213,6 +213,17 @@ TEST_F(TrainingTest, StoppedAndResumedAtOtherRankCountsGivesTheSameBits) {
   EXPECT_EQ(last.summary.value("stateHash", ""), hash_) << last.summary.dump();
 }
 
+TEST_F(TrainingTest, CheckpointsWithoutTheirLineageAreNeitherIgnoredNorRemoved) {
+  const auto first = start(run_arguments("no-lineage", {}), "no-lineage-1");
+  ASSERT_TRUE(reached("no-lineage", 40));
+  first->signal(SIGINT);
+  ASSERT_EQ(finish(*first, "no-lineage-1").exit_code, 75);
+  const auto root = folder_->path() / "no-lineage/pvc/ckpt/small";
+  std::filesystem::remove_all(root / "lineage");
+  EXPECT_EQ(train("no-lineage").exit_code, 65);
+  EXPECT_TRUE(reached("no-lineage", 40)) << "the checkpoints are still there";
+}
+
 TEST_F(TrainingTest, SeveralNodesGiveTheSameBits) {
   const Ended ended = train("nodes", {"--nodes", "2", "--procs", "2"});
   EXPECT_EQ(ended.exit_code, 0);
