@@ -112,16 +112,18 @@ const OpTable& op_table_of(Isa isa) {
   return isa_generic::op_table();
 }
 
-Result<std::unique_ptr<KernelSet>> make_cpu_kernel_set(Isa isa, int threads) {
+Result<std::unique_ptr<KernelSet>> make_cpu_kernel_set(Isa isa, int threads,
+                                                       const ProcessorFeatures& features) {
   if (threads < 1 || threads > kMaxThreads) {
     return Error{ErrorCode::kInvalidConfig, "threads of the CPU kernels: found " +
                                                 std::to_string(threads) + ", wanted 1.." +
                                                 std::to_string(kMaxThreads)};
   }
-  if (!is_available(isa)) {
+  if (!is_available(isa, features)) {
     return Error{ErrorCode::kUnavailable, "instruction set " + std::string(name_of(isa)) +
                                               " is not offered by this processor; use " +
-                                              std::string(name_of(best_isa())) + " or slower"};
+                                              std::string(name_of(best_isa(features))) +
+                                              " or slower"};
   }
   return std::make_unique<CpuKernelSet>(isa, op_table_of(isa), threads);
 }

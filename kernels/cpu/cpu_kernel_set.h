@@ -16,7 +16,8 @@ namespace trainyard::kernels {
 /// counters(): a product counts 2mnk; attention 2 T^2 H D a sample forward and twice that backward,
 /// as if the causal half alone were computed once.
 /// Errors: kInvalidConfig when threads is outside 1..1024; kUnavailable, naming the instruction
-/// set, where the processor lacks it.
-Result<std::unique_ptr<KernelSet>> make_cpu_kernel_set(Isa isa, int threads);
+/// set, where `features` lack it.
+Result<std::unique_ptr<KernelSet>> make_cpu_kernel_set(
+    Isa isa, int threads, const ProcessorFeatures& features = this_processor());
 
 }  // namespace trainyard::kernels

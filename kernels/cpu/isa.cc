@@ -14,27 +14,33 @@ std::string_view name_of(Isa isa) {
   return "?";
 }
 
-bool is_available(Isa isa) {
+ProcessorFeatures this_processor() {
   // __builtin_cpu_supports also asks whether the operating system saves the registers.
+  return {.avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0,
+          .avx512 =
+              __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+              __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
+              __builtin_cpu_supports("avx512bf16") != 0};
+}
+
+bool is_available(Isa isa, const ProcessorFeatures& features) {
   switch (isa) {
     case Isa::kGeneric:
       return true;
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+      return features.avx2;
     case Isa::kAvx512:
-      return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-             __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-             __builtin_cpu_supports("avx512bf16") != 0;
+      return features.avx512;
   }
   return false;
 }
 
-Isa best_isa() { return available_isas().back(); }
+Isa best_isa(const ProcessorFeatures& features) { return available_isas(features).back(); }
 
-std::vector<Isa> available_isas() {
+std::vector<Isa> available_isas(const ProcessorFeatures& features) {
   std::vector<Isa> isas;
   for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {
-    if (is_available(isa)) isas.push_back(isa);
+    if (is_available(isa, features)) isas.push_back(isa);
   }
   return isas;
 }

@@ -6,14 +6,24 @@
 
 namespace trainyard::kernels {
 
-/// Whether this processor and its operating system run the instruction set: kAvx512 means F, BW,
-/// DQ, VL and BF16; kAvx2 means AVX2 and FMA; kGeneric is always there.
-bool is_available(Isa isa);
+/// What of a processor the kernels ask for.
+struct ProcessorFeatures {
+  /// AVX2 and FMA.
+  bool avx2 = false;
+  /// AVX-512 F, BW, DQ, VL and BF16.
+  bool avx512 = false;
+};
+
+/// Those that this processor has and its operating system saves.
+ProcessorFeatures this_processor();
+
+/// Whether code of the instruction set runs there; kGeneric does everywhere.
+bool is_available(Isa isa, const ProcessorFeatures& features = this_processor());
 
 /// The fastest that is available. All give the same bits.
-Isa best_isa();
+Isa best_isa(const ProcessorFeatures& features = this_processor());
 
 /// All that are available, slowest first: what a test of equal bits runs over.
-std::vector<Isa> available_isas();
+std::vector<Isa> available_isas(const ProcessorFeatures& features = this_processor());
 
 }  // namespace trainyard::kernels

@@ -1,5 +1,8 @@
 #include "kernels/cpu/cpu_kernel_set.h"
 
+#include <string>
+#include <tuple>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,16 +28,27 @@ TEST(CpuKernelSetTest, TheBestIsTheLastAvailableAndGenericIsAlwaysThere) {
 }
 
 TEST(CpuKernelSetTest, RefusesAnInstructionSetTheProcessorLacksByName) {
-  bool refused = false;
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
-    if (is_available(isa)) continue;
-    const auto set = make_cpu_kernel_set(isa, 1);
+  const ProcessorFeatures old_processor = {.avx2 = true, .avx512 = false};
+  const ProcessorFeatures foreign_processor = {};
+  for (const auto& [isa, features, best] :
+       {std::tuple(Isa::kAvx512, old_processor, Isa::kAvx2),
+        std::tuple(Isa::kAvx512, foreign_processor, Isa::kGeneric),
+        std::tuple(Isa::kAvx2, foreign_processor, Isa::kGeneric)}) {
+    const auto set = make_cpu_kernel_set(isa, 1, features);
     ASSERT_FALSE(set);
     EXPECT_EQ(set.error().code, ErrorCode::kUnavailable);
     EXPECT_THAT(set.error().message, HasSubstr(std::string(name_of(isa))));
-    refused = true;
+    EXPECT_THAT(set.error().message, HasSubstr("use " + std::string(name_of(best))));
   }
-  if (!refused) GTEST_SKIP() << "this processor has every instruction set";
+}
+
+TEST(CpuKernelSetTest, OffersWhatTheProcessorHasSlowestFirst) {
+  using testing::ElementsAre;
+  EXPECT_THAT(available_isas({}), ElementsAre(Isa::kGeneric));
+  EXPECT_THAT(available_isas({.avx2 = true}), ElementsAre(Isa::kGeneric, Isa::kAvx2));
+  EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true}),
+              ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512));
+  EXPECT_THAT(available_isas({.avx512 = true}), ElementsAre(Isa::kGeneric, Isa::kAvx512));
 }
 
 TEST(CpuKernelSetTest, RefusesAThreadCountOutOfRange) {
