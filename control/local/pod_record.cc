@@ -19,20 +19,44 @@ using nlohmann::json;
 constexpr char kFile[] = "pod.json";
 constexpr int64_t kMaxBytes = 1 << 16;
 
-PodRecord record_from(const json& object) {
+// Linux numbers processes below this (PID_MAX_LIMIT of include/linux/threads.h).
+constexpr int64_t kPidLimit = int64_t{1} << 22;
+
+Error bad(const std::string& what) { return {ErrorCode::kInvalidData, what}; }
+
+/// An integer member within [low, high].
+Result<int64_t> integer_in(const json& object, const char* name, int64_t low, int64_t high) {
+  const json& value = object.at(name);
+  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{INT64_MAX}
+                                               : value.is_number_integer();
+  if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high) {
+    return bad(std::string(name) + ": found " + value.dump().substr(0, 40) + ", wanted " +
+               std::to_string(low) + ".." + std::to_string(high));
+  }
+  return value.get<int64_t>();
+}
+
+Result<PodRecord> record_from(const json& object) {
   PodRecord record;
   record.name = object.at("name").get<std::string>();
   record.uid = object.at("uid").get<std::string>();
   record.job_uid = object.at("jobUID").get<std::string>();
-  record.node_index = object.at("nodeIndex").get<int>();
-  record.created_generation = object.at("createdGeneration").get<int64_t>();
   record.member = object.at("member").get<bool>();
-  record.created_at = Time(Duration(object.at("createdAtNanos").get<int64_t>()));
-  record.process.pid = object.at("pid").get<pid_t>();
-  record.process.start_ticks = object.at("startTicks").get<uint64_t>();
   record.process.boot_id = object.at("bootID").get<std::string>();
+  TRAINYARD_ASSIGN(const int64_t node_index, integer_in(object, "nodeIndex", 0, INT32_MAX));
+  record.node_index = static_cast<int>(node_index);
+  TRAINYARD_ASSIGN(record.created_generation,
+                   integer_in(object, "createdGeneration", 0, INT64_MAX));
+  TRAINYARD_ASSIGN(const int64_t created, integer_in(object, "createdAtNanos", 0, INT64_MAX));
+  record.created_at = Time(Duration(created));
+  // Ids 0 and below name groups, 1 is init: never a pod.
+  TRAINYARD_ASSIGN(const int64_t pid, integer_in(object, "pid", 2, kPidLimit));
+  record.process.pid = static_cast<pid_t>(pid);
+  TRAINYARD_ASSIGN(const int64_t ticks, integer_in(object, "startTicks", 0, INT64_MAX));
+  record.process.start_ticks = static_cast<uint64_t>(ticks);
   if (object.contains("killAtNanos")) {
-    record.kill_at = Time(Duration(object["killAtNanos"].get<int64_t>()));
+    TRAINYARD_ASSIGN(const int64_t kill_at, integer_in(object, "killAtNanos", 0, INT64_MAX));
+    record.kill_at = Time(Duration(kill_at));
   }
   if (object.contains("exit")) record.exit = exit_from_json(object["exit"]);
   return record;
@@ -40,7 +64,7 @@ PodRecord record_from(const json& object) {
 
 }  // namespace
 
-Status write_pod_record(const std::filesystem::path& pod_dir, const PodRecord& record) {
+std::string encode_pod_record(const PodRecord& record) {
   json object = {{"name", record.name},
                  {"uid", record.uid},
                  {"jobUID", record.job_uid},
@@ -53,20 +77,28 @@ Status write_pod_record(const std::filesystem::path& pod_dir, const PodRecord& r
                  {"bootID", record.process.boot_id}};
   if (record.kill_at) object["killAtNanos"] = record.kill_at->time_since_epoch().count();
   if (record.exit) object["exit"] = to_json(*record.exit);
-  return write_file_atomic(pod_dir / kFile,
-                           object.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+Result<PodRecord> decode_pod_record(std::string_view text) {
+  try {
+    return record_from(json::parse(text));
+  } catch (const json::exception& error) {
+    return bad(error.what());
+  }
+}
+
+Status write_pod_record(const std::filesystem::path& pod_dir, const PodRecord& record) {
+  return write_file_atomic(pod_dir / kFile, encode_pod_record(record));
 }
 
 Result<PodRecord> read_pod_record(const std::filesystem::path& pod_dir) {
   const std::filesystem::path path = pod_dir / kFile;
   TRAINYARD_ASSIGN(const std::string text, read_file(path, kMaxBytes));
-  try {
-    return record_from(json::parse(text));
-  } catch (const json::exception& error) {
-    return Error{ErrorCode::kInvalidData,
-                 path.string() + ": no pod record: " + error.what() +
-                     "; end the pod's processes by hand and remove the folder"};
-  }
+  Result<PodRecord> record = decode_pod_record(text);
+  if (record) return record;
+  return bad(path.string() + ": no pod record: " + record.error().message +
+             "; end the pod's processes by hand and remove the folder");
 }
 
 Status remove_pod_record(const std::filesystem::path& pod_dir) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/error.h"
@@ -34,6 +35,13 @@ inline constexpr char kLogFile[] = "log";
 
 /// Writes the record durably into its folder, which exists. Errors: kIo.
 Status write_pod_record(const std::filesystem::path& pod_dir, const PodRecord& record);
+
+/// The text of pod.json.
+std::string encode_pod_record(const PodRecord& record);
+
+/// Reads it back. Errors: kInvalidData naming the member; a process id that no pod can have (a
+/// signal to it would reach others) is refused.
+Result<PodRecord> decode_pod_record(std::string_view text);
 
 /// Reads one. Errors: kNotFound, kInvalidData.
 Result<PodRecord> read_pod_record(const std::filesystem::path& pod_dir);

@@ -65,8 +65,7 @@ class ByteAlphabet {
   std::array<int16_t, 0x144> byte_of_ = nothing();
 };
 
-Result<Json> read_json(const std::filesystem::path& file) {
-  TRAINYARD_ASSIGN(const std::string text, read_file(file, kFileBytesMax));
+Result<Json> parse_json(std::string_view text, const std::filesystem::path& file) {
   // The parser itself does not recurse, but printing and copying a value do.
   const auto limit_depth = [](int depth, Json::parse_event_t, const Json&) {
     if (depth > kDepthMax) throw std::length_error("nested too deeply");
@@ -191,9 +190,7 @@ std::optional<std::pair<std::string_view, std::string_view>> split_pair(std::str
   return std::pair(line.substr(0, space), line.substr(space + 1));
 }
 
-Status add_merge_lines(Builder& builder, const std::filesystem::path& file) {
-  TRAINYARD_ASSIGN(const std::string text, read_file(file, kFileBytesMax));
-  std::string_view rest = text;
+Status add_merge_lines(Builder& builder, std::string_view rest, const std::filesystem::path& file) {
   for (int64_t number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);
@@ -257,15 +254,29 @@ Status add_json_merges(Builder& builder, const std::filesystem::path& file, cons
 
 Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabulary_file,
                                            const std::filesystem::path& merges_file) {
-  TRAINYARD_ASSIGN(const Json vocabulary, read_json(vocabulary_file));
-  Builder builder(vocabulary_file);
-  TRAINYARD_TRY(builder.add_tokens(vocabulary, {std::string(kEndOfText)}));
-  TRAINYARD_TRY(add_merge_lines(builder, merges_file));
+  TRAINYARD_ASSIGN(const std::string vocabulary, read_file(vocabulary_file, kFileBytesMax));
+  TRAINYARD_ASSIGN(const std::string merges, read_file(merges_file, kFileBytesMax));
+  return parse_gpt2_vocabulary(vocabulary, merges, vocabulary_file, merges_file);
+}
+
+Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::string_view merges,
+                                            const std::filesystem::path& vocabulary_name,
+                                            const std::filesystem::path& merges_name) {
+  TRAINYARD_ASSIGN(const Json tokens, parse_json(vocabulary, vocabulary_name));
+  Builder builder(vocabulary_name);
+  TRAINYARD_TRY(builder.add_tokens(tokens, {std::string(kEndOfText)}));
+  TRAINYARD_TRY(add_merge_lines(builder, merges, merges_name));
   return std::move(builder).finish();
 }
 
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file) {
-  TRAINYARD_ASSIGN(const Json root, read_json(file));
+  TRAINYARD_ASSIGN(const std::string text, read_file(file, kFileBytesMax));
+  return parse_tokenizer_json(text, file);
+}
+
+Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
+                                           const std::filesystem::path& file) {
+  TRAINYARD_ASSIGN(const Json root, parse_json(text, file));
   if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
     return bad(file, "/model: wanted an object; is this a tokenizer.json?");
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/error.h"
@@ -33,5 +34,12 @@ Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabula
 /// Reads a Hugging Face `tokenizer.json` that is a byte-level BPE cut by GPT-2's pattern; any other
 /// kind is refused with the field that differs. Errors as above.
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file);
+
+/// The same from texts; `name` stands for the file in messages.
+Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::string_view merges,
+                                            const std::filesystem::path& vocabulary_name,
+                                            const std::filesystem::path& merges_name);
+Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
+                                           const std::filesystem::path& name);
 
 }  // namespace trainyard::data
