@@ -4,7 +4,7 @@ PRESET ?= dev
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-long bench lint fuzz features build setup clean
+.PHONY: help run test test-quick test-long bench lint fuzz mutants features build setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 
 fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
 	@tools/run_fuzz $(SECONDS)
+
+mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour)
+	@tools/run_mutants
 
 features: ## Run the command of every row of docs/features.md that says "works"
 	@tools/check_features
