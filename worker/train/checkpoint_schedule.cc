@@ -41,6 +41,7 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
                                    }));
   for (const std::string& note : started.notes)
     context.log->warning(note);
+  schedule->restored_ = started.resumed_from.has_value();
   if (started.resumed_from) {
     schedule->committed_step_ = started.resumed_from->id.step;
     schedule->begun_step_ = schedule->committed_step_;

@@ -20,6 +20,9 @@ class CheckpointSchedule {
                                                            EngineState& state);
   ~CheckpointSchedule();
 
+  /// Whether begin() found a checkpoint to go on from; otherwise the weights are still to be made.
+  bool restored() const { return restored_; }
+
   /// Call after every step; starts a checkpoint when one is due by policy or `last` is set. The
   /// same decision on every rank. Errors: only those that end the generation (the group is gone).
   Status after_step(bool last);
@@ -40,6 +43,7 @@ class CheckpointSchedule {
   std::unique_ptr<comm::Communicator> background_;
   std::unique_ptr<checkpoint::CommunicatorCommitGroup> group_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
+  bool restored_ = false;
   int64_t begun_step_ = -1;
   int64_t committed_step_ = -1;
 };

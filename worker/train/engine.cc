@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/model/initialize.h"
@@ -129,12 +130,29 @@ Status Engine::plan_step(MemorySource& memory) {
 }
 
 void Engine::initialize() {
-  for (size_t p = 0; p < model_.params.size(); ++p) {
-    const ParamSpec& param = model_.params[p];
-    const layout::Slice whole{.offset = std::vector<int64_t>(param.tensor.shape.size(), 0),
-                              .shape = param.tensor.shape};
-    initialize_slice(param, static_cast<uint64_t>(setup_.spec.seed), whole,
-                     store_->master(static_cast<int>(p)));
+  // Elements are independent of each other, so any cut gives the same bits. Every thread takes its
+  // part of the rows of each parameter.
+  const int threads = setup_.threads;
+  const auto initialize_part = [this, threads](int thread) {
+    for (size_t p = 0; p < model_.params.size(); ++p) {
+      const ParamSpec& param = model_.params[p];
+      const std::vector<int64_t>& shape = param.tensor.shape;
+      const layout::Range rows = layout::even_share(shape[0], threads, thread);
+      layout::Slice part{.offset = std::vector<int64_t>(shape.size(), 0), .shape = shape};
+      part.offset[0] = rows.begin;
+      part.shape[0] = rows.size();
+      const int64_t row = param.elements() / shape[0];
+      initialize_slice(param, static_cast<uint64_t>(setup_.spec.seed), part,
+                       store_->master(static_cast<int>(p))
+                           .subspan(static_cast<size_t>(rows.begin * row),
+                                    static_cast<size_t>(rows.size() * row)));
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int thread = 1; thread < threads; ++thread)
+      helpers.emplace_back(initialize_part, thread);
+    initialize_part(0);
   }
   parameters_changed();
 }
