@@ -107,11 +107,19 @@ Worth JobRun::closed(ConnectionId connection, Time now) {
   return Worth::kALook;
 }
 
+bool JobRun::is_rank(int rank) const {
+  if (!order_ || order_->num_nodes <= 0) return rank >= 0;
+  const int64_t per_node =
+      order_->num_proc_per_node > 0 ? order_->num_proc_per_node : kMaxRanksPerNode;
+  return rank >= 0 && rank < order_->num_nodes * per_node;
+}
+
 Worth JobRun::listening(ConnectionId connection, const coordination::RanksListening& fact) {
   Member* member = find(connection);
   if (member == nullptr || fact.ranks_size() > kMaxRanksPerNode) return Worth::kNothing;
   member->addresses.clear();
   for (const coordination::RankAddress& rank : fact.ranks()) {
+    if (!is_rank(rank.rank())) continue;
     member->addresses.emplace_back(rank.rank(), rank.address());
   }
   std::sort(member->addresses.begin(), member->addresses.end());
@@ -123,6 +131,7 @@ Worth JobRun::heartbeat(ConnectionId connection, const coordination::Heartbeat& 
   if (member == nullptr || fact.ranks_size() > kMaxRanksPerNode) return Worth::kNothing;
   bool a_look = false;
   for (const coordination::RankProgress& progress : fact.ranks()) {
+    if (!is_rank(progress.rank())) continue;
     const bool known = member->ranks.contains(progress.rank());
     if (!known && member->ranks.size() >= static_cast<size_t>(kMaxRanksPerNode)) continue;
     Rank& rank = member->ranks[progress.rank()];

@@ -110,6 +110,8 @@ class JobRun {
 
   Member* find(ConnectionId connection);
   const Member* find(ConnectionId connection) const;
+  /// Whether the world of the order has such a rank; agents may say anything.
+  bool is_rank(int rank) const;
   bool is_current(const Member& member) const;
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();

@@ -107,7 +107,7 @@ void act(World& world, const Frames::Frame& frame) {
       return decide(world, frame);
     case Operation::kRankLine: {
       const int rank = world.running(seed);
-      if (rank < 0) return;
+      if (rank < 0 || frame.bytes.empty()) return;
       const auto text = frame.bytes.subspan(1);
       return world.supervisor.on_rank_line(rank, std::string(text.begin(), text.end()));
     }

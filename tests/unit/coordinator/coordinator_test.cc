@@ -487,5 +487,17 @@ TEST_F(CoordinatorTest, HostileHeartbeatsStayBounded) {
   EXPECT_LE(coordinator_.readings("job-1").size(), 1024u);
 }
 
+TEST_F(CoordinatorTest, RanksOutsideTheWorldAreNotBelieved) {
+  start_training();
+  a_.beat(-1, 7);
+  a_.beat(4, 7);
+  poll();
+  EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());
+  a_.beat(1, 7);
+  poll();
+  ASSERT_EQ(coordinator_.readings("job-1").size(), 1u);
+  EXPECT_EQ(coordinator_.readings("job-1")[0].rank, 1);
+}
+
 }  // namespace
 }  // namespace trainyard::control
