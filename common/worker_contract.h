@@ -32,6 +32,12 @@ inline constexpr char kEnvProgressFd[] = "TRAINYARD_PROGRESS_FD";
 inline constexpr char kEnvAgentFd[] = "TRAINYARD_AGENT_FD";
 /// Numeric address of this node that peers can connect to; absent: 127.0.0.1.
 inline constexpr char kEnvHost[] = "TRAINYARD_HOST";
+/// Present: the rank traces its newest steps and leaves them in this directory when it ends.
+inline constexpr char kEnvTraceDir[] = "TRAINYARD_TRACE_DIR";
+/// How many steps a trace holds; absent: kTraceStepsDefault.
+inline constexpr char kEnvTraceSteps[] = "TRAINYARD_TRACE_STEPS";
+inline constexpr int kTraceStepsDefault = 20;
+inline constexpr int kTraceStepsMax = 10'000;
 // torchrun's names, set where one process per rank is started by us.
 inline constexpr char kEnvRank[] = "RANK";
 inline constexpr char kEnvWorldSize[] = "WORLD_SIZE";

@@ -9,6 +9,7 @@
 #include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "worker/comm/factory.h"
+#include "worker/trace/trace_file.h"
 #include "worker/train/agent_link.h"
 #include "worker/train/train_loop.h"
 
@@ -140,6 +141,32 @@ void report_lost_peers(AgentLink& link, const comm::Communicator& world, const E
   }
 }
 
+/// What TRAINYARD_TRACE_DIR asks for; null without it.
+Result<std::unique_ptr<trace::Recorder>> make_recorder() {
+  TRAINYARD_ASSIGN(const int64_t steps,
+                   number_from_environment(contract::kEnvTraceSteps, contract::kTraceStepsDefault));
+  if (text_from_environment(contract::kEnvTraceDir).empty()) {
+    return std::unique_ptr<trace::Recorder>();
+  }
+  if (steps < 1 || steps > contract::kTraceStepsMax) {
+    return Error{ErrorCode::kInvalidConfig, std::string("environment ") + contract::kEnvTraceSteps +
+                                                ": found " + std::to_string(steps) +
+                                                ", wanted 1 to " +
+                                                std::to_string(contract::kTraceStepsMax)};
+  }
+  return std::make_unique<trace::Recorder>(steps);
+}
+
+/// A trace is for people: where it cannot be written the run's end is the same.
+void leave_trace(const trace::Recorder* recorder, const TrainContext& context, int64_t rank) {
+  if (recorder == nullptr) return;
+  const Status written = trace::write_rank_trace(
+      text_from_environment(contract::kEnvTraceDir),
+      {.rank = static_cast<int>(rank), .generation = context.resume.generation},
+      recorder->newest());
+  if (!written) context.log->warning("no trace: " + written.error().message);
+}
+
 Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   TRAINYARD_ASSIGN(Progress progress, Progress::map(id.progress_fd));
   progress.set_phase(contract::Phase::kStarting);
@@ -154,16 +181,23 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   TRAINYARD_ASSIGN(context.spec, read_engine_spec());
   TRAINYARD_ASSIGN(context.checkpoint_policy, read_checkpoint_policy());
   progress.set_phase(contract::Phase::kRendezvous);
-  TRAINYARD_ASSIGN(const std::unique_ptr<comm::Communicator> world,
+  TRAINYARD_ASSIGN(const std::unique_ptr<trace::Recorder> recorder, make_recorder());
+  trace::SpanFan spans;
+  spans.connect(recorder.get());
+  if (!spans.empty()) context.spans = &spans;
+  TRAINYARD_ASSIGN(std::unique_ptr<comm::Communicator> world,
                    meet(id, link, transport_kind(context.spec.runtime.transport), context.job_uid,
                         context.resume));
+  world->observe(context.spans, trace::Track::kDataGroup);
   context.world = world.get();
   Result<TrainOutcome> outcome = train(context);
   if (!outcome) {
     report_lost_peers(link, *world, outcome.error());
     world->abort(outcome.error());
-    return outcome.error();
   }
+  world.reset();  // ends the last writer of spans
+  leave_trace(recorder.get(), context, id.rank);
+  if (!outcome) return outcome.error();
   if (outcome->complete) {
     if (id.rank == 0) TRAINYARD_TRY(link.send(contract::encode(outcome->result)));
     return contract::kExitDone;

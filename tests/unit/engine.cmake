@@ -8,3 +8,5 @@ trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/mode
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
 trainyard_test(engine_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc DEPS worker_matrix)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
+trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
+  DEPS worker_trace nlohmann_json::nlohmann_json)

@@ -107,7 +107,12 @@ class CheckpointWriter::Impl {
     if (report) outcome.bytes = report->shard.bytes;
     const std::string own =
         report ? encode(*report, group_.rank(), group_.size()) : error_text(report.error());
-    const Status agreed = agree(snapshot, id, own, &outcome);
+    const Status agreed = [&] {
+      const trace::ScopedSpan span(
+          options_.spans, trace::Track::kCheckpoint,
+          {.activity = trace::Activity::kCheckpointCommit, .step = snapshot.step});
+      return agree(snapshot, id, own, &outcome);
+    }();
     if (!agreed) {
       outcome.status =
           agreed.error().with_context("checkpoint at step " + std::to_string(snapshot.step));
@@ -116,6 +121,9 @@ class CheckpointWriter::Impl {
   }
 
   Result<ShardReport> write_own_shard(const Snapshot& snapshot, const CheckpointId& id) {
+    const trace::ScopedSpan span(
+        options_.spans, trace::Track::kCheckpoint,
+        {.activity = trace::Activity::kCheckpointWrite, .step = snapshot.step});
     const std::filesystem::path directory = options_.root / directory_name(id);
     TRAINYARD_TRY(files_.make_directory(directory));
     return write_shard(files_, directory, group_.rank(), group_.size(), snapshot.slices,

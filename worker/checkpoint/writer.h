@@ -15,6 +15,7 @@
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/retention.h"
 #include "worker/checkpoint/types.h"
+#include "worker/trace/span.h"
 
 namespace trainyard::checkpoint {
 
@@ -22,6 +23,8 @@ struct WriterOptions {
   std::filesystem::path root;
   RetentionPolicy retention;
   int64_t chunk_bytes = kDefaultChunkBytes;
+  /// Told of each write and commit, on Track::kCheckpoint. Not owned; may be null.
+  trace::SpanSink* spans = nullptr;
 };
 
 /// How one checkpoint ended.

@@ -211,8 +211,8 @@ void Collectives::add_ring_all_gather(std::span<std::byte> data, const std::vect
 
 Status Collectives::all_gather(const Signature& signature, std::span<std::byte> data,
                                std::span<const int64_t> counts) {
-  if (size_ == 1) return {};
   begin(signature);
+  if (size_ == 1) return {};
   const auto chunks = chunks_of(counts, size_of(signature.dtype));
   if (static_cast<int64_t>(data.size()) > kDirectAllGatherBytes) {
     add_ring_all_gather(data, chunks, -1);
@@ -229,8 +229,8 @@ Status Collectives::all_gather(const Signature& signature, std::span<std::byte> 
 }
 
 Status Collectives::broadcast(const Signature& signature, std::span<std::byte> data, int root) {
-  if (size_ == 1) return {};
   begin(signature);
+  if (size_ == 1) return {};
   if (static_cast<int64_t>(data.size()) <= kTreeBroadcastBytes) return tree_broadcast(data, root);
   return chain_broadcast(data, root);
 }
@@ -274,9 +274,9 @@ Status Collectives::chain_broadcast(std::span<std::byte> data, int root) {
 
 Status Collectives::barrier(const Signature& signature) {
   // A round tells of all rounds before it, so it begins when they have been heard.
+  begin(signature);
   uint32_t part = 0;
   for (int distance = 1; distance < size_; distance *= 2, ++part) {
-    begin(signature);
     add(Kind::kSend, (rank_ + distance) % size_, nullptr, 0, part);
     add(Kind::kReceive, (rank_ + size_ - distance) % size_, nullptr, 0, part);
     TRAINYARD_TRY(run());

@@ -40,6 +40,8 @@ class Collectives {
   Status point_to_point(std::span<const PointToPoint> transfers,
                         std::span<const uint64_t> sequences);
 
+  /// Of the newest operation begun.
+  const Signature& signature() const { return signature_; }
   const Exchange& exchange() const { return exchange_; }
 
  private:

@@ -10,6 +10,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/error.h"
+#include "worker/trace/span.h"
 
 namespace trainyard::comm {
 
@@ -94,6 +95,11 @@ class Communicator {
   /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
   /// kAborted soon. Idempotent; returns at once.
   virtual void abort(const Error& reason) = 0;
+
+  /// From now on every operation adds a kCollective span to `track`: from its start on the
+  /// execution stream to its end. Call before the first operation; `sink` is not owned and outlives
+  /// this.
+  virtual void observe(trace::SpanSink* sink, trace::Track track) = 0;
 
   virtual Counters counters() const = 0;
 

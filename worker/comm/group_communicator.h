@@ -34,6 +34,9 @@ class GroupCommunicator final : public Communicator {
   WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers) override;
   Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) override;
   void abort(const Error& reason) override;
+  void observe(trace::SpanSink* sink, trace::Track track) override {
+    stream_->observe(sink, track);
+  }
   Counters counters() const override { return stream_->counters(); }
   std::vector<int> lost_ranks() const override;
 

@@ -18,8 +18,8 @@ constexpr int kNaps = 20;
 
 class Stream::Operation final : public Work {
  public:
-  Operation(std::shared_ptr<Stream> stream, Body body)
-      : stream_(std::move(stream)), body_(std::move(body)) {}
+  Operation(std::shared_ptr<Stream> stream, size_t bytes, Body body)
+      : stream_(std::move(stream)), bytes_(bytes), body_(std::move(body)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != 0; }
 
@@ -33,7 +33,7 @@ class Stream::Operation final : public Work {
   /// Runs the body unless the group has failed before.
   void run() {
     const Group& group = *stream_->group_;
-    finish(group.failed() ? Status(group.error()) : body_(*stream_->collectives_));
+    finish(group.failed() ? Status(group.error()) : run_body());
   }
 
   void finish(Status result) {
@@ -46,7 +46,23 @@ class Stream::Operation final : public Work {
   }
 
  private:
+  Status run_body() {
+    trace::SpanSink* const sink = stream_->sink_;
+    if (sink == nullptr) return body_(*stream_->collectives_);
+    trace::Span span{.activity = trace::Activity::kCollective,
+                     .begin_ns = trace::monotonic_ns(),
+                     .bytes = static_cast<int64_t>(bytes_)};
+    Status result = body_(*stream_->collectives_);
+    span.end_ns = trace::monotonic_ns();
+    const Signature& signature = stream_->collectives_->signature();
+    span.sequence = static_cast<int64_t>(signature.sequence);
+    span.operation = name_of(signature.op);
+    sink->add(stream_->track_, span);
+    return result;
+  }
+
   const std::shared_ptr<Stream> stream_;
+  const size_t bytes_;
   Body body_;
   Status result_;
   std::atomic<uint32_t> state_{0};
@@ -62,7 +78,7 @@ void Stream::start() {
 }
 
 WorkPtr Stream::enqueue(size_t bytes, Body body) {
-  auto operation = std::make_shared<Operation>(shared_from_this(), std::move(body));
+  auto operation = std::make_shared<Operation>(shared_from_this(), bytes, std::move(body));
   operations_.fetch_add(1, std::memory_order_relaxed);
   unfinished_.fetch_add(1, std::memory_order_acq_rel);
   bool accepted = false;
@@ -162,6 +178,12 @@ void Stream::shut_down() {
   run_queue(nullptr);
   group_->leave();
   collectives_.reset();
+}
+
+void Stream::observe(trace::SpanSink* sink, trace::Track track) {
+  const std::lock_guard executor(executor_mutex_);
+  sink_ = sink;
+  track_ = track;
 }
 
 Counters Stream::counters() const {

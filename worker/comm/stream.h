@@ -45,6 +45,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// as the group failed.
   void shut_down();
 
+  /// Every operation run from now on adds a span. Before the first operation.
+  void observe(trace::SpanSink* sink, trace::Track track);
+
   Counters counters() const;
 
  private:
@@ -60,6 +63,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const std::shared_ptr<Group> group_;
   std::mutex executor_mutex_;  ///< held by the one thread that runs operations
   std::unique_ptr<Collectives> collectives_;
+  trace::SpanSink* sink_ = nullptr;  ///< as the next, used under the executor lock
+  trace::Track track_ = trace::Track::kDataGroup;
 
   mutable std::mutex queue_mutex_;
   std::condition_variable queue_changed_;

@@ -23,6 +23,28 @@ std::vector<int64_t> shard_counts(int64_t elements, int ranks) {
   return counts;
 }
 
+trace::Activity activity_of(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kForward:
+      return trace::Activity::kForward;
+    case InstructionKind::kBackwardInput:
+      return trace::Activity::kBackwardInput;
+    case InstructionKind::kBackwardWeight:
+      return trace::Activity::kBackwardWeight;
+    case InstructionKind::kReduce:
+      return trace::Activity::kReduce;
+    case InstructionKind::kReduceControl:
+      return trace::Activity::kReduceControl;
+    case InstructionKind::kGather:
+      return trace::Activity::kGather;
+    case InstructionKind::kOptimize:
+      return trace::Activity::kOptimize;
+    case InstructionKind::kSnapshot:
+      return trace::Activity::kSnapshot;
+  }
+  return trace::Activity::kStep;
+}
+
 /// Ends of the grains along the rows of a micro-batch: every `grain` positions of each sample.
 void fill_grain_ends(const MicroBatchView& batch, int64_t grain, std::vector<int64_t>& ends) {
   ends.clear();
@@ -43,6 +65,7 @@ int gradient_quantum_log2(int64_t targets_of_step) {
 /// The state of one run.
 struct Interpreter::Frame {
   const StepSetup* setup = nullptr;
+  int instruction = -1;  // now running
   StepNumerics numerics;
   kernels::OverflowFlag overflow{0};
   ControlWord control;
@@ -86,8 +109,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   }
   int id = 0;
   for (const Instruction& instruction : *setup.program) {
-    if (machine_.on_instruction) machine_.on_instruction(id);
-    if (Status status = execute(instruction); !status) {
+    if (Status status = run_instruction(id, instruction); !status) {
       return status.error().with_context("instruction " + std::to_string(id) + " (" +
                                          to_string(instruction) + ")");
     }
@@ -95,6 +117,38 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   }
   TRAINYARD_TRY(finish_control());
   return frame.control;
+}
+
+Status Interpreter::run_instruction(int id, const Instruction& instruction) {
+  if (machine_.on_instruction) machine_.on_instruction(id);
+  frame_->instruction = id;
+  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
+                               {.activity = activity_of(instruction.kind),
+                                .instruction = id,
+                                .micro_batch = instruction.micro_batch,
+                                .chunk = instruction.chunk,
+                                .step = frame_->setup->step});
+  return execute(instruction);
+}
+
+/// Waits for a collective to end and gives it up; what that takes shows as a span of its own.
+Status Interpreter::wait_for(comm::WorkPtr& work) {
+  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kCommunicationWait,
+                                .instruction = frame_->instruction,
+                                .step = frame_->setup->step});
+  TRAINYARD_TRY(work->wait());
+  work.reset();
+  return {};
+}
+
+Result<MicroBatchView> Interpreter::next_batch(int micro_batch) {
+  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kDataWait,
+                                .instruction = frame_->instruction,
+                                .micro_batch = micro_batch,
+                                .step = frame_->setup->step});
+  return frame_->setup->batches->micro_batch(micro_batch);
 }
 
 Status Interpreter::execute(const Instruction& instruction) {
@@ -141,8 +195,7 @@ Status Interpreter::forward(const Instruction& instruction) {
   const auto m = static_cast<size_t>(instruction.micro_batch);
   const Chunk chunk = machine_.chunks[static_cast<size_t>(instruction.chunk)];
   if (chunk.first_layer == 0) {
-    TRAINYARD_ASSIGN(const MicroBatchView batch,
-                     frame.setup->batches->micro_batch(instruction.micro_batch));
+    TRAINYARD_ASSIGN(const MicroBatchView batch, next_batch(instruction.micro_batch));
     if (frame.batches.size() <= m) frame.batches.resize(m + 1);
     frame.batches[m] = batch;
     frame.control.targets += static_cast<int64_t>(std::count_if(
@@ -257,8 +310,7 @@ Status Interpreter::reduce(int bucket) {
 Status Interpreter::gather(int bucket) {
   Frame& frame = *frame_;
   const auto b = static_cast<size_t>(bucket);
-  TRAINYARD_TRY(frame.reduce_work[b]->wait());
-  frame.reduce_work[b].reset();
+  TRAINYARD_TRY(wait_for(frame.reduce_work[b]));
   const std::span<int64_t> sums = machine_.store->bucket_accumulator(bucket);
   const std::span<float> gradient = machine_.store->bucket_gradient(bucket);
   const auto elements = static_cast<int64_t>(sums.size());
@@ -282,18 +334,14 @@ Status Interpreter::gather(int bucket) {
 
 Status Interpreter::finish_control() {
   if (!frame_->control_work) return {};
-  TRAINYARD_TRY(frame_->control_work->wait());
-  frame_->control_work.reset();
-  return {};
+  return wait_for(frame_->control_work);
 }
 
 Status Interpreter::optimize() {
   Frame& frame = *frame_;
   TRAINYARD_TRY(finish_control());
-  for (comm::WorkPtr& work : frame.gather_work) {
-    TRAINYARD_TRY(work->wait());
-    work.reset();
-  }
+  for (comm::WorkPtr& work : frame.gather_work)
+    TRAINYARD_TRY(wait_for(work));
   machine_.optimizer->step(*machine_.kernels, *machine_.store, frame.control);
   return {};
 }

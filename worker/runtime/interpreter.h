@@ -14,6 +14,7 @@
 #include "worker/program/instruction.h"
 #include "worker/runtime/activation_plan.h"
 #include "worker/runtime/parameter_store.h"
+#include "worker/trace/span.h"
 
 namespace trainyard::engine {
 
@@ -34,8 +35,10 @@ struct Machine {
   comm::Communicator* data_group = nullptr;
   Optimizer* optimizer = nullptr;
   std::span<const Chunk> chunks;
-  /// Called before each instruction with its id; for heartbeats and traces. May be empty.
+  /// Called before each instruction with its id; for heartbeats. May be empty.
   std::function<void(int instruction)> on_instruction;
+  /// Told of each instruction and of what it waited for, on Track::kStep. May be null.
+  trace::SpanSink* spans = nullptr;
 };
 
 /// What is fixed for one run of a program.
@@ -46,6 +49,7 @@ struct StepSetup {
   MicroBatchSource* batches = nullptr;
   DType compute = DType::kFloat32;
   uint64_t seed = 0;
+  int64_t step = 0;  ///< optimizer steps done before; for spans only
   bool training = true;
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
@@ -71,7 +75,10 @@ class Interpreter {
 
  private:
   struct Frame;
+  Status run_instruction(int id, const Instruction& instruction);
   Status execute(const Instruction& instruction);
+  Result<MicroBatchView> next_batch(int micro_batch);
+  Status wait_for(comm::WorkPtr& work);
   Status forward(const Instruction& instruction);
   void backward(const Instruction& instruction, bool weights);
   Status reduce(int bucket);

@@ -28,6 +28,7 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
   std::vector<int> everyone(static_cast<size_t>(context.world->size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   TRAINYARD_ASSIGN(schedule->background_, context.world->sub_group(everyone));
+  schedule->background_->observe(context.spans, trace::Track::kCheckpointGroup);
   schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*schedule->background_);
   TRAINYARD_ASSIGN(
       checkpoint::StartedGeneration started,
@@ -54,7 +55,8 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
   schedule->writer_ = std::make_unique<checkpoint::CheckpointWriter>(
       schedule->files_, *schedule->group_,
       checkpoint::WriterOptions{.root = context.checkpoint_root,
-                                .retention = {.keep_last = context.checkpoint_policy.keep_last}},
+                                .retention = {.keep_last = context.checkpoint_policy.keep_last},
+                                .spans = context.spans},
       std::move(started));
   return schedule;
 }
@@ -99,6 +101,8 @@ Status CheckpointSchedule::after_step(bool last) {
   if (!due || step() <= begun_step_) return {};
   // Whether the one before has ended may differ between ranks; waiting keeps their decisions the
   // same. A checkpoint that takes longer than the interval paces training, and its time shows.
+  const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kCheckpointWait, .step = step()});
   TRAINYARD_TRY(drain());
   TRAINYARD_ASSIGN(checkpoint::Snapshot snapshot, state_.snapshot());
   TRAINYARD_TRY(writer_->begin(std::move(snapshot)));

@@ -86,9 +86,12 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
                                             .data_group = setup.data_group,
                                             .optimizer = engine->optimizer_.get(),
                                             .chunks = engine->chunks_,
-                                            .on_instruction = [self](int id) {
-                                              if (self->on_instruction_) self->on_instruction_(id);
-                                            }});
+                                            .on_instruction =
+                                                [self](int id) {
+                                                  if (self->on_instruction_)
+                                                    self->on_instruction_(id);
+                                                },
+                                            .spans = setup.spans});
   TRAINYARD_TRY(engine->plan_step(memory));
   return engine;
 }
@@ -175,11 +178,14 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
           .batches = &batches,
           .compute = compute_,
           .seed = static_cast<uint64_t>(setup_.spec.seed),
+          .step = steps_done_,
           .grain_tokens = setup_.spec.numerics.grain_tokens,
           .targets_of_step = setup_.spec.batch.global_sequences * setup_.spec.data.sequence_length};
 }
 
 Result<StepReport> Engine::step(MicroBatchSource& batches, bool stop_requested) {
+  const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kStep, .step = steps_done_});
   StepSetup setup = base_setup(batches, program_, plan_);
   setup.stop_requested = stop_requested;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
@@ -211,6 +217,8 @@ Status Engine::grow_arena(int64_t bytes) {
 }
 
 Result<double> Engine::evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes) {
+  const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kEvaluate, .step = steps_done_});
   const StepProgram program =
       forward_program(static_cast<int>(micro_sizes.size()), static_cast<int>(chunks_.size()));
   const ActivationPlan plan = ActivationPlan::make(model_, program, chunks_, micro_sizes,

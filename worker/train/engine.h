@@ -29,6 +29,8 @@ struct EngineSetup {
   /// Accumulators of a bucket before it is closed. Smaller overlaps better, larger costs fewer
   /// messages; changes no bit.
   int64_t bucket_bytes = int64_t{8} << 20;
+  /// Told of steps, evaluations and all that is in them. Not owned; may be null.
+  trace::SpanSink* spans = nullptr;
 };
 
 /// What the ranks agreed on about one step.

@@ -73,7 +73,8 @@ class Run {
                                               .model = model,
                                               .isa = kernel_isa(spec_.runtime.isa),
                                               .threads = threads_of(context_),
-                                              .data_group = context_.world},
+                                              .data_group = context_.world,
+                                              .spans = context_.spans},
                                              memory_));
     engine_->set_instruction_hook([this](int id) { context_.progress->instruction(id); });
     context_.progress->set_total_steps(spec_.steps);

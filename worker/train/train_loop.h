@@ -10,6 +10,7 @@
 #include "common/log/log.h"
 #include "common/worker_contract.h"
 #include "worker/comm/communicator.h"
+#include "worker/trace/span.h"
 #include "worker/train/progress.h"
 
 namespace trainyard::engine {
@@ -26,6 +27,8 @@ struct TrainContext {
   Progress* progress = nullptr;
   Logger* log = nullptr;
   const Clock* clock = nullptr;
+  /// Told of everything the rank's time goes to; may be null.
+  trace::SpanSink* spans = nullptr;
   std::function<bool()> stop_requested;
 };
 

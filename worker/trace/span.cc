@@ -1,0 +1,53 @@
+#include "worker/trace/span.h"
+
+#include <chrono>
+
+#include "common/base/check.h"
+
+namespace trainyard::trace {
+
+std::string_view name_of(Activity activity) {
+  static constexpr std::array<std::string_view, kActivities> kNames = {"step",
+                                                                       "evaluate",
+                                                                       "checkpoint_wait",
+                                                                       "forward",
+                                                                       "backward_input",
+                                                                       "backward_weight",
+                                                                       "reduce",
+                                                                       "reduce_control",
+                                                                       "gather",
+                                                                       "optimize",
+                                                                       "snapshot",
+                                                                       "data_wait",
+                                                                       "communication_wait",
+                                                                       "collective",
+                                                                       "checkpoint_write",
+                                                                       "checkpoint_commit"};
+  return kNames[static_cast<size_t>(activity)];
+}
+
+std::string_view name_of(Track track) {
+  static constexpr std::array<std::string_view, kTracks> kNames = {
+      "training step", "collectives (data group)", "collectives (checkpoint group)",
+      "checkpoint writer"};
+  return kNames[static_cast<size_t>(track)];
+}
+
+int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void SpanFan::connect(SpanSink* sink) {
+  if (sink == nullptr) return;
+  TRAINYARD_CHECK(count_ < kSinksMax);
+  sinks_[count_++] = sink;
+}
+
+void SpanFan::add(Track track, const Span& span) {
+  for (size_t i = 0; i < count_; ++i)
+    sinks_[i]->add(track, span);
+}
+
+}  // namespace trainyard::trace
