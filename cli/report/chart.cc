@@ -9,13 +9,16 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr double kWidth = 880;
-constexpr double kHeight = 300;
-constexpr double kLeft = 70;
-constexpr double kRight = 20;
-constexpr double kTop = 36;
-constexpr double kBottom = 44;
-constexpr int kTicks = 5;
+constexpr double kLeft = 52;
+constexpr double kRight = 12;
+constexpr double kTop = 12;
+constexpr double kBottom = 38;
+/// Room that a number on an axis wants.
+constexpr double kTickWidth = 90;
+constexpr double kTickHeight = 44;
+constexpr double kMarkRadius = 4;
+/// More points than this on a narrow drawing only make the file large.
+constexpr double kPointsPerUnit = 2;
 
 struct Extent {
   double low = std::numeric_limits<double>::infinity();
@@ -36,29 +39,58 @@ struct Extent {
 };
 
 struct Frame {
+  ChartSize size;
   Extent x;
   Extent y;
+  double right() const { return size.width - kRight; }
+  double bottom() const { return size.height - kBottom; }
   double at_x(double value) const {
-    return kLeft + (value - x.low) / (x.high - x.low) * (kWidth - kLeft - kRight);
+    return kLeft + (value - x.low) / (x.high - x.low) * (right() - kLeft);
   }
   double at_y(double value) const {
-    return kHeight - kBottom - (value - y.low) / (y.high - y.low) * (kHeight - kTop - kBottom);
+    return bottom() - (value - y.low) / (y.high - y.low) * (bottom() - kTop);
   }
 };
 
-Frame frame_of(const Chart& chart) {
-  Frame frame;
-  for (const ChartSeries& series : chart.series) {
-    for (const auto& [x, y] : series.points) {
+Frame frame_of(const Chart& chart, const std::vector<ChartSeries>& series, const ChartSize& size) {
+  Frame frame{size, {}, {}};
+  for (const ChartSeries& one : series) {
+    for (const auto& [x, y] : one.points) {
       if (!std::isfinite(x) || !std::isfinite(y)) continue;
       frame.x.include(x);
       frame.y.include(y);
     }
   }
-  if (chart.from_zero) frame.y.include(0);
+  if (chart.from_zero || chart.stacked) frame.y.include(0);
   frame.x.widen();
   frame.y.widen();
   return frame;
+}
+
+/// Layers as curves of their upper edges.
+std::vector<ChartSeries> stacked(std::vector<ChartSeries> series) {
+  for (size_t layer = 1; layer < series.size(); ++layer) {
+    auto& points = series[layer].points;
+    const auto& below = series[layer - 1].points;
+    for (size_t i = 0; i < std::min(points.size(), below.size()); ++i)
+      points[i].second += below[i].second;
+  }
+  return series;
+}
+
+/// Of more points than can be told apart on the drawing every n-th, and each gap.
+ChartSeries thinned(const ChartSeries& series, const ChartSize& size) {
+  const auto limit = static_cast<size_t>(kPointsPerUnit * size.width);
+  if (series.points.size() <= limit) return series;
+  const size_t every = (series.points.size() + limit - 1) / limit;
+  ChartSeries kept{series.name, series.css_class, {}};
+  for (size_t i = 0; i < series.points.size(); ++i) {
+    const bool gap = !std::isfinite(series.points[i].second);
+    if (gap || i % every == 0 || i + 1 == series.points.size()) {
+      kept.points.push_back(series.points[i]);
+    }
+  }
+  return kept;
 }
 
 std::string tick_text(double value) {
@@ -72,22 +104,22 @@ std::string tick_text(double value) {
 
 std::string axes(const Chart& chart, const Frame& frame) {
   std::string svg;
-  for (const double tick : axis_ticks(frame.y.low, frame.y.high, kTicks)) {
+  const int rows = std::max(2, static_cast<int>((frame.bottom() - kTop) / kTickHeight));
+  for (const double tick : axis_ticks(frame.y.low, frame.y.high, rows)) {
     const double y = frame.at_y(tick);
     svg += fmt::format(
         "<line class='grid' x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}'/>"
         "<text class='tick' x='{}' y='{:.1f}' text-anchor='end'>{}</text>",
-        kLeft, kWidth - kRight, y, y, kLeft - 8, y + 4, tick_text(tick));
+        kLeft, frame.right(), y, y, kLeft - 7, y + 4, tick_text(tick));
   }
-  for (const double tick : axis_ticks(frame.x.low, frame.x.high, kTicks)) {
+  const int columns = std::max(2, static_cast<int>((frame.right() - kLeft) / kTickWidth));
+  for (const double tick : axis_ticks(frame.x.low, frame.x.high, columns)) {
     svg += fmt::format("<text class='tick' x='{:.1f}' y='{}' text-anchor='middle'>{}</text>",
-                       frame.at_x(tick), kHeight - kBottom + 18, tick_text(tick));
+                       frame.at_x(tick), frame.bottom() + 16, tick_text(tick));
   }
-  svg += fmt::format("<text class='label' x='{}' y='{}' text-anchor='middle'>{}</text>",
-                     (kLeft + kWidth - kRight) / 2, kHeight - 6, escape_html(chart.x_label));
-  svg += fmt::format(
-      "<text class='label' transform='translate(16 {}) rotate(-90)' text-anchor='middle'>{}</text>",
-      (kTop + kHeight - kBottom) / 2, escape_html(chart.y_label));
+  svg +=
+      fmt::format("<text class='label' x='{}' y='{}' text-anchor='middle'>{}</text>",
+                  (kLeft + frame.right()) / 2, frame.size.height - 5, escape_html(chart.x_label));
   return svg;
 }
 
@@ -103,6 +135,56 @@ std::string curve(const ChartSeries& series, const Frame& frame) {
     pen_down = true;
   }
   return fmt::format("<path class='curve {}' d='{}'/>", series.css_class, path);
+}
+
+/// The surface between a layer's upper edge and the axis; the layers below are drawn over it.
+std::string layer(const ChartSeries& series, const Frame& frame) {
+  std::string path;
+  double first_x = 0;
+  double last_x = 0;
+  bool open = false;
+  const auto close = [&] {
+    if (open)
+      path += fmt::format("L{:.1f} {:.1f}L{:.1f} {:.1f}Z", last_x, frame.at_y(0), first_x,
+                          frame.at_y(0));
+    open = false;
+  };
+  for (const auto& [x, y] : series.points) {
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      close();
+      continue;
+    }
+    last_x = frame.at_x(x);
+    if (!open) first_x = last_x;
+    path += fmt::format("{}{:.1f} {:.1f}", open ? "L" : "M", last_x, frame.at_y(y));
+    open = true;
+  }
+  close();
+  return fmt::format("<path class='layer {}' d='{}'/>", series.css_class, path);
+}
+
+std::string bands(const Chart& chart, const Frame& frame) {
+  std::string svg;
+  for (const ChartBand& band : chart.bands) {
+    const double from = frame.at_x(std::clamp(band.from, frame.x.low, frame.x.high));
+    const double to = frame.at_x(std::clamp(band.to, frame.x.low, frame.x.high));
+    svg += fmt::format(
+        "<rect class='band' x='{:.1f}' y='{}' width='{:.1f}' height='{}'><title>{}</title></rect>",
+        from, kTop, std::max(1.0, to - from), frame.bottom() - kTop, escape_html(band.text));
+  }
+  return svg;
+}
+
+std::string marks(const Chart& chart, const Frame& frame) {
+  std::string svg;
+  for (const ChartMark& mark : chart.marks) {
+    svg += fmt::format(
+        "<g class='mark'><line x1='{0:.1f}' x2='{0:.1f}' y1='{1}' y2='{2}'/>"
+        "<circle cx='{0:.1f}' cy='{1}' r='{3}'/><title>{4}</title></g>",
+        frame.at_x(std::clamp(mark.x, frame.x.low, frame.x.high)), kTop, frame.bottom(),
+        kMarkRadius, escape_html(mark.text));
+  }
+  return svg;
 }
 
 }  // namespace
@@ -150,29 +232,40 @@ std::vector<double> axis_ticks(double low, double high, int count) {
   return ticks;
 }
 
-std::string render_svg(const Chart& chart) {
-  const Frame frame = frame_of(chart);
-  std::string svg = fmt::format("<svg viewBox='0 0 {} {}' role='img' aria-label='{}'>", kWidth,
-                                kHeight, escape_html(chart.title));
-  svg +=
-      fmt::format("<text class='title' x='{}' y='20'>{}</text>", kLeft, escape_html(chart.title));
-  svg += axes(chart, frame);
-  for (const ChartMark& mark : chart.marks) {
-    const double x = frame.at_x(std::clamp(mark.x, frame.x.low, frame.x.high));
-    svg += fmt::format(
-        "<g class='mark'><line x1='{0:.1f}' x2='{0:.1f}' y1='{1}' y2='{2}'/><circle cx='{0:.1f}' "
-        "cy='{1}' r='5'/><title>{3}</title></g>",
-        x, kTop, kHeight - kBottom, escape_html(mark.text));
+std::string render_svg(const Chart& chart, const ChartSize& size) {
+  std::vector<ChartSeries> series = chart.stacked ? stacked(chart.series) : chart.series;
+  const Frame frame = frame_of(chart, series, size);
+  std::string svg = fmt::format("<svg viewBox='0 0 {} {}' role='img' aria-label='{}'>", size.width,
+                                size.height, escape_html(chart.title));
+  svg += bands(chart, frame);
+  if (chart.stacked) {
+    // From the highest edge down, so that each covers what of the ones above is not its own.
+    for (auto one = series.rbegin(); one != series.rend(); ++one)
+      svg += layer(thinned(*one, size), frame);
   }
-  double legend = kWidth - kRight;
-  for (const ChartSeries& series : chart.series) {
-    svg += curve(series, frame);
-    if (chart.series.size() < 2) continue;
-    svg += fmt::format("<text class='legend {}' x='{}' y='20' text-anchor='end'>{}</text>",
-                       series.css_class, legend, escape_html(series.name));
-    legend -= 110;
+  svg += axes(chart, frame);
+  svg += marks(chart, frame);
+  if (!chart.stacked) {
+    for (const ChartSeries& one : series)
+      svg += curve(thinned(one, size), frame);
   }
   return svg + "</svg>";
+}
+
+std::string render_figure(const Chart& chart) {
+  std::string html = "<figure><figcaption>" + escape_html(chart.title);
+  if (!chart.unit.empty()) html += " <span>" + escape_html(chart.unit) + "</span>";
+  html += "</figcaption>";
+  if (chart.series.size() > 1) {
+    html += "<ul class='legend'>";
+    for (const ChartSeries& series : chart.series) {
+      html += fmt::format("<li class='{}'>{}</li>", series.css_class, escape_html(series.name));
+    }
+    html += "</ul>";
+  }
+  html += "<div class='wide'>" + render_svg(chart, kWideChart) + "</div>";
+  html += "<div class='narrow'>" + render_svg(chart, kNarrowChart) + "</div>";
+  return html + "</figure>\n";
 }
 
 }  // namespace trainyard::cli

@@ -26,7 +26,7 @@ void add_number(text::JsonWriter& json, const char* key, double value) {
   json.number(value);
 }
 
-HistoryPoint point_of(const nlohmann::json& line) {
+HistoryPoint point_of(const nlohmann::ordered_json& line) {
   HistoryPoint point;
   point.time_s = line.value("time", 0.0);
   point.step = line.value("step", int64_t{0});
@@ -36,12 +36,16 @@ HistoryPoint point_of(const nlohmann::json& line) {
   point.tokens_per_second = line.value("tokensPerSecond", std::nan(""));
   if (line.contains("validationLoss")) point.validation_loss = line.value("validationLoss", 0.0);
   point.checkpoint_step = line.value("checkpointStep", int64_t{-1});
+  if (const auto stages = line.find("stageSeconds"); stages != line.end() && stages->is_object()) {
+    for (const auto& [name, seconds] : stages->items())
+      point.stage_seconds.push_back({name, seconds.get<double>()});
+  }
   return point;
 }
 
 /// Adds one line to the history; anything that is no line of ours is left out.
 void add_line(std::string_view text, History& history) {
-  const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
+  const auto line = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!line.is_object()) return;
   try {
     const std::string type = line.value("type", "");
@@ -94,6 +98,13 @@ void HistoryWriter::add(const Snapshot& snapshot, double time_s) {
   if (snapshot.validation_loss) add_number(json, "validationLoss", *snapshot.validation_loss);
   json.key("checkpointStep");
   json.integer(snapshot.checkpoint_step);
+  if (!snapshot.stage_seconds.empty()) {
+    json.key("stageSeconds");
+    json.begin_object();
+    for (const NamedSeconds& stage : snapshot.stage_seconds)
+      add_number(json, stage.name.c_str(), stage.seconds);
+    json.end_object();
+  }
   json.end_object();
   write(json.take() + "\n");
 }

@@ -22,6 +22,7 @@ struct HistoryPoint {
   double tokens_per_second = 0;
   std::optional<double> validation_loss;  ///< newest known
   int64_t checkpoint_step = -1;
+  std::vector<NamedSeconds> stage_seconds;  ///< as in Snapshot
 };
 
 /// Something worth a mark on the curves.

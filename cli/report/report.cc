@@ -5,31 +5,15 @@
 #include <fmt/format.h>
 
 #include "cli/report/chart.h"
+#include "cli/report/curves.h"
+#include "cli/report/style.h"
 #include "cli/run/format.h"
 
 namespace trainyard::cli {
 namespace {
 
-constexpr char kStyle[] = R"(
-:root { --ink: #1d2733; --soft: #66727f; --line: #d9dfe5; --paper: #fbfcfd; --a: #0b63b5; --b: #c2410c; --mark: #b91c1c; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6ebf0; --soft: #98a4b0; --line: #333d47; --paper: #12171c; --a: #64b0f4; --b: #fb923c; --mark: #f87171; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 920px; margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; margin-bottom: .2em; }
-table { border-collapse: collapse; margin: 1em 0; }
-td { padding: .15em 1.2em .15em 0; vertical-align: top; }
-td:first-child { color: var(--soft); white-space: nowrap; }
-svg { width: 100%; height: auto; margin: .6em 0; }
-svg text { fill: var(--ink); font-size: 12px; }
-svg .title { font-size: 14px; font-weight: 600; }
-svg .tick, svg .label { fill: var(--soft); }
-svg .grid { stroke: var(--line); }
-svg .curve { fill: none; stroke-width: 1.6; }
-svg .curve.a { stroke: var(--a); } svg .curve.b { stroke: var(--b); }
-svg .legend.a { fill: var(--a); } svg .legend.b { fill: var(--b); }
-svg .mark line { stroke: var(--mark); stroke-dasharray: 4 3; } svg .mark circle { fill: var(--mark); }
-)";
+/// Of what happened only the newest is listed.
+constexpr size_t kEventsShown = 200;
 
 std::string outcome_text(const Summary& summary) {
   switch (summary.outcome) {
@@ -45,115 +29,118 @@ std::string outcome_text(const Summary& summary) {
   return "";
 }
 
-void row(std::string& html, const char* name, const std::string& value) {
-  html += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", name, escape_html(value));
+const char* outcome_class(Summary::Outcome outcome) {
+  if (outcome == Summary::Outcome::kComplete) return "outcome good";
+  return outcome == Summary::Outcome::kFailed ? "outcome bad" : "outcome";
 }
 
-std::string facts(const Summary& summary) {
-  std::string html = "<table>\n";
-  row(html, "outcome", outcome_text(summary));
-  row(html, "steps", grouped(summary.step) + " of " + grouped(summary.total_steps));
-  if (summary.final_loss) row(html, "loss", fmt::format("{:.4f} nats/token", *summary.final_loss));
+/// One key figure; `note` stands below it in small print and may be empty.
+void figure(std::string& html, const char* name, const std::string& value,
+            const std::string& note = "") {
+  html += fmt::format("<div><dt>{}</dt><dd>{}", name, escape_html(value));
+  if (!note.empty()) html += fmt::format("<small>{}</small>", escape_html(note));
+  html += "</dd></div>\n";
+}
+
+std::string key_figures(const Summary& summary) {
+  std::string html = "<dl class='figures'>\n";
+  figure(html, "steps", grouped(summary.step),
+         summary.total_steps > 0 ? "of " + grouped(summary.total_steps) : "");
+  if (summary.final_loss) {
+    figure(html, "loss", fmt::format("{:.4f}", *summary.final_loss), "nats a token");
+  }
   if (summary.validation_loss) {
-    std::string text = fmt::format("{:.4f} nats/token", *summary.validation_loss);
-    if (summary.validation_bits_per_byte) {
-      text += fmt::format(" ({:.3f} bits per byte)", *summary.validation_bits_per_byte);
-    }
-    row(html, "validation loss", text);
+    figure(html, "validation loss", fmt::format("{:.4f}", *summary.validation_loss),
+           summary.validation_bits_per_byte
+               ? fmt::format("{:.3f} bits per byte", *summary.validation_bits_per_byte)
+               : "nats a token");
   }
   if (summary.tokens_per_second) {
-    row(html, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
+    figure(html, "tokens/s", grouped(std::llround(*summary.tokens_per_second)), "newest");
   }
-  row(html, "wall time", duration_text(summary.wall_s));
-  row(html, "restarts",
-      fmt::format("{} ({} steps done twice)", summary.restarts, summary.lost_steps));
-  if (!summary.checkpoint_dir.empty()) row(html, "checkpoints", summary.checkpoint_dir);
-  if (!summary.state_hash.empty()) row(html, "state hash", summary.state_hash);
-  return html + "</table>\n";
+  figure(html, "wall time", duration_text(summary.wall_s));
+  figure(html, "restarts", grouped(summary.restarts),
+         grouped(summary.lost_steps) + " steps done twice");
+  return html + "</dl>\n";
 }
 
-bool is_restart(const HistoryEvent& event) {
-  return event.reason == "Restarting" || event.reason == "RankExited";
+std::string paths(const Summary& summary) {
+  std::string html;
+  const auto add = [&](const char* name, const std::string& value) {
+    if (value.empty()) return;
+    html += fmt::format("<p class='paths'>{} <code>{}</code></p>\n", name, escape_html(value));
+  };
+  add("state hash", summary.state_hash);
+  add("checkpoints", summary.checkpoint_dir);
+  add("trace", summary.trace_file);
+  return html;
 }
 
-std::vector<ChartMark> marks_of(const History& history) {
-  std::vector<ChartMark> marks;
-  for (const HistoryEvent& event : history.events) {
-    if (!is_restart(event)) continue;
-    marks.push_back({static_cast<double>(event.step),
-                     fmt::format("step {}: {} {}", event.step, event.reason, event.message)});
+/// Where the job's time went, as one bar and a table.
+std::string time_shares(const Summary& summary) {
+  double total = 0;
+  for (const NamedSeconds& share : summary.time_shares)
+    total += share.seconds;
+  if (!(total > 0)) return "";
+  std::string bar;
+  std::string rows;
+  for (size_t i = 0; i < summary.time_shares.size(); ++i) {
+    const NamedSeconds& share = summary.time_shares[i];
+    if (!(share.seconds > 0)) continue;
+    const std::string css_class = i == 0 ? "good" : "s" + std::to_string((i - 1) % 8);
+    bar += fmt::format("<i class='{}' style='flex-grow:{:.4f}' title='{}'></i>", css_class,
+                       share.seconds / total * 1000, escape_html(share.name));
+    rows += fmt::format("<li class='{}'>{} {:.1f} s ({:.1f} %)</li>", css_class,
+                        escape_html(share.name), share.seconds, 100 * share.seconds / total);
   }
-  return marks;
+  return "<h2>Where the time went</h2>\n<div class='panel'><div class='share'>" + bar +
+         "</div><ul class='legend'>" + rows + "</ul></div>\n";
 }
 
-using Field = double (*)(const HistoryPoint&);
-
-ChartSeries series_of(const History& history, const char* name, const char* css_class,
-                      Field field) {
-  ChartSeries series{name, css_class, {}};
-  int64_t last_step = -1;
-  for (const HistoryPoint& point : history.points) {
-    // A restart goes back: the curve is broken there and drawn again over the steps done twice.
-    if (point.step < last_step) series.points.emplace_back(std::nan(""), std::nan(""));
-    series.points.emplace_back(static_cast<double>(point.step), field(point));
-    last_step = point.step;
+std::string overlap(const Summary& summary) {
+  if (summary.traced_ranks.empty()) return "";
+  std::string html = "<h2>Communication hidden under compute</h2>\n<div class='panel'><table>\n";
+  for (const TracedRank& rank : summary.traced_ranks) {
+    html += fmt::format("<tr><td>rank {}</td><td>{}</td></tr>\n", rank.rank,
+                        escape_html(traced_rank_text(rank)));
   }
-  return series;
-}
-
-/// The newest validation loss is repeated in every point; one point a new value is drawn.
-ChartSeries validation_of(const History& history) {
-  ChartSeries series{"validation", "b", {}};
-  std::optional<double> last;
-  for (const HistoryPoint& point : history.points) {
-    if (!point.validation_loss || point.validation_loss == last) continue;
-    last = point.validation_loss;
-    series.points.emplace_back(static_cast<double>(point.step), *last);
-  }
-  return series;
+  return html + "</table></div>\n";
 }
 
 std::string events_table(const History& history) {
   if (history.events.empty()) return "";
-  std::string html = "<h2>What happened</h2>\n<table>\n";
-  for (const HistoryEvent& event : history.events) {
+  std::string html = "<h2>What happened</h2>\n<div class='panel'><table class='events'>\n";
+  const size_t shown = std::min(history.events.size(), kEventsShown);
+  for (size_t i = history.events.size() - shown; i < history.events.size(); ++i) {
+    const HistoryEvent& event = history.events[i];
     html += fmt::format("<tr><td>step {}</td><td>{}</td><td>{}</td></tr>\n",
                         std::max<int64_t>(event.step, 0), escape_html(event.reason),
                         escape_html(event.message));
   }
-  return html + "</table>\n";
+  html += "</table></div>\n";
+  if (shown == history.events.size()) return html;
+  return html +
+         fmt::format("<p class='paths'>the newest {} of {}; all are in <code>{}</code></p>\n",
+                     shown, history.events.size(), kHistoryFile);
 }
 
 }  // namespace
 
 std::string render_report(const Summary& summary, const History& history) {
-  const std::vector<ChartMark> marks = marks_of(history);
-  Chart loss{.title = "Loss", .x_label = "step", .y_label = "nats/token", .marks = marks};
-  loss.series.push_back(
-      series_of(history, "training", "a", [](const HistoryPoint& p) { return p.loss; }));
-  const ChartSeries validation = validation_of(history);
-  if (!validation.points.empty()) loss.series.push_back(validation);
-  Chart rate{.title = "Learning rate", .x_label = "step", .y_label = "", .from_zero = true};
-  rate.series.push_back(series_of(history, "learning rate", "a",
-                                  [](const HistoryPoint& p) { return p.learning_rate; }));
-  Chart speed{.title = "Speed",
-              .x_label = "step",
-              .y_label = "tokens/s",
-              .marks = marks,
-              .from_zero = true};
-  speed.series.push_back(series_of(history, "tokens/s", "a",
-                                   [](const HistoryPoint& p) { return p.tokens_per_second; }));
-  std::string charts;
-  if (!history.points.empty()) {
-    charts = render_svg(loss) + "\n" + render_svg(rate) + "\n" + render_svg(speed) + "\n";
-  }
+  std::string figures;
+  for (const Chart& chart : charts_of(history))
+    figures += render_figure(chart);
   const std::string name = escape_html(summary.job_name);
-  return fmt::format(
+  std::string html = fmt::format(
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>\n"
       "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-      "<title>{0}</title><style>{1}</style></head>\n<body>\n<h1>{0}</h1>\n{2}{3}{4}"
-      "</body></html>\n",
-      name, kStyle, facts(summary), charts, events_table(history));
+      "<title>{0}</title><style>{1}</style></head>\n<body>\n"
+      "<header><h1>{0}</h1><span class='{2}'>{3}</span></header>\n",
+      name, kReportStyle, outcome_class(summary.outcome), escape_html(outcome_text(summary)));
+  html += key_figures(summary) + paths(summary);
+  if (!figures.empty()) html += "<div class='charts'>\n" + figures + "</div>\n";
+  html += time_shares(summary) + overlap(summary) + events_table(history);
+  return html + "</body></html>\n";
 }
 
 }  // namespace trainyard::cli

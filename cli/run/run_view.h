@@ -25,6 +25,12 @@ struct RunHeader {
   bool manifest_changed = false;  ///< since that run; it goes on with the new one
 };
 
+/// A part of some time.
+struct NamedSeconds {
+  std::string name;
+  double seconds = 0;
+};
+
 /// A run at one moment.
 struct Snapshot {
   std::string activity;  ///< "starting", "training", "restarting" ...
@@ -39,6 +45,8 @@ struct Snapshot {
   int64_t checkpoint_step = -1;  ///< -1: none yet
   int64_t restarts = 0;
   std::vector<control::RankReading> ranks;  ///< by rank
+  /// What rank 0's training thread has spent since its process began; empty: not known.
+  std::vector<NamedSeconds> stage_seconds;
 };
 
 /// Something that happened.
@@ -48,6 +56,14 @@ struct Notice {
   std::string reason;   ///< a word: "Restarting", "RankExited" ...
   std::string message;  ///< for people
   std::vector<std::string> details;
+};
+
+/// What the trace says of one rank.
+struct TracedRank {
+  int rank = 0;
+  int64_t steps = 0;
+  double communication_s = 0;
+  double hidden = 0;  ///< share of the communication that ran while the rank computed
 };
 
 /// What a run came to.
@@ -64,10 +80,14 @@ struct Summary {
   std::optional<double> validation_bits_per_byte;
   std::optional<double> tokens_per_second;
   double wall_s = 0;  ///< of the job, over all its runs
+  /// Where the job's time went, the productive part first; empty: not known.
+  std::vector<NamedSeconds> time_shares;
   int64_t restarts = 0;
   int64_t lost_steps = 0;
   std::string checkpoint_dir;
   std::string state_hash;  ///< empty: not reported
+  std::string trace_file;  ///< empty: not traced
+  std::vector<TracedRank> traced_ranks;
   std::vector<std::string> next_commands;
 };
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/report/chart.h"
+#include "cli/report/curves.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::cli {
@@ -83,11 +84,86 @@ TEST(ChartTest, TicksAreRoundAndInside) {
 TEST(ChartTest, ACurveBreaksWhereThereIsNoValueAndAFlatOneIsDrawn) {
   Chart chart;
   chart.series.push_back({"s", "a", {{0, 1}, {1, 1}, {2, std::nan("")}, {3, 1}}});
-  const std::string svg = render_svg(chart);
+  const std::string svg = render_svg(chart, kWideChart);
   EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
   EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
   const std::string path = svg.substr(svg.find("d='"));
   EXPECT_EQ(std::count(path.begin(), path.end(), 'M'), 2);
+}
+
+TEST(ChartTest, LayersLieOnEachOther) {
+  Chart chart{.title = "Split", .unit = "ms", .stacked = true};
+  chart.series.push_back({"low", "s0", {{0, 1}, {10, 1}}});
+  chart.series.push_back({"high", "s1", {{0, 3}, {10, 3}}});
+  // The y axis is 0 to 4: the drawing is 100 units high between margins of 12 and 38.
+  const std::string svg = render_svg(chart, {100 + 52 + 12, 100 + 12 + 38});
+  EXPECT_NE(svg.find("class='layer s0' d='M52.0 87.0L152.0 87.0L152.0 112.0L52.0 112.0Z'"),
+            std::string::npos)
+      << svg;
+  EXPECT_NE(svg.find("class='layer s1' d='M52.0 12.0L152.0 12.0L152.0 112.0L52.0 112.0Z'"),
+            std::string::npos)
+      << svg;
+  EXPECT_LT(svg.find("layer s1"), svg.find("layer s0")) << "the lower one is drawn over it";
+}
+
+HistoryPoint with_stages(int64_t step, int64_t generation, double forward_s, double wait_s) {
+  HistoryPoint point{.time_s = 0, .step = step, .generation = generation, .loss = 2};
+  point.stage_seconds = {{"forward", forward_s}, {"data_wait", wait_s}, {"evaluation", 0}};
+  return point;
+}
+
+TEST(CurvesTest, TheSplitIsTheDifferenceOfTheStagesByStep) {
+  History history;
+  history.points = {with_stages(10, 1, 1.0, 0.5), with_stages(20, 1, 3.0, 0.6),
+                    with_stages(12, 2, 0.5, 0.1), with_stages(22, 2, 1.5, 0.1)};
+  const Chart chart = step_split(history);
+  ASSERT_EQ(chart.series.size(), 2U) << "a stage without time is left out";
+  EXPECT_EQ(chart.series[1].name, "data wait");
+  const auto& forward = chart.series[0].points;
+  ASSERT_EQ(forward.size(), 5U);
+  EXPECT_EQ(forward[0], std::pair(10.0, 200.0));
+  EXPECT_EQ(forward[1], std::pair(20.0, 200.0));
+  EXPECT_TRUE(std::isnan(forward[2].second)) << "another process counts from zero";
+  EXPECT_EQ(forward[3], std::pair(12.0, 100.0));
+  EXPECT_DOUBLE_EQ(chart.series[1].points[1].second, 10.0);
+}
+
+TEST(CurvesTest, StepsDoneTwiceAreABand) {
+  History history;
+  for (const int64_t step : {10, 50, 90}) {
+    history.points.push_back({.step = step, .generation = 1, .loss = 2, .checkpoint_step = 40});
+  }
+  history.points.push_back({.step = 55, .generation = 2, .loss = 2, .checkpoint_step = 40});
+  const std::vector<Chart> charts = charts_of(history);
+  ASSERT_FALSE(charts.empty());
+  ASSERT_EQ(charts[0].bands.size(), 1U);
+  EXPECT_EQ(charts[0].bands[0].from, 40);
+  EXPECT_EQ(charts[0].bands[0].to, 90);
+  EXPECT_NE(render_figure(charts[0]).find("steps 40 to 90 done twice"), std::string::npos);
+}
+
+TEST(HistoryTest, KeepsStagesInTheirOrder) {
+  const TemporaryDirectory folder;
+  Snapshot snapshot = at_step(1, 2.5);
+  snapshot.stage_seconds = {{"forward", 1.25}, {"data_wait", 0.5}};
+  (*HistoryWriter::open(folder.path()))->add(snapshot, 1);
+  const auto history = read_history(folder.path(), 0);
+  ASSERT_TRUE(history);
+  ASSERT_EQ(history->points.size(), 1U);
+  ASSERT_EQ(history->points[0].stage_seconds.size(), 2U);
+  EXPECT_EQ(history->points[0].stage_seconds[0].name, "forward");
+  EXPECT_EQ(history->points[0].stage_seconds[1].seconds, 0.5);
+}
+
+TEST(ReportTest, TellsWhereTheTimeWentAndWhatWasHidden) {
+  Summary summary;
+  summary.time_shares = {{"productive", 90}, {"restore", 7.5}, {"infra", 2.5}, {"queue", 0}};
+  summary.traced_ranks = {{.rank = 1, .steps = 10, .communication_s = 0.05, .hidden = 0.875}};
+  const std::string html = render_report(summary, {});
+  EXPECT_NE(html.find("restore 7.5 s (7.5 %)"), std::string::npos);
+  EXPECT_EQ(html.find("queue"), std::string::npos) << "nothing went there";
+  EXPECT_NE(html.find("10 steps, 5.0 ms communication a step, 88 % of it hidden under compute"),
+            std::string::npos);
 }
 
 TEST(ReportTest, ShowsCurvesMarksAndEscapesWhatItQuotes) {
@@ -106,7 +182,7 @@ TEST(ReportTest, ShowsCurvesMarksAndEscapesWhatItQuotes) {
   EXPECT_EQ(html.find("<script"), std::string::npos);
   EXPECT_NE(html.find("a&lt;b"), std::string::npos);
   EXPECT_NE(html.find("class='mark'"), std::string::npos);
-  EXPECT_NE(html.find(">validation</text>"), std::string::npos);
+  EXPECT_NE(html.find("<li class='b'>validation</li>"), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos) << "nothing is loaded from elsewhere";
 }
 
