@@ -19,6 +19,7 @@
 #include "common/api/decode.h"
 #include "common/api/validate.h"
 #include "common/worker_contract.h"
+#include "worker/trace/trace_file.h"
 
 namespace trainyard::cli {
 namespace {
@@ -27,6 +28,7 @@ constexpr char kFooter[] = R"(Examples:
   trainyard run job.yaml
   trainyard run job.yaml --nodes 2 --procs 2
   trainyard run job.yaml --run-dir /data/run7 -o json > run7.jsonl
+  trainyard run job.yaml --trace=50       the newest 50 steps as RUN/trace.json, for ui.perfetto.dev
 
 Runs a TrainingJob on this machine: one agent a node, one worker a rank. Everything of the run lies
 in the run directory (runs/NAME): status, logs, checkpoints. The same command on the same directory
@@ -38,6 +40,7 @@ Exit codes: 0 complete; 64 wrong usage or manifest; 65 bad data or checkpoint; 7
 deadline ran out.)";
 
 constexpr int kExitKilled = 130;
+constexpr char kTraceFile[] = "trace.json";
 constexpr std::chrono::milliseconds kRefresh{200};
 
 struct RunOptions {
@@ -47,6 +50,7 @@ struct RunOptions {
   int64_t procs = 0;
   std::string output = "text";
   bool plain = false;
+  int64_t trace_steps = 0;
 };
 
 /// CPUs this process may use.
@@ -134,6 +138,24 @@ std::vector<std::string> next_commands(const RunOptions& options, const Summary&
   return commands;
 }
 
+/// Puts the ranks' traces together as RUN/trace.json. A run whose ranks left none is told so.
+void add_trace(const std::filesystem::path& run_dir, RunView& view, Summary& summary) {
+  std::vector<std::string> notes;
+  const auto merged = trace::merge_traces(run_dir / kTraceFolder, run_dir / kTraceFile, &notes);
+  if (!merged) notes.push_back(merged.error().message);
+  for (const std::string& note : notes)
+    view.notice({Notice::Kind::kWarning, "NoTrace", note, {}});
+  if (!merged) return;
+  summary.trace_file = merged->file.string();
+  for (const trace::RankTrace& rank : merged->ranks) {
+    summary.traced_ranks.push_back(
+        {.rank = rank.rank,
+         .steps = rank.steps,
+         .communication_s = 1e-9 * static_cast<double>(rank.overlap.communication_ns),
+         .hidden = rank.overlap.hidden()});
+  }
+}
+
 /// A manifest or a run directory that cannot be used is the user's to mend.
 int exit_code_of(const Error& error) {
   if (error.code == ErrorCode::kNotFound) return contract::kExitBadConfig;
@@ -153,6 +175,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
                                                 : std::filesystem::path(options.run_dir);
   run_options.job = std::move(job);
   run_options.agent = agent_path();
+  run_options.trace_steps = options.trace_steps;
   TRAINYARD_ASSIGN(const std::unique_ptr<LocalRun> run, LocalRun::start(std::move(run_options)));
   const std::unique_ptr<RunView> view =
       make_recording_view(make_view(options, context), run->header().run_dir);
@@ -169,6 +192,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   }
   Summary summary = follow(*run, *view, signals);
   summary.next_commands = next_commands(options, summary);
+  if (options.trace_steps > 0) add_trace(run->header().run_dir, *view, summary);
   view->end(summary);
   return summary.exit_code;
 }
@@ -188,6 +212,11 @@ void register_run(CLI::App& app, CommandContext& context) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command->add_flag("--plain", options->plain, "Lines instead of a block rewritten in place");
+  command
+      ->add_flag("--trace{" + std::to_string(contract::kTraceStepsDefault) + "}",
+                 options->trace_steps,
+                 "Leave a trace of the newest steps (--trace=N: N of them) as RUN/trace.json")
+      ->check(CLI::Range(1, contract::kTraceStepsMax));
   command->footer(kFooter);
   command->callback([options, &context] {
     const Result<int> code = run_job(*options, context);

@@ -122,6 +122,15 @@ std::string notice_text(const Notice& notice) {
   return text;
 }
 
+std::string traced_rank_text(const TracedRank& rank) {
+  const std::string steps =
+      fmt::format("{} step{}", grouped(rank.steps), rank.steps == 1 ? "" : "s");
+  if (rank.steps == 0 || rank.communication_s <= 0) return steps + ", no communication";
+  return fmt::format("{}, {:.1f} ms communication a step, {:.0f} % of it hidden under compute",
+                     steps, 1e3 * rank.communication_s / static_cast<double>(rank.steps),
+                     100 * rank.hidden);
+}
+
 std::string summary_text(const Summary& summary) {
   std::string text = fmt::format("{}: {}", summary.job_name, outcome_text(summary.outcome));
   if (!summary.reason.empty()) text += ": " + printable_text(summary.reason, kMaxShownLineBytes);
@@ -147,6 +156,9 @@ std::string summary_text(const Summary& summary) {
   }
   if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
+  if (!summary.trace_file.empty()) add_row(text, "trace", summary.trace_file);
+  for (const TracedRank& rank : summary.traced_ranks)
+    add_row(text, ("  rank " + std::to_string(rank.rank)).c_str(), traced_rank_text(rank));
   if (!summary.next_commands.empty()) text += "next:\n";
   for (const std::string& command : summary.next_commands)
     text += "  " + command + "\n";

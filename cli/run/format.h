@@ -16,6 +16,8 @@ std::string duration_text(double seconds);
 std::string fixed(double value, int digits);
 /// "8.40e-04".
 std::string scientific(double value);
+/// "20 steps, 14.2 ms communication a step, 87 % of it hidden under compute".
+std::string traced_rank_text(const TracedRank& rank);
 /// The block that ends a run.
 std::string summary_text(const Summary& summary);
 /// The line or lines that begin it.

@@ -55,6 +55,23 @@ class Object {
     }
     json_.end_array();
   }
+  void trace(const std::string& file, const std::vector<TracedRank>& ranks) {
+    json_.key("trace");
+    json_.begin_object();
+    text("file", file);
+    json_.key("ranks");
+    json_.begin_array();
+    for (const TracedRank& rank : ranks) {
+      json_.begin_object();
+      integer("rank", rank.rank);
+      integer("steps", rank.steps);
+      number("communicationSeconds", rank.communication_s);
+      number("hiddenPercent", 100 * rank.hidden);
+      json_.end_object();
+    }
+    json_.end_array();
+    json_.end_object();
+  }
   std::string take() {
     json_.end_object();
     return json_.take() + "\n";
@@ -160,6 +177,7 @@ class JsonView final : public RunView {
     object.integer("lostSteps", summary.lost_steps);
     object.text("checkpointDir", summary.checkpoint_dir);
     if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);
+    if (!summary.trace_file.empty()) object.trace(summary.trace_file, summary.traced_ranks);
     print(object);
   }
 

@@ -77,6 +77,11 @@ std::map<std::string, std::string> LocalRun::pod_environment() const {
   environment[control::kEnvOrphanLimit] = std::to_string(kOrphanSeconds);
   environment[control::kEnvStopGrace] =
       std::to_string(spec.checkpoint_policy.preemption_checkpoint.count());
+  if (options_.trace_steps > 0 && spec.engine) {
+    environment[contract::kEnvTraceDir] =
+        (std::filesystem::absolute(options_.run_dir) / kTraceFolder).string();
+    environment[contract::kEnvTraceSteps] = std::to_string(options_.trace_steps);
+  }
   return environment;
 }
 

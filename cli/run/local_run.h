@@ -22,11 +22,15 @@
 
 namespace trainyard::cli {
 
+/// Where ranks leave their traces, in the run directory.
+inline constexpr char kTraceFolder[] = "trace";
+
 /// One job on this machine.
 struct LocalRunOptions {
   api::TrainingJob job;  ///< valid, its paths absolute
   std::filesystem::path run_dir;
   std::filesystem::path agent;  ///< the agent's binary, absolute
+  int64_t trace_steps = 0;      ///< ranks trace as many of their newest steps; 0: none
 };
 
 /// The brain, the coordinator and this machine as a cluster in one process: observe, plan, apply on

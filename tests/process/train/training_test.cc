@@ -7,10 +7,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -228,6 +231,60 @@ TEST_F(TrainingTest, SeveralNodesGiveTheSameBits) {
   const Ended ended = train("nodes", {"--nodes", "2", "--procs", "2"});
   EXPECT_EQ(ended.exit_code, 0);
   EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
+}
+
+/// Spans of one thread nest: each lies within the last one that is still open.
+void expect_nested(const std::vector<json>& events) {
+  std::vector<double> open_until;
+  // Times are written to the nanosecond; as doubles their sums differ by less than a tenth of one.
+  constexpr double kRounding_us = 1e-4;
+  for (const json& event : events) {
+    const double begin = event["ts"];
+    const double end = begin + event["dur"].get<double>();
+    while (!open_until.empty() && open_until.back() <= begin + kRounding_us)
+      open_until.pop_back();
+    if (!open_until.empty()) EXPECT_LE(end, open_until.back() + kRounding_us) << event.dump();
+    open_until.push_back(end);
+  }
+}
+
+TEST_F(TrainingTest, ATraceNestsCountsInstructionsAndChangesNoBit) {
+  const Ended ended = train("traced", {"--trace=12"});
+  ASSERT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
+  const json& ranks = ended.summary["trace"]["ranks"];
+  ASSERT_EQ(ranks.size(), 2U) << ended.summary.dump();
+  EXPECT_EQ(ranks[1]["steps"], 12);
+  EXPECT_GT(ranks[1]["communicationSeconds"], 0);
+  EXPECT_GE(ranks[1]["hiddenPercent"], 0);
+  EXPECT_LE(ranks[1]["hiddenPercent"], 100);
+
+  std::ifstream file(folder_->path() / "traced/trace.json");
+  const json trace = json::parse(file, nullptr, false);
+  ASSERT_TRUE(trace.is_object());
+  std::map<std::pair<int, int>, std::vector<json>> threads;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") threads[{event["pid"], event["tid"]}].push_back(event);
+  }
+  std::set<std::string> kinds;
+  for (auto& [thread, events] : threads) {
+    // Of spans that begin at the same nanosecond the longer is the outer one.
+    std::stable_sort(events.begin(), events.end(), [](const json& a, const json& b) {
+      return std::pair(a["ts"].get<double>(), -a["dur"].get<double>()) <
+             std::pair(b["ts"].get<double>(), -b["dur"].get<double>());
+    });
+    expect_nested(events);
+    for (const json& event : events)
+      kinds.insert(event["cat"]);
+  }
+  for (const char* kind :
+       {"step", "forward", "backward_weight", "collective", "data_wait", "communication_wait",
+        "checkpoint_wait", "snapshot", "checkpoint_write", "checkpoint_commit", "evaluate"}) {
+    EXPECT_TRUE(kinds.contains(kind)) << kind;
+  }
+  // 240 steps: the last twelve, numbered by the steps done before.
+  const std::vector<json>& step_track = threads[{0, 0}];
+  EXPECT_EQ(step_track.front()["args"]["step"], 228);
 }
 
 TEST_F(TrainingTest, TheTrainedModelIsSampledAndExported) {

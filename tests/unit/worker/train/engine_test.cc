@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "worker/matrix/world.h"
+#include "worker/trace/recorder.h"
 #include "worker/train/engine_state.h"
 #include "worker/train/resolve.h"
 
@@ -37,9 +38,33 @@ class PoisonedMemory final : public MemorySource {
   std::vector<std::span<std::byte>> blocks_;
 };
 
+/// What an instruction is called in a trace.
+std::string name_in_trace(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kForward:
+      return "forward";
+    case InstructionKind::kBackwardInput:
+      return "backward_input";
+    case InstructionKind::kBackwardWeight:
+      return "backward_weight";
+    case InstructionKind::kReduce:
+      return "reduce";
+    case InstructionKind::kReduceControl:
+      return "reduce_control";
+    case InstructionKind::kGather:
+      return "gather";
+    case InstructionKind::kOptimize:
+      return "optimize";
+    case InstructionKind::kSnapshot:
+      return "snapshot";
+  }
+  return "?";
+}
+
 class EngineTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Engine> make(const api::EngineSpec& spec, MemorySource& memory) {
+  std::unique_ptr<Engine> make(const api::EngineSpec& spec, MemorySource& memory,
+                               trace::SpanSink* spans = nullptr) {
     auto world = comm::make_communicator(comm::TransportKind::kLocal,
                                          {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
     EXPECT_TRUE(world) << world.error().message;
@@ -48,7 +73,8 @@ class EngineTest : public ::testing::Test {
                                   .model = gpt2_config(spec),
                                   .isa = kernel_isa(api::Isa::kAuto),
                                   .threads = 1,
-                                  .data_group = world_.get()},
+                                  .data_group = world_.get(),
+                                  .spans = spans},
                                  memory);
     EXPECT_TRUE(engine) << engine.error().message;
     return engine ? *std::move(engine) : nullptr;
@@ -114,6 +140,59 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   EXPECT_EQ(engine->store().master(wte)[5], before) << "parameters are untouched";
   EXPECT_EQ(engine->optimizer().updates(), 0) << "Adam's t does not advance";
   EXPECT_EQ(engine->steps_done(), 1) << "the batch is consumed";
+}
+
+/// One span an instruction of each step, in the program's order, and all within their step.
+void expect_program(const std::vector<trace::Span>& spans, const StepProgram& program) {
+  size_t next = 0;
+  for (const trace::Span& span : spans) {
+    if (span.activity == trace::Activity::kStep) {
+      EXPECT_EQ(next, program.size()) << "step " << span.step;
+      next = 0;
+      continue;
+    }
+    EXPECT_LE(span.begin_ns, span.end_ns);
+    const bool waits = span.activity == trace::Activity::kDataWait ||
+                       span.activity == trace::Activity::kCommunicationWait;
+    ASSERT_LT(next, program.size());
+    EXPECT_EQ(span.instruction, static_cast<int>(next));
+    if (waits) continue;
+    const Instruction& instruction = program[next++];
+    EXPECT_EQ(trace::name_of(span.activity), name_in_trace(instruction.kind));
+    EXPECT_EQ(span.micro_batch, instruction.micro_batch);
+    EXPECT_EQ(span.chunk, instruction.chunk);
+  }
+}
+
+TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+  trace::Recorder recorder(10);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory, &recorder);
+  ASSERT_NE(engine, nullptr);
+  world_->observe(&recorder, trace::Track::kDataGroup);
+  engine->initialize();
+  matrix::StreamBatches batches(stream, spec, 1, 0);
+  for (int64_t step = 0; step < 3; ++step) {
+    batches.start_step(step);
+    ASSERT_TRUE(engine->step(batches, false));
+  }
+  const trace::Spans spans = recorder.newest();
+  expect_program(spans[static_cast<size_t>(trace::Track::kStep)], engine->program());
+  const auto collectives = std::count_if(
+      engine->program().begin(), engine->program().end(), [](const Instruction& instruction) {
+        return instruction.kind == InstructionKind::kReduce ||
+               instruction.kind == InstructionKind::kReduceControl ||
+               instruction.kind == InstructionKind::kGather;
+      });
+  EXPECT_EQ(spans[static_cast<size_t>(trace::Track::kDataGroup)].size(),
+            static_cast<size_t>(3 * collectives));
+  const auto untraced = matrix::train_world(
+      spec, {.isa = kernel_isa(api::Isa::kAuto), .micro_sequences = spec.batch.micro_sequences}, 3,
+      stream);
+  ASSERT_TRUE(untraced) << untraced.error().message;
+  EXPECT_EQ(to_hex(EngineState(*engine).hash()), untraced->front().state_hash);
 }
 
 TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
