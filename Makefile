@@ -28,7 +28,7 @@ build: setup ## Build everything (PRESET=dev|release|asan|tsan)
 	@cmake --preset $(PRESET)
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-bench: ## Measure kernels and communication on this machine
+bench: ## Measure this machine: kernels, collectives, training against PyTorch, checkpoints
 	@tools/run_bench
 
 lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Trains a GPT-2 in PyTorch on the CPU and prints one JSON line: what `tools/run_bench` holds our engine against.
+
+Usage: OMP_NUM_THREADS=2 python gpt2_torch.py --text FILE [--layers 12 --hidden 768 --heads 12 --vocab 50257]
+       [--sequences 4] [--tokens 256] [--steps 4] [--warm 1] [--bf16] [--compile]
+       torchrun --nproc-per-node 2 gpt2_torch.py --ddp ...     (--sequences is a rank's part of the batch)
+Needs: torch. Tokens are the bytes of FILE; AdamW, clipping at norm 1, tied embeddings, no dropout, as our manifests say.
+
+The line has step seconds (a list, warm-up left out), loss, peak resident bytes, the seconds of `import torch`, and the
+CLOCK_MONOTONIC time at the end of the first step, so that whoever started the process knows what the start cost.
+"""
+
+import argparse
+import json
+import os
+import resource
+import time
+
+import_began = time.monotonic()
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import_seconds = time.monotonic() - import_began
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.project_in = nn.Linear(width, 3 * width)
+        self.project_out = nn.Linear(width, width)
+
+    def forward(self, x_BTC):
+        batch, tokens, width = x_BTC.shape
+        parts = self.project_in(x_BTC).split(width, dim=-1)
+        q, k, v = (part.reshape(batch, tokens, self.heads, width // self.heads).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.project_out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+
+
+class Layer(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x_BTC):
+        x_BTC = x_BTC + self.attention(self.norm_attention(x_BTC))
+        return x_BTC + self.down(F.gelu(self.up(self.norm_mlp(x_BTC)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.token = nn.Embedding(options.vocab, options.hidden)
+        self.position = nn.Embedding(options.tokens, options.hidden)
+        self.layers = nn.ModuleList(Layer(options.hidden, options.heads) for _ in range(options.layers))
+        self.norm = nn.LayerNorm(options.hidden)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens_BT, targets_BT):
+        x_BTC = self.token(tokens_BT) + self.position(torch.arange(tokens_BT.shape[1]))
+        for layer in self.layers:
+            x_BTC = layer(x_BTC)
+        logits_BTV = self.norm(x_BTC) @ self.token.weight.T
+        return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
+
+
+def parse():
+    parser = argparse.ArgumentParser(description="GPT-2 in PyTorch on the CPU.")
+    numbers = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "sequences": 4, "tokens": 256, "steps": 4,
+               "warm": 1}
+    for name, default in numbers.items():
+        parser.add_argument("--" + name, type=int, default=default)
+    for name in ("bf16", "compile", "ddp"):
+        parser.add_argument("--" + name, action="store_true")
+    parser.add_argument("--text", required=True)
+    return parser.parse_args()
+
+
+def main():
+    options = parse()
+    torch.manual_seed(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
+    rank, ranks = 0, 1
+    if options.ddp:
+        torch.distributed.init_process_group("gloo")
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    model = Gpt2(options)
+    trained = nn.parallel.DistributedDataParallel(model) if options.ddp else model
+    forward = torch.compile(trained) if options.compile else trained
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    window = options.tokens + 1
+    with open(options.text, "rb") as file:
+        text = torch.frombuffer(bytearray(file.read(window * options.sequences * ranks * 64)), dtype=torch.uint8).long()
+    windows = text[: text.numel() // window * window].view(-1, window)
+
+    seconds, first_step_end, loss = [], None, None
+    for step in range(options.warm + options.steps):
+        began = time.monotonic()
+        rows = [((step * ranks + rank) * options.sequences + i) % len(windows) for i in range(options.sequences)]
+        batch = windows[rows]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.bf16):
+            loss = forward(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        value = loss.item()
+        ended = time.monotonic()
+        first_step_end = first_step_end or ended
+        if step >= options.warm:
+            seconds.append(ended - began)
+    if rank == 0:
+        print(json.dumps({"stepSeconds": seconds, "loss": value, "parameters": sum(p.numel() for p in model.parameters()),
+                          "tokensPerStep": options.sequences * options.tokens * ranks, "ranks": ranks,
+                          "peakBytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                          "importSeconds": import_seconds, "firstStepEnd": first_step_end,
+                          "torch": torch.__version__}), flush=True)
+    if options.ddp:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

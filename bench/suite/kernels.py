@@ -1,0 +1,32 @@
+"""GEMM against the peak of the same run, and collectives: the C++ benches' own tables."""
+
+import subprocess
+
+GEMM_FORMULAS = """* GF/s = 2 m n k / CPU seconds a thread. peak: as many FMA (fp32) or VDPBF16PS (bf16) a second as a loop over registers does, measured
+  in turn with the products. OpenBLAS (fp32, told its processor) and oneDNN (bf16) where they are installed."""
+COMM_FORMULAS = """* algbw = bytes of the buffer / time; busbw = algbw x 2 (P-1)/P, what each link carries in an all-reduce (nccl-tests, PERFORMANCE.md)."""
+
+
+def _output(command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout.rstrip()
+
+
+def _block(command, output):
+    shown = " ".join([command[0].name, *map(str, command[1:])])
+    return f"`{shown}`\n\n```\n{output}\n```\n"
+
+
+def gemm(context):
+    command = [context.benches / "gemm_bench", "--repeats", "3" if context.quick else "7"]
+    return GEMM_FORMULAS + "\n\n" + _block(command, _output(command))
+
+
+def communication(context):
+    parts = [COMM_FORMULAS, ""]
+    for transport in ("shm", "tcp"):
+        command = [context.benches / "comm_bench", transport]
+        parts.append(_block(command, _output(command)))
+    return "\n".join(parts)

@@ -1,0 +1,46 @@
+"""Medians, interleaving and Markdown tables."""
+
+import statistics
+import sys
+import time
+
+
+def median(values):
+    return statistics.median(values) if values else None
+
+
+def interleave(rounds, contestants, budget_s):
+    """Runs every contestant once a round, in turn, so that a slow minute of the machine meets all of them.
+
+    `contestants` maps a name to a function that returns a measurement or None. Stops after the round in which `budget_s`
+    ran out. Returns {name: [measurement, ...]}.
+    """
+    results = {name: [] for name in contestants}
+    began = time.monotonic()
+    for turn in range(rounds):
+        for name, measure in contestants.items():
+            started = time.monotonic()
+            result = measure()
+            took = time.monotonic() - started
+            print(f"  round {turn + 1}/{rounds}  {name:42} {took:6.1f} s", file=sys.stderr, flush=True)
+            if result is not None:
+                results[name].append(result)
+        if time.monotonic() - began > budget_s and turn + 1 < rounds:
+            print(f"  stopped after round {turn + 1}: the part's {budget_s:.0f} s are used up", file=sys.stderr)
+            break
+    return results
+
+
+def table(header, rows):
+    """A Markdown table; the first column is text, the others are right-aligned."""
+    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def number(value, digits=0):
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def ratio(ours, theirs):
+    return "-" if not ours or not theirs else f"{ours / theirs:.2f}x"
