@@ -92,7 +92,7 @@ class Run {
 
   /// Weights: from the newest good checkpoint of the parent generation, else imported or fresh.
   /// Restoring comes first: making weights that a checkpoint replaces would cost every recovery
-  /// seconds (50 ns an element).
+  /// seconds.
   Status begin_generation() {
     context_.progress->set_phase(contract::Phase::kRestoring);
     if (!context_.checkpoint_root.empty()) {

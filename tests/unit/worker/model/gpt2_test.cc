@@ -1,11 +1,15 @@
 #include "worker/model/gpt2.h"
 
+#include <array>
 #include <cmath>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "common/math/portable.h"
+#include "common/random/philox.h"
 #include "worker/model/initialize.h"
+#include "worker/model/normal.h"
 
 namespace trainyard::engine {
 namespace {
@@ -64,6 +68,30 @@ TEST(InitializeTest, AnySliceHasTheWholeTensorsBits) {
                     whole[static_cast<size_t>((row + r) * 11 + column + c)]);
         }
       }
+    }
+  }
+}
+
+/// One element by the definition: Box-Muller over the element's own Philox block.
+float normal_by_definition(std::array<uint32_t, 2> key, uint64_t element, double deviation) {
+  const auto words =
+      philox4x32({static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32), 0, 0}, key);
+  const auto uniform = [](uint32_t high, uint32_t low) {
+    const uint64_t bits = (uint64_t{high} << 21) ^ (low >> 11);
+    return (static_cast<double>(bits & 0x1FFFFFFFFFFFFF) + 0.5) * 0x1p-53;
+  };
+  const double radius = std::sqrt(-2 * portable_log(uniform(words[0], words[1])));
+  return static_cast<float>(deviation *
+                            (radius * portable_cos_pi(2 * uniform(words[2], words[3]))));
+}
+
+TEST(InitializeTest, BatchesHaveTheBitsOfTheDefinition) {
+  const std::array<uint32_t, 2> key = {0x1234567, 0x89abcdef};
+  for (const uint64_t first : {uint64_t{0}, uint64_t{0xFFFFFFC0}, uint64_t{1} << 40}) {
+    std::vector<float> values(20'011);
+    fill_normal(key, first, 0.02, values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], normal_by_definition(key, first + i, 0.02)) << "element " << first + i;
     }
   }
 }
