@@ -15,8 +15,10 @@ constexpr double kTop = 12;
 constexpr double kBottom = 38;
 /// Room that a number on an axis wants.
 constexpr double kTickWidth = 90;
-constexpr double kTickHeight = 44;
+constexpr double kTickHeight = 36;
 constexpr double kMarkRadius = 4;
+/// A curve of so few points shows each of them.
+constexpr size_t kDotsMax = 24;
 /// More points than this on a narrow drawing only make the file large.
 constexpr double kPointsPerUnit = 2;
 
@@ -134,7 +136,14 @@ std::string curve(const ChartSeries& series, const Frame& frame) {
     path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", frame.at_x(x), frame.at_y(y));
     pen_down = true;
   }
-  return fmt::format("<path class='curve {}' d='{}'/>", series.css_class, path);
+  std::string svg = fmt::format("<path class='curve {}' d='{}'/>", series.css_class, path);
+  if (series.points.size() > kDotsMax) return svg;
+  for (const auto& [x, y] : series.points) {
+    if (!std::isfinite(x) || !std::isfinite(y)) continue;
+    svg += fmt::format("<circle class='dot {}' cx='{:.1f}' cy='{:.1f}' r='2.5'/>", series.css_class,
+                       frame.at_x(x), frame.at_y(y));
+  }
+  return svg;
 }
 
 /// The surface between a layer's upper edge and the axis; the layers below are drawn over it.

@@ -76,10 +76,13 @@ void HistoryWriter::write(const std::string& line) {
 }
 
 void HistoryWriter::add(const Snapshot& snapshot, double time_s) {
-  if (!snapshot.loss || snapshot.step == last_step_) return;
+  // Evaluations follow their step, the last one too.
+  const bool evaluated = snapshot.validation_loss != last_validation_loss_;
+  if (!snapshot.loss || (snapshot.step == last_step_ && !evaluated)) return;
   const bool is_last = snapshot.step == snapshot.total_steps;
-  if (!is_last && time_s - last_time_s_ < kIntervalSeconds) return;
+  if (!is_last && !evaluated && time_s - last_time_s_ < kIntervalSeconds) return;
   last_step_ = snapshot.step;
+  last_validation_loss_ = snapshot.validation_loss;
   last_time_s_ = time_s;
   text::JsonWriter json;
   json.begin_object();

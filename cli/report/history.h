@@ -49,7 +49,8 @@ class HistoryWriter {
   static Result<std::unique_ptr<HistoryWriter>> open(const std::filesystem::path& run_dir);
   ~HistoryWriter();
 
-  /// Keeps the snapshot when it shows a new step and the last kept one is old enough.
+  /// Keeps the snapshot when it shows a new step and the last kept one is old enough, or a new
+  /// evaluation.
   void add(const Snapshot& snapshot, double time_s);
   void add(const Notice& notice, double time_s);
 
@@ -58,6 +59,7 @@ class HistoryWriter {
   void write(const std::string& line);
   int fd_;
   int64_t last_step_ = -1;
+  std::optional<double> last_validation_loss_;
   double last_time_s_ = 0;
 };
 

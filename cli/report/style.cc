@@ -38,6 +38,7 @@ svg { display: block; width: 100%; height: auto; margin-top: 6px; }
 svg text { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
 svg .grid { stroke: var(--line); }
 svg .curve { fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; }
+svg .dot { fill: var(--c); }
 svg .layer { fill: var(--c); }
 svg .band { fill: var(--band); }
 svg .mark line { stroke: var(--mark); stroke-dasharray: 4 3; } svg .mark circle { fill: var(--mark); }
@@ -48,9 +49,10 @@ svg .mark line { stroke: var(--mark); stroke-dasharray: 4 3; } svg .mark circle 
 .share { display: flex; height: 18px; border-radius: 4px; overflow: hidden; margin: 8px 0; }
 .share i { background: var(--c); min-width: 1px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: 2px 18px 2px 0; vertical-align: top; text-align: left; font-weight: 400; overflow-wrap: anywhere; }
-th, td:first-child { color: var(--soft); }
-.events td:first-child { white-space: nowrap; }
+td { padding: 2px 18px 2px 0; vertical-align: top; overflow-wrap: anywhere; }
+td:first-child { color: var(--soft); white-space: nowrap; }
+.events td:nth-child(2) { white-space: nowrap; }
+@media (max-width: 600px) { .events td { display: inline; padding: 0 8px 0 0; } .events tr { display: block; padding: 2px 0; } }
 )";
 
 }  // namespace trainyard::cli

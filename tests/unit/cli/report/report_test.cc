@@ -49,6 +49,21 @@ TEST(HistoryTest, ReadsBackWhatWasKeptAcrossTwoRuns) {
   EXPECT_EQ(history->events[1].step, 13);
 }
 
+TEST(HistoryTest, KeepsAnEvaluationOfTheSameStep) {
+  const TemporaryDirectory folder;
+  auto writer = HistoryWriter::open(folder.path());
+  ASSERT_TRUE(writer);
+  Snapshot last = at_step(1000, 2.5);
+  (*writer)->add(last, 1);
+  last.validation_loss = 2.25;
+  (*writer)->add(last, 1.1);
+  (*writer)->add(last, 9);
+  const auto history = read_history(folder.path(), 0);
+  ASSERT_TRUE(history);
+  ASSERT_EQ(history->points.size(), 2U);
+  EXPECT_EQ(history->points[1].validation_loss, 2.25);
+}
+
 TEST(HistoryTest, ThinsOutButKeepsTheLastPoint) {
   const TemporaryDirectory folder;
   auto writer = HistoryWriter::open(folder.path());
