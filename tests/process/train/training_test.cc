@@ -243,7 +243,9 @@ void expect_nested(const std::vector<json>& events) {
     const double end = begin + event["dur"].get<double>();
     while (!open_until.empty() && open_until.back() <= begin + kRounding_us)
       open_until.pop_back();
-    if (!open_until.empty()) EXPECT_LE(end, open_until.back() + kRounding_us) << event.dump();
+    if (!open_until.empty()) {
+      EXPECT_LE(end, open_until.back() + kRounding_us) << event.dump();
+    }
     open_until.push_back(end);
   }
 }
