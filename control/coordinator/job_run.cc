@@ -69,7 +69,8 @@ void JobRun::set_order(const MembershipOrder& order) {
   order_ = order;
   std::erase_if(members_, [&](const auto& entry) {
     const Member& member = entry.second;
-    return member.connection == 0 && member.fact.generation < order.generation;
+    const bool is_old = member.fact.generation < order.generation;
+    return member.connection == 0 && (is_old || is_stranger(member));
   });
 }
 
@@ -101,7 +102,7 @@ Worth JobRun::closed(ConnectionId connection, Time now) {
   member->connection = 0;
   member->fact.connected = false;
   member->fact.since = now;
-  if (order_ && member->fact.generation < order_->generation) {
+  if (order_ && (member->fact.generation < order_->generation || is_stranger(*member))) {
     members_.erase(std::string(member->fact.pod_uid));
   }
   return Worth::kALook;
@@ -320,6 +321,7 @@ StreamFacts JobRun::facts() const {
   facts.rank_table_ready = table_ready_at_.has_value();
   facts.rank_table_ready_at = table_ready_at_;
   for (const auto& [uid, member] : members_) {
+    if (is_stranger(member)) continue;
     facts.members.push_back(member.fact);
     for (const auto& [number, rank] : member.ranks) {
       facts.members.back().ranks.push_back(rank.fact);
@@ -377,7 +379,16 @@ const JobRun::Member* JobRun::find(ConnectionId connection) const {
 }
 
 bool JobRun::is_current(const Member& member) const {
-  return order_ && member.fact.generation == order_->generation;
+  return order_ && member.fact.generation == order_->generation && !is_stranger(member);
+}
+
+bool JobRun::is_stranger(const Member& member) const {
+  if (!order_ || member.fact.generation < order_->generation) return false;
+  const auto& known = order_->members;
+  if (static_cast<int64_t>(known.size()) < order_->num_nodes) return false;
+  return std::none_of(known.begin(), known.end(), [&](const MemberRef& ref) {
+    return ref.pod_uid.empty() || ref.pod_uid == member.fact.pod_uid;
+  });
 }
 
 std::unique_ptr<ToAgent> JobRun::message_to(const Member& member) const {

@@ -112,7 +112,10 @@ class JobRun {
   const Member* find(ConnectionId connection) const;
   /// Whether the world of the order has such a rank; agents may say anything.
   bool is_rank(int rank) const;
+  /// Of the order's generation, and not a stranger.
   bool is_current(const Member& member) const;
+  /// Speaks for the order's generation, whose pods are all known, without being one of them.
+  bool is_stranger(const Member& member) const;
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);

@@ -499,5 +499,20 @@ TEST_F(CoordinatorTest, RanksOutsideTheWorldAreNotBelieved) {
   EXPECT_EQ(coordinator_.readings("job-1")[0].rank, 1);
 }
 
+TEST_F(CoordinatorTest, AStrangerOfTheRightGenerationIsNotBelieved) {
+  start_training();
+  ScriptedAgent stranger(transport_, "pod-c", 7, 3);
+  stranger.connect(true, true);
+  stranger.beat(0, 99, contract::Phase::kTraining, 0, 99);
+  FromAgent result;
+  result.mutable_result()->set_state_hash("forged");
+  stranger.say(std::move(result));
+  poll();
+  EXPECT_EQ(facts().members.size(), 2u);
+  EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());
+  EXPECT_FALSE(facts().checkpoint);
+  EXPECT_FALSE(facts().result);
+}
+
 }  // namespace
 }  // namespace trainyard::control
