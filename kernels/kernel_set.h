@@ -272,6 +272,8 @@ struct AdamW {
   float* parameter = nullptr;
   float* m = nullptr;
   float* v = nullptr;
+  /// [count] the new parameter rounded to nearest even, or null; untouched by a skipped step.
+  uint16_t* bf16_copy = nullptr;
   const OptimizerScalars* scalars = nullptr;
 };
 

@@ -37,7 +37,9 @@ void adamw_range(const AdamW& p, int64_t begin, int64_t end) {
     const F32x16 decayed = load_partial(p.parameter + i, count) * keep;
     store_partial(p.m + i, m, count);
     store_partial(p.v + i, v, count);
-    store_partial(p.parameter + i, fma(minus_rate, update, decayed), count);
+    const F32x16 parameter = fma(minus_rate, update, decayed);
+    store_partial(p.parameter + i, parameter, count);
+    if (p.bf16_copy != nullptr) store_partial(p.bf16_copy + i, parameter, count);
   }
 }
 

@@ -70,6 +70,7 @@ void Optimizer::step(kernels::KernelSet& kernels, ParameterStore& store,
                    .parameter = store.master(param).data(),
                    .m = store.m(param).data(),
                    .v = store.v(param).data(),
+                   .bf16_copy = store.bf16_copy(param),
                    .scalars = &scalars_});
   }
 }

@@ -50,6 +50,10 @@ class ParameterStore {
   std::span<float> v(int param) { return {v_ + offset(param), count(param)}; }
   /// What GEMMs read: the bf16 copy, or the master itself under fp32.
   void* compute_copy(int param);
+  /// The copy that the optimizer keeps up to date, or null where GEMMs read the master.
+  uint16_t* bf16_copy(int param) {
+    return compute_ == DType::kFloat32 ? nullptr : copy_ + offset(param);
+  }
   /// Exact gradient sums, valid from clear_gradients to the bucket's kGather.
   int64_t* accumulator(int param) { return accumulator_ + offset(param); }
   std::span<int64_t> bucket_accumulator(int bucket);

@@ -190,7 +190,6 @@ Result<StepReport> Engine::step(MicroBatchSource& batches, bool stop_requested) 
   setup.stop_requested = stop_requested;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
   ++steps_done_;
-  parameters_changed();
   const kernels::OptimizerScalars& scalars = optimizer_->scalars();
   return StepReport{.loss = mean_loss(control),
                     .gradient_norm = scalars.gradient_norm,

@@ -355,15 +355,18 @@ void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& reco
                                  .bias_correction1 = 10,
                                  .bias_correction2 = 20,
                                  .skip = 0};
+  std::vector<uint16_t> updated(static_cast<size_t>(count));
   kernels.adamw({.count = count,
                  .weight_decay = 0.1F,
                  .gradient = g.data(),
                  .parameter = p.data(),
                  .m = m.data(),
                  .v = v.data(),
+                 .bf16_copy = updated.data(),
                  .scalars = &scalars});
   std::vector<uint16_t> bf16(static_cast<size_t>(count));
   kernels.cast_to_bf16(p.data(), bf16.data(), count);
+  EXPECT_EQ(updated, bf16) << "AdamW's own copy is the cast of what it wrote";
   std::mt19937_64 engine(6);
   std::vector<int64_t> acc(static_cast<size_t>(count));
   for (int64_t& x : acc)
