@@ -17,7 +17,8 @@ from torch_peer import Torch
 PARTS = {
     "gemm": ("Matrix products", kernels.gemm),
     "comm": ("Collectives", kernels.communication),
-    "training": ("Training", training.training),
+    "gpt2": ("Training GPT-2 124M", training.gpt2),
+    "example": ("Training the model of `make run`", training.example),
     "checkpoint": ("Checkpoints", training.checkpoint),
 }
 

@@ -49,7 +49,7 @@ def our_run(context, shape, compute):
 
 def _hidden(run):
     rank = run.ranks[0]
-    if not rank["communicationNanos"]:
+    if len(run.ranks) == 1 or not rank["communicationNanos"]:
         return None
     return 1 - rank["exposedNanos"] / rank["communicationNanos"]
 
@@ -110,34 +110,48 @@ def summarize(shape, results):
             f"{shape.length} tokens a step, {gflop:.3f} GFLOP a token.\n\n" + table(header, rows))
 
 
-def experiments(context):
-    quick = context.quick
+def gpt2_experiments(context):
+    quick, cores = context.quick, context.cores
     steps = 2 if quick else 3
-    cores = context.cores
     shapes = [
         (Shape("GPT-2 124M", GPT2_124M, ranks=1, threads=cores, sequences=4, length=256, steps=steps),
          FEW_PEERS if quick else PEERS, 560),
         (Shape("GPT-2 124M, two ranks", GPT2_124M, ranks=2, threads=max(1, cores // 2), sequences=4, length=256,
                steps=steps), {} if quick else DDP_PEERS, 400),
+    ]
+    if not quick:
+        shapes.append((Shape("GPT-2 124M, long sequences", GPT2_124M, ranks=1, threads=cores, sequences=1,
+                             length=1024, steps=2), FEW_PEERS, 240))
+    return shapes
+
+
+def example_experiments(context):
+    cores = context.cores
+    return [
         (Shape("`make run` model, 3.2 M parameters", EXAMPLE, ranks=1, threads=cores, sequences=8, length=128,
                steps=40, warm=5), FEW_PEERS, 90),
         (Shape("`make run` model, two ranks", EXAMPLE, ranks=2, threads=max(1, cores // 2), sequences=8, length=128,
                steps=40, warm=5), FEW_PEERS, 120),
     ]
-    if not quick:
-        shapes.insert(1, (Shape("GPT-2 124M, long sequences", GPT2_124M, ranks=1, threads=cores, sequences=1,
-                                length=1024, steps=2), FEW_PEERS, 240))
-    return shapes
 
 
-def training(context):
-    """The Markdown of all experiments."""
+def _measure(context, experiments):
     text = [FORMULAS, "", f"PyTorch {context.torch.version}." if context.torch.available else
             "No PyTorch was given (`--python`), so its rows are missing.", ""]
-    for shape, peers, budget_s in experiments(context):
+    for shape, peers, budget_s in experiments:
         results = interleave(context.rounds, contestants(context, shape, peers), budget_s)
         text += [summarize(shape, results), ""]
     return "\n".join(text)
+
+
+def gpt2(context):
+    """GPT-2 124M, real sizes."""
+    return _measure(context, gpt2_experiments(context))
+
+
+def example(context):
+    """The model of `make run`."""
+    return _measure(context, example_experiments(context))
 
 
 CHECKPOINT_FORMULAS = """* with: tokens of the steps from the end of the 2nd to the end of the 20th / the time between them, a checkpoint at every 10th step;

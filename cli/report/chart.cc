@@ -246,13 +246,12 @@ std::string render_svg(const Chart& chart, const ChartSize& size) {
   const Frame frame = frame_of(chart, series, size);
   std::string svg = fmt::format("<svg viewBox='0 0 {} {}' role='img' aria-label='{}'>", size.width,
                                 size.height, escape_html(chart.title));
-  svg += bands(chart, frame);
+  svg += bands(chart, frame) + axes(chart, frame);
   if (chart.stacked) {
     // From the highest edge down, so that each covers what of the ones above is not its own.
     for (auto one = series.rbegin(); one != series.rend(); ++one)
       svg += layer(thinned(*one, size), frame);
   }
-  svg += axes(chart, frame);
   svg += marks(chart, frame);
   if (!chart.stacked) {
     for (const ChartSeries& one : series)

@@ -124,9 +124,23 @@ std::string events_table(const History& history) {
                      shown, history.events.size(), kHistoryFile);
 }
 
+/// What the newest point of the history knows and a summary does not: one of a run that was over
+/// before this command has no ranks to ask.
+Summary completed(Summary summary, const History& history) {
+  if (history.points.empty()) return summary;
+  const HistoryPoint& last = history.points.back();
+  if (!summary.final_loss && std::isfinite(last.loss)) summary.final_loss = last.loss;
+  if (!summary.validation_loss) summary.validation_loss = last.validation_loss;
+  if (!summary.tokens_per_second && std::isfinite(last.tokens_per_second)) {
+    summary.tokens_per_second = last.tokens_per_second;
+  }
+  return summary;
+}
+
 }  // namespace
 
-std::string render_report(const Summary& summary, const History& history) {
+std::string render_report(const Summary& given, const History& history) {
+  const Summary summary = completed(given, history);
   std::string figures;
   for (const Chart& chart : charts_of(history))
     figures += render_figure(chart);

@@ -14,7 +14,7 @@ inline constexpr char kReportFile[] = "report.html";
 /// The run as one HTML page: what it came to, curves of loss, speed, step time and learning rate
 /// over steps with restarts marked, and what happened. No scripts, nothing loaded from elsewhere.
 /// Pure.
-std::string render_report(const Summary& summary, const History& history);
+std::string render_report(const Summary& given, const History& history);
 
 /// A view that passes everything on to `inner` and keeps the run's history in `run_dir`; at the end
 /// it writes RUN/report.html. What cannot be written is told through `inner` and stops nothing.

@@ -181,6 +181,14 @@ TEST(ReportTest, TellsWhereTheTimeWentAndWhatWasHidden) {
             std::string::npos);
 }
 
+TEST(ReportTest, AnOldRunsFiguresComeFromItsHistory) {
+  History history;
+  history.points.push_back({.step = 7, .generation = 1, .loss = 1.25, .tokens_per_second = 4321});
+  const std::string html = render_report({}, history);
+  EXPECT_NE(html.find("1.2500"), std::string::npos);
+  EXPECT_NE(html.find("4,321"), std::string::npos);
+}
+
 TEST(ReportTest, ShowsCurvesMarksAndEscapesWhatItQuotes) {
   History history;
   for (int i = 0; i < 50; ++i) {
