@@ -47,7 +47,7 @@ inline constexpr int64_t kNormBlockElements = 64 * 1024;
 enum class GemmOutput : uint8_t {
   kStore,            ///< C = chain + bias; chain_ends must be empty
   kExactRound,       ///< C = float(sum over chains of fixed(chain) * 2^-q) + bias, rounded once
-  kExactAccumulate,  ///< C is int64: C += sum over chains of fixed(chain)
+  kExactAccumulate,  ///< C is int64: C += sum over chains of fixed(chain); = where `overwrite`
 };
 
 /// C[M,N] = op(A)[M,K] op(B)[K,N]; all row-major.
@@ -62,6 +62,7 @@ struct GemmParams {
   DType input = DType::kFloat32;  ///< of A and B: kFloat32 or kBFloat16
   ChainEnds chain_ends;
   GemmOutput output = GemmOutput::kStore;
+  bool overwrite = false;  ///< with kExactAccumulate: what C holds before is not read
   int quantum_log2 = kActivationQuantumLog2;
   const float* bias = nullptr;  ///< [N] or null; not with kExactAccumulate
   void* c = nullptr;

@@ -80,6 +80,7 @@ class CpuKernelSet final : public KernelSet {
     TRAINYARD_CHECK(p.output != GemmOutput::kStore || p.chain_ends.size() <= 1);
     TRAINYARD_CHECK(p.chain_ends.empty() || p.chain_ends.back() == p.k);
     TRAINYARD_CHECK(p.output != GemmOutput::kExactAccumulate || p.bias == nullptr);
+    TRAINYARD_CHECK(p.output == GemmOutput::kExactAccumulate || !p.overwrite);
   }
 
   template <class P>

@@ -54,6 +54,15 @@ class FixedPoint {
   uint32_t bad_ = 0;
 };
 
+/// p[0..count) = x.
+TRAINYARD_INLINE void store_to(int64_t* p, I64x16 x, int count) {
+  if (count == kLanes) return store_i64(p, x);
+  int64_t lanes[kLanes];
+  store_i64(lanes, x);
+  for (int i = 0; i < count; ++i)
+    p[i] = lanes[i];
+}
+
 /// p[0..count) += x.
 TRAINYARD_INLINE void add_to(int64_t* p, I64x16 x, int count) {
   if (count == kLanes) return store_i64(p, load_i64(p) + x);

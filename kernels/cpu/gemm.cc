@@ -29,6 +29,10 @@ static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
 static_assert(kBlockWords * kSplitColumns <= kPackBWords);
 static_assert(kSplitRows % kTileRows == 0 && kSplitColumns % kTileColumns == 0);
 
+// Finished chains of a tile that wait to be added up together: their sums then pass through memory
+// once for all of them. 12 KiB of the first-level cache.
+constexpr int kWaitingChains = 8;
+
 /// A stretch of the summed dimension that is packed at once.
 struct Block {
   int64_t begin = 0, end = 0;  ///< elements
@@ -245,11 +249,18 @@ class Gemm {
     }
   }
 
+  /// Finished chains of one tile, and what of the block's chains is added up already.
+  struct Partials {
+    alignas(64) float tiles[kWaitingChains][kTileRows * kTileColumns];
+    alignas(64) int64_t sums[kTileRows * kTileColumns];
+    int waiting = 0;      ///< tiles that are finished; the next one is in progress
+    bool summed = false;  ///< sums hold something
+  };
+
   /// One register tile of C through all chains of the block.
   void run_one_tile(Task& task, const Block& block, int64_t m, int64_t n, int rows,
                     const TileA& a) const {
-    alignas(64) float tile[kTileRows * kTileColumns];
-    alignas(64) int64_t sums[kTileRows * kTileColumns];
+    Partials partials;
     const int64_t columns = smaller(kTileColumns, task.columns - n);
     const int vectors = panel_vectors(n, task.columns);
     const TileFunction function = tile_function<Input>(rows, vectors);
@@ -259,22 +270,23 @@ class Gemm {
     float* carry = task.scratch->carry + m * kSplitColumns + n;
     task.next_rows.step();
     if (p_.output == GemmOutput::kExactAccumulate) prefetch_sums(task, m, n, rows, columns);
-    if (block.resumes) copy_rows(carry, kSplitColumns, tile, kTileColumns, rows, vectors);
+    if (block.resumes) {
+      copy_rows(carry, kSplitColumns, partials.tiles[0], kTileColumns, rows, vectors);
+    }
 
     int64_t k = block.begin;
     int64_t chain = block.first_chain;
     int64_t word = 0;
     bool resume = block.resumes;
-    bool summed = false;
     do {
       const int64_t end = smaller(chains_.ends[chain], block.end);
       const int64_t words = words_of<Input>(end - k);
       const TileA from{a.base + word * a.word_bytes, a.row_bytes, a.word_bytes};
-      function(from, {panel + word * stride, stride}, words, resume, tile);
+      function(from, {panel + word * stride, stride}, words, resume,
+               partials.tiles[partials.waiting]);
       const bool closed = end == chains_.ends[chain];
-      if (closed && exact) {
-        add_chain(task.fixed, tile, sums, rows, vectors, columns, summed);
-        summed = true;
+      if (closed && exact && ++partials.waiting == kWaitingChains) {
+        add_up(task.fixed, partials, rows, vectors, columns);
       }
       resume = false;
       word += words;
@@ -282,13 +294,19 @@ class Gemm {
       ++chain;
     } while (k < block.end);
 
-    if (block.open) copy_rows(tile, kTileColumns, carry, kSplitColumns, rows, vectors);
+    if (block.open) {
+      copy_rows(partials.tiles[partials.waiting], kTileColumns, carry, kSplitColumns, rows,
+                vectors);
+    }
     if (!exact) {
-      if (block.last) store_tile(task, m, n, rows, columns, tile);
-    } else if (p_.output == GemmOutput::kExactAccumulate) {
-      if (summed) accumulate(task, m, n, rows, columns, sums);
+      if (block.last) store_tile(task, m, n, rows, columns, partials.tiles[0]);
+      return;
+    }
+    if (partials.waiting > 0) add_up(task.fixed, partials, rows, vectors, columns);
+    if (p_.output == GemmOutput::kExactAccumulate) {
+      if (partials.summed) accumulate(task, block, m, n, rows, columns, partials.sums);
     } else {
-      round_or_keep(task, block, m, n, rows, columns, summed, sums);
+      round_or_keep(task, block, m, n, rows, columns, partials.summed, partials.sums);
     }
   }
 
@@ -301,27 +319,35 @@ class Gemm {
     }
   }
 
-  /// sums = or += fixed(tile). Partials that do not fit are rare: one look over the tile decides
-  /// whether they need attention lane by lane.
-  static void add_chain(FixedPoint& fixed, const float* tile, int64_t* sums, int rows, int vectors,
-                        int64_t columns, bool summed) {
+  /// sums = or += fixed(each waiting tile). Partials that do not fit are rare: one look over the
+  /// tiles decides whether they need attention lane by lane.
+  static void add_up(FixedPoint& fixed, Partials& p, int rows, int vectors, int64_t columns) {
     U32x16 largest = broadcast_u32(0);
-    for (int i = 0; i < rows; ++i) {
-      for (int v = 0; v < vectors; ++v) {
-        largest = max_unsigned(largest, as_bits(abs(load(tile + i * kTileColumns + v * kLanes))));
+    for (int t = 0; t < p.waiting; ++t) {
+      for (int i = 0; i < rows; ++i) {
+        for (int v = 0; v < vectors; ++v) {
+          const float* partial = p.tiles[t] + i * kTileColumns + v * kLanes;
+          largest = max_unsigned(largest, as_bits(abs(load(partial))));
+        }
       }
     }
     const bool fits = fixed.all_fit(largest);
     for (int i = 0; i < rows; ++i) {
       for (int v = 0; v < vectors; ++v) {
         const int at = i * kTileColumns + v * kLanes;
-        const F32x16 partial = load(tile + at);
-        I64x16 x = fits ? fixed.convert_fitting(partial)
-                        : fixed.convert(partial, clamp_lanes(columns - v * kLanes));
-        if (summed) x = x + load_i64(sums + at);
-        store_i64(sums + at, x);
+        I64x16 x = p.summed ? load_i64(p.sums + at) : zero_i64();
+        if (fits) {
+          for (int t = 0; t < p.waiting; ++t)
+            x = x + fixed.convert_fitting(load(p.tiles[t] + at));
+        } else {
+          for (int t = 0; t < p.waiting; ++t)
+            x = x + fixed.convert(load(p.tiles[t] + at), clamp_lanes(columns - v * kLanes));
+        }
+        store_i64(p.sums + at, x);
       }
     }
+    p.waiting = 0;
+    p.summed = true;
   }
 
   /// Calls the int64 tile of C into the cache while the chains run: its rows are far apart.
@@ -335,12 +361,20 @@ class Gemm {
     }
   }
 
-  void accumulate(const Task& task, int64_t m, int64_t n, int rows, int64_t columns,
-                  const int64_t* sums) const {
+  /// C += sums, or = where nothing was there before this product.
+  void accumulate(const Task& task, const Block& block, int64_t m, int64_t n, int rows,
+                  int64_t columns, const int64_t* sums) const {
+    // No chain ended before this block: it is the first to write to this tile.
+    const bool overwrites = p_.overwrite && block.first_chain == 0;
     for (int i = 0; i < rows; ++i) {
       auto* row = static_cast<int64_t*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
       for (int64_t j = 0; j < columns; j += kLanes) {
-        add_to(row + j, load_i64(sums + i * kTileColumns + j), clamp_lanes(columns - j));
+        const I64x16 x = load_i64(sums + i * kTileColumns + j);
+        if (overwrites) {
+          store_to(row + j, x, clamp_lanes(columns - j));
+        } else {
+          add_to(row + j, x, clamp_lanes(columns - j));
+        }
       }
     }
   }

@@ -99,6 +99,7 @@ void Classifier::backward_weight(const OpArgs& args) const {
   gemm.input = args.numerics->compute;
   gemm.chain_ends = args.numerics->grain_ends;
   gemm.output = kernels::GemmOutput::kExactAccumulate;
+  gemm.overwrite = args.params[0].gradient_is_new;
   gemm.quantum_log2 = args.numerics->gradient_quantum_log2;
   gemm.c = args.params[0].gradient;
   gemm.ldc = shape_.width;

@@ -23,6 +23,7 @@ class Classifier final : public Op {
   explicit Classifier(ClassifierShape shape) : shape_(std::move(shape)) {}
   std::string_view kind() const override { return "classifier"; }
   BackwardUses backward_uses() const override { return {.input_in_backward_weight = true}; }
+  bool overwrites_gradient(size_t param) const override { return param == 0; }
   size_t saved_count() const override { return 1; }
   std::vector<int64_t> saved_bytes(const OpExtent&) const override;
   int64_t scratch_bytes(const OpExtent&) const override;

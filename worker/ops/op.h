@@ -39,6 +39,9 @@ struct ParamView {
   const float* master = nullptr;
   const void* compute = nullptr;  ///< of StepNumerics::compute
   int64_t* gradient = nullptr;    ///< exact accumulator; null outside backward_weight
+  /// Nothing was added in this step yet and what is there means nothing: only where
+  /// overwrites_gradient(); other accumulators are cleared before.
+  bool gradient_is_new = false;
 };
 
 /// Everything an op may touch. Buffers come from the planned arena; nothing is allocated.
@@ -96,6 +99,9 @@ class Op {
   virtual void forward(const OpArgs&) const = 0;
   /// Writes d_in (`+=` where the op's header says so).
   virtual void backward_input(const OpArgs&) const {}
+  /// Whether backward_weight can overwrite the accumulator of its `param`-th parameter instead of
+  /// adding to it, as ParamView::gradient_is_new then says.
+  virtual bool overwrites_gradient(size_t /*param*/) const { return false; }
   /// Adds to the exact gradient accumulators of the parameters.
   virtual void backward_weight(const OpArgs&) const {}
 };

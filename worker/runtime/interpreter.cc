@@ -75,7 +75,8 @@ struct Interpreter::Frame {
   std::vector<std::vector<int64_t>> counts;  // by bucket: shard sizes over the data group
   std::vector<MicroBatchView> batches;
   std::vector<int64_t> grain_ends;
-  int grains_of = -1;  // micro-batch that grain_ends describes
+  int grains_of = -1;                 // micro-batch that grain_ends describes
+  std::vector<char> gradient_is_new;  // by parameter: nothing was added in this step
   std::vector<float> staging = std::vector<float>(kRoundElements);
 };
 
@@ -103,10 +104,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
                     .grain_tokens = setup.grain_tokens,
                     .gradient_quantum_log2 = gradient_quantum_log2(setup.targets_of_step),
                     .overflow = &frame.overflow};
-  if (setup.training) {
-    const auto accumulators = machine_.store->accumulators();
-    machine_.kernels->clear(accumulators.data(), static_cast<int64_t>(accumulators.size_bytes()));
-  }
+  if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
   int id = 0;
   for (const Instruction& instruction : *setup.program) {
     if (Status status = run_instruction(id, instruction); !status) {
@@ -269,11 +267,14 @@ void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind
     saved[k] = arena + plan.saved(micro_batch, layer, node, static_cast<int>(k));
   }
   for (size_t p = 0; p < n.params.size(); ++p) {
+    const bool is_new = pass == InstructionKind::kBackwardWeight &&
+                        start_gradient(n.params[p], n.op->overwrites_gradient(p));
     params[p] = {.master = machine_.store->master(n.params[p]).data(),
                  .compute = machine_.store->compute_copy(n.params[p]),
                  .gradient = pass == InstructionKind::kBackwardWeight
                                  ? machine_.store->accumulator(n.params[p])
-                                 : nullptr};
+                                 : nullptr,
+                 .gradient_is_new = is_new};
   }
   const OpArgs args{.kernels = machine_.kernels,
                     .batch = &batch,
@@ -296,8 +297,25 @@ void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind
   }
 }
 
+/// Before the first addition of a step to a parameter's gradient: true where the op overwrites what
+/// is left of the last step, which is cleared otherwise. A pass over all accumulators at the start
+/// would write a gigabyte at GPT-2's size that the first products then read again.
+bool Interpreter::start_gradient(int param, bool overwrites) {
+  char& is_new = frame_->gradient_is_new[static_cast<size_t>(param)];
+  if (is_new == 0) return false;
+  is_new = 0;
+  if (overwrites) return true;
+  const int64_t elements = machine_.model->params[static_cast<size_t>(param)].elements();
+  machine_.kernels->clear(machine_.store->accumulator(param),
+                          elements * static_cast<int64_t>(sizeof(int64_t)));
+  return false;
+}
+
 Status Interpreter::reduce(int bucket) {
   Frame& frame = *frame_;
+  // A rank without micro-batches of its own adds nothing to anything.
+  for (const int param : machine_.store->buckets()[static_cast<size_t>(bucket)].params)
+    start_gradient(param, false);
   frame.reduce_work[static_cast<size_t>(bucket)] = machine_.data_group->reduce_scatter(
       std::as_writable_bytes(machine_.store->bucket_accumulator(bucket)),
       frame.counts[static_cast<size_t>(bucket)], DType::kInt64, comm::ReduceOp::kSum);

@@ -85,6 +85,7 @@ class Interpreter {
   Status gather(int bucket);
   Status optimize();
   Status finish_control();
+  bool start_gradient(int param, bool overwrites);
   void run_node(int micro_batch, int layer, int node, InstructionKind pass);
   void prepare_micro_batch(int micro_batch, const MicroBatchView& batch);
 

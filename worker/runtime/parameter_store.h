@@ -54,15 +54,14 @@ class ParameterStore {
   uint16_t* bf16_copy(int param) {
     return compute_ == DType::kFloat32 ? nullptr : copy_ + offset(param);
   }
-  /// Exact gradient sums, valid from clear_gradients to the bucket's kGather.
+  /// Exact gradient sums, valid from the first addition of a step to the bucket's kGather.
   int64_t* accumulator(int param) { return accumulator_ + offset(param); }
   std::span<int64_t> bucket_accumulator(int bucket);
-  /// fp32 gradient of the mean loss, valid from the bucket's kGather to the next clear_gradients.
+  /// fp32 gradient of the mean loss, valid from the bucket's kGather to the
+  /// next step.
   std::span<const float> gradient(int param) const;
   /// The first half of the bucket's accumulator memory, as fp32.
   std::span<float> bucket_gradient(int bucket);
-  /// All accumulators.
-  std::span<int64_t> accumulators() { return {accumulator_, static_cast<size_t>(elements_)}; }
 
  private:
   ParameterStore() = default;

@@ -158,6 +158,33 @@ TEST_P(GemmTest, ExactAccumulateAddsToWhatIsThere) {
   }
 }
 
+TEST_P(GemmTest, OverwriteIsAccumulateIntoZeros) {
+  for (const Case& c : cases()) {
+    Operands o(c);
+    // Chains of one element to one that outlasts a block of the summed dimension.
+    for (const int64_t chain : {int64_t{1}, int64_t{5}, int64_t{61}, int64_t{4000}}) {
+      std::vector<int64_t> ends;
+      for (int64_t end = chain; end < c.shape.k; end += chain)
+        ends.push_back(end);
+      ends.push_back(c.shape.k);
+      OverflowFlag overflow{0};
+      o.params.output = GemmOutput::kExactAccumulate;
+      o.params.chain_ends = ends;
+      o.params.overflow = &overflow;
+      o.params.c_type = DType::kInt64;
+      std::vector<int64_t> added(static_cast<size_t>(c.shape.m * c.shape.n), 0);
+      o.params.c = added.data();
+      o.params.overwrite = false;
+      kernels().gemm(o.params);
+      std::vector<int64_t> stored(added.size(), int64_t{0x123456789abcdef});
+      o.params.c = stored.data();
+      o.params.overwrite = true;
+      kernels().gemm(o.params);
+      EXPECT_EQ(stored, added) << describe(c) << " chains of " << chain;
+    }
+  }
+}
+
 TEST_P(GemmTest, WritesNothingBeyondItsColumns) {
   const Case c{{9, 17, 5}, DType::kFloat32, false, false};
   Operands o(c);
