@@ -20,8 +20,11 @@ def _block(command, output):
 
 
 def gemm(context):
-    command = [context.benches / "gemm_bench", "--repeats", "3" if context.quick else "7"]
-    return GEMM_FORMULAS + "\n\n" + _block(command, _output(command))
+    parts = [GEMM_FORMULAS, ""]
+    for threads in [1] if context.quick or context.cores == 1 else [1, context.cores]:
+        command = [context.benches / "gemm_bench", "--threads", str(threads), "--repeats", "3" if context.quick else "7"]
+        parts.append(_block(command, _output(command)))
+    return "\n".join(parts)
 
 
 def communication(context):

@@ -42,8 +42,8 @@ def load():
     return os.getloadavg()[0]
 
 
-def describe(binary):
+def describe(binary, build):
     date = datetime.date.today().isoformat()
     return (f"{date}; {cores()} cores of {processor()}, {memory_gib():.0f} GiB, {distribution()}, Linux "
-            f"{platform.release()}, {_first_line(['g++', '--version'])}, build preset `release`, "
+            f"{platform.release()}, {_first_line(['g++', '--version'])}, {build}, "
             f"{_first_line([binary, '--version'])}; load before the start {load():.1f}")

@@ -66,7 +66,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         context = Context(options, pathlib.Path(folder))
         context.prepare(options.text)
-        described = machine.describe(str(context.binaries / "trainyard"))
+        folder = pathlib.Path(options.build)
+        build = "build preset `release`" if folder.name == "release" else f"build folder {folder.name}"
+        described = machine.describe(str(context.binaries / "trainyard"), build)
         command = "make bench" if not options.part else "tools/run_bench --part " + " --part ".join(options.part)
         sections = [f"## {described}", "", f"Command: `{command}{' --quick' if options.quick else ''}`; contestants take "
                     f"turns, {context.rounds} rounds at most, medians.", ""]
