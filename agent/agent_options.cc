@@ -82,6 +82,8 @@ Result<AgentOptions> read_agent_options(const std::vector<std::string>& argument
   TRAINYARD_TRY(read_limits(environment, options));
   const char* pod_dir = environment(control::local::kEnvPodDir);
   options.pod_dir = pod_dir == nullptr || *pod_dir == '\0' ? "." : pod_dir;
+  const char* metrics = environment(kEnvMetricsAddress);
+  if (metrics != nullptr) options.metrics_address = metrics;
   const char* worker = environment(kEnvWorker);
   options.worker = worker == nullptr || *worker == '\0'
                        ? own_binary.parent_path() / "trainyard-worker"

@@ -15,6 +15,10 @@ namespace trainyard::agent {
 // What an agent reads beside common/worker_contract.h and control/pod_spec.h.
 /// Path of the rank binary; default: `trainyard-worker` beside the agent's own binary.
 inline constexpr char kEnvWorker[] = "TRAINYARD_WORKER";
+/// Where to serve /metrics, /healthz and /readyz ("127.0.0.1:0", ":9100"); absent: nowhere.
+inline constexpr char kEnvMetricsAddress[] = "TRAINYARD_METRICS_ADDRESS";
+/// In the pod's folder: the address that the status server got.
+inline constexpr char kMetricsAddressFile[] = "metrics-address";
 
 /// Everything an agent is told by its environment and arguments.
 struct AgentOptions {
@@ -35,6 +39,9 @@ struct AgentOptions {
   /// After this long without a stream the ranks are stopped with a checkpoint and the agent exits
   /// 75; nullopt: training goes on without a coordinator.
   std::optional<std::chrono::seconds> orphan_limit;
+
+  /// Of the status server; empty: none.
+  std::string metrics_address;
 
   bool is_engine() const { return command.empty(); }
 };

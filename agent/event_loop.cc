@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <poll.h>
 #include <random>
 #include <signal.h>
@@ -10,10 +11,13 @@
 #include <unistd.h>
 #include <utility>
 
+#include "agent/agent_metrics.h"
 #include "agent/process_host.h"
 #include "agent/supervisor.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
+#include "common/http/status_server.h"
+#include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/grpc_channel.h"
 #include "control/local/pod_exit.h"
@@ -24,6 +28,8 @@ namespace {
 /// How long the last facts may take to reach the coordinator; after that exit.json tells.
 constexpr std::chrono::seconds kFinishTimeout{1};
 constexpr std::chrono::milliseconds kAdoptedTimeout{2000};
+/// Age of what the status server shows; turns come at least once a second.
+constexpr std::chrono::milliseconds kSnapshotInterval{500};
 
 sigset_t agent_signals() {
   sigset_t signals;
@@ -42,10 +48,13 @@ class EventLoop {
  public:
   EventLoop(const AgentOptions& options, std::vector<std::string> environment, UniqueFd signals,
             Logger& logger)
-      : signals_(std::move(signals)),
+      : options_(options),
+        logger_(logger),
+        signals_(std::move(signals)),
         channel_(options.control_address),
         host_(options, std::move(environment)),
-        supervisor_(options, channel_, host_, clock_, logger, std::random_device{}()) {
+        supervisor_(options, channel_, host_, clock_, logger, std::random_device{}()),
+        metrics_(options.job_name, clock_) {
     listener_.on_line = [this](int local_rank, const std::string& line) {
       supervisor_.on_rank_line(local_rank, line);
     };
@@ -55,14 +64,43 @@ class EventLoop {
   }
 
   AgentExit run() {
+    serve_status();
     supervisor_.begin();
-    while (!supervisor_.finished())
+    while (!supervisor_.finished()) {
       turn();
+      if (server_ && clock_.mono() >= next_snapshot_) refresh_status();
+    }
     channel_.finish(kFinishTimeout);
     return *supervisor_.finished();
   }
 
  private:
+  /// Training does not depend on being watched: a port that is taken is worth a warning.
+  void serve_status() {
+    if (options_.metrics_address.empty()) return;
+    auto server = http::StatusServer::start(
+        {.address = options_.metrics_address,
+         .pages = http::status_pages(
+             [this](const http::ServerCounters& counters) { return metrics_.text(counters); },
+             [this] { return metrics_.ready(); })});
+    if (!server) {
+      logger_.warning("no metrics are served", {{"error", server.error().message}});
+      return;
+    }
+    server_ = *std::move(server);
+    logger_.info("metrics are served", {{"address", server_->address()}});
+    const Status recorded =
+        write_file_atomic(options_.pod_dir / kMetricsAddressFile, server_->address() + "\n");
+    if (!recorded) {
+      logger_.warning("metrics address not recorded", {{"error", recorded.error().message}});
+    }
+  }
+
+  void refresh_status() {
+    metrics_.update(supervisor_.snapshot());
+    next_snapshot_ = clock_.mono() + kSnapshotInterval;
+  }
+
   void turn() {
     fds_.assign({{signals_.get(), POLLIN, 0}, {channel_.wake_fd(), POLLIN, 0}});
     host_.add_poll_fds(fds_);
@@ -87,6 +125,8 @@ class EventLoop {
     }
   }
 
+  const AgentOptions& options_;
+  Logger& logger_;
   UniqueFd signals_;
   SystemClock clock_;
   control::GrpcChannel channel_;
@@ -94,6 +134,9 @@ class EventLoop {
   Supervisor supervisor_;
   ProcessHost::Listener listener_;
   std::vector<pollfd> fds_;
+  AgentMetrics metrics_;
+  MonoTime next_snapshot_;
+  std::unique_ptr<http::StatusServer> server_;  ///< asks metrics_: gone before it
 };
 
 control::ContainerExit record_of(const AgentExit& exit) {

@@ -67,6 +67,17 @@ void drain(UniqueFd& fd, int64_t limit_bytes, OnBytes on_bytes) {
   }
 }
 
+/// Memory that a process occupies; 0 when it is gone.
+int64_t resident_bytes(pid_t pid) {
+  const auto statm = read_file("/proc/" + std::to_string(pid) + "/statm", 256);
+  if (!statm) return 0;
+  std::istringstream words(*statm);
+  int64_t size_pages = 0;
+  int64_t resident_pages = 0;
+  words >> size_pages >> resident_pages;  // proc(5): in pages
+  return words ? resident_pages * ::sysconf(_SC_PAGESIZE) : 0;
+}
+
 }  // namespace
 
 struct ProcessHost::Process {
@@ -77,6 +88,7 @@ struct ProcessHost::Process {
   bool ended = false;
   SharedProgressPage page;
   coordination::RankProgress progress;  ///< the newest reading
+  int64_t resident_bytes = 0;           ///< the newest that was not zero
   UniqueFd socket;
   UniqueFd output[2];
   LineBuffer messages{static_cast<size_t>(contract::kMaxMessageBytes)};
@@ -144,6 +156,20 @@ void ProcessHost::read_progress(int local_rank, coordination::RankProgress& prog
   agent::read_progress(process.page.page(), process.progress);
   progress = process.progress;
   progress.set_rank(rank);
+}
+
+contract::RankCountersReading ProcessHost::read_counters(int local_rank) const {
+  Process& process = *processes_[static_cast<size_t>(local_rank)];
+  contract::RankCountersReading reading;
+  const contract::ProgressPage& page = process.page.page();
+  if (page.magic.load(std::memory_order_acquire) == contract::kProgressMagic) {
+    reading = contract::read_counters(page.counters);
+  }
+  // What ended occupies nothing; what it occupied last is worth knowing.
+  const int64_t resident = process.ended ? 0 : resident_bytes(process.pid);
+  if (resident > 0) process.resident_bytes = resident;
+  reading.resident_bytes = process.resident_bytes;
+  return reading;
 }
 
 std::vector<std::string> ProcessHost::last_lines(int local_rank) const {

@@ -32,6 +32,7 @@ class ProcessHost final : public RankHost {
   void send(int local_rank, const std::string& line) override;
   void signal(int local_rank, int signal_number) override;
   void read_progress(int local_rank, coordination::RankProgress& progress) const override;
+  contract::RankCountersReading read_counters(int local_rank) const override;
   std::vector<std::string> last_lines(int local_rank) const override;
 
   /// Appends what poll(2) is to watch.

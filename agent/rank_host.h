@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/contract/rank_counters.h"
 
 namespace trainyard::coordination {
 class RankProgress;
@@ -45,6 +46,8 @@ class RankHost {
   virtual void signal(int local_rank, int signal_number) = 0;
   /// One reading of its progress page; all but `rank`.
   virtual void read_progress(int local_rank, coordination::RankProgress& progress) const = 0;
+  /// One reading of its counters, and of the memory that the process occupies.
+  virtual contract::RankCountersReading read_counters(int local_rank) const = 0;
   /// The newest lines it printed, printable and bounded.
   virtual std::vector<std::string> last_lines(int local_rank) const = 0;
 };

@@ -9,6 +9,7 @@
 #include "common/log/text.h"
 #include "common/proto/coordination.pb.h"
 #include "common/worker_contract.h"
+#include "control/coordinator/rank_counters_proto.h"
 
 namespace trainyard::agent {
 namespace {
@@ -86,6 +87,7 @@ void Supervisor::on_channel() {
 
 void Supervisor::opened() {
   stream_open_ = true;
+  ++streams_opened_;
   connect_attempts_ = 0;
   FromAgent message;
   coordination::Hello& hello = *message.mutable_hello();
@@ -236,7 +238,7 @@ void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   rank.end = end;
   rank.end_order = ends_seen_++;
-  tell_heartbeat();  // the last reading: a short run may end between two heartbeats
+  tell_heartbeat(Counters::kNow);  // the last reading: a short run may end between two heartbeats
   tell_exit(rank, local_rank);
   const bool done = end.signal == 0 && end.exit_code == kExitDone;
   if (ending_ == Ending::kNone && !done) {
@@ -304,7 +306,7 @@ void Supervisor::on_timer() {
   }
   if (!ranks_.empty() && now >= next_heartbeat_) {
     next_heartbeat_ = now + kHeartbeatInterval;
-    tell_heartbeat();
+    tell_heartbeat(Counters::kWhenDue);
   }
   const bool orphaned =
       options_.orphan_limit && !stream_open_ && now - stream_lost_at_ >= *options_.orphan_limit;
@@ -341,14 +343,20 @@ void Supervisor::tell_listening() {
   send(message);
 }
 
-void Supervisor::tell_heartbeat() {
+void Supervisor::tell_heartbeat(Counters counters) {
   if (!stream_open_ || !options_.is_engine()) return;
   if (channel_.unsent() > kMaxUnsentForHeartbeat) return;
+  const MonoTime now = clock_.mono();
+  const bool with_counters = counters == Counters::kNow || now >= next_counters_;
+  if (with_counters) next_counters_ = now + kCountersInterval;
   FromAgent message;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     coordination::RankProgress& progress = *message.mutable_heartbeat()->add_ranks();
     progress.set_rank(ranks_[i].rank);
     host_.read_progress(static_cast<int>(i), progress);
+    if (with_counters) {
+      control::store(host_.read_counters(static_cast<int>(i)), *progress.mutable_counters());
+    }
   }
   send(message);
 }
@@ -396,6 +404,25 @@ void Supervisor::signal_running(int signal_number) {
 
 bool Supervisor::any_running() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.end; });
+}
+
+AgentSnapshot Supervisor::snapshot() const {
+  AgentSnapshot snapshot{.stream_open = stream_open_,
+                         .streams_opened = streams_opened_,
+                         .ranks_started = !ranks_.empty(),
+                         .ending = ending_ != Ending::kNone};
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].end) ++snapshot.ranks_running;
+    if (!options_.is_engine()) continue;
+    coordination::RankProgress progress;
+    progress.set_rank(ranks_[i].rank);
+    host_.read_progress(static_cast<int>(i), progress);
+    control::RankReading reading = control::reading_of(progress, options_.node_index);
+    reading.generation = options_.generation;
+    reading.counters = host_.read_counters(static_cast<int>(i));
+    snapshot.ranks.push_back(std::move(reading));
+  }
+  return snapshot;
 }
 
 void Supervisor::finish_if_done() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/agent_metrics.h"
 #include "agent/agent_options.h"
 #include "agent/rank_host.h"
 #include "common/base/clock.h"
@@ -62,7 +63,12 @@ class Supervisor {
   /// Set once nothing is left to do: the agent is to exit so.
   const std::optional<AgentExit>& finished() const { return finished_; }
 
+  /// What there is to see; reads the pages of all ranks.
+  AgentSnapshot snapshot() const;
+
   static constexpr std::chrono::milliseconds kHeartbeatInterval{150};
+  /// Counters are many and nothing is decided on them: not in every heartbeat.
+  static constexpr std::chrono::milliseconds kCountersInterval{1000};
   static constexpr std::chrono::milliseconds kPeerSettleTime{1000};
   /// Between SIGTERM and SIGKILL for a rank that has used up its grace.
   static constexpr std::chrono::milliseconds kTermToKill{2000};
@@ -86,7 +92,8 @@ class Supervisor {
   void start_ranks(const coordination::StartGeneration& start);
   void deliver_table(const coordination::RankTable& table);
   void tell_listening();
-  void tell_heartbeat();
+  enum class Counters { kWhenDue, kNow };
+  void tell_heartbeat(Counters counters);
   void tell_result();
   void tell_exit(const Rank& rank, int local_rank);
   void send(coordination::FromAgent& message);
@@ -109,6 +116,7 @@ class Supervisor {
   std::mt19937_64 jitter_;
 
   bool stream_open_ = false;
+  int64_t streams_opened_ = 0;
   int connect_attempts_ = 0;
   MonoTime stream_lost_at_;
   std::optional<MonoTime> reconnect_at_;
@@ -119,6 +127,7 @@ class Supervisor {
   std::optional<contract::RunResult> result_;
   int64_t ends_seen_ = 0;
   MonoTime next_heartbeat_;
+  MonoTime next_counters_;
 
   Ending ending_ = Ending::kNone;
   std::string ending_reason_;

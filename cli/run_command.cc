@@ -16,6 +16,8 @@
 #include "cli/run/local_run.h"
 #include "cli/run/run_view.h"
 #include "cli/run/signals.h"
+#include "cli/run/status_endpoint.h"
+#include "cli/top/live_view.h"
 #include "common/api/decode.h"
 #include "common/api/validate.h"
 #include "common/worker_contract.h"
@@ -51,6 +53,7 @@ struct RunOptions {
   std::string output = "text";
   bool plain = false;
   int64_t trace_steps = 0;
+  std::string metrics_address;
 };
 
 /// CPUs this process may use.
@@ -97,7 +100,9 @@ std::unique_ptr<RunView> make_view(const RunOptions& options, const CommandConte
 /// Shows the run until it is over; the summary's exit code is the command's.
 Summary follow(LocalRun& run, RunView& view, StopSignals& signals) {
   int signals_seen = 0;
+  bool watched = false;
   while (run.state() == LocalRun::State::kRunning) {
+    watched = true;
     const int arrived = signals.wait(kRefresh);
     if (arrived > 0 && signals_seen == 0) {
       run.request_stop();
@@ -119,6 +124,7 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals) {
   }
   for (const Notice& notice : run.take_notices())
     view.notice(notice);
+  if (watched) view.update(run.snapshot());  // what the ranks said last
   return run.summary();
 }
 
@@ -162,6 +168,16 @@ int exit_code_of(const Error& error) {
   return contract::exit_code_of(error.code);
 }
 
+/// A run that cannot record where it is watched is worth a warning, no more.
+void show_endpoint(StatusEndpoint& endpoint, LocalRun& run, RunView& view) {
+  const Status attached = endpoint.attach(run);
+  if (!attached) {
+    view.notice({Notice::Kind::kWarning, "NotRecorded", attached.error().message, {}});
+  }
+  view.notice(
+      {Notice::Kind::kMessage, "", "metrics at http://" + endpoint.address() + "/metrics", {}});
+}
+
 Result<int> run_job(const RunOptions& options, CommandContext& context) {
   Result<api::TrainingJob> loaded = load_job(options);
   if (!loaded) {
@@ -176,9 +192,15 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   run_options.job = std::move(job);
   run_options.agent = agent_path();
   run_options.trace_steps = options.trace_steps;
-  TRAINYARD_ASSIGN(const std::unique_ptr<LocalRun> run, LocalRun::start(std::move(run_options)));
+  std::unique_ptr<LocalRun> run;  // outlives the endpoint, which asks it
+  std::unique_ptr<StatusEndpoint> endpoint;
+  if (!options.metrics_address.empty()) {
+    TRAINYARD_ASSIGN(endpoint, StatusEndpoint::listen(options.metrics_address));
+  }
+  TRAINYARD_ASSIGN(run, LocalRun::start(std::move(run_options)));
   const std::unique_ptr<RunView> view =
-      make_recording_view(make_view(options, context), run->header().run_dir);
+      make_live_view(make_recording_view(make_view(options, context), run->header().run_dir),
+                     run->header().run_dir);
   view->begin(run->header());
   if (run->header().manifest_changed) {
     view->notice({Notice::Kind::kMessage,
@@ -190,6 +212,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
     view->notice(
         {Notice::Kind::kMessage, "", "this run is over; use another --run-dir to train again", {}});
   }
+  if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals);
   summary.next_commands = next_commands(options, summary);
   if (options.trace_steps > 0) add_trace(run->header().run_dir, *view, summary);
@@ -217,6 +240,10 @@ void register_run(CLI::App& app, CommandContext& context) {
                  options->trace_steps,
                  "Leave a trace of the newest steps (--trace=N: N of them) as RUN/trace.json")
       ->check(CLI::Range(1, contract::kTraceStepsMax));
+  command->add_option(
+      "--metrics-address", options->metrics_address,
+      "Serve /metrics, /healthz and /readyz here: 127.0.0.1:9100, [::1]:9100, "
+      "localhost:9100, :9100 (all addresses); port 0: a free one (default: nowhere)");
   command->footer(kFooter);
   command->callback([options, &context] {
     const Result<int> code = run_job(*options, context);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,10 +9,11 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/contract/rank_counters.h"
 
-/// The contract between whoever supervises rank processes (trainyard-agent, or a person's shell) and
-/// a rank process (trainyard-worker, or any program): environment, exit codes, one shared page and
-/// a socket of JSON lines. Documented for users in docs/reference/worker-contract.md.
+/// The contract between whoever supervises rank processes (trainyard-agent, or a person's shell)
+/// and a rank process (trainyard-worker, or any program): environment, exit codes, one shared page
+/// and a socket of JSON lines. Documented for users in docs/reference/worker-contract.md.
 namespace trainyard::contract {
 
 // ---- Environment of a rank -------------------------------------------------------------------
@@ -28,7 +30,8 @@ inline constexpr char kEnvCheckpointDir[] = "TRAINYARD_CHECKPOINT_DIR";
 inline constexpr char kEnvCheckpointPolicy[] = "TRAINYARD_CHECKPOINT_POLICY";
 /// Number of an inherited file descriptor: a memfd of kProgressPageBytes, the ProgressPage.
 inline constexpr char kEnvProgressFd[] = "TRAINYARD_PROGRESS_FD";
-/// Number of an inherited file descriptor: a SOCK_STREAM Unix socket of JSON lines (messages below).
+/// Number of an inherited file descriptor: a SOCK_STREAM Unix socket of JSON lines (messages
+/// below).
 inline constexpr char kEnvAgentFd[] = "TRAINYARD_AGENT_FD";
 /// Numeric address of this node that peers can connect to; absent: 127.0.0.1.
 inline constexpr char kEnvHost[] = "TRAINYARD_HOST";
@@ -56,12 +59,17 @@ inline constexpr int kExitTerminatedAfterCheckpoint = 143;
 /// The exit code of a rank that ends with this error.
 constexpr int exit_code_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidConfig: return kExitBadConfig;
+    case ErrorCode::kInvalidConfig:
+      return kExitBadConfig;
     case ErrorCode::kInvalidData:
-    case ErrorCode::kNotFound: return kExitBadData;
-    case ErrorCode::kPeerLost: return kExitPeerLost;
-    case ErrorCode::kInternal: return kExitBug;
-    default: return kExitRetry;
+    case ErrorCode::kNotFound:
+      return kExitBadData;
+    case ErrorCode::kPeerLost:
+      return kExitPeerLost;
+    case ErrorCode::kInternal:
+      return kExitBug;
+    default:
+      return kExitRetry;
   }
 }
 
@@ -79,6 +87,8 @@ enum class Phase : uint32_t {
 
 inline constexpr uint64_t kProgressMagic = 0x54594152'44504731;  // "TYARDPG1"
 inline constexpr int64_t kProgressPageBytes = 4096;
+/// Where the counters lie in the page: what comes before may grow up to here.
+inline constexpr size_t kRankCountersOffset = 1024;
 
 /// Single writer (the rank), many readers. Each field is atomic on its own; `sequence` is bumped
 /// (odd while writing, even after) around an update of the group step..tokens_per_second.
@@ -91,7 +101,7 @@ struct ProgressPage {
   std::atomic<int64_t> total_steps;
   std::atomic<int64_t> samples_consumed;
   std::atomic<int64_t> tokens_consumed;
-  std::atomic<double> loss;           ///< mean over the newest step whose loss is known; nats a token
+  std::atomic<double> loss;  ///< mean over the newest step whose loss is known; nats a token
   std::atomic<double> gradient_norm;
   std::atomic<double> learning_rate;
   std::atomic<double> validation_loss;  ///< newest evaluation; NaN before the first
@@ -99,15 +109,19 @@ struct ProgressPage {
   std::atomic<double> tokens_per_second;
   std::atomic<int64_t> checkpoint_step;  ///< newest committed, -1 before the first
   std::atomic<int64_t> heartbeat;        ///< bumped at every instruction
-  std::atomic<int64_t> restored_step;    ///< step resumed from; 0 for a fresh start, -1 before restore
+  std::atomic<int64_t>
+      restored_step;  ///< step resumed from; 0 for a fresh start, -1 before restore
+  alignas(kRankCountersOffset) RankCounters counters;
 };
+static_assert(offsetof(ProgressPage, counters) == kRankCountersOffset);
 static_assert(sizeof(ProgressPage) <= kProgressPageBytes);
 static_assert(std::atomic<double>::is_always_lock_free);
 
 // ---- Messages: one JSON object a line, at most kMaxMessageBytes -------------------------------
 inline constexpr int64_t kMaxMessageBytes = 1 << 20;
 
-/// Rank to agent, once, when its data plane listens: {"type":"listening","address":"127.0.0.1:4711"}.
+/// Rank to agent, once, when its data plane listens:
+/// {"type":"listening","address":"127.0.0.1:4711"}.
 struct Listening {
   std::string address;
 };

@@ -184,7 +184,10 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   TRAINYARD_ASSIGN(const std::unique_ptr<trace::Recorder> recorder, make_recorder());
   trace::SpanFan spans;
   spans.connect(recorder.get());
-  if (!spans.empty()) context.spans = &spans;
+  StageMeter meter(progress);
+  spans.connect(&meter);
+  context.spans = &spans;
+  context.meter = &meter;
   TRAINYARD_ASSIGN(std::unique_ptr<comm::Communicator> world,
                    meet(id, link, transport_kind(context.spec.runtime.transport), context.job_uid,
                         context.resume));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/run/run_metrics.h"
 #include "cli/run/snapshot.h"
 
 namespace trainyard::cli {
@@ -219,14 +220,29 @@ LocalRun::State LocalRun::state() const {
   return state_;
 }
 
+RunFacts LocalRun::facts() const {
+  return {.job = &options_.job,
+          .status = &status_,
+          .readings = &readings_,
+          .result = result_,
+          .stop_requested = stop_requested_};
+}
+
+std::string LocalRun::metrics_text(const http::ServerCounters& server) {
+  keep_readings();
+  const std::lock_guard lock(mutex_);
+  return run_metrics_text(facts(), server, clock_.now());
+}
+
+http::Health LocalRun::readiness() const {
+  const std::lock_guard lock(mutex_);
+  return run_readiness(facts());
+}
+
 Snapshot LocalRun::snapshot() {
   keep_readings();
   const std::lock_guard lock(mutex_);
-  return make_snapshot({.job = &options_.job,
-                        .status = &status_,
-                        .readings = &readings_,
-                        .result = result_,
-                        .stop_requested = stop_requested_});
+  return make_snapshot(facts(), clock_.now());
 }
 
 std::vector<Notice> LocalRun::take_notices() {
@@ -236,12 +252,7 @@ std::vector<Notice> LocalRun::take_notices() {
 
 Summary LocalRun::summary() {
   const std::lock_guard lock(mutex_);
-  Summary summary = make_summary({.job = &options_.job,
-                                  .status = &status_,
-                                  .readings = &readings_,
-                                  .result = result_,
-                                  .stop_requested = stop_requested_},
-                                 clock_.now());
+  Summary summary = make_summary(facts(), clock_.now());
   if (options_.job.spec.engine) summary.checkpoint_dir = cluster_->checkpoint_dir().string();
   return summary;
 }

@@ -12,8 +12,10 @@
 #include "cli/run/control_socket.h"
 #include "cli/run/event_tap.h"
 #include "cli/run/run_view.h"
+#include "cli/run/snapshot.h"
 #include "common/api/training_job.h"
 #include "common/base/clock.h"
+#include "common/http/status_server.h"
 #include "common/log/log.h"
 #include "control/coordinator/coordinator.h"
 #include "control/coordinator/grpc_transport.h"
@@ -52,6 +54,10 @@ class LocalRun {
   /// What happened since the last call.
   std::vector<Notice> take_notices();
   Summary summary();
+  /// The body of /metrics. Thread-safe.
+  std::string metrics_text(const http::ServerCounters& server);
+  /// What /readyz says. Thread-safe.
+  http::Health readiness() const;
 
   /// Checkpoint and stop: the state becomes kStopped once no pod is left (or kFinished).
   void request_stop();
@@ -66,6 +72,8 @@ class LocalRun {
   void on_rank_exit(const control::RankExit& exit);
   void on_event(const control::Event& event);
   void keep_readings();
+  /// Under mutex_.
+  RunFacts facts() const;
   void add_notice(Notice notice);
   std::map<std::string, std::string> pod_environment() const;
 

@@ -44,6 +44,10 @@ struct Snapshot {
   std::optional<double> eta_s;
   int64_t checkpoint_step = -1;  ///< -1: none yet
   int64_t restarts = 0;
+  double wall_s = 0;  ///< of the job so far
+  int64_t lost_steps = 0;
+  std::optional<double> goodput;  ///< productive by wall time
+  std::optional<int64_t> slowest_rank;
   std::vector<control::RankReading> ranks;  ///< by rank
   /// What rank 0's training thread has spent since its process began; empty: not known.
   std::vector<NamedSeconds> stage_seconds;

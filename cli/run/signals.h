@@ -19,6 +19,8 @@ class StopSignals {
 
   /// How many have arrived since the last call; waits up to `timeout` for the first.
   int wait(std::chrono::milliseconds timeout);
+  /// Polls readable while one is there.
+  int fd() const { return fd_.get(); }
 
  private:
   explicit StopSignals(UniqueFd fd) : fd_(std::move(fd)) {}

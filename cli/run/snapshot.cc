@@ -88,6 +88,26 @@ double wall_seconds(const api::TrainingJobStatus& status, Time now) {
       .count();
 }
 
+std::vector<NamedSeconds> stage_seconds(const control::RankReading& rank) {
+  std::vector<NamedSeconds> stages;
+  if (rank.counters.step.count() == 0) return stages;
+  for (size_t i = 0; i < contract::kStages; ++i) {
+    stages.push_back({std::string(contract::name_of(static_cast<contract::Stage>(i))),
+                      rank.counters.stages[i].seconds()});
+  }
+  return stages;
+}
+
+/// What the status has counted over the job's life.
+void fill_accounts(const api::TrainingJobStatus& status, Time now, Snapshot& snapshot) {
+  snapshot.wall_s = wall_seconds(status, now);
+  snapshot.restarts = status.restarts.total;
+  for (const api::Attempt& attempt : status.attempts)
+    snapshot.lost_steps += attempt.lost_steps.value_or(0);
+  if (status.goodput && status.goodput->wall_s > 0) snapshot.goodput = status.goodput->ratio;
+  if (status.progress) snapshot.slowest_rank = status.progress->slowest_rank;
+}
+
 }  // namespace
 
 bool has_condition(const api::TrainingJobStatus& status, api::ConditionType type) {
@@ -95,16 +115,17 @@ bool has_condition(const api::TrainingJobStatus& status, api::ConditionType type
   return condition != nullptr && condition->status == api::ConditionStatus::kTrue;
 }
 
-Snapshot make_snapshot(const RunFacts& facts) {
+Snapshot make_snapshot(const RunFacts& facts, Time now) {
   Snapshot snapshot;
+  fill_accounts(*facts.status, now, snapshot);
   snapshot.activity = activity_of(facts);
   snapshot.generation = facts.status->membership.generation;
-  snapshot.restarts = facts.status->restarts.total;
   if (facts.job->spec.engine) snapshot.total_steps = facts.job->spec.engine->steps;
   if (facts.status->progress) snapshot.step = facts.status->progress->step;
   if (facts.status->checkpoint) snapshot.checkpoint_step = facts.status->checkpoint->last_step;
   if (first_reading(facts) == nullptr) return snapshot;
   snapshot.ranks = *facts.readings;
+  snapshot.stage_seconds = stage_seconds(snapshot.ranks.front());
   const control::RankReading& first = snapshot.ranks.front();
   if (first.total_steps > 0) snapshot.total_steps = first.total_steps;
   snapshot.checkpoint_step = std::max(snapshot.checkpoint_step, first.checkpoint_step);
@@ -124,7 +145,7 @@ Snapshot make_snapshot(const RunFacts& facts) {
 }
 
 Summary make_summary(const RunFacts& facts, Time now) {
-  const Snapshot last = make_snapshot(facts);
+  const Snapshot last = make_snapshot(facts, now);
   Summary summary;
   summary.job_name = facts.job->metadata.name;
   summary.step = last.step;

@@ -22,7 +22,7 @@ struct RunFacts {
   bool stop_requested = false;
 };
 
-Snapshot make_snapshot(const RunFacts& facts);
+Snapshot make_snapshot(const RunFacts& facts, Time now);
 
 /// `exit_code` and `outcome` follow api.md: 0 complete; 64, 65 and 70 as the rank that failed the
 /// job; 1 otherwise failed; 75 stopped.

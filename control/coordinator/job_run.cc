@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/proto/coordination.pb.h"
+#include "control/coordinator/rank_counters_proto.h"
 
 namespace trainyard::control {
 namespace {
@@ -26,6 +27,15 @@ contract::Phase phase_of(uint32_t number) {
       std::min(number, static_cast<uint32_t>(contract::Phase::kDone)));
 }
 
+void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
+  plan.set_generation(order.generation);
+  if (order.previous_generation) plan.set_parent_generation(*order.previous_generation);
+}
+
+Worth worth(bool a_look) { return a_look ? Worth::kALook : Worth::kNothing; }
+
+}  // namespace
+
 RankReading reading_of(const coordination::RankProgress& progress, int node_index) {
   RankReading reading;
   reading.rank = progress.rank();
@@ -43,17 +53,10 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
   reading.tokens_per_second = progress.tokens_per_second();
   reading.checkpoint_step = progress.checkpoint_step();
   reading.restored_step = progress.restored_step();
+  reading.instruction_id = progress.instruction_id();
+  if (progress.has_counters()) reading.counters = load(progress.counters());
   return reading;
 }
-
-void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
-  plan.set_generation(order.generation);
-  if (order.previous_generation) plan.set_parent_generation(*order.previous_generation);
-}
-
-Worth worth(bool a_look) { return a_look ? Worth::kALook : Worth::kNothing; }
-
-}  // namespace
 
 JobRun::JobRun(std::string job_uid, int64_t term) : job_uid_(std::move(job_uid)), term_(term) {}
 JobRun::~JobRun() = default;
@@ -137,7 +140,9 @@ Worth JobRun::heartbeat(ConnectionId connection, const coordination::Heartbeat& 
     if (!known && member->ranks.size() >= static_cast<size_t>(kMaxRanksPerNode)) continue;
     Rank& rank = member->ranks[progress.rank()];
     const RankFact before = rank.fact;
+    const contract::RankCountersReading counted = rank.reading.counters;
     rank.reading = reading_of(progress, member->fact.node_index);
+    if (!progress.has_counters()) rank.reading.counters = counted;
     a_look |= update(rank, progress, now) || !known;
     if (known && is_current(*member)) note_step_time(before, rank.fact, now);
     if (progress.checkpoint_step() >= 0 && is_current(*member) &&

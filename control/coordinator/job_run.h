@@ -43,7 +43,12 @@ struct RankReading {
   double tokens_per_second = 0;
   int64_t checkpoint_step = -1;
   int64_t restored_step = -1;
+  uint32_t instruction_id = 0;  ///< of the step program, now running
+  contract::RankCountersReading counters;
 };
+
+/// What a message says; counters are zero where it has none.
+RankReading reading_of(const coordination::RankProgress& progress, int node_index);
 
 /// Whether a fact is worth a look of the brain before its next regular one.
 enum class Worth { kNothing, kALook };

@@ -12,4 +12,5 @@ trainyard_fuzz(run_state_fuzz SOURCES ${here}/run_state_fuzz.cc DEPS control_loc
 trainyard_fuzz(tokenizer_fuzz SOURCES ${here}/tokenizer_fuzz.cc DEPS worker_data)
 trainyard_fuzz(model_config_fuzz SOURCES ${here}/model_config_fuzz.cc DEPS worker_hf worker_data)
 trainyard_fuzz(coordinator_fuzz SOURCES ${here}/coordinator_fuzz.cc DEPS control_coordinator)
+trainyard_fuzz(live_state_fuzz SOURCES ${here}/live_state_fuzz.cc DEPS cli_top)
 trainyard_fuzz(supervisor_fuzz SOURCES ${here}/supervisor_fuzz.cc DEPS agent_core)

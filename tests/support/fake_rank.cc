@@ -64,6 +64,8 @@ class FakeRank {
     page_->restored_step = -1;
     page_->validation_loss = std::numeric_limits<double>::quiet_NaN();
     page_->total_steps = steps_;
+    page_->counters.version = contract::kRankCountersVersion;
+    page_->counters.memory_bytes[0] = 1 << 20;
     page_->magic = contract::kProgressMagic;
     sigset_t term;
     sigemptyset(&term);
@@ -88,6 +90,7 @@ class FakeRank {
         return contract::kExitTerminatedAfterCheckpoint;
       }
       ++step_;
+      count_step();
       if (step_ % every_ == 0 || step_ == steps_) checkpoint();
       publish();
       if (const int code = fail_if_told(); code != 0) return code;
@@ -150,6 +153,19 @@ class FakeRank {
   void checkpoint() {
     if (rank_ == 0) (void)write_file_atomic(directory_ / "fake.json", std::to_string(step_));
     page_->checkpoint_step = step_;
+  }
+
+  /// A step of which three quarters went backward; 100 tokens of it are this rank's.
+  void count_step() {
+    const int64_t took_ns = step_ms_ * 1'000'000;
+    contract::RankCounters& counters = page_->counters;
+    contract::observe(counters.step, took_ns);
+    contract::observe(counters.stages[static_cast<size_t>(contract::Stage::kForward)], took_ns / 4);
+    contract::observe(counters.stages[static_cast<size_t>(contract::Stage::kBackward)],
+                      took_ns - took_ns / 4);
+    counters.tokens_trained.fetch_add(100);
+    counters.collectives[0].operations.fetch_add(1);
+    counters.collectives[0].bytes_sent.fetch_add(4096);
   }
 
   void publish() {

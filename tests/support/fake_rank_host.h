@@ -19,11 +19,12 @@ class FakeRankHost final : public agent::RankHost {
     std::vector<int> signals;
     coordination::RankProgress progress;
     std::vector<std::string> last_lines;
+    contract::RankCountersReading counters;
   };
 
   Status start(const agent::RankLaunch& launch) override {
     if (fail_start) return Error{ErrorCode::kNotFound, "execute /no/worker: no such file"};
-    ranks.push_back({launch, {}, {}, {}, {}});
+    ranks.push_back({launch, {}, {}, {}, {}, {}});
     ranks.back().progress.set_checkpoint_step(-1);
     ranks.back().progress.set_restored_step(-1);
     return {};
@@ -37,6 +38,9 @@ class FakeRankHost final : public agent::RankHost {
     const int rank = progress.rank();
     progress = ranks[static_cast<size_t>(local_rank)].progress;
     progress.set_rank(rank);
+  }
+  contract::RankCountersReading read_counters(int local_rank) const override {
+    return ranks[static_cast<size_t>(local_rank)].counters;
   }
   std::vector<std::string> last_lines(int local_rank) const override {
     return ranks[static_cast<size_t>(local_rank)].last_lines;

@@ -111,6 +111,8 @@ Status CheckpointSchedule::after_step(bool last) {
 }
 
 Result<bool> CheckpointSchedule::finish() {
+  const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kCheckpointWait, .step = step()});
   TRAINYARD_TRY(drain());
   return committed_step_ == step();
 }

@@ -253,7 +253,13 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
 }
 
 MemoryReport Engine::memory() const {
+  const int64_t elements = store_->elements();
+  const int64_t accumulators = elements * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t moments = 2 * elements * static_cast<int64_t>(sizeof(float));
   return {.parameters = store_->bytes(),
+          .weights = store_->bytes() - accumulators - moments,
+          .moments = moments,
+          .accumulators = accumulators,
           .activations = plan_.bytes(),
           .activations_live_max = plan_.live_bytes_max(),
           .kernel_scratch = kernels_->scratch_bytes()};

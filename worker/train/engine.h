@@ -44,7 +44,10 @@ struct StepReport {
 
 /// Bytes that the engine holds, by purpose; equal to what was allocated.
 struct MemoryReport {
-  int64_t parameters = 0;  ///< state of ParameterStore
+  int64_t parameters = 0;  ///< state of ParameterStore: the three below
+  int64_t weights = 0;     ///< masters and compute copies
+  int64_t moments = 0;
+  int64_t accumulators = 0;
   int64_t activations = 0;
   int64_t activations_live_max = 0;  ///< lower bound of any plan
   int64_t kernel_scratch = 0;

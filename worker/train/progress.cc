@@ -1,5 +1,6 @@
 #include "worker/train/progress.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
@@ -8,6 +9,19 @@ namespace trainyard::engine {
 
 using contract::ProgressPage;
 constexpr auto kRelaxed = std::memory_order_relaxed;
+
+namespace {
+
+/// There is one writer: no locked instruction.
+void add(std::atomic<int64_t>& counter, int64_t amount) {
+  counter.store(counter.load(kRelaxed) + amount, kRelaxed);
+}
+
+int64_t nanoseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+}  // namespace
 
 Result<Progress> Progress::map(int fd) {
   const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
@@ -19,6 +33,7 @@ Result<Progress> Progress::map(int fd) {
   page->validation_loss.store(std::numeric_limits<double>::quiet_NaN(), kRelaxed);
   page->checkpoint_step.store(-1, kRelaxed);
   page->restored_step.store(-1, kRelaxed);
+  page->counters.version.store(contract::kRankCountersVersion, std::memory_order_release);
   page->magic.store(contract::kProgressMagic, std::memory_order_release);
   return Progress(page);
 }
@@ -57,6 +72,33 @@ void Progress::checkpoint_step(int64_t step) { page_->checkpoint_step.store(step
 void Progress::restored_step(int64_t step) {
   page_->step.store(step, kRelaxed);
   page_->restored_step.store(step, kRelaxed);
+}
+
+void Progress::count_step(Duration took, int64_t tokens, bool skipped) {
+  contract::RankCounters& counters = page_->counters;
+  contract::observe(counters.step, nanoseconds(took));
+  add(counters.tokens_trained, tokens);
+  if (skipped) add(counters.steps_skipped, 1);
+}
+
+void Progress::count_stages(const std::array<int64_t, contract::kStages>& split_ns) {
+  for (size_t i = 0; i < split_ns.size(); ++i) {
+    if (split_ns[i] > 0) contract::observe(page_->counters.stages[i], split_ns[i]);
+  }
+}
+
+void Progress::count_collective(std::string_view operation, int64_t took_ns) {
+  const auto* const name =
+      std::find(contract::kCollectiveNames.begin(), contract::kCollectiveNames.end(), operation);
+  if (name == contract::kCollectiveNames.end()) return;
+  contract::CollectiveCounters& counters =
+      page_->counters.collectives[static_cast<size_t>(name - contract::kCollectiveNames.begin())];
+  add(counters.operations, 1);
+  add(counters.nanoseconds, took_ns);
+}
+
+void Progress::set_memory(contract::MemoryPurpose purpose, int64_t bytes) {
+  page_->counters.memory_bytes[static_cast<size_t>(purpose)].store(bytes, kRelaxed);
 }
 
 }  // namespace trainyard::engine

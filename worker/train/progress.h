@@ -1,9 +1,12 @@
 #pragma once
 
+#include <array>
+#include <string_view>
 #include <sys/mman.h>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/time.h"
 #include "common/worker_contract.h"
 
 namespace trainyard::engine {
@@ -38,6 +41,14 @@ class Progress {
   void validation_loss(double loss);
   void checkpoint_step(int64_t step);
   void restored_step(int64_t step);
+
+  /// One optimizer step: how long it took, and what this rank trained in it.
+  void count_step(Duration took, int64_t tokens, bool skipped);
+  /// What a turn of the training loop was spent on, nanoseconds; stages it did not meet are zero.
+  void count_stages(const std::array<int64_t, contract::kStages>& split_ns);
+  /// A collective of the training group has ended; one of an unknown name is not counted.
+  void count_collective(std::string_view operation, int64_t took_ns);
+  void set_memory(contract::MemoryPurpose purpose, int64_t bytes);
 
  private:
   explicit Progress(contract::ProgressPage* page) : page_(page) {}

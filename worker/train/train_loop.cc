@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -39,10 +40,12 @@ class Run {
     TRAINYARD_TRY(begin_generation());
     TRAINYARD_TRY(open_batches());
     context_.progress->set_phase(contract::Phase::kTraining);
+    if (context_.meter != nullptr) context_.meter->begin(trace::monotonic_ns());
     while (engine_->steps_done() < spec_.steps && !stopping_) {
       TRAINYARD_TRY(step());
       TRAINYARD_TRY(evaluate_when_due());
       TRAINYARD_TRY(checkpoint_when_due());
+      count_turn();
     }
     return finish();
   }
@@ -80,6 +83,7 @@ class Run {
     context_.progress->set_total_steps(spec_.steps);
     state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens_->identity()));
     const MemoryReport memory = engine_->memory();
+    count_memory(memory);
     if (context_.world->rank() == 0) {
       context_.log->info("model ready", {{"parameters", engine_->model().parameter_count()},
                                          {"parameter_state_bytes", memory.parameters},
@@ -139,7 +143,8 @@ class Run {
   Status step() {
     const MonoTime begin = context_.clock->mono();
     TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested()));
-    const double took = seconds(context_.clock->mono() - begin);
+    const Duration taken = context_.clock->mono() - begin;
+    const double took = seconds(taken);
     step_seconds_ = step_seconds_ == 0
                         ? took
                         : (1 - kStepTimeSmoothing) * step_seconds_ + kStepTimeSmoothing * took;
@@ -150,6 +155,7 @@ class Run {
     stopping_ = report.stop_requested;
     last_loss_ = report.loss;
     const int64_t samples = engine_->samples_consumed();
+    context_.progress->count_step(taken, own_samples_ * spec_.data.sequence_length, report.skipped);
     const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
     context_.progress->step_done(
         {.step = engine_->steps_done(),
@@ -190,6 +196,23 @@ class Run {
     return checkpoints_->after_step(stopping_ || is_last_step());
   }
 
+  void count_memory(const MemoryReport& memory) {
+    Progress& progress = *context_.progress;
+    progress.set_memory(contract::MemoryPurpose::kParameters, memory.weights);
+    progress.set_memory(contract::MemoryPurpose::kOptimizer, memory.moments);
+    progress.set_memory(contract::MemoryPurpose::kGradients, memory.accumulators);
+    progress.set_memory(contract::MemoryPurpose::kActivations, memory.activations);
+    progress.set_memory(contract::MemoryPurpose::kKernelScratch, memory.kernel_scratch);
+    const auto sizes = engine_->micro_sizes();
+    own_samples_ = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  }
+
+  /// What one turn of the loop was spent on.
+  void count_turn() {
+    if (context_.meter == nullptr) return;
+    context_.progress->count_stages(context_.meter->take(trace::monotonic_ns()));
+  }
+
   Result<TrainOutcome> finish() {
     TrainOutcome outcome{.complete = engine_->steps_done() >= spec_.steps};
     if (checkpoints_) {
@@ -203,6 +226,7 @@ class Run {
                          "is lost, so the run is not complete"};
       }
     }
+    count_turn();
     outcome.result = {.state_hash = to_hex(state_->hash()),
                       .step = engine_->steps_done(),
                       .final_loss = last_loss_,
@@ -226,6 +250,7 @@ class Run {
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<TrainingBatches> batches_;
   std::unique_ptr<data::EvaluationLoader> evaluation_;
+  int64_t own_samples_ = 0;  ///< of each step, trained by this rank
   double step_seconds_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();

@@ -12,6 +12,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/trace/span.h"
 #include "worker/train/progress.h"
+#include "worker/train/stage_meter.h"
 
 namespace trainyard::engine {
 
@@ -29,6 +30,8 @@ struct TrainContext {
   const Clock* clock = nullptr;
   /// Told of everything the rank's time goes to; may be null.
   trace::SpanSink* spans = nullptr;
+  /// One of those told; asked after each turn of the loop. May be null.
+  StageMeter* meter = nullptr;
   std::function<bool()> stop_requested;
 };
 

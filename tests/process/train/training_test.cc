@@ -227,6 +227,30 @@ TEST_F(TrainingTest, CheckpointsWithoutTheirLineageAreNeitherIgnoredNorRemoved) 
   EXPECT_TRUE(reached("no-lineage", 40)) << "the checkpoints are still there";
 }
 
+TEST_F(TrainingTest, EveryStepTokenAndSecondIsCounted) {
+  std::ifstream file(folder_->path() / "undisturbed/live.json");
+  const json live = json::parse(file, nullptr, false);
+  ASSERT_TRUE(live.is_object());
+  EXPECT_EQ(live.value("over", false), true);
+  EXPECT_EQ(live.value("activity", ""), "complete");
+  EXPECT_EQ(live.value("step", 0), 240);
+  ASSERT_EQ(live["ranks"].size(), 2U);
+  int64_t tokens = 0;
+  for (const json& rank : live["ranks"]) {
+    EXPECT_EQ(rank.value("stepsDone", 0), 240) << rank;
+    tokens += rank.value("tokensTrained", int64_t{0});
+    int64_t spent_ns = 0;
+    for (const auto& [stage, ns] : rank["stageNanoseconds"].items()) {
+      EXPECT_GT(ns.get<int64_t>(), 0) << stage;
+      spent_ns += ns.get<int64_t>();
+    }
+    EXPECT_LE(static_cast<double>(spent_ns) * 1e-9, live.value("wallSeconds", 0.0)) << rank;
+    EXPECT_GT(rank.value("plannedBytes", 0), 100'000) << rank;
+    EXPECT_GT(rank.value("residentBytes", int64_t{0}), 1 << 20) << "a program's own size";
+  }
+  EXPECT_EQ(tokens, 240 * 7 * 32);
+}
+
 TEST_F(TrainingTest, SeveralNodesGiveTheSameBits) {
   const Ended ended = train("nodes", {"--nodes", "2", "--procs", "2"});
   EXPECT_EQ(ended.exit_code, 0);

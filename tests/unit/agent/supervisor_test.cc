@@ -192,6 +192,42 @@ TEST_F(SupervisorTest, BeatsWithTheRanksProgress) {
   EXPECT_THAT(heard(), IsEmpty());
 }
 
+TEST_F(SupervisorTest, CountersComeOnceASecondAndWithTheEnd) {
+  train();
+  host_.at(1).counters.tokens_trained = 700;
+  int with_counters = 0;
+  for (int beat = 0; beat < 20; ++beat) {
+    pass(Supervisor::kHeartbeatInterval);
+    for (const FromAgent& message : heard())
+      with_counters += message.heartbeat().ranks(1).has_counters() ? 1 : 0;
+  }
+  EXPECT_GE(with_counters, 2);
+  EXPECT_LE(with_counters, 4) << "3 s";
+  host_.at(1).counters.tokens_trained = 900;
+  supervisor_.on_rank_end(1, {});
+  const auto messages = heard();
+  ASSERT_FALSE(messages.empty());
+  EXPECT_EQ(messages[0].heartbeat().ranks(1).counters().tokens_trained(), 900);
+}
+
+TEST_F(SupervisorTest, SnapshotsShowItsRanks) {
+  EXPECT_FALSE(supervisor_.snapshot().stream_open);
+  train();
+  host_.at(1).progress.set_step(17);
+  host_.at(1).counters.resident_bytes = 4096;
+  AgentSnapshot snapshot = supervisor_.snapshot();
+  EXPECT_TRUE(snapshot.stream_open);
+  EXPECT_EQ(snapshot.streams_opened, 1);
+  EXPECT_EQ(snapshot.ranks_running, 2);
+  ASSERT_EQ(snapshot.ranks.size(), 2u);
+  EXPECT_EQ(snapshot.ranks[1].rank, 3);
+  EXPECT_EQ(snapshot.ranks[1].generation, 3);
+  EXPECT_EQ(snapshot.ranks[1].step, 17);
+  EXPECT_EQ(snapshot.ranks[1].counters.resident_bytes, 4096);
+  supervisor_.on_rank_end(0, {});
+  EXPECT_EQ(supervisor_.snapshot().ranks_running, 1);
+}
+
 TEST_F(SupervisorTest, EndsWithZeroWhenAllRanksAreDone) {
   train();
   supervisor_.on_rank_end(0, {0, 0});

@@ -471,6 +471,27 @@ TEST_F(CoordinatorTest, ReadingsAreByRank) {
   EXPECT_EQ(readings[1].step, 7);
 }
 
+TEST_F(CoordinatorTest, CountersStayUntilNewOnesCome) {
+  start_training();
+  FromAgent message;
+  auto& progress = *message.mutable_heartbeat()->add_ranks();
+  progress.set_rank(0);
+  auto& counters = *progress.mutable_counters();
+  counters.set_tokens_trained(700);
+  counters.add_stages()->set_nanoseconds(5);
+  counters.add_memory_bytes(4096);
+  a_.say(message);
+  a_.beat(0, 8);
+  poll();
+  const auto readings = coordinator_.readings("job-1");
+  ASSERT_FALSE(readings.empty());
+  EXPECT_EQ(readings[0].step, 8);
+  EXPECT_EQ(readings[0].counters.tokens_trained, 700);
+  EXPECT_EQ(readings[0].counters.stages[0].nanoseconds, 5);
+  EXPECT_EQ(readings[0].counters.stages[1].nanoseconds, 0);
+  EXPECT_EQ(readings[0].counters.memory_bytes[0], 4096);
+}
+
 TEST_F(CoordinatorTest, HostileHeartbeatsStayBounded) {
   start_training();
   FromAgent message;

@@ -63,6 +63,8 @@ const std::vector<Owner>& owners() {
       {"nvtx3/", cuda_places},
       {"CLI/", {"cli/"}},
       {"spdlog/", {"common/log/"}},
+      {"prometheus/", {"common/metrics/"}},
+      {"boost/", {"common/http/"}},
       {"yaml-cpp/", {"common/"}},
       {"grpcpp/", {"control/coordinator/grpc", "tests/"}},
       {"gtest/", {"tests/"}},

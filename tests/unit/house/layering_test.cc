@@ -68,6 +68,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"control/policies/restart.cc", quoted("control/local_cluster.h")},
                     Planted{"control/apply.cc", angled("spdlog/spdlog.h")},
                     Planted{"agent/main.cc", angled("CLI/CLI.hpp")},
+                    Planted{"agent/main.cc", angled("prometheus/registry.h")},
+                    Planted{"cli/run.cc", angled("boost/asio.hpp")},
                     Planted{"agent/stream.cc", angled("grpcpp/grpcpp.h")},
                     Planted{"operator/kube/client.h", angled("cpprest/http_client.h")},
                     Planted{"worker/model/op.cc", angled("cuda_runtime.h")},

@@ -15,6 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+constexpr Time kNow{std::chrono::seconds(1'700'000'000)};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 class SnapshotTest : public ::testing::Test {
@@ -56,7 +57,7 @@ class SnapshotTest : public ::testing::Test {
 };
 
 TEST_F(SnapshotTest, ShowsTheFirstRank) {
-  const Snapshot snapshot = make_snapshot(facts());
+  const Snapshot snapshot = make_snapshot(facts(), kNow);
   EXPECT_EQ(snapshot.activity, "training");
   EXPECT_EQ(snapshot.step, 40);
   EXPECT_EQ(snapshot.total_steps, 100);
@@ -65,6 +66,16 @@ TEST_F(SnapshotTest, ShowsTheFirstRank) {
   EXPECT_EQ(snapshot.tokens_per_second, 2048);
   EXPECT_EQ(snapshot.eta_s, 30);
   EXPECT_EQ(snapshot.checkpoint_step, 30);
+  EXPECT_TRUE(snapshot.stage_seconds.empty()) << "a rank that counts nothing";
+}
+
+TEST_F(SnapshotTest, ShowsWhatTheFirstRanksTimeWentTo) {
+  readings_[0].counters.step.buckets[0] = 4;
+  readings_[0].counters.stages[1].nanoseconds = 1'500'000'000;
+  const Snapshot snapshot = make_snapshot(facts(), kNow);
+  ASSERT_EQ(snapshot.stage_seconds.size(), contract::kStages);
+  EXPECT_EQ(snapshot.stage_seconds[1].name, "forward");
+  EXPECT_EQ(snapshot.stage_seconds[1].seconds, 1.5);
 }
 
 TEST_F(SnapshotTest, BeforeARestoreShowsTheStepThatStatusRemembers) {
@@ -72,7 +83,7 @@ TEST_F(SnapshotTest, BeforeARestoreShowsTheStepThatStatusRemembers) {
   readings_[0].restored_step = -1;
   readings_[0].step = 0;
   readings_[0].phase = contract::Phase::kRestoring;
-  const Snapshot snapshot = make_snapshot(facts());
+  const Snapshot snapshot = make_snapshot(facts(), kNow);
   EXPECT_EQ(snapshot.step, 37);
   EXPECT_EQ(snapshot.loss, std::nullopt);
   EXPECT_EQ(snapshot.activity, "restoring");
@@ -80,7 +91,7 @@ TEST_F(SnapshotTest, BeforeARestoreShowsTheStepThatStatusRemembers) {
 
 TEST_F(SnapshotTest, ReadingsOfAGenerationThatIsOverAreNotShown) {
   status_.membership.generation = 3;
-  const Snapshot snapshot = make_snapshot(facts());
+  const Snapshot snapshot = make_snapshot(facts(), kNow);
   EXPECT_TRUE(snapshot.ranks.empty());
   EXPECT_EQ(snapshot.loss, std::nullopt);
   EXPECT_EQ(snapshot.activity, "starting");
@@ -88,7 +99,7 @@ TEST_F(SnapshotTest, ReadingsOfAGenerationThatIsOverAreNotShown) {
 
 TEST_F(SnapshotTest, HasNoLossBeforeItsFirstStep) {
   readings_[0].restored_step = 40;
-  const Snapshot snapshot = make_snapshot(facts());
+  const Snapshot snapshot = make_snapshot(facts(), kNow);
   EXPECT_EQ(snapshot.step, 40);
   EXPECT_EQ(snapshot.loss, std::nullopt) << "the page still holds zeros";
 }

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/http/status_server.h"
+#include "common/metrics/exposition.h"
+#include "control/coordinator/job_run.h"
+
+namespace trainyard::agent {
+
+/// The agent at one moment.
+struct AgentSnapshot {
+  bool stream_open = false;
+  int64_t streams_opened = 0;
+  bool ranks_started = false;
+  bool ending = false;
+  int64_t ranks_running = 0;
+  std::vector<control::RankReading> ranks;  ///< of the built-in engine, by local rank
+};
+
+/// The series of trainyard-agent beside those of its ranks.
+std::span<const metrics::Family> agent_families();
+
+/// What the agent's status server answers, made from the newest snapshot. Thread-safe.
+class AgentMetrics {
+ public:
+  /// `clock` outlives this.
+  AgentMetrics(std::string trainer_job, const Clock& clock)
+      : trainer_job_(std::move(trainer_job)), clock_(clock) {}
+
+  void update(AgentSnapshot snapshot);
+  /// The body of /metrics.
+  std::string text(const http::ServerCounters& server) const;
+  /// Ready: the control stream is open and the ranks run.
+  http::Health ready() const;
+
+ private:
+  const std::string trainer_job_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;
+  AgentSnapshot snapshot_;
+};
+
+}  // namespace trainyard::agent

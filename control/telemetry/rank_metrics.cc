@@ -1,0 +1,262 @@
+#include "control/telemetry/rank_metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+
+namespace trainyard::control {
+namespace {
+
+using metrics::Exposition;
+using metrics::Family;
+using metrics::Kind;
+
+// What the model has come to, as the lowest rank tells it.
+constexpr Family kStep{"trainyard_step", Kind::kGauge,
+                       "Optimizer steps completed; falls back when a restart repeats steps."};
+constexpr Family kStepTarget{"trainyard_step_target", Kind::kGauge,
+                             "Optimizer steps the job is to complete; 0 before it is known."};
+constexpr Family kSamples{"trainyard_consumed_samples", Kind::kGauge,
+                          "Position in the data order: samples behind the model's state."};
+constexpr Family kTokens{"trainyard_consumed_tokens", Kind::kGauge,
+                         "Position in the data order: tokens behind the model's state."};
+constexpr Family kLoss{
+    "trainyard_loss_nats", Kind::kGauge,
+    "Mean training loss of the newest step, nats a token; NaN before the first."};
+constexpr Family kValidationLoss{
+    "trainyard_validation_loss_nats", Kind::kGauge,
+    "Mean loss over the held-out windows, nats a token; NaN before the first evaluation."};
+constexpr Family kGradientNorm{"trainyard_gradient_norm", Kind::kGauge,
+                               "Global norm of the newest gradient, before clipping."};
+constexpr Family kLearningRate{"trainyard_learning_rate", Kind::kGauge,
+                               "Learning rate of the newest step."};
+constexpr Family kTokensPerSecond{"trainyard_tokens_per_second", Kind::kGauge,
+                                  "Tokens trained a second by all ranks together, smoothed."};
+
+// Over all ranks of the endpoint.
+constexpr Family kStepDuration{
+    "trainyard_step_duration_seconds", Kind::kHistogram,
+    "Optimizer steps of the ranks, evaluation and checkpoints left out."};
+constexpr Family kStageDuration{
+    "trainyard_stage_duration_seconds",
+    Kind::kHistogram,
+    "What turns of the training loop were spent on, one observation a turn that met the stage.",
+    {"stage"}};
+
+// By rank.
+constexpr Family kRankPhase{"trainyard_rank_phase",
+                            Kind::kGauge,
+                            "1 for the phase of its life that the rank is in, 0 for the others.",
+                            {"rank", "phase"}};
+constexpr Family kRankStep{
+    "trainyard_rank_step", Kind::kGauge, "Optimizer steps the rank has completed.", {"rank"}};
+constexpr Family kRankGeneration{"trainyard_rank_generation",
+                                 Kind::kGauge,
+                                 "Generation of the membership that the rank belongs to.",
+                                 {"rank"}};
+constexpr Family kRankInstruction{"trainyard_rank_instruction",
+                                  Kind::kGauge,
+                                  "Index in the step program of the instruction now running.",
+                                  {"rank"}};
+constexpr Family kRankSteps{"trainyard_rank_steps_total",
+                            Kind::kCounter,
+                            "Optimizer steps done by the rank's process, repeated ones too.",
+                            {"rank"}};
+constexpr Family kRankSkipped{
+    "trainyard_rank_skipped_steps_total",
+    Kind::kCounter,
+    "Steps that left the parameters as they were because a gradient sum overflowed.",
+    {"rank"}};
+constexpr Family kRankTokens{"trainyard_rank_tokens_total",
+                             Kind::kCounter,
+                             "Tokens trained by the rank's process itself, repeated ones too.",
+                             {"rank"}};
+constexpr Family kRankStepTime{"trainyard_rank_smoothed_step_seconds",
+                               Kind::kGauge,
+                               "Step time of the rank, exponentially weighted mean.",
+                               {"rank"}};
+constexpr Family kRankStage{
+    "trainyard_rank_stage_seconds_total",
+    Kind::kCounter,
+    "Time of the rank's training thread by stage; data_wait and collective_wait are waits, "
+    "checkpoint is the stall.",
+    {"rank", "stage"}};
+constexpr Family kRankCollectives{"trainyard_rank_collectives_total",
+                                  Kind::kCounter,
+                                  "Collectives of the training group that have ended.",
+                                  {"rank", "operation"}};
+constexpr Family kRankCollectiveTime{
+    "trainyard_rank_collective_seconds_total",
+    Kind::kCounter,
+    "Time from a collective's begin to its end, the wait for slower ranks included; it may run "
+    "beside compute.",
+    {"rank", "operation"}};
+constexpr Family kRankCollectiveSent{"trainyard_rank_collective_sent_bytes_total",
+                                     Kind::kCounter,
+                                     "Payload that the rank sent in collectives.",
+                                     {"rank", "operation"}};
+constexpr Family kRankCollectiveReceived{"trainyard_rank_collective_received_bytes_total",
+                                         Kind::kCounter,
+                                         "Payload that the rank received in collectives.",
+                                         {"rank", "operation"}};
+constexpr Family kRankMemory{"trainyard_rank_memory_bytes",
+                             Kind::kGauge,
+                             "Memory that the engine planned and holds, by purpose.",
+                             {"rank", "purpose"}};
+constexpr Family kRankResident{"trainyard_rank_resident_memory_bytes",
+                               Kind::kGauge,
+                               "Memory that the rank's process occupies.",
+                               {"rank"}};
+
+constexpr std::array kFamilies = {kStep,
+                                  kStepTarget,
+                                  kSamples,
+                                  kTokens,
+                                  kLoss,
+                                  kValidationLoss,
+                                  kGradientNorm,
+                                  kLearningRate,
+                                  kTokensPerSecond,
+                                  kStepDuration,
+                                  kStageDuration,
+                                  kRankPhase,
+                                  kRankStep,
+                                  kRankGeneration,
+                                  kRankInstruction,
+                                  kRankSteps,
+                                  kRankSkipped,
+                                  kRankTokens,
+                                  kRankStepTime,
+                                  kRankStage,
+                                  kRankCollectives,
+                                  kRankCollectiveTime,
+                                  kRankCollectiveSent,
+                                  kRankCollectiveReceived,
+                                  kRankMemory,
+                                  kRankResident};
+
+constexpr int kPhases = static_cast<int>(contract::Phase::kDone) + 1;
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+double number(int64_t value) { return static_cast<double>(value); }
+double seconds(int64_t nanoseconds) { return number(nanoseconds) / 1e9; }
+
+void add_model(Exposition& out, const RankReading* lowest) {
+  const RankReading nothing{.loss = kUnknown, .validation_loss = kUnknown};
+  const RankReading& told = lowest != nullptr ? *lowest : nothing;
+  const bool stepped = told.restored_step >= 0 && told.step > told.restored_step;
+  out.add(kStep, {}, number(told.step));
+  out.add(kStepTarget, {}, number(told.total_steps));
+  out.add(kSamples, {}, number(told.samples_consumed));
+  out.add(kTokens, {}, number(told.tokens_consumed));
+  out.add(kLoss, {}, stepped ? told.loss : kUnknown);
+  out.add(kValidationLoss, {}, told.validation_loss);
+  out.add(kGradientNorm, {}, stepped ? told.gradient_norm : kUnknown);
+  out.add(kLearningRate, {}, told.learning_rate);
+  out.add(kTokensPerSecond, {}, told.tokens_per_second);
+}
+
+/// Of all ranks together; seconds, because nanoseconds of many ranks and years pass 63 bits.
+struct DurationSum {
+  std::array<int64_t, contract::kDurationBuckets> buckets{};
+  double seconds = 0;
+
+  void add(const contract::DurationReading& reading) {
+    for (size_t i = 0; i < buckets.size(); ++i)
+      buckets[i] += reading.buckets[i];
+    seconds += reading.seconds();
+  }
+  metrics::HistogramValue histogram() const {
+    return {.bounds = contract::kDurationBounds_s, .counts = buckets, .sum = seconds};
+  }
+};
+
+void add_durations(Exposition& out, std::span<const RankReading> ranks) {
+  DurationSum step;
+  std::array<DurationSum, contract::kStages> stages;
+  for (const RankReading& rank : ranks) {
+    step.add(rank.counters.step);
+    for (size_t i = 0; i < stages.size(); ++i)
+      stages[i].add(rank.counters.stages[i]);
+  }
+  out.add(kStepDuration, {}, step.histogram());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const auto stage = contract::name_of(static_cast<contract::Stage>(i));
+    out.add(kStageDuration, {stage}, stages[i].histogram());
+  }
+}
+
+void add_collectives(Exposition& out, const std::string& rank,
+                     const contract::RankCountersReading& counters) {
+  for (size_t i = 0; i < contract::kCollectives; ++i) {
+    const contract::CollectiveReading& kind = counters.collectives[i];
+    const std::string_view operation = contract::kCollectiveNames[i];
+    out.add(kRankCollectives, {rank, operation}, number(kind.operations));
+    out.add(kRankCollectiveTime, {rank, operation}, seconds(kind.nanoseconds));
+    out.add(kRankCollectiveSent, {rank, operation}, number(kind.bytes_sent));
+    out.add(kRankCollectiveReceived, {rank, operation}, number(kind.bytes_received));
+  }
+}
+
+void add_rank(Exposition& out, const RankReading& reading) {
+  const std::string rank = std::to_string(reading.rank);
+  const contract::RankCountersReading& counters = reading.counters;
+  for (int i = 0; i < kPhases; ++i) {
+    const auto phase = static_cast<contract::Phase>(i);
+    out.add(kRankPhase, {rank, label_of(phase)}, phase == reading.phase ? 1 : 0);
+  }
+  out.add(kRankStep, {rank}, number(reading.step));
+  out.add(kRankGeneration, {rank}, number(reading.generation));
+  out.add(kRankInstruction, {rank}, static_cast<double>(reading.instruction_id));
+  out.add(kRankSteps, {rank}, number(counters.step.count()));
+  out.add(kRankSkipped, {rank}, number(counters.steps_skipped));
+  out.add(kRankTokens, {rank}, number(counters.tokens_trained));
+  out.add(kRankStepTime, {rank}, reading.step_seconds);
+  for (size_t i = 0; i < contract::kStages; ++i) {
+    const auto stage = contract::name_of(static_cast<contract::Stage>(i));
+    out.add(kRankStage, {rank, stage}, seconds(counters.stages[i].nanoseconds));
+  }
+  add_collectives(out, rank, counters);
+  for (size_t i = 0; i < contract::kMemoryPurposes; ++i) {
+    const auto purpose = contract::name_of(static_cast<contract::MemoryPurpose>(i));
+    out.add(kRankMemory, {rank, purpose}, number(counters.memory_bytes[i]));
+  }
+  out.add(kRankResident, {rank}, number(counters.resident_bytes));
+}
+
+}  // namespace
+
+std::span<const Family> rank_families() { return kFamilies; }
+
+std::string_view label_of(contract::Phase phase) {
+  switch (phase) {
+    case contract::Phase::kStarting:
+      return "starting";
+    case contract::Phase::kRendezvous:
+      return "rendezvous";
+    case contract::Phase::kRestoring:
+      return "restoring";
+    case contract::Phase::kTraining:
+      return "training";
+    case contract::Phase::kEvaluating:
+      return "evaluating";
+    case contract::Phase::kCheckpointing:
+      return "checkpointing";
+    case contract::Phase::kDone:
+      return "done";
+  }
+  return "?";
+}
+
+void add_rank_metrics(Exposition& out, std::span<const RankReading> ranks, Time now) {
+  for (const Family& family : kFamilies)
+    out.declare(family);
+  add_model(out, ranks.empty() ? nullptr : &ranks.front());
+  add_durations(out, ranks);
+  for (const RankReading& reading : ranks.first(std::min(ranks.size(), kMaxRankSeries)))
+    add_rank(out, reading);
+  (void)now;
+}
+
+}  // namespace trainyard::control

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "common/base/time.h"
+#include "common/metrics/exposition.h"
+#include "control/coordinator/job_run.h"
+
+/// The series about ranks, the same from an agent (its own ranks) and from `trainyard run` (all of
+/// them). docs/reference/metrics.md lists them.
+namespace trainyard::control {
+
+/// Ranks that get series of their own; the lowest ones. Histograms and sums count all.
+inline constexpr size_t kMaxRankSeries = 256;
+
+/// Every family that add_rank_metrics may show.
+std::span<const metrics::Family> rank_families();
+
+/// The name of a phase as label values have it: "training", "restoring" ...
+std::string_view label_of(contract::Phase phase);
+
+/// Shows these ranks' readings, by rank, as of `now`. Where there are none, what does not need a
+/// rank is shown as zero.
+void add_rank_metrics(metrics::Exposition& out, std::span<const RankReading> ranks, Time now);
+
+}  // namespace trainyard::control

@@ -1,0 +1,353 @@
+// A real Prometheus scrapes a real `trainyard run` and its agent, whose ranks train nothing
+// (tests/support/fake_rank.cc); what it has collected is compared with what the run says of itself.
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/child_process.h"
+#include "tests/support/http_client.h"
+#include "tests/support/temporary_directory.h"
+
+namespace trainyard {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_support::ChildProcess;
+using testing_support::connect_to;
+using testing_support::http_get;
+using testing_support::HttpAnswer;
+using testing_support::processes_with;
+using testing_support::TemporaryDirectory;
+
+constexpr seconds kDeadline{60};
+constexpr char kManifest[] = R"(
+apiVersion: trainyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: tiny}
+spec:
+  numNodes: 1
+  numProcPerNode: 2
+  engine:
+    model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 256, maxPositions: 16}
+    data: {tokens: [train.tokens], sequenceLength: 16}
+    batch: {globalSequences: 12, microSequences: 2}
+    steps: 100000
+  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
+  failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 2}}
+)";
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string first_line(const std::filesystem::path& path) {
+  const std::string text = content(path);
+  const size_t end = text.find('\n');
+  return end == std::string::npos ? "" : text.substr(0, end);
+}
+
+std::string percent_encoded(const std::string& text) {
+  static const char kDigits[] = "0123456789ABCDEF";
+  std::string encoded;
+  for (const char byte : text) {
+    const auto value = static_cast<unsigned char>(byte);
+    encoded += '%';
+    encoded += kDigits[value / 16];
+    encoded += kDigits[value % 16];
+  }
+  return encoded;
+}
+
+bool wait_until(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  return false;
+}
+
+class MetricsTest : public testing::Test {
+ protected:
+  MetricsTest() : mark_("FAKE_RANK_MARK=" + folder_.path().filename().string()) {
+    std::filesystem::create_directory(folder_.path() / "t");
+    std::ofstream(folder_.path() / "job.yaml") << kManifest;
+  }
+  ~MetricsTest() override {
+    for (const pid_t pid : processes_with(mark_))
+      ::kill(pid, SIGKILL);
+  }
+
+  std::filesystem::path run_dir() const { return folder_.path() / "run"; }
+  std::string errors() const { return content(folder_.path() / "err"); }
+
+  std::unique_ptr<ChildProcess> start_run(std::map<std::string, std::string> environment,
+                                          const std::string& address = "127.0.0.1:0") {
+    const std::string bin = TRAINYARD_BIN_DIR;
+    environment["TRAINYARD_WORKER"] = bin + "/trainyard-fake-rank";
+    environment["TMPDIR"] = folder_.path() / "t";
+    environment["FAKE_RANK_MARK"] = folder_.path().filename().string();
+    return std::make_unique<ChildProcess>(ChildProcess::Spec{
+        .argv = {bin + "/trainyard", "run", (folder_.path() / "job.yaml").string(), "--run-dir",
+                 run_dir().string(), "--plain", "--metrics-address", address},
+        .environment = std::move(environment),
+        .output = folder_.path() / "out",
+        .errors = folder_.path() / "err"});
+  }
+
+  /// Where the run serves, once it does.
+  std::string run_address() const { return first_line(run_dir() / "metrics-address"); }
+  /// Where the agent of the newest pod serves.
+  std::string agent_address() const {
+    std::string newest;
+    std::error_code none;
+    for (const auto& pod : std::filesystem::directory_iterator(run_dir() / "pods", none)) {
+      const bool ended = std::filesystem::exists(pod.path() / "exit.json");
+      const std::string address = first_line(pod.path() / "metrics-address");
+      if (!ended && !address.empty()) newest = address;
+    }
+    return newest;
+  }
+
+  json status() const {
+    const json object = json::parse(content(run_dir() / "status.json"), nullptr, false);
+    return object.is_discarded() ? json::object() : object.value("status", json::object());
+  }
+  /// The newest step that the run itself shows.
+  int64_t step_shown() const {
+    const json live = json::parse(content(run_dir() / "live.json"), nullptr, false);
+    return live.is_discarded() ? -1 : live.value("step", int64_t{-1});
+  }
+
+  /// The value of the first sample with that name and labels in an exposition.
+  static std::optional<double> sample(const std::string& text, const std::string& series) {
+    const size_t at = text.find("\n" + series + " ");
+    if (at == std::string::npos) return std::nullopt;
+    return std::stod(text.substr(at + series.size() + 2));
+  }
+
+  const TemporaryDirectory folder_;
+  const std::string mark_;
+};
+
+/// A Prometheus with its data in a folder, on a port of its own choice.
+class Prometheus {
+ public:
+  Prometheus(const std::filesystem::path& folder, const std::vector<std::string>& targets)
+      : log_(folder / "prometheus.log") {
+    json scrapes = json::array();
+    for (const std::string& target : targets)
+      scrapes.push_back(
+          {{"job_name", "to-" + target}, {"static_configs", {{{"targets", {target}}}}}});
+    // JSON is YAML.
+    std::ofstream(folder / "prometheus.yml") << json{
+        {"global", {{"scrape_interval", "500ms"}, {"scrape_timeout", "400ms"}}},
+        {"scrape_configs", scrapes}}.dump();
+    process_ = std::make_unique<ChildProcess>(ChildProcess::Spec{
+        .argv = {"/usr/bin/prometheus", "--config.file=" + (folder / "prometheus.yml").string(),
+                 "--storage.tsdb.path=" + (folder / "tsdb").string(),
+                 "--web.listen-address=127.0.0.1:0"},
+        .output = log_,
+        .errors = log_});
+  }
+
+  std::string log() const { return content(log_); }
+
+  /// Where its API is; empty before it listens.
+  std::string address() const {
+    const std::string text = content(log_);
+    const std::string mark = "msg=\"Listening on\" address=";
+    const size_t at = text.find(mark);
+    if (at == std::string::npos) return "";
+    const size_t begin = at + mark.size();
+    return text.substr(begin, text.find_first_of(" \n", begin) - begin);
+  }
+
+  /// The one value that a query comes to; nullopt when it comes to none or several.
+  std::optional<double> query(const std::string& text) const {
+    const std::string where = address();
+    if (where.empty()) return std::nullopt;
+    const HttpAnswer answer = http_get(where, "/api/v1/query?query=" + percent_encoded(text));
+    // The API answers in chunks only where it is long.
+    const json body = json::parse(answer.body, nullptr, false);
+    if (body.is_discarded() || body.value("status", "") != "success") return std::nullopt;
+    const json& result = body["data"]["result"];
+    if (result.size() != 1) return std::nullopt;
+    return std::stod(result[0]["value"][1].get<std::string>());
+  }
+
+ private:
+  std::filesystem::path log_;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+TEST_F(MetricsTest, APrometheusSeesWhatTheRunSays) {
+  const auto run = start_run({{"FAKE_RANK_STEPS", "100000"},
+                              {"FAKE_RANK_STEP_MS", "20"},
+                              {"FAKE_RANK_FAULT", "1:40:kill"},
+                              {"TRAINYARD_METRICS_ADDRESS", "127.0.0.1:0"}});
+  // After the restart: the agent of the first generation is gone.
+  ASSERT_TRUE(wait_until([&] {
+    return status().value("/restarts/total"_json_pointer, 0) == 1 && !agent_address().empty() &&
+           http_get(run_address(), "/readyz").status == 200;
+  })) << content(folder_.path() / "out")
+      << errors();
+  const Prometheus prometheus(folder_.path(), {run_address(), agent_address()});
+  ASSERT_TRUE(wait_until([&] { return prometheus.query("sum(up)") == 2; })) << prometheus.log();
+
+  const std::string by_run = "{job=\"to-" + run_address() + "\"}";
+  const std::string by_agent = "{job=\"to-" + agent_address() + "\"}";
+  const int64_t step_before = step_shown();
+  ASSERT_TRUE(wait_until([&] {
+    const auto step = prometheus.query("trainyard_step" + by_run);
+    return step && *step > static_cast<double>(step_before) + 10;
+  })) << prometheus.log();
+  const auto step = prometheus.query("trainyard_step" + by_run);
+  const auto of_agent =
+      prometheus.query("trainyard_rank_step{rank=\"1\",job=\"to-" + agent_address() + "\"}");
+  ASSERT_TRUE(step && of_agent);
+  ASSERT_TRUE(wait_until([&] { return static_cast<double>(step_shown()) >= *step; }))
+      << "Prometheus has seen a step that the run has not";
+  EXPECT_GT(*of_agent, static_cast<double>(step_before));
+
+  EXPECT_EQ(prometheus.query("sum(trainyard_restarts_total" + by_run + ")"), 1);
+  EXPECT_EQ(prometheus.query("sum(trainyard_restarts_total" + by_run + ")"),
+            status()["restarts"].value("total", -1));
+  EXPECT_EQ(prometheus.query("trainyard_job_generation" + by_run), 2);
+  EXPECT_EQ(prometheus.query("sum(trainyard_job_phase" + by_run + ")"), 1);
+  EXPECT_EQ(prometheus.query("count(trainyard_rank_step" + by_run + ")"), 2);
+  EXPECT_EQ(prometheus.query("trainyard_agent_running_ranks" + by_agent), 2);
+  EXPECT_EQ(prometheus.query("count(count by (trainer_job) (trainyard_step))"), 1);
+  // Each step of a fake rank is a quarter forward, 100 tokens, one all_reduce.
+  EXPECT_EQ(
+      prometheus.query("trainyard_rank_tokens_total{rank=\"0\",job=\"to-" + run_address() +
+                       "\"} / ignoring(rank) trainyard_rank_steps_total{rank=\"0\",job=\"to-" +
+                       run_address() + "\"}"),
+      100);
+  const auto share = prometheus.query(
+      "sum(trainyard_rank_stage_seconds_total{stage=\"forward\",job="
+      "\"to-" +
+      run_address() + "\"}) / sum(trainyard_rank_stage_seconds_total" + by_run + ")");
+  ASSERT_TRUE(share);
+  EXPECT_NEAR(*share, 0.25, 1e-9);
+  const auto p50 = prometheus.query(
+      "histogram_quantile(0.5, sum by (le) (trainyard_step_duration_seconds_bucket" + by_run +
+      "))");
+  ASSERT_TRUE(p50);
+  EXPECT_LE(*p50, 0.02);
+  EXPECT_GE(*p50, 0.01);
+
+  run->signal(SIGINT);
+  const auto end = run->wait(kDeadline);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 75) << errors();
+  EXPECT_FALSE(std::filesystem::exists(run_dir() / "metrics-address"));
+  EXPECT_TRUE(wait_until([&] { return prometheus.query("sum(up)") == 0; })) << prometheus.log();
+  EXPECT_THAT(processes_with(mark_), IsEmpty());
+}
+
+TEST_F(MetricsTest, HostileClientsDisturbNeitherScrapesNorTraining) {
+  const auto run = start_run({{"FAKE_RANK_STEPS", "100000"}, {"FAKE_RANK_STEP_MS", "10"}});
+  ASSERT_TRUE(wait_until([&] {
+    return !run_address().empty() && http_get(run_address(), "/readyz").status == 200;
+  })) << errors();
+  const int64_t before = step_shown();
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 300; ++i) {
+    idle.push_back(connect_to(run_address()));
+    testing_support::send_text(idle.back().get(), i % 2 == 0 ? "GET /me" : std::string(9000, 'x'));
+  }
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    const HttpAnswer answer = http_get(run_address(), "/metrics");
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(4));
+    EXPECT_THAT(answer.body, HasSubstr("trainyard_step{trainer_job=\"tiny\"} "));
+  }
+  const std::string text = http_get(run_address(), "/metrics").body;
+  EXPECT_GT(sample(text,
+                   "trainyard_http_closed_connections_total{trainer_job=\"tiny\","
+                   "reason=\"evicted\"}")
+                .value_or(0),
+            50)
+      << "half of them were answered, 64 may stay";
+  EXPECT_TRUE(wait_until([&] { return step_shown() > before + 20; }));
+  EXPECT_EQ(status()["restarts"].value("total", 0), 0);
+  run->signal(SIGINT);
+  const auto end = run->wait(kDeadline);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 75) << errors();
+}
+
+TEST_F(MetricsTest, AnAddressThatCannotBeHadLeavesNothingBehind) {
+  for (const std::string address : {"nonsense", "203.0.113.1:0"}) {
+    const auto run = start_run({}, address);
+    const auto end = run->wait(kDeadline);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->exit_code, 64);
+    EXPECT_THAT(errors(), HasSubstr("--metrics-address"));
+    EXPECT_THAT(errors(), HasSubstr(address));
+    EXPECT_FALSE(std::filesystem::exists(run_dir()));
+  }
+}
+
+TEST_F(MetricsTest, AnAgentThatCannotListenTrainsAllTheSame) {
+  const auto run = start_run({{"FAKE_RANK_STEPS", "20"},
+                              {"FAKE_RANK_STEP_MS", "5"},
+                              {"TRAINYARD_METRICS_ADDRESS", "203.0.113.1:9100"}});
+  const auto end = run->wait(kDeadline);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 0) << errors();
+  std::string logs;
+  for (const auto& pod : std::filesystem::directory_iterator(run_dir() / "pods"))
+    logs += content(pod.path() / "log");
+  EXPECT_THAT(logs, HasSubstr("no metrics are served"));
+}
+
+TEST_F(MetricsTest, TopShowsARunningAndAFinishedRun) {
+  const auto run = start_run({{"FAKE_RANK_STEPS", "100000"}, {"FAKE_RANK_STEP_MS", "10"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() > 5; })) << errors();
+  const auto top = [&](const std::vector<std::string>& more) {
+    ChildProcess::Spec spec{
+        .argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard", "top", run_dir().string()},
+        .output = folder_.path() / "top",
+        .errors = folder_.path() / "top.err"};
+    spec.argv.insert(spec.argv.end(), more.begin(), more.end());
+    ChildProcess child(spec);
+    const auto end = child.wait(kDeadline);
+    EXPECT_TRUE(end && end->exit_code == 0) << content(folder_.path() / "top.err");
+    return content(folder_.path() / "top");
+  };
+  const std::string shown = top({"--once"});
+  EXPECT_THAT(shown, HasSubstr("tiny  training"));
+  EXPECT_THAT(shown, HasSubstr("   1 "));
+  EXPECT_THAT(shown, HasSubstr(" 25%  75% "));
+  EXPECT_THAT(shown, testing::Not(HasSubstr("\x1b")));
+  const json object = json::parse(top({"--once", "-o", "json"}));
+  EXPECT_EQ(object["live"], true);
+  EXPECT_EQ(object["rates"].size(), 2u);
+  run->signal(SIGINT);
+  ASSERT_TRUE(run->wait(kDeadline));
+  EXPECT_THAT(top({}), HasSubstr("tiny  stopped")) << "it ends by itself";
+  EXPECT_EQ(status()["restarts"].value("total", 0), 0);
+}
+
+}  // namespace
+}  // namespace trainyard
