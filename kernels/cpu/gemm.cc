@@ -11,6 +11,9 @@ namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
 constexpr int64_t kPackBWords = 160 * 1024;  // 640 KiB: most of a Zen 5 core's L2
+// Where A has to be packed too, doing that once is worth more than B in L2: B then lies in L3, and
+// one of its panels and a group of A's rows share L2.
+constexpr int64_t kPackBWideWords = 1024 * 1024;
 constexpr int64_t kPackAWords = 64 * 1024;
 // Words of the summed dimension that are taken at once: all, or blocks of about kBlockWords.
 constexpr int64_t kWholeWords = 1536;
@@ -20,7 +23,7 @@ constexpr int64_t kSplitRows = 480;  // a multiple of every kTileRows
 constexpr int64_t kSplitColumns = 288;
 
 struct Scratch {
-  uint32_t b[kPackBWords];
+  uint32_t b[kPackBWideWords];
   uint32_t a[kPackAWords + kTileRows * kWholeWords];
   float carry[kSplitRows * kSplitColumns];
   int64_t totals[kSplitRows * kSplitColumns];
@@ -111,7 +114,8 @@ class Gemm {
     rows_per_task_ = kSplitRows;
     if (block.last) {
       const int64_t words = block.words > 0 ? block.words : 1;
-      const int64_t fitting = kPackBWords / words / kTileColumns * kTileColumns;
+      const int64_t room = p.transpose_a ? kPackBWideWords : kPackBWords;
+      const int64_t fitting = room / words / kTileColumns * kTileColumns;
       columns_per_task_ = fitting < kTileColumns ? kTileColumns : fitting;
       rows_per_task_ = p.m;
     }
@@ -151,7 +155,8 @@ class Gemm {
     if (threads > 1 && (row_tasks * column_tasks) % threads != 0 &&
         row_tasks * column_tasks < int64_t{8} * threads) {
       const int64_t wanted = ceil_div(column_tasks, threads) * threads;
-      if (p_.n >= wanted * kTileColumns) {
+      // Tasks of other columns pack the same rows of A.
+      if (!p_.transpose_a && p_.n >= wanted * kTileColumns) {
         column_tasks = wanted;
       } else {
         row_tasks = ceil_div(row_tasks, threads) * threads;
@@ -224,10 +229,12 @@ class Gemm {
                       task.scratch->a);
       });
       task.next_rows = next_group(task, block, m0 + group, group);
-      for (int64_t m = 0; m < rows; m += kTileRows) {
-        const uint32_t* panel = task.scratch->a + m * block.words;
-        run_row_panel(task, block, m0 + m,
-                      {reinterpret_cast<const char*>(panel), 4, 4 * kTileRows});
+      for (int64_t n = 0; n < task.columns; n += kTileColumns) {
+        for (int64_t m = 0; m < rows; m += kTileRows) {
+          const uint32_t* panel = task.scratch->a + m * block.words;
+          run_one_tile(task, block, m0 + m, n, static_cast<int>(smaller(kTileRows, rows - m)),
+                       {reinterpret_cast<const char*>(panel), 4, 4 * kTileRows});
+        }
       }
     }
   }
@@ -252,7 +259,9 @@ class Gemm {
   /// Finished chains of one tile, and what of the block's chains is added up already.
   struct Partials {
     alignas(64) float tiles[kWaitingChains][kTileRows * kTileColumns];
-    alignas(64) int64_t sums[kTileRows * kTileColumns];
+    alignas(64) int64_t buffers[2][kTileRows * kTileColumns];
+    int64_t* sums = buffers[0];
+    int64_t* other = buffers[1];
     int waiting = 0;      ///< tiles that are finished; the next one is in progress
     bool summed = false;  ///< sums hold something
   };
@@ -319,35 +328,59 @@ class Gemm {
     }
   }
 
-  /// sums = or += fixed(each waiting tile). Partials that do not fit are rare: one look over the
-  /// tiles decides whether they need attention lane by lane.
+  /// sums = or += fixed(each waiting tile). Partials that do not fit are rare: all are taken as if
+  /// they did while the largest is looked for, and where that one does not, once more with care.
   static void add_up(FixedPoint& fixed, Partials& p, int rows, int vectors, int64_t columns) {
     U32x16 largest = broadcast_u32(0);
-    for (int t = 0; t < p.waiting; ++t) {
-      for (int i = 0; i < rows; ++i) {
-        for (int v = 0; v < vectors; ++v) {
-          const float* partial = p.tiles[t] + i * kTileColumns + v * kLanes;
-          largest = max_unsigned(largest, as_bits(abs(load(partial))));
-        }
-      }
-    }
-    const bool fits = fixed.all_fit(largest);
     for (int i = 0; i < rows; ++i) {
       for (int v = 0; v < vectors; ++v) {
         const int at = i * kTileColumns + v * kLanes;
-        I64x16 x = p.summed ? load_i64(p.sums + at) : zero_i64();
-        if (fits) {
-          for (int t = 0; t < p.waiting; ++t)
-            x = x + fixed.convert_fitting(load(p.tiles[t] + at));
-        } else {
-          for (int t = 0; t < p.waiting; ++t)
-            x = x + fixed.convert(load(p.tiles[t] + at), clamp_lanes(columns - v * kLanes));
-        }
-        store_i64(p.sums + at, x);
+        const I64x16 before = p.summed ? load_i64(p.sums + at) : zero_i64();
+        store_i64(p.other + at, before + add_fitting(fixed, p, at, largest));
       }
     }
+    if (!fixed.all_fit(largest)) {
+      for (int i = 0; i < rows; ++i) {
+        for (int v = 0; v < vectors; ++v) {
+          const int at = i * kTileColumns + v * kLanes;
+          I64x16 x = p.summed ? load_i64(p.sums + at) : zero_i64();
+          for (int t = 0; t < p.waiting; ++t)
+            x = x + fixed.convert(load(p.tiles[t] + at), clamp_lanes(columns - v * kLanes));
+          store_i64(p.other + at, x);
+        }
+      }
+    }
+    int64_t* const sums = p.sums;
+    p.sums = p.other;
+    p.other = sums;
     p.waiting = 0;
     p.summed = true;
+  }
+
+  /// The waiting tiles' vectors at `at` as fixed point, added up; `largest` takes in their absolute
+  /// bits. Two of everything, so that neither chain of dependent operations is waited for.
+  __attribute__((always_inline)) static I64x16 add_fitting(const FixedPoint& fixed,
+                                                           const Partials& p, int at,
+                                                           U32x16& largest) {
+    I64x16 even = zero_i64();
+    I64x16 odd = zero_i64();
+    U32x16 largest_odd = broadcast_u32(0);
+    int t = 0;
+    for (; t + 2 <= p.waiting; t += 2) {
+      const F32x16 a = load(p.tiles[t] + at);
+      const F32x16 b = load(p.tiles[t + 1] + at);
+      largest = max_unsigned(largest, as_bits(abs(a)));
+      largest_odd = max_unsigned(largest_odd, as_bits(abs(b)));
+      even = even + fixed.convert_fitting(a);
+      odd = odd + fixed.convert_fitting(b);
+    }
+    if (t < p.waiting) {
+      const F32x16 a = load(p.tiles[t] + at);
+      largest = max_unsigned(largest, as_bits(abs(a)));
+      even = even + fixed.convert_fitting(a);
+    }
+    largest = max_unsigned(largest, largest_odd);
+    return even + odd;
   }
 
   /// Calls the int64 tile of C into the cache while the chains run: its rows are far apart.
