@@ -28,8 +28,8 @@ build: setup ## Build everything (PRESET=dev|release|asan|tsan)
 	@cmake --preset $(PRESET)
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-bench: ## Measure this machine: kernels, collectives, training against PyTorch, checkpoints
-	@tools/run_bench
+bench: ## Measure this machine: products, collectives, training against PyTorch, checkpoints (BENCH=--quick)
+	@tools/run_bench $(BENCH)
 
 lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 	@tools/lint $(if $(filter all,$(FILES)),--all)

@@ -78,6 +78,17 @@ class Run:
         return self.spans["step"][0][1] - self.started
 
 
+def _stop(process):
+    """The second interrupt ends a run and all its ranks at once."""
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 def train(binaries, work, job, keep_steps):
     """Trains `job` in a fresh folder below `work`. Raises when the run does not complete."""
     run_dir = work / "run"
@@ -93,9 +104,8 @@ def train(binaries, work, job, keep_steps):
             while process.poll() is None:
                 peaks.update(_peak_bytes(run_dir))
                 if time.monotonic() - started > RUN_LIMIT_S:
-                    process.send_signal(signal.SIGINT)
-                    process.send_signal(signal.SIGINT)
-                    process.wait(30)
+                    _stop(process)
+                    raise RuntimeError(f"{' '.join(command)} took more than {RUN_LIMIT_S} s")
                 time.sleep(POLL_S)
         out.seek(0)
         err.seek(0)
