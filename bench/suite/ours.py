@@ -36,8 +36,8 @@ def manifest(model, tokens, validation=None, *, name, ranks, threads, sequences,
 
 
 def _peak_bytes(run_dir):
-    """Resident high-water marks of the run's ranks, by process."""
-    peaks = {}
+    """Resident high-water marks of the run's ranks."""
+    peaks = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(entry / "exe").rsplit("/", 1)[-1] != "trainyard-worker":
@@ -46,7 +46,7 @@ def _peak_bytes(run_dir):
                 continue
             for line in (entry / "status").read_text(encoding="utf-8").splitlines():
                 if line.startswith("VmHWM:"):
-                    peaks[int(entry.name)] = int(line.split()[1]) * 1024
+                    peaks.append(int(line.split()[1]) * 1024)
         except (OSError, ValueError):
             continue  # it has just ended
     return peaks
@@ -55,9 +55,8 @@ def _peak_bytes(run_dir):
 class Run:
     """One ended run: spans of rank 0 in seconds of CLOCK_MONOTONIC, peak memory, and when it was started."""
 
-    def __init__(self, run_dir, started, peaks, summary):
+    def __init__(self, run_dir, started, samples, summary):
         self.started = started
-        self.peak_bytes = max(peaks.values(), default=None)
         self.summary = summary
         with open(run_dir / "trace.json", encoding="utf-8") as file:
             trace = json.load(file)
@@ -70,6 +69,9 @@ class Run:
             self.spans.setdefault(event["cat"], []).append((begin, begin + event["dur"] * 1e-6, event["args"]))
         for spans in self.spans.values():
             spans.sort(key=lambda span: span[0])
+        # The copy for the last checkpoint, which every run takes, is not part of training.
+        copied = self.spans.get("checkpoint_wait", [(float("inf"),)])[0][0]
+        self.peak_bytes = max((peak for at, peak in samples if at < copied), default=None)
 
     def step_seconds(self, warm):
         return [end - begin for begin, end, _ in self.spans["step"][warm:]]
@@ -98,11 +100,11 @@ def train(binaries, work, job, keep_steps):
     command = [str(binaries / "trainyard"), "run", str(path), "--run-dir", str(run_dir), "-o", "json",
                f"--trace={keep_steps}"]
     started = time.monotonic()
-    peaks = {}
+    samples = []
     with open(work / "out.jsonl", "w+", encoding="utf-8") as out, open(work / "err.txt", "w+", encoding="utf-8") as err:
         with subprocess.Popen(command, stdout=out, stderr=err) as process:
             while process.poll() is None:
-                peaks.update(_peak_bytes(run_dir))
+                samples += [(time.monotonic(), peak) for peak in _peak_bytes(run_dir)]
                 if time.monotonic() - started > RUN_LIMIT_S:
                     _stop(process)
                     raise RuntimeError(f"{' '.join(command)} took more than {RUN_LIMIT_S} s")
@@ -113,6 +115,6 @@ def train(binaries, work, job, keep_steps):
         if process.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{text[-2000:]}{err.read()[-2000:]}")
     summary = json.loads(text.strip().splitlines()[-1])
-    run = Run(run_dir, started, peaks, summary)
+    run = Run(run_dir, started, samples, summary)
     shutil.rmtree(run_dir, ignore_errors=True)
     return run
