@@ -107,13 +107,16 @@ Result<api::CheckpointPolicy> read_checkpoint_policy() {
 
 /// Meets the peers: listens, reports the address, waits for the table.
 Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& link,
-                                                 comm::TransportKind kind,
+                                                 const api::EngineSpec& spec,
                                                  const std::string& job_uid,
                                                  contract::ResumePlan& resume) {
   comm::Options options{.rank = static_cast<int>(id.rank),
                         .endpoints = {{.rank = 0}},
                         .generation = id.generation,
                         .job_uid = job_uid};
+  for (const int64_t rank : spec.parallelism.ring_order)
+    options.ring_order.push_back(static_cast<int>(rank));
+  const comm::TransportKind kind = transport_kind(spec.runtime.transport);
   if (id.agent_fd < 0) {
     resume = {.generation = id.generation};
     return comm::make_communicator(kind, options, comm::Listener());
@@ -189,8 +192,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   context.spans = &spans;
   context.meter = &meter;
   TRAINYARD_ASSIGN(std::unique_ptr<comm::Communicator> world,
-                   meet(id, link, transport_kind(context.spec.runtime.transport), context.job_uid,
-                        context.resume));
+                   meet(id, link, context.spec, context.job_uid, context.resume));
   world->observe(context.spans, trace::Track::kDataGroup);
   context.world = world.get();
   Result<TrainOutcome> outcome = train(context);

@@ -237,8 +237,12 @@ void visit_fields(V& visit, S& parallelism) {
   visit({.name = "contextMode", .description = "How a sequence is divided over a context group."},
         parallelism.context_mode);
   visit({.name = "ringOrder",
-         .description = "Order of the ranks in the ring of context parallelism.",
+         .description =
+             "In what order the rings of collectives go round the ranks, each named at most once; "
+             "ranks that are not named follow ascending, ranks outside the world are left "
+             "out. Results do not depend on it.",
          .minimum = 0,
+         .maximum = 65534,
          .default_note = "ascending"},
         parallelism.ring_order);
   visit({.name = "offload",

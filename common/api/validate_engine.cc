@@ -1,4 +1,5 @@
 #include <cmath>
+#include <set>
 
 #include "common/api/rules.h"
 #include "common/api/validate.h"
@@ -92,9 +93,11 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
                 number(parallelism.shard), "0, as zeroStage 0 shards nothing", {"zeroStage"});
   rules.require(!parallelism.sequence_parallel || parallelism.tensor > 1, "sequenceParallel",
                 "true", "false, as tensor is 1", {"tensor"});
-  rules.require(parallelism.ring_order.empty() || parallelism.context > 1, "ringOrder",
-                "a list of " + std::to_string(parallelism.ring_order.size()),
-                "an empty list, as context is 1", {"context"});
+  std::set<int64_t> named;
+  for (const int64_t rank : parallelism.ring_order) {
+    rules.require(named.insert(rank).second, "ringOrder", "rank " + number(rank) + " twice",
+                  "each rank at most once");
+  }
 }
 
 void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& rules) {
@@ -122,8 +125,6 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
   rules.not_in_this_version(parallelism.sequence_parallel, "sequenceParallel", "true", "false");
   rules.not_in_this_version(parallelism.context_mode != ready.context_mode, "contextMode",
                             name(parallelism.context_mode), "Ring");
-  rules.not_in_this_version(!parallelism.ring_order.empty(), "ringOrder", "a list",
-                            "an empty list");
   rules.not_in_this_version(!parallelism.offload.empty(), "offload", "a list", "an empty list");
 }
 

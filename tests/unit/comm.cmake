@@ -3,3 +3,6 @@ trainyard_test(comm_reduce_test TIER unit SOURCES ${comm_unit_tests}/reduce_test
                DEPS worker_comm)
 trainyard_test(comm_wire_formats_test TIER unit SOURCES ${comm_unit_tests}/wire_formats_test.cc
                DEPS worker_comm)
+trainyard_test(comm_copy_test TIER unit SOURCES ${comm_unit_tests}/copy_test.cc DEPS worker_comm)
+trainyard_test(comm_ring_order_test TIER unit SOURCES ${comm_unit_tests}/ring_order_test.cc
+               DEPS worker_comm)

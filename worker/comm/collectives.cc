@@ -15,8 +15,9 @@ using Kind = Transfer::Kind;
 /// What an owner takes from each peer at a time when it combines ascending by rank: with a few
 /// peers the pieces stay in the second-level cache, and scratch memory stays bounded.
 constexpr int64_t kSegmentBytes = 128 * 1024;
-/// Pieces of the pipelined chain.
-constexpr int64_t kBroadcastSegmentBytes = 256 * 1024;
+/// Buffers beyond what a core has of the caches are written past them where they are not read
+/// again.
+constexpr int64_t kPastCachesBytes = int64_t{16} << 20;
 
 }  // namespace
 
@@ -24,7 +25,10 @@ Collectives::Collectives(std::shared_ptr<Group> group, std::shared_ptr<Transport
     : group_(group),
       exchange_(group, std::move(transport)),
       rank_(group->identity().member),
-      size_(group->identity().size()) {}
+      size_(group->identity().size()),
+      place_(group->identity().place_of(rank_)),
+      sent_(static_cast<size_t>(size_), 0),
+      received_(static_cast<size_t>(size_), 0) {}
 
 std::vector<Collectives::Chunk> Collectives::chunks_of(std::span<const int64_t> counts,
                                                        int64_t element_bytes) {
@@ -37,8 +41,8 @@ std::vector<Collectives::Chunk> Collectives::chunks_of(std::span<const int64_t> 
   return chunks;
 }
 
-const Collectives::Chunk& Collectives::chunk_at(const std::vector<Chunk>& chunks, int index) const {
-  return chunks[static_cast<size_t>(((index % size_) + size_) % size_)];
+const Collectives::Chunk& Collectives::chunk_at(const std::vector<Chunk>& chunks, int place) const {
+  return chunks[static_cast<size_t>(group_->identity().member_at(place))];
 }
 
 void Collectives::begin(const Signature& signature) {
@@ -65,8 +69,8 @@ int Collectives::add(Kind kind, int peer, std::byte* data, int64_t bytes, uint32
   return static_cast<int>(batch_.size()) - 1;
 }
 
-Status Collectives::run() {
-  Status status = exchange_.run(batch_, signature_);
+Status Collectives::run(const Retreat& retreat) {
+  Status status = exchange_.run(batch_, signature_, retreat);
   batch_.clear();
   return status;
 }
@@ -141,7 +145,7 @@ Status Collectives::reduce_scatter(const Signature& signature, std::span<std::by
 
 Status Collectives::direct_reduce_scatter(std::span<std::byte> data,
                                           const std::vector<Chunk>& chunks) {
-  const Chunk own = chunk_at(chunks, rank_);
+  const Chunk own = chunks[static_cast<size_t>(rank_)];
   const CombineAll combine_all = combine_all_of(signature_.dtype, signature_.reduce);
   std::byte* received = scratch(kSegmentBytes * size_);
   int64_t longest = 0;
@@ -160,7 +164,7 @@ Status Collectives::direct_reduce_scatter(std::span<std::byte> data,
         inputs_.push_back(data.data() + own.offset + std::min(offset, own.bytes));
         continue;
       }
-      const Chunk& theirs = chunk_at(chunks, peer);
+      const Chunk& theirs = chunks[static_cast<size_t>(peer)];
       const int64_t piece = piece_of(theirs);
       if (piece > 0 || part == 0) {
         add(Kind::kSend, peer, data.data() + theirs.offset + std::min(offset, theirs.bytes), piece,
@@ -181,32 +185,29 @@ Status Collectives::direct_reduce_scatter(std::span<std::byte> data,
 
 int Collectives::add_ring_reduce_scatter(std::span<std::byte> data,
                                          const std::vector<Chunk>& chunks) {
-  const int next = (rank_ + 1) % size_;
-  const int previous = (rank_ + size_ - 1) % size_;
   int complete = -1;
   for (int step = 0; step < size_ - 1; ++step) {
-    const Chunk& out = chunk_at(chunks, rank_ - 1 - step);
-    const Chunk& in = chunk_at(chunks, rank_ - 2 - step);
+    const Chunk& out = chunk_at(chunks, place_ - 1 - step);
+    const Chunk& in = chunk_at(chunks, place_ - 2 - step);
     const auto part = static_cast<uint32_t>(step);
-    add(Kind::kSend, next, data.data() + out.offset, out.bytes, part, complete);
-    complete = add(Kind::kReduce, previous, data.data() + in.offset, in.bytes, part);
+    add(Kind::kSend, next_member(), data.data() + out.offset, out.bytes, part, complete);
+    complete = add(Kind::kReduce, previous_member(), data.data() + in.offset, in.bytes, part);
   }
   return complete;
 }
 
 void Collectives::add_ring_all_gather(std::span<std::byte> data, const std::vector<Chunk>& chunks,
                                       int after) {
-  const int next = (rank_ + 1) % size_;
-  const int previous = (rank_ + size_ - 1) % size_;
   for (int step = 0; step < size_ - 1; ++step) {
-    const Chunk& out = chunk_at(chunks, rank_ - step);
-    const Chunk& in = chunk_at(chunks, rank_ - 1 - step);
+    const Chunk& out = chunk_at(chunks, place_ - step);
+    const Chunk& in = chunk_at(chunks, place_ - 1 - step);
     // Parts go on after those of the reduce-scatter before, so that a message is never taken for
     // one of the other half.
     const auto part = static_cast<uint32_t>(size_ + step);
-    add(Kind::kSend, next, data.data() + out.offset, out.bytes, part, after);
-    after = add(Kind::kReceive, previous, data.data() + in.offset, in.bytes, part);
+    add(Kind::kSend, next_member(), data.data() + out.offset, out.bytes, part, after);
+    after = add(Kind::kReceive, previous_member(), data.data() + in.offset, in.bytes, part);
   }
+  batch_.back().past_caches = static_cast<int64_t>(data.size()) >= kPastCachesBytes;
 }
 
 Status Collectives::all_gather(const Signature& signature, std::span<std::byte> data,
@@ -218,84 +219,12 @@ Status Collectives::all_gather(const Signature& signature, std::span<std::byte> 
     add_ring_all_gather(data, chunks, -1);
     return run();
   }
-  const Chunk& own = chunk_at(chunks, rank_);
+  const Chunk& own = chunks[static_cast<size_t>(rank_)];
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const Chunk& theirs = chunk_at(chunks, peer);
+    const Chunk& theirs = chunks[static_cast<size_t>(peer)];
     add(Kind::kSend, peer, data.data() + own.offset, own.bytes, 0);
     add(Kind::kReceive, peer, data.data() + theirs.offset, theirs.bytes, 0);
-  }
-  return run();
-}
-
-Status Collectives::broadcast(const Signature& signature, std::span<std::byte> data, int root) {
-  begin(signature);
-  if (size_ == 1) return {};
-  if (static_cast<int64_t>(data.size()) <= kTreeBroadcastBytes) return tree_broadcast(data, root);
-  return chain_broadcast(data, root);
-}
-
-Status Collectives::tree_broadcast(std::span<std::byte> data, int root) {
-  const auto bytes = static_cast<int64_t>(data.size());
-  const int place = (rank_ - root + size_) % size_;  // the root's place is 0
-  const auto member_at = [&](int at) { return (at + root) % size_; };
-  int from = -1;
-  int step = 1;
-  // The parent of a place is the place without its lowest bit.
-  while (step < size_ && (place & step) == 0)
-    step <<= 1;
-  if (place != 0) {
-    from = add(Kind::kReceive, member_at(place - step), data.data(), bytes, 0);
-  }
-  for (step >>= 1; step > 0; step >>= 1) {
-    if (place + step < size_) {
-      add(Kind::kSend, member_at(place + step), data.data(), bytes, 0, from);
-    }
-  }
-  return run();
-}
-
-Status Collectives::chain_broadcast(std::span<std::byte> data, int root) {
-  const auto bytes = static_cast<int64_t>(data.size());
-  const int place = (rank_ - root + size_) % size_;
-  uint32_t part = 0;
-  for (int64_t offset = 0; offset < bytes; offset += kBroadcastSegmentBytes, ++part) {
-    const int64_t piece = std::min(kBroadcastSegmentBytes, bytes - offset);
-    int from = -1;
-    if (place > 0) {
-      from = add(Kind::kReceive, (rank_ + size_ - 1) % size_, data.data() + offset, piece, part);
-    }
-    if (place < size_ - 1) {
-      add(Kind::kSend, (rank_ + 1) % size_, data.data() + offset, piece, part, from);
-    }
-  }
-  return run();
-}
-
-Status Collectives::barrier(const Signature& signature) {
-  // A round tells of all rounds before it, so it begins when they have been heard.
-  begin(signature);
-  uint32_t part = 0;
-  for (int distance = 1; distance < size_; distance *= 2, ++part) {
-    add(Kind::kSend, (rank_ + distance) % size_, nullptr, 0, part);
-    add(Kind::kReceive, (rank_ + size_ - distance) % size_, nullptr, 0, part);
-    TRAINYARD_TRY(run());
-  }
-  return {};
-}
-
-Status Collectives::point_to_point(std::span<const PointToPoint> transfers,
-                                   std::span<const uint64_t> sequences) {
-  Signature signature;
-  signature.op = Op::kPointToPoint;
-  begin(signature);
-  for (size_t i = 0; i < transfers.size(); ++i) {
-    const PointToPoint& transfer = transfers[i];
-    const auto bytes = static_cast<int64_t>(transfer.data.size());
-    signature_.sequence = sequences[i];
-    signature_.count = bytes;
-    const bool sends = transfer.kind == PointToPoint::Kind::kSend;
-    add(sends ? Kind::kSend : Kind::kReceive, transfer.peer, transfer.data.data(), bytes, 0);
   }
   return run();
 }

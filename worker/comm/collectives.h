@@ -19,8 +19,11 @@ namespace trainyard::comm {
 /// all_reduce, reduce_scatter: small buffers by direct exchange; otherwise order-independent
 /// combinations (and two ranks) by a ring, sums and products of floating point by handing every
 /// part to its owner, who combines ascending by rank; all_reduce then gathers by the ring.
-/// all_gather: direct or ring. broadcast: binomial tree or pipelined chain. barrier: dissemination
-/// (Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
+/// all_gather: direct or ring. broadcast: binomial tree or pipelined chain. reduce: the root
+/// combines what all hand it, or a pipelined chain that ends at the root, or (floating point)
+/// owners combine and hand it to the root. scatter, gather, all_to_all: direct. barrier:
+/// dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988).
+/// Rings and chains follow the ring order of the group.
 /// Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 /// workstations", 2009; its steps are one batch in which each send follows the receive before it
 /// piece by piece.
@@ -35,10 +38,19 @@ class Collectives {
   Status all_gather(const Signature& signature, std::span<std::byte> data,
                     std::span<const int64_t> counts);
   Status broadcast(const Signature& signature, std::span<std::byte> data, int root);
+  Status reduce(const Signature& signature, std::span<std::byte> data, int root);
+  /// One part of a buffer for each member, in the buffer's order.
+  struct Parts {
+    std::byte* data = nullptr;
+    std::vector<int64_t> counts;
+  };
+  /// `whole` is the root's; `own` this rank's part.
+  Status scatter(const Signature& signature, const Parts& whole, std::span<std::byte> own,
+                 int root);
+  Status gather(const Signature& signature, std::span<std::byte> own, const Parts& whole, int root);
+  Status all_to_all(const Signature& signature, const Parts& send, const Parts& receive);
   Status barrier(const Signature& signature);
-  /// `sequences[i]` is the number of transfers[i] among those of its pair and direction.
-  Status point_to_point(std::span<const PointToPoint> transfers,
-                        std::span<const uint64_t> sequences);
+  Status point_to_point(std::span<const PointToPoint> transfers, const Retreat& retreat);
 
   /// Of the newest operation begun.
   const Signature& signature() const { return signature_; }
@@ -52,12 +64,16 @@ class Collectives {
   };
 
   static std::vector<Chunk> chunks_of(std::span<const int64_t> counts, int64_t element_bytes);
-  const Chunk& chunk_at(const std::vector<Chunk>& chunks, int index) const;
+  /// The chunk of the member at this place of the ring.
+  const Chunk& chunk_at(const std::vector<Chunk>& chunks, int place) const;
 
   void begin(const Signature& signature);
   int add(Transfer::Kind kind, int peer, std::byte* data, int64_t bytes, uint32_t part,
           int after = -1);
-  Status run();
+  Status run(const Retreat& retreat = {});
+  /// The neighbours in the ring.
+  int next_member() const { return group_->identity().member_at(place_ + 1); }
+  int previous_member() const { return group_->identity().member_at(place_ - 1); }
 
   Status direct_all_reduce(std::span<std::byte> data);
   Status direct_reduce_scatter(std::span<std::byte> data, const std::vector<Chunk>& chunks);
@@ -65,6 +81,9 @@ class Collectives {
   void add_ring_all_gather(std::span<std::byte> data, const std::vector<Chunk>& chunks, int after);
   Status tree_broadcast(std::span<std::byte> data, int root);
   Status chain_broadcast(std::span<std::byte> data, int root);
+  Status direct_reduce(std::span<std::byte> data, int root);
+  Status chain_reduce(std::span<std::byte> data, int root);
+  Status owner_reduce(std::span<std::byte> data, int root);
   bool uses_ring() const;
   std::byte* scratch(int64_t bytes);
 
@@ -72,11 +91,14 @@ class Collectives {
   Exchange exchange_;
   const int rank_;
   const int size_;
+  const int place_;  ///< in the ring
   Signature signature_;
   std::vector<Transfer> batch_;
   std::vector<const std::byte*> inputs_;
   std::unique_ptr<std::byte[]> scratch_;
   int64_t scratch_bytes_ = 0;
+  std::vector<uint64_t> sent_;  ///< point-to-point messages so far, by member
+  std::vector<uint64_t> received_;
 };
 
 }  // namespace trainyard::comm

@@ -4,26 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/dtype.h"
 #include "common/base/error.h"
+#include "worker/comm/operation.h"
 #include "worker/trace/span.h"
 
 namespace trainyard::comm {
-
-/// How elements are combined. kLor is logical or (non-zero is true; results are 0 or 1).
-enum class ReduceOp : uint8_t { kSum, kMin, kMax, kProd, kLor };
-
-/// Bytes that crossed this communicator, payload only, since it was made. Shared memory counts the
-/// logical payload that the same algorithm would put on a wire, so that transports compare.
-struct Counters {
-  int64_t bytes_sent = 0;
-  int64_t bytes_received = 0;
-  int64_t operations = 0;
-};
 
 /// A started operation. Destroying it without waiting is allowed; the operation goes on, and its
 /// buffers must stay alive until the communicator has finished or aborted it.
@@ -35,6 +27,10 @@ class Work {
   /// Blocks until finished. Errors: kPeerLost (names the rank awaited and for how long), kAborted,
   /// kDeadline, kInternal (signature mismatch: names both sides' operation, dtype and count).
   virtual Status wait() = 0;
+  /// Asks to take a point-to-point operation back; returns at once. If nothing of it has been sent
+  /// or received yet, it ends with kAborted and the communicator stays usable; otherwise, and for
+  /// collectives, the request has no effect (abort() ends those). Thread-safe.
+  virtual void cancel() = 0;
 };
 using WorkPtr = std::shared_ptr<Work>;
 
@@ -44,6 +40,14 @@ struct PointToPoint {
   Kind kind = Kind::kSend;
   int peer = 0;
   std::span<std::byte> data;  ///< only read for kSend
+};
+
+/// When a point-to-point operation gives up by itself.
+struct PointToPointOptions {
+  /// Nothing of it was sent or received for this long: it ends with kDeadline, naming the ranks
+  /// awaited, and the communicator stays usable. Once a byte has moved, and where none is given,
+  /// Options::deadline holds.
+  std::optional<std::chrono::milliseconds> patience;
 };
 
 /// Collectives and point-to-point on a group of ranks.
@@ -57,7 +61,9 @@ struct PointToPoint {
 ///
 /// Thread-safe: operations may be issued from one thread at a time; abort() from any thread.
 /// Reduction order: for integers and kMin/kMax/kLor the result does not depend on it. For floating
-/// point kSum/kProd it is ascending by rank, the same bits on every rank and transport.
+/// point kSum/kProd it is ascending by rank, the same bits on every rank, transport and ring order.
+///
+/// A call whose arguments cannot be right (counts, root, peer) fails the group with kInvalidConfig.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -82,15 +88,53 @@ class Communicator {
   /// On completion every rank holds `root`'s data.
   virtual WorkPtr broadcast(std::span<std::byte> data, int root) = 0;
 
+  /// In place: on completion `root`'s data holds the combination of all ranks' `data`; what the
+  /// other ranks' data holds is undefined.
+  virtual WorkPtr reduce(std::span<std::byte> data, DType dtype, ReduceOp op, int root) = 0;
+
+  /// `root`'s `send` holds sum(counts) elements, of which rank r receives counts[r], those after
+  /// the first counts[0..r), into `receive`. `send` is read on `root` only; no overlap with
+  /// `receive` but for the root's own part in its place.
+  virtual WorkPtr scatter(std::span<const std::byte> send, std::span<std::byte> receive,
+                          std::span<const int64_t> counts, DType dtype, int root) = 0;
+
+  /// The inverse of scatter: every rank's `send` of counts[rank] elements arrives in its place in
+  /// `root`'s `receive`, which is written on `root` only.
+  virtual WorkPtr gather(std::span<const std::byte> send, std::span<std::byte> receive,
+                         std::span<const int64_t> counts, DType dtype, int root) = 0;
+
+  /// Elements [sum(send_counts[0..r)), + send_counts[r]) of `send` go to rank r; what rank r sends
+  /// arrives at the place that receive_counts give it in the same way. send_counts[r] here must be
+  /// receive_counts[this rank] there. `send` and `receive` do not overlap.
+  virtual WorkPtr all_to_all(std::span<const std::byte> send, std::span<const int64_t> send_counts,
+                             std::span<std::byte> receive, std::span<const int64_t> receive_counts,
+                             DType dtype) = 0;
+
   /// Completes on no rank before every rank has called it.
   virtual WorkPtr barrier() = 0;
 
   /// Point-to-point transfers that make progress together (no order deadlocks within a batch).
-  virtual WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers) = 0;
+  virtual WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers,
+                                       const PointToPointOptions& options) = 0;
+  WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers) {
+    return batch_point_to_point(std::move(transfers), PointToPointOptions{});
+  }
 
-  /// A communicator over some ranks of this one (ascending global order given by `ranks`);
-  /// collective over the members only. Each sub-group has an execution stream of its own.
+  /// One message to, or from, one peer. Like every operation they run in the order of the calls:
+  /// two ranks that both send first and then receive large messages wait for each other until the
+  /// deadline; batch what has to overlap. Blocking: `->wait()`.
+  WorkPtr send(std::span<const std::byte> data, int peer, const PointToPointOptions& options = {});
+  WorkPtr receive(std::span<std::byte> data, int peer, const PointToPointOptions& options = {});
+
+  /// A communicator over some ranks of this one (ascending); collective over the members only. It
+  /// has an execution stream, sequence numbers and connections of its own, so that it may be used
+  /// at the same time as this and other groups. Its ring keeps the order of this one's.
   virtual Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) = 0;
+
+  /// Collective over all ranks: those that give the same `colour` make a group, in which they are
+  /// numbered by ascending `key`, equal keys by rank here. A negative colour joins none and gets
+  /// nullptr. Nothing may be pending on this communicator.
+  virtual Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) = 0;
 
   /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
   /// kAborted soon. Idempotent; returns at once.
@@ -101,6 +145,7 @@ class Communicator {
   /// this.
   virtual void observe(trace::SpanSink* sink, trace::Track track) = 0;
 
+  /// Thread-safe; cheap enough for every step.
   virtual Counters counters() const = 0;
 
   /// After a kPeerLost: the global ranks held lost, ascending, as far as this rank knows (itself
@@ -120,6 +165,10 @@ struct Options {
   std::vector<Endpoint> endpoints;  ///< in rank order; endpoints.size() is the world size
   int64_t generation = 0;
   std::string job_uid;  ///< part of shared-memory names and of the handshake
+  /// In what order the rings go round, the same on every rank. Ranks that are not in the world are
+  /// left out, ranks that are not named follow ascending; empty: 0, 1, 2 ... Results do not depend
+  /// on it; how many bytes each rank sends does where chunks are uneven (formulas.h).
+  std::vector<int> ring_order;
   /// No progress for this long fails the operation.
   std::chrono::milliseconds deadline{30'000};
 };

@@ -11,13 +11,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// How long the others are dialled on after one has failed.
+constexpr std::chrono::seconds kGrace{1};
+
 /// How far one connection is.
 struct Progress {
-  enum class State : uint8_t { kConnecting, kWelcome, kText, kDone };
+  enum class State : uint8_t { kConnecting, kWelcome, kText, kDone, kFailed };
   State state = State::kConnecting;
   std::array<std::byte, static_cast<size_t>(kWelcomeBytes + kRefusalTextBytesMax)> answer{};
   int64_t received = 0;
   int64_t wanted = kWelcomeBytes;
+
+  bool open() const { return state != State::kDone && state != State::kFailed; }
 };
 
 Error lost_error(const Dial& dial, const std::string& why) {
@@ -101,48 +106,50 @@ Status advance(Dial& dial, Progress& progress) {
 
 Status dial_all(std::vector<Dial>& dials, Clock::time_point deadline, std::vector<int>& lost) {
   const auto begin = Clock::now();
-  const auto blame = [&](const Dial& dial, Error error) -> Error {
-    if (error.code == ErrorCode::kPeerLost) lost = {dial.rank};
-    return error;
-  };
-  for (Dial& dial : dials) {
-    if (auto status = start(dial); !status) return blame(dial, std::move(status).error());
-  }
   std::vector<Progress> progress(dials.size());
-  while (true) {
+  Status failed;
+  // The first failure is the one that is told. The others are dialled on for a moment, so that they
+  // can be told too.
+  const auto fail = [&](size_t i, Error error) {
+    progress[i].state = Progress::State::kFailed;
+    if (!failed) return;
+    if (error.code == ErrorCode::kPeerLost) lost = {dials[i].rank};
+    failed = std::move(error);
+    deadline = std::min(deadline, Clock::now() + kGrace);
+  };
+  for (size_t i = 0; i < dials.size(); ++i) {
+    if (auto status = start(dials[i]); !status) fail(i, std::move(status).error());
+  }
+  while (Clock::now() < deadline) {
     std::vector<pollfd> entries;
     std::vector<size_t> open;
     for (size_t i = 0; i < dials.size(); ++i) {
-      if (progress[i].state == Progress::State::kDone) continue;
+      if (!progress[i].open()) continue;
       const bool connecting = progress[i].state == Progress::State::kConnecting;
       entries.push_back({dials[i].fd.get(), static_cast<short>(connecting ? POLLOUT : POLLIN), 0});
       open.push_back(i);
     }
-    if (open.empty()) return {};
-    if (::poll(entries.data(), entries.size(), poll_timeout_ms(deadline, 60'000)) < 0 &&
-        errno != EINTR) {
-      return io_error("poll while connecting", errno);
-    }
+    if (open.empty()) break;
+    if (::poll(entries.data(), entries.size(), poll_timeout_ms(deadline, 60'000)) < 0) continue;
     for (size_t k = 0; k < open.size(); ++k) {
       if (entries[k].revents == 0) continue;
-      Dial& dial = dials[open[k]];
-      if (auto status = advance(dial, progress[open[k]]); !status) {
-        return blame(dial, std::move(status).error());
-      }
-    }
-    if (Clock::now() >= deadline) {
-      for (const size_t i : open) {
-        if (progress[i].state != Progress::State::kDone) lost.push_back(dials[i].rank);
-      }
-      if (lost.empty()) return {};
-      lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
-      const auto waited =
-          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
-      return Error{ErrorCode::kPeerLost, "meeting the peers: " + describe_ranks(lost) +
-                                             " did not answer the handshake within " +
-                                             std::to_string(waited.count()) + " ms"};
+      const size_t i = open[k];
+      if (auto status = advance(dials[i], progress[i]); !status) fail(i, std::move(status).error());
     }
   }
+  std::vector<int> silent;
+  for (size_t i = 0; i < dials.size(); ++i) {
+    if (progress[i].open()) silent.push_back(dials[i].rank);
+    // What is no connection yet must not be taken for one.
+    if (progress[i].state != Progress::State::kDone) dials[i].fd.reset();
+  }
+  if (!failed || silent.empty()) return failed;
+  silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
+  lost = silent;
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+  return Error{ErrorCode::kPeerLost, "meeting the peers: " + describe_ranks(lost) +
+                                         " did not answer the handshake within " +
+                                         std::to_string(waited.count()) + " ms"};
 }
 
 }  // namespace trainyard::comm

@@ -19,9 +19,10 @@ struct Dial {
   UniqueFd fd;
 };
 
-/// Makes all connections at the same time. Errors, as a failure that names the ranks lost:
-/// kPeerLost (refused by its machine, closed, or silent until `deadline`), kConflict (the peer
-/// refuses, in its words), kInvalidData, kIo.
+/// Makes all connections at the same time; after a failure only for a moment longer, and what was
+/// made by then is kept, so that those peers can be told why. Errors, as a failure that names the
+/// ranks lost: kPeerLost (refused by its machine, closed, or silent until `deadline`), kConflict
+/// (the peer refuses, in its words), kInvalidData, kIo.
 Status dial_all(std::vector<Dial>& dials, std::chrono::steady_clock::time_point deadline,
                 std::vector<int>& lost);
 

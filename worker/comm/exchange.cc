@@ -69,9 +69,11 @@ void Exchange::link(std::vector<Transfer>& batch) {
   }
 }
 
-Status Exchange::run(std::vector<Transfer>& batch, const Signature& what) {
+Status Exchange::run(std::vector<Transfer>& batch, const Signature& what, const Retreat& retreat) {
   link(batch);
   idle_known_ = false;
+  // Before the first byte moves: it may have been cancelled while it was queued.
+  if (!group_->failed()) TRAINYARD_TRY(retreats(batch, what, retreat, {}));
   while (!heads_.empty()) {
     if (group_->failed()) return fail(*group_->failure(), what);
     TRAINYARD_ASSIGN(const bool moved, pass(batch, what));
@@ -79,7 +81,7 @@ Status Exchange::run(std::vector<Transfer>& batch, const Signature& what) {
       idle_known_ = false;
       continue;
     }
-    TRAINYARD_TRY(idle(batch, what));
+    TRAINYARD_TRY(idle(batch, what, retreat));
   }
   end_stall();
   return {};
@@ -125,7 +127,7 @@ Result<bool> Exchange::pass(std::vector<Transfer>& batch, const Signature& what)
   return moved;
 }
 
-Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what) {
+Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what, const Retreat& retreat) {
   const auto now = Clock::now();
   if (!idle_known_) {
     idle_known_ = true;
@@ -137,6 +139,10 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what) {
   if (idle_for < transport_->spin()) {
     relax();
     return {};
+  }
+  if (auto status = retreats(batch, what, retreat, idle_for); !status) {
+    end_stall();
+    return status;
   }
   const auto deadline = std::chrono::duration_cast<Clock::duration>(group_->identity().deadline);
   if (idle_for >= deadline) return silent(awaited_members(batch, heads_), what);
@@ -161,8 +167,32 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what) {
     Transfer& transfer = batch[static_cast<size_t>(head)];
     if (!follows(batch, transfer)) pending_.push_back(&transfer);
   }
+  if (retreat.patience && idle_for < *retreat.patience) {
+    next_look = std::min<Clock::duration>(next_look, *retreat.patience);
+  }
   transport_->wait(pending_, next_look - idle_for);
   return {};
+}
+
+Status Exchange::retreats(const std::vector<Transfer>& batch, const Signature& what,
+                          const Retreat& retreat, Clock::duration idle_for) const {
+  const bool cancelled =
+      retreat.cancelled != nullptr && retreat.cancelled->load(std::memory_order_acquire);
+  const bool late = retreat.patience && idle_for >= *retreat.patience;
+  if (!cancelled && !late) return {};
+  const bool touched =
+      std::any_of(batch.begin(), batch.end(), [](const Transfer& t) { return t.header_moved > 0; });
+  if (touched) return {};
+  if (cancelled) {
+    return Error{ErrorCode::kAborted,
+                 describe(what) + ": cancelled before anything was sent or received"};
+  }
+  std::vector<int> ranks;
+  for (const int member : awaited_members(batch, heads_))
+    ranks.push_back(group_->identity().rank_of(member));
+  return Error{ErrorCode::kDeadline, describe(what) + ": nothing was sent or received within " +
+                                         seconds_text(*retreat.patience) + ", awaiting " +
+                                         describe_ranks(ranks)};
 }
 
 Status Exchange::check_departed(std::vector<Transfer>& batch, const Signature& what) {

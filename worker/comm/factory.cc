@@ -9,6 +9,7 @@
 #include "worker/comm/group_communicator.h"
 #include "worker/comm/local_connector.h"
 #include "worker/comm/mesh.h"
+#include "worker/comm/ring_order.h"
 #include "worker/comm/socket.h"
 
 namespace trainyard::comm {
@@ -40,6 +41,7 @@ Result<GroupIdentity> world_of(const Options& options) {
   identity.global_ranks.resize(size);
   std::iota(identity.global_ranks.begin(), identity.global_ranks.end(), 0);
   identity.deadline = options.deadline;
+  TRAINYARD_ASSIGN(identity.ring, complete_ring_order(options.ring_order, identity.size()));
   return identity;
 }
 
@@ -89,6 +91,8 @@ Result<Listener> Listener::bind(const std::string& host) {
 Result<std::unique_ptr<Communicator>> make_communicator(TransportKind kind, const Options& options,
                                                         Listener listener) {
   TRAINYARD_ASSIGN(GroupIdentity identity, world_of(options));
+  Options completed = options;
+  completed.ring_order = identity.ring;
   if (identity.size() == 1) return GroupCommunicator::make(std::move(identity), nullptr);
   if (kind == TransportKind::kLocal) {
     return Error{ErrorCode::kInvalidConfig,
@@ -109,8 +113,8 @@ Result<std::unique_ptr<Communicator>> make_communicator(TransportKind kind, cons
   }
   TRAINYARD_ASSIGN(
       std::shared_ptr<Mesh> mesh,
-      Mesh::make(kind == TransportKind::kShm ? Mesh::Data::kMemory : Mesh::Data::kSockets, options,
-                 std::move(listener)));
+      Mesh::make(kind == TransportKind::kShm ? Mesh::Data::kMemory : Mesh::Data::kSockets,
+                 completed, std::move(listener)));
   return GroupCommunicator::make(std::move(identity), std::move(mesh));
 }
 

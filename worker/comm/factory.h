@@ -53,13 +53,14 @@ class Listener {
 /// address stands in its endpoint. Blocks for at most `options.deadline`. `kLocal` is only possible
 /// for one rank here (see make_local_communicator). A table of one rank needs no listener.
 /// Errors: kInvalidConfig (rank outside the table, no listener, an address that is none); kPeerLost
-/// (names the ranks that did not come, or died meanwhile); kConflict (a peer is of another job,
-/// generation, world size or protocol version, named); kIo.
+/// (names the ranks that did not come, or died meanwhile; a process that is known dead at once);
+/// kConflict (a peer is of another job, generation, world size, ring order or protocol version,
+/// named); kIo.
 Result<std::unique_ptr<Communicator>> make_communicator(TransportKind kind, const Options& options,
                                                         Listener listener);
 
 /// The same among threads of one process that share `world`. Only rank, endpoints.size(),
-/// generation, job_uid and deadline of `options` are used.
+/// generation, job_uid, ring_order and deadline of `options` are used.
 Result<std::unique_ptr<Communicator>> make_local_communicator(const Options& options,
                                                               std::shared_ptr<LocalWorld> world);
 

@@ -1,6 +1,9 @@
 #include "worker/comm/formulas.h"
 
+#include <algorithm>
 #include <numeric>
+
+#include "worker/comm/reduce.h"
 
 namespace trainyard::comm {
 namespace {
@@ -9,8 +12,14 @@ int64_t total(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-int64_t count_after(int rank, std::span<const int64_t> counts) {
-  return counts[(static_cast<size_t>(rank) + 1) % counts.size()];
+int next_in(std::span<const int> ring, int rank, int size) {
+  if (ring.empty()) return (rank + 1) % size;
+  const auto place = static_cast<size_t>(std::find(ring.begin(), ring.end(), rank) - ring.begin());
+  return ring[(place + 1) % ring.size()];
+}
+
+int64_t count_after(int rank, std::span<const int64_t> counts, std::span<const int> ring) {
+  return counts[static_cast<size_t>(next_in(ring, rank, static_cast<int>(counts.size())))];
 }
 
 }  // namespace
@@ -29,7 +38,8 @@ std::vector<int64_t> even_counts(int64_t count, int size) {
   return counts;
 }
 
-int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype) {
+int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype,
+                              std::span<const int> ring) {
   if (size == 1) return 0;
   const int64_t bytes = count * size_of(dtype);
   if (bytes <= (size == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
@@ -37,25 +47,27 @@ int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype) {
   }
   const auto counts = even_counts(count, size);
   return reduce_scatter_bytes_sent(rank, counts, dtype) +
-         (count - count_after(rank, counts)) * size_of(dtype);
+         (count - count_after(rank, counts, ring)) * size_of(dtype);
 }
 
 int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype) {
   return (total(counts) - counts[static_cast<size_t>(rank)]) * size_of(dtype);
 }
 
-int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype) {
+int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype,
+                              std::span<const int> ring) {
   const int64_t all = total(counts);
   if (all * size_of(dtype) <= kDirectAllGatherBytes) {
     return (static_cast<int64_t>(counts.size()) - 1) * counts[static_cast<size_t>(rank)] *
            size_of(dtype);
   }
-  return (all - count_after(rank, counts)) * size_of(dtype);
+  return (all - count_after(rank, counts, ring)) * size_of(dtype);
 }
 
-int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes) {
+int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes,
+                             std::span<const int> ring) {
+  if (bytes > kTreeBroadcastBytes) return next_in(ring, rank, size) != root ? bytes : 0;
   const int place = (rank - root + size) % size;
-  if (bytes > kTreeBroadcastBytes) return place < size - 1 ? bytes : 0;
   int step = 1;
   while (step < size && (place & step) == 0)
     step <<= 1;
@@ -63,6 +75,26 @@ int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes) {
   for (step >>= 1; step > 0; step >>= 1)
     children += place + step < size ? 1 : 0;
   return children * bytes;
+}
+
+int64_t reduce_bytes_sent(int size, int rank, int root, int64_t count, DType dtype, ReduceOp op) {
+  if (size == 1) return 0;
+  const int64_t bytes = count * size_of(dtype);
+  if (rank != root) return bytes;
+  if (bytes <= kDirectReduceBytes || size == 2 || !order_matters(dtype, op)) return 0;
+  return reduce_scatter_bytes_sent(rank, even_counts(count, size), dtype);
+}
+
+int64_t scatter_bytes_sent(int rank, int root, std::span<const int64_t> counts, DType dtype) {
+  return rank == root ? reduce_scatter_bytes_sent(rank, counts, dtype) : 0;
+}
+
+int64_t gather_bytes_sent(int rank, int root, std::span<const int64_t> counts, DType dtype) {
+  return rank == root ? 0 : counts[static_cast<size_t>(rank)] * size_of(dtype);
+}
+
+int64_t all_to_all_bytes_sent(int rank, std::span<const int64_t> send_counts, DType dtype) {
+  return reduce_scatter_bytes_sent(rank, send_counts, dtype);
 }
 
 }  // namespace trainyard::comm

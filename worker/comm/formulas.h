@@ -19,23 +19,42 @@ inline constexpr int64_t kDirectAllReduceBytesOfTwo = 64 * 1024;
 inline constexpr int64_t kDirectAllGatherBytes = 4 * 1024;
 /// Reduce-scatter up to this many bytes exchanges directly for every type (one step).
 inline constexpr int64_t kDirectReduceScatterBytes = 64 * 1024;
+/// Reduce up to this many bytes: every rank hands the root its whole buffer (one step).
+inline constexpr int64_t kDirectReduceBytes = 64 * 1024;
 /// Broadcast up to this many bytes goes down a binomial tree, above down a pipelined chain.
 inline constexpr int64_t kTreeBroadcastBytes = 64 * 1024;
 
 /// The chunk a rank owns inside all_reduce: [count i / size, count (i+1) / size) for chunk i.
 std::vector<int64_t> even_counts(int64_t count, int size);
 
-/// Direct: (P-1) S. Ring and floating point: 2S - |c_rank| - |c_rank+1|; over all ranks 2(P-1)S.
-int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype);
+/// Direct: (P-1) S. Ring and floating point: 2S - |c_rank| - |c_next|, with `next` the neighbour in
+/// the ring; over all ranks 2(P-1)S. `ring` as in GroupIdentity: empty for 0, 1, 2 ...
+int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype,
+                              std::span<const int> ring = {});
 
-/// S - |c_rank|, whatever the algorithm; over all ranks (P-1)S.
+/// S - |c_rank|, whatever the algorithm and the ring; over all ranks (P-1)S.
 int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype);
 
-/// Direct: (P-1)|c_rank|. Ring: S - |c_rank+1|. Over all ranks (P-1)S either way.
-int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype);
+/// Direct: (P-1)|c_rank|. Ring: S - |c_next|. Over all ranks (P-1)S either way.
+int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype,
+                              std::span<const int> ring = {});
 
-/// S for each rank this one forwards to: one in the chain (none at its end), the children in the
-/// tree. Over all ranks (P-1)S.
-int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes);
+/// S for each rank this one forwards to: the children in the tree, or the neighbour in the ring,
+/// where that is not the root. Over all ranks (P-1)S.
+int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes,
+                             std::span<const int> ring = {});
+
+/// Direct and chain: S, nothing at the root; over all ranks (P-1)S. By owners (floating-point sums
+/// and products of more than two ranks above kDirectReduceBytes): S, at the root S - |c_root|.
+int64_t reduce_bytes_sent(int size, int rank, int root, int64_t count, DType dtype, ReduceOp op);
+
+/// The root sends S - |c_root|, the others nothing.
+int64_t scatter_bytes_sent(int rank, int root, std::span<const int64_t> counts, DType dtype);
+
+/// |c_rank|, the root nothing.
+int64_t gather_bytes_sent(int rank, int root, std::span<const int64_t> counts, DType dtype);
+
+/// All it sends to others.
+int64_t all_to_all_bytes_sent(int rank, std::span<const int64_t> send_counts, DType dtype);
 
 }  // namespace trainyard::comm

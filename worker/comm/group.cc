@@ -14,6 +14,11 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+int GroupIdentity::place_of(int of_member) const {
+  if (ring.empty()) return of_member;
+  return static_cast<int>(std::find(ring.begin(), ring.end(), of_member) - ring.begin());
+}
+
 namespace {
 
 Failure loss_of(int rank, const std::string& how) {

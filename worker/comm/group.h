@@ -24,12 +24,20 @@ struct GroupIdentity {
   int64_t generation = 0;
   uint64_t id = 0;  ///< 0 for the world; otherwise a hash of the parent, the members and an ordinal
   int member = 0;
-  std::vector<int> global_ranks;  ///< ascending, by member
+  std::vector<int> global_ranks;  ///< by member; each once
+  std::vector<int> ring;          ///< members in the order of the ring; empty: 0, 1, 2 ...
   std::chrono::milliseconds deadline{30'000};
 
   int size() const { return static_cast<int>(global_ranks.size()); }
   int own_rank() const { return global_ranks[static_cast<size_t>(member)]; }
   int rank_of(int of_member) const { return global_ranks[static_cast<size_t>(of_member)]; }
+  /// The member at this place of the ring, counted modulo size().
+  int member_at(int place) const {
+    const int wrapped = ((place % size()) + size()) % size();
+    return ring.empty() ? wrapped : ring[static_cast<size_t>(wrapped)];
+  }
+  /// Where in the ring a member is.
+  int place_of(int of_member) const;
 };
 
 /// Why a group ended, whose loss it was (global ranks; empty where nobody was lost), and which
@@ -99,6 +107,9 @@ class Group {
   void on_bye(int member);
   void on_waiting(int member, const WaitReport& report);
 
+  /// Makes whoever is blocked for this group look again.
+  void wake();
+
   bool left(int member) const;
   bool any_left() const { return any_left_.load(std::memory_order_acquire); }
 
@@ -119,7 +130,6 @@ class Group {
   /// `notice` is what peers are told: at once, or with the goodbye where they know it already.
   enum class Tell : uint8_t { kNow, kOnLeaving };
   void end(Failure failure, Failure notice, Tell tell);
-  void wake();
 
   const GroupIdentity identity_;
   std::atomic<bool> failed_{false};

@@ -30,9 +30,20 @@ class GroupCommunicator final : public Communicator {
   WorkPtr all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
                      DType dtype) override;
   WorkPtr broadcast(std::span<std::byte> data, int root) override;
+  WorkPtr reduce(std::span<std::byte> data, DType dtype, ReduceOp op, int root) override;
+  WorkPtr scatter(std::span<const std::byte> send, std::span<std::byte> receive,
+                  std::span<const int64_t> counts, DType dtype, int root) override;
+  WorkPtr gather(std::span<const std::byte> send, std::span<std::byte> receive,
+                 std::span<const int64_t> counts, DType dtype, int root) override;
+  WorkPtr all_to_all(std::span<const std::byte> send, std::span<const int64_t> send_counts,
+                     std::span<std::byte> receive, std::span<const int64_t> receive_counts,
+                     DType dtype) override;
   WorkPtr barrier() override;
-  WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers) override;
+  using Communicator::batch_point_to_point;
+  WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers,
+                               const PointToPointOptions& options) override;
   Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) override;
+  Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) override;
   void abort(const Error& reason) override;
   void observe(trace::SpanSink* sink, trace::Track track) override {
     stream_->observe(sink, track);
@@ -45,18 +56,23 @@ class GroupCommunicator final : public Communicator {
                     std::shared_ptr<Transport> transport);
 
   /// A work that failed, and with it the group: this rank's call cannot be what the others do.
-  WorkPtr refuse(const std::string& why);
+  WorkPtr refuse(Op op, const std::string& why);
   Signature next(Op op, DType dtype, ReduceOp reduce, int64_t count, uint64_t detail);
-  /// Why data and counts do not fit; empty if they do.
+  /// Why a call cannot be right; empty if it can.
   std::string mismatch_of(std::span<const std::byte> data, std::span<const int64_t> counts,
                           DType dtype) const;
+  std::string bad_root(int root) const;
+  std::string bad_elements(std::span<const std::byte> data, DType dtype) const;
+  /// Of scatter and gather: `whole` is looked at on the root only.
+  std::string bad_parts(std::span<const std::byte> whole, std::span<const std::byte> own,
+                        std::span<const int64_t> counts, DType dtype, int root) const;
+  /// A group of these members, in this order, each of which calls it.
+  Result<std::unique_ptr<Communicator>> group_of(const std::vector<int>& members);
 
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Stream> stream_;
   uint64_t sequence_ = 0;
-  std::vector<uint64_t> sent_;  ///< point-to-point messages so far, by member
-  std::vector<uint64_t> received_;
   std::map<std::vector<int>, uint64_t> sub_groups_;  ///< how often each was made
 };
 

@@ -44,6 +44,7 @@ std::array<std::byte, kHelloBytes> encode(const Hello& hello) {
   put_le<uint32_t>(at + 44, hello.target);
   put_le<uint32_t>(at + 48, hello.world_size);
   put_le<uint64_t>(at + 56, hello.nonce);
+  put_le<uint64_t>(at + 64, hello.ring);
   return wire;
 }
 
@@ -68,8 +69,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire) {
     return Error{ErrorCode::kInvalidData,
                  "handshake: channel " + std::to_string(channel) + " is not known"};
   }
-  const bool reserved = get_le<uint8_t>(at + 7) != 0 || get_le<uint32_t>(at + 52) != 0 ||
-                        get_le<uint64_t>(at + 64) != 0;
+  const bool reserved = get_le<uint8_t>(at + 7) != 0 || get_le<uint32_t>(at + 52) != 0;
   if (reserved) return Error{ErrorCode::kInvalidData, "handshake: reserved bytes are not zero"};
   Hello hello;
   hello.channel = static_cast<Channel>(channel);
@@ -80,6 +80,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire) {
   hello.target = get_le<uint32_t>(at + 44);
   hello.world_size = get_le<uint32_t>(at + 48);
   hello.nonce = get_le<uint64_t>(at + 56);
+  hello.ring = get_le<uint64_t>(at + 64);
   return hello;
 }
 
@@ -126,6 +127,11 @@ Status judge(const Hello& hello, const HandshakeIdentity& identity) {
   if (hello.target != identity.rank) {
     return refuse("it looks for rank " + std::to_string(hello.target) + ", this is rank " +
                   std::to_string(identity.rank) + ": addresses in the rank table are mixed up");
+  }
+  if (hello.ring != identity.ring) {
+    return refuse("its ring order has the hash " + std::to_string(hello.ring) +
+                  ", this one's has " + std::to_string(identity.ring) +
+                  ": give every rank the same ringOrder");
   }
   // Lower ranks connect to higher ones, so that no pair ever connects twice.
   if (hello.rank >= identity.rank) {

@@ -36,6 +36,7 @@ struct Hello {
   uint32_t target = 0;      ///< whom it believes to reach
   uint32_t world_size = 0;  ///< of the world, not of the group
   uint64_t nonce = 0;       ///< random; the answer repeats it
+  uint64_t ring = 0;        ///< hash of the ring order (ring_order.h)
 };
 
 /// The answer.
@@ -60,6 +61,7 @@ struct HandshakeIdentity {
   int64_t generation = 0;
   uint32_t rank = 0;
   uint32_t world_size = 0;
+  uint64_t ring = 0;
 };
 
 /// Success if `hello` may join. Errors: kConflict, naming what differs and both values.

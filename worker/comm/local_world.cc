@@ -23,6 +23,7 @@ struct LocalRoom {
   std::shared_ptr<MemorySegment> segment;
   std::vector<std::weak_ptr<Group>> members;
   std::vector<bool> came;
+  std::vector<int> ring;          ///< of the first to come
   std::optional<Error> given_up;  ///< somebody waited in vain: nobody meets here any more
 
   /// The other members that are here now.
@@ -94,6 +95,7 @@ Result<std::shared_ptr<LocalRoom>> LocalConnector::enter(const std::shared_ptr<G
     TRAINYARD_ASSIGN(made->segment, MemorySegment::anonymous(identity.size()));
     made->members.resize(static_cast<size_t>(identity.size()));
     made->came.resize(static_cast<size_t>(identity.size()), false);
+    made->ring = identity.ring;
     room = std::move(made);
     world.rooms[identity.id] = room;
   }
@@ -110,6 +112,10 @@ Result<std::shared_ptr<Transport>> LocalConnector::connect(const std::shared_ptr
                                            " wants a world of " + std::to_string(identity.size()) +
                                            " ranks, the others one of " +
                                            std::to_string(room->came.size())};
+  }
+  if (room->ring != identity.ring) {
+    return Error{ErrorCode::kConflict, "rank " + std::to_string(identity.own_rank()) +
+                                           " has another ring order than the others"};
   }
   if (room->came[own]) {
     return Error{ErrorCode::kConflict,

@@ -10,6 +10,8 @@
 
 #include <climits>
 
+#include "worker/comm/copy.h"
+
 namespace trainyard::comm {
 namespace {
 
@@ -127,6 +129,8 @@ Result<Transport::Moved> MemoryTransport::receive(Transfer& transfer) {
     std::byte* into = transfer.data + transfer.payload_moved;
     if (transfer.kind == Transfer::Kind::kReduce) {
       transfer.combine(into, lane.data + at, piece / transfer.element_bytes);
+    } else if (transfer.past_caches) {
+      copy_past_caches(into, lane.data + at, piece);
     } else {
       std::memcpy(into, lane.data + at, static_cast<size_t>(piece));
     }

@@ -7,7 +7,9 @@
 
 #include "common/hash/hash.h"
 #include "worker/comm/dialer.h"
+#include "worker/comm/life_probe.h"
 #include "worker/comm/memory_transport.h"
+#include "worker/comm/ring_order.h"
 #include "worker/comm/shared_memory_setup.h"
 #include "worker/comm/spin.h"
 #include "worker/comm/tcp_transport.h"
@@ -26,6 +28,7 @@ HandshakeIdentity identity_of(const Options& options) {
   identity.generation = options.generation;
   identity.rank = static_cast<uint32_t>(options.rank);
   identity.world_size = static_cast<uint32_t>(options.endpoints.size());
+  identity.ring = hash_ring(options.ring_order);
   return identity;
 }
 
@@ -125,6 +128,7 @@ Hello Mesh::hello_of(const GroupIdentity& identity, Channel channel) const {
   hello.group = identity.id;
   hello.rank = identity_.rank;
   hello.world_size = identity_.world_size;
+  hello.ring = identity_.ring;
   // The nonce only tells answers apart; if the system has no randomness, it is zero.
   (void)!::getrandom(&hello.nonce, sizeof(hello.nonce), GRND_NONBLOCK);
   return hello;
@@ -133,7 +137,8 @@ Hello Mesh::hello_of(const GroupIdentity& identity, Channel channel) const {
 Status Mesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links& links) {
   std::vector<Dial> dials;
   std::vector<UniqueFd*> places;
-  for (int member = identity.member + 1; member < identity.size(); ++member) {
+  for (int member = 0; member < identity.size(); ++member) {
+    if (identity.rank_of(member) <= identity.own_rank()) continue;
     for (const Channel channel : {Channel::kControl, Channel::kData}) {
       if (channel == Channel::kData && data_ == Data::kMemory) continue;
       Dial dial;
@@ -158,17 +163,30 @@ Status Mesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links
   std::vector<Channel> channels{Channel::kControl};
   if (data_ == Data::kSockets) channels.push_back(Channel::kData);
   std::vector<int> missing;
-  for (int member = 0; member < identity.member; ++member) {
+  LifeProbe probe(addresses_);
+  for (int member = 0; member < identity.size(); ++member) {
+    const int rank = identity.rank_of(member);
+    if (rank >= identity.own_rank()) continue;
     for (const Channel channel : channels) {
       auto& of_channel = channel == Channel::kControl ? links.control : links.data;
       UniqueFd& place = of_channel[static_cast<size_t>(member)];
       do {
-        place = hub_->state()->take(identity.id, identity.rank_of(member), channel,
+        place = hub_->state()->take(identity.id, rank, channel,
                                     std::min(deadline, Clock::now() + kLookEvery));
         if (place.valid()) break;
         TRAINYARD_TRY(check_connected(identity, links.control));
-      } while (Clock::now() < deadline);
-      if (!place.valid()) missing.push_back(identity.rank_of(member));
+        // It may have connected and died since, or connected between the two looks.
+        if (!probe.gone(rank)) continue;
+        place = hub_->state()->take(identity.id, rank, channel, Clock::now());
+        if (!place.valid()) {
+          return Error{ErrorCode::kPeerLost, "meeting the peers: rank " + std::to_string(rank) +
+                                                 " is lost: nobody listens at its address " +
+                                                 to_string(addresses_[static_cast<size_t>(rank)]) +
+                                                 " any more (its process has ended or given up)" +
+                                                 hub_->state()->refusals()};
+        }
+      } while (!place.valid() && Clock::now() < deadline);
+      if (!place.valid()) missing.push_back(rank);
     }
   }
   if (missing.empty()) return {};
@@ -186,6 +204,13 @@ Result<Mesh::Links> Mesh::link(const GroupIdentity& identity, Deadline deadline)
   Status status = dial_higher(identity, deadline, links);
   if (status) status = await_lower(identity, deadline, links);
   if (status) return links;
+  // Those who have connected and were not asked for yet wait to be told as well.
+  for (int member = 0; member < identity.size(); ++member) {
+    UniqueFd& place = links.control[static_cast<size_t>(member)];
+    if (place.valid() || identity.rank_of(member) >= identity.own_rank()) continue;
+    place =
+        hub_->state()->take(identity.id, identity.rank_of(member), Channel::kControl, Clock::now());
+  }
   give_up(links.control, status.error());
   return std::move(status).error();
 }

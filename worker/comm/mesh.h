@@ -15,7 +15,7 @@ namespace trainyard::comm {
 
 /// Connects the ranks of a group pairwise through their listeners: a control connection for each
 /// pair, and beside it either a data connection (tcp) or one shared memory for the group (shm).
-/// Lower ranks connect to higher ones. The hub lives as long as this.
+/// Lower global ranks connect to higher ones. The hub lives as long as this.
 class Mesh final : public Connector {
  public:
   /// What carries the messages.

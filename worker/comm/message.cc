@@ -24,55 +24,29 @@ constexpr int kCountAt = 40;
 constexpr int kDetailAt = 48;
 constexpr int kPayloadAt = 56;
 
+/// A member is 16 bits (factory.cc); the rest of `detail` is a hash of the counts.
+constexpr int kRootShift = 48;
+constexpr uint64_t kCountsMask = (uint64_t{1} << kRootShift) - 1;
+
 Error damaged(const std::string& what) {
   return {ErrorCode::kInvalidData, "message header: " + what};
 }
 
 }  // namespace
 
-std::string_view name_of(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
-      return "all_reduce";
-    case Op::kReduceScatter:
-      return "reduce_scatter";
-    case Op::kAllGather:
-      return "all_gather";
-    case Op::kBroadcast:
-      return "broadcast";
-    case Op::kBarrier:
-      return "barrier";
-    case Op::kPointToPoint:
-      return "point_to_point";
-  }
-  return "?";
-}
-
-std::string_view name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kProd:
-      return "prod";
-    case ReduceOp::kLor:
-      return "lor";
-  }
-  return "?";
-}
-
 std::string describe(const Signature& s) {
   std::string text = std::string(name_of(s.op)) + " #" + std::to_string(s.sequence) + " (";
   text += name_of(s.dtype);
-  if (s.op == Op::kAllReduce || s.op == Op::kReduceScatter) {
+  if (s.op == Op::kAllReduce || s.op == Op::kReduceScatter || s.op == Op::kReduce) {
     text += ' ';
     text += name_of(s.reduce);
   }
   text += ", " + std::to_string(s.count) + " elements";
-  if (s.op == Op::kBroadcast) text += ", root " + std::to_string(s.detail);
+  if (s.op == Op::kBroadcast || s.op == Op::kReduce) text += ", root " + std::to_string(s.detail);
+  if (s.op == Op::kScatter || s.op == Op::kGather) {
+    text += ", root " + std::to_string(s.detail >> kRootShift) + ", counts hash " +
+            std::to_string(s.detail & kCountsMask);
+  }
   if (s.op == Op::kReduceScatter || s.op == Op::kAllGather) {
     text += ", counts hash " + std::to_string(s.detail);
   }
@@ -111,7 +85,7 @@ Result<MessageHeader> decode_message(std::span<const std::byte, kHeaderBytes> wi
   const auto op = get_le<uint8_t>(at + kOpAt);
   const auto dtype = get_le<uint8_t>(at + kDTypeAt);
   const auto reduce = get_le<uint8_t>(at + kReduceAt);
-  if (op < static_cast<uint8_t>(Op::kAllReduce) || op > static_cast<uint8_t>(Op::kPointToPoint)) {
+  if (op < static_cast<uint8_t>(Op::kAllReduce) || op > static_cast<uint8_t>(kOperations.back())) {
     return damaged("operation " + std::to_string(op) + " is not known");
   }
   if (dtype > static_cast<uint8_t>(DType::kInt64)) {
@@ -170,6 +144,10 @@ Status check_header(const WireHeader& wanted, const WireHeader& found, int own_r
                    " and sent message " + std::to_string(decoded->part) + " of " +
                    std::to_string(decoded->payload_bytes) +
                    " bytes; all ranks must call the same operations in the same order"};
+}
+
+uint64_t root_and_counts(int root, std::span<const int64_t> counts) {
+  return static_cast<uint64_t>(root) << kRootShift | (hash_counts(counts) & kCountsMask);
 }
 
 uint64_t hash_counts(std::span<const int64_t> counts) {

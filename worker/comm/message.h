@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "common/base/dtype.h"
 #include "common/base/error.h"
-#include "worker/comm/communicator.h"
+#include "worker/comm/operation.h"
 
 /// The header before every payload between two ranks. docs/formats/data-plane.md is the definition.
 namespace trainyard::comm {
@@ -20,21 +19,6 @@ inline constexpr int64_t kHeaderBytes = 64;
 /// More than any tensor of one rank; a header beyond it is damaged.
 inline constexpr int64_t kMaxPayloadBytes = int64_t{1} << 44;
 
-/// What is being done, as it stands on the wire.
-enum class Op : uint8_t {
-  kAllReduce = 1,
-  kReduceScatter = 2,
-  kAllGather = 3,
-  kBroadcast = 4,
-  kBarrier = 5,
-  kPointToPoint = 6,
-};
-
-/// "all_reduce" ...
-std::string_view name_of(Op op);
-/// "sum", "min", "max", "prod", "lor".
-std::string_view name_of(ReduceOp op);
-
 /// What all ranks of a group must agree on for one operation.
 struct Signature {
   Op op = Op::kBarrier;
@@ -43,7 +27,7 @@ struct Signature {
   uint64_t sequence =
       0;              ///< of the group's collectives; point-to-point counts each pair and direction
   int64_t count = 0;  ///< elements of the whole buffer
-  uint64_t detail = 0;  ///< a hash of the counts, or the root
+  uint64_t detail = 0;  ///< a hash of the counts, the root, or both
 };
 
 /// "all_reduce #12 (I64 sum, 1000 elements, detail 0)".
@@ -75,5 +59,7 @@ Status check_header(const WireHeader& wanted, const WireHeader& found, int own_r
 
 /// A hash of the counts of a collective, for Signature::detail.
 uint64_t hash_counts(std::span<const int64_t> counts);
+/// The same beside a root.
+uint64_t root_and_counts(int root, std::span<const int64_t> counts);
 
 }  // namespace trainyard::comm

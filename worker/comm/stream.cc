@@ -18,8 +18,8 @@ constexpr int kNaps = 20;
 
 class Stream::Operation final : public Work {
  public:
-  Operation(std::shared_ptr<Stream> stream, size_t bytes, Body body)
-      : stream_(std::move(stream)), bytes_(bytes), body_(std::move(body)) {}
+  Operation(std::shared_ptr<Stream> stream, Op op, size_t bytes, Body body)
+      : stream_(std::move(stream)), op_(op), bytes_(bytes), body_(std::move(body)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != 0; }
 
@@ -28,6 +28,11 @@ class Stream::Operation final : public Work {
     while (!done())
       state_.wait(0, std::memory_order_acquire);
     return result_;
+  }
+
+  void cancel() override {
+    cancelled_.store(true, std::memory_order_release);
+    stream_->group_->wake();
   }
 
   /// Runs the body unless the group has failed before.
@@ -48,11 +53,11 @@ class Stream::Operation final : public Work {
  private:
   Status run_body() {
     trace::SpanSink* const sink = stream_->sink_;
-    if (sink == nullptr) return body_(*stream_->collectives_);
+    if (sink == nullptr) return stream_->execute(op_, body_, cancelled_);
     trace::Span span{.activity = trace::Activity::kCollective,
                      .begin_ns = trace::monotonic_ns(),
                      .bytes = static_cast<int64_t>(bytes_)};
-    Status result = body_(*stream_->collectives_);
+    Status result = stream_->execute(op_, body_, cancelled_);
     span.end_ns = trace::monotonic_ns();
     const Signature& signature = stream_->collectives_->signature();
     span.sequence = static_cast<int64_t>(signature.sequence);
@@ -62,7 +67,9 @@ class Stream::Operation final : public Work {
   }
 
   const std::shared_ptr<Stream> stream_;
+  const Op op_;
   const size_t bytes_;
+  std::atomic<bool> cancelled_{false};
   Body body_;
   Status result_;
   std::atomic<uint32_t> state_{0};
@@ -77,8 +84,27 @@ void Stream::start() {
   thread_ = std::thread([this] { thread_main(); });
 }
 
-WorkPtr Stream::enqueue(size_t bytes, Body body) {
-  auto operation = std::make_shared<Operation>(shared_from_this(), bytes, std::move(body));
+Status Stream::execute(Op op, const Body& body, const std::atomic<bool>& cancelled) {
+  const Exchange& exchange = collectives_->exchange();
+  const int64_t sent = exchange.bytes_sent();
+  const int64_t received = exchange.bytes_received();
+  const auto begin = std::chrono::steady_clock::now();
+  Status status = body(*collectives_, cancelled);
+  const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;
+  Tally& tally = tallies_[static_cast<size_t>(op) - 1];
+  // Only the executor writes, so that no addition need be atomic as a whole.
+  const auto add = [](std::atomic<int64_t>& to, int64_t value) {
+    to.store(to.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+  };
+  add(tally.operations, 1);
+  add(tally.bytes_sent, exchange.bytes_sent() - sent);
+  add(tally.bytes_received, exchange.bytes_received() - received);
+  add(tally.nanoseconds, took.count());
+  return status;
+}
+
+WorkPtr Stream::enqueue(Op op, size_t bytes, Body body) {
+  auto operation = std::make_shared<Operation>(shared_from_this(), op, bytes, std::move(body));
   operations_.fetch_add(1, std::memory_order_relaxed);
   unfinished_.fetch_add(1, std::memory_order_acq_rel);
   bool accepted = false;
@@ -135,11 +161,12 @@ void Stream::thread_main() {
   std::unique_lock lock(queue_mutex_);
   const auto called = [&] { return stopping_ || called_; };
   int naps = kNaps;
+  bool refused = false;  // a caller runs operations; it calls when it leaves any
   int64_t seen = 0;
   while (true) {
     // While operations come one after another, it naps and looks by itself, so that callers who
     // wait at once need not wake it; otherwise it sleeps until it is called.
-    if (naps < kNaps) {
+    if (refused || naps < kNaps) {
       ++naps;
       queue_changed_.wait_for(lock, kNap, called);
     } else {
@@ -149,14 +176,17 @@ void Stream::thread_main() {
       asleep_ = false;
     }
     called_ = false;
+    refused = false;
     if (queue_.empty() && stopping_) return;
     const int64_t operations = operations_.load(std::memory_order_relaxed);
     if (std::exchange(seen, operations) != operations) naps = 0;
     if (queue_.empty()) continue;
     lock.unlock();
     {
-      const std::lock_guard executor(executor_mutex_);
-      run_queue(nullptr);
+      // Waiting for a caller who has the lock would only cost it a wake-up when it is done.
+      const std::unique_lock executor(executor_mutex_, std::try_to_lock);
+      refused = !executor.owns_lock();
+      if (!refused) run_queue(nullptr);
     }
     lock.lock();
   }
@@ -188,8 +218,19 @@ void Stream::observe(trace::SpanSink* sink, trace::Track track) {
 
 Counters Stream::counters() const {
   const Exchange& exchange = collectives_->exchange();
-  return {exchange.bytes_sent(), exchange.bytes_received(),
-          operations_.load(std::memory_order_relaxed)};
+  Counters counters;
+  counters.bytes_sent = exchange.bytes_sent();
+  counters.bytes_received = exchange.bytes_received();
+  counters.operations = operations_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < tallies_.size(); ++i) {
+    const Tally& tally = tallies_[i];
+    OperationCounters& of_op = counters.by_operation[i];
+    of_op.operations = tally.operations.load(std::memory_order_relaxed);
+    of_op.bytes_sent = tally.bytes_sent.load(std::memory_order_relaxed);
+    of_op.bytes_received = tally.bytes_received.load(std::memory_order_relaxed);
+    of_op.time = std::chrono::nanoseconds(tally.nanoseconds.load(std::memory_order_relaxed));
+  }
+  return counters;
 }
 
 }  // namespace trainyard::comm

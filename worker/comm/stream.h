@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -23,7 +24,8 @@ namespace trainyard::comm {
 /// Held by shared_ptr, because a Work may outlive its communicator.
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  using Body = std::function<Status(Collectives&)>;
+  /// What an operation does. `cancelled` is set where its Work was asked back.
+  using Body = std::function<Status(Collectives&, const std::atomic<bool>& cancelled)>;
 
   /// More operations than any step has in flight; beyond it the group fails.
   static constexpr size_t kMaxQueued = 65'536;
@@ -39,7 +41,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// The work of a new operation on `bytes` bytes at the end of the queue. A small one may be left
   /// for half a millisecond to a caller who waits for it: two thread switches cost more than it
   /// does.
-  WorkPtr enqueue(size_t bytes, Body body);
+  WorkPtr enqueue(Op op, size_t bytes, Body body);
 
   /// Fails what is pending, joins the thread, frees the transport. Bounded: operations end as soon
   /// as the group failed.
@@ -52,7 +54,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
  private:
   class Operation;
+  /// OperationCounters that one thread writes and others read.
+  struct Tally {
+    std::atomic<int64_t> operations{0};
+    std::atomic<int64_t> bytes_sent{0};
+    std::atomic<int64_t> bytes_received{0};
+    std::atomic<int64_t> nanoseconds{0};
+  };
 
+  /// Runs an operation's body and counts what it cost. The executor lock is held by the caller.
+  Status execute(Op op, const Body& body, const std::atomic<bool>& cancelled);
   void thread_main();
   /// Runs the queue until it is empty or `until` is done. The executor lock is held by the caller.
   void run_queue(const Operation* until);
@@ -74,6 +85,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool asleep_ = false;  ///< the thread does not look by itself
   std::atomic<int64_t> operations_{0};
   std::atomic<int64_t> unfinished_{0};
+  std::array<Tally, kOperations.size()> tallies_;  ///< by the place in kOperations
   std::thread thread_;
 };
 

@@ -26,6 +26,9 @@ struct Transfer {
   /// Index in the batch of a receive into the same `data` that a send follows: no byte is sent
   /// before it is there. -1: none.
   int after = -1;
+  /// kReceive of a large payload that this rank does not pass on: memory transports write it past
+  /// the caches.
+  bool past_caches = false;
   Combine combine = nullptr;  ///< kReduce
   int64_t element_bytes = 1;  ///< kReduce: pieces are cut between elements
   WireHeader header{};        ///< to send, or the one that is due

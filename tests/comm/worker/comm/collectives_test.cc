@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "common/random/philox.h"
+#include "tests/comm/worker/comm/reference.h"
 #include "tests/comm/worker/comm/world.h"
 #include "worker/comm/formulas.h"
 #include "worker/comm/reduce.h"
@@ -22,102 +23,13 @@ namespace trainyard::comm {
 namespace {
 
 using testing::bytes_of;
+using testing::contribution;
+using testing::kAllDTypes;
+using testing::kAllReductions;
 using testing::message_of;
+using testing::References;
 using testing::run_world;
-
-constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64,
-                                DType::kInt8,    DType::kUint8,    DType::kUint16,  DType::kInt32,
-                                DType::kUint32,  DType::kInt64};
-constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProd,
-                                ReduceOp::kLor};
-
-/// What rank `rank` contributes: random bits, made finite and of moderate size where floating point
-/// (a rank's values differ by orders of magnitude, so that the order of a sum shows).
-std::vector<std::byte> contribution(DType dtype, int64_t count, int rank, uint64_t salt) {
-  std::vector<std::byte> data(static_cast<size_t>(count * size_of(dtype)));
-  const int64_t step = dtype == DType::kUint8 ? 3 : 1;  // long byte buffers: mostly zeros will do
-  for (int64_t i = 0; i < count; i += step) {
-    const uint64_t random =
-        mix64(salt ^ mix64(static_cast<uint64_t>(i) * 131 + static_cast<uint64_t>(rank)));
-    std::byte* at = data.data() + i * size_of(dtype);
-    const double sign = (random & 1) != 0 ? -1.0 : 1.0;
-    const double real = sign * (1.0 + static_cast<double>((random >> 8) & 0xFFFF) / 65536.0) *
-                        static_cast<double>(1 << ((random >> 2) & 7));
-    switch (dtype) {
-      case DType::kFloat32: {
-        const auto value = std::bit_cast<uint32_t>(static_cast<float>(real));
-        std::memcpy(at, &value, sizeof(value));
-        break;
-      }
-      case DType::kFloat64:
-        std::memcpy(at, &real, sizeof(real));
-        break;
-      case DType::kBFloat16:
-      case DType::kFloat16: {
-        // 1.x * 2^k with a small exponent, by its fields.
-        const auto bits =
-            static_cast<uint16_t>(((random & 1) << 15) |
-                                  (dtype == DType::kBFloat16 ? (126 + ((random >> 2) & 3)) << 7
-                                                             : (14 + ((random >> 2) & 3)) << 10) |
-                                  ((random >> 8) & (dtype == DType::kBFloat16 ? 0x7F : 0x3FF)));
-        std::memcpy(at, &bits, sizeof(bits));
-        break;
-      }
-      default: {
-        const uint64_t sparse = (random >> 60) < 6 ? 0 : random >> 3;  // zeros for kLor
-        std::memcpy(at, &sparse, static_cast<size_t>(size_of(dtype)));
-      }
-    }
-  }
-  return data;
-}
-
-/// All contributions combined ascending by rank, in one thread.
-std::vector<std::byte> compute_reference(DType dtype, ReduceOp op, int64_t count, int size,
-                                         uint64_t salt) {
-  std::vector<std::vector<std::byte>> all;
-  for (int rank = 0; rank < size; ++rank)
-    all.push_back(contribution(dtype, count, rank, salt));
-  std::vector<const std::byte*> inputs;
-  for (const auto& one : all)
-    inputs.push_back(one.data());
-  if (size == 1) inputs.push_back(all[0].data());  // only kLor changes the one contribution
-  std::vector<std::byte> out = all[0];
-  if (size > 1 || op == ReduceOp::kLor) {
-    const ScopedFloatMode mode;
-    combine_all_of(dtype, op)(out.data(), inputs, count);
-  }
-  return out;
-}
-
-/// References of one world, computed by the first rank that asks.
-class References {
- public:
-  std::vector<std::byte> get(DType dtype, ReduceOp op, int64_t count, int size, uint64_t salt) {
-    const std::lock_guard lock(mutex_);
-    auto& entry = entries_[{dtype, op, count, salt}];
-    if (entry.empty() && count > 0) entry = compute_reference(dtype, op, count, size, salt);
-    return entry;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::tuple<DType, ReduceOp, int64_t, uint64_t>, std::vector<std::byte>> entries_;
-};
-
-std::vector<int64_t> uneven_counts(int64_t count, int size, uint64_t salt) {
-  std::vector<int64_t> cuts{0, count};
-  for (int i = 1; i < size; ++i) {
-    cuts.push_back(static_cast<int64_t>(mix64(salt + static_cast<uint64_t>(i)) %
-                                        static_cast<uint64_t>(count + 1)));
-  }
-  std::sort(cuts.begin(), cuts.end());
-  std::vector<int64_t> counts;
-  for (int i = 0; i < size; ++i) {
-    counts.push_back(cuts[static_cast<size_t>(i) + 1] - cuts[static_cast<size_t>(i)]);
-  }
-  return counts;
-}
+using testing::uneven_counts;
 
 class CollectivesTest : public ::testing::TestWithParam<std::tuple<TransportKind, int>> {
  protected:
@@ -134,7 +46,7 @@ class CollectivesTest : public ::testing::TestWithParam<std::tuple<TransportKind
 TEST_P(CollectivesTest, AllReduceEqualsReferenceForEveryTypeAndOperation) {
   run_world(kind(), size(), [&](Communicator& c) {
     for (const DType dtype : kAllDTypes) {
-      for (const ReduceOp op : kAllOps) {
+      for (const ReduceOp op : kAllReductions) {
         for (const int64_t count : {0, 1, 7, 1009, 20'011}) {
           const uint64_t salt = mix64(static_cast<uint64_t>(count) * 64 +
                                       static_cast<uint64_t>(dtype) * 8 + static_cast<uint64_t>(op));

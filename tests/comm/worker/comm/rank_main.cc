@@ -1,7 +1,8 @@
 // One rank as a process of its own, for the tests that kill, stop and measure real processes:
-//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS
+//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION]
 // prints its address, reads the table (one line), prints "ready" after the first all-reduce, goes
-// on with all-reduces until one fails or "stop" comes on standard input, and prints how it ended:
+// on with operations (all_reduce) until one fails or "stop" comes on standard input, and prints how
+// it ended:
 //   failed CODE MILLISECONDS_OF_THE_FAILED_OPERATION LOST,RANKS MESSAGE     or     stopped STEPS
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tests/comm/worker/comm/any_operation.h"
 #include "worker/comm/factory.h"
 
 namespace trainyard::comm {
@@ -22,6 +24,14 @@ using Clock = std::chrono::steady_clock;
 
 TransportKind kind_of(const std::string& name) {
   return name == "shm" ? TransportKind::kShm : TransportKind::kTcp;
+}
+
+Op op_of(const std::string& name) {
+  for (const Op op : kOperations) {
+    if (name_of(op) == name) return op;
+  }
+  std::cerr << "no operation: " << name << "\n";
+  std::exit(64);
 }
 
 int64_t ms_since(Clock::time_point begin) {
@@ -63,7 +73,8 @@ int run(const std::vector<std::string>& arguments) {
   auto made = make_communicator(kind_of(arguments[1]), options, *std::move(listener));
   if (!made) return report(made.error(), {}, ms_since(begin));
   Communicator& communicator = **made;
-  std::vector<int64_t> data(static_cast<size_t>(std::atoll(arguments[5].c_str())), 1);
+  testing::AnyOperation buffers(communicator, std::atoll(arguments[5].c_str()));
+  const Op op = arguments.size() > 6 ? op_of(arguments[6]) : Op::kAllReduce;
   for (int64_t step = 0;; ++step) {
     // Rank 0 decides when all stop, so that all run the same operations.
     int64_t stop = options.rank == 0 && told_to_stop() ? 1 : 0;
@@ -76,12 +87,7 @@ int run(const std::vector<std::string>& arguments) {
       std::cout << "stopped " << step << std::endl;
       return 0;
     }
-    if (status) {
-      status =
-          communicator
-              .all_reduce(std::as_writable_bytes(std::span(data)), DType::kInt64, ReduceOp::kMax)
-              ->wait();
-    }
+    if (status) status = buffers.start(op)->wait();
     if (!status) return report(status.error(), communicator.lost_ranks(), ms_since(step_begin));
     if (step == 0) std::cout << "ready" << std::endl;
   }
@@ -92,8 +98,8 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
-  if (arguments.size() != 6) {
-    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS\n";
+  if (arguments.size() != 6 && arguments.size() != 7) {
+    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION]\n";
     return 64;
   }
   return trainyard::comm::run(arguments);

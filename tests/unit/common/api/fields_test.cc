@@ -121,9 +121,8 @@ TEST(FullManifestTest, EveryValueReachesItsMember) {
   std::set<std::string> after;
   collect_paths(text::parse_yaml(manifest).root, "", before);
   collect_paths(text::parse_json(encode_training_job(*job)).root, "", after);
-  for (const char* empty :
-       {"metadata.managedFields", "spec.engine.parallelism.ringOrder",
-        "spec.engine.parallelism.offload", "spec.scheduling.queue", "spec.scheduling.topology"}) {
+  for (const char* empty : {"metadata.managedFields", "spec.engine.parallelism.offload",
+                            "spec.scheduling.queue", "spec.scheduling.topology"}) {
     EXPECT_EQ(before.erase(empty), 1U) << empty;
   }
   EXPECT_EQ(before, after);

@@ -55,7 +55,7 @@ TEST(MessageTest, EveryDamagedFieldIsNamed) {
     uint8_t value;
     const char* words;
   } cases[] = {{0, 'X', "magic"},       {4, 2, "version is 2, wanted 1"},
-               {6, 0, "operation 0"},   {6, 7, "operation 7"},
+               {6, 0, "operation 0"},   {6, 11, "operation 11"},
                {7, 10, "dtype 10"},     {8, 5, "reduce op 5"},
                {9, 1, "reserved"},      {47, 0x80, "count"},
                {46, 0x11, "count"},     {63, 0x80, "payload of"},

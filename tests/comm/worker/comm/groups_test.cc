@@ -1,0 +1,230 @@
+// Sub-groups by colour and key, orders of the ring, random programs over several groups at once.
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <tuple>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/random/philox.h"
+#include "tests/comm/worker/comm/reference.h"
+#include "tests/comm/worker/comm/world.h"
+#include "worker/comm/formulas.h"
+
+namespace trainyard::comm {
+namespace {
+
+using testing::bytes_of;
+using testing::contribution;
+using testing::for_each_rank;
+using ::testing::HasSubstr;
+using testing::make_world;
+using testing::message_of;
+using testing::run_world;
+using testing::uneven_counts;
+
+using Parameter = std::tuple<TransportKind, int>;
+
+std::string case_name(const ::testing::TestParamInfo<Parameter>& info) {
+  return std::string(name_of(std::get<0>(info.param))) + "_" +
+         std::to_string(std::get<1>(info.param));
+}
+
+class GroupsTest : public ::testing::TestWithParam<Parameter> {
+ protected:
+  TransportKind kind() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(GroupsTest, SplitNumbersMembersByKeyAndThenByRank) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    // Keys descend by pairs: ranks 0 and 1 have the same one.
+    auto group = c.split(c.rank() % 3, -(c.rank() / 6));
+    ASSERT_TRUE(group.has_value()) << group.error().message;
+    std::vector<int> wanted;
+    for (int rank = c.rank() % 3; rank < c.size(); rank += 3)
+      wanted.push_back(rank);
+    std::stable_sort(wanted.begin(), wanted.end(),
+                     [](int a, int b) { return -(a / 6) < -(b / 6); });
+    ASSERT_EQ((*group)->size(), static_cast<int>(wanted.size()));
+    EXPECT_EQ(wanted[static_cast<size_t>((*group)->rank())], c.rank());
+    std::vector<int64_t> members(wanted.size());
+    members[static_cast<size_t>((*group)->rank())] = c.rank();
+    const std::vector<int64_t> ones(wanted.size(), 1);
+    ASSERT_EQ(message_of((*group)->all_gather(bytes_of(members), ones, DType::kInt64)->wait()), "");
+    EXPECT_EQ(members, std::vector<int64_t>(wanted.begin(), wanted.end()));
+  });
+}
+
+TEST_P(GroupsTest, ANegativeColourJoinsNoGroup) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    auto group = c.split(c.rank() == 0 ? -1 : 0, 0);
+    ASSERT_TRUE(group.has_value()) << group.error().message;
+    EXPECT_EQ(*group == nullptr, c.rank() == 0);
+    if (*group) {
+      EXPECT_EQ((*group)->size(), c.size() - 1);
+      EXPECT_EQ(message_of((*group)->barrier()->wait()), "");
+    }
+    EXPECT_EQ(message_of(c.barrier()->wait()), "");
+  });
+}
+
+TEST_P(GroupsTest, RowsAndColumnsOfAMeshRunAtTheSameTime) {
+  run_world(kind(), size(), [&](Communicator& c) {
+    const int width = 3;
+    auto row = c.split(c.rank() / width, c.rank());
+    auto column = c.split(c.rank() % width, -c.rank());
+    ASSERT_TRUE(row.has_value() && column.has_value());
+    for (int round = 0; round < 5; ++round) {
+      std::vector<int64_t> in_row(30'000, c.rank() + 1);
+      std::vector<int64_t> in_column(30'000, c.rank() + 1);
+      std::vector<int64_t> everywhere(30'000, c.rank() + 1);
+      const WorkPtr works[] = {
+          (*column)->all_reduce(bytes_of(in_column), DType::kInt64, ReduceOp::kSum),
+          c.all_reduce(bytes_of(everywhere), DType::kInt64, ReduceOp::kSum),
+          (*row)->all_reduce(bytes_of(in_row), DType::kInt64, ReduceOp::kSum)};
+      for (const WorkPtr& work : works)
+        ASSERT_EQ(message_of(work->wait()), "");
+      int64_t of_row = 0;
+      int64_t of_column = 0;
+      for (int rank = 0; rank < c.size(); ++rank) {
+        if (rank / width == c.rank() / width) of_row += rank + 1;
+        if (rank % width == c.rank() % width) of_column += rank + 1;
+      }
+      EXPECT_EQ(in_row, std::vector<int64_t>(30'000, of_row));
+      EXPECT_EQ(in_column, std::vector<int64_t>(30'000, of_column));
+      EXPECT_EQ(everywhere, std::vector<int64_t>(30'000, c.size() * (c.size() + 1) / 2));
+    }
+  });
+}
+
+/// Everything a rank has after one of each collective.
+std::vector<std::byte> one_of_each(Communicator& c, std::span<const int> ring) {
+  std::vector<std::byte> all;
+  int64_t before = c.counters().bytes_sent;
+  const auto finish = [&](const WorkPtr& work, std::span<const std::byte> data,
+                          int64_t bytes_sent) {
+    EXPECT_EQ(message_of(work->wait()), "");
+    all.insert(all.end(), data.begin(), data.end());
+    EXPECT_EQ(c.counters().bytes_sent - std::exchange(before, c.counters().bytes_sent), bytes_sent);
+  };
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64}) {
+    for (const int64_t count : {3, 65'537}) {
+      const auto salt = static_cast<uint64_t>(count);
+      const auto counts = uneven_counts(count, c.size(), salt);
+      auto data = contribution(dtype, count, c.rank(), salt);
+      finish(c.all_reduce(data, dtype, ReduceOp::kSum), data,
+             all_reduce_bytes_sent(c.size(), c.rank(), count, dtype, ring));
+      data = contribution(dtype, count, c.rank(), salt + 1);
+      const WorkPtr scattered = c.reduce_scatter(data, counts, dtype, ReduceOp::kSum);
+      EXPECT_EQ(message_of(scattered->wait()), "");
+      const auto own = testing::part_of(data, counts, c.rank(), dtype);
+      finish(scattered, own, reduce_scatter_bytes_sent(c.rank(), counts, dtype));
+      finish(c.all_gather(data, counts, dtype), data,
+             all_gather_bytes_sent(c.rank(), counts, dtype, ring));
+      const int root = c.size() / 2;
+      data = contribution(dtype, count, c.rank(), salt + 2);
+      finish(c.broadcast(data, root), data,
+             broadcast_bytes_sent(c.size(), c.rank(), root, count * size_of(dtype), ring));
+      data = contribution(dtype, count, c.rank(), salt + 3);
+      const WorkPtr reduced = c.reduce(data, dtype, ReduceOp::kSum, root);
+      EXPECT_EQ(message_of(reduced->wait()), "");
+      finish(reduced, c.rank() == root ? std::span<const std::byte>(data) : std::span<std::byte>(),
+             reduce_bytes_sent(c.size(), c.rank(), root, count, dtype, ReduceOp::kSum));
+    }
+  }
+  return all;
+}
+
+TEST_P(GroupsTest, AnyRingOrderGivesTheSameBitsAndTheBytesOfTheFormulas) {
+  std::vector<std::vector<std::byte>> wanted(static_cast<size_t>(size()));
+  std::vector<int> ring(static_cast<size_t>(size()));
+  std::iota(ring.begin(), ring.end(), 0);
+  for (uint64_t order = 0; order < 4; ++order) {
+    auto world = make_world(kind(), size());
+    for (Options& options : world.options)
+      options.ring_order = order == 0 ? std::vector<int>() : ring;
+    for_each_rank(size(), [&](int rank) {
+      auto c = world.connect(rank);
+      ASSERT_TRUE(c.has_value()) << c.error().message;
+      const auto results = one_of_each(**c, order == 0 ? std::span<const int>() : ring);
+      auto& first = wanted[static_cast<size_t>(rank)];
+      if (order == 0) first = results;
+      EXPECT_TRUE(results == first) << "order " << order << " rank " << rank;
+    });
+    for (size_t i = ring.size(); i > 1; --i)
+      std::swap(ring[i - 1], ring[mix64(order * 100 + i) % i]);
+  }
+}
+
+TEST_P(GroupsTest, ASubGroupKeepsTheRingOrder) {
+  auto world = make_world(kind(), size());
+  for (Options& options : world.options) {
+    // Named in part, and for a larger world.
+    options.ring_order = {size() + 4, size() - 1, 1};
+    if (size() == 2) options.ring_order.pop_back();
+  }
+  for_each_rank(size(), [&](int rank) {
+    auto c = world.connect(rank);
+    ASSERT_TRUE(c.has_value()) << c.error().message;
+    std::vector<int> members;
+    for (int member = size() % 2; member < size(); ++member)
+      members.push_back(member);
+    if (rank < members.front()) return;
+    auto group = (*c)->sub_group(members);
+    ASSERT_TRUE(group.has_value()) << group.error().message;
+    // Member m is rank m + offset; the last rank first, rank 1, then the others.
+    const int offset = members.front();
+    std::vector<int> ring;
+    for (const int in_world : {size() - 1, 1, 0, 2, 3, 4, 5, 6, 7, 8}) {
+      const int member = in_world - offset;
+      const bool there = member >= 0 && in_world < size();
+      if (there && std::find(ring.begin(), ring.end(), member) == ring.end()) {
+        ring.push_back(member);
+      }
+    }
+    one_of_each(**group, ring);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, GroupsTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kTransports),
+                                            ::testing::Values(2, 3, 5, 9)),
+                         case_name);
+
+class RingOrderTest : public ::testing::TestWithParam<TransportKind> {};
+
+TEST_P(RingOrderTest, RanksThatDisagreeAreRefused) {
+  auto world = make_world(GetParam(), 2, std::chrono::milliseconds(500));
+  world.options[0].ring_order = {1, 0};
+  for_each_rank(2, [&](int rank) {
+    const auto c = world.connect(rank);
+    ASSERT_FALSE(c.has_value());
+    // Who connects, or comes second, is told; the other waits for it in vain.
+    if (c.error().code == ErrorCode::kConflict) {
+      EXPECT_THAT(c.error().message, HasSubstr("ring order"));
+    } else {
+      EXPECT_EQ(c.error().code, ErrorCode::kPeerLost) << c.error().message;
+    }
+  });
+}
+
+TEST_P(RingOrderTest, ARankNamedTwiceIsRefused) {
+  auto world = make_world(GetParam(), 2);
+  world.options[0].ring_order = {1, 0, 1};
+  const auto c = world.connect(0);
+  ASSERT_FALSE(c.has_value());
+  EXPECT_EQ(c.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(c.error().message, HasSubstr("rank 1 is named twice"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RingOrderTest, ::testing::ValuesIn(testing::kTransports),
+                         [](const auto& parameter) {
+                           return std::string(name_of(parameter.param));
+                         });
+
+}  // namespace
+}  // namespace trainyard::comm

@@ -1,0 +1,17 @@
+#include "worker/comm/communicator.h"
+
+namespace trainyard::comm {
+
+WorkPtr Communicator::send(std::span<const std::byte> data, int peer,
+                           const PointToPointOptions& options) {
+  // A transfer of kSend only reads.
+  const std::span<std::byte> bytes(const_cast<std::byte*>(data.data()), data.size());
+  return batch_point_to_point({{PointToPoint::Kind::kSend, peer, bytes}}, options);
+}
+
+WorkPtr Communicator::receive(std::span<std::byte> data, int peer,
+                              const PointToPointOptions& options) {
+  return batch_point_to_point({{PointToPoint::Kind::kReceive, peer, data}}, options);
+}
+
+}  // namespace trainyard::comm
