@@ -28,8 +28,16 @@ def gemm(context):
 
 
 def communication(context):
+    """All-reduce of two processes against a bare socket pair and, where torch is, gloo; every other collective beside it."""
+    common = ["--rounds", str(context.rounds)]
+    peer = ["--peer-python", str(context.torch.python)] if context.torch.available else []
+    largest = "16M" if context.quick else "128M"
+    commands = [
+        ["--dtype", "I64", "--min-bytes", "8", "--max-bytes", largest, "--raw", *peer],
+        ["--ops", "all", "--min-bytes", "1K", "--max-bytes", "16M", "--factor", "128", *peer],
+    ]
     parts = [COMM_FORMULAS, ""]
-    for transport in ("shm", "tcp"):
-        command = [context.benches / "comm_bench", transport]
+    for arguments in commands:
+        command = [context.binaries / "trainyard", "bench", "comm", *arguments, *common]
         parts.append(_block(command, _output(command)))
     return "\n".join(parts)

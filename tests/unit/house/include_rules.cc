@@ -33,10 +33,11 @@ const std::vector<RoomRule>& room_rules() {
       {"worker/", {"worker/", "kernels/", "common/"}},
       {"operator/", {"operator/", "control/", "common/"}},
       {"agent/", {"agent/", "control/", "common/"}},
-      {"cli/", {"cli/", "control/", "worker/", "kernels/", "common/"}},
+      {"cli/", {"cli/", "bench/", "control/", "worker/", "kernels/", "common/"}},
       {"bench/", {"bench/", "control/", "worker/", "kernels/", "common/"}},
       {"tests/",
-       {"tests/", "operator/", "agent/", "cli/", "control/", "worker/", "kernels/", "common/"}},
+       {"tests/", "operator/", "agent/", "cli/", "bench/", "control/", "worker/", "kernels/",
+        "common/"}},
   };
   return list;
 }

@@ -1,0 +1,285 @@
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "bench/comm/bench.h"
+#include "bench/comm/member.h"
+#include "cli/commands.h"
+#include "cli/registry.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr char kCommFooter[] =
+    R"(Starts one process a rank on this machine (local: threads of one), lets them run one collective
+after another, the worlds in turns, and prints the median over the rounds of the slowest rank:
+  algbw = S / p50
+  busbw = algbw x 2(P-1)/P   all_reduce
+          algbw x (P-1)/P    reduce_scatter, all_gather, all_to_all, scatter, gather
+          algbw              broadcast, reduce, point_to_point
+S is the whole buffer (all parts together; for all_to_all what one rank sends). `wire` are payload
+bytes counted over all ranks, `formula` is what they must be; `wrong` are elements that differ from a
+reference. Iterations of broadcast, reduce, scatter and gather are kept apart by a barrier that is
+not timed. `raw` is one bare socket pair doing the same additions, `gloo` PyTorch's; raw/this and
+gloo/this are their times over this one: above 1 this is faster.
+
+Examples:
+  trainyard bench comm
+  trainyard bench comm --ops all --transports local,shm,tcp --ranks 3 --max-bytes 1M --rounds 3
+  trainyard bench comm --dtype I64 --max-bytes 128M --raw --peer-python /usr/bin/python3 -o json
+
+Exit codes: 0 every result right and every byte as the formula says; 64 wrong usage; 70 otherwise.)";
+
+struct CommOptions {
+  bench::CommBenchOptions bench;
+  std::vector<std::string> ops = {"all_reduce"};
+  std::string dtype = "F32";
+  std::string reduce = "sum";
+  std::string output = "text";
+};
+
+std::vector<std::string> names_of_ops() {
+  std::vector<std::string> names;
+  for (const comm::Op op : comm::kOperations)
+    names.emplace_back(comm::name_of(op));
+  return names;
+}
+
+std::string ratio(const std::optional<double>& value) {
+  if (!value) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", *value);
+  return text;
+}
+
+void print_row(const bench::CommBenchRow& row, std::ostream& out) {
+  char line[256];
+  if (!row.failed.empty()) {
+    std::snprintf(line, sizeof line, "%-5s %-14s %12lld  not measured: %.150s\n", row.world.c_str(),
+                  std::string(comm::name_of(row.one.op)).c_str(),
+                  static_cast<long long>(row.one.bytes), row.failed.c_str());
+    out << line << std::flush;
+    return;
+  }
+  const std::string wrong = row.checked ? std::to_string(row.wrong) : "-";
+  std::snprintf(line, sizeof line,
+                "%-5s %-14s %12lld %12lld %-4s %-4s %10.2f %10.2f %8.3f %8.3f %12lld %12lld %6s "
+                "%8s %9s\n",
+                row.world.c_str(), std::string(comm::name_of(row.one.op)).c_str(),
+                static_cast<long long>(row.one.bytes), static_cast<long long>(row.one.count()),
+                std::string(name_of(row.one.dtype)).c_str(),
+                std::string(comm::name_of(row.one.reduce)).c_str(), row.p50_us, row.p99_us,
+                row.algbw_GBps(), row.busbw_GBps(), static_cast<long long>(row.bytes_sent),
+                static_cast<long long>(row.bytes_expected), wrong.c_str(),
+                ratio(row.raw_over_this).c_str(), ratio(row.gloo_over_this).c_str());
+  out << line << std::flush;
+}
+
+void write_ratio(text::JsonWriter& json, const char* key, const std::optional<double>& value) {
+  json.key(key);
+  if (value)
+    json.number(*value);
+  else
+    json.null();
+}
+
+void write_row(text::JsonWriter& json, const bench::CommBenchRow& row) {
+  json.begin_object();
+  json.key("transport");
+  json.string(row.world);
+  json.key("op");
+  json.string(comm::name_of(row.one.op));
+  json.key("ranks");
+  json.integer(row.ranks);
+  json.key("bytes");
+  json.integer(row.one.bytes);
+  json.key("count");
+  json.integer(row.one.count());
+  json.key("dtype");
+  json.string(name_of(row.one.dtype));
+  json.key("reduce");
+  json.string(comm::name_of(row.one.reduce));
+  if (!row.failed.empty()) {
+    json.key("notMeasured");
+    json.string(row.failed);
+    json.end_object();
+    return;
+  }
+  json.key("p50Us");
+  json.number(row.p50_us);
+  json.key("p99Us");
+  json.number(row.p99_us);
+  json.key("algbwGBps");
+  json.number(row.algbw_GBps());
+  json.key("busbwGBps");
+  json.number(row.busbw_GBps());
+  json.key("wireBytes");
+  json.integer(row.bytes_sent);
+  json.key("formulaBytes");
+  json.integer(row.bytes_expected);
+  json.key("wrong");
+  if (row.checked)
+    json.integer(row.wrong);
+  else
+    json.null();
+  write_ratio(json, "rawOverThis", row.raw_over_this);
+  write_ratio(json, "glooOverThis", row.gloo_over_this);
+  json.end_object();
+}
+
+void print_json(const bench::CommBenchResult& result, std::ostream& out) {
+  text::JsonWriter json;
+  json.begin_object();
+  json.key("rows");
+  json.begin_array();
+  for (const bench::CommBenchRow& row : result.rows)
+    write_row(json, row);
+  json.end_array();
+  json.key("peerNote");
+  json.string(result.peer_note);
+  json.key("faultyRows");
+  json.integer(result.faulty);
+  json.end_object();
+  out << json.take() << "\n";
+}
+
+Status check(const CommOptions& options) {
+  const bench::CommBenchOptions& bench = options.bench;
+  const auto wrong = [](const std::string& what) { return Error{ErrorCode::kInvalidConfig, what}; };
+  if (bench.max_bytes < bench.min_bytes) {
+    return wrong("--max-bytes: found " + std::to_string(bench.max_bytes) +
+                 ", wanted at least --min-bytes (" + std::to_string(bench.min_bytes) + ")");
+  }
+  if (bench.raw && bench.ranks != 2) {
+    return wrong("--raw: wanted --ranks 2, found " + std::to_string(bench.ranks));
+  }
+  return {};
+}
+
+Status run_comm(CommOptions& options, CommandContext& context) {
+  TRAINYARD_TRY(check(options));
+  bench::CommBenchOptions& bench = options.bench;
+  bench.ops.clear();
+  for (const std::string& name : options.ops) {
+    if (name == "all") {
+      bench.ops.assign(comm::kOperations.begin(), comm::kOperations.end());
+      break;
+    }
+    bench.ops.push_back(*bench::op_from_name(name));
+  }
+  bench.dtype = *dtype_from_name(options.dtype);
+  bench.reduce = *bench::reduce_from_name(options.reduce);
+  bench.member_command = {"/proc/self/exe", "bench", "comm-member"};
+  const bool as_text = options.output == "text";
+  if (as_text) {
+    context.out << bench.ranks << " ranks, medians of " << bench.rounds << " rounds\n"
+                << "world op                    bytes        count type red.     p50 us     p99 us "
+                   "   algbw    busbw         wire      formula  wrong raw/this gloo/this\n"
+                << std::flush;
+  }
+  TRAINYARD_ASSIGN(const bench::CommBenchResult result,
+                   bench::run_comm_bench(bench, [&](const bench::CommBenchRow& row) {
+                     if (as_text) print_row(row, context.out);
+                   }));
+  if (as_text) {
+    context.out << result.rows.size() << " rows, " << result.faulty
+                << " with wrong results or bytes; GB/s are 1e9 bytes a second\n";
+    if (!result.peer_note.empty()) context.out << result.peer_note << "\n";
+  } else {
+    print_json(result, context.out);
+  }
+  if (result.faulty > 0) context.exit_code = contract::kExitBug;
+  return {};
+}
+
+void add_comm_options(CLI::App& command, CommOptions& options) {
+  bench::CommBenchOptions& bench = options.bench;
+  std::vector<std::string> ops = names_of_ops();
+  ops.emplace_back("all");
+  command.add_option("--ops", options.ops, "Operations, or all")
+      ->delimiter(',')
+      ->check(CLI::IsMember(ops))
+      ->capture_default_str();
+  command.add_option("--transports", bench.worlds, "Of local, shm, tcp")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"local", "shm", "tcp"}))
+      ->capture_default_str();
+  command.add_option("--ranks", bench.ranks, "Processes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command.add_option("--min-bytes", bench.min_bytes, "Smallest buffer (suffixes K, M, G)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
+      ->capture_default_str();
+  command.add_option("--max-bytes", bench.max_bytes, "Largest buffer")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
+      ->capture_default_str();
+  command.add_option("--factor", bench.factor, "From one size to the next")
+      ->check(CLI::Range(int64_t{2}, int64_t{1024}))
+      ->capture_default_str();
+  command.add_option("--dtype", options.dtype, "F32, BF16, F16, F64, I8, U8, U16, I32, U32, I64")
+      ->check(CLI::IsMember({"F32", "BF16", "F16", "F64", "I8", "U8", "U16", "I32", "U32", "I64"}))
+      ->capture_default_str();
+  command.add_option("--reduce", options.reduce, "sum, min, max, prod or lor")
+      ->check(CLI::IsMember({"sum", "min", "max", "prod", "lor"}))
+      ->capture_default_str();
+  command.add_option("--ring-order", bench.ring, "Ranks in the order of the rings")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 63));
+  command.add_option("--rounds", bench.rounds, "Turns of all worlds; figures are their medians")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--iterations", bench.iterations, "Calls a round; 0: by the size")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  command.add_flag("--raw", bench.raw, "Also a bare socket pair doing the same additions");
+  command.add_option("--peer-python", bench.peer_python,
+                     "A Python with torch: also PyTorch's gloo");
+  command.add_option("-o,--output", options.output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command.footer(kCommFooter);
+}
+
+void report(const Status& status, const char* name, CommandContext& context) {
+  if (status) return;
+  context.err << name << ": " << status.error().message << "\n";
+  context.exit_code = contract::exit_code_of(status.error().code);
+}
+
+/// What `bench comm` starts its ranks by; not for people.
+void register_member(CLI::App& bench, CommandContext& context) {
+  CLI::App* member = bench.add_subcommand("comm-member", "One rank of `bench comm`.");
+  member->group("");
+  auto arguments = std::make_shared<std::vector<std::string>>();
+  member->add_option("role", *arguments)->expected(4);
+  member->callback([arguments, &context] {
+    const auto role = bench::decode_role(*arguments);
+    report(role ? bench::run_member(*role, std::cin, std::cout) : Status(role.error()),
+           "trainyard bench comm-member", context);
+  });
+}
+
+}  // namespace
+
+void register_bench(CLI::App& app, CommandContext& context) {
+  CLI::App* bench = app.add_subcommand("bench", "Measures this machine and this build.");
+  bench->require_subcommand(1);
+  CLI::App* comm = bench->add_subcommand("comm", "Latency and bandwidth of collectives.");
+  auto options = std::make_shared<CommOptions>();
+  add_comm_options(*comm, *options);
+  comm->callback([options, &context] {
+    report(run_comm(*options, context), "trainyard bench comm", context);
+  });
+  register_member(*bench, context);
+}
+
+}  // namespace trainyard::cli
