@@ -349,5 +349,29 @@ TEST_F(MetricsTest, TopShowsARunningAndAFinishedRun) {
   EXPECT_EQ(status()["restarts"].value("total", 0), 0);
 }
 
+TEST_F(MetricsTest, TopOnATerminalEndsWithQAndLeavesTheScreen) {
+  std::filesystem::create_directory(run_dir());
+  // A run that has been silent for long, and whose process is there.
+  std::ofstream(run_dir() / "live.json")
+      << R"({"time":"2026-01-02T03:04:05Z","pid":1,"job":"tiny","activity":"training","ranks":[]})";
+  const std::string top = std::string(TRAINYARD_BIN_DIR) + "/trainyard top " + run_dir().string();
+  // script(1) makes the terminal, and types what comes from its standard input.
+  ChildProcess child(
+      {.argv = {"/bin/sh", "-c", "printf q | TERM=xterm script -qec '" + top + "' /dev/null"},
+       .output = folder_.path() / "screen",
+       .errors = folder_.path() / "screen.err"});
+  const auto end = child.wait(kDeadline);
+  ASSERT_TRUE(end) << "q did not end it";
+  EXPECT_EQ(end->exit_code, 0);
+  const std::string screen = content(folder_.path() / "screen");
+  const size_t entered = screen.find("\x1b[?1049h");
+  const size_t left = screen.find("\x1b[?1049l");
+  ASSERT_NE(entered, std::string::npos) << screen;
+  ASSERT_NE(left, std::string::npos) << screen;
+  EXPECT_LT(entered, left);
+  EXPECT_LT(screen.find("\x1b[?25l"), screen.rfind("\x1b[?25h")) << "the cursor is back";
+  EXPECT_NE(screen.find("tiny  training", left), std::string::npos) << "the last state stays";
+}
+
 }  // namespace
 }  // namespace trainyard
