@@ -187,7 +187,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   TRAINYARD_ASSIGN(const std::unique_ptr<trace::Recorder> recorder, make_recorder());
   trace::SpanFan spans;
   spans.connect(recorder.get());
-  StageMeter meter(progress);
+  StageMeter meter;
   spans.connect(&meter);
   context.spans = &spans;
   context.meter = &meter;

@@ -1,6 +1,5 @@
 #include "worker/train/progress.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
@@ -87,14 +86,12 @@ void Progress::count_stages(const std::array<int64_t, contract::kStages>& split_
   }
 }
 
-void Progress::count_collective(std::string_view operation, int64_t took_ns) {
-  const auto* const name =
-      std::find(contract::kCollectiveNames.begin(), contract::kCollectiveNames.end(), operation);
-  if (name == contract::kCollectiveNames.end()) return;
-  contract::CollectiveCounters& counters =
-      page_->counters.collectives[static_cast<size_t>(name - contract::kCollectiveNames.begin())];
-  add(counters.operations, 1);
-  add(counters.nanoseconds, took_ns);
+void Progress::set_collective(size_t kind, const contract::CollectiveReading& so_far) {
+  contract::CollectiveCounters& counters = page_->counters.collectives[kind];
+  counters.operations.store(so_far.operations, kRelaxed);
+  counters.nanoseconds.store(so_far.nanoseconds, kRelaxed);
+  counters.bytes_sent.store(so_far.bytes_sent, kRelaxed);
+  counters.bytes_received.store(so_far.bytes_received, kRelaxed);
 }
 
 void Progress::set_memory(contract::MemoryPurpose purpose, int64_t bytes) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <string_view>
 #include <sys/mman.h>
 #include <utility>
 
@@ -46,8 +45,9 @@ class Progress {
   void count_step(Duration took, int64_t tokens, bool skipped);
   /// What a turn of the training loop was spent on, nanoseconds; stages it did not meet are zero.
   void count_stages(const std::array<int64_t, contract::kStages>& split_ns);
-  /// A collective of the training group has ended; one of an unknown name is not counted.
-  void count_collective(std::string_view operation, int64_t took_ns);
+  /// What the training group's operations of one kind (by its place in kCollectiveNames) have cost
+  /// so far.
+  void set_collective(size_t kind, const contract::CollectiveReading& so_far);
   void set_memory(contract::MemoryPurpose purpose, int64_t bytes);
 
  private:

@@ -34,9 +34,6 @@ Stage stage_of(Activity activity) {
 }  // namespace
 
 void StageMeter::add(trace::Track track, const trace::Span& span) {
-  if (track == trace::Track::kDataGroup && span.activity == Activity::kCollective) {
-    progress_.count_collective(span.operation, length_ns(span));
-  }
   if (track != trace::Track::kStep) return;
   switch (span.activity) {
     case Activity::kStep:

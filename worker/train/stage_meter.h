@@ -5,19 +5,14 @@
 
 #include "common/contract/rank_counters.h"
 #include "worker/trace/span.h"
-#include "worker/train/progress.h"
 
 namespace trainyard::engine {
 
-/// Turns the spans of a rank into the counters of its progress page: what the training thread
-/// spends its time on by stage, and how long the data group's collectives take. Allocates nothing;
-/// each track by its own thread, as SpanSink says.
+/// Adds up the spans of the training thread: what it spends its time on by stage. Allocates
+/// nothing.
 class StageMeter final : public trace::SpanSink {
  public:
   using Split = std::array<int64_t, contract::kStages>;
-
-  /// `progress` outlives this.
-  explicit StageMeter(Progress& progress) : progress_(progress) {}
 
   void add(trace::Track track, const trace::Span& span) override;
 
@@ -33,7 +28,6 @@ class StageMeter final : public trace::SpanSink {
   void add_instruction(const trace::Span& span);
   void add_whole(const trace::Span& span);
 
-  Progress& progress_;
   Split taken_{};                ///< of outermost spans that have ended
   Split pending_{};              ///< of instructions and waits whose outermost span goes on
   int64_t waits_ns_ = 0;         ///< of waits whose instruction goes on

@@ -207,8 +207,21 @@ class Run {
     own_samples_ = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   }
 
+  void count_collectives() {
+    static_assert(comm::kOperations.size() == contract::kCollectives);
+    const comm::Counters counters = context_.world->counters();
+    for (size_t kind = 0; kind < contract::kCollectives; ++kind) {
+      const comm::OperationCounters& so_far = counters.by_operation[kind];
+      context_.progress->set_collective(kind, {.operations = so_far.operations,
+                                               .nanoseconds = so_far.time.count(),
+                                               .bytes_sent = so_far.bytes_sent,
+                                               .bytes_received = so_far.bytes_received});
+    }
+  }
+
   /// What one turn of the loop was spent on.
   void count_turn() {
+    count_collectives();
     if (context_.meter == nullptr) return;
     context_.progress->count_stages(context_.meter->take(trace::monotonic_ns()));
   }

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/unique_fd.h"
+#include "worker/comm/operation.h"
+#include "worker/train/progress.h"
 
 namespace trainyard::engine {
 namespace {
@@ -43,7 +45,7 @@ class StageMeterTest : public testing::Test {
 
   const UniqueFd fd_ = page();
   Progress progress_ = *Progress::map(fd_.get());
-  StageMeter meter_{progress_};
+  StageMeter meter_;
 };
 
 TEST_F(StageMeterTest, AStepIsItsInstructionsTheirWaitsApart) {
@@ -98,23 +100,22 @@ TEST_F(StageMeterTest, TakingBeginsAnew) {
   EXPECT_EQ(of(split, Stage::kOther), 30);
 }
 
-TEST_F(StageMeterTest, CollectivesOfTheDataGroupAreCountedByName) {
-  const auto collective = [&](Track track, std::string_view operation, int64_t took_ns) {
-    meter_.add(track, {.activity = Activity::kCollective,
-                       .begin_ns = 5,
-                       .end_ns = 5 + took_ns,
-                       .operation = operation});
-  };
-  collective(Track::kDataGroup, "reduce_scatter", 7);
-  collective(Track::kDataGroup, "reduce_scatter", 11);
-  collective(Track::kDataGroup, "all_gather", 13);
-  collective(Track::kCheckpointGroup, "all_gather", 17);
-  collective(Track::kDataGroup, "unheard_of", 19);
-  const contract::RankCountersReading reading = counters();
-  EXPECT_EQ(reading.collectives[1].operations, 2);
-  EXPECT_EQ(reading.collectives[1].nanoseconds, 18);
-  EXPECT_EQ(reading.collectives[2].operations, 1);
-  EXPECT_EQ(reading.collectives[2].nanoseconds, 13);
+TEST_F(StageMeterTest, OtherTracksAreNoTimeOfTheTrainingThread) {
+  meter_.begin(0);
+  meter_.add(Track::kDataGroup, {.activity = Activity::kCollective, .begin_ns = 0, .end_ns = 50});
+  EXPECT_EQ(of(meter_.take(60), Stage::kOther), 60);
+}
+
+TEST_F(StageMeterTest, CollectivesHaveTheCommunicatorsNames) {
+  for (size_t kind = 0; kind < contract::kCollectives; ++kind)
+    EXPECT_EQ(comm::name_of(comm::kOperations[kind]), contract::kCollectiveNames[kind]);
+  progress_.set_collective(
+      2, {.operations = 3, .nanoseconds = 5, .bytes_sent = 7, .bytes_received = 11});
+  const contract::CollectiveReading reading = counters().collectives[2];
+  EXPECT_EQ(reading.operations, 3);
+  EXPECT_EQ(reading.nanoseconds, 5);
+  EXPECT_EQ(reading.bytes_sent, 7);
+  EXPECT_EQ(reading.bytes_received, 11);
 }
 
 TEST_F(StageMeterTest, StepsAndStagesReachThePage) {
