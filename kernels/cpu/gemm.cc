@@ -332,11 +332,19 @@ class Gemm {
   /// they did while the largest is looked for, and where that one does not, once more with care.
   static void add_up(FixedPoint& fixed, Partials& p, int rows, int vectors, int64_t columns) {
     U32x16 largest = broadcast_u32(0);
-    for (int i = 0; i < rows; ++i) {
-      for (int v = 0; v < vectors; ++v) {
-        const int at = i * kTileColumns + v * kLanes;
+    if (p.waiting == kWaitingChains && vectors == kMaxVectors) {
+      // The usual case: whole rows lie one after the other, and the compiler knows the count.
+      for (int at = 0; at < rows * kTileColumns; at += kLanes) {
         const I64x16 before = p.summed ? load_i64(p.sums + at) : zero_i64();
-        store_i64(p.other + at, before + add_fitting(fixed, p, at, largest));
+        store_i64(p.other + at, before + add_fitting(fixed, p, kWaitingChains, at, largest));
+      }
+    } else {
+      for (int i = 0; i < rows; ++i) {
+        for (int v = 0; v < vectors; ++v) {
+          const int at = i * kTileColumns + v * kLanes;
+          const I64x16 before = p.summed ? load_i64(p.sums + at) : zero_i64();
+          store_i64(p.other + at, before + add_fitting(fixed, p, p.waiting, at, largest));
+        }
       }
     }
     if (!fixed.all_fit(largest)) {
@@ -360,13 +368,14 @@ class Gemm {
   /// The waiting tiles' vectors at `at` as fixed point, added up; `largest` takes in their absolute
   /// bits. Two of everything, so that neither chain of dependent operations is waited for.
   __attribute__((always_inline)) static I64x16 add_fitting(const FixedPoint& fixed,
-                                                           const Partials& p, int at,
+                                                           const Partials& p, int waiting, int at,
                                                            U32x16& largest) {
     I64x16 even = zero_i64();
     I64x16 odd = zero_i64();
     U32x16 largest_odd = broadcast_u32(0);
     int t = 0;
-    for (; t + 2 <= p.waiting; t += 2) {
+#pragma GCC unroll 4
+    for (; t + 2 <= waiting; t += 2) {
       const F32x16 a = load(p.tiles[t] + at);
       const F32x16 b = load(p.tiles[t + 1] + at);
       largest = max_unsigned(largest, as_bits(abs(a)));
@@ -374,7 +383,7 @@ class Gemm {
       even = even + fixed.convert_fitting(a);
       odd = odd + fixed.convert_fitting(b);
     }
-    if (t < p.waiting) {
+    if (t < waiting) {
       const F32x16 a = load(p.tiles[t] + at);
       largest = max_unsigned(largest, as_bits(abs(a)));
       even = even + fixed.convert_fitting(a);
