@@ -1,6 +1,7 @@
 set(here ${CMAKE_CURRENT_LIST_DIR}/common)
 trainyard_test(text_test TIER unit
-  SOURCES ${here}/text/document_test.cc ${here}/text/hostile_test.cc ${here}/text/writing_test.cc
+  SOURCES ${here}/text/document_test.cc ${here}/text/hostile_test.cc ${here}/text/readable_test.cc
+          ${here}/text/writing_test.cc
   DEPS common_text)
 trainyard_test(api_test TIER unit
   SOURCES ${here}/api/bad_engine_test.cc ${here}/api/bad_job_test.cc ${here}/api/bad_manifest.cc
