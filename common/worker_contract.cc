@@ -157,6 +157,10 @@ std::string encode(const PeerLost& message) {
   return line_of({{"type", "peerLost"}, {"rank", message.rank}, {"message", message.message}});
 }
 
+std::string encode(const Warning& message) {
+  return line_of({{"type", "warning"}, {"message", message.message}});
+}
+
 std::string encode(const RunResult& message) {
   return line_of({{"type", "result"},
                   {"stateHash", message.state_hash},
@@ -204,6 +208,13 @@ Result<PeerLost> decode_peer_lost(const std::string& line) {
   TRAINYARD_ASSIGN(lost.rank, int_member(json, "rank", -1));
   TRAINYARD_ASSIGN(lost.message, string_member(json, "message"));
   return lost;
+}
+
+Result<Warning> decode_warning(const std::string& line) {
+  TRAINYARD_ASSIGN(const Json json, parse_typed(line, "warning"));
+  Warning warning;
+  TRAINYARD_ASSIGN(warning.message, string_member(json, "message"));
+  return warning;
 }
 
 Result<RunResult> decode_run_result(const std::string& line) {

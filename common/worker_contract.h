@@ -41,6 +41,10 @@ inline constexpr char kEnvTraceDir[] = "TRAINYARD_TRACE_DIR";
 inline constexpr char kEnvTraceSteps[] = "TRAINYARD_TRACE_STEPS";
 inline constexpr int kTraceStepsDefault = 20;
 inline constexpr int kTraceStepsMax = 10'000;
+/// Faults for tests of recovery: RANK:GENERATION:PLACE:ACTION, ... (worker/train/fault_plan.h).
+inline constexpr char kEnvFault[] = "TRAINYARD_FAULT";
+/// File that gets a line for each such fault before it happens.
+inline constexpr char kEnvFaultJournal[] = "TRAINYARD_FAULT_JOURNAL";
 // torchrun's names, set where one process per rank is started by us.
 inline constexpr char kEnvRank[] = "RANK";
 inline constexpr char kEnvWorldSize[] = "WORLD_SIZE";
@@ -159,6 +163,12 @@ struct PeerLost {
   std::string message;
 };
 
+/// Rank to agent: something people should know of though training goes on, a checkpoint that was not
+/// written for example: {"type":"warning","message":"..."}.
+struct Warning {
+  std::string message;
+};
+
 /// Rank 0 to agent at the end of a complete run:
 /// {"type":"result","stateHash":"...","step":..,"finalLoss":..,"validationLoss":..}.
 struct RunResult {
@@ -168,12 +178,16 @@ struct RunResult {
   double validation_loss = 0;  ///< NaN where the run has no validation data
 };
 
+/// What an agent or a local run keeps a RunResult in, encoded as its message.
+inline constexpr char kResultFile[] = "result.json";
+
 /// Encoders: one line of JSON, its final newline included. NaN and infinity become null; bytes that
 /// are no UTF-8 become U+FFFD. Empty lines between messages mean nothing and are to be skipped.
 std::string encode(const Listening& message);
 std::string encode(const Start& message);
 std::string encode(const Stop& message);
 std::string encode(const PeerLost& message);
+std::string encode(const Warning& message);
 std::string encode(const RunResult& message);
 
 /// The "type" member of a line. Errors: kInvalidData for what is no JSON object with a type.
@@ -183,6 +197,7 @@ Result<std::string> message_type(const std::string& line);
 Result<Listening> decode_listening(const std::string& line);
 Result<Start> decode_start(const std::string& line);
 Result<PeerLost> decode_peer_lost(const std::string& line);
+Result<Warning> decode_warning(const std::string& line);
 Result<RunResult> decode_run_result(const std::string& line);
 
 }  // namespace trainyard::contract

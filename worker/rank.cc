@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "common/api/decode.h"
 #include "common/io/file.h"
@@ -172,6 +173,10 @@ void leave_trace(const trace::Recorder* recorder, const TrainContext& context, i
 
 Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   TRAINYARD_ASSIGN(Progress progress, Progress::map(id.progress_fd));
+  TRAINYARD_ASSIGN(FaultPlan faults, FaultPlan::parse(text_from_environment(contract::kEnvFault),
+                                                      id.rank, id.generation));
+  faults.set_journal(text_from_environment(contract::kEnvFaultJournal));
+  progress.set_faults(std::move(faults));
   progress.set_phase(contract::Phase::kStarting);
   const SystemClock clock;
   TrainContext context{.checkpoint_root = text_from_environment(contract::kEnvCheckpointDir),
@@ -180,7 +185,12 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
                        .progress = &progress,
                        .log = &log,
                        .clock = &clock,
-                       .stop_requested = [&link] { return link.stop_requested(); }};
+                       .stop_requested = [&link] { return link.stop_requested(); },
+                       .warn =
+                           [&link](const std::string& message) {
+                             // Best effort: the log has it as well.
+                             (void)link.send(contract::encode(contract::Warning{message}));
+                           }};
   TRAINYARD_ASSIGN(context.spec, read_engine_spec());
   TRAINYARD_ASSIGN(context.checkpoint_policy, read_checkpoint_policy());
   progress.set_phase(contract::Phase::kRendezvous);

@@ -10,3 +10,4 @@ trainyard_test(engine_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/tr
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
+trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/fault_plan_test.cc DEPS worker_train)

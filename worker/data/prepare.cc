@@ -238,6 +238,12 @@ Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   TRAINYARD_ASSIGN(const bool unchanged, preparation.is_unchanged());
   if (unchanged) return PrepareOutcome{std::move(preparation).take_manifest(), true};
   TRAINYARD_TRY(folder.check_replaceable());
+  if (options.existing == Existing::kRefuse && read_manifest(options.output)) {
+    return Error{ErrorCode::kInvalidConfig,
+                 options.output.string() +
+                     ": holds a data set made from other files or options, or a damaged one; "
+                     "--force replaces it, another --out leaves it"};
+  }
   TRAINYARD_ASSIGN(const fs::path partial, folder.begin());
   TRAINYARD_TRY(preparation.encode_splits(partial));
   DatasetManifest manifest = std::move(preparation).take_manifest();

@@ -20,6 +20,9 @@ struct PrepareProgress {
   int64_t bytes_total = 0;
 };
 
+/// What becomes of a data set from other files or options at the same place.
+enum class Existing { kReplace, kRefuse };
+
 struct PrepareOptions {
   std::filesystem::path tokenizer = "bytes";  ///< as open_tokenizer takes it
   std::filesystem::path output;               ///< the data set's folder
@@ -28,6 +31,7 @@ struct PrepareOptions {
   std::vector<SplitRule> splits;              ///< the first that matches; the rest is "train"
   int64_t shard_tokens = int64_t{1} << 27;
   int token_bytes = 0;  ///< 2, 4, or 0: 2 where the vocabulary fits
+  Existing existing = Existing::kReplace;
   /// Called about once a mebibyte; may be empty.
   std::function<void(const PrepareProgress&)> progress;
 };
@@ -39,10 +43,11 @@ struct PrepareOutcome {
 
 /// Makes a data set of token shards from text (docs/formats/tokens.md). It appears whole: built in
 /// `output`.partial, synced, then renamed; a data set from other files or options is replaced by
-/// exchange, anything else at `output` is left alone (kAlreadyExists). Equal inputs and options
-/// give equal bytes. Memory is bounded by the longest stretch of text without white space.
-/// Errors: kNotFound; kInvalidConfig for options; kInvalidData for a damaged tokenizer or a file
-/// that changes meanwhile; kConflict when another preparation of `output` runs; kIo.
+/// exchange (kInvalidConfig where `existing` refuses that), anything else at `output` is left alone
+/// (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by the longest
+/// stretch of text without white space. Errors: kNotFound; kInvalidConfig for options; kInvalidData
+/// for a damaged tokenizer or a file that changes meanwhile; kConflict when another preparation of
+/// `output` runs; kIo.
 Result<PrepareOutcome> prepare(const PrepareOptions& options);
 
 }  // namespace trainyard::data

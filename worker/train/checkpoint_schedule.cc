@@ -40,8 +40,10 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
                                    *schedule->group_, [&](checkpoint::CheckpointReader& reader) {
                                      return state.restore(reader);
                                    }));
-  for (const std::string& note : started.notes)
+  for (const std::string& note : started.notes) {
     context.log->warning(note);
+    if (context.warn && context.world->rank() == 0) context.warn(note);
+  }
   schedule->restored_ = started.resumed_from.has_value();
   if (started.resumed_from) {
     schedule->committed_step_ = started.resumed_from->id.step;
@@ -78,6 +80,11 @@ Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) 
   if (ends_generation(outcome.status.error().code)) return outcome.status;
   context_.log->error("checkpoint abandoned; training goes on and the one before stays",
                       {{"step", outcome.step}, {"error", outcome.status.error().message}});
+  if (context_.warn) {
+    context_.warn("checkpoint of step " + std::to_string(outcome.step) +
+                  " was not written; training goes on and the one before stays: " +
+                  outcome.status.error().message);
+  }
   return {};
 }
 

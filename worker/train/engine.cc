@@ -13,9 +13,6 @@
 namespace trainyard::engine {
 namespace {
 
-/// A step program lists every micro-batch; this bounds it and the time to plan it.
-constexpr int64_t kMicroBatchesMax = 4096;
-
 DType compute_type(api::NumberFormat format) {
   return format == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -99,21 +96,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
 Status Engine::plan_step(MemorySource& memory) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.data_group->size();
-  if (ranks > batch.global_sequences) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
-                     ", wanted at least the " + std::to_string(ranks) +
-                     " data-parallel ranks; use fewer ranks or a larger batch"};
-  }
-  const int64_t micro_batches =
-      (batch.global_sequences / ranks + batch.micro_sequences) / batch.micro_sequences;
-  if (micro_batches > kMicroBatchesMax) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
-                     " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
-                     std::to_string(ranks) + " ranks, wanted at most " +
-                     std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
-  }
+  TRAINYARD_TRY(check_batch(batch, ranks));
   const std::vector<int> ready = ready_chunks(*store_);
   std::vector<StepProgram> programs;
   for (int d = 0; d < ranks; ++d) {

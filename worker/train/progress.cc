@@ -44,6 +44,7 @@ Progress::~Progress() {
 void Progress::set_phase(contract::Phase phase) {
   page_->phase.store(static_cast<uint32_t>(phase), kRelaxed);
   page_->heartbeat.fetch_add(1, std::memory_order_release);
+  if (!faults_.empty()) faults_.at_phase(phase);
 }
 
 void Progress::set_total_steps(int64_t steps) { page_->total_steps.store(steps, kRelaxed); }
@@ -51,6 +52,7 @@ void Progress::set_total_steps(int64_t steps) { page_->total_steps.store(steps, 
 void Progress::instruction(int id) {
   page_->instruction_id.store(static_cast<uint32_t>(id), kRelaxed);
   page_->heartbeat.fetch_add(1, std::memory_order_release);
+  if (!faults_.empty()) faults_.at_instruction(page_->step.load(kRelaxed), id);
 }
 
 void Progress::step_done(const StepProgress& progress) {

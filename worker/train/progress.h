@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/time.h"
 #include "common/worker_contract.h"
+#include "worker/train/fault_plan.h"
 
 namespace trainyard::engine {
 
@@ -27,11 +28,15 @@ class Progress {
  public:
   /// Maps the page behind `fd` (kEnvProgressFd), or a private page when fd < 0. Errors: kIo.
   static Result<Progress> map(int fd);
-  Progress(Progress&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+  Progress(Progress&& other) noexcept
+      : page_(std::exchange(other.page_, nullptr)), faults_(std::move(other.faults_)) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   Progress& operator=(Progress&&) = delete;
   ~Progress();
+
+  /// Faults that happen at the places this is told of.
+  void set_faults(FaultPlan faults) { faults_ = std::move(faults); }
 
   void set_phase(contract::Phase phase);
   void set_total_steps(int64_t steps);
@@ -53,6 +58,7 @@ class Progress {
  private:
   explicit Progress(contract::ProgressPage* page) : page_(page) {}
   contract::ProgressPage* page_;
+  FaultPlan faults_;
 };
 
 }  // namespace trainyard::engine

@@ -6,6 +6,9 @@
 namespace trainyard::engine {
 namespace {
 
+/// A step program lists every micro-batch; this bounds it and the time to plan it.
+constexpr int64_t kMicroBatchesMax = 4096;
+
 /// Takes `imported` where the manifest is silent (0); refuses a contradiction.
 Status take(const char* field, int64_t& value, int64_t imported, const char* source) {
   if (value != 0 && value != imported) {
@@ -83,6 +86,25 @@ Status check_kernel_limits(const api::EngineSpec& spec) {
     return beyond("engine.data.sequenceLength", spec.data.sequence_length,
                   "at most " + std::to_string(kernels::kMaxAttentionElements / padded_head) +
                       " with heads of " + std::to_string(head) + " features");
+  }
+  return {};
+}
+
+Status check_batch(const api::BatchSpec& batch, int64_t ranks) {
+  if (ranks > batch.global_sequences) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     ", wanted at least the " + std::to_string(ranks) +
+                     " data-parallel ranks; use fewer ranks or a larger batch"};
+  }
+  const int64_t micro_batches =
+      (batch.global_sequences / ranks + batch.micro_sequences) / batch.micro_sequences;
+  if (micro_batches > kMicroBatchesMax) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
+                     std::to_string(ranks) + " ranks, wanted at most " +
+                     std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
   }
   return {};
 }

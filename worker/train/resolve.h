@@ -20,6 +20,10 @@ Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
 /// the field, the value and the limit.
 Status check_kernel_limits(const api::EngineSpec& spec);
 
+/// Refuses a batch that these ranks (at least one) cannot share or that takes more micro-batches
+/// than a step program lists. Errors: kInvalidConfig.
+Status check_batch(const api::BatchSpec& batch, int64_t ranks);
+
 /// The model of a resolved spec.
 Gpt2Config gpt2_config(const api::EngineSpec& spec);
 

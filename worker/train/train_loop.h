@@ -33,6 +33,8 @@ struct TrainContext {
   /// One of those told; asked after each turn of the loop. May be null.
   StageMeter* meter = nullptr;
   std::function<bool()> stop_requested;
+  /// Tells people of what went wrong though training goes on; may be empty.
+  std::function<void(const std::string&)> warn;
 };
 
 /// How a run ended.

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/worker_contract.h"
+
+namespace trainyard::engine {
+
+/// Faults that a rank brings upon itself at exact places, so that tests of recovery can be repeated
+/// (docs/reference/worker-contract.md, TRAINYARD_FAULT). Without that variable there are none, and
+/// the hooks cost a comparison.
+class FaultPlan {
+ public:
+  enum class Action {
+    kKill,       ///< SIGKILL to this rank
+    kStop,       ///< SIGSTOP to this rank
+    kTerminate,  ///< SIGTERM to this rank
+    kSpin,       ///< never comes back, busily
+    kKillAgent,
+    kStopAgent,
+    kTerminateAgent,
+  };
+  /// Where: a phase, or the first instruction at or after `instruction` of step `step` + 1.
+  struct Fault {
+    int64_t rank = 0;
+    int64_t generation = 0;
+    std::optional<contract::Phase> phase;
+    int64_t step = 0;
+    int64_t instruction = 0;
+    Action action = Action::kKill;
+  };
+
+  FaultPlan() = default;
+
+  /// Reads "RANK:GENERATION:PLACE:ACTION" items, separated by commas; PLACE is a phase (starting,
+  /// rendezvous, restoring, training, evaluating, checkpointing) or STEP.INSTRUCTION; ACTION is
+  /// kill, stop, term, spin, agent-kill, agent-stop or agent-term. Keeps those of this rank in this
+  /// generation. Errors: kInvalidConfig.
+  static Result<FaultPlan> parse(std::string_view text, int64_t rank, int64_t generation);
+
+  /// Where each fault is written down, a line each, before it happens; empty: nowhere.
+  void set_journal(std::string path) { journal_ = std::move(path); }
+
+  bool empty() const { return faults_.empty(); }
+  const std::vector<Fault>& faults() const { return faults_; }
+
+  /// The rank enters a phase.
+  void at_phase(contract::Phase phase);
+  /// The rank begins an instruction after `step` completed steps.
+  void at_instruction(int64_t step, int64_t instruction);
+
+ private:
+  void commit(const Fault& fault) const;
+
+  std::vector<Fault> faults_;
+  std::string journal_;
+};
+
+}  // namespace trainyard::engine

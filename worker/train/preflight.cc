@@ -1,0 +1,135 @@
+#include "worker/train/preflight.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <vector>
+
+#include "worker/data/dataset.h"
+#include "worker/hf/gpt2.h"
+#include "worker/model/gpt2.h"
+#include "worker/runtime/parameter_store.h"
+#include "worker/train/resolve.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr double kBytesPerGiB = 1024.0 * 1024 * 1024;
+
+Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const char* field) {
+  auto tokens = data::TokenSet::open(std::span<const std::string>(paths));
+  if (!tokens) return tokens.error().with_context(field);
+  return tokens;
+}
+
+/// A set of at least one sample.
+Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, const char* field) {
+  if (tokens.samples(sequence_length) >= 1) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               "engine.data.sequenceLength: found " + std::to_string(sequence_length) +
+                   ", wanted at most " + std::to_string(std::max<int64_t>(0, tokens.tokens() - 1)) +
+                   ": " + field + " holds " + std::to_string(tokens.tokens()) +
+                   " tokens, and a sample is one token longer than sequenceLength"};
+}
+
+/// Lower bound of one rank's bytes. In floating point: the product of absurd sizes overflows
+/// integers.
+double least_bytes(const api::EngineSpec& spec) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const api::ModelSpec& model = spec.model;
+  const double hidden = number(model.hidden);
+  const double parameters = (number(model.vocab) + number(model.max_positions)) * hidden +
+                            number(model.layers) * hidden * (4 * hidden + 2 * number(model.ffn));
+  const DType compute =
+      spec.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+  // Forward keeps at least the inputs of both branches of every layer for backward.
+  const double kept = 2 * number(model.layers) * number(spec.batch.micro_sequences) *
+                      number(spec.data.sequence_length) * hidden * number(size_of(compute));
+  return parameters * number(parameter_state_bytes(compute)) + kept;
+}
+
+/// Of this machine, and of one process of it.
+struct Room {
+  double machine = 0;
+  double process = 0;
+};
+
+Room room_here() {
+  Room room;
+  room.machine =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  room.process = std::numeric_limits<double>::infinity();
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    room.process = static_cast<double>(limit.rlim_cur);
+  }
+  return room;
+}
+
+std::string gib(double bytes) {
+  const double tenths = std::min(bytes / kBytesPerGiB * 10, 1e15);
+  const auto whole = static_cast<int64_t>(tenths);
+  return std::to_string(whole / 10) + "." + std::to_string(whole % 10) + " GiB";
+}
+
+}  // namespace
+
+bool sees_inputs(const api::EngineSpec& spec) {
+  const auto there = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  };
+  const api::DataSpec& data = spec.data;
+  return std::all_of(data.tokens.begin(), data.tokens.end(), there) &&
+         std::all_of(data.validation.begin(), data.validation.end(), there) &&
+         (spec.model.import_path.empty() || there(spec.model.import_path));
+}
+
+Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
+  TRAINYARD_TRY(check_kernel_limits(spec));
+  return check_batch(spec.batch, ranks);
+}
+
+Status check_inputs(const api::EngineSpec& given, int64_t ranks) {
+  api::EngineSpec spec = given;
+  TRAINYARD_ASSIGN(const data::TokenSet tokens,
+                   open_tokens(spec.data.tokens, "engine.data.tokens"));
+  std::unique_ptr<hf::HfModel> imported;
+  if (!spec.model.import_path.empty()) {
+    TRAINYARD_ASSIGN(imported, hf::load_gpt2(spec.model.import_path));
+  }
+  TRAINYARD_TRY(resolve_spec(spec, tokens, imported.get()));
+  TRAINYARD_TRY(check_shapes(spec, ranks));
+  TRAINYARD_TRY(make_gpt2(gpt2_config(spec)));
+  TRAINYARD_TRY(check_samples(tokens, spec.data.sequence_length, "engine.data.tokens"));
+  if (spec.data.validation.empty()) return {};
+  TRAINYARD_ASSIGN(const data::TokenSet validation,
+                   open_tokens(spec.data.validation, "engine.data.validation"));
+  if (validation.vocabulary() > spec.model.vocab) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.data.validation: found shards of " +
+                     std::to_string(validation.vocabulary()) + " tokens, wanted at most the " +
+                     std::to_string(spec.model.vocab) + " of the model; prepare both sets alike"};
+  }
+  return check_samples(validation, spec.data.sequence_length, "engine.data.validation");
+}
+
+Status check_memory(const api::EngineSpec& spec, int64_t ranks) {
+  const double rank = least_bytes(spec);
+  const Room room = room_here();
+  const double all = rank * static_cast<double>(std::max<int64_t>(1, ranks));
+  if (all <= room.machine && rank <= room.process) return {};
+  const bool process = rank > room.process;
+  return Error{ErrorCode::kInvalidConfig,
+               "engine.model: found one that takes at least " + gib(rank) + " a rank, " + gib(all) +
+                   " on " + std::to_string(ranks) + " ranks, wanted at most " +
+                   (process ? gib(room.process) + " a process (ulimit -v)"
+                            : "the " + gib(room.machine) + " of this machine") +
+                   "; use a smaller model, smaller micro-batches or fewer ranks here"};
+}
+
+}  // namespace trainyard::engine

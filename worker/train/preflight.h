@@ -1,0 +1,27 @@
+#pragma once
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+
+/// What the ranks of a job would refuse at their start, found out before there is a job: the same
+/// checks as theirs, on the same files, without allocating a model.
+namespace trainyard::engine {
+
+/// Whether every file that the spec names as input (tokens, validation, import) is on this machine.
+bool sees_inputs(const api::EngineSpec& spec);
+
+/// Shapes and batches that no rank accepts, whatever the data. Errors: kInvalidConfig naming the
+/// field.
+Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
+
+/// check_shapes, then the inputs: they open, fit each other and the spec, and hold at least one
+/// sample each. Reads headers only. Errors: kInvalidConfig where the manifest contradicts its data;
+/// kNotFound, kInvalidData and kIo for the files themselves.
+Status check_inputs(const api::EngineSpec& spec, int64_t ranks);
+
+/// Whether parameters, gradients, optimizer state and the least activations of the ranks on this
+/// machine fit into its memory (and into RLIMIT_AS, each rank). A lower bound: what passes may
+/// still be too large. Errors: kInvalidConfig naming both sizes.
+Status check_memory(const api::EngineSpec& spec, int64_t ranks);
+
+}  // namespace trainyard::engine
