@@ -21,7 +21,8 @@ Status condemn(Cluster& cluster, const Plan& plan, Duration grace) {
   }
   for (const Condemnation& condemnation : plan.condemn) {
     if (!condemnation.remove) continue;
-    TRAINYARD_TRY(unless_gone(cluster.delete_pod(condemnation.pod, grace)));
+    TRAINYARD_TRY(
+        unless_gone(cluster.delete_pod(condemnation.pod, condemnation.grace.value_or(grace))));
   }
   return {};
 }

@@ -65,6 +65,8 @@ struct StreamFacts {
   /// False where no control stream exists (agent: None, or no coordinator): streams then prove
   /// nothing, and pods alone are judged.
   bool hosted = false;
+  /// Coordinator and agents share this machine: no network can make agents seem lost.
+  bool same_machine = false;
   int64_t generation = 0;         ///< generation the coordinator executes
   bool rank_table_ready = false;  ///< every rank of that generation listens; the table went out
   std::optional<Time> rank_table_ready_at;

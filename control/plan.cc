@@ -19,6 +19,10 @@ using api::ConditionType;
 /// A view older than our own writes: look again when the newer one should be there.
 constexpr std::chrono::seconds kStaleViewPause{1};
 
+std::string nodes_text(int64_t nodes) {
+  return std::to_string(nodes) + (nodes == 1 ? " node" : " nodes");
+}
+
 bool is_ours(const Observed& observed) {
   const std::string& manager = observed.spec.managed_by;
   return (manager.empty() || manager == api::kManagedBy) && !observed.metadata.deletion_timestamp;
@@ -62,9 +66,7 @@ void Planner::decide() {
   } else if (spec_.suspend || observed_.requested_stop) {
     plan_stopping();
   } else {
-    const api::Condition* suspended = find_condition(next_, ConditionType::kSuspended);
-    const bool was_stopped = suspended != nullptr && suspended->reason == api::reason::kSuspended;
-    if (next_.membership.generation == 0 || was_stopped) plan_next_life();
+    if (next_.membership.generation == 0 || is_stopping()) plan_next_life();
     plan_running();
   }
 }
@@ -154,26 +156,34 @@ void Planner::plan_next_life() {
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
   sort();
   tell(EventType::kNormal, first ? "Started" : api::reason::kResumed,
-       "generation " + std::to_string(next_.membership.generation) + " on " +
-           std::to_string(target) + " nodes");
+       "generation " + std::to_string(next_.membership.generation) + " on " + nodes_text(target));
+}
+
+/// Suspended or asked to stop, and so written down.
+bool Planner::is_stopping() const {
+  const api::Condition* suspended = find_condition(next_, ConditionType::kSuspended);
+  return suspended != nullptr && suspended->reason == api::reason::kSuspended;
 }
 
 /// Decides the job's end where it is due now, which stop requests do not undo.
 bool Planner::end_if_over() {
   if (next_.membership.generation == 0) return false;
-  if (auto reason =
-          policies::judge_success(spec_.success_policy, sets_.members, next_.nodes.target)) {
+  auto reason = policies::judge_success(spec_.success_policy, sets_.members, next_.nodes.target);
+  // Asked to stop as the last step was done: the pods are on their way out, but rank 0 has told the
+  // result, which it has only of a complete run.
+  if (!reason && facts_are_current() && observed_.facts.result && is_stopping()) {
+    reason = api::reason::kCompletionsReached;
+  }
+  if (reason) {
     ahead_ = true;
     set(ConditionType::kSuccessCriteriaMet, ConditionStatus::kTrue, *reason,
-        std::to_string(next_.nodes.target) + " nodes, generation " +
+        nodes_text(next_.nodes.target) + ", generation " +
             std::to_string(next_.membership.generation));
     return true;
   }
-  const api::Condition* suspended = find_condition(next_, ConditionType::kSuspended);
-  const bool stopped = suspended != nullptr && suspended->reason == api::reason::kSuspended;
   const std::optional<Time> since =
       next_.last_resume_time ? next_.last_resume_time : next_.start_time;
-  if (!spec_.active_deadline || !since || stopped || spec_.suspend) return false;
+  if (!spec_.active_deadline || !since || is_stopping() || spec_.suspend) return false;
   const Duration left = *since + *spec_.active_deadline - now_;
   if (left > Duration::zero()) {
     look_in(left);
@@ -198,7 +208,7 @@ void Planner::accept(const policies::Gang* gang) {
       "the spec is valid");
 }
 
-void Planner::condemn(const std::vector<const ObservedPod*>& pods) {
+void Planner::condemn(const std::vector<const ObservedPod*>& pods, std::optional<Duration> grace) {
   const std::vector<const ObservedPod*> doomed =
       policies::pods_to_delete(pods, spec_.keep_failed_pods);
   for (const ObservedPod* pod : pods) {
@@ -206,7 +216,7 @@ void Planner::condemn(const std::vector<const ObservedPod*>& pods) {
     if (!remove && !pod->member) continue;
     if (pod->terminating && !pod->member) continue;
     plan_.condemn.push_back(
-        {{observed_.key.namespace_name, pod->name, pod->uid}, pod->member, remove});
+        {{observed_.key.namespace_name, pod->name, pod->uid}, pod->member, remove, grace});
   }
 }
 

@@ -27,6 +27,8 @@ struct Condemnation {
   PodRef pod;
   bool remove_member_label = false;  ///< still carries it
   bool remove = true;                ///< false: the label only; the pod stays for its logs
+  /// To end by itself; nullopt: the job's own (pod_spec.h).
+  std::optional<Duration> grace;
 };
 
 /// What to do about one job, in the order of application (control/apply.h). Empty: at rest.

@@ -16,6 +16,8 @@ using policies::Loss;
 
 /// Ranks that miss a peer end before or after the peer does: wait this long for the one to blame.
 constexpr std::chrono::seconds kRootCauseGrace{2};
+/// For an agent that does not even hear that it is fenced, before it is killed.
+constexpr std::chrono::seconds kFencedGrace{10};
 /// More pods lost at once than this are replaced with all the others: attempts hold no more names.
 constexpr size_t kMaxSingleReplacements = 4;
 
@@ -36,7 +38,10 @@ void Planner::plan_running() {
     }
     if (decided) gang = policies::look_at_gang(sets_.members, next_.nodes.target);
   }
-  condemn(sets_.condemned);
+  // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
+  // program without an agent may need its whole grace.
+  const bool fenced = spec_.agent != api::AgentMode::kNone;
+  condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
   describe_generation(next_, spec_, gang, now_);

@@ -35,9 +35,11 @@ class Planner {
   void plan_stopping();
   void plan_next_life();
   bool end_if_over();
+  bool is_stopping() const;
   void fail(std::string_view reason, const std::string& message);
   void accept(const policies::Gang* gang);
-  void condemn(const std::vector<const ObservedPod*>& pods);
+  void condemn(const std::vector<const ObservedPod*>& pods,
+               std::optional<Duration> grace = std::nullopt);
   void finish();
 
   // A generation that is to run (plan_generation.cc). The bool ones say whether they decided.

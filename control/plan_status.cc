@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/text/readable.h"
 #include "control/pod_spec.h"
 #include "control/status_edit.h"
 
@@ -46,7 +47,7 @@ std::string sentence_of(const policies::Loss& loss) {
   if (!loss.node.empty()) text += " on node " + loss.node;
   if (loss.rank) text += (text.empty() ? "rank " : " rank ") + std::to_string(*loss.rank);
   if (loss.signal) {
-    text += ": ended by signal " + std::to_string(*loss.signal);
+    text += ": ended by " + signal_text(*loss.signal);
   } else if (loss.exit_code) {
     text += ": exit code " + std::to_string(*loss.exit_code);
   }

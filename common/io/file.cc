@@ -1,12 +1,11 @@
 #include "common/io/file.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-
-#include <cerrno>
-#include <cstring>
 
 namespace trainyard {
 namespace {
@@ -51,8 +50,8 @@ Status write_file_atomic(const std::filesystem::path& path, std::string_view dat
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return io_error("create " + temporary.string(), errno);
-  Status status = write_all(fd.get(), std::as_bytes(std::span(data.data(), data.size())),
-                            temporary.string());
+  Status status =
+      write_all(fd.get(), std::as_bytes(std::span(data.data(), data.size())), temporary.string());
   if (status && ::fsync(fd.get()) != 0) status = io_error("fsync " + temporary.string(), errno);
   if (status && ::rename(temporary.c_str(), path.c_str()) != 0) {
     status = io_error("rename to " + path.string(), errno);
@@ -124,6 +123,13 @@ Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
     return io_error("write " + path.string(), errno);
   }
   return FileLock(std::move(fd));
+}
+
+bool FileLock::is_at(const std::filesystem::path& path) const {
+  struct stat held {};
+  struct stat named {};
+  return ::fstat(fd_.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
 }
 
 }  // namespace trainyard

@@ -53,6 +53,9 @@ class FileLock {
   /// Errors: kConflict when another process holds it (message names its pid if recorded); kIo.
   static Result<FileLock> acquire(const std::filesystem::path& path);
 
+  /// Whether `path` still names the locked file: false once it was removed, renamed or replaced.
+  bool is_at(const std::filesystem::path& path) const;
+
  private:
   explicit FileLock(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;

@@ -16,6 +16,8 @@ using coordination::FromAgent;
 constexpr size_t kMaxJobs = 65536;
 /// run() looks at its stop token at least this often.
 constexpr std::chrono::milliseconds kPollInterval{200};
+/// The most that one poll counts as time listened.
+constexpr Duration kLongestListening = 2 * kPollInterval;
 /// Lines of a rank's end that are kept.
 constexpr int kMaxLastLines = 100;
 
@@ -40,9 +42,14 @@ RankExit exit_of(const FromAgent& message, std::string pod_name) {
 Coordinator::Coordinator(Options options) : options_(std::move(options)) {
   TRAINYARD_CHECK(options_.transport != nullptr && options_.clock != nullptr &&
                   options_.logger != nullptr);
+  listened_until_ = options_.clock->mono();
 }
 
 Coordinator::~Coordinator() = default;
+
+std::unique_ptr<JobRun> Coordinator::make_job(const std::string& job_uid) const {
+  return std::make_unique<JobRun>(job_uid, options_.term, options_.same_machine);
+}
 
 void Coordinator::run(std::stop_token stop) {
   const std::stop_callback wake(stop, [this] { options_.transport->interrupt(); });
@@ -57,6 +64,7 @@ void Coordinator::poll(Duration timeout) {
     const std::lock_guard lock(mutex_);
     for (ServerEvent& event : events)
       handle_locked(event, effects);
+    pass_time_locked(effects);
     std::sort(effects.changed.begin(), effects.changed.end());
     effects.changed.erase(std::unique(effects.changed.begin(), effects.changed.end()),
                           effects.changed.end());
@@ -67,8 +75,25 @@ void Coordinator::poll(Duration timeout) {
   for (const auto& [job_uid, exit] : effects.exits) {
     if (options_.on_rank_exit) options_.on_rank_exit(job_uid, exit);
   }
+  for (const auto& [job_uid, warning] : effects.warnings) {
+    if (options_.on_rank_warning) options_.on_rank_warning(job_uid, warning);
+  }
   for (const std::string& job_uid : effects.changed) {
     if (options_.on_change) options_.on_change(job_uid);
+  }
+}
+
+/// Agents' silence is counted in time that we listened: where we were stopped, starved or the
+/// machine slept, a poll takes longer than it asks for, and nobody else is to blame.
+void Coordinator::pass_time_locked(Effects& effects) {
+  const MonoTime now = options_.clock->mono();
+  const Duration listened = std::min<Duration>(now - listened_until_, kLongestListening);
+  listened_until_ = now;
+  for (const auto& [job_uid, job] : jobs_) {
+    if (job->pass(listened, options_.clock->now()) == Worth::kALook) {
+      options_.logger->warning("an agent has gone silent", {{"job_uid", job_uid}});
+      effects.changed.push_back(job_uid);
+    }
   }
 }
 
@@ -99,6 +124,9 @@ void Coordinator::handle_locked(ServerEvent& event, Effects& effects) {
     options_.transport->close(event.connection);
     return;
   }
+  if (job->heard(event.connection, options_.clock->now()) == Worth::kALook) {
+    effects.changed.push_back(known->second);
+  }
   message_locked(event, *job, known->second, effects);
 }
 
@@ -115,7 +143,7 @@ void Coordinator::introduce_locked(const ServerEvent& event, Effects& effects) {
   }
   named = job_uid;
   std::unique_ptr<JobRun>& job = jobs_[job_uid];
-  if (job == nullptr) job = std::make_unique<JobRun>(job_uid, options_.term);
+  if (job == nullptr) job = make_job(job_uid);
   options_.logger->info("agent connected", {{"pod", message.hello().pod_name()},
                                             {"generation", message.fence().generation()},
                                             {"version", message.hello().agent_version()},
@@ -153,6 +181,11 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
       effects.exits.emplace_back(job_uid, std::move(exit));
       break;
     }
+    case FromAgent::kRankWarning:
+      effects.warnings.emplace_back(
+          job_uid, RankWarning{message.fence().generation(), message.rank_warning().rank(),
+                               message.rank_warning().message()});
+      break;
     case FromAgent::kHello:
     case FromAgent::FACT_NOT_SET:
       break;  // a newer agent's fact that we do not know
@@ -191,7 +224,7 @@ std::vector<RankReading> Coordinator::readings(const std::string& job_uid) const
 void Coordinator::publish(const MembershipOrder& order) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<JobRun>& job = jobs_[order.job_uid];
-  if (job == nullptr) job = std::make_unique<JobRun>(order.job_uid, options_.term);
+  if (job == nullptr) job = make_job(order.job_uid);
   if (job->order() == order) return;
   job->set_order(order);
   send_locked(job->decide(options_.clock->now()));

@@ -28,6 +28,13 @@ struct RankExit {
   std::vector<std::string> last_lines;
 };
 
+/// Something a rank wants people to know of though training goes on.
+struct RankWarning {
+  int64_t generation = 0;
+  int rank = -1;
+  std::string message;
+};
+
 /// Executes what status has persisted and collects what agents see: facts go to the brain through
 /// FactsSource, generations, rank tables and resume plans go to the agents of the membership that
 /// publish() names. It decides nothing and remembers nothing that agents do not tell again after a
@@ -42,10 +49,14 @@ class Coordinator final : public FactsSource, public MembershipSink {
     Logger* logger = nullptr;               ///< required; outlives the coordinator
     /// leaseTransitions of the Lease it serves under; 0 where there is none.
     int64_t term = 0;
+    /// All agents run on this machine (StreamFacts::same_machine).
+    bool same_machine = false;
     /// Called on the polling thread, no lock held, with each job that deserves a look of the brain.
     std::function<void(const std::string& job_uid)> on_change;
     /// Called on the polling thread, no lock held.
     std::function<void(const std::string& job_uid, const RankExit&)> on_rank_exit;
+    /// Called on the polling thread, no lock held.
+    std::function<void(const std::string& job_uid, const RankWarning&)> on_rank_warning;
   };
 
   explicit Coordinator(Options options);
@@ -71,6 +82,7 @@ class Coordinator final : public FactsSource, public MembershipSink {
   struct Effects {
     std::vector<std::string> changed;
     std::vector<std::pair<std::string, RankExit>> exits;
+    std::vector<std::pair<std::string, RankWarning>> warnings;
   };
 
   void handle_locked(ServerEvent& event, Effects& effects);
@@ -79,8 +91,11 @@ class Coordinator final : public FactsSource, public MembershipSink {
                       Effects& effects);
   void send_locked(std::vector<JobRun::Decision> decisions);
   JobRun* job_locked(const std::string& job_uid);
+  std::unique_ptr<JobRun> make_job(const std::string& job_uid) const;
+  void pass_time_locked(Effects& effects);
 
   const Options options_;
+  MonoTime listened_until_;  ///< polling thread only
   mutable std::mutex mutex_;
   std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_
   /// Streams and the job they introduced themselves for; empty before. Guarded by mutex_.

@@ -3,12 +3,15 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include <grpcpp/grpcpp.h>
 
 #include "common/proto/coordination.grpc.pb.h"
 #include "control/coordinator/event_queue.h"
+#include "control/coordinator/reachable_socket.h"
 
 namespace trainyard::control {
 namespace {
@@ -19,6 +22,16 @@ using coordination::ToAgent;
 /// How long connecting may take before it counts as failed.
 constexpr int kConnectTimeoutMs = 5000;
 constexpr std::chrono::seconds kDestructionTimeout{10};
+
+const std::string kUnixPrefix = "unix:";
+
+/// nullopt: no Unix socket, or its folder is gone, which connecting will say.
+std::optional<ReachableSocket> socket_of(const std::string& address) {
+  if (!address.starts_with(kUnixPrefix)) return std::nullopt;
+  Result<ReachableSocket> socket = ReachableSocket::at(address.substr(kUnixPrefix.size()));
+  if (!socket) return std::nullopt;
+  return *std::move(socket);
+}
 
 std::shared_ptr<grpc::Channel> connect(const std::string& address) {
   grpc::ChannelArguments arguments;
@@ -44,7 +57,8 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
  public:
   Stream(const std::string& address, std::shared_ptr<Shared> shared)
       : shared_(std::move(shared)),
-        channel_(connect(address)),
+        socket_(socket_of(address)),
+        channel_(connect(socket_ ? kUnixPrefix + socket_->path() : address)),
         stub_(coordination::Coordination::NewStub(channel_)) {}
 
   void start() {
@@ -145,6 +159,7 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
   }
 
   const std::shared_ptr<Shared> shared_;
+  const std::optional<ReachableSocket> socket_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<coordination::Coordination::Stub> stub_;
   grpc::ClientContext context_;

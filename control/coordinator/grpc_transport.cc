@@ -11,6 +11,7 @@
 
 #include "common/proto/coordination.grpc.pb.h"
 #include "control/coordinator/event_queue.h"
+#include "control/coordinator/reachable_socket.h"
 
 namespace trainyard::control {
 namespace {
@@ -231,8 +232,11 @@ constexpr std::chrono::seconds kShutdownTimeout{1};
 
 class GrpcTransport::Impl {
  public:
-  explicit Impl(std::string path)
-      : path_(std::move(path)), address_("unix:" + path_), service_(registry_) {}
+  Impl(std::string path, ReachableSocket socket)
+      : path_(std::move(path)),
+        address_("unix:" + path_),
+        socket_(std::move(socket)),
+        service_(registry_) {}
 
   ~Impl() {
     registry_.refuse_new();
@@ -249,7 +253,7 @@ class GrpcTransport::Impl {
   Status start() {
     ::unlink(path_.c_str());
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
+    builder.AddListeningPort("unix:" + socket_.path(), grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
     server_ = builder.BuildAndStart();
@@ -276,19 +280,15 @@ class GrpcTransport::Impl {
   Registry registry_;
   const std::string path_;
   const std::string address_;
+  const ReachableSocket socket_;
   Service service_;
   std::unique_ptr<grpc::Server> server_;
 };
 
 Result<std::unique_ptr<GrpcTransport>> GrpcTransport::listen_on_unix_socket(
     const std::string& path) {
-  if (static_cast<int64_t>(path.size()) > kMaxSocketPathBytes) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "control socket " + path + ": path of " + std::to_string(path.size()) +
-                     " bytes, wanted at most " + std::to_string(kMaxSocketPathBytes) +
-                     "; set TMPDIR to a shorter folder"};
-  }
-  auto impl = std::make_unique<Impl>(path);
+  TRAINYARD_ASSIGN(ReachableSocket socket, ReachableSocket::at(path));
+  auto impl = std::make_unique<Impl>(path, std::move(socket));
   TRAINYARD_TRY(impl->start());
   return std::unique_ptr<GrpcTransport>(new GrpcTransport(std::move(impl)));
 }

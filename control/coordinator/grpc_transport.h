@@ -7,16 +7,14 @@
 
 namespace trainyard::control {
 
-/// Longest path of a Unix socket: sun_path without its final zero. Longer ones would be cut.
-inline constexpr int64_t kMaxSocketPathBytes = 107;
-
 /// The coordinator's end over gRPC's callback interface. Reading of a connection pauses while
 /// kMaxQueuedMessages of its messages wait to be taken. Thread-safe.
 class GrpcTransport final : public ControlTransport {
  public:
   /// Listens on a Unix socket; a socket file left by a dead process is replaced. Whoever may enter
   /// the directory may connect: make it 0700.
-  /// Errors: kInvalidConfig for a path over kMaxSocketPathBytes; kIo when it cannot listen.
+  /// The path may be of any length (reachable_socket.h).
+  /// Errors: kInvalidConfig for a file name that is too long; kIo when it cannot listen.
   static Result<std::unique_ptr<GrpcTransport>> listen_on_unix_socket(const std::string& path);
 
   /// Closes every stream and removes the socket. Waits up to a second for streams to end.

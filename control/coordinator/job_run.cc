@@ -58,7 +58,8 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
   return reading;
 }
 
-JobRun::JobRun(std::string job_uid, int64_t term) : job_uid_(std::move(job_uid)), term_(term) {}
+JobRun::JobRun(std::string job_uid, int64_t term, bool same_machine)
+    : job_uid_(std::move(job_uid)), term_(term), same_machine_(same_machine) {}
 JobRun::~JobRun() = default;
 
 void JobRun::set_order(const MembershipOrder& order) {
@@ -96,6 +97,31 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.table_delivered = hello.table_delivered();
   member.fenced = false;
   return Worth::kALook;
+}
+
+Worth JobRun::heard(ConnectionId connection, Time now) {
+  Member* member = find(connection);
+  if (member == nullptr) return Worth::kNothing;
+  member->silent = Duration::zero();
+  if (member->fact.connected) return Worth::kNothing;
+  member->fact.connected = true;
+  member->fact.since = now;
+  return Worth::kALook;
+}
+
+Worth JobRun::pass(Duration listened, Time now) {
+  bool a_look = false;
+  for (auto& [uid, member] : members_) {
+    // Before it is told to start ranks an agent has nothing to tell; without a stream it is silent
+    // anyway.
+    if (member.connection == 0 || !member.ranks_started) continue;
+    member.silent += listened;
+    if (!member.fact.connected || member.silent < kSilenceLimit) continue;
+    member.fact.connected = false;
+    member.fact.since = now - member.silent;
+    a_look = true;
+  }
+  return worth(a_look);
 }
 
 Worth JobRun::closed(ConnectionId connection, Time now) {
@@ -322,6 +348,7 @@ StreamFacts JobRun::facts() const {
   StreamFacts facts;
   if (!order_) return facts;
   facts.hosted = true;
+  facts.same_machine = same_machine_;
   facts.generation = order_->generation;
   facts.rank_table_ready = table_ready_at_.has_value();
   facts.rank_table_ready_at = table_ready_at_;

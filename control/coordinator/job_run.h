@@ -50,6 +50,9 @@ struct RankReading {
 /// What a message says; counters are zero where it has none.
 RankReading reading_of(const coordination::RankProgress& progress, int node_index);
 
+/// An agent that beats every 150 ms (agent/supervisor.h) has missed some thirty beats then.
+inline constexpr std::chrono::seconds kSilenceLimit{5};
+
 /// Whether a fact is worth a look of the brain before its next regular one.
 enum class Worth { kNothing, kALook };
 
@@ -60,7 +63,7 @@ class JobRun {
   /// A message and the stream it goes to.
   using Decision = std::pair<ConnectionId, std::unique_ptr<coordination::ToAgent>>;
 
-  JobRun(std::string job_uid, int64_t term);
+  JobRun(std::string job_uid, int64_t term, bool same_machine = false);
   ~JobRun();
 
   /// The membership that status holds. Orders of an older generation are ignored. A new generation
@@ -71,6 +74,12 @@ class JobRun {
   /// An agent introduced itself on this connection; an older one of the same pod is superseded.
   Worth hello(ConnectionId connection, const coordination::Fence& fence,
               const coordination::Hello& hello, Time now);
+  /// Anything came on this connection: its agent is not silent.
+  Worth heard(ConnectionId connection, Time now);
+  /// `listened` more of listening has passed, all that came in it handled. An agent that has
+  /// ranks tells of them several times a second; one that tells nothing for kSilenceLimit is
+  /// as good as without a stream, until it is heard again.
+  Worth pass(Duration listened, Time now);
   /// The stream is gone.
   Worth closed(ConnectionId connection, Time now);
   Worth listening(ConnectionId connection, const coordination::RanksListening& fact);
@@ -100,6 +109,7 @@ class JobRun {
     ConnectionId connection = 0;  ///< 0: none
     std::string host_id;
     int devices = 1;
+    Duration silent{0};            ///< time listened to it in vain
     bool ranks_started = false;    ///< the agent says so, or has been told on this stream
     bool table_delivered = false;  ///< likewise
     bool fenced = false;           ///< told on this stream
@@ -131,6 +141,7 @@ class JobRun {
 
   const std::string job_uid_;
   const int64_t term_;
+  const bool same_machine_;
   std::optional<MembershipOrder> order_;
   std::map<std::string, Member> members_;              ///< by pod UID
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams

@@ -11,6 +11,8 @@
 #include "common/api/decode.h"
 #include "common/api/encode.h"
 #include "common/io/file.h"
+#include "control/local/json_fault.h"
+#include "control/status_edit.h"
 
 namespace trainyard::control::local {
 namespace {
@@ -103,19 +105,34 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
     TRAINYARD_ASSIGN(stored.status, api::decode_status(object.at("status").dump()));
     return std::optional(std::move(stored));
   } catch (const json::exception& error) {
-    return Error{ErrorCode::kInvalidData, path.string() + ": no status: " + error.what() +
-                                              "; restore it or start in another run directory"};
+    return Error{ErrorCode::kInvalidData,
+                 path.string() + ": damaged: " + fault_of(error) +
+                     "; put back a copy of it, or train in another run directory (the "
+                     "checkpoints here stay as they are)"};
   }
 }
 
-/// Whether the job has come to its end, one way or the other.
-bool is_over(const api::TrainingJobStatus& status) {
-  return std::any_of(status.conditions.begin(), status.conditions.end(),
-                     [](const api::Condition& condition) {
-                       return condition.status == api::ConditionStatus::kTrue &&
-                              (condition.type == api::ConditionType::kComplete ||
-                               condition.type == api::ConditionType::kFailed);
-                     });
+/// A failed job as one that was stopped: its next life begins where its checkpoints end.
+void take_up_again(api::TrainingJobStatus& status, Time now) {
+  std::erase_if(status.conditions, [](const api::Condition& condition) {
+    return condition.type == api::ConditionType::kFailed ||
+           condition.type == api::ConditionType::kFailureTarget;
+  });
+  status.completion_time.reset();
+  for (api::ClassRestarts& entry : status.restarts.classes)
+    entry.recent.clear();
+  set_condition(status,
+                {api::ConditionType::kSuspended, api::ConditionStatus::kTrue,
+                 api::reason::kSuspended, "failed; about to try again"},
+                now);
+}
+
+bool any_checkpoint(const std::filesystem::path& directory) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, code)) {
+    if (entry.path().filename().string().find("-step-") != std::string::npos) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -144,12 +161,15 @@ JobStore::JobStore(JobStore&& other) noexcept
       job_(std::move(other.job_)),
       version_(other.version_),
       exists_(other.exists_),
-      replaced_running_spec_(other.replaced_running_spec_) {}
+      replaced_running_spec_(other.replaced_running_spec_),
+      tries_again_(other.tries_again_) {}
 
 Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
-                                const api::TrainingJob& wanted, Time now) {
+                                const api::TrainingJob& wanted, Time now,
+                                AfterFailure after_failure) {
   Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
   api::TrainingJob job = wanted;
+  std::optional<StoredStatus> stored_status;
   bool misfit = false;
   bool changed = false;
   if (text) {
@@ -161,7 +181,11 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                                   ", the manifest's is " + wanted.metadata.name +
                                                   "; use another run directory"};
     }
-    TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
+    TRAINYARD_ASSIGN(stored_status, read_status(run_dir, stored.metadata.uid));
+    const bool nothing_trained = stored_status &&
+                                 is_true(stored_status->status, api::ConditionType::kFailed) &&
+                                 !any_checkpoint(checkpoint_dir_of(run_dir, stored));
+    if (!nothing_trained) TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
     job.metadata = stored.metadata;
     changed = stored.spec != wanted.spec;
     if (changed) ++job.metadata.generation;
@@ -174,18 +198,25 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   } else {
     return std::move(text).error();
   }
-  TRAINYARD_ASSIGN(std::optional<StoredStatus> stored, read_status(run_dir, job.metadata.uid));
-  job.status = stored ? std::move(stored->status) : api::TrainingJobStatus();
-  if (changed && is_over(job.status)) {
+  if (stored_status) job.status = std::move(stored_status->status);
+  if (changed && is_true(job.status, api::ConditionType::kComplete)) {
     return Error{ErrorCode::kInvalidConfig,
                  run_dir.string() +
                      ": holds a finished run of another manifest or other options; "
                      "use another run directory to train this one"};
   }
+  const bool failed = is_true(job.status, api::ConditionType::kFailed);
+  const bool again = failed && (changed || after_failure == AfterFailure::kTryAgain);
+  if (again) {  // before the spec: a crash in between leaves a stopped run, not a failed one
+    take_up_again(job.status, now);
+    ++stored_status->version;
+    TRAINYARD_TRY(write_status(run_dir, job.metadata.uid, {stored_status->version, job.status}));
+  }
   TRAINYARD_TRY(write_job_files(run_dir, job));
   JobStore store(run_dir, std::move(job));
-  if (stored) store.version_ = stored->version;
+  if (stored_status) store.version_ = stored_status->version;
   store.replaced_running_spec_ = misfit;
+  store.tries_again_ = again;
   return store;
 }
 

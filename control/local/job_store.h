@@ -10,6 +10,9 @@
 
 namespace trainyard::control::local {
 
+/// A run that has failed: whether the same manifest tries again. A changed one always does.
+enum class AfterFailure { kStay, kTryAgain };
+
 /// The job object of a run directory: job.json (metadata and spec) and status.json, a versioned
 /// file that is replaced durably, compare-and-swap. Beside them engine.json and
 /// checkpoint-policy.json for the ranks. Thread-safe within the process that holds the directory's
@@ -17,10 +20,13 @@ namespace trainyard::control::local {
 class JobStore {
  public:
   /// Opens or makes the store. A spec that differs from the stored one replaces it under the next
-  /// generation. Errors: kInvalidConfig when the directory belongs to a job of another name, or
-  /// the new spec changes what never changes; kInvalidData for damaged files; kIo.
+  /// generation. A run that has failed is taken up again, as one that was stopped, when the spec
+  /// has changed or `after_failure` says so; its budgets are then fresh, its counts go on, and
+  /// until a checkpoint was committed even what otherwise never changes may be corrected. Errors:
+  /// kInvalidConfig when the directory belongs to a job of another name, or the new spec changes
+  /// what never changes, or another one is complete; kInvalidData for damaged files; kIo.
   static Result<JobStore> open(const std::filesystem::path& run_dir, const api::TrainingJob& wanted,
-                               Time now);
+                               Time now, AfterFailure after_failure = AfterFailure::kStay);
 
   JobStore(JobStore&& other) noexcept;
 
@@ -36,6 +42,8 @@ class JobStore {
 
   /// Whether opening this replaced a spec so that pods made from the old one do not fit any more.
   bool replaced_running_spec() const { return replaced_running_spec_; }
+  /// Whether opening this took up a run that had failed.
+  bool tries_again() const { return tries_again_; }
 
  private:
   JobStore(std::filesystem::path run_dir, api::TrainingJob job);
@@ -46,6 +54,7 @@ class JobStore {
   int64_t version_ = 1;
   bool exists_ = true;
   bool replaced_running_spec_ = false;
+  bool tries_again_ = false;
 };
 
 /// A random UUID. Errors: kIo.

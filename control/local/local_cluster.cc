@@ -11,15 +11,41 @@ namespace trainyard::control::local {
 namespace {
 
 constexpr char kNodeName[] = "local";
+constexpr char kLockFile[] = "lock";
 
-Status check_command(const std::vector<std::string>& command) {
-  if (!command.empty() && command.front().starts_with('/') &&
-      ::access(command.front().c_str(), X_OK) == 0) {
-    return {};
+/// Files with which a `trainyard run` that was killed here was about to replace others
+/// (write_file_atomic). Agents, which may be writing, have other names in their pods' folders.
+void remove_unfinished(const std::filesystem::path& folder, std::string_view prefix) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    const std::string name = entry.path().filename().string();
+    std::error_code ignored;
+    const bool unfinished = name.starts_with(prefix) && name.find(".tmp.") != std::string::npos;
+    if (unfinished) std::filesystem::remove(entry.path(), ignored);
   }
-  return Error{ErrorCode::kInvalidConfig,
-               "pod command " + (command.empty() ? std::string("(none)") : command.front()) +
-                   ": wanted the absolute path of an executable file"};
+}
+
+void remove_all_unfinished(const std::filesystem::path& run_dir) {
+  remove_unfinished(run_dir, "");
+  std::error_code code;
+  for (const auto& pod : std::filesystem::directory_iterator(run_dir / "pods", code))
+    remove_unfinished(pod.path(), "pod.json");
+}
+
+/// What cannot become a run directory is the caller's to mend, unlike an error later on.
+Status check_run_dir(const std::filesystem::path& run_dir) {
+  std::error_code code;
+  std::filesystem::path nearest = run_dir;
+  while (!std::filesystem::exists(nearest, code) && nearest.has_relative_path())
+    nearest = nearest.parent_path();
+  const auto refused = [&](const std::string& found) {
+    return Error{ErrorCode::kInvalidConfig, "run directory " + run_dir.string() + ": " +
+                                                (nearest == run_dir ? "it" : nearest.string()) +
+                                                " is " + found + "; name another one"};
+  };
+  if (!std::filesystem::is_directory(nearest, code)) return refused("no directory");
+  if (::access(nearest.c_str(), W_OK | X_OK) != 0) return refused("not writable for this user");
+  return {};
 }
 
 }  // namespace
@@ -46,14 +72,17 @@ void LocalCluster::Impl::stop() {
 }
 
 Result<std::unique_ptr<LocalCluster>> LocalCluster::open(LocalClusterOptions options) {
-  TRAINYARD_TRY(check_command(options.pod_command));
+  const std::string program = options.pod_command.empty() ? "" : options.pod_command.front();
+  TRAINYARD_TRY(check_program(program, "pod command"));
   std::error_code code;
   options.run_dir = std::filesystem::absolute(options.run_dir, code).lexically_normal();
   if (code) return Error{ErrorCode::kIo, "absolute path of the run directory: " + code.message()};
+  TRAINYARD_TRY(check_run_dir(options.run_dir));
   TRAINYARD_TRY(make_directories(options.run_dir / "pods"));
-  TRAINYARD_ASSIGN(FileLock lock, FileLock::acquire(options.run_dir / "lock"));
-  TRAINYARD_ASSIGN(JobStore store,
-                   JobStore::open(options.run_dir, options.job, options.clock->now()));
+  TRAINYARD_ASSIGN(FileLock lock, FileLock::acquire(options.run_dir / kLockFile));
+  remove_all_unfinished(options.run_dir);
+  TRAINYARD_ASSIGN(JobStore store, JobStore::open(options.run_dir, options.job,
+                                                  options.clock->now(), options.after_failure));
   TRAINYARD_ASSIGN(const api::TrainingJob job, store.get());
   auto impl = std::make_unique<Impl>(std::move(options), std::move(lock), std::move(store), job);
   TRAINYARD_TRY(make_directories(impl->checkpoint_dir()));
@@ -118,6 +147,8 @@ Status LocalCluster::Impl::delete_pod(const PodRef& ref, Duration grace) {
   TRAINYARD_TRY(write_pod_record(dir_of(ref.name), record));
   pod->record = std::move(record);
   send_signal(pod->pidfd.get(), SIGTERM);
+  // One that somebody has stopped would not hear it before the grace is over.
+  send_signal(pod->pidfd.get(), SIGCONT);
   wake();
   return {};
 }
@@ -143,6 +174,8 @@ Status LocalCluster::Impl::delete_job(const JobKey& key, const std::string& uid)
   kill_all();
   return {};
 }
+
+bool LocalCluster::Impl::is_in_place() const { return lock_.is_at(options_.run_dir / kLockFile); }
 
 void LocalCluster::Impl::kill_all() {
   const std::lock_guard lock(mutex_);
@@ -215,6 +248,8 @@ void LocalCluster::set_environment(const std::string& name, const std::string& v
   impl_->set_environment(name, value);
 }
 void LocalCluster::kill_all() { impl_->kill_all(); }
+bool LocalCluster::is_in_place() const { return impl_->is_in_place(); }
+bool LocalCluster::tries_again() const { return impl_->store().tries_again(); }
 
 Result<Observed> LocalCluster::observe(const JobKey& key) { return impl_->observe(key); }
 

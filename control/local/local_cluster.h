@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "control/cluster.h"
+#include "control/local/job_store.h"
 
 namespace trainyard::control::local {
 
@@ -27,6 +28,8 @@ struct LocalClusterOptions {
   std::map<std::string, std::string> environment;
   /// Where pods start; empty: where this process is.
   std::filesystem::path working_directory;
+  /// What becomes of a stored run that has failed.
+  AfterFailure after_failure = AfterFailure::kStay;
   /// Required; outlives the cluster.
   const Clock* clock = nullptr;
 };
@@ -39,7 +42,7 @@ class LocalCluster final : public Cluster {
  public:
   /// Takes the run directory's lock, stores the job and adopts the pods that are recorded.
   /// Errors: kConflict when another process holds the lock; kInvalidConfig when the run directory
-  /// belongs to another job; kInvalidData for damaged records; kIo.
+  /// cannot be one, or belongs to another job; kInvalidData for damaged records; kIo.
   static Result<std::unique_ptr<LocalCluster>> open(LocalClusterOptions options);
   ~LocalCluster() override;
 
@@ -53,6 +56,12 @@ class LocalCluster final : public Cluster {
 
   /// Sets a variable of pods created from now on (the control address, once it is known).
   void set_environment(const std::string& name, const std::string& value);
+
+  /// Whether the run directory is still where it was opened; false once somebody has removed, moved
+  /// or replaced it, after which nothing can be written down any more.
+  bool is_in_place() const;
+  /// Whether opening this took up a run that had failed.
+  bool tries_again() const;
 
   /// Kills every pod's processes at once, as a second Ctrl-C wants.
   void kill_all();

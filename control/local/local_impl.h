@@ -37,6 +37,7 @@ class LocalCluster::Impl {
   Status delete_job(const JobKey& key, const std::string& uid);
   Status emit_event(const Event& event);
   void kill_all();
+  bool is_in_place() const;
   void set_listener(Listener listener);
   void set_environment(const std::string& name, const std::string& value);
   void tell();
@@ -61,6 +62,7 @@ class LocalCluster::Impl {
   Result<Pod*> find(const PodRef& ref);
   ObservedPod view_of(const Pod& pod) const;
   void note_end(Pod& pod);
+  bool never_began(const Pod& pod) const;
   Status adopt_one(PodRecord record);
   Status forget(const std::string& name);
   void wake() const;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "common/text/readable.h"
 #include "common/worker_contract.h"
 #include "control/local/local_impl.h"
 #include "control/local/pod_exit.h"
@@ -14,6 +15,8 @@ namespace {
 
 /// Folders of pods that are gone, kept for their logs.
 constexpr size_t kKeptLogFolders = 20;
+/// Made by a pod's launcher as the supervisor begins.
+constexpr char kStartedFile[] = "started";
 constexpr int64_t kTailBytes = 1024;
 /// The watcher looks at its list again at least this often.
 constexpr std::chrono::seconds kLongestPoll{60};
@@ -40,6 +43,11 @@ ContainerExit lost_exit(const PodRecord& record, Time now) {
                  " is gone and left no exit record: it was killed";
   exit.finished_at = now;
   return exit;
+}
+
+std::string killed_text(const PodRecord& record, int signal_number) {
+  return "its agent, process " + std::to_string(record.process.pid) + ", was ended by " +
+         signal_text(signal_number) + "; its ranks ended with it";
 }
 
 std::string reason_of(const ChildExit& exit) {
@@ -77,6 +85,8 @@ Status LocalCluster::Impl::adopt_one(PodRecord record) {
     if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) return std::move(pidfd).error();
     if (pidfd) {
       pod.pidfd = *std::move(pidfd);
+    } else if (never_began(pod)) {
+      return forget(pod.record.name);
     } else {
       note_end(pod);
     }
@@ -115,6 +125,7 @@ Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::stri
   TRAINYARD_TRY(make_directories(dir));
   // A pod of this name may have been here before: its exit is not this one's.
   ::unlink((dir / "exit.json").c_str());
+  ::unlink((dir / kStartedFile).c_str());
   PodRecord record;
   record.name = spec.name;
   record.uid = pod_uid;
@@ -124,7 +135,7 @@ Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::stri
   record.member = spec.member;
   record.created_at = options_.clock->now();
   const LaunchSpec what{options_.pod_command, environment_of(spec, pod_uid), dir / kLogFile,
-                        options_.working_directory};
+                        options_.working_directory, dir / kStartedFile};
   const auto on_identified = [&](const ProcessId& process) {
     record.process = process;
     return write_pod_record(dir, record);
@@ -136,6 +147,13 @@ Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::stri
   }
   record.process = *std::move(process);
   return record;
+}
+
+/// Whoever made it died before it let it pass the gate (process.h, launch): it has run nothing, so
+/// it is no loss but yet to be made.
+bool LocalCluster::Impl::never_began(const Pod& pod) const {
+  std::error_code code;
+  return !std::filesystem::exists(dir_of(pod.record.name) / kStartedFile, code) && !code;
 }
 
 /// Takes down how a pod ended; what is left of its session ends with it.
@@ -152,6 +170,7 @@ void LocalCluster::Impl::note_end(Pod& pod) {
   } else if (child) {
     record.exit = ContainerExit{};
     record.exit->reason = reason_of(*child);
+    if (child->signal) record.exit->message = killed_text(record, *child->signal);
   } else {
     record.exit = lost_exit(record, now);
   }
@@ -162,7 +181,7 @@ void LocalCluster::Impl::note_end(Pod& pod) {
   }
   if (!record.exit->finished_at) record.exit->finished_at = now;
   if (record.exit->message.empty() && record.exit->exit_code != 0) {
-    record.exit->message = tail_of(dir / kLogFile, kTailBytes);
+    record.exit->message = readable_text(tail_of(dir / kLogFile, kTailBytes));
   }
   if (pod.pidfd.valid()) reap(pod.pidfd.get());
   pod.pidfd.reset();
@@ -217,10 +236,15 @@ bool LocalCluster::Impl::handle_ended(const std::vector<pollfd>& polled) {
         pod.pidfd.valid() && std::any_of(polled.begin(), polled.end(), [&](const pollfd& entry) {
           return entry.fd == pod.pidfd.get() && (entry.revents & POLLIN) != 0;
         });
-    if (ended) {
-      note_end(pod);
-      any = true;
+    any = any || ended;
+    if (ended && never_began(pod)) {
+      reap(pod.pidfd.get());
+      // A record that cannot be removed is found again, as one of a pod that never began.
+      static_cast<void>(forget(pod.record.name));
+      it = pods_.erase(it);
+      continue;
     }
+    if (ended) note_end(pod);
     it = pod.record.exit && pod.record.terminating() ? pods_.erase(it) : std::next(it);
   }
   return any;

@@ -4,6 +4,7 @@
 
 #include "common/io/file.h"
 #include "control/local/exit_json.h"
+#include "control/local/json_fault.h"
 
 namespace trainyard::control::local {
 namespace {
@@ -34,7 +35,7 @@ Result<ContainerExit> read_pod_exit(const std::filesystem::path& pod_dir,
     }
     return exit_from_json(record.at("exit"));
   } catch (const json::exception& error) {
-    return Error{ErrorCode::kInvalidData, path.string() + ": no exit record: " + error.what()};
+    return Error{ErrorCode::kInvalidData, path.string() + ": no exit record: " + fault_of(error)};
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "common/io/file.h"
 #include "control/local/exit_json.h"
+#include "control/local/json_fault.h"
 
 namespace trainyard::control::local {
 namespace {
@@ -84,7 +85,7 @@ Result<PodRecord> decode_pod_record(std::string_view text) {
   try {
     return record_from(json::parse(text));
   } catch (const json::exception& error) {
-    return bad(error.what());
+    return bad(fault_of(error));
   }
 }
 

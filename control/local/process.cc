@@ -22,9 +22,11 @@ constexpr int64_t kMaxStatBytes = 4096;
 /// Descriptors handed to a child start here, clear of 0..3 which they are moved to.
 constexpr int kFirstSpareFd = 10;
 constexpr int kGateFd = 3;
-/// Waits at the gate, then becomes the command; ends when the gate closes without a word.
+/// Waits at the gate, leaves word that it has passed it ($0), then becomes the command; ends when
+/// the gate closes without a word.
 constexpr char kLauncher[] =
-    "IFS= read -r word <&3 && [ \"$word\" = go ] && exec 3<&- && exec \"$@\"; exit 125";
+    "IFS= read -r word <&3 && [ \"$word\" = go ] && exec 3<&- && : > \"$0\" && exec \"$@\"; exit "
+    "125";
 
 /// The fields of /proc/<pid>/stat that we need.
 struct Stat {
@@ -114,7 +116,7 @@ class SpawnOptions {
 };
 
 Result<pid_t> spawn(const LaunchSpec& spec, int log_fd, int gate_fd) {
-  std::vector<std::string> arguments = {"/bin/sh", "-c", kLauncher, "trainyard-launch"};
+  std::vector<std::string> arguments = {"/bin/sh", "-c", kLauncher, spec.started.string()};
   arguments.insert(arguments.end(), spec.command.begin(), spec.command.end());
   std::vector<std::string> environment;
   environment.reserve(spec.environment.size());
@@ -181,6 +183,39 @@ Result<UniqueFd> open_process(const ProcessId& process) {
                  "process " + std::to_string(process.pid) + " does not exist any more"};
   }
   return fd;
+}
+
+bool is_stopped(const ProcessId& process) {
+  const std::optional<Stat> stat = read_stat(process.pid);
+  return stat && stat->start_ticks == process.start_ticks &&
+         (stat->state == 'T' || stat->state == 't');
+}
+
+Status check_program(const std::filesystem::path& path, const std::string& what) {
+  const auto refused = [&](const std::string& found) {
+    return Error{ErrorCode::kInvalidConfig,
+                 what + " " + (path.empty() ? "(none)" : path.string()) + ": found " + found +
+                     ", wanted the absolute path of an executable program"};
+  };
+  std::error_code code;
+  const auto status = std::filesystem::status(path, code);
+  if (!path.is_absolute()) return refused("no absolute path");
+  if (status.type() == std::filesystem::file_type::not_found) return refused("nothing");
+  if (code) return refused(code.message());
+  if (!std::filesystem::is_regular_file(status)) return refused("no regular file");
+  if (::access(path.c_str(), X_OK) != 0) return refused("no permission to execute it");
+  // Without the right to read it, only its start will tell.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return {};
+  char head[4] = {};
+  const ssize_t count = ::read(fd.get(), head, sizeof head);
+  const std::string_view start(head, static_cast<size_t>(std::max<ssize_t>(count, 0)));
+  if (start ==
+          "\x7f"
+          "ELF" ||
+      start.starts_with("#!"))
+    return {};
+  return refused("neither a binary nor a script");
 }
 
 Result<ProcessId> launch(const LaunchSpec& spec,

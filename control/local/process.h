@@ -34,12 +34,21 @@ Result<ProcessId> identify(pid_t pid);
 /// when exactly this process does not exist any more; kIo.
 Result<UniqueFd> open_process(const ProcessId& process);
 
+/// Whether exactly this process exists and is stopped (SIGSTOP, or a debugger has it).
+bool is_stopped(const ProcessId& process);
+
+/// Refuses what cannot be started: no absolute path, nothing there, no regular file, not
+/// executable, neither a binary of this system's kind nor a script. `what` names it in the message.
+/// Errors: kInvalidConfig.
+Status check_program(const std::filesystem::path& path, const std::string& what);
+
 /// What to start.
 struct LaunchSpec {
   std::vector<std::string> command;                ///< the first an absolute path
   std::map<std::string, std::string> environment;  ///< the whole of it
   std::filesystem::path log;                       ///< standard output and error are appended here
   std::filesystem::path working_directory;         ///< empty: the caller's
+  std::filesystem::path started = "/dev/null";     ///< a file, made as the command begins
 };
 
 /// Starts a process in a session of its own, that waits before it executes `command` until

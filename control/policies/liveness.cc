@@ -54,8 +54,8 @@ std::optional<std::string> second_sign(const LivenessInput& input, const Observe
     return "rank " + std::to_string(report->reporter_rank) + " waits for rank " +
            std::to_string(report->lost_rank) + ": " + report->message;
   }
-  const std::optional<Time> moved = min_step_moved_at(*input.facts);
-  if (moved && input.now - *moved >= input.stall_bound) return "no step since it went silent";
+  const Time moved = min_step_moved_at(*input.facts).value_or(fact.since);
+  if (input.now - moved >= input.stall_bound) return "no step since it went silent";
   return std::nullopt;
 }
 
@@ -72,7 +72,8 @@ void look_in(Liveness& liveness, Duration wait) {
 Liveness judge_liveness(const LivenessInput& input) {
   Liveness liveness;
   if (!input.facts->hosted) return liveness;
-  if (const auto at = mass_loss_at(*input.facts); at && input.now - *at < kMassLossTruce) {
+  const auto at = input.facts->same_machine ? std::nullopt : mass_loss_at(*input.facts);
+  if (at && input.now - *at < kMassLossTruce) {
     liveness.truce = true;
     look_in(liveness, *at + kMassLossTruce - input.now);
     return liveness;

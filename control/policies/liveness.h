@@ -14,7 +14,8 @@ namespace trainyard::control::policies {
 
 /// A stream that is gone for less than this is reconnecting.
 inline constexpr std::chrono::seconds kStreamGrace{3};
-/// More than half of all streams lost within kMassLossWindow: nobody is lost for kMassLossTruce.
+/// More than half of all streams lost within kMassLossWindow: nobody is lost for kMassLossTruce,
+/// because it may be our own network (not where all are on one machine).
 inline constexpr std::chrono::seconds kMassLossWindow{2};
 inline constexpr std::chrono::seconds kMassLossTruce{60};
 

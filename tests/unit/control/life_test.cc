@@ -405,6 +405,20 @@ TEST(LifeTest, ARequestedStopLeavesTheSpecAndTheNextRunResumes) {
   EXPECT_EQ(job.status().nodes.ready, 2);
 }
 
+TEST(LifeTest, AStopThatComesAsTheLastStepIsDoneIsACompletion) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.facts.now.hosted = true;
+  job.facts.now.generation = 1;
+  job.reconciler->request_stop(job.cluster.key());
+  ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
+  EXPECT_TRUE(job.is(ConditionType::kSuspended) || !job.cluster.truth().pods.empty());
+  job.facts.now.result = contract::RunResult{"beef", 100, 1.0, 2.0};
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kComplete));
+  EXPECT_TRUE(job.last.finished);
+}
+
 TEST(LifeTest, TheDeadlineFailsAJobAndStartsAgainOnResume) {
   auto manifest = make_job(1);
   manifest.spec.active_deadline = seconds(100);

@@ -17,6 +17,7 @@ namespace {
 
 using coordination::FromAgent;
 using coordination::ToAgent;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -384,6 +385,49 @@ TEST_F(CoordinatorTest, AStreamThatEndsIsAFactAndNotADecision) {
   EXPECT_EQ(facts().members[0].since, clock_.now());
   EXPECT_TRUE(facts().members[1].connected);
   EXPECT_THAT(b_.told(), IsEmpty());
+}
+
+TEST_F(CoordinatorTest, AnAgentThatTellsNothingAnyMoreIsSilentUntilItSpeaks) {
+  start_training();
+  a_.beat(0, 7);
+  b_.beat(2, 7);
+  poll();
+  const Time last_heard = clock_.now();
+  for (int i = 0; i < 60; ++i) {  // 6 s
+    clock_.advance(milliseconds(100));
+    b_.beat(2, 7);
+    poll();
+  }
+  EXPECT_FALSE(facts().members[0].connected);
+  EXPECT_GE(facts().members[0].since, last_heard);
+  EXPECT_LE(facts().members[0].since, last_heard + milliseconds(100));
+  EXPECT_TRUE(facts().members[1].connected);
+
+  a_.beat(0, 8);
+  poll();
+  EXPECT_TRUE(facts().members[0].connected);
+}
+
+TEST_F(CoordinatorTest, NobodyIsSilentForTheTimeInWhichWeDidNotListen) {
+  start_training();
+  a_.beat(0, 7);
+  poll();
+  for (int i = 0; i < 5; ++i) {  // stopped, or the machine slept
+    clock_.advance(seconds(3600));
+    poll();
+  }
+  EXPECT_TRUE(facts().members[0].connected);
+}
+
+TEST_F(CoordinatorTest, AnAgentThatHasNothingToTellIsNotSilent) {
+  coordinator_.publish(order_of_two_nodes());
+  a_.connect();  // and waits for the other
+  poll();
+  for (int i = 0; i < 100; ++i) {
+    clock_.advance(milliseconds(200));
+    poll();
+  }
+  EXPECT_TRUE(facts().members[0].connected);
 }
 
 TEST_F(CoordinatorTest, PeerReportsNameThePodOfTheLostRank) {

@@ -162,9 +162,22 @@ TEST_F(GrpcTransportTest, ClosingTellsTheAgentAfterWhatWasSent) {
   EXPECT_EQ(events[2].kind, ChannelEvent::Kind::kClosed);
 }
 
-TEST_F(GrpcTransportTest, RefusesAPathThatTheKernelWouldCut) {
+TEST_F(GrpcTransportTest, ReachesASocketWhosePathTheKernelWouldCut) {
+  const auto folder = directory_ / std::string(120, 'x') / std::string(120, 'y');
+  std::filesystem::create_directories(folder);
+  const auto transport = GrpcTransport::listen_on_unix_socket(folder / "control.sock");
+  ASSERT_TRUE(transport) << transport.error().message;
+  EXPECT_EQ((*transport)->address(), "unix:" + (folder / "control.sock").string());
+  GrpcChannel channel((*transport)->address());
+  channel.open();
+  const auto events = channel_events(channel, 1);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, ChannelEvent::Kind::kOpened) << events[0].reason;
+}
+
+TEST_F(GrpcTransportTest, RefusesASocketNameThatNothingCanHold) {
   const auto transport =
-      GrpcTransport::listen_on_unix_socket("/tmp/" + std::string(108, 'x') + "/s");
+      GrpcTransport::listen_on_unix_socket((directory_ / std::string(108, 'x')).string());
   ASSERT_FALSE(transport);
   EXPECT_EQ(transport.error().code, ErrorCode::kInvalidConfig);
   EXPECT_THAT(transport.error().message, ::testing::HasSubstr("at most 107"));

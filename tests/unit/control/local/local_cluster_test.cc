@@ -27,6 +27,7 @@ namespace {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
+using testing::Not;
 using testing_support::ClusterConformance;
 using testing_support::kScriptUntilTold;
 using testing_support::script_options;
@@ -271,6 +272,82 @@ TEST_F(LocalClusterTest, ADamagedPodRecordIsNamedAndNothingIsTouched) {
   EXPECT_THAT(opened.error().message, HasSubstr("job-0-xxxxx/pod.json"));
 }
 
+TEST_F(LocalClusterTest, ADamagedStatusIsNamedInOurWords) {
+  open("exit 0");
+  const auto job = cluster_->observe(cluster_->key());
+  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                   job->metadata.resource_version));
+  cluster_.reset();
+  for (const auto& [text, fault] :
+       {std::pair{"rubbish", "no JSON at byte 1"}, std::pair{"{\"uid\":3}", "type must be"}}) {
+    std::ofstream(run_dir() / "status.json") << text;
+    const auto opened = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
+    ASSERT_FALSE(opened.has_value());
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(opened.error().message, HasSubstr("status.json: damaged: "));
+    EXPECT_THAT(opened.error().message, HasSubstr(fault));
+    EXPECT_THAT(opened.error().message, Not(HasSubstr("exception")));
+  }
+}
+
+TEST_F(LocalClusterTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
+  open("exit 0");
+  auto job = cluster_->observe(cluster_->key());
+  job->status.membership.generation = 3;
+  job->status.restarts.total = 2;
+  set_condition(job->status,
+                {api::ConditionType::kFailed, api::ConditionStatus::kTrue, "BudgetExceeded", ""},
+                clock_.now());
+  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                   job->metadata.resource_version));
+  cluster_.reset();
+  open("exit 0");
+  EXPECT_FALSE(cluster_->tries_again());
+  cluster_.reset();
+
+  auto changed = script_options(run_dir(), clock_, "exit 0");
+  changed.job.spec.failure_policy.backoff.max = seconds(7);
+  changed.job.spec.checkpoint_policy.path = "elsewhere";  // nothing was trained: may be mended
+  auto opened = LocalCluster::open(std::move(changed));
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_TRUE((*opened)->tries_again());
+  const auto after = (*opened)->observe((*opened)->key());
+  EXPECT_FALSE(is_true(after->status, api::ConditionType::kFailed));
+  EXPECT_TRUE(is_true(after->status, api::ConditionType::kSuspended)) << "as one that was stopped";
+  EXPECT_EQ(after->status.membership.generation, 3);
+  EXPECT_EQ(after->status.restarts.total, 2) << "counts go on";
+}
+
+TEST_F(LocalClusterTest, AStoppedPodHearsThatItIsToEnd) {
+  open(kScriptUntilTold);
+  const PodRef ref = create(0);
+  ASSERT_TRUE(wait_until([&] { return !look(ref)->exit; }));
+  const ProcessId process = process_of(ref);
+  ASSERT_EQ(::kill(process.pid, SIGSTOP), 0);
+  ASSERT_TRUE(wait_until([&] { return is_stopped(process); }));
+  ASSERT_TRUE(cluster_->delete_pod(ref, std::chrono::hours(1)));
+  EXPECT_TRUE(wait_until([&] { return !look(ref).has_value(); }));
+}
+
+TEST_F(LocalClusterTest, NoticesThatItsDirectoryIsGone) {
+  open("exit 0");
+  EXPECT_TRUE(cluster_->is_in_place());
+  std::filesystem::rename(run_dir() / "lock", run_dir() / "moved");
+  EXPECT_FALSE(cluster_->is_in_place());
+  std::ofstream(run_dir() / "lock") << "another's";
+  EXPECT_FALSE(cluster_->is_in_place());
+}
+
+TEST_F(LocalClusterTest, WhatCannotBeARunDirectoryIsTheCallersToMend) {
+  std::ofstream(run_dir() / "file") << "x";
+  for (const auto& path : {run_dir() / "file", run_dir() / "file" / "below"}) {
+    const auto opened = LocalCluster::open(script_options(path, clock_, "exit 0"));
+    ASSERT_FALSE(opened.has_value());
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidConfig) << opened.error().message;
+    EXPECT_THAT(opened.error().message, HasSubstr("no directory"));
+  }
+}
+
 /// Another process that opened the run directory, started two pods and was killed.
 class KilledRun {
  public:
@@ -357,10 +434,29 @@ TEST_F(LocalClusterTest, APidThatCameToAnotherProcessIsNotAdopted) {
   record.process.start_ticks += 1;
   ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
   ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+  std::ofstream(run_dir() / "pods" / record.name / "started");
   open("exit 0");
   const auto pod = look({"default", record.name, record.uid});
   ASSERT_TRUE(pod.has_value());
   EXPECT_EQ(pod->exit->reason, "Lost");
+}
+
+TEST_F(LocalClusterTest, APodWhoseMakerDiedBeforeItBeganIsYetToBeMade) {
+  open("exit 0");
+  PodRecord record;
+  record.job_uid = cluster_->job_uid();
+  cluster_.reset();
+  record.name = "job-0-zzzzz";
+  record.uid = "uid";
+  record.process = *identify(::getpid());
+  record.process.start_ticks += 1;
+  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
+  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+  std::ofstream(run_dir() / "status.json.tmp.4711") << "half";
+  open("exit 0");
+  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
+  EXPECT_FALSE(std::filesystem::exists(run_dir() / "pods" / record.name / "pod.json"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir() / "status.json.tmp.4711"));
 }
 
 TEST_F(LocalClusterTest, AWholeJobFailsOnceAndCompletes) {
