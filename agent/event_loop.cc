@@ -73,6 +73,7 @@ class EventLoop {
     channel_.finish(kFinishTimeout);
     return *supervisor_.finished();
   }
+  const std::optional<contract::RunResult>& result() const { return supervisor_.result(); }
 
  private:
   /// Training does not depend on being watched: a port that is taken is worth a warning.
@@ -150,6 +151,13 @@ control::ContainerExit record_of(const AgentExit& exit) {
   return record;
 }
 
+/// For a coordinator that was away when rank 0 told it.
+void keep_result(const AgentOptions& options, const contract::RunResult& result, Logger& logger) {
+  const Status kept =
+      write_file_atomic(options.pod_dir / contract::kResultFile, contract::encode(result));
+  if (!kept) logger.error("result not written", {{"error", kept.error().message}});
+}
+
 }  // namespace
 
 void block_agent_signals() {
@@ -169,6 +177,7 @@ int run_agent(const AgentOptions& options, std::vector<std::string> environment,
   {
     EventLoop loop(options, std::move(environment), std::move(signal_fd), logger);
     exit = loop.run();
+    if (loop.result()) keep_result(options, *loop.result(), logger);
   }
   end_adopted_children(kAdoptedTimeout);
   logger.info("agent ends", {{"exit_code", exit.exit_code}, {"reason", exit.reason}});

@@ -218,6 +218,7 @@ void ProcessHost::reap(const Listener& listener) {
       process.socket.reset();
       RankEnd end;
       if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+      if (end.signal == SIGKILL) end.out_of_memory = oom_watch_.any_since();
       if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
       listener.on_end(static_cast<int>(i), end);
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/agent_options.h"
+#include "agent/oom_watch.h"
 #include "agent/rank_host.h"
 
 namespace trainyard::agent {
@@ -54,6 +55,7 @@ class ProcessHost final : public RankHost {
   const AgentOptions options_;
   const std::vector<std::string> environment_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< by local rank
+  OomWatch oom_watch_;
 };
 
 /// Kills and reaps what ranks have left behind: descendants that this process, as their subreaper,

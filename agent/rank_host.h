@@ -26,8 +26,9 @@ struct RankLaunch {
 
 /// How a rank process ended.
 struct RankEnd {
-  int exit_code = 0;  ///< meaningful when signal is 0
-  int signal = 0;     ///< the signal that ended it
+  int exit_code = 0;           ///< meaningful when signal is 0
+  int signal = 0;              ///< the signal that ended it
+  bool out_of_memory = false;  ///< that was the kernel's, for want of memory
 };
 
 /// The rank processes of a node, as the supervisor handles them; the one seam between its logic
@@ -36,7 +37,7 @@ class RankHost {
  public:
   virtual ~RankHost() = default;
 
-  /// Starts a rank. Errors: kIo, kNotFound (no such program).
+  /// Starts a rank. Errors: kIo, kInvalidConfig (no program, or none that can run).
   virtual Status start(const RankLaunch& launch) = 0;
   /// Process id of a started rank.
   virtual int64_t pid(int local_rank) const = 0;

@@ -139,7 +139,10 @@ Result<pid_t> spawn(const SpawnRequest& request) {
   if (count == 0) return pid;  // closed by exec
   ::waitpid(pid, nullptr, 0);
   Error error = io_error("execute " + path, count > 0 ? error_number : errno);
-  if (error_number == ENOENT) error.code = ErrorCode::kNotFound;
+  // What is not there or no program does not become one by trying again.
+  for (const int lasting : {ENOENT, ENOTDIR, EACCES, ENOEXEC, ELOOP, ENAMETOOLONG, EISDIR}) {
+    if (error_number == lasting) error.code = ErrorCode::kInvalidConfig;
+  }
   return error;
 }
 

@@ -24,7 +24,8 @@ inline constexpr int kFirstInheritedFd = 3;
 /// that lives as long as the process. It stays in the caller's process group, has default signal
 /// handlers, an empty signal mask and /dev/null as standard input. Between fork and exec only
 /// async-signal-safe calls are made: other threads may hold any lock.
-/// Errors: kNotFound or kIo when the program cannot be executed (the message names it); kIo.
+/// Errors: kInvalidConfig when there is no such program or it cannot be executed (the message names
+/// it); kIo.
 Result<pid_t> spawn(const SpawnRequest& request);
 
 }  // namespace trainyard::agent

@@ -8,6 +8,7 @@
 #include "agent/host_id.h"
 #include "common/log/text.h"
 #include "common/proto/coordination.pb.h"
+#include "common/text/readable.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/rank_counters_proto.h"
 
@@ -34,6 +35,13 @@ constexpr int64_t kMaxUnsentForHeartbeat = 4;
 constexpr std::chrono::seconds kLongestSleep{1};
 constexpr size_t kMaxMessageBytes = 2048;
 constexpr size_t kMaxHashBytes = 128;
+constexpr char kOomKilled[] = "OOMKilled";  // as the kubelet says it
+constexpr char kOutOfMemory[] =
+    "killed by the kernel for want of memory; use smaller micro-batches, fewer ranks here or more "
+    "memory";
+// A shell's and a loader's codes for what they cannot start (POSIX sh, 2.8.2).
+constexpr int kExitCannotExecute = 126;
+constexpr int kExitNotFound = 127;
 
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
@@ -221,6 +229,15 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
       return send(message);
     }
     fault = lost.error().message;
+  } else if (type && *type == "warning") {
+    const auto warning = contract::decode_warning(line);
+    if (warning) {
+      message.mutable_rank_warning()->set_rank(rank.rank);
+      message.mutable_rank_warning()->set_message(
+          printable_text(warning->message, kMaxMessageBytes));
+      return send(message);
+    }
+    fault = warning.error().message;
   } else if (type && *type == "result") {
     const auto result = contract::decode_run_result(line);
     if (result) {
@@ -238,6 +255,8 @@ void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   rank.end = end;
   rank.end_order = ends_seen_++;
+  rank.killed_by_us =
+      escalation_ == Escalation::kKilled && end.signal == SIGKILL && !end.out_of_memory;
   tell_heartbeat(Counters::kNow);  // the last reading: a short run may end between two heartbeats
   tell_exit(rank, local_rank);
   const bool done = end.signal == 0 && end.exit_code == kExitDone;
@@ -344,14 +363,15 @@ void Supervisor::tell_listening() {
 }
 
 void Supervisor::tell_heartbeat(Counters counters) {
-  if (!stream_open_ || !options_.is_engine()) return;
-  if (channel_.unsent() > kMaxUnsentForHeartbeat) return;
+  if (!stream_open_ || channel_.unsent() > kMaxUnsentForHeartbeat) return;
   const MonoTime now = clock_.mono();
   const bool with_counters = counters == Counters::kNow || now >= next_counters_;
   if (with_counters) next_counters_ = now + kCountersInterval;
   FromAgent message;
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    coordination::RankProgress& progress = *message.mutable_heartbeat()->add_ranks();
+  coordination::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  // Of foreign programs nothing is known but that their agent lives.
+  for (size_t i = 0; options_.is_engine() && i < ranks_.size(); ++i) {
+    coordination::RankProgress& progress = *heartbeat.add_ranks();
     progress.set_rank(ranks_[i].rank);
     host_.read_progress(static_cast<int>(i), progress);
     if (with_counters) {
@@ -381,6 +401,7 @@ void Supervisor::tell_exit(const Rank& rank, int local_rank) {
   exited.set_pid(host_.pid(local_rank));
   for (std::string& line : host_.last_lines(local_rank))
     exited.add_last_lines(std::move(line));
+  if (rank.end->out_of_memory) exited.add_last_lines(kOutOfMemory);
   logger_.info(
       "rank ended",
       {{"rank", rank.rank}, {"exit_code", rank.end->exit_code}, {"signal", rank.end->signal}});
@@ -435,6 +456,7 @@ const Supervisor::Rank* Supervisor::primary_failure() const {
   const Rank* primary = nullptr;
   for (const Rank& rank : ranks_) {
     if (!rank.end || ended_well(*rank.end)) continue;
+    if (rank.killed_by_us && ending_ == Ending::kFailed) continue;  // it only followed
     const auto key = [](const Rank& r) {
       return std::pair(only_followed_a_peer(*r.end), r.end_order);
     };
@@ -450,9 +472,29 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   exit.exit_code = rank.end->signal != 0 ? 128 + rank.end->signal : rank.end->exit_code;
   if (rank.end->signal != 0) exit.signal = rank.end->signal;
   exit.reason = exit.exit_code == kExitDone ? "Completed" : "Error";
-  exit.message = joined(host_.last_lines(local_rank));
-  if (exit.message.empty() && exit.exit_code != kExitDone) {
-    exit.message = "rank " + std::to_string(rank.rank) + " printed nothing";
+  if (rank.end->out_of_memory) {
+    exit.reason = kOomKilled;
+    exit.message = kOutOfMemory;
+    return exit;
+  }
+  exit.message = joined(readable_lines(host_.last_lines(local_rank)));
+  if (options_.is_engine() && !rank.listening) {
+    // It never spoke the contract's first word: no rank of ours, or one that cannot even load.
+    const bool unusable = rank.end->signal == 0 &&
+                          (exit.exit_code == kExitDone || exit.exit_code == kExitCannotExecute ||
+                           exit.exit_code == kExitNotFound);
+    if (unusable) {
+      exit.message = options_.worker.string() + " is no worker that can run here: it ended with " +
+                     std::to_string(exit.exit_code) + " before its first message" +
+                     (exit.message.empty() ? "" : ": " + exit.message);
+      exit.exit_code = contract::kExitBadConfig;
+      exit.reason = "Error";
+    }
+  }
+  if (exit.message.empty() && exit.exit_code != kExitDone && !exit.signal) {
+    const bool silent = host_.last_lines(local_rank).empty();
+    exit.message =
+        "rank " + std::to_string(rank.rank) + (silent ? " printed nothing" : " gave no reason");
   }
   return exit;
 }
@@ -461,6 +503,9 @@ AgentExit Supervisor::verdict() const {
   const Rank* primary = primary_failure();
   switch (ending_) {
     case Ending::kNone:
+      for (const Rank& rank : ranks_) {
+        if (!rank.listening) return verdict_of_rank(rank);
+      }
       break;  // every rank ended with 0
     case Ending::kFenced:
     case Ending::kOrphaned:

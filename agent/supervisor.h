@@ -65,6 +65,8 @@ class Supervisor {
 
   /// What there is to see; reads the pages of all ranks.
   AgentSnapshot snapshot() const;
+  /// What rank 0 told of a complete run, where it is one of these ranks.
+  const std::optional<contract::RunResult>& result() const { return result_; }
 
   static constexpr std::chrono::milliseconds kHeartbeatInterval{150};
   /// Counters are many and nothing is decided on them: not in every heartbeat.
@@ -82,6 +84,7 @@ class Supervisor {
     std::string address;
     bool listening = false;
     std::optional<RankEnd> end;
+    bool killed_by_us = false;  ///< its end tells of our impatience, not of a fault
     int64_t end_order = 0;
   };
 

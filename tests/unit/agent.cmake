@@ -7,6 +7,7 @@ trainyard_test(log_test TIER unit
 trainyard_test(agent_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/agent_options_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/line_buffer_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/oom_watch_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/progress_page_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/rank_log_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_test.cc

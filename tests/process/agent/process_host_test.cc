@@ -149,7 +149,7 @@ TEST_F(ProcessHostTest, AProgramThatIsNotThereIsNamed) {
   ProcessHost host(options, {});
   const Status started = host.start({});
   ASSERT_FALSE(started);
-  EXPECT_EQ(started.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(started.error().code, ErrorCode::kInvalidConfig);
   EXPECT_THAT(started.error().message, HasSubstr("/no/such/worker"));
 }
 
@@ -176,7 +176,7 @@ TEST_F(ProcessHostTest, LookupIsExecvps) {
   request.stdout_fd = request.stderr_fd = null.get();
   const auto spawned = spawn(request);
   ASSERT_FALSE(spawned);
-  EXPECT_EQ(spawned.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(spawned.error().code, ErrorCode::kInvalidConfig);
 }
 
 }  // namespace

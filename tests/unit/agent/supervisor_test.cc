@@ -269,6 +269,35 @@ TEST_F(SupervisorTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst) {
   EXPECT_EQ(supervisor_.finished()->message, "rank 2 printed nothing");
 }
 
+TEST_F(SupervisorTest, AProgramThatNeverSpeaksIsNoWorkerAndFailsTheJob) {
+  start_ranks();
+  supervisor_.on_rank_end(0, {0, 0});
+  supervisor_.on_rank_end(1, {0, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("is no worker that can run here"));
+}
+
+TEST_F(SupervisorTest, TheKernelsKillForWantOfMemoryIsNamed) {
+  train();
+  host_.at(0).last_lines = {"step 7"};
+  supervisor_.on_rank_end(0, {0, SIGKILL, true});
+  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->reason, "OOMKilled");
+  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("want of memory"));
+}
+
+TEST_F(SupervisorTest, PassesWarningsOn) {
+  train();
+  supervisor_.on_rank_line(1, contract::encode(contract::Warning{"disk full"}));
+  const auto messages = heard();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].rank_warning().rank(), 3);
+  EXPECT_EQ(messages[0].rank_warning().message(), "disk full");
+}
+
 TEST_F(SupervisorTest, ForwardsPeerLostAndResult) {
   train();
   supervisor_.on_rank_line(1, contract::encode(contract::PeerLost{0, "all_reduce: no word"}));
@@ -454,7 +483,10 @@ TEST_F(ForeignCommandTest, ListensWithoutAddressesAndStopsBySignal) {
   EXPECT_EQ(messages[0].ranks_listening().ranks(0).address(), "");
   tell(table());
   pass(Supervisor::kHeartbeatInterval);
-  EXPECT_THAT(heard(), IsEmpty()) << "a foreign program has no progress page";
+  const auto beats = heard();
+  ASSERT_EQ(beats.size(), 1u) << "the agent is not silent";
+  EXPECT_TRUE(beats[0].has_heartbeat());
+  EXPECT_EQ(beats[0].heartbeat().ranks_size(), 0) << "a foreign program has no progress page";
   supervisor_.on_terminate();
   EXPECT_THAT(host_.at(0).received, IsEmpty());
   EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGTERM));
