@@ -273,6 +273,19 @@ Status run_hash(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
   TRAINYARD_ASSIGN(const auto reader, open_named(files, options, context));
   TRAINYARD_ASSIGN(const Hash128 hash, ckpt::state_hash_of(*reader));
+  if (options.output == "json") {
+    text::JsonWriter json;
+    json.begin_object();
+    json.key("path");
+    json.string(reader->directory().string());
+    json.key("step");
+    json.integer(reader->manifest().step);
+    json.key("stateHash");
+    json.string(to_hex(hash));
+    json.end_object();
+    context.out << json.take() << '\n';
+    return {};
+  }
   context.out << to_hex(hash) << '\n';
   return {};
 }
@@ -396,7 +409,7 @@ void register_ckpt(CLI::App& app, CommandContext& context) {
   add_command(*command, context, "ls", "Lists checkpoints.", kJobPath, true, run_ls);
   add_command(*command, context, "show", "Shows what a checkpoint holds.", kEitherPath, true,
               run_show);
-  add_command(*command, context, "hash", "Prints a checkpoint's state hash.", kEitherPath, false,
+  add_command(*command, context, "hash", "Prints a checkpoint's state hash.", kEitherPath, true,
               run_hash);
   add_command(*command, context, "verify", "Reads every byte and names what is damaged.", kAllPath,
               true, run_verify);

@@ -12,6 +12,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/camel_keys.h"
 #include "cli/commands.h"
 #include "cli/data_progress.h"
 #include "cli/registry.h"
@@ -29,11 +30,15 @@ namespace fs = std::filesystem;
 
 constexpr char kFooter[] = R"(Examples:
   trainyard data prepare --tokenizer bytes --out runs/data/books texts/
-  trainyard data prepare --tokenizer gpt2/ --out speeches --split validation='^\d{3}5_' --split recent='^20[12]' sotu/
+  trainyard data prepare --tokenizer gpt2/ --out speeches --split validation='^\d{3}5_' \
+      --split recent='^20[12]' sotu/
   trainyard data show speeches
   trainyard data verify speeches/train
 
 A data set holds one folder of token shards for each split; engine.data names those folders.
+
+A data set that is there already, made from the same files and options, is left as it is; one from
+others is replaced only with --force.
 
 Exit codes: 0 done; 64 a wrong option; 65 data is damaged or missing; 75 input or output failed.)";
 
@@ -75,6 +80,7 @@ struct PrepareArguments {
   std::string include = "\\.txt$";
   int64_t shard_tokens = int64_t{1} << 27;
   std::string dtype = "auto";
+  bool force = false;
   std::string output = "text";
   std::vector<std::string> inputs;
 };
@@ -86,6 +92,7 @@ Result<data::PrepareOptions> options_of(const PrepareArguments& arguments) {
   options.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
   options.include = arguments.include;
   options.shard_tokens = arguments.shard_tokens;
+  options.existing = arguments.force ? data::Existing::kReplace : data::Existing::kRefuse;
   options.token_bytes = arguments.dtype == "u16" ? 2 : arguments.dtype == "u32" ? 4 : 0;
   for (const std::string& split : arguments.splits) {
     const size_t equals = split.find('=');
@@ -125,7 +132,7 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
     json.key("megabytesPerSecond");
     json.number(rate);
     json.key("dataset");
-    json.raw(data::encode_manifest(outcome->manifest));
+    json.raw(with_camel_keys(data::encode_manifest(outcome->manifest)));
     json.end_object();
     context.out << json.take() << '\n';
     return {};
@@ -203,7 +210,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
   if (is_dataset(arguments.path)) {
     TRAINYARD_ASSIGN(const data::DatasetManifest manifest, data::read_manifest(arguments.path));
     if (as_json) {
-      context.out << data::encode_manifest(manifest);
+      context.out << with_camel_keys(data::encode_manifest(manifest)) << '\n';
       return {};
     }
     const data::DatasetManifest::Recipe& recipe = manifest.recipe;
@@ -281,6 +288,8 @@ void add_prepare(CLI::App& parent, CommandContext& context) {
       ->capture_default_str();
   command->add_option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard")
       ->capture_default_str();
+  command->add_flag("--force", arguments->force,
+                    "Replace a data set made from other files or options");
   command->add_option("--dtype", arguments->dtype, "Bytes of a token: auto, u16 or u32")
       ->check(CLI::IsMember({"auto", "u16", "u32"}))
       ->capture_default_str();

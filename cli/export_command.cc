@@ -7,6 +7,7 @@
 #include "cli/checkpoint_path.h"
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "common/text/json_writer.h"
 #include "common/worker_contract.h"
 #include "worker/hf/export_checkpoint.h"
 
@@ -17,13 +18,13 @@ constexpr char kFooter[] = R"help(Example:
   trainyard export --checkpoint runs/gpt2/pvc/ckpt --hugging-face gpt2-exported
   python3 -c "import transformers; transformers.GPT2LMHeadModel.from_pretrained('gpt2-exported')"
 
-    Exit codes : 0 exported;
-64 this model cannot be exported;
-65 no good checkpoint; 75 input or output failed.)help";
+Exit codes: 0 exported; 64 this model cannot be exported; 65 no good checkpoint; 75 input or output
+failed.)help";
 
 struct ExportOptions {
   std::string checkpoint;
   std::string folder;
+  std::string output = "text";
 };
 
 Status export_model(const ExportOptions& options, CommandContext& context) {
@@ -34,6 +35,19 @@ Status export_model(const ExportOptions& options, CommandContext& context) {
     context.err << "passed over " << note << '\n';
   if (!reader) return reader.error();
   TRAINYARD_TRY(hf::export_checkpoint(**reader, options.folder));
+  if (options.output == "json") {
+    text::JsonWriter json;
+    json.begin_object();
+    json.key("path");
+    json.string(options.folder);
+    json.key("step");
+    json.integer((*reader)->manifest().step);
+    json.key("checkpoint");
+    json.string((*reader)->directory().string());
+    json.end_object();
+    context.out << json.take() << '\n';
+    return {};
+  }
   context.out << options.folder << ": step " << (*reader)->manifest().step << " of "
               << (*reader)->directory().string() << '\n';
   return {};
@@ -51,6 +65,9 @@ void register_export(CLI::App& app, CommandContext& context) {
       ->required();
   command->add_option("--hugging-face", options->folder, "Folder to make, as transformers reads it")
       ->required();
+  command->add_option("-o,--output", options->output, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   command->footer(kFooter);
   command->callback([options, &context] {
     const Status status = export_model(*options, context);

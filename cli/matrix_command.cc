@@ -17,8 +17,8 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] =
-    R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay) in every cell of
-ranks x transports x micro-batch splits x threads x instruction sets, in fp32 and
+    R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay) in every cell
+of ranks x transports x micro-batch splits x threads x instruction sets, in fp32 and
 bf16, and compares the final states bit for bit; each rank's FLOPs, bytes held and
 bytes sent are held against formulas.
 

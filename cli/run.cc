@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/registry.h"
 #include "common/worker_contract.h"
 
@@ -11,7 +13,8 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] =
-    "Exit codes: 0 done; 64 wrong usage or a wrong manifest; each command's --help lists its own.\n"
+    "Exit codes: 0 done; 64 wrong usage or a wrong manifest; 74 standard output could not be\n"
+    "written; each command's --help lists its own.\n"
     "`trainyard COMMAND --help` shows examples.";
 
 }  // namespace
@@ -30,10 +33,12 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
-    app.exit(error, out, err);
-    return asked ? 0 : contract::kExitBadConfig;
+    std::ostringstream help;
+    app.exit(error, help, err);
+    out << wrapped(help.str());
+    return settle_output(asked ? 0 : contract::kExitBadConfig, out, err);
   }
-  return context.exit_code;
+  return settle_output(context.exit_code, out, err);
 }
 
 }  // namespace trainyard::cli

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <string>
 #include <unistd.h>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -22,6 +23,7 @@
 #include "common/api/validate.h"
 #include "common/worker_contract.h"
 #include "worker/trace/trace_file.h"
+#include "worker/train/preflight.h"
 
 namespace trainyard::cli {
 namespace {
@@ -35,11 +37,13 @@ constexpr char kFooter[] = R"(Examples:
 Runs a TrainingJob on this machine: one agent a node, one worker a rank. Everything of the run lies
 in the run directory (runs/NAME): status, logs, checkpoints. The same command on the same directory
 goes on where it stopped; ranks that fail are restarted from the newest checkpoint.
-Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once.
+Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. A reader of standard output
+that goes away (| head -1) does not stop the run.
 
-Exit codes: 0 complete; 64 wrong usage or manifest; 65 bad data or checkpoint; 70 a bug in a rank;
-75 stopped with a checkpoint, run it again to go on; 130 stopped at once; 1 a restart budget or a
-deadline ran out.)";
+Exit codes: 0 complete; 64 wrong usage, manifest or run directory, or another run uses it; 65 bad
+data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74 complete, but standard
+output could not be written; 75 stopped with a checkpoint, run it again to go on; 130 stopped at
+once; 1 a restart budget or a deadline ran out.)";
 
 constexpr int kExitKilled = 130;
 constexpr char kTraceFile[] = "trace.json";
@@ -54,6 +58,7 @@ struct RunOptions {
   bool plain = false;
   int64_t trace_steps = 0;
   std::string metrics_address;
+  bool retry = false;
 };
 
 /// CPUs this process may use.
@@ -62,6 +67,10 @@ int64_t available_cores() {
   CPU_ZERO(&cpus);
   if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return ::sysconf(_SC_NPROCESSORS_ONLN);
   return CPU_COUNT(&cpus);
+}
+
+int64_t ranks_of(const api::TrainingJobSpec& spec) {
+  return spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
 }
 
 /// The manifest with what the command line says in its place, checked as a whole.
@@ -74,10 +83,16 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
     if (!faults.empty()) return api::error_of(faults);
   }
   if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
-    const int64_t ranks = job.spec.num_nodes * std::max<int64_t>(1, job.spec.num_proc_per_node);
-    job.spec.engine->runtime.threads = threads_per_rank(available_cores(), ranks);
+    job.spec.engine->runtime.threads = threads_per_rank(available_cores(), ranks_of(job.spec));
   }
   return job;
+}
+
+/// What the ranks would refuse is refused here, before a run directory says anything of it.
+Status check_engine(const api::TrainingJobSpec& spec) {
+  if (!spec.engine) return {};
+  TRAINYARD_TRY(engine::check_inputs(*spec.engine, ranks_of(spec)));
+  return engine::check_memory(*spec.engine, ranks_of(spec));
 }
 
 /// The agent's binary: TRAINYARD_AGENT, else beside this one.
@@ -86,6 +101,14 @@ std::filesystem::path agent_path() {
   if (variable != nullptr && *variable != '\0') return std::filesystem::absolute(variable);
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "trainyard-agent";
+}
+
+/// The worker's binary as agents find it (agent/agent_options.h): TRAINYARD_WORKER, else beside the
+/// agent's.
+std::filesystem::path worker_path(const std::filesystem::path& agent) {
+  const char* variable = std::getenv("TRAINYARD_WORKER");  // NOLINT(concurrency-mt-unsafe)
+  if (variable != nullptr && *variable != '\0') return std::filesystem::absolute(variable);
+  return agent.parent_path() / "trainyard-worker";
 }
 
 std::unique_ptr<RunView> make_view(const RunOptions& options, const CommandContext& context) {
@@ -98,9 +121,10 @@ std::unique_ptr<RunView> make_view(const RunOptions& options, const CommandConte
 }
 
 /// Shows the run until it is over; the summary's exit code is the command's.
-Summary follow(LocalRun& run, RunView& view, StopSignals& signals) {
+Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContext& context) {
   int signals_seen = 0;
   bool watched = false;
+  bool told = false;
   while (run.state() == LocalRun::State::kRunning) {
     watched = true;
     const int arrived = signals.wait(kRefresh);
@@ -112,9 +136,16 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals) {
                    {}});
     }
     signals_seen += arrived;
+    run.check_directory();
     for (const Notice& notice : run.take_notices())
       view.notice(notice);
     view.update(run.snapshot());
+    if (!context.out.good() && !std::exchange(told, true)) {
+      context.err << "trainyard run: standard output cannot be written any more; the run goes on, "
+                     "its status is in "
+                  << run.header().run_dir << "/status.json; Ctrl-C stops it\n"
+                  << std::flush;
+    }
     if (signals_seen < 2) continue;
     run.kill();
     Summary summary = run.summary();
@@ -128,13 +159,23 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals) {
   return run.summary();
 }
 
+/// The command that goes on with this run as it is.
+std::string same_command(const RunOptions& options) {
+  std::string command = "trainyard run " + options.manifest;
+  if (!options.run_dir.empty()) command += " --run-dir " + options.run_dir;
+  if (options.nodes > 0) command += " --nodes " + std::to_string(options.nodes);
+  if (options.procs > 0) command += " --procs " + std::to_string(options.procs);
+  return command;
+}
+
 std::vector<std::string> next_commands(const RunOptions& options, const Summary& summary) {
   std::vector<std::string> commands;
   if (summary.outcome != Summary::Outcome::kComplete) {
     const bool can_go_on = summary.outcome != Summary::Outcome::kFailed;
     if (can_go_on) {
-      commands.push_back("trainyard run " + options.manifest +
-                         (options.run_dir.empty() ? "" : " --run-dir " + options.run_dir));
+      commands.push_back(same_command(options));
+    } else if (summary.step < summary.total_steps) {
+      commands.push_back(same_command(options) + " --retry");
     }
     return commands;
   }
@@ -164,7 +205,8 @@ void add_trace(const std::filesystem::path& run_dir, RunView& view, Summary& sum
 
 /// A manifest or a run directory that cannot be used is the user's to mend.
 int exit_code_of(const Error& error) {
-  if (error.code == ErrorCode::kNotFound) return contract::kExitBadConfig;
+  const bool users = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kConflict;
+  if (users) return contract::kExitBadConfig;
   return contract::exit_code_of(error.code);
 }
 
@@ -178,6 +220,27 @@ void show_endpoint(StatusEndpoint& endpoint, LocalRun& run, RunView& view) {
       {Notice::Kind::kMessage, "", "metrics at http://" + endpoint.address() + "/metrics", {}});
 }
 
+/// What there is to say of the run directory found.
+std::vector<std::string> remarks_of(LocalRun& run) {
+  std::vector<std::string> remarks;
+  if (run.header().tries_again) {
+    remarks.emplace_back("this run had failed; trying again from its newest checkpoint");
+  }
+  if (run.header().manifest_changed) {
+    remarks.emplace_back(
+        "the manifest or its options have changed since; going on with the new ones");
+  }
+  if (run.state() != LocalRun::State::kFinished) return remarks;
+  if (run.summary().outcome == Summary::Outcome::kFailed) {
+    remarks.emplace_back(
+        "this run is over: it failed. Mend what the reason names: a changed manifest goes on from "
+        "the newest checkpoint, --retry does so with the same one");
+  } else {
+    remarks.emplace_back("this run is over; use another --run-dir to train again");
+  }
+  return remarks;
+}
+
 Result<int> run_job(const RunOptions& options, CommandContext& context) {
   Result<api::TrainingJob> loaded = load_job(options);
   if (!loaded) {
@@ -185,6 +248,10 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
     return contract::kExitBadConfig;
   }
   api::TrainingJob job = *std::move(loaded);
+  if (const Status fit = check_engine(job.spec); !fit) {
+    context.err << options.manifest << ": " << fit.error().message << '\n';
+    return contract::exit_code_of(fit.error().code);
+  }
   TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
   LocalRunOptions run_options;
   run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
@@ -197,23 +264,19 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   if (!options.metrics_address.empty()) {
     TRAINYARD_ASSIGN(endpoint, StatusEndpoint::listen(options.metrics_address));
   }
+  run_options.worker = worker_path(run_options.agent);
+  const char* crash = std::getenv(kEnvRunCrash);  // NOLINT(concurrency-mt-unsafe)
+  if (crash != nullptr) run_options.crash = CrashPoints::parse(crash);
+  if (options.retry) run_options.after_failure = control::local::AfterFailure::kTryAgain;
   TRAINYARD_ASSIGN(run, LocalRun::start(std::move(run_options)));
   const std::unique_ptr<RunView> view =
       make_live_view(make_recording_view(make_view(options, context), run->header().run_dir),
                      run->header().run_dir);
   view->begin(run->header());
-  if (run->header().manifest_changed) {
-    view->notice({Notice::Kind::kMessage,
-                  "",
-                  "the manifest or its options have changed since; going on with the new ones",
-                  {}});
-  }
-  if (run->state() == LocalRun::State::kFinished) {
-    view->notice(
-        {Notice::Kind::kMessage, "", "this run is over; use another --run-dir to train again", {}});
-  }
+  for (const std::string& remark : remarks_of(*run))
+    view->notice({Notice::Kind::kMessage, "", remark, {}});
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
-  Summary summary = follow(*run, *view, signals);
+  Summary summary = follow(*run, *view, signals, context);
   summary.next_commands = next_commands(options, summary);
   if (options.trace_steps > 0) add_trace(run->header().run_dir, *view, summary);
   view->end(summary);
@@ -234,6 +297,8 @@ void register_run(CLI::App& app, CommandContext& context) {
   command->add_option("-o,--output", options->output, "json: one object a line")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
+  command->add_flag("--retry", options->retry,
+                    "Takes up a run that has failed, from its newest checkpoint");
   command->add_flag("--plain", options->plain, "Lines instead of a block rewritten in place");
   command
       ->add_flag("--trace{" + std::to_string(contract::kTraceStepsDefault) + "}",

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -106,14 +107,29 @@ void register_sample(CLI::App& app, CommandContext& context) {
   command
       ->add_option("--temperature", options->sample.temperature,
                    "Sharpness: 0 always takes the most probable token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            char* end = nullptr;
+            const double value = std::strtod(text.c_str(), &end);
+            const bool good = end != text.c_str() && *end == '\0' && value >= 0 && value <= 100;
+            return good ? std::string() : "found " + text + ", wanted a number from 0 to 100";
+          },
+          "NUMBER in [0 - 100]"))
       ->capture_default_str();
   command
       ->add_option("--top-k", options->sample.top_k,
                    "Draw among the K most probable tokens; 0: among all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--seed", options->sample.seed, "Seed of the draws")->capture_default_str();
+  command->add_option("--seed", options->sample.seed, "Seed of the draws")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            const bool digits =
+                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            return digits ? std::string() : "found " + text + ", wanted a whole number from 0";
+          },
+          "UINT"))
+      ->capture_default_str();
   command->add_option("--tokenizer", options->tokenizer,
                       "\"bytes\" or a tokenizer folder; default: the run's own");
   command->add_option("--threads", options->threads, "Threads; 0: all cores")

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +13,7 @@
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "common/worker_contract.h"
+#include "worker/train/preflight.h"
 
 namespace trainyard::cli {
 namespace {
@@ -20,6 +23,7 @@ constexpr char kFooter[] = R"(Examples:
   trainyard validate -o json jobs/*.yaml
 
 Every fault is printed, a line each: FILE:LINE: FIELD: found X, wanted Y.
+Where the data is on this machine, the manifest is held against it as well.
 
 Exit codes: 0 every file is valid; 64 a file has faults or cannot be read.)";
 
@@ -32,7 +36,34 @@ struct Checked {
   std::string file;
   std::string job_name;
   std::vector<api::Fault> faults;
+  bool data_seen = false;  ///< held against the data, or needs none
 };
+
+/// A manifest without faults, held against what its ranks would hold it against.
+Status check_engine(Checked& checked) {
+  Result<api::TrainingJob> job = api::load_training_job(checked.file);  // with absolute paths
+  if (!job) return job.error();
+  checked.data_seen = true;
+  if (!job->spec.engine) return {};
+  const int64_t ranks = job->spec.num_nodes * std::max<int64_t>(1, job->spec.num_proc_per_node);
+  checked.data_seen = engine::sees_inputs(*job->spec.engine);
+  return checked.data_seen ? engine::check_inputs(*job->spec.engine, ranks)
+                           : engine::check_shapes(*job->spec.engine, ranks);
+}
+
+/// "FIELD: found X, wanted Y" taken apart again; what has another form is what was found.
+api::Fault fault_of(const std::string& file, const std::string& message) {
+  constexpr std::string_view kFound = ": found ";
+  constexpr std::string_view kWanted = ", wanted ";
+  const size_t found = message.find(kFound);
+  const size_t wanted = message.find(kWanted);
+  if (found == std::string::npos || wanted == std::string::npos || wanted < found) {
+    return {file, 0, "engine", message, "inputs that ranks can use"};
+  }
+  const size_t value = found + kFound.size();
+  return {file, 0, message.substr(0, found), message.substr(value, wanted - value),
+          message.substr(wanted + kWanted.size())};
+}
 
 Checked check_file(const std::string& file) {
   const Result<std::string> text = read_file(file, api::kMaxManifestBytes);
@@ -40,14 +71,22 @@ Checked check_file(const std::string& file) {
     return {file, "", {{file, 0, "", "", "a readable manifest: " + text.error().message}}};
   }
   api::CheckedJob checked = api::check_training_job(*text, {.file = file});
-  return {file, checked.job.metadata.name, std::move(checked.faults)};
+  Checked result{file, checked.job.metadata.name, std::move(checked.faults)};
+  if (!result.faults.empty()) return result;
+  if (const Status fit = check_engine(result); !fit) {
+    result.faults.push_back(fault_of(file, fit.error().message));
+  }
+  return result;
 }
 
 void print_text(const std::vector<Checked>& results, CommandContext& context) {
   for (const Checked& result : results) {
     for (const api::Fault& fault : result.faults)
       context.err << api::to_string(fault) << '\n';
-    if (result.faults.empty()) context.out << result.file << ": valid\n";
+    if (!result.faults.empty()) continue;
+    context.out << result.file << ": valid"
+                << (result.data_seen ? "" : " (its data is not here and was not looked at)")
+                << '\n';
   }
 }
 
@@ -61,6 +100,8 @@ void print_json(const std::vector<Checked>& results, CommandContext& context) {
     json.string(result.file);
     json.key("valid");
     json.boolean(result.faults.empty());
+    json.key("dataSeen");
+    json.boolean(result.data_seen);
     json.key("faults");
     json.begin_array();
     for (const api::Fault& fault : result.faults) {

@@ -2,50 +2,102 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <utility>
 
+#include "common/base/unique_fd.h"
 #include "common/io/file.h"
-#include "control/coordinator/grpc_transport.h"
+#include "control/coordinator/reachable_socket.h"
 
 namespace trainyard::cli {
 namespace {
 
+constexpr char kFolder[] = "control";
+constexpr char kRecord[] = "control-socket";
+constexpr char kProbe[] = "probe.sock";
 constexpr char kPrefix[] = "trainyard-";
 constexpr int64_t kMaxRecordBytes = 4096;
 
-/// A folder of ours that nobody else can enter or has planted.
-bool is_safe(const std::filesystem::path& folder) {
+bool is_own_folder(const std::filesystem::path& folder) {
   struct stat status {};
-  return folder.is_absolute() && folder.filename().string().starts_with(kPrefix) &&
-         ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-         status.st_uid == ::geteuid() && (status.st_mode & 07777) == 0700;
+  return ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid();
 }
 
-/// TMPDIR, unless a socket's path below it would be too long.
+/// A folder of ours that nobody else can enter or has planted.
+bool is_ours(const std::filesystem::path& folder) {
+  struct stat status {};
+  return is_own_folder(folder) && ::lstat(folder.c_str(), &status) == 0 &&
+         (status.st_mode & 07777) == 0700;
+}
+
+bool is_safe_temporary(const std::filesystem::path& folder) {
+  return folder.is_absolute() && folder.filename().string().starts_with(kPrefix) && is_ours(folder);
+}
+
+/// Whether the folder's file system knows sockets: some network and shared ones do not.
+bool holds_sockets(const std::filesystem::path& folder) {
+  const std::string path = folder / kProbe;
+  const auto socket = control::ReachableSocket::at(path);
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket || !fd.valid()) return false;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, socket->path().c_str(), socket->path().size() + 1);
+  ::unlink(path.c_str());
+  const bool bound =
+      ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  ::unlink(path.c_str());
+  return bound;
+}
+
 std::filesystem::path temporary_folder() {
   const char* variable = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): single-threaded
   const std::filesystem::path wanted = variable == nullptr ? "/tmp" : variable;
-  const size_t longest = (wanted / "trainyard-XXXXXX" / "control.sock").string().size();
-  const bool fits = longest <= static_cast<size_t>(control::kMaxSocketPathBytes);
-  return wanted.is_absolute() && fits ? wanted : "/tmp";
+  return wanted.is_absolute() ? wanted : "/tmp";
 }
 
 }  // namespace
 
 Result<ControlSocketFolder> ControlSocketFolder::prepare(const std::filesystem::path& run_dir) {
-  const std::filesystem::path record = run_dir / "control-socket";
+  const std::filesystem::path record = run_dir / kRecord;
   const Result<std::string> recorded = read_file(record, kMaxRecordBytes);
-  if (recorded && is_safe(*recorded)) return ControlSocketFolder(*recorded, record);
+  if (recorded && is_safe_temporary(*recorded)) return ControlSocketFolder(*recorded, record);
+  const std::filesystem::path folder = run_dir / kFolder;
+  ::mkdir(folder.c_str(), 0700);  // there already, or of no use: both are looked at next
+  if (is_own_folder(folder)) ::chmod(folder.c_str(), 0700);
+  if (is_ours(folder) && holds_sockets(folder)) return ControlSocketFolder(folder, record);
+  ::rmdir(folder.c_str());
+  return below_temporary(record);
+}
+
+Result<ControlSocketFolder> ControlSocketFolder::below_temporary(
+    const std::filesystem::path& record) {
   std::string pattern = temporary_folder() / (std::string(kPrefix) + "XXXXXX");
-  if (::mkdtemp(pattern.data()) == nullptr) return io_error("mkdtemp " + pattern, errno);
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    Error error = io_error("neither the run directory nor " + pattern +
+                               " can hold the control socket; set TMPDIR to a local folder",
+                           errno);
+    error.code = ErrorCode::kInvalidConfig;
+    return error;
+  }
   ControlSocketFolder folder(pattern, record);
   if (const Status written = write_file_atomic(record, pattern); !written) {
     folder.remove();
     return written.error();
   }
   return folder;
+}
+
+void ControlSocketFolder::clean(const std::filesystem::path& run_dir) {
+  const std::filesystem::path record = run_dir / kRecord;
+  const Result<std::string> recorded = read_file(record, kMaxRecordBytes);
+  if (recorded && is_safe_temporary(*recorded)) ControlSocketFolder(*recorded, record).remove();
+  ControlSocketFolder(run_dir / kFolder, record).remove();
 }
 
 void ControlSocketFolder::remove() {

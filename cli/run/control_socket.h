@@ -7,14 +7,18 @@
 
 namespace trainyard::cli {
 
-/// The folder of a local run's control socket: 0700, below TMPDIR or /tmp (a run directory's own
-/// path may be too long for a socket), its path recorded in RUN/control-socket. A run that was
-/// killed leaves both, so that the next one listens where the agents that outlived it look.
+/// The folder of a local run's control socket, 0700: RUN/control, so that a run that is killed
+/// leaves nothing outside of its run directory and the next one listens where the agents that
+/// outlived it look. On a file system without sockets a folder below TMPDIR or /tmp instead, its
+/// path recorded in RUN/control-socket; then the next run finds and removes it.
 class ControlSocketFolder {
  public:
-  /// Takes the recorded folder if it is there and safe, else makes a new one. Only under the run
-  /// directory's lock. Errors: kIo.
+  /// Makes the folder, or takes the one that is there if it is safe. Only under the run directory's
+  /// lock. Errors: kInvalidConfig when neither place can hold a socket.
   static Result<ControlSocketFolder> prepare(const std::filesystem::path& run_dir);
+
+  /// Removes what a killed run has left of it, where no pod lives any more. Under the lock.
+  static void clean(const std::filesystem::path& run_dir);
 
   std::filesystem::path socket_path() const { return folder_ / "control.sock"; }
 
@@ -24,6 +28,8 @@ class ControlSocketFolder {
  private:
   ControlSocketFolder(std::filesystem::path folder, std::filesystem::path record)
       : folder_(std::move(folder)), record_(std::move(record)) {}
+
+  static Result<ControlSocketFolder> below_temporary(const std::filesystem::path& record);
 
   std::filesystem::path folder_;
   std::filesystem::path record_;

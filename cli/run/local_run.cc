@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/run/result_file.h"
 #include "cli/run/run_metrics.h"
 #include "cli/run/snapshot.h"
+#include "common/text/readable.h"
+#include "control/local/process.h"
 
 namespace trainyard::cli {
 namespace {
@@ -19,7 +22,7 @@ constexpr size_t kShownLastLines = 8;
 constexpr char kLogName[] = "run.log";
 
 std::string exit_text(const control::RankExit& exit) {
-  const std::string how = exit.signal != 0 ? "was ended by signal " + std::to_string(exit.signal)
+  const std::string how = exit.signal != 0 ? "was ended by " + signal_text(exit.signal)
                                            : "exited with code " + std::to_string(exit.exit_code);
   return "rank " + std::to_string(exit.rank) + " (" + exit.pod_name + ") " + how;
 }
@@ -86,7 +89,14 @@ std::map<std::string, std::string> LocalRun::pod_environment() const {
   return environment;
 }
 
+Status LocalRun::check_programs() const {
+  TRAINYARD_TRY(control::local::check_program(options_.agent, "trainyard-agent"));
+  if (!options_.job.spec.engine) return {};
+  return control::local::check_program(options_.worker, "trainyard-worker");
+}
+
 Status LocalRun::open() {
+  TRAINYARD_TRY(check_programs());
   TRAINYARD_ASSIGN(const std::vector<std::string> command, foreign_command(options_.job.spec));
   control::local::LocalClusterOptions cluster_options;
   cluster_options.run_dir = options_.run_dir;
@@ -99,13 +109,28 @@ Status LocalRun::open() {
   }
   cluster_options.environment = pod_environment();
   cluster_options.clock = &clock_;
+  cluster_options.after_failure = options_.after_failure;
   TRAINYARD_ASSIGN(cluster_, control::local::LocalCluster::open(std::move(cluster_options)));
   TRAINYARD_ASSIGN(const control::Observed before, cluster_->observe(cluster_->key()));
   status_ = before.status;
   const bool over = has_condition(status_, api::ConditionType::kComplete) ||
                     has_condition(status_, api::ConditionType::kFailed);
   if (over && !any_alive(before)) state_ = State::kFinished;
+  fill_header(before, over);
+  TRAINYARD_ASSIGN(
+      logger_, Logger::to_file(cluster_->run_dir() / kLogName, LogLevel::kInfo, LogFormat::kJson));
+  if (state_ == State::kFinished) {
+    ControlSocketFolder::clean(cluster_->run_dir());
+    return {};
+  }
+  TRAINYARD_ASSIGN(socket_folder_, ControlSocketFolder::prepare(cluster_->run_dir()));
+  TRAINYARD_ASSIGN(transport_, control::GrpcTransport::listen_on_unix_socket(
+                                   socket_folder_->socket_path().string()));
+  cluster_->set_environment(contract::kEnvControlAddress, transport_->address());
+  return {};
+}
 
+void LocalRun::fill_header(const control::Observed& before, bool over) {
   const api::TrainingJobSpec& spec = options_.job.spec;
   header_.job_name = options_.job.metadata.name;
   header_.run_dir = cluster_->run_dir().string();
@@ -117,33 +142,36 @@ Status LocalRun::open() {
   if (status_.checkpoint) header_.step = status_.checkpoint->last_step;
   header_.manifest_changed =
       header_.resumed && status_.observed_generation < before.metadata.generation;
-  TRAINYARD_ASSIGN(
-      logger_, Logger::to_file(cluster_->run_dir() / kLogName, LogLevel::kInfo, LogFormat::kJson));
-  if (state_ == State::kFinished) return {};
-  TRAINYARD_ASSIGN(socket_folder_, ControlSocketFolder::prepare(cluster_->run_dir()));
-  TRAINYARD_ASSIGN(transport_, control::GrpcTransport::listen_on_unix_socket(
-                                   socket_folder_->socket_path().string()));
-  cluster_->set_environment(contract::kEnvControlAddress, transport_->address());
-  return {};
+  header_.tries_again = cluster_->tries_again();
 }
 
 void LocalRun::begin_threads() {
   const std::string job_uid = cluster_->job_uid();
   const control::JobKey key = cluster_->key();
-  tap_ = std::make_unique<EventTap>(*cluster_,
+  control::Cluster* cluster = cluster_.get();
+  if (options_.crash) {
+    crash_points_ = std::make_unique<CrashPoints>(*cluster_, *options_.crash);
+    cluster = crash_points_.get();
+  }
+  tap_ = std::make_unique<EventTap>(*cluster,
                                     [this](const control::Event& event) { on_event(event); });
   coordinator_ = std::make_unique<control::Coordinator>(control::Coordinator::Options{
       .transport = transport_.get(),
       .clock = &clock_,
       .logger = logger_.get(),
       .term = 0,
+      .same_machine = true,
       .on_change =
           [this, key](const std::string&) {
             keep_readings();
+            keep_result();  // before the brain may end the job by it
             reconciler_->wake(key);
           },
       .on_rank_exit = [this](const std::string&,
-                             const control::RankExit& exit) { on_rank_exit(exit); }});
+                             const control::RankExit& exit) { on_rank_exit(exit); },
+      .on_rank_warning = [this](
+                             const std::string&,
+                             const control::RankWarning& warning) { on_rank_warning(warning); }});
   reconciler_ = std::make_unique<control::Reconciler>(control::Reconciler::Options{
       .cluster = tap_.get(),
       .clock = &clock_,
@@ -189,10 +217,21 @@ void LocalRun::on_rank_exit(const control::RankExit& exit) {
   keep_readings();
   if (exit.expected || (exit.exit_code == contract::kExitDone && exit.signal == 0)) return;
   Notice notice{Notice::Kind::kRankExit, "RankExited", exit_text(exit), {}};
-  const size_t count = std::min(exit.last_lines.size(), kShownLastLines);
-  notice.details.assign(exit.last_lines.end() - static_cast<std::ptrdiff_t>(count),
-                        exit.last_lines.end());
+  const std::vector<std::string> lines = readable_lines(exit.last_lines);
+  const size_t count = std::min(lines.size(), kShownLastLines);
+  notice.details.assign(lines.end() - static_cast<std::ptrdiff_t>(count), lines.end());
   add_notice(std::move(notice));
+}
+
+/// All ranks of a checkpoint tell of the same failure; it is shown once.
+void LocalRun::on_rank_warning(const control::RankWarning& warning) {
+  logger_->warning("rank warns", {{"rank", warning.rank}, {"text", warning.message}});
+  if (warning.message == last_warning_) return;
+  last_warning_ = warning.message;
+  add_notice({Notice::Kind::kWarning,
+              "RankWarning",
+              "rank " + std::to_string(warning.rank) + ": " + warning.message,
+              {}});
 }
 
 void LocalRun::on_event(const control::Event& event) {
@@ -209,6 +248,15 @@ void LocalRun::keep_readings() {
   readings_ = std::move(readings);
 }
 
+void LocalRun::keep_result() {
+  if (result_kept_) return;
+  const control::StreamFacts facts = coordinator_->facts(cluster_->job_uid());
+  if (!facts.result) return;
+  result_kept_ = true;
+  const Status kept = write_result(cluster_->run_dir(), *facts.result);
+  if (!kept) logger_->warning("result not written", {{"error", kept.error().message}});
+}
+
 void LocalRun::add_notice(Notice notice) {
   const std::lock_guard lock(mutex_);
   notices_.push_back(std::move(notice));
@@ -218,6 +266,13 @@ void LocalRun::add_notice(Notice notice) {
 LocalRun::State LocalRun::state() const {
   const std::lock_guard lock(mutex_);
   return state_;
+}
+
+void LocalRun::check_directory() {
+  if (state() != State::kRunning || cluster_->is_in_place()) return;
+  kill();
+  const std::lock_guard lock(mutex_);
+  state_ = State::kLost;
 }
 
 RunFacts LocalRun::facts() const {
@@ -252,7 +307,18 @@ std::vector<Notice> LocalRun::take_notices() {
 
 Summary LocalRun::summary() {
   const std::lock_guard lock(mutex_);
+  // It may have been told to a run before this one.
+  const bool complete = has_condition(status_, api::ConditionType::kComplete);
+  if (complete && !result_) result_ = read_result(cluster_->run_dir());
   Summary summary = make_summary(facts(), clock_.now());
+  if (state_ == State::kLost) {
+    summary.outcome = Summary::Outcome::kFailed;
+    summary.exit_code = contract::kExitBadData;
+    summary.reason = "RunDirectoryGone: " + header_.run_dir +
+                     " was removed, moved or replaced while the run used it; its ranks were "
+                     "stopped. Put it back to go on from its checkpoints, or start anew";
+    return summary;
+  }
   if (options_.job.spec.engine) summary.checkpoint_dir = cluster_->checkpoint_dir().string();
   return summary;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/run/control_socket.h"
+#include "cli/run/crash_points.h"
 #include "cli/run/event_tap.h"
 #include "cli/run/run_view.h"
 #include "cli/run/snapshot.h"
@@ -31,15 +32,20 @@ inline constexpr char kTraceFolder[] = "trace";
 struct LocalRunOptions {
   api::TrainingJob job;  ///< valid, its paths absolute
   std::filesystem::path run_dir;
-  std::filesystem::path agent;  ///< the agent's binary, absolute
-  int64_t trace_steps = 0;      ///< ranks trace as many of their newest steps; 0: none
+  std::filesystem::path agent;   ///< the agent's binary, absolute
+  std::filesystem::path worker;  ///< the built-in engine's, absolute; as the agents will find it
+  control::local::AfterFailure after_failure = control::local::AfterFailure::kStay;
+  /// For tests: where this process kills itself.
+  std::optional<CrashPoints::Point> crash;
+  int64_t trace_steps = 0;  ///< ranks trace as many of their newest steps; 0: none
 };
 
 /// The brain, the coordinator and this machine as a cluster in one process: observe, plan, apply on
 /// one thread, the control stream on another. Pods outlive it. Used from one thread.
 class LocalRun {
  public:
-  enum class State { kRunning, kFinished, kStopped };
+  /// kLost: the run directory is gone from under it; nothing is left running.
+  enum class State { kRunning, kFinished, kStopped, kLost };
 
   /// Takes the run directory and starts, or goes on. Errors: those of LocalCluster::open and
   /// GrpcTransport::listen_on_unix_socket; kInvalidConfig for a job that cannot run here.
@@ -50,6 +56,8 @@ class LocalRun {
 
   const RunHeader& header() const { return header_; }
   State state() const;
+  /// Looks whether the run directory is still there; where it is not, ends everything: kLost.
+  void check_directory();
   Snapshot snapshot();
   /// What happened since the last call.
   std::vector<Notice> take_notices();
@@ -66,14 +74,18 @@ class LocalRun {
 
  private:
   explicit LocalRun(LocalRunOptions options);
+  Status check_programs() const;
   Status open();
+  void fill_header(const control::Observed& before, bool over);
   void begin_threads();
   void on_reconciled(const control::Reconciled& reconciled);
   void on_rank_exit(const control::RankExit& exit);
+  void on_rank_warning(const control::RankWarning& warning);
   void on_event(const control::Event& event);
   void keep_readings();
   /// Under mutex_.
   RunFacts facts() const;
+  void keep_result();
   void add_notice(Notice notice);
   std::map<std::string, std::string> pod_environment() const;
 
@@ -82,6 +94,7 @@ class LocalRun {
   RunHeader header_;
   std::unique_ptr<Logger> logger_;
   std::unique_ptr<control::local::LocalCluster> cluster_;
+  std::unique_ptr<CrashPoints> crash_points_;
   std::unique_ptr<EventTap> tap_;
   std::optional<ControlSocketFolder> socket_folder_;
   std::unique_ptr<control::GrpcTransport> transport_;
@@ -96,6 +109,8 @@ class LocalRun {
   std::optional<contract::RunResult> result_;
   std::vector<Notice> notices_;
   std::string last_error_;
+  bool result_kept_ = false;  ///< polling thread only
+  std::string last_warning_;  ///< polling thread only
 
   std::jthread coordinating_;
   std::jthread reconciling_;

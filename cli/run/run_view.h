@@ -22,6 +22,7 @@ struct RunHeader {
   bool resumed = false;           ///< the run directory holds an unfinished run of this job
   int64_t generation = 0;         ///< of that run
   int64_t step = 0;               ///< that run's newest checkpoint
+  bool tries_again = false;       ///< that run had failed
   bool manifest_changed = false;  ///< since that run; it goes on with the new one
 };
 

@@ -27,8 +27,11 @@ Result<StopSignals> StopSignals::take() {
   return StopSignals(std::move(fd));
 }
 
+StopSignals::StopSignals(UniqueFd fd) : fd_(std::move(fd)) { ::signal(SIGPIPE, SIG_IGN); }
+
 StopSignals::~StopSignals() {
   if (!fd_.valid()) return;
+  ::signal(SIGPIPE, SIG_DFL);
   const sigset_t signals = stop_signals();
   ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }

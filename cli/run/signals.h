@@ -8,7 +8,8 @@
 namespace trainyard::cli {
 
 /// Ctrl-C and its relatives (SIGINT, SIGTERM, SIGHUP) taken from a descriptor instead of by
-/// handlers. Made before any thread is, which inherit the mask; the mask is put back at the end.
+/// handlers. SIGPIPE is ignored meanwhile: a write to a reader that has left is an error like
+/// others. Made before any thread is, which inherit the mask; all is put back at the end.
 class StopSignals {
  public:
   /// Errors: kIo.
@@ -23,7 +24,7 @@ class StopSignals {
   int fd() const { return fd_.get(); }
 
  private:
-  explicit StopSignals(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit StopSignals(UniqueFd fd);
   UniqueFd fd_;
 };
 

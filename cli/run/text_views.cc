@@ -17,7 +17,8 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 constexpr std::chrono::seconds kPlainInterval{5};
 /// More ranks than this are not shown one by one.
 constexpr size_t kMaxRankLines = 8;
-constexpr int kBarWidth = 30;
+constexpr int64_t kBarWidth = 30;
+constexpr int64_t kMinBarWidth = 6;
 constexpr int kFallbackColumns = 80;
 
 // Control sequences of ECMA-48 that every terminal of today knows.
@@ -33,11 +34,33 @@ int terminal_columns() {
   return known ? size.ws_col : kFallbackColumns;
 }
 
-std::string bar(const Snapshot& snapshot) {
+std::string bar(const Snapshot& snapshot, int64_t width) {
   const int64_t total = std::max<int64_t>(1, snapshot.total_steps);
-  const int64_t filled = std::clamp<int64_t>(kBarWidth * snapshot.step / total, 0, kBarWidth);
+  const int64_t filled = std::clamp<int64_t>(width * snapshot.step / total, 0, width);
   return "[" + std::string(static_cast<size_t>(filled), '#') +
-         std::string(static_cast<size_t>(kBarWidth - filled), '-') + "]";
+         std::string(static_cast<size_t>(width - filled), '-') + "] ";
+}
+
+/// The bar takes what the numbers leave; on a narrow terminal it goes first.
+std::string progress_line(const Snapshot& snapshot, size_t columns) {
+  std::string text = step_text(snapshot);
+  if (snapshot.eta_s) text += "  ETA " + duration_text(*snapshot.eta_s);
+  const auto left = static_cast<int64_t>(columns) - static_cast<int64_t>(text.size()) - 4;
+  return left < kMinBarWidth ? text : bar(snapshot, std::min<int64_t>(left, kBarWidth)) + text;
+}
+
+/// Cut where two blanks part one measure from the next.
+std::vector<std::string> wrapped(const std::string& text, size_t columns) {
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  while (text.size() - begin >= columns) {
+    const size_t cut = text.rfind("  ", begin + columns - 2);
+    if (cut == std::string::npos || cut <= begin) break;
+    lines.push_back(text.substr(begin, cut - begin));
+    begin = cut + 2;
+  }
+  lines.push_back(text.substr(begin));
+  return lines;
 }
 
 class TerminalView final : public RunView {
@@ -53,10 +76,10 @@ class TerminalView final : public RunView {
   void update(const Snapshot& snapshot) override {
     std::vector<std::string> lines;
     lines.push_back(name_ + "  " + snapshot.activity);
-    std::string progress = bar(snapshot) + " " + step_text(snapshot);
-    if (snapshot.eta_s) progress += "  ETA " + duration_text(*snapshot.eta_s);
-    lines.push_back(progress);
-    lines.push_back(measures_text(snapshot));
+    const auto columns = static_cast<size_t>(terminal_columns());
+    lines.push_back(progress_line(snapshot, columns));
+    for (std::string& line : wrapped(measures_text(snapshot), columns))
+      lines.push_back(std::move(line));
     if (snapshot.ranks.size() > 1 && snapshot.ranks.size() <= kMaxRankLines) {
       for (const control::RankReading& rank : snapshot.ranks) {
         lines.push_back("  rank " + std::to_string(rank.rank) + "  step " +

@@ -56,7 +56,7 @@ TEST_F(ValidateCommandTest, ValidFilesExitZero) {
   const std::string file = write("good.yaml", engine("5"));
   const Outcome outcome = run_with({"validate", file});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_EQ(outcome.out, file + ": valid\n");
+  EXPECT_EQ(outcome.out, file + ": valid (its data is not here and was not looked at)\n");
   EXPECT_EQ(outcome.err, "");
 }
 
@@ -65,7 +65,7 @@ TEST_F(ValidateCommandTest, FaultsOfAllFilesArePrintedAndExit64) {
   const std::string bad = write("bad.yaml", engine("0\n  stepz: 5"));
   const Outcome outcome = run_with({"validate", bad, good});
   EXPECT_EQ(outcome.exit_code, 64);
-  EXPECT_EQ(outcome.out, good + ": valid\n");
+  EXPECT_EQ(outcome.out, good + ": valid (its data is not here and was not looked at)\n");
   EXPECT_EQ(outcome.err,
             bad + ":5: engine.steps: found 0, wanted a number from 1 to 1000000000000\n" + bad +
                 ":6: engine.stepz: found an unknown key, wanted steps\n");
@@ -86,6 +86,96 @@ TEST_F(ValidateCommandTest, FoldersAndMissingFilesExit64) {
   EXPECT_EQ(outcome.exit_code, 64);
   EXPECT_THAT(outcome.err, HasSubstr("Is a directory"));
   EXPECT_THAT(outcome.err, HasSubstr("none.yaml"));
+}
+
+TEST_F(ValidateCommandTest, HoldsAManifestAgainstItsData) {
+  const std::string text = write("text.txt", std::string(300, 'a'));
+  ASSERT_EQ(run_with({"data", "prepare", text, "--out", folder_ + "/set"}).exit_code, 0);
+  const auto manifest = [&](const std::string& positions, const std::string& vocab) {
+    return write("job.yaml",
+                 "engine:\n  model: {family: GPT2, layers: 1, hidden: 16, heads: 2, "
+                 "maxPositions: " +
+                     positions + vocab + "}\n" +
+                     "  data: {tokens: [set/train]}\n"
+                     "  batch: {globalSequences: 8}\n  steps: 5\n");
+  };
+  Outcome outcome = run_with({"validate", manifest("16", "")});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::EndsWith(": valid\n"));
+  outcome = run_with({"validate", manifest("4096", "")});
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_THAT(outcome.err, HasSubstr("engine.data.sequenceLength: found 4096, wanted at most 300"));
+  outcome = run_with({"validate", manifest("16", ", vocab: 5")});
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_THAT(outcome.err, HasSubstr("engine.model.vocab: found 5"));
+}
+
+TEST_F(ValidateCommandTest, RefusesShapesThatNoRankTakesWithoutSeeingTheData) {
+  const std::string file =
+      write("job.yaml",
+            "engine:\n  model: {family: GPT2, layers: 1, hidden: 65536, heads: 1, "
+            "maxPositions: 16}\n  data: {tokens: [nowhere]}\n"
+            "  batch: {globalSequences: 8}\n  steps: 5\n");
+  const Outcome outcome = run_with({"validate", file});
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_THAT(outcome.err, HasSubstr("engine.model.heads"));
+}
+
+TEST_F(ValidateCommandTest, ADataSetFromOtherTextIsReplacedOnlyByForce) {
+  const std::string text = write("text.txt", std::string(300, 'a'));
+  const std::vector<std::string> prepare = {"data", "prepare", text, "--out", folder_ + "/set"};
+  ASSERT_EQ(run_with(prepare).exit_code, 0);
+  EXPECT_THAT(run_with(prepare).out, HasSubstr("unchanged"));
+  write("text.txt", std::string(301, 'b'));
+  const Outcome refused = run_with(prepare);
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  std::vector<std::string> forced = prepare;
+  forced.emplace_back("--force");
+  EXPECT_EQ(run_with(forced).exit_code, 0);
+}
+
+TEST_F(ValidateCommandTest, DataIsPrintedInOneStyleOfKeys) {
+  const std::string text = write("text.txt", std::string(300, 'a'));
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"data", "prepare", text, "--out", folder_ + "/set", "-o", "json"},
+        {"data", "show", folder_ + "/set", "-o", "json"}}) {
+    const Outcome outcome = run_with(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("\"textBytes\""));
+    EXPECT_THAT(outcome.out, testing::Not(HasSubstr("text_bytes")));
+  }
+}
+
+TEST(CommandLineTest, NumbersThatMeanNothingAreWrongUsage) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"sample", "x", "--temperature", "nan"},
+        {"sample", "x", "--temperature", "-1"},
+        {"sample", "x", "--temperature", "inf"},
+        {"sample", "x", "--seed", "-1"},
+        {"sample", "x", "--seed", "1.5"}}) {
+    EXPECT_EQ(run_with(arguments).exit_code, 64) << arguments.back();
+  }
+}
+
+TEST(CommandLineTest, HelpFitsAHundredColumns) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"run"},
+                                                  {"validate"},
+                                                  {"data"},
+                                                  {"data", "prepare"},
+                                                  {"sample"},
+                                                  {"evaluate"},
+                                                  {"ckpt"},
+                                                  {"ckpt", "show"},
+                                                  {"export"},
+                                                  {"matrix"},
+                                                  {"reference"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.emplace_back("--help");
+    std::istringstream help(run_with(arguments).out);
+    for (std::string line; std::getline(help, line);)
+      EXPECT_LE(line.size(), 100u) << command.back() << ": " << line;
+  }
 }
 
 TEST(CommandLineTest, WrongUsageExits64) {

@@ -31,13 +31,46 @@ TEST_F(ControlSocketTest, IsOursAlone) {
   EXPECT_FALSE(std::filesystem::exists(run_dir_.path() / "control-socket"));
 }
 
-TEST_F(ControlSocketTest, TheNextRunListensWhereAgentsLook) {
+TEST_F(ControlSocketTest, LiesInTheRunDirectory) {
+  auto folder = ControlSocketFolder::prepare(run_dir_.path());
+  ASSERT_TRUE(folder) << folder.error().message;
+  EXPECT_EQ(folder->socket_path(), run_dir_.path() / "control/control.sock");
+  EXPECT_FALSE(std::filesystem::exists(run_dir_.path() / "control-socket"));
+  folder->remove();
+}
+
+TEST_F(ControlSocketTest, AFolderThatOthersMayEnterIsClosedToThem) {
+  std::filesystem::create_directory(run_dir_.path() / "control");
+  ::chmod((run_dir_.path() / "control").c_str(), 0777);
+  auto folder = ControlSocketFolder::prepare(run_dir_.path());
+  ASSERT_TRUE(folder) << folder.error().message;
+  EXPECT_EQ(folder->socket_path(), run_dir_.path() / "control/control.sock");
+  struct stat status {};
+  ASSERT_EQ(::stat((run_dir_.path() / "control").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  folder->remove();
+}
+
+/// A run directory that can hold no socket: something else has the folder's name.
+TEST_F(ControlSocketTest, ElsewhereTheNextRunListensWhereAgentsLook) {
+  std::ofstream(run_dir_.path() / "control") << "a file";
   auto first = ControlSocketFolder::prepare(run_dir_.path());
   ASSERT_TRUE(first) << first.error().message;
   auto second = ControlSocketFolder::prepare(run_dir_.path());
   ASSERT_TRUE(second) << second.error().message;
+  EXPECT_NE(first->socket_path().parent_path().parent_path(), run_dir_.path());
   EXPECT_EQ(first->socket_path(), second->socket_path());
   second->remove();
+  EXPECT_FALSE(std::filesystem::exists(run_dir_.path() / "control-socket"));
+}
+
+TEST_F(ControlSocketTest, WhatAKilledRunHasLeftIsCleanedAway) {
+  auto folder = ControlSocketFolder::prepare(run_dir_.path());
+  ASSERT_TRUE(folder) << folder.error().message;
+  std::ofstream(folder->socket_path()) << "as if a socket";
+  ControlSocketFolder::clean(run_dir_.path());
+  EXPECT_FALSE(std::filesystem::exists(run_dir_.path() / "control"));
+  ControlSocketFolder::clean(run_dir_.path());  // nothing there: nothing happens
 }
 
 TEST_F(ControlSocketTest, DoesNotUseAFolderThatOthersMayEnter) {

@@ -1,0 +1,55 @@
+#include "cli/output.h"
+
+#include <iostream>
+#include <poll.h>
+#include <sstream>
+#include <unistd.h>
+#include <utility>
+
+namespace trainyard::cli {
+namespace {
+
+constexpr size_t kColumns = 100;
+
+/// Where the last column of a line of help begins: behind its last gap of two blanks or more.
+size_t hanging_indent(const std::string& line) {
+  const size_t gap = line.rfind("  ", kColumns / 2);
+  const size_t text = gap == std::string::npos ? 0 : line.find_first_not_of(' ', gap);
+  return text == std::string::npos ? 0 : text;
+}
+
+void add_wrapped(std::string line, std::string& out) {
+  const size_t indent = hanging_indent(line);
+  while (line.size() > kColumns) {
+    const size_t cut = line.rfind(' ', kColumns);
+    if (cut == std::string::npos || cut <= indent) break;  // a word too long to be cut
+    out += line.substr(0, cut) + "\n";
+    line = std::string(indent, ' ') + line.substr(cut + 1);
+  }
+  out += line + "\n";
+}
+
+}  // namespace
+
+std::string wrapped(const std::string& text) {
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);)
+    add_wrapped(std::move(line), out);
+  return out;
+}
+
+bool reader_has_left() {
+  pollfd fd{STDOUT_FILENO, POLLOUT, 0};
+  return ::poll(&fd, 1, 0) > 0 && (fd.revents & POLLERR) != 0;
+}
+
+int settle_output(int exit_code, std::ostream& out, std::ostream& err) {
+  out.flush();
+  if (out.good()) return exit_code;
+  if (&out == &std::cout && reader_has_left()) return exit_code;
+  err << "trainyard: standard output could not be written; what was printed is incomplete\n";
+  return exit_code == 0 ? kExitLostOutput : exit_code;
+}
+
+}  // namespace trainyard::cli

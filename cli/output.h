@@ -1,0 +1,22 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+namespace trainyard::cli {
+
+/// A command's results could not be written: sysexits.h's EX_IOERR.
+inline constexpr int kExitLostOutput = 74;
+
+/// Whether whoever reads standard output has gone away (`| head -1`), which is their choice and no
+/// failure.
+bool reader_has_left();
+
+/// `text` with lines of at most 100 columns: longer ones go on below where their last column began.
+std::string wrapped(const std::string& text);
+
+/// Flushes `out` and gives the code to exit with: `exit_code`, but where output was lost (a full
+/// disk) says so on `err` and turns 0 into kExitLostOutput.
+int settle_output(int exit_code, std::ostream& out, std::ostream& err);
+
+}  // namespace trainyard::cli
