@@ -9,7 +9,18 @@ trainyard_test(process_host_test TIER process
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/process_host_test.cc
   DEPS agent_process process_test_support)
 # gRPC, which is not instrumented, gives false reports under the thread sanitizer.
-trainyard_test(run_test TIER process TIMEOUT 600 NOT_UNDER thread
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/run_test.cc
-  DEPS process_test_support nlohmann_json::nlohmann_json)
-add_dependencies(run_test trainyard trainyard-agent trainyard-fake-rank)
+trainyard_library(run_test_support
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/run_fixture.cc
+  DEPS process_test_support nlohmann_json::nlohmann_json GTest::gmock)
+target_compile_definitions(run_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+foreach(name run run_faults)
+  trainyard_test(${name}_test TIER process TIMEOUT 600 NOT_UNDER thread
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/${name}_test.cc
+    DEPS run_test_support)
+  add_dependencies(${name}_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
+endforeach()
+trainyard_test(kill_schedule_test TIER process TIMEOUT 1800 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/faults/kill_schedule_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/faults/kill_schedule.cc
+  DEPS run_test_support)
+add_dependencies(kill_schedule_test trainyard trainyard-agent trainyard-worker)

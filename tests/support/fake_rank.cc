@@ -1,6 +1,6 @@
 // A rank that trains nothing: speaks common/worker_contract.h, counts steps of a few milliseconds,
 // keeps its "checkpoint" (a step number) in TRAINYARD_CHECKPOINT_DIR/fake.json, and fails when and
-// how FAKE_RANK_FAULT says: "RANK:STEP:KIND", KIND one of kill, hang, crash (70), config (64);
+// how FAKE_RANK_FAULT says: "RANK:STEP:KIND", KIND one of kill, hang, oom, crash (70), config (64);
 // once per run directory. FAKE_RANK_STEPS, FAKE_RANK_STEP_MS and FAKE_RANK_EVERY (steps between
 // checkpoints) set the pace. Every process that it starts or is carries FAKE_RANK_MARK for tests to
 // look for what was left behind.
@@ -75,6 +75,7 @@ class FakeRank {
   }
 
   int run() {
+    note_start();
     std::printf("rank %lld starts\n", static_cast<long long>(rank_));
     std::fflush(stdout);
     set_phase(contract::Phase::kRendezvous);
@@ -109,6 +110,15 @@ class FakeRank {
     if (::write(socket_, line.data(), line.size()) < 0) std::exit(contract::kExitRetry);
   }
   double loss() const { return 5.0 / static_cast<double>(1 + step_); }
+
+  /// "gGENERATION rRANK" in the checkpoint directory: a rank of a generation starts once.
+  void note_start() {
+    const UniqueFd fd(
+        ::open((directory_ / "starts").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    const std::string line =
+        "g" + text_of(contract::kEnvGeneration) + " r" + std::to_string(rank_) + "\n";
+    if (::write(fd.get(), line.data(), line.size()) < 0) std::exit(contract::kExitRetry);
+  }
 
   void listen() {
     listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -179,6 +189,17 @@ class FakeRank {
     page_->heartbeat.fetch_add(1);
   }
 
+  [[noreturn]] static void use_all_memory() {
+    constexpr size_t kBytes = 16 << 20;
+    while (true) {
+      void* memory =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) std::exit(contract::kExitRetry);
+      for (size_t at = 0; at < kBytes; at += 4096)
+        static_cast<volatile char*>(memory)[at] = 1;
+    }
+  }
+
   int fail_if_told() {
     if (rank_ != fault_.rank || step_ < fault_.step) return 0;
     const UniqueFd once(::open((directory_ / ("fault-" + fault_.kind)).c_str(),
@@ -188,6 +209,7 @@ class FakeRank {
                  fault_.kind.c_str());
     if (fault_.kind == "kill") ::raise(SIGKILL);
     if (fault_.kind == "hang") ::pause();
+    if (fault_.kind == "oom") use_all_memory();
     if (fault_.kind == "crash") return contract::kExitBug;
     return contract::kExitBadConfig;
   }

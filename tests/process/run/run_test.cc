@@ -3,171 +3,30 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <memory>
 #include <signal.h>
 #include <string>
-#include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "tests/support/child_process.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/run_fixture.h"
 
 namespace trainyard {
 namespace {
 
-using nlohmann::json;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing_support::ChildEnd;
 using testing_support::ChildProcess;
-using testing_support::processes_with;
-using testing_support::TemporaryDirectory;
+using testing_support::content_of;
+using testing_support::RunFixture;
 
-constexpr seconds kDeadline{90};
-constexpr char kManifest[] = R"(
-apiVersion: trainyard.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: tiny}
-spec:
-  numNodes: 1
-  numProcPerNode: 2
-  engine:
-    model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 256, maxPositions: 16}
-    data: {tokens: [train.tokens], sequenceLength: 16}
-    batch: {globalSequences: 12, microSequences: 2}
-    steps: 50
-  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
-  failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 2}}
-)";
-
-std::string content(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class RunTest : public ::testing::Test {
- protected:
-  RunTest() : mark_("FAKE_RANK_MARK=" + folder_.path().filename().string()) {
-    std::filesystem::create_directory(temporary());
-    write("job.yaml", kManifest);
-  }
-  ~RunTest() override {
-    // A failed test must not leave processes to the next one.
-    for (const pid_t pid : processes_with(mark_))
-      ::kill(pid, SIGKILL);
-  }
-
-  std::filesystem::path run_dir() const { return folder_.path() / "run"; }
-  /// Where control sockets lie: checked to be empty at the end.
-  std::filesystem::path temporary() const { return folder_.path() / "t"; }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_.path() / name) << text;
-  }
-
-  std::unique_ptr<ChildProcess> start(std::map<std::string, std::string> environment = {},
-                                      std::vector<std::string> more = {},
-                                      const std::string& manifest = "job.yaml") {
-    const std::string bin = TRAINYARD_BIN_DIR;
-    environment["TRAINYARD_WORKER"] = bin + "/trainyard-fake-rank";
-    environment["TMPDIR"] = temporary();
-    environment[mark_.substr(0, mark_.find('='))] = mark_.substr(mark_.find('=') + 1);
-    ChildProcess::Spec spec;
-    spec.argv = {bin + "/trainyard",
-                 "run",
-                 (folder_.path() / manifest).string(),
-                 "--run-dir",
-                 run_dir().string(),
-                 "-o",
-                 "json"};
-    spec.argv.insert(spec.argv.end(), more.begin(), more.end());
-    spec.environment = std::move(environment);
-    spec.output = folder_.path() / "out";
-    spec.errors = folder_.path() / "err";
-    return std::make_unique<ChildProcess>(spec);
-  }
-
-  /// The objects of one type that the run has printed.
-  std::vector<json> printed(const std::string& type) const {
-    std::vector<json> found;
-    std::ifstream file(folder_.path() / "out");
-    for (std::string line; std::getline(file, line);) {
-      json object = json::parse(line, nullptr, false);
-      if (!object.is_discarded() && object.value("type", "") == type) found.push_back(object);
-    }
-    return found;
-  }
-
-  json summary() const {
-    const std::vector<json> found = printed("summary");
-    EXPECT_EQ(found.size(), 1u) << content(folder_.path() / "out") << errors();
-    return found.empty() ? json::object() : found.front();
-  }
-
-  std::string errors() const { return content(folder_.path() / "err"); }
-
-  json status() const {
-    const json object = json::parse(content(run_dir() / "status.json"), nullptr, false);
-    return object.is_discarded() ? json::object() : object.value("status", json::object());
-  }
-
-  static bool wait_until(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-    return false;
-  }
-
-  /// The fake checkpoint has that step.
-  bool checkpointed(int64_t step) const {
-    const std::string text = content(run_dir() / "pvc/ckpt/tiny/fake.json");
-    return !text.empty() && std::stoll(text) >= step;
-  }
-
-  /// Pids of the job's processes whose executable has that name.
-  std::vector<pid_t> running(const std::string& name) const {
-    std::vector<pid_t> found;
-    for (const pid_t pid : processes_with(mark_)) {
-      std::error_code error;
-      const auto path =
-          std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
-      if (!error && path.filename() == name) found.push_back(pid);
-    }
-    return found;
-  }
-
-  void expect_end(ChildProcess& child, int exit_code) {
-    const std::optional<ChildEnd> end = child.wait(kDeadline);
-    ASSERT_TRUE(end) << "still running: " << content(folder_.path() / "out");
-    EXPECT_EQ(end->signal, 0);
-    EXPECT_EQ(end->exit_code, exit_code) << content(folder_.path() / "out") << errors();
-  }
-
-  void expect_nothing_left() {
-    EXPECT_THAT(processes_with(mark_), IsEmpty());
-    EXPECT_TRUE(std::filesystem::is_empty(temporary())) << "a socket's folder was left";
-    EXPECT_FALSE(std::filesystem::exists(run_dir() / "control-socket"));
-  }
-
-  const TemporaryDirectory folder_;
-  const std::string mark_;
-};
+class RunTest : public RunFixture {};
 
 TEST_F(RunTest, TrainsToTheEnd) {
   const auto run = start();
   expect_end(*run, 0);
-  const json end = summary();
+  const Json end = summary();
   EXPECT_EQ(end.value("outcome", ""), "Complete");
   EXPECT_EQ(end.value("step", 0), 50);
   EXPECT_EQ(end.value("restarts", -1), 0);
@@ -181,19 +40,19 @@ TEST_F(RunTest, TrainsToTheEnd) {
 
 TEST_F(RunTest, AFinishedRunSaysSoAndTouchesNothing) {
   expect_end(*start(), 0);
-  const std::string before = content(run_dir() / "status.json");
+  const std::string before = content_of(run_dir() / "status.json");
   expect_end(*start(), 0);
   EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("this run is over"));
-  EXPECT_EQ(content(run_dir() / "status.json"), before);
+  EXPECT_EQ(content_of(run_dir() / "status.json"), before);
   expect_nothing_left();
 }
 
 TEST_F(RunTest, ManyNodesAndRanks) {
   const auto run = start({}, {"--nodes", "3", "--procs", "2"});
   expect_end(*run, 0);
-  const std::vector<json> all = printed("progress");
+  const std::vector<Json> all = printed("progress");
   EXPECT_TRUE(
-      std::any_of(all.begin(), all.end(), [](const json& p) { return p.at("ranks").size() == 6; }));
+      std::any_of(all.begin(), all.end(), [](const Json& p) { return p.at("ranks").size() == 6; }));
   expect_nothing_left();
 }
 
@@ -201,7 +60,7 @@ TEST_F(RunTest, AKilledRankIsOneRestartAndTheRunCompletes) {
   const auto run = start({{"FAKE_RANK_FAULT", "1:25:kill"}});
   expect_end(*run, 0);
   EXPECT_EQ(summary().value("restarts", -1), 1);
-  const json now = status();
+  const Json now = status();
   EXPECT_EQ(now["restarts"].value("total", 0), 1);
   EXPECT_EQ(now["membership"].value("generation", 0), 2);
   ASSERT_GE(now["attempts"].size(), 1u);
@@ -234,7 +93,7 @@ TEST_F(RunTest, ARankThatHangsIsFoundAndRestarted) {
         std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 4}\n");
   const auto run = start({{"FAKE_RANK_FAULT", "1:25:hang"}});
   expect_end(*run, 0);
-  const json now = status();
+  const Json now = status();
   EXPECT_EQ(now["restarts"].value("total", 0), 1) << now["restarts"].dump(1);
   EXPECT_EQ(now["restarts"]["classes"][0].value("class", ""), "Hang");
   expect_nothing_left();
@@ -273,21 +132,21 @@ TEST_F(RunTest, TwoRunsOfOneDirectoryAreKeptApart) {
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   ChildProcess::Spec spec;
   spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard", "run",
-               (folder_.path() / "job.yaml").string(), "--run-dir", run_dir().string()};
-  spec.output = folder_.path() / "out2";
-  spec.errors = folder_.path() / "err2";
+               (folder() / "job.yaml").string(), "--run-dir", run_dir().string()};
+  spec.output = folder() / "out2";
+  spec.errors = folder() / "err2";
   ChildProcess second(spec);
   const auto end = second.wait(kDeadline);
   ASSERT_TRUE(end);
-  EXPECT_EQ(end->exit_code, 75);
-  EXPECT_THAT(content(spec.errors), HasSubstr("lock"));
+  EXPECT_EQ(end->exit_code, 64);
+  EXPECT_THAT(content_of(spec.errors), HasSubstr("lock"));
   expect_end(*first, 0);
 }
 
 TEST_F(RunTest, CtrlCCheckpointsAndTheNextRunGoesOn) {
   const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
   ASSERT_TRUE(wait_until([&] {
-    const std::vector<json> all = printed("progress");
+    const std::vector<Json> all = printed("progress");
     return !all.empty() && all.back().value("step", 0) >= 5;
   })) << errors();
   run->signal(SIGINT);
@@ -311,8 +170,8 @@ TEST_F(RunTest, ASecondCtrlCStopsAtOnce) {
   })) << errors();
   run->signal(SIGINT);
   ASSERT_TRUE(wait_until([&] {
-    const std::vector<json> all = printed("event");
-    return std::any_of(all.begin(), all.end(), [](const json& event) {
+    const std::vector<Json> all = printed("event");
+    return std::any_of(all.begin(), all.end(), [](const Json& event) {
       return event.value("message", "").find("once more") != std::string::npos;
     });
   }));
@@ -332,7 +191,7 @@ TEST_F(RunTest, AKilledRunIsTakenOverByTheNextWithoutDisturbingItsRanks) {
 
   run = start({{"FAKE_RANK_STEP_MS", "60"}, {"FAKE_RANK_STEPS", "100"}});
   ASSERT_TRUE(wait_until([&] {
-    const std::vector<json> all = printed("progress");
+    const std::vector<Json> all = printed("progress");
     return !all.empty() && all.back().value("step", 0) > 10;
   }));
   EXPECT_EQ(running("trainyard-fake-rank"), ranks) << "the same processes go on";
@@ -346,13 +205,13 @@ TEST_F(RunTest, WithoutAnotherRunTheOrphansCheckpointAndEnd) {
   auto run = start(
       {{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "100000"}, {"FAKE_RANK_EVERY", "1000000"}});
   ASSERT_TRUE(wait_until([&] {
-    const std::vector<json> all = printed("progress");
+    const std::vector<Json> all = printed("progress");
     return !all.empty() && all.back().value("step", 0) >= 5;
   })) << errors();
   run->signal(SIGKILL);
   ASSERT_TRUE(run->wait(kDeadline));
   const auto killed = std::chrono::steady_clock::now();
-  ASSERT_TRUE(wait_until([&] { return processes_with(mark_).empty(); }));
+  ASSERT_TRUE(wait_until([&] { return running().empty(); }));
   EXPECT_LT(std::chrono::steady_clock::now() - killed, seconds(25));
   EXPECT_TRUE(checkpointed(5)) << "with a checkpoint";
 
@@ -376,14 +235,14 @@ spec:
       - name: trainer
         image: none
         command: [sh, -c, 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $FLAVOUR" > "$0/rank-$RANK"']
-        args: [)" + folder_.path().string() +
+        args: [)" + folder().string() +
                             R"(]
         env: [{name: FLAVOUR, value: vanilla}]
 )");
   const auto run = start({}, {}, "foreign.yaml");
   expect_end(*run, 0);
-  EXPECT_EQ(content(folder_.path() / "rank-0"), "0/4 0/2 127.0.0.1:29500 vanilla\n");
-  EXPECT_EQ(content(folder_.path() / "rank-3"), "3/4 1/2 127.0.0.1:29500 vanilla\n");
+  EXPECT_EQ(content_of(folder() / "rank-0"), "0/4 0/2 127.0.0.1:29500 vanilla\n");
+  EXPECT_EQ(content_of(folder() / "rank-3"), "3/4 1/2 127.0.0.1:29500 vanilla\n");
   expect_nothing_left();
 }
 

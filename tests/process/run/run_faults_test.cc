@@ -1,0 +1,305 @@
+// `trainyard run` among hostile circumstances: stopped agents, lost directories, wrong programs,
+// closed outputs, and its own death at every write.
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/run_fixture.h"
+
+namespace trainyard {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing_support::ChildEnd;
+using testing_support::ChildProcess;
+using testing_support::content_of;
+using testing_support::RunFixture;
+
+class RunFaultsTest : public RunFixture {
+ protected:
+  /// A shell's word on the run, for redirections and pipes: "$@" is the run.
+  ChildEnd shell(const std::string& script) {
+    ChildProcess::Spec spec;
+    spec.argv = {"/bin/bash", "-c", script, "run"};
+    const std::vector<std::string> run = arguments();
+    spec.argv.insert(spec.argv.end(), run.begin(), run.end());
+    spec.environment = environment();
+    spec.output = folder() / "out";
+    spec.errors = folder() / "err";
+    return ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{});
+  }
+
+  void replace(const std::string& what, const std::string& with) const {
+    std::string manifest = kManifest;
+    manifest.replace(manifest.find(what), what.size(), with);
+    write("job.yaml", manifest);
+  }
+};
+
+// ---- What is stopped or lost while it runs
+// -----------------------------------------------------------------------
+
+TEST_F(RunFaultsTest, AStoppedAgentIsNamedAndItsWorkGoesOn) {
+  write("job.yaml",
+        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 6, maxStallSeconds: 8}\n");
+  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}}, {"--nodes", "2"});
+  ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
+  const std::vector<pid_t> agents = running("trainyard-agent");
+  ASSERT_EQ(agents.size(), 2u);
+  const auto stopped_at = std::chrono::steady_clock::now();
+  ::kill(agents[0], SIGSTOP);
+  expect_end(*run, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - stopped_at, seconds(40));
+  EXPECT_EQ(summary().value("restarts", -1), 1);
+  const Json attempt = status()["attempts"][0];
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("silent")) << attempt.dump(1);
+  EXPECT_THAT(attempt.value("podName", ""), HasSubstr("tiny-")) << attempt.dump(1);
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, ARunDirectoryThatIsRemovedEndsTheRunAndItsRanks) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "100000"}});
+  ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
+  std::filesystem::rename(run_dir(), folder() / "elsewhere");
+  expect_end(*run, 65);
+  EXPECT_EQ(summary().value("outcome", ""), "Failed");
+  EXPECT_THAT(summary().value("reason", ""), HasSubstr("was removed, moved or replaced"));
+  EXPECT_THAT(running(), IsEmpty());
+}
+
+TEST_F(RunFaultsTest, AKilledRunLeavesNothingOutsideOfItsDirectory) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "100000"}});
+  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  run->signal(SIGKILL);
+  ASSERT_TRUE(run->wait(kDeadline));
+  ASSERT_TRUE(wait_until([&] { return running().empty(); }));
+  EXPECT_TRUE(std::filesystem::is_empty(temporary()));
+}
+
+TEST_F(RunFaultsTest, ALongRunDirectoryIsNoObstacle) {
+  const auto long_dir = folder() / std::string(100, 'x') / std::string(100, 'y');
+  const ChildEnd end = trainyard(
+      {"run", (folder() / "job.yaml").string(), "--run-dir", long_dir.string(), "-o", "json"});
+  EXPECT_EQ(end.exit_code, 0) << output() << errors();
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, ARankAskedToEndEndsWithACheckpointAndIsAPreemption) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
+  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  const std::vector<pid_t> ranks = running("trainyard-fake-rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[0], SIGTERM);
+  expect_end(*run, 0);
+  const Json now = status();
+  EXPECT_EQ(now["restarts"].value("total", 0), 1);
+  EXPECT_EQ(now["restarts"]["classes"][0].value("class", ""), "Preemption");
+  EXPECT_EQ(now["attempts"][0].value("exitCode", 0), 143) << now["attempts"].dump(1);
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, AnAgentAskedToEndHasItsRanksCheckpoint) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
+  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  const std::vector<pid_t> agents = running("trainyard-agent");
+  ASSERT_EQ(agents.size(), 1u);
+  ::kill(agents[0], SIGTERM);
+  expect_end(*run, 0);
+  const Json now = status();
+  EXPECT_EQ(now["restarts"].value("total", 0), 1);
+  EXPECT_EQ(now["attempts"][0].value("exitCode", 0), 143) << now["attempts"].dump(1);
+  EXPECT_GE(now["attempts"][0].value("resumedFromStep", 0), 5) << now["attempts"].dump(1);
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, TheKernelsKillForWantOfMemoryIsNamed) {
+  // A memory cgroup of our own, where this machine lets us make one (v1 below our group, or v2).
+  const std::string script =
+      "for top in /sys/fs/cgroup/memory/$(sed -n 's/.*:memory:.//p' /proc/self/cgroup) "
+      "/sys/fs/cgroup/memory; do group=$top/trainyard-test-$$; mkdir $group 2>/dev/null && break; "
+      "done; echo 300M > $group/memory.limit_in_bytes 2>/dev/null && "
+      "echo $$ > $group/cgroup.procs 2>/dev/null || { rmdir $group 2>/dev/null; exit 99; }; "
+      "export FAKE_RANK_FAULT=1:25:oom; \"$@\"; code=$?; "
+      "echo $$ > $top/cgroup.procs; rmdir $group; exit $code";
+  const ChildEnd end = shell(script);
+  if (end.exit_code == 99) GTEST_SKIP() << "no memory cgroup can be made here";
+  EXPECT_EQ(end.exit_code, 0) << output() << errors();
+  const Json attempt = status()["attempts"][0];
+  EXPECT_EQ(attempt.value("signal", 0), SIGKILL) << attempt.dump(1);
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("want of memory")) << attempt.dump(1);
+  EXPECT_EQ(attempt.value("class", ""), "Application") << attempt.dump(1);
+  expect_nothing_left();
+}
+
+// ---- What is wrong from the start
+// --------------------------------------------------------------------------------
+
+TEST_F(RunFaultsTest, WhatRanksWouldRefuseIsRefusedBeforeThereIsARun) {
+  const std::vector<std::array<std::string, 4>> cases = {
+      {"sequenceLength: 16", "sequenceLength: 4096", "maxPositions: 16", "maxPositions: 4096"},
+      {"globalSequences: 12", "globalSequences: 100000", "microSequences: 2", "microSequences: 1"},
+      {"vocab: 257", "vocab: 16", "", ""},
+      {"hidden: 16", "hidden: 65536", "layers: 1", "layers: 4096"},
+  };
+  for (const auto& [a, b, c, d] : cases) {
+    std::string manifest = kManifest;
+    manifest.replace(manifest.find(a), a.size(), b);
+    if (!c.empty()) manifest.replace(manifest.find(c), c.size(), d);
+    write("job.yaml", manifest);
+    expect_end(*start(), 64);
+    EXPECT_THAT(errors(), HasSubstr("found ")) << b;
+    EXPECT_THAT(errors(), HasSubstr("wanted ")) << b;
+    EXPECT_FALSE(std::filesystem::exists(run_dir())) << b;
+  }
+  replace("data/train", "data/nowhere");
+  expect_end(*start(), 65);
+  EXPECT_THAT(errors(), HasSubstr("data/nowhere"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir()));
+}
+
+TEST_F(RunFaultsTest, ProgramsThatCannotRunAreNamedAtOnce) {
+  write("garbage", "neither");
+  std::filesystem::permissions(folder() / "garbage", std::filesystem::perms::owner_all);
+  for (const std::string& worker :
+       {(folder() / "garbage").string(), (folder() / "none").string(), folder().string()}) {
+    expect_end(*start({{"TRAINYARD_WORKER", worker}}), 64);
+    EXPECT_THAT(errors(), HasSubstr("trainyard-worker " + worker));
+    EXPECT_FALSE(std::filesystem::exists(run_dir()));
+  }
+}
+
+TEST_F(RunFaultsTest, AProgramThatIsNoWorkerFailsTheJobAtOnce) {
+  for (const std::string& worker : {std::string("/bin/true"), (folder() / "script").string()}) {
+    write("script", "#!/bin/no/such/interpreter\n");
+    std::filesystem::permissions(folder() / "script", std::filesystem::perms::owner_all);
+    expect_end(*start({{"TRAINYARD_WORKER", worker}}, {"--retry"}), 64);
+    EXPECT_THAT(summary().value("reason", ""), HasSubstr(worker));
+    EXPECT_EQ(summary().value("restarts", -1), 0);
+    expect_nothing_left();
+  }
+}
+
+TEST_F(RunFaultsTest, WhatCannotBeARunDirectoryIsAWrongUsage) {
+  write("file", "x");
+  const ChildEnd end = trainyard(
+      {"run", (folder() / "job.yaml").string(), "--run-dir", (folder() / "file").string()});
+  EXPECT_EQ(end.exit_code, 64);
+  EXPECT_THAT(errors(), HasSubstr("is no directory"));
+}
+
+TEST_F(RunFaultsTest, ADamagedStatusIsNamedAndNothingIsLost) {
+  expect_end(*start(), 0);
+  std::ofstream(run_dir() / "status.json") << "rubbish";
+  expect_end(*start(), 65);
+  EXPECT_THAT(errors(), HasSubstr("status.json: damaged: no JSON at byte 1"));
+  EXPECT_THAT(errors(), Not(HasSubstr("nlohmann")));
+  EXPECT_TRUE(checkpointed(50));
+}
+
+TEST_F(RunFaultsTest, AFailedRunGoesOnOnceItIsMended) {
+  expect_end(*start({{"FAKE_RANK_FAULT", "0:25:config"}}), 64);
+  expect_end(*start(), 64);
+  EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("--retry"));
+
+  expect_end(*start({}, {"--retry"}), 0);
+  EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("trying again"));
+  EXPECT_TRUE(printed("start").at(0).value("resumed", false));
+  EXPECT_EQ(summary().value("step", 0), 50);
+  EXPECT_EQ(summary().value("restarts", -1), 0);
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, ACorrectedManifestTakesUpAFailedRun) {
+  expect_end(*start({{"FAKE_RANK_FAULT", "0:25:config"}}), 64);
+  replace("everySteps: 10", "everySteps: 20");
+  expect_end(*start(), 0);
+  EXPECT_EQ(summary().value("step", 0), 50);
+}
+
+// ---- Where its output goes
+// ---------------------------------------------------------------------------------------
+
+TEST_F(RunFaultsTest, AReaderThatLeavesDoesNotStopTheRun) {
+  const ChildEnd end = shell("set -o pipefail; \"$@\" | head -n 1");
+  EXPECT_EQ(end.exit_code, 0) << errors();
+  EXPECT_EQ(status().value("phase", ""), "Complete");
+  EXPECT_THAT(errors(), HasSubstr("the run goes on"));
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, LostOutputIsSaid) {
+  EXPECT_EQ(shell("\"$@\" > /dev/full").exit_code, 74);
+  EXPECT_EQ(status().value("phase", ""), "Complete");
+  EXPECT_THAT(errors(), HasSubstr("standard output could not be written"));
+  for (const std::string& command : {"data show '" + (folder() / "data").string() + "'",
+                                     std::string("--version"), std::string("--help")}) {
+    EXPECT_EQ(shell("\"$1\" " + command + " > /dev/full").exit_code, 74) << command;
+  }
+}
+
+// ---- Its own death at every write
+// --------------------------------------------------------------------------------
+
+/// Runs that kill themselves at their N-th write; then the next one ends the job. One rank is lost
+/// on the way, so that a restart is among what is interrupted.
+class RunCrashTest : public RunFaultsTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  const Environment calm_ = {{"FAKE_RANK_STEP_MS", "4"}, {"FAKE_RANK_FAULT", "1:25:kill"}};
+
+  /// Whether the run died at that write; false: it made fewer.
+  bool dies_at(int write_number) {
+    Environment environment = calm_;
+    environment["TRAINYARD_RUN_CRASH"] = std::to_string(write_number) + ":" + GetParam();
+    const auto run = start(environment);
+    const auto end = run->wait(kDeadline);
+    EXPECT_TRUE(end.has_value());
+    return end && end->signal == SIGKILL;
+  }
+
+  void expect_exact_counts(const std::string& where) {
+    const Json now = status();
+    EXPECT_EQ(now.value("phase", ""), "Complete") << where;
+    EXPECT_EQ(now["restarts"].value("total", -1), 1) << where << now.dump(1);
+    EXPECT_EQ(now["membership"].value("generation", 0), 2) << where;
+    EXPECT_EQ(now["attempts"].size(), 2u) << where << now["attempts"].dump(1);
+    std::multiset<std::string> starts;
+    std::ifstream file(checkpoints() / "starts");
+    for (std::string line; std::getline(file, line);)
+      starts.insert(line);
+    EXPECT_EQ(starts, (std::multiset<std::string>{"g1 r0", "g1 r1", "g2 r0", "g2 r1"})) << where;
+  }
+};
+
+TEST_P(RunCrashTest, CountsAreExactAndNoRankIsStartedTwice) {
+  write("job.yaml", std::string(kManifest).replace(std::string(kManifest).find("initialSeconds: 1"),
+                                                   17, "initialSeconds: 0"));
+  constexpr int kMostWrites = 200;
+  int writes = 1;
+  for (; writes < kMostWrites && !HasFailure(); ++writes) {
+    std::filesystem::remove_all(run_dir());
+    if (!dies_at(writes)) break;
+    const std::string where =
+        std::string("killed ") + GetParam() + " write " + std::to_string(writes) + "\n";
+    expect_end(*start(calm_), 0);
+    expect_exact_counts(where);
+    expect_nothing_left();
+  }
+  EXPECT_GT(writes, 10) << "a run with a restart writes more than that";
+  EXPECT_LT(writes, kMostWrites);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sides, RunCrashTest, ::testing::Values("before", "after"),
+                         [](const auto& side) { return std::string(side.param); });
+
+}  // namespace
+}  // namespace trainyard
