@@ -44,8 +44,8 @@ spec:
   numNodes: 1
   numProcPerNode: 2
   engine:
-    model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 256, maxPositions: 16}
-    data: {tokens: [train.tokens], sequenceLength: 16}
+    model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
+    data: {tokens: [data/train], sequenceLength: 16}
     batch: {globalSequences: 12, microSequences: 2}
     steps: 100000
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
@@ -89,6 +89,14 @@ class MetricsTest : public testing::Test {
   MetricsTest() : mark_("FAKE_RANK_MARK=" + folder_.path().filename().string()) {
     std::filesystem::create_directory(folder_.path() / "t");
     std::ofstream(folder_.path() / "job.yaml") << kManifest;
+    std::ofstream(folder_.path() / "text.txt") << std::string(4000, 'a');
+    ChildProcess prepare({.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard", "data", "prepare",
+                                   (folder_.path() / "text.txt").string(), "--out",
+                                   (folder_.path() / "data").string()},
+                          .output = folder_.path() / "out",
+                          .errors = folder_.path() / "err"});
+    const auto prepared = prepare.wait(kDeadline);
+    EXPECT_TRUE(prepared && prepared->exit_code == 0) << errors();
   }
   ~MetricsTest() override {
     for (const pid_t pid : processes_with(mark_))
