@@ -85,6 +85,33 @@ void set_no_delay(int fd) {
   (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+bool stays_on_host(int fd) {
+  SocketAddress own;
+  SocketAddress peer;
+  own.length = peer.length = sizeof(own.storage);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.length) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) != 0 ||
+      own.family() != peer.family()) {
+    return false;
+  }
+  if (own.family() == AF_INET6) {
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(&own.storage)->sin6_addr,
+                       &reinterpret_cast<const sockaddr_in6*>(&peer.storage)->sin6_addr,
+                       sizeof(in6_addr)) == 0;
+  }
+  return own.family() == AF_INET &&
+         reinterpret_cast<const sockaddr_in*>(&own.storage)->sin_addr.s_addr ==
+             reinterpret_cast<const sockaddr_in*>(&peer.storage)->sin_addr.s_addr;
+}
+
+void bound_local_buffer(int fd) {
+  // The system doubles it. Measured on loopback (messages of up to 64 KiB each): with half of it
+  // two messages barely fit, with a quarter each waits for a delayed acknowledgement; with twice as
+  // much 128 MB take 10 % longer, unbounded 30 %.
+  constexpr int kBytes = 128 * 1024;
+  (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof(kBytes));
+}
+
 int poll_timeout_ms(std::chrono::steady_clock::time_point deadline, int limit_ms) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());

@@ -31,6 +31,14 @@ std::string to_string(const SocketAddress& address);
 /// Small messages leave at once.
 void set_no_delay(int fd);
 
+/// True for a connection between two sockets of this machine.
+bool stays_on_host(int fd);
+
+/// Bounds what the system buffers of a connection that stays on this machine, to what its caches
+/// keep: more would travel through memory, and no network is there to be kept busy. Costs nothing
+/// else; a failure only leaves the buffer as it was.
+void bound_local_buffer(int fd);
+
 /// Milliseconds for poll until `deadline`, rounded up, at least 0, at most `limit`.
 int poll_timeout_ms(std::chrono::steady_clock::time_point deadline, int limit_ms);
 

@@ -40,7 +40,9 @@ TcpTransport::TcpTransport(const GroupIdentity& identity, std::vector<UniqueFd> 
       staging_(std::make_unique_for_overwrite<std::byte[]>(kStagingBytes)),
       carries_(connections_.size()) {
   for (const UniqueFd& fd : connections_) {
-    if (fd.valid()) set_no_delay(fd.get());
+    if (!fd.valid()) continue;
+    set_no_delay(fd.get());
+    if (stays_on_host(fd.get())) bound_local_buffer(fd.get());
   }
 }
 
