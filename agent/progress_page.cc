@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "common/log/text.h"
 #include "common/proto/coordination.pb.h"
 
 namespace trainyard::agent {
@@ -48,6 +49,23 @@ void store_group(const Group& group, coordination::RankProgress& progress) {
   progress.set_tokens_per_second(group.tokens_per_second);
 }
 
+void store_checkpoints(const contract::CheckpointFigures& figures,
+                       coordination::CheckpointProgress& progress) {
+  progress.set_commits(figures.commits);
+  progress.set_failures(figures.failures);
+  progress.set_failed_step(figures.failed_step);
+  progress.set_bytes(figures.bytes);
+  progress.set_bytes_total(figures.bytes_total);
+  progress.set_committed_unix_s(figures.committed_unix_s);
+  progress.set_commit_s(figures.commit_s);
+  progress.set_write_s(figures.write_s);
+  progress.set_write_cpu_s(figures.write_cpu_s);
+  progress.set_stall_s(figures.stall_s);
+  progress.set_stall_total_s(figures.stall_total_s);
+  // The page belongs to the rank, which may be anybody's program: protobuf wants UTF-8.
+  progress.set_failure(printable_text(figures.failure, contract::CheckpointPage::kMaxFailureBytes));
+}
+
 }  // namespace
 
 Result<SharedProgressPage> SharedProgressPage::create() {
@@ -85,6 +103,7 @@ SharedProgressPage::~SharedProgressPage() {
 void read_progress(const contract::ProgressPage& page, coordination::RankProgress& progress) {
   if (page.magic.load(std::memory_order_acquire) != contract::kProgressMagic) {
     progress.set_checkpoint_step(-1);
+    progress.mutable_checkpoints()->set_failed_step(-1);
     progress.set_restored_step(-1);
     progress.set_validation_loss(std::numeric_limits<double>::quiet_NaN());
     return;
@@ -103,6 +122,10 @@ void read_progress(const contract::ProgressPage& page, coordination::RankProgres
   progress.set_checkpoint_step(page.checkpoint_step.load(std::memory_order_relaxed));
   progress.set_beats(page.heartbeat.load(std::memory_order_relaxed));
   progress.set_restored_step(page.restored_step.load(std::memory_order_relaxed));
+  contract::CheckpointFigures checkpoints;
+  if (contract::load(page.checkpoints, checkpoints)) {
+    store_checkpoints(checkpoints, *progress.mutable_checkpoints());
+  }
 }
 
 }  // namespace trainyard::agent

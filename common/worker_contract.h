@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/checkpoint_figures.h"
 #include "common/contract/rank_counters.h"
 
 /// The contract between whoever supervises rank processes (trainyard-agent, or a person's shell)
@@ -115,6 +116,7 @@ struct ProgressPage {
   std::atomic<int64_t> heartbeat;        ///< bumped at every instruction
   std::atomic<int64_t>
       restored_step;  ///< step resumed from; 0 for a fresh start, -1 before restore
+  CheckpointPage checkpoints;
   alignas(kRankCountersOffset) RankCounters counters;
 };
 static_assert(offsetof(ProgressPage, counters) == kRankCountersOffset);

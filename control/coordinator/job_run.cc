@@ -27,6 +27,21 @@ contract::Phase phase_of(uint32_t number) {
       std::min(number, static_cast<uint32_t>(contract::Phase::kDone)));
 }
 
+contract::CheckpointFigures figures_of(const coordination::CheckpointProgress& progress) {
+  return {.commits = progress.commits(),
+          .failures = progress.failures(),
+          .failed_step = progress.failed_step(),
+          .bytes = progress.bytes(),
+          .bytes_total = progress.bytes_total(),
+          .committed_unix_s = progress.committed_unix_s(),
+          .commit_s = progress.commit_s(),
+          .write_s = progress.write_s(),
+          .write_cpu_s = progress.write_cpu_s(),
+          .stall_s = progress.stall_s(),
+          .stall_total_s = progress.stall_total_s(),
+          .failure = progress.failure()};
+}
+
 void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
   plan.set_generation(order.generation);
   if (order.previous_generation) plan.set_parent_generation(*order.previous_generation);
@@ -55,6 +70,7 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
   reading.restored_step = progress.restored_step();
   reading.instruction_id = progress.instruction_id();
   if (progress.has_counters()) reading.counters = load(progress.counters());
+  reading.checkpoints = figures_of(progress.checkpoints());
   return reading;
 }
 

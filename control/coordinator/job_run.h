@@ -45,6 +45,7 @@ struct RankReading {
   int64_t restored_step = -1;
   uint32_t instruction_id = 0;  ///< of the step program, now running
   contract::RankCountersReading counters;
+  contract::CheckpointFigures checkpoints;
 };
 
 /// What a message says; counters are zero where it has none.

@@ -32,6 +32,7 @@ Result<Progress> Progress::map(int fd) {
   page->validation_loss.store(std::numeric_limits<double>::quiet_NaN(), kRelaxed);
   page->checkpoint_step.store(-1, kRelaxed);
   page->restored_step.store(-1, kRelaxed);
+  contract::store({}, page->checkpoints);
   page->counters.version.store(contract::kRankCountersVersion, std::memory_order_release);
   page->magic.store(contract::kProgressMagic, std::memory_order_release);
   return Progress(page);
@@ -70,6 +71,9 @@ void Progress::step_done(const StepProgress& progress) {
 
 void Progress::validation_loss(double loss) { page_->validation_loss.store(loss, kRelaxed); }
 void Progress::checkpoint_step(int64_t step) { page_->checkpoint_step.store(step, kRelaxed); }
+void Progress::checkpoints(const contract::CheckpointFigures& figures) {
+  contract::store(figures, page_->checkpoints);
+}
 void Progress::restored_step(int64_t step) {
   page_->step.store(step, kRelaxed);
   page_->restored_step.store(step, kRelaxed);

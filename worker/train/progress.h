@@ -44,6 +44,7 @@ class Progress {
   void step_done(const StepProgress& progress);
   void validation_loss(double loss);
   void checkpoint_step(int64_t step);
+  void checkpoints(const contract::CheckpointFigures& figures);
   void restored_step(int64_t step);
 
   /// One optimizer step: how long it took, and what this rank trained in it.

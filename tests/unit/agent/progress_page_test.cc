@@ -30,6 +30,8 @@ TEST(ProgressPageTest, ReadsWhatTheRankWrote) {
   page.step = 12;
   page.loss = 3.5;
   page.checkpoint_step = 10;
+  contract::store({.commits = 1, .failures = 2, .failed_step = 8, .failure = "no\xffspace"},
+                  page.checkpoints);
   page.heartbeat = 99;
   page.magic = contract::kProgressMagic;
   coordination::RankProgress progress;
@@ -38,6 +40,10 @@ TEST(ProgressPageTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(progress.step(), 12);
   EXPECT_EQ(progress.loss(), 3.5);
   EXPECT_EQ(progress.checkpoint_step(), 10);
+  EXPECT_EQ(progress.checkpoints().commits(), 1);
+  EXPECT_EQ(progress.checkpoints().failures(), 2);
+  EXPECT_EQ(progress.checkpoints().failed_step(), 8);
+  EXPECT_EQ(progress.checkpoints().failure(), "no\ufffdspace");
   EXPECT_EQ(progress.beats(), 99);
 }
 

@@ -28,6 +28,53 @@ static_assert(offsetof(ProgressPage, loss) == 56);
 static_assert(offsetof(ProgressPage, tokens_per_second) == 96);
 static_assert(offsetof(ProgressPage, checkpoint_step) == 104);
 static_assert(offsetof(ProgressPage, restored_step) == 120);
+static_assert(offsetof(ProgressPage, checkpoints) == 128);
+static_assert(offsetof(CheckpointPage, committed_unix_s) == 48);
+static_assert(offsetof(CheckpointPage, failure) == 96);
+static_assert(sizeof(CheckpointPage) == 608);
+
+TEST(CheckpointFiguresTest, ComeBackAsTheyWent) {
+  CheckpointPage page{};
+  const CheckpointFigures written{.commits = 3,
+                                  .failures = 2,
+                                  .failed_step = 40,
+                                  .bytes = 5,
+                                  .bytes_total = 6,
+                                  .committed_unix_s = 7.5,
+                                  .commit_s = 8.5,
+                                  .write_s = 9.5,
+                                  .write_cpu_s = 10.5,
+                                  .stall_s = 11.5,
+                                  .stall_total_s = 12.5,
+                                  .failure = "rank 1: write: No space left on device"};
+  store(written, page);
+  CheckpointFigures found;
+  ASSERT_TRUE(load(page, found));
+  EXPECT_EQ(found, written);
+  store({}, page);
+  ASSERT_TRUE(load(page, found));
+  EXPECT_EQ(found, CheckpointFigures{});
+}
+
+TEST(CheckpointFiguresTest, LongFailuresAreCutBetweenCharacters) {
+  CheckpointPage page{};
+  constexpr size_t kMax = CheckpointPage::kMaxFailureBytes;
+  store({.failure = std::string(kMax - 1, 'x') + "\u00e4 and more"}, page);
+  CheckpointFigures found;
+  ASSERT_TRUE(load(page, found));
+  EXPECT_EQ(found.failure, std::string(kMax - 1, 'x'));
+}
+
+TEST(CheckpointFiguresTest, AWriterThatStoppedInTheMiddleLeavesTheOldReading) {
+  CheckpointPage page{};
+  store({.commits = 1}, page);
+  CheckpointFigures found;
+  ASSERT_TRUE(load(page, found));
+  page.sequence.fetch_add(1);
+  page.commits = 2;
+  EXPECT_FALSE(load(page, found));
+  EXPECT_EQ(found.commits, 1);
+}
 
 TEST(WorkerContractTest, EveryMessageIsOneLine) {
   EXPECT_EQ(encode(Stop{}), "{\"type\":\"stop\"}\n");
