@@ -56,12 +56,12 @@ void store_checkpoints(const contract::CheckpointFigures& figures,
   progress.set_failed_step(figures.failed_step);
   progress.set_bytes(figures.bytes);
   progress.set_bytes_total(figures.bytes_total);
-  progress.set_committed_unix_s(figures.committed_unix_s);
-  progress.set_commit_s(figures.commit_s);
-  progress.set_write_s(figures.write_s);
-  progress.set_write_cpu_s(figures.write_cpu_s);
-  progress.set_stall_s(figures.stall_s);
-  progress.set_stall_total_s(figures.stall_total_s);
+  progress.set_committed_unix_seconds(figures.committed_unix_s);
+  progress.set_commit_seconds(figures.commit_s);
+  progress.set_write_seconds(figures.write_s);
+  progress.set_write_cpu_seconds(figures.write_cpu_s);
+  progress.set_stall_seconds(figures.stall_s);
+  progress.set_stall_total_seconds(figures.stall_total_s);
   // The page belongs to the rank, which may be anybody's program: protobuf wants UTF-8.
   progress.set_failure(printable_text(figures.failure, contract::CheckpointPage::kMaxFailureBytes));
 }

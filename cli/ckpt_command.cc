@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/checkpoint_path.h"
+#include "cli/ckpt_subcommands.h"
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
@@ -25,8 +26,10 @@ constexpr char kFooter[] = R"(Examples:
   trainyard ckpt ls runs/gpt2/pvc/ckpt
   trainyard ckpt show --hash runs/gpt2/pvc/ckpt/latest
   trainyard ckpt verify -o json runs/gpt2/pvc/ckpt
+  trainyard ckpt diff runs/a/pvc/ckpt runs/b/pvc/ckpt
+  trainyard ckpt prune --keep-last 2 runs/gpt2/pvc/ckpt
 
-Exit codes: 0 done; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
+Exit codes: 0 done; 1 `diff` found a difference; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
 
@@ -399,7 +402,8 @@ void add_command(CLI::App& parent, CommandContext& context, const char* name, co
 }  // namespace
 
 void register_ckpt(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("ckpt", "Lists, shows and verifies checkpoints.");
+  CLI::App* command =
+      app.add_subcommand("ckpt", "Lists, shows, verifies, compares and removes checkpoints.");
   command->require_subcommand(1);
   command->footer(kFooter);
   constexpr char kJobPath[] = "A job's checkpoint directory";
@@ -413,6 +417,8 @@ void register_ckpt(CLI::App& app, CommandContext& context) {
               run_hash);
   add_command(*command, context, "verify", "Reads every byte and names what is damaged.", kAllPath,
               true, run_verify);
+  register_ckpt_diff(*command, context);
+  register_ckpt_prune(*command, context);
 }
 
 }  // namespace trainyard::cli

@@ -12,6 +12,8 @@ int main() {
   sigaddset(&blocked, SIGTERM);
   sigaddset(&blocked, SIGINT);
   pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+  // A limit on the size of files is a full disk to us: an error of the write, not a reason to die.
+  signal(SIGXFSZ, SIG_IGN);
   const auto log = trainyard::Logger::to_stderr(trainyard::LogLevel::kInfo);
   return trainyard::engine::run_rank(*log);
 }

@@ -72,7 +72,15 @@ std::string measures_text(const Snapshot& snapshot) {
   if (snapshot.tokens_per_second) {
     add(grouped(std::llround(*snapshot.tokens_per_second)) + " tokens/s");
   }
-  if (snapshot.checkpoint_step >= 0) add("checkpoint " + std::to_string(snapshot.checkpoint_step));
+  if (snapshot.checkpoint_step >= 0 || snapshot.checkpoint_failures > 0) {
+    std::string checkpoint = snapshot.checkpoint_step < 0
+                                 ? "no checkpoint"
+                                 : "checkpoint " + std::to_string(snapshot.checkpoint_step);
+    if (snapshot.checkpoint_failures > 0) {
+      checkpoint += fmt::format(" ({} abandoned)", snapshot.checkpoint_failures);
+    }
+    add(checkpoint);
+  }
   if (snapshot.restarts > 0) add("restarts " + std::to_string(snapshot.restarts));
   return text;
 }

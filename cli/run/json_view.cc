@@ -146,6 +146,7 @@ class JsonView final : public RunView {
     object.number("tokensPerSecond", snapshot.tokens_per_second);
     object.number("etaSeconds", snapshot.eta_s);
     object.integer("checkpointStep", snapshot.checkpoint_step);
+    object.integer("checkpointFailures", snapshot.checkpoint_failures);
     object.integer("restarts", snapshot.restarts);
     object.ranks(snapshot.ranks);
     print(object);

@@ -43,7 +43,8 @@ struct Snapshot {
   std::optional<double> learning_rate;
   std::optional<double> tokens_per_second;
   std::optional<double> eta_s;
-  int64_t checkpoint_step = -1;  ///< -1: none yet
+  int64_t checkpoint_step = -1;     ///< -1: none yet
+  int64_t checkpoint_failures = 0;  ///< abandoned since the ranks were started
   int64_t restarts = 0;
   double wall_s = 0;  ///< of the job so far
   int64_t lost_steps = 0;

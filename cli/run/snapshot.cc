@@ -129,6 +129,7 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
   const control::RankReading& first = snapshot.ranks.front();
   if (first.total_steps > 0) snapshot.total_steps = first.total_steps;
   snapshot.checkpoint_step = std::max(snapshot.checkpoint_step, first.checkpoint_step);
+  snapshot.checkpoint_failures = first.checkpoints.failures;
   snapshot.validation_loss = finite(first.validation_loss);
   // Before a rank has restored its state its zeros mean nothing.
   if (first.restored_step < 0) return snapshot;

@@ -33,12 +33,12 @@ contract::CheckpointFigures figures_of(const coordination::CheckpointProgress& p
           .failed_step = progress.failed_step(),
           .bytes = progress.bytes(),
           .bytes_total = progress.bytes_total(),
-          .committed_unix_s = progress.committed_unix_s(),
-          .commit_s = progress.commit_s(),
-          .write_s = progress.write_s(),
-          .write_cpu_s = progress.write_cpu_s(),
-          .stall_s = progress.stall_s(),
-          .stall_total_s = progress.stall_total_s(),
+          .committed_unix_s = progress.committed_unix_seconds(),
+          .commit_s = progress.commit_seconds(),
+          .write_s = progress.write_seconds(),
+          .write_cpu_s = progress.write_cpu_seconds(),
+          .stall_s = progress.stall_seconds(),
+          .stall_total_s = progress.stall_total_seconds(),
           .failure = progress.failure()};
 }
 

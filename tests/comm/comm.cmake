@@ -27,3 +27,6 @@ trainyard_test(comm_operation_faults_test TIER comm
 target_compile_definitions(comm_operation_faults_test
                            PRIVATE COMM_RANK_BINARY="$<TARGET_FILE:comm_rank>")
 add_dependencies(comm_operation_faults_test comm_rank)
+trainyard_test(checkpoint_group_test TIER comm
+               SOURCES ${comm_tests}/../checkpoint/communicator_group_test.cc
+               DEPS tests_comm_world worker_checkpoint)

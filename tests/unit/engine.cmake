@@ -2,6 +2,7 @@ trainyard_test(layout_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/la
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
 trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/arena_plan_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/worker/memory/parallel_copy_test.cc
   DEPS worker_memory common_random)
 trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/optim/schedule_test.cc DEPS worker_optim)
 trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)

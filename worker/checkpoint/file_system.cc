@@ -33,8 +33,12 @@ Status replace_file(FileSystem& files, const std::filesystem::path& path, std::s
                     std::string_view temporary_suffix) {
   const std::filesystem::path temporary = path.string() + std::string(temporary_suffix);
   TRAINYARD_TRY(files.remove_file(temporary));  // a crashed predecessor's
-  TRAINYARD_TRY(write_new_file(files, temporary, text));
-  TRAINYARD_TRY(files.rename(temporary, path));
+  Status status = write_new_file(files, temporary, text);
+  if (status) status = files.rename(temporary, path);
+  if (!status) {
+    (void)files.remove_file(temporary);  // best effort: the space may be what is short
+    return status;
+  }
   return files.sync_directory(path.parent_path());
 }
 

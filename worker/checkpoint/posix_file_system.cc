@@ -29,8 +29,9 @@ Error path_error(std::string_view call, const std::filesystem::path& path, int e
   return error;
 }
 
-/// Collects bytes in one aligned buffer and writes whole blocks past the page cache; the tail, and
-/// everything where the file system refuses O_DIRECT, goes through it.
+/// Writes whole blocks past the page cache, from where they are if that is aligned, otherwise by
+/// way of one aligned buffer; the tail, and everything where the file system refuses O_DIRECT, goes
+/// through the cache.
 class PosixOutputFile final : public OutputFile {
  public:
   PosixOutputFile(UniqueFd fd, bool direct, std::filesystem::path path)
@@ -43,6 +44,12 @@ class PosixOutputFile final : public OutputFile {
 
   Status write(std::span<const std::byte> data) override {
     while (!data.empty()) {
+      const size_t in_place = used_ == 0 ? writable_in_place(data) : 0;
+      if (in_place > 0) {
+        TRAINYARD_TRY(write_out(data.first(in_place)));
+        data = data.subspan(in_place);
+        continue;
+      }
       const size_t count = std::min(data.size(), kBufferBytes - used_);
       std::memcpy(buffer_.get() + used_, data.data(), count);
       used_ += count;
@@ -55,25 +62,71 @@ class PosixOutputFile final : public OutputFile {
   Status sync() override {
     TRAINYARD_TRY(flush());
     if (::fsync(fd_.get()) != 0) return path_error("fsync", path_, errno);
+    // Cheap against a file system that loses part of a write and says nothing.
+    struct stat info {};
+    if (::fstat(fd_.get(), &info) != 0) return path_error("stat", path_, errno);
+    if (info.st_size != total_) {
+      return Error{ErrorCode::kIo, "write " + path_.string() + ": has " +
+                                       std::to_string(info.st_size) + " bytes after " +
+                                       std::to_string(total_) + " were written"};
+    }
     return {};
   }
 
  private:
+  /// How much of `data` needs no copy: whole blocks, and enough of them.
+  size_t writable_in_place(std::span<const std::byte> data) const {
+    const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % kAlignment == 0 &&
+                         total_ % static_cast<int64_t>(kAlignment) == 0;
+    if (!direct_ || !aligned || data.size() < kBufferBytes) return 0;
+    return data.size() / kAlignment * kAlignment;
+  }
+
   Status flush() {
-    size_t written = 0;
-    while (written < used_) {
-      if (direct_ && (used_ - written) % kAlignment != 0) TRAINYARD_TRY(leave_direct());
-      const ssize_t n = ::write(fd_.get(), buffer_.get() + written, used_ - written);
+    TRAINYARD_TRY(write_out({buffer_.get(), used_}));
+    used_ = 0;
+    return {};
+  }
+
+  Status write_out(std::span<const std::byte> data) {
+    while (!data.empty()) {
+      if (direct_ && data.size() % kAlignment != 0) TRAINYARD_TRY(leave_direct());
+      const ssize_t n = ::write(fd_.get(), data.data(), data.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EINVAL && direct_) {  // accepted at open, refused at write
         TRAINYARD_TRY(leave_direct());
         continue;
       }
       if (n < 0) return path_error("write", path_, errno);
-      written += static_cast<size_t>(n);
+      if (n == 0) return Error{ErrorCode::kIo, "write " + path_.string() + ": took nothing"};
+      total_ += n;
+      data = data.subspan(static_cast<size_t>(n));
     }
-    used_ = 0;
+    return direct_ ? Status() : start_writeback();
+  }
+
+  /// Through the page cache: starts writing what is new and waits for what was started before, so
+  /// that neither the cache nor the last fsync ever has more than a few MiB to do.
+  Status start_writeback() {
+    constexpr int64_t kWindowBytes = 8 << 20;
+    if (total_ - started_ < kWindowBytes) return {};
+    if (started_ > awaited_) {
+      TRAINYARD_TRY(sync_range(
+          awaited_, started_,
+          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER));
+    }
+    TRAINYARD_TRY(sync_range(started_, total_, SYNC_FILE_RANGE_WRITE));
+    awaited_ = started_;
+    started_ = total_;
     return {};
+  }
+
+  /// An advice where it is not known; what the medium refuses is an error like that of fsync.
+  Status sync_range(int64_t begin, int64_t end, unsigned flags) {
+    if (::sync_file_range(fd_.get(), begin, end - begin, flags) == 0) return {};
+    const int error_number = errno;
+    const bool refused = error_number == EIO || error_number == ENOSPC || error_number == EDQUOT;
+    return refused ? Status(path_error("sync_file_range", path_, error_number)) : Status();
   }
 
   Status leave_direct() {
@@ -90,6 +143,9 @@ class PosixOutputFile final : public OutputFile {
   std::filesystem::path path_;
   std::unique_ptr<std::byte, decltype(&std::free)> buffer_;
   size_t used_ = 0;
+  int64_t total_ = 0;    // given to the kernel
+  int64_t started_ = 0;  // of it, writing to the medium has been started
+  int64_t awaited_ = 0;  // and has ended
 };
 
 class PosixInputFile final : public InputFile {

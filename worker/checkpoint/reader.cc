@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "common/base/check.h"
 #include "common/hash/hash.h"
@@ -165,6 +166,19 @@ Status CheckpointReader::read_all(std::string_view name, TensorKind kind, std::s
   return read(name, kind, whole, std::as_writable_bytes(out));
 }
 
+Status CheckpointReader::verify_chunk(int64_t shard_index, int64_t chunk) {
+  const bool there = shard_index >= 0 && shard_index < static_cast<int64_t>(shards_.size());
+  if (!there || chunk < 0 ||
+      chunk >=
+          static_cast<int64_t>(manifest_.shards[static_cast<size_t>(shard_index)].chunks.size())) {
+    return Error{ErrorCode::kInvalidData, "shard " + std::to_string(shard_index) + " chunk " +
+                                              std::to_string(chunk) + ": there is none"};
+  }
+  TRAINYARD_ASSIGN(Shard * source, shard(shard_index));
+  std::vector<std::byte> buffer(static_cast<size_t>(source->chunk_size(chunk)));
+  return source->read_chunk(chunk, buffer);
+}
+
 std::vector<Damage> CheckpointReader::verify_all() {
   std::vector<Damage> damages;
   std::vector<std::byte> buffer;
@@ -193,6 +207,28 @@ std::vector<Damage> CheckpointReader::verify_all() {
     shards_[i].reset();
   }
   return damages;
+}
+
+NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
+                           std::span<const CheckpointId> newest_first, int64_t wanted,
+                           Verify verify) {
+  NewestChecked checked;
+  std::set<int64_t> good;
+  for (const CheckpointId& id : newest_first) {
+    if (static_cast<int64_t>(good.size()) >= wanted) break;
+    if (good.contains(id.step)) continue;
+    const auto reader = CheckpointReader::open(files, root / directory_name(id), verify);
+    const bool damaged = !reader && (reader.error().code == ErrorCode::kInvalidData ||
+                                     reader.error().code == ErrorCode::kNotFound);
+    if (damaged) {
+      checked.damaged.push_back(id);
+      checked.notes.push_back(directory_name(id) + ": damaged: " + reader.error().message);
+    } else {
+      good.insert(id.step);
+    }
+  }
+  checked.good_steps = static_cast<int64_t>(good.size());
+  return checked;
 }
 
 Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,

@@ -55,6 +55,9 @@ class CheckpointReader {
   /// The whole of a float32 tensor. Errors: as read(); kInvalidData for another dtype or size.
   Status read_all(std::string_view name, TensorKind kind, std::span<float> out);
 
+  /// Reads one chunk of one shard, both by index, and compares its hash. Errors: kInvalidData for
+  /// damage, or when there is no such chunk; kIo.
+  Status verify_chunk(int64_t shard_index, int64_t chunk);
   /// Reads every byte. Returns everything found wrong; empty: the checkpoint is good.
   std::vector<Damage> verify_all();
 
@@ -70,6 +73,20 @@ class CheckpointReader {
   std::string checksum_;
   std::vector<std::unique_ptr<Shard>> shards_;
 };
+
+/// What a look at the newest checkpoints of a history found.
+struct NewestChecked {
+  int64_t good_steps = 0;             ///< steps found good; the same step under two names is one
+  std::vector<CheckpointId> damaged;  ///< on the way there
+  std::vector<std::string> notes;     ///< one line a damaged one
+};
+
+/// Opens `newest_first` one after another until `wanted` steps are found good. One that cannot be
+/// read for another reason than damage counts as good: nobody may conclude from a disk's bad moment
+/// that a checkpoint is worth nothing.
+NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
+                           std::span<const CheckpointId> newest_first, int64_t wanted,
+                           Verify verify);
 
 /// The newest good checkpoint of `generation`'s history below `root`: candidates are tried newest
 /// first, each one rejected adds a line to `notes` (may be null) that names file and fault. With

@@ -1,9 +1,12 @@
 #include "worker/checkpoint/shard.h"
 
 #include <algorithm>
+#include <ctime>
 #include <map>
+#include <thread>
 #include <tuple>
 
+#include "worker/checkpoint/file_hasher.h"
 #include "worker/checkpoint/manifest_json.h"
 #include "worker/safetensors/safetensors.h"
 
@@ -12,66 +15,100 @@ namespace {
 
 // Hashed, then copied while still in the cache.
 constexpr size_t kPieceBytes = 256 << 10;
+// Written in one call where nobody hashes in between.
+constexpr size_t kWriteBytes = 4 << 20;
+// The data begins on a block of the medium, so that memory that begins on a page can be written
+// from where it is.
+constexpr size_t kDataAlignment = 4096;
+// From here on the second thread, some 50 us, is paid for by the hashing it takes over: SHA-256
+// does about 2 GB/s where the processor has instructions for it, 0.5 GB/s elsewhere.
+constexpr size_t kHashBesideBytes = 4 << 20;
 
-/// Hashes a file while it is being written: as a whole and by chunk.
-class FileHasher {
- public:
-  explicit FileHasher(int64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+double thread_cpu_s() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
-  void update(std::span<const std::byte> data) {
-    bytes_ += static_cast<int64_t>(data.size());
-    whole_.update(data);
-    while (!data.empty()) {
-      const auto count = std::min(data.size(), static_cast<size_t>(chunk_bytes_ - in_chunk_));
-      chunk_->update(data.first(count));
-      in_chunk_ += static_cast<int64_t>(count);
-      data = data.subspan(count);
-      if (in_chunk_ == chunk_bytes_) end_chunk();
+using Parts = std::vector<std::span<const std::byte>>;
+
+/// Hands the parts over piece by piece until one is refused.
+template <class Take>
+Status for_each_piece(const Parts& parts, size_t piece_bytes, const Take& take) {
+  for (std::span<const std::byte> part : parts) {
+    while (!part.empty()) {
+      const auto piece = part.first(std::min(part.size(), piece_bytes));
+      TRAINYARD_TRY(take(piece));
+      part = part.subspan(piece.size());
     }
-  }
-
-  ShardRecord finish() {
-    if (in_chunk_ > 0) end_chunk();
-    return {bytes_, whole_.digest(), std::move(chunks_)};
-  }
-
- private:
-  void end_chunk() {
-    chunks_.push_back(chunk_->digest());
-    chunk_ = std::make_unique<Xxh3Stream>();
-    in_chunk_ = 0;
-  }
-
-  int64_t chunk_bytes_;
-  int64_t bytes_ = 0;
-  int64_t in_chunk_ = 0;
-  Sha256Stream whole_;
-  std::unique_ptr<Xxh3Stream> chunk_ = std::make_unique<Xxh3Stream>();
-  std::vector<Hash128> chunks_;
-};
-
-Status write_hashed(OutputFile& file, FileHasher& hasher, std::span<const std::byte> data) {
-  while (!data.empty()) {
-    const auto piece = data.first(std::min(data.size(), kPieceBytes));
-    hasher.update(piece);
-    TRAINYARD_TRY(file.write(piece));
-    data = data.subspan(piece.size());
   }
   return {};
 }
 
-/// Writes header and data to `path` and syncs it.
-Result<ShardRecord> write_content(FileSystem& files, const std::filesystem::path& path,
-                                  std::string_view header, std::span<const TensorSlice> slices,
-                                  int64_t chunk_bytes) {
-  TRAINYARD_ASSIGN(const std::unique_ptr<OutputFile> file, files.create(path));
+struct Content {
+  ShardRecord record;
+  double cpu_s = 0;
+};
+
+Result<Content> write_and_hash(OutputFile& file, const Parts& parts, int64_t chunk_bytes) {
+  const double begin = thread_cpu_s();
   FileHasher hasher(chunk_bytes);
-  TRAINYARD_TRY(
-      write_hashed(*file, hasher, std::as_bytes(std::span(header.data(), header.size()))));
-  for (const TensorSlice& slice : slices)
-    TRAINYARD_TRY(write_hashed(*file, hasher, slice.data));
-  TRAINYARD_TRY(file->sync());
-  return hasher.finish();
+  TRAINYARD_TRY(for_each_piece(parts, kPieceBytes, [&](std::span<const std::byte> piece) {
+    hasher.update(piece);
+    return file.write(piece);
+  }));
+  TRAINYARD_TRY(file.sync());
+  return Content{hasher.finish(), thread_cpu_s() - begin};
+}
+
+/// The same with the hashing on a thread beside: the disk waits for no processor and the other way
+/// round.
+Result<Content> write_beside_hashing(OutputFile& file, const Parts& parts, int64_t chunk_bytes) {
+  const double begin = thread_cpu_s();
+  Content content;
+  Status written;
+  {
+    std::jthread hashing([&](const std::stop_token& stop) {
+      const double hashing_begin = thread_cpu_s();
+      FileHasher hasher(chunk_bytes);
+      const Status hashed =
+          for_each_piece(parts, kPieceBytes, [&](std::span<const std::byte> piece) -> Status {
+            if (stop.stop_requested()) return Error{ErrorCode::kAborted, "the write has failed"};
+            hasher.update(piece);
+            return {};
+          });
+      if (hashed) content.record = hasher.finish();
+      content.cpu_s = thread_cpu_s() - hashing_begin;
+    });
+    written = for_each_piece(parts, kWriteBytes,
+                             [&](std::span<const std::byte> piece) { return file.write(piece); });
+    if (written) written = file.sync();
+    if (!written) hashing.request_stop();
+  }
+  if (!written) return written.error();
+  content.cpu_s += thread_cpu_s() - begin;
+  return content;
+}
+
+/// Writes header and data to `path` and syncs it.
+Result<Content> write_content(FileSystem& files, const std::filesystem::path& path,
+                              std::string_view header, std::span<const TensorSlice> slices,
+                              int64_t chunk_bytes) {
+  Parts parts{std::as_bytes(std::span(header.data(), header.size()))};
+  size_t bytes = header.size();
+  for (const TensorSlice& slice : slices) {
+    bytes += slice.data.size();
+    std::span<const std::byte>& last = parts.back();
+    const bool adjoins = parts.size() > 1 && last.data() + last.size() == slice.data.data();
+    if (adjoins) {
+      last = {last.data(), last.size() + slice.data.size()};
+    } else {
+      parts.push_back(slice.data);
+    }
+  }
+  TRAINYARD_ASSIGN(const std::unique_ptr<OutputFile> file, files.create(path));
+  return bytes < kHashBesideBytes ? write_and_hash(*file, parts, chunk_bytes)
+                                  : write_beside_hashing(*file, parts, chunk_bytes);
 }
 
 std::vector<TensorRecord> records_of(std::span<const TensorSlice> slices, int rank,
@@ -129,21 +166,22 @@ Result<ShardReport> write_shard(FileSystem& files, const std::filesystem::path& 
     TRAINYARD_TRY(check_slice(slice));
     infos.push_back({entry_name(slice), slice.dtype, slice.shape});
   }
-  TRAINYARD_ASSIGN(const std::string header,
-                   safetensors::make_header(infos, {{"format", "trainyard-checkpoint"}}));
+  TRAINYARD_ASSIGN(
+      const std::string header,
+      safetensors::make_header(infos, {{"format", "trainyard-checkpoint"}}, kDataAlignment));
 
   const std::filesystem::path path = directory / shard_file_name(rank, size);
   const std::filesystem::path temporary = path.string() + ".tmp";
   TRAINYARD_TRY(files.remove_file(temporary));
-  Result<ShardRecord> written = write_content(files, temporary, header, slices, chunk_bytes);
+  Result<Content> written = write_content(files, temporary, header, slices, chunk_bytes);
   Status status = written ? files.rename(temporary, path) : Status(written.error());
   if (status) status = files.sync_directory(directory);
   if (!status) {
     (void)files.remove_file(temporary);  // best effort: the space may be what is short
     return status.error();
   }
-  return ShardReport{*std::move(written),
-                     records_of(slices, rank, static_cast<int64_t>(header.size()))};
+  return ShardReport{std::move(written->record),
+                     records_of(slices, rank, static_cast<int64_t>(header.size())), written->cpu_s};
 }
 
 std::string encode(const ShardReport& report, int rank, int size) {

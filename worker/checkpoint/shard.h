@@ -18,6 +18,7 @@ namespace trainyard::checkpoint {
 struct ShardReport {
   ShardRecord shard;
   std::vector<TensorRecord> tensors;
+  double cpu_s = 0;  ///< processor time of hashing and writing; not part of the text
 };
 
 /// The name of a slice inside its safetensors file: the tensor's name, ":m", ":v" or ":state"
@@ -29,8 +30,8 @@ std::string entry_name(const TensorSlice& slice);
 Status check_slice(const TensorSlice& slice);
 
 /// Writes shard `rank` of `size` into `directory`: a temporary, sync, rename, sync of the
-/// directory. One pass over the data computes all hashes. Errors: kIo and others of `files`; the
-/// temporary is removed then, as far as possible.
+/// directory. A large one is hashed by a second thread while it is written. Errors: kIo and others
+/// of `files`; the temporary is removed then, as far as possible.
 Result<ShardReport> write_shard(FileSystem& files, const std::filesystem::path& directory, int rank,
                                 int size, std::vector<TensorSlice> slices, int64_t chunk_bytes);
 

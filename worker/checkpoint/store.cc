@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <random>
 
+#include "worker/checkpoint/reader.h"
+
 namespace trainyard::checkpoint {
 namespace {
 
@@ -86,6 +88,22 @@ Result<std::vector<CheckpointId>> checkpoint_names(FileSystem& files,
   }
   std::sort(ids.begin(), ids.end());
   return ids;
+}
+
+/// A checkpoint that cannot be used must not take the place of one that can among those kept. It is
+/// left where it is: somebody may want to look.
+void leave_damaged_out(FileSystem& files, const std::filesystem::path& root, const Lineage& lineage,
+                       int64_t keep_last, std::vector<FoundDirectory>& found) {
+  std::vector<CheckpointId> committed;
+  for (const FoundDirectory& directory : found) {
+    if (directory.committed) committed.push_back(directory.id);
+  }
+  const NewestChecked checked =
+      check_newest(files, root, lineage.newest_first(committed), keep_last, Verify::kManifest);
+  std::erase_if(found, [&](const FoundDirectory& directory) {
+    return std::find(checked.damaged.begin(), checked.damaged.end(), directory.id) !=
+           checked.damaged.end();
+  });
 }
 
 std::string random_suffix() {
@@ -187,7 +205,8 @@ std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem
 
 Status point_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id) {
   const std::optional<CheckpointId> now = read_latest(files, root);
-  if (now && now->generation > id.generation) return {};
+  // A younger generation's stays, if it is one: a damaged link may name what never was.
+  if (now && now->generation > id.generation && files.list(root / directory_name(*now))) return {};
   const std::filesystem::path temporary =
       root / (std::string(kLatestLink) + ".tmp.g" + std::to_string(id.generation));
   TRAINYARD_TRY(files.remove_file(temporary));
@@ -202,7 +221,8 @@ Result<std::vector<CheckpointId>> apply_retention(FileSystem& files,
                                                   const RetentionPolicy& policy) {
   TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
   TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(own, stored.records));
-  TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files, root));
+  TRAINYARD_ASSIGN(std::vector<FoundDirectory> found, find_checkpoints(files, root));
+  leave_damaged_out(files, root, lineage, policy.keep_last, found);
   const std::vector<CheckpointId> plan =
       plan_retention(found, own, lineage, stored.recorded, committed_step, policy);
   std::vector<CheckpointId> removed;

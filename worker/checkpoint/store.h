@@ -35,9 +35,9 @@ Result<StoredLineage> load_lineage(FileSystem& files, const std::filesystem::pat
 Status write_lineage(FileSystem& files, const std::filesystem::path& root,
                      const LineageRecord& record);
 
-/// Every checkpoint directory below `root`, ascending; none when there is no such root. What another
-/// process commits and removes meanwhile never makes it miss both: it looks until two passes agree.
-/// Errors: kUnavailable when they never do, kIo.
+/// Every checkpoint directory below `root`, ascending; none when there is no such root. What
+/// another process commits and removes meanwhile never makes it miss both: it looks until two
+/// passes agree. Errors: kUnavailable when they never do, kIo.
 Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
                                                      const std::filesystem::path& root);
 

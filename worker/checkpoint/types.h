@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,9 @@ struct Snapshot {
   std::string config_json = "{}";
   Scalars scalars;
   std::vector<TensorSlice> slices;
+  /// Keeps what the slices point to; may be null where the memory outlives the writer and every
+  /// call of its disk. Held until the last byte has been read.
+  std::shared_ptr<const void> owner;
 };
 
 }  // namespace trainyard::checkpoint

@@ -25,6 +25,14 @@ struct WriterOptions {
   int64_t chunk_bytes = kDefaultChunkBytes;
   /// Told of each write and commit, on Track::kCheckpoint. Not owned; may be null.
   trace::SpanSink* spans = nullptr;
+  /// A disk none of whose calls ends for this long is held to hang, and the checkpoint abandoned.
+  /// Each call moves at most a few MiB, so that slowness alone does not look like that.
+  std::chrono::milliseconds hang_limit{60'000};
+  /// A rank's shard, or the manifest, may take this long in all, however slowly it moves.
+  std::chrono::milliseconds save_limit{30 * 60'000};
+  /// How often ranks that wait for another's disk hear that it moves: far below the group's
+  /// deadline.
+  std::chrono::milliseconds round{1'000};
 };
 
 /// How one checkpoint ended.
@@ -36,30 +44,39 @@ struct CheckpointOutcome {
   Status status;
   int64_t bytes = 0;               ///< written by this rank
   double seconds = 0;              ///< from begin() to the end of the commit
+  double write_s = 0;              ///< of it, this rank's shard: hashing, writing, syncing
+  double write_cpu_s = 0;          ///< processor time of that
   std::string directory;           ///< name within the root
   std::vector<std::string> notes;  ///< what went wrong without harm (clean-up, `latest`)
 };
 
 /// Writes checkpoints of one rank beside training: the step pays for the snapshot only. A thread of
-/// its own writes the shard, agrees with the other ranks, and on rank 0 writes the manifest, moves
-/// `latest` and removes what need not be kept. docs/formats/checkpoint.md, "Commit".
+/// its own agrees with the other ranks, another one writes the shard, and on rank 0 the manifest,
+/// moves `latest` and removes what need not be kept. docs/formats/checkpoint.md, "Commit".
+///
+/// A disk that fails, is full or hangs costs the checkpoint, on all ranks, and nothing else.
 class CheckpointWriter {
  public:
-  /// `files` and `group` must outlive the writer. `group` is used by the writer's thread only and
-  /// must be apart from the communicators of the step. Calls begin() in the same order on all
-  /// ranks.
-  CheckpointWriter(FileSystem& files, CommitGroup& group, WriterOptions options,
+  /// `group` must outlive the writer; it is used by the writer's thread only and must be apart from
+  /// the communicators of the step. `files` is held until the last call of a disk that hangs has
+  /// ended. Call begin() and decline() in the same order on all ranks.
+  CheckpointWriter(std::shared_ptr<FileSystem> files, CommitGroup& group, WriterOptions options,
                    StartedGeneration started);
-  /// Waits for a checkpoint in progress; the group's deadline bounds that.
+  /// Waits for a checkpoint in progress; the limits of the options and the group's deadline bound
+  /// that. A thread in a call that hangs is left behind.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   /// Starts writing and returns at once; the tensors' memory must stay as it is until poll() or
-  /// wait() has returned the outcome. Errors: kUnavailable while one is being written or its
-  /// outcome has not been fetched; kAlreadyExists when `step` is not after the last one begun (or
-  /// resumed from); kInternal for a slice that contradicts itself.
+  /// wait() has returned the outcome, and longer while a disk hangs: see Snapshot::owner. Errors:
+  /// kUnavailable while one is being written or its outcome has not been fetched; kAlreadyExists
+  /// when `step` is not after the last one begun (or resumed from); kInternal for a slice that
+  /// contradicts itself.
   Status begin(Snapshot snapshot);
+  /// Instead of begin(), on a rank that has nothing to give: the checkpoint is abandoned on all
+  /// ranks for this reason. Errors: as begin().
+  Status decline(int64_t step, Error reason);
 
   /// The outcome when the checkpoint has ended, once; nullopt while it runs or when there is none.
   std::optional<CheckpointOutcome> poll();

@@ -18,8 +18,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "lengths and data are little-endian");
 
 constexpr size_t kLengthBytes = 8;
-// The README asks for the data section to begin at a multiple of 8.
-constexpr size_t kAlignment = 8;
 
 Error invalid(const std::string& why) { return {ErrorCode::kInvalidData, why}; }
 
@@ -118,7 +116,8 @@ Result<Header> parse_header(std::span<const std::byte> prefix, int64_t file_byte
 }
 
 Result<std::string> make_header(std::span<const TensorInfo> tensors,
-                                const std::map<std::string, std::string>& metadata) {
+                                const std::map<std::string, std::string>& metadata,
+                                size_t alignment) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!metadata.empty()) json["__metadata__"] = metadata;
   int64_t position = 0;
@@ -139,7 +138,8 @@ Result<std::string> make_header(std::span<const TensorInfo> tensors,
     return invalid("two tensors have the same name");
   }
   std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  const size_t total = (kLengthBytes + text.size() + alignment - 1) / alignment * alignment;
+  text.resize(total - kLengthBytes, ' ');
   if (static_cast<int64_t>(text.size()) > kMaxHeaderBytes) {
     return invalid("the header would have " + std::to_string(text.size()) +
                    " bytes, the limit is " + std::to_string(kMaxHeaderBytes));

@@ -53,10 +53,12 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 };
 
-/// A header for these tensors laid out one after the other in this order, its length a multiple
-/// of 8. Errors: kInvalidData for a duplicate name or a size that overflows.
+/// A header for these tensors laid out one after the other in this order, its length, and so where
+/// the data begins, a multiple of `alignment`: a multiple of 8. Errors: kInvalidData for a
+/// duplicate name or a size that overflows.
 Result<std::string> make_header(std::span<const TensorInfo> tensors,
-                                const std::map<std::string, std::string>& metadata);
+                                const std::map<std::string, std::string>& metadata,
+                                size_t alignment = 8);
 
 /// A mapped safetensors file.
 class File {

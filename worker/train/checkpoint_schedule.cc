@@ -8,8 +8,9 @@
 namespace trainyard::engine {
 namespace {
 
-/// Upper bound of one commit's wait at the end of a run; the group's own deadline is far below.
-constexpr std::chrono::minutes kCommitTimeout{10};
+/// Beyond what the writer allows a save: its talk with the other ranks, each wait of which has the
+/// group's deadline.
+constexpr std::chrono::minutes kTalkTimeout{5};
 
 bool ends_generation(ErrorCode code) {
   return code == ErrorCode::kPeerLost || code == ErrorCode::kDeadline ||
@@ -32,7 +33,7 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
   schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*schedule->background_);
   TRAINYARD_ASSIGN(
       checkpoint::StartedGeneration started,
-      checkpoint::start_generation(schedule->files_,
+      checkpoint::start_generation(*schedule->files_,
                                    {.root = context.checkpoint_root,
                                     .job_uid = context.job_uid,
                                     .generation = context.resume.generation,
@@ -67,25 +68,49 @@ Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) 
   for (const std::string& note : outcome.notes)
     context_.log->warning(note);
   if (outcome.status) {
-    committed_step_ = outcome.step;
-    context_.progress->checkpoint_step(outcome.step);
-    if (context_.world->rank() == 0) {
-      context_.log->info("checkpoint committed", {{"step", outcome.step},
-                                                  {"seconds", outcome.seconds},
-                                                  {"bytes", outcome.bytes},
-                                                  {"directory", outcome.directory}});
-    }
+    count_commit(outcome);
     return {};
   }
   if (ends_generation(outcome.status.error().code)) return outcome.status;
-  context_.log->error("checkpoint abandoned; training goes on and the one before stays",
-                      {{"step", outcome.step}, {"error", outcome.status.error().message}});
-  if (context_.warn) {
-    context_.warn("checkpoint of step " + std::to_string(outcome.step) +
-                  " was not written; training goes on and the one before stays: " +
-                  outcome.status.error().message);
-  }
+  count_failure(outcome);
   return {};
+}
+
+void CheckpointSchedule::count_commit(const checkpoint::CheckpointOutcome& outcome) {
+  committed_step_ = outcome.step;
+  figures_.commits += 1;
+  figures_.bytes = outcome.bytes;
+  figures_.bytes_total += outcome.bytes;
+  figures_.committed_unix_s =
+      std::chrono::duration<double>(context_.clock->now().time_since_epoch()).count();
+  figures_.commit_s = outcome.seconds;
+  figures_.write_s = outcome.write_s;
+  figures_.write_cpu_s = outcome.write_cpu_s;
+  context_.progress->checkpoints(figures_);
+  context_.progress->checkpoint_step(outcome.step);
+  if (context_.world->rank() != 0) return;
+  context_.log->info("checkpoint committed", {{"step", outcome.step},
+                                              {"seconds", outcome.seconds},
+                                              {"stall_seconds", figures_.stall_s},
+                                              {"write_seconds", outcome.write_s},
+                                              {"write_cpu_seconds", outcome.write_cpu_s},
+                                              {"bytes", outcome.bytes},
+                                              {"directory", outcome.directory}});
+}
+
+void CheckpointSchedule::count_failure(const checkpoint::CheckpointOutcome& outcome) {
+  figures_.failures += 1;
+  figures_.failed_step = outcome.step;
+  figures_.failure = outcome.status.error().message;
+  context_.progress->checkpoints(figures_);
+  context_.log->error("checkpoint abandoned; training goes on and the one before stays",
+                      {{"step", outcome.step},
+                       {"failures", figures_.failures},
+                       {"error", outcome.status.error().message}});
+  if (!context_.warn) return;
+  context_.warn("checkpoint of step " + std::to_string(outcome.step) +
+                " was not written; training goes on and the one before stays: " +
+                outcome.status.error().message);
 }
 
 Status CheckpointSchedule::drain() {
@@ -93,10 +118,14 @@ Status CheckpointSchedule::drain() {
     if (const auto outcome = writer_->poll()) return settle(*outcome);
     return {};
   }
-  const auto outcome = writer_->wait(kCommitTimeout);
+  const std::chrono::milliseconds timeout = checkpoint::WriterOptions{}.save_limit + kTalkTimeout;
+  const auto outcome = writer_->wait(timeout);
   if (!outcome) {
-    return Error{ErrorCode::kDeadline, "checkpoint of step " + std::to_string(begun_step_) +
-                                           ": not committed within 10 minutes"};
+    return Error{
+        ErrorCode::kDeadline,
+        "checkpoint of step " + std::to_string(begun_step_) + ": not ended within " +
+            std::to_string(std::chrono::duration_cast<std::chrono::minutes>(timeout).count()) +
+            " minutes"};
   }
   return settle(*outcome);
 }
@@ -106,15 +135,28 @@ Status CheckpointSchedule::after_step(bool last) {
   const int64_t every = context_.checkpoint_policy.every_steps;
   const bool due = last || (every > 0 && step() % every == 0);
   if (!due || step() <= begun_step_) return {};
+  const MonoTime begin = context_.clock->mono();
   // Whether the one before has ended may differ between ranks; waiting keeps their decisions the
   // same. A checkpoint that takes longer than the interval paces training, and its time shows.
   const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kCheckpointWait, .step = step()});
+  context_.progress->set_phase(contract::Phase::kCheckpointing);
   TRAINYARD_TRY(drain());
-  TRAINYARD_ASSIGN(checkpoint::Snapshot snapshot, state_.snapshot());
-  TRAINYARD_TRY(writer_->begin(std::move(snapshot)));
-  begun_step_ = step();
+  TRAINYARD_TRY(start());
+  context_.progress->set_phase(contract::Phase::kTraining);
+  figures_.stall_s = std::chrono::duration<double>(context_.clock->mono() - begin).count();
+  figures_.stall_total_s += figures_.stall_s;
+  context_.progress->checkpoints(figures_);
   return {};
+}
+
+/// Copies the state and lets the writer begin; a rank that cannot copy tells the others.
+Status CheckpointSchedule::start() {
+  begun_step_ = step();
+  Result<checkpoint::Snapshot> snapshot = state_.snapshot();
+  if (snapshot) return writer_->begin(*std::move(snapshot));
+  if (ends_generation(snapshot.error().code)) return snapshot.error();
+  return writer_->decline(begun_step_, snapshot.error());
 }
 
 Result<bool> CheckpointSchedule::finish() {

@@ -24,7 +24,8 @@ class CheckpointSchedule {
   bool restored() const { return restored_; }
 
   /// Call after every step; starts a checkpoint when one is due by policy or `last` is set. The
-  /// same decision on every rank. Errors: only those that end the generation (the group is gone).
+  /// same decision on every rank. A checkpoint that fails is logged and counted in the progress
+  /// page, and training goes on. Errors: only those that end the generation (the group is gone).
   Status after_step(bool last);
 
   /// Waits for the checkpoint in progress; true when the newest step done is committed.
@@ -34,12 +35,17 @@ class CheckpointSchedule {
   CheckpointSchedule(const TrainContext& context, EngineState& state)
       : context_(context), state_(state) {}
   Status settle(const checkpoint::CheckpointOutcome& outcome);
+  void count_commit(const checkpoint::CheckpointOutcome& outcome);
+  void count_failure(const checkpoint::CheckpointOutcome& outcome);
   Status drain();
+  Status start();
   int64_t step() const;
 
   const TrainContext& context_;
   EngineState& state_;
-  checkpoint::PosixFileSystem files_;
+  std::shared_ptr<checkpoint::PosixFileSystem> files_ =
+      std::make_shared<checkpoint::PosixFileSystem>();
+  contract::CheckpointFigures figures_;
   std::unique_ptr<comm::Communicator> background_;
   std::unique_ptr<checkpoint::CommunicatorCommitGroup> group_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;

@@ -92,6 +92,7 @@ class Engine {
 
   /// Steps taken: each consumed one global batch.
   int64_t steps_done() const { return steps_done_; }
+  int threads() const { return setup_.threads; }
   int64_t samples_consumed() const { return steps_done_ * setup_.spec.batch.global_sequences; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
 

@@ -1,12 +1,12 @@
 #include "worker/train/engine_state.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/api/decode.h"
 #include "common/api/encode.h"
 #include "worker/checkpoint/partition.h"
 #include "worker/checkpoint/state_hash.h"
+#include "worker/memory/parallel_copy.h"
 
 namespace trainyard::engine {
 namespace {
@@ -86,37 +86,51 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
   if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
+  TRAINYARD_TRY(prepare_buffer());
   TRAINYARD_TRY(engine_.at_snapshot([&]() -> Status {
     copy_parts(snapshot.slices);
     return {};
   }));
+  snapshot.owner = buffer_;
   return snapshot;
 }
 
-void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
-  size_t elements = 0;
-  for (const Part& part : parts_) {
-    elements += static_cast<size_t>(*checkpoint::checked_volume(part.rows.shape));
+Status EngineState::prepare_buffer() {
+  if (buffer_ != nullptr) {
+    if (buffer_.use_count() == 1) return {};
+    return Error{ErrorCode::kUnavailable,
+                 "snapshot: the one before is still held, the disk hangs over it"};
   }
-  buffer_.resize(elements);
-  float* at = buffer_.data();
+  int64_t bytes = 0;
+  for (const Part& part : parts_)
+    bytes += *checkpoint::checked_volume(part.rows.shape) * static_cast<int64_t>(sizeof(float));
+  HeapMemorySource memory;
+  TRAINYARD_ASSIGN(buffer_, memory.allocate(bytes));
+  return {};
+}
+
+void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
+  std::span<std::byte> free = buffer_->bytes();
+  std::vector<CopyRange> ranges;
   for (const Part& part : parts_) {
     const ParamSpec& param = engine_.model().params[static_cast<size_t>(part.param)];
     const int64_t row = param.elements() / param.tensor.shape[0];
-    const int64_t count = *checkpoint::checked_volume(part.rows.shape);
-    const std::span<float> source = tensor(part.param, part.kind);
-    std::memcpy(at, source.data() + part.rows.offset[0] * row,
-                static_cast<size_t>(count) * sizeof(float));
-    slices.push_back(
-        {.name = param.name(),
-         .kind = part.kind,
-         .dtype = DType::kFloat32,
-         .global_shape = param.tensor.shape,
-         .offset = part.rows.offset,
-         .shape = part.rows.shape,
-         .data = std::as_bytes(std::span<const float>(at, static_cast<size_t>(count)))});
-    at += count;
+    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.rows.shape));
+    const std::span<const float> source =
+        tensor(part.param, part.kind)
+            .subspan(static_cast<size_t>(part.rows.offset[0] * row), count);
+    const std::span<std::byte> copy = free.first(source.size_bytes());
+    free = free.subspan(copy.size());
+    ranges.push_back({copy.data(), std::as_bytes(source).data(), copy.size()});
+    slices.push_back({.name = param.name(),
+                      .kind = part.kind,
+                      .dtype = DType::kFloat32,
+                      .global_shape = param.tensor.shape,
+                      .offset = part.rows.offset,
+                      .shape = part.rows.shape,
+                      .data = copy});
   }
+  parallel_copy(ranges, engine_.threads());
 }
 
 Status EngineState::restore(checkpoint::CheckpointReader& reader) {

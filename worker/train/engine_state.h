@@ -20,8 +20,9 @@ class EngineState {
   explicit EngineState(Engine& engine, std::string data_identity = "");
 
   /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated at the
-  /// first call, reused after) and describes it. The snapshot's memory stays as it is until the
-  /// next call.
+  /// first call, reused after) and describes it; the snapshot owns the buffer as well. Errors:
+  /// kUnavailable while the snapshot before is still held (a disk hangs over it), or when there is
+  /// no memory for the first one.
   Result<checkpoint::Snapshot> snapshot();
 
   /// Overwrites parameters, moments, optimizer step and data cursor. Errors: kInvalidConfig when
@@ -40,13 +41,14 @@ class EngineState {
     checkpoint::TensorKind kind;
     checkpoint::Rectangle rows;
   };
+  Status prepare_buffer();
   void copy_parts(std::vector<checkpoint::TensorSlice>& slices);
   std::span<float> tensor(int param, checkpoint::TensorKind kind) const;
 
   Engine& engine_;
   std::string data_identity_;
   std::vector<Part> parts_;
-  std::vector<float> buffer_;
+  std::shared_ptr<MemoryBlock> buffer_;
 };
 
 }  // namespace trainyard::engine

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <sys/resource.h>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -158,6 +159,26 @@ class TrainingTest : public ::testing::Test {
     return false;
   }
 
+  static std::string text_of(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  /// Waits until a rank of the run has printed that.
+  static bool rank_says(const std::string& run, const std::string& what) {
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    while (std::chrono::steady_clock::now() < deadline) {
+      std::error_code none;
+      for (const auto& entry :
+           std::filesystem::recursive_directory_iterator(folder_->path() / run / "pods", none)) {
+        const bool log = entry.path().filename().string().rfind("rank-", 0) == 0;
+        if (log && text_of(entry.path()).find(what) != std::string::npos) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  }
+
   /// The process of that rank.
   static pid_t rank_process(int rank) {
     const std::vector<pid_t> ranks = processes_with("RANK=" + std::to_string(rank));
@@ -249,6 +270,27 @@ TEST_F(TrainingTest, EveryStepTokenAndSecondIsCounted) {
     EXPECT_GT(rank.value("residentBytes", int64_t{0}), 1 << 20) << "a program's own size";
   }
   EXPECT_EQ(tokens, 240 * 7 * 32);
+}
+
+TEST_F(TrainingTest, AFullDiskCostsCheckpointsAndNothingElse) {
+  const auto child = start(run_arguments("full", {}), "full");
+  ASSERT_TRUE(reached("full", 20));
+  // A limit on the size of files ends a write in its middle, as a full disk does.
+  const rlimit little{64 << 10, RLIM_INFINITY};
+  const std::vector<pid_t> ranks = {rank_process(0), rank_process(1)};
+  for (const pid_t rank : ranks)
+    ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &little, nullptr), 0);
+  ASSERT_TRUE(rank_says("full", "checkpoint abandoned; training goes on"));
+  const rlimit much{RLIM_INFINITY, RLIM_INFINITY};
+  for (const pid_t rank : ranks)
+    ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &much, nullptr), 0);
+  const Ended ended = finish(*child, "full");
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
+  EXPECT_EQ(ended.summary.value("restarts", -1), 0) << ended.summary.dump();
+  const std::string told = text_of(folder_->path() / "full.out");
+  EXPECT_NE(told.find("was not written; training goes on"), std::string::npos) << told;
+  EXPECT_NE(told.find("File too large"), std::string::npos) << told;
 }
 
 TEST_F(TrainingTest, SeveralNodesGiveTheSameBits) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "common/io/file.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/hf/gpt2.h"
 
@@ -121,6 +122,132 @@ TEST_F(CkptCommandTest, ExportOfARunWithoutAModelSaysWhy) {
   EXPECT_THAT(ran.err, HasSubstr("model.family: found nothing, wanted GPT2"));
 }
 
+TEST_F(CkptCommandTest, DiffOfTheSameStateInOtherLayoutsIsEqual) {
+  // Generation 2 adopted step 20 as it was; a second job reaches the same state on one rank.
+  JobDirectory other;
+  ASSERT_EQ(other.train(files_, {.generation = 1, .ranks = 1, .steps = {30}}), "");
+  const Ran ran = trainyard({"ckpt", "diff", root(), other.root().string()});
+  EXPECT_EQ(ran.exit_code, 0) << ran.out << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("12 of 12 tensors equal: the same state"));
+}
+
+TEST_F(CkptCommandTest, DiffNamesWhatDiffersAndByHowMuch) {
+  const std::string a = root() + "/g1-step-0000000010";
+  const std::string b = root() + "/g2-step-0000000030";
+  const Ran text = trainyard({"ckpt", "diff", a, b});
+  EXPECT_EQ(text.exit_code, 1);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("step"), HasSubstr("A has 10, B has 30"),
+                              HasSubstr("7 of 7 differ, max |a-b| 20000, relative 0.6"),
+                              HasSubstr("0 of 12 tensors equal: different")));
+  const Ran json = trainyard({"ckpt", "diff", "-o", "json", a, b});
+  EXPECT_EQ(json.exit_code, 1);
+  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_EQ(parsed["equal"], false);
+  EXPECT_EQ(parsed["sameConfig"], true);
+  EXPECT_EQ(parsed["scalars"][0]["name"], "step");
+  EXPECT_EQ(parsed["scalars"][0]["a"], 10);
+  EXPECT_EQ(parsed["scalars"][0]["b"], 30);
+  ASSERT_EQ(parsed["tensors"].size(), 12U);
+  EXPECT_EQ(parsed["tensors"][0]["result"], "different");
+  EXPECT_EQ(parsed["tensors"][0]["absoluteMax"], 20000.0);
+}
+
+TEST_F(CkptCommandTest, DiffOfADamagedCheckpointIsBadData) {
+  flip_a_bit(job_.root() / "g2-step-0000000030/shard-1-of-3.safetensors", 700);
+  const Ran ran = trainyard({"ckpt", "diff", root() + "/g2-step-0000000030", root()});
+  EXPECT_EQ(ran.exit_code, 65);
+  EXPECT_THAT(ran.err, HasSubstr("shard-1-of-3.safetensors: chunk 2"));
+}
+
+TEST_F(CkptCommandTest, PruneTellsAndOnlyRemovesWhenToldTo) {
+  const Ran told = trainyard({"ckpt", "prune", "--keep-last", "1", root()});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_THAT(told.out, AllOf(HasSubstr("would remove g1-step-0000000010"),
+                              HasSubstr("would remove g2-step-0000000020"),
+                              HasSubstr("kept g2-step-0000000030"), HasSubstr("--yes does it")));
+  EXPECT_TRUE(std::filesystem::exists(job_.root() / "g1-step-0000000010"));
+
+  const Ran unsure = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", root()});
+  EXPECT_EQ(unsure.exit_code, 64);
+  EXPECT_THAT(unsure.err, HasSubstr("pass --stopped"));
+  EXPECT_TRUE(std::filesystem::exists(job_.root() / "g1-step-0000000010"));
+
+  const Ran done =
+      trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", "-o", "json", root()});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  const auto json = nlohmann::json::parse(done.out);
+  EXPECT_EQ(json["done"], true);
+  EXPECT_EQ(json["kept"], nlohmann::json::parse(R"(["g2-step-0000000030"])"));
+  EXPECT_GT(json["bytes"], 0);
+  EXPECT_FALSE(std::filesystem::exists(job_.root() / "g1-step-0000000010"));
+  EXPECT_FALSE(std::filesystem::exists(job_.root() / "g2-step-0000000020"));
+  EXPECT_EQ(trainyard({"ckpt", "verify", root() + "/latest"}).exit_code, 0);
+  ASSERT_EQ(job_.train(files_, {.generation = 3, .parent = 2, .steps = {40}}), "");
+  EXPECT_EQ(job_.restored_step(), 30);
+}
+
+TEST_F(CkptCommandTest, PruneCountsOnlyGoodOnesAndKeepsMultiples) {
+  flip_a_bit(job_.root() / "g2-step-0000000030/shard-0-of-3.safetensors", 300);
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"ckpt", "prune", "-o", "json", root()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return nlohmann::json::parse(trainyard(arguments).out);
+  };
+  const auto one = plan({"--keep-last", "1"});
+  EXPECT_EQ(one["kept"], nlohmann::json::parse(R"(["g2-step-0000000020"])"));
+  EXPECT_THAT(one["leftAlone"].dump(), HasSubstr("g2-step-0000000030: damaged: shard-0-of-3"));
+  EXPECT_THAT(one["removed"].dump(), HasSubstr("g1-step-0000000010"));
+  const auto multiples = plan({"--keep-last", "1", "--keep-every", "10"});
+  EXPECT_THAT(multiples["kept"].dump(), HasSubstr("g1-step-0000000010"));
+}
+
+TEST_F(CkptCommandTest, PruneRefusesWithoutAGoodOneAndNeverRemovesTheOnlyOne) {
+  JobDirectory single;
+  ASSERT_EQ(single.train(files_, {.generation = 1, .steps = {10}}), "");
+  const std::string path = single.root().string();
+  const Ran only = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", path});
+  EXPECT_EQ(only.exit_code, 0) << only.err;
+  EXPECT_THAT(only.out, HasSubstr("0 checkpoints, 0 bytes removed"));
+  flip_a_bit(single.root() / "g1-step-0000000010/shard-0-of-1.safetensors", 300);
+  const Ran none = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", path});
+  EXPECT_EQ(none.exit_code, 65);
+  EXPECT_THAT(none.err, HasSubstr("nothing may be removed"));
+  EXPECT_TRUE(std::filesystem::exists(single.root() / "g1-step-0000000010/manifest.json"));
+  EXPECT_EQ(trainyard({"ckpt", "prune", "--keep-last", "0", path}).exit_code, 64);
+}
+
+TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
+  const trainyard::testing::TemporaryDirectory run;
+  const auto checkpoints = run.path() / "pvc/claim/job";
+  std::filesystem::create_directories(checkpoints.parent_path());
+  std::filesystem::copy(
+      job_.root(), checkpoints,
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  spill(run.path() / "job.json", "{}");
+  spill(run.path() / "lock", "");
+  const std::vector<std::string> prune = {"ckpt", "prune", "--keep-last",
+                                          "1",    "--yes", checkpoints.string()};
+  {
+    const auto running = FileLock::acquire(run.path() / "lock");
+    ASSERT_TRUE(running);
+    const Ran refused = trainyard(prune);
+    EXPECT_EQ(refused.exit_code, 75);
+    EXPECT_THAT(refused.err, HasSubstr("locked by process"));
+    EXPECT_TRUE(std::filesystem::exists(checkpoints / "g1-step-0000000010"));
+  }
+  EXPECT_EQ(trainyard(prune).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(checkpoints / "g1-step-0000000010"));
+}
+
+TEST_F(CkptCommandTest, PruneLeavesWhatANewestGenerationHasNotFinished) {
+  std::filesystem::create_directories(job_.root() / "g2-step-0000000040");
+  spill(job_.root() / "g2-step-0000000040/shard-0-of-1.safetensors.tmp", "half");
+  const Ran ran = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", root()});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("left alone g2-step-0000000040: unfinished"));
+  EXPECT_TRUE(std::filesystem::exists(job_.root() / "g2-step-0000000040"));
+}
+
 /// Writes an imported model as a checkpoint of one rank, as a run would.
 void checkpoint_of(const hf::HfModel& model, const std::string& config_json, JobDirectory& job) {
   PosixFileSystem files;
@@ -129,7 +256,8 @@ void checkpoint_of(const hf::HfModel& model, const std::string& config_json, Job
       checkpoint::start_generation(files, job.plan(1, std::nullopt), group,
                                    [](checkpoint::CheckpointReader&) { return Status(); });
   ASSERT_TRUE(started.has_value()) << started.error().message;
-  checkpoint::CheckpointWriter writer(files, group, {job.root(), {}, 4096}, *started);
+  checkpoint::CheckpointWriter writer(checkpoint::testing::borrowed(files), group,
+                                      {job.root(), {}, 4096}, *started);
   std::vector<std::vector<float>> values;
   checkpoint::Snapshot snapshot;
   snapshot.config_json = config_json;

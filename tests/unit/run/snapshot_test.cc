@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/run/format.h"
 #include "cli/run/local_run.h"
 
 namespace trainyard::cli {
@@ -76,6 +77,16 @@ TEST_F(SnapshotTest, ShowsWhatTheFirstRanksTimeWentTo) {
   ASSERT_EQ(snapshot.stage_seconds.size(), contract::kStages);
   EXPECT_EQ(snapshot.stage_seconds[1].name, "forward");
   EXPECT_EQ(snapshot.stage_seconds[1].seconds, 1.5);
+}
+
+TEST_F(SnapshotTest, TellsAbandonedCheckpoints) {
+  EXPECT_EQ(make_snapshot(facts()).checkpoint_failures, 0);
+  readings_[0].checkpoints.failures = 2;
+  Snapshot snapshot = make_snapshot(facts());
+  EXPECT_EQ(snapshot.checkpoint_failures, 2);
+  EXPECT_THAT(measures_text(snapshot), ::testing::HasSubstr("checkpoint 30 (2 abandoned)"));
+  snapshot.checkpoint_step = -1;
+  EXPECT_THAT(measures_text(snapshot), ::testing::HasSubstr("no checkpoint (2 abandoned)"));
 }
 
 TEST_F(SnapshotTest, BeforeARestoreShowsTheStepThatStatusRemembers) {

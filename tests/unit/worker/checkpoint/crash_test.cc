@@ -148,7 +148,7 @@ TEST(CrashTest, FailureOnOneRankAbandonsTheCheckpointOnAllAndTrainingGoesOn) {
     const auto started =
         start_generation(files, job.plan(2, 1), group, [](CheckpointReader&) { return Status(); });
     ASSERT_TRUE(started.has_value()) << started.error().message;
-    CheckpointWriter writer(files, group, {job.root(), {}, 256}, *started);
+    CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
     for (const int64_t step : {2, 3}) {
       const auto state = small_state(step);
       if (step == 2 && group.rank() == 1) {

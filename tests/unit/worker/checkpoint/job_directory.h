@@ -18,6 +18,11 @@
 
 namespace trainyard::checkpoint::testing {
 
+/// A file system of the test's that a writer may share; it must outlive the writer's last call.
+inline std::shared_ptr<FileSystem> borrowed(FileSystem& files) {
+  return {std::shared_ptr<FileSystem>(), &files};
+}
+
 /// One generation's life: begin, restore, write a checkpoint at each of `steps`.
 struct Training {
   int64_t generation = 1;
@@ -70,7 +75,7 @@ class JobDirectory {
         restored_ = restored;
         notes_ = started->notes;
       }
-      CheckpointWriter writer(files, group, {root_, training.retention, 256}, *started);
+      CheckpointWriter writer(borrowed(files), group, {root_, training.retention, 256}, *started);
       for (const int64_t step : training.steps) {
         const auto state = small_state(step);
         const Status begun = writer.begin(small_snapshot(state, step, group.rank(), group.size()));

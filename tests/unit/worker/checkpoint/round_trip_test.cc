@@ -127,7 +127,7 @@ TEST(RoundTripTest, WriterReportsABusyPredecessorAndAStepTwice) {
   const auto started = start_generation(files, job.plan(1, std::nullopt), group,
                                         [](CheckpointReader&) { return Status(); });
   ASSERT_TRUE(started.has_value()) << started.error().message;
-  CheckpointWriter writer(files, group, {job.root(), {}, 256}, *started);
+  CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
   const auto state = small_state(1);
   ASSERT_TRUE(writer.begin(small_snapshot(state, 1, 0, 1)));
   EXPECT_EQ(writer.begin(small_snapshot(state, 2, 0, 1)).error().code, ErrorCode::kUnavailable);
@@ -146,7 +146,7 @@ TEST(RoundTripTest, SliceThatContradictsItselfIsRefused) {
   SoloCommitGroup group;
   const auto started = start_generation(files, job.plan(1, std::nullopt), group,
                                         [](CheckpointReader&) { return Status(); });
-  CheckpointWriter writer(files, group, {job.root(), {}, 256}, *started);
+  CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
   const auto state = small_state(1);
   Snapshot short_data = small_snapshot(state, 1, 0, 1);
   short_data.slices[0].data = short_data.slices[0].data.first(4);
@@ -162,7 +162,7 @@ TEST(RoundTripTest, RanksThatLeaveAHoleAbandonTheCheckpointWithAReason) {
   SoloCommitGroup group;
   const auto started = start_generation(files, job.plan(1, std::nullopt), group,
                                         [](CheckpointReader&) { return Status(); });
-  CheckpointWriter writer(files, group, {job.root(), {}, 256}, *started);
+  CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
   const auto state = small_state(1);
   ASSERT_TRUE(writer.begin(small_snapshot(state, 1, 0, 2)));  // half of the state
   const auto outcome = writer.wait(seconds(20));

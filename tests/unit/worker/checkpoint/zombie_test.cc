@@ -20,7 +20,7 @@ class Zombie {
                                           [](CheckpointReader&) { return Status(); });
     if (!started) throw std::runtime_error(started.error().message);
     writer_ = std::make_unique<CheckpointWriter>(
-        files, group_, WriterOptions{job.root(), {.keep_last = 1}, 256}, *started);
+        borrowed(files), group_, WriterOptions{job.root(), {.keep_last = 1}, 256}, *started);
   }
 
   /// Commits a checkpoint, moves `latest` and removes all others of its history.
@@ -146,7 +146,7 @@ TEST_F(ZombieTest, ItsSuccessorMayCleanUpAtAnyMomentOfItsCommit) {
     SoloCommitGroup group;
     const auto started = start_generation(files, job.plan(1, std::nullopt), group,
                                           [](CheckpointReader&) { return Status(); });
-    CheckpointWriter writer(files, group, {job.root(), {.keep_last = 1}, 256}, *started);
+    CheckpointWriter writer(borrowed(files), group, {job.root(), {.keep_last = 1}, 256}, *started);
     const auto first = small_state(10);
     ASSERT_TRUE(writer.begin(small_snapshot(first, 10, 0, 1)));
     ASSERT_TRUE(writer.wait(std::chrono::seconds(20))->status);

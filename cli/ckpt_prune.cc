@@ -1,0 +1,182 @@
+#include <map>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <sys/stat.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/ckpt_subcommands.h"
+#include "common/io/file.h"
+#include "common/text/json_writer.h"
+#include "common/worker_contract.h"
+#include "worker/checkpoint/prune.h"
+
+namespace trainyard::cli {
+namespace {
+
+namespace ckpt = checkpoint;
+
+constexpr char kFooter[] =
+    R"(Without --yes nothing is removed, only told. The newest --keep-last checkpoints that verify byte for
+byte stay, so that a damaged one never counts, and so does every one whose step is a multiple of
+--keep-every. Damaged and unfinished checkpoints and those of another branch are left alone. A
+running job cleans up after itself (checkpointPolicy.keepLast): below the directory of a
+`trainyard run` its lock is taken first, elsewhere --stopped must say that no job writes here.
+
+Examples:
+  trainyard ckpt prune --keep-last 2 runs/gpt2/pvc/ckpt
+  trainyard ckpt prune --keep-last 1 --keep-every 1000 --yes runs/gpt2/pvc/ckpt
+
+Exit codes: 0 done; 64 no run directory above and no --stopped; 65 there is no good checkpoint; 75
+the job runs, or input or output failed.)";
+
+constexpr int kIndent = 2;
+// RUN/pvc/CLAIM/PATH, where PATH may have several parts.
+constexpr int kMaxParents = 16;
+
+struct PruneOptions {
+  std::string path;
+  std::string output = "text";
+  int64_t keep_last = 3;
+  int64_t keep_every = 0;
+  bool yes = false;
+  bool stopped = false;
+};
+
+/// The directory of the `trainyard run` that `path` lies in (docs/formats/run-directory.md).
+std::optional<std::filesystem::path> run_directory_above(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path at = std::filesystem::canonical(path, error);
+  for (int i = 0; !error && i < kMaxParents && at.has_relative_path(); ++i) {
+    if (std::filesystem::exists(at / "lock", error) &&
+        std::filesystem::exists(at / "job.json", error))
+      return at;
+    at = at.parent_path();
+  }
+  return std::nullopt;
+}
+
+/// Bytes that come free: shards are shared by hard links, and count when their last name goes.
+int64_t freed_bytes(const std::filesystem::path& root,
+                    const std::vector<ckpt::CheckpointId>& removed) {
+  std::map<ino_t, nlink_t> names;
+  int64_t bytes = 0;
+  for (const ckpt::CheckpointId& id : removed) {
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(root / ckpt::directory_name(id), error)) {
+      struct stat info {};
+      if (::lstat(entry.path().c_str(), &info) != 0) continue;
+      if (++names[info.st_ino] == info.st_nlink) bytes += info.st_size;
+    }
+  }
+  return bytes;
+}
+
+void print_plan(const PruneOptions& options, const ckpt::PrunePlan& plan, int64_t bytes,
+                std::ostream& out) {
+  for (const ckpt::CheckpointId& id : plan.removed) {
+    out << (options.yes ? "removed " : "would remove ") << ckpt::directory_name(id) << '\n';
+  }
+  for (const ckpt::CheckpointId& id : plan.kept)
+    out << "kept " << ckpt::directory_name(id) << '\n';
+  for (const std::string& line : plan.left_alone)
+    out << "left alone " << line << '\n';
+  out << plan.removed.size() << (plan.removed.size() == 1 ? " checkpoint, " : " checkpoints, ")
+      << bytes << " bytes" << (options.yes ? " removed\n" : " would be removed; --yes does it\n");
+}
+
+std::string plan_as_json(const PruneOptions& options, const ckpt::PrunePlan& plan, int64_t bytes) {
+  text::JsonWriter json(kIndent);
+  const auto names = [&](const char* key, const std::vector<ckpt::CheckpointId>& ids) {
+    json.key(key);
+    json.begin_array();
+    for (const ckpt::CheckpointId& id : ids)
+      json.string(ckpt::directory_name(id));
+    json.end_array();
+  };
+  json.begin_object();
+  json.key("done");
+  json.boolean(options.yes);
+  names("removed", plan.removed);
+  names("kept", plan.kept);
+  json.key("leftAlone");
+  json.begin_array();
+  for (const std::string& line : plan.left_alone)
+    json.string(line);
+  json.end_array();
+  json.key("bytes");
+  json.integer(bytes);
+  json.end_object();
+  return json.take();
+}
+
+/// What keeps a job from running meanwhile. Errors: kConflict while one does; kInvalidConfig where
+/// that cannot be known.
+Result<std::optional<FileLock>> keep_stopped(const PruneOptions& options) {
+  const auto run = run_directory_above(options.path);
+  if (run) {
+    TRAINYARD_ASSIGN(FileLock lock, FileLock::acquire(*run / "lock"));
+    return std::optional(std::move(lock));
+  }
+  if (options.stopped) return std::optional<FileLock>();
+  return Error{ErrorCode::kInvalidConfig,
+               options.path +
+                   ": no directory of a `trainyard run` above it, so nothing tells "
+                   "whether its job runs; make sure that it does not and pass --stopped"};
+}
+
+Status run_prune(const PruneOptions& options, CommandContext& context) {
+  std::optional<FileLock> lock;
+  if (options.yes) {
+    TRAINYARD_ASSIGN(lock, keep_stopped(options));
+  }
+  ckpt::PosixFileSystem files;
+  TRAINYARD_ASSIGN(
+      const ckpt::PrunePlan plan,
+      ckpt::plan_prune(files, options.path,
+                       {.keep_last = options.keep_last, .keep_every_steps = options.keep_every}));
+  const int64_t bytes = freed_bytes(options.path, plan.removed);
+  if (options.yes) TRAINYARD_TRY(ckpt::prune(files, options.path, plan));
+  if (options.output == "json") {
+    context.out << plan_as_json(options, plan, bytes) << '\n';
+  } else {
+    print_plan(options, plan, bytes, context.out);
+  }
+  return {};
+}
+
+}  // namespace
+
+void register_ckpt_prune(CLI::App& parent, CommandContext& context) {
+  CLI::App* command =
+      parent.add_subcommand("prune", "Removes old checkpoints of a job that does not run.");
+  command->footer(kFooter);
+  auto options = std::make_shared<PruneOptions>();
+  command->add_option("PATH", options->path, "A job's checkpoint directory")->required();
+  command->add_option("--keep-last", options->keep_last, "How many of the newest good ones stay")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->capture_default_str();
+  command
+      ->add_option("--keep-every", options->keep_every,
+                   "Also every one whose step is a multiple of this; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000}))
+      ->capture_default_str();
+  command->add_flag("--yes", options->yes, "Remove, instead of telling what would be removed");
+  command->add_flag("--stopped", options->stopped,
+                    "No job writes here (where no run directory lies above)");
+  command->add_option("-o,--output", options->output, "How results are printed")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  command->callback([options, &context] {
+    const Status status = run_prune(*options, context);
+    if (status) return;
+    context.err << "trainyard ckpt: " << status.error().message << '\n';
+    context.exit_code = contract::exit_code_of(status.error().code);
+  });
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,12 @@
+# One generation as a process, for the tests that fail, freeze and kill it.
+trainyard_binary(checkpoint_probe SOURCES ${CMAKE_CURRENT_LIST_DIR}/checkpoint/checkpoint_probe.cc
+                 DEPS worker_checkpoint GTest::gtest)
+set_target_properties(checkpoint_probe PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+foreach(name save_fault zombie_process)
+  trainyard_test(checkpoint_${name}_test TIER process TIMEOUT 600
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/checkpoint/${name}_test.cc
+    DEPS worker_checkpoint process_test_support)
+  target_compile_definitions(checkpoint_${name}_test
+    PRIVATE CHECKPOINT_PROBE_BINARY="$<TARGET_FILE:checkpoint_probe>")
+  add_dependencies(checkpoint_${name}_test checkpoint_probe)
+endforeach()

@@ -1,0 +1,85 @@
+#include "worker/checkpoint/prune.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/store.h"
+
+namespace trainyard::checkpoint {
+namespace {
+
+template <class T>
+bool contains(const std::vector<T>& values, const T& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+}  // namespace
+
+Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& root,
+                             const RetentionPolicy& policy) {
+  TRAINYARD_TRY(files.list(root));  // a missing directory is an error here
+  TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
+  TRAINYARD_ASSIGN(std::vector<FoundDirectory> found, find_checkpoints(files, root));
+  if (stored.records.empty()) {
+    return Error{ErrorCode::kNotFound,
+                 root.string() + ": no lineage record, so no job's checkpoints"};
+  }
+  PrunePlan plan;
+  const int64_t newest = stored.records.rbegin()->first;
+  TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(newest, stored.records));
+  std::vector<CheckpointId> committed;
+  for (const FoundDirectory& directory : found) {
+    if (directory.committed) committed.push_back(directory.id);
+  }
+  const std::vector<CheckpointId> accepted = lineage.newest_first(committed);
+  if (accepted.empty()) {
+    return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
+  }
+  const NewestChecked checked = check_newest(files, root, accepted, policy.keep_last, Verify::kAll);
+  if (checked.good_steps == 0) {
+    return Error{ErrorCode::kInvalidData,
+                 root.string() + ": none of " + std::to_string(accepted.size()) +
+                     " checkpoints is good; nothing may be removed (" + checked.notes.back() + ")"};
+  }
+  plan.left_alone = checked.notes;
+  // What the newest generation has not committed may be in the middle of it.
+  std::erase_if(found, [&](const FoundDirectory& directory) {
+    const bool unfinished = !directory.committed && directory.id.generation >= newest;
+    if (unfinished) plan.left_alone.push_back(directory_name(directory.id) + ": unfinished");
+    return unfinished || contains(checked.damaged, directory.id);
+  });
+  plan.removed = plan_retention(found, newest, lineage, stored.recorded,
+                                std::numeric_limits<int64_t>::max(), policy);
+  std::sort(plan.removed.begin(), plan.removed.end());
+  for (const FoundDirectory& directory : found) {
+    const CheckpointId& id = directory.id;
+    if (contains(plan.removed, id)) continue;
+    if (lineage.accepts(id)) {
+      plan.kept.push_back(id);
+    } else {
+      plan.left_alone.push_back(directory_name(id) + ": of another branch");
+    }
+  }
+  return plan;
+}
+
+Status prune(FileSystem& files, const std::filesystem::path& root, const PrunePlan& plan) {
+  const std::optional<CheckpointId> latest = read_latest(files, root);
+  if (latest && contains(plan.removed, *latest) && !plan.kept.empty()) {
+    const auto newest = std::max_element(
+        plan.kept.begin(), plan.kept.end(), [](const CheckpointId& a, const CheckpointId& b) {
+          return std::pair(a.step, a.generation) < std::pair(b.step, b.generation);
+        });
+    TRAINYARD_TRY(files.remove_file(root / kLatestLink));
+    TRAINYARD_TRY(point_latest(files, root, *newest));
+  }
+  Status first_failure;
+  for (const CheckpointId& id : plan.removed) {
+    const Status removed = remove_checkpoint(files, root, id);
+    if (!removed && first_failure) first_failure = removed;
+  }
+  return first_failure;
+}
+
+}  // namespace trainyard::checkpoint

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/lineage.h"
+#include "worker/checkpoint/retention.h"
+
+/// Removing checkpoints of a job that does not run. A running one cleans up after itself.
+namespace trainyard::checkpoint {
+
+struct PrunePlan {
+  std::vector<CheckpointId> removed;  ///< ascending
+  std::vector<CheckpointId> kept;     ///< ascending; committed ones of the newest history
+  /// One line each: what is left alone although no policy keeps it (damaged, unfinished, or of
+  /// another branch).
+  std::vector<std::string> left_alone;
+};
+
+/// What a policy removes from the newest generation's history. The `keep_last` newest that verify
+/// byte for byte are kept, however many damaged ones lie between them; damaged ones, what the
+/// newest generation has not finished and other branches are left alone. Reads what it keeps in
+/// full. Errors: kNotFound when there is no checkpoint; kInvalidData when none of them is good, so
+/// that nothing may be removed; kIo.
+Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& root,
+                             const RetentionPolicy& policy);
+
+/// Carries a plan out. `latest` never points to what is removed. Errors: kIo for the first that
+/// could not be removed (the others are tried as well).
+Status prune(FileSystem& files, const std::filesystem::path& root, const PrunePlan& plan);
+
+}  // namespace trainyard::checkpoint

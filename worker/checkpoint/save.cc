@@ -1,0 +1,261 @@
+#include "worker/checkpoint/save.h"
+
+#include <ctime>
+#include <mutex>
+#include <utility>
+
+#include "worker/checkpoint/json_fields.h"
+#include "worker/checkpoint/store.h"
+
+namespace trainyard::checkpoint {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+double seconds_since(SteadyClock::time_point begin) {
+  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
+}
+
+std::string error_text(const Error& error) {
+  return nlohmann::ordered_json{{"error", static_cast<int>(error.code)}, {"message", error.message}}
+      .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+/// The error that a rank's report or rank 0's verdict carries; nullopt when it carries none.
+std::optional<Error> error_in(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return Error{ErrorCode::kInternal, "a report that cannot be read"};
+  if (!json.contains("error")) return std::nullopt;
+  const auto code = integer_member(json, "error", "", 0, static_cast<int>(ErrorCode::kConflict));
+  const auto message = string_member(json, "message", "");
+  return Error{code ? static_cast<ErrorCode>(*code) : ErrorCode::kInternal,
+               message ? *message : "no message"};
+}
+
+}  // namespace
+
+// The results of file jobs: written by the disk thread, read here after the job's end.
+
+struct Save::Written {
+  Result<ShardReport> report = Error{ErrorCode::kInternal, "not written"};
+  double seconds = 0;
+};
+
+struct Save::Committed {
+  Status status = Error{ErrorCode::kInternal, "not committed"};
+  bool withdrawn = true;  // when it failed: the manifest is certainly not there
+};
+
+/// Of a job that nobody may wait for: read at any time.
+struct Save::Notes {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  void add(const std::string& what, const Error& error) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(what + ": " + error.message);
+  }
+};
+
+/// How rank 0 decided, on every rank.
+struct Save::Verdict {
+  std::optional<Error> error;
+  /// The shards go. Not when rank 0 does not know whether the manifest will appear after all: then
+  /// either a whole checkpoint is there or none, and a later clean-up takes the shards.
+  bool discard = true;
+
+  std::string encoded() const {
+    if (!error) return "{}";
+    return discard ? error_text(*error) : error_text(*error) + "\nkeep";
+  }
+  static Verdict decoded(std::string text) {
+    const size_t line = text.find('\n');
+    const bool keep = line != std::string::npos;
+    if (keep) text.resize(line);
+    return {error_in(text), !keep};
+  }
+};
+
+CheckpointOutcome Save::run(Result<Snapshot> snapshot) {
+  CheckpointOutcome outcome;
+  outcome.step = id_.step;
+  outcome.directory = directory_name(id_);
+  const Status agreed = agree(std::move(snapshot), outcome);
+  if (!agreed) {
+    context_.disk.abandon();
+    outcome.status = agreed.error().with_context("checkpoint at step " + std::to_string(id_.step));
+  }
+  return outcome;
+}
+
+Status Save::agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
+  Snapshot described;  // all but the tensors
+  if (snapshot) {
+    described.samples_consumed = snapshot->samples_consumed;
+    described.config_json = snapshot->config_json;
+    described.scalars = snapshot->scalars;
+  }
+  TRAINYARD_ASSIGN(std::string own, write_own_shard(std::move(snapshot), outcome));
+  const trace::ScopedSpan span(context_.options.spans, trace::Track::kCheckpoint,
+                               {.activity = trace::Activity::kCheckpointCommit, .step = id_.step});
+  TRAINYARD_ASSIGN(const std::vector<std::string> reports, context_.group.gather(std::move(own)));
+  TRAINYARD_ASSIGN(Verdict verdict, commit(described, reports));
+  TRAINYARD_ASSIGN(const std::string text, context_.group.broadcast(verdict.encoded()));
+  verdict = Verdict::decoded(text);
+  clean_up(verdict, outcome);
+  if (verdict.error) return *verdict.error;
+  return {};
+}
+
+/// Waits until no rank has a job in progress that moves. `own`: whether this rank waits for one.
+/// True when it has ended or there was none; false when it hangs and has been abandoned.
+Result<bool> Save::await_all(bool own) {
+  const auto limit = SteadyClock::now() + context_.options.save_limit;
+  bool hangs = false;
+  while (true) {
+    if (own && context_.disk.wait(context_.options.round)) own = false;
+    if (own && (context_.disk.hung() || SteadyClock::now() >= limit)) {
+      context_.disk.abandon();
+      hangs = true;
+      own = false;
+    }
+    TRAINYARD_ASSIGN(const bool anybody, context_.group.any(own));
+    if (!anybody) return !hangs;
+  }
+}
+
+Error Save::hanging(const char* what) const {
+  // Not kDeadline: that would mean that the group is gone.
+  return {ErrorCode::kIo, std::string(what) + ": the disk hangs (" + context_.disk.activity() +
+                              "); look at the storage behind " + context_.options.root.string()};
+}
+
+/// This rank's report for rank 0. Errors: those of the group only.
+Result<std::string> Save::write_own_shard(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
+  const trace::ScopedSpan span(context_.options.spans, trace::Track::kCheckpoint,
+                               {.activity = trace::Activity::kCheckpointWrite, .step = id_.step});
+  // The clean-up after the checkpoint before may still run.
+  TRAINYARD_ASSIGN(const bool ready, await_all(!context_.disk.idle()));
+  auto written = std::make_shared<Written>();
+  const bool begun = ready && snapshot;
+  if (begun) {
+    context_.disk.start([written, snapshot = *std::move(snapshot),
+                         directory = context_.options.root / directory_name(id_),
+                         rank = context_.group.rank(), size = context_.group.size(),
+                         chunk_bytes = context_.options.chunk_bytes](FileSystem& files) {
+      const auto begin = SteadyClock::now();
+      const Status made = files.make_directory(directory);
+      written->report =
+          made ? write_shard(files, directory, rank, size, snapshot.slices, chunk_bytes)
+               : Result<ShardReport>(made.error());
+      written->seconds = seconds_since(begin);
+    });
+  }
+  TRAINYARD_ASSIGN(const bool ended, await_all(begun));
+  if (!snapshot) return error_text(snapshot.error());
+  if (!ready) return error_text(hanging("clean-up of the checkpoint before"));
+  if (!ended) return error_text(hanging("shard"));
+  if (!written->report) return error_text(written->report.error());
+  outcome.bytes = written->report->shard.bytes;
+  outcome.write_s = written->seconds;
+  outcome.write_cpu_s = written->report->cpu_s;
+  return encode(*written->report, context_.group.rank(), context_.group.size());
+}
+
+/// The manifest, last of all, by rank 0. Its rename is the moment from which the checkpoint exists.
+Result<Save::Verdict> Save::commit(const Snapshot& described,
+                                   const std::vector<std::string>& reports) {
+  Result<std::string> text = std::string();
+  auto committed = std::make_shared<Committed>();
+  bool begun = false;
+  if (context_.group.rank() == 0) {
+    text = make_manifest(described, reports);
+    begun = text.has_value();
+  }
+  if (begun) {
+    context_.disk.start(
+        [committed, text = *text, root = context_.options.root,
+         directory = context_.options.root / directory_name(id_)](FileSystem& files) {
+          // The directory's own name must be durable before anything in it counts.
+          committed->status = files.sync_directory(root);
+          if (!committed->status) return;
+          committed->status = replace_file(files, directory / kManifestFile, text, ".tmp");
+          if (committed->status) return;
+          // Should the rename have worked and only the sync failed: it goes before the shards.
+          committed->withdrawn = files.remove_file(directory / kManifestFile).has_value();
+        });
+  }
+  TRAINYARD_ASSIGN(const bool ended, await_all(begun));
+  if (!text) return Verdict{text.error()};
+  if (!begun) return Verdict{};
+  if (!ended) return Verdict{hanging("manifest"), false};
+  if (!committed->status) return Verdict{committed->status.error(), committed->withdrawn};
+  TRAINYARD_ASSIGN(std::string checksum, manifest_checksum(*text));
+  previous_ = ManifestRef{id_, std::move(checksum)};
+  return Verdict{};
+}
+
+Result<std::string> Save::make_manifest(const Snapshot& described,
+                                        const std::vector<std::string>& reports) const {
+  Manifest manifest;
+  std::vector<ShardReport> shards;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const std::string who = "rank " + std::to_string(rank);
+    if (const std::optional<Error> error = error_in(reports[rank])) {
+      return error->with_context(who);
+    }
+    auto shard = decode_shard_report(reports[rank], static_cast<int>(rank), context_.group.size(),
+                                     context_.options.chunk_bytes);
+    if (!shard) return shard.error().with_context(who);
+    shards.push_back(*std::move(shard));
+  }
+  const LineageRecord& record = context_.started.record;
+  manifest.job_uid = record.job_uid;
+  manifest.generation = id_.generation;
+  manifest.parent_generation = record.parent_generation;
+  manifest.fork_step = record.fork_step;
+  manifest.step = id_.step;
+  manifest.samples_consumed = described.samples_consumed;
+  manifest.previous = previous_;
+  manifest.config_json = described.config_json;
+  manifest.scalars = described.scalars;
+  manifest.chunk_bytes = context_.options.chunk_bytes;
+  TRAINYARD_TRY(merge_reports(std::move(shards), &manifest));
+  return encode(manifest);
+}
+
+/// Nothing here can harm a checkpoint, and nobody else waits for it: what takes longer than a round
+/// goes on beside training.
+void Save::clean_up(const Verdict& verdict, CheckpointOutcome& outcome) {
+  auto notes = std::make_shared<Notes>();
+  const bool discard = verdict.error && verdict.discard;
+  const bool tidy = !verdict.error && context_.group.rank() == 0;
+  if (!context_.disk.idle() || (!discard && !tidy)) return;
+  if (discard) {
+    // This rank's bytes go at once, since what failed may have been for want of space. The emptied
+    // directory goes with the next clean-up.
+    const auto shard = context_.options.root / directory_name(id_) /
+                       shard_file_name(context_.group.rank(), context_.group.size());
+    context_.disk.start([notes, shard](FileSystem& files) {
+      const Status removed = files.remove_file(shard);
+      if (!removed) notes->add("clean-up", removed.error());
+    });
+  } else {
+    context_.disk.start([notes, id = id_, root = context_.options.root,
+                         retention = context_.options.retention](FileSystem& files) {
+      if (const Status moved = point_latest(files, root, id); !moved) {
+        notes->add("latest", moved.error());
+        // It must not outlive what it points to; where it cannot be removed, nothing else is
+        // either.
+        const Status removed = files.remove_file(root / kLatestLink);
+        if (!removed) return notes->add("latest", removed.error());
+      }
+      const auto removed = apply_retention(files, root, id.generation, id.step, retention);
+      if (!removed) notes->add("clean-up", removed.error());
+    });
+  }
+  context_.disk.wait(context_.options.round);
+  const std::lock_guard lock(notes->mutex);
+  outcome.notes.insert(outcome.notes.end(), notes->lines.begin(), notes->lines.end());
+}
+
+}  // namespace trainyard::checkpoint
