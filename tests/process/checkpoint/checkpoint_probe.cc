@@ -78,7 +78,7 @@ class Probe {
         std::make_shared<PosixFileSystem>(),
         [this](std::string_view, const std::filesystem::path&) -> Status {
           if (part_ == options_.freeze && calls_++ == options_.freeze_call) {
-            ::kill(::getpid(), SIGSTOP);
+            ::raise(SIGSTOP);
           }
           return {};
         });
@@ -139,8 +139,9 @@ class Probe {
     }
   }
 
+  /// raise, not kill: the calling thread stops at once, the others soon.
   void enter(const std::string& part) {
-    if (part == options_.pause) ::kill(::getpid(), SIGSTOP);
+    if (part == options_.pause) ::raise(SIGSTOP);
     part_ = part;
   }
 
