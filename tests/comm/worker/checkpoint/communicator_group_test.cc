@@ -151,8 +151,11 @@ TEST_P(CommitGroupTest, CarriesAGenerationItsCheckpointsAndItsSuccessor) {
   run_world(GetParam(), 2, [&](Communicator& world) { live(world, 2, 1, 20, 10); });
 }
 
+std::string transport_of(const ::testing::TestParamInfo<TransportKind>& tested) {
+  return std::string(name_of(tested.param));
+}
 INSTANTIATE_TEST_SUITE_P(Transports, CommitGroupTest, ::testing::ValuesIn(kTransports),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         transport_of);
 
 }  // namespace
 }  // namespace trainyard::checkpoint
