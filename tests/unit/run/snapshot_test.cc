@@ -80,9 +80,9 @@ TEST_F(SnapshotTest, ShowsWhatTheFirstRanksTimeWentTo) {
 }
 
 TEST_F(SnapshotTest, TellsAbandonedCheckpoints) {
-  EXPECT_EQ(make_snapshot(facts()).checkpoint_failures, 0);
+  EXPECT_EQ(make_snapshot(facts(), kNow).checkpoint_failures, 0);
   readings_[0].checkpoints.failures = 2;
-  Snapshot snapshot = make_snapshot(facts());
+  Snapshot snapshot = make_snapshot(facts(), kNow);
   EXPECT_EQ(snapshot.checkpoint_failures, 2);
   EXPECT_THAT(measures_text(snapshot), ::testing::HasSubstr("checkpoint 30 (2 abandoned)"));
   snapshot.checkpoint_step = -1;
