@@ -104,8 +104,10 @@ TEST_P(CommitGroupTest, ALostRankIsAnErrorAndEveryLaterCallToo) {
       GetParam(), 3,
       [&](Communicator& communicator) {
         CommunicatorCommitGroup group(communicator);
-        ASSERT_TRUE(group.any(false));
+        // Rank 2 may be gone before the others have heard of the end of this one.
+        const auto first = group.any(false);
         if (group.rank() == 2) {
+          ASSERT_TRUE(first);
           communicator.abort({ErrorCode::kAborted, "this rank goes"});
           return;
         }
