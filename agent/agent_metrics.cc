@@ -42,7 +42,7 @@ std::string AgentMetrics::text(const http::ServerCounters& server) const {
   out.add(kStream, {}, snapshot.stream_open ? 1 : 0);
   out.add(kStreams, {}, static_cast<double>(snapshot.streams_opened));
   out.add(kRunning, {}, static_cast<double>(snapshot.ranks_running));
-  control::add_rank_metrics(out, snapshot.ranks, clock_.now());
+  control::add_rank_metrics(out, snapshot.ranks, {}, clock_.now());
   control::add_server_metrics(out, server);
   return out.text();
 }

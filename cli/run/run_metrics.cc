@@ -110,11 +110,13 @@ std::string run_metrics_text(const RunFacts& facts, const http::ServerCounters& 
   add_goodput(out, status.goodput.value_or(api::GoodputStatus{}));
   const bool known = status.progress && status.progress->slowest_rank;
   out.add(kSlowest, {}, known ? static_cast<double>(*status.progress->slowest_rank) : -1);
-  if (facts.readings->empty()) {
-    control::add_rank_metrics(out, silent_ranks(ranks), now);
-  } else {
-    control::add_rank_metrics(out, *facts.readings, now);
+  control::KnownCheckpoint known_checkpoint;
+  if (status.checkpoint) {
+    known_checkpoint = {status.checkpoint->last_step, status.checkpoint->last_time};
   }
+  const std::vector<control::RankReading> told =
+      facts.readings->empty() ? silent_ranks(ranks) : *facts.readings;
+  control::add_rank_metrics(out, told, known_checkpoint, now);
   control::add_server_metrics(out, server);
   return out.text();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <limits>
 #include <string>
 
@@ -33,6 +34,16 @@ constexpr Family kLearningRate{"trainyard_learning_rate", Kind::kGauge,
                                "Learning rate of the newest step."};
 constexpr Family kTokensPerSecond{"trainyard_tokens_per_second", Kind::kGauge,
                                   "Tokens trained a second by all ranks together, smoothed."};
+
+// Checkpoints, whole.
+constexpr Family kCheckpointStep{"trainyard_checkpoint_step", Kind::kGauge,
+                                 "Step of the newest committed checkpoint; -1 before the first."};
+constexpr Family kCheckpointTime{
+    "trainyard_checkpoint_timestamp_seconds", Kind::kGauge,
+    "When the newest checkpoint was committed, Unix time; 0 while that is not known."};
+constexpr Family kCheckpointAge{
+    "trainyard_checkpoint_age_seconds", Kind::kGauge,
+    "Time since the newest checkpoint was committed; 0 while that is not known."};
 
 // Over all ranks of the endpoint.
 constexpr Family kStepDuration{
@@ -118,6 +129,9 @@ constexpr std::array kFamilies = {kStep,
                                   kGradientNorm,
                                   kLearningRate,
                                   kTokensPerSecond,
+                                  kCheckpointStep,
+                                  kCheckpointTime,
+                                  kCheckpointAge,
                                   kStepDuration,
                                   kStageDuration,
                                   kRankPhase,
@@ -140,6 +154,7 @@ constexpr int kPhases = static_cast<int>(contract::Phase::kDone) + 1;
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 double number(int64_t value) { return static_cast<double>(value); }
+double unix_s(Time time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 double seconds(int64_t nanoseconds) { return number(nanoseconds) / 1e9; }
 
 void add_model(Exposition& out, const RankReading* lowest) {
@@ -155,6 +170,17 @@ void add_model(Exposition& out, const RankReading* lowest) {
   out.add(kGradientNorm, {}, stepped ? told.gradient_norm : kUnknown);
   out.add(kLearningRate, {}, told.learning_rate);
   out.add(kTokensPerSecond, {}, told.tokens_per_second);
+}
+
+void add_checkpoints(Exposition& out, std::span<const RankReading> ranks,
+                     const KnownCheckpoint& known, Time now) {
+  int64_t step = known.step;
+  for (const RankReading& rank : ranks)
+    step = std::max(step, rank.checkpoint_step);
+  const double committed_s = known.committed_at ? unix_s(*known.committed_at) : 0;
+  out.add(kCheckpointStep, {}, number(step));
+  out.add(kCheckpointTime, {}, committed_s);
+  out.add(kCheckpointAge, {}, committed_s > 0 ? std::max(0.0, unix_s(now) - committed_s) : 0);
 }
 
 /// Of all ranks together; seconds, because nanoseconds of many ranks and years pass 63 bits.
@@ -249,14 +275,15 @@ std::string_view label_of(contract::Phase phase) {
   return "?";
 }
 
-void add_rank_metrics(Exposition& out, std::span<const RankReading> ranks, Time now) {
+void add_rank_metrics(Exposition& out, std::span<const RankReading> ranks,
+                      const KnownCheckpoint& known, Time now) {
   for (const Family& family : kFamilies)
     out.declare(family);
   add_model(out, ranks.empty() ? nullptr : &ranks.front());
+  add_checkpoints(out, ranks, known, now);
   add_durations(out, ranks);
   for (const RankReading& reading : ranks.first(std::min(ranks.size(), kMaxRankSeries)))
     add_rank(out, reading);
-  (void)now;
 }
 
 }  // namespace trainyard::control

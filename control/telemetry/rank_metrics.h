@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -21,8 +23,15 @@ std::span<const metrics::Family> rank_families();
 /// The name of a phase as label values have it: "training", "restoring" ...
 std::string_view label_of(contract::Phase phase);
 
+/// The newest checkpoint that is known of without the ranks.
+struct KnownCheckpoint {
+  int64_t step = -1;                 ///< -1: none
+  std::optional<Time> committed_at;  ///< nullopt: not known
+};
+
 /// Shows these ranks' readings, by rank, as of `now`. Where there are none, what does not need a
 /// rank is shown as zero.
-void add_rank_metrics(metrics::Exposition& out, std::span<const RankReading> ranks, Time now);
+void add_rank_metrics(metrics::Exposition& out, std::span<const RankReading> ranks,
+                      const KnownCheckpoint& known, Time now);
 
 }  // namespace trainyard::control

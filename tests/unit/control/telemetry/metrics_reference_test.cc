@@ -204,6 +204,7 @@ TEST_F(MetricsReferenceTest, ShowsWhatStatusAndRanksSay) {
   add_reading(0);
   add_reading(1);
   status_.phase = api::JobPhase::kRunning;
+  status_.checkpoint = {.last_step = 10, .last_time = kNow - std::chrono::seconds(60)};
   status_.restarts.classes.push_back({.failure_class = api::FailureClass::kHang, .total = 3});
   status_.progress.emplace().slowest_rank = 1;
   const std::string text = run_text();
@@ -227,6 +228,8 @@ TEST_F(MetricsReferenceTest, ShowsWhatStatusAndRanksSay) {
   has("trainyard_stage_duration_seconds_bucket{stage=\"forward\",le=\"0.1\"}", "24");
   has("trainyard_rank_stage_seconds_total{rank=\"0\",stage=\"forward\"}", "0.8");
   has("trainyard_rank_collective_seconds_total{rank=\"0\",operation=\"reduce_scatter\"}", "0.05");
+  has("trainyard_checkpoint_step", "10");
+  has("trainyard_checkpoint_age_seconds", "60");
   has("trainyard_rank_memory_bytes{rank=\"0\",purpose=\"parameters\"}", "4096");
 }
 
@@ -256,7 +259,8 @@ TEST_F(MetricsReferenceTest, CountersOfAHostileRankAreNoReasonToFail) {
     readings_.back().counters = control::load(message);
   }
   EXPECT_THAT(promtool(run_text()), IsEmpty());
-  EXPECT_THAT(run_text(), HasSubstr("trainyard_rank_tokens_total{trainer_job=\"tiny\",rank=\"0\"} 0\n"));
+  EXPECT_THAT(run_text(),
+              HasSubstr("trainyard_rank_tokens_total{trainer_job=\"tiny\",rank=\"0\"} 0\n"));
 }
 
 TEST_F(MetricsReferenceTest, AnAgentIsReadyWhenItsRanksRun) {
