@@ -45,6 +45,16 @@ constexpr Family kCheckpointAge{
     "trainyard_checkpoint_age_seconds", Kind::kGauge,
     "Time since the newest checkpoint was committed; 0 while that is not known."};
 
+constexpr Family kCheckpointDuration{
+    "trainyard_checkpoint_duration_seconds", Kind::kGauge,
+    "From the snapshot of the newest checkpoint to its commit, on the slowest rank."};
+constexpr Family kCheckpointSize{"trainyard_checkpoint_size_bytes", Kind::kGauge,
+                                 "Bytes of the newest checkpoint, over the ranks shown here."};
+constexpr Family kCheckpoints{"trainyard_checkpoints_total",
+                              Kind::kCounter,
+                              "Checkpoints of these processes by how they ended.",
+                              {"result"}};
+
 // Over all ranks of the endpoint.
 constexpr Family kStepDuration{
     "trainyard_step_duration_seconds", Kind::kHistogram,
@@ -120,6 +130,12 @@ constexpr Family kRankResident{"trainyard_rank_resident_memory_bytes",
                                "Memory that the rank's process occupies.",
                                {"rank"}};
 
+constexpr Family kRankStall{
+    "trainyard_rank_checkpoint_stall_seconds_total",
+    Kind::kCounter,
+    "Time that training stood still for checkpoints: the wait for the one before, and the copy.",
+    {"rank"}};
+
 constexpr std::array kFamilies = {kStep,
                                   kStepTarget,
                                   kSamples,
@@ -132,6 +148,9 @@ constexpr std::array kFamilies = {kStep,
                                   kCheckpointStep,
                                   kCheckpointTime,
                                   kCheckpointAge,
+                                  kCheckpointDuration,
+                                  kCheckpointSize,
+                                  kCheckpoints,
                                   kStepDuration,
                                   kStageDuration,
                                   kRankPhase,
@@ -147,6 +166,7 @@ constexpr std::array kFamilies = {kStep,
                                   kRankCollectiveTime,
                                   kRankCollectiveSent,
                                   kRankCollectiveReceived,
+                                  kRankStall,
                                   kRankMemory,
                                   kRankResident};
 
@@ -172,12 +192,28 @@ void add_model(Exposition& out, const RankReading* lowest) {
   out.add(kTokensPerSecond, {}, told.tokens_per_second);
 }
 
+/// A figure that a rank made up may be anything.
+double at_least_zero(double value) { return value > 0 && value < 1e18 ? value : 0; }
+
 void add_checkpoints(Exposition& out, std::span<const RankReading> ranks,
                      const KnownCheckpoint& known, Time now) {
   int64_t step = known.step;
-  for (const RankReading& rank : ranks)
+  double committed_s = known.committed_at ? unix_s(*known.committed_at) : 0;
+  double duration_s = 0;
+  double bytes = 0;
+  for (const RankReading& rank : ranks) {
+    const contract::CheckpointFigures& figures = rank.checkpoints;
     step = std::max(step, rank.checkpoint_step);
-  const double committed_s = known.committed_at ? unix_s(*known.committed_at) : 0;
+    committed_s = std::max(committed_s, at_least_zero(figures.committed_unix_s));
+    duration_s = std::max(duration_s, at_least_zero(figures.commit_s));
+    bytes += at_least_zero(number(figures.bytes));
+  }
+  const contract::CheckpointFigures nothing;
+  const auto& lowest = ranks.empty() ? nothing : ranks.front().checkpoints;
+  out.add(kCheckpointDuration, {}, duration_s);
+  out.add(kCheckpointSize, {}, bytes);
+  out.add(kCheckpoints, {"committed"}, at_least_zero(number(lowest.commits)));
+  out.add(kCheckpoints, {"failed"}, at_least_zero(number(lowest.failures)));
   out.add(kCheckpointStep, {}, number(step));
   out.add(kCheckpointTime, {}, committed_s);
   out.add(kCheckpointAge, {}, committed_s > 0 ? std::max(0.0, unix_s(now) - committed_s) : 0);
@@ -248,6 +284,7 @@ void add_rank(Exposition& out, const RankReading& reading) {
     const auto purpose = contract::name_of(static_cast<contract::MemoryPurpose>(i));
     out.add(kRankMemory, {rank, purpose}, number(counters.memory_bytes[i]));
   }
+  out.add(kRankStall, {rank}, at_least_zero(reading.checkpoints.stall_total_s));
   out.add(kRankResident, {rank}, number(counters.resident_bytes));
 }
 
