@@ -146,6 +146,8 @@ class MetricsReferenceTest : public testing::Test {
     reading.counters.stages[1].nanoseconds = 800'000'000;
     reading.counters.collectives[1] = {24, 50'000'000, 1000, 2000};
     reading.counters.memory_bytes[0] = 4096;
+    reading.checkpoints = {
+        .commits = 2, .failures = 1, .bytes = 500, .commit_s = 1.5 + rank, .stall_total_s = 0.25};
     readings_.push_back(reading);
   }
 
@@ -230,6 +232,10 @@ TEST_F(MetricsReferenceTest, ShowsWhatStatusAndRanksSay) {
   has("trainyard_rank_collective_seconds_total{rank=\"0\",operation=\"reduce_scatter\"}", "0.05");
   has("trainyard_checkpoint_step", "10");
   has("trainyard_checkpoint_age_seconds", "60");
+  has("trainyard_checkpoint_duration_seconds", "2.5");
+  has("trainyard_checkpoint_size_bytes", "1000");
+  has("trainyard_checkpoints_total{result=\"failed\"}", "1");
+  has("trainyard_rank_checkpoint_stall_seconds_total{rank=\"1\"}", "0.25");
   has("trainyard_rank_memory_bytes{rank=\"0\",purpose=\"parameters\"}", "4096");
 }
 
