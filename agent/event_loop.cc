@@ -147,6 +147,7 @@ control::ContainerExit record_of(const AgentExit& exit) {
   record.rank = exit.rank;
   record.reason = exit.reason;
   record.message = exit.message;
+  record.last_step = exit.last_step;
   record.finished_at = SystemClock().now();
   return record;
 }

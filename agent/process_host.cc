@@ -53,6 +53,17 @@ Result<std::pair<UniqueFd, UniqueFd>> make_socket_pair() {
   return ends;
 }
 
+/// Whether somebody has stopped the process: proc(5), the state behind the name in parentheses.
+bool is_stopped(pid_t pid) {
+  constexpr int64_t kMaxStatBytes = 4096;
+  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat", kMaxStatBytes);
+  if (!stat) return false;
+  const size_t name_end = stat->rfind(") ");
+  if (name_end == std::string::npos || name_end + 2 >= stat->size()) return false;
+  const char state = (*stat)[name_end + 2];
+  return state == 'T' || state == 't';
+}
+
 /// Reads `fd` into `on_bytes`; closes it at its end.
 template <class OnBytes>
 void drain(UniqueFd& fd, int64_t limit_bytes, OnBytes on_bytes) {
@@ -154,6 +165,7 @@ void ProcessHost::read_progress(int local_rank, coordination::RankProgress& prog
   Process& process = *processes_[static_cast<size_t>(local_rank)];
   const int rank = progress.rank();
   agent::read_progress(process.page.page(), process.progress);
+  process.progress.set_stopped(!process.ended && is_stopped(process.pid));
   progress = process.progress;
   progress.set_rank(rank);
 }

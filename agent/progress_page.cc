@@ -126,6 +126,9 @@ void read_progress(const contract::ProgressPage& page, coordination::RankProgres
   if (contract::load(page.checkpoints, checkpoints)) {
     store_checkpoints(checkpoints, *progress.mutable_checkpoints());
   }
+  progress.set_arrivals(page.position.arrivals.load(std::memory_order_relaxed));
+  progress.set_work_seconds(page.position.work_seconds.load(std::memory_order_relaxed));
+  progress.set_instruction(contract::instruction_text(page.position));
 }
 
 }  // namespace trainyard::agent

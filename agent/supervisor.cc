@@ -149,6 +149,8 @@ void Supervisor::obey(const ToAgent& message) {
     start_ranks(message.start_generation());
   } else if (message.has_rank_table()) {
     deliver_table(message.rank_table());
+  } else if (message.has_dump_stacks()) {
+    dump_stacks(message.dump_stacks().reason());
   } else if (message.has_stop_ranks()) {
     ending_reason_ = "stopped: " + message.stop_ranks().reason();
     const bool checkpoint = message.stop_ranks().checkpoint();
@@ -348,6 +350,17 @@ MonoTime Supervisor::next_timer() const {
   return next;
 }
 
+void Supervisor::dump_stacks(const std::string& reason) {
+  if (!options_.is_engine()) {
+    logger_.warning("no stacks: the ranks are foreign programs", {{"reason", reason}});
+    return;
+  }
+  logger_.info("asking the ranks for their stacks", {{"reason", reason}});
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].end) host_.send(static_cast<int>(i), contract::encode(contract::DumpStacks{}));
+  }
+}
+
 void Supervisor::tell_listening() {
   const bool all =
       std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.listening; });
@@ -450,6 +463,18 @@ void Supervisor::finish_if_done() {
   if (finished_ || any_running()) return;
   if (ranks_.empty() && ending_ == Ending::kNone) return;
   finished_ = verdict();
+  finished_->last_step = newest_step();
+}
+
+std::optional<int64_t> Supervisor::newest_step() const {
+  std::optional<int64_t> newest;
+  for (size_t i = 0; options_.is_engine() && i < ranks_.size(); ++i) {
+    coordination::RankProgress progress;
+    host_.read_progress(static_cast<int>(i), progress);
+    if (progress.restored_step() < 0) continue;
+    newest = std::max(newest.value_or(progress.step()), progress.step());
+  }
+  return newest;
 }
 
 const Supervisor::Rank* Supervisor::primary_failure() const {

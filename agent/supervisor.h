@@ -29,6 +29,8 @@ struct AgentExit {
   std::optional<int> rank;           ///< the deciding rank
   std::string reason = "Completed";  ///< or "Error"
   std::string message;               ///< the deciding rank's last lines, or what went wrong
+  /// Newest step that any of the node's ranks had done; nullopt where none had a state.
+  std::optional<int64_t> last_step;
 };
 
 /// The agent's logic: turns what the coordinator, the ranks and the machine say into what to do
@@ -94,6 +96,7 @@ class Supervisor {
   void obey(const coordination::ToAgent& message);
   void start_ranks(const coordination::StartGeneration& start);
   void deliver_table(const coordination::RankTable& table);
+  void dump_stacks(const std::string& reason);
   void tell_listening();
   enum class Counters { kWhenDue, kNow };
   void tell_heartbeat(Counters counters);
@@ -107,6 +110,7 @@ class Supervisor {
   bool any_running() const;
   void finish_if_done();
   AgentExit verdict() const;
+  std::optional<int64_t> newest_step() const;
   AgentExit verdict_of_rank(const Rank& rank) const;
   /// The rank whose end explains the others; nullptr when all ended as wished.
   const Rank* primary_failure() const;

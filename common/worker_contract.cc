@@ -153,6 +153,8 @@ std::string encode(const Start& message) {
 
 std::string encode(const Stop&) { return line_of({{"type", "stop"}}); }
 
+std::string encode(const DumpStacks&) { return line_of({{"type", "dumpStacks"}}); }
+
 std::string encode(const PeerLost& message) {
   return line_of({{"type", "peerLost"}, {"rank", message.rank}, {"message", message.message}});
 }

@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/checkpoint_figures.h"
 #include "common/contract/rank_counters.h"
+#include "common/contract/rank_position.h"
 
 /// The contract between whoever supervises rank processes (trainyard-agent, or a person's shell)
 /// and a rank process (trainyard-worker, or any program): environment, exit codes, one shared page
@@ -117,6 +118,7 @@ struct ProgressPage {
   std::atomic<int64_t>
       restored_step;  ///< step resumed from; 0 for a fresh start, -1 before restore
   CheckpointPage checkpoints;
+  alignas(128) RankPosition position;
   alignas(kRankCountersOffset) RankCounters counters;
 };
 static_assert(offsetof(ProgressPage, counters) == kRankCountersOffset);
@@ -158,6 +160,9 @@ struct Start {
 /// Agent to rank: checkpoint at the next step boundary, then exit 143: {"type":"stop"}.
 struct Stop {};
 
+/// Agent to rank: print the stacks of all threads to standard error: {"type":"dumpStacks"}.
+struct DumpStacks {};
+
 /// Rank to agent: a failed or overdue collective names the peer awaited:
 /// {"type":"peerLost","rank":3,"message":"..."}.
 struct PeerLost {
@@ -188,6 +193,7 @@ inline constexpr char kResultFile[] = "result.json";
 std::string encode(const Listening& message);
 std::string encode(const Start& message);
 std::string encode(const Stop& message);
+std::string encode(const DumpStacks& message);
 std::string encode(const PeerLost& message);
 std::string encode(const Warning& message);
 std::string encode(const RunResult& message);

@@ -24,9 +24,14 @@ struct RankFact {
   std::optional<Time> phase_since;
   /// When the coordinator saw the rank's heartbeat counter move last.
   std::optional<Time> last_heartbeat_at;
+  int64_t arrivals = 0;        ///< collectives begun in this generation
+  int64_t instruction_id = 0;  ///< of the instruction it is in
+  std::string instruction;     ///< the same in words; empty: not known
+  bool stopped = false;        ///< somebody has stopped the process (SIGSTOP)
   std::optional<double> loss;
   std::optional<double> tokens_per_second;  ///< of the whole job, as this rank computes it
   std::optional<double> step_seconds;       ///< smoothed
+  std::optional<double> work_seconds;       ///< its own part of a step, smoothed
 };
 
 /// One agent's stream.
@@ -60,6 +65,16 @@ struct CheckpointFact {
   Time at;
 };
 
+/// What a job as a whole did from `at` on: its phase and step are those of the rank that holds the
+/// others up.
+struct JobPoint {
+  Time at;
+  contract::Phase phase = contract::Phase::kStarting;
+  int64_t step = 0;  ///< steps all ranks had completed
+
+  bool operator==(const JobPoint&) const = default;
+};
+
 /// Everything the control stream knows of one job; values as of the call.
 struct StreamFacts {
   /// False where no control stream exists (agent: None, or no coordinator): streams then prove
@@ -76,6 +91,9 @@ struct StreamFacts {
   /// Step that generation resumed from (0: fresh start); nullopt before it is restored.
   std::optional<int64_t> resumed_from_step;
   std::optional<CheckpointFact> checkpoint;
+  /// Each change of phase or step since all ranks of that generation reported, oldest first; the
+  /// source keeps the newest few minutes.
+  std::vector<JobPoint> timeline;
   std::optional<double> p99_step_seconds;  ///< over the generation's newest steps
   std::optional<contract::RunResult> result;
 };
@@ -110,6 +128,9 @@ struct MembershipOrder {
   std::vector<MemberRef> members;
   /// The membership is being stopped (suspended, failed, done): nothing new is to be started.
   bool stopping = false;
+  /// When the stall began for which every rank is to print its stacks, once; nullopt: none.
+  std::optional<Time> dump_stacks;
+  std::string dump_reason;
 
   bool operator==(const MembershipOrder&) const = default;
 };

@@ -43,9 +43,49 @@ Plan Planner::run() {
 
 std::optional<int64_t> Planner::last_step() const {
   std::optional<int64_t> step;
-  if (facts_are_current()) step = policies::last_step_seen(observed_.facts);
-  if (!step && next_.progress) step = next_.progress->step;
+  const auto consider = [&](std::optional<int64_t> other) {
+    if (other) step = std::max(step.value_or(*other), *other);
+  };
+  if (facts_are_current()) {
+    consider(policies::last_step_seen(observed_.facts));
+    consider(observed_.facts.resumed_from_step);
+  }
+  for (const ObservedPod* pod : sets_.members) {
+    if (pod->exit) consider(pod->exit->last_step);
+  }
+  const api::Attempt* open = open_attempt(next_);
+  if (open != nullptr && open->start_step) {
+    consider(open->start_step);
+    // Written by a controller before this one: older than the records above, newer than nothing.
+    if (!facts_are_current() && next_.progress) consider(next_.progress->step);
+  }
   return step;
+}
+
+void Planner::end_attempt(const policies::Loss* cause, const std::string& reason) {
+  close_attempt(next_, {cause, reason, last_step()}, now_);
+}
+
+void Planner::close_books(goodput::Category category) {
+  if (close_) return;
+  goodput::Close close{category, std::nullopt, last_step()};
+  for (const ObservedPod* pod : sets_.members) {
+    if (!pod->exit || !pod->exit->finished_at) continue;
+    close.ended_at = std::min(close.ended_at.value_or(Time::max()), *pod->exit->finished_at);
+  }
+  close_ = close;
+}
+
+api::GoodputStatus Planner::counted_goodput() const {
+  goodput::Ledger ledger(next_.goodput.value_or(api::GoodputStatus()));
+  if (!ledger.is_open() && next_.start_time) {
+    ledger.open(observed_.status.start_time ? now_ : *next_.start_time);
+  }
+  const bool stalled = is_true(next_, ConditionType::kStalled);
+  goodput::settle(ledger,
+                  {&observed_.status, &observed_.facts, spec_.engine.has_value(), stalled, now_},
+                  close_);
+  return ledger.goodput();
 }
 
 // ---- The life of a job -------------------------------------------------------------------------
@@ -100,8 +140,8 @@ void Planner::plan_ending() {
   if (any_not_gone()) return;
   const api::Condition cause = *find_condition(
       next_, failed ? ConditionType::kFailureTarget : ConditionType::kSuccessCriteriaMet);
-  if (open_attempt(next_) != nullptr)
-    close_attempt(next_, {nullptr, cause.reason, last_step()}, now_);
+  if (open_attempt(next_) != nullptr) end_attempt(nullptr, cause.reason);
+  close_books(goodput::Category::kInfra);
   clear_running_conditions(next_, failed ? "the job failed" : "the job is complete", now_);
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
@@ -126,9 +166,7 @@ void Planner::plan_stopping() {
   const api::Condition* before = find_condition(next_, ConditionType::kSuspended);
   if (before == nullptr || before->reason != api::reason::kSuspended) {
     ahead_ = true;
-    if (next_.membership.generation > 0) {
-      close_attempt(next_, {nullptr, api::reason::kSuspended, last_step()}, now_);
-    }
+    if (next_.membership.generation > 0) end_attempt(nullptr, api::reason::kSuspended);
     clear_running_conditions(next_, why, now_);
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kSuspended,
         "waiting for the pods to end: " + why);
@@ -137,6 +175,8 @@ void Planner::plan_stopping() {
   all.insert(all.end(), sets_.members.begin(), sets_.members.end());
   condemn(all);
   if (any_not_gone() || is_true(next_, ConditionType::kSuspended)) return;
+  close_books(goodput::Category::kInfra);
+  note_last_step(next_, last_step());
   set(ConditionType::kSuspended, ConditionStatus::kTrue, api::reason::kSuspended, why);
   tell(EventType::kNormal, api::reason::kSuspended, why);
 }
@@ -228,23 +268,27 @@ void Planner::finish() {
                         is_true(observed_.status, ConditionType::kFailed);
   count_pods(next_, observed_.metadata, sets_);
   next_.phase = phase_of(next_);
-  if (!was_over && facts_are_current()) {
-    const std::optional<api::ProgressStatus> progress =
-        policies::progress_of(observed_.facts, next_.progress);
-    api::TrainingJobStatus quiet = next_;
-    quiet.progress = observed_.status.progress;
-    quiet.checkpoint = observed_.status.checkpoint;
-    const bool committed = next_.checkpoint != observed_.status.checkpoint;
-    const bool due = (progress && policies::is_due(observed_.status.progress, *progress, now_)) ||
-                     (committed && policies::is_due(observed_.status.checkpoint, now_));
-    if (ahead_ || due || quiet != observed_.status) {
-      next_.progress = progress;
-    } else {
-      next_.checkpoint = observed_.status.checkpoint;
-    }
+  if (was_over) {
+    if (next_ != observed_.status) plan_.outcome = std::move(next_);
+    return;
+  }
+  std::optional<api::ProgressStatus> progress = next_.progress;
+  if (facts_are_current()) {
+    progress = policies::progress_of(observed_.facts, next_.progress);
     if (!over && any_not_gone()) look_in(policies::kProgressPeriod);
   }
-  if (next_ == observed_.status) return;
+  // What only follows time is written when something else is, or when it is due.
+  api::TrainingJobStatus quiet = next_;
+  quiet.progress = observed_.status.progress;
+  quiet.checkpoint = observed_.status.checkpoint;
+  const bool committed = next_.checkpoint != observed_.status.checkpoint;
+  const bool due = facts_are_current() &&
+                   ((progress && policies::is_due(observed_.status.progress, *progress, now_)) ||
+                    (committed && policies::is_due(observed_.status.checkpoint, now_)));
+  if (!ahead_ && !due && quiet == observed_.status) return;
+  next_.progress = progress;
+  if (next_.start_time) next_.goodput = counted_goodput();
+  fit_status(next_);
   (ahead_ ? plan_.intent : plan_.outcome) = std::move(next_);
 }
 

@@ -125,9 +125,15 @@ bool Planner::restart_if_stalled(const policies::Gang& gang) {
     return false;
   }
   const bool silent = stall.kind == policies::Stall::Kind::kHeartbeat;
+  const bool reports = spec_.progress_policy.on_stall == api::StallAction::kReport ||
+                       spec_.progress_policy.on_stall == api::StallAction::kDumpStacks;
+  if (reports && is_true(next_, ConditionType::kStalled)) return false;  // told once
   set(ConditionType::kStalled, ConditionStatus::kTrue,
       silent ? api::reason::kHeartbeatLost : api::reason::kNoStepProgress, stall.message);
-  if (spec_.progress_policy.on_stall == api::StallAction::kReport) return false;
+  if (reports) {
+    tell(EventType::kWarning, api::reason::kStalled, stall.message);
+    return false;
+  }
   Loss loss;
   loss.failure_class = api::FailureClass::kHang;
   loss.reason = api::reason::kStalled;
@@ -189,15 +195,17 @@ void Planner::create_missing(const policies::Gang& gang) {
 
 void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   const std::string sentence = sentence_of(cause);
+  const bool hung = cause.failure_class == api::FailureClass::kHang;
+  close_books(hung ? goodput::Category::kStall : goodput::Category::kInfra);
   if (cause.fatal_reason) {
-    close_attempt(next_, {&cause, {}, last_step()}, now_);
+    end_attempt(&cause, {});
     fail(*cause.fatal_reason, sentence);
     return;
   }
   if (cause.counted &&
       !policies::within_budget(spec_.failure_policy, next_.restarts, cause.failure_class, now_)) {
     const api::RestartBudget budget = api::budget_of(spec_.failure_policy, cause.failure_class);
-    close_attempt(next_, {&cause, {}, last_step()}, now_);
+    end_attempt(&cause, {});
     fail(api::reason::kBudgetExceeded, std::to_string(budget.max_restarts) + " restarts in " +
                                            std::to_string(budget.window.count()) +
                                            " s are used up; last: " + sentence);
@@ -241,13 +249,14 @@ void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
       next_.restarts.pod_replacements += static_cast<int64_t>(losses.size());
     }
   }
-  close_attempt(next_, {&cause, {}, last_step()}, now_);
+  end_attempt(&cause, {});
 }
 
 void Planner::resize(int64_t target, std::string_view reason) {
   ahead_ = true;
   const int64_t before = next_.nodes.target;
-  close_attempt(next_, {nullptr, std::string(reason), last_step()}, now_);
+  close_books(goodput::Category::kInfra);
+  end_attempt(nullptr, std::string(reason));
   ++next_.restarts.resizes;
   clear_running_conditions(next_, "resizing", now_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);

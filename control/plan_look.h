@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/goodput/settle.h"
 #include "control/membership.h"
 #include "control/plan.h"
 #include "control/policies/restart.h"
@@ -41,6 +42,9 @@ class Planner {
   void condemn(const std::vector<const ObservedPod*>& pods,
                std::optional<Duration> grace = std::nullopt);
   void finish();
+  api::GoodputStatus counted_goodput() const;
+  /// The present generation is over: how its uncounted time is to be counted.
+  void close_books(goodput::Category category);
 
   // A generation that is to run (plan_generation.cc). The bool ones say whether they decided.
   void plan_running();
@@ -73,7 +77,10 @@ class Planner {
   bool facts_are_current() const {
     return observed_.facts.hosted && observed_.facts.generation == next_.membership.generation;
   }
+  /// The newest step that the present generation is known to have done, or went on from; nullopt
+  /// before it had a state.
   std::optional<int64_t> last_step() const;
+  void end_attempt(const policies::Loss* cause, const std::string& reason);
   bool any_not_gone() const {
     return std::any_of(observed_.pods.begin(), observed_.pods.end(),
                        [](const ObservedPod& pod) { return !is_finished(pod); });
@@ -85,6 +92,7 @@ class Planner {
   api::TrainingJobStatus next_;
   PodSets sets_;
   bool ahead_ = false;  ///< next_ holds a decision: it is written before it is carried out
+  std::optional<goodput::Close> close_;  ///< of the generation that was observed
   bool truce_ = false;  ///< too many streams went silent at once to blame a member
   Plan plan_;
 };

@@ -83,6 +83,13 @@ void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time n
   replace_open(status, std::move(attempt));
 }
 
+void note_last_step(api::TrainingJobStatus& status, std::optional<int64_t> last_step) {
+  for (api::Attempt& attempt : status.attempts) {
+    if (attempt.generation != status.membership.generation || !last_step) continue;
+    attempt.end_step = std::max(attempt.end_step.value_or(*last_step), *last_step);
+  }
+}
+
 void note_further_loss(api::TrainingJobStatus& status, const policies::Loss& loss, Time now) {
   api::Attempt attempt;
   attempt.generation = status.membership.generation;
@@ -106,8 +113,9 @@ void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts) {
     }
     if (attempt.generation >= facts.generation || attempt.resumed_from_step) continue;
     attempt.resumed_from_step = resumed_from;
-    if (attempt.end_step)
-      attempt.lost_steps = std::max<int64_t>(0, *attempt.end_step - resumed_from);
+    // One that ended before it had a state has done nothing that could be lost.
+    attempt.lost_steps = std::max<int64_t>(0, attempt.end_step.value_or(0) - resumed_from);
+    if (status.goodput) status.goodput->lost_steps += *attempt.lost_steps;
   }
 }
 

@@ -30,6 +30,9 @@ struct AttemptEnd {
 /// Ends the open attempt of the current generation.
 void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time now);
 
+/// The ended attempt of the current generation came further than was known when it was ended.
+void note_last_step(api::TrainingJobStatus& status, std::optional<int64_t> last_step);
+
 /// Adds an ended attempt for another pod that the same restart replaces.
 void note_further_loss(api::TrainingJobStatus& status, const policies::Loss& loss, Time now);
 

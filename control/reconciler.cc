@@ -105,6 +105,12 @@ void Reconciler::tell_membership(const Reconciled& reconciled) {
   order.stopping = is_true(status, api::ConditionType::kFailureTarget) ||
                    is_true(status, api::ConditionType::kSuccessCriteriaMet) ||
                    (suspended != nullptr && suspended->reason == api::reason::kSuspended);
+  const api::Condition* stalled = find_condition(status, api::ConditionType::kStalled);
+  if (observed.spec.progress_policy.on_stall == api::StallAction::kDumpStacks &&
+      is_true(status, api::ConditionType::kStalled)) {
+    order.dump_stacks = stalled->last_transition_time;
+    order.dump_reason = stalled->message;
+  }
   for (const ObservedPod* pod : sort_pods(observed.pods, observed.spec, status).members) {
     if (is_alive(*pod) && !pod->terminating) {
       order.members.push_back({pod->name, pod->uid, pod->node_index});

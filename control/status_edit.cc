@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/api/encode.h"
+
 namespace trainyard::control {
 namespace {
 
@@ -114,6 +116,18 @@ void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt) {
     if (newest_seen) it->message = bounded_text(it->message, api::kMaxAttemptMessage);
     newest_seen = true;
   }
+}
+
+void fit_status(api::TrainingJobStatus& status) {
+  const auto fits = [&] {
+    return static_cast<int64_t>(api::encode_status(status).size()) <= api::kMaxStatusBytes;
+  };
+  constexpr size_t kAlwaysKept = 2;  // the open attempt, and the newest that ended
+  const size_t older = status.attempts.size() - std::min(status.attempts.size(), kAlwaysKept);
+  for (size_t i = 0; i < older && !fits(); ++i)
+    status.attempts[i].message.clear();
+  while (status.attempts.size() > kAlwaysKept && !fits())
+    status.attempts.erase(status.attempts.begin());
 }
 
 const api::Attempt* open_attempt(const api::TrainingJobStatus& status) {

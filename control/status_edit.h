@@ -41,6 +41,10 @@ api::JobPhase phase_of(const api::TrainingJobStatus& status);
 /// Appends an attempt and keeps the limits: kMaxAttempts entries, only the newest message long.
 void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt);
 
+/// Keeps the whole within kMaxStatusBytes where names and texts are as long as they may be: first
+/// the messages of older attempts go, then the oldest attempts, never the newest two.
+void fit_status(api::TrainingJobStatus& status);
+
 /// The attempt of the current generation that has not ended; nullptr when there is none.
 const api::Attempt* open_attempt(const api::TrainingJobStatus& status);
 

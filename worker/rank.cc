@@ -10,6 +10,7 @@
 #include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "worker/comm/factory.h"
+#include "worker/stacks/stacks.h"
 #include "worker/trace/trace_file.h"
 #include "worker/train/agent_link.h"
 #include "worker/train/train_loop.h"
@@ -230,7 +231,9 @@ int run_rank(Logger& log) {
     log.error(id.error().message);
     return contract::exit_code_of(id.error().code);
   }
-  const auto link = AgentLink::open(id->agent_fd);
+  const Status dumps = enable_stack_dumps();
+  if (!dumps) log.warning("no stack dumps: " + dumps.error().message);
+  const auto link = AgentLink::open(id->agent_fd, dump_stacks);
   if (!link) {
     log.error(link.error().message);
     return contract::exit_code_of(link.error().code);

@@ -72,12 +72,37 @@ class Object {
     json_.end_array();
     json_.end_object();
   }
+  void goodput(const api::GoodputStatus& goodput) {
+    json_.key("goodput");
+    json_.begin_object();
+    seconds("wallSeconds", goodput.wall);
+    seconds("productiveSeconds", goodput.productive);
+    number("ratio", goodput.ratio);
+    json_.key("badputSeconds");
+    json_.begin_object();
+    seconds("queue", goodput.badput.queue);
+    seconds("startup", goodput.badput.startup);
+    seconds("rendezvous", goodput.badput.rendezvous);
+    seconds("restore", goodput.badput.restore);
+    seconds("checkpoint", goodput.badput.checkpoint);
+    seconds("recompute", goodput.badput.recompute);
+    seconds("stall", goodput.badput.stall);
+    seconds("infra", goodput.badput.infra);
+    json_.end_object();
+    seconds("stoppedSeconds", goodput.stopped);
+    integer("lostSteps", goodput.lost_steps);
+    json_.end_object();
+  }
   std::string take() {
     json_.end_object();
     return json_.take() + "\n";
   }
 
  private:
+  void seconds(const char* key, std::chrono::milliseconds time) {
+    number(key, static_cast<double>(time.count()) / 1000);
+  }
+
   text::JsonWriter json_;
 };
 
@@ -176,6 +201,7 @@ class JsonView final : public RunView {
     object.number("wallSeconds", summary.wall_s);
     object.integer("restarts", summary.restarts);
     object.integer("lostSteps", summary.lost_steps);
+    if (summary.goodput) object.goodput(*summary.goodput);
     object.text("checkpointDir", summary.checkpoint_dir);
     if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);
     if (!summary.trace_file.empty()) object.trace(summary.trace_file, summary.traced_ranks);

@@ -61,17 +61,20 @@ void add_restarts(Exposition& out, const api::RestartCounts& restarts) {
 }
 
 void add_goodput(Exposition& out, const api::GoodputStatus& goodput) {
-  const api::BadputSeconds& badput = goodput.badput_s;
-  out.add(kWall, {}, goodput.wall_s);
-  out.add(kGoodput, {"productive"}, goodput.productive_s);
-  out.add(kGoodput, {"queue"}, badput.queue);
-  out.add(kGoodput, {"startup"}, badput.startup);
-  out.add(kGoodput, {"rendezvous"}, badput.rendezvous);
-  out.add(kGoodput, {"restore"}, badput.restore);
-  out.add(kGoodput, {"checkpoint"}, badput.checkpoint);
-  out.add(kGoodput, {"recompute"}, badput.recompute);
-  out.add(kGoodput, {"stall"}, badput.stall);
-  out.add(kGoodput, {"infra"}, badput.infra);
+  const auto seconds = [](std::chrono::milliseconds time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  const api::Badput& badput = goodput.badput;
+  out.add(kWall, {}, seconds(goodput.wall));
+  out.add(kGoodput, {"productive"}, seconds(goodput.productive));
+  out.add(kGoodput, {"queue"}, seconds(badput.queue));
+  out.add(kGoodput, {"startup"}, seconds(badput.startup));
+  out.add(kGoodput, {"rendezvous"}, seconds(badput.rendezvous));
+  out.add(kGoodput, {"restore"}, seconds(badput.restore));
+  out.add(kGoodput, {"checkpoint"}, seconds(badput.checkpoint));
+  out.add(kGoodput, {"recompute"}, seconds(badput.recompute));
+  out.add(kGoodput, {"stall"}, seconds(badput.stall));
+  out.add(kGoodput, {"infra"}, seconds(badput.infra));
   out.add(kGoodputRatio, {}, goodput.ratio);
 }
 

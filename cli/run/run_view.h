@@ -85,11 +85,12 @@ struct Summary {
   std::optional<double> validation_loss;
   std::optional<double> validation_bits_per_byte;
   std::optional<double> tokens_per_second;
-  double wall_s = 0;  ///< of the job, over all its runs
+  double wall_s = 0;  ///< of the job, over all its runs; stops between them left out
   /// Where the job's time went, the productive part first; empty: not known.
   std::vector<NamedSeconds> time_shares;
   int64_t restarts = 0;
   int64_t lost_steps = 0;
+  std::optional<api::GoodputStatus> goodput;  ///< where the time went
   std::string checkpoint_dir;
   std::string state_hash;  ///< empty: not reported
   std::string trace_file;  ///< empty: not traced

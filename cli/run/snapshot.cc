@@ -82,7 +82,31 @@ void judge(const RunFacts& facts, Summary& summary) {
   }
 }
 
+std::vector<NamedSeconds> shares_of(const api::GoodputStatus& goodput) {
+  const auto seconds = [](std::chrono::milliseconds time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  const api::Badput& lost = goodput.badput;
+  return {{"productive", seconds(goodput.productive)},
+          {"queue", seconds(lost.queue)},
+          {"startup", seconds(lost.startup)},
+          {"rendezvous", seconds(lost.rendezvous)},
+          {"restore", seconds(lost.restore)},
+          {"checkpoint", seconds(lost.checkpoint)},
+          {"recompute", seconds(lost.recompute)},
+          {"stall", seconds(lost.stall)},
+          {"infra", seconds(lost.infra)}};
+}
+
 double wall_seconds(const api::TrainingJobStatus& status, Time now) {
+  if (status.goodput) {
+    // The ledger is up to a step and a few seconds behind while the job runs.
+    Duration wall = status.goodput->wall;
+    const bool runs = !status.completion_time && status.phase != api::JobPhase::kSuspended;
+    const std::optional<Time> counted = status.goodput->counted.time;
+    if (runs && counted && now > *counted) wall += now - *counted;
+    return std::chrono::duration<double>(wall).count();
+  }
   if (!status.start_time) return 0;
   return std::chrono::duration<double>(status.completion_time.value_or(now) - *status.start_time)
       .count();
@@ -104,7 +128,7 @@ void fill_accounts(const api::TrainingJobStatus& status, Time now, Snapshot& sna
   snapshot.restarts = status.restarts.total;
   for (const api::Attempt& attempt : status.attempts)
     snapshot.lost_steps += attempt.lost_steps.value_or(0);
-  if (status.goodput && status.goodput->wall_s > 0) snapshot.goodput = status.goodput->ratio;
+  if (status.goodput && status.goodput->wall.count() > 0) snapshot.goodput = status.goodput->ratio;
   if (status.progress) snapshot.slowest_rank = status.progress->slowest_rank;
 }
 
@@ -167,8 +191,11 @@ Summary make_summary(const RunFacts& facts, Time now) {
         bits_per_byte(facts.job->spec.engine->data.validation, *summary.validation_loss);
   }
   summary.restarts = facts.status->restarts.total;
-  for (const api::Attempt& attempt : facts.status->attempts)
-    summary.lost_steps += attempt.lost_steps.value_or(0);
+  summary.goodput = facts.status->goodput;
+  if (summary.goodput) {
+    summary.lost_steps = summary.goodput->lost_steps;
+    summary.time_shares = shares_of(*summary.goodput);
+  }
   summary.wall_s = wall_seconds(*facts.status, now);
   judge(facts, summary);
   return summary;

@@ -20,6 +20,22 @@ std::optional<double> decimal_text(std::string_view text) {
   return value;
 }
 
+/// "-12.345" as -12345; no other notation.
+std::optional<int64_t> thousandths(std::string_view text) {
+  const size_t point = std::min(text.find('.'), text.size());
+  std::string digits(text.substr(0, point));
+  std::string_view fraction = text.substr(std::min(point + 1, text.size()));
+  const bool well_formed = !digits.empty() && digits.back() != '-' && fraction.size() <= 3 &&
+                           fraction.find_first_not_of("0123456789") == std::string_view::npos &&
+                           (point == text.size()) == fraction.empty();
+  if (!well_formed) return std::nullopt;
+  digits += std::string(fraction) + std::string(3 - fraction.size(), '0');
+  int64_t value = 0;
+  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (result.ec != std::errc() || result.ptr != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 void Decoder::refuse(const Node& node, const std::string& path, std::string wanted) {
@@ -71,6 +87,14 @@ void Decoder::decode_number(const Field& field, const Node& node, const std::str
   } else {
     out = node.number;
   }
+}
+
+void Decoder::decode_milliseconds(const Node& node, const std::string& path,
+                                  std::chrono::milliseconds& out) {
+  const std::optional<int64_t> value =
+      node.kind == Kind::kString ? thousandths(node.string) : std::nullopt;
+  if (!value) return refuse(node, path, "seconds as text with at most three decimals: \"1.25\"");
+  out = std::chrono::milliseconds(*value);
 }
 
 void Decoder::decode_string(const Node& node, const std::string& path, std::string& out) {

@@ -55,6 +55,8 @@ class Decoder {
                       int64_t& out);
   void decode_number(const Field& field, const text::Node& node, const std::string& path,
                      double& out);
+  void decode_milliseconds(const text::Node& node, const std::string& path,
+                           std::chrono::milliseconds& out);
   void decode_string(const text::Node& node, const std::string& path, std::string& out);
   void decode_time(const text::Node& node, const std::string& path, Time& out);
   void decode_pair(const Field& field, const text::Node& node, const std::string& path,
@@ -168,6 +170,8 @@ void Decoder::decode(const Field& field, const text::Node& node, const std::stri
       int64_t count = out.count();
       decode_integer(field, node, path, count);
       out = std::chrono::seconds(count);
+    } else if constexpr (std::same_as<T, std::chrono::milliseconds>) {
+      decode_milliseconds(node, path, out);
     } else if constexpr (std::same_as<T, std::array<double, 2>>) {
       decode_pair(field, node, path, out);
     } else if constexpr (std::same_as<T, std::map<std::string, std::string>>) {

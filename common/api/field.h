@@ -10,7 +10,8 @@
 /// resolution and the reference page are visitors; a field is described here and nowhere else.
 ///
 /// The member's C++ type says the field's type: bool, int64_t, double, std::string, an enum of
-/// enum_names.h, std::chrono::seconds (whole seconds), Time (RFC 3339), std::optional, std::vector,
+/// enum_names.h, std::chrono::seconds (whole seconds), std::chrono::milliseconds (decimal text of
+/// seconds: "1.25"), Time (RFC 3339), std::optional, std::vector,
 /// std::array<double, 2>, std::map of strings, PodTemplate, or a struct with a table of its own.
 /// The struct's default initialiser is the field's default.
 namespace trainyard::api {

@@ -59,6 +59,7 @@ template <class T>
 constexpr bool kIsSection =
     std::is_class_v<T> && !std::same_as<T, std::string> && !std::same_as<T, PodTemplate> &&
     !std::same_as<T, Time> && !std::same_as<T, std::chrono::seconds> &&
+    !std::same_as<T, std::chrono::milliseconds> &&
     !std::same_as<T, std::array<double, 2>> && !std::same_as<T, std::map<std::string, std::string>>;
 
 template <class T>
@@ -73,6 +74,8 @@ std::string type_in_words(const Field& field, const std::string& path) {
     return field.zero_word.empty() ? "integer" : "integer or " + code(field.zero_word);
   } else if constexpr (std::same_as<T, std::chrono::seconds>) {
     return "integer (seconds)";
+  } else if constexpr (std::same_as<T, std::chrono::milliseconds>) {
+    return "decimal text";
   } else if constexpr (std::same_as<T, double>) {
     if (field.notation == Notation::kDecimalText) return "decimal text";
     return field.zero_word.empty() ? "number" : "number or " + code(field.zero_word);

@@ -91,7 +91,8 @@ class BoundsChecker {
       check_count(field, path, value.size());
       for (size_t i = 0; i < value.size(); ++i)
         check(field, text::join_path(path, i), value[i]);
-    } else if constexpr (!std::same_as<T, bool> && !std::same_as<T, Time> && !ApiEnum<T> &&
+    } else if constexpr (!std::same_as<T, bool> && !std::same_as<T, Time> &&
+                         !std::same_as<T, std::chrono::milliseconds> && !ApiEnum<T> &&
                          !std::same_as<T, PodTemplate> && !std::same_as<T, TrainingJobStatus>) {
       BoundsChecker inner(faults_, path);
       visit_fields(inner, value);

@@ -135,43 +135,52 @@ void visit_fields(V& visit, S& checkpoint) {
   visit({.name = "lastTime", .description = "When it was committed."}, checkpoint.last_time);
 }
 
-template <class V, Is<BadputSeconds> S>
+template <class V, Is<Badput> S>
 void visit_fields(V& visit, S& badput) {
-  constexpr Notation kText = Notation::kDecimalText;
-  visit({.name = "queue", .description = "Seconds waiting to be placed.", .notation = kText},
-        badput.queue);
-  visit({.name = "startup", .description = "Seconds starting processes.", .notation = kText},
-        badput.startup);
-  visit({.name = "rendezvous", .description = "Seconds until ranks had met.", .notation = kText},
-        badput.rendezvous);
-  visit({.name = "restore", .description = "Seconds reading checkpoints.", .notation = kText},
+  visit({.name = "queue", .description = "Seconds waiting to be placed."}, badput.queue);
+  visit({.name = "startup", .description = "Seconds starting processes."}, badput.startup);
+  visit({.name = "rendezvous", .description = "Seconds until ranks had met."}, badput.rendezvous);
+  visit({.name = "restore", .description = "Seconds preparing and reading the model's state."},
         badput.restore);
-  visit({.name = "checkpoint",
-         .description = "Seconds that training waited for checkpoints.",
-         .notation = kText},
+  visit({.name = "checkpoint", .description = "Seconds that training waited for checkpoints."},
         badput.checkpoint);
-  visit({.name = "recompute", .description = "Seconds of steps done again.", .notation = kText},
-        badput.recompute);
-  visit({.name = "stall", .description = "Seconds without progress.", .notation = kText},
-        badput.stall);
-  visit({.name = "infra", .description = "Seconds lost to pods and nodes.", .notation = kText},
+  visit({.name = "recompute", .description = "Seconds of steps done again."}, badput.recompute);
+  visit({.name = "stall", .description = "Seconds without progress."}, badput.stall);
+  visit({.name = "infra",
+         .description = "Seconds lost to failures: the step cut short, detection, back-off, removal "
+                        "and creation of pods."},
         badput.infra);
+}
+
+template <class V, Is<GoodputMark> S>
+void visit_fields(V& visit, S& mark) {
+  visit({.name = "time", .description = "Until when all time is counted."}, mark.time);
+  visit({.name = "step", .description = "Steps done at that time."}, mark.step);
+  visit({.name = "reachedStep",
+         .description = "The highest step ever done; steps below it are done again."},
+        mark.reached_step);
 }
 
 template <class V, Is<GoodputStatus> S>
 void visit_fields(V& visit, S& goodput) {
-  constexpr Notation kText = Notation::kDecimalText;
   visit({.name = "wallSeconds",
-         .description = "Seconds since the start, suspensions left out.",
-         .notation = kText},
-        goodput.wall_s);
-  visit({.name = "productiveSeconds",
-         .description = "Seconds that advanced the model.",
-         .notation = kText},
-        goodput.productive_s);
-  visit({.name = "ratio", .description = "Productive by wall seconds.", .notation = kText},
+         .description = "Seconds since the start, suspensions left out; productive and badput "
+                        "seconds add up to it to the millisecond."},
+        goodput.wall);
+  visit({.name = "productiveSeconds", .description = "Seconds that advanced the model."},
+        goodput.productive);
+  visit({.name = "ratio",
+         .description = "Productive by wall seconds.",
+         .notation = Notation::kDecimalText},
         goodput.ratio);
-  visit({.name = "badputSeconds", .description = "The other seconds by cause."}, goodput.badput_s);
+  visit({.name = "badputSeconds", .description = "The other seconds by cause."}, goodput.badput);
+  visit({.name = "stoppedSeconds",
+         .description = "Seconds suspended or stopped on request, which wallSeconds leaves out."},
+        goodput.stopped);
+  visit({.name = "lostSteps",
+         .description = "Steps that failures have undone, over the job's life."},
+        goodput.lost_steps);
+  visit({.name = "counted", .description = "How far the ledger has counted."}, goodput.counted);
 }
 
 template <class V, Is<TrainingJobStatus> S>

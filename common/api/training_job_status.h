@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@ inline constexpr int64_t kMaxRecentRestarts = 20;          ///< per class
 inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
 inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
 inline constexpr int64_t kMaxConditionMessage = 200;       ///< bytes, escaped
+inline constexpr int64_t kMaxStatusBytes = 16 << 10;       ///< of the whole status as compact JSON
 
 /// The summary of the conditions for humans.
 enum class JobPhase {
@@ -192,25 +194,39 @@ struct CheckpointStatus {
   bool operator==(const CheckpointStatus&) const = default;
 };
 
-/// Seconds that did not advance the model, by cause.
-struct BadputSeconds {
-  double queue = 0;
-  double startup = 0;
-  double rendezvous = 0;
-  double restore = 0;
-  double checkpoint = 0;
-  double recompute = 0;
-  double stall = 0;
-  double infra = 0;
+/// Time that did not advance the model, by cause.
+struct Badput {
+  std::chrono::milliseconds queue{0};
+  std::chrono::milliseconds startup{0};
+  std::chrono::milliseconds rendezvous{0};
+  std::chrono::milliseconds restore{0};
+  std::chrono::milliseconds checkpoint{0};
+  std::chrono::milliseconds recompute{0};
+  std::chrono::milliseconds stall{0};
+  std::chrono::milliseconds infra{0};
 
-  bool operator==(const BadputSeconds&) const = default;
+  bool operator==(const Badput&) const = default;
 };
 
+/// How far the goodput ledger has counted: what the next look goes on from.
+struct GoodputMark {
+  std::optional<Time> time;  ///< all until then is counted
+  int64_t step = 0;          ///< of the present generation, at that time
+  int64_t reached_step = 0;  ///< highest step ever done: one below it is done again
+
+  bool operator==(const GoodputMark&) const = default;
+};
+
+/// Where a job's time went (control/goodput/ledger.h): productive and badput add up to wall, and
+/// wall and stopped to the time since the start, to the millisecond.
 struct GoodputStatus {
-  double wall_s = 0;
-  double productive_s = 0;
-  double ratio = 0;  ///< productive / wall
-  BadputSeconds badput_s;
+  std::chrono::milliseconds wall{0};
+  std::chrono::milliseconds productive{0};
+  double ratio = 0;  ///< productive / wall, four digits
+  Badput badput;
+  std::chrono::milliseconds stopped{0};  ///< suspended or stopped on request; not part of wall
+  int64_t lost_steps = 0;                ///< steps that failures have undone, over the job's life
+  GoodputMark counted;
 
   bool operator==(const GoodputStatus&) const = default;
 };

@@ -264,10 +264,11 @@ void check_spec(const TrainingJobSpec& spec, const Rules& rules) {
                 number(progress.min_stall.count()),
                 "at most maxStallSeconds (" + number(progress.max_stall.count()) + ")",
                 {"progressPolicy.maxStallSeconds"});
-  const bool stall_ready =
-      progress.on_stall == StallAction::kReport || progress.on_stall == StallAction::kRestartJob;
+  const bool stall_ready = progress.on_stall == StallAction::kReport ||
+                           progress.on_stall == StallAction::kDumpStacks ||
+                           progress.on_stall == StallAction::kRestartJob;
   rules.not_in_this_version(!stall_ready, "progressPolicy.onStall", name(progress.on_stall),
-                            "Report or RestartJob");
+                            "Report, DumpStacks or RestartJob");
   validate_checkpoint_policy(spec.checkpoint_policy, rules.at("checkpointPolicy"), rules.faults());
   check_success_policy(spec, rules);
   check_scheduling(spec.scheduling, rules.below("scheduling"));

@@ -57,6 +57,9 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
   reading.node_index = node_index;
   reading.phase = phase_of(progress.phase());
   reading.step = progress.step();
+  reading.instruction = progress.instruction();
+  reading.stopped = progress.stopped();
+  reading.work_seconds = progress.work_seconds();
   reading.total_steps = progress.total_steps();
   reading.samples_consumed = progress.samples_consumed();
   reading.tokens_consumed = progress.tokens_consumed();
@@ -84,6 +87,7 @@ void JobRun::set_order(const MembershipOrder& order) {
     table_ready_at_.reset();
     peer_reports_.clear();
     step_seconds_.clear();
+    timeline_.clear();
     result_.reset();
   }
   order_ = order;
@@ -193,7 +197,23 @@ Worth JobRun::heartbeat(ConnectionId connection, const coordination::Heartbeat& 
       a_look = true;
     }
   }
+  if (is_current(*member)) timeline_.look(all_ranks(), now);
   return worth(a_look);
+}
+
+std::vector<const RankFact*> JobRun::all_ranks() const {
+  std::vector<const RankFact*> ranks;
+  int64_t expected = 0;
+  int64_t nodes = 0;
+  for (const auto& [uid, member] : members_) {
+    if (!is_current(member)) continue;
+    ++nodes;
+    expected += order_->num_proc_per_node > 0 ? order_->num_proc_per_node : member.devices;
+    for (const auto& [number, rank] : member.ranks)
+      ranks.push_back(&rank.fact);
+  }
+  const bool whole = nodes == order_->num_nodes && static_cast<int64_t>(ranks.size()) == expected;
+  return whole ? ranks : std::vector<const RankFact*>();
 }
 
 /// Returns whether something changed that the brain decides on.
@@ -211,6 +231,10 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
   fact.phase = phase;
   fact.step = progress.step();
   fact.total_steps = progress.total_steps();
+  fact.arrivals = progress.arrivals();
+  fact.instruction_id = progress.instruction_id();
+  fact.instruction = progress.instruction();
+  fact.stopped = progress.stopped();
   if (phase_changed) fact.phase_since = now;
   if (moved) fact.last_step_at = now;
   if (progress.beats() != rank.beats) fact.last_heartbeat_at = now;
@@ -218,6 +242,7 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
   fact.loss = progress.step() > 0 ? finite(progress.loss()) : std::nullopt;
   fact.tokens_per_second = finite(progress.tokens_per_second());
   fact.step_seconds = finite(progress.step_seconds());
+  fact.work_seconds = progress.work_seconds() > 0 ? finite(progress.work_seconds()) : std::nullopt;
   return phase_changed || first_step;
 }
 
@@ -272,6 +297,7 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
     decisions.emplace_back(member.connection, std::move(message));
   }
   if (order_->stopping) return decisions;
+  ask_stacks(decisions);
   const std::optional<std::vector<Seat>> all = seats();
   if (!all) return decisions;
   start_ranks(*all, decisions);
@@ -304,6 +330,18 @@ std::optional<std::vector<JobRun::Seat>> JobRun::seats() {
     next_rank += seat.rank_count;
   }
   return found;
+}
+
+void JobRun::ask_stacks(std::vector<Decision>& decisions) {
+  if (!order_->dump_stacks) return;
+  for (auto& [uid, member] : members_) {
+    if (member.connection == 0 || !is_current(member)) continue;
+    if (member.stacks_asked == order_->dump_stacks) continue;
+    member.stacks_asked = order_->dump_stacks;
+    auto message = message_to(member);
+    message->mutable_dump_stacks()->set_reason(order_->dump_reason);
+    decisions.emplace_back(member.connection, std::move(message));
+  }
 }
 
 void JobRun::start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions) {
@@ -380,6 +418,7 @@ StreamFacts JobRun::facts() const {
   }
   facts.peer_reports = peer_reports_;
   facts.checkpoint = checkpoint_;
+  facts.timeline = timeline_.points();
   facts.result = result_;
   if (!step_seconds_.empty()) {
     std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());

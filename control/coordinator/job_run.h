@@ -11,6 +11,7 @@
 
 #include "common/base/time.h"
 #include "control/coordinator/control_transport.h"
+#include "control/coordinator/timeline.h"
 #include "control/facts.h"
 
 namespace trainyard::coordination {
@@ -32,6 +33,8 @@ struct RankReading {
   int node_index = 0;
   contract::Phase phase = contract::Phase::kStarting;
   int64_t step = 0;
+  std::string instruction;  ///< "GATHER c2"; empty: not known
+  bool stopped = false;     ///< somebody has stopped the process
   int64_t total_steps = 0;
   int64_t samples_consumed = 0;
   int64_t tokens_consumed = 0;
@@ -40,6 +43,7 @@ struct RankReading {
   double learning_rate = 0;
   double validation_loss = 0;  ///< NaN before the first evaluation
   double step_seconds = 0;
+  double work_seconds = 0;  ///< its own part of a step, waits for others left out
   double tokens_per_second = 0;
   int64_t checkpoint_step = -1;
   int64_t restored_step = -1;
@@ -110,10 +114,11 @@ class JobRun {
     ConnectionId connection = 0;  ///< 0: none
     std::string host_id;
     int devices = 1;
-    Duration silent{0};            ///< time listened to it in vain
-    bool ranks_started = false;    ///< the agent says so, or has been told on this stream
-    bool table_delivered = false;  ///< likewise
-    bool fenced = false;           ///< told on this stream
+    Duration silent{0};                ///< time listened to it in vain
+    bool ranks_started = false;        ///< the agent says so, or has been told on this stream
+    bool table_delivered = false;      ///< likewise
+    bool fenced = false;               ///< told on this stream
+    std::optional<Time> stacks_asked;  ///< for the stall that began then, on this stream
     std::vector<std::pair<int, std::string>> addresses;  ///< rank, address; all of the node
     std::map<int, Rank> ranks;
   };
@@ -134,8 +139,11 @@ class JobRun {
   bool is_stranger(const Member& member) const;
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();
+  void ask_stacks(std::vector<Decision>& decisions);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
   void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
+  /// The facts of all ranks of the order; empty until every one has reported.
+  std::vector<const RankFact*> all_ranks() const;
   bool update(Rank& rank, const coordination::RankProgress& progress, Time now);
   void note_step_time(const RankFact& before, const RankFact& after, Time now);
   std::unique_ptr<coordination::ToAgent> message_to(const Member& member) const;
@@ -148,6 +156,7 @@ class JobRun {
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
   std::optional<Time> table_ready_at_;
   std::vector<PeerReport> peer_reports_;
+  Timeline timeline_;
   std::deque<double> step_seconds_;  ///< newest steps of the lowest rank
   std::optional<CheckpointFact> checkpoint_;
   std::optional<contract::RunResult> result_;

@@ -15,6 +15,7 @@ nlohmann::json to_json(const ContainerExit& exit) {
                            {"message", exit.message.substr(cut)}};
   if (exit.signal) object["signal"] = *exit.signal;
   if (exit.rank) object["rank"] = *exit.rank;
+  if (exit.last_step) object["lastStep"] = *exit.last_step;
   if (exit.finished_at) object["finishedAtNanos"] = exit.finished_at->time_since_epoch().count();
   return object;
 }
@@ -27,6 +28,7 @@ ContainerExit exit_from_json(const nlohmann::json& object) {
   exit.message = object.at("message").get<std::string>();
   if (object.contains("signal")) exit.signal = object["signal"].get<int>();
   if (object.contains("rank")) exit.rank = object["rank"].get<int>();
+  if (object.contains("lastStep")) exit.last_step = object["lastStep"].get<int64_t>();
   if (object.contains("finishedAtNanos")) {
     exit.finished_at = Time(Duration(object["finishedAtNanos"].get<int64_t>()));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 namespace trainyard::control::policies {
@@ -29,6 +30,20 @@ const RankFact* laggard_of(const std::vector<const RankFact*>& ranks) {
   return found == ranks.end() ? nullptr : *found;
 }
 
+/// The rank the others wait for: it has made the fewest steps and begun the fewest collectives.
+/// Those that wait in a collective have begun one more. Among equals (all stood still inside the
+/// same collective) one whose process is stopped is to blame, then the longest without a beat.
+const RankFact* blamed_of(const std::vector<const RankFact*>& ranks) {
+  const auto key = [](const RankFact* rank) {
+    return std::tuple(std::min(rank->phase, Phase::kTraining), rank->step, rank->arrivals,
+                      !rank->stopped, rank->last_heartbeat_at.value_or(Time::min()), rank->rank);
+  };
+  const auto found =
+      std::min_element(ranks.begin(), ranks.end(),
+                       [&](const RankFact* a, const RankFact* b) { return key(a) < key(b); });
+  return found == ranks.end() ? nullptr : *found;
+}
+
 std::string name_of(Phase phase) {
   switch (phase) {
     case Phase::kStarting:
@@ -49,8 +64,31 @@ std::string name_of(Phase phase) {
   return "Unknown";
 }
 
+/// "rank 1 has stood at step 41 in phase Training, instruction 17 (GATHER c2), its process
+/// stopped".
+std::string position_of(const RankFact& rank) {
+  std::string text = "rank " + std::to_string(rank.rank) + " has stood at step " +
+                     std::to_string(rank.step) + " in phase " + name_of(rank.phase);
+  if (!rank.instruction.empty()) {
+    text += ", instruction " + std::to_string(rank.instruction_id) + " (" + rank.instruction + ")";
+  }
+  if (rank.stopped) text += ", its process stopped";
+  return text;
+}
+
 std::string in_seconds(Duration duration) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
+}
+
+/// The rank with the most work a step, where all tell and there is more than one.
+std::optional<int64_t> slowest_of(const std::vector<const RankFact*>& ranks) {
+  const bool all = std::all_of(ranks.begin(), ranks.end(),
+                               [](const auto* rank) { return rank->work_seconds.has_value(); });
+  if (!all || ranks.size() < 2) return std::nullopt;
+  const RankFact* slowest = *std::max_element(ranks.begin(), ranks.end(), [](auto* a, auto* b) {
+    return std::pair(*a->work_seconds, b->rank) < std::pair(*b->work_seconds, a->rank);
+  });
+  return slowest->rank;
 }
 
 Stall judge_startup(const StallInput& input) {
@@ -64,7 +102,7 @@ Stall judge_startup(const StallInput& input) {
     return stall;
   }
   stall.kind = Stall::Kind::kStartup;
-  const RankFact* laggard = laggard_of(ranks_of(*input.facts));
+  const RankFact* laggard = blamed_of(ranks_of(*input.facts));
   if (laggard != nullptr) stall.rank = laggard->rank;
   stall.message = std::string(input.facts->hosted ? "no first step" : "not all pods ready") +
                   " within " + in_seconds(limit) + " of being scheduled" +
@@ -107,21 +145,20 @@ Stall judge_stall(const StallInput& input) {
   if (laggard->phase == Phase::kDone) return {};
 
   Stall stall;
-  const Duration bound = laggard->phase == Phase::kTraining
-                             ? stall_bound(*input.policy, *input.facts)
-                             : Duration(input.policy->max_stall);
-  const Time moved = std::max(*laggard->last_step_at, laggard->phase_since.value_or(Time::min()));
+  const RankFact& blamed = *blamed_of(ranks);
+  const Duration bound = blamed.phase == Phase::kTraining ? stall_bound(*input.policy, *input.facts)
+                                                          : Duration(input.policy->max_stall);
+  const Time moved = std::max(*laggard->last_step_at, blamed.phase_since.value_or(Time::min()));
   const Duration still = input.now - moved;
   if (still < bound) {
     stall.look_again = bound - still;
     return stall;
   }
-  const Time beat = laggard->last_heartbeat_at.value_or(Time::min());
+  const Time beat = blamed.last_heartbeat_at.value_or(Time::min());
   stall.kind = input.now - beat < bound ? Stall::Kind::kNoStep : Stall::Kind::kHeartbeat;
-  stall.rank = laggard->rank;
-  stall.message = "rank " + std::to_string(laggard->rank) + " has stood at step " +
-                  std::to_string(laggard->step) + " in phase " + name_of(laggard->phase) + " for " +
-                  in_seconds(still) + ", allowed " + in_seconds(bound);
+  stall.rank = blamed.rank;
+  stall.message = position_of(blamed) + " for " + in_seconds(still) + ", allowed " +
+                  in_seconds(bound) + (ranks.size() > 1 ? "; the others wait for it" : "");
   return stall;
 }
 
@@ -143,6 +180,7 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
   progress.phase = name_of(laggard->phase);
   progress.last_step_time = laggard->last_step_at;
   progress.loss = first->loss;
+  progress.slowest_rank = slowest_of(ranks);
   progress.tokens_per_second = first->tokens_per_second;
   if (progress.total_steps > 0) {
     progress.percentage = std::min<int64_t>(100, progress.step * 100 / progress.total_steps);

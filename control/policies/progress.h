@@ -41,7 +41,7 @@ struct Stall {
     kHeartbeat,  ///< the rank that lags has not begun an instruction either
   };
   Kind kind = Kind::kNone;
-  std::optional<int> rank;  ///< that has made the fewest steps and moved longest ago
+  std::optional<int> rank;  ///< the first that did not arrive; peers that wait for it are not
   std::string message;
   std::optional<Duration> look_again;
 };

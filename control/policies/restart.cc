@@ -151,7 +151,7 @@ void count_restart(api::RestartCounts& restarts, FailureClass failure_class, boo
   }
   ++entry->total;
   if (!counted) return;
-  entry->recent.push_back(now);
+  entry->recent.push_back(std::chrono::floor<std::chrono::milliseconds>(now));
   if (static_cast<int64_t>(entry->recent.size()) > api::kMaxRecentRestarts) {
     entry->recent.erase(entry->recent.begin());
   }

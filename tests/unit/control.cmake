@@ -27,6 +27,12 @@ add_dependencies(control_local_test control_orphan_maker)
 trainyard_test(control_facts_test TIER unit
   SOURCES ${control_tests}/facts_test.cc
   DEPS control_test_support)
+trainyard_test(goodput_ledger_test TIER unit
+  SOURCES ${control_tests}/goodput/ledger_test.cc
+  DEPS control_goodput)
+trainyard_test(goodput_life_test TIER unit
+  SOURCES ${control_tests}/goodput/life_test.cc
+  DEPS control_test_support)
 trainyard_test(control_policies_test TIER unit
   SOURCES ${control_tests}/policies_test.cc
   DEPS control_core)

@@ -7,8 +7,10 @@ trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worke
 trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/optim/schedule_test.cc DEPS worker_optim)
 trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
-trainyard_test(engine_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc DEPS worker_matrix)
+trainyard_test(engine_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
 trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/fault_plan_test.cc DEPS worker_train)
+trainyard_test(stacks_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)
+set_target_properties(stacks_test PROPERTIES ENABLE_EXPORTS ON)

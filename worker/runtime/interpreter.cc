@@ -118,7 +118,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
 }
 
 Status Interpreter::run_instruction(int id, const Instruction& instruction) {
-  if (machine_.on_instruction) machine_.on_instruction(id);
+  if (machine_.on_instruction) machine_.on_instruction(id, instruction);
   frame_->instruction = id;
   const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
                                {.activity = activity_of(instruction.kind),

@@ -36,7 +36,7 @@ struct Machine {
   Optimizer* optimizer = nullptr;
   std::span<const Chunk> chunks;
   /// Called before each instruction with its id; for heartbeats. May be empty.
-  std::function<void(int instruction)> on_instruction;
+  std::function<void(int id, const Instruction& instruction)> on_instruction;
   /// Told of each instruction and of what it waited for, on Track::kStep. May be null.
   trace::SpanSink* spans = nullptr;
 };

@@ -15,18 +15,20 @@ constexpr int kPollMilliseconds = 100;
 
 }  // namespace
 
-Result<std::unique_ptr<AgentLink>> AgentLink::open(int fd) {
+Result<std::unique_ptr<AgentLink>> AgentLink::open(int fd, std::function<void()> on_dump_stacks) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals.valid()) return io_error("signalfd for SIGTERM", errno);
-  return std::unique_ptr<AgentLink>(new AgentLink(UniqueFd(fd), std::move(signals)));
+  return std::unique_ptr<AgentLink>(
+      new AgentLink(UniqueFd(fd), std::move(signals), std::move(on_dump_stacks)));
 }
 
-AgentLink::AgentLink(UniqueFd socket, UniqueFd signals)
+AgentLink::AgentLink(UniqueFd socket, UniqueFd signals, std::function<void()> on_dump_stacks)
     : socket_(std::move(socket)),
       signals_(std::move(signals)),
+      on_dump_stacks_(std::move(on_dump_stacks)),
       reader_([this](const std::stop_token& token) { read_loop(token); }) {}
 
 AgentLink::~AgentLink() = default;
@@ -62,6 +64,8 @@ void AgentLink::handle(const std::string& line) {
   const Result<std::string> type = contract::message_type(line);
   if (type && *type == "stop") {
     stop_.store(true, std::memory_order_release);
+  } else if (type && *type == "dumpStacks") {
+    if (on_dump_stacks_) on_dump_stacks_();
   } else if (type && *type == "start") {
     Result<contract::Start> start = contract::decode_start(line);
     const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,8 +21,9 @@ namespace trainyard::engine {
 class AgentLink {
  public:
   /// `fd`: the inherited socket (kEnvAgentFd), or -1 without an agent. SIGTERM must already be
-  /// blocked in every thread; the link receives it. Errors: kIo.
-  static Result<std::unique_ptr<AgentLink>> open(int fd);
+  /// blocked in every thread; the link receives it. `on_dump_stacks` is called on the link's thread
+  /// when the agent asks for stacks. Errors: kIo.
+  static Result<std::unique_ptr<AgentLink>> open(int fd, std::function<void()> on_dump_stacks = {});
   ~AgentLink();
 
   /// Sends one line. Errors: kIo when the agent is gone.
@@ -32,12 +34,13 @@ class AgentLink {
   bool stop_requested() const { return stop_.load(std::memory_order_acquire); }
 
  private:
-  AgentLink(UniqueFd socket, UniqueFd signals);
+  AgentLink(UniqueFd socket, UniqueFd signals, std::function<void()> on_dump_stacks);
   void read_loop(const std::stop_token& token);
   void handle(const std::string& line);
 
   UniqueFd socket_;
   UniqueFd signals_;
+  const std::function<void()> on_dump_stacks_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<contract::Start> start_;

@@ -84,9 +84,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
                                             .optimizer = engine->optimizer_.get(),
                                             .chunks = engine->chunks_,
                                             .on_instruction =
-                                                [self](int id) {
+                                                [self](int id, const Instruction& instruction) {
                                                   if (self->on_instruction_)
-                                                    self->on_instruction_(id);
+                                                    self->on_instruction_(id, instruction);
                                                 },
                                             .spans = setup.spans});
   TRAINYARD_TRY(engine->plan_step(memory));

@@ -101,7 +101,9 @@ class Engine {
   MemoryReport memory() const;
   kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
   const StepProgram& program() const { return program_; }
-  void set_instruction_hook(std::function<void(int)> hook) { on_instruction_ = std::move(hook); }
+  /// Called before each instruction of any program with its id there. Must not allocate or fail.
+  using InstructionHook = std::function<void(int id, const Instruction& instruction)>;
+  void set_instruction_hook(InstructionHook hook) { on_instruction_ = std::move(hook); }
 
  private:
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
@@ -125,7 +127,7 @@ class Engine {
   ActivationPlan plan_;
   std::unique_ptr<MemoryBlock> arena_;
   std::vector<float> logits_;
-  std::function<void(int)> on_instruction_;
+  InstructionHook on_instruction_;
   int64_t steps_done_ = 0;
 };
 

@@ -56,6 +56,15 @@ void Progress::instruction(int id) {
   if (!faults_.empty()) faults_.at_instruction(page_->step.load(kRelaxed), id);
 }
 
+void Progress::position(const contract::InstructionName& name, bool begins_collective) {
+  contract::store(name, page_->position);
+  if (begins_collective) page_->position.arrivals.fetch_add(1, kRelaxed);
+}
+
+void Progress::work_seconds(double seconds) {
+  page_->position.work_seconds.store(seconds, kRelaxed);
+}
+
 void Progress::step_done(const StepProgress& progress) {
   page_->sequence.fetch_add(1, std::memory_order_acq_rel);
   page_->step.store(progress.step, kRelaxed);

@@ -14,6 +14,7 @@
 #include "worker/train/engine_state.h"
 #include "worker/train/import_export.h"
 #include "worker/train/resolve.h"
+#include "worker/train/work_meter.h"
 
 namespace trainyard::engine {
 namespace {
@@ -27,6 +28,11 @@ int threads_of(const TrainContext& context) {
   return std::max(1, cores / std::max(1, context.local_world_size));
 }
 
+/// The exponentially weighted mean with one more value; 0: none yet.
+double smoothed(double mean, double value) {
+  return mean == 0 ? value : (1 - kStepTimeSmoothing) * mean + kStepTimeSmoothing * value;
+}
+
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// One rank's run; the methods are the phases in order.
@@ -35,6 +41,7 @@ class Run {
   explicit Run(const TrainContext& context) : context_(context), spec_(context.spec) {}
 
   Result<TrainOutcome> operator()() {
+    context_.progress->set_phase(contract::Phase::kRestoring);
     TRAINYARD_TRY(open_data());
     TRAINYARD_TRY(build_engine());
     TRAINYARD_TRY(begin_generation());
@@ -79,7 +86,13 @@ class Run {
                                               .data_group = context_.world,
                                               .spans = context_.spans},
                                              memory_));
-    engine_->set_instruction_hook([this](int id) { context_.progress->instruction(id); });
+    engine_->set_instruction_hook([this](int id, const Instruction& instruction) {
+      context_.progress->position(
+          {name_of(instruction.kind), instruction.micro_batch, instruction.chunk},
+          begins_collective(instruction.kind));
+      work_.instruction(instruction.kind, context_.clock->mono());
+      context_.progress->instruction(id);
+    });
     context_.progress->set_total_steps(spec_.steps);
     state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens_->identity()));
     const MemoryReport memory = engine_->memory();
@@ -98,7 +111,6 @@ class Run {
   /// Restoring comes first: making weights that a checkpoint replaces would cost every recovery
   /// seconds.
   Status begin_generation() {
-    context_.progress->set_phase(contract::Phase::kRestoring);
     if (!context_.checkpoint_root.empty()) {
       TRAINYARD_ASSIGN(checkpoints_, CheckpointSchedule::begin(context_, *state_));
     }
@@ -142,12 +154,13 @@ class Run {
 
   Status step() {
     const MonoTime begin = context_.clock->mono();
+    work_.begin_step();
     TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested()));
-    const Duration taken = context_.clock->mono() - begin;
-    const double took = seconds(taken);
-    step_seconds_ = step_seconds_ == 0
-                        ? took
-                        : (1 - kStepTimeSmoothing) * step_seconds_ + kStepTimeSmoothing * took;
+    const MonoTime end = context_.clock->mono();
+    const Duration taken = end - begin;
+    step_seconds_ = smoothed(step_seconds_, seconds(taken));
+    work_seconds_ = smoothed(work_seconds_, seconds(work_.end_step(end)));
+    context_.progress->work_seconds(work_seconds_);
     if (report.skipped && context_.world->rank() == 0) {
       context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
                             {{"step", engine_->steps_done()}});
@@ -264,7 +277,9 @@ class Run {
   std::unique_ptr<TrainingBatches> batches_;
   std::unique_ptr<data::EvaluationLoader> evaluation_;
   int64_t own_samples_ = 0;  ///< of each step, trained by this rank
+  WorkMeter work_;
   double step_seconds_ = 0;
+  double work_seconds_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   bool stopping_ = false;

@@ -33,6 +33,8 @@ TEST(ProgressPageTest, ReadsWhatTheRankWrote) {
   contract::store({.commits = 1, .failures = 2, .failed_step = 8, .failure = "no\xffspace"},
                   page.checkpoints);
   page.heartbeat = 99;
+  page.position.arrivals = 640;
+  contract::store({"GATHER", -1, 2}, page.position);
   page.magic = contract::kProgressMagic;
   coordination::RankProgress progress;
   read_progress(page, progress);
@@ -45,6 +47,8 @@ TEST(ProgressPageTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(progress.checkpoints().failed_step(), 8);
   EXPECT_EQ(progress.checkpoints().failure(), "no\ufffdspace");
   EXPECT_EQ(progress.beats(), 99);
+  EXPECT_EQ(progress.arrivals(), 640);
+  EXPECT_EQ(progress.instruction(), "GATHER c2");
 }
 
 TEST(ProgressPageTest, AReadingComesFromOneUpdate) {

@@ -492,5 +492,36 @@ TEST_F(ForeignCommandTest, ListensWithoutAddressesAndStopsBySignal) {
   EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGTERM));
 }
 
+TEST_F(SupervisorTest, RanksThatStillRunAreAskedForTheirStacks) {
+  train();
+  supervisor_.on_rank_end(0, {0, 0});
+  ToAgent message = decision();
+  message.mutable_dump_stacks()->set_reason("rank 3 has stood");
+  tell(message);
+  EXPECT_EQ(host_.at(1).received.back(), contract::encode(contract::DumpStacks{}));
+  EXPECT_NE(host_.at(0).received.back(), contract::encode(contract::DumpStacks{}));
+  EXPECT_FALSE(supervisor_.finished().has_value());
+}
+
+TEST_F(SupervisorTest, ItsEndNamesTheNewestStepOfItsRanks) {
+  train();
+  host_.at(0).progress.set_restored_step(20);
+  host_.at(0).progress.set_step(41);
+  host_.at(1).progress.set_restored_step(20);
+  host_.at(1).progress.set_step(42);
+  supervisor_.on_rank_end(0, {0, 9});
+  supervisor_.on_rank_end(1, {69, 0});
+  ASSERT_TRUE(supervisor_.finished().has_value());
+  EXPECT_EQ(supervisor_.finished()->last_step, 42);
+}
+
+TEST_F(SupervisorTest, RanksWithoutAStateHaveNoStep) {
+  train();
+  supervisor_.on_rank_end(0, {70, 0});
+  supervisor_.on_rank_end(1, {69, 0});
+  ASSERT_TRUE(supervisor_.finished().has_value());
+  EXPECT_FALSE(supervisor_.finished()->last_step.has_value());
+}
+
 }  // namespace
 }  // namespace trainyard::agent

@@ -76,6 +76,29 @@ TEST(CheckpointFiguresTest, AWriterThatStoppedInTheMiddleLeavesTheOldReading) {
   EXPECT_EQ(found.commits, 1);
 }
 
+static_assert(offsetof(ProgressPage, position) == 768);
+static_assert(offsetof(RankPosition, kind) == 8);
+static_assert(offsetof(RankPosition, micro_batch) == 24);
+static_assert(offsetof(RankPosition, chunk) == 28);
+static_assert(offsetof(RankPosition, work_seconds) == 32);
+
+TEST(RankPositionTest, TellsTheInstructionInWords) {
+  RankPosition position{};
+  EXPECT_EQ(instruction_text(position), "");
+  store({"B", 3, 0}, position);
+  EXPECT_EQ(instruction_text(position), "B m3 c0");
+  store({"REDUCE_CONTROL"}, position);
+  EXPECT_EQ(instruction_text(position), "REDUCE_CONTROL");
+  store({"A_KIND_THAT_IS_TOO_LONG", -1, 7}, position);
+  EXPECT_EQ(instruction_text(position), "A_KIND_THAT_IS_T c7");
+}
+
+TEST(RankPositionTest, BytesOfAForeignProgramComeOutPrintable) {
+  RankPosition position{};
+  store({"a\x1b[31m\xff"}, position);
+  EXPECT_EQ(instruction_text(position), "a?[31m?");
+}
+
 TEST(WorkerContractTest, EveryMessageIsOneLine) {
   EXPECT_EQ(encode(Stop{}), "{\"type\":\"stop\"}\n");
   const std::string line = encode(PeerLost{3, "first\nsecond \"quoted\" \x1b[31m"});

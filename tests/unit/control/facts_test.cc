@@ -203,6 +203,97 @@ TEST(StallTest, StepsThatStandStillRestartTheJobAndNameTheRank) {
   EXPECT_THAT(attempt.message, HasSubstr("rank 1 has stood at step 41"));
 }
 
+TEST(StallTest, TheRankThatDidNotArriveIsNamedWithItsInstruction) {
+  ReportingJob job(make_job(4));
+  job.facts.now.p99_step_seconds = 0.1;
+  job.step_to(41);
+  for (int index = 0; index < 4; ++index) {
+    job.rank(index).arrivals = 700;  // all but one wait in their 700th collective
+    job.rank(index).instruction_id = 19;
+    job.rank(index).instruction = "GATHER c0";
+  }
+  job.rank(2).arrivals = 698;
+  job.rank(2).instruction_id = 23;  // more micro-batches: a higher id, and yet not arrived
+  job.rank(2).instruction = "B m4 c1";
+  ASSERT_TRUE(job.pass(seconds(10)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].rank, 2);
+  EXPECT_THAT(job.status().attempts[0].message,
+              HasSubstr("rank 2 has stood at step 41 in phase Training, instruction 23 (B m4 c1)"));
+}
+
+TEST(StallTest, OfRanksInTheSameCollectiveTheStoppedOneIsNamed) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 0.1;
+  job.step_to(5);
+  for (int index = 0; index < 3; ++index)
+    job.rank(index).arrivals = 30;
+  job.rank(1).stopped = true;
+  ASSERT_TRUE(job.pass(seconds(10)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].rank, 1);
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("its process stopped"));
+}
+
+TEST(StallTest, APeerThatWaitsForALongEvaluationIsNotStalled) {
+  ReportingJob job(make_job(2));
+  job.facts.now.p99_step_seconds = 0.1;  // bound 10 s
+  job.step_to(60);
+  job.rank(0).phase = Phase::kEvaluating;
+  job.rank(0).phase_since = job.clock.now();
+  job.rank(0).arrivals = 100;
+  job.rank(1).arrivals = 101;  // in the evaluation's reduction, or already in the next step's
+  ASSERT_TRUE(job.pass(seconds(599)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(StallTest, AReportIsToldOnceAndWritesNothingWhileItStands) {
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.on_stall = api::StallAction::kReport;
+  ReportingJob job(std::move(manifest));
+  job.facts.now.p99_step_seconds = 0.1;
+  job.step_to(1);
+  ASSERT_TRUE(job.pass(seconds(10)));
+  ASSERT_TRUE(job.is(ConditionType::kStalled));
+  const size_t before = job.cluster.writes().size();
+  ASSERT_TRUE(job.pass(seconds(100)));
+  EXPECT_EQ(job.cluster.writes().size(), before);
+  int told = 0;
+  for (const auto& write : job.cluster.writes())
+    told += write.kind == testing_support::MemoryCluster::Write::Kind::kEvent &&
+            write.what == "Stalled";
+  EXPECT_EQ(told, 1);
+}
+
+TEST(StallTest, DumpStacksIsOrderedOncePerStallAndRestartsNothing) {
+  class Orders final : public MembershipSink {
+   public:
+    void publish(const MembershipOrder& order) override { all.push_back(order); }
+    void retire(const std::string&) override {}
+    std::vector<MembershipOrder> all;
+  } orders;
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.on_stall = api::StallAction::kDumpStacks;
+  ReportingJob job(std::move(manifest));
+  job.reconciler = std::make_unique<Reconciler>(
+      Reconciler::Options{&job.cluster, &job.clock, &job.facts, &orders, {}, {}});
+  job.facts.now.p99_step_seconds = 0.1;
+  job.step_to(7);
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(orders.all.back().dump_stacks.has_value());
+  ASSERT_TRUE(job.pass(seconds(10)));
+  ASSERT_TRUE(job.is(ConditionType::kStalled));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(orders.all.back().dump_stacks.has_value());
+  const auto first = orders.all.back().dump_stacks;
+  EXPECT_THAT(orders.all.back().dump_reason, HasSubstr("has stood at step 7"));
+  ASSERT_TRUE(job.pass(seconds(50)));
+  EXPECT_EQ(orders.all.back().dump_stacks, first) << "the same stall";
+  job.step_to(8);
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(orders.all.back().dump_stacks.has_value());
+}
+
 TEST(StallTest, ReportOnlyReports) {
   auto manifest = make_job(2);
   manifest.spec.progress_policy.on_stall = api::StallAction::kReport;
@@ -299,6 +390,42 @@ TEST(ProgressTest, ShowsTheLowestStepAndWhatIsLeft) {
   EXPECT_EQ(progress->tokens_per_second, 1000.0);
   EXPECT_EQ(progress->phase, "Training");
   EXPECT_EQ(progress->last_step_time, job.clock.now());
+}
+
+TEST(ProgressTest, NamesTheSlowestRankOnceAllTell) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.rank(0).work_seconds = 0.2;
+  job.rank(1).work_seconds = 0.3;
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(job.status().progress->slowest_rank.has_value());
+  job.clock.advance(seconds(6));
+  job.step_to(9);
+  job.rank(2).work_seconds = 0.1;
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().progress->slowest_rank, 1);
+}
+
+TEST(ProgressTest, AttemptsThatNeverHadAStateLostNothing) {
+  ReportingJob job(make_job(2));
+  job.facts.now.resumed_from_step = 0;
+  job.step_to(120);
+  job.facts.now.checkpoint = CheckpointFact{100, "", "", job.clock.now()};
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  job.connect();  // generation 2 dies before it has restored
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  job.connect();
+  job.facts.now.resumed_from_step = 100;
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().attempts.size(), 3u);
+  EXPECT_EQ(job.status().attempts[0].lost_steps, 20);
+  EXPECT_FALSE(job.status().attempts[1].end_step.has_value());
+  EXPECT_EQ(job.status().attempts[1].lost_steps, 0);
+  EXPECT_EQ(job.status().goodput->lost_steps, 20);
 }
 
 TEST(ProgressTest, AttemptsKnowTheStepsTheyLost) {

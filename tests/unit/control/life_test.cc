@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/api/encode.h"
 #include "common/api/enum_names.h"
 #include "tests/support/job_driver.h"
 
@@ -567,6 +568,62 @@ TEST(LifeTest, WithoutElasticityAChangedNumNodesIsAResize) {
   EXPECT_EQ(job.status().restarts.total, 0);
   EXPECT_EQ(job.status().restarts.resizes, 1);
   EXPECT_EQ(job.status().membership.world_size, 3);
+}
+
+TEST(LifeTest, AStatusOfTheLongestNamesAndTextsStaysWithinSixteenKibibytes) {
+  auto manifest = make_job(2);
+  manifest.metadata.name = std::string(57, 'j');
+  manifest.metadata.uid = std::string(36, 'u');
+  manifest.spec.failure_policy.backoff = {seconds(1), seconds(1)};
+  for (const auto failure_class :
+       {api::FailureClass::kApplication, api::FailureClass::kInfrastructure,
+        api::FailureClass::kPreemption, api::FailureClass::kHang}) {
+    manifest.spec.failure_policy.budgets.push_back({failure_class, 1000, seconds(1'000'000)});
+  }
+  api::FailureRule rule;
+  rule.name = std::string(63, 'r');
+  rule.action = api::RuleAction::kRestartJob;
+  rule.on_exit_codes = {"", api::ExitCodeOperator::kNotIn, {0}};
+  manifest.spec.failure_policy.rules = {rule};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  for (int restart = 0; restart < 90; ++restart) {
+    ContainerExit exit;
+    exit.container = std::string(63, 'c');
+    constexpr int kCodes[] = {1, 75, 143};
+    exit.exit_code = kCodes[restart % 3];
+    exit.signal = 15;
+    exit.rank = 100'000;
+    exit.last_step = int64_t{1} << 50;
+    exit.message = std::string(4000, '"');
+    job.cluster.finish_pod(job.member(0).name, exit);
+    ASSERT_TRUE(job.settle());
+    job.clock.advance(seconds(1) + std::chrono::nanoseconds(123'456'789));
+    ASSERT_TRUE(job.settle());
+  }
+  ASSERT_EQ(job.status().restarts.total, 90);
+  int64_t largest = 0;
+  for (const api::TrainingJobStatus& status : job.cluster.status_history())
+    largest = std::max(largest, static_cast<int64_t>(api::encode_status(status).size()));
+  EXPECT_LE(largest, api::kMaxStatusBytes);
+  EXPECT_GT(largest, api::kMaxStatusBytes / 2) << "the test must come near the limit";
+}
+
+TEST(LifeTest, FittingAStatusKeepsTheNewestAttempts) {
+  api::TrainingJobStatus status;
+  for (int64_t generation = 1; generation <= api::kMaxAttempts; ++generation) {
+    api::Attempt attempt;
+    attempt.generation = generation;
+    attempt.node = std::string(2500, 'n');
+    attempt.message = "m";
+    status.attempts.push_back(attempt);
+  }
+  fit_status(status);
+  EXPECT_LE(static_cast<int64_t>(api::encode_status(status).size()), api::kMaxStatusBytes);
+  ASSERT_GE(status.attempts.size(), 4U);
+  EXPECT_EQ(status.attempts.back().generation, api::kMaxAttempts);
+  EXPECT_EQ(status.attempts.back().message, "m");
+  EXPECT_EQ(status.attempts.front().message, "");
 }
 
 TEST(LifeTest, AnAttemptsHistoryIsBounded) {

@@ -76,6 +76,22 @@ class ScriptedAgent {
     say(std::move(message));
   }
 
+  /// All of a node's ranks in one heartbeat, at the same place.
+  void beat(std::initializer_list<int> ranks, int64_t step, contract::Phase phase,
+            int64_t restored_step) {
+    FromAgent message;
+    for (const int rank : ranks) {
+      auto& progress = *message.mutable_heartbeat()->add_ranks();
+      progress.set_rank(rank);
+      progress.set_step(step);
+      progress.set_phase(static_cast<uint32_t>(phase));
+      progress.set_restored_step(restored_step);
+      progress.set_checkpoint_step(-1);
+      progress.set_beats(++beats_);
+    }
+    say(std::move(message));
+  }
+
   void leave() { channel_->finish(Duration::zero()); }
 
   /// Decisions since the last call.
@@ -364,6 +380,87 @@ TEST_F(CoordinatorTest, TheSlowStepsOfEvaluationsAreNoStepTimes) {
   a_.beat(0, 11);
   poll();
   EXPECT_EQ(facts().p99_step_seconds, 1.0);
+}
+
+TEST_F(CoordinatorTest, TheTimelineFollowsTheRankThatHoldsTheOthersUp) {
+  using contract::Phase;
+  start_training();
+  const Time begin = clock_.now();
+  a_.beat({0, 1}, 30, Phase::kRestoring, -1);
+  poll();
+  EXPECT_THAT(facts().timeline, IsEmpty()) << "two of four ranks have not reported";
+  b_.beat({2, 3}, 30, Phase::kRendezvous, -1);
+  poll();
+  clock_.advance(seconds(1));
+  b_.beat({2, 3}, 30, Phase::kTraining, 30);
+  poll();
+  clock_.advance(seconds(1));
+  a_.beat({0, 1}, 30, Phase::kTraining, 30);
+  poll();
+  clock_.advance(seconds(1));
+  a_.beat({0, 1}, 32, Phase::kTraining, 30);
+  b_.beat({2, 3}, 31, Phase::kTraining, 30);
+  poll();
+  clock_.advance(seconds(1));
+  b_.beat({2, 3}, 31, Phase::kTraining, 30);
+  poll();
+  EXPECT_THAT(facts().timeline, ElementsAre(JobPoint{begin, Phase::kRendezvous, 30},
+                                            JobPoint{begin + seconds(1), Phase::kRestoring, 30},
+                                            JobPoint{begin + seconds(2), Phase::kTraining, 30},
+                                            JobPoint{begin + seconds(3), Phase::kTraining, 31}));
+  coordinator_.publish(order_of_two_nodes(4));
+  EXPECT_THAT(facts().timeline, IsEmpty()) << "another generation";
+}
+
+TEST_F(CoordinatorTest, TheTimelineIsBounded) {
+  start_training();
+  b_.beat({2, 3}, 100'000, contract::Phase::kTraining, 1);
+  for (int64_t step = 2; step < 2000; ++step) {
+    clock_.advance(std::chrono::milliseconds(150));
+    a_.beat({0, 1}, step, contract::Phase::kTraining, 1);
+    poll();
+  }
+  const std::vector<JobPoint> timeline = facts().timeline;
+  EXPECT_EQ(timeline.size(), Timeline::kMaxPoints);
+  EXPECT_EQ(timeline.back().step, 1999);
+}
+
+TEST_F(CoordinatorTest, FactsTellWhereARankStands) {
+  start_training();
+  FromAgent message;
+  auto& progress = *message.mutable_heartbeat()->add_ranks();
+  progress.set_rank(1);
+  progress.set_arrivals(77);
+  progress.set_instruction_id(12);
+  progress.set_instruction("GATHER c2");
+  progress.set_stopped(true);
+  a_.say(std::move(message));
+  poll();
+  const RankFact rank = facts().members.at(0).ranks.at(0);
+  EXPECT_EQ(rank.arrivals, 77);
+  EXPECT_EQ(rank.instruction_id, 12);
+  EXPECT_EQ(rank.instruction, "GATHER c2");
+  EXPECT_TRUE(rank.stopped);
+}
+
+TEST_F(CoordinatorTest, AsksForStacksOncePerStall) {
+  start_training();
+  MembershipOrder order = order_of_two_nodes();
+  order.dump_stacks = clock_.now();
+  order.dump_reason = "rank 1 has stood";
+  coordinator_.publish(order);
+  auto told = a_.told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].dump_stacks().reason(), "rank 1 has stood");
+  EXPECT_EQ(b_.told().size(), 1u);
+  order.dump_reason = "the same stall, other words";
+  coordinator_.publish(order);
+  EXPECT_THAT(a_.told(), IsEmpty());
+  order.dump_stacks.reset();
+  coordinator_.publish(order);
+  order.dump_stacks = clock_.now() + seconds(60);
+  coordinator_.publish(order);
+  EXPECT_EQ(a_.told().size(), 1u);
 }
 
 TEST_F(CoordinatorTest, RemembersTheNewestCheckpointBeyondAGeneration) {

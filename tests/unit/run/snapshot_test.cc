@@ -119,8 +119,8 @@ TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
   set(api::ConditionType::kComplete, "CompletionsReached");
   status_.restarts.total = 2;
   status_.attempts.resize(2);
-  status_.attempts[0].lost_steps = 7;
-  status_.attempts[1].lost_steps = 5;
+  status_.goodput.emplace().lost_steps = 12;
+  status_.goodput->wall = std::chrono::milliseconds(90'500);
   RunFacts known = facts();
   known.result = contract::RunResult{"beef", 100, 1.5, kNan};
   const Summary summary = make_summary(known, Time{});
@@ -132,6 +132,9 @@ TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
   EXPECT_EQ(summary.state_hash, "beef");
   EXPECT_EQ(summary.restarts, 2);
   EXPECT_EQ(summary.lost_steps, 12);
+  EXPECT_EQ(summary.wall_s, 90.5) << "stops left out";
+  EXPECT_EQ(summary.time_shares.size(), 9u);
+  EXPECT_EQ(summary.time_shares.front().name, "productive");
 }
 
 TEST_F(SnapshotTest, ExitCodesOfFailures) {

@@ -36,6 +36,14 @@ Summary complete() {
   summary.wall_s = 200;
   summary.restarts = 1;
   summary.lost_steps = 12;
+  summary.goodput.emplace();
+  summary.goodput->wall = std::chrono::milliseconds(200'000);
+  summary.goodput->productive = std::chrono::milliseconds(174'600);
+  summary.goodput->ratio = 0.873;
+  summary.goodput->badput.recompute = std::chrono::milliseconds(20'100);
+  summary.time_shares = {
+      {"productive", 174.6}, {"restore", 5.28}, {"recompute", 20.1}, {"infra", 0.02}};
+  summary.goodput->lost_steps = 12;
   summary.state_hash = "beef";
   summary.next_commands = {"trainyard sample x"};
   return summary;
@@ -56,9 +64,9 @@ TEST(FormatTest, NumbersForPeople) {
 
 TEST(FormatTest, SummaryTellsWhatARunCameTo) {
   const std::string text = summary_text(complete());
-  for (const char* part :
-       {"tiny: complete", "1,600 of 1,600", "1.5000 (2.164 bits per byte)", "3 min 20 s",
-        "1 (12 steps done twice)", "beef", "next:\n  trainyard sample x\n"}) {
+  for (const char* part : {"tiny: complete", "87.3 %", "recompute 20.1 s, restore 5.3 s\n",
+                           "1,600 of 1,600", "1.5000 (2.164 bits per byte)", "3 min 20 s",
+                           "1 (12 steps done twice)", "beef", "next:\n  trainyard sample x\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
@@ -119,6 +127,10 @@ TEST(JsonViewTest, PrintsOneObjectALine) {
   EXPECT_EQ(objects[2]["kind"], "Warning");
   EXPECT_EQ(objects[3]["outcome"], "Complete");
   EXPECT_EQ(objects[3]["lostSteps"], 12);
+  EXPECT_EQ(objects[3]["goodput"]["wallSeconds"], 200);
+  EXPECT_EQ(objects[3]["goodput"]["productiveSeconds"], 174.6);
+  EXPECT_EQ(objects[3]["goodput"]["badputSeconds"]["recompute"], 20.1);
+  EXPECT_EQ(objects[3]["goodput"]["badputSeconds"].size(), 8U);
 }
 
 }  // namespace

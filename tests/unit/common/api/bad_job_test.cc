@@ -134,7 +134,7 @@ const BadManifest kCases[] = {
     {kAppend, R"(  progressPolicy: {stallFactor: 1})",
      R"(10: spec.progressPolicy.stallFactor: found 1, wanted a number from 2 to 100000)"},
     {kAppend, R"(  progressPolicy: {onStall: ReplaceNode})",
-     R"(10: spec.progressPolicy.onStall: found ReplaceNode, wanted Report or RestartJob (not in this version))"},
+     R"(10: spec.progressPolicy.onStall: found ReplaceNode, wanted Report, DumpStacks or RestartJob (not in this version))"},
     {kAppend, R"(  progressPolicy: {onStall: Panic})",
      R"(10: spec.progressPolicy.onStall: found "Panic", wanted Report, DumpStacks, RestartJob, RestartProcess, ReplacePod or ReplaceNode)"},
     {kAppend, R"(  checkpointPolicy: {storage: {}})",

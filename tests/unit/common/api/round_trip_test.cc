@@ -38,6 +38,8 @@ class Randomizer {
       out = any_integer();
     } else if constexpr (std::same_as<M, std::chrono::seconds>) {
       out = std::chrono::seconds(any_integer());
+    } else if constexpr (std::same_as<M, std::chrono::milliseconds>) {
+      out = std::chrono::milliseconds(any_integer());
     } else if constexpr (std::same_as<M, double>) {
       out = any_double();
     } else if constexpr (std::same_as<M, std::array<double, 2>>) {

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "common/base/time.h"
+#include "worker/program/instruction.h"
+
+namespace trainyard::engine {
+
+/// How long a rank's own passes take in a step: forward and backward with their data, not what
+/// meets the other ranks (gathers and the optimizer wait for the slowest). That tells ranks apart
+/// whose steps all take the same time.
+class WorkMeter {
+ public:
+  void begin_step() {
+    work_ = Duration::zero();
+    working_ = false;
+  }
+  /// The instruction before has ended, this one begins.
+  void instruction(InstructionKind kind, MonoTime now) {
+    pause(now);
+    working_ = kind == InstructionKind::kForward || kind == InstructionKind::kBackwardInput ||
+               kind == InstructionKind::kBackwardWeight;
+    since_ = now;
+  }
+  /// Of the step that ends now.
+  Duration end_step(MonoTime now) {
+    pause(now);
+    return work_;
+  }
+
+ private:
+  void pause(MonoTime now) {
+    if (working_) work_ += now - since_;
+    working_ = false;
+  }
+
+  Duration work_{0};
+  bool working_ = false;
+  MonoTime since_;
+};
+
+}  // namespace trainyard::engine
