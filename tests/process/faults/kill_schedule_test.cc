@@ -75,25 +75,38 @@ class KillScheduleTest : public RunFixture {
   KillWorld world_;
 };
 
-constexpr int64_t kSeedsPerTest = 12;
+/// Seeds from `first` on.
+struct Seeds {
+  int64_t first = 0;
+  int64_t count = 0;
+};
 
-class KillScheduleBlockTest : public KillScheduleTest, public ::testing::WithParamInterface<int> {};
+class KillScheduleSeedsTest : public KillScheduleTest,
+                              public ::testing::WithParamInterface<Seeds> {};
 
-TEST_P(KillScheduleBlockTest, TheSameBitsExactCountsAndNothingLeft) {
-  carry_out_all(1000 + GetParam() * kSeedsPerTest, kSeedsPerTest);
+TEST_P(KillScheduleSeedsTest, TheSameBitsExactCountsAndNothingLeft) {
+  carry_out_all(GetParam().first, GetParam().count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Blocks, KillScheduleBlockTest, ::testing::Range(0, 5));
+std::string name_of_seeds(const ::testing::TestParamInfo<Seeds>& seeds) {
+  return "From" + std::to_string(seeds.param.first);
+}
 
-/// TRAINYARD_KILL_SEEDS=FIRST:COUNT chooses others than the default thousand.
-TEST_F(KillScheduleTest, AThousandSchedules) {
-  if (std::getenv("TRAINYARD_LONG_TESTS") == nullptr) {
-    GTEST_SKIP() << "takes an hour; set TRAINYARD_LONG_TESTS=1";
-  }
+/// None unless TRAINYARD_LONG_TESTS is set: a thousand, or those that
+/// TRAINYARD_KILL_SEEDS=FIRST:COUNT chooses.
+std::vector<Seeds> long_seeds() {
+  if (std::getenv("TRAINYARD_LONG_TESTS") == nullptr) return {};
   const char* chosen = std::getenv("TRAINYARD_KILL_SEEDS");
   const std::string seeds = chosen == nullptr ? "100000:1000" : chosen;
-  carry_out_all(std::stoll(seeds), std::stoll(seeds.substr(seeds.find(':') + 1)));
+  return {{std::stoll(seeds), std::stoll(seeds.substr(seeds.find(':') + 1))}};
 }
+
+INSTANTIATE_TEST_SUITE_P(Short, KillScheduleSeedsTest,
+                         ::testing::Values(Seeds{1000, 12}, Seeds{1012, 12}, Seeds{1024, 12},
+                                           Seeds{1036, 12}, Seeds{1048, 12}),
+                         name_of_seeds);
+INSTANTIATE_TEST_SUITE_P(Long, KillScheduleSeedsTest, ::testing::ValuesIn(long_seeds()),
+                         name_of_seeds);
 
 }  // namespace
 }  // namespace trainyard
