@@ -14,6 +14,7 @@ trainyard_test(agent_test TIER unit
   DEPS agent_process)
 trainyard_test(coordinator_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_facts_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/generation_test.cc
   DEPS agent_core)
 # Under TSan Debian's uninstrumented gRPC gives false reports; the same contract is tested there

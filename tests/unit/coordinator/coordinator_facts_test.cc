@@ -1,0 +1,364 @@
+// What the coordinator tells of its agents, and what it does not believe.
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "control/coordinator/coordinator.h"
+#include "tests/unit/coordinator/coordinator_world.h"
+
+namespace trainyard::control {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CoordinatorFactsTest : public CoordinatorTest {};
+
+TEST_F(CoordinatorFactsTest, FactsTellWhenStepsMoved) {
+  start_training();
+  a_.beat(0, 0);
+  poll();
+  const Time started = clock_.now();
+  ASSERT_EQ(facts().members.size(), 2u);
+  EXPECT_FALSE(facts().members[0].ranks.at(0).last_step_at);
+  EXPECT_EQ(facts().members[0].ranks[0].loss, std::nullopt);
+  clock_.advance(seconds(2));
+  a_.beat(0, 1);
+  poll();
+  clock_.advance(seconds(3));
+  a_.beat(0, 1);
+  poll();
+  const RankFact rank = facts().members[0].ranks[0];
+  EXPECT_EQ(rank.step, 1);
+  EXPECT_EQ(rank.total_steps, 100);
+  EXPECT_EQ(rank.loss, 5.0);
+  EXPECT_EQ(rank.phase_since, started);
+  EXPECT_EQ(rank.last_step_at, started + seconds(2));
+  EXPECT_EQ(rank.last_heartbeat_at, started + seconds(5));
+}
+
+TEST_F(CoordinatorFactsTest, ARankSeenInTheMiddleHasMovedItsStep) {
+  start_training();
+  a_.beat(0, 40, contract::Phase::kTraining, 30);
+  poll();
+  EXPECT_EQ(facts().members[0].ranks[0].last_step_at, clock_.now());
+  EXPECT_EQ(facts().resumed_from_step, 30);
+}
+
+TEST_F(CoordinatorFactsTest, TheSlowStepsOfEvaluationsAreNoStepTimes) {
+  start_training();
+  a_.beat(0, 1);
+  poll();
+  for (int64_t step = 2; step <= 10; ++step) {
+    clock_.advance(seconds(1));
+    a_.beat(0, step);
+    poll();
+  }
+  a_.beat(0, 10, contract::Phase::kEvaluating);
+  poll();
+  clock_.advance(seconds(600));
+  a_.beat(0, 11);
+  poll();
+  EXPECT_EQ(facts().p99_step_seconds, 1.0);
+}
+
+TEST_F(CoordinatorFactsTest, TheTimelineFollowsTheRankThatHoldsTheOthersUp) {
+  using contract::Phase;
+  start_training();
+  const Time begin = clock_.now();
+  a_.beat({0, 1}, 30, Phase::kRestoring, -1);
+  poll();
+  EXPECT_THAT(facts().timeline, IsEmpty()) << "two of four ranks have not reported";
+  b_.beat({2, 3}, 30, Phase::kRendezvous, -1);
+  poll();
+  clock_.advance(seconds(1));
+  b_.beat({2, 3}, 30, Phase::kTraining, 30);
+  poll();
+  clock_.advance(seconds(1));
+  a_.beat({0, 1}, 30, Phase::kTraining, 30);
+  poll();
+  clock_.advance(seconds(1));
+  a_.beat({0, 1}, 32, Phase::kTraining, 30);
+  b_.beat({2, 3}, 31, Phase::kTraining, 30);
+  poll();
+  clock_.advance(seconds(1));
+  b_.beat({2, 3}, 31, Phase::kTraining, 30);
+  poll();
+  EXPECT_THAT(facts().timeline, ElementsAre(JobPoint{begin, Phase::kRendezvous, 30},
+                                            JobPoint{begin + seconds(1), Phase::kRestoring, 30},
+                                            JobPoint{begin + seconds(2), Phase::kTraining, 30},
+                                            JobPoint{begin + seconds(3), Phase::kTraining, 31}));
+  coordinator_.publish(order_of_two_nodes(4));
+  EXPECT_THAT(facts().timeline, IsEmpty()) << "another generation";
+}
+
+TEST_F(CoordinatorFactsTest, TheTimelineIsBounded) {
+  start_training();
+  b_.beat({2, 3}, 100'000, contract::Phase::kTraining, 1);
+  for (int64_t step = 2; step < 2000; ++step) {
+    clock_.advance(std::chrono::milliseconds(150));
+    a_.beat({0, 1}, step, contract::Phase::kTraining, 1);
+    poll();
+  }
+  const std::vector<JobPoint> timeline = facts().timeline;
+  EXPECT_EQ(timeline.size(), Timeline::kMaxPoints);
+  EXPECT_EQ(timeline.back().step, 1999);
+}
+
+TEST_F(CoordinatorFactsTest, FactsTellWhereARankStands) {
+  start_training();
+  FromAgent message;
+  auto& progress = *message.mutable_heartbeat()->add_ranks();
+  progress.set_rank(1);
+  progress.set_arrivals(77);
+  progress.set_instruction_id(12);
+  progress.set_instruction("GATHER c2");
+  progress.set_stopped(true);
+  a_.say(std::move(message));
+  poll();
+  const RankFact rank = facts().members.at(0).ranks.at(0);
+  EXPECT_EQ(rank.arrivals, 77);
+  EXPECT_EQ(rank.instruction_id, 12);
+  EXPECT_EQ(rank.instruction, "GATHER c2");
+  EXPECT_TRUE(rank.stopped);
+}
+
+TEST_F(CoordinatorFactsTest, AsksForStacksOncePerStall) {
+  start_training();
+  MembershipOrder order = order_of_two_nodes();
+  order.dump_stacks = clock_.now();
+  order.dump_reason = "rank 1 has stood";
+  coordinator_.publish(order);
+  auto told = a_.told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].dump_stacks().reason(), "rank 1 has stood");
+  EXPECT_EQ(b_.told().size(), 1u);
+  order.dump_reason = "the same stall, other words";
+  coordinator_.publish(order);
+  EXPECT_THAT(a_.told(), IsEmpty());
+  order.dump_stacks.reset();
+  coordinator_.publish(order);
+  order.dump_stacks = clock_.now() + seconds(60);
+  coordinator_.publish(order);
+  EXPECT_EQ(a_.told().size(), 1u);
+}
+
+TEST_F(CoordinatorFactsTest, RemembersTheNewestCheckpointBeyondAGeneration) {
+  start_training();
+  a_.beat(0, 20, contract::Phase::kTraining, 0, 20);
+  poll();
+  coordinator_.publish(order_of_two_nodes(4));
+  ASSERT_TRUE(facts().checkpoint);
+  EXPECT_EQ(facts().checkpoint->step, 20);
+}
+
+TEST_F(CoordinatorFactsTest, AStreamThatEndsIsAFactAndNotADecision) {
+  start_training();
+  clock_.advance(seconds(5));
+  a_.leave();
+  poll();
+  ASSERT_EQ(facts().members.size(), 2u);
+  EXPECT_FALSE(facts().members[0].connected);
+  EXPECT_EQ(facts().members[0].since, clock_.now());
+  EXPECT_TRUE(facts().members[1].connected);
+  EXPECT_THAT(b_.told(), IsEmpty());
+}
+
+TEST_F(CoordinatorFactsTest, AnAgentThatTellsNothingAnyMoreIsSilentUntilItSpeaks) {
+  start_training();
+  a_.beat(0, 7);
+  b_.beat(2, 7);
+  poll();
+  const Time last_heard = clock_.now();
+  for (int i = 0; i < 60; ++i) {  // 6 s
+    clock_.advance(milliseconds(100));
+    b_.beat(2, 7);
+    poll();
+  }
+  EXPECT_FALSE(facts().members[0].connected);
+  EXPECT_GE(facts().members[0].since, last_heard);
+  EXPECT_LE(facts().members[0].since, last_heard + milliseconds(100));
+  EXPECT_TRUE(facts().members[1].connected);
+
+  a_.beat(0, 8);
+  poll();
+  EXPECT_TRUE(facts().members[0].connected);
+}
+
+TEST_F(CoordinatorFactsTest, NobodyIsSilentForTheTimeInWhichWeDidNotListen) {
+  start_training();
+  a_.beat(0, 7);
+  poll();
+  for (int i = 0; i < 5; ++i) {  // stopped, or the machine slept
+    clock_.advance(seconds(3600));
+    poll();
+  }
+  EXPECT_TRUE(facts().members[0].connected);
+}
+
+TEST_F(CoordinatorFactsTest, AnAgentThatHasNothingToTellIsNotSilent) {
+  coordinator_.publish(order_of_two_nodes());
+  a_.connect();  // and waits for the other
+  poll();
+  for (int i = 0; i < 100; ++i) {
+    clock_.advance(milliseconds(200));
+    poll();
+  }
+  EXPECT_TRUE(facts().members[0].connected);
+}
+
+TEST_F(CoordinatorFactsTest, PeerReportsNameThePodOfTheLostRank) {
+  start_training();
+  FromAgent message;
+  message.mutable_peer_lost()->set_reporter(0);
+  message.mutable_peer_lost()->set_rank(3);
+  message.mutable_peer_lost()->set_message("all_reduce 17: no word for 5 s");
+  for (int i = 0; i < 200; ++i)
+    a_.say(message);
+  poll();
+  const StreamFacts now = facts();
+  ASSERT_EQ(now.peer_reports.size(), 64u) << "bounded";
+  EXPECT_EQ(now.peer_reports[0].lost_rank, 3);
+  EXPECT_EQ(now.peer_reports[0].lost_pod_uid, "pod-b");
+  EXPECT_EQ(now.peer_reports[0].generation, 3);
+}
+
+TEST_F(CoordinatorFactsTest, PassesRankExitsAndResultsOn) {
+  start_training();
+  FromAgent exited;
+  exited.mutable_rank_exited()->set_rank(1);
+  exited.mutable_rank_exited()->set_signal(9);
+  exited.mutable_rank_exited()->add_last_lines("bye");
+  a_.say(exited);
+  FromAgent result;
+  result.mutable_result()->set_state_hash("beef");
+  result.mutable_result()->set_step(100);
+  a_.say(result);
+  poll();
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_EQ(exits_[0].pod_name, "tiny-1");
+  EXPECT_EQ(exits_[0].signal, 9);
+  EXPECT_THAT(exits_[0].last_lines, ElementsAre("bye"));
+  ASSERT_TRUE(facts().result);
+  EXPECT_EQ(facts().result->state_hash, "beef");
+}
+
+TEST_F(CoordinatorFactsTest, OrdinaryHeartbeatsDoNotWakeTheBrain) {
+  start_training();
+  a_.beat(0, 1);
+  poll();
+  const int before = changes_;
+  for (int64_t step = 2; step < 20; ++step) {
+    a_.beat(0, step);
+    poll();
+  }
+  EXPECT_EQ(changes_, before);
+  a_.beat(0, 20, contract::Phase::kEvaluating);
+  poll();
+  EXPECT_EQ(changes_, before + 1);
+}
+
+TEST_F(CoordinatorFactsTest, AnAgentThatDoesNotIntroduceItselfIsSentAway) {
+  auto channel = transport_.make_channel();
+  channel->open();
+  FromAgent message;
+  message.mutable_heartbeat();
+  ASSERT_TRUE(channel->send(message));
+  poll();
+  const auto events = channel->take();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].kind, ChannelEvent::Kind::kClosed);
+}
+
+TEST_F(CoordinatorFactsTest, ARetiredJobIsForgotten) {
+  start_training();
+  coordinator_.retire("job-1");
+  EXPECT_FALSE(facts().hosted);
+  EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());
+  poll();
+  EXPECT_FALSE(facts().hosted);
+}
+
+TEST_F(CoordinatorFactsTest, ReadingsAreByRank) {
+  start_training();
+  b_.beat(3, 7);
+  a_.beat(0, 8);
+  poll();
+  const auto readings = coordinator_.readings("job-1");
+  ASSERT_EQ(readings.size(), 2u);
+  EXPECT_EQ(readings[0].rank, 0);
+  EXPECT_EQ(readings[1].rank, 3);
+  EXPECT_EQ(readings[1].node_index, 4);
+  EXPECT_EQ(readings[1].step, 7);
+}
+
+TEST_F(CoordinatorFactsTest, CountersStayUntilNewOnesCome) {
+  start_training();
+  FromAgent message;
+  auto& progress = *message.mutable_heartbeat()->add_ranks();
+  progress.set_rank(0);
+  auto& counters = *progress.mutable_counters();
+  counters.set_tokens_trained(700);
+  counters.add_stages()->set_nanoseconds(5);
+  counters.add_memory_bytes(4096);
+  a_.say(message);
+  a_.beat(0, 8);
+  poll();
+  const auto readings = coordinator_.readings("job-1");
+  ASSERT_FALSE(readings.empty());
+  EXPECT_EQ(readings[0].step, 8);
+  EXPECT_EQ(readings[0].counters.tokens_trained, 700);
+  EXPECT_EQ(readings[0].counters.stages[0].nanoseconds, 5);
+  EXPECT_EQ(readings[0].counters.stages[1].nanoseconds, 0);
+  EXPECT_EQ(readings[0].counters.memory_bytes[0], 4096);
+}
+
+TEST_F(CoordinatorFactsTest, HostileHeartbeatsStayBounded) {
+  start_training();
+  FromAgent message;
+  for (int i = 0; i < 5000; ++i)
+    message.mutable_heartbeat()->add_ranks()->set_rank(i);
+  a_.say(message);
+  for (int i = 0; i < 5000; ++i) {
+    FromAgent one;
+    one.mutable_heartbeat()->add_ranks()->set_rank(i);
+    one.mutable_heartbeat()->mutable_ranks(0)->set_phase(4'000'000'000u);
+    a_.say(one);
+  }
+  poll();
+  EXPECT_LE(coordinator_.readings("job-1").size(), 1024u);
+}
+
+TEST_F(CoordinatorFactsTest, RanksOutsideTheWorldAreNotBelieved) {
+  start_training();
+  a_.beat(-1, 7);
+  a_.beat(4, 7);
+  poll();
+  EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());
+  a_.beat(1, 7);
+  poll();
+  ASSERT_EQ(coordinator_.readings("job-1").size(), 1u);
+  EXPECT_EQ(coordinator_.readings("job-1")[0].rank, 1);
+}
+
+TEST_F(CoordinatorFactsTest, AStrangerOfTheRightGenerationIsNotBelieved) {
+  start_training();
+  ScriptedAgent stranger(transport_, "pod-c", 7, 3);
+  stranger.connect(true, true);
+  stranger.beat(0, 99, contract::Phase::kTraining, 0, 99);
+  FromAgent result;
+  result.mutable_result()->set_state_hash("forged");
+  stranger.say(std::move(result));
+  poll();
+  EXPECT_EQ(facts().members.size(), 2u);
+  EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());
+  EXPECT_FALSE(facts().checkpoint);
+  EXPECT_FALSE(facts().result);
+}
+
+}  // namespace
+}  // namespace trainyard::control
