@@ -31,6 +31,11 @@ struct RankEnd {
   bool out_of_memory = false;  ///< that was the kernel's, for want of memory
 };
 
+/// What is said of a rank whose end was out_of_memory.
+inline constexpr char kOutOfMemory[] =
+    "killed by the kernel for want of memory; use smaller micro-batches, fewer ranks here or more "
+    "memory";
+
 /// The rank processes of a node, as the supervisor handles them; the one seam between its logic
 /// and the operating system. Ranks are named by their place on the node (local rank).
 class RankHost {
