@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -125,11 +126,14 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
   int signals_seen = 0;
   bool watched = false;
   bool told = false;
+  // A stop that cannot be written down (a full disk) must not keep the user waiting for ever.
+  auto stop_by = std::chrono::steady_clock::time_point::max();
   while (run.state() == LocalRun::State::kRunning) {
     watched = true;
     const int arrived = signals.wait(kRefresh);
     if (arrived > 0 && signals_seen == 0) {
       run.request_stop();
+      stop_by = std::chrono::steady_clock::now() + run.stop_limit();
       view.notice({Notice::Kind::kMessage,
                    "",
                    "stopping after a checkpoint; once more to stop at once",
@@ -146,9 +150,14 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
                   << run.header().run_dir << "/status.json; Ctrl-C stops it\n"
                   << std::flush;
     }
-    if (signals_seen < 2) continue;
+    const bool too_late = std::chrono::steady_clock::now() > stop_by;
+    if (signals_seen < 2 && !too_late) continue;
     run.kill();
     Summary summary = run.summary();
+    if (too_late) {
+      summary.reason = "it did not stop within " + std::to_string(run.stop_limit().count()) +
+                       " s (see the warnings above); its processes were killed";
+    }
     summary.outcome = Summary::Outcome::kKilled;
     summary.exit_code = kExitKilled;
     return summary;

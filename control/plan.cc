@@ -146,6 +146,12 @@ void Planner::plan_ending() {
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
   next_.completion_time = now_;
+  if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
+      next_.progress) {
+    // Every rank has ended well, whether or not it could tell us of its last steps.
+    next_.progress->step = next_.progress->total_steps;
+    next_.progress->percentage = 100;
+  }
   tell(failed ? EventType::kWarning : EventType::kNormal, failed ? "Failed" : "Completed",
        cause.message);
 }

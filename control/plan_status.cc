@@ -34,6 +34,11 @@ void replace_open(api::TrainingJobStatus& status, api::Attempt attempt) {
   push_attempt(status, std::move(attempt));
 }
 
+void set_step(api::ProgressStatus& progress, int64_t step) {
+  progress.step = step;
+  if (progress.total_steps > 0) progress.percentage = 100 * step / progress.total_steps;
+}
+
 std::string count_of(int64_t some, int64_t all, std::string_view what) {
   return std::to_string(some) + " of " + std::to_string(all) + " " + std::string(what);
 }
@@ -75,6 +80,10 @@ void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time n
   if (const api::Attempt* open = open_attempt(status)) attempt = *open;
   attempt.end_time = now;
   attempt.end_step = end.last_step;
+  // Progress is written seldom; what an attempt reached is not to be told differently beside it.
+  if (status.progress && end.last_step && *end.last_step > status.progress->step) {
+    set_step(*status.progress, *end.last_step);
+  }
   if (end.cause != nullptr) {
     fill_cause(attempt, *end.cause);
   } else {

@@ -41,6 +41,8 @@ using ChainEnds = std::span<const int64_t>;
 inline constexpr int kActivationQuantumLog2 = 40;
 /// Quantum of the reported loss.
 inline constexpr int kLossQuantumLog2 = 32;
+/// Quantum of its coarse twin, which holds where a model that diverged would wrap the exact sum.
+inline constexpr int kCoarseLossQuantumLog2 = 8;
 /// Elements a block of the gradient norm; no shard cuts one.
 inline constexpr int64_t kNormBlockElements = 64 * 1024;
 
@@ -221,16 +223,18 @@ struct AttentionBackward {
 
 /// Softmax cross-entropy over rows of logits in chunks of the vocabulary: per chunk (max, sum of
 /// exponentials), chunks combined in ascending order; columns >= vocab are excluded.
-/// loss_sum += sum over rows of fixed(loss, kLossQuantumLog2). d_logits = softmax - one_hot
+/// loss_sum += sum over rows of fixed(loss, kLossQuantumLog2), modulo 2^64; coarse_loss_sum += the
+/// same of each row's whole kCoarseLossQuantumLog2 quanta. d_logits = softmax - one_hot
 /// (gradient of the loss *sum*), 0 in excluded columns; null: loss only.
 struct CrossEntropy {
   int64_t rows = 0, vocab = 0, padded_vocab = 0;
-  ChainEnds chunk_ends;              ///< along the padded vocabulary
-  const float* logits = nullptr;     ///< [rows, padded_vocab]
-  const int32_t* targets = nullptr;  ///< [rows]; -1: row ignored
-  int64_t* loss_sum = nullptr;       ///< [1] +=
-  float* losses = nullptr;           ///< [rows] or null
-  void* d_logits = nullptr;          ///< [rows, padded_vocab] of d_type
+  ChainEnds chunk_ends;                ///< along the padded vocabulary
+  const float* logits = nullptr;       ///< [rows, padded_vocab]
+  const int32_t* targets = nullptr;    ///< [rows]; -1: row ignored
+  int64_t* loss_sum = nullptr;         ///< [1] +=
+  int64_t* coarse_loss_sum = nullptr;  ///< [1] += or null
+  float* losses = nullptr;             ///< [rows] or null
+  void* d_logits = nullptr;            ///< [rows, padded_vocab] of d_type
   DType d_type = DType::kFloat32;
   OverflowFlag* overflow = nullptr;
 };

@@ -186,6 +186,15 @@ std::string summary_text(const Summary& summary) {
             fmt::format("{} ({} steps done twice)", summary.restarts, summary.lost_steps));
   }
   if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
+  const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
+  if (summary.outcome != Summary::Outcome::kComplete && !summary.checkpoint_dir.empty() &&
+      behind > 0) {
+    add_row(text, "newest of them",
+            summary.checkpoint_step
+                ? fmt::format("step {}: {} steps will be done again",
+                              grouped(*summary.checkpoint_step), grouped(behind))
+                : fmt::format("none: all {} steps will be done again", grouped(behind)));
+  }
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
   if (!summary.trace_file.empty()) add_row(text, "trace", summary.trace_file);
   for (const TracedRank& rank : summary.traced_ranks)

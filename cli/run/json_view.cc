@@ -199,6 +199,7 @@ class JsonView final : public RunView {
     object.number("validationBitsPerByte", summary.validation_bits_per_byte);
     object.number("tokensPerSecond", summary.tokens_per_second);
     object.number("wallSeconds", summary.wall_s);
+    if (summary.checkpoint_step) object.integer("checkpointStep", *summary.checkpoint_step);
     object.integer("restarts", summary.restarts);
     object.integer("lostSteps", summary.lost_steps);
     if (summary.goodput) object.goodput(*summary.goodput);

@@ -331,6 +331,11 @@ void LocalRun::request_stop() {
   reconciler_->request_stop(cluster_->key());
 }
 
+std::chrono::seconds LocalRun::stop_limit() const {
+  // As terminationGracePeriodSeconds of a pod: 30 s for all that is no checkpoint.
+  return options_.job.spec.checkpoint_policy.preemption_checkpoint + std::chrono::seconds(30);
+}
+
 void LocalRun::kill() {
   // Nothing may be started again meanwhile.
   reconciling_.request_stop();

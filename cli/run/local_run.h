@@ -69,6 +69,8 @@ class LocalRun {
 
   /// Checkpoint and stop: the state becomes kStopped once no pod is left (or kFinished).
   void request_stop();
+  /// How long a requested stop may take: the time to checkpoint, and what pods have beyond it.
+  std::chrono::seconds stop_limit() const;
   /// Kills all processes of the job and waits until they are gone, at most a few seconds.
   void kill();
 

@@ -88,6 +88,7 @@ struct Summary {
   double wall_s = 0;  ///< of the job, over all its runs; stops between them left out
   /// Where the job's time went, the productive part first; empty: not known.
   std::vector<NamedSeconds> time_shares;
+  std::optional<int64_t> checkpoint_step;  ///< the newest committed; nullopt: none
   int64_t restarts = 0;
   int64_t lost_steps = 0;
   std::optional<api::GoodputStatus> goodput;  ///< where the time went

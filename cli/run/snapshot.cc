@@ -190,6 +190,7 @@ Summary make_summary(const RunFacts& facts, Time now) {
     summary.validation_bits_per_byte =
         bits_per_byte(facts.job->spec.engine->data.validation, *summary.validation_loss);
   }
+  if (last.checkpoint_step >= 0) summary.checkpoint_step = last.checkpoint_step;
   summary.restarts = facts.status->restarts.total;
   summary.goodput = facts.status->goodput;
   if (summary.goodput) {

@@ -111,10 +111,17 @@ int64_t loss_of_row(const CrossEntropy& p, int64_t row, FixedPoint& fixed) {
 void cross_entropy(const CpuContext& context, const CrossEntropy& p) {
   parallel_ranges(context, p.rows, 1, 4 * p.padded_vocab, [&](int64_t begin, int64_t end, int) {
     FixedPoint fixed(kLossQuantumLog2);
-    int64_t sum = 0;
-    for (int64_t row = begin; row < end; ++row)
-      sum += loss_of_row(p, row, fixed);
-    __atomic_fetch_add(p.loss_sum, sum, __ATOMIC_RELAXED);
+    uint64_t sum = 0;  // may wrap: the coarse sum then tells
+    int64_t coarse = 0;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t loss = loss_of_row(p, row, fixed);
+      sum += static_cast<uint64_t>(loss);
+      coarse += loss >> (kLossQuantumLog2 - kCoarseLossQuantumLog2);
+    }
+    __atomic_fetch_add(p.loss_sum, static_cast<int64_t>(sum), __ATOMIC_RELAXED);
+    if (p.coarse_loss_sum != nullptr) {
+      __atomic_fetch_add(p.coarse_loss_sum, coarse, __ATOMIC_RELAXED);
+    }
     fixed.report(p.overflow);
   });
 }

@@ -69,6 +69,7 @@ void Classifier::forward(const OpArgs& args) const {
                                  .logits = logits,
                                  .targets = batch.targets.data() + row,
                                  .loss_sum = args.loss_sum,
+                                 .coarse_loss_sum = args.coarse_loss_sum,
                                  .d_logits = d_logits,
                                  .d_type = compute,
                                  .overflow = args.numerics->overflow});

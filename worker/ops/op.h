@@ -56,7 +56,8 @@ struct OpArgs {
   std::span<const ParamView> params;
   std::span<void* const> saved;  ///< the op's own buffers, forward to backward, see saved_bytes
   std::byte* scratch = nullptr;
-  int64_t* loss_sum = nullptr;   ///< exact, kLossQuantumLog2; only a loss op adds to it
+  int64_t* loss_sum = nullptr;         ///< see kernels::CrossEntropy; only a loss op adds to it
+  int64_t* coarse_loss_sum = nullptr;  ///< the same
   float* last_logits = nullptr;  ///< while sampling: [size, padded vocabulary] of the last position
 };
 

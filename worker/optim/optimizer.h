@@ -11,12 +11,13 @@ namespace trainyard::engine {
 
 /// What all ranks agree on at the end of a step: summed as int64 over the data-parallel group.
 struct ControlWord {
-  int64_t loss_sum = 0;        ///< exact, kLossQuantumLog2, nats summed over targets
-  int64_t targets = 0;         ///< positions that the loss counts
-  int64_t overflow = 0;        ///< ranks on which an exact sum overflowed or was not finite
-  int64_t stop_requested = 0;  ///< ranks asked to stop at the next step boundary
+  int64_t loss_sum = 0;         ///< exact modulo 2^64, kLossQuantumLog2, nats summed over targets
+  int64_t coarse_loss_sum = 0;  ///< kCoarseLossQuantumLog2: where that has wrapped
+  int64_t targets = 0;          ///< positions that the loss counts
+  int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
+  int64_t stop_requested = 0;   ///< ranks asked to stop at the next step boundary
 };
-static_assert(sizeof(ControlWord) == 32);
+static_assert(sizeof(ControlWord) == 40);
 
 /// AdamW over a ParameterStore with global-norm clipping. Norm, clip scale, learning rate and skip
 /// are scalars in device memory, written by finish() and read by the update kernels.

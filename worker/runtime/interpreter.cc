@@ -287,6 +287,7 @@ void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind
                     .saved = std::span<void* const>(saved.data(), saved_count),
                     .scratch = arena + plan.scratch(),
                     .loss_sum = &frame.control.loss_sum,
+                    .coarse_loss_sum = &frame.control.coarse_loss_sum,
                     .last_logits = frame.setup->last_logits};
   if (is_forward) {
     n.op->forward(args);

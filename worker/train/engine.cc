@@ -19,8 +19,13 @@ DType compute_type(api::NumberFormat format) {
 
 double mean_loss(const ControlWord& control) {
   if (control.targets == 0) return 0;
-  return std::ldexp(static_cast<double>(control.loss_sum), -kernels::kLossQuantumLog2) /
-         static_cast<double>(control.targets);
+  const auto targets = static_cast<double>(control.targets);
+  const double coarse =
+      std::ldexp(static_cast<double>(control.coarse_loss_sum), -kernels::kCoarseLossQuantumLog2);
+  // The exact sum spans 2^31 nats either way; well before, its coarse twin takes over.
+  constexpr double kExactNatsMax = 0x1p30;
+  if (std::abs(coarse) >= kExactNatsMax) return coarse / targets;
+  return std::ldexp(static_cast<double>(control.loss_sum), -kernels::kLossQuantumLog2) / targets;
 }
 
 std::vector<int> ready_chunks(const ParameterStore& store) {

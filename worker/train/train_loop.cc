@@ -35,6 +35,24 @@ double smoothed(double mean, double value) {
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+/// Tokens over the time that passed for them, what comes between steps included; the past fades
+/// within seconds, so that neither one quick step nor one pause is taken for the pace.
+class RateMeter {
+ public:
+  /// Notes `tokens` done within the newest `seconds`; returns tokens per second.
+  double add(double tokens, double seconds) {
+    constexpr double kMemorySeconds = 10;
+    const double kept = kMemorySeconds / (kMemorySeconds + seconds);
+    tokens_ = tokens_ * kept + tokens;
+    seconds_ = seconds_ * kept + seconds;
+    return seconds_ > 0 ? tokens_ / seconds_ : 0;
+  }
+
+ private:
+  double tokens_ = 0;
+  double seconds_ = 0;
+};
+
 /// One rank's run; the methods are the phases in order.
 class Run {
  public:
@@ -154,6 +172,7 @@ class Run {
 
   Status step() {
     const MonoTime begin = context_.clock->mono();
+    if (pace_from_ == MonoTime{}) pace_from_ = begin;
     work_.begin_step();
     TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested()));
     const MonoTime end = context_.clock->mono();
@@ -170,15 +189,16 @@ class Run {
     const int64_t samples = engine_->samples_consumed();
     context_.progress->count_step(taken, own_samples_ * spec_.data.sequence_length, report.skipped);
     const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
-    context_.progress->step_done(
-        {.step = engine_->steps_done(),
-         .samples_consumed = samples,
-         .tokens_consumed = samples * spec_.data.sequence_length,
-         .loss = report.loss,
-         .gradient_norm = report.gradient_norm,
-         .learning_rate = report.learning_rate,
-         .step_seconds = step_seconds_,
-         .tokens_per_second = static_cast<double>(batch_tokens) / step_seconds_});
+    context_.progress->step_done({.step = engine_->steps_done(),
+                                  .samples_consumed = samples,
+                                  .tokens_consumed = samples * spec_.data.sequence_length,
+                                  .loss = report.loss,
+                                  .gradient_norm = report.gradient_norm,
+                                  .learning_rate = report.learning_rate,
+                                  .step_seconds = step_seconds_,
+                                  .tokens_per_second = rate_.add(static_cast<double>(batch_tokens),
+                                                                 seconds(end - pace_from_))});
+    pace_from_ = end;
     return {};
   }
 
@@ -279,6 +299,8 @@ class Run {
   int64_t own_samples_ = 0;  ///< of each step, trained by this rank
   WorkMeter work_;
   double step_seconds_ = 0;
+  RateMeter rate_;
+  MonoTime pace_from_{};  ///< end of the step before, or the beginning of the first
   double work_seconds_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();

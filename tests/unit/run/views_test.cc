@@ -71,6 +71,18 @@ TEST(FormatTest, SummaryTellsWhatARunCameTo) {
   }
 }
 
+TEST(SummaryTextTest, AStopBeyondTheNewestCheckpointSaysWhatIsLost) {
+  Summary summary = complete();
+  summary.outcome = Summary::Outcome::kStopped;
+  summary.step = 590;
+  summary.checkpoint_step = 400;
+  EXPECT_THAT(summary_text(summary), HasSubstr("step 400: 190 steps will be done again"));
+  summary.checkpoint_step.reset();
+  EXPECT_THAT(summary_text(summary), HasSubstr("none: all 590 steps will be done again"));
+  summary.checkpoint_step = 590;
+  EXPECT_THAT(summary_text(summary), ::testing::Not(HasSubstr("will be done again")));
+}
+
 TEST(FormatTest, NoticesMoveNoCursor) {
   const std::string text =
       notice_text({Notice::Kind::kRankExit, "RankExited", "said \x1b[2J", {"\x1b]0;title\x07"}});

@@ -195,6 +195,27 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
   EXPECT_EQ(to_hex(EngineState(*engine).hash()), untraced->front().state_hash);
 }
 
+TEST_F(EngineTest, TheLossOfADivergedModelIsLargeAndNotWrapped) {
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory);
+  ASSERT_NE(engine, nullptr);
+  engine->initialize();
+  for (size_t p = 0; p < engine->model().params.size(); ++p) {
+    if (engine->model().params[p].name() != "ln_f.weight") continue;
+    for (float& weight : engine->store().master(static_cast<int>(p)))
+      weight = 1e9F;
+  }
+  matrix::StreamBatches batches(stream, spec, 1, 0);
+  batches.start_step(0);
+  const auto report = engine->step(batches, false);
+  ASSERT_TRUE(report) << report.error().message;
+  const auto targets = static_cast<double>(spec.batch.global_sequences * spec.data.sequence_length);
+  EXPECT_GT(report->loss * targets, 0x1p31) << "or the exact sum would have held it";
+  EXPECT_LT(report->loss, 1e10);
+}
+
 TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
   const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
   HeapMemorySource memory;
