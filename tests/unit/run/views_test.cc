@@ -75,6 +75,7 @@ TEST(SummaryTextTest, AStopBeyondTheNewestCheckpointSaysWhatIsLost) {
   Summary summary = complete();
   summary.outcome = Summary::Outcome::kStopped;
   summary.step = 590;
+  summary.checkpoint_dir = "runs/tiny/checkpoints";
   summary.checkpoint_step = 400;
   EXPECT_THAT(summary_text(summary), HasSubstr("step 400: 190 steps will be done again"));
   summary.checkpoint_step.reset();
