@@ -271,7 +271,7 @@ void visit_fields(V& visit, S& runtime) {
   visit({.name = "threads",
          .description = "Threads of a rank; 0 means the node's cores divided by its ranks.",
          .minimum = 0,
-         .maximum = 4096},
+         .maximum = 1024},
         runtime.threads);
   visit({.name = "transport",
          .description = "How ranks exchange data; Auto takes shared memory on one host, else TCP."},

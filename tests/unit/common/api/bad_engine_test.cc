@@ -145,7 +145,7 @@ const BadManifest kCases[] = {
     {kAppend, R"(    runtime: {isa: Sse})",
      R"(10: spec.engine.runtime.isa: found "Sse", wanted Auto, Avx512, Avx2 or Generic)"},
     {kAppend, R"(    runtime: {threads: -1})",
-     R"(10: spec.engine.runtime.threads: found -1, wanted a number from 0 to 4096)"},
+     R"(10: spec.engine.runtime.threads: found -1, wanted a number from 0 to 1024)"},
     {kAppend, R"(    evaluation: {sequences: 0})",
      R"(10: spec.engine.evaluation.sequences: found 0, wanted a number from 1 to 1000000000000)"},
     {kAppend, R"(    evaluation: {earlyStopPatience: 3})",
