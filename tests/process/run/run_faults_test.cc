@@ -127,7 +127,7 @@ TEST_F(RunFaultsTest, TheKernelsKillForWantOfMemoryIsNamed) {
   const std::string script =
       "for top in /sys/fs/cgroup/memory/$(sed -n 's/.*:memory:.//p' /proc/self/cgroup) "
       "/sys/fs/cgroup/memory; do group=$top/trainyard-test-$$; mkdir $group 2>/dev/null && break; "
-      "done; echo 300M > $group/memory.limit_in_bytes 2>/dev/null && "
+      "done; echo 1G > $group/memory.limit_in_bytes 2>/dev/null && "
       "echo $$ > $group/cgroup.procs 2>/dev/null || { rmdir $group 2>/dev/null; exit 99; }; "
       "export FAKE_RANK_FAULT=1:25:oom; \"$@\"; code=$?; "
       "echo $$ > $top/cgroup.procs; rmdir $group; exit $code";
