@@ -1,7 +1,7 @@
 set(here ${CMAKE_CURRENT_LIST_DIR}/worker/checkpoint)
 trainyard_library(checkpoint_test_support SOURCES ${here}/memory_file_system.cc
                   DEPS worker_checkpoint)
-foreach(name pure manifest round_trip damage crash zombie hang bits)
+foreach(name pure manifest shard round_trip damage crash zombie hang bits)
   trainyard_test(checkpoint_${name}_test TIER unit SOURCES ${here}/${name}_test.cc
                  DEPS checkpoint_test_support)
 endforeach()

@@ -66,26 +66,25 @@ Result<Content> write_and_hash(OutputFile& file, const Parts& parts, int64_t chu
 Result<Content> write_beside_hashing(OutputFile& file, const Parts& parts, int64_t chunk_bytes) {
   const double begin = thread_cpu_s();
   Content content;
-  Status written;
-  {
-    std::jthread hashing([&](const std::stop_token& stop) {
-      const double hashing_begin = thread_cpu_s();
-      FileHasher hasher(chunk_bytes);
-      const Status hashed =
-          for_each_piece(parts, kPieceBytes, [&](std::span<const std::byte> piece) -> Status {
-            if (stop.stop_requested()) return Error{ErrorCode::kAborted, "the write has failed"};
-            hasher.update(piece);
-            return {};
-          });
-      if (hashed) content.record = hasher.finish();
-      content.cpu_s = thread_cpu_s() - hashing_begin;
+  Status hashed;
+  std::jthread hashing([&](const std::stop_token& stop) {
+    const double hashing_begin = thread_cpu_s();
+    FileHasher hasher(chunk_bytes);
+    hashed = for_each_piece(parts, kPieceBytes, [&](std::span<const std::byte> piece) -> Status {
+      if (stop.stop_requested()) return Error{ErrorCode::kAborted, "the write has failed"};
+      hasher.update(piece);
+      return {};
     });
-    written = for_each_piece(parts, kWriteBytes,
-                             [&](std::span<const std::byte> piece) { return file.write(piece); });
-    if (written) written = file.sync();
-    if (!written) hashing.request_stop();
-  }
+    if (hashed) content.record = hasher.finish();
+    content.cpu_s = thread_cpu_s() - hashing_begin;
+  });
+  Status written = for_each_piece(
+      parts, kWriteBytes, [&](std::span<const std::byte> piece) { return file.write(piece); });
+  if (written) written = file.sync();
+  if (!written) hashing.request_stop();
+  hashing.join();  // its destructor would ask it to stop, however well the write went
   if (!written) return written.error();
+  if (!hashed) return hashed.error();
   content.cpu_s += thread_cpu_s() - begin;
   return content;
 }

@@ -10,7 +10,7 @@ namespace trainyard::checkpoint::testing {
 
 /// A file system that asks before every call; an error is what the call returns then, having done
 /// nothing. The hook is called by whichever thread makes the call.
-class HookedFileSystem final : public FileSystem {
+class HookedFileSystem : public FileSystem {
  public:
   using Hook = std::function<Status(std::string_view what, const std::filesystem::path& path)>;
   HookedFileSystem(std::shared_ptr<FileSystem> inner, Hook hook)
