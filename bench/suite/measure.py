@@ -10,17 +10,20 @@ def median(values):
 
 
 def interleave(rounds, contestants, budget_s):
-    """Runs every contestant once a round, in turn, so that a slow minute of the machine meets all of them.
+    """Runs every contestant once a round, in turn, so that a slow minute of the machine meets all of them. Each round begins
+    with another one: who comes after a small one finds less memory that the kernel has at hand.
 
     `contestants` maps a name to a function that returns a measurement or None. Stops after the round in which `budget_s`
     ran out. Returns {name: [measurement, ...]}.
     """
-    results = {name: [] for name in contestants}
+    names = list(contestants)
+    results = {name: [] for name in names}
     began = time.monotonic()
     for turn in range(rounds):
-        for name, measure in contestants.items():
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
             started = time.monotonic()
-            result = measure()
+            result = contestants[name]()
             took = time.monotonic() - started
             print(f"  round {turn + 1}/{rounds}  {name:42} {took:6.1f} s", file=sys.stderr, flush=True)
             if result is not None:

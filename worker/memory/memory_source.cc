@@ -1,5 +1,6 @@
 #include "worker/memory/memory_source.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 #include <sys/mman.h>
@@ -8,6 +9,8 @@ namespace trainyard::engine {
 namespace {
 
 constexpr int64_t kHugePageBytes = 2 << 20;
+/// In one call, which cannot be interrupted.
+constexpr size_t kPopulateBytes = 32 << 20;
 
 class MappedBlock final : public MemoryBlock {
  public:
@@ -38,6 +41,14 @@ Result<std::unique_ptr<MemoryBlock>> HeapMemorySource::allocate(int64_t bytes) {
   if (bytes >= kHugePageBytes) ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return std::unique_ptr<MemoryBlock>(
       new MappedBlock(static_cast<std::byte*>(data), static_cast<size_t>(bytes)));
+}
+
+void populate(std::span<std::byte> pages, const std::stop_token& stop) {
+  while (!pages.empty() && !stop.stop_requested()) {
+    const auto piece = pages.first(std::min(pages.size(), kPopulateBytes));
+    if (::madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE) != 0) return;
+    pages = pages.subspan(piece.size());
+  }
 }
 
 }  // namespace trainyard::engine

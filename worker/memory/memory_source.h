@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 
 #include "common/base/error.h"
 
@@ -31,5 +32,10 @@ class HeapMemorySource final : public MemorySource {
  public:
   Result<std::unique_ptr<MemoryBlock>> allocate(int64_t bytes) override;
 };
+
+/// Has the kernel find memory for `pages` now, whoever touches them first: nobody waits for it
+/// then. What is in them stays as it is, and others may use them meanwhile. Ends early when `stop`
+/// is requested, and where the kernel has no memory (whoever touches the rest will learn of it).
+void populate(std::span<std::byte> pages, const std::stop_token& stop);
 
 }  // namespace trainyard::engine

@@ -134,6 +134,8 @@ Status CheckpointSchedule::after_step(bool last) {
   if (const auto outcome = writer_->poll()) TRAINYARD_TRY(settle(*outcome));
   const int64_t every = context_.checkpoint_policy.every_steps;
   const bool due = last || (every > 0 && step() % every == 0);
+  // Not before the first step, which somebody waits for.
+  if (every > 0) state_.claim_buffer();
   if (!due || step() <= begun_step_) return {};
   const MonoTime begin = context_.clock->mono();
   // Whether the one before has ended may differ between ranks; waiting keeps their decisions the

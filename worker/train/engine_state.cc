@@ -1,6 +1,7 @@
 #include "worker/train/engine_state.h"
 
 #include <algorithm>
+#include <pthread.h>
 
 #include "common/api/decode.h"
 #include "common/api/encode.h"
@@ -95,12 +96,24 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
   return snapshot;
 }
 
+void EngineState::claim_buffer() {
+  if (buffer_ != nullptr || !allocate_buffer()) return;  // the first snapshot says what is wrong
+  claiming_ = std::jthread([pages = buffer_->bytes()](const std::stop_token& stop) {
+    ::pthread_setname_np(::pthread_self(), "ckpt-memory");
+    populate(pages, stop);
+  });
+}
+
 Status EngineState::prepare_buffer() {
   if (buffer_ != nullptr) {
     if (buffer_.use_count() == 1) return {};
     return Error{ErrorCode::kUnavailable,
                  "snapshot: the one before is still held, the disk hangs over it"};
   }
+  return allocate_buffer();
+}
+
+Status EngineState::allocate_buffer() {
   int64_t bytes = 0;
   for (const Part& part : parts_)
     bytes += *checkpoint::checked_volume(part.rows.shape) * static_cast<int64_t>(sizeof(float));

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "common/hash/hash.h"
 #include "worker/checkpoint/reader.h"
@@ -19,10 +20,14 @@ class EngineState {
   /// refused. Empty: not known, not checked.
   explicit EngineState(Engine& engine, std::string data_identity = "");
 
-  /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated at the
-  /// first call, reused after) and describes it; the snapshot owns the buffer as well. Errors:
-  /// kUnavailable while the snapshot before is still held (a disk hangs over it), or when there is
-  /// no memory for the first one.
+  /// Claims the memory of snapshots beside training, so that the first one does not wait for the
+  /// kernel to find it, and a machine that has too little says so now. Only the first call counts.
+  void claim_buffer();
+
+  /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated here
+  /// unless it has been claimed, reused after) and describes it; the snapshot owns the buffer as
+  /// well. Errors: kUnavailable while the snapshot before is still held (a disk hangs over it), or
+  /// when there is no memory for the first one.
   Result<checkpoint::Snapshot> snapshot();
 
   /// Overwrites parameters, moments, optimizer step and data cursor. Errors: kInvalidConfig when
@@ -41,6 +46,7 @@ class EngineState {
     checkpoint::TensorKind kind;
     checkpoint::Rectangle rows;
   };
+  Status allocate_buffer();
   Status prepare_buffer();
   void copy_parts(std::vector<checkpoint::TensorSlice>& slices);
   std::span<float> tensor(int param, checkpoint::TensorKind kind) const;
@@ -49,6 +55,7 @@ class EngineState {
   std::string data_identity_;
   std::vector<Part> parts_;
   std::shared_ptr<MemoryBlock> buffer_;
+  std::jthread claiming_;  ///< works on buffer_
 };
 
 }  // namespace trainyard::engine
