@@ -2,10 +2,12 @@
 //
 // Rate of the matrix products that training runs, beside the peak of a register-only loop and,
 // where found when this was configured, OpenBLAS (fp32) and oneDNN (both types). Every repeat runs
-// all contenders in turn; medians are printed. Rates are by CPU time of the process over the number
-// of threads, so that a busy machine does not blur them; `wall` is by elapsed time.
+// all contenders in turn; medians are printed. Rates of one thread are by CPU time of the process,
+// so that a busy machine does not blur them, those of more by elapsed time; `wall` is by elapsed
+// time.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -68,17 +70,25 @@ double seconds(clockid_t clock) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
+/// Longer than the worker threads of OpenBLAS and OpenMP go on spinning after a product.
+constexpr std::chrono::milliseconds kSpinOut{100};
+
+/// GF/s of one contestant.
 struct Rate {
   std::vector<double> cpu, wall;
   void add(double flops, int threads, const std::function<void()>& run) {
+    if (threads > 1) std::this_thread::sleep_for(kSpinOut);
     const double cpu0 = seconds(CLOCK_PROCESS_CPUTIME_ID);
     const double wall0 = seconds(CLOCK_MONOTONIC);
     run();
     const double wall1 = seconds(CLOCK_MONOTONIC);
     const double cpu1 = seconds(CLOCK_PROCESS_CPUTIME_ID);
-    cpu.push_back(1e-9 * flops * threads / (cpu1 - cpu0));
+    cpu.push_back(1e-9 * flops / (cpu1 - cpu0));
     wall.push_back(1e-9 * flops / (wall1 - wall0));
   }
+  /// By the processor's clock, which a busy machine does not disturb, where one thread works;
+  /// threads that wait for one another take the wall's.
+  double median(int threads) const { return median(threads > 1 ? wall : cpu); }
   static double median(std::vector<double> v) {
     if (v.empty()) return 0;
     std::nth_element(v.begin(), v.begin() + static_cast<ptrdiff_t>(v.size() / 2), v.end());
@@ -198,11 +208,11 @@ class Bench {
       if (openblas) measure(blas, openblas);
       if (onednn) measure(dnn, onednn);
     }
-    const double rate = Rate::median(ours.cpu);
+    const double rate = ours.median(options_.threads);
     std::printf("%-13s %6ld %6ld %6ld %9.1f %6.1f%% %9.1f %9.1f %9.1f\n", s.what,
                 static_cast<long>(s.m), static_cast<long>(s.n), static_cast<long>(s.k), rate,
-                100 * rate / Rate::median(peak.cpu), Rate::median(ours.wall),
-                Rate::median(blas.cpu), Rate::median(dnn.cpu));
+                100 * rate / peak.median(options_.threads), Rate::median(ours.wall),
+                blas.median(options_.threads), dnn.median(options_.threads));
     std::fflush(stdout);
   }
 

@@ -2,7 +2,7 @@
 
 import subprocess
 
-GEMM_FORMULAS = """* GF/s = 2 m n k / CPU seconds a thread. peak: as many FMA (fp32) or VDPBF16PS (bf16) a second as a loop over registers does, measured
+GEMM_FORMULAS = """* GF/s = 2 m n k / seconds, by the processor's clock with one thread, by the wall's with more. peak: as many FMA (fp32) or VDPBF16PS (bf16) a second as a loop over registers does, measured
   in turn with the products. OpenBLAS (fp32, told its processor) and oneDNN (bf16) where they are installed."""
 COMM_FORMULAS = """* algbw = bytes of the buffer / time; busbw = algbw x 2 (P-1)/P, what each link carries in an all-reduce (nccl-tests, PERFORMANCE.md)."""
 
