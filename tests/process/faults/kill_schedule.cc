@@ -125,7 +125,7 @@ class Execution {
   }
 
   void check() {
-    json summary;
+    json summary = json::object();  // of a start that is cut off there is none
     std::ifstream file(output_);
     for (std::string line; std::getline(file, line);) {
       const json object = json::parse(line, nullptr, false);
