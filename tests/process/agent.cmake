@@ -8,11 +8,14 @@ target_link_libraries(trainyard-fake-rank PRIVATE common_contract common_io)
 trainyard_test(process_host_test TIER process
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/process_host_test.cc
   DEPS agent_process process_test_support)
-# gRPC, which is not instrumented, gives false reports under the thread sanitizer.
+trainyard_library(ledger_test_support
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/ledger_check.cc
+  DEPS common_text nlohmann_json::nlohmann_json)
 trainyard_library(run_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/run_fixture.cc
-  DEPS process_test_support nlohmann_json::nlohmann_json GTest::gmock)
+  DEPS process_test_support ledger_test_support GTest::gmock)
 target_compile_definitions(run_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+# gRPC, which is not instrumented, gives false reports under the thread sanitizer.
 foreach(name run run_faults)
   trainyard_test(${name}_test TIER process TIMEOUT 600 NOT_UNDER thread
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/${name}_test.cc

@@ -1,10 +1,10 @@
 # gRPC, which is not instrumented, gives false reports under the thread sanitizer.
 trainyard_test(training_test TIER process TIMEOUT 1200 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/training_test.cc
-  DEPS process_test_support nlohmann_json::nlohmann_json)
+  DEPS process_test_support ledger_test_support GTest::gmock)
 add_dependencies(training_test trainyard trainyard-agent trainyard-worker)
 # As above.
 trainyard_test(hang_test TIER process TIMEOUT 1200 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/hang/hang_test.cc
-  DEPS process_test_support nlohmann_json::nlohmann_json)
+  DEPS run_test_support)
 add_dependencies(hang_test trainyard trainyard-agent trainyard-worker)

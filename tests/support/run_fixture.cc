@@ -8,6 +8,8 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/support/ledger_check.h"
+
 namespace trainyard::testing_support {
 
 const char RunFixture::kManifest[] = R"(
@@ -85,13 +87,14 @@ std::unique_ptr<ChildProcess> RunFixture::start(Environment more, std::vector<st
   return std::make_unique<ChildProcess>(spec);
 }
 
-ChildEnd RunFixture::trainyard(const std::vector<std::string>& arguments) const {
+ChildEnd RunFixture::trainyard(const std::vector<std::string>& arguments,
+                               const std::string& prefix) const {
   ChildProcess::Spec spec;
   spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard"};
   spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
   spec.environment = environment();
-  spec.output = folder() / "out";
-  spec.errors = folder() / "err";
+  spec.output = folder() / (prefix + "out");
+  spec.errors = folder() / (prefix + "err");
   return ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{});
 }
 
@@ -153,6 +156,12 @@ void RunFixture::expect_end(ChildProcess& child, int exit_code) {
   ASSERT_TRUE(end) << "still running: " << output();
   EXPECT_EQ(end->signal, 0);
   EXPECT_EQ(end->exit_code, exit_code) << output() << errors();
+  expect_ledger_conserves();
+}
+
+void RunFixture::expect_ledger_conserves() const {
+  const Json now = status();
+  EXPECT_THAT(faults_of_ledger(now), ::testing::IsEmpty()) << now.dump(1);
 }
 
 void RunFixture::expect_nothing_left() {

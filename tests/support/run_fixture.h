@@ -41,8 +41,10 @@ class RunFixture : public ::testing::Test {
 
   std::unique_ptr<ChildProcess> start(Environment more = {}, std::vector<std::string> options = {},
                                       const std::string& manifest = "job.yaml");
-  /// `trainyard` with these arguments, until it ends; its output in "out" and "err" of the folder.
-  ChildEnd trainyard(const std::vector<std::string>& arguments) const;
+  /// `trainyard` with these arguments, until it ends; its output in PREFIX"out" and PREFIX"err" of
+  /// the folder.
+  ChildEnd trainyard(const std::vector<std::string>& arguments,
+                     const std::string& prefix = "") const;
 
   /// The objects of one type that the run has printed.
   std::vector<Json> printed(const std::string& type) const;
@@ -61,7 +63,10 @@ class RunFixture : public ::testing::Test {
   std::vector<pid_t> running(const std::string& name) const;
   std::vector<pid_t> running() const { return processes_with(mark_); }
 
+  /// Waits for the run's end: with that code, and a ledger that conserves.
   void expect_end(ChildProcess& child, int exit_code);
+  /// What the run has counted adds up (tests/support/ledger_check.h).
+  void expect_ledger_conserves() const;
   void expect_nothing_left();
 
   static constexpr std::chrono::seconds kDeadline{90};

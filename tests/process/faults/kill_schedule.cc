@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/ledger_check.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -58,6 +59,13 @@ class Execution {
   void blame(const std::string& what) { wrong_.push_back(what); }
   std::filesystem::path run_dir() const { return folder_ / "run"; }
 
+  /// What is written of the job; empty before anything is.
+  json status() const {
+    std::ifstream file(run_dir() / "status.json");
+    const json object = json::parse(file, nullptr, false);
+    return object.is_object() ? object.value("status", json::object()) : json::object();
+  }
+
   /// Whether nothing more is to be started.
   bool start_once(int number) {
     ChildProcess::Spec spec;
@@ -83,6 +91,8 @@ class Execution {
       blame("start " + std::to_string(number) + " does not end");
       return true;
     }
+    for (const std::string& fault : faults_of_ledger(status()))
+      blame("ledger after start " + std::to_string(number) + ": " + fault);
     // SIGTERM may come before `trainyard run` has made it a request to stop.
     const bool goes_on = end->signal == SIGKILL || end->signal == SIGTERM || end->exit_code == 75;
     if (!goes_on && (end->signal != 0 || end->exit_code != 0)) {
@@ -171,11 +181,7 @@ class Execution {
   /// For the one who looks into it: attempts, faults that happened, what the last start complained
   /// of.
   void tell_what_there_is() {
-    std::ifstream status(run_dir() / "status.json");
-    const json object = json::parse(status, nullptr, false);
-    if (object.is_object() && object.contains("status")) {
-      blame("attempts " + object["status"].value("attempts", json::array()).dump());
-    }
+    blame("attempts " + status().value("attempts", json::array()).dump());
     for (const auto& path :
          {folder_ / "journal", folder_ / output_.filename().string().replace(0, 3, "err")}) {
       std::ifstream file(path);

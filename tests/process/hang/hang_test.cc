@@ -1,14 +1,10 @@
-// Ranks of the real engine that hang or are merely slow under `trainyard run`: who is
-// to blame is named within the stall bound, and nobody else.
-#include <algorithm>
+// Ranks of the real engine that hang, spin or are merely slow under `trainyard run`: who is to
+// blame is named within the bound of what it does, and nobody else.
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <regex>
@@ -18,26 +14,37 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "tests/support/child_process.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/ledger_check.h"
+#include "tests/support/run_fixture.h"
 
 namespace trainyard {
 namespace {
 
-using nlohmann::json;
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::HasSubstr;
-using testing_support::ChildEnd;
 using testing_support::ChildProcess;
-using testing_support::processes_with;
-using testing_support::TemporaryDirectory;
+using testing_support::content_of;
+using testing_support::milliseconds_of;
+using testing_support::RunFixture;
 
-constexpr seconds kDeadline{90};
+/// What differs between the jobs below.
+struct HangJob {
+  int64_t steps = 1'000'000;
+  std::string on_stall = "RestartJob";
+  int64_t most_stall_s = 60;
+  int64_t checkpoint_steps = 50;
+  int64_t evaluation_steps = 0;  ///< 0: none
+  std::string fault;             ///< of TRAINYARD_FAULT
+};
 
-constexpr char kManifest[] = R"(
+std::string manifest_of(const HangJob& job) {
+  const std::string evaluation =
+      job.evaluation_steps == 0
+          ? ""
+          : "    evaluation: {everySteps: " + std::to_string(job.evaluation_steps) + "}\n";
+  const std::string validation = evaluation.empty() ? "" : ", validation: [data/train]";
+  return R"(
 apiVersion: trainyard.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: tiny}
@@ -46,154 +53,131 @@ spec:
   numProcPerNode: 2
   engine:
     model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
-    data: {tokens: [data/train], sequenceLength: 16}
+    data: {tokens: [data/train])" +
+         validation + R"(, sequenceLength: 16}
     batch: {globalSequences: 12, microSequences: 2}
-    steps: STEPS
-  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 50}
+    steps: )" +
+         std::to_string(job.steps) + "\n" + evaluation +
+         "  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: " +
+         std::to_string(job.checkpoint_steps) + R"(}
   failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 2}}
-  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 60, stallFactor: 2, onStall: ACTION}
-)";
-
-std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  progressPolicy: {minStallSeconds: 2, maxStallSeconds: )" +
+         std::to_string(job.most_stall_s) + ", stallFactor: 2, onStall: " + job.on_stall + "}\n";
 }
 
-class HangTest : public ::testing::Test {
+class HangTest : public RunFixture {
  protected:
-  HangTest() : mark_("HANG_TEST_MARK=" + folder_.path().filename().string()) {
-    std::string text;
-    for (int i = 0; i < 400; ++i)
-      text += "wagon " + std::to_string(i * i % 97) + " follows the engine\n";
-    std::ofstream(folder_.path() / "text.txt") << text;
-    const auto prepared = start({"data", "prepare", (folder_.path() / "text.txt").string(), "--out",
-                                 (folder_.path() / "data").string()});
-    expect_end(*prepared, 0);
-  }
-  ~HangTest() override {
-    // A failed test must not leave processes to the next one.
-    for (const pid_t pid : processes_with(mark_))
-      ::kill(pid, SIGKILL);
-  }
-
-  std::filesystem::path run_dir() const { return folder_.path() / "run"; }
-  std::string output() const { return content_of(folder_.path() / "out"); }
-  std::string errors() const { return content_of(folder_.path() / "err"); }
-
-  std::unique_ptr<ChildProcess> start(const std::vector<std::string>& arguments) {
-    ChildProcess::Spec spec;
-    spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard"};
-    spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
-    spec.environment[mark_.substr(0, mark_.find('='))] = mark_.substr(mark_.find('=') + 1);
-    spec.output = folder_.path() / "out";
-    spec.errors = folder_.path() / "err";
-    return std::make_unique<ChildProcess>(spec);
-  }
-
   /// A job of two ranks of the real engine.
-  std::unique_ptr<ChildProcess> train(int64_t steps, const std::string& on_stall) {
-    std::string manifest = kManifest;
-    manifest.replace(manifest.find("STEPS"), 5, std::to_string(steps));
-    manifest.replace(manifest.find("ACTION"), 6, on_stall);
-    std::ofstream(folder_.path() / "job.yaml") << manifest;
-    return start({"run", (folder_.path() / "job.yaml").string(), "--run-dir", run_dir().string(),
-                  "-o", "json"});
-  }
-
-  std::vector<json> printed(const std::string& type) const {
-    std::vector<json> found;
-    std::ifstream file(folder_.path() / "out");
-    for (std::string line; std::getline(file, line);) {
-      json object = json::parse(line, nullptr, false);
-      if (object.is_object() && object.value("type", "") == type) found.push_back(object);
-    }
-    return found;
-  }
-  int64_t step_printed() const {
-    const std::vector<json> all = printed("progress");
-    return all.empty() ? -1 : all.back().value("step", -1);
-  }
-  json status() const {
-    const json object = json::parse(content_of(run_dir() / "status.json"), nullptr, false);
-    return object.is_object() ? object.value("status", json::object()) : json::object();
-  }
-
-  static bool wait_until(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(milliseconds(20));
-    }
-    return false;
+  std::unique_ptr<ChildProcess> train(const HangJob& job) {
+    write("job.yaml", manifest_of(job));
+    return start({{"TRAINYARD_WORKER", std::string(TRAINYARD_BIN_DIR) + "/trainyard-worker"},
+                  {"TRAINYARD_FAULT", job.fault}});
   }
 
   /// Pid of a rank; 0 when it does not run.
   pid_t pid_of(int rank) const {
     const std::string variable = '\0' + ("RANK=" + std::to_string(rank)) + '\0';
-    for (const pid_t pid : processes_with(mark_)) {
+    for (const pid_t pid : running("trainyard-worker")) {
       const std::filesystem::path process = "/proc/" + std::to_string(pid);
-      std::error_code error;
-      const auto program = std::filesystem::read_symlink(process / "exe", error);
-      if (error || program.filename() != "trainyard-worker") continue;
       if (content_of(process / "environ").find(variable) != std::string::npos) return pid;
     }
     return 0;
   }
 
-  void expect_end(ChildProcess& child, int exit_code) {
-    const std::optional<ChildEnd> end = child.wait(kDeadline);
-    ASSERT_TRUE(end) << "still running: " << output();
-    EXPECT_EQ(end->exit_code, exit_code) << output() << errors();
-  }
-  void expect_nothing_left() { EXPECT_THAT(processes_with(mark_), ::testing::IsEmpty()); }
-
-  json condition(const std::string& type) const {
-    for (const json& condition : status().value("conditions", json::array())) {
+  Json condition(const std::string& type) const {
+    for (const Json& condition : status().value("conditions", Json::array())) {
       if (condition.value("type", "") == type) return condition;
     }
-    return json::object();
+    return Json::object();
   }
   bool is_stalled() const { return condition("Stalled").value("status", "") == "True"; }
 
-  /// The seconds that the message of a stall says it lasted.
-  static int seconds_stood(const std::string& message) {
+  /// How long the message of a stall says that it lasted, and might have.
+  struct Stood {
+    int for_s = -1;
+    int allowed_s = -1;
+  };
+  static Stood stood(const std::string& message) {
     std::smatch found;
-    if (!std::regex_search(message, found, std::regex(" for ([0-9]+) s, allowed"))) return -1;
-    return std::stoi(found[1]);
+    const std::regex pattern(" for ([0-9]+) s, allowed ([0-9]+) s");
+    if (!std::regex_search(message, found, pattern)) return {};
+    return {std::stoi(found[1]), std::stoi(found[2])};
   }
 
-  const TemporaryDirectory folder_;
-  const std::string mark_;
+  /// Trains a job whose first generation hangs to its end; what its first attempt is blamed on.
+  std::string blamed_for(const HangJob& job) {
+    const auto run = train(job);
+    expect_end(*run, 0);
+    expect_nothing_left();
+    const Json now = status();
+    EXPECT_EQ(now["restarts"].value("total", 0), 1) << now["attempts"].dump(1);
+    const Json attempt = now["attempts"][0];
+    EXPECT_EQ(attempt.value("class", ""), "Hang") << attempt.dump(1);
+    const std::string message = attempt.value("message", "");
+    const Stood time = stood(message);
+    EXPECT_GE(time.for_s, time.allowed_s) << message;
+    EXPECT_GE(milliseconds_of(now["goodput"]["badputSeconds"].value("stall", "0")),
+              1000 * time.allowed_s);
+    return message;
+  }
 };
 
 TEST_F(HangTest, AStoppedRankIsNamedWithItsInstructionAndTheJobGoesOn) {
-  const auto run = train(1'000'000, "RestartJob");
+  const auto run = train({});
   ASSERT_TRUE(wait_until([&] { return step_printed() > 20; })) << output() << errors();
   const pid_t hung = pid_of(1);
   ASSERT_GT(hung, 0);
   ::kill(hung, SIGSTOP);
   ASSERT_TRUE(wait_until([&] { return status()["restarts"].value("total", 0) == 1; })) << output();
-  const json attempt = status()["attempts"][0];
+  const Json attempt = status()["attempts"][0];
   EXPECT_EQ(attempt.value("class", ""), "Hang");
   EXPECT_EQ(attempt.value("rank", -1), 1) << attempt.dump(1);
   const std::string message = attempt.value("message", "");
   EXPECT_THAT(message, HasSubstr("rank 1 has stood at step "));
   EXPECT_TRUE(std::regex_search(message, std::regex("instruction [0-9]+ \\([A-Z_]+"))) << message;
   EXPECT_THAT(message, HasSubstr("its process stopped"));
-  EXPECT_GE(seconds_stood(message), 2) << message;
+  EXPECT_GE(stood(message).for_s, 2) << message;
   ASSERT_TRUE(wait_until([&] { return status()["attempts"][0].contains("lostSteps"); }))
       << output();
-  const json ended = status()["attempts"][0];
+  const Json ended = status()["attempts"][0];
   EXPECT_EQ(ended.value("lostSteps", -1),
             ended.value("endStep", 0) - ended.value("resumedFromStep", 0));
-  EXPECT_GE(std::stod(status()["goodput"]["badputSeconds"].value("stall", "0")), 2);
+  EXPECT_GE(milliseconds_of(status()["goodput"]["badputSeconds"].value("stall", "0")), 2000);
   run->signal(SIGINT);
   expect_end(*run, 75);
   expect_nothing_left();
 }
 
+TEST_F(HangTest, ASpinningRankIsNamedWithItsInstruction) {
+  const std::string message =
+      blamed_for({.steps = 400, .most_stall_s = 3, .fault = "1:1:30.7:spin"});
+  EXPECT_THAT(message, HasSubstr("rank 1 has stood at step 30 in phase Training, instruction 7 ("));
+  EXPECT_THAT(message, ::testing::Not(HasSubstr("its process stopped"))) << "it is busy";
+  EXPECT_LE(stood(message).allowed_s, 3) << message;
+}
+
+// Enough steps before the fault that the bound of training is known, and another one.
+
+TEST_F(HangTest, ARankStoppedWhileEvaluatingHasThatPhasesLimit) {
+  const std::string message = blamed_for(
+      {.steps = 6000, .most_stall_s = 6, .evaluation_steps = 3000, .fault = "0:1:evaluating:stop"});
+  EXPECT_THAT(message, HasSubstr("rank 0 has stood at step 3000 in phase Evaluating"));
+  EXPECT_THAT(message, HasSubstr("its process stopped"));
+  EXPECT_EQ(stood(message).allowed_s, 6) << message;
+}
+
+TEST_F(HangTest, ARankStoppedWhileCheckpointingHasThatPhasesLimit) {
+  const std::string message = blamed_for({.steps = 6000,
+                                          .most_stall_s = 6,
+                                          .checkpoint_steps = 3000,
+                                          .fault = "1:1:checkpointing:stop"});
+  EXPECT_THAT(message, HasSubstr("rank 1 has stood at step 3000 in phase Checkpointing"));
+  EXPECT_THAT(message, HasSubstr("its process stopped"));
+  EXPECT_EQ(stood(message).allowed_s, 6) << message;
+}
+
 TEST_F(HangTest, EveryRankPrintsItsStacksWhereThePolicySaysSo) {
-  const auto run = train(1'000'000, "DumpStacks");
+  const auto run = train({.on_stall = "DumpStacks"});
   ASSERT_TRUE(wait_until([&] { return step_printed() > 20; })) << output() << errors();
   const pid_t hung = pid_of(1);
   ASSERT_GT(hung, 0);
@@ -221,7 +205,7 @@ TEST_F(HangTest, EveryRankPrintsItsStacksWhereThePolicySaysSo) {
 }
 
 TEST_F(HangTest, ASlowRankIsTheSlowestAndNoStall) {
-  const auto run = train(1'000'000, "RestartJob");
+  const auto run = train({});
   ASSERT_TRUE(wait_until([&] { return step_printed() > 20; })) << output() << errors();
   const pid_t slow = pid_of(1);
   ASSERT_GT(slow, 0);
@@ -251,7 +235,7 @@ TEST_F(HangTest, HundredThousandHealthyStepsUnderLoadAreNoStall) {
       }
     });
   }
-  const auto run = train(100'000, "RestartJob");
+  const auto run = train({.steps = 100'000});
   const auto end = run->wait(std::chrono::minutes(30));
   stop = true;
   for (std::thread& thread : load)
@@ -261,6 +245,7 @@ TEST_F(HangTest, HundredThousandHealthyStepsUnderLoadAreNoStall) {
   EXPECT_EQ(status()["progress"].value("step", 0), 100'000);
   EXPECT_EQ(status()["restarts"].value("total", -1), 0) << status()["attempts"].dump(1);
   EXPECT_TRUE(condition("Stalled").empty()) << condition("Stalled").dump();
+  expect_ledger_conserves();
   expect_nothing_left();
 }
 

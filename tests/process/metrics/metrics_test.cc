@@ -4,61 +4,33 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/child_process.h"
 #include "tests/support/http_client.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/run_fixture.h"
 
 namespace trainyard {
 namespace {
 
 using nlohmann::json;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
-using testing::IsEmpty;
 using testing_support::ChildProcess;
 using testing_support::connect_to;
+using testing_support::content_of;
 using testing_support::http_get;
 using testing_support::HttpAnswer;
-using testing_support::processes_with;
-using testing_support::TemporaryDirectory;
-
-constexpr seconds kDeadline{60};
-constexpr char kManifest[] = R"(
-apiVersion: trainyard.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: tiny}
-spec:
-  numNodes: 1
-  numProcPerNode: 2
-  engine:
-    model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
-    data: {tokens: [data/train], sequenceLength: 16}
-    batch: {globalSequences: 12, microSequences: 2}
-    steps: 100000
-  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
-  failurePolicy: {backoff: {initialSeconds: 1, maxSeconds: 2}}
-)";
-
-std::string content(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+using testing_support::RunFixture;
 
 std::string first_line(const std::filesystem::path& path) {
-  const std::string text = content(path);
+  const std::string text = content_of(path);
   const size_t end = text.find('\n');
   return end == std::string::npos ? "" : text.substr(0, end);
 }
@@ -75,49 +47,11 @@ std::string percent_encoded(const std::string& text) {
   return encoded;
 }
 
-bool wait_until(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-  return false;
-}
-
-class MetricsTest : public testing::Test {
+class MetricsTest : public RunFixture {
  protected:
-  MetricsTest() : mark_("FAKE_RANK_MARK=" + folder_.path().filename().string()) {
-    std::filesystem::create_directory(folder_.path() / "t");
-    std::ofstream(folder_.path() / "job.yaml") << kManifest;
-    std::ofstream(folder_.path() / "text.txt") << std::string(4000, 'a');
-    ChildProcess prepare({.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard", "data", "prepare",
-                                   (folder_.path() / "text.txt").string(), "--out",
-                                   (folder_.path() / "data").string()},
-                          .output = folder_.path() / "out",
-                          .errors = folder_.path() / "err"});
-    const auto prepared = prepare.wait(kDeadline);
-    EXPECT_TRUE(prepared && prepared->exit_code == 0) << errors();
-  }
-  ~MetricsTest() override {
-    for (const pid_t pid : processes_with(mark_))
-      ::kill(pid, SIGKILL);
-  }
-
-  std::filesystem::path run_dir() const { return folder_.path() / "run"; }
-  std::string errors() const { return content(folder_.path() / "err"); }
-
-  std::unique_ptr<ChildProcess> start_run(std::map<std::string, std::string> environment,
+  std::unique_ptr<ChildProcess> start_run(Environment environment,
                                           const std::string& address = "127.0.0.1:0") {
-    const std::string bin = TRAINYARD_BIN_DIR;
-    environment["TRAINYARD_WORKER"] = bin + "/trainyard-fake-rank";
-    environment["TMPDIR"] = folder_.path() / "t";
-    environment["FAKE_RANK_MARK"] = folder_.path().filename().string();
-    return std::make_unique<ChildProcess>(ChildProcess::Spec{
-        .argv = {bin + "/trainyard", "run", (folder_.path() / "job.yaml").string(), "--run-dir",
-                 run_dir().string(), "--plain", "--metrics-address", address},
-        .environment = std::move(environment),
-        .output = folder_.path() / "out",
-        .errors = folder_.path() / "err"});
+    return start(std::move(environment), {"--metrics-address", address});
   }
 
   /// Where the run serves, once it does.
@@ -134,13 +68,9 @@ class MetricsTest : public testing::Test {
     return newest;
   }
 
-  json status() const {
-    const json object = json::parse(content(run_dir() / "status.json"), nullptr, false);
-    return object.is_discarded() ? json::object() : object.value("status", json::object());
-  }
   /// The newest step that the run itself shows.
   int64_t step_shown() const {
-    const json live = json::parse(content(run_dir() / "live.json"), nullptr, false);
+    const json live = json::parse(content_of(run_dir() / "live.json"), nullptr, false);
     return live.is_discarded() ? -1 : live.value("step", int64_t{-1});
   }
 
@@ -150,9 +80,6 @@ class MetricsTest : public testing::Test {
     if (at == std::string::npos) return std::nullopt;
     return std::stod(text.substr(at + series.size() + 2));
   }
-
-  const TemporaryDirectory folder_;
-  const std::string mark_;
 };
 
 /// A Prometheus with its data in a folder, on a port of its own choice.
@@ -176,11 +103,11 @@ class Prometheus {
         .errors = log_});
   }
 
-  std::string log() const { return content(log_); }
+  std::string log() const { return content_of(log_); }
 
   /// Where its API is; empty before it listens.
   std::string address() const {
-    const std::string text = content(log_);
+    const std::string text = content_of(log_);
     const std::string mark = "msg=\"Listening on\" address=";
     const size_t at = text.find(mark);
     if (at == std::string::npos) return "";
@@ -215,9 +142,9 @@ TEST_F(MetricsTest, APrometheusSeesWhatTheRunSays) {
   ASSERT_TRUE(wait_until([&] {
     return status().value("/restarts/total"_json_pointer, 0) == 1 && !agent_address().empty() &&
            http_get(run_address(), "/readyz").status == 200;
-  })) << content(folder_.path() / "out")
+  })) << content_of(folder() / "out")
       << errors();
-  const Prometheus prometheus(folder_.path(), {run_address(), agent_address()});
+  const Prometheus prometheus(folder(), {run_address(), agent_address()});
   ASSERT_TRUE(wait_until([&] { return prometheus.query("sum(up)") == 2; })) << prometheus.log();
 
   const std::string by_run = "{job=\"to-" + run_address() + "\"}";
@@ -267,12 +194,10 @@ TEST_F(MetricsTest, APrometheusSeesWhatTheRunSays) {
   EXPECT_GE(*p50, 0.01);
 
   run->signal(SIGINT);
-  const auto end = run->wait(kDeadline);
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->exit_code, 75) << errors();
+  expect_end(*run, 75);
   EXPECT_FALSE(std::filesystem::exists(run_dir() / "metrics-address"));
   EXPECT_TRUE(wait_until([&] { return prometheus.query("sum(up)") == 0; })) << prometheus.log();
-  EXPECT_THAT(processes_with(mark_), IsEmpty());
+  expect_nothing_left();
 }
 
 TEST_F(MetricsTest, HostileClientsDisturbNeitherScrapesNorTraining) {
@@ -303,17 +228,13 @@ TEST_F(MetricsTest, HostileClientsDisturbNeitherScrapesNorTraining) {
   EXPECT_TRUE(wait_until([&] { return step_shown() > before + 20; }));
   EXPECT_EQ(status()["restarts"].value("total", 0), 0);
   run->signal(SIGINT);
-  const auto end = run->wait(kDeadline);
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->exit_code, 75) << errors();
+  expect_end(*run, 75);
 }
 
 TEST_F(MetricsTest, AnAddressThatCannotBeHadLeavesNothingBehind) {
   for (const std::string address : {"nonsense", "203.0.113.1:0"}) {
     const auto run = start_run({}, address);
-    const auto end = run->wait(kDeadline);
-    ASSERT_TRUE(end);
-    EXPECT_EQ(end->exit_code, 64);
+    expect_end(*run, 64);
     EXPECT_THAT(errors(), HasSubstr("--metrics-address"));
     EXPECT_THAT(errors(), HasSubstr(address));
     EXPECT_FALSE(std::filesystem::exists(run_dir()));
@@ -324,12 +245,10 @@ TEST_F(MetricsTest, AnAgentThatCannotListenTrainsAllTheSame) {
   const auto run = start_run({{"FAKE_RANK_STEPS", "20"},
                               {"FAKE_RANK_STEP_MS", "5"},
                               {"TRAINYARD_METRICS_ADDRESS", "203.0.113.1:9100"}});
-  const auto end = run->wait(kDeadline);
-  ASSERT_TRUE(end);
-  EXPECT_EQ(end->exit_code, 0) << errors();
+  expect_end(*run, 0);
   std::string logs;
   for (const auto& pod : std::filesystem::directory_iterator(run_dir() / "pods"))
-    logs += content(pod.path() / "log");
+    logs += content_of(pod.path() / "log");
   EXPECT_THAT(logs, HasSubstr("no metrics are served"));
 }
 
@@ -337,15 +256,10 @@ TEST_F(MetricsTest, TopShowsARunningAndAFinishedRun) {
   const auto run = start_run({{"FAKE_RANK_STEPS", "100000"}, {"FAKE_RANK_STEP_MS", "10"}});
   ASSERT_TRUE(wait_until([&] { return step_shown() > 5; })) << errors();
   const auto top = [&](const std::vector<std::string>& more) {
-    ChildProcess::Spec spec{
-        .argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard", "top", run_dir().string()},
-        .output = folder_.path() / "top",
-        .errors = folder_.path() / "top.err"};
-    spec.argv.insert(spec.argv.end(), more.begin(), more.end());
-    ChildProcess child(spec);
-    const auto end = child.wait(kDeadline);
-    EXPECT_TRUE(end && end->exit_code == 0) << content(folder_.path() / "top.err");
-    return content(folder_.path() / "top");
+    std::vector<std::string> arguments = {"top", run_dir().string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_EQ(trainyard(arguments, "top.").exit_code, 0) << content_of(folder() / "top.err");
+    return content_of(folder() / "top.out");
   };
   const std::string shown = top({"--once"});
   EXPECT_THAT(shown, HasSubstr("tiny  training"));
@@ -356,7 +270,7 @@ TEST_F(MetricsTest, TopShowsARunningAndAFinishedRun) {
   EXPECT_EQ(object["live"], true);
   EXPECT_EQ(object["rates"].size(), 2u);
   run->signal(SIGINT);
-  ASSERT_TRUE(run->wait(kDeadline));
+  expect_end(*run, 75);
   EXPECT_THAT(top({}), HasSubstr("tiny  stopped")) << "it ends by itself";
   EXPECT_EQ(status()["restarts"].value("total", 0), 0);
 }
@@ -370,12 +284,12 @@ TEST_F(MetricsTest, TopOnATerminalEndsWithQAndLeavesTheScreen) {
   // script(1) makes the terminal, and types what comes from its standard input.
   ChildProcess child(
       {.argv = {"/bin/sh", "-c", "printf q | TERM=xterm script -qec '" + top + "' /dev/null"},
-       .output = folder_.path() / "screen",
-       .errors = folder_.path() / "screen.err"});
+       .output = folder() / "screen",
+       .errors = folder() / "screen.err"});
   const auto end = child.wait(kDeadline);
   ASSERT_TRUE(end) << "q did not end it";
   EXPECT_EQ(end->exit_code, 0);
-  const std::string screen = content(folder_.path() / "screen");
+  const std::string screen = content_of(folder() / "screen");
   const size_t entered = screen.find("\x1b[?1049h");
   const size_t left = screen.find("\x1b[?1049l");
   ASSERT_NE(entered, std::string::npos) << screen;

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/ledger_check.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -23,7 +24,9 @@ using ::testing::Not;
 using testing_support::ChildEnd;
 using testing_support::ChildProcess;
 using testing_support::content_of;
+using testing_support::milliseconds_of;
 using testing_support::RunFixture;
+using testing_support::unix_milliseconds_of;
 
 class RunFaultsTest : public RunFixture {
  protected:
@@ -210,6 +213,7 @@ TEST_F(RunFaultsTest, AFailedRunGoesOnOnceItIsMended) {
   expect_end(*start({{"FAKE_RANK_FAULT", "0:25:config"}}), 64);
   expect_end(*start(), 64);
   EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("--retry"));
+  const Json failed = status();
 
   expect_end(*start({}, {"--retry"}), 0);
   EXPECT_THAT(printed("event").at(0).value("message", ""), HasSubstr("trying again"));
@@ -217,6 +221,14 @@ TEST_F(RunFaultsTest, AFailedRunGoesOnOnceItIsMended) {
   EXPECT_EQ(summary().value("step", 0), 50);
   EXPECT_EQ(summary().value("restarts", -1), 0);
   expect_nothing_left();
+  // What went before stays in the books; the time in between is nobody's.
+  const Json now = status();
+  EXPECT_EQ(now.value("startTime", ""), failed.value("startTime", "-"));
+  EXPECT_EQ(milliseconds_of(now["goodput"].value("stoppedSeconds", "")),
+            unix_milliseconds_of(now.value("lastResumeTime", "")).value_or(-1) -
+                unix_milliseconds_of(failed.value("completionTime", "")).value_or(-1));
+  EXPECT_GT(milliseconds_of(now["goodput"].value("wallSeconds", "")),
+            milliseconds_of(failed["goodput"].value("wallSeconds", "")));
 }
 
 TEST_F(RunFaultsTest, ACorrectedManifestTakesUpAFailedRun) {

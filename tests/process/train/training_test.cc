@@ -17,10 +17,12 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/ledger_check.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard {
@@ -30,6 +32,7 @@ using nlohmann::json;
 using std::chrono::seconds;
 using testing_support::ChildEnd;
 using testing_support::ChildProcess;
+using testing_support::faults_of_ledger;
 using testing_support::processes_with;
 using testing_support::TemporaryDirectory;
 
@@ -111,6 +114,7 @@ class TrainingTest : public ::testing::Test {
     return std::make_unique<ChildProcess>(spec);
   }
 
+  /// Waits for the end of a run whose output that is; then every ledger conserves.
   static Ended finish(ChildProcess& child, const std::string& output) {
     Ended ended;
     const std::optional<ChildEnd> end = child.wait(kDeadline);
@@ -120,7 +124,17 @@ class TrainingTest : public ::testing::Test {
       const json object = json::parse(line, nullptr, false);
       if (object.is_object() && object.value("type", "") == "summary") ended.summary = object;
     }
+    expect_ledgers_conserve();
     return ended;
+  }
+
+  static void expect_ledgers_conserve() {
+    for (const auto& run : std::filesystem::directory_iterator(folder_->path())) {
+      const json object = json::parse(text_of(run.path() / "status.json"), nullptr, false);
+      if (!object.is_object()) continue;
+      const std::vector<std::string> faults = faults_of_ledger(object["status"]);
+      EXPECT_THAT(faults, ::testing::IsEmpty()) << run.path() << object.dump(1);
+    }
   }
 
   static Ended run_to_end(const std::vector<std::string>& arguments) {
