@@ -141,7 +141,7 @@ void Planner::plan_ending() {
   const api::Condition cause = *find_condition(
       next_, failed ? ConditionType::kFailureTarget : ConditionType::kSuccessCriteriaMet);
   if (open_attempt(next_) != nullptr) end_attempt(nullptr, cause.reason);
-  close_books(goodput::Category::kInfra);
+  close_books(failed ? goodput::Category::kInfra : goodput::Category::kStartup);
   clear_running_conditions(next_, failed ? "the job failed" : "the job is complete", now_);
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
@@ -181,7 +181,7 @@ void Planner::plan_stopping() {
   all.insert(all.end(), sets_.members.begin(), sets_.members.end());
   condemn(all);
   if (any_not_gone() || is_true(next_, ConditionType::kSuspended)) return;
-  close_books(goodput::Category::kInfra);
+  close_books(goodput::Category::kStartup);
   note_last_step(next_, last_step());
   set(ConditionType::kSuspended, ConditionStatus::kTrue, api::reason::kSuspended, why);
   tell(EventType::kNormal, api::reason::kSuspended, why);

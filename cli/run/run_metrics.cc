@@ -106,11 +106,9 @@ std::string run_metrics_text(const RunFacts& facts, const http::ServerCounters& 
   out.add(kGeneration, {}, static_cast<double>(status.membership.generation));
   out.add(kExpectedRanks, {}, static_cast<double>(ranks));
   add_restarts(out, status.restarts);
-  int64_t lost_steps = 0;
-  for (const api::Attempt& attempt : status.attempts)
-    lost_steps += attempt.lost_steps.value_or(0);
-  out.add(kLostSteps, {}, static_cast<double>(lost_steps));
-  add_goodput(out, status.goodput.value_or(api::GoodputStatus{}));
+  const api::GoodputStatus goodput = status.goodput.value_or(api::GoodputStatus{});
+  out.add(kLostSteps, {}, static_cast<double>(goodput.lost_steps));
+  add_goodput(out, goodput);
   const bool known = status.progress && status.progress->slowest_rank;
   out.add(kSlowest, {}, known ? static_cast<double>(*status.progress->slowest_rank) : -1);
   control::KnownCheckpoint known_checkpoint;

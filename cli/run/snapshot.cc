@@ -126,8 +126,7 @@ std::vector<NamedSeconds> stage_seconds(const control::RankReading& rank) {
 void fill_accounts(const api::TrainingJobStatus& status, Time now, Snapshot& snapshot) {
   snapshot.wall_s = wall_seconds(status, now);
   snapshot.restarts = status.restarts.total;
-  for (const api::Attempt& attempt : status.attempts)
-    snapshot.lost_steps += attempt.lost_steps.value_or(0);
+  if (status.goodput) snapshot.lost_steps = status.goodput->lost_steps;
   if (status.goodput && status.goodput->wall.count() > 0) snapshot.goodput = status.goodput->ratio;
   if (status.progress) snapshot.slowest_rank = status.progress->slowest_rank;
 }

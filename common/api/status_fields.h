@@ -138,7 +138,10 @@ void visit_fields(V& visit, S& checkpoint) {
 template <class V, Is<Badput> S>
 void visit_fields(V& visit, S& badput) {
   visit({.name = "queue", .description = "Seconds waiting to be placed."}, badput.queue);
-  visit({.name = "startup", .description = "Seconds starting processes."}, badput.startup);
+  visit({.name = "startup",
+         .description = "Seconds starting processes, and ending them once they "
+                        "had done what was asked of them."},
+        badput.startup);
   visit({.name = "rendezvous", .description = "Seconds until ranks had met."}, badput.rendezvous);
   visit({.name = "restore", .description = "Seconds preparing and reading the model's state."},
         badput.restore);
@@ -146,10 +149,11 @@ void visit_fields(V& visit, S& badput) {
         badput.checkpoint);
   visit({.name = "recompute", .description = "Seconds of steps done again."}, badput.recompute);
   visit({.name = "stall", .description = "Seconds without progress."}, badput.stall);
-  visit({.name = "infra",
-         .description = "Seconds lost to failures: the step cut short, detection, back-off, removal "
-                        "and creation of pods."},
-        badput.infra);
+  visit(
+      {.name = "infra",
+       .description = "Seconds lost to failures: the step cut short, detection, back-off, removal "
+                      "and creation of pods."},
+      badput.infra);
 }
 
 template <class V, Is<GoodputMark> S>
@@ -177,9 +181,9 @@ void visit_fields(V& visit, S& goodput) {
   visit({.name = "stoppedSeconds",
          .description = "Seconds suspended or stopped on request, which wallSeconds leaves out."},
         goodput.stopped);
-  visit({.name = "lostSteps",
-         .description = "Steps that failures have undone, over the job's life."},
-        goodput.lost_steps);
+  visit(
+      {.name = "lostSteps", .description = "Steps that failures have undone, over the job's life."},
+      goodput.lost_steps);
   visit({.name = "counted", .description = "How far the ledger has counted."}, goodput.counted);
 }
 

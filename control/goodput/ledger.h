@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 enum class Category {
   kProductive,
   kQueue,
-  kStartup,
+  kStartup,  ///< processes start, or end after they did what was asked of them
   kRendezvous,
   kRestore,
   kCheckpoint,

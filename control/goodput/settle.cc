@@ -54,9 +54,10 @@ Category category_of(Phase phase) {
       return Category::kRestore;
     case Phase::kCheckpointing:
       return Category::kCheckpoint;
+    case Phase::kDone:
+      return Category::kStartup;  // its processes end
     case Phase::kTraining:
     case Phase::kEvaluating:
-    case Phase::kDone:
       break;
   }
   return Category::kInfra;
@@ -99,7 +100,8 @@ class Settlement {
       if (to > from) ledger_.spend_training({*close.ended_at, from, to});
     }
     if (close.last_step) ledger_.reach_step(*close.last_step);
-    ledger_.spend(look_.now, close.category);
+    const bool found_later = !watched && close.ended_at;
+    ledger_.spend(look_.now, found_later ? Category::kInfra : close.category);
   }
 
  private:

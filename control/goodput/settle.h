@@ -25,7 +25,7 @@ struct Look {
 /// A generation that this look ends (or that has ended before it).
 struct Close {
   Category category = Category::kInfra;  ///< of what is not yet counted
-  /// When its processes ended, where somebody knows; what follows is kInfra.
+  /// When its processes ended, where somebody knows; where nobody watched, what follows is kInfra.
   std::optional<Time> ended_at;
   /// The last step that their own records name.
   std::optional<int64_t> last_step;

@@ -115,6 +115,13 @@ TEST_F(SnapshotTest, HasNoLossBeforeItsFirstStep) {
   EXPECT_EQ(snapshot.loss, std::nullopt) << "the page still holds zeros";
 }
 
+TEST_F(SnapshotTest, LostStepsAreThoseOfTheWholeLife) {
+  status_.attempts.resize(10);  // the last ones; there were more
+  status_.attempts[9].lost_steps = 1;
+  status_.goodput.emplace().lost_steps = 41;
+  EXPECT_EQ(make_snapshot(facts(), kNow).lost_steps, 41);
+}
+
 TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
   set(api::ConditionType::kComplete, "CompletionsReached");
   status_.restarts.total = 2;

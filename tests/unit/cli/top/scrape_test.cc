@@ -48,6 +48,8 @@ class ScrapeTest : public testing::Test {
 };
 
 TEST_F(ScrapeTest, TellsWhatTheRunServed) {
+  status_.attempts.resize(1);
+  status_.goodput.emplace().lost_steps = 41;
   const std::string text =
       run_metrics_text({.job = &job_, .status = &status_, .readings = &readings_}, {}, kNow);
   const auto state = live_from_metrics(text, kNow);
@@ -59,6 +61,7 @@ TEST_F(ScrapeTest, TellsWhatTheRunServed) {
   EXPECT_EQ(state->total_steps, 50);
   EXPECT_EQ(state->loss, 2.5);
   EXPECT_EQ(state->restarts, 3);
+  EXPECT_EQ(state->lost_steps, 41) << "over the job's life, not that of the attempts kept";
   EXPECT_EQ(state->eta_s, 19);
   EXPECT_EQ(state->slowest_rank, std::nullopt);
   ASSERT_EQ(state->ranks.size(), 2u);

@@ -189,14 +189,14 @@ TEST(GoodputLifeTest, AStoryIsCountedToTheMillisecond) {
 
   const api::GoodputStatus sums = job.goodput();
   EXPECT_EQ(sums.badput.queue, milliseconds(1000));
-  EXPECT_EQ(sums.badput.startup, milliseconds(200 + 30 + 10 + 20));
+  EXPECT_EQ(sums.badput.startup, milliseconds(200 + 30 + 10 + 20 + 5)) << "the end, too";
   EXPECT_EQ(sums.badput.rendezvous, milliseconds(70));
   EXPECT_EQ(sums.badput.restore, milliseconds(450));
   EXPECT_EQ(sums.productive, milliseconds(1000 + 200));
   EXPECT_EQ(sums.badput.recompute, milliseconds(400));
   EXPECT_EQ(sums.badput.checkpoint, milliseconds(300));
   EXPECT_EQ(sums.badput.stall, milliseconds(0));
-  EXPECT_EQ(sums.badput.infra, milliseconds(60 + 40 + 1000 + 5));
+  EXPECT_EQ(sums.badput.infra, milliseconds(60 + 40 + 1000));
   EXPECT_EQ(sums.lost_steps, 4);
   EXPECT_EQ(sums.stopped, milliseconds(0));
   EXPECT_EQ(sums.wall, *job.status().completion_time - *job.status().start_time);
@@ -260,6 +260,24 @@ TEST(GoodputLifeTest, WhatEndedUnwatchedIsCountedByItsRecord) {
   EXPECT_EQ(job.goodput().productive, milliseconds(8000));
   EXPECT_EQ(job.goodput().badput.infra, milliseconds(60'000));
   EXPECT_EQ(job.status().attempts[0].end_step, 8);
+}
+
+TEST(GoodputLifeTest, ACompletionThatIsFoundLaterIsNobodysWork) {
+  LivingJob job(LivingJob::manifest());
+  ASSERT_TRUE(job.settle());
+  job.connect(Phase::kTraining);
+  job.pass_ms(6000);
+  job.steps(6);
+  ASSERT_TRUE(job.settle());
+  job.take_over();
+  job.clock.advance(seconds(2));
+  job.cluster.finish_all();
+  job.clock.advance(seconds(60));
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().phase, api::JobPhase::kComplete);
+  EXPECT_EQ(job.goodput().badput.startup, milliseconds(0));
+  EXPECT_GE(job.goodput().badput.infra, milliseconds(60'000));
+  expect_conserved(job.status(), "at the end");
 }
 
 TEST(GoodputLifeTest, AStallIsCountedFromTheLastStepOn) {
