@@ -43,6 +43,8 @@ struct MemberFact {
   bool connected = false;
   /// When the stream opened (connected) or was last heard of (not connected).
   Time since;
+  /// Time that the coordinator has listened since it heard from it last.
+  Duration silent{0};
   std::vector<RankFact> ranks;  ///< by rank
 };
 

@@ -44,6 +44,16 @@ const RankFact* blamed_of(const std::vector<const RankFact*>& ranks) {
   return found == ranks.end() ? nullptr : *found;
 }
 
+/// Whether somebody tells of that rank at present.
+bool is_told_of(const StreamFacts& facts, const RankFact& rank) {
+  return std::any_of(facts.members.begin(), facts.members.end(), [&](const MemberFact& member) {
+    if (member.generation != facts.generation) return false;
+    const bool tells = member.connected && member.silent <= kStaleNews;
+    return tells && std::any_of(member.ranks.begin(), member.ranks.end(),
+                                [&](const RankFact& told) { return told.rank == rank.rank; });
+  });
+}
+
 std::string name_of(Phase phase) {
   switch (phase) {
     case Phase::kStarting:
@@ -152,6 +162,10 @@ Stall judge_stall(const StallInput& input) {
   const Duration still = input.now - moved;
   if (still < bound) {
     stall.look_again = bound - still;
+    return stall;
+  }
+  if (!is_told_of(*input.facts, blamed)) {
+    stall.look_again = kStaleNews;
     return stall;
   }
   const Time beat = blamed.last_heartbeat_at.value_or(Time::min());

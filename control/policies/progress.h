@@ -13,6 +13,10 @@ namespace trainyard::control::policies {
 /// Progress goes into status at most this often.
 inline constexpr std::chrono::seconds kProgressPeriod{5};
 
+/// What an agent that has been silent for longer once said of its ranks is no news of them: then it
+/// is judged, not they (liveness.h). A multiple of the interval of heartbeats.
+inline constexpr std::chrono::seconds kStaleNews{1};
+
 /// clamp(stallFactor x p99 step time, minStallSeconds, maxStallSeconds); the maximum while no step
 /// time is known.
 Duration stall_bound(const api::ProgressPolicy& policy, const StreamFacts& facts);
@@ -46,8 +50,9 @@ struct Stall {
   std::optional<Duration> look_again;
 };
 
-/// Judges the whole job. Only training counts against the stall bound; restoring, evaluating and
-/// checkpointing have maxStallSeconds, or startupTimeoutSeconds before the first step.
+/// Judges the whole job; never a rank of which nobody tells (kStaleNews). Only training counts
+/// against the stall bound; restoring, evaluating and checkpointing have maxStallSeconds, or
+/// startupTimeoutSeconds before the first step.
 Stall judge_stall(const StallInput& input);
 
 /// The progress to show; `shown` where no rank of the generation reports. Until the ranks train

@@ -235,6 +235,22 @@ TEST(StallTest, OfRanksInTheSameCollectiveTheStoppedOneIsNamed) {
   EXPECT_THAT(job.status().attempts[0].message, HasSubstr("its process stopped"));
 }
 
+TEST(StallTest, ARankOfWhichNobodyTellsIsNotBlamedButItsAgent) {
+  ReportingJob job(make_job(2));
+  job.facts.now.p99_step_seconds = 0.1;  // bound 10 s
+  job.step_to(41);
+  job.facts.now.members[1].silent = seconds(2);
+  ASSERT_TRUE(job.pass(seconds(10)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(1));
+  job.facts.now.members[1].silent = seconds(5);
+  job.disconnect(1);
+  ASSERT_TRUE(job.pass(seconds(4)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("silent for 4 s"));
+}
+
 TEST(StallTest, APeerThatWaitsForALongEvaluationIsNotStalled) {
   ReportingJob job(make_job(2));
   job.facts.now.p99_step_seconds = 0.1;  // bound 10 s
