@@ -39,7 +39,12 @@ std::optional<int64_t> thousandths(std::string_view text) {
 }  // namespace
 
 void Decoder::refuse(const Node& node, const std::string& path, std::string wanted) {
-  if (node.kind == Kind::kRefused || faults_.has(path)) return;
+  if (node.kind == Kind::kRefused) {
+    // The text's reader did not know what the field holds.
+    if (text::is_boolean_word(node.string)) faults_.refine(path, std::move(wanted));
+    return;
+  }
+  if (faults_.has(path)) return;
   faults_.add_at(node.line, path, text::describe(node), std::move(wanted));
 }
 

@@ -6,7 +6,12 @@
 /// The field tables of `engine`; see field.h.
 namespace trainyard::api {
 
-inline constexpr double kMaxSize = 1 << 24;             // of a model dimension: beyond any model
+inline constexpr double kMaxSize = 1 << 24;  // of a model dimension: beyond any model
+/// Width of the feed-forward layer by that of the residual stream, where it is not given (Vaswani
+/// et al. 2017, section 3.3, and every GPT-2).
+inline constexpr int64_t kFfnRatio = 4;
+/// So that what is derived of it stays within kMaxSize.
+inline constexpr double kMaxHidden = kMaxSize / static_cast<double>(kFfnRatio);
 inline constexpr double kMaxCount = 1'000'000'000'000;  // of steps, sequences: beyond any run
 
 template <class V, Is<ModelSpec> S>
@@ -26,7 +31,7 @@ void visit_fields(V& visit, S& model) {
   visit({.name = "hidden",
          .description = "Width of the residual stream, in elements; a multiple of heads.",
          .minimum = 1,
-         .maximum = kMaxSize,
+         .maximum = kMaxHidden,
          .zero = Zero::kAbsent,
          .default_note = "from preset or import"},
         model.hidden);

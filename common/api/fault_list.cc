@@ -45,6 +45,12 @@ void FaultList::add_at(int line, const std::string& path, std::string found, std
   faults_.push_back({file_, line, path, std::move(found), std::move(wanted)});
 }
 
+void FaultList::refine(std::string_view path, std::string wanted) {
+  const auto found = std::find_if(faults_.begin(), faults_.end(),
+                                  [&](const Fault& fault) { return fault.field == path; });
+  if (found != faults_.end()) found->wanted = std::move(wanted);
+}
+
 bool FaultList::faulted(std::string_view path) const {
   return std::any_of(faults_.begin(), faults_.end(), [&](const Fault& fault) {
     if (fault.field.empty()) return false;

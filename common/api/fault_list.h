@@ -21,6 +21,9 @@ class FaultList {
   void add(const std::string& path, std::string found, std::string wanted);
   void add_at(int line, const std::string& path, std::string found, std::string wanted);
 
+  /// Says better what the field's first fault wants; nothing happens where it has none.
+  void refine(std::string_view path, std::string wanted);
+
   /// True when the field, a part of it or something around it has a fault already: rules that
   /// build on it would only repeat that.
   bool faulted(std::string_view path) const;

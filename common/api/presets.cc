@@ -1,5 +1,7 @@
 #include "common/api/presets.h"
 
+#include "common/api/engine_fields.h"
+
 namespace trainyard::api {
 namespace {
 
@@ -35,10 +37,11 @@ bool apply_preset(std::string_view name, ModelSpec& model) {
 }
 
 void derive_defaults(EngineSpec& engine) {
-  constexpr int64_t kFfnRatio = 4;  // Vaswani et al. 2017, section 3.3, and every GPT-2
   ModelSpec& model = engine.model;
   if (model.kv_heads == 0) model.kv_heads = model.heads;
-  if (model.ffn == 0) model.ffn = kFfnRatio * model.hidden;
+  // Of a width out of bounds nothing is derived: it is refused by its own name.
+  const bool sane = model.hidden > 0 && model.hidden <= static_cast<int64_t>(kMaxHidden);
+  if (model.ffn == 0 && sane) model.ffn = kFfnRatio * model.hidden;
   if (engine.data.sequence_length == 0) engine.data.sequence_length = model.max_positions;
   if (model.max_positions == 0 && model.import_path.empty()) {
     model.max_positions = engine.data.sequence_length;

@@ -85,6 +85,10 @@ Document parse_json(std::string_view text, const Limits& limits = {});
 /// parse_yaml for everything else.
 Document parse(std::string_view text, const Limits& limits = {});
 
+/// Whether older YAML takes this word (yes, no, on, off, y, n) for a truth value; as a plain scalar
+/// it is refused.
+bool is_boolean_word(std::string_view text);
+
 /// The node as compact JSON. Refused scalars become null.
 std::string to_json(const Node& node);
 

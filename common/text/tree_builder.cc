@@ -198,6 +198,12 @@ void resolve_number(std::string_view text, NumberShape shape, PlainScalar& scala
 
 }  // namespace
 
+bool is_boolean_word(std::string_view text) {
+  const std::string word = lower(text);
+  return std::find(std::begin(kBooleanWords), std::end(kBooleanWords), word) !=
+         std::end(kBooleanWords);
+}
+
 PlainScalar resolve_plain(std::string_view text, Mark mark) {
   PlainScalar scalar;
   scalar.node.line = mark.line;
@@ -210,8 +216,7 @@ PlainScalar resolve_plain(std::string_view text, Mark mark) {
     scalar.node.boolean = word == "true";
   } else if (text.empty() || word == "null" || text == "~") {
     scalar.node.kind = Kind::kNull;
-  } else if (std::find(std::begin(kBooleanWords), std::end(kBooleanWords), word) !=
-             std::end(kBooleanWords)) {
+  } else if (is_boolean_word(word)) {
     scalar.node.kind = Kind::kRefused;
     scalar.wanted = "true or false, or quotes around it where it is text";
   } else if (const NumberShape shape = number_shape(text); shape != NumberShape::kNone) {
