@@ -231,13 +231,16 @@ void Save::clean_up(const Verdict& verdict, CheckpointOutcome& outcome) {
   const bool tidy = !verdict.error && context_.group.rank() == 0;
   if (!context_.disk.idle() || (!discard && !tidy)) return;
   if (discard) {
-    // This rank's bytes go at once, since what failed may have been for want of space. The emptied
-    // directory goes with the next clean-up.
-    const auto shard = context_.options.root / directory_name(id_) /
-                       shard_file_name(context_.group.rank(), context_.group.size());
-    context_.disk.start([notes, shard](FileSystem& files) {
-      const Status removed = files.remove_file(shard);
-      if (!removed) notes->add("clean-up", removed.error());
+    // This rank's bytes go at once, since what failed may have been for want of space, and with
+    // those of the last rank the directory. What a rank that hangs has left goes with the next
+    // clean-up.
+    const auto directory = context_.options.root / directory_name(id_);
+    const auto shard = directory / shard_file_name(context_.group.rank(), context_.group.size());
+    context_.disk.start([notes, directory, shard](FileSystem& files) {
+      Status removed = files.remove_file(shard);
+      if (removed) removed = files.remove_directory(directory);
+      const bool others_left = !removed && removed.error().code == ErrorCode::kAlreadyExists;
+      if (!removed && !others_left) notes->add("clean-up", removed.error());
     });
   } else {
     context_.disk.start([notes, id = id_, root = context_.options.root,

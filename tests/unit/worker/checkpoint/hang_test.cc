@@ -14,7 +14,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr seconds kDeadline{20};
 
@@ -227,6 +229,25 @@ TEST_F(HangTest, DecliningRankAbandonsTheCheckpointOnAll) {
   EXPECT_EQ(errors[0], "checkpoint at step 1: rank 1: nothing to give");
   EXPECT_EQ(errors[1], errors[0]);
   EXPECT_EQ(newest_step(), 2);
+}
+
+TEST_F(HangTest, AnAbandonedCheckpointLeavesNoFolder) {
+  run_ranks(2, [&](CommitGroup& group) {
+    CheckpointWriter writer(files_, group, options(job_), started(group));
+    Status status;
+    if (group.rank() == 1) {
+      ASSERT_TRUE(writer.decline(1, {ErrorCode::kUnavailable, "nothing to give"}));
+      const auto outcome = writer.wait(kDeadline);
+      ASSERT_TRUE(outcome);
+      status = outcome->status;
+    } else {
+      status = save(writer, 1, 0, 2);
+    }
+    ASSERT_FALSE(status);
+  });
+  const auto names = files_->list(job_.root());
+  ASSERT_TRUE(names);
+  EXPECT_THAT(*names, Each(Not(HasSubstr("-step-"))));
 }
 
 TEST(DiskThreadTest, SlowIsNotHung) {
