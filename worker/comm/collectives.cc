@@ -30,18 +30,32 @@ Collectives::Collectives(std::shared_ptr<Group> group, std::shared_ptr<Transport
       sent_(static_cast<size_t>(size_), 0),
       received_(static_cast<size_t>(size_), 0) {}
 
-std::vector<Collectives::Chunk> Collectives::chunks_of(std::span<const int64_t> counts,
-                                                       int64_t element_bytes) {
-  std::vector<Chunk> chunks(counts.size());
+void Collectives::fill(std::span<const int64_t> counts, int64_t element_bytes, Chunks& chunks) {
+  chunks.resize(counts.size());
   int64_t offset = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     chunks[i] = {offset, counts[i] * element_bytes};
     offset += chunks[i].bytes;
   }
-  return chunks;
 }
 
-const Collectives::Chunk& Collectives::chunk_at(const std::vector<Chunk>& chunks, int place) const {
+const Collectives::Chunks& Collectives::chunks_of(std::span<const int64_t> counts,
+                                                  int64_t element_bytes) {
+  fill(counts, element_bytes, chunks_);
+  return chunks_;
+}
+
+const Collectives::Chunks& Collectives::even_chunks(int64_t count, int64_t element_bytes) {
+  chunks_.resize(static_cast<size_t>(size_));
+  for (int i = 0; i < size_; ++i) {
+    const int64_t begin = even_begin(count, size_, i);
+    chunks_[static_cast<size_t>(i)] = {begin * element_bytes,
+                                       (even_begin(count, size_, i + 1) - begin) * element_bytes};
+  }
+  return chunks_;
+}
+
+const Collectives::Chunk& Collectives::chunk_at(const Chunks& chunks, int place) const {
   return chunks[static_cast<size_t>(group_->identity().member_at(place))];
 }
 
@@ -101,7 +115,7 @@ Status Collectives::all_reduce(const Signature& signature, std::span<std::byte> 
   if (bytes <= (size_ == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
     return direct_all_reduce(data);
   }
-  const auto chunks = chunks_of(even_counts(signature.count, size_), size_of(signature.dtype));
+  const Chunks& chunks = even_chunks(signature.count, size_of(signature.dtype));
   int own_complete = -1;
   if (uses_ring()) {
     own_complete = add_ring_reduce_scatter(data, chunks);
@@ -135,7 +149,7 @@ Status Collectives::reduce_scatter(const Signature& signature, std::span<std::by
                                    std::span<const int64_t> counts) {
   if (size_ == 1) return all_reduce(signature, data);
   begin(signature);
-  const auto chunks = chunks_of(counts, size_of(signature.dtype));
+  const Chunks& chunks = chunks_of(counts, size_of(signature.dtype));
   if (static_cast<int64_t>(data.size()) <= kDirectReduceScatterBytes || !uses_ring()) {
     return direct_reduce_scatter(data, chunks);
   }
@@ -143,8 +157,7 @@ Status Collectives::reduce_scatter(const Signature& signature, std::span<std::by
   return run();
 }
 
-Status Collectives::direct_reduce_scatter(std::span<std::byte> data,
-                                          const std::vector<Chunk>& chunks) {
+Status Collectives::direct_reduce_scatter(std::span<std::byte> data, const Chunks& chunks) {
   const Chunk own = chunks[static_cast<size_t>(rank_)];
   const CombineAll combine_all = combine_all_of(signature_.dtype, signature_.reduce);
   std::byte* received = scratch(kSegmentBytes * size_);
@@ -183,8 +196,7 @@ Status Collectives::direct_reduce_scatter(std::span<std::byte> data,
   return {};
 }
 
-int Collectives::add_ring_reduce_scatter(std::span<std::byte> data,
-                                         const std::vector<Chunk>& chunks) {
+int Collectives::add_ring_reduce_scatter(std::span<std::byte> data, const Chunks& chunks) {
   int complete = -1;
   for (int step = 0; step < size_ - 1; ++step) {
     const Chunk& out = chunk_at(chunks, place_ - 1 - step);
@@ -196,8 +208,7 @@ int Collectives::add_ring_reduce_scatter(std::span<std::byte> data,
   return complete;
 }
 
-void Collectives::add_ring_all_gather(std::span<std::byte> data, const std::vector<Chunk>& chunks,
-                                      int after) {
+void Collectives::add_ring_all_gather(std::span<std::byte> data, const Chunks& chunks, int after) {
   for (int step = 0; step < size_ - 1; ++step) {
     const Chunk& out = chunk_at(chunks, place_ - step);
     const Chunk& in = chunk_at(chunks, place_ - 1 - step);
@@ -214,7 +225,7 @@ Status Collectives::all_gather(const Signature& signature, std::span<std::byte> 
                                std::span<const int64_t> counts) {
   begin(signature);
   if (size_ == 1) return {};
-  const auto chunks = chunks_of(counts, size_of(signature.dtype));
+  const Chunks& chunks = chunks_of(counts, size_of(signature.dtype));
   if (static_cast<int64_t>(data.size()) > kDirectAllGatherBytes) {
     add_ring_all_gather(data, chunks, -1);
     return run();

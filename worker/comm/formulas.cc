@@ -24,16 +24,15 @@ int64_t count_after(int rank, std::span<const int64_t> counts, std::span<const i
 
 }  // namespace
 
-std::vector<int64_t> even_counts(int64_t count, int size) {
+int64_t even_begin(int64_t count, int size, int i) {
   // Written so that count * size need not fit: floor(count i / size) by quotient and remainder.
-  const int64_t quotient = count / size;
-  const int64_t remainder = count % size;
+  return count / size * i + count % size * i / size;
+}
+
+std::vector<int64_t> even_counts(int64_t count, int size) {
   std::vector<int64_t> counts(static_cast<size_t>(size));
-  int64_t begin = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    const int64_t end = quotient * (i + 1) + remainder * (i + 1) / size;
-    counts[static_cast<size_t>(i)] = end - begin;
-    begin = end;
+  for (int i = 0; i < size; ++i) {
+    counts[static_cast<size_t>(i)] = even_begin(count, size, i + 1) - even_begin(count, size, i);
   }
   return counts;
 }

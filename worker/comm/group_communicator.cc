@@ -115,12 +115,11 @@ WorkPtr GroupCommunicator::reduce_scatter(std::span<std::byte> data,
   const Signature signature =
       next(Op::kReduceScatter, dtype, op, static_cast<int64_t>(data.size()) / size_of(dtype),
            hash_counts(counts));
-  return stream_->enqueue(
-      Op::kReduceScatter, data.size(),
-      [signature, data, counts = std::vector<int64_t>(counts.begin(), counts.end())](
-          Collectives& collectives, const auto&) {
-        return collectives.reduce_scatter(signature, data, counts);
-      });
+  return stream_->enqueue(Op::kReduceScatter, data.size(),
+                          [signature, data, known = known_counts_.of(counts, signature.detail)](
+                              Collectives& collectives, const auto&) {
+                            return collectives.reduce_scatter(signature, data, *known);
+                          });
 }
 
 WorkPtr GroupCommunicator::all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
@@ -131,12 +130,11 @@ WorkPtr GroupCommunicator::all_gather(std::span<std::byte> data, std::span<const
   const Signature signature =
       next(Op::kAllGather, dtype, ReduceOp::kSum,
            static_cast<int64_t>(data.size()) / size_of(dtype), hash_counts(counts));
-  return stream_->enqueue(
-      Op::kAllGather, data.size(),
-      [signature, data, counts = std::vector<int64_t>(counts.begin(), counts.end())](
-          Collectives& collectives, const auto&) {
-        return collectives.all_gather(signature, data, counts);
-      });
+  return stream_->enqueue(Op::kAllGather, data.size(),
+                          [signature, data, known = known_counts_.of(counts, signature.detail)](
+                              Collectives& collectives, const auto&) {
+                            return collectives.all_gather(signature, data, *known);
+                          });
 }
 
 WorkPtr GroupCommunicator::broadcast(std::span<std::byte> data, int root) {

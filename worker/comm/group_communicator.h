@@ -7,6 +7,7 @@
 #include "worker/comm/communicator.h"
 #include "worker/comm/connector.h"
 #include "worker/comm/group.h"
+#include "worker/comm/known_counts.h"
 #include "worker/comm/stream.h"
 
 namespace trainyard::comm {
@@ -73,6 +74,7 @@ class GroupCommunicator final : public Communicator {
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Stream> stream_;
   uint64_t sequence_ = 0;
+  KnownCounts known_counts_;
   std::map<std::vector<int>, uint64_t> sub_groups_;  ///< how often each was made
 };
 

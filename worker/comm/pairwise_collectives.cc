@@ -15,8 +15,9 @@ Status Collectives::all_to_all(const Signature& signature, const Parts& send,
                                const Parts& receive) {
   begin(signature);
   const int64_t element_bytes = size_of(signature.dtype);
-  const auto out = chunks_of(send.counts, element_bytes);
-  const auto in = chunks_of(receive.counts, element_bytes);
+  const Chunks& out = chunks_of(send.counts, element_bytes);
+  Chunks in;
+  fill(receive.counts, element_bytes, in);
   const auto own = static_cast<size_t>(rank_);
   if (out[own].bytes > 0) {
     std::memcpy(receive.data + in[own].offset, send.data + out[own].offset,

@@ -93,7 +93,7 @@ Status Collectives::chain_reduce(std::span<std::byte> data, int root) {
 }
 
 Status Collectives::owner_reduce(std::span<std::byte> data, int root) {
-  const auto chunks = chunks_of(even_counts(signature_.count, size_), size_of(signature_.dtype));
+  const Chunks& chunks = even_chunks(signature_.count, size_of(signature_.dtype));
   TRAINYARD_TRY(direct_reduce_scatter(data, chunks));
   for (int member = 0; member < size_; ++member) {
     const Chunk& chunk = chunks[static_cast<size_t>(member)];
@@ -110,7 +110,7 @@ Status Collectives::owner_reduce(std::span<std::byte> data, int root) {
 Status Collectives::scatter(const Signature& signature, const Parts& whole,
                             std::span<std::byte> own, int root) {
   begin(signature);
-  const auto chunks = chunks_of(whole.counts, size_of(signature.dtype));
+  const Chunks& chunks = chunks_of(whole.counts, size_of(signature.dtype));
   const auto own_bytes = static_cast<int64_t>(own.size());
   if (rank_ != root) {
     add(Kind::kReceive, root, own.data(), own_bytes, 0);
@@ -128,7 +128,7 @@ Status Collectives::scatter(const Signature& signature, const Parts& whole,
 Status Collectives::gather(const Signature& signature, std::span<std::byte> own, const Parts& whole,
                            int root) {
   begin(signature);
-  const auto chunks = chunks_of(whole.counts, size_of(signature.dtype));
+  const Chunks& chunks = chunks_of(whole.counts, size_of(signature.dtype));
   const auto own_bytes = static_cast<int64_t>(own.size());
   if (rank_ != root) {
     add(Kind::kSend, root, own.data(), own_bytes, 0);

@@ -45,7 +45,7 @@ class Stream::Operation final : public Work {
     result_ = std::move(result);
     // Before anyone can see that it is done: who has waited for all works leaves nothing pending.
     stream_->unfinished_.fetch_sub(1, std::memory_order_acq_rel);
-    body_ = nullptr;
+    body_.clear();
     state_.store(1, std::memory_order_release);
     state_.notify_all();
   }
@@ -66,6 +66,9 @@ class Stream::Operation final : public Work {
     return result;
   }
 
+  friend class Stream;
+
+  std::shared_ptr<Operation> next_;  ///< in the queue, under its lock
   const std::shared_ptr<Stream> stream_;
   const Op op_;
   const size_t bytes_;
@@ -76,7 +79,9 @@ class Stream::Operation final : public Work {
 };
 
 Stream::Stream(std::shared_ptr<Group> group, std::shared_ptr<Transport> transport)
-    : group_(group), collectives_(std::make_unique<Collectives>(group, std::move(transport))) {}
+    : group_(group),
+      pool_(std::make_shared<BlockPool>()),
+      collectives_(std::make_unique<Collectives>(group, std::move(transport))) {}
 
 Stream::~Stream() = default;
 
@@ -104,16 +109,17 @@ Status Stream::execute(Op op, const Body& body, const std::atomic<bool>& cancell
 }
 
 WorkPtr Stream::enqueue(Op op, size_t bytes, Body body) {
-  auto operation = std::make_shared<Operation>(shared_from_this(), op, bytes, std::move(body));
+  auto operation = std::allocate_shared<Operation>(PoolAllocator<Operation>(pool_),
+                                                   shared_from_this(), op, bytes, std::move(body));
   operations_.fetch_add(1, std::memory_order_relaxed);
   unfinished_.fetch_add(1, std::memory_order_acq_rel);
   bool accepted = false;
   {
     const std::lock_guard lock(queue_mutex_);
-    accepted = !stopping_ && !group_->failed() && queue_.size() < kMaxQueued;
+    accepted = !stopping_ && !group_->failed() && queued_ < kMaxQueued;
     if (accepted) {
-      queue_.push_back(operation);
-      if (bytes > kSmallBytes || asleep_ || queue_.size() > 1) call();
+      push(operation);
+      if (bytes > kSmallBytes || asleep_ || queued_ > 1) call();
     }
   }
   if (accepted) return operation;
@@ -127,16 +133,31 @@ WorkPtr Stream::enqueue(Op op, size_t bytes, Body body) {
   return operation;
 }
 
+void Stream::push(std::shared_ptr<Operation> operation) {
+  Operation* const newest = operation.get();
+  (last_ == nullptr ? first_ : last_->next_) = std::move(operation);
+  last_ = newest;
+  ++queued_;
+}
+
+std::shared_ptr<Stream::Operation> Stream::pop() {
+  std::shared_ptr<Operation> oldest = std::move(first_);
+  if (oldest == nullptr) return oldest;
+  first_ = std::move(oldest->next_);
+  if (first_ == nullptr) last_ = nullptr;
+  --queued_;
+  return oldest;
+}
+
 void Stream::run_queue(const Operation* until) {
   const ScopedFloatMode float_mode;
   while (true) {
     std::shared_ptr<Operation> operation;
     {
       const std::lock_guard lock(queue_mutex_);
-      if (queue_.empty()) return;
-      operation = std::move(queue_.front());
-      queue_.pop_front();
+      operation = pop();
     }
+    if (operation == nullptr) return;
     operation->run();
     if (operation.get() == until) return;
   }
@@ -149,7 +170,7 @@ void Stream::help(const Operation& operation) {
     if (!operation.done()) run_queue(&operation);
   }
   const std::lock_guard lock(queue_mutex_);
-  if (!queue_.empty()) call();
+  if (first_ != nullptr) call();
 }
 
 void Stream::call() {
@@ -172,15 +193,15 @@ void Stream::thread_main() {
     } else {
       asleep_ = true;
       // What came before it fell asleep called nobody.
-      queue_changed_.wait(lock, [&] { return called() || !queue_.empty(); });
+      queue_changed_.wait(lock, [&] { return called() || first_ != nullptr; });
       asleep_ = false;
     }
     called_ = false;
     refused = false;
-    if (queue_.empty() && stopping_) return;
+    if (first_ == nullptr && stopping_) return;
     const int64_t operations = operations_.load(std::memory_order_relaxed);
     if (std::exchange(seen, operations) != operations) naps = 0;
-    if (queue_.empty()) continue;
+    if (first_ == nullptr) continue;
     lock.unlock();
     {
       // Waiting for a caller who has the lock would only cost it a wake-up when it is done.

@@ -4,16 +4,16 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "common/base/error.h"
+#include "worker/comm/block_pool.h"
 #include "worker/comm/collectives.h"
 #include "worker/comm/communicator.h"
 #include "worker/comm/group.h"
+#include "worker/comm/inline_function.h"
 
 namespace trainyard::comm {
 
@@ -24,8 +24,12 @@ namespace trainyard::comm {
 /// Held by shared_ptr, because a Work may outlive its communicator.
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
+  /// The largest there is: all_to_all with two buffers and their counts.
+  static constexpr size_t kMaxBodyBytes = 128;
+
   /// What an operation does. `cancelled` is set where its Work was asked back.
-  using Body = std::function<Status(Collectives&, const std::atomic<bool>& cancelled)>;
+  using Body =
+      InlineFunction<Status(Collectives&, const std::atomic<bool>& cancelled), kMaxBodyBytes>;
 
   /// More operations than any step has in flight; beyond it the group fails.
   static constexpr size_t kMaxQueued = 65'536;
@@ -70,16 +74,22 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void help(const Operation& operation);
   /// Makes the thread look at the queue, whose lock the caller holds.
   void call();
+  /// The same.
+  void push(std::shared_ptr<Operation> operation);
+  std::shared_ptr<Operation> pop();
 
   const std::shared_ptr<Group> group_;
-  std::mutex executor_mutex_;  ///< held by the one thread that runs operations
+  const std::shared_ptr<BlockPool> pool_;  ///< of operations, which may outlive this
+  std::mutex executor_mutex_;              ///< held by the one thread that runs operations
   std::unique_ptr<Collectives> collectives_;
   trace::SpanSink* sink_ = nullptr;  ///< as the next, used under the executor lock
   trace::Track track_ = trace::Track::kDataGroup;
 
   mutable std::mutex queue_mutex_;
   std::condition_variable queue_changed_;
-  std::deque<std::shared_ptr<Operation>> queue_;
+  std::shared_ptr<Operation> first_;  ///< of the queue, whose operations name the next
+  Operation* last_ = nullptr;
+  size_t queued_ = 0;
   bool stopping_ = false;
   bool called_ = false;  ///< the thread shall look at the queue
   bool asleep_ = false;  ///< the thread does not look by itself
