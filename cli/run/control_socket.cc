@@ -93,6 +93,16 @@ Result<ControlSocketFolder> ControlSocketFolder::below_temporary(
   return folder;
 }
 
+Status ControlSocketFolder::restore() const {
+  if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
+    return io_error("make the control socket's folder " + folder_.string(), errno);
+  }
+  if (is_ours(folder_)) return {};
+  return Error{ErrorCode::kConflict, folder_.string() +
+                                         ": found something else than this run's folder of mode "
+                                         "0700 for its control socket; remove it"};
+}
+
 void ControlSocketFolder::clean(const std::filesystem::path& run_dir) {
   const std::filesystem::path record = run_dir / kRecord;
   const Result<std::string> recorded = read_file(record, kMaxRecordBytes);

@@ -20,6 +20,10 @@ class ControlSocketFolder {
   /// Removes what a killed run has left of it, where no pod lives any more. Under the lock.
   static void clean(const std::filesystem::path& run_dir);
 
+  /// Makes the folder again where somebody has removed it. Errors: kIo; kConflict when something
+  /// else stands in its place.
+  Status restore() const;
+
   std::filesystem::path socket_path() const { return folder_ / "control.sock"; }
 
   /// Removes the folder and its record: when no agent is left that would look there.

@@ -27,6 +27,13 @@ std::string exit_text(const control::RankExit& exit) {
   return "rank " + std::to_string(exit.rank) + " (" + exit.pod_name + ") " + how;
 }
 
+/// Before anything runs, what the system refuses (no room, no such place) is for the user to mend.
+Error unusable(const std::filesystem::path& run_dir, Error error) {
+  if (error.code != ErrorCode::kIo) return error;
+  return {ErrorCode::kInvalidConfig, "run directory " + run_dir.string() + ": " + error.message +
+                                         "; make room there or name another one (--run-dir)"};
+}
+
 bool any_alive(const control::Observed& observed) {
   return std::any_of(observed.pods.begin(), observed.pods.end(),
                      [](const control::ObservedPod& pod) { return !pod.exit; });
@@ -64,7 +71,9 @@ LocalRun::LocalRun(LocalRunOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<LocalRun>> LocalRun::start(LocalRunOptions options) {
   std::unique_ptr<LocalRun> run(new LocalRun(std::move(options)));
-  TRAINYARD_TRY(run->open());
+  if (Status opened = run->open(); !opened) {
+    return unusable(run->options_.run_dir, std::move(opened).error());
+  }
   if (run->state_ == State::kRunning) run->begin_threads();
   return run;
 }
@@ -269,10 +278,29 @@ LocalRun::State LocalRun::state() const {
 }
 
 void LocalRun::check_directory() {
-  if (state() != State::kRunning || cluster_->is_in_place()) return;
+  if (state() != State::kRunning) return;
+  if (cluster_->is_in_place()) return keep_reachable();
   kill();
   const std::lock_guard lock(mutex_);
   state_ = State::kLost;
+}
+
+/// Agents yet to be started look for the socket by its path.
+void LocalRun::keep_reachable() {
+  if (transport_->is_reachable()) return;
+  Status restored = socket_folder_->restore();
+  if (restored) restored = transport_->listen_again();
+  if (restored) {
+    last_unreachable_.clear();
+    return add_notice({Notice::Kind::kWarning,
+                       "ControlSocketRestored",
+                       socket_folder_->socket_path().string() +
+                           " had been removed; it was made again, so that new agents find the run",
+                       {}});
+  }
+  if (restored.error().message == std::exchange(last_unreachable_, restored.error().message))
+    return;
+  add_notice({Notice::Kind::kWarning, "ControlSocketLost", restored.error().message, {}});
 }
 
 RunFacts LocalRun::facts() const {

@@ -48,7 +48,8 @@ class LocalRun {
   enum class State { kRunning, kFinished, kStopped, kLost };
 
   /// Takes the run directory and starts, or goes on. Errors: those of LocalCluster::open and
-  /// GrpcTransport::listen_on_unix_socket; kInvalidConfig for a job that cannot run here.
+  /// GrpcTransport::listen_on_unix_socket; kInvalidConfig for a job that cannot run here, or a
+  /// directory that the system lets nobody use.
   static Result<std::unique_ptr<LocalRun>> start(LocalRunOptions options);
   ~LocalRun();
   LocalRun(const LocalRun&) = delete;
@@ -56,7 +57,8 @@ class LocalRun {
 
   const RunHeader& header() const { return header_; }
   State state() const;
-  /// Looks whether the run directory is still there; where it is not, ends everything: kLost.
+  /// Looks whether the run directory is still there; where it is not, ends everything: kLost. A
+  /// control socket that somebody has removed is made again.
   void check_directory();
   Snapshot snapshot();
   /// What happened since the last call.
@@ -85,6 +87,7 @@ class LocalRun {
   void on_rank_warning(const control::RankWarning& warning);
   void on_event(const control::Event& event);
   void keep_readings();
+  void keep_reachable();
   /// Under mutex_.
   RunFacts facts() const;
   void keep_result();
@@ -111,8 +114,9 @@ class LocalRun {
   std::optional<contract::RunResult> result_;
   std::vector<Notice> notices_;
   std::string last_error_;
-  bool result_kept_ = false;  ///< polling thread only
-  std::string last_warning_;  ///< polling thread only
+  std::string last_unreachable_;  ///< thread of check_directory() only
+  bool result_kept_ = false;      ///< polling thread only
+  std::string last_warning_;      ///< polling thread only
 
   std::jthread coordinating_;
   std::jthread reconciling_;

@@ -106,6 +106,23 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+namespace {
+
+Error held_by_another(const std::filesystem::path& path, const std::string& holder) {
+  return {ErrorCode::kConflict, path.string() + ": locked by " +
+                                    (holder.empty() ? "another process" : "process " + holder) +
+                                    "; wait for it or stop it"};
+}
+
+bool is_same_file(int fd, const std::filesystem::path& path) {
+  struct stat held {};
+  struct stat named {};
+  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
+}  // namespace
+
 Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!fd.valid()) return open_error(path, errno);
@@ -113,9 +130,7 @@ Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
     if (errno != EWOULDBLOCK) return io_error("lock " + path.string(), errno);
     char holder[32] = {};
     const ssize_t n = ::pread(fd.get(), holder, sizeof holder - 1, 0);
-    return Error{ErrorCode::kConflict, path.string() + ": locked by process " +
-                                           (n > 0 ? std::string(holder) : "unknown") +
-                                           "; wait for it or stop it"};
+    return held_by_another(path, n > 0 ? holder : "");
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(fd.get(), 0) != 0 ||
@@ -126,10 +141,24 @@ Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
 }
 
 bool FileLock::is_at(const std::filesystem::path& path) const {
-  struct stat held {};
-  struct stat named {};
-  return ::fstat(fd_.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+  return is_same_file(fd_.get(), path);
+}
+
+Result<DirectoryLock> DirectoryLock::acquire(const std::filesystem::path& directory) {
+  constexpr int64_t kMaxPidBytes = 32;
+  UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return open_error(directory, errno);
+  const bool keeps_alone = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!keeps_alone && errno == EWOULDBLOCK) {
+    return held_by_another(directory, read_file(directory / kFile, kMaxPidBytes).value_or(""));
+  }
+  TRAINYARD_ASSIGN(FileLock file, FileLock::acquire(directory / kFile));
+  return DirectoryLock(std::move(fd), std::move(file), keeps_alone);
+}
+
+bool DirectoryLock::is_at(const std::filesystem::path& directory) const {
+  return is_same_file(directory_.get(), directory) &&
+         (keeps_alone_ || file_.is_at(directory / kFile));
 }
 
 }  // namespace trainyard

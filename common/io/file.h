@@ -61,4 +61,26 @@ class FileLock {
   UniqueFd fd_;
 };
 
+/// An exclusive advisory lock on a directory, held until destruction or process end: on the
+/// directory itself, which nobody can remove from under it unnoticed, and on the file `lock` in it,
+/// which names the holder and is all there is where a file system (NFS) locks no directories.
+class DirectoryLock {
+ public:
+  /// Errors: kNotFound when there is no such directory; kConflict when another process holds it
+  /// (message names its pid if recorded); kIo.
+  static Result<DirectoryLock> acquire(const std::filesystem::path& directory);
+
+  /// Whether `directory` still names the one that is locked, and the lock keeps others out.
+  bool is_at(const std::filesystem::path& directory) const;
+
+  static constexpr char kFile[] = "lock";
+
+ private:
+  DirectoryLock(UniqueFd directory, FileLock file, bool keeps_alone)
+      : directory_(std::move(directory)), file_(std::move(file)), keeps_alone_(keeps_alone) {}
+  UniqueFd directory_;
+  FileLock file_;
+  bool keeps_alone_;  ///< the directory's own lock is held: the file is not needed
+};
+
 }  // namespace trainyard

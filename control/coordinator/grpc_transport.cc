@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -228,40 +229,84 @@ class Service final : public ServiceBase {
 
 constexpr std::chrono::seconds kShutdownTimeout{1};
 
+/// One socket and what serves it. Those of a transport share its connections.
+class Listener {
+ public:
+  /// Errors: those of ReachableSocket::at; kIo when the socket cannot be made.
+  static Result<std::unique_ptr<Listener>> at(const std::string& path, Registry& registry) {
+    TRAINYARD_ASSIGN(ReachableSocket socket, ReachableSocket::at(path));
+    std::unique_ptr<Listener> listener(new Listener(std::move(socket), registry));
+    TRAINYARD_TRY(listener->start(path));
+    return listener;
+  }
+
+  ~Listener() {
+    if (!server_) return;
+    server_->Shutdown(std::chrono::system_clock::now() + kShutdownTimeout);
+    server_->Wait();
+  }
+
+  /// Whether `path` names this socket.
+  bool is_at(const std::string& path) const {
+    struct stat named {};
+    return ::lstat(path.c_str(), &named) == 0 && named.st_dev == made_.st_dev &&
+           named.st_ino == made_.st_ino;
+  }
+
+ private:
+  Listener(ReachableSocket socket, Registry& registry)
+      : socket_(std::move(socket)), service_(registry) {}
+
+  Status start(const std::string& path) {
+    ::unlink(path.c_str());
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + socket_.path(), grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
+    server_ = builder.BuildAndStart();
+    if (!server_ || ::lstat(path.c_str(), &made_) != 0) {
+      return Error{ErrorCode::kIo, "control socket " + path +
+                                       ": cannot listen; is its directory "
+                                       "there and writable?"};
+    }
+    return {};
+  }
+
+  const ReachableSocket socket_;
+  Service service_;
+  std::unique_ptr<grpc::Server> server_;
+  struct stat made_ {};
+};
+
 }  // namespace
 
 class GrpcTransport::Impl {
  public:
-  Impl(std::string path, ReachableSocket socket)
-      : path_(std::move(path)),
-        address_("unix:" + path_),
-        socket_(std::move(socket)),
-        service_(registry_) {}
+  explicit Impl(std::string path) : path_(std::move(path)), address_("unix:" + path_) {}
 
   ~Impl() {
     registry_.refuse_new();
     for (const auto& connection : registry_.all())
       connection->close();
     registry_.wait_until_empty(kShutdownTimeout);
-    if (server_) {
-      server_->Shutdown(std::chrono::system_clock::now() + kShutdownTimeout);
-      server_->Wait();
-    }
+    listeners_.clear();
     ::unlink(path_.c_str());
   }
 
-  Status start() {
-    ::unlink(path_.c_str());
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix:" + socket_.path(), grpc::InsecureServerCredentials());
-    builder.RegisterService(&service_);
-    builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
-    server_ = builder.BuildAndStart();
-    if (!server_) {
-      return Error{ErrorCode::kIo, "control socket " + path_ +
-                                       ": cannot listen; is its directory "
-                                       "there and writable?"};
+  bool is_reachable() const {
+    const std::lock_guard lock(listeners_mutex_);
+    return !listeners_.empty() && listeners_.back()->is_at(path_);
+  }
+
+  Status listen() {
+    const std::lock_guard lock(listeners_mutex_);
+    if (listeners_.size() >= kMaxListeners) {
+      return Error{ErrorCode::kUnavailable, "control socket " + path_ + ": removed " +
+                                                std::to_string(listeners_.size()) +
+                                                " times; it is not made again"};
     }
+    TRAINYARD_ASSIGN(std::unique_ptr<Listener> listener, Listener::at(path_, registry_));
+    listeners_.push_back(std::move(listener));
     return {};
   }
 
@@ -280,22 +325,25 @@ class GrpcTransport::Impl {
   Registry registry_;
   const std::string path_;
   const std::string address_;
-  const ReachableSocket socket_;
-  Service service_;
-  std::unique_ptr<grpc::Server> server_;
+
+ private:
+  mutable std::mutex listeners_mutex_;
+  /// The last is the one at path_; those before serve the connections made through them.
+  std::vector<std::unique_ptr<Listener>> listeners_;
 };
 
 Result<std::unique_ptr<GrpcTransport>> GrpcTransport::listen_on_unix_socket(
     const std::string& path) {
-  TRAINYARD_ASSIGN(ReachableSocket socket, ReachableSocket::at(path));
-  auto impl = std::make_unique<Impl>(path, std::move(socket));
-  TRAINYARD_TRY(impl->start());
+  auto impl = std::make_unique<Impl>(path);
+  TRAINYARD_TRY(impl->listen());
   return std::unique_ptr<GrpcTransport>(new GrpcTransport(std::move(impl)));
 }
 
 GrpcTransport::GrpcTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcTransport::~GrpcTransport() = default;
 
+bool GrpcTransport::is_reachable() const { return impl_->is_reachable(); }
+Status GrpcTransport::listen_again() { return impl_->listen(); }
 const std::string& GrpcTransport::address() const { return impl_->address_; }
 std::vector<ServerEvent> GrpcTransport::take(Duration timeout) { return impl_->take(timeout); }
 void GrpcTransport::interrupt() { impl_->registry_.events.interrupt(); }

@@ -23,6 +23,16 @@ class GrpcTransport final : public ControlTransport {
   /// What agents connect to: "unix:/path".
   const std::string& address() const;
 
+  /// Whether the socket's file is still there and this transport's own.
+  bool is_reachable() const;
+  /// Makes the socket anew, where somebody has removed or replaced its file; streams that are open
+  /// go on. The directory must be there. Errors: as listen_on_unix_socket; kUnavailable after
+  /// kMaxListeners of them.
+  Status listen_again();
+
+  /// Every socket has a server of its own until the end: nobody removes one that often by mistake.
+  static constexpr size_t kMaxListeners = 16;
+
   std::vector<ServerEvent> take(Duration timeout) override;
   void interrupt() override;
   Status send(ConnectionId connection, const coordination::ToAgent& message) override;

@@ -19,7 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kJobFile[] = "job.json";
 constexpr char kStatusFile[] = "status.json";
 constexpr char kEngineFile[] = "engine.json";
 constexpr char kPolicyFile[] = "checkpoint-policy.json";
@@ -64,17 +63,25 @@ bool pods_fit(api::TrainingJobSpec a, const api::TrainingJobSpec& b) {
   return a == b;
 }
 
-Status write_job_files(const std::filesystem::path& run_dir, api::TrainingJob job) {
+/// The files made from the spec, and what is in each; job.json last, which makes the others count.
+std::vector<std::pair<const char*, std::string>> job_files(api::TrainingJob job) {
   job.status = {};
+  job.metadata.resource_version.clear();
   const auto style = api::JsonStyle::kIndented;
+  std::vector<std::pair<const char*, std::string>> files;
   if (job.spec.engine) {
-    TRAINYARD_TRY(write_file_atomic(run_dir / kEngineFile,
-                                    api::encode_engine(*job.spec.engine, style) + "\n"));
+    files.emplace_back(kEngineFile, api::encode_engine(*job.spec.engine, style) + "\n");
   }
-  TRAINYARD_TRY(
-      write_file_atomic(run_dir / kPolicyFile,
-                        api::encode_checkpoint_policy(job.spec.checkpoint_policy, style) + "\n"));
-  return write_file_atomic(run_dir / kJobFile, api::encode_training_job(job, style) + "\n");
+  files.emplace_back(kPolicyFile,
+                     api::encode_checkpoint_policy(job.spec.checkpoint_policy, style) + "\n");
+  files.emplace_back(kJobFile, api::encode_training_job(job, style) + "\n");
+  return files;
+}
+
+Status write_job_files(const std::filesystem::path& run_dir, const api::TrainingJob& job) {
+  for (const auto& [name, text] : job_files(job))
+    TRAINYARD_TRY(write_file_atomic(run_dir / name, text));
+  return {};
 }
 
 struct StoredStatus {
@@ -242,6 +249,16 @@ Result<std::string> JobStore::put_status(const std::string& uid,
   ++version_;
   job_.status = status;
   return std::to_string(version_);
+}
+
+Status JobStore::restore_files() const {
+  const std::lock_guard lock(mutex_);
+  if (!exists_) return Error{ErrorCode::kNotFound, run_dir_.string() + ": the job was removed"};
+  for (const auto& [name, text] : job_files(job_)) {
+    const Result<std::string> found = read_file(run_dir_ / name, kMaxBytes);
+    if (!found || *found != text) TRAINYARD_TRY(write_file_atomic(run_dir_ / name, text));
+  }
+  return {};
 }
 
 Status JobStore::remove(const std::string& uid) {

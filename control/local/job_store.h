@@ -10,6 +10,9 @@
 
 namespace trainyard::control::local {
 
+/// The job's own file in its run directory.
+inline constexpr char kJobFile[] = "job.json";
+
 /// A run that has failed: whether the same manifest tries again. A changed one always does.
 enum class AfterFailure { kStay, kTryAgain };
 
@@ -36,6 +39,10 @@ class JobStore {
   /// Replaces the status; returns the new version. Errors: kConflict, kNotFound, kIo.
   Result<std::string> put_status(const std::string& uid, const api::TrainingJobStatus& status,
                                  const std::string& resource_version);
+
+  /// Puts back what ranks read and the job itself, where the files are gone or were changed: the
+  /// job is what this object holds. Errors: kIo.
+  Status restore_files() const;
 
   /// Forgets the job; checkpoints and logs stay. Errors: kNotFound, kConflict, kIo.
   Status remove(const std::string& uid);

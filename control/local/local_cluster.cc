@@ -11,7 +11,6 @@ namespace trainyard::control::local {
 namespace {
 
 constexpr char kNodeName[] = "local";
-constexpr char kLockFile[] = "lock";
 
 /// Files with which a `trainyard run` that was killed here was about to replace others
 /// (write_file_atomic). Agents, which may be writing, have other names in their pods' folders.
@@ -50,7 +49,7 @@ Status check_run_dir(const std::filesystem::path& run_dir) {
 
 }  // namespace
 
-LocalCluster::Impl::Impl(LocalClusterOptions options, FileLock lock, JobStore store,
+LocalCluster::Impl::Impl(LocalClusterOptions options, DirectoryLock lock, JobStore store,
                          const api::TrainingJob& job)
     : options_(std::move(options)),
       lock_(std::move(lock)),
@@ -175,7 +174,7 @@ Status LocalCluster::Impl::delete_job(const JobKey& key, const std::string& uid)
   return {};
 }
 
-bool LocalCluster::Impl::is_in_place() const { return lock_.is_at(options_.run_dir / kLockFile); }
+bool LocalCluster::Impl::is_in_place() const { return lock_.is_at(options_.run_dir); }
 
 void LocalCluster::Impl::kill_all() {
   const std::lock_guard lock(mutex_);

@@ -24,7 +24,8 @@ namespace trainyard::control::local {
 /// The state and the thread behind LocalCluster.
 class LocalCluster::Impl {
  public:
-  Impl(LocalClusterOptions options, FileLock lock, JobStore store, const api::TrainingJob& job);
+  Impl(LocalClusterOptions options, DirectoryLock lock, JobStore store,
+       const api::TrainingJob& job);
 
   /// Takes over the recorded pods of an earlier process and starts the watcher.
   Status adopt();
@@ -73,7 +74,7 @@ class LocalCluster::Impl {
   void kill_overdue();
 
   LocalClusterOptions options_;
-  FileLock lock_;
+  DirectoryLock lock_;
   JobStore store_;
   const JobKey key_;
   const std::string job_uid_;

@@ -122,6 +122,7 @@ std::map<std::string, std::string> LocalCluster::Impl::environment_of(
 
 Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::string& pod_uid) {
   const std::filesystem::path dir = dir_of(spec.name);
+  TRAINYARD_TRY(store_.restore_files());
   TRAINYARD_TRY(make_directories(dir));
   // A pod of this name may have been here before: its exit is not this one's.
   ::unlink((dir / "exit.json").c_str());

@@ -53,8 +53,9 @@ class RunFaultsTest : public RunFixture {
 // -----------------------------------------------------------------------
 
 TEST_F(RunFaultsTest, AStoppedAgentIsNamedAndItsWorkGoesOn) {
+  // A shorter bound than it takes to find an agent silent: its rank is not to blame all the same.
   write("job.yaml",
-        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 6, maxStallSeconds: 8}\n");
+        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 3}\n");
   const auto run = start({{"FAKE_RANK_STEP_MS", "40"}}, {"--nodes", "2"});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   const std::vector<pid_t> agents = running("trainyard-agent");
@@ -78,6 +79,32 @@ TEST_F(RunFaultsTest, ARunDirectoryThatIsRemovedEndsTheRunAndItsRanks) {
   EXPECT_EQ(summary().value("outcome", ""), "Failed");
   EXPECT_THAT(summary().value("reason", ""), HasSubstr("was removed, moved or replaced"));
   EXPECT_THAT(running(), IsEmpty());
+}
+
+TEST_F(RunFaultsTest, WhatIsRemovedFromUnderARunIsPutBack) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "20"}, {"FAKE_RANK_STEPS", "400"}});
+  ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
+  const std::vector<std::string> files = {"lock", "job.json", "engine.json",
+                                          "checkpoint-policy.json"};
+  for (const std::string& file : files)
+    std::filesystem::remove(run_dir() / file);
+  std::filesystem::remove_all(run_dir() / "control");
+  ASSERT_TRUE(wait_until([&] {
+    return output().find("ControlSocketRestored") != std::string::npos;
+  })) << output();
+  const ChildEnd second = trainyard(
+      {"run", (folder() / "job.yaml").string(), "--run-dir", run_dir().string()}, "second.");
+  EXPECT_EQ(second.exit_code, 64) << "the run is still alone without its lock file";
+  EXPECT_THAT(content_of(folder() / "second.err"), HasSubstr("locked by"));
+
+  const std::vector<pid_t> ranks = running("trainyard-fake-rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[0], SIGKILL);
+  expect_end(*run, 0);
+  EXPECT_EQ(summary().value("restarts", -1), 1) << output();
+  for (size_t i = 1; i < files.size(); ++i)
+    EXPECT_TRUE(std::filesystem::exists(run_dir() / files[i])) << files[i];
+  expect_nothing_left();
 }
 
 TEST_F(RunFaultsTest, AKilledRunLeavesNothingOutsideOfItsDirectory) {
@@ -198,6 +225,12 @@ TEST_F(RunFaultsTest, WhatCannotBeARunDirectoryIsAWrongUsage) {
       {"run", (folder() / "job.yaml").string(), "--run-dir", (folder() / "file").string()});
   EXPECT_EQ(end.exit_code, 64);
   EXPECT_THAT(errors(), HasSubstr("is no directory"));
+  // The system makes nothing there, whoever asks; as on a disk without room.
+  const ChildEnd nowhere = trainyard(
+      {"run", (folder() / "job.yaml").string(), "--run-dir", "/proc/trainyard/run", "-o", "json"});
+  EXPECT_EQ(nowhere.exit_code, 64);
+  EXPECT_THAT(errors(), HasSubstr("run directory /proc/trainyard/run: "));
+  EXPECT_THAT(errors(), HasSubstr("name another one (--run-dir)"));
 }
 
 TEST_F(RunFaultsTest, ADamagedStatusIsNamedAndNothingIsLost) {

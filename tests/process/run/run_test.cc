@@ -17,6 +17,7 @@ namespace {
 
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using testing_support::ChildEnd;
 using testing_support::ChildProcess;
 using testing_support::content_of;
 using testing_support::RunFixture;
@@ -34,8 +35,27 @@ TEST_F(RunTest, TrainsToTheEnd) {
   EXPECT_DOUBLE_EQ(end.value("finalLoss", 0.0), 5.0 / 51);
   EXPECT_EQ(end.value("checkpointDir", ""), (run_dir() / "pvc/ckpt/tiny").string());
   EXPECT_EQ(status().value("phase", ""), "Complete");
+  EXPECT_EQ(status()["goodput"]["badputSeconds"].value("infra", "0"), "0") << "nothing failed";
   EXPECT_GE(printed("progress").size(), 1u);
   expect_nothing_left();
+}
+
+TEST_F(RunTest, WhatToDoNextCanBePastedWhateverItsNames) {
+  std::filesystem::create_directory(folder() / "a yard's");
+  const auto dir = folder() / "a yard's/run $1";
+  const ChildEnd end =
+      trainyard({"run", (folder() / "job.yaml").string(), "--run-dir", dir.string()});
+  ASSERT_EQ(end.exit_code, 0) << errors();
+  const std::string next = output().substr(output().find("next:\n") + 6);
+  ChildProcess::Spec spec;
+  spec.argv = {"/bin/bash", "-c",
+               "trainyard() { printf '<%s>' \"$@\"; }; xdg-open() { trainyard \"$@\"; }\n" + next};
+  spec.output = folder() / "words";
+  ASSERT_EQ(ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{}).exit_code, 0) << next;
+  const std::string checkpoints = (dir / "pvc/ckpt/tiny").string();
+  EXPECT_EQ(content_of(folder() / "words"), "<sample><" + checkpoints + "><ckpt><ls><" +
+                                                checkpoints + "><" +
+                                                (dir / "report.html").string() + ">");
 }
 
 TEST_F(RunTest, AFinishedRunSaysSoAndTouchesNothing) {

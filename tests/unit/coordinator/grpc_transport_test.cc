@@ -8,6 +8,7 @@
 #include <string>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -173,6 +174,34 @@ TEST_F(GrpcTransportTest, ReachesASocketWhosePathTheKernelWouldCut) {
   const auto events = channel_events(channel, 1);
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].kind, ChannelEvent::Kind::kOpened) << events[0].reason;
+}
+
+TEST_F(GrpcTransportTest, MakesARemovedSocketAgainAndKeepsItsStreams) {
+  EXPECT_TRUE(transport_->is_reachable());
+  GrpcChannel before(transport_->address());
+  before.open();
+  const auto first = server_events(1);
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(channel_events(before, 1).size(), 1u);
+  std::filesystem::remove_all(directory_);
+  EXPECT_FALSE(transport_->is_reachable());
+  EXPECT_FALSE(transport_->listen_again()) << "without its folder";
+  std::filesystem::create_directory(directory_);
+  ASSERT_TRUE(transport_->listen_again());
+  EXPECT_TRUE(transport_->is_reachable());
+
+  GrpcChannel after(transport_->address());
+  after.open();
+  const auto second = server_events(1);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_NE(second[0].connection, first[0].connection);
+  for (const auto& [connection, channel] :
+       {std::pair(first[0].connection, &before), std::pair(second[0].connection, &after)}) {
+    ASSERT_TRUE(transport_->send(connection, ToAgent{}));
+    const auto events = channel_events(*channel, channel == &before ? 1 : 2);
+    ASSERT_FALSE(events.empty());
+    EXPECT_EQ(events.back().kind, ChannelEvent::Kind::kMessage);
+  }
 }
 
 TEST_F(GrpcTransportTest, RefusesASocketNameThatNothingCanHold) {
