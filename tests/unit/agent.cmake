@@ -11,6 +11,7 @@ trainyard_test(agent_test TIER unit
           ${CMAKE_CURRENT_LIST_DIR}/agent/progress_page_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/rank_log_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_verdict_test.cc
   DEPS agent_process)
 trainyard_test(coordinator_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_test.cc

@@ -19,7 +19,8 @@ trainyard_binary(control_orphan_maker
   SOURCES ${control_tests}/local/orphan_maker.cc
   DEPS control_local_test_support)
 trainyard_test(control_local_test TIER unit
-  SOURCES ${control_tests}/local/local_cluster_test.cc ${control_support}/cluster_conformance.cc
+  SOURCES ${control_tests}/local/local_cluster_test.cc ${control_tests}/local/adoption_test.cc
+          ${control_tests}/local/job_store_test.cc ${control_support}/cluster_conformance.cc
   DEPS control_local_test_support)
 target_compile_definitions(control_local_test PRIVATE
   TRAINYARD_ORPHAN_MAKER="$<TARGET_FILE:control_orphan_maker>")

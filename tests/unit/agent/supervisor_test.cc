@@ -6,10 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/proto/coordination.pb.h"
-#include "control/coordinator/memory_transport.h"
-#include "tests/support/fake_rank_host.h"
-#include "tests/support/manual_clock.h"
+#include "tests/unit/agent/supervisor_world.h"
 
 namespace trainyard::agent {
 namespace {
@@ -22,109 +19,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-AgentOptions options_of_a_local_run() {
-  AgentOptions options;
-  options.job_name = "tiny";
-  options.job_uid = "job-1";
-  options.pod_name = "tiny-0-abcde";
-  options.pod_uid = "pod-1";
-  options.generation = 3;
-  options.stop_grace = seconds(20);
-  options.orphan_limit = seconds(10);
-  return options;
-}
-
-/// A supervisor with the test as its coordinator, its ranks and its clock.
-class SupervisorTest : public ::testing::Test {
+class SupervisorTest : public SupervisorWorld {
  protected:
-  explicit SupervisorTest(AgentOptions options = options_of_a_local_run())
-      : channel_(transport_.make_channel()),
-        supervisor_(std::move(options), *channel_, host_, clock_, *logger_, 7) {}
-
-  void connect() {
-    supervisor_.begin();
-    supervisor_.on_channel();
-  }
-
-  /// What the agent said since the last call.
-  std::vector<FromAgent> heard() {
-    std::vector<FromAgent> messages;
-    for (control::ServerEvent& event : transport_.take(Duration::zero())) {
-      if (event.kind == control::ServerEvent::Kind::kOpened) connection_ = event.connection;
-      if (event.message) messages.push_back(std::move(*event.message));
-    }
-    return messages;
-  }
-
-  ToAgent decision(int64_t generation = 3, int64_t term = 5) const {
-    ToAgent message;
-    message.mutable_fence()->set_generation(generation);
-    message.mutable_fence()->set_term(term);
-    message.mutable_fence()->set_pod_uid("pod-1");
-    return message;
-  }
-
-  void tell(const ToAgent& message) {
-    ASSERT_TRUE(transport_.send(connection_, message));
-    supervisor_.on_channel();
-  }
-
-  ToAgent start_two_of_four() const {
-    ToAgent message = decision();
-    auto& start = *message.mutable_start_generation();
-    start.set_generation(3);
-    start.set_world_size(4);
-    start.set_node_count(2);
-    start.set_node_rank(1);
-    start.add_ranks(2);
-    start.add_ranks(3);
-    return message;
-  }
-
-  ToAgent table() const {
-    ToAgent message = decision();
-    auto& ranks = *message.mutable_rank_table();
-    ranks.set_generation(3);
-    ranks.mutable_resume()->set_generation(3);
-    ranks.mutable_resume()->set_parent_generation(2);
-    for (int rank = 0; rank < 4; ++rank) {
-      auto& entry = *ranks.add_ranks();
-      entry.set_rank(rank);
-      entry.set_node_index(rank / 2);
-      entry.set_host_id("host");
-      entry.set_address("127.0.0.1:" + std::to_string(4000 + rank));
-    }
-    return message;
-  }
-
-  void start_ranks() {
-    connect();
-    heard();
-    tell(start_two_of_four());
-    ASSERT_EQ(host_.ranks.size(), 2u);
-  }
-
-  void train() {
-    start_ranks();
-    supervisor_.on_rank_line(0, contract::encode(contract::Listening{"127.0.0.1:4002"}));
-    supervisor_.on_rank_line(1, contract::encode(contract::Listening{"127.0.0.1:4003"}));
-    tell(table());
-    heard();
-  }
-
-  void pass(Duration time) {
-    clock_.advance(time);
-    supervisor_.on_timer();
-    supervisor_.on_channel();
-  }
-
-  testing_support::ManualClock clock_;
-  std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
-  control::MemoryTransport transport_;
-  std::unique_ptr<control::ControlChannel> channel_;
-  testing_support::FakeRankHost host_;
-  Supervisor supervisor_;
-  control::ConnectionId connection_ = 0;
+  using SupervisorWorld::SupervisorWorld;
 };
 
 TEST_F(SupervisorTest, IntroducesItselfFirst) {
@@ -228,67 +125,6 @@ TEST_F(SupervisorTest, SnapshotsShowItsRanks) {
   EXPECT_EQ(supervisor_.snapshot().ranks_running, 1);
 }
 
-TEST_F(SupervisorTest, EndsWithZeroWhenAllRanksAreDone) {
-  train();
-  supervisor_.on_rank_end(0, {0, 0});
-  EXPECT_FALSE(supervisor_.finished());
-  supervisor_.on_rank_end(1, {0, 0});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
-  EXPECT_EQ(supervisor_.finished()->reason, "Completed");
-}
-
-TEST_F(SupervisorTest, ReportsAKilledRankAtOnceAndEndsTheOthers) {
-  train();
-  host_.at(0).last_lines = {"step 7", "loss 2.5"};
-  supervisor_.on_rank_end(0, {0, SIGKILL});
-  auto messages = heard();
-  ASSERT_FALSE(messages.empty());
-  const auto& exited = messages.back().rank_exited();
-  EXPECT_EQ(exited.rank(), 2);
-  EXPECT_EQ(exited.signal(), SIGKILL);
-  EXPECT_FALSE(exited.expected());
-  EXPECT_THAT(exited.last_lines(), ElementsAre("step 7", "loss 2.5"));
-  EXPECT_THAT(host_.at(1).signals, IsEmpty()) << "it may find out by itself";
-  pass(Supervisor::kPeerSettleTime);
-  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
-  supervisor_.on_rank_end(1, {0, SIGKILL});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
-  EXPECT_EQ(supervisor_.finished()->rank, 2);
-  EXPECT_EQ(supervisor_.finished()->message, "step 7\nloss 2.5");
-}
-
-TEST_F(SupervisorTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst) {
-  train();
-  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
-  supervisor_.on_rank_end(0, {contract::kExitBug, 0});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBug);
-  EXPECT_EQ(supervisor_.finished()->rank, 2);
-  EXPECT_EQ(supervisor_.finished()->message, "rank 2 printed nothing");
-}
-
-TEST_F(SupervisorTest, AProgramThatNeverSpeaksIsNoWorkerAndFailsTheJob) {
-  start_ranks();
-  supervisor_.on_rank_end(0, {0, 0});
-  supervisor_.on_rank_end(1, {0, 0});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadConfig);
-  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("is no worker that can run here"));
-}
-
-TEST_F(SupervisorTest, TheKernelsKillForWantOfMemoryIsNamed) {
-  train();
-  host_.at(0).last_lines = {"step 7"};
-  supervisor_.on_rank_end(0, {0, SIGKILL, true});
-  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->reason, "OOMKilled");
-  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
-  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("want of memory"));
-}
-
 TEST_F(SupervisorTest, PassesWarningsOn) {
   train();
   supervisor_.on_rank_line(1, contract::encode(contract::Warning{"disk full"}));
@@ -335,24 +171,6 @@ TEST_F(SupervisorTest, SigtermAsksForACheckpointThenInsists) {
   supervisor_.on_rank_end(1, {0, SIGKILL});
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, 137);
-}
-
-TEST_F(SupervisorTest, SigtermEndsWith143WhenAllRanksCheckpointed) {
-  train();
-  supervisor_.on_terminate();
-  supervisor_.on_rank_end(0, {143, 0});
-  supervisor_.on_rank_end(1, {143, 0});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
-}
-
-TEST_F(SupervisorTest, SigtermAfterTheLastStepIsStillACompletion) {
-  train();
-  supervisor_.on_terminate();
-  supervisor_.on_rank_end(0, {0, 0});
-  supervisor_.on_rank_end(1, {0, 0});
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
 }
 
 TEST_F(SupervisorTest, SigtermBeforeAnyRankEndsAtOnce) {
@@ -455,16 +273,6 @@ TEST_F(SupervisorTest, RefusesDecisionsOfThePast) {
   EXPECT_THAT(host_.ranks, IsEmpty());
 }
 
-TEST_F(SupervisorTest, AWorkerThatCannotBeStartedEndsTheAgent) {
-  connect();
-  heard();
-  host_.fail_start = true;
-  tell(start_two_of_four());
-  ASSERT_TRUE(supervisor_.finished());
-  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
-  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("/no/worker"));
-}
-
 class ForeignCommandTest : public SupervisorTest {
  protected:
   ForeignCommandTest()
@@ -501,26 +309,6 @@ TEST_F(SupervisorTest, RanksThatStillRunAreAskedForTheirStacks) {
   EXPECT_EQ(host_.at(1).received.back(), contract::encode(contract::DumpStacks{}));
   EXPECT_NE(host_.at(0).received.back(), contract::encode(contract::DumpStacks{}));
   EXPECT_FALSE(supervisor_.finished().has_value());
-}
-
-TEST_F(SupervisorTest, ItsEndNamesTheNewestStepOfItsRanks) {
-  train();
-  host_.at(0).progress.set_restored_step(20);
-  host_.at(0).progress.set_step(41);
-  host_.at(1).progress.set_restored_step(20);
-  host_.at(1).progress.set_step(42);
-  supervisor_.on_rank_end(0, {0, 9});
-  supervisor_.on_rank_end(1, {69, 0});
-  ASSERT_TRUE(supervisor_.finished().has_value());
-  EXPECT_EQ(supervisor_.finished()->last_step, 42);
-}
-
-TEST_F(SupervisorTest, RanksWithoutAStateHaveNoStep) {
-  train();
-  supervisor_.on_rank_end(0, {70, 0});
-  supervisor_.on_rank_end(1, {69, 0});
-  ASSERT_TRUE(supervisor_.finished().has_value());
-  EXPECT_FALSE(supervisor_.finished()->last_step.has_value());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <signal.h>
 #include <sstream>
@@ -21,13 +22,13 @@
 #include "tests/support/cluster_conformance.h"
 #include "tests/support/local_world.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/unit/control/local/local_cluster_world.h"
 
 namespace trainyard::control::local {
 namespace {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
-using testing::Not;
 using testing_support::ClusterConformance;
 using testing_support::kScriptUntilTold;
 using testing_support::script_options;
@@ -62,60 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Local, ClusterConformance,
                            return std::make_unique<LocalWorld>();
                          })));
 
-class LocalClusterTest : public testing::Test {
- protected:
-  ~LocalClusterTest() override {
-    if (cluster_) cluster_->kill_all();
-  }
-
-  void open(const std::string& script) {
-    auto opened = LocalCluster::open(script_options(run_dir(), clock_, script));
-    ASSERT_TRUE(opened.has_value()) << opened.error().message;
-    cluster_ = *std::move(opened);
-  }
-
-  PodRef create(int index) {
-    const auto observed = cluster_->observe(cluster_->key());
-    const PodSpec spec = make_pod_spec(observed->metadata, observed->spec, index, 1, 2);
-    const auto reply = cluster_->create_pod(spec);
-    EXPECT_TRUE(reply.has_value()) << (reply ? "" : reply.error().message);
-    return {"default", spec.name, reply ? reply->uid : ""};
-  }
-
-  std::optional<ObservedPod> look(const PodRef& ref) {
-    const auto observed = cluster_->observe(cluster_->key());
-    for (const ObservedPod& pod : observed->pods) {
-      if (pod.uid == ref.uid) return pod;
-    }
-    return std::nullopt;
-  }
-
-  /// The pod once it has ended.
-  ObservedPod ended(const PodRef& ref) {
-    EXPECT_TRUE(wait_until([&] { return look(ref).has_value() && look(ref)->exit.has_value(); }));
-    return look(ref).value_or(ObservedPod{});
-  }
-
-  bool gone(const PodRef& ref) {
-    return wait_until([&] { return !look(ref).has_value(); });
-  }
-
-  ProcessId process_of(const PodRef& ref) {
-    const auto record = read_pod_record(run_dir() / "pods" / ref.name);
-    EXPECT_TRUE(record.has_value());
-    return record ? record->process : ProcessId{};
-  }
-
-  std::string file_of(const PodRef& ref, const std::string& name) {
-    return read_file(run_dir() / "pods" / ref.name / name, 1 << 20).value_or("");
-  }
-
-  const std::filesystem::path& run_dir() const { return directory_.path(); }
-
-  TemporaryDirectory directory_;
-  SystemClock clock_;
-  std::unique_ptr<LocalCluster> cluster_;
-};
+class LocalClusterTest : public LocalClusterWorld {};
 
 TEST_F(LocalClusterTest, APodSeesItsEnvironmentAndLogsToItsFolder) {
   open("env; echo to stderr >&2");
@@ -239,30 +187,6 @@ TEST_F(LocalClusterTest, StatusAndPodsSurviveTheCluster) {
   EXPECT_EQ(ended(running).exit->exit_code, 9);
 }
 
-TEST_F(LocalClusterTest, AnotherJobOrAnotherSeedIsRefusedAndANewSpecIsANewGeneration) {
-  open("exit 0");
-  cluster_.reset();
-  auto renamed = script_options(run_dir(), clock_, "exit 0");
-  renamed.job.metadata.name = "other";
-  auto refused = LocalCluster::open(std::move(renamed));
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
-  EXPECT_THAT(refused.error().message, HasSubstr("metadata.name"));
-
-  auto moved = script_options(run_dir(), clock_, "exit 0");
-  moved.job.spec.checkpoint_policy.path = "elsewhere";
-  refused = LocalCluster::open(std::move(moved));
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message, HasSubstr("spec.checkpointPolicy.path"));
-
-  auto larger = script_options(run_dir(), clock_, "exit 0");
-  larger.job.spec.num_nodes = 5;
-  auto opened = LocalCluster::open(std::move(larger));
-  ASSERT_TRUE(opened.has_value()) << opened.error().message;
-  EXPECT_EQ((*opened)->observe((*opened)->key())->metadata.generation, 2);
-  EXPECT_EQ((*opened)->observe((*opened)->key())->spec.num_nodes, 5);
-}
-
 TEST_F(LocalClusterTest, ADamagedPodRecordIsNamedAndNothingIsTouched) {
   ASSERT_TRUE(make_directories(run_dir() / "pods" / "job-0-xxxxx").has_value());
   std::ofstream(run_dir() / "pods" / "job-0-xxxxx" / "pod.json") << "{\"name\": 3";
@@ -270,52 +194,6 @@ TEST_F(LocalClusterTest, ADamagedPodRecordIsNamedAndNothingIsTouched) {
   ASSERT_FALSE(opened.has_value());
   EXPECT_EQ(opened.error().code, ErrorCode::kInvalidData);
   EXPECT_THAT(opened.error().message, HasSubstr("job-0-xxxxx/pod.json"));
-}
-
-TEST_F(LocalClusterTest, ADamagedStatusIsNamedInOurWords) {
-  open("exit 0");
-  const auto job = cluster_->observe(cluster_->key());
-  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
-                                   job->metadata.resource_version));
-  cluster_.reset();
-  for (const auto& [text, fault] :
-       {std::pair{"rubbish", "no JSON at byte 1"}, std::pair{"{\"uid\":3}", "type must be"}}) {
-    std::ofstream(run_dir() / "status.json") << text;
-    const auto opened = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
-    ASSERT_FALSE(opened.has_value());
-    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidData);
-    EXPECT_THAT(opened.error().message, HasSubstr("status.json: damaged: "));
-    EXPECT_THAT(opened.error().message, HasSubstr(fault));
-    EXPECT_THAT(opened.error().message, Not(HasSubstr("exception")));
-  }
-}
-
-TEST_F(LocalClusterTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
-  open("exit 0");
-  auto job = cluster_->observe(cluster_->key());
-  job->status.membership.generation = 3;
-  job->status.restarts.total = 2;
-  set_condition(job->status,
-                {api::ConditionType::kFailed, api::ConditionStatus::kTrue, "BudgetExceeded", ""},
-                clock_.now());
-  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
-                                   job->metadata.resource_version));
-  cluster_.reset();
-  open("exit 0");
-  EXPECT_FALSE(cluster_->tries_again());
-  cluster_.reset();
-
-  auto changed = script_options(run_dir(), clock_, "exit 0");
-  changed.job.spec.failure_policy.backoff.max = seconds(7);
-  changed.job.spec.checkpoint_policy.path = "elsewhere";  // nothing was trained: may be mended
-  auto opened = LocalCluster::open(std::move(changed));
-  ASSERT_TRUE(opened.has_value()) << opened.error().message;
-  EXPECT_TRUE((*opened)->tries_again());
-  const auto after = (*opened)->observe((*opened)->key());
-  EXPECT_FALSE(is_true(after->status, api::ConditionType::kFailed));
-  EXPECT_TRUE(is_true(after->status, api::ConditionType::kSuspended)) << "as one that was stopped";
-  EXPECT_EQ(after->status.membership.generation, 3);
-  EXPECT_EQ(after->status.restarts.total, 2) << "counts go on";
 }
 
 TEST_F(LocalClusterTest, AStoppedPodHearsThatItIsToEnd) {
@@ -332,10 +210,26 @@ TEST_F(LocalClusterTest, AStoppedPodHearsThatItIsToEnd) {
 TEST_F(LocalClusterTest, NoticesThatItsDirectoryIsGone) {
   open("exit 0");
   EXPECT_TRUE(cluster_->is_in_place());
-  std::filesystem::rename(run_dir() / "lock", run_dir() / "moved");
+  const std::filesystem::path moved = run_dir().string() + "-moved";
+  std::filesystem::rename(run_dir(), moved);
   EXPECT_FALSE(cluster_->is_in_place());
-  std::ofstream(run_dir() / "lock") << "another's";
-  EXPECT_FALSE(cluster_->is_in_place());
+  std::filesystem::create_directory(run_dir());
+  EXPECT_FALSE(cluster_->is_in_place()) << "another's";
+  std::filesystem::remove(run_dir());
+  std::filesystem::rename(moved, run_dir());
+  EXPECT_TRUE(cluster_->is_in_place());
+}
+
+TEST_F(LocalClusterTest, WithoutItsLockFileItIsStillAlone) {
+  open("exit 0");
+  for (const char* how : {"removed", "another's"}) {
+    std::filesystem::remove(run_dir() / "lock");
+    if (std::string(how) != "removed") std::ofstream(run_dir() / "lock") << how;
+    EXPECT_TRUE(cluster_->is_in_place()) << how;
+    const auto second = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
+    ASSERT_FALSE(second.has_value()) << how;
+    EXPECT_EQ(second.error().code, ErrorCode::kConflict) << second.error().message;
+  }
 }
 
 TEST_F(LocalClusterTest, WhatCannotBeARunDirectoryIsTheCallersToMend) {
@@ -346,117 +240,6 @@ TEST_F(LocalClusterTest, WhatCannotBeARunDirectoryIsTheCallersToMend) {
     EXPECT_EQ(opened.error().code, ErrorCode::kInvalidConfig) << opened.error().message;
     EXPECT_THAT(opened.error().message, HasSubstr("no directory"));
   }
-}
-
-/// Another process that opened the run directory, started two pods and was killed.
-class KilledRun {
- public:
-  KilledRun(const std::filesystem::path& run_dir, const std::string& script) {
-    const std::string command = std::string("exec ") + TRAINYARD_ORPHAN_MAKER + " '" +
-                                run_dir.string() + "' '" + script + "'";
-    std::FILE* pipe = ::popen(command.c_str(), "re");
-    char word[16] = {};
-    ready_ = pipe != nullptr && std::fgets(word, sizeof word, pipe) != nullptr &&
-             std::string(word) == "ready\n";
-    const auto holder = read_file(run_dir / "lock", 64);
-    if (holder) ::kill(static_cast<pid_t>(std::stol(*holder)), SIGKILL);
-    if (pipe != nullptr) ::pclose(pipe);
-  }
-  bool was_ready() const { return ready_; }
-
- private:
-  bool ready_ = false;
-};
-
-TEST_F(LocalClusterTest, AdoptsThePodsOfARunThatWasKilled) {
-  const KilledRun killed(run_dir(), kScriptUntilTold);
-  ASSERT_TRUE(killed.was_ready());
-  open(kScriptUntilTold);
-  const auto observed = cluster_->observe(cluster_->key());
-  ASSERT_EQ(observed->pods.size(), 2u);
-  std::vector<PodRef> refs;
-  for (const ObservedPod& pod : observed->pods) {
-    EXPECT_EQ(pod.phase, PodPhase::kRunning);
-    refs.push_back({"default", pod.name, pod.uid});
-  }
-  // One ends without a word: nobody can know its code. One is ended by us.
-  const ProcessId first = process_of(refs[0]);
-  ASSERT_TRUE(tell_to_exit(run_dir(), refs[0].name, 3));
-  const ObservedPod lost = ended(refs[0]);
-  EXPECT_EQ(lost.phase, PodPhase::kFailed);
-  EXPECT_EQ(lost.exit->reason, "Lost");
-  const ProcessId second = process_of(refs[1]);
-  ASSERT_TRUE(cluster_->delete_pod(refs[1], seconds(30)).has_value());
-  EXPECT_TRUE(gone(refs[1]));
-  for (const ProcessId& process : {first, second})
-    EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
-}
-
-TEST_F(LocalClusterTest, AnAdoptedPodsOwnRecordTellsItsExit) {
-  const std::string script = std::string(
-      "cd \"$TRAINYARD_POD_DIR\" && rm -f end && mkfifo end && read -r code < end && "
-      "echo \"{\\\"podUID\\\":\\\"$TRAINYARD_POD_UID\\\",\\\"exit\\\":{\\\"container\\\":"
-      "\\\"trainer\\\",\\\"exitCode\\\":$code,\\\"reason\\\":\\\"Error\\\",\\\"message\\\":"
-      "\\\"told\\\"}}\" > exit.json; exit $code");
-  const KilledRun killed(run_dir(), script);
-  ASSERT_TRUE(killed.was_ready());
-  open(script);
-  const auto observed = cluster_->observe(cluster_->key());
-  ASSERT_EQ(observed->pods.size(), 2u);
-  ASSERT_TRUE(tell_to_exit(run_dir(), observed->pods[0].name, 75));
-  const ObservedPod pod = ended({"default", observed->pods[0].name, observed->pods[0].uid});
-  EXPECT_EQ(pod.exit->exit_code, 75);
-  EXPECT_EQ(pod.exit->message, "told");
-}
-
-TEST_F(LocalClusterTest, ADeletedJobsPodsEndAndAreNotTheNextJobs) {
-  open(kScriptUntilTold);
-  const PodRef ref = create(0);
-  const ProcessId process = process_of(ref);
-  const std::string uid = cluster_->job_uid();
-  ASSERT_TRUE(cluster_->delete_job(cluster_->key(), uid).has_value());
-  cluster_.reset();
-  open(kScriptUntilTold);
-  EXPECT_NE(cluster_->job_uid(), uid);
-  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
-  EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
-}
-
-TEST_F(LocalClusterTest, APidThatCameToAnotherProcessIsNotAdopted) {
-  // This test's own process stands for the one that got the pid later.
-  open("exit 0");
-  PodRecord record;
-  record.job_uid = cluster_->job_uid();
-  cluster_.reset();
-  record.name = "job-0-zzzzz";
-  record.uid = "uid";
-  record.process = *identify(::getpid());
-  record.process.start_ticks += 1;
-  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
-  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
-  std::ofstream(run_dir() / "pods" / record.name / "started");
-  open("exit 0");
-  const auto pod = look({"default", record.name, record.uid});
-  ASSERT_TRUE(pod.has_value());
-  EXPECT_EQ(pod->exit->reason, "Lost");
-}
-
-TEST_F(LocalClusterTest, APodWhoseMakerDiedBeforeItBeganIsYetToBeMade) {
-  open("exit 0");
-  PodRecord record;
-  record.job_uid = cluster_->job_uid();
-  cluster_.reset();
-  record.name = "job-0-zzzzz";
-  record.uid = "uid";
-  record.process = *identify(::getpid());
-  record.process.start_ticks += 1;
-  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
-  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
-  std::ofstream(run_dir() / "status.json.tmp.4711") << "half";
-  open("exit 0");
-  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
-  EXPECT_FALSE(std::filesystem::exists(run_dir() / "pods" / record.name / "pod.json"));
-  EXPECT_FALSE(std::filesystem::exists(run_dir() / "status.json.tmp.4711"));
 }
 
 TEST_F(LocalClusterTest, AWholeJobFailsOnceAndCompletes) {

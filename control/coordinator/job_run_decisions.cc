@@ -1,0 +1,142 @@
+// What a job's coordinator tells its agents: whom to fence, when to start, whom to meet.
+#include <algorithm>
+
+#include "common/proto/coordination.pb.h"
+#include "control/coordinator/job_run.h"
+
+namespace trainyard::control {
+namespace {
+
+using coordination::ToAgent;
+
+void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
+  plan.set_generation(order.generation);
+  if (order.previous_generation) plan.set_parent_generation(*order.previous_generation);
+}
+
+}  // namespace
+
+std::vector<JobRun::Decision> JobRun::decide(Time now) {
+  std::vector<Decision> decisions;
+  if (!order_) return decisions;
+  for (auto& [uid, member] : members_) {
+    if (member.connection == 0 || member.fenced) continue;
+    if (member.fact.generation >= order_->generation) continue;
+    member.fenced = true;
+    auto message = message_to(member);
+    message->mutable_fence()->set_generation(order_->generation);
+    message->mutable_fenced()->set_reason("generation " + std::to_string(order_->generation) +
+                                          " has taken over");
+    decisions.emplace_back(member.connection, std::move(message));
+  }
+  if (order_->stopping) return decisions;
+  ask_stacks(decisions);
+  const std::optional<std::vector<Seat>> all = seats();
+  if (!all) return decisions;
+  start_ranks(*all, decisions);
+  send_table(*all, decisions, now);
+  return decisions;
+}
+
+std::optional<std::vector<JobRun::Seat>> JobRun::seats() {
+  if (order_->members.empty() ||
+      static_cast<int64_t>(order_->members.size()) != order_->num_nodes) {
+    return std::nullopt;
+  }
+  std::vector<Seat> found;
+  for (const MemberRef& ref : order_->members) {
+    const auto it = members_.find(ref.pod_uid);
+    if (ref.pod_uid.empty() || it == members_.end() || !is_current(it->second)) return std::nullopt;
+    // One that has the table runs on without a stream; the others must be reachable.
+    if (it->second.connection == 0 && !it->second.table_delivered) return std::nullopt;
+    it->second.fact.node_index = ref.node_index;
+    found.push_back({&it->second, 0, 0});
+  }
+  std::sort(found.begin(), found.end(), [](const Seat& a, const Seat& b) {
+    return a.member->fact.node_index < b.member->fact.node_index;
+  });
+  int next_rank = 0;
+  for (Seat& seat : found) {
+    seat.first_rank = next_rank;
+    seat.rank_count = order_->num_proc_per_node > 0 ? static_cast<int>(order_->num_proc_per_node)
+                                                    : seat.member->devices;
+    next_rank += seat.rank_count;
+  }
+  return found;
+}
+
+void JobRun::ask_stacks(std::vector<Decision>& decisions) {
+  if (!order_->dump_stacks) return;
+  for (auto& [uid, member] : members_) {
+    if (member.connection == 0 || !is_current(member)) continue;
+    if (member.stacks_asked == order_->dump_stacks) continue;
+    member.stacks_asked = order_->dump_stacks;
+    auto message = message_to(member);
+    message->mutable_dump_stacks()->set_reason(order_->dump_reason);
+    decisions.emplace_back(member.connection, std::move(message));
+  }
+}
+
+void JobRun::start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions) {
+  const Seat& last = seats.back();
+  const int world_size = last.first_rank + last.rank_count;
+  for (size_t node_rank = 0; node_rank < seats.size(); ++node_rank) {
+    const Seat& seat = seats[node_rank];
+    if (seat.member->ranks_started || seat.member->connection == 0) continue;
+    seat.member->ranks_started = true;
+    auto message = message_to(*seat.member);
+    coordination::StartGeneration& start = *message->mutable_start_generation();
+    start.set_generation(order_->generation);
+    start.set_world_size(world_size);
+    start.set_node_count(static_cast<int>(seats.size()));
+    start.set_node_rank(static_cast<int>(node_rank));
+    for (int i = 0; i < seat.rank_count; ++i)
+      start.add_ranks(seat.first_rank + i);
+    fill(*start.mutable_resume(), *order_);
+    decisions.emplace_back(seat.member->connection, std::move(message));
+  }
+}
+
+void JobRun::send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions,
+                        Time now) {
+  const bool delivered = std::all_of(seats.begin(), seats.end(),
+                                     [](const Seat& seat) { return seat.member->table_delivered; });
+  if (delivered) {
+    if (!table_ready_at_) table_ready_at_ = now;
+    return;
+  }
+  coordination::RankTable table;
+  table.set_generation(order_->generation);
+  fill(*table.mutable_resume(), *order_);
+  for (const Seat& seat : seats) {
+    const auto& addresses = seat.member->addresses;
+    if (static_cast<int>(addresses.size()) != seat.rank_count) return;
+    for (int i = 0; i < seat.rank_count; ++i) {
+      const auto& [rank, address] = addresses[static_cast<size_t>(i)];
+      if (rank != seat.first_rank + i) return;  // ranks of another membership: never mix
+      coordination::RankTableEntry& entry = *table.add_ranks();
+      entry.set_rank(rank);
+      entry.set_node_index(seat.member->fact.node_index);
+      entry.set_host_id(seat.member->host_id);
+      entry.set_address(address);
+    }
+  }
+  for (const Seat& seat : seats) {
+    if (seat.member->table_delivered || seat.member->connection == 0) continue;
+    seat.member->table_delivered = true;
+    auto message = message_to(*seat.member);
+    *message->mutable_rank_table() = table;
+    decisions.emplace_back(seat.member->connection, std::move(message));
+  }
+  table_ready_at_ = now;
+}
+
+std::unique_ptr<ToAgent> JobRun::message_to(const Member& member) const {
+  auto message = std::make_unique<ToAgent>();
+  message->mutable_fence()->set_term(term_);
+  message->mutable_fence()->set_generation(member.fact.generation);
+  message->mutable_fence()->set_pod_uid(member.fact.pod_uid);
+  return message;
+}
+
+}  // namespace trainyard::control

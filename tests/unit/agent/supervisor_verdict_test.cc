@@ -1,0 +1,131 @@
+// How the agent ends, and what it says of it (agent/supervisor_verdict.cc).
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/supervisor.h"
+#include "tests/unit/agent/supervisor_world.h"
+
+namespace trainyard::agent {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class SupervisorVerdictTest : public SupervisorWorld {};
+
+TEST_F(SupervisorVerdictTest, EndsWithZeroWhenAllRanksAreDone) {
+  train();
+  supervisor_.on_rank_end(0, {0, 0});
+  EXPECT_FALSE(supervisor_.finished());
+  supervisor_.on_rank_end(1, {0, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
+  EXPECT_EQ(supervisor_.finished()->reason, "Completed");
+}
+
+TEST_F(SupervisorVerdictTest, ReportsAKilledRankAtOnceAndEndsTheOthers) {
+  train();
+  host_.at(0).last_lines = {"step 7", "loss 2.5"};
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  auto messages = heard();
+  ASSERT_FALSE(messages.empty());
+  const auto& exited = messages.back().rank_exited();
+  EXPECT_EQ(exited.rank(), 2);
+  EXPECT_EQ(exited.signal(), SIGKILL);
+  EXPECT_FALSE(exited.expected());
+  EXPECT_THAT(exited.last_lines(), ElementsAre("step 7", "loss 2.5"));
+  EXPECT_THAT(host_.at(1).signals, IsEmpty()) << "it may find out by itself";
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
+  EXPECT_EQ(supervisor_.finished()->rank, 2);
+  EXPECT_EQ(supervisor_.finished()->message, "step 7\nloss 2.5");
+}
+
+TEST_F(SupervisorVerdictTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst) {
+  train();
+  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
+  supervisor_.on_rank_end(0, {contract::kExitBug, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBug);
+  EXPECT_EQ(supervisor_.finished()->rank, 2);
+  EXPECT_EQ(supervisor_.finished()->message, "rank 2 printed nothing");
+}
+
+TEST_F(SupervisorVerdictTest, AProgramThatNeverSpeaksIsNoWorkerAndFailsTheJob) {
+  start_ranks();
+  supervisor_.on_rank_end(0, {0, 0});
+  supervisor_.on_rank_end(1, {0, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("is no worker that can run here"));
+}
+
+TEST_F(SupervisorVerdictTest, TheKernelsKillForWantOfMemoryIsNamed) {
+  train();
+  host_.at(0).last_lines = {"step 7"};
+  supervisor_.on_rank_end(0, {0, SIGKILL, true});
+  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->reason, "OOMKilled");
+  EXPECT_EQ(supervisor_.finished()->exit_code, 137);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("want of memory"));
+}
+
+TEST_F(SupervisorVerdictTest, SigtermEndsWith143WhenAllRanksCheckpointed) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {143, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 143);
+}
+
+TEST_F(SupervisorVerdictTest, SigtermAfterTheLastStepIsStillACompletion) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {0, 0});
+  supervisor_.on_rank_end(1, {0, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
+}
+
+TEST_F(SupervisorVerdictTest, AWorkerThatCannotBeStartedEndsTheAgent) {
+  connect();
+  heard();
+  host_.fail_start = true;
+  tell(start_two_of_four());
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadData);
+  EXPECT_THAT(supervisor_.finished()->message, HasSubstr("/no/worker"));
+}
+
+TEST_F(SupervisorVerdictTest, ItsEndNamesTheNewestStepOfItsRanks) {
+  train();
+  host_.at(0).progress.set_restored_step(20);
+  host_.at(0).progress.set_step(41);
+  host_.at(1).progress.set_restored_step(20);
+  host_.at(1).progress.set_step(42);
+  supervisor_.on_rank_end(0, {0, 9});
+  supervisor_.on_rank_end(1, {69, 0});
+  ASSERT_TRUE(supervisor_.finished().has_value());
+  EXPECT_EQ(supervisor_.finished()->last_step, 42);
+}
+
+TEST_F(SupervisorVerdictTest, RanksWithoutAStateHaveNoStep) {
+  train();
+  supervisor_.on_rank_end(0, {70, 0});
+  supervisor_.on_rank_end(1, {69, 0});
+  ASSERT_TRUE(supervisor_.finished().has_value());
+  EXPECT_FALSE(supervisor_.finished()->last_step.has_value());
+}
+
+}  // namespace
+}  // namespace trainyard::agent

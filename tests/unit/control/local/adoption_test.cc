@@ -1,0 +1,142 @@
+// What a cluster makes of pods that an earlier process left.
+#include <cstdio>
+#include <fstream>
+#include <signal.h>
+#include <string>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/io/file.h"
+#include "control/local/pod_exit.h"
+#include "control/local/pod_record.h"
+#include "control/reconciler.h"
+#include "control/status_edit.h"
+#include "tests/support/local_world.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/control/local/local_cluster_world.h"
+
+namespace trainyard::control::local {
+namespace {
+
+using std::chrono::seconds;
+using testing_support::kScriptUntilTold;
+using testing_support::tell_to_exit;
+using testing_support::wait_until;
+
+class AdoptionTest : public LocalClusterWorld {};
+
+/// Another process that opened the run directory, started two pods and was killed.
+class KilledRun {
+ public:
+  KilledRun(const std::filesystem::path& run_dir, const std::string& script) {
+    const std::string command = std::string("exec ") + TRAINYARD_ORPHAN_MAKER + " '" +
+                                run_dir.string() + "' '" + script + "'";
+    std::FILE* pipe = ::popen(command.c_str(), "re");
+    char word[16] = {};
+    ready_ = pipe != nullptr && std::fgets(word, sizeof word, pipe) != nullptr &&
+             std::string(word) == "ready\n";
+    const auto holder = read_file(run_dir / "lock", 64);
+    if (holder) ::kill(static_cast<pid_t>(std::stol(*holder)), SIGKILL);
+    if (pipe != nullptr) ::pclose(pipe);
+  }
+  bool was_ready() const { return ready_; }
+
+ private:
+  bool ready_ = false;
+};
+
+TEST_F(AdoptionTest, AdoptsThePodsOfARunThatWasKilled) {
+  const KilledRun killed(run_dir(), kScriptUntilTold);
+  ASSERT_TRUE(killed.was_ready());
+  open(kScriptUntilTold);
+  const auto observed = cluster_->observe(cluster_->key());
+  ASSERT_EQ(observed->pods.size(), 2u);
+  std::vector<PodRef> refs;
+  for (const ObservedPod& pod : observed->pods) {
+    EXPECT_EQ(pod.phase, PodPhase::kRunning);
+    refs.push_back({"default", pod.name, pod.uid});
+  }
+  // One ends without a word: nobody can know its code. One is ended by us.
+  const ProcessId first = process_of(refs[0]);
+  ASSERT_TRUE(tell_to_exit(run_dir(), refs[0].name, 3));
+  const ObservedPod lost = ended(refs[0]);
+  EXPECT_EQ(lost.phase, PodPhase::kFailed);
+  EXPECT_EQ(lost.exit->reason, "Lost");
+  const ProcessId second = process_of(refs[1]);
+  ASSERT_TRUE(cluster_->delete_pod(refs[1], seconds(30)).has_value());
+  EXPECT_TRUE(gone(refs[1]));
+  for (const ProcessId& process : {first, second})
+    EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
+}
+
+TEST_F(AdoptionTest, AnAdoptedPodsOwnRecordTellsItsExit) {
+  const std::string script = std::string(
+      "cd \"$TRAINYARD_POD_DIR\" && rm -f end && mkfifo end && read -r code < end && "
+      "echo \"{\\\"podUID\\\":\\\"$TRAINYARD_POD_UID\\\",\\\"exit\\\":{\\\"container\\\":"
+      "\\\"trainer\\\",\\\"exitCode\\\":$code,\\\"reason\\\":\\\"Error\\\",\\\"message\\\":"
+      "\\\"told\\\"}}\" > exit.json; exit $code");
+  const KilledRun killed(run_dir(), script);
+  ASSERT_TRUE(killed.was_ready());
+  open(script);
+  const auto observed = cluster_->observe(cluster_->key());
+  ASSERT_EQ(observed->pods.size(), 2u);
+  ASSERT_TRUE(tell_to_exit(run_dir(), observed->pods[0].name, 75));
+  const ObservedPod pod = ended({"default", observed->pods[0].name, observed->pods[0].uid});
+  EXPECT_EQ(pod.exit->exit_code, 75);
+  EXPECT_EQ(pod.exit->message, "told");
+}
+
+TEST_F(AdoptionTest, ADeletedJobsPodsEndAndAreNotTheNextJobs) {
+  open(kScriptUntilTold);
+  const PodRef ref = create(0);
+  const ProcessId process = process_of(ref);
+  const std::string uid = cluster_->job_uid();
+  ASSERT_TRUE(cluster_->delete_job(cluster_->key(), uid).has_value());
+  cluster_.reset();
+  open(kScriptUntilTold);
+  EXPECT_NE(cluster_->job_uid(), uid);
+  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
+  EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
+}
+
+TEST_F(AdoptionTest, APidThatCameToAnotherProcessIsNotAdopted) {
+  // This test's own process stands for the one that got the pid later.
+  open("exit 0");
+  PodRecord record;
+  record.job_uid = cluster_->job_uid();
+  cluster_.reset();
+  record.name = "job-0-zzzzz";
+  record.uid = "uid";
+  record.process = *identify(::getpid());
+  record.process.start_ticks += 1;
+  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
+  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+  std::ofstream(run_dir() / "pods" / record.name / "started");
+  open("exit 0");
+  const auto pod = look({"default", record.name, record.uid});
+  ASSERT_TRUE(pod.has_value());
+  EXPECT_EQ(pod->exit->reason, "Lost");
+}
+
+TEST_F(AdoptionTest, APodWhoseMakerDiedBeforeItBeganIsYetToBeMade) {
+  open("exit 0");
+  PodRecord record;
+  record.job_uid = cluster_->job_uid();
+  cluster_.reset();
+  record.name = "job-0-zzzzz";
+  record.uid = "uid";
+  record.process = *identify(::getpid());
+  record.process.start_ticks += 1;
+  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
+  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+  std::ofstream(run_dir() / "status.json.tmp.4711") << "half";
+  open("exit 0");
+  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
+  EXPECT_FALSE(std::filesystem::exists(run_dir() / "pods" / record.name / "pod.json"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir() / "status.json.tmp.4711"));
+}
+
+}  // namespace
+}  // namespace trainyard::control::local

@@ -1,0 +1,115 @@
+#include "control/local/job_store.h"
+
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/io/file.h"
+#include "control/local/pod_exit.h"
+#include "control/local/pod_record.h"
+#include "control/reconciler.h"
+#include "control/status_edit.h"
+#include "tests/support/local_world.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/control/local/local_cluster_world.h"
+
+namespace trainyard::control::local {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+using testing_support::kScriptUntilTold;
+using testing_support::script_options;
+
+class JobStoreTest : public LocalClusterWorld {};
+
+TEST_F(JobStoreTest, AnotherJobOrAnotherSeedIsRefusedAndANewSpecIsANewGeneration) {
+  open("exit 0");
+  cluster_.reset();
+  auto renamed = script_options(run_dir(), clock_, "exit 0");
+  renamed.job.metadata.name = "other";
+  auto refused = LocalCluster::open(std::move(renamed));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(refused.error().message, HasSubstr("metadata.name"));
+
+  auto moved = script_options(run_dir(), clock_, "exit 0");
+  moved.job.spec.checkpoint_policy.path = "elsewhere";
+  refused = LocalCluster::open(std::move(moved));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message, HasSubstr("spec.checkpointPolicy.path"));
+
+  auto larger = script_options(run_dir(), clock_, "exit 0");
+  larger.job.spec.num_nodes = 5;
+  auto opened = LocalCluster::open(std::move(larger));
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_EQ((*opened)->observe((*opened)->key())->metadata.generation, 2);
+  EXPECT_EQ((*opened)->observe((*opened)->key())->spec.num_nodes, 5);
+}
+
+TEST_F(JobStoreTest, ADamagedStatusIsNamedInOurWords) {
+  open("exit 0");
+  const auto job = cluster_->observe(cluster_->key());
+  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                   job->metadata.resource_version));
+  cluster_.reset();
+  for (const auto& [text, fault] :
+       {std::pair{"rubbish", "no JSON at byte 1"}, std::pair{"{\"uid\":3}", "type must be"}}) {
+    std::ofstream(run_dir() / "status.json") << text;
+    const auto opened = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
+    ASSERT_FALSE(opened.has_value());
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(opened.error().message, HasSubstr("status.json: damaged: "));
+    EXPECT_THAT(opened.error().message, HasSubstr(fault));
+    EXPECT_THAT(opened.error().message, Not(HasSubstr("exception")));
+  }
+}
+
+TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
+  open("exit 0");
+  auto job = cluster_->observe(cluster_->key());
+  job->status.membership.generation = 3;
+  job->status.restarts.total = 2;
+  set_condition(job->status,
+                {api::ConditionType::kFailed, api::ConditionStatus::kTrue, "BudgetExceeded", ""},
+                clock_.now());
+  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                   job->metadata.resource_version));
+  cluster_.reset();
+  open("exit 0");
+  EXPECT_FALSE(cluster_->tries_again());
+  cluster_.reset();
+
+  auto changed = script_options(run_dir(), clock_, "exit 0");
+  changed.job.spec.failure_policy.backoff.max = seconds(7);
+  changed.job.spec.checkpoint_policy.path = "elsewhere";  // nothing was trained: may be mended
+  auto opened = LocalCluster::open(std::move(changed));
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_TRUE((*opened)->tries_again());
+  const auto after = (*opened)->observe((*opened)->key());
+  EXPECT_FALSE(is_true(after->status, api::ConditionType::kFailed));
+  EXPECT_TRUE(is_true(after->status, api::ConditionType::kSuspended)) << "as one that was stopped";
+  EXPECT_EQ(after->status.membership.generation, 3);
+  EXPECT_EQ(after->status.restarts.total, 2) << "counts go on";
+}
+
+TEST_F(JobStoreTest, WhatRanksReadIsPutBackBeforeTheyStart) {
+  open(kScriptUntilTold);
+  const std::vector<std::string> names = {"checkpoint-policy.json", "job.json"};
+  std::map<std::string, std::string> before;
+  for (const std::string& name : names) {
+    before[name] = read_file(run_dir() / name, 1 << 20).value();
+    std::filesystem::remove(run_dir() / name);
+  }
+  create(0);
+  for (const std::string& name : names)
+    EXPECT_EQ(read_file(run_dir() / name, 1 << 20).value_or(""), before[name]) << name;
+}
+
+}  // namespace
+}  // namespace trainyard::control::local
