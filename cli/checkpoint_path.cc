@@ -2,9 +2,27 @@
 
 #include <algorithm>
 
+#include "common/api/decode.h"
+#include "common/io/file.h"
+#include "control/local/job_store.h"
 #include "worker/checkpoint/lineage.h"
 
 namespace trainyard::cli {
+namespace {
+
+constexpr int64_t kMaxJobBytes = 1 << 20;
+
+}  // namespace
+
+Result<std::filesystem::path> checkpoints_at(const std::filesystem::path& path) {
+  const std::filesystem::path file = path / control::local::kJobFile;
+  const Result<std::string> text = read_file(file, kMaxJobBytes);
+  // Whatever keeps it from being read, it is said of the checkpoints that are not there either.
+  if (!text) return path;
+  TRAINYARD_ASSIGN(const api::TrainingJob job,
+                   api::decode_training_job(*text, {file.string(), api::UnknownKeys::kIgnore}));
+  return control::local::checkpoint_dir_of(path, job);
+}
 
 bool is_checkpoint(checkpoint::FileSystem& files, const std::filesystem::path& path) {
   if (checkpoint::parse_directory_name(path.filename().string())) return true;
@@ -17,7 +35,8 @@ Result<std::unique_ptr<checkpoint::CheckpointReader>> open_checkpoint(
     checkpoint::FileSystem& files, const std::filesystem::path& path, checkpoint::Verify verify,
     std::vector<std::string>* notes) {
   if (is_checkpoint(files, path)) return checkpoint::CheckpointReader::open(files, path, verify);
-  return checkpoint::open_newest_good(files, path, std::nullopt, verify, notes);
+  TRAINYARD_ASSIGN(const std::filesystem::path root, checkpoints_at(path));
+  return checkpoint::open_newest_good(files, root, std::nullopt, verify, notes);
 }
 
 }  // namespace trainyard::cli

@@ -23,11 +23,16 @@ namespace {
 namespace ckpt = checkpoint;
 
 constexpr char kFooter[] = R"(Examples:
-  trainyard ckpt ls runs/gpt2/pvc/ckpt
-  trainyard ckpt show --hash runs/gpt2/pvc/ckpt/latest
-  trainyard ckpt verify -o json runs/gpt2/pvc/ckpt
-  trainyard ckpt diff runs/a/pvc/ckpt runs/b/pvc/ckpt
-  trainyard ckpt prune --keep-last 2 runs/gpt2/pvc/ckpt
+  trainyard ckpt ls runs/gpt2
+  trainyard ckpt ls --verify runs/gpt2/pvc/ckpt/gpt2
+  trainyard ckpt show --hash runs/gpt2/pvc/ckpt/gpt2/latest
+  trainyard ckpt verify -o json runs/gpt2
+  trainyard ckpt diff runs/a runs/b
+  trainyard ckpt prune --keep-last 2 runs/gpt2
+
+A path is a checkpoint's own directory, a job's checkpoint directory or the directory of a
+`trainyard run`. `ls` looks at manifests and at the size of every shard; with --verify it reads
+every byte, as `verify` does, and then "current" means good.
 
 Exit codes: 0 done; 1 `diff` found a difference; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
 
@@ -37,6 +42,7 @@ struct CkptOptions {
   std::string path;
   std::string output = "text";
   bool hash = false;
+  bool verify = false;
 };
 
 using Command = Status (*)(const CkptOptions&, CommandContext&);
@@ -57,7 +63,8 @@ int64_t bytes_of(const ckpt::Manifest& manifest) {
 }
 
 Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
-                                             const std::filesystem::path& root) {
+                                             const std::filesystem::path& root,
+                                             ckpt::Verify verify) {
   TRAINYARD_TRY(files.list(root));  // a missing directory is an error here
   TRAINYARD_ASSIGN(const ckpt::StoredLineage stored, ckpt::load_lineage(files, root));
   TRAINYARD_ASSIGN(const auto found, ckpt::find_checkpoints(files, root));
@@ -69,8 +76,8 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
   for (const ckpt::FoundDirectory& directory : found) {
     Listed one{directory.id, "incomplete", "", std::nullopt};
     if (directory.committed) {
-      const auto reader = ckpt::CheckpointReader::open(
-          files, root / ckpt::directory_name(directory.id), ckpt::Verify::kManifest);
+      const auto reader =
+          ckpt::CheckpointReader::open(files, root / ckpt::directory_name(directory.id), verify);
       one.state = !reader ? "damaged" : lineage.accepts(directory.id) ? "current" : "superseded";
       if (reader) one.manifest = (*reader)->manifest();
       if (!reader) one.message = reader.error().message;
@@ -130,11 +137,15 @@ std::string listed_as_json(const std::vector<Listed>& listed) {
 
 Status run_ls(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
-  TRAINYARD_ASSIGN(const std::vector<Listed> listed, list_checkpoints(files, options.path));
+  TRAINYARD_ASSIGN(const std::filesystem::path root, checkpoints_at(options.path));
+  TRAINYARD_ASSIGN(
+      const std::vector<Listed> listed,
+      list_checkpoints(files, root, options.verify ? ckpt::Verify::kAll : ckpt::Verify::kManifest));
   if (listed.empty()) {
-    return Error{ErrorCode::kNotFound, options.path +
-                                           ": no checkpoint here; those of `trainyard run` lie in "
-                                           "RUN/pvc/CLAIM/PATH, which its summary names"};
+    return Error{ErrorCode::kNotFound,
+                 root.string() +
+                     ": no checkpoint here; name a run directory (runs/NAME) or a checkpoint "
+                     "directory, which the summary of a run names"};
   }
   if (options.output == "json") {
     context.out << listed_as_json(listed) << '\n';
@@ -313,8 +324,9 @@ Verified verify_one(ckpt::FileSystem& files, const std::filesystem::path& path) 
 }
 
 Result<std::vector<std::filesystem::path>> paths_to_verify(ckpt::FileSystem& files,
-                                                           const std::filesystem::path& path) {
-  if (is_checkpoint(files, path)) return std::vector{path};
+                                                           const std::filesystem::path& named) {
+  if (is_checkpoint(files, named)) return std::vector{named};
+  TRAINYARD_ASSIGN(const std::filesystem::path path, checkpoints_at(named));
   TRAINYARD_TRY(files.list(path));
   TRAINYARD_ASSIGN(const auto found, ckpt::find_checkpoints(files, path));
   std::vector<std::filesystem::path> paths;
@@ -388,6 +400,9 @@ void add_command(CLI::App& parent, CommandContext& context, const char* name, co
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
   }
+  if (run == run_ls) {
+    command->add_flag("--verify", options->verify, "Read every byte: find flipped bits as well");
+  }
   if (run == run_show) {
     command->add_flag("--hash", options->hash, "Compute the state hash as well (reads everything)");
   }
@@ -406,10 +421,10 @@ void register_ckpt(CLI::App& app, CommandContext& context) {
       app.add_subcommand("ckpt", "Lists, shows, verifies, compares and removes checkpoints.");
   command->require_subcommand(1);
   command->footer(kFooter);
-  constexpr char kJobPath[] = "A job's checkpoint directory";
+  constexpr char kJobPath[] = "A job's checkpoint directory, or a run directory";
   constexpr char kEitherPath[] =
-      "A checkpoint, or a job's checkpoint directory (the newest good one)";
-  constexpr char kAllPath[] = "A checkpoint, or a job's checkpoint directory (all of them)";
+      "A checkpoint, or a job's checkpoint or run directory (the newest good one)";
+  constexpr char kAllPath[] = "A checkpoint, or a job's checkpoint or run directory (all of them)";
   add_command(*command, context, "ls", "Lists checkpoints.", kJobPath, true, run_ls);
   add_command(*command, context, "show", "Shows what a checkpoint holds.", kEitherPath, true,
               run_show);

@@ -205,7 +205,7 @@ void register_ckpt_diff(CLI::App& parent, CommandContext& context) {
   CLI::App* command = parent.add_subcommand("diff", "Compares two checkpoints tensor by tensor.");
   command->footer(kFooter);
   auto options = std::make_shared<DiffOptions>();
-  constexpr char kPath[] = "A checkpoint, or a job's checkpoint directory (the newest good one)";
+  constexpr char kPath[] = "A checkpoint, or a job's checkpoint or run directory (newest good one)";
   command->add_option("A", options->a, kPath)->required();
   command->add_option("B", options->b, kPath)->required();
   command->add_option("-o,--output", options->output, "How results are printed")

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
@@ -27,8 +28,8 @@ running job cleans up after itself (checkpointPolicy.keepLast): below the direct
 `trainyard run` its lock is taken first, elsewhere --stopped must say that no job writes here.
 
 Examples:
-  trainyard ckpt prune --keep-last 2 runs/gpt2/pvc/ckpt
-  trainyard ckpt prune --keep-last 1 --keep-every 1000 --yes runs/gpt2/pvc/ckpt
+  trainyard ckpt prune --keep-last 2 runs/gpt2
+  trainyard ckpt prune --keep-last 1 --keep-every 1000 --yes runs/gpt2/pvc/ckpt/gpt2
 
 Exit codes: 0 done; 64 no run directory above and no --stopped; 65 there is no good checkpoint; 75
 the job runs, or input or output failed.)";
@@ -51,9 +52,7 @@ std::optional<std::filesystem::path> run_directory_above(const std::filesystem::
   std::error_code error;
   std::filesystem::path at = std::filesystem::canonical(path, error);
   for (int i = 0; !error && i < kMaxParents && at.has_relative_path(); ++i) {
-    if (std::filesystem::exists(at / "lock", error) &&
-        std::filesystem::exists(at / "job.json", error))
-      return at;
+    if (std::filesystem::exists(at / "job.json", error)) return at;
     at = at.parent_path();
   }
   return std::nullopt;
@@ -116,13 +115,13 @@ std::string plan_as_json(const PruneOptions& options, const ckpt::PrunePlan& pla
 
 /// What keeps a job from running meanwhile. Errors: kConflict while one does; kInvalidConfig where
 /// that cannot be known.
-Result<std::optional<FileLock>> keep_stopped(const PruneOptions& options) {
+Result<std::optional<DirectoryLock>> keep_stopped(const PruneOptions& options) {
   const auto run = run_directory_above(options.path);
   if (run) {
-    TRAINYARD_ASSIGN(FileLock lock, FileLock::acquire(*run / "lock"));
+    TRAINYARD_ASSIGN(DirectoryLock lock, DirectoryLock::acquire(*run));
     return std::optional(std::move(lock));
   }
-  if (options.stopped) return std::optional<FileLock>();
+  if (options.stopped) return std::optional<DirectoryLock>();
   return Error{ErrorCode::kInvalidConfig,
                options.path +
                    ": no directory of a `trainyard run` above it, so nothing tells "
@@ -130,17 +129,18 @@ Result<std::optional<FileLock>> keep_stopped(const PruneOptions& options) {
 }
 
 Status run_prune(const PruneOptions& options, CommandContext& context) {
-  std::optional<FileLock> lock;
+  std::optional<DirectoryLock> lock;
   if (options.yes) {
     TRAINYARD_ASSIGN(lock, keep_stopped(options));
   }
   ckpt::PosixFileSystem files;
+  TRAINYARD_ASSIGN(const std::filesystem::path root, checkpoints_at(options.path));
   TRAINYARD_ASSIGN(
       const ckpt::PrunePlan plan,
-      ckpt::plan_prune(files, options.path,
+      ckpt::plan_prune(files, root,
                        {.keep_last = options.keep_last, .keep_every_steps = options.keep_every}));
-  const int64_t bytes = freed_bytes(options.path, plan.removed);
-  if (options.yes) TRAINYARD_TRY(ckpt::prune(files, options.path, plan));
+  const int64_t bytes = freed_bytes(root, plan.removed);
+  if (options.yes) TRAINYARD_TRY(ckpt::prune(files, root, plan));
   if (options.output == "json") {
     context.out << plan_as_json(options, plan, bytes) << '\n';
   } else {
@@ -156,7 +156,8 @@ void register_ckpt_prune(CLI::App& parent, CommandContext& context) {
       parent.add_subcommand("prune", "Removes old checkpoints of a job that does not run.");
   command->footer(kFooter);
   auto options = std::make_shared<PruneOptions>();
-  command->add_option("PATH", options->path, "A job's checkpoint directory")->required();
+  command->add_option("PATH", options->path, "A job's checkpoint directory, or a run directory")
+      ->required();
   command->add_option("--keep-last", options->keep_last, "How many of the newest good ones stay")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();

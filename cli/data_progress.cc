@@ -4,6 +4,8 @@
 #include <ostream>
 #include <sstream>
 
+#include "cli/run/terminal.h"
+
 namespace trainyard::cli {
 
 void DataProgress::show(const data::PrepareProgress& progress) {
@@ -21,7 +23,7 @@ void DataProgress::show(const data::PrepareProgress& progress) {
        << " % of " << total / 1e6 << " MB, " << rate / 1e6 << " MB/s, ETA " << std::setprecision(0)
        << (rate > 0 ? (total - done) / rate : 0) << " s, " << progress.file;
   if (on_terminal_) {
-    out_ << "\r\x1b[K" << line.str() << std::flush;
+    out_ << '\r' << terminal::kClearLine << line.str() << std::flush;
     line_open_ = true;
   } else {
     out_ << line.str() << std::endl;
@@ -29,7 +31,7 @@ void DataProgress::show(const data::PrepareProgress& progress) {
 }
 
 void DataProgress::clear() {
-  if (line_open_) out_ << "\r\x1b[K" << std::flush;
+  if (line_open_) out_ << '\r' << terminal::kClearLine << std::flush;
   line_open_ = false;
 }
 

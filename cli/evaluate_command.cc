@@ -128,7 +128,7 @@ void register_evaluate(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   command
       ->add_option("CHECKPOINT", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint directory (its newest good one)")
+                   "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
       ->required();
   command->add_option("TOKENS", options->sets, "Sets of token shards, each scored apart")
       ->required();

@@ -61,7 +61,7 @@ void register_export(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<ExportOptions>();
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint directory (the newest good one)")
+                   "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
       ->required();
   command->add_option("--hugging-face", options->folder, "Folder to make, as transformers reads it")
       ->required();

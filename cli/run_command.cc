@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/report/report.h"
+#include "cli/run/format.h"
 #include "cli/run/local_run.h"
 #include "cli/run/run_view.h"
 #include "cli/run/signals.h"
@@ -41,10 +42,10 @@ goes on where it stopped; ranks that fail are restarted from the newest checkpoi
 Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. A reader of standard output
 that goes away (| head -1) does not stop the run.
 
-Exit codes: 0 complete; 64 wrong usage, manifest or run directory, or another run uses it; 65 bad
-data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74 complete, but standard
-output could not be written; 75 stopped with a checkpoint, run it again to go on; 130 stopped at
-once; 1 a restart budget or a deadline ran out.)";
+Exit codes: 0 complete; 64 wrong usage, manifest or run directory (no room there, too), or another
+run uses it; 65 bad data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74
+complete, but standard output could not be written; 75 stopped with a checkpoint, run it again to go
+on; 130 stopped at once; 1 a restart budget or a deadline ran out.)";
 
 constexpr int kExitKilled = 130;
 constexpr char kTraceFile[] = "trace.json";
@@ -170,8 +171,8 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
 
 /// The command that goes on with this run as it is.
 std::string same_command(const RunOptions& options) {
-  std::string command = "trainyard run " + options.manifest;
-  if (!options.run_dir.empty()) command += " --run-dir " + options.run_dir;
+  std::string command = "trainyard run " + shell_word(options.manifest);
+  if (!options.run_dir.empty()) command += " --run-dir " + shell_word(options.run_dir);
   if (options.nodes > 0) command += " --nodes " + std::to_string(options.nodes);
   if (options.procs > 0) command += " --procs " + std::to_string(options.procs);
   return command;
@@ -189,8 +190,8 @@ std::vector<std::string> next_commands(const RunOptions& options, const Summary&
     return commands;
   }
   if (summary.checkpoint_dir.empty()) return commands;
-  commands.push_back("trainyard sample " + summary.checkpoint_dir);
-  commands.push_back("trainyard ckpt ls " + summary.checkpoint_dir);
+  commands.push_back("trainyard sample " + shell_word(summary.checkpoint_dir));
+  commands.push_back("trainyard ckpt ls " + shell_word(summary.checkpoint_dir));
   return commands;
 }
 

@@ -19,8 +19,8 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] = R"(Examples:
-  trainyard sample runs/gpt2/pvc/ckpt/gpt2 --prompt "The people of "
-  trainyard sample runs/gpt2/pvc/ckpt/gpt2 --tokens 400 --temperature 0.7 --top-k 40 --seed 7
+  trainyard sample runs/gpt2 --prompt "The people of "
+  trainyard sample runs/gpt2 --tokens 400 --temperature 0.7 --top-k 40 --seed 7
   trainyard sample runs/gpt2/pvc/ckpt/gpt2/g1-step-0000001000 -o json
 
 The same seed gives the same text. Exit codes: 0 done; 64 wrong usage; 65 no good checkpoint.)";
@@ -98,7 +98,7 @@ void register_sample(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<Options>();
   command
       ->add_option("CHECKPOINT", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint directory (its newest good one)")
+                   "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
       ->required();
   command->add_option("--prompt", options->prompt, "Text to go on from (default: a new line)");
   command->add_option("--tokens", options->sample.tokens, "Tokens to generate")

@@ -101,7 +101,7 @@ class Window {
 
 int plain_columns() {
   constexpr int kDefault = 80;
-  constexpr int kMin = 40;
+  constexpr int kMin = 13;  // rank and step
   constexpr int kMax = 1000;
   const char* variable = std::getenv("COLUMNS");  // NOLINT(concurrency-mt-unsafe)
   const int columns = variable != nullptr ? std::atoi(variable) : 0;

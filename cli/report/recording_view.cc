@@ -1,6 +1,7 @@
 #include <chrono>
 
 #include "cli/report/report.h"
+#include "cli/run/format.h"
 #include "common/io/file.h"
 
 namespace trainyard::cli {
@@ -38,7 +39,7 @@ class RecordingView final : public RunView {
   void end(const Summary& summary) override {
     Summary shown = summary;
     if (write_report(summary)) {
-      shown.next_commands.push_back("xdg-open " + (run_dir_ / kReportFile).string());
+      shown.next_commands.push_back("xdg-open " + shell_word((run_dir_ / kReportFile).string()));
     }
     inner_->end(shown);
   }

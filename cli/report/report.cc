@@ -15,18 +15,9 @@ namespace {
 /// Of what happened only the newest is listed.
 constexpr size_t kEventsShown = 200;
 
-std::string outcome_text(const Summary& summary) {
-  switch (summary.outcome) {
-    case Summary::Outcome::kComplete:
-      return "complete";
-    case Summary::Outcome::kFailed:
-      return "failed: " + summary.reason;
-    case Summary::Outcome::kStopped:
-      return "stopped with a checkpoint";
-    case Summary::Outcome::kKilled:
-      return "stopped at once";
-  }
-  return "";
+std::string outcome_sentence(const Summary& summary) {
+  const std::string text = outcome_text(summary.outcome);
+  return summary.outcome == Summary::Outcome::kFailed ? text + ": " + summary.reason : text;
 }
 
 const char* outcome_class(Summary::Outcome outcome) {
@@ -150,7 +141,7 @@ std::string render_report(const Summary& given, const History& history) {
       "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
       "<title>{0}</title><style>{1}</style></head>\n<body>\n"
       "<header><h1>{0}</h1><span class='{2}'>{3}</span></header>\n",
-      name, kReportStyle, outcome_class(summary.outcome), escape_html(outcome_text(summary)));
+      name, kReportStyle, outcome_class(summary.outcome), escape_html(outcome_sentence(summary)));
   html += key_figures(summary) + paths(summary);
   if (!figures.empty()) html += "<div class='charts'>\n" + figures + "</div>\n";
   html += time_shares(summary) + overlap(summary) + events_table(history);

@@ -13,20 +13,6 @@ namespace {
 
 constexpr size_t kMaxShownLineBytes = 400;
 
-const char* outcome_text(Summary::Outcome outcome) {
-  switch (outcome) {
-    case Summary::Outcome::kComplete:
-      return "complete";
-    case Summary::Outcome::kFailed:
-      return "failed";
-    case Summary::Outcome::kStopped:
-      return "stopped";
-    case Summary::Outcome::kKilled:
-      return "stopped at once";
-  }
-  return "?";
-}
-
 void add_row(std::string& text, const char* name, const std::string& value) {
   text += fmt::format("  {:<16}{}\n", name, value);
 }
@@ -56,6 +42,30 @@ std::string grouped(int64_t value) {
   for (size_t at = digits.size(); at > first + 3; at -= 3)
     digits.insert(at - 3, 1, ',');
   return digits;
+}
+
+const char* outcome_text(Summary::Outcome outcome) {
+  switch (outcome) {
+    case Summary::Outcome::kComplete:
+      return "complete";
+    case Summary::Outcome::kFailed:
+      return "failed";
+    case Summary::Outcome::kStopped:
+      return "stopped";
+    case Summary::Outcome::kKilled:
+      return "stopped at once";
+  }
+  return "?";
+}
+
+std::string shell_word(const std::string& word) {
+  constexpr char kPlain[] =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=@%+,-";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word)
+    quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
 std::string duration_text(double seconds) {

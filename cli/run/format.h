@@ -16,8 +16,13 @@ std::string duration_text(double seconds);
 std::string fixed(double value, int digits);
 /// "8.40e-04".
 std::string scientific(double value);
+/// A word of a command as a POSIX shell reads it back: in quotes where it holds anything but plain
+/// letters.
+std::string shell_word(const std::string& word);
 /// "20 steps, 14.2 ms communication a step, 87 % of it hidden under compute".
 std::string traced_rank_text(const TracedRank& rank);
+/// "complete", "failed", "stopped", "stopped at once".
+const char* outcome_text(Summary::Outcome outcome);
 /// The block that ends a run.
 std::string summary_text(const Summary& summary);
 /// The line or lines that begin it.

@@ -2,12 +2,11 @@
 #include <chrono>
 #include <ostream>
 #include <string>
-#include <sys/ioctl.h>
-#include <unistd.h>
 #include <vector>
 
 #include "cli/run/format.h"
 #include "cli/run/run_view.h"
+#include "cli/run/terminal.h"
 
 namespace trainyard::cli {
 namespace {
@@ -19,20 +18,6 @@ constexpr std::chrono::seconds kPlainInterval{5};
 constexpr size_t kMaxRankLines = 8;
 constexpr int64_t kBarWidth = 30;
 constexpr int64_t kMinBarWidth = 6;
-constexpr int kFallbackColumns = 80;
-
-// Control sequences of ECMA-48 that every terminal of today knows.
-constexpr char kClearBelow[] = "\x1b[J";
-constexpr char kHideCursor[] = "\x1b[?25l";
-constexpr char kShowCursor[] = "\x1b[?25h";
-constexpr char kBold[] = "\x1b[1m";
-constexpr char kNormal[] = "\x1b[0m";
-
-int terminal_columns() {
-  winsize size{};
-  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : kFallbackColumns;
-}
 
 std::string bar(const Snapshot& snapshot, int64_t width) {
   const int64_t total = std::max<int64_t>(1, snapshot.total_steps);
@@ -76,7 +61,7 @@ class TerminalView final : public RunView {
   void update(const Snapshot& snapshot) override {
     std::vector<std::string> lines;
     lines.push_back(name_ + "  " + snapshot.activity);
-    const auto columns = static_cast<size_t>(terminal_columns());
+    const auto columns = static_cast<size_t>(terminal::size().columns);
     lines.push_back(progress_line(snapshot, columns));
     for (std::string& line : wrapped(measures_text(snapshot), columns))
       lines.push_back(std::move(line));
@@ -102,12 +87,12 @@ class TerminalView final : public RunView {
  private:
   void draw(const std::vector<std::string>& lines) {
     std::string text = above();
-    if (drawn_lines_ == 0) text += kHideCursor;
-    const auto columns = static_cast<size_t>(terminal_columns());
+    if (drawn_lines_ == 0) text += terminal::kHideCursor;
+    const auto columns = static_cast<size_t>(terminal::size().columns);
     for (size_t i = 0; i < lines.size(); ++i) {
       // A line that wrapped would break the way back up. All of it is ASCII but the name.
       const std::string line = lines[i].substr(0, columns - 1);
-      text += i == 0 ? kBold + line + kNormal : line;
+      text += i == 0 ? terminal::kBold + line + terminal::kNormal : line;
       text += '\n';
     }
     drawn_lines_ = lines.size();
@@ -117,12 +102,12 @@ class TerminalView final : public RunView {
   /// Back to the first line of the block, everything below cleared.
   std::string above() const {
     if (drawn_lines_ == 0) return "";
-    return "\x1b[" + std::to_string(drawn_lines_) + "A\r" + kClearBelow;
+    return "\x1b[" + std::to_string(drawn_lines_) + "A\r" + terminal::kClearBelow;
   }
 
   void erase() {
     if (drawn_lines_ == 0) return;
-    out_ << above() << kShowCursor << std::flush;
+    out_ << above() << terminal::kShowCursor << std::flush;
     drawn_lines_ = 0;
   }
 

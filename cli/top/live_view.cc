@@ -4,26 +4,13 @@
 #include <unistd.h>
 #include <utility>
 
+#include "cli/run/format.h"
 #include "common/base/clock.h"
 
 namespace trainyard::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{1000};
-
-const char* name_of(Summary::Outcome outcome) {
-  switch (outcome) {
-    case Summary::Outcome::kComplete:
-      return "complete";
-    case Summary::Outcome::kFailed:
-      return "failed";
-    case Summary::Outcome::kStopped:
-      return "stopped";
-    case Summary::Outcome::kKilled:
-      return "killed";
-  }
-  return "?";
-}
 
 class LiveView final : public RunView {
  public:
@@ -50,7 +37,7 @@ class LiveView final : public RunView {
     // A finished run that was only looked at again keeps the state of its end.
     if (next_ != MonoTime{}) {
       state_.over = true;
-      state_.activity = name_of(summary.outcome);
+      state_.activity = outcome_text(summary.outcome);
       state_.step = summary.step;
       state_.loss = summary.final_loss;
       state_.validation_loss = summary.validation_loss;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -97,26 +98,26 @@ std::string split_bar(const Row& row) {
 const std::array kColumns = {
     Column{"RANK", 4, 0, false, [](const Row& r) { return std::to_string(r.reading.rank); }},
     Column{"STEP", 8, 0, false, [](const Row& r) { return std::to_string(r.reading.step); }},
-    Column{"PHASE", 10, 0, true, [](const Row& r) { return std::string(control::label_of(r.reading.phase)); }},
-    Column{"INSTR", 6, 3, false, [](const Row& r) { return "#" + std::to_string(r.reading.instruction_id); }},
-    Column{"TOK/S", 7, 0, false, [](const Row& r) { return r.figures.tokens_per_second > 0 ? fmt::format("{:.0f}", r.figures.tokens_per_second) : std::string("-"); }},
-    Column{"STEP-T", 7, 0, false, [](const Row& r) { return time_text(r.figures.step_s); }},
-    Column{"FWD", 4, 1, false, [](const Row& r) { return r.share(Stage::kForward); }},
-    Column{"BWD", 4, 1, false, [](const Row& r) { return r.share(Stage::kBackward); }},
-    Column{"COMM", 4, 1, false, [](const Row& r) { return r.share(Stage::kCollectiveWait); }},
-    Column{"DATA", 4, 1, false, [](const Row& r) { return r.share(Stage::kDataWait); }},
-    Column{"OPT", 4, 1, false, [](const Row& r) { return r.share(Stage::kOptimizer); }},
-    Column{"EVAL", 4, 4, false, [](const Row& r) { return r.share(Stage::kEvaluation); }},
-    Column{"CKPT", 4, 4, false, [](const Row& r) { return r.share(Stage::kCheckpoint); }},
-    Column{"REST", 4, 4, false, [](const Row& r) { return r.share(Stage::kOther); }},
-    Column{"MEM", 6, 0, false, [](const Row& r) { return bytes_text(r.reading.counters.resident_bytes); }},
-    Column{"PLANNED", 7, 5, false, [](const Row& r) { return bytes_text(r.reading.counters.memory_bytes[0]); }},
-    Column{"NODE", 4, 5, false, [](const Row& r) { return std::to_string(r.reading.node_index); }},
-    Column{"GEN", 4, 5, false, [](const Row& r) { return std::to_string(r.reading.generation); }},
-    Column{"WHERE THE TIME GOES", kBarWidth, 6, true, split_bar},
+    Column{"PHASE", 10, 1, true, [](const Row& r) { return std::string(control::label_of(r.reading.phase)); }},
+    Column{"INSTR", 6, 6, false, [](const Row& r) { return "#" + std::to_string(r.reading.instruction_id); }},
+    Column{"TOK/S", 7, 2, false, [](const Row& r) { return r.figures.tokens_per_second > 0 ? fmt::format("{:.0f}", r.figures.tokens_per_second) : std::string("-"); }},
+    Column{"STEP-T", 7, 3, false, [](const Row& r) { return time_text(r.figures.step_s); }},
+    Column{"FWD", 4, 4, false, [](const Row& r) { return r.share(Stage::kForward); }},
+    Column{"BWD", 4, 4, false, [](const Row& r) { return r.share(Stage::kBackward); }},
+    Column{"COMM", 4, 4, false, [](const Row& r) { return r.share(Stage::kCollectiveWait); }},
+    Column{"DATA", 4, 4, false, [](const Row& r) { return r.share(Stage::kDataWait); }},
+    Column{"OPT", 4, 4, false, [](const Row& r) { return r.share(Stage::kOptimizer); }},
+    Column{"EVAL", 4, 7, false, [](const Row& r) { return r.share(Stage::kEvaluation); }},
+    Column{"CKPT", 4, 7, false, [](const Row& r) { return r.share(Stage::kCheckpoint); }},
+    Column{"REST", 4, 7, false, [](const Row& r) { return r.share(Stage::kOther); }},
+    Column{"MEM", 6, 3, false, [](const Row& r) { return bytes_text(r.reading.counters.resident_bytes); }},
+    Column{"PLANNED", 7, 8, false, [](const Row& r) { return bytes_text(r.reading.counters.memory_bytes[0]); }},
+    Column{"NODE", 4, 8, false, [](const Row& r) { return std::to_string(r.reading.node_index); }},
+    Column{"GEN", 4, 8, false, [](const Row& r) { return std::to_string(r.reading.generation); }},
+    Column{"WHERE THE TIME GOES", kBarWidth, 9, true, split_bar},
 };
 // clang-format on
-constexpr int kMaxPriority = 6;
+constexpr int kMaxPriority = 9;
 
 int width_up_to(int priority) {
   int width = 0;
@@ -146,18 +147,29 @@ std::string line_of(int priority, const std::function<std::string(const Column&)
   return line;
 }
 
+/// Adds `text`, broken at spaces where it is longer than a line.
+void add_broken(std::string text, int columns, std::vector<std::string>& lines) {
+  const auto room = static_cast<size_t>(columns);
+  while (text.size() > room) {
+    const size_t space = text.rfind(' ', room);
+    if (space == std::string::npos || space == 0) break;  // a word too long: it is cut
+    lines.push_back(text.substr(0, space));
+    text.erase(0, space + 1);
+  }
+  lines.push_back(std::move(text));
+}
+
 /// Parts joined by two spaces, as many a line as fit.
 void flow(const std::vector<std::string>& parts, int columns, std::vector<std::string>& lines) {
   std::string line;
   for (const std::string& part : parts) {
     if (part.empty()) continue;
     if (!line.empty() && line.size() + 2 + part.size() > static_cast<size_t>(columns)) {
-      lines.push_back(std::move(line));
-      line.clear();
+      add_broken(std::exchange(line, ""), columns, lines);
     }
     line += (line.empty() ? "" : "  ") + part;
   }
-  if (!line.empty()) lines.push_back(std::move(line));
+  if (!line.empty()) add_broken(std::move(line), columns, lines);
 }
 
 std::string news_text(const TopFrame& frame) {
@@ -241,7 +253,7 @@ std::vector<std::string> render_top(const TopFrame& frame) {
   const LiveState& now = *frame.now;
   const int priority = priority_for(frame.columns);
   if (now.ranks.empty()) {
-    lines.push_back("no rank has reported yet");
+    add_broken("no rank has reported yet", frame.columns, lines);
   } else {
     lines.push_back(
         line_of(priority, [](const Column& column) { return std::string(column.title); }));
@@ -256,7 +268,8 @@ std::vector<std::string> render_top(const TopFrame& frame) {
     lines.push_back(line_of(priority, [&](const Column& column) { return column.cell(row); }));
   }
   if (room < now.ranks.size()) {
-    lines.push_back(fmt::format("... {} more; those behind are shown", now.ranks.size() - room));
+    add_broken(fmt::format("... {} more; those behind are shown", now.ranks.size() - room),
+               frame.columns, lines);
   }
   for (std::string& line : lines) {
     if (line.size() > static_cast<size_t>(frame.columns)) line.resize(frame.columns);

@@ -70,6 +70,43 @@ TEST_F(CkptCommandTest, LsTellsWhatIsThere) {
     EXPECT_EQ(states[name], state) << name;
 }
 
+TEST_F(CkptCommandTest, LsReadsEveryByteWhereItIsToldTo) {
+  flip_a_bit(job_.root() / "g2-step-0000000030/shard-1-of-3.safetensors", 300);
+  EXPECT_THAT(trainyard({"ckpt", "ls", root()}).out, Not(HasSubstr("damaged")));
+  const Ran read = trainyard({"ckpt", "ls", "--verify", root()});
+  EXPECT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_THAT(read.out,
+              AllOf(HasSubstr("damaged: shard-1-of-3.safetensors: chunk 1"), HasSubstr("current")));
+}
+
+TEST_F(CkptCommandTest, ARunDirectoryStandsForItsCheckpoints) {
+  const trainyard::testing::TemporaryDirectory run;
+  std::filesystem::create_directories(run.path() / "pvc/claim");
+  std::filesystem::copy(
+      job_.root(), run.path() / "pvc/claim/job",
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  spill(run.path() / "job.json", R"({
+    "apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"},
+    "spec": {
+      "engine": {"model": {"preset": "gpt2-100k"}, "data": {"tokens": ["x"]},
+                 "batch": {"globalSequences": 1}, "steps": 1},
+      "checkpointPolicy": {"storage": {"persistentVolumeClaim": {"claimName": "claim"}}}}})");
+  const std::string path = run.path().string();
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"ckpt", "ls", path},
+                                                  {"ckpt", "verify", path},
+                                                  {"ckpt", "show", path},
+                                                  {"ckpt", "hash", path},
+                                                  {"ckpt", "diff", path, root()}}) {
+    const Ran ran = trainyard(command);
+    EXPECT_EQ(ran.exit_code, 0) << command[1] << ran.err;
+  }
+  EXPECT_EQ(trainyard({"ckpt", "hash", path}).out, trainyard({"ckpt", "hash", root()}).out);
+  EXPECT_EQ(trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", path}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(run.path() / "pvc/claim/job/g1-step-0000000010"));
+  spill(run.path() / "job.json", "{");
+  EXPECT_THAT(trainyard({"ckpt", "ls", path}).err, HasSubstr("job.json"));
+}
+
 TEST_F(CkptCommandTest, ShowTakesTheNewestGoodOne) {
   const Ran newest = trainyard({"ckpt", "show", "-o", "json", root()});
   EXPECT_EQ(newest.exit_code, 0) << newest.err;
@@ -226,11 +263,10 @@ TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
       job_.root(), checkpoints,
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
   spill(run.path() / "job.json", "{}");
-  spill(run.path() / "lock", "");
   const std::vector<std::string> prune = {"ckpt", "prune", "--keep-last",
                                           "1",    "--yes", checkpoints.string()};
   {
-    const auto running = FileLock::acquire(run.path() / "lock");
+    const auto running = DirectoryLock::acquire(run.path());
     ASSERT_TRUE(running);
     const Ran refused = trainyard(prune);
     EXPECT_EQ(refused.exit_code, 75);

@@ -12,6 +12,7 @@ namespace {
 using contract::Stage;
 using testing::Each;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 using testing::Not;
 
 constexpr int64_t kMillisecond = 1'000'000;
@@ -106,7 +107,7 @@ TEST(FiguresTest, WithoutAStepThereIsNothingToSay) {
 
 TEST(RenderTest, FitsNarrowAndWideScreens) {
   const LiveState state = state_of(4, 592);
-  for (const int columns : {40, 60, 80, 100, 120, 160, 200, 400}) {
+  for (const int columns : {13, 20, 30, 40, 60, 80, 100, 120, 160, 200, 400}) {
     for (const std::string& line : render_top(frame_of(state, columns)))
       EXPECT_LE(line.size(), static_cast<size_t>(columns)) << line;
   }
@@ -128,6 +129,20 @@ TEST(RenderTest, EightyColumnsShowTheSplit) {
       text,
       HasSubstr("   1      592 training      #42     500   200ms  25%  50%  15%   0%  10%   300M"));
   EXPECT_THAT(text, Not(HasSubstr("WHERE")));
+}
+
+TEST(RenderTest, TwentyColumnsShowWhatMatters) {
+  const LiveState state = state_of(2, 592);
+  TopFrame frame = frame_of(state, 20);
+  frame.clock += std::chrono::seconds(35);
+  frame.process_alive = false;
+  const std::vector<std::string> lines = render_top(frame);
+  EXPECT_THAT(lines,
+              IsSupersetOf({"state-of-the-union", "no news for 35 s:", "process 4711 is gone",
+                            "step 592/1,600", "RANK     STEP", "   1      592"}));
+  const std::vector<std::string> wider = render_top(frame_of(state, 32));
+  EXPECT_THAT(wider, IsSupersetOf(
+                         {"RANK     STEP PHASE        TOK/S", "   1      592 training       500"}));
 }
 
 TEST(RenderTest, TwoHundredColumnsShowEverything) {
