@@ -192,7 +192,9 @@ void add_job(const TopFrame& frame, std::vector<std::string>& lines) {
        frame.columns, lines);
   std::string step = "step " + grouped(now.step);
   if (now.total_steps > 0) {
-    step += fmt::format("/{} ({} %)", grouped(now.total_steps), 100 * now.step / now.total_steps);
+    step += "/" + grouped(now.total_steps);
+    const std::string share = fmt::format(" ({} %)", 100 * now.step / now.total_steps);
+    if (step.size() + share.size() <= static_cast<size_t>(frame.columns)) step += share;
   }
   flow({step, now.eta_s ? "ETA " + duration_text(*now.eta_s) : "", optional("loss ", now.loss, 4),
         optional("validation ", now.validation_loss, 4),
