@@ -6,3 +6,4 @@ trainyard_test(comm_wire_formats_test TIER unit SOURCES ${comm_unit_tests}/wire_
 trainyard_test(comm_copy_test TIER unit SOURCES ${comm_unit_tests}/copy_test.cc DEPS worker_comm)
 trainyard_test(comm_ring_order_test TIER unit SOURCES ${comm_unit_tests}/ring_order_test.cc
                DEPS worker_comm)
+trainyard_test(comm_pool_test TIER unit SOURCES ${comm_unit_tests}/pool_test.cc DEPS worker_comm)
