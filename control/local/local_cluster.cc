@@ -78,7 +78,7 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::open(LocalClusterOptions opt
   if (code) return Error{ErrorCode::kIo, "absolute path of the run directory: " + code.message()};
   TRAINYARD_TRY(check_run_dir(options.run_dir));
   TRAINYARD_TRY(make_directories(options.run_dir / "pods"));
-  TRAINYARD_ASSIGN(FileLock lock, FileLock::acquire(options.run_dir / kLockFile));
+  TRAINYARD_ASSIGN(DirectoryLock lock, DirectoryLock::acquire(options.run_dir));
   remove_all_unfinished(options.run_dir);
   TRAINYARD_ASSIGN(JobStore store, JobStore::open(options.run_dir, options.job,
                                                   options.clock->now(), options.after_failure));
