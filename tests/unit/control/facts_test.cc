@@ -239,6 +239,8 @@ TEST(StallTest, ARankOfWhichNobodyTellsIsNotBlamedButItsAgent) {
   ReportingJob job(make_job(2));
   job.facts.now.p99_step_seconds = 0.1;  // bound 10 s
   job.step_to(41);
+  job.rank(0).arrivals = 700;
+  job.rank(1).arrivals = 699;  // as it was when its agent last spoke
   job.facts.now.members[1].silent = seconds(2);
   ASSERT_TRUE(job.pass(seconds(10)));
   EXPECT_EQ(job.status().restarts.total, 0);
