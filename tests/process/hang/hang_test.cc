@@ -160,18 +160,18 @@ TEST_F(HangTest, ASpinningRankIsNamedWithItsInstruction) {
 
 TEST_F(HangTest, ARankStoppedWhileEvaluatingHasThatPhasesLimit) {
   const std::string message = blamed_for(
-      {.steps = 6000, .most_stall_s = 6, .evaluation_steps = 3000, .fault = "0:1:evaluating:stop"});
-  EXPECT_THAT(message, HasSubstr("rank 0 has stood at step 3000 in phase Evaluating"));
+      {.steps = 3000, .most_stall_s = 6, .evaluation_steps = 1500, .fault = "0:1:evaluating:stop"});
+  EXPECT_THAT(message, HasSubstr("rank 0 has stood at step 1500 in phase Evaluating"));
   EXPECT_THAT(message, HasSubstr("its process stopped"));
   EXPECT_EQ(stood(message).allowed_s, 6) << message;
 }
 
 TEST_F(HangTest, ARankStoppedWhileCheckpointingHasThatPhasesLimit) {
-  const std::string message = blamed_for({.steps = 6000,
+  const std::string message = blamed_for({.steps = 3000,
                                           .most_stall_s = 6,
-                                          .checkpoint_steps = 3000,
+                                          .checkpoint_steps = 1500,
                                           .fault = "1:1:checkpointing:stop"});
-  EXPECT_THAT(message, HasSubstr("rank 1 has stood at step 3000 in phase Checkpointing"));
+  EXPECT_THAT(message, HasSubstr("rank 1 has stood at step 1500 in phase Checkpointing"));
   EXPECT_THAT(message, HasSubstr("its process stopped"));
   EXPECT_EQ(stood(message).allowed_s, 6) << message;
 }
