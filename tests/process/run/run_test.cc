@@ -51,6 +51,7 @@ TEST_F(RunTest, WhatToDoNextCanBePastedWhateverItsNames) {
   spec.argv = {"/bin/bash", "-c",
                "trainyard() { printf '<%s>' \"$@\"; }; xdg-open() { trainyard \"$@\"; }\n" + next};
   spec.output = folder() / "words";
+  spec.errors = folder() / "words.err";
   ASSERT_EQ(ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{}).exit_code, 0) << next;
   const std::string checkpoints = (dir / "pvc/ckpt/tiny").string();
   EXPECT_EQ(content_of(folder() / "words"), "<sample><" + checkpoints + "><ckpt><ls><" +
