@@ -28,6 +28,8 @@ struct RankFact {
   int64_t instruction_id = 0;  ///< of the instruction it is in
   std::string instruction;     ///< the same in words; empty: not known
   bool stopped = false;        ///< somebody has stopped the process (SIGSTOP)
+  /// When the coordinator saw it stopped first; nullopt while it is not.
+  std::optional<Time> stopped_since;
   std::optional<double> loss;
   std::optional<double> tokens_per_second;  ///< of the whole job, as this rank computes it
   std::optional<double> step_seconds;       ///< smoothed

@@ -227,7 +227,10 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
   fact.arrivals = progress.arrivals();
   fact.instruction_id = progress.instruction_id();
   fact.instruction = progress.instruction();
+  const bool stop_changed = progress.stopped() != fact.stopped;
   fact.stopped = progress.stopped();
+  if (!fact.stopped) fact.stopped_since.reset();
+  if (fact.stopped && !fact.stopped_since) fact.stopped_since = now;
   if (phase_changed) fact.phase_since = now;
   if (moved) fact.last_step_at = now;
   if (progress.beats() != rank.beats) fact.last_heartbeat_at = now;
@@ -236,7 +239,7 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
   fact.tokens_per_second = finite(progress.tokens_per_second());
   fact.step_seconds = finite(progress.step_seconds());
   fact.work_seconds = progress.work_seconds() > 0 ? finite(progress.work_seconds()) : std::nullopt;
-  return phase_changed || first_step;
+  return phase_changed || first_step || stop_changed;
 }
 
 /// One sample per look at the lowest rank, from looks between which it only trained: evaluations

@@ -101,14 +101,37 @@ std::optional<int64_t> slowest_of(const std::vector<const RankFact*>& ranks) {
   return slowest->rank;
 }
 
+/// The rank that has been stopped for longest before its first step.
+const RankFact* stopped_of(const StallInput& input) {
+  if (input.facts->generation != input.generation) return nullptr;
+  const RankFact* longest = nullptr;
+  for (const RankFact* rank : ranks_of(*input.facts)) {
+    if (!rank->stopped_since || !is_told_of(*input.facts, *rank)) continue;
+    if (longest == nullptr || *rank->stopped_since < *longest->stopped_since) longest = rank;
+  }
+  return longest;
+}
+
 Stall judge_startup(const StallInput& input) {
   Stall stall;
+  if (const RankFact* stopped = stopped_of(input)) {
+    const Duration bound = input.policy->max_stall;
+    const Duration still = input.now - *stopped->stopped_since;
+    if (still >= bound) {
+      stall.kind = Stall::Kind::kHeartbeat;
+      stall.rank = stopped->rank;
+      stall.message =
+          position_of(*stopped) + " for " + in_seconds(still) + ", allowed " + in_seconds(bound);
+      return stall;
+    }
+    stall.look_again = bound - still;
+  }
   if (!input.scheduled_at) return stall;
   if (!input.facts->hosted && input.all_ready) return stall;
   const Duration waited = input.now - *input.scheduled_at;
   const Duration limit = input.policy->startup_timeout;
   if (waited < limit) {
-    stall.look_again = limit - waited;
+    stall.look_again = std::min<Duration>(limit - waited, stall.look_again.value_or(limit));
     return stall;
   }
   stall.kind = Stall::Kind::kStartup;

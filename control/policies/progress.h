@@ -52,7 +52,8 @@ struct Stall {
 
 /// Judges the whole job; never a rank of which nobody tells (kStaleNews). Only training counts
 /// against the stall bound; restoring, evaluating and checkpointing have maxStallSeconds, or
-/// startupTimeoutSeconds before the first step.
+/// startupTimeoutSeconds before the first step. A process that somebody has stopped starts nothing:
+/// it has maxStallSeconds then, too.
 Stall judge_stall(const StallInput& input);
 
 /// The progress to show; `shown` where no rank of the generation reports. Until the ranks train

@@ -74,6 +74,21 @@ void sweep_lineage_temporaries(FileSystem& files, const std::filesystem::path& d
   }
 }
 
+/// Of kLatestLink, before it is moved into place; the generation behind it.
+constexpr std::string_view kLatestTemporary = "latest.tmp.g";
+
+/// What older generations, which were killed while they moved `latest`, have left.
+void sweep_latest_temporaries(FileSystem& files, const std::filesystem::path& root, int64_t own) {
+  const auto names = files.list(root);
+  if (!names) return;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kLatestTemporary)) continue;
+    const auto generation =
+        generation_of(name.substr(kLatestTemporary.size()) + std::string(kJsonSuffix));
+    if (generation && *generation < own) (void)files.remove_file(root / name);
+  }
+}
+
 /// The checkpoint directories' names, ascending.
 Result<std::vector<CheckpointId>> checkpoint_names(FileSystem& files,
                                                    const std::filesystem::path& root) {
@@ -207,8 +222,9 @@ Status point_latest(FileSystem& files, const std::filesystem::path& root, const 
   const std::optional<CheckpointId> now = read_latest(files, root);
   // A younger generation's stays, if it is one: a damaged link may name what never was.
   if (now && now->generation > id.generation && files.list(root / directory_name(*now))) return {};
+  sweep_latest_temporaries(files, root, id.generation);
   const std::filesystem::path temporary =
-      root / (std::string(kLatestLink) + ".tmp.g" + std::to_string(id.generation));
+      root / (std::string(kLatestTemporary) + std::to_string(id.generation));
   TRAINYARD_TRY(files.remove_file(temporary));
   TRAINYARD_TRY(files.symlink(directory_name(id), temporary));
   TRAINYARD_TRY(files.rename(temporary, root / kLatestLink));

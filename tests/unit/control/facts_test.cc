@@ -356,6 +356,25 @@ TEST(StallTest, NoFirstStepIsAHangAndFailsTheJobWhenItGoesOn) {
   EXPECT_EQ(job.reason_of(ConditionType::kFailed), "StartupTimeout");
 }
 
+TEST(StallTest, AProcessStoppedBeforeItsFirstStepIsNotGivenTheWholeStartupTimeout) {
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.startup_timeout = seconds(1000);
+  manifest.spec.progress_policy.max_stall = seconds(60);
+  ReportingJob job(std::move(manifest));
+  job.set_phase(Phase::kRendezvous);
+  ASSERT_TRUE(job.pass(seconds(200)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  job.rank(1).stopped = true;
+  job.rank(1).stopped_since = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(59)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].rank, 1);
+  EXPECT_THAT(job.status().attempts[0].message,
+              HasSubstr("in phase Rendezvous, its process stopped for 60 s, allowed 60 s"));
+}
+
 TEST(StallTest, AGangThatFindsNoRoomIsNotStalled) {
   auto manifest = make_job(2);
   manifest.spec.progress_policy.startup_timeout = seconds(100);

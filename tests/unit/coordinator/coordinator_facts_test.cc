@@ -118,13 +118,23 @@ TEST_F(CoordinatorFactsTest, FactsTellWhereARankStands) {
   progress.set_instruction_id(12);
   progress.set_instruction("GATHER c2");
   progress.set_stopped(true);
-  a_.say(std::move(message));
+  a_.say(message);
   poll();
   const RankFact rank = facts().members.at(0).ranks.at(0);
   EXPECT_EQ(rank.arrivals, 77);
   EXPECT_EQ(rank.instruction_id, 12);
   EXPECT_EQ(rank.instruction, "GATHER c2");
   EXPECT_TRUE(rank.stopped);
+  const Time stopped_at = clock_.now();
+  EXPECT_EQ(rank.stopped_since, stopped_at);
+  clock_.advance(std::chrono::seconds(3));
+  a_.say(message);
+  poll();
+  EXPECT_EQ(facts().members.at(0).ranks.at(0).stopped_since, stopped_at);
+  message.mutable_heartbeat()->mutable_ranks(0)->set_stopped(false);
+  a_.say(std::move(message));
+  poll();
+  EXPECT_EQ(facts().members.at(0).ranks.at(0).stopped_since, std::nullopt);
 }
 
 TEST_F(CoordinatorFactsTest, AsksForStacksOncePerStall) {

@@ -5,6 +5,7 @@
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/small_state.h"
 #include "worker/checkpoint/state_hash.h"
+#include "worker/checkpoint/store.h"
 
 namespace trainyard::checkpoint::testing {
 namespace {
@@ -118,6 +119,18 @@ TEST(RoundTripTest, AnyRectangleOfAnyTensorIsAssembledFromSlices) {
             ErrorCode::kInvalidData);
   EXPECT_EQ((*reader)->read_all("wpe", TensorKind::kParameter, small).error().code,
             ErrorCode::kNotFound);
+}
+
+TEST(RoundTripTest, WhatAKilledGenerationLeftBesideLatestGoesWithTheNextMove) {
+  PosixFileSystem files;
+  JobDirectory job;
+  ASSERT_TRUE(files.symlink("g1-step-0000000001", job.root() / "latest.tmp.g1"));
+  ASSERT_TRUE(files.symlink("g3-step-0000000001", job.root() / "latest.tmp.g3"));
+  ASSERT_TRUE(files.symlink("elsewhere", job.root() / "latest.tmp.gx"));
+  ASSERT_TRUE(point_latest(files, job.root(), {2, 15}));
+  EXPECT_EQ(read_latest(files, job.root()), (CheckpointId{2, 15}));
+  EXPECT_EQ(*files.list(job.root()),
+            (std::vector<std::string>{"latest", "latest.tmp.g3", "latest.tmp.gx"}));
 }
 
 TEST(RoundTripTest, WriterReportsABusyPredecessorAndAStepTwice) {
