@@ -16,6 +16,7 @@ struct Expected {
   std::string name;
   std::string uid;  ///< empty while the answer is awaited or was lost
   MonoTime since{};
+  std::optional<MonoTime> answered;
 };
 
 /// Creations not yet visible in the cache, by job, so that a stale cache never makes an object
@@ -37,7 +38,8 @@ class Expectations {
   void failed(const std::string& job, const std::string& name);
   /// The cache shows an object of this name (or its end).
   void seen(const std::string& job, const std::string& name);
-  /// A list that was asked for at `started` is in the cache.
+  /// A list that was asked for at `started` is in the cache: creations answered before that are
+  /// visible, or their objects are gone. (Their names are to be `seen` first.)
   void listed(MonoTime started);
   /// The job is gone.
   void forget(const std::string& job);
@@ -51,6 +53,7 @@ class Expectations {
 
  private:
   using Names = std::map<std::string, Expected>;
+  void drop(const std::string& job, const std::string& name);
   void drop_expired_locked(const std::string& job);
 
   const Clock& clock_;

@@ -21,6 +21,7 @@ class TokenBucket {
   const double burst_;
   std::mutex mutex_;
   double tokens_;
+  bool started_ = false;
   MonoTime last_{};
 };
 

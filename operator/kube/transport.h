@@ -57,11 +57,15 @@ struct Opened {
 
 /// How long a call may take, and who may end it earlier.
 struct Patience {
-  /// send(): from the first byte out to the last byte in. open(): for the head, and for each wait
-  /// for more lines.
+  /// send(): from the first byte out to the last byte in. open(): until the head is there.
   Duration limit{};
+  /// open(): each wait for more lines. send() does not use it.
+  Duration idle{};
   /// A request to stop ends the call or stream at once with kAborted, from any thread.
   std::stop_token stop;
+};
+/// A request to stop ends the call or stream at once with kAborted, from any thread.
+std::stop_token stop;
 };
 
 /// Sends requests to one server with one identity. Thread-safe; calls run side by side.
