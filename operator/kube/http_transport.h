@@ -15,7 +15,7 @@ struct HttpLimits {
   int64_t line_bytes_max = 8 << 20;   ///< an object of etcd's 1.5 MB, escaped
 };
 
-/// HTTP/1.1 over TLS 1.2 or newer, or over plain TCP without an identity (docs/adr/0009). Calls
+/// HTTP/1.1 over TLS 1.2 or newer, or over plain TCP without an identity (docs/adr/0008). Calls
 /// share connections; a watch has its own. A 401 leads to one more try where the token file holds
 /// another token by then. TLS errors say what was refused, whom we trust and until when. Network
 /// threads: four for the whole process, made by the first call. `clock` outlives the transport.

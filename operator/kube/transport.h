@@ -33,7 +33,8 @@ struct Response {
   std::optional<Duration> retry_after;  ///< of the header Retry-After in seconds
 };
 
-/// The body of an answer that does not end by itself, line by line. One thread reads.
+/// The body of an answer that does not end by itself, line by line. One thread reads. May outlive
+/// its transport.
 class LineStream {
  public:
   /// Ends the connection; does not wait for the server.
@@ -63,9 +64,6 @@ struct Patience {
   Duration idle{};
   /// A request to stop ends the call or stream at once with kAborted, from any thread.
   std::stop_token stop;
-};
-/// A request to stop ends the call or stream at once with kAborted, from any thread.
-std::stop_token stop;
 };
 
 /// Sends requests to one server with one identity. Thread-safe; calls run side by side.

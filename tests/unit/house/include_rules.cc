@@ -66,6 +66,7 @@ const std::vector<Owner>& owners() {
       {"spdlog/", {"common/log/"}},
       {"prometheus/", {"common/metrics/"}},
       {"boost/", {"common/http/"}},
+      {"openssl/", {"common/hash/", "operator/kube/tls_setup.cc", "tests/support/"}},
       {"yaml-cpp/", {"common/"}},
       {"grpcpp/", {"control/coordinator/grpc", "tests/"}},
       {"gtest/", {"tests/"}},

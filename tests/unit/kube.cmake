@@ -1,0 +1,13 @@
+# The API server's client and the cache of what it shows.
+set(here ${CMAKE_CURRENT_LIST_DIR}/operator)
+trainyard_library(kube_test_support
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/scripted_transport.cc
+  DEPS operator_kube)
+trainyard_test(kube_client_test TIER unit
+  SOURCES ${here}/kube/api_error_test.cc ${here}/kube/client_test.cc ${here}/kube/kubeconfig_test.cc
+          ${here}/kube/text_test.cc
+  DEPS operator_kube kube_test_support)
+trainyard_test(kube_inlet_test TIER unit SOURCES ${here}/kube/inlet_test.cc DEPS operator_http)
+trainyard_test(kube_cache_test TIER unit
+  SOURCES ${here}/cache/expectations_test.cc ${here}/cache/reflector_test.cc ${here}/cache/store_test.cc
+  DEPS operator_cache kube_test_support)
