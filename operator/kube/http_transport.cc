@@ -231,6 +231,16 @@ void start_network_threads() {
   (void)kStarted;
 }
 
+/// The library resolves the host as it is written, so an IPv6 address must come without brackets.
+web::uri base_uri(const ServerUrl& url) {
+  web::uri_builder builder;
+  builder.set_scheme(url.scheme == Scheme::kHttps ? "https" : "http");
+  builder.set_host(url.host);
+  builder.set_port(url.port);
+  builder.set_path(url.prefix);
+  return builder.to_uri();
+}
+
 class HttpTransport final : public Transport {
  public:
   HttpTransport(ServerUrl url, const ServerConfig& config, std::shared_ptr<TlsSetup> tls,
@@ -241,8 +251,8 @@ class HttpTransport final : public Transport {
         tokens_(config, clock),
         user_agent_(std::move(user_agent)),
         limits_(limits),
-        calls_(web::uri(url_.text()), http_config(kCallCleanup)),
-        watches_(web::uri(url_.text()), http_config(kWatchCleanup)) {}
+        calls_(base_uri(url_), http_config(kCallCleanup)),
+        watches_(base_uri(url_), http_config(kWatchCleanup)) {}
 
   Result<Response> send(const Request& request, const Patience& patience) override {
     const MonoTime deadline = now() + patience.limit;

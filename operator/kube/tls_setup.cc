@@ -136,6 +136,14 @@ std::string one_line(const X509_NAME* name) {
   return {data, static_cast<size_t>(size)};
 }
 
+std::string name_of_alert(int value) {
+  constexpr int kCertificateRequired = 116;  // RFC 8446; OpenSSL 3.0 has no name for it
+  const int alert = value & 0xff;
+  const std::string name =
+      alert == kCertificateRequired ? "certificate required" : SSL_alert_desc_string_long(value);
+  return name + " (" + std::to_string(alert) + ")";
+}
+
 /// "ca.crt (CN=kubernetes, valid until 2035-01-01T00:00:00Z)", the first of several.
 std::string describe(const Pem& pem) {
   const Result<std::vector<X509Ptr>> certificates = read_certificates(pem);
@@ -185,7 +193,7 @@ void TlsSetup::Diary::on_info(const SSL* ssl, int where, int value) {
   if (held == nullptr || (where & SSL_CB_ALERT) == 0) return;
   const bool fatal = (value >> 8) == SSL3_AL_FATAL;
   if (!fatal) return;  // a warning, close_notify above all
-  const std::string alert = SSL_alert_desc_string_long(value);
+  const std::string alert = name_of_alert(value);
   if ((where & SSL_CB_READ) != 0) {
     (*held)->write("the server answered with the alert \"" + alert + "\"");
     return;

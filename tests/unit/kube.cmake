@@ -11,3 +11,9 @@ trainyard_test(kube_inlet_test TIER unit SOURCES ${here}/kube/inlet_test.cc DEPS
 trainyard_test(kube_cache_test TIER unit
   SOURCES ${here}/cache/expectations_test.cc ${here}/cache/reflector_test.cc ${here}/cache/store_test.cc
   DEPS operator_cache kube_test_support)
+trainyard_library(loopback_test_support
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/loopback_server.cc ${CMAKE_CURRENT_LIST_DIR}/../support/test_authority.cc
+  DEPS common_base OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
+trainyard_test(http_transport_test TIER unit
+  SOURCES ${here}/kube/http_transport_test.cc
+  DEPS operator_http common_io loopback_test_support)
