@@ -40,7 +40,7 @@ void Planner::plan_running() {
   }
   // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
   // program without an agent may need its whole grace.
-  const bool fenced = spec_.agent != api::AgentMode::kNone;
+  const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted;
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
@@ -175,6 +175,7 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
 /// All missing pods of the generation, once its back-off is over.
 void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
+  if (observed_.refusal) return;
   const api::Attempt* open = open_attempt(next_);
   const bool restarting = is_true(next_, ConditionType::kRestarting);
   if (restarting && open != nullptr && open->start_time) {

@@ -39,3 +39,6 @@ trainyard_test(control_policies_test TIER unit
 trainyard_test(control_reconciler_test TIER unit
   SOURCES ${control_tests}/reconciler_test.cc
   DEPS control_test_support Threads::Threads)
+trainyard_test(control_queue_test TIER unit
+  SOURCES ${control_tests}/queue/work_queue_test.cc
+  DEPS control_queue)
