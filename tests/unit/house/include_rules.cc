@@ -62,7 +62,7 @@ const std::vector<Owner>& owners() {
       {"cublas", cuda_places},
       {"nccl", cuda_places},
       {"nvtx3/", cuda_places},
-      {"CLI/", {"cli/"}},
+      {"CLI/", {"cli/", "operator/runtime/"}},
       {"spdlog/", {"common/log/"}},
       {"prometheus/", {"common/metrics/"}},
       {"boost/", {"common/http/"}},

@@ -1,0 +1,74 @@
+#include "operator/runtime/operator_metrics.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "control/queue/work_queue.h"
+
+namespace trainyard::operator_runtime {
+namespace {
+
+using control::ReconcileReport;
+using testing::HasSubstr;
+
+class OperatorMetricsTest : public testing::Test {
+ protected:
+  std::string text(bool leader = false) {
+    const OperatorFacts facts{queue_.stats(), {3, 24, 5, 1, 2}, 8, leader, "trainyard-operator"};
+    return OperatorMetrics(counters_).text(facts, {});
+  }
+
+  SystemClock clock_;
+  control::WorkQueue queue_{clock_};
+  OperatorCounters counters_{"10.0.0.1:443"};
+};
+
+TEST_F(OperatorMetricsTest, TheSeriesThatDashboardsKnowAreThereFromTheStart) {
+  const std::string page = text();
+  for (const char* line :
+       {"controller_runtime_reconcile_total{controller=\"trainingjob\",result=\"success\"} 0",
+        "controller_runtime_reconcile_total{controller=\"trainingjob\",result=\"error\"} 0",
+        "controller_runtime_reconcile_total{controller=\"trainingjob\",result=\"requeue_after\"} 0",
+        "controller_runtime_reconcile_errors_total{controller=\"trainingjob\"} 0",
+        "controller_runtime_reconcile_time_seconds_count{controller=\"trainingjob\"} 0",
+        "controller_runtime_active_workers{controller=\"trainingjob\"} 0",
+        "controller_runtime_max_concurrent_reconciles{controller=\"trainingjob\"} 8",
+        "workqueue_depth{controller=\"trainingjob\",name=\"trainingjob\"} 0",
+        "workqueue_adds_total{controller=\"trainingjob\",name=\"trainingjob\"} 0",
+        "workqueue_retries_total{controller=\"trainingjob\",name=\"trainingjob\"} 0",
+        "workqueue_queue_duration_seconds_count{controller=\"trainingjob\",name=\"trainingjob\"} 0",
+        "workqueue_work_duration_seconds_count{controller=\"trainingjob\",name=\"trainingjob\"} 0",
+        "workqueue_unfinished_work_seconds{controller=\"trainingjob\",name=\"trainingjob\"} 0",
+        "workqueue_longest_running_processor_seconds{controller=\"trainingjob\","
+        "name=\"trainingjob\"} 0",
+        "leader_election_master_status{name=\"trainyard-operator\"} 0",
+        "# TYPE rest_client_requests_total counter", "trainyard_cache_objects{kind=\"Pod\"} 24"}) {
+    EXPECT_THAT(page, HasSubstr(line));
+  }
+  EXPECT_THAT(text(true), HasSubstr("leader_election_master_status{name=\"trainyard-operator\"} 1"));
+}
+
+TEST_F(OperatorMetricsTest, CountsReconcilesAndRequests) {
+  ReconcileReport report;
+  report.took = std::chrono::milliseconds(30);
+  counters_.note(report);
+  report.result = ReconcileReport::Result::kError;
+  counters_.note(report);
+  counters_.note(kube::CallReport{kube::Method::kPost, 201, {}});
+  counters_.note(kube::CallReport{kube::Method::kPost, 201, {}});
+  counters_.note(kube::CallReport{kube::Method::kGet, 0, {}});
+  const std::string page = text();
+  EXPECT_THAT(page, HasSubstr("result=\"success\"} 1"));
+  EXPECT_THAT(page, HasSubstr("controller_runtime_reconcile_errors_total"
+                              "{controller=\"trainingjob\"} 1"));
+  EXPECT_THAT(page, HasSubstr("controller_runtime_reconcile_time_seconds_bucket"
+                              "{controller=\"trainingjob\",le=\"0.05\"} 2"));
+  EXPECT_THAT(page, HasSubstr("rest_client_requests_total"
+                              "{code=\"201\",host=\"10.0.0.1:443\",method=\"POST\"} 2"));
+  EXPECT_THAT(page, HasSubstr("code=\"<error>\""));
+}
+
+}  // namespace
+}  // namespace trainyard::operator_runtime
