@@ -30,6 +30,12 @@ std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec) {
   return {};
 }
 
+/// Runs with fewer nodes than it wants.
+bool is_degraded(const api::TrainingJob& job) {
+  return job.spec.elastic_policy && job.status.membership.generation > 0 &&
+         job.status.nodes.target < job.spec.num_nodes;
+}
+
 Error no_job(const control::JobKey& key) {
   return {ErrorCode::kNotFound, "no TrainingJob " + key.namespace_name + "/" + key.name};
 }
@@ -106,8 +112,9 @@ CacheCounts KubeCluster::Impl::counts() const {
   }
   if (nodes_) counts.nodes = static_cast<int64_t>(nodes_->size());
   for (const Watching* watching : watchings()) {
-    counts.lists += watching->reflector().lists_begun();
-    counts.watches += watching->reflector().watches_opened();
+    const cache::ReflectorReport report = watching->reflector().report();
+    counts.lists += report.lists;
+    counts.watches += report.watches;
   }
   return counts;
 }
@@ -134,9 +141,13 @@ void KubeCluster::Impl::set_listener(Listener listener) {
 cache::Handler<NodeView> KubeCluster::Impl::node_handler() {
   using Node = cache::Handler<NodeView>::Object;
   cache::Handler<NodeView> handler;
-  handler.added = [this](const Node& node) { node_changed(node->meta.name); };
+  handler.added = [this](const Node& node) {
+    node_changed(node->meta.name);
+    room_changed();
+  };
   handler.updated = [this](const Node& before, const Node& node) {
     if (before->ready != node->ready) node_changed(node->meta.name);
+    if (node->open && !same_room(*before, *node)) room_changed();
   };
   handler.removed = [this](const Node& node) { node_changed(node->meta.name); };
   return handler;
@@ -147,6 +158,50 @@ void KubeCluster::Impl::node_changed(const std::string& name) {
     for (const auto& pod : scope->pods().find_by(kPodsByNode, name))
       changed({pod->meta.ns, pod->job_name});
   }
+}
+
+/// Jobs that run with fewer nodes than they want may find more now.
+void KubeCluster::Impl::room_changed() {
+  for (const auto& scope : scopes_) {
+    for (const auto& job : scope->jobs().all()) {
+      if (is_degraded(job->job)) changed({job->meta.ns, job->meta.name});
+    }
+  }
+}
+
+/// By our jobs' pods; what others use is not known here.
+Amounts KubeCluster::Impl::used_on(const std::string& node) const {
+  Amounts used;
+  for (const auto& scope : scopes_) {
+    for (const auto& pod : scope->pods().find_by(kPodsByNode, node)) {
+      const bool over = pod->seen.phase == control::PodPhase::kSucceeded ||
+                        pod->seen.phase == control::PodPhase::kFailed;
+      if (over) continue;
+      const auto job = scope->jobs().find(cache::key_of(pod->meta.ns, pod->job_name));
+      if (job) add_to(used, job->needs.requests);
+    }
+  }
+  return used;
+}
+
+/// Told only of a job that runs, every pod of it placed, with fewer nodes than it wants: what a
+/// gang that waits for nodes gets, the scheduler says.
+std::optional<int64_t> KubeCluster::Impl::room_for(
+    const JobView& job, const std::vector<control::ObservedPod>& pods) const {
+  if (!nodes_ || !is_degraded(job.job)) return std::nullopt;
+  int64_t placed = 0;
+  for (const control::ObservedPod& pod : pods) {
+    if (!pod.member || pod.terminating) continue;
+    if (pod.node.empty()) return std::nullopt;
+    ++placed;
+  }
+  int64_t room = placed;
+  for (const auto& node : nodes_->all()) {
+    if (room >= job.job.spec.num_nodes) break;
+    if (!node->open || !may_go_to(job.needs, node->labels, node->taints)) continue;
+    room += pods_that_fit(job.needs, node->allocatable, used_on(node->meta.name));
+  }
+  return std::min(room, job.job.spec.num_nodes);
 }
 
 control::NodeState KubeCluster::Impl::state_of_node(const std::string& name) const {
@@ -192,6 +247,7 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   observed.status = job->job.status;
   observed.spec_faults = job->faults.empty() ? not_in_pods(job->job.spec) : job->faults;
   observed.pods = pods_of(*job);
+  observed.feasible_nodes = room_for(*job, observed.pods);
   return observed;
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -52,6 +53,10 @@ class KubeCluster::Impl {
   Job find_job(const control::JobKey& key) const;
   std::vector<control::ObservedPod> pods_of(const JobView& job) const;
   control::NodeState state_of_node(const std::string& name) const;
+  std::optional<int64_t> room_for(const JobView& job,
+                                  const std::vector<control::ObservedPod>& pods) const;
+  Amounts used_on(const std::string& node) const;
+  void room_changed();
   cache::Handler<NodeView> node_handler();
   void node_changed(const std::string& name);
   void changed(const control::JobKey& key);

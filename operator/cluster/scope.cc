@@ -34,7 +34,7 @@ Watching::Watching(const ScopeContext& context, cache::Sink& sink, const kube::R
                  reflector_options(context, resource, ns, label_selector)) {}
 
 void Watching::start() {
-  thread_ = std::jthread([this](std::stop_token stop) { reflector_.run(std::move(stop)); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { reflector_.run(stop); });
 }
 
 void Watching::stop() {
@@ -63,10 +63,9 @@ cache::Handler<JobView> Scope::job_handler() {
     context_.job_gone(job->meta.uid);
   };
   handler.listed = [this](MonoTime started) { context_.own_writes->lists_jobs(started); };
-  handler.refused = [this](const cache::Meta& meta, const Error& error) {
-    context_.logger->warning(
-        "TrainingJob cannot be read",
-        {{"namespace", meta.ns}, {"job", meta.name}, {"error", error.message}});
+  handler.refused = [this](const std::string& key, const Error& error) {
+    context_.logger->warning("TrainingJob cannot be read",
+                             {{"job", key}, {"error", error.message}});
   };
   return handler;
 }
@@ -87,10 +86,8 @@ cache::Handler<PodView> Scope::pod_handler() {
     context_.changed(key_of(*pod));
   };
   handler.listed = [this](MonoTime started) { context_.own_writes->lists_pods(started); };
-  handler.refused = [this](const cache::Meta& meta, const Error& error) {
-    context_.logger->warning(
-        "pod cannot be read",
-        {{"namespace", meta.ns}, {"pod", meta.name}, {"error", error.message}});
+  handler.refused = [this](const std::string& key, const Error& error) {
+    context_.logger->warning("pod cannot be read", {{"pod", key}, {"error", error.message}});
   };
   return handler;
 }

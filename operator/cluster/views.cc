@@ -167,6 +167,7 @@ Result<JobView> view_of_job(const json& object) {
   metadata.namespace_name = view.meta.ns;
   metadata.uid = view.meta.uid;
   metadata.resource_version = view.meta.resource_version;
+  view.needs = needs_of(at(at(at(object, "spec"), "template"), "spec"));
   const json& generation = at(at(object, "metadata"), "generation");
   if (generation.is_number_integer()) metadata.generation = generation.get<int64_t>();
   return view;
@@ -186,10 +187,27 @@ Result<NodeView> view_of_node(const json& object) {
   TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));
   view.ready = has_true(at(at(object, "status"), "conditions"), "Ready");
   const json& spec = at(object, "spec");
-  const json& taints = at(spec, "taints");
-  view.schedulable = view.ready && at(spec, "unschedulable") != true &&
-                     std::none_of(taints.begin(), taints.end(), keeps_pods_out);
+  view.open = view.ready && at(spec, "unschedulable") != true;
+  for (const json& taint : at(spec, "taints")) {
+    if (!keeps_pods_out(taint)) continue;
+    view.taints.push_back(
+        {text_at(taint, "key"), text_at(taint, "value"), text_at(taint, "effect")});
+  }
+  const json& labels = at(at(object, "metadata"), "labels");
+  if (labels.is_object()) {
+    for (const auto& [key, value] : labels.items())
+      view.labels[key] = value.is_string() ? value.get<std::string>() : "";
+  }
+  view.allocatable = amounts_of(at(at(object, "status"), "allocatable"));
   return view;
+}
+
+bool same_room(const NodeView& a, const NodeView& b) {
+  const auto same_taint = [](const Taint& x, const Taint& y) {
+    return x.key == y.key && x.value == y.value && x.effect == y.effect;
+  };
+  return a.open == b.open && a.labels == b.labels && a.allocatable == b.allocatable &&
+         std::equal(a.taints.begin(), a.taints.end(), b.taints.begin(), b.taints.end(), same_taint);
 }
 
 bool same_to_plan(const PodView& a, const PodView& b) {

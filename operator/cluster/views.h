@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "common/base/error.h"
 #include "control/observed.h"
 #include "operator/cache/store.h"
+#include "operator/cluster/room.h"
 
 /// What is kept of the server's objects: what plan needs, and no more. Pure.
 namespace trainyard::cluster {
@@ -19,6 +21,8 @@ struct JobView {
   api::TrainingJob job;
   /// What is wrong with the spec as it is stored, a sentence each; then `job.spec` means nothing.
   std::vector<std::string> faults;
+  /// Of each of its pods.
+  PodNeeds needs;
 };
 
 /// A pod with the label trainyard.dev/job-name.
@@ -34,7 +38,10 @@ struct PodView {
 struct NodeView {
   cache::Meta meta;
   bool ready = false;
-  bool schedulable = false;  ///< ready, not cordoned, no taint NoSchedule or NoExecute
+  bool open = false;  ///< ready and not cordoned
+  std::map<std::string, std::string> labels;
+  std::vector<Taint> taints;  ///< that keep pods out: NoSchedule, NoExecute
+  Amounts allocatable;
 };
 
 /// Never an error: what cannot be decoded is a fault, told in the job's condition.
@@ -43,6 +50,9 @@ Result<JobView> view_of_job(const nlohmann::json& object);
 Result<PodView> view_of_pod(const nlohmann::json& object);
 /// As view_of_pod.
 Result<NodeView> view_of_node(const nlohmann::json& object);
+
+/// Whether the two are the same to whoever asks how many pods fit.
+bool same_room(const NodeView& a, const NodeView& b);
 
 /// Whether the two look the same to plan.
 bool same_to_plan(const PodView& a, const PodView& b);

@@ -23,8 +23,11 @@ class LeaseServer final : public kube::Transport {
       return kube::Response{status, body.dump(), {}};
     };
     const auto refuse = [&](int status, const char* reason) {
-      return answer(status, {{"kind", "Status"}, {"status", "Failure"}, {"reason", reason},
-                             {"code", status}, {"message", reason}});
+      return answer(status, {{"kind", "Status"},
+                             {"status", "Failure"},
+                             {"reason", reason},
+                             {"code", status},
+                             {"message", reason}});
     };
     if (request.method == kube::Method::kPost) {
       if (lease_) return refuse(409, "AlreadyExists");

@@ -92,9 +92,9 @@ TEST(PodViewTest, SaysWhatIsSaidOfAPodThatNeverRan) {
 }
 
 TEST(PodViewTest, ADeletionTimestampIsTerminating) {
-  EXPECT_TRUE(view(pod_of(R"({"phase":"Running"})",
-                          R"(,"deletionTimestamp":"2026-01-02T03:04:05Z")"))
-                  .seen.terminating);
+  EXPECT_TRUE(
+      view(pod_of(R"({"phase":"Running"})", R"(,"deletionTimestamp":"2026-01-02T03:04:05Z")"))
+          .seen.terminating);
 }
 
 TEST(PodViewTest, KeepsTheTextsOfConditionsThatPeopleAreTold) {
@@ -170,7 +170,7 @@ TEST(JobViewTest, ReadsAStoredJob) {
 
 TEST(JobViewTest, WhatCannotBeIsAFaultThatNamesTheField) {
   const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
-      "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u"},
+      "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"1"},
       "spec":{"numNodes":0,"template":{"spec":{"containers":[
         {"name":"trainer","image":"i","command":["c"]}]}}}})"));
   ASSERT_TRUE(job.has_value());
@@ -181,18 +181,19 @@ TEST(JobViewTest, WhatCannotBeIsAFaultThatNamesTheField) {
 
 TEST(NodeViewTest, ReadyAndOpenForPodsAreTwoThings) {
   const auto node = [](const std::string& spec, const std::string& ready) {
-    return *view_of_node(json::parse(R"({"metadata":{"name":"n1","uid":"u"},"spec":)" + spec +
-                                     R"(,"status":{"conditions":[{"type":"Ready","status":")" +
-                                     ready + R"("}]}})"));
+    return *view_of_node(
+        json::parse(R"({"metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":)" + spec +
+                    R"(,"status":{"conditions":[{"type":"Ready","status":")" + ready + R"("}]}})"));
   };
   EXPECT_TRUE(node("{}", "True").ready);
-  EXPECT_TRUE(node("{}", "True").schedulable);
+  EXPECT_TRUE(node("{}", "True").open);
   EXPECT_FALSE(node("{}", "Unknown").ready);
-  EXPECT_FALSE(node("{}", "False").schedulable);
-  EXPECT_FALSE(node(R"({"unschedulable":true})", "True").schedulable);
+  EXPECT_FALSE(node("{}", "False").open);
+  EXPECT_FALSE(node(R"({"unschedulable":true})", "True").open);
   EXPECT_TRUE(node(R"({"unschedulable":true})", "True").ready);
-  EXPECT_FALSE(node(R"({"taints":[{"key":"x","effect":"NoExecute"}]})", "True").schedulable);
-  EXPECT_TRUE(node(R"({"taints":[{"key":"x","effect":"PreferNoSchedule"}]})", "True").schedulable);
+  EXPECT_EQ(node(R"({"taints":[{"key":"x","effect":"NoExecute"}]})", "True").taints.size(), 1u);
+  EXPECT_THAT(node(R"({"taints":[{"key":"x","effect":"PreferNoSchedule"}]})", "True").taints,
+              IsEmpty());
 }
 
 }  // namespace

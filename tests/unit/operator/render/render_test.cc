@@ -1,5 +1,3 @@
-#include "operator/render/pod.h"
-
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +14,7 @@
 #include "operator/render/companions.h"
 #include "operator/render/environment.h"
 #include "operator/render/names.h"
+#include "operator/render/pod.h"
 
 namespace trainyard::render {
 namespace {
@@ -27,9 +26,10 @@ using testing::Not;
 
 /// A job as it comes back from the API server.
 api::TrainingJob job_of(const std::string& spec) {
-  auto job = api::decode_training_job(R"({"apiVersion":"trainyard.dev/v1alpha1","kind":"TrainingJob",
+  auto job =
+      api::decode_training_job(R"({"apiVersion":"trainyard.dev/v1alpha1","kind":"TrainingJob",
     "metadata":{"name":"bert","namespace":"team-a","uid":"uid-1"},"spec":)" +
-                                      spec + "}");
+                               spec + "}");
   EXPECT_TRUE(job.has_value()) << (job ? "" : job.error().message);
   return job ? *std::move(job) : api::TrainingJob();
 }
@@ -108,6 +108,7 @@ TEST(RenderPodTest, IsReadBackAsTheBrainMeantIt) {
   const api::TrainingJob job = job_of(kForeign);
   json pod = rendered(job, 2, 5);
   pod["metadata"]["uid"] = "pod-uid";
+  pod["metadata"]["resourceVersion"] = "1";
   const auto view = cluster::view_of_pod(pod);
   ASSERT_TRUE(view.has_value());
   EXPECT_EQ(view->job_uid, "uid-1");
@@ -203,10 +204,10 @@ TEST(EnvironmentTest, CountsRanksOnlyWhereAPodIsOne) {
   EXPECT_EQ(single.at("LOCAL_RANK"), "0");
   EXPECT_EQ(single.at("LOCAL_WORLD_SIZE"), "1");
   EXPECT_EQ(single.at("TORCHELASTIC_RESTART_COUNT"), "1") << "generation 2";
-  const auto many = environment(rendered(
-      job_of(R"({"numNodes":3,"numProcPerNode":8,"agent":"None","template":{"spec":{
+  const auto many = environment(
+      rendered(job_of(R"({"numNodes":3,"numProcPerNode":8,"agent":"None","template":{"spec":{
           "containers":[{"name":"trainer","image":"t","command":["torchrun","t.py"]}]}}})"),
-      2));
+               2));
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
     EXPECT_FALSE(many.contains(name)) << name;
   EXPECT_EQ(many.at("PET_NPROC_PER_NODE"), "8");
@@ -240,8 +241,8 @@ TEST(EnvironmentTest, SetsEachNameOnce) {
 /// The other side of the contract: what reads these variables in the pod.
 TEST(EnvironmentTest, IsWhatThePodsSupervisorReads) {
   auto variables = environment(rendered(job_of(kEngine), 1, 3));
-  variables["TRAINYARD_POD_UID"] = "pod-uid";                // of the downward API
-  variables["TRAINYARD_CONTROL_ADDRESS"] = "control:7000";   // of whoever serves the stream
+  variables["TRAINYARD_POD_UID"] = "pod-uid";               // of the downward API
+  variables["TRAINYARD_CONTROL_ADDRESS"] = "control:7000";  // of whoever serves the stream
   const auto options = agent::read_agent_options(
       {},
       [&](const char* name) -> const char* {
@@ -289,8 +290,8 @@ TEST(RenderEngineTest, TheConfigMapHoldsWhatTheWorkerReads) {
   const auto engine = api::decode_engine(config["data"]["engine.json"].get<std::string>());
   ASSERT_TRUE(engine.has_value()) << engine.error().message;
   EXPECT_EQ(*engine, *job.spec.engine);
-  const auto policy = api::decode_checkpoint_policy(
-      config["data"]["checkpoint-policy.json"].get<std::string>());
+  const auto policy =
+      api::decode_checkpoint_policy(config["data"]["checkpoint-policy.json"].get<std::string>());
   ASSERT_TRUE(policy.has_value()) << policy.error().message;
   EXPECT_EQ(*policy, job.spec.checkpoint_policy);
 }

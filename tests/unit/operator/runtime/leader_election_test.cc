@@ -99,9 +99,8 @@ TEST_F(LeaderElectionRunTest, LeadsUntilStoppedAndThenGivesTheLeaseUp) {
   LeaderElection a(quick("a"));
   std::stop_source stop;
   std::promise<void> leading;
-  auto ended = std::async(std::launch::async, [&] {
-    return a.run(stop.get_token(), [&] { leading.set_value(); });
-  });
+  auto ended = std::async(std::launch::async,
+                          [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
   ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
   EXPECT_TRUE(a.is_leader());
   stop.request_stop();
@@ -119,9 +118,8 @@ TEST_F(LeaderElectionRunTest, WhoCannotRenewHasLost) {
   LeaderElection a(quick("a"));
   std::stop_source stop;
   std::promise<void> leading;
-  auto ended = std::async(std::launch::async, [&] {
-    return a.run(stop.get_token(), [&] { leading.set_value(); });
-  });
+  auto ended = std::async(std::launch::async,
+                          [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
   ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
   server_.cut_off(true);
   ASSERT_EQ(ended.wait_for(seconds(30)), std::future_status::ready);

@@ -47,7 +47,8 @@ TEST_F(OperatorMetricsTest, TheSeriesThatDashboardsKnowAreThereFromTheStart) {
         "# TYPE rest_client_requests_total counter", "trainyard_cache_objects{kind=\"Pod\"} 24"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
-  EXPECT_THAT(text(true), HasSubstr("leader_election_master_status{name=\"trainyard-operator\"} 1"));
+  EXPECT_THAT(text(true),
+              HasSubstr("leader_election_master_status{name=\"trainyard-operator\"} 1"));
 }
 
 TEST_F(OperatorMetricsTest, CountsReconcilesAndRequests) {

@@ -37,10 +37,10 @@ TEST(OptionsTest, DefaultsAreThoseOfTheReference) {
 
 TEST(OptionsTest, TakesTheFlagsThatControllersHave) {
   const auto options = std::get<OperatorOptions>(
-      read({"--kubeconfig", "/k", "--namespaces=a,b", "--leader-elect",
-            "--metrics-bind-address=0", "--health-probe-bind-address", "127.0.0.1:0",
-            "--kube-api-qps=50", "--kube-api-burst=100", "--max-concurrent-reconciles=3",
-            "--log-format=text", "--log-level=debug"})
+      read({"--kubeconfig", "/k", "--namespaces=a,b", "--leader-elect", "--metrics-bind-address=0",
+            "--health-probe-bind-address", "127.0.0.1:0", "--kube-api-qps=50",
+            "--kube-api-burst=100", "--max-concurrent-reconciles=3", "--log-format=text",
+            "--log-level=debug"})
           .result);
   EXPECT_EQ(options.kubeconfig, "/k");
   EXPECT_THAT(options.namespaces, ElementsAre("a", "b"));
