@@ -154,9 +154,17 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
   Time since = Time::min();
   for (const ObservedPod* pod : sets_.members)
     since = std::max(since, pod->created_at.value_or(now_));
-  const policies::Resize wanted = policies::judge_size(
-      {&spec_, next_.nodes.target, spec_changed, gang.whole, gang.placed, gang.placed_count,
-       observed_.feasible_nodes, policies::count_failed_growths(next_), since, now_});
+  const policies::Resize wanted =
+      policies::judge_size({.spec = &spec_,
+                            .target = next_.nodes.target,
+                            .spec_changed = spec_changed,
+                            .gang_whole = gang.whole,
+                            .gang_placed = gang.placed,
+                            .placed = gang.placed_count,
+                            .feasible = observed_.feasible_nodes,
+                            .since = since,
+                            .now = now_,
+                            .failed_growths = policies::count_failed_growths(next_)});
   look_in(wanted.look_again);
   if (wanted.target) {
     resize(*wanted.target, wanted.reason);
