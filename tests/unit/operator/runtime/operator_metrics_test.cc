@@ -1,6 +1,11 @@
 #include "operator/runtime/operator_metrics.h"
 
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,6 +54,42 @@ TEST_F(OperatorMetricsTest, TheSeriesThatDashboardsKnowAreThereFromTheStart) {
   }
   EXPECT_THAT(text(true),
               HasSubstr("leader_election_master_status{name=\"trainyard-operator\"} 1"));
+}
+
+/// "name type help" of every family of the operator's own on the page.
+std::set<std::string> shown(const std::string& page) {
+  std::map<std::string, std::string> helps;
+  std::set<std::string> families;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string hash, kind, name;
+    words >> hash >> kind >> name;
+    if (hash != "#" || name.starts_with("trainyard_http_")) continue;
+    const std::string rest = line.substr(line.find(name) + name.size() + 1);
+    if (kind == "HELP") helps[name] = rest;
+    if (kind == "TYPE") families.insert(name + " " + rest + " " + helps[name]);
+  }
+  return families;
+}
+
+/// The same of docs/reference/metrics.md: | `name` | type | labels | served by | meaning |
+std::set<std::string> documented() {
+  std::set<std::string> families;
+  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/docs/reference/metrics.md");
+  for (std::string line; std::getline(file, line);) {
+    std::vector<std::string> cells;
+    for (size_t at = 0; (at = line.find("| ", at)) != std::string::npos; at += 2)
+      cells.push_back(line.substr(at + 2, line.find(" |", at + 1) - at - 2));
+    if (cells.size() != 5 || cells[3] != "operator") continue;
+    families.insert(cells[0].substr(1, cells[0].size() - 2) + " " + cells[1] + " " + cells[4]);
+  }
+  return families;
+}
+
+TEST_F(OperatorMetricsTest, TheReferenceListsEverySeriesAndNoOther) {
+  EXPECT_GT(documented().size(), 10u);
+  EXPECT_EQ(shown(text()), documented());
 }
 
 TEST_F(OperatorMetricsTest, CountsReconcilesAndRequests) {
