@@ -73,6 +73,8 @@ struct ObservedPod {
   std::optional<Time> created_at;
   std::vector<PodCondition> conditions;
   std::optional<ContainerExit> exit;
+  /// The container that decides has ended, others run on: the pod still holds its place on a node.
+  bool lingers = false;
   std::string message;  ///< what is said of the pod as a whole ("Evicted: low on memory")
 };
 

@@ -117,7 +117,7 @@ void Planner::plan_finished() {
   const bool failed = is_true(next_, ConditionType::kFailed);
   std::vector<const ObservedPod*> over = sets_.condemned;
   for (const ObservedPod* pod : sets_.members) {
-    if (failed || is_alive(*pod)) over.push_back(pod);
+    if (failed || is_alive(*pod) || pod->lingers) over.push_back(pod);
   }
   condemn(over);
   if (!spec_.ttl_after_finished || !next_.completion_time) return;
@@ -135,7 +135,7 @@ void Planner::plan_ending() {
   const bool failed = is_true(next_, ConditionType::kFailureTarget);
   std::vector<const ObservedPod*> over = sets_.condemned;
   for (const ObservedPod* pod : sets_.members) {
-    if (failed || is_alive(*pod)) over.push_back(pod);
+    if (failed || is_alive(*pod) || pod->lingers) over.push_back(pod);
   }
   condemn(over);
   if (any_not_gone()) return;

@@ -22,7 +22,8 @@ std::vector<const ObservedPod*> pods_to_delete(const std::vector<const ObservedP
   std::vector<const ObservedPod*> failed;
   for (const ObservedPod* pod : condemned) {
     if (pod->terminating) continue;
-    (pod->phase == PodPhase::kFailed ? failed : doomed).push_back(pod);
+    // One whose sidecars run on would keep its place on a node from its successor.
+    (pod->phase == PodPhase::kFailed && !pod->lingers ? failed : doomed).push_back(pod);
   }
   std::stable_sort(failed.begin(), failed.end(), is_newer);
   const auto kept = std::min(failed.size(), static_cast<size_t>(std::max<int64_t>(0, keep_failed)));

@@ -53,47 +53,60 @@ KubeCluster::Impl::Impl(Options options)
                .own_writes = &own_writes_,
                .random = options_.random,
                .changed = [this](const control::JobKey& key) { changed(key); },
-               .job_gone = [this](const std::string& uid) { companions_.forget(uid); }} {
+               .job_gone = [this](const std::string& uid) { companions_.forget(uid); }},
+      nodes_(view_of_node, {}, node_handler()),
+      node_watching_(context_, nodes_, kube::kNodes, "", "") {
   for (const std::string& ns : options_.namespaces)
     scopes_.push_back(std::make_unique<Scope>(context_, ns));
   if (scopes_.empty()) scopes_.push_back(std::make_unique<Scope>(context_, ""));
-  if (!options_.watch_nodes) return;
-  nodes_ = std::make_unique<Nodes>(view_of_node, std::map<std::string, Nodes::IndexBy>(),
-                                   node_handler());
-  node_watching_ = std::make_unique<Watching>(context_, *nodes_, kube::kNodes, "", "");
 }
 
 KubeCluster::Impl::~Impl() {
   set_listener({});
-  for (Watching* watching : watchings())
-    watching->stop();
+  for (const auto& scope : scopes_) {
+    for (Watching* watching : scope->watchings())
+      watching->stop();
+  }
+  node_watching_.stop();
 }
 
 // ---- The caches --------------------------------------------------------------------------------
 
-std::vector<Watching*> KubeCluster::Impl::watchings() const {
+std::vector<Watching*> KubeCluster::Impl::watchings() {
   std::vector<Watching*> all;
   for (const auto& scope : scopes_) {
     for (Watching* watching : scope->watchings())
       all.push_back(watching);
   }
-  if (node_watching_) all.push_back(node_watching_.get());
+  if (sees_nodes_) all.push_back(&node_watching_);
   return all;
 }
 
+/// Nodes belong to no namespace: an operator that serves some may have no right to them.
+bool KubeCluster::Impl::may_see_nodes() const {
+  const auto page = options_.client->list(kube::kNodes, "", {.limit = 1, .resource_version = "0"});
+  if (page || page.error().reason != kube::Reason::kForbidden) return true;
+  options_.logger->warning(
+      "nodes may not be read: lost nodes are seen by their pods alone, and "
+      "elastic jobs do not grow",
+      {{"error", page.error().message}});
+  return false;
+}
+
 void KubeCluster::Impl::start() {
+  sees_nodes_ = may_see_nodes();
   for (Watching* watching : watchings())
     watching->start();
 }
 
-Status KubeCluster::Impl::wait_synced(Duration limit, const std::stop_token& stop) const {
+Status KubeCluster::Impl::wait_synced(Duration limit, const std::stop_token& stop) {
   const MonoTime deadline = options_.clock->mono() + limit;
   const auto left = [&] { return std::max(deadline - options_.clock->mono(), Duration::zero()); };
   for (const auto& scope : scopes_) {
-    TRAINYARD_TRY(scope->jobs().wait_synced(left(), stop, "the list of TrainingJobs"));
-    TRAINYARD_TRY(scope->pods().wait_synced(left(), stop, "the list of pods"));
+    TRAINYARD_TRY(scope->jobs().wait_synced(left(), stop, "TrainingJobs"));
+    TRAINYARD_TRY(scope->pods().wait_synced(left(), stop, "pods"));
   }
-  if (nodes_) TRAINYARD_TRY(nodes_->wait_synced(left(), stop, "the list of nodes"));
+  if (sees_nodes_) TRAINYARD_TRY(nodes_.wait_synced(left(), stop, "nodes"));
   return {};
 }
 
@@ -101,16 +114,16 @@ bool KubeCluster::Impl::synced() const {
   const bool scopes = std::all_of(scopes_.begin(), scopes_.end(), [](const auto& scope) {
     return scope->jobs().synced() && scope->pods().synced();
   });
-  return scopes && (!nodes_ || nodes_->synced());
+  return scopes && (!sees_nodes_ || nodes_.synced());
 }
 
-CacheCounts KubeCluster::Impl::counts() const {
+CacheCounts KubeCluster::Impl::counts() {
   CacheCounts counts;
   for (const auto& scope : scopes_) {
     counts.jobs += static_cast<int64_t>(scope->jobs().size());
     counts.pods += static_cast<int64_t>(scope->pods().size());
   }
-  if (nodes_) counts.nodes = static_cast<int64_t>(nodes_->size());
+  counts.nodes = static_cast<int64_t>(nodes_.size());
   for (const Watching* watching : watchings()) {
     const cache::ReflectorReport report = watching->reflector().report();
     counts.lists += report.lists;
@@ -188,7 +201,7 @@ Amounts KubeCluster::Impl::used_on(const std::string& node) const {
 /// gang that waits for nodes gets, the scheduler says.
 std::optional<int64_t> KubeCluster::Impl::room_for(
     const JobView& job, const std::vector<control::ObservedPod>& pods) const {
-  if (!nodes_ || !is_degraded(job.job)) return std::nullopt;
+  if (!sees_nodes_ || !is_degraded(job.job)) return std::nullopt;
   int64_t placed = 0;
   for (const control::ObservedPod& pod : pods) {
     if (!pod.member || pod.terminating) continue;
@@ -196,7 +209,7 @@ std::optional<int64_t> KubeCluster::Impl::room_for(
     ++placed;
   }
   int64_t room = placed;
-  for (const auto& node : nodes_->all()) {
+  for (const auto& node : nodes_.all()) {
     if (room >= job.job.spec.num_nodes) break;
     if (!node->open || !may_go_to(job.needs, node->labels, node->taints)) continue;
     room += pods_that_fit(job.needs, node->allocatable, used_on(node->meta.name));
@@ -207,8 +220,8 @@ std::optional<int64_t> KubeCluster::Impl::room_for(
 control::NodeState KubeCluster::Impl::state_of_node(const std::string& name) const {
   using control::NodeState;
   if (name.empty()) return NodeState::kUnplaced;
-  if (!nodes_) return NodeState::kReady;
-  const Nodes::Object node = nodes_->find(name);
+  if (!sees_nodes_) return NodeState::kReady;
+  const Nodes::Object node = nodes_.find(name);
   if (!node) return NodeState::kGone;
   return node->ready ? NodeState::kReady : NodeState::kNotReady;
 }

@@ -36,8 +36,6 @@ class KubeCluster final : public control::Cluster {
     const Clock* clock = nullptr;          ///< required; outlives the cluster
     Logger* logger = nullptr;              ///< required; outlives the cluster
     std::vector<std::string> namespaces;   ///< empty: all
-    /// Whether nodes may be read: without, a lost node shows only by what becomes of its pods.
-    bool watch_nodes = true;
     render::PodDefaults pod_defaults;
     std::string instance;            ///< of this process, in events
     std::function<double()> random;  ///< uniform in [0, 1); thread-safe
@@ -49,7 +47,8 @@ class KubeCluster final : public control::Cluster {
   KubeCluster(const KubeCluster&) = delete;
   KubeCluster& operator=(const KubeCluster&) = delete;
 
-  /// Begins to list and watch, on threads of its own. Once.
+  /// Begins to list and watch, on threads of its own. Once. Where nodes may not be read, a lost
+  /// node shows only by what becomes of its pods, and elastic jobs do not grow; that is logged.
   void start();
   /// Waits until every cache holds a whole list. Views before that are not whole. Errors:
   /// kDeadline, kAborted.

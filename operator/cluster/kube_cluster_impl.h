@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,9 +25,9 @@ class KubeCluster::Impl {
   ~Impl();
 
   void start();
-  Status wait_synced(Duration limit, const std::stop_token& stop) const;
+  Status wait_synced(Duration limit, const std::stop_token& stop);
   bool synced() const;
-  CacheCounts counts() const;
+  CacheCounts counts();
   std::vector<control::JobKey> jobs() const;
   void set_listener(Listener listener);
 
@@ -60,7 +61,8 @@ class KubeCluster::Impl {
   cache::Handler<NodeView> node_handler();
   void node_changed(const std::string& name);
   void changed(const control::JobKey& key);
-  std::vector<Watching*> watchings() const;
+  std::vector<Watching*> watchings();
+  bool may_see_nodes() const;
 
   Result<control::CreateReply> look_at_holder(const control::PodSpec& spec);
   void note_job(const nlohmann::json& reply);
@@ -71,8 +73,9 @@ class KubeCluster::Impl {
   EventRecorder events_;
   ScopeContext context_;
   std::vector<std::unique_ptr<Scope>> scopes_;  ///< one, or one a namespace
-  std::unique_ptr<Nodes> nodes_;                ///< nullptr where nodes are not read
-  std::unique_ptr<Watching> node_watching_;
+  Nodes nodes_;
+  Watching node_watching_;
+  std::atomic<bool> sees_nodes_ = true;  ///< false where they may not be read
 
   std::shared_mutex listener_mutex_;  ///< shared while the listener runs
   Listener listener_;

@@ -135,6 +135,7 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
     pod.exit = exit_of(status, text_at(containers[render::trainer_index(spec)], "name"));
   }
   pod.phase = phase_of(status, pod.exit);
+  pod.lingers = pod.exit.has_value() && text_at(status, "phase") == "Running";
   const json& conditions = at(status, "conditions");
   pod.ready = pod.phase == control::PodPhase::kRunning && has_true(conditions, "Ready");
   for (const json& condition : conditions)
@@ -224,7 +225,8 @@ bool same_to_plan(const PodView& a, const PodView& b) {
   return a.job_uid == b.job_uid && x.uid == y.uid && x.node == y.node &&
          x.node_index == y.node_index && x.created_generation == y.created_generation &&
          x.member == y.member && x.terminating == y.terminating && x.phase == y.phase &&
-         x.ready == y.ready && x.message == y.message && same_exit(x.exit, y.exit) &&
+         x.ready == y.ready && x.lingers == y.lingers && x.message == y.message &&
+         same_exit(x.exit, y.exit) &&
          std::equal(x.conditions.begin(), x.conditions.end(), y.conditions.begin(),
                     y.conditions.end(), same_condition);
 }

@@ -180,6 +180,12 @@ void MemoryCluster::add_foreign_pod(const std::string& name) {
   pods_[name] = std::move(pod);
 }
 
+void MemoryCluster::set_lingering(const std::string& name) {
+  const Change change(*this);
+  pods_.at(name).seen.lingers = true;
+  changed();
+}
+
 void MemoryCluster::refuse_tried_pods(std::optional<control::Refusal> refusal) {
   const std::lock_guard lock(mutex_);
   try_refusal_ = std::move(refusal);

@@ -49,6 +49,8 @@ class MemoryCluster : public control::Cluster {
   void finish_pod(const std::string& name, const control::ContainerExit& exit);
   /// All of them in one change, so that no view shows only some.
   void finish_pods(const std::vector<std::string>& names, const control::ContainerExit& exit);
+  /// Of a finished pod other containers run on, until it is deleted.
+  void set_lingering(const std::string& name);
   /// Every running pod exits with 0.
   void finish_all();
   /// Gone without trace, as after a forced deletion.

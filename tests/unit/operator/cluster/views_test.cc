@@ -77,6 +77,7 @@ TEST(PodViewTest, ASidecarKeepsNoPodAlive) {
   EXPECT_EQ(running_with("0").seen.phase, PodPhase::kSucceeded);
   EXPECT_EQ(running_with("3").seen.phase, PodPhase::kFailed);
   EXPECT_FALSE(running_with("3").seen.ready);
+  EXPECT_TRUE(running_with("3").seen.lingers) << "it still holds its place";
   EXPECT_EQ(view(pod_of(R"({"phase":"Running","containerStatuses":[
       {"name":"istio","state":{"terminated":{"exitCode":1}}}]})"))
                 .seen.phase,
