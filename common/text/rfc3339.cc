@@ -100,7 +100,7 @@ long long nanoseconds_of(Time time) {
 std::string format_time(Time time) {
   std::string text = format_seconds(time);
   if (const long long nanoseconds = nanoseconds_of(time); nanoseconds != 0) {
-    std::array<char, 16> fraction;
+    std::array<char, 32> fraction;
     std::snprintf(fraction.data(), fraction.size(), ".%09lld", nanoseconds);
     text += fraction.data();
     text.erase(text.find_last_not_of('0') + 1);
@@ -109,7 +109,7 @@ std::string format_time(Time time) {
 }
 
 std::string format_micro_time(Time time) {
-  std::array<char, 16> fraction;
+  std::array<char, 32> fraction;
   std::snprintf(fraction.data(), fraction.size(), ".%06lldZ", nanoseconds_of(time) / 1000);
   return format_seconds(time) + fraction.data();
 }
