@@ -78,7 +78,7 @@ std::optional<int64_t> parse_quantity(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   const double thousandths = std::ceil(number * unit * kThousand);
   if (!std::isfinite(thousandths) || thousandths < 0) return std::nullopt;
-  constexpr auto kMost = static_cast<double>(std::numeric_limits<int64_t>::max() / 2);
+  constexpr double kMost = 4e18;  // sums of two of them do not overflow
   return static_cast<int64_t>(std::min(thousandths, kMost));
 }
 

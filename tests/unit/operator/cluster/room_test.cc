@@ -1,6 +1,5 @@
 #include "operator/cluster/room.h"
 
-#include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -18,7 +17,7 @@ TEST(QuantityTest, ReadsWhatKubernetesWrites) {
   EXPECT_EQ(parse_quantity("1.5Gi"), 1'610'612'736'000);
   EXPECT_EQ(parse_quantity("100k"), 100'000'000);
   EXPECT_EQ(parse_quantity("1e3"), 1'000'000);
-  EXPECT_EQ(parse_quantity("100E"), std::numeric_limits<int64_t>::max() / 2)
+  EXPECT_EQ(parse_quantity("100E"), 4'000'000'000'000'000'000)
       << "more than can be counted is very much";
   EXPECT_EQ(parse_quantity("1n"), 1) << "rounded up";
   for (const char* none : {"", "m", "x", "1 Gi", "-1", "nan", "1Gib"})
