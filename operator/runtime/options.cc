@@ -65,17 +65,17 @@ void add_telling_flags(CLI::App& app, OperatorOptions& options) {
   app.add_option("--health-probe-bind-address", options.probe_address,
                  "Where /healthz and /readyz are served; 0: nowhere")
       ->capture_default_str();
-  app.add_option("--log-format", options.log_format, "json or text")
+  app.add_option("--log-format", options.log_format, "How the log is written")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, LogFormat>{{"json", LogFormat::kJson}, {"text", LogFormat::kText}}))
-      ->default_str("json");
-  app.add_option("--log-level", options.log_level, "debug, info, warning or error")
+      ->option_text("json|text [json]");
+  app.add_option("--log-level", options.log_level, "What is logged, at least")
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
                                                                   {"info", LogLevel::kInfo},
                                                                   {"warning", LogLevel::kWarning},
                                                                   {"error", LogLevel::kError}}))
-      ->default_str("info");
+      ->option_text("debug|info|warning|error [info]");
 }
 
 }  // namespace
