@@ -1,5 +1,6 @@
 #include "operator/cache/reflector.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <utility>
 
@@ -48,7 +49,8 @@ Reflector::Reflector(const kube::Client& client, Sink& sink, const Clock& clock,
       clock_(clock),
       logger_(logger),
       options_(std::move(options)),
-      backoff_(options_.backoff, options_.random) {}
+      backoff_(options_.backoff, options_.random),
+      page_size_(options_.page_size) {}
 
 void Reflector::run(const std::stop_token& stop) {
   std::mutex mutex;
@@ -88,10 +90,13 @@ Duration Reflector::read_page() {
       client_.list(options_.resource, options_.ns,
                    {.label_selector = options_.label_selector,
                     .field_selector = options_.field_selector,
-                    .limit = options_.page_size,
+                    .limit = page_size_,
                     .next = next_page_,
                     .resource_version = {}});
   if (!page) {
+    // Few large objects must not hide all others for ever.
+    const bool too_large = page.error().no_answer == ErrorCode::kInvalidData;
+    if (too_large) page_size_ = std::max<int64_t>(1, page_size_ / 4);
     const bool lost = state_ == ReflectorState::kInitPage && page.error().needs_relist();
     return fail(lost ? ReflectorState::kEmpty : state_, page.error(), "list");
   }

@@ -57,7 +57,7 @@ class Reflector {
     std::string ns;  ///< empty: all
     std::string label_selector;
     std::string field_selector;
-    int64_t page_size = 500;
+    int64_t page_size = 500;  ///< at first; a quarter of it where pages are too large to be read
     std::chrono::seconds watch_min{300};  ///< the server is asked to end a watch after a
     std::chrono::seconds watch_max{600};  ///< random time between these
     /// A watch that is silent for so long is dead: bookmarks come about each minute.
@@ -98,6 +98,7 @@ class Reflector {
   Backoff backoff_;
 
   ReflectorState state_ = ReflectorState::kEmpty;
+  int64_t page_size_;
   std::string next_page_;
   MonoTime list_started_{};
   std::string resource_version_;  ///< up to which the sink is

@@ -11,8 +11,9 @@
 namespace trainyard::kube {
 
 struct HttpLimits {
-  int64_t body_bytes_max = 64 << 20;  ///< a page of 500 pods of 100 KB
-  int64_t line_bytes_max = 8 << 20;   ///< an object of etcd's 1.5 MB, escaped
+  int64_t body_bytes_max =
+      16 << 20;  ///< a page of 500 pods of 30 KB; parsed it is several times that
+  int64_t line_bytes_max = 8 << 20;  ///< an object of etcd's 1.5 MB, escaped
 };
 
 /// HTTP/1.1 over TLS 1.2 or newer, or over plain TCP without an identity (docs/adr/0008). Calls

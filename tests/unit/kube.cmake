@@ -9,7 +9,8 @@ trainyard_test(kube_client_test TIER unit
   DEPS operator_kube kube_test_support)
 trainyard_test(kube_inlet_test TIER unit SOURCES ${here}/kube/inlet_test.cc DEPS operator_http)
 trainyard_test(kube_cache_test TIER unit
-  SOURCES ${here}/cache/expectations_test.cc ${here}/cache/reflector_test.cc ${here}/cache/store_test.cc
+  SOURCES ${here}/cache/expectations_test.cc ${here}/cache/reflector_random_test.cc
+          ${here}/cache/reflector_test.cc ${here}/cache/store_test.cc
   DEPS operator_cache kube_test_support)
 trainyard_library(loopback_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/loopback_server.cc ${CMAKE_CURRENT_LIST_DIR}/../support/test_authority.cc

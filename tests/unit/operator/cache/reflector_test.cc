@@ -147,6 +147,20 @@ TEST_F(ReflectorTest, InitPageAsksForTheSamePageAgainAfterAFailure) {
   EXPECT_THAT(sink_.notes, ElementsAre("begin", "a", "b", "end 1000"));
 }
 
+TEST_F(ReflectorTest, PagesThatAreTooLargeToReadGetSmaller) {
+  transport_.fail({ErrorCode::kInvalidData, "an answer of more than 16777216 bytes"});
+  EXPECT_EQ(step(), milliseconds(800));
+  transport_.answer(200, page({object("large", 1)}, 5, "c1"));
+  EXPECT_EQ(step(), Duration::zero());
+  EXPECT_EQ(query(), "labelSelector=mine&limit=1");
+  transport_.fail({ErrorCode::kInvalidData, "an answer of more than 16777216 bytes"});
+  (void)step();
+  transport_.answer(200, page({object("b", 2)}, 5));
+  (void)step();
+  EXPECT_EQ(query(), "labelSelector=mine&limit=1&continue=c1") << "at least one object";
+  EXPECT_EQ(state(), State::kInitListed);
+}
+
 TEST_F(ReflectorTest, InitPageToEmptyWhenTheListHasExpired) {
   transport_.answer(200, page({object("a", 1)}, 5, "c1"));
   (void)step();
