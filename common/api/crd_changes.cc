@@ -51,7 +51,7 @@ class FieldNames {
   };
 
   template <class T>
-  void operator()(const Field& field, const T& value) {
+  void operator()(const Field& field, const T&) {
     bool always = field.need == Need::kRequired;
     if constexpr (kHasTable<T> || ApiEnum<T> || std::same_as<T, bool> ||
                   std::same_as<T, std::chrono::seconds> || std::same_as<T, double>) {
@@ -59,7 +59,6 @@ class FieldNames {
     } else if constexpr (std::same_as<T, int64_t>) {
       always = always || (field.default_note.empty() && field.zero == Zero::kNumber);
     }
-    (void)value;
     names_.push_back({std::string(field.name), always});
   }
 

@@ -58,7 +58,7 @@ Node metadata() {
   Node labels = map_schema("Labels of the pods, beside the operator's own.", 63);
   put_rule(labels, "self.all(label, !label.startsWith('trainyard.dev/'))",
            "must not hold a label with the prefix trainyard.dev/, which is reserved");
-  const Node text =
+  const Node word =
       mapping_node({{"type", string_node("string")}, {"maxLength", integer_node(253)}});
   Node owner = open_object("An owner.");
   Node schema = open_object("Metadata of the pods.");
@@ -66,7 +66,7 @@ Node metadata() {
       mapping_node(
           {{"labels", std::move(labels)},
            {"annotations", map_schema("Annotations of the pods.", 262144)},
-           {"finalizers", list_schema("Must be empty: pods of a job go when they end.", 0, text)},
+           {"finalizers", list_schema("Must be empty: pods of a job go when they end.", 0, word)},
            {"ownerReferences",
             list_schema("Must be empty: the job owns its pods.", 0, std::move(owner))}}));
   return schema;

@@ -1,5 +1,6 @@
 #include "common/api/schema.h"
 
+#include <cctype>
 #include <type_traits>
 
 #include "common/api/field_kinds.h"
@@ -95,7 +96,7 @@ Node default_of(const Field& field, const T& value) {
     return list_node({number_node(value[0]), number_node(value[1])});
   } else if constexpr (ApiEnum<T>) {
     return string_node(name_of(value));
-  } else if constexpr (kHasTable<T>) {
+  } else if constexpr (kHasTable<T> && !std::same_as<T, TrainingJobStatus>) {
     return mapping_node({});  // so that the defaults within are filled in
   } else {
     return {};

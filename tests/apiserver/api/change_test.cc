@@ -1,5 +1,7 @@
+#include <algorithm>
+#include <initializer_list>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -41,7 +41,7 @@ TEST_F(CrdTest, IsAcceptedWithoutAWarningAndKeptAsItIs) {
     // NonStructuralSchema would be another type; both of these are True where all is well.
     EXPECT_EQ(condition["status"], "True") << condition.dump();
   }
-  EXPECT_EQ(crd["status"]["acceptedNames"]["shortNames"], Json({"tj"}));
+  EXPECT_EQ(crd["status"]["acceptedNames"]["shortNames"], Json::array({"tj"}));
 }
 
 TEST_F(CrdTest, EveryDefaultOfTheServerIsTheDefaultOfTheStructs) {

@@ -1,6 +1,3 @@
-#include <fstream>
-#include <map>
-#include <regex>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -24,21 +21,6 @@ class RefusalTest : public testing_support::ApiServerTest {
     return job.dump();
   }
 };
-
-/// The answers about single files of a folder: kubectl names the file in each. Lines that name none
-/// belong to the answer before.
-std::map<std::string, std::string> answers_by_file(const std::string& errors) {
-  static const std::regex name(R"(([0-9]{3})\.json)");
-  std::map<std::string, std::string> answers;
-  std::string file;
-  std::istringstream lines(errors);
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch match;
-    if (std::regex_search(line, match, name)) file = match[1];
-    answers[file] += line + "\n";
-  }
-  return answers;
-}
 
 TEST_F(RefusalTest, TheManifestsThatAreChangedAreGood) {
   for (const Base base : {Base::kTemplate, Base::kEngine}) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "common/api/decode.h"
+#include "common/api/field_kinds.h"
 #include "common/text/document.h"
 #include "tests/unit/common/api/field_walker.h"
 
@@ -63,8 +64,7 @@ std::string type_of(const Node& schema) {
 /// The type of the schema that a member of type M asks for.
 template <class M>
 std::string type_wanted(const Field& field) {
-  if constexpr (requires { typename M::value_type; } &&
-                std::same_as<M, std::optional<typename M::value_type>>) {
+  if constexpr (IsOptional<M>::value) {
     return type_wanted<typename M::value_type>(field);
   } else if constexpr (std::same_as<M, bool>) {
     return "boolean";
@@ -78,12 +78,17 @@ std::string type_wanted(const Field& field) {
     return "string";
   } else if constexpr (std::same_as<M, std::array<double, 2>>) {
     return "array of number";
-  } else if constexpr (requires { typename M::value_type; } &&
-                       std::same_as<M, std::vector<typename M::value_type>>) {
+  } else if constexpr (IsVector<M>::value) {
     return "array of " + type_wanted<typename M::value_type>(field);
   } else {
     return "object";
   }
+}
+
+TEST(CrdManifestTest, IsStrictYaml) {
+  const text::Document document = text::parse_yaml(file_text("manifests/crd.yaml"));
+  EXPECT_TRUE(document.complete);
+  EXPECT_TRUE(document.problems.empty());
 }
 
 TEST(CrdManifestTest, IsWhatTheTablesMake) {
@@ -133,7 +138,9 @@ TEST(CrdSchemaTest, EveryFieldIsDescribedAndBounded) {
     ASSERT_NE(description, nullptr) << path;
     EXPECT_TRUE(description->string.ends_with('.')) << path << ": " << description->string;
     const std::string type = type_of(property);
-    if (type.starts_with("array")) EXPECT_NE(property.find("maxItems"), nullptr) << path;
+    if (type.starts_with("array")) {
+      EXPECT_NE(property.find("maxItems"), nullptr) << path;
+    }
     if (type == "string") {
       EXPECT_TRUE(property.find("maxLength") || property.find("enum") || property.find("format"))
           << path;
