@@ -111,12 +111,13 @@ std::vector<CelRule> policy_rules() {
   };
 }
 
+/// `import` is a word of CEL: the field is written __import__ there.
 std::vector<CelRule> engine_rules() {
   return {
-      {"spec.engine.model", "!has(self.preset) || !has(self.import) || self.import == ''",
+      {"spec.engine.model", "!has(self.preset) || !has(self.__import__) || self.__import__ == ''",
        "must be left out, as import is given", "preset"},
       {"spec.engine.model",
-       "has(self.preset) || (has(self.import) && self.import != '') || (has(self.layers) && "
+       "has(self.preset) || (has(self.__import__) && self.__import__ != '') || (has(self.layers) && "
        "has(self.hidden) && has(self.heads))",
        "must hold a preset, an import, or layers, hidden and heads"},
       {"spec.engine.model",
