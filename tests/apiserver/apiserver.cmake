@@ -28,3 +28,7 @@ trainyard_apiserver_test(apiserver_refusal_test
 trainyard_apiserver_test(apiserver_change_test
   SOURCES ${here}/change_test.cc ${here}/bad_manifests.cc
   DEPS apiserver_test_support)
+
+if(TARGET trainyard-operator)
+  include(${CMAKE_CURRENT_LIST_DIR}/operator/operator.cmake)
+endif()

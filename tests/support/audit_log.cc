@@ -35,6 +35,7 @@ AuditEvent event_of(const Json& line) {
           .code = part(line, "responseStatus").value("code", 0),
           .allowed = text(part(line, "annotations"), "authorization.k8s.io/decision") == "allow",
           .dry_run = uri.find("dryRun=All") != std::string::npos,
+          .request = part(line, "requestObject"),
           .answer = part(line, "responseObject")};
 }
 
@@ -135,6 +136,25 @@ std::set<std::string> rights_granted(const Json& role) {
     }
   }
   return rights;
+}
+
+std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
+                                          std::string_view user) {
+  std::vector<std::string> found;
+  for (const AuditEvent& event : events) {
+    if (event.user != user || event.resource == "events" || event.resource == "leases") continue;
+    const Json metadata = part(event.request, "metadata");
+    bool guarded = true;
+    if (event.verb == "delete")
+      guarded = !text(part(event.request, "preconditions"), "uid").empty();
+    if (event.verb == "patch") guarded = !text(metadata, "uid").empty();
+    if (event.verb == "update") guarded = !text(metadata, "resourceVersion").empty();
+    if (!guarded) {
+      found.push_back(event.time + ": " + event.verb + " of " + event.resource + " " +
+                      event.name_space + "/" + event.name + ": " + event.request.dump());
+    }
+  }
+  return found;
 }
 
 std::vector<std::string> pod_violations(const std::vector<AuditEvent>& events,

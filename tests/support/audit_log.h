@@ -22,7 +22,8 @@ struct AuditEvent {
   int code = 0;          ///< of the HTTP answer
   bool allowed = false;  ///< by RBAC
   bool dry_run = false;
-  nlohmann::json answer;  ///< the object, where the policy keeps it; else null
+  nlohmann::json request;  ///< its body, where the policy keeps it; else null
+  nlohmann::json answer;   ///< the object, where the policy keeps it; else null
 };
 
 /// Every request about a resource that has been answered, watches from their first byte on, in the
@@ -35,6 +36,12 @@ std::set<std::string> rights_used(const std::vector<AuditEvent>& events, std::st
 
 /// The rights that the rules of a Role or ClusterRole object grant.
 std::set<std::string> rights_granted(const nlohmann::json& role);
+
+/// Writes of a user that could meet another object or another version than the one it has seen: a
+/// DELETE or PATCH without a UID, a PUT without a resource version. Events and leases of its own
+/// aside.
+std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
+                                          std::string_view user);
 
 /// What was wrong with the pods of training jobs, judged by what was created, condemned and
 /// deleted: two members at once for one index of a job, a name made twice in one job, a pod without

@@ -1,5 +1,3 @@
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -17,13 +15,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing_support::CommandResult;
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/" + path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 class CrdTest : public testing_support::ApiServerTest {
  protected:
