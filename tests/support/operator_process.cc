@@ -83,7 +83,7 @@ void OperatorTest::TearDown() {
   ApiServerTest::TearDown();
 }
 
-OperatorTest::Json OperatorTest::job_manifest(const std::string& name, int nodes) {
+JobTest::Json JobTest::job_manifest(const std::string& name, int nodes) {
   const Json trainer = {{"name", "trainer"},
                         {"image", "registry.example/trainer:1"},
                         {"command", Json::array({"train"})}};
@@ -96,7 +96,7 @@ OperatorTest::Json OperatorTest::job_manifest(const std::string& name, int nodes
             {"template", {{"spec", {{"containers", Json::array({trainer})}}}}}}}};
 }
 
-std::vector<OperatorTest::Json> OperatorTest::pods(const std::string& job) const {
+std::vector<JobTest::Json> JobTest::pods(const std::string& job) const {
   std::vector<Json> found;
   const Json list = get({"pods", "-l", "trainyard.dev/job-name=" + job});
   if (!list.is_object()) return found;
@@ -106,27 +106,38 @@ std::vector<OperatorTest::Json> OperatorTest::pods(const std::string& job) const
   return found;
 }
 
-OperatorTest::Json OperatorTest::job_status(const std::string& job) const {
+std::set<std::string> JobTest::names_of_pods(const std::string& job) const {
+  std::set<std::string> names;
+  for (const Json& pod : pods(job))
+    names.insert(pod["metadata"]["name"]);
+  return names;
+}
+
+void JobTest::patch(const std::string& job, const Json& spec) const {
+  must({"patch", "tj", job, "--type=merge", "-p", Json({{"spec", spec}}).dump()});
+}
+
+JobTest::Json JobTest::job_status(const std::string& job) const {
   const Json object = get({"tj", job});
   return object.is_object() ? object.value("status", Json::object()) : Json::object();
 }
 
-std::string OperatorTest::condition(const std::string& job, const std::string& type) const {
+std::string JobTest::condition(const std::string& job, const std::string& type) const {
   for (const Json& entry : job_status(job).value("conditions", Json::array())) {
     if (entry["type"] == type) return entry["status"];
   }
   return "";
 }
 
-std::string OperatorTest::reason(const std::string& job, const std::string& type) const {
+std::string JobTest::reason(const std::string& job, const std::string& type) const {
   for (const Json& entry : job_status(job).value("conditions", Json::array())) {
     if (entry["type"] == type) return entry["reason"];
   }
   return "";
 }
 
-::testing::AssertionResult OperatorTest::reaches(const std::string& job, const std::string& type,
-                                                 const std::string& status) const {
+::testing::AssertionResult JobTest::reaches(const std::string& job, const std::string& type,
+                                            const std::string& status) const {
   if (wait_until([&] { return condition(job, type) == status; })) {
     return ::testing::AssertionSuccess();
   }
@@ -134,8 +145,21 @@ std::string OperatorTest::reason(const std::string& job, const std::string& type
                                        << ", its status is " << job_status(job).dump(2);
 }
 
-void OperatorTest::end_container(const std::string& pod, int exit_code,
-                                 const std::string& message) const {
+::testing::AssertionResult JobTest::runs(const std::string& job, int ready, int restarts) const {
+  const auto there = [&] {
+    const Json status = job_status(job);
+    return status.is_object() && status.contains("nodes") &&
+           status["nodes"].value("ready", 0) == ready &&
+           status.value("restarts", Json::object()).value("total", 0) == restarts;
+  };
+  if (wait_until(there)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << "waited for " << ready << " ready pods of " << job << " and " << restarts
+         << " restarts, its status is " << job_status(job).dump(2);
+}
+
+void JobTest::end_container(const std::string& pod, int exit_code,
+                            const std::string& message) const {
   const Json terminated = {{"exitCode", exit_code},
                            {"reason", exit_code == 0 ? "Completed" : "Error"},
                            {"message", message}};

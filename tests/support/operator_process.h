@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,18 +37,17 @@ class OperatorProcess {
 /// Writes a kubeconfig with a fresh token of the operator's ServiceAccount.
 void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path);
 
-/// A test with an operator of its own, which sees the test's namespace alone.
-class OperatorTest : public ApiServerTest {
+/// A test of training jobs: what they are made of and what becomes of them.
+class JobTest : public ApiServerTest {
  protected:
-  void SetUp() override;
-  void TearDown() override;
-
-  OperatorProcess& running_operator() { return *operator_; }
-
   /// A job of `nodes` pods of one container, as JSON that a test changes and applies.
   static Json job_manifest(const std::string& name, int nodes);
+  void apply(const Json& job) const { must_with({"apply"}, job.dump()); }
+  /// kubectl patch of a job's spec.
+  void patch(const std::string& job, const Json& spec) const;
   /// The pods of a job that are not being deleted.
   std::vector<Json> pods(const std::string& job) const;
+  std::set<std::string> names_of_pods(const std::string& job) const;
   Json job_status(const std::string& job) const;
   /// "True", "False", "Unknown" or, where there is none, "".
   std::string condition(const std::string& job, const std::string& type) const;
@@ -55,8 +55,19 @@ class OperatorTest : public ApiServerTest {
   /// Waits for a condition of that status; says what was there instead.
   ::testing::AssertionResult reaches(const std::string& job, const std::string& type,
                                      const std::string& status = "True") const;
+  /// Waits until that many pods are ready and that many restarts are counted.
+  ::testing::AssertionResult runs(const std::string& job, int ready, int restarts) const;
   /// As a kubelet does: the container `trainer` of the pod has ended with that code.
   void end_container(const std::string& pod, int exit_code, const std::string& message = "") const;
+};
+
+/// A test with an operator of its own, which sees the test's namespace alone.
+class OperatorTest : public JobTest {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  OperatorProcess& running_operator() { return *operator_; }
 
  private:
   std::unique_ptr<OperatorProcess> operator_;

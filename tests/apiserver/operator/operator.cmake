@@ -13,10 +13,13 @@ trainyard_apiserver_test(operator_lifecycle_test
 trainyard_apiserver_test(operator_parked_test
   SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
   DEPS operator_test_support)
+trainyard_apiserver_test(operator_leader_test
+  SOURCES ${here}/leader_test.cc
+  DEPS operator_test_support)
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_test;operator_parked_test")
-foreach(name lifecycle parked audit)
+set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_test;operator_parked_test;operator_leader_test")
+foreach(name lifecycle parked leader audit)
   add_dependencies(operator_${name}_test trainyard-operator)
 endforeach()
