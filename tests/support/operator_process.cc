@@ -69,10 +69,15 @@ std::string OperatorProcess::log() const {
   return text.str();
 }
 
+void OperatorTest::restart_operator() {
+  operator_ = std::make_unique<OperatorProcess>(
+      plane(), folder() / ("operator-" + std::to_string(++starts_)),
+      std::vector<std::string>{name_space()});
+}
+
 void OperatorTest::SetUp() {
   ApiServerTest::SetUp();
-  operator_ = std::make_unique<OperatorProcess>(plane(), folder() / "operator",
-                                                std::vector<std::string>{name_space()});
+  restart_operator();
 }
 
 void OperatorTest::TearDown() {
@@ -112,6 +117,8 @@ std::set<std::string> JobTest::names_of_pods(const std::string& job) const {
     names.insert(pod["metadata"]["name"]);
   return names;
 }
+
+void JobTest::apply(const Json& job) const { must_with({"apply"}, job.dump()); }
 
 void JobTest::patch(const std::string& job, const Json& spec) const {
   must({"patch", "tj", job, "--type=merge", "-p", Json({{"spec", spec}}).dump()});

@@ -42,7 +42,7 @@ class JobTest : public ApiServerTest {
  protected:
   /// A job of `nodes` pods of one container, as JSON that a test changes and applies.
   static Json job_manifest(const std::string& name, int nodes);
-  void apply(const Json& job) const { must_with({"apply"}, job.dump()); }
+  void apply(const Json& job) const;
   /// kubectl patch of a job's spec.
   void patch(const std::string& job, const Json& spec) const;
   /// The pods of a job that are not being deleted.
@@ -68,9 +68,12 @@ class OperatorTest : public JobTest {
   void TearDown() override;
 
   OperatorProcess& running_operator() { return *operator_; }
+  /// A new process in place of one that has ended.
+  void restart_operator();
 
  private:
   std::unique_ptr<OperatorProcess> operator_;
+  int starts_ = 0;
 };
 
 }  // namespace trainyard::testing_support

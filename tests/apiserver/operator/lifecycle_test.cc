@@ -1,3 +1,4 @@
+#include <csignal>
 #include <set>
 #include <string>
 
@@ -140,6 +141,47 @@ TEST_F(LifecycleTest, AnUnservedPodTemplateIsParkedUntilItIsMended) {
   ASSERT_TRUE(reaches("train", "Accepted", "False"));
   EXPECT_EQ(reason("train", "Accepted"), "InvalidPodTemplate");
   EXPECT_TRUE(pods("train").empty());
+}
+
+TEST_F(LifecycleTest, AnEngineJobGetsItsConfiguration) {
+  Json job = job_manifest("train", 2);
+  job["spec"].erase("template");
+  job["spec"]["engine"] = {{"model", {{"preset", "gpt2-100k"}}},
+                           {"data", {{"tokens", Json::array({"/data/train"})}}},
+                           {"batch", {{"globalSequences", 4}}},
+                           {"steps", 10}};
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Running"));
+  const Json configurations = get({"configmaps", "-l", "trainyard.dev/job-name=train"})["items"];
+  ASSERT_EQ(configurations.size(), 1U);
+  EXPECT_EQ(configurations[0]["immutable"], true);
+  EXPECT_EQ(configurations[0]["metadata"]["ownerReferences"][0]["name"], "train");
+}
+
+TEST_F(LifecycleTest, AnElasticJobFollowsScale) {
+  Json job = job_manifest("train", 2);
+  job["spec"]["elasticPolicy"] = {{"minNodes", 1}, {"scaleUpSnoozeSeconds", 0}};
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Running"));
+  must({"scale", "tj/train", "--replicas=4"});
+  ASSERT_TRUE(runs("train", 4, 0));
+  EXPECT_EQ(get({"pdb", "train"})["spec"]["minAvailable"], 3);
+  must({"scale", "tj/train", "--replicas=2"});
+  ASSERT_TRUE(runs("train", 2, 0));
+  EXPECT_EQ(job_status("train")["restarts"]["resizes"], 2);
+}
+
+TEST_F(LifecycleTest, ARestartedOperatorLeavesARunningJobAlone) {
+  apply(job_manifest("train", 3));
+  ASSERT_TRUE(reaches("train", "Running"));
+  const std::set<std::string> before = names_of_pods("train");
+  running_operator().process().signal(SIGKILL);
+  ASSERT_TRUE(running_operator().process().wait(kDeadline).has_value());
+  restart_operator();
+  apply(job_manifest("other", 1));
+  ASSERT_TRUE(reaches("other", "Running"));
+  EXPECT_EQ(names_of_pods("train"), before);
+  EXPECT_TRUE(runs("train", 3, 0));
 }
 
 TEST_F(LifecycleTest, AnothersJobIsLeftAlone) {
