@@ -6,7 +6,10 @@
 #include "common/api/field_kinds.h"
 
 /// Which fields of a job may change, and when. What no table here names changes only while the job
-/// is suspended; a field that is added to the API is bound by that without further words.
+/// is suspended; a field that is added to the API is bound by that without further words. Of the
+/// pod template's parts that the schema does not know, the server (1.34) compares the values of
+/// equal keys and the number of keys: one key exchanged for another is not seen, and counts from
+/// the next generation of pods on.
 namespace trainyard::api::schema {
 namespace {
 

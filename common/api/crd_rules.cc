@@ -89,8 +89,8 @@ std::vector<CelRule> spec_rules() {
 
 std::vector<CelRule> policy_rules() {
   return {
-      {"spec.failurePolicy.backoff", "self.initialSeconds <= self.maxSeconds",
-       "must be at most maxSeconds", "initialSeconds"},
+      {"spec", "self.failurePolicy.backoff.initialSeconds <= self.failurePolicy.backoff.maxSeconds",
+       "must be at most maxSeconds", "failurePolicy.backoff.initialSeconds"},
       {"spec.failurePolicy.rules.*",
        "has(self.onExitCodes) != (has(self.onPodConditions) && size(self.onPodConditions) > 0)",
        "must hold either onExitCodes or onPodConditions"},
@@ -98,8 +98,8 @@ std::vector<CelRule> policy_rules() {
        "must be left out, as the action is no RestartJob", "countTowardsMax"},
       {"spec.failurePolicy.rules.*.onExitCodes", "self.operator != 'In' || !(0 in self.values)",
        "must be codes of failure, 1 to 255", "values"},
-      {"spec.progressPolicy", "self.minStallSeconds <= self.maxStallSeconds",
-       "must be at most maxStallSeconds", "minStallSeconds"},
+      {"spec", "self.progressPolicy.minStallSeconds <= self.progressPolicy.maxStallSeconds",
+       "must be at most maxStallSeconds", "progressPolicy.minStallSeconds"},
       {"spec.checkpointPolicy",
        "!has(self.path) || !(self.path.startsWith('/') || self.path.matches('(^|/)[.][.](/|$)'))",
        "must be a relative path without ..", "path"},
@@ -117,7 +117,8 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine.model", "!has(self.preset) || !has(self.__import__) || self.__import__ == ''",
        "must be left out, as import is given", "preset"},
       {"spec.engine.model",
-       "has(self.preset) || (has(self.__import__) && self.__import__ != '') || (has(self.layers) && "
+       "has(self.preset) || (has(self.__import__) && self.__import__ != '') || (has(self.layers) "
+       "&& "
        "has(self.hidden) && has(self.heads))",
        "must hold a preset, an import, or layers, hidden and heads"},
       {"spec.engine.model",
@@ -138,10 +139,10 @@ std::vector<CelRule> engine_rules() {
        "must be a divisor of model.heads", "parallelism.tensor"},
       {"spec.engine", "!has(self.model.layers) || self.parallelism.pipeline <= self.model.layers",
        "must be at most model.layers", "parallelism.pipeline"},
-      {"spec.engine.parallelism", "self.shard == 0 || self.zeroStage > 0",
-       "must be 0, as zeroStage 0 shards nothing", "shard"},
-      {"spec.engine.parallelism", "!self.sequenceParallel || self.tensor > 1",
-       "must be false, as tensor is 1", "sequenceParallel"},
+      {"spec.engine", "self.parallelism.shard == 0 || self.parallelism.zeroStage > 0",
+       "must be 0, as zeroStage 0 shards nothing", "parallelism.shard"},
+      {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
+       "must be false, as tensor is 1", "parallelism.sequenceParallel"},
       {"spec.engine",
        "self.evaluation.earlyStopPatience == 0 || (has(self.data.validation) && "
        "size(self.data.validation) > 0)",

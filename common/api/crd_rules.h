@@ -12,7 +12,9 @@ namespace trainyard::api::schema {
 
 /// One rule of CEL (kubernetes.io/docs/reference/using-api/cel).
 struct CelRule {
-  std::string path;     ///< of the schema that it stands at, as schema_node.h's at()
+  /// Of the schema that it stands at, as schema_node.h's at(). Not one with a default that the rule
+  /// would refuse: the server tries defaults as they are written, without those within.
+  std::string path;
   std::string rule;     ///< true for what is allowed
   std::string message;  ///< what is wanted; follows the field's path in the server's answer
   std::string field{};  ///< the field to be named, below `path`; empty: `path` itself

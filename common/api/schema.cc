@@ -130,8 +130,11 @@ class ObjectWriter {
   void operator()(const Field& field, const T& value) {
     Node default_value;
     if (defaults_ == Defaults::kWritten) default_value = default_of(field, value);
-    Node property =
-        mapping_node({{"description", string_node(description_of(field, default_value))}});
+    Node property = mapping_node({});
+    // The API server defines metadata itself and takes nothing but its type.
+    if constexpr (!std::same_as<T, ObjectMeta>) {
+      put(property, "description", string_node(description_of(field, default_value)));
+    }
     for (text::Member& member : schema_of<T>(field).members)
       put(property, member.key, std::move(member.value));
     if (default_value.kind != Kind::kNull) put(property, "default", std::move(default_value));

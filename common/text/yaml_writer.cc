@@ -28,6 +28,14 @@ std::string scalar(std::string_view text) {
   return is_plain(text) ? std::string(text) : quote_json(text);
 }
 
+/// Some readers take 6e-04 for text, none 6.0e-04.
+std::string number(std::string text) {
+  const size_t exponent = text.find('e');
+  if (exponent != std::string::npos && text.find('.') == std::string::npos)
+    text.insert(exponent, ".0");
+  return text;
+}
+
 class Writer {
  public:
   void write(const Node& node, int depth) {
@@ -46,6 +54,8 @@ class Writer {
         return "{}";
       case Kind::kSequence:
         return "[]";
+      case Kind::kNumber:
+        return number(to_json(node));
       default:
         return to_json(node);
     }

@@ -52,7 +52,6 @@ constexpr Change kChanges[] = {
 
     {T, R"({"spec": {"template": {"spec": {"containers": [{"name": "trainer", "image": "registry.example/trainer:2", "command": ["train"]}]}}}})", "spec.template", When::kSuspendedWithoutPods},
     {T, R"({"spec": {"template": {"spec": {"priorityClassName": "high"}}}})", "spec.template", When::kSuspendedWithoutPods},
-    {T, R"({"spec": {"template": {"spec": {"nodeSelector": null, "tolerations": [{"operator": "Exists"}]}}}})", "spec.template", When::kSuspendedWithoutPods},
     {T, R"({"spec": {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}})", "spec.template", When::kSuspendedWithoutPods},
     {T, R"({"spec": {"numProcPerNode": 2}})", "spec.numProcPerNode", When::kSuspendedWithoutPods},
     {T, R"({"spec": {"numProcPerNode": "auto"}})", "spec.numProcPerNode", When::kSuspendedWithoutPods},

@@ -32,6 +32,11 @@ TEST(YamlWriterTest, QuotesWhatAReaderCouldTakeForSomethingElse) {
   }
 }
 
+TEST(YamlWriterTest, NumbersWithAnExponentHaveAPoint) {
+  EXPECT_EQ(to_yaml(parse_json("[6e-4, 1.5e-7, 0.5, 1e300]").root),
+            "- 6.0e-04\n- 1.5e-07\n- 0.5\n- 1.0e+300\n");
+}
+
 TEST(YamlWriterTest, WhatIsReadAgainIsTheSameTree) {
   const std::string json =
       R"({"x-kubernetes-list-type":"map","$ref":"#/a","on":{"off":"yes","k":["a","b: c",-7,6e-05]},)"
