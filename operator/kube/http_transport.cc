@@ -225,6 +225,7 @@ class HttpLines final : public LineStream {
 /// Made once in a process, before anything else of the library is used.
 void start_network_threads() {
   static const bool kStarted = [] {
+    prepare_openssl();
     crossplat::threadpool::initialize_with_threads(kNetworkThreads);
     return true;
   }();

@@ -204,6 +204,8 @@ void TlsSetup::Diary::on_info(const SSL* ssl, int where, int value) {
                                             X509_verify_cert_error_string(verdict));
 }
 
+void prepare_openssl() { OPENSSL_init_ssl(0, nullptr); }
+
 TlsSetup::TlsSetup(ServerConfig config, std::string name)
     : config_(std::move(config)), name_(std::move(name)), diary_(std::make_shared<Diary>()) {}
 

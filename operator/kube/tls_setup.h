@@ -12,6 +12,10 @@ struct ssl_ctx_st;
 
 namespace trainyard::kube {
 
+/// To be called before the first thread that uses OpenSSL is made: at the end of the process those
+/// threads are then gone before OpenSSL cleans up.
+void prepare_openssl();
+
 /// How connections to one server are secured, and why one could not be. Thread-safe.
 class TlsSetup {
  public:

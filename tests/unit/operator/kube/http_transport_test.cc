@@ -91,7 +91,16 @@ TEST_F(HttpTransportTest, EveryMethodCarriesItsBody) {
   for (const Method method : {Method::kPost, Method::kPut, Method::kPatch, Method::kDelete})
     ASSERT_TRUE(http->send({method, "/x", "", "b", "application/json"}, kPatient).has_value());
   EXPECT_THAT(got, ElementsAre("GET ", "POST b", "PUT b", "PATCH b", "DELETE b"));
-  EXPECT_EQ(server.connections(), 1) << "a connection is used again";
+}
+
+TEST_F(HttpTransportTest, ConnectionsAreUsedAgain) {
+  LoopbackServer server(each(
+      [](LoopbackConnection& connection, const ReceivedRequest&) { connection.answer(200, ""); }));
+  const auto http = plain(server);
+  constexpr int kCalls = 50;
+  for (int i = 0; i < kCalls; ++i)
+    ASSERT_TRUE(http->send({Method::kGet, "/x", "", "", ""}, kPatient).has_value());
+  EXPECT_LT(server.connections(), kCalls);
 }
 
 TEST_F(HttpTransportTest, PutsThePrefixBeforeThePath) {
@@ -238,18 +247,23 @@ TEST_F(HttpTransportTest, ARefusedConnectionIsAnError) {
 }
 
 TEST_F(HttpTransportTest, ADeadReusedConnectionIsReplaced) {
-  std::atomic<int> requests = 0;
+  std::atomic<int> resets = 0;
   LoopbackServer server([&](LoopbackConnection& connection) {
-    while (connection.read_request()) {
-      if (++requests == 2) return connection.reset();  // what a restarted server does
+    for (int requests = 1; connection.read_request(); ++requests) {
+      if (requests == 2) {  // what a restarted server does to connections of its life before
+        ++resets;
+        return connection.reset();
+      }
       connection.answer(200, "{}");
     }
   });
   const auto http = plain(server);
-  ASSERT_TRUE(http->send({Method::kPost, "/", "", "b", "application/json"}, kPatient).has_value());
-  const auto second = http->send({Method::kPost, "/", "", "b", "application/json"}, kPatient);
-  EXPECT_TRUE(second.has_value()) << second.error().message;
-  EXPECT_EQ(requests, 3) << "sent again: writes must bear to be done twice";
+  // A call may come before the last one's connection is back for use; some call finds one.
+  for (int calls = 0; resets == 0 && calls < 1000; ++calls) {
+    const auto answer = http->send({Method::kPost, "/", "", "b", "application/json"}, kPatient);
+    ASSERT_TRUE(answer.has_value()) << answer.error().message;
+  }
+  EXPECT_GT(resets, 0) << "and was sent again: writes must bear to be done twice";
 }
 
 TEST_F(HttpTransportTest, StreamsLinesAsTheyCome) {
