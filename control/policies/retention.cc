@@ -5,8 +5,13 @@
 namespace trainyard::control::policies {
 namespace {
 
-/// Newest first; the name decides between equals, so that every look keeps the same pods.
+/// Which failed last comes first; the name decides between equals, so that every look keeps the
+/// same pods.
 bool is_newer(const ObservedPod* a, const ObservedPod* b) {
+  const auto ended = [](const ObservedPod* pod) {
+    return pod->exit ? pod->exit->finished_at : std::nullopt;
+  };
+  if (ended(a) && ended(b) && ended(a) != ended(b)) return ended(a) > ended(b);
   if (a->created_generation != b->created_generation) {
     return a->created_generation > b->created_generation;
   }
