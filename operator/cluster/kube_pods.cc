@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "operator/cluster/kube_cluster_impl.h"
@@ -15,9 +17,19 @@ std::string called(const char* verb, const std::string& ns, const std::string& n
   return std::string(verb) + " pod " + ns + "/" + name;
 }
 
+/// A patch whose UID is not the object's is refused as an attempt to change it (422), not as a
+/// conflict.
+bool is_another_object(const kube::ApiError& error) {
+  return error.reason == kube::Reason::kInvalid &&
+         std::any_of(error.causes.begin(), error.causes.end(),
+                     [](const kube::Cause& cause) { return cause.field == "metadata.uid"; });
+}
+
 Status done(const kube::ApiResult<json>& reply, const std::string& what) {
   if (reply) return {};
-  return reply.error().to_error(what);
+  Error error = reply.error().to_error(what);
+  if (is_another_object(reply.error())) error.code = ErrorCode::kConflict;
+  return error;
 }
 
 }  // namespace

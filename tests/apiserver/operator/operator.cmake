@@ -23,3 +23,9 @@ set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_
 foreach(name lifecycle parked leader audit)
   add_dependencies(operator_${name}_test trainyard-operator)
 endforeach()
+
+# The suite that every Cluster must pass, on a real API server.
+trainyard_apiserver_test(apiserver_conformance_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/conformance_test.cc ${CMAKE_CURRENT_LIST_DIR}/../../support/cluster_conformance.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../../support/kube_world.cc
+  DEPS apiserver_test_support operator_cluster operator_http)
