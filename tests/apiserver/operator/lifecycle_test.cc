@@ -143,7 +143,7 @@ TEST_F(LifecycleTest, AnUnservedPodTemplateIsParkedUntilItIsMended) {
   EXPECT_TRUE(pods("train").empty());
 }
 
-TEST_F(LifecycleTest, AnEngineJobGetsItsConfiguration) {
+TEST_F(LifecycleTest, AnEngineJobIsParkedWithoutAControlStream) {
   Json job = job_manifest("train", 2);
   job["spec"].erase("template");
   job["spec"]["engine"] = {{"model", {{"preset", "gpt2-100k"}}},
@@ -151,11 +151,10 @@ TEST_F(LifecycleTest, AnEngineJobGetsItsConfiguration) {
                            {"batch", {{"globalSequences", 4}}},
                            {"steps", 10}};
   apply(job);
-  ASSERT_TRUE(reaches("train", "Running"));
-  const Json configurations = get({"configmaps", "-l", "trainyard.dev/job-name=train"})["items"];
-  ASSERT_EQ(configurations.size(), 1U);
-  EXPECT_EQ(configurations[0]["immutable"], true);
-  EXPECT_EQ(configurations[0]["metadata"]["ownerReferences"][0]["name"], "train");
+  ASSERT_TRUE(reaches("train", "Accepted", "False"));
+  EXPECT_EQ(reason("train", "Accepted"), "InvalidSpec");
+  EXPECT_THAT(must({"get", "tj", "train", "-o", "yaml"}), HasSubstr("spec.engine"));
+  EXPECT_TRUE(pods("train").empty());
 }
 
 TEST_F(LifecycleTest, AnElasticJobFollowsScale) {
