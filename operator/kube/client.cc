@@ -72,6 +72,13 @@ json delete_body(const DeleteOptions& options) {
   return body;
 }
 
+/// A patch for another UID is refused as a change of an immutable field.
+bool is_about_uid(const ApiError& error) {
+  return error.reason == Reason::kInvalid &&
+         std::any_of(error.causes.begin(), error.causes.end(),
+                     [](const Cause& cause) { return cause.field == "metadata.uid"; });
+}
+
 ApiError bad_body(int status, std::string why) {
   return {.status = status, .reason = Reason::kUnknown, .message = std::move(why)};
 }
@@ -235,11 +242,15 @@ ApiResult<json> Client::merge_patch(const Resource& resource, const ObjectName& 
   if (!preconditions.resource_version.empty()) {
     body["metadata"]["resourceVersion"] = preconditions.resource_version;
   }
-  return call({.method = Method::kPatch,
-               .path = object_path(resource, name),
-               .query = write_query(options),
-               .body = to_json_text(body),
-               .content_type = kMergePatch});
+  ApiResult<json> answer = call({.method = Method::kPatch,
+                                 .path = object_path(resource, name),
+                                 .query = write_query(options),
+                                 .body = to_json_text(body),
+                                 .content_type = kMergePatch});
+  if (!answer && !preconditions.uid.empty() && is_about_uid(answer.error())) {
+    answer.error().reason = Reason::kConflict;
+  }
+  return answer;
 }
 
 ApiResult<json> Client::remove(const Resource& resource, const ObjectName& name,

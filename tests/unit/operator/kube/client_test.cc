@@ -109,6 +109,19 @@ TEST_F(ClientTest, PatchesOnlyTheObjectThatIsMeant) {
                                 R"("resourceVersion":"7"}})"));
 }
 
+TEST_F(ClientTest, APatchForAnotherUidIsAConflict) {
+  const std::string immutable =
+      status_body(422, "Invalid", "ConfigMap is invalid",
+                  R"({"causes":[{"reason":"FieldValueInvalid","field":"metadata.uid"}]})");
+  const auto patch = [&](const Preconditions& preconditions) {
+    transport_.answer(422, immutable);
+    return client().merge_patch(kPods, {"n", "p"}, json::object(), preconditions).error();
+  };
+  EXPECT_EQ(patch({"u", ""}).reason, Reason::kConflict);
+  EXPECT_EQ(patch({"u", ""}).status, 422);
+  EXPECT_EQ(patch({"", "7"}).reason, Reason::kInvalid) << "then it is the change itself";
+}
+
 TEST_F(ClientTest, DeletesWithPreconditions) {
   transport_.answer(200, "{}");
   ASSERT_TRUE(client()
