@@ -25,23 +25,8 @@ bool is_over(const api::TrainingJobStatus& status) {
          control::is_true(status, ConditionType::kFailed);
 }
 
-/// RFC 6901: a '/' within a part.
-std::string escaped_pointer(std::string part) {
-  for (size_t at = 0; (at = part.find('/', at)) != std::string::npos; at += 2)
-    part.replace(at, 1, "~1");
-  return part;
-}
-
 kube::ObjectName name_of(const api::ObjectMeta& job) {
   return {job.namespace_name, render::service_name(job)};
-}
-
-/// Whether `found` is what a job of the same name has left behind: it has our label and no owner.
-bool is_left_behind(const json& found, const json& wanted) {
-  const json::json_pointer owners("/metadata/ownerReferences");
-  const json::json_pointer name("/metadata/labels/" + escaped_pointer(render::kLabelJobName));
-  const bool owned = found.contains(owners) && !found[owners].empty();
-  return !owned && found.contains(name) && found[name] == wanted[name] && wanted.contains("spec");
 }
 
 std::string uid_of(const json& object) {
@@ -115,27 +100,9 @@ Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource&
   const auto found = client_.get(resource, name);
   if (!found) return found.error().to_error("get " + what);
   if (controlling_job(*found) == job_uid) return Reply();
-  if (is_left_behind(*found, object)) {
-    TRAINYARD_TRY(replace(resource, *found, object));
-    return Reply();
-  }
   return Reply(
       control::Refusal{api::reason::kNameConflict,
                        what + " exists and is not this job's; delete it or rename the job"});
-}
-
-/// Puts the wanted object in the place of the found one, which is nobody's.
-Status Companions::replace(const kube::Resource& resource, const json& found, const json& wanted) {
-  TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(found));
-  const std::string what = std::string(resource.kind) + " " + meta.name;
-  const auto removed =
-      client_.remove(resource, {meta.ns, meta.name}, {.preconditions = {.uid = meta.uid}});
-  if (!removed && removed.error().reason != kube::Reason::kNotFound) {
-    return removed.error().to_error("delete " + what + ", which a job has left behind");
-  }
-  const auto made = client_.create(resource, meta.ns, wanted);
-  if (made) return {};
-  return made.error().to_error("create " + what);
 }
 
 /// A budget protects from evictions; a cluster that does not take it still runs the job.
@@ -169,8 +136,6 @@ Status Companions::adjust_budget(const api::ObjectMeta& job, int64_t members) {
   const auto found = client_.get(kube::kPodDisruptionBudgets, name);
   if (!found && found.error().reason == kube::Reason::kNotFound) return make_budget(job, members);
   if (!found) return found.error().to_error("get PodDisruptionBudget " + name.name);
-  const json wanted = render::render_disruption_budget(job, members);
-  if (is_left_behind(*found, wanted)) return replace(kube::kPodDisruptionBudgets, *found, wanted);
   if (controlling_job(*found) != job.uid) {
     logger_.warning("disruption budget is somebody else's",
                     {{"namespace", name.ns}, {"name", name.name}});

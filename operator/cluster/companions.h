@@ -18,9 +18,8 @@ namespace trainyard::cluster {
 
 /// Keeps what stands beside the pods: the headless Service and the engine's ConfigMap before the
 /// pods of a generation, the PodDisruptionBudget as long as a gang of more than one is to run. What
-/// was brought in line is remembered, so that nothing is asked twice of the server. What a job of
-/// the same name has left behind without an owner (kubectl delete --cascade=orphan) is replaced.
-/// Thread-safe for different jobs.
+/// was brought in line is remembered, so that nothing is asked twice of the server. Thread-safe for
+/// different jobs.
 class Companions {
  public:
   /// Both outlive it.
@@ -43,8 +42,6 @@ class Companions {
   Result<std::optional<control::Refusal>> ensure(const kube::Resource& resource,
                                                  const nlohmann::json& object,
                                                  const std::string& job_uid);
-  Status replace(const kube::Resource& resource, const nlohmann::json& found,
-                 const nlohmann::json& wanted);
   Status keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept);
   Status make_budget(const api::ObjectMeta& job, int64_t members);
   Status adjust_budget(const api::ObjectMeta& job, int64_t members);

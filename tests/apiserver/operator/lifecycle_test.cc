@@ -143,20 +143,6 @@ TEST_F(LifecycleTest, AnUnservedPodTemplateIsParkedUntilItIsMended) {
   EXPECT_TRUE(pods("train").empty());
 }
 
-TEST_F(LifecycleTest, AnEngineJobIsParkedWithoutAControlStream) {
-  Json job = job_manifest("train", 2);
-  job["spec"].erase("template");
-  job["spec"]["engine"] = {{"model", {{"preset", "gpt2-100k"}}},
-                           {"data", {{"tokens", Json::array({"/data/train"})}}},
-                           {"batch", {{"globalSequences", 4}}},
-                           {"steps", 10}};
-  apply(job);
-  ASSERT_TRUE(reaches("train", "Accepted", "False"));
-  EXPECT_EQ(reason("train", "Accepted"), "InvalidSpec");
-  EXPECT_THAT(must({"get", "tj", "train", "-o", "yaml"}), HasSubstr("spec.engine"));
-  EXPECT_TRUE(pods("train").empty());
-}
-
 TEST_F(LifecycleTest, AnElasticJobFollowsScale) {
   Json job = job_manifest("train", 2);
   job["spec"]["elasticPolicy"] = {{"minNodes", 1}, {"scaleUpSnoozeSeconds", 0}};
