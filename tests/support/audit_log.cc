@@ -25,6 +25,7 @@ AuditEvent event_of(const Json& line) {
   const Json reference = part(line, "objectRef");
   const std::string subresource = text(reference, "subresource");
   const std::string uri = text(line, "requestURI");
+  const Json status = part(line, "responseStatus");
   return {.time = text(line, "stageTimestamp"),
           .user = text(part(line, "user"), "username"),
           .verb = text(line, "verb"),
@@ -32,7 +33,7 @@ AuditEvent event_of(const Json& line) {
           .resource = text(reference, "resource") + (subresource.empty() ? "" : "/" + subresource),
           .name_space = text(reference, "namespace"),
           .name = text(reference, "name"),
-          .code = part(line, "responseStatus").value("code", 0),
+          .code = status.is_object() ? status.value("code", 0) : 0,
           .allowed = text(part(line, "annotations"), "authorization.k8s.io/decision") == "allow",
           .dry_run = uri.find("dryRun=All") != std::string::npos,
           .request = part(line, "requestObject"),

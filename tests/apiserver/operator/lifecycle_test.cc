@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "control/pod_spec.h"
 #include "tests/support/operator_process.h"
 
 namespace trainyard::apiserver {
@@ -58,15 +59,33 @@ TEST_F(LifecycleTest, DeletionTakesEverythingAlong) {
   }
 }
 
-TEST_F(LifecycleTest, OrphanedPodsStayAndAreLeftAlone) {
+TEST_F(LifecycleTest, WhatIsOrphanedStaysAndBelongsToNobodyElse) {
   apply(job_manifest("train", 2));
   ASSERT_TRUE(reaches("train", "Running"));
   const std::set<std::string> before = names_of_pods("train");
   must({"delete", "tj", "train", "--cascade=orphan"});
-  apply(job_manifest("train", 1));
-  ASSERT_TRUE(reaches("train", "Accepted"));
-  for (const std::string& pod : before)
-    EXPECT_EQ(kubectl({"get", "pod", pod}).exit_code, 0) << pod;
+  apply(job_manifest("train", 2));
+  ASSERT_TRUE(reaches("train", "Accepted", "False"));
+  EXPECT_EQ(reason("train", "Accepted"), "NameConflict");
+  EXPECT_EQ(names_of_pods("train"), before);
+  must({"delete", "service/train", "pdb/train"});
+  ASSERT_TRUE(reaches("train", "Running"));
+  EXPECT_EQ(names_of_pods("train").size(), 4U);
+}
+
+TEST_F(LifecycleTest, APodOfAnotherThatHasTheNameIsNotTaken) {
+  Json job = job_manifest("train", 1);
+  job["spec"]["suspend"] = true;
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Suspended"));
+  const std::string uid = get({"tj", "train"})["metadata"]["uid"];
+  const std::string name = control::pod_name("train", uid, 0, 1);
+  must({"run", name, "--image=registry.example/other:1"});
+  patch("train", {{"suspend", false}});
+  ASSERT_TRUE(reaches("train", "Accepted", "False"));
+  EXPECT_EQ(reason("train", "Accepted"), "NameConflict");
+  must({"delete", "pod", name, "--wait=false"});
+  ASSERT_TRUE(reaches("train", "Running"));
 }
 
 TEST_F(LifecycleTest, SuspensionEndsThePodsAndResumptionBringsThemBack) {
@@ -81,8 +100,12 @@ TEST_F(LifecycleTest, SuspensionEndsThePodsAndResumptionBringsThemBack) {
   patch("train", {{"suspend", false}});
   ASSERT_TRUE(reaches("train", "Suspended", "False"));
   ASSERT_TRUE(runs("train", 2, 0));
-  const Json status = job_status("train");
-  EXPECT_GT(status["membership"]["generation"], generation);
+  EXPECT_GT(job_status("train")["membership"]["generation"], generation);
+  // Once more: the same event counts up.
+  patch("train", {{"suspend", true}});
+  ASSERT_TRUE(reaches("train", "Suspended"));
+  patch("train", {{"suspend", false}});
+  ASSERT_TRUE(runs("train", 2, 0));
 }
 
 TEST_F(LifecycleTest, ADeletedPodIsOneRestart) {

@@ -9,7 +9,7 @@ target_compile_definitions(operator_test_support PRIVATE TRAINYARD_BIN_DIR="${CM
 set(here ${CMAKE_CURRENT_LIST_DIR})
 trainyard_apiserver_test(operator_lifecycle_test
   SOURCES ${here}/lifecycle_test.cc
-  DEPS operator_test_support)
+  DEPS operator_test_support control_core)
 trainyard_apiserver_test(operator_parked_test
   SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
   DEPS operator_test_support)
