@@ -18,5 +18,5 @@ trainyard_library(loopback_test_support
 # The HTTP library is not instrumented: its reference counts look like races. What threads share of ours is the
 # inlet, which kube_inlet_test shows under this sanitizer, too.
 trainyard_test(http_transport_test TIER unit NOT_UNDER thread
-  SOURCES ${here}/kube/http_transport_test.cc
+  SOURCES ${here}/kube/http_tls_test.cc ${here}/kube/http_transport_test.cc
   DEPS operator_http common_io loopback_test_support)
