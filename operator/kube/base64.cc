@@ -14,6 +14,11 @@ int value_of(char c) {
   return -1;
 }
 
+void append_three(uint32_t bits, std::string& out) {
+  for (const unsigned shift : {16U, 8U, 0U})
+    out += static_cast<char>((bits >> shift) & 0xffU);
+}
+
 Error bad(std::string why) { return {ErrorCode::kInvalidConfig, "no base64: " + std::move(why)}; }
 
 }  // namespace
@@ -30,7 +35,8 @@ Result<std::string> decode_base64(std::string_view text) {
     const int value = value_of(c);
     if (c == '=') {
       ++padding;
-      if (held + padding > 4 || held < 2) return bad("'=' at byte " + std::to_string(i));
+      const bool fits = held >= 2 && held + padding <= 4;
+      if (!fits) return bad("'=' at byte " + std::to_string(i));
       continue;
     }
     if (value < 0 || padding > 0) {
@@ -38,8 +44,7 @@ Result<std::string> decode_base64(std::string_view text) {
     }
     bits = (bits << 6U) | static_cast<uint32_t>(value);
     if (++held < 4) continue;
-    for (const unsigned shift : {16U, 8U, 0U})
-      out += static_cast<char>((bits >> shift) & 0xffU);
+    append_three(bits, out);
     bits = 0;
     held = 0;
   }

@@ -224,12 +224,12 @@ class HttpLines final : public LineStream {
 
 /// Made once in a process, before anything else of the library is used.
 void start_network_threads() {
-  static const bool kStarted = [] {
+  static const bool started = [] {
     prepare_openssl();
     crossplat::threadpool::initialize_with_threads(kNetworkThreads);
     return true;
   }();
-  (void)kStarted;
+  (void)started;
 }
 
 /// The library resolves the host as it is written, so an IPv6 address must come without brackets.

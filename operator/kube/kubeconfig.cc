@@ -61,29 +61,44 @@ struct Entry {
   }
 };
 
+/// The names in a list of entries, for messages.
+std::string names_in(const Node* entries) {
+  std::string names;
+  if (entries == nullptr) return "there are none";
+  for (const Node& entry : entries->items) {
+    const Node* name = entry.find("name");
+    if (name == nullptr || names.size() > 200) continue;
+    names += (names.empty() ? "" : ", ") + describe(*name);
+  }
+  return names.empty() ? "there are none" : names;
+}
+
+/// The first entry of that name; nullptr where there is none.
+const Node* entry_called(const Node* entries, const std::string& name) {
+  if (entries == nullptr) return nullptr;
+  for (const Node& entry : entries->items) {
+    const Node* found = entry.find("name");
+    if (found != nullptr && found->kind == text::Kind::kString && found->string == name) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
 /// The entry called `name` of the list `list`, whose bodies are members `key`.
 Result<Entry> find_entry(const Node& root, std::string_view list, const char* key,
                          const std::string& name, const fs::path& directory) {
   const std::string title = std::string(key) + " " + text::describe(name);
   const Node* entries = root.find(list);
-  std::string known;
-  if (entries != nullptr) {
-    for (const Node& entry : entries->items) {
-      const Node* entry_name = entry.find("name");
-      if (entry_name == nullptr || entry_name->kind != text::Kind::kString) continue;
-      if (entry_name->string != name) {
-        if (known.size() < 200) known += (known.empty() ? "" : ", ") + describe(*entry_name);
-        continue;
-      }
-      const Node* body = entry.find(key);
-      if (body == nullptr || body->kind != text::Kind::kMapping) {
-        return invalid(title + ": no mapping \"" + key + "\" in it");
-      }
-      return Entry{body, title, directory};
-    }
+  const Node* entry = entry_called(entries, name);
+  if (entry == nullptr) {
+    return invalid(title + " is not among " + std::string(list) + " (" + names_in(entries) + ")");
   }
-  return invalid(title + " is not among " + std::string(list) + " (" +
-                 (known.empty() ? "there are none" : known) + ")");
+  const Node* body = entry->find(key);
+  if (body == nullptr || body->kind != text::Kind::kMapping) {
+    return invalid(title + ": no mapping \"" + key + "\" in it");
+  }
+  return Entry{body, title, directory};
 }
 
 Status read_cluster(const Entry& cluster, ServerConfig& config) {
@@ -148,25 +163,37 @@ Status check_plain_text(const ServerConfig& config) {
   return {};
 }
 
-}  // namespace
-
-Result<ServerConfig> parse_kubeconfig(std::string_view text, const fs::path& directory,
-                                      std::string_view context) {
-  const text::Document document = text::parse(text, {.bytes = kKubeconfigBytesMax});
-  if (!document.complete || !document.problems.empty()) {
-    const text::Problem problem =
-        document.problems.empty() ? text::Problem{} : document.problems.front();
+/// The whole document, which must be a mapping.
+Result<Node> read_root(std::string_view text) {
+  text::Document document = text::parse(text, {.bytes = kKubeconfigBytesMax});
+  if (!document.problems.empty()) {
+    const text::Problem& problem = document.problems.front();
     return invalid("line " + std::to_string(problem.line) + ": " +
                    (problem.path.empty() ? "" : problem.path + ": ") +
                    (problem.found.empty() ? "" : "found " + problem.found + ", ") + "wanted " +
                    problem.wanted);
   }
-  const Node& root = document.root;
-  if (root.kind != text::Kind::kMapping) {
-    return invalid("found " + describe(root) +
-                   ", wanted a kubeconfig (a mapping with clusters, users "
-                   "and contexts)");
+  if (!document.complete || document.root.kind != text::Kind::kMapping) {
+    return invalid("found " + describe(document.root) +
+                   ", wanted a kubeconfig (a mapping with clusters, users and contexts)");
   }
+  return std::move(document.root);
+}
+
+Status read_identity(const Node& root, const std::string& name, const fs::path& directory,
+                     ServerConfig& config) {
+  if (!name.empty()) {
+    TRAINYARD_ASSIGN(const Entry user, find_entry(root, "users", "user", name, directory));
+    TRAINYARD_TRY(read_user(user, config));
+  }
+  return check_plain_text(config);
+}
+
+}  // namespace
+
+Result<ServerConfig> parse_kubeconfig(std::string_view text, const fs::path& directory,
+                                      std::string_view context) {
+  TRAINYARD_ASSIGN(const Node root, read_root(text));
   std::string chosen(context);
   if (chosen.empty()) {
     TRAINYARD_ASSIGN(chosen, (Entry{&root, "kubeconfig", directory}.word("current-context")));
@@ -179,11 +206,7 @@ Result<ServerConfig> parse_kubeconfig(std::string_view text, const fs::path& dir
   TRAINYARD_ASSIGN(const Entry cluster,
                    find_entry(root, "clusters", "cluster", cluster_name, directory));
   TRAINYARD_TRY(read_cluster(cluster, config));
-  if (!user_name.empty()) {
-    TRAINYARD_ASSIGN(const Entry user, find_entry(root, "users", "user", user_name, directory));
-    TRAINYARD_TRY(read_user(user, config));
-  }
-  TRAINYARD_TRY(check_plain_text(config));
+  TRAINYARD_TRY(read_identity(root, user_name, directory, config));
   TRAINYARD_ASSIGN(config.ns, entry.word("namespace"));
   if (config.ns.empty()) config.ns = "default";
   return config;

@@ -180,11 +180,11 @@ struct TlsSetup::Diary {
 };
 
 int TlsSetup::Diary::index() {
-  static const int kIndex = SSL_CTX_get_ex_new_index(
+  static const int own_index = SSL_CTX_get_ex_new_index(
       0, nullptr, nullptr, nullptr, [](void*, void* held, CRYPTO_EX_DATA*, int, long, void*) {
         delete static_cast<std::shared_ptr<Diary>*>(held);
       });
-  return kIndex;
+  return own_index;
 }
 
 void TlsSetup::Diary::on_info(const SSL* ssl, int where, int value) {
