@@ -10,6 +10,9 @@ set(here ${CMAKE_CURRENT_LIST_DIR})
 trainyard_apiserver_test(operator_lifecycle_test
   SOURCES ${here}/lifecycle_test.cc
   DEPS operator_test_support control_core)
+trainyard_apiserver_test(operator_ending_test
+  SOURCES ${here}/ending_test.cc
+  DEPS operator_test_support)
 trainyard_apiserver_test(operator_parked_test
   SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
   DEPS operator_test_support)
@@ -19,8 +22,8 @@ trainyard_apiserver_test(operator_leader_test
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_test;operator_parked_test;operator_leader_test")
-foreach(name lifecycle parked leader audit)
+set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_test;operator_ending_test;operator_parked_test;operator_leader_test")
+foreach(name lifecycle ending parked leader audit)
   add_dependencies(operator_${name}_test trainyard-operator)
 endforeach()
 
