@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "common/api/crd.h"
 #include "common/api/reference.h"
 
 namespace trainyard::cli {
@@ -13,6 +14,7 @@ namespace {
 
 constexpr char kFooter[] = R"(Example:
   trainyard reference trainingjob > docs/reference/trainingjob.md
+  trainyard reference crd > manifests/crd.yaml
 
 Exit codes: 0 printed.)";
 
@@ -21,12 +23,18 @@ Exit codes: 0 printed.)";
 /// For the project's own documentation: left out of `trainyard --help`.
 void register_reference(CLI::App& app, CommandContext& context) {
   CLI::App* command =
-      app.add_subcommand("reference", "Prints a reference page made from the code.");
+      app.add_subcommand("reference", "Prints what is made from the field tables of the API.");
   auto page = std::make_shared<std::string>();
-  command->add_option("PAGE", *page, "The page")->required()->check(CLI::IsMember({"trainingjob"}));
+  command
+      ->add_option("PAGE", *page,
+                   "trainingjob: the reference page; crd: the custom resource definition")
+      ->required()
+      ->check(CLI::IsMember({"trainingjob", "crd"}));
   command->group("");
   command->footer(kFooter);
-  command->callback([page, &context] { context.out << api::reference_page(); });
+  command->callback([page, &context] {
+    context.out << (*page == "crd" ? api::crd_manifest() : api::reference_page());
+  });
 }
 
 }  // namespace trainyard::cli

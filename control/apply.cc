@@ -1,5 +1,7 @@
 #include "control/apply.h"
 
+#include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "control/status_edit.h"
@@ -14,27 +16,54 @@ Status unless_gone(Status status) {
   return gone ? Status() : status;
 }
 
-Status condemn(Cluster& cluster, const Plan& plan, Duration grace) {
-  for (const Condemnation& condemnation : plan.condemn) {
-    if (!condemnation.remove_member_label) continue;
-    TRAINYARD_TRY(unless_gone(cluster.remove_member_label(condemnation.pod)));
-  }
-  for (const Condemnation& condemnation : plan.condemn) {
-    if (!condemnation.remove) continue;
-    TRAINYARD_TRY(
-        unless_gone(cluster.delete_pod(condemnation.pod, condemnation.grace.value_or(grace))));
-  }
-  return {};
+/// How many of `count` calls this application makes.
+int64_t bounded(int64_t count, bool& unfinished) {
+  if (count > kMaxPodCalls) unfinished = true;
+  return std::min(count, kMaxPodCalls);
 }
 
-/// Creates what is planned; returns the names that were taken.
-Result<std::vector<std::string>> create(Cluster& cluster, const Plan& plan) {
-  std::vector<std::string> conflicts;
-  for (const PodSpec& spec : plan.create) {
-    TRAINYARD_ASSIGN(const CreateReply reply, cluster.create_pod(spec));
-    if (reply.outcome == CreateReply::Outcome::kNameConflict) conflicts.push_back(spec.name);
+/// Labels off first, all of them: a name that resolves to a pod on its way out helps nobody.
+Status condemn(Cluster& cluster, const Plan& plan, Duration grace, bool& unfinished) {
+  std::vector<const Condemnation*> labelled;
+  std::vector<const Condemnation*> removed;
+  for (const Condemnation& condemnation : plan.condemn) {
+    if (condemnation.remove_member_label) labelled.push_back(&condemnation);
+    if (condemnation.remove) removed.push_back(&condemnation);
   }
-  return conflicts;
+  TRAINYARD_TRY(cluster.for_each(bounded(std::ssize(labelled), unfinished), [&](int64_t i) {
+    return unless_gone(cluster.remove_member_label(labelled[static_cast<size_t>(i)]->pod));
+  }));
+  return cluster.for_each(bounded(std::ssize(removed), unfinished), [&](int64_t i) {
+    const Condemnation& condemnation = *removed[static_cast<size_t>(i)];
+    return unless_gone(cluster.delete_pod(condemnation.pod, condemnation.grace.value_or(grace)));
+  });
+}
+
+std::optional<Refusal> refusal_of(const PodSpec& spec, CreateReply reply) {
+  if (reply.outcome == CreateReply::Outcome::kRefused) return std::move(reply.refusal);
+  if (reply.outcome != CreateReply::Outcome::kNameConflict) return std::nullopt;
+  return Refusal{api::reason::kNameConflict,
+                 "pod " + spec.name + " exists and is not this job's; delete or rename it"};
+}
+
+/// Creates what is planned; returns the first refusal. One refusal tells for all of them.
+Result<std::optional<Refusal>> create(Cluster& cluster, const Plan& plan, bool& unfinished) {
+  std::mutex mutex;
+  std::optional<Refusal> first;
+  TRAINYARD_TRY(
+      cluster.for_each(bounded(std::ssize(plan.create), unfinished), [&](int64_t i) -> Status {
+        {
+          const std::lock_guard lock(mutex);
+          if (first && first->reason != api::reason::kNameConflict) return {};
+        }
+        const PodSpec& spec = plan.create[static_cast<size_t>(i)];
+        TRAINYARD_ASSIGN(CreateReply reply, cluster.create_pod(spec));
+        std::optional<Refusal> refusal = refusal_of(spec, std::move(reply));
+        const std::lock_guard lock(mutex);
+        if (refusal && !first) first = std::move(refusal);
+        return {};
+      }));
+  return first;
 }
 
 /// One job's plan on its way into the cluster.
@@ -57,11 +86,20 @@ class Application {
  private:
   Status carry_out() {
     if (plan_.intent) TRAINYARD_TRY(write(*plan_.intent));
-    TRAINYARD_TRY(condemn(cluster_, plan_, grace_of(observed_.spec)));
-    TRAINYARD_ASSIGN(applied_.name_conflicts, create(cluster_, plan_));
+    TRAINYARD_TRY(condemn(cluster_, plan_, grace_of(observed_.spec), applied_.unfinished));
+    TRAINYARD_TRY(keep_companions());
+    if (!applied_.refusal) {
+      TRAINYARD_ASSIGN(applied_.refusal, create(cluster_, plan_, applied_.unfinished));
+    }
+    const bool was_told = tells(applied_.status, applied_.refusal);
     TRAINYARD_TRY(write_outcome());
     for (const Event& event : plan_.events) {
       TRAINYARD_TRY(cluster_.emit_event(observed_.key, event));
+    }
+    if (applied_.refusal && !was_told) {
+      TRAINYARD_TRY(cluster_.emit_event(
+          observed_.key,
+          {EventType::kWarning, applied_.refusal->reason, applied_.refusal->message}));
     }
     if (!plan_.delete_job) return {};
     return unless_gone(cluster_.delete_job(observed_.key, observed_.metadata.uid));
@@ -75,18 +113,31 @@ class Application {
     return {};
   }
 
+  Status keep_companions() {
+    if (!is_ours(observed_)) return {};
+    TRAINYARD_ASSIGN(applied_.refusal, cluster_.keep_companions(observed_, applied_.status));
+    return {};
+  }
+
+  static bool tells(const api::TrainingJobStatus& status, const std::optional<Refusal>& refusal) {
+    const api::Condition* accepted = find_condition(status, api::ConditionType::kAccepted);
+    return refusal && accepted != nullptr && accepted->status == api::ConditionStatus::kFalse &&
+           accepted->reason == refusal->reason;
+  }
+
   Status write_outcome() {
     api::TrainingJobStatus outcome = plan_.outcome.value_or(applied_.status);
-    if (!applied_.name_conflicts.empty()) {
-      set_condition(
-          outcome,
-          {api::ConditionType::kAccepted, api::ConditionStatus::kFalse, api::reason::kNameConflict,
-           "pod " + applied_.name_conflicts.front() +
-               " exists and is not this job's; delete or rename it"},
-          now_);
+    if (applied_.refusal) {
+      set_condition(outcome,
+                    {api::ConditionType::kAccepted, api::ConditionStatus::kFalse,
+                     applied_.refusal->reason, applied_.refusal->message},
+                    now_);
     }
     if (outcome == applied_.status) return {};
-    return write(outcome);
+    TRAINYARD_TRY(write(outcome));
+    // What stands beside the pods follows a job's end at once.
+    const auto kept = cluster_.keep_companions(observed_, applied_.status);
+    return kept ? Status() : Status(kept.error());
   }
 
   Cluster& cluster_;

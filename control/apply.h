@@ -18,17 +18,23 @@ struct Applied {
   std::optional<Error> error;     ///< what stopped it; nullopt: all is done
   api::TrainingJobStatus status;  ///< as last written, else as observed
   bool wrote_status = false;
-  /// Names of pods that could not be made because somebody else's pod has the name; the condition
-  /// Accepted says so.
-  std::vector<std::string> name_conflicts;
+  /// Why pods could not be made though the cluster answered: a name that somebody else's pod has, a
+  /// quota; the condition Accepted says so.
+  std::optional<Refusal> refusal;
+  /// There was more to create or to delete than one application does (kMaxPodCalls).
+  bool unfinished = false;
 };
 
+/// Pods that one application creates, and deletes, at most: a huge job takes its turns among the
+/// others.
+inline constexpr int64_t kMaxPodCalls = 500;
+
 /// Carries a plan out, written ahead: (a) the intent, one status write with the observed resource
-/// version; (b) member labels off, deletions; (c) creations; (d) the outcome; (e) events; last the
-/// job's own deletion. Stops at the first error, so that nothing is done that is not written down;
-/// whoever plans next finishes it. A pod that is gone already, or whose name another UID has,
-/// counts as deleted. Its error is the cluster's; kConflict when the status was changed since
-/// `observed`.
+/// version; (b) member labels off, deletions; (c) what stands beside the pods, then creations; (d)
+/// the outcome; (e) events; last the job's own deletion. Stops at the first error, so that nothing
+/// is done that is not written down; whoever plans next finishes it. A pod that is gone already, or
+/// whose name another UID has, counts as deleted. Its error is the cluster's; kConflict when the
+/// status was changed since `observed`.
 Applied apply(Cluster& cluster, const Observed& observed, const Plan& plan, Time now);
 
 }  // namespace trainyard::control

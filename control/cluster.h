@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "common/api/training_job.h"
@@ -17,10 +19,12 @@ struct CreateReply {
     kCreated,
     kExists,        ///< ours (same job UID), alive: as good as created
     kNameConflict,  ///< the name is taken by another owner's pod, or by one that is terminating
+    kRefused,       ///< the cluster does not take it: quota, policy, a template that is wrong
   };
   Outcome outcome = Outcome::kCreated;
-  std::string uid;        ///< of the pod that has the name now
-  std::string owner_uid;  ///< of kNameConflict: the other owner, empty where it has none
+  std::string uid;                 ///< of the pod that has the name now
+  std::string owner_uid;           ///< of kNameConflict: the other owner, empty where it has none
+  std::optional<Refusal> refusal;  ///< of kRefused
 };
 
 /// The world the brain acts on, with the semantics of an API server everywhere:
@@ -45,6 +49,19 @@ class Cluster {
   virtual Result<std::string> put_status(const JobKey& key, const std::string& uid,
                                          const api::TrainingJobStatus& status,
                                          const std::string& resource_version) = 0;
+
+  /// Says whether the cluster would take such a pod, without making it; nullopt: it would.
+  virtual Result<std::optional<Refusal>> try_pod(const PodSpec& spec);
+
+  /// Brings what stands beside a job's pods (services, budgets, configuration) in line with a
+  /// status that is written down; called with every job that is ours (is_ours). A refusal: the pods
+  /// cannot do without, and must not be made. Cheap where nothing has changed.
+  virtual Result<std::optional<Refusal>> keep_companions(const Observed& observed,
+                                                         const api::TrainingJobStatus& status);
+
+  /// Calls `call` with 0 ... count - 1, each once, several at a time where the cluster is the
+  /// faster for it; begins no more after an error. Returns when none is running: the first error.
+  virtual Status for_each(int64_t count, const std::function<Status(int64_t)>& call);
 
   /// Creates a pod of this name unless the name is taken, which is a reply, not an error.
   virtual Result<CreateReply> create_pod(const PodSpec& spec) = 0;

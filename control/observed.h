@@ -40,10 +40,11 @@ enum class NodeState { kUnplaced, kReady, kNotReady, kGone };
 /// How the container that decides ended.
 struct ContainerExit {
   std::string container = api::kTrainerContainer;
-  int exit_code = 0;                ///< 128 + signal for one that a signal ended
-  std::optional<int> signal;        ///< the signal that ended it
-  std::optional<int> rank;          ///< the rank that decided, where the agent names it
-  /// Newest step that any rank of the pod had done; nullopt where none had a state, or none reports.
+  int exit_code = 0;          ///< 128 + signal for one that a signal ended
+  std::optional<int> signal;  ///< the signal that ended it
+  std::optional<int> rank;    ///< the rank that decided, where the agent names it
+  /// Newest step that any rank of the pod had done; nullopt where none had a state, or none
+  /// reports.
   std::optional<int64_t> last_step;
   std::string reason;               ///< "Completed", "Error", "OOMKilled" ...
   std::string message;              ///< its last lines
@@ -72,6 +73,17 @@ struct ObservedPod {
   std::optional<Time> created_at;
   std::vector<PodCondition> conditions;
   std::optional<ContainerExit> exit;
+  /// The container that decides has ended, others run on: the pod still holds its place on a node.
+  bool lingers = false;
+  std::string message;  ///< what is said of the pod as a whole ("Evicted: low on memory")
+};
+
+/// Why the cluster does not take a job's pods, in the words of condition Accepted.
+struct Refusal {
+  std::string reason;  ///< one of api::reason
+  std::string message;
+
+  bool operator==(const Refusal&) const = default;
 };
 
 /// One look at one job.
@@ -82,6 +94,8 @@ struct Observed {
   api::TrainingJobStatus status;
   /// What validation says of the spec; not empty: nothing may be created.
   std::vector<std::string> spec_faults;
+  /// What the cluster said of a pod of this spec that was only tried; nothing new is made then.
+  std::optional<Refusal> refusal;
   std::vector<ObservedPod> pods;
   StreamFacts facts;
   /// The person at the terminal asked to stop: as suspend, without touching the spec.

@@ -23,11 +23,6 @@ std::string nodes_text(int64_t nodes) {
   return std::to_string(nodes) + (nodes == 1 ? " node" : " nodes");
 }
 
-bool is_ours(const Observed& observed) {
-  const std::string& manager = observed.spec.managed_by;
-  return (manager.empty() || manager == api::kManagedBy) && !observed.metadata.deletion_timestamp;
-}
-
 }  // namespace
 
 Plan Planner::run() {
@@ -106,7 +101,13 @@ void Planner::decide() {
   } else if (spec_.suspend || observed_.requested_stop) {
     plan_stopping();
   } else {
-    if (next_.membership.generation == 0 || is_stopping()) plan_next_life();
+    if (next_.membership.generation == 0 || is_stopping()) {
+      if (observed_.refusal) {
+        plan_refused();
+        return;
+      }
+      plan_next_life();
+    }
     plan_running();
   }
 }
@@ -116,7 +117,7 @@ void Planner::plan_finished() {
   const bool failed = is_true(next_, ConditionType::kFailed);
   std::vector<const ObservedPod*> over = sets_.condemned;
   for (const ObservedPod* pod : sets_.members) {
-    if (failed || is_alive(*pod)) over.push_back(pod);
+    if (failed || is_alive(*pod) || pod->lingers) over.push_back(pod);
   }
   condemn(over);
   if (!spec_.ttl_after_finished || !next_.completion_time) return;
@@ -134,7 +135,7 @@ void Planner::plan_ending() {
   const bool failed = is_true(next_, ConditionType::kFailureTarget);
   std::vector<const ObservedPod*> over = sets_.condemned;
   for (const ObservedPod* pod : sets_.members) {
-    if (failed || is_alive(*pod)) over.push_back(pod);
+    if (failed || is_alive(*pod) || pod->lingers) over.push_back(pod);
   }
   condemn(over);
   if (any_not_gone()) return;
@@ -162,6 +163,14 @@ void Planner::plan_invalid() {
   if (next_ != observed_.status) {
     tell(EventType::kWarning, api::reason::kInvalidSpec, observed_.spec_faults.front());
   }
+}
+
+/// The cluster would take no pod of this spec: it is said so, and nothing begins. Whether it will
+/// take one later, nobody tells: whoever reconciles asks again.
+void Planner::plan_refused() {
+  const Refusal& refusal = *observed_.refusal;
+  set(ConditionType::kAccepted, ConditionStatus::kFalse, refusal.reason, refusal.message);
+  if (next_ != observed_.status) tell(EventType::kWarning, refusal.reason, refusal.message);
 }
 
 /// Suspended, or asked to stop: written down first, so that pods that are gone later count as
@@ -245,11 +254,17 @@ void Planner::fail(std::string_view reason, const std::string& message) {
   set(ConditionType::kFailureTarget, ConditionStatus::kTrue, reason, message);
 }
 
-/// Accepted, except that a name conflict stands until the gang is whole.
+/// Accepted, except that what kept the gang from being made stands until it is whole.
 void Planner::accept(const policies::Gang* gang) {
+  if (observed_.refusal) {
+    set(ConditionType::kAccepted, ConditionStatus::kFalse, observed_.refusal->reason,
+        observed_.refusal->message);
+    return;
+  }
   const api::Condition* accepted = find_condition(next_, ConditionType::kAccepted);
-  const bool conflict = accepted != nullptr && accepted->reason == api::reason::kNameConflict;
-  if (conflict && gang != nullptr && !gang->whole) return;
+  const bool refused = accepted != nullptr && accepted->status == ConditionStatus::kFalse &&
+                       accepted->reason != api::reason::kInvalidSpec;
+  if (refused && gang != nullptr && !gang->whole) return;
   set(ConditionType::kAccepted, ConditionStatus::kTrue, api::reason::kAccepted,
       "the spec is valid");
 }
@@ -298,8 +313,12 @@ void Planner::finish() {
   (ahead_ ? plan_.intent : plan_.outcome) = std::move(next_);
 }
 
+bool is_ours(const Observed& observed) {
+  const std::string& manager = observed.spec.managed_by;
+  return (manager.empty() || manager == api::kManagedBy) && !observed.metadata.deletion_timestamp;
+}
+
 Plan plan(const Observed& observed, Time now) {
-  // Pods of an object that is being deleted belong to the garbage collector (orphan or foreground).
   if (!is_ours(observed)) return {};
   return Planner(observed, now).run();
 }

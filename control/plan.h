@@ -46,6 +46,10 @@ struct Plan {
   bool delete_job = false;
 };
 
+/// Whether the job is ours to act on: not another controller's (managedBy), and not being deleted,
+/// when what it owns belongs to the garbage collector (orphan or foreground).
+bool is_ours(const Observed& observed);
+
 /// The whole decision: restarts, resizes, stalls, completion. Pure: the same values give the same
 /// plan, so that what one process began another finishes. `now` is wall time.
 /// Source: operator.md's "One brain, written ahead"; vocabulary and order of batch/v1's controller.

@@ -40,7 +40,7 @@ void Planner::plan_running() {
   }
   // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
   // program without an agent may need its whole grace.
-  const bool fenced = spec_.agent != api::AgentMode::kNone;
+  const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted;
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
@@ -155,8 +155,16 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
   for (const ObservedPod* pod : sets_.members)
     since = std::max(since, pod->created_at.value_or(now_));
   const policies::Resize wanted =
-      policies::judge_size({&spec_, next_.nodes.target, spec_changed, gang.whole, gang.placed,
-                            gang.placed_count, observed_.feasible_nodes, since, now_});
+      policies::judge_size({.spec = &spec_,
+                            .target = next_.nodes.target,
+                            .spec_changed = spec_changed,
+                            .gang_whole = gang.whole,
+                            .gang_placed = gang.placed,
+                            .placed = gang.placed_count,
+                            .feasible = observed_.feasible_nodes,
+                            .since = since,
+                            .now = now_,
+                            .failed_growths = policies::count_failed_growths(next_)});
   look_in(wanted.look_again);
   if (wanted.target) {
     resize(*wanted.target, wanted.reason);
@@ -175,6 +183,7 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
 /// All missing pods of the generation, once its back-off is over.
 void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
+  if (observed_.refusal) return;
   const api::Attempt* open = open_attempt(next_);
   const bool restarting = is_true(next_, ConditionType::kRestarting);
   if (restarting && open != nullptr && open->start_time) {

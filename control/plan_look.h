@@ -33,6 +33,7 @@ class Planner {
   void plan_finished();
   void plan_ending();
   void plan_invalid();
+  void plan_refused();
   void plan_stopping();
   void plan_next_life();
   bool end_if_over();
@@ -93,7 +94,7 @@ class Planner {
   PodSets sets_;
   bool ahead_ = false;  ///< next_ holds a decision: it is written before it is carried out
   std::optional<goodput::Close> close_;  ///< of the generation that was observed
-  bool truce_ = false;  ///< too many streams went silent at once to blame a member
+  bool truce_ = false;                   ///< too many streams went silent at once to blame a member
   Plan plan_;
 };
 

@@ -12,20 +12,10 @@
 namespace trainyard::control {
 namespace {
 
-// client-go's per-item limiter (workqueue.DefaultTypedControllerRateLimiter).
-constexpr std::chrono::milliseconds kFirstBackoff{5};
-constexpr std::chrono::seconds kLongestBackoff{1000};
-/// A name that is somebody else's: whoever holds it is asked again this often.
-constexpr std::chrono::seconds kNameConflictPause{10};
-/// run() looks at its stop token at least this often, whatever the clock says.
-constexpr std::chrono::seconds kLongestWait{1};
-
-Duration backoff_after(int failures) {
-  Duration wait = kFirstBackoff;
-  for (int i = 1; i < failures && wait < kLongestBackoff; ++i)
-    wait *= 2;
-  return std::min<Duration>(wait, kLongestBackoff);
-}
+/// What the cluster did not take is tried again with back-off, at least this often.
+constexpr std::chrono::seconds kRefusalPause{10};
+/// More is left of a job than one application does: it goes to the end of the queue.
+constexpr Duration kAtOnce{1};
 
 bool any_left(const Observed& observed) {
   return std::any_of(observed.pods.begin(), observed.pods.end(),
@@ -34,10 +24,12 @@ bool any_left(const Observed& observed) {
 
 }  // namespace
 
-Reconciler::Reconciler(Options options) : options_(std::move(options)) {}
+Reconciler::Reconciler(Options options)
+    : options_(std::move(options)), queue_(*options_.clock, options_.limits) {}
 Reconciler::~Reconciler() = default;
 
 Result<Reconciled> Reconciler::reconcile(const JobKey& key) {
+  const MonoTime began = options_.clock->mono();
   Result<Reconciled> result = reconcile_unguarded(key);
   schedule(key, result);
   if (result) {
@@ -46,7 +38,20 @@ Result<Reconciled> Reconciler::reconcile(const JobKey& key) {
   } else if (options_.on_error) {
     options_.on_error(key, result.error());
   }
+  report(key, result, began);
   return result;
+}
+
+Reconciler::Memory Reconciler::recall(const JobKey& key, const std::string& uid) {
+  const std::lock_guard lock(mutex_);
+  Memory memory = memory_[key];
+  if (memory.uid != uid) memory = {.uid = uid, .looked_at = memory.looked_at};
+  return memory;
+}
+
+void Reconciler::remember(const JobKey& key, const Memory& memory) {
+  const std::lock_guard lock(mutex_);
+  memory_[key] = memory;
 }
 
 Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
@@ -58,8 +63,7 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
     const std::lock_guard lock(mutex_);
     observed.requested_stop = stop_requested_.contains(key);
   }
-  Memory& memory = memory_[key];
-  if (memory.uid != observed.metadata.uid) memory = {observed.metadata.uid, 0, memory.failures};
+  Memory memory = recall(key, observed.metadata.uid);
   // A view from before our own last decision would plan what is over.
   if (observed.status.membership.generation < memory.generation) {
     return Error{ErrorCode::kConflict, "job " + key.name + ": the view shows generation " +
@@ -68,21 +72,36 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
                                            " that was written; look again"};
   }
   const Time now = options_.clock->now();
-  const Plan planned = plan(observed, now);
+  TRAINYARD_ASSIGN(const Plan planned, plan_taken_pods(observed, memory, now));
   Applied applied = apply(*options_.cluster, observed, planned, now);
   memory.generation = applied.status.membership.generation;
+  remember(key, memory);
   if (applied.error) return *std::move(applied.error);
   reconciled.requeue_after = planned.requeue_after;
-  if (!applied.name_conflicts.empty()) {
+  reconciled.refused = applied.refusal.has_value() || observed.refusal.has_value();
+  const auto look_in = [&](Duration wait) {
     reconciled.requeue_after =
-        std::min<Duration>(reconciled.requeue_after.value_or(Duration::max()), kNameConflictPause);
-  }
+        std::min<Duration>(reconciled.requeue_after.value_or(Duration::max()), wait);
+  };
+  if (reconciled.refused) look_in(kRefusalPause);
+  if (applied.unfinished) look_in(kAtOnce);
   reconciled.status = std::move(applied.status);
   const bool left = any_left(observed) || !planned.create.empty();
   reconciled.finished = !left && (is_true(reconciled.status, api::ConditionType::kComplete) ||
                                   is_true(reconciled.status, api::ConditionType::kFailed));
   reconciled.stopped = !left && is_true(reconciled.status, api::ConditionType::kSuspended);
   return reconciled;
+}
+
+/// The plan; where it would create the first pods of a spec, one of them is tried before anything
+/// is written, so that a template that no server takes is never accepted.
+Result<Plan> Reconciler::plan_taken_pods(Observed& observed, Memory& memory, Time now) {
+  Plan planned = plan(observed, now);
+  if (planned.create.empty() || memory.tried_spec == observed.metadata.generation) return planned;
+  TRAINYARD_ASSIGN(observed.refusal, options_.cluster->try_pod(planned.create.front()));
+  if (observed.refusal) return plan(observed, now);
+  memory.tried_spec = observed.metadata.generation;
+  return planned;
 }
 
 void Reconciler::tell_membership(const Reconciled& reconciled) {
@@ -120,72 +139,67 @@ void Reconciler::tell_membership(const Reconciled& reconciled) {
 }
 
 void Reconciler::schedule(const JobKey& key, const Result<Reconciled>& result) {
-  const MonoTime now = options_.clock->mono();
-  const std::lock_guard lock(mutex_);
-  due_.erase(key);
-  if (result) {
-    memory_[key].failures = 0;
-    if (result->requeue_after) due_[key] = now + *result->requeue_after;
-  } else if (result.error().code == ErrorCode::kNotFound) {
+  if (!result && result.error().code == ErrorCode::kNotFound) {
+    queue_.forget(key);
+    const std::lock_guard lock(mutex_);
     memory_.erase(key);
     stop_requested_.erase(key);
-  } else {
-    due_[key] = now + backoff_after(++memory_[key].failures);
+    return;
   }
+  {
+    const std::lock_guard lock(mutex_);
+    memory_[key].looked_at = options_.clock->mono();
+  }
+  if (!result || result->refused) {
+    queue_.add_rate_limited(key);
+  } else {
+    queue_.forget(key);
+  }
+  if (result && result->requeue_after) queue_.add_after(key, *result->requeue_after);
+}
+
+void Reconciler::report(const JobKey& key, const Result<Reconciled>& result, MonoTime began) {
+  if (!options_.on_report) return;
+  ReconcileReport report;
+  report.key = key;
+  report.id = ++reconciles_;
+  report.took = options_.clock->mono() - began;
+  if (result) {
+    using Outcome = ReconcileReport::Result;
+    if (result->requeue_after) report.result = Outcome::kRequeueAfter;
+    if (result->refused) report.result = Outcome::kRequeue;
+  } else if (result.error().code != ErrorCode::kNotFound) {
+    report.result = ReconcileReport::Result::kError;
+    report.error = result.error();
+  }
+  options_.on_report(report);
 }
 
 void Reconciler::wake(const JobKey& key) {
-  {
+  Duration wait{0};
+  if (options_.gather > Duration::zero()) {
     const std::lock_guard lock(mutex_);
-    enqueue(key);
+    const auto found = memory_.find(key);
+    if (found != memory_.end() && found->second.looked_at) {
+      wait = *found->second.looked_at + options_.gather - options_.clock->mono();
+    }
   }
-  changed_.notify_all();
+  queue_.add_after(key, wait);
 }
 
 void Reconciler::request_stop(const JobKey& key) {
   {
     const std::lock_guard lock(mutex_);
     stop_requested_.insert(key);
-    enqueue(key);
   }
-  changed_.notify_all();
-}
-
-void Reconciler::enqueue(const JobKey& key) {
-  if (dirty_.insert(key).second) queue_.push_back(key);
-}
-
-std::optional<JobKey> Reconciler::next_key() {
-  const std::lock_guard lock(mutex_);
-  const MonoTime now = options_.clock->mono();
-  for (const auto& [key, at] : due_) {
-    if (at <= now) enqueue(key);
-  }
-  if (queue_.empty()) return std::nullopt;
-  JobKey key = std::move(queue_.front());
-  queue_.pop_front();
-  dirty_.erase(key);
-  due_.erase(key);
-  return key;
-}
-
-void Reconciler::wait(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  Duration longest = kLongestWait;
-  const MonoTime now = options_.clock->mono();
-  for (const auto& [key, at] : due_)
-    longest = std::clamp<Duration>(at - now, Duration::zero(), longest);
-  changed_.wait_for(lock, stop, longest, [&] { return !queue_.empty(); });
+  queue_.add(key);
 }
 
 void Reconciler::run(const std::stop_token& stop) {
-  while (!stop.stop_requested()) {
-    if (const std::optional<JobKey> key = next_key()) {
-      // The result is told to the callbacks and scheduled; nothing is left to do with it here.
-      static_cast<void>(reconcile(*key));
-    } else {
-      wait(stop);
-    }
+  while (const std::optional<JobKey> key = queue_.get(stop)) {
+    // The result is told to the callbacks and scheduled; nothing is left to do with it here.
+    static_cast<void>(reconcile(*key));
+    queue_.done(*key);
   }
 }
 

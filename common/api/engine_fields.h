@@ -20,7 +20,10 @@ void visit_fields(V& visit, S& model) {
       {.name = "preset",
        .description = "A known shape by name; other keys of `model` override single values of it."},
       model.preset);
-  visit({.name = "family", .description = "The architecture."}, model.family);
+  visit({.name = "family",
+         .description = "The architecture.",
+         .default_note = "the preset's, else GPT2"},
+        model.family);
   visit({.name = "layers",
          .description = "Transformer blocks.",
          .minimum = 1,

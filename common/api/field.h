@@ -46,8 +46,9 @@ struct Field {
   int max_items = 1024;           ///< of a list or map
   int max_length = 4096;          ///< bytes of each string
   Zero zero = Zero::kNumber;
-  std::string_view zero_word{};     ///< a word that stands for 0 ("auto")
-  std::string_view default_note{};  ///< the default in words, where it is not a constant
+  std::string_view zero_word{};  ///< a word that stands for 0 ("auto")
+  /// The default in words, where it is no constant; goes before the member's initialiser.
+  std::string_view default_note{};
   Notation notation = Notation::kNumber;
   Content content = Content::kPlain;
 };

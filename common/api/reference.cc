@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/api/field_kinds.h"
 #include "common/api/rules.h"
 
 namespace trainyard::api {
@@ -53,14 +54,6 @@ template <class T>
 struct Item<std::vector<T>> {
   using Type = typename Item<T>::Type;
 };
-
-/// True for structs with a table of their own, which get a section.
-template <class T>
-constexpr bool kIsSection =
-    std::is_class_v<T> && !std::same_as<T, std::string> && !std::same_as<T, PodTemplate> &&
-    !std::same_as<T, Time> && !std::same_as<T, std::chrono::seconds> &&
-    !std::same_as<T, std::chrono::milliseconds> &&
-    !std::same_as<T, std::array<double, 2>> && !std::same_as<T, std::map<std::string, std::string>>;
 
 template <class T>
 std::string type_in_words(const Field& field, const std::string& path) {
@@ -143,7 +136,7 @@ class SectionWriter {
     const std::string path = text::join_path(path_, field.name);
     std::string default_text = value_in_words(field, value);
     if (!default_text.empty()) default_text = code(default_text);
-    if (default_text.empty()) default_text = std::string(field.default_note);
+    if (!field.default_note.empty()) default_text = std::string(field.default_note);
     if (field.need == Need::kRequired) default_text = "required";
     std::string description(field.description);
     const std::string bounds = bounds_in_words(field);
@@ -152,7 +145,7 @@ class SectionWriter {
       description += " At most " + std::to_string(field.max_items) + " items.";
     }
     row(field.name, type_in_words<T>(field, path), default_text, description);
-    if constexpr (kIsSection<Inner>) {
+    if constexpr (kHasTable<Inner>) {
       parts_.push_back([path] { return section<Inner>(path); });
     }
   }

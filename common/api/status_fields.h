@@ -56,16 +56,17 @@ void visit_fields(V& visit, S& restarts) {
   visit({.name = "class", .description = "The kind of failure.", .need = Need::kRequired},
         restarts.failure_class);
   visit({.name = "total", .description = "Restarts over the job's life."}, restarts.total);
-  visit(
-      {.name = "recent", .description = "Times of the newest restarts, oldest first, at most 20."},
-      restarts.recent);
+  visit({.name = "recent",
+         .description = "Times of the newest restarts, oldest first.",
+         .max_items = kMaxRecentRestarts},
+        restarts.recent);
 }
 
 template <class V, Is<RestartCounts> S>
 void visit_fields(V& visit, S& restarts) {
   visit({.name = "total", .description = "Restarts over the job's life, all classes."},
         restarts.total);
-  visit({.name = "classes", .description = "Restarts by class."}, restarts.classes);
+  visit({.name = "classes", .description = "Restarts by class.", .max_items = 4}, restarts.classes);
   visit({.name = "inPlace", .description = "Restarts that kept every pod."}, restarts.in_place);
   visit({.name = "podReplacements", .description = "Restarts that replaced single pods."},
         restarts.pod_replacements);
@@ -200,17 +201,20 @@ void visit_fields(V& visit, S& status) {
         status.last_resume_time);
   visit({.name = "selector", .description = "Label selector of the job's pods."}, status.selector);
   visit({.name = "nodes", .description = "Counts of pods."}, status.nodes);
-  visit({.name = "roles", .description = "Counts of pods by role."}, status.roles);
+  visit({.name = "roles", .description = "Counts of pods by role.", .max_items = 16}, status.roles);
   visit({.name = "membership", .description = "The present generation of members."},
         status.membership);
   visit({.name = "restarts", .description = "Counts of restarts."}, status.restarts);
-  visit({.name = "attempts", .description = "The last 10 generations, oldest first."},
+  visit({.name = "attempts",
+         .description = "The last generations, oldest first.",
+         .max_items = kMaxAttempts},
         status.attempts);
   visit({.name = "progress", .description = "How far training is."}, status.progress);
   visit({.name = "checkpoint", .description = "The newest committed checkpoint."},
         status.checkpoint);
   visit({.name = "goodput", .description = "Where the time went."}, status.goodput);
-  visit({.name = "conditions", .description = "What holds, by type."}, status.conditions);
+  visit({.name = "conditions", .description = "What holds, by type.", .max_items = 16},
+        status.conditions);
 }
 
 }  // namespace trainyard::api

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,8 +31,10 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
 void validate_checkpoint_policy(const CheckpointPolicy& policy, const std::string& path,
                                 FaultList& faults);
 
-/// Environment variables that we set and a template must not.
+/// Environment variables that we set and a template must not: the listed ones, and all that start
+/// with TRAINYARD_.
 bool is_reserved_env(std::string_view name);
+std::span<const std::string_view> reserved_env();
 
 /// True for an RFC 1123 subdomain of at most 253 characters (names of most Kubernetes objects).
 bool is_dns_subdomain(std::string_view name);

@@ -13,7 +13,7 @@ constexpr size_t kMaxContainers = 16;
 constexpr size_t kMaxEnv = 256;
 constexpr size_t kMaxJobName = 57;  // and a hash and an index make a host name of at most 63
 
-constexpr std::array<std::string_view, 33> kReservedEnv = {
+constexpr std::array<std::string_view, 27> kReservedEnv = {
     "PET_NNODES",
     "PET_NPROC_PER_NODE",
     "PET_NODE_RANK",
@@ -41,12 +41,6 @@ constexpr std::array<std::string_view, 33> kReservedEnv = {
     "KUBEFLOW_TRAINER_SERVER_URL",
     "KUBEFLOW_TRAINER_SERVER_CA_CERT",
     "KUBEFLOW_TRAINER_SERVER_TOKEN",
-    "TRAINYARD_JOB",
-    "TRAINYARD_JOB_UID",
-    "TRAINYARD_NAMESPACE",
-    "TRAINYARD_NODE_INDEX",
-    "TRAINYARD_GENERATION",
-    "TRAINYARD_CONTROL_ADDRESS",
 };
 
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
@@ -287,8 +281,9 @@ bool stays_below(std::string_view path) {
 
 }  // namespace
 
+std::span<const std::string_view> reserved_env() { return kReservedEnv; }
+
 bool is_reserved_env(std::string_view name) {
-  if (name == "TRAINYARD_ENGINE_CONFIG" || name == "TRAINYARD_CHECKPOINT_DIR") return true;
   return name.starts_with("TRAINYARD_") ||
          std::find(kReservedEnv.begin(), kReservedEnv.end(), name) != kReservedEnv.end();
 }

@@ -24,7 +24,7 @@ struct Family {
   Kind kind = Kind::kGauge;
   std::string_view help;
   /// Label names beside `trainer_job`, which every series has; empty ones are none.
-  std::array<std::string_view, 2> labels{};
+  std::array<std::string_view, 3> labels{};
 };
 
 /// Observations by bucket: counts[i] of at most bounds[i], one count more for the rest.

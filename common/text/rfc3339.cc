@@ -77,9 +77,8 @@ int64_t read_offset_s(Cursor& cursor) {
   return sign * (hours * 3600 + minutes * 60);
 }
 
-}  // namespace
-
-std::string format_time(Time time) {
+/// "2026-01-02T03:04:05": the time without its fraction, rounded down.
+std::string format_seconds(Time time) {
   const auto day = std::chrono::floor<days>(time);
   const std::chrono::year_month_day date(day);
   const std::chrono::hh_mm_ss clock(time - day);
@@ -89,13 +88,30 @@ std::string format_time(Time time) {
                 static_cast<unsigned>(date.day()), static_cast<int>(clock.hours().count()),
                 static_cast<int>(clock.minutes().count()),
                 static_cast<int>(clock.seconds().count()));
-  std::string text = buffer.data();
-  if (const int64_t nanoseconds = clock.subseconds().count(); nanoseconds != 0) {
-    std::snprintf(buffer.data(), buffer.size(), ".%09lld", static_cast<long long>(nanoseconds));
-    text += buffer.data();
+  return buffer.data();
+}
+
+long long nanoseconds_of(Time time) {
+  return (time - std::chrono::floor<std::chrono::seconds>(time)).count();
+}
+
+}  // namespace
+
+std::string format_time(Time time) {
+  std::string text = format_seconds(time);
+  if (const long long nanoseconds = nanoseconds_of(time); nanoseconds != 0) {
+    std::array<char, 32> fraction;
+    std::snprintf(fraction.data(), fraction.size(), ".%09lld", nanoseconds);
+    text += fraction.data();
     text.erase(text.find_last_not_of('0') + 1);
   }
   return text + "Z";
+}
+
+std::string format_micro_time(Time time) {
+  std::array<char, 32> fraction;
+  std::snprintf(fraction.data(), fraction.size(), ".%06lldZ", nanoseconds_of(time) / 1000);
+  return format_seconds(time) + fraction.data();
 }
 
 std::optional<Time> parse_time(std::string_view text) {

@@ -97,8 +97,8 @@ Result<CreateReply> LocalCluster::Impl::create_pod(const PodSpec& spec) {
   if (const auto found = pods_.find(spec.name); found != pods_.end()) {
     const PodRecord& record = found->second.record;
     const bool ours = record.job_uid == spec.job_uid && !record.terminating();
-    return CreateReply{ours ? Outcome::kExists : Outcome::kNameConflict, record.uid,
-                       record.job_uid};
+    return CreateReply{
+        ours ? Outcome::kExists : Outcome::kNameConflict, record.uid, record.job_uid, {}};
   }
   TRAINYARD_ASSIGN(std::string pod_uid, new_uid());
   TRAINYARD_ASSIGN(PodRecord record, start(spec, pod_uid));
@@ -117,7 +117,7 @@ Result<CreateReply> LocalCluster::Impl::create_pod(const PodSpec& spec) {
   }
   pods_.emplace(spec.name, std::move(pod));
   wake();
-  return CreateReply{Outcome::kCreated, pod_uid, {}};
+  return CreateReply{Outcome::kCreated, pod_uid, {}, {}};
 }
 
 Result<LocalCluster::Impl::Pod*> LocalCluster::Impl::find(const PodRef& ref) {

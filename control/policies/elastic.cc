@@ -25,11 +25,17 @@ Resize judge_unplaced(const ElasticInput& input) {
 }
 
 Resize judge_placed(const ElasticInput& input) {
-  if (!input.feasible || *input.feasible <= input.target) return {};
+  if (!input.feasible) return {};
+  // Not every pod that ends elsewhere is heard of: ask again some time.
+  if (*input.feasible <= input.target) {
+    return {{}, {}, Duration(input.spec->elastic_policy->scale_up_snooze)};
+  }
   const std::optional<int64_t> size = largest_allowed(*input.spec, *input.feasible);
   if (!size || *size <= input.target) return {};
-  const Duration wait =
-      left_of(input.spec->elastic_policy->scale_up_snooze, input.since, input.now);
+  constexpr int64_t kMostDoublings = 6;
+  const Duration snooze = input.spec->elastic_policy->scale_up_snooze *
+                          (1 << std::min(input.failed_growths, kMostDoublings));
+  const Duration wait = left_of(snooze, input.since, input.now);
   if (wait > Duration::zero()) return {{}, {}, wait};
   return to_size(input, size);
 }
@@ -52,6 +58,15 @@ std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t
     if (size >= policy.min_nodes && size <= most) largest = std::max(largest.value_or(0), size);
   }
   return largest;
+}
+
+int64_t count_failed_growths(const api::TrainingJobStatus& status) {
+  int64_t failed = 0;
+  for (size_t i = 1; i < status.attempts.size(); ++i) {
+    const bool grew = status.attempts[i - 1].reason == api::reason::kScaleUp;
+    if (grew && status.attempts[i].reason == api::reason::kScaleDown) ++failed;
+  }
+  return failed;
 }
 
 Resize judge_size(const ElasticInput& input) {

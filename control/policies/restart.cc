@@ -59,12 +59,13 @@ Loss describe(const ObservedPod& pod) {
   loss.pod_name = pod.name;
   loss.pod_uid = pod.uid;
   loss.node = pod.node;
+  loss.message = pod.message;
   if (pod.exit) {
     loss.container = pod.exit->container;
     loss.rank = pod.exit->rank;
     loss.exit_code = pod.exit->exit_code;
     loss.signal = pod.exit->signal;
-    loss.message = pod.exit->message;
+    if (!pod.exit->message.empty()) loss.message = pod.exit->message;
     loss.at = pod.exit->finished_at;
   }
   return loss;

@@ -5,8 +5,13 @@
 namespace trainyard::control::policies {
 namespace {
 
-/// Newest first; the name decides between equals, so that every look keeps the same pods.
+/// Which failed last comes first; the name decides between equals, so that every look keeps the
+/// same pods.
 bool is_newer(const ObservedPod* a, const ObservedPod* b) {
+  const auto ended = [](const ObservedPod* pod) {
+    return pod->exit ? pod->exit->finished_at : std::nullopt;
+  };
+  if (ended(a) && ended(b) && ended(a) != ended(b)) return ended(a) > ended(b);
   if (a->created_generation != b->created_generation) {
     return a->created_generation > b->created_generation;
   }
@@ -22,7 +27,8 @@ std::vector<const ObservedPod*> pods_to_delete(const std::vector<const ObservedP
   std::vector<const ObservedPod*> failed;
   for (const ObservedPod* pod : condemned) {
     if (pod->terminating) continue;
-    (pod->phase == PodPhase::kFailed ? failed : doomed).push_back(pod);
+    // One whose sidecars run on would keep its place on a node from its successor.
+    (pod->phase == PodPhase::kFailed && !pod->lingers ? failed : doomed).push_back(pod);
   }
   std::stable_sort(failed.begin(), failed.end(), is_newer);
   const auto kept = std::min(failed.size(), static_cast<size_t>(std::max<int64_t>(0, keep_failed)));

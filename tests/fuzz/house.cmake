@@ -14,3 +14,4 @@ trainyard_fuzz(model_config_fuzz SOURCES ${here}/model_config_fuzz.cc DEPS worke
 trainyard_fuzz(coordinator_fuzz SOURCES ${here}/coordinator_fuzz.cc DEPS control_coordinator)
 trainyard_fuzz(live_state_fuzz SOURCES ${here}/live_state_fuzz.cc DEPS cli_top)
 trainyard_fuzz(supervisor_fuzz SOURCES ${here}/supervisor_fuzz.cc DEPS agent_core)
+trainyard_fuzz(kube_fuzz SOURCES ${here}/kube_fuzz.cc DEPS operator_kube operator_cache)

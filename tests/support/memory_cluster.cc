@@ -180,6 +180,32 @@ void MemoryCluster::add_foreign_pod(const std::string& name) {
   pods_[name] = std::move(pod);
 }
 
+void MemoryCluster::set_lingering(const std::string& name) {
+  const Change change(*this);
+  pods_.at(name).seen.lingers = true;
+  changed();
+}
+
+void MemoryCluster::refuse_tried_pods(std::optional<control::Refusal> refusal) {
+  const std::lock_guard lock(mutex_);
+  try_refusal_ = std::move(refusal);
+}
+
+void MemoryCluster::refuse_created_pods(std::optional<control::Refusal> refusal) {
+  const std::lock_guard lock(mutex_);
+  create_refusal_ = std::move(refusal);
+}
+
+int64_t MemoryCluster::tries_count() const {
+  const std::lock_guard lock(mutex_);
+  return tries_;
+}
+
+std::vector<int64_t> MemoryCluster::companions_kept() const {
+  const std::lock_guard lock(mutex_);
+  return companions_;
+}
+
 void MemoryCluster::set_lag(int64_t changes) {
   const std::lock_guard lock(mutex_);
   lag_ = changes;
@@ -262,14 +288,31 @@ Result<std::string> MemoryCluster::put_status(const control::JobKey& job, const 
   });
 }
 
+Result<std::optional<control::Refusal>> MemoryCluster::try_pod(const control::PodSpec& /*spec*/) {
+  const std::lock_guard lock(mutex_);
+  if (crashed_) return cut_off();
+  ++tries_;
+  return try_refusal_;
+}
+
+Result<std::optional<control::Refusal>> MemoryCluster::keep_companions(
+    const control::Observed& /*observed*/, const api::TrainingJobStatus& status) {
+  const std::lock_guard lock(mutex_);
+  if (crashed_) return cut_off();
+  const int64_t generation = status.membership.generation;
+  if (companions_.empty() || companions_.back() != generation) companions_.push_back(generation);
+  return std::optional<control::Refusal>();
+}
+
 Result<control::CreateReply> MemoryCluster::create_pod(const control::PodSpec& spec) {
   return as_write([&]() -> Result<control::CreateReply> {
     using Outcome = control::CreateReply::Outcome;
+    if (create_refusal_) return control::CreateReply{Outcome::kRefused, {}, {}, create_refusal_};
     if (const auto found = pods_.find(spec.name); found != pods_.end()) {
       const Pod& pod = found->second;
       const bool ours = pod.owner_uid == spec.job_uid && !pod.seen.terminating;
-      return control::CreateReply{ours ? Outcome::kExists : Outcome::kNameConflict, pod.seen.uid,
-                                  pod.owner_uid};
+      return control::CreateReply{
+          ours ? Outcome::kExists : Outcome::kNameConflict, pod.seen.uid, pod.owner_uid, {}};
     }
     Pod pod;
     pod.seen.name = spec.name;
@@ -283,7 +326,7 @@ Result<control::CreateReply> MemoryCluster::create_pod(const control::PodSpec& s
     pods_[spec.name] = std::move(pod);
     log_.push_back({Write::Kind::kCreate, spec.name});
     changed();
-    return control::CreateReply{Outcome::kCreated, pod_uid, {}};
+    return control::CreateReply{Outcome::kCreated, pod_uid, {}, {}};
   });
 }
 

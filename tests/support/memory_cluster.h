@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ class MemoryCluster : public control::Cluster {
   void finish_pod(const std::string& name, const control::ContainerExit& exit);
   /// All of them in one change, so that no view shows only some.
   void finish_pods(const std::vector<std::string>& names, const control::ContainerExit& exit);
+  /// Of a finished pod other containers run on, until it is deleted.
+  void set_lingering(const std::string& name);
   /// Every running pod exits with 0.
   void finish_all();
   /// Gone without trace, as after a forced deletion.
@@ -59,6 +62,15 @@ class MemoryCluster : public control::Cluster {
   void set_pod_condition(const std::string& pod_name, control::PodCondition condition);
   /// A pod that is not the job's takes a name.
   void add_foreign_pod(const std::string& name);
+
+  /// From now on pods that are only tried, or those that are created, are refused; an empty refusal
+  /// ends that.
+  void refuse_tried_pods(std::optional<control::Refusal> refusal);
+  void refuse_created_pods(std::optional<control::Refusal> refusal);
+  /// How many pods were tried.
+  int64_t tries_count() const;
+  /// The generations of the statuses that companions were kept for, without repetitions.
+  std::vector<int64_t> companions_kept() const;
 
   // ---- Views and faults ----------------------------------------------------------------------
   /// `observe` shows the world as of this many changes ago, but never goes back.
@@ -79,6 +91,9 @@ class MemoryCluster : public control::Cluster {
   Result<std::string> put_status(const control::JobKey& key, const std::string& uid,
                                  const api::TrainingJobStatus& status,
                                  const std::string& resource_version) override;
+  Result<std::optional<control::Refusal>> try_pod(const control::PodSpec& spec) override;
+  Result<std::optional<control::Refusal>> keep_companions(
+      const control::Observed& observed, const api::TrainingJobStatus& status) override;
   Result<control::CreateReply> create_pod(const control::PodSpec& spec) override;
   Status delete_pod(const control::PodRef& pod, Duration grace) override;
   Status remove_member_label(const control::PodRef& pod) override;
@@ -129,6 +144,10 @@ class MemoryCluster : public control::Cluster {
   int64_t crash_index_ = -1;
   CrashPoint crash_point_ = CrashPoint::kBefore;
   bool crashed_ = false;
+  std::optional<control::Refusal> try_refusal_;
+  std::optional<control::Refusal> create_refusal_;
+  int64_t tries_ = 0;
+  std::vector<int64_t> companions_;
   std::vector<Write> log_;
   std::vector<api::TrainingJobStatus> statuses_;
   std::mutex listener_mutex_;  ///< held while the listener runs; taken with mutex_ free

@@ -4,7 +4,7 @@ trainyard_library(control_test_support
   SOURCES ${control_support}/memory_cluster.cc
   DEPS control_core)
 trainyard_test(control_life_test TIER unit
-  SOURCES ${control_tests}/life_test.cc ${control_tests}/restart_test.cc
+  SOURCES ${control_tests}/life_test.cc ${control_tests}/refusal_test.cc ${control_tests}/restart_test.cc
   DEPS control_test_support)
 trainyard_test(control_cluster_test TIER unit
   SOURCES ${control_tests}/memory_cluster_test.cc ${control_support}/cluster_conformance.cc
@@ -43,3 +43,6 @@ trainyard_test(control_reconciler_test TIER unit
 trainyard_test(ledger_check_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/ledger_check_test.cc
   DEPS ledger_test_support)
+trainyard_test(control_queue_test TIER unit
+  SOURCES ${control_tests}/queue/work_queue_test.cc
+  DEPS control_queue)

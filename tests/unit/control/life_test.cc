@@ -257,6 +257,30 @@ TEST(LifeTest, KeepsTheNewestFailedPodsForTheirLogs) {
   EXPECT_EQ(job.status().nodes.condemned, 0);
 }
 
+TEST(LifeTest, SidecarsThatRunOnEndWithTheJob) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  const std::string first = job.member(0).name;
+  job.cluster.finish_all();
+  job.cluster.set_lingering(first);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kComplete));
+  ASSERT_EQ(job.cluster.truth().pods.size(), 1u) << "the other stays for its logs";
+  EXPECT_NE(job.cluster.truth().pods.front().name, first);
+}
+
+TEST(LifeTest, AFailedPodWhoseSidecarsRunOnIsNotKept) {
+  JobDriver job(make_job(1));
+  ASSERT_TRUE(job.settle());
+  const std::string first = job.member(0).name;
+  job.fail(0, 1);
+  job.cluster.set_lingering(first);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  for (const auto& pod : job.cluster.truth().pods)
+    EXPECT_NE(pod.name, first) << "its successor may need its place";
+  EXPECT_EQ(job.status().nodes.ready, 1);
+}
+
 TEST(LifeTest, ReplacePodKeepsTheOthers) {
   auto manifest = make_job(3);
   manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;

@@ -153,6 +153,21 @@ TEST(ElasticPolicyTest, ARunningJobGrowsAfterTheSnoozeWhenThereIsRoom) {
   EXPECT_FALSE(policies::judge_size(input).target.has_value()) << "unknown room is no room";
 }
 
+TEST(ElasticPolicyTest, EachGrowthThatFailedDoublesTheSnooze) {
+  api::TrainingJobStatus status;
+  for (const char* reason :
+       {"ScaleUp", "ScaleDown", "PodFailed", "ScaleUp", "ScaleDown", "ScaleUp"})
+    status.attempts.push_back({.reason = reason});
+  EXPECT_EQ(policies::count_failed_growths(status), 2);
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  policies::ElasticInput input{&spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(1199), 2};
+  EXPECT_EQ(policies::judge_size(input).look_again, seconds(1));
+  input.now = kNow + seconds(1200);
+  EXPECT_EQ(policies::judge_size(input).target, 3);
+}
+
 TEST(ElasticPolicyTest, PodsThatDoNotExistYetDoNotShrinkAJob) {
   api::TrainingJobSpec spec;
   spec.num_nodes = 4;

@@ -181,5 +181,77 @@ TEST(ReconcilerRunTest, AnErrorIsTriedAgainByItself) {
   EXPECT_EQ(errors, 3);
 }
 
+/// Several workers, many jobs' worth of wakes for one job: never two at once, none lost.
+TEST(ReconcilerRunTest, WorkersNeverShareAJob) {
+  const SystemClock clock;
+  class Counting final : public MemoryCluster {
+   public:
+    using MemoryCluster::MemoryCluster;
+    Result<Observed> observe(const JobKey& key) override {
+      if (inside++ != 0) shared = true;
+      auto observed = MemoryCluster::observe(key);
+      std::this_thread::yield();
+      --inside;
+      ++looks;
+      return observed;
+    }
+    std::atomic<int> inside = 0;
+    std::atomic<int> looks = 0;
+    std::atomic<bool> shared = false;
+  };
+  Counting cluster(clock, make_job(1));
+  Reconciler reconciler({&cluster, &clock, nullptr, nullptr, {}, {}});
+  std::stop_source stop;
+  std::vector<std::jthread> workers;
+  for (int i = 0; i < 4; ++i)
+    workers.emplace_back([&] { reconciler.run(stop.get_token()); });
+  for (int i = 0; i < 500; ++i)
+    reconciler.wake(cluster.key());
+  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  while ((cluster.looks == 0 ||
+          reconciler.queue_stats().depth + reconciler.queue_stats().active > 0) &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  stop.request_stop();
+  workers.clear();
+  EXPECT_GT(cluster.looks, 0);
+  EXPECT_FALSE(cluster.shared);
+}
+
+TEST(ReconcilerGatherTest, WakesSoonAfterALookAreGathered) {
+  ManualClock clock;
+  MemoryCluster cluster(clock, make_job(1));
+  Reconciler reconciler({.cluster = &cluster, .clock = &clock, .gather = milliseconds(100)});
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  const int64_t before = reconciler.queue_stats().depth;
+  for (int i = 0; i < 5; ++i)
+    reconciler.wake(cluster.key());
+  EXPECT_EQ(reconciler.queue_stats().depth, before) << "not yet";
+  EXPECT_EQ(reconciler.queue_stats().waiting, 1) << "and once";
+  clock.advance(milliseconds(100));
+  reconciler.wake(cluster.key());
+  EXPECT_EQ(reconciler.queue_stats().depth, before + 1) << "long enough after the look";
+}
+
+TEST(ReconcilerReportTest, TellsHowAReconcileEnded) {
+  ManualClock clock;
+  MemoryCluster cluster(clock, make_job(1));
+  std::vector<ReconcileReport> reports;
+  Reconciler reconciler(
+      {.cluster = &cluster, .clock = &clock, .on_report = [&](const ReconcileReport& report) {
+         reports.push_back(report);
+       }});
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  cluster.crash_at(0, MemoryCluster::CrashPoint::kBefore);
+  cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_FALSE(reconciler.reconcile(cluster.key()).has_value());
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_NE(reports[0].result, ReconcileReport::Result::kError);
+  EXPECT_EQ(reports[1].result, ReconcileReport::Result::kError);
+  EXPECT_EQ(reports[1].error->code, ErrorCode::kUnavailable);
+  EXPECT_NE(reports[0].id, reports[1].id);
+}
+
 }  // namespace
 }  // namespace trainyard::control

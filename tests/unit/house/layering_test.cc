@@ -72,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"cli/run.cc", angled("boost/asio.hpp")},
                     Planted{"agent/stream.cc", angled("grpcpp/grpcpp.h")},
                     Planted{"operator/kube/client.h", angled("cpprest/http_client.h")},
+                    Planted{"operator/kube/http_transport.cc", angled("openssl/ssl.h")},
+                    Planted{"operator/kube/client.cc", quoted("cli/output.h")},
                     Planted{"worker/model/op.cc", angled("cuda_runtime.h")},
                     Planted{"kernels/cpu/gemm.cc", angled("cuda_runtime.h")},
                     Planted{"worker/comm/tcp.cc", angled("nccl.h")}));
@@ -84,6 +86,9 @@ TEST(IncludeRulesTest, AllowsWhatTheArchitectureAllows) {
       {"control/plan.cc", quoted("control/observed.h") + quoted("common/base/time.h")},
       {"cli/run.cc", quoted("control/cluster.h") + quoted("worker/data/token_file.h")},
       {"common/log/log.cc", angled("spdlog/spdlog.h")},
+      {"operator/cache/store.h", quoted("operator/kube/client.h") + quoted("control/cluster.h")},
+      {"operator/kube/http_transport.cc", angled("cpprest/http_client.h")},
+      {"operator/kube/tls_setup.cc", angled("openssl/ssl.h")},
   };
   for (const SourceFile& file : files)
     EXPECT_THAT(check_file(file), IsEmpty());

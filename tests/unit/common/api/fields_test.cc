@@ -9,6 +9,7 @@
 #include "common/api/encode.h"
 #include "common/api/rules.h"
 #include "common/text/document.h"
+#include "tests/unit/common/api/field_walker.h"
 
 namespace trainyard::api {
 namespace {
@@ -18,46 +19,6 @@ std::string read_fixture(const std::string& name) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-template <class T>
-struct ItemOf {
-  using Type = T;
-};
-template <class T>
-struct ItemOf<std::optional<T>> : ItemOf<T> {};
-template <class T>
-struct ItemOf<std::vector<T>> : ItemOf<T> {};
-
-/// Calls `each(path, field)` for every field of T, list items without an index.
-template <class Each>
-class Walker {
- public:
-  Walker(std::string path, Each& each) : path_(std::move(path)), each_(each) {}
-
-  template <class M>
-  void operator()(const Field& field, const M&) {
-    using Item = typename ItemOf<M>::Type;
-    const std::string path = text::join_path(path_, field.name);
-    each_(path, field);
-    const Item item{};
-    Walker inner(path, each_);
-    if constexpr (requires { visit_fields(inner, item); }) visit_fields(inner, item);
-  }
-  void constant(const Field& field, std::string_view) {
-    each_(text::join_path(path_, field.name), field);
-  }
-
- private:
-  std::string path_;
-  Each& each_;
-};
-
-template <class Each>
-void for_each_field(Each each) {
-  Walker walker("", each);
-  const TrainingJob job;
-  visit_fields(walker, job);
 }
 
 /// The paths of all keys of a tree, list items without an index.
@@ -73,7 +34,7 @@ void collect_paths(const text::Node& node, const std::string& path, std::set<std
 
 TEST(FieldTableTest, EveryFieldHasANameAndASentence) {
   int fields = 0;
-  for_each_field([&](const std::string& path, const Field& field) {
+  for_each_field([&](const std::string& path, const Field& field, auto) {
     ++fields;
     EXPECT_FALSE(field.name.empty()) << path;
     EXPECT_GE(field.description.size(), 10U) << path;
@@ -84,7 +45,7 @@ TEST(FieldTableTest, EveryFieldHasANameAndASentence) {
 }
 
 TEST(FieldTableTest, SecondsStandInNamesAndDescriptions) {
-  for_each_field([&](const std::string& path, const Field& field) {
+  for_each_field([&](const std::string& path, const Field& field, auto) {
     if (field.name.find("Seconds") == std::string_view::npos) return;
     const std::string description(field.description);
     EXPECT_TRUE(description.find("econds") != std::string::npos) << path << ": " << description;
@@ -101,7 +62,7 @@ TEST(FieldTableTest, EveryFieldStandsInTheFullManifest) {
   };
   std::set<std::string> written;
   collect_paths(text::parse_yaml(read_fixture("full.yaml")).root, "", written);
-  for_each_field([&](const std::string& path, const Field&) {
+  for_each_field([&](const std::string& path, const Field&, auto) {
     EXPECT_NE(written.contains(path), elsewhere.contains(path)) << path;
   });
 }

@@ -61,6 +61,12 @@ TEST(ShortestTest, ReadsBackToTheSameBits) {
   EXPECT_EQ(shortest(0.1), "0.1");
 }
 
+TEST(TimeTest, MicroTimesHaveExactlySixDigits) {
+  EXPECT_EQ(format_micro_time(Time()), "1970-01-01T00:00:00.000000Z");
+  EXPECT_EQ(format_micro_time(Time(nanoseconds(1'767'323'045'120'000'999))),
+            "2026-01-02T03:04:05.120000Z");
+}
+
 TEST(TimeTest, FormatsAsRfc3339) {
   EXPECT_EQ(format_time(Time()), "1970-01-01T00:00:00Z");
   EXPECT_EQ(format_time(Time(nanoseconds(1'767'323'045'000'000'000))), "2026-01-02T03:04:05Z");

@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "common/api/crd_rules.h"
+#include "common/api/field_kinds.h"
+
+/// Which fields of a job may change, and when. What no table here names changes only while the job
+/// is suspended; a field that is added to the API is bound by that without further words. Of the
+/// pod template's parts that the schema does not know, the server (1.34) compares the values of
+/// equal keys and the number of keys: one key exchanged for another is not seen, and counts from
+/// the next generation of pods on.
+namespace trainyard::api::schema {
+namespace {
+
+constexpr char kNever[] = "never changes";
+constexpr char kWhileSuspended[] = "changes only while the job is suspended";
+constexpr char kWhileEmpty[] = "changes only while the job is suspended and has no pods";
+
+/// Fields of spec that change at any time, and those whose parts have rules of their own.
+constexpr std::array<std::string_view, 11> kFreeSpec = {"suspend",
+                                                        "activeDeadlineSeconds",
+                                                        "ttlSecondsAfterFinished",
+                                                        "progressPolicy",
+                                                        "keepFailedPods",
+                                                        "numNodes",
+                                                        "elasticPolicy",
+                                                        "managedBy",
+                                                        "engine",
+                                                        "failurePolicy",
+                                                        "checkpointPolicy"};
+/// Fields of spec that what runs depends on.
+constexpr std::array<std::string_view, 4> kEmptySpec = {"numProcPerNode", "template", "agent",
+                                                        "scheduling"};
+constexpr std::array<std::string_view, 1> kFreeEngine = {"runtime"};
+/// What a checkpoint depends on: another value would be another run.
+constexpr std::array<std::string_view, 3> kNeverEngine = {"model", "numerics", "seed"};
+constexpr std::array<std::string_view, 1> kFreeFailurePolicy = {"budgets"};
+constexpr std::array<std::string_view, 2> kFreeCheckpointPolicy = {"everySteps", "keepLast"};
+constexpr std::array<std::string_view, 2> kNeverCheckpointPolicy = {"storage", "path"};
+
+template <size_t N>
+bool is_in(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The visitor that names a struct's fields, and says which of them are always there: those that
+/// are required or that the schema gives a default.
+class FieldNames {
+ public:
+  struct Name {
+    std::string name;
+    bool always = false;
+  };
+
+  template <class T>
+  void operator()(const Field& field, const T&) {
+    bool always = field.need == Need::kRequired;
+    if constexpr (kHasTable<T> || ApiEnum<T> || std::same_as<T, bool> ||
+                  std::same_as<T, std::chrono::seconds> || std::same_as<T, double>) {
+      always = always || field.default_note.empty();
+    } else if constexpr (std::same_as<T, int64_t>) {
+      always = always || (field.default_note.empty() && field.zero == Zero::kNumber);
+    }
+    names_.push_back({std::string(field.name), always});
+  }
+
+  template <class T>
+  static std::vector<Name> of() {
+    FieldNames visitor;
+    const T initial{};
+    visit_fields(visitor, initial);
+    return visitor.names_;
+  }
+
+ private:
+  std::vector<Name> names_;
+};
+
+/// "self.spec.agent == oldSelf.spec.agent"; a field that may be missing is the same when both lack
+/// it.
+std::string same(const std::string& parent, const FieldNames::Name& field) {
+  const std::string now = "self" + parent + "." + field.name;
+  const std::string before = "oldSelf" + parent + "." + field.name;
+  const std::string equal = now + " == " + before;
+  if (field.always) return equal;
+  return "has(" + now + ") == has(" + before + ") && (!has(" + now + ") || " + equal + ")";
+}
+
+/// True for a job that was told to stop and has said that no pod is left, or never had one.
+constexpr char kEmpty[] =
+    "(oldSelf.spec.suspend && (!has(oldSelf.status) || !has(oldSelf.status.membership) || "
+    "!has(oldSelf.status.membership.generation) || oldSelf.status.membership.generation == 0 || "
+    "(has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(condition, condition.type "
+    "== 'Suspended' && condition.status == 'True'))))";
+
+void add_spec_changes(std::vector<CelRule>& rules) {
+  for (const FieldNames::Name& field : FieldNames::of<TrainingJobSpec>()) {
+    const std::string path = "spec." + field.name;
+    if (is_in(kEmptySpec, field.name)) {
+      rules.push_back(
+          {"", std::string(kEmpty) + " || (" + same(".spec", field) + ")", kWhileEmpty, path});
+    } else if (!is_in(kFreeSpec, field.name)) {
+      rules.push_back(
+          {"spec", "oldSelf.suspend || (" + same("", field) + ")", kWhileSuspended, field.name});
+    }
+  }
+  rules.push_back({"spec", same("", {"managedBy", false}), kNever, "managedBy"});
+  rules.push_back({"spec",
+                   "oldSelf.suspend || has(self.elasticPolicy) == has(oldSelf.elasticPolicy)",
+                   "comes and goes only while the job is suspended", "elasticPolicy"});
+  rules.push_back(
+      {"spec", "oldSelf.suspend || has(self.elasticPolicy) || self.numNodes == oldSelf.numNodes",
+       "changes only while the job is suspended, as it has no elasticPolicy", "numNodes"});
+  for (const FieldNames::Name& field : FieldNames::of<FailurePolicy>()) {
+    if (is_in(kFreeFailurePolicy, field.name)) continue;
+    rules.push_back({"spec", "oldSelf.suspend || (" + same(".failurePolicy", field) + ")",
+                     kWhileSuspended, "failurePolicy." + field.name});
+  }
+}
+
+void add_engine_changes(std::vector<CelRule>& rules) {
+  rules.push_back(
+      {"spec", "has(self.engine) == has(oldSelf.engine)", "never comes or goes", "engine"});
+  for (const FieldNames::Name& field : FieldNames::of<EngineSpec>()) {
+    if (is_in(kFreeEngine, field.name)) continue;
+    if (is_in(kNeverEngine, field.name)) {
+      rules.push_back({"spec.engine", same("", field), kNever, field.name});
+      continue;
+    }
+    rules.push_back({"",
+                     std::string(kEmpty) +
+                         " || !has(self.spec.engine) || !has(oldSelf.spec.engine) "
+                         "|| (" +
+                         same(".spec.engine", field) + ")",
+                     kWhileEmpty, "spec.engine." + field.name});
+  }
+}
+
+void add_checkpoint_changes(std::vector<CelRule>& rules) {
+  for (const FieldNames::Name& field : FieldNames::of<CheckpointPolicy>()) {
+    if (is_in(kFreeCheckpointPolicy, field.name)) continue;
+    if (is_in(kNeverCheckpointPolicy, field.name)) {
+      rules.push_back({"spec.checkpointPolicy", same("", field), kNever, field.name});
+      continue;
+    }
+    rules.push_back({"spec", "oldSelf.suspend || (" + same(".checkpointPolicy", field) + ")",
+                     kWhileSuspended, "checkpointPolicy." + field.name});
+  }
+}
+
+}  // namespace
+
+std::vector<CelRule> change_rules() {
+  std::vector<CelRule> rules;
+  add_spec_changes(rules);
+  add_engine_changes(rules);
+  add_checkpoint_changes(rules);
+  return rules;
+}
+
+}  // namespace trainyard::api::schema

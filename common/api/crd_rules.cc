@@ -1,0 +1,180 @@
+#include "common/api/crd_rules.h"
+
+#include <string_view>
+
+#include "common/api/presets.h"
+#include "common/api/schema_node.h"
+
+namespace trainyard::api::schema {
+namespace {
+
+using text::Kind;
+using text::Node;
+
+/// A regular expression (RE2) that a string must match.
+struct Pattern {
+  std::string_view path;
+  std::string_view pattern;
+};
+
+constexpr Pattern kPatterns[] = {
+    {"spec.failurePolicy.rules.*.name", "^[A-Za-z][A-Za-z0-9_-]*$"},
+    {"spec.failurePolicy.rules.*.onPodConditions.*.status", "^(True|False|Unknown)$"},
+    {"spec.successPolicy.rules.*.succeededIndexes", "^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$"},
+    {"spec.checkpointPolicy.storage.persistentVolumeClaim.claimName",
+     "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"},
+    {"spec.engine.data.tokens.*", "^(.|\\n)+$"},
+    {"spec.engine.data.validation.*", "^(.|\\n)+$"},
+};
+
+/// How entries of a list are told apart: by the value itself, or by one key. Duplicates are
+/// refused, and server-side apply merges by it.
+struct ListType {
+  std::string_view path;
+  std::string_view key;  ///< empty: a set of values
+};
+
+constexpr ListType kListTypes[] = {
+    {"spec.elasticPolicy.allowedNumNodes", ""}, {"spec.engine.parallelism.ringOrder", ""},
+    {"spec.engine.parallelism.offload", ""},    {"spec.failurePolicy.budgets", "class"},
+    {"spec.failurePolicy.rules", "name"},       {"status.conditions", "type"},
+    {"status.restarts.classes", "class"},       {"status.roles", "name"},
+};
+
+void add_rule(Node& root, const CelRule& rule) {
+  Node& rules = member(at(root, rule.path), "x-kubernetes-validations", Kind::kSequence);
+  Node node =
+      mapping_node({{"rule", string_node(rule.rule)}, {"message", string_node(rule.message)}});
+  if (!rule.field.empty()) put(node, "fieldPath", string_node("." + rule.field));
+  rules.items.push_back(std::move(node));
+}
+
+std::vector<CelRule> spec_rules() {
+  return {
+      {"", "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,55}[a-z0-9])?$')",
+       "metadata.name must be a lower-case letter, then at most 56 lower-case letters, digits and "
+       "'-', no '-' at the end"},
+      {"spec", "has(self.template) || has(self.engine)",
+       "is needed, or a template with a program of its own", "engine"},
+      {"spec", "!has(self.engine) || self.agent == 'Auto'",
+       "must be Auto, as the engine's ranks are started by the agent", "agent"},
+      {"spec",
+       "!has(self.template) || self.template.spec.containers.all(container, (has(self.engine) && "
+       "container.name == 'trainer') || (has(container.image) && container.image != ''))",
+       "must each name an image", "template.spec.containers"},
+      {"spec",
+       "!has(self.template) || has(self.engine) || self.agent == 'None' || "
+       "self.template.spec.containers.all(container, container.name != 'trainer' || "
+       "(has(container.command) && size(container.command) > 0))",
+       "trainer must name its command, which the agent starts once for each process (or agent: "
+       "None)",
+       "template.spec.containers"},
+      {"spec", "!has(self.elasticPolicy) || self.elasticPolicy.minNodes <= self.numNodes",
+       "must be at most numNodes", "elasticPolicy.minNodes"},
+      {"spec",
+       "!has(self.elasticPolicy) || !has(self.elasticPolicy.allowedNumNodes) || "
+       "size(self.elasticPolicy.allowedNumNodes) == 0 || "
+       "self.elasticPolicy.allowedNumNodes.exists(nodes, nodes <= self.numNodes)",
+       "must hold a size of at most numNodes", "elasticPolicy.allowedNumNodes"},
+      {"spec.elasticPolicy",
+       "!has(self.allowedNumNodes) || (self.allowedNumNodes.isSorted() && "
+       "self.allowedNumNodes.all(nodes, nodes >= self.minNodes))",
+       "must be ascending and at least minNodes", "allowedNumNodes"},
+      {"spec.elasticPolicy",
+       "!has(self.allowedNumNodes) || size(self.allowedNumNodes) == 0 || self.nodeIncrementStep == "
+       "1",
+       "must be left out, as allowedNumNodes is given", "nodeIncrementStep"},
+  };
+}
+
+std::vector<CelRule> policy_rules() {
+  return {
+      {"spec", "self.failurePolicy.backoff.initialSeconds <= self.failurePolicy.backoff.maxSeconds",
+       "must be at most maxSeconds", "failurePolicy.backoff.initialSeconds"},
+      {"spec.failurePolicy.rules.*",
+       "has(self.onExitCodes) != (has(self.onPodConditions) && size(self.onPodConditions) > 0)",
+       "must hold either onExitCodes or onPodConditions"},
+      {"spec.failurePolicy.rules.*", "self.countTowardsMax || self.action == 'RestartJob'",
+       "must be left out, as the action is no RestartJob", "countTowardsMax"},
+      {"spec.failurePolicy.rules.*.onExitCodes", "self.operator != 'In' || !(0 in self.values)",
+       "must be codes of failure, 1 to 255", "values"},
+      {"spec", "self.progressPolicy.minStallSeconds <= self.progressPolicy.maxStallSeconds",
+       "must be at most maxStallSeconds", "progressPolicy.minStallSeconds"},
+      {"spec.checkpointPolicy",
+       "!has(self.path) || !(self.path.startsWith('/') || self.path.matches('(^|/)[.][.](/|$)'))",
+       "must be a relative path without ..", "path"},
+      {"spec.successPolicy.rules.*",
+       "(has(self.succeededIndexes) && self.succeededIndexes != '') || has(self.succeededCount)",
+       "must hold succeededIndexes or succeededCount"},
+      {"spec.scheduling", "self.provider != 'None' || !has(self.queue) || self.queue == ''",
+       "must be left out, as provider is None", "queue"},
+  };
+}
+
+/// `import` is a word of CEL: the field is written __import__ there.
+std::vector<CelRule> engine_rules() {
+  return {
+      {"spec.engine.model", "!has(self.preset) || !has(self.__import__) || self.__import__ == ''",
+       "must be left out, as import is given", "preset"},
+      {"spec.engine.model",
+       "has(self.preset) || (has(self.__import__) && self.__import__ != '') || (has(self.layers) "
+       "&& "
+       "has(self.hidden) && has(self.heads))",
+       "must hold a preset, an import, or layers, hidden and heads"},
+      {"spec.engine.model",
+       "!has(self.hidden) || !has(self.heads) || self.hidden % self.heads == 0",
+       "must be a multiple of heads", "hidden"},
+      {"spec.engine",
+       "!has(self.data.sequenceLength) || !has(self.model.maxPositions) || "
+       "self.data.sequenceLength "
+       "<= self.model.maxPositions",
+       "must be at most model.maxPositions", "data.sequenceLength"},
+      {"spec.engine", "self.learningRateSchedule.warmupSteps <= self.steps",
+       "must be at most steps", "learningRateSchedule.warmupSteps"},
+      {"spec.engine", "!has(self.precision.lossScale) || self.precision.compute == 'FP16'",
+       "must be left out: only FP16 needs it", "precision.lossScale"},
+      {"spec.engine", "!has(self.precision.reduce) || self.numerics.mode == 'Fast'",
+       "must be left out: only Fast numerics round what is exchanged", "precision.reduce"},
+      {"spec.engine", "!has(self.model.heads) || self.model.heads % self.parallelism.tensor == 0",
+       "must be a divisor of model.heads", "parallelism.tensor"},
+      {"spec.engine", "!has(self.model.layers) || self.parallelism.pipeline <= self.model.layers",
+       "must be at most model.layers", "parallelism.pipeline"},
+      {"spec.engine", "self.parallelism.shard == 0 || self.parallelism.zeroStage > 0",
+       "must be 0, as zeroStage 0 shards nothing", "parallelism.shard"},
+      {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
+       "must be false, as tensor is 1", "parallelism.sequenceParallel"},
+      {"spec.engine",
+       "self.evaluation.earlyStopPatience == 0 || (has(self.data.validation) && "
+       "size(self.data.validation) > 0)",
+       "must be 0, as there is no data.validation to judge by", "evaluation.earlyStopPatience"},
+  };
+}
+
+}  // namespace
+
+std::vector<CelRule> value_rules() {
+  std::vector<CelRule> rules = spec_rules();
+  for (const auto& more : {policy_rules(), engine_rules()})
+    rules.insert(rules.end(), more.begin(), more.end());
+  return rules;
+}
+
+void apply_rules(Node& root) {
+  for (const Pattern& entry : kPatterns)
+    put(at(root, entry.path), "pattern", string_node(entry.pattern));
+  for (const ListType& entry : kListTypes) {
+    Node& list = at(root, entry.path);
+    put(list, "x-kubernetes-list-type", string_node(entry.key.empty() ? "set" : "map"));
+    if (entry.key.empty()) continue;
+    put(list, "x-kubernetes-list-map-keys", list_node({string_node(entry.key)}));
+  }
+  Node& names = member(at(root, "spec.engine.model.preset"), "enum", Kind::kSequence);
+  for (const Preset& preset : presets())
+    names.items.push_back(string_node(preset.name));
+  for (const auto& rules : {value_rules(), change_rules()}) {
+    for (const CelRule& rule : rules)
+      add_rule(root, rule);
+  }
+}
+
+}  // namespace trainyard::api::schema

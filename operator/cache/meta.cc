@@ -1,0 +1,33 @@
+#include "operator/cache/meta.h"
+
+#include <nlohmann/json.hpp>
+
+#include "operator/kube/json_text.h"
+
+namespace trainyard::cache {
+
+Result<Meta> read_meta(const nlohmann::json& object) {
+  const nlohmann::json* metadata = kube::member(object, "metadata");
+  if (metadata == nullptr) {
+    return Error{ErrorCode::kInvalidData, "an object without a mapping metadata"};
+  }
+  Meta meta{kube::string_member(*metadata, "namespace"), kube::string_member(*metadata, "name"),
+            kube::string_member(*metadata, "uid"),
+            kube::string_member(*metadata, "resourceVersion")};
+  if (meta.name.empty() || meta.uid.empty() || meta.resource_version.empty()) {
+    return Error{ErrorCode::kInvalidData,
+                 "metadata of " + key_of(meta) + ": name, uid and resourceVersion are wanted"};
+  }
+  return meta;
+}
+
+std::string key_of(std::string_view ns, std::string_view name) {
+  std::string key(ns);
+  if (!key.empty()) key += '/';
+  key += name;
+  return key;
+}
+
+std::string key_of(const Meta& meta) { return key_of(meta.ns, meta.name); }
+
+}  // namespace trainyard::cache

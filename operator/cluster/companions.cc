@@ -1,0 +1,163 @@
+#include "operator/cluster/companions.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "control/status_edit.h"
+#include "operator/cluster/refusals.h"
+#include "operator/cluster/views.h"
+#include "operator/render/companions.h"
+#include "operator/render/names.h"
+
+namespace trainyard::cluster {
+namespace {
+
+using nlohmann::json;
+
+bool is_over(const api::TrainingJobStatus& status) {
+  using api::ConditionType;
+  const api::Condition* suspended = control::find_condition(status, ConditionType::kSuspended);
+  const bool stopping = suspended != nullptr && suspended->reason == api::reason::kSuspended;
+  return stopping || control::is_true(status, ConditionType::kFailureTarget) ||
+         control::is_true(status, ConditionType::kSuccessCriteriaMet) ||
+         control::is_true(status, ConditionType::kComplete) ||
+         control::is_true(status, ConditionType::kFailed);
+}
+
+kube::ObjectName name_of(const api::ObjectMeta& job) {
+  return {job.namespace_name, render::service_name(job)};
+}
+
+std::string uid_of(const json& object) {
+  const auto meta = cache::read_meta(object);
+  return meta ? meta->uid : std::string();
+}
+
+}  // namespace
+
+Companions::Companions(const kube::Client& client, Logger& logger)
+    : client_(client), logger_(logger) {}
+
+Companions::Kept Companions::recall(const std::string& job_uid) {
+  const std::lock_guard lock(mutex_);
+  return kept_[job_uid];
+}
+
+void Companions::remember(const std::string& job_uid, const Kept& kept) {
+  const std::lock_guard lock(mutex_);
+  kept_[job_uid] = kept;
+}
+
+void Companions::forget(const std::string& job_uid) {
+  const std::lock_guard lock(mutex_);
+  kept_.erase(job_uid);
+}
+
+Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& job,
+                                                         const api::TrainingJobSpec& spec,
+                                                         const api::TrainingJobStatus& status) {
+  std::optional<control::Refusal> refusal;
+  const int64_t generation = status.membership.generation;
+  if (generation == 0) return refusal;
+  Kept kept = recall(job.uid);
+  if (generation < kept.generation) return refusal;  // an old view
+  const bool over = is_over(status);
+  if (!over && kept.generation != generation) {
+    TRAINYARD_ASSIGN(refusal, ensure(kube::kServices, render::render_service(job, spec), job.uid));
+    if (!refusal && spec.engine) {
+      TRAINYARD_ASSIGN(refusal,
+                       ensure(kube::kConfigMaps, render::render_engine_config(job, spec), job.uid));
+    }
+    if (refusal) return refusal;
+    kept.generation = generation;
+    remember(job.uid, kept);
+  }
+  const bool budgeted = !over && status.nodes.target > 1;
+  // A job of one node never had any; of another one it is to be found out.
+  if (spec.num_nodes <= 1 && kept.budgeted == kUnknown) kept.budgeted = 0;
+  TRAINYARD_TRY(keep_budget(job, budgeted ? status.nodes.target : 0, kept));
+  remember(job.uid, kept);
+  return refusal;
+}
+
+/// Makes the object unless the job has it; somebody else's object of the name is a refusal.
+Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource& resource,
+                                                           const json& object,
+                                                           const std::string& job_uid) {
+  using Reply = std::optional<control::Refusal>;
+  const json& metadata = object["metadata"];
+  const kube::ObjectName name{metadata["namespace"], metadata["name"]};
+  const std::string what = std::string(resource.kind) + " " + name.name;
+  const auto made = client_.create(resource, name.ns, object);
+  if (made) return Reply();
+  if (made.error().reason != kube::Reason::kAlreadyExists) {
+    Reply refusal = refusal_of(made.error());
+    if (!refusal) return made.error().to_error("create " + what);
+    refusal->reason = api::reason::kAdmissionRefused;
+    return refusal;
+  }
+  const auto found = client_.get(resource, name);
+  if (!found) return found.error().to_error("get " + what);
+  if (controlling_job(*found) == job_uid) return Reply();
+  return Reply(
+      control::Refusal{api::reason::kNameConflict,
+                       what + " exists and is not this job's; delete it or rename the job"});
+}
+
+/// A budget protects from evictions; a cluster that does not take it still runs the job.
+Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept) {
+  if (kept.budgeted == members) return {};
+  if (members == 0) {
+    TRAINYARD_TRY(remove_budget(job));
+  } else if (kept.budgeted > 0) {
+    TRAINYARD_TRY(adjust_budget(job, members));
+  } else {
+    TRAINYARD_TRY(make_budget(job, members));
+  }
+  kept.budgeted = members;
+  return {};
+}
+
+Status Companions::make_budget(const api::ObjectMeta& job, int64_t members) {
+  const auto made = client_.create(kube::kPodDisruptionBudgets, job.namespace_name,
+                                   render::render_disruption_budget(job, members));
+  if (made) return {};
+  if (made.error().reason == kube::Reason::kAlreadyExists) return adjust_budget(job, members);
+  const Error error = made.error().to_error("create PodDisruptionBudget " + job.name);
+  if (!refusal_of(made.error())) return error;
+  logger_.warning("disruption budget refused",
+                  {{"namespace", job.namespace_name}, {"job", job.name}, {"error", error.message}});
+  return {};
+}
+
+Status Companions::adjust_budget(const api::ObjectMeta& job, int64_t members) {
+  const kube::ObjectName name = name_of(job);
+  const auto found = client_.get(kube::kPodDisruptionBudgets, name);
+  if (!found && found.error().reason == kube::Reason::kNotFound) return make_budget(job, members);
+  if (!found) return found.error().to_error("get PodDisruptionBudget " + name.name);
+  if (controlling_job(*found) != job.uid) {
+    logger_.warning("disruption budget is somebody else's",
+                    {{"namespace", name.ns}, {"name", name.name}});
+    return {};
+  }
+  const auto patched =
+      client_.merge_patch(kube::kPodDisruptionBudgets, name,
+                          {{"spec", {{"minAvailable", members - 1}}}}, {.uid = uid_of(*found)});
+  if (!patched) return patched.error().to_error("patch PodDisruptionBudget " + name.name);
+  return {};
+}
+
+Status Companions::remove_budget(const api::ObjectMeta& job) {
+  const kube::ObjectName name = name_of(job);
+  const auto found = client_.get(kube::kPodDisruptionBudgets, name);
+  if (!found && found.error().reason == kube::Reason::kNotFound) return {};
+  if (!found) return found.error().to_error("get PodDisruptionBudget " + name.name);
+  if (controlling_job(*found) != job.uid) return {};
+  const auto removed =
+      client_.remove(kube::kPodDisruptionBudgets, name, {.preconditions = {.uid = uid_of(*found)}});
+  if (removed || removed.error().reason == kube::Reason::kNotFound) return {};
+  return removed.error().to_error("delete PodDisruptionBudget " + name.name);
+}
+
+}  // namespace trainyard::cluster

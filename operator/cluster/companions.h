@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/api/training_job.h"
+#include "common/base/error.h"
+#include "common/log/log.h"
+#include "control/observed.h"
+#include "operator/kube/client.h"
+
+namespace trainyard::cluster {
+
+/// Keeps what stands beside the pods: the headless Service and the engine's ConfigMap before the
+/// pods of a generation, the PodDisruptionBudget as long as a gang of more than one is to run. What
+/// was brought in line is remembered, so that nothing is asked twice of the server. Thread-safe for
+/// different jobs.
+class Companions {
+ public:
+  /// Both outlive it.
+  Companions(const kube::Client& client, Logger& logger);
+
+  /// As control::Cluster::keep_companions.
+  Result<std::optional<control::Refusal>> keep(const api::ObjectMeta& job,
+                                               const api::TrainingJobSpec& spec,
+                                               const api::TrainingJobStatus& status);
+  /// The job is gone, and with it the server's garbage collector takes the rest away.
+  void forget(const std::string& job_uid);
+
+ private:
+  static constexpr int64_t kUnknown = -1;
+  struct Kept {
+    int64_t generation = 0;       ///< whose Service and ConfigMap are there
+    int64_t budgeted = kUnknown;  ///< members that the budget is made for; 0: there is none
+  };
+
+  Result<std::optional<control::Refusal>> ensure(const kube::Resource& resource,
+                                                 const nlohmann::json& object,
+                                                 const std::string& job_uid);
+  Status keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept);
+  Status make_budget(const api::ObjectMeta& job, int64_t members);
+  Status adjust_budget(const api::ObjectMeta& job, int64_t members);
+  Status remove_budget(const api::ObjectMeta& job);
+  Kept recall(const std::string& job_uid);
+  void remember(const std::string& job_uid, const Kept& kept);
+
+  const kube::Client& client_;
+  Logger& logger_;
+  std::mutex mutex_;
+  std::map<std::string, Kept> kept_;  ///< by job UID; guarded by mutex_
+};
+
+}  // namespace trainyard::cluster

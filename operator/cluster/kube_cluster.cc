@@ -1,0 +1,363 @@
+#include "operator/cluster/kube_cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "common/api/encode.h"
+#include "operator/cluster/kube_cluster_impl.h"
+#include "operator/cluster/parallel_calls.h"
+
+namespace trainyard::cluster {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kEngineNotServed[] =
+    "spec.engine: found an engine, wanted a template with a program of its own: this operator "
+    "serves no control stream, which the engine's ranks meet by (not in this version)";
+constexpr char kAgentNotInjected[] =
+    "spec.numProcPerNode: more than 1 under agent: Auto, wanted agent: None and a launcher such as "
+    "torchrun as the container's command: this operator puts no agent into pods (not in this "
+    "version)";
+
+/// What is valid, and not to be had in pods yet.
+std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec) {
+  if (spec.engine) return {kEngineNotServed};
+  const bool many = spec.num_proc_per_node != 1;
+  if (spec.agent == api::AgentMode::kAuto && many) return {kAgentNotInjected};
+  return {};
+}
+
+/// Runs with fewer nodes than it wants.
+bool is_degraded(const api::TrainingJob& job) {
+  return job.spec.elastic_policy && job.status.membership.generation > 0 &&
+         job.status.nodes.target < job.spec.num_nodes;
+}
+
+Error no_job(const control::JobKey& key) {
+  return {ErrorCode::kNotFound, "no TrainingJob " + key.namespace_name + "/" + key.name};
+}
+
+}  // namespace
+
+KubeCluster::Impl::Impl(Options options)
+    : options_(std::move(options)),
+      own_writes_(*options_.clock),
+      companions_(*options_.client, *options_.logger),
+      events_(*options_.client, *options_.clock, *options_.logger, options_.instance),
+      context_{.client = options_.client,
+               .clock = options_.clock,
+               .logger = options_.logger,
+               .own_writes = &own_writes_,
+               .random = options_.random,
+               .changed = [this](const control::JobKey& key) { changed(key); },
+               .job_gone = [this](const std::string& uid) { companions_.forget(uid); }},
+      nodes_(view_of_node, {}, node_handler()),
+      node_watching_(context_, nodes_, kube::kNodes, "", "") {
+  for (const std::string& ns : options_.namespaces)
+    scopes_.push_back(std::make_unique<Scope>(context_, ns));
+  if (scopes_.empty()) scopes_.push_back(std::make_unique<Scope>(context_, ""));
+}
+
+KubeCluster::Impl::~Impl() {
+  set_listener({});
+  for (const auto& scope : scopes_) {
+    for (Watching* watching : scope->watchings())
+      watching->stop();
+  }
+  node_watching_.stop();
+}
+
+// ---- The caches --------------------------------------------------------------------------------
+
+std::vector<Watching*> KubeCluster::Impl::watchings() {
+  std::vector<Watching*> all;
+  for (const auto& scope : scopes_) {
+    for (Watching* watching : scope->watchings())
+      all.push_back(watching);
+  }
+  if (sees_nodes_) all.push_back(&node_watching_);
+  return all;
+}
+
+/// Nodes belong to no namespace: an operator that serves some may have no right to them.
+bool KubeCluster::Impl::may_see_nodes() const {
+  const auto page = options_.client->list(kube::kNodes, "", {.limit = 1, .resource_version = "0"});
+  if (page || page.error().reason != kube::Reason::kForbidden) return true;
+  options_.logger->warning(
+      "nodes may not be read: lost nodes are seen by their pods alone, and "
+      "elastic jobs do not grow",
+      {{"error", page.error().message}});
+  return false;
+}
+
+void KubeCluster::Impl::start() {
+  sees_nodes_ = may_see_nodes();
+  for (Watching* watching : watchings())
+    watching->start();
+}
+
+Status KubeCluster::Impl::wait_synced(Duration limit, const std::stop_token& stop) {
+  const MonoTime deadline = options_.clock->mono() + limit;
+  const auto left = [&] { return std::max(deadline - options_.clock->mono(), Duration::zero()); };
+  for (const auto& scope : scopes_) {
+    TRAINYARD_TRY(scope->jobs().wait_synced(left(), stop, "TrainingJobs"));
+    TRAINYARD_TRY(scope->pods().wait_synced(left(), stop, "pods"));
+  }
+  if (sees_nodes_) TRAINYARD_TRY(nodes_.wait_synced(left(), stop, "nodes"));
+  return {};
+}
+
+bool KubeCluster::Impl::synced() const {
+  const bool scopes = std::all_of(scopes_.begin(), scopes_.end(), [](const auto& scope) {
+    return scope->jobs().synced() && scope->pods().synced();
+  });
+  return scopes && (!sees_nodes_ || nodes_.synced());
+}
+
+CacheCounts KubeCluster::Impl::counts() {
+  CacheCounts counts;
+  for (const auto& scope : scopes_) {
+    counts.jobs += static_cast<int64_t>(scope->jobs().size());
+    counts.pods += static_cast<int64_t>(scope->pods().size());
+  }
+  counts.nodes = static_cast<int64_t>(nodes_.size());
+  for (const Watching* watching : watchings()) {
+    const cache::ReflectorReport report = watching->reflector().report();
+    counts.lists += report.lists;
+    counts.watches += report.watches;
+  }
+  return counts;
+}
+
+std::vector<control::JobKey> KubeCluster::Impl::jobs() const {
+  std::vector<control::JobKey> keys;
+  for (const auto& scope : scopes_) {
+    for (const auto& job : scope->jobs().all())
+      keys.push_back({job->meta.ns, job->meta.name});
+  }
+  return keys;
+}
+
+void KubeCluster::Impl::changed(const control::JobKey& key) {
+  const std::shared_lock lock(listener_mutex_);
+  if (listener_) listener_(key);
+}
+
+void KubeCluster::Impl::set_listener(Listener listener) {
+  const std::unique_lock lock(listener_mutex_);
+  listener_ = std::move(listener);
+}
+
+cache::Handler<NodeView> KubeCluster::Impl::node_handler() {
+  using Node = cache::Handler<NodeView>::Object;
+  cache::Handler<NodeView> handler;
+  handler.added = [this](const Node& node) {
+    node_changed(node->meta.name);
+    room_changed();
+  };
+  handler.updated = [this](const Node& before, const Node& node) {
+    if (before->ready != node->ready) node_changed(node->meta.name);
+    if (node->open && !same_room(*before, *node)) room_changed();
+  };
+  handler.removed = [this](const Node& node) { node_changed(node->meta.name); };
+  return handler;
+}
+
+void KubeCluster::Impl::node_changed(const std::string& name) {
+  for (const auto& scope : scopes_) {
+    for (const auto& pod : scope->pods().find_by(kPodsByNode, name))
+      changed({pod->meta.ns, pod->job_name});
+  }
+}
+
+/// Jobs that run with fewer nodes than they want may find more now.
+void KubeCluster::Impl::room_changed() {
+  for (const auto& scope : scopes_) {
+    for (const auto& job : scope->jobs().all()) {
+      if (is_degraded(job->job)) changed({job->meta.ns, job->meta.name});
+    }
+  }
+}
+
+/// By our jobs' pods; what others use is not known here.
+Amounts KubeCluster::Impl::used_on(const std::string& node) const {
+  Amounts used;
+  for (const auto& scope : scopes_) {
+    for (const auto& pod : scope->pods().find_by(kPodsByNode, node)) {
+      const bool over = pod->seen.phase == control::PodPhase::kSucceeded ||
+                        pod->seen.phase == control::PodPhase::kFailed;
+      if (over) continue;
+      const auto job = scope->jobs().find(cache::key_of(pod->meta.ns, pod->job_name));
+      if (job) add_to(used, job->needs.requests);
+    }
+  }
+  return used;
+}
+
+/// Told only of a job that runs, every pod of it placed, with fewer nodes than it wants: what a
+/// gang that waits for nodes gets, the scheduler says.
+std::optional<int64_t> KubeCluster::Impl::room_for(
+    const JobView& job, const std::vector<control::ObservedPod>& pods) const {
+  if (!sees_nodes_ || !is_degraded(job.job)) return std::nullopt;
+  int64_t placed = 0;
+  for (const control::ObservedPod& pod : pods) {
+    if (!pod.member || pod.terminating) continue;
+    if (pod.node.empty()) return std::nullopt;
+    ++placed;
+  }
+  int64_t room = placed;
+  for (const auto& node : nodes_.all()) {
+    if (room >= job.job.spec.num_nodes) break;
+    if (!node->open || !may_go_to(job.needs, node->labels, node->taints)) continue;
+    room += pods_that_fit(job.needs, node->allocatable, used_on(node->meta.name));
+  }
+  return std::min(room, job.job.spec.num_nodes);
+}
+
+control::NodeState KubeCluster::Impl::state_of_node(const std::string& name) const {
+  using control::NodeState;
+  if (name.empty()) return NodeState::kUnplaced;
+  if (!sees_nodes_) return NodeState::kReady;
+  const Nodes::Object node = nodes_.find(name);
+  if (!node) return NodeState::kGone;
+  return node->ready ? NodeState::kReady : NodeState::kNotReady;
+}
+
+Scope* KubeCluster::Impl::scope_of(const std::string& ns) const {
+  if (options_.namespaces.empty()) return scopes_.front().get();
+  const auto found = std::find(options_.namespaces.begin(), options_.namespaces.end(), ns);
+  if (found == options_.namespaces.end()) return nullptr;
+  return scopes_[static_cast<size_t>(found - options_.namespaces.begin())].get();
+}
+
+KubeCluster::Impl::Job KubeCluster::Impl::find_job(const control::JobKey& key) const {
+  Scope* const scope = scope_of(key.namespace_name);
+  if (scope == nullptr) return nullptr;
+  return own_writes_.newest(scope->jobs().find(cache::key_of(key.namespace_name, key.name)));
+}
+
+std::vector<control::ObservedPod> KubeCluster::Impl::pods_of(const JobView& job) const {
+  const auto awaited = own_writes_.awaited(job.meta.uid);
+  std::vector<control::ObservedPod> pods;
+  for (const auto& pod : scope_of(job.meta.ns)->pods().find_by(kPodsByJob, job.meta.uid)) {
+    pods.push_back(pod->seen);
+    pods.back().node_state = state_of_node(pod->seen.node);
+  }
+  own_writes_.amend(job.meta.uid, awaited, pods);
+  return pods;
+}
+
+Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key) {
+  const Job job = find_job(key);
+  if (!job) return no_job(key);
+  control::Observed observed;
+  observed.key = key;
+  observed.metadata = job->job.metadata;
+  observed.spec = job->job.spec;
+  observed.status = job->job.status;
+  observed.spec_faults = job->faults.empty() ? not_in_pods(job->job.spec) : job->faults;
+  observed.pods = pods_of(*job);
+  observed.feasible_nodes = room_for(*job, observed.pods);
+  return observed;
+}
+
+// ---- The job's own object ----------------------------------------------------------------------
+
+void KubeCluster::Impl::note_job(const json& reply) {
+  Result<JobView> view = view_of_job(reply);
+  if (view) own_writes_.wrote_job(std::make_shared<const JobView>(*std::move(view)));
+}
+
+Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
+                                                  const std::string& uid,
+                                                  const api::TrainingJobStatus& status,
+                                                  const std::string& resource_version) {
+  const json object = {{"apiVersion", api::kApiVersion},
+                       {"kind", api::kKind},
+                       {"metadata",
+                        {{"name", key.name},
+                         {"namespace", key.namespace_name},
+                         {"uid", uid},
+                         {"resourceVersion", resource_version}}},
+                       {"status", json::parse(api::encode_status(status))}};
+  const auto reply = options_.client->update_status(kube::kTrainingJobs, object);
+  if (!reply) {
+    return reply.error().to_error("status of TrainingJob " + key.namespace_name + "/" + key.name);
+  }
+  note_job(*reply);
+  TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*reply));
+  return meta.resource_version;
+}
+
+Result<std::optional<control::Refusal>> KubeCluster::Impl::keep_companions(
+    const control::Observed& observed, const api::TrainingJobStatus& status) {
+  return companions_.keep(observed.metadata, observed.spec, status);
+}
+
+Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::string& uid) {
+  const auto reply = options_.client->remove(
+      kube::kTrainingJobs, {key.namespace_name, key.name},
+      {.preconditions = {.uid = uid}, .propagation = kube::Propagation::kBackground});
+  if (!reply) return reply.error().to_error("delete TrainingJob " + key.name);
+  own_writes_.deleted_job(uid);
+  return {};
+}
+
+Status KubeCluster::Impl::emit_event(const control::JobKey& key, const control::Event& event) {
+  const Job job = find_job(key);
+  if (job) events_.record(job->job.metadata, event);
+  return {};
+}
+
+// ---- KubeCluster -------------------------------------------------------------------------------
+
+KubeCluster::KubeCluster(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+KubeCluster::~KubeCluster() = default;
+
+void KubeCluster::start() { impl_->start(); }
+Status KubeCluster::wait_synced(Duration limit, const std::stop_token& stop) const {
+  return impl_->wait_synced(limit, stop);
+}
+bool KubeCluster::synced() const { return impl_->synced(); }
+CacheCounts KubeCluster::counts() const { return impl_->counts(); }
+std::vector<control::JobKey> KubeCluster::jobs() const { return impl_->jobs(); }
+
+Result<control::Observed> KubeCluster::observe(const control::JobKey& key) {
+  return impl_->observe(key);
+}
+Result<std::string> KubeCluster::put_status(const control::JobKey& key, const std::string& uid,
+                                            const api::TrainingJobStatus& status,
+                                            const std::string& resource_version) {
+  return impl_->put_status(key, uid, status, resource_version);
+}
+Result<std::optional<control::Refusal>> KubeCluster::try_pod(const control::PodSpec& spec) {
+  return impl_->try_pod(spec);
+}
+Result<std::optional<control::Refusal>> KubeCluster::keep_companions(
+    const control::Observed& observed, const api::TrainingJobStatus& status) {
+  return impl_->keep_companions(observed, status);
+}
+Status KubeCluster::for_each(int64_t count, const std::function<Status(int64_t)>& call) {
+  return slow_start(count, kCallsAtOnce, call);
+}
+Result<control::CreateReply> KubeCluster::create_pod(const control::PodSpec& spec) {
+  return impl_->create_pod(spec);
+}
+Status KubeCluster::delete_pod(const control::PodRef& pod, Duration grace) {
+  return impl_->delete_pod(pod, grace);
+}
+Status KubeCluster::remove_member_label(const control::PodRef& pod) {
+  return impl_->remove_member_label(pod);
+}
+Status KubeCluster::delete_job(const control::JobKey& key, const std::string& uid) {
+  return impl_->delete_job(key, uid);
+}
+Status KubeCluster::emit_event(const control::JobKey& key, const control::Event& event) {
+  return impl_->emit_event(key, event);
+}
+void KubeCluster::set_listener(Listener listener) { impl_->set_listener(std::move(listener)); }
+
+}  // namespace trainyard::cluster

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "operator/cluster/companions.h"
+#include "operator/cluster/event_recorder.h"
+#include "operator/cluster/kube_cluster.h"
+#include "operator/cluster/own_writes.h"
+#include "operator/cluster/scope.h"
+#include "operator/cluster/views.h"
+
+/// The inside of KubeCluster: views and the job's own writes are in kube_cluster.cc, what is done
+/// to pods in kube_pods.cc.
+namespace trainyard::cluster {
+
+class KubeCluster::Impl {
+ public:
+  explicit Impl(Options options);
+  ~Impl();
+
+  void start();
+  Status wait_synced(Duration limit, const std::stop_token& stop);
+  bool synced() const;
+  CacheCounts counts();
+  std::vector<control::JobKey> jobs() const;
+  void set_listener(Listener listener);
+
+  Result<control::Observed> observe(const control::JobKey& key);
+  Result<std::string> put_status(const control::JobKey& key, const std::string& uid,
+                                 const api::TrainingJobStatus& status,
+                                 const std::string& resource_version);
+  Result<std::optional<control::Refusal>> keep_companions(const control::Observed& observed,
+                                                          const api::TrainingJobStatus& status);
+  Status delete_job(const control::JobKey& key, const std::string& uid);
+  Status emit_event(const control::JobKey& key, const control::Event& event);
+
+  Result<std::optional<control::Refusal>> try_pod(const control::PodSpec& spec);
+  Result<control::CreateReply> create_pod(const control::PodSpec& spec);
+  Status delete_pod(const control::PodRef& pod, Duration grace);
+  Status remove_member_label(const control::PodRef& pod);
+
+ private:
+  using Job = OwnWrites::Job;
+  using Nodes = cache::Store<NodeView>;
+
+  Scope* scope_of(const std::string& ns) const;
+  /// The newest view of a job; nullptr when there is none.
+  Job find_job(const control::JobKey& key) const;
+  std::vector<control::ObservedPod> pods_of(const JobView& job) const;
+  control::NodeState state_of_node(const std::string& name) const;
+  std::optional<int64_t> room_for(const JobView& job,
+                                  const std::vector<control::ObservedPod>& pods) const;
+  Amounts used_on(const std::string& node) const;
+  void room_changed();
+  cache::Handler<NodeView> node_handler();
+  void node_changed(const std::string& name);
+  void changed(const control::JobKey& key);
+  std::vector<Watching*> watchings();
+  bool may_see_nodes() const;
+
+  Result<control::CreateReply> look_at_holder(const control::PodSpec& spec);
+  void note_job(const nlohmann::json& reply);
+
+  const Options options_;
+  mutable OwnWrites own_writes_;
+  Companions companions_;
+  EventRecorder events_;
+  ScopeContext context_;
+  std::vector<std::unique_ptr<Scope>> scopes_;  ///< one, or one a namespace
+  Nodes nodes_;
+  Watching node_watching_;
+  std::atomic<bool> sees_nodes_ = true;  ///< false where they may not be read
+
+  std::shared_mutex listener_mutex_;  ///< shared while the listener runs
+  Listener listener_;
+};
+
+}  // namespace trainyard::cluster

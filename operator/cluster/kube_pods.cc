@@ -1,0 +1,118 @@
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "operator/cluster/kube_cluster_impl.h"
+#include "operator/cluster/refusals.h"
+#include "operator/render/names.h"
+#include "operator/render/pod.h"
+
+namespace trainyard::cluster {
+namespace {
+
+using control::CreateReply;
+using nlohmann::json;
+
+std::string called(const char* verb, const std::string& ns, const std::string& name) {
+  return std::string(verb) + " pod " + ns + "/" + name;
+}
+
+/// A patch whose UID is not the object's is refused as an attempt to change it (422), not as a
+/// conflict.
+bool is_another_object(const kube::ApiError& error) {
+  return error.reason == kube::Reason::kInvalid &&
+         std::any_of(error.causes.begin(), error.causes.end(),
+                     [](const kube::Cause& cause) { return cause.field == "metadata.uid"; });
+}
+
+Status done(const kube::ApiResult<json>& reply, const std::string& what) {
+  if (reply) return {};
+  Error error = reply.error().to_error(what);
+  if (is_another_object(reply.error())) error.code = ErrorCode::kConflict;
+  return error;
+}
+
+}  // namespace
+
+/// Whether the server would take the pod: its schema, strictly, and everything that admits pods.
+Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control::PodSpec& spec) {
+  using Reply = std::optional<control::Refusal>;
+  const control::JobKey key{spec.namespace_name, spec.job_name};
+  const Job job = find_job(key);
+  if (!job || job->meta.uid != spec.job_uid) {
+    return Error{ErrorCode::kConflict, "TrainingJob " + key.name + " is another one by now"};
+  }
+  const auto reply = options_.client->create(
+      kube::kPods, spec.namespace_name,
+      render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults),
+      {.dry_run = kube::DryRun::kServer, .field_validation = kube::FieldValidation::kStrict});
+  // A taken name says nothing about the template; the creation will tell whose it is.
+  if (reply || reply.error().reason == kube::Reason::kAlreadyExists) return Reply();
+  Reply refusal = refusal_of(reply.error());
+  if (!refusal) return reply.error().to_error(called("try", spec.namespace_name, spec.name));
+  return refusal;
+}
+
+Result<CreateReply> KubeCluster::Impl::create_pod(const control::PodSpec& spec) {
+  const Job job = find_job({spec.namespace_name, spec.job_name});
+  // Of a job that is not there any more nothing is made; but its name may be held.
+  if (!job || job->meta.uid != spec.job_uid) return look_at_holder(spec);
+  const json pod =
+      render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults);
+  own_writes_.creating(spec);
+  const auto reply = options_.client->create(kube::kPods, spec.namespace_name, pod);
+  if (reply) {
+    TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*reply));
+    own_writes_.created(spec, meta.uid);
+    return CreateReply{CreateReply::Outcome::kCreated, meta.uid, {}, {}};
+  }
+  const kube::ApiError& error = reply.error();
+  if (error.reason == kube::Reason::kAlreadyExists) return look_at_holder(spec);
+  // Without an answer it may have been made all the same: the expectation stands.
+  if (error.reason != kube::Reason::kNoAnswer) own_writes_.not_created(spec);
+  if (auto refusal = refusal_of(error)) {
+    return CreateReply{CreateReply::Outcome::kRefused, {}, {}, std::move(refusal)};
+  }
+  return error.to_error(called("create", spec.namespace_name, spec.name));
+}
+
+/// The name is taken: ours and alive is as good as created, anything else a conflict.
+Result<CreateReply> KubeCluster::Impl::look_at_holder(const control::PodSpec& spec) {
+  const std::string what = called("get", spec.namespace_name, spec.name);
+  const auto found = options_.client->get(kube::kPods, {spec.namespace_name, spec.name});
+  if (!found) {
+    own_writes_.not_created(spec);
+    if (found.error().reason == kube::Reason::kNotFound) {
+      return Error{ErrorCode::kUnavailable, what + ": the name was held a moment ago; try again"};
+    }
+    return found.error().to_error(what);
+  }
+  TRAINYARD_ASSIGN(const PodView holder, view_of_pod(*found));
+  if (holder.job_uid == spec.job_uid && !holder.seen.terminating) {
+    own_writes_.created(spec, holder.meta.uid);
+    return CreateReply{CreateReply::Outcome::kExists, holder.meta.uid, {}, {}};
+  }
+  own_writes_.not_created(spec);
+  return CreateReply{CreateReply::Outcome::kNameConflict, holder.meta.uid, holder.job_uid, {}};
+}
+
+Status KubeCluster::Impl::delete_pod(const control::PodRef& pod, Duration grace) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(grace);
+  const auto reply = options_.client->remove(
+      kube::kPods, {pod.namespace_name, pod.name},
+      {.preconditions = {.uid = pod.uid}, .grace_seconds = seconds.count()});
+  TRAINYARD_TRY(done(reply, called("delete", pod.namespace_name, pod.name)));
+  own_writes_.deleted_pod(pod.uid);
+  return {};
+}
+
+Status KubeCluster::Impl::remove_member_label(const control::PodRef& pod) {
+  const auto reply = options_.client->merge_patch(
+      kube::kPods, {pod.namespace_name, pod.name},
+      {{"metadata", {{"labels", {{render::kLabelMember, nullptr}}}}}}, {.uid = pod.uid});
+  TRAINYARD_TRY(done(reply, called("patch", pod.namespace_name, pod.name)));
+  own_writes_.unlabelled_pod(pod.uid);
+  return {};
+}
+
+}  // namespace trainyard::cluster

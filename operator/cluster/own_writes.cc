@@ -1,0 +1,159 @@
+#include "operator/cluster/own_writes.h"
+
+#include <algorithm>
+
+namespace trainyard::cluster {
+namespace {
+
+bool is_decimal(const std::string& text) {
+  return !text.empty() && text.front() != '0' &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+bool is_later_version(const std::string& a, const std::string& b) {
+  if (!is_decimal(a) || !is_decimal(b)) return false;
+  return a.size() != b.size() ? a.size() > b.size() : a > b;
+}
+
+OwnWrites::OwnWrites(const Clock& clock) : clock_(clock), expectations_(clock) {}
+
+void OwnWrites::wrote_job(Job now) {
+  const std::lock_guard lock(mutex_);
+  Job& kept = jobs_[now->meta.uid];
+  const bool older =
+      kept && is_later_version(kept->meta.resource_version, now->meta.resource_version);
+  if (!older) kept = std::move(now);
+}
+
+void OwnWrites::deleted_job(const std::string& uid) {
+  const std::lock_guard lock(mutex_);
+  deleted_jobs_[uid] = clock_.mono();
+}
+
+void OwnWrites::creating(const control::PodSpec& pod) {
+  expectations_.expect(pod.job_uid, pod.name);
+}
+
+void OwnWrites::created(const control::PodSpec& pod, const std::string& uid) {
+  control::ObservedPod seen;
+  seen.name = pod.name;
+  seen.uid = uid;
+  seen.node_index = pod.node_index;
+  seen.created_generation = pod.created_generation;
+  seen.member = pod.member;
+  seen.created_at = clock_.now();
+  {
+    const std::lock_guard lock(mutex_);
+    created_[pod.job_uid][pod.name] = std::move(seen);
+  }
+  expectations_.created(pod.job_uid, pod.name, uid);
+}
+
+void OwnWrites::not_created(const control::PodSpec& pod) {
+  expectations_.failed(pod.job_uid, pod.name);
+}
+
+OwnWrites::Change& OwnWrites::change_of(const std::string& uid) {
+  Change& change = changes_[uid];
+  change.since = clock_.mono();
+  return change;
+}
+
+void OwnWrites::deleted_pod(const std::string& uid) {
+  const std::lock_guard lock(mutex_);
+  change_of(uid).deleted = true;
+}
+
+void OwnWrites::unlabelled_pod(const std::string& uid) {
+  const std::lock_guard lock(mutex_);
+  change_of(uid).unlabelled = true;
+}
+
+void OwnWrites::shows(const PodView& pod) {
+  expectations_.seen(pod.job_uid, pod.meta.name);
+  const std::lock_guard lock(mutex_);
+  const auto found = changes_.find(pod.meta.uid);
+  if (found == changes_.end()) return;
+  const bool caught_up = (pod.seen.terminating || !found->second.deleted) &&
+                         (!pod.seen.member || !found->second.unlabelled);
+  if (caught_up) changes_.erase(found);
+}
+
+void OwnWrites::shows_no_more(const PodView& pod) {
+  expectations_.seen(pod.job_uid, pod.meta.name);
+  const std::lock_guard lock(mutex_);
+  changes_.erase(pod.meta.uid);
+}
+
+void OwnWrites::lists_pods(MonoTime started) {
+  expectations_.listed(started);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(changes_, [&](const auto& entry) { return entry.second.since < started; });
+}
+
+void OwnWrites::lists_jobs(MonoTime started) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(deleted_jobs_, [&](const auto& entry) { return entry.second < started; });
+}
+
+void OwnWrites::shows_no_more(const JobView& job) {
+  expectations_.forget(job.meta.uid);
+  const std::lock_guard lock(mutex_);
+  jobs_.erase(job.meta.uid);
+  deleted_jobs_.erase(job.meta.uid);
+  created_.erase(job.meta.uid);
+}
+
+OwnWrites::Job OwnWrites::newest(Job cached) {
+  if (!cached) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (deleted_jobs_.contains(cached->meta.uid)) return nullptr;
+  const auto own = jobs_.find(cached->meta.uid);
+  if (own == jobs_.end()) return cached;
+  if (is_later_version(own->second->meta.resource_version, cached->meta.resource_version)) {
+    return own->second;
+  }
+  jobs_.erase(own);
+  return cached;
+}
+
+std::vector<cache::Expected> OwnWrites::awaited(const std::string& job_uid) {
+  return expectations_.pending(job_uid);
+}
+
+void OwnWrites::amend_one(control::ObservedPod& pod) {
+  const auto change = changes_.find(pod.uid);
+  if (change == changes_.end()) return;
+  if (clock_.mono() - change->second.since > cache::Expectations::kTimeLimit) {
+    changes_.erase(change);
+    return;
+  }
+  pod.terminating = pod.terminating || change->second.deleted;
+  pod.member = pod.member && !change->second.unlabelled;
+}
+
+void OwnWrites::amend(const std::string& job_uid, const std::vector<cache::Expected>& awaited,
+                      std::vector<control::ObservedPod>& pods) {
+  const std::lock_guard lock(mutex_);
+  const auto created = created_.find(job_uid);
+  if (created != created_.end()) {
+    std::set<std::string> shown;
+    for (const control::ObservedPod& pod : pods)
+      shown.insert(pod.name);
+    Pods still_awaited;
+    for (const cache::Expected& expected : awaited) {
+      const auto found = created->second.find(expected.name);
+      if (found == created->second.end()) continue;
+      still_awaited.insert(*found);
+      if (!shown.contains(expected.name)) pods.push_back(found->second);
+    }
+    created->second = std::move(still_awaited);
+    if (created->second.empty()) created_.erase(created);
+  }
+  for (control::ObservedPod& pod : pods)
+    amend_one(pod);
+}
+
+}  // namespace trainyard::cluster

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "control/pod_spec.h"
+#include "operator/cache/expectations.h"
+#include "operator/cluster/views.h"
+
+namespace trainyard::cluster {
+
+/// Whether `a` is a later version than `b` of the same object. Versions are opaque, except that
+/// decimal ones are ordered (KEP-5504); others are never later.
+bool is_later_version(const std::string& a, const std::string& b);
+
+/// What this process has written and its cache does not show yet. A view from the cache that is
+/// amended by it is never older than the own writes, so that nothing is decided twice. Entries end
+/// when the cache has caught up, when a list made after them is there, or by time. Thread-safe.
+class OwnWrites {
+ public:
+  using Job = std::shared_ptr<const JobView>;
+
+  /// `clock` outlives it.
+  explicit OwnWrites(const Clock& clock);
+
+  // ---- What was written ------------------------------------------------------------------------
+  void wrote_job(Job now);
+  void deleted_job(const std::string& uid);
+  /// Before a creation is sent.
+  void creating(const control::PodSpec& pod);
+  /// The server has it, under this UID.
+  void created(const control::PodSpec& pod, const std::string& uid);
+  /// The server has refused it for certain.
+  void not_created(const control::PodSpec& pod);
+  void deleted_pod(const std::string& uid);
+  void unlabelled_pod(const std::string& uid);
+
+  // ---- What the cache shows --------------------------------------------------------------------
+  void shows(const PodView& pod);
+  void shows_no_more(const PodView& pod);
+  void lists_pods(MonoTime started);
+  void lists_jobs(MonoTime started);
+  void shows_no_more(const JobView& job);
+
+  // ---- Reading ---------------------------------------------------------------------------------
+  /// The newer of the cache's view and ours; nullptr when there is none or we have deleted it.
+  Job newest(Job cached);
+  /// Creations of a job that the cache has not shown; to be read before the cache is, so that a pod
+  /// that shows in between is in one of the two.
+  std::vector<cache::Expected> awaited(const std::string& job_uid);
+  /// Adds those of them that were answered to the pods that the cache shows, and amends these.
+  void amend(const std::string& job_uid, const std::vector<cache::Expected>& awaited,
+             std::vector<control::ObservedPod>& pods);
+
+ private:
+  struct Change {
+    bool deleted = false;
+    bool unlabelled = false;
+    MonoTime since{};
+  };
+  using Pods = std::map<std::string, control::ObservedPod>;  ///< by name
+
+  Change& change_of(const std::string& uid);
+  void amend_one(control::ObservedPod& pod);
+
+  const Clock& clock_;
+  cache::Expectations expectations_;
+  std::mutex mutex_;  ///< guards all below
+  std::map<std::string, Job> jobs_;
+  std::map<std::string, MonoTime> deleted_jobs_;
+  std::map<std::string, Pods> created_;  ///< by job UID; those that expectations_ still awaits
+  std::map<std::string, Change> changes_;
+};
+
+}  // namespace trainyard::cluster

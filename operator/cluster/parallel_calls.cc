@@ -1,0 +1,54 @@
+#include "operator/cluster/parallel_calls.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace trainyard::cluster {
+namespace {
+
+/// `call` for [first, last) on `width` threads, this one among them.
+Status run_wide(int64_t first, int64_t last, int64_t width,
+                const std::function<Status(int64_t)>& call) {
+  std::atomic<int64_t> next = first;
+  std::mutex mutex;
+  std::optional<Error> error;
+  const auto work = [&] {
+    for (int64_t i = next++; i < last; i = next++) {
+      Status done = call(i);
+      if (done) continue;
+      next = last;
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::move(done).error();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int64_t i = 1; i < width; ++i)
+      helpers.emplace_back(work);
+    work();
+  }
+  if (error) return *std::move(error);
+  return {};
+}
+
+}  // namespace
+
+Status slow_start(int64_t count, int64_t at_once, const std::function<Status(int64_t)>& call) {
+  int64_t width = 1;
+  for (int64_t first = 0; first < count;) {
+    const int64_t left = count - first;
+    const bool full = width >= at_once;
+    const int64_t batch = full ? left : std::min(width, left);
+    TRAINYARD_TRY(run_wide(first, first + batch, std::min({width, at_once, batch}), call));
+    first += batch;
+    width *= 2;
+  }
+  return {};
+}
+
+}  // namespace trainyard::cluster

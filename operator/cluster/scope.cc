@@ -1,0 +1,95 @@
+#include "operator/cluster/scope.h"
+
+#include <utility>
+
+#include "operator/render/names.h"
+
+namespace trainyard::cluster {
+namespace {
+
+std::vector<std::string> unless_empty(const std::string& value) {
+  if (value.empty()) return {};
+  return {value};
+}
+
+control::JobKey key_of(const JobView& job) { return {job.meta.ns, job.meta.name}; }
+control::JobKey key_of(const PodView& pod) { return {pod.meta.ns, pod.job_name}; }
+
+cache::Reflector::Options reflector_options(const ScopeContext& context,
+                                            const kube::Resource& resource, const std::string& ns,
+                                            const std::string& label_selector) {
+  cache::Reflector::Options options;
+  options.resource = resource;
+  options.ns = ns;
+  options.label_selector = label_selector;
+  options.random = context.random;
+  return options;
+}
+
+}  // namespace
+
+Watching::Watching(const ScopeContext& context, cache::Sink& sink, const kube::Resource& resource,
+                   const std::string& ns, const std::string& label_selector)
+    : reflector_(*context.client, sink, *context.clock, *context.logger,
+                 reflector_options(context, resource, ns, label_selector)) {}
+
+void Watching::start() {
+  thread_ = std::jthread([this](const std::stop_token& stop) { reflector_.run(stop); });
+}
+
+void Watching::stop() {
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+Scope::Scope(const ScopeContext& context, const std::string& ns)
+    : context_(context),
+      jobs_(view_of_job, {}, job_handler()),
+      pods_(view_of_pod,
+            {{kPodsByJob, [](const PodView& pod) { return unless_empty(pod.job_uid); }},
+             {kPodsByNode, [](const PodView& pod) { return unless_empty(pod.seen.node); }}},
+            pod_handler()),
+      job_watching_(context, jobs_, kube::kTrainingJobs, ns, {}),
+      pod_watching_(context, pods_, kube::kPods, ns, render::kLabelJobName) {}
+
+cache::Handler<JobView> Scope::job_handler() {
+  using Job = cache::Handler<JobView>::Object;
+  cache::Handler<JobView> handler;
+  handler.added = [this](const Job& job) { context_.changed(key_of(*job)); };
+  handler.updated = [this](const Job&, const Job& job) { context_.changed(key_of(*job)); };
+  handler.removed = [this](const Job& job) {
+    context_.own_writes->shows_no_more(*job);
+    context_.changed(key_of(*job));
+    context_.job_gone(job->meta.uid);
+  };
+  handler.listed = [this](MonoTime started) { context_.own_writes->lists_jobs(started); };
+  handler.refused = [this](const std::string& key, const Error& error) {
+    context_.logger->warning("TrainingJob cannot be read",
+                             {{"job", key}, {"error", error.message}});
+  };
+  return handler;
+}
+
+cache::Handler<PodView> Scope::pod_handler() {
+  using Pod = cache::Handler<PodView>::Object;
+  cache::Handler<PodView> handler;
+  handler.added = [this](const Pod& pod) {
+    context_.own_writes->shows(*pod);
+    context_.changed(key_of(*pod));
+  };
+  handler.updated = [this](const Pod& before, const Pod& pod) {
+    context_.own_writes->shows(*pod);
+    if (!same_to_plan(*before, *pod)) context_.changed(key_of(*pod));
+  };
+  handler.removed = [this](const Pod& pod) {
+    context_.own_writes->shows_no_more(*pod);
+    context_.changed(key_of(*pod));
+  };
+  handler.listed = [this](MonoTime started) { context_.own_writes->lists_pods(started); };
+  handler.refused = [this](const std::string& key, const Error& error) {
+    context_.logger->warning("pod cannot be read", {{"pod", key}, {"error", error.message}});
+  };
+  return handler;
+}
+
+}  // namespace trainyard::cluster

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/log/log.h"
+#include "control/observed.h"
+#include "operator/cache/reflector.h"
+#include "operator/cache/store.h"
+#include "operator/cluster/own_writes.h"
+#include "operator/cluster/views.h"
+#include "operator/kube/client.h"
+
+namespace trainyard::cluster {
+
+/// Names of the indexes over pods.
+inline constexpr char kPodsByJob[] = "job-uid";
+inline constexpr char kPodsByNode[] = "node";
+
+/// What the caches tell and need.
+struct ScopeContext {
+  const kube::Client* client = nullptr;
+  const Clock* clock = nullptr;
+  Logger* logger = nullptr;
+  OwnWrites* own_writes = nullptr;
+  std::function<double()> random;
+  std::function<void(const control::JobKey&)> changed;   ///< a job, or pods of it
+  std::function<void(const std::string& uid)> job_gone;  ///< after `changed`
+};
+
+/// A reflector with its thread.
+class Watching {
+ public:
+  Watching(const ScopeContext& context, cache::Sink& sink, const kube::Resource& resource,
+           const std::string& ns, const std::string& label_selector);
+
+  void start();
+  /// Ends the thread; returns when it has ended.
+  void stop();
+  const cache::Reflector& reflector() const { return reflector_; }
+
+ private:
+  cache::Reflector reflector_;
+  std::jthread thread_;
+};
+
+/// The caches of one namespace, or of all where `ns` is empty: TrainingJobs and their pods. The
+/// context outlives it.
+class Scope {
+ public:
+  Scope(const ScopeContext& context, const std::string& ns);
+
+  cache::Store<JobView>& jobs() { return jobs_; }
+  cache::Store<PodView>& pods() { return pods_; }
+  std::vector<Watching*> watchings() { return {&job_watching_, &pod_watching_}; }
+
+ private:
+  cache::Handler<JobView> job_handler();
+  cache::Handler<PodView> pod_handler();
+
+  const ScopeContext& context_;
+  cache::Store<JobView> jobs_;
+  cache::Store<PodView> pods_;
+  Watching job_watching_;
+  Watching pod_watching_;
+};
+
+}  // namespace trainyard::cluster

@@ -1,0 +1,243 @@
+#include "operator/cluster/views.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <nlohmann/json.hpp>
+
+#include "common/api/decode.h"
+#include "common/text/rfc3339.h"
+#include "operator/render/names.h"
+#include "operator/render/pod.h"
+
+namespace trainyard::cluster {
+namespace {
+
+using nlohmann::json;
+
+/// Of a container's last words, the newest: status keeps no more (api::kMaxNewestAttemptMessage).
+constexpr size_t kMessageBytes = 1024;
+
+/// The member, or a null that lives for ever: paths into objects that may be cut short.
+const json& at(const json& object, const char* key) {
+  static const json kNothing;
+  if (!object.is_object()) return kNothing;
+  const auto found = object.find(key);
+  return found == object.end() ? kNothing : *found;
+}
+
+std::string text_at(const json& object, const char* key) {
+  const json& value = at(object, key);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+std::optional<Time> time_at(const json& object, const char* key) {
+  const json& value = at(object, key);
+  return value.is_string() ? text::parse_time(value.get_ref<const std::string&>()) : std::nullopt;
+}
+
+int64_t number_of(const std::string& text) {
+  int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+/// The last kMessageBytes, from a character's start.
+std::string tail_of(const std::string& text) {
+  if (text.size() <= kMessageBytes) return text;
+  size_t from = text.size() - kMessageBytes;
+  while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80)
+    ++from;
+  return text.substr(from);
+}
+
+std::string sentence(const std::string& reason, const std::string& message) {
+  return reason.empty() || message.empty() ? reason + message : reason + ": " + message;
+}
+
+/// By convention of shells and container runtimes 128 + n is the end by signal n.
+std::optional<int> signal_of(const json& terminated, int exit_code) {
+  constexpr int kSignalBase = 128;
+  constexpr int kLastSignal = 64;
+  const json& told = at(terminated, "signal");
+  if (told.is_number_integer() && told.get<int>() > 0) return told.get<int>();
+  if (exit_code > kSignalBase && exit_code <= kSignalBase + kLastSignal) {
+    return exit_code - kSignalBase;
+  }
+  return std::nullopt;
+}
+
+const json& status_of_container(const json& pod_status, const std::string& name) {
+  for (const json& status : at(pod_status, "containerStatuses")) {
+    if (text_at(status, "name") == name) return status;
+  }
+  return at(pod_status, "");
+}
+
+std::optional<control::ContainerExit> exit_of(const json& pod_status, const std::string& name) {
+  const json& terminated = at(at(status_of_container(pod_status, name), "state"), "terminated");
+  if (!terminated.is_object()) return std::nullopt;
+  control::ContainerExit exit;
+  exit.container = name;
+  const json& code = at(terminated, "exitCode");
+  exit.exit_code = code.is_number_integer() ? code.get<int>() : -1;
+  exit.signal = signal_of(terminated, exit.exit_code);
+  exit.reason = text_at(terminated, "reason");
+  exit.message = tail_of(text_at(terminated, "message"));
+  exit.finished_at = time_at(terminated, "finishedAt");
+  return exit;
+}
+
+/// The pod's phase; a pod whose trainer has ended is over whatever its sidecars do.
+control::PodPhase phase_of(const json& pod_status,
+                           const std::optional<control::ContainerExit>& exit) {
+  using control::PodPhase;
+  const std::string phase = text_at(pod_status, "phase");
+  if (phase == "Succeeded") return PodPhase::kSucceeded;
+  if (phase == "Failed") return PodPhase::kFailed;
+  if (exit) return exit->exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
+  return phase == "Pending" || phase.empty() ? PodPhase::kPending : PodPhase::kRunning;
+}
+
+/// Texts only where people read them.
+control::PodCondition condition_of(const json& condition) {
+  control::PodCondition seen{text_at(condition, "type"), text_at(condition, "status"), {}, {}};
+  const bool told = (seen.type == "PodScheduled" && seen.status == "False") ||
+                    (seen.type == "DisruptionTarget" && seen.status == "True");
+  if (!told) return seen;
+  seen.reason = text_at(condition, "reason");
+  seen.message = tail_of(text_at(condition, "message"));
+  return seen;
+}
+
+bool has_true(const json& conditions, std::string_view type) {
+  return std::any_of(conditions.begin(), conditions.end(), [&](const json& condition) {
+    return text_at(condition, "type") == type && text_at(condition, "status") == "True";
+  });
+}
+
+control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
+  const json& metadata = at(object, "metadata");
+  const json& labels = at(metadata, "labels");
+  const json& spec = at(object, "spec");
+  const json& status = at(object, "status");
+  control::ObservedPod pod;
+  pod.name = meta.name;
+  pod.uid = meta.uid;
+  pod.node = text_at(spec, "nodeName");
+  pod.node_index = static_cast<int>(number_of(text_at(labels, render::kLabelNodeIndex)));
+  pod.created_generation = number_of(text_at(labels, render::kLabelGeneration));
+  pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
+  pod.terminating = at(metadata, "deletionTimestamp").is_string();
+  pod.created_at = time_at(metadata, "creationTimestamp");
+  const json& containers = at(spec, "containers");
+  if (containers.is_array() && !containers.empty()) {
+    pod.exit = exit_of(status, text_at(containers[render::trainer_index(spec)], "name"));
+  }
+  pod.phase = phase_of(status, pod.exit);
+  pod.lingers = pod.exit.has_value() && text_at(status, "phase") == "Running";
+  const json& conditions = at(status, "conditions");
+  pod.ready = pod.phase == control::PodPhase::kRunning && has_true(conditions, "Ready");
+  for (const json& condition : conditions)
+    pod.conditions.push_back(condition_of(condition));
+  pod.message = tail_of(sentence(text_at(status, "reason"), text_at(status, "message")));
+  return pod;
+}
+
+bool keeps_pods_out(const json& taint) {
+  const std::string effect = text_at(taint, "effect");
+  return effect == "NoSchedule" || effect == "NoExecute";
+}
+
+}  // namespace
+
+Result<JobView> view_of_job(const json& object) {
+  JobView view;
+  TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));
+  api::CheckedJob checked =
+      api::check_training_job(object.dump(-1, ' ', false, json::error_handler_t::replace),
+                              {.file = {}, .unknown_keys = api::UnknownKeys::kIgnore});
+  for (api::Fault& fault : checked.faults) {
+    fault.line = 0;
+    view.faults.push_back(api::to_string(fault));
+  }
+  view.job = std::move(checked.job);
+  // Whatever else could not be read: who it is can be told it.
+  api::ObjectMeta& metadata = view.job.metadata;
+  metadata.name = view.meta.name;
+  metadata.namespace_name = view.meta.ns;
+  metadata.uid = view.meta.uid;
+  metadata.resource_version = view.meta.resource_version;
+  view.needs = needs_of(at(at(at(object, "spec"), "template"), "spec"));
+  const json& generation = at(at(object, "metadata"), "generation");
+  if (generation.is_number_integer()) metadata.generation = generation.get<int64_t>();
+  return view;
+}
+
+Result<PodView> view_of_pod(const json& object) {
+  PodView view;
+  TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));
+  view.job_name = text_at(at(at(object, "metadata"), "labels"), render::kLabelJobName);
+  view.job_uid = controlling_job(object);
+  view.seen = observed_pod(object, view.meta);
+  return view;
+}
+
+Result<NodeView> view_of_node(const json& object) {
+  NodeView view;
+  TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));
+  view.ready = has_true(at(at(object, "status"), "conditions"), "Ready");
+  const json& spec = at(object, "spec");
+  view.open = view.ready && at(spec, "unschedulable") != true;
+  for (const json& taint : at(spec, "taints")) {
+    if (!keeps_pods_out(taint)) continue;
+    view.taints.push_back(
+        {text_at(taint, "key"), text_at(taint, "value"), text_at(taint, "effect")});
+  }
+  const json& labels = at(at(object, "metadata"), "labels");
+  if (labels.is_object()) {
+    for (const auto& [key, value] : labels.items())
+      view.labels[key] = value.is_string() ? value.get<std::string>() : "";
+  }
+  view.allocatable = amounts_of(at(at(object, "status"), "allocatable"));
+  return view;
+}
+
+bool same_room(const NodeView& a, const NodeView& b) {
+  const auto same_taint = [](const Taint& x, const Taint& y) {
+    return x.key == y.key && x.value == y.value && x.effect == y.effect;
+  };
+  return a.open == b.open && a.labels == b.labels && a.allocatable == b.allocatable &&
+         std::equal(a.taints.begin(), a.taints.end(), b.taints.begin(), b.taints.end(), same_taint);
+}
+
+bool same_to_plan(const PodView& a, const PodView& b) {
+  const auto same_exit = [](const auto& x, const auto& y) {
+    return x.has_value() == y.has_value() &&
+           (!x || (x->exit_code == y->exit_code && x->message == y->message));
+  };
+  const auto same_condition = [](const control::PodCondition& x, const control::PodCondition& y) {
+    return x.type == y.type && x.status == y.status && x.reason == y.reason &&
+           x.message == y.message;
+  };
+  const control::ObservedPod& x = a.seen;
+  const control::ObservedPod& y = b.seen;
+  return a.job_uid == b.job_uid && x.uid == y.uid && x.node == y.node &&
+         x.node_index == y.node_index && x.created_generation == y.created_generation &&
+         x.member == y.member && x.terminating == y.terminating && x.phase == y.phase &&
+         x.ready == y.ready && x.lingers == y.lingers && x.message == y.message &&
+         same_exit(x.exit, y.exit) &&
+         std::equal(x.conditions.begin(), x.conditions.end(), y.conditions.begin(),
+                    y.conditions.end(), same_condition);
+}
+
+std::string controlling_job(const json& object) {
+  for (const json& owner : at(at(object, "metadata"), "ownerReferences")) {
+    const bool job = text_at(owner, "kind") == api::kKind &&
+                     text_at(owner, "apiVersion").starts_with("trainyard.dev/");
+    if (job && at(owner, "controller") == true) return text_at(owner, "uid");
+  }
+  return {};
+}
+
+}  // namespace trainyard::cluster

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+
+#include "common/api/training_job.h"
+
+/// The words that pods and their companions carry, in one place: whoever renders writes them, the
+/// cache reads them back.
+namespace trainyard::render {
+
+// Labels of ours.
+inline constexpr char kLabelJobName[] = "trainyard.dev/job-name";
+inline constexpr char kLabelJobUid[] = "trainyard.dev/job-uid";
+inline constexpr char kLabelNodeIndex[] = "trainyard.dev/node-index";
+inline constexpr char kLabelRole[] = "trainyard.dev/role";
+inline constexpr char kLabelGeneration[] = "trainyard.dev/created-generation";
+inline constexpr char kLabelMember[] = "trainyard.dev/member";
+inline constexpr char kMemberTrue[] = "true";
+
+// Labels that tools for Kubeflow's jobs and for Indexed Jobs look for.
+inline constexpr char kLabelKubeflowJobName[] = "training.kubeflow.org/job-name";
+inline constexpr char kLabelKubeflowReplicaType[] = "training.kubeflow.org/replica-type";
+inline constexpr char kLabelKubeflowReplicaIndex[] = "training.kubeflow.org/replica-index";
+inline constexpr char kLabelKubeflowJobRole[] = "training.kubeflow.org/job-role";
+inline constexpr char kLabelCompletionIndex[] = "batch.kubernetes.io/job-completion-index";
+
+/// Host name of the pod of an index: `<job>-<index>`; it is the same for its successors.
+std::string host_name(const std::string& job_name, int64_t node_index);
+
+/// The name that resolves to that pod inside the cluster: `<job>-<index>.<job>.<namespace>.svc`.
+std::string dns_name(const api::ObjectMeta& job, int64_t node_index);
+
+/// Of the headless Service and of the PodDisruptionBudget: the job's own name.
+std::string service_name(const api::ObjectMeta& job);
+
+/// `<job>-engine-<hash>` of what the ConfigMap holds: a changed engine is another object.
+std::string engine_config_name(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);
+
+}  // namespace trainyard::render

@@ -1,0 +1,200 @@
+#include "operator/render/pod.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "common/api/validate.h"
+#include "operator/render/companions.h"
+#include "operator/render/environment.h"
+#include "operator/render/names.h"
+
+namespace trainyard::render {
+namespace {
+
+using nlohmann::json;
+
+// Volumes of ours; a template's volumes have other names.
+constexpr char kShmVolume[] = "trainyard-shm";
+constexpr char kEngineVolume[] = "trainyard-engine";
+constexpr char kCheckpointVolume[] = "trainyard-checkpoints";
+constexpr char kShmPath[] = "/dev/shm";
+/// Nobody, as "nonroot" of distroless images.
+constexpr int kWorkerUser = 65532;
+
+/// object[key], made an object (or list) where it is nothing yet.
+json& part(json& object, const char* key, json::value_t kind) {
+  json& found = object[key];
+  if (found.type() != kind) found = json(kind);
+  return found;
+}
+
+json& object_part(json& object, const char* key) {
+  return part(object, key, json::value_t::object);
+}
+json& list_part(json& object, const char* key) { return part(object, key, json::value_t::array); }
+
+void set_default(json& object, const char* key, json value) {
+  if (!object.contains(key) || object[key].is_null()) object[key] = std::move(value);
+}
+
+/// What the template says; nothing for an engine that has none.
+json template_of(const control::PodSpec& pod) {
+  json parsed = json::parse(pod.template_json, nullptr, /*allow_exceptions=*/false);
+  return parsed.is_object() ? std::move(parsed) : json::object();
+}
+
+json labels_of(const json& from_template, const control::PodSpec& pod) {
+  json labels = from_template.is_object() ? from_template : json::object();
+  const std::string index = std::to_string(pod.node_index);
+  labels[kLabelJobName] = pod.job_name;
+  labels[kLabelJobUid] = pod.job_uid;
+  labels[kLabelNodeIndex] = index;
+  labels[kLabelRole] = pod.role;
+  labels[kLabelGeneration] = std::to_string(pod.created_generation);
+  if (pod.member) labels[kLabelMember] = kMemberTrue;
+  labels[kLabelKubeflowJobName] = pod.job_name;
+  labels[kLabelKubeflowReplicaType] = "worker";
+  labels[kLabelKubeflowReplicaIndex] = index;
+  if (pod.node_index == 0) labels[kLabelKubeflowJobRole] = "master";
+  labels[kLabelCompletionIndex] = index;
+  return labels;
+}
+
+json metadata_of(const json& from_template, const api::ObjectMeta& job,
+                 const control::PodSpec& pod) {
+  json metadata = {{"name", pod.name},
+                   {"namespace", pod.namespace_name},
+                   {"labels", labels_of(from_template.value("labels", json()), pod)},
+                   {"ownerReferences", json::array({owner_reference(job)})}};
+  metadata["ownerReferences"][0]["uid"] = pod.job_uid;
+  const auto annotations = from_template.find("annotations");
+  if (annotations != from_template.end() && annotations->is_object()) {
+    metadata["annotations"] = *annotations;
+  }
+  return metadata;
+}
+
+bool mounts(const json& container, const std::string& path) {
+  const auto list = container.find("volumeMounts");
+  if (list == container.end() || !list->is_array()) return false;
+  for (const json& mount : *list) {
+    if (mount.is_object() && mount.value("mountPath", json()) == path) return true;
+  }
+  return false;
+}
+
+/// Adds a volume and its place in the container, unless something else is mounted there.
+void add_volume(json& spec, json& container, json volume, const std::string& path, bool read_only) {
+  if (mounts(container, path)) return;
+  json mount = {{"name", volume["name"]}, {"mountPath", path}};
+  if (read_only) mount["readOnly"] = true;
+  list_part(container, "volumeMounts").push_back(std::move(mount));
+  list_part(spec, "volumes").push_back(std::move(volume));
+}
+
+/// Ours first, so that the template's variables may refer to them.
+void add_environment(json& container, json ours) {
+  const json theirs = std::exchange(list_part(container, "env"), json());
+  for (const json& variable : theirs) {
+    const bool named = variable.is_object() && variable.contains("name");
+    if (named && variable["name"].is_string() &&
+        api::is_reserved_env(variable["name"].get_ref<const std::string&>())) {
+      continue;
+    }
+    ours.push_back(variable);
+  }
+  container["env"] = std::move(ours);
+}
+
+/// The restricted Pod Security Standard, which our image runs under; of other images we know
+/// nothing. https://kubernetes.io/docs/concepts/security/pod-security-standards/
+void restrict_built_in(json& spec, json& container) {
+  json& of_pod = object_part(spec, "securityContext");
+  set_default(of_pod, "runAsNonRoot", true);
+  set_default(of_pod, "runAsUser", kWorkerUser);
+  set_default(of_pod, "fsGroup", kWorkerUser);
+  set_default(of_pod, "seccompProfile", {{"type", "RuntimeDefault"}});
+  json& of_container = object_part(container, "securityContext");
+  set_default(of_container, "allowPrivilegeEscalation", false);
+  set_default(of_container, "capabilities", {{"drop", json::array({"ALL"})}});
+}
+
+void add_scheduling(json& spec, const api::SchedulingSpec& scheduling) {
+  if (!scheduling.scheduler_name.empty()) spec["schedulerName"] = scheduling.scheduler_name;
+  if (!scheduling.priority_class_name.empty()) {
+    spec["priorityClassName"] = scheduling.priority_class_name;
+  }
+}
+
+bool names_image(const json& container) {
+  const auto image = container.find("image");
+  return image != container.end() && image->is_string() && *image != "";
+}
+
+/// The container whose exit ends the pod; made where an engine's job has none.
+json& trainer_of(json& spec) {
+  json& containers = list_part(spec, "containers");
+  if (containers.empty()) containers.push_back({{"name", api::kTrainerContainer}});
+  return containers[trainer_index(spec)];
+}
+
+}  // namespace
+
+size_t trainer_index(const json& pod_spec) {
+  const auto containers = pod_spec.find("containers");
+  if (containers == pod_spec.end()) return 0;
+  for (size_t i = 0; i < containers->size(); ++i) {
+    const json& container = (*containers)[i];
+    if (container.is_object() && container.value("name", json()) == api::kTrainerContainer) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
+                const control::PodSpec& pod, const PodDefaults& defaults) {
+  json pod_template = template_of(pod);
+  json metadata = metadata_of(object_part(pod_template, "metadata"), job, pod);
+  json pod_spec = std::move(object_part(pod_template, "spec"));
+  pod_spec.erase("nodeName");
+  pod_spec["restartPolicy"] = "Never";
+  pod_spec["hostname"] = host_name(pod.job_name, pod.node_index);
+  pod_spec["subdomain"] = service_name(job);
+  pod_spec["terminationGracePeriodSeconds"] = pod.grace.count();
+  set_default(pod_spec, "automountServiceAccountToken", false);
+  // A pod among thousands of services would get thousands of variables.
+  set_default(pod_spec, "enableServiceLinks", false);
+  if (pod_spec.value("hostNetwork", json()) == true) {
+    set_default(pod_spec, "dnsPolicy", "ClusterFirstWithHostNet");
+  }
+  add_scheduling(pod_spec, spec.scheduling);
+
+  json& trainer = trainer_of(pod_spec);
+  if (spec.engine && !names_image(trainer)) {
+    trainer["image"] = defaults.worker_image;
+    restrict_built_in(pod_spec, trainer);
+  }
+  set_default(trainer, "terminationMessagePolicy", "FallbackToLogsOnError");
+  add_environment(trainer, environment_of(job, spec, pod));
+  add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
+             kShmPath, /*read_only=*/false);
+  if (spec.engine) {
+    add_volume(pod_spec, trainer,
+               {{"name", kEngineVolume}, {"configMap", {{"name", engine_config_name(job, spec)}}}},
+               kEngineFolder, /*read_only=*/true);
+  }
+  if (spec.checkpoint_policy.storage) {
+    const std::string& claim = spec.checkpoint_policy.storage->persistent_volume_claim.claim_name;
+    add_volume(pod_spec, trainer,
+               {{"name", kCheckpointVolume}, {"persistentVolumeClaim", {{"claimName", claim}}}},
+               kCheckpointFolder, /*read_only=*/false);
+  }
+  return {{"apiVersion", "v1"},
+          {"kind", "Pod"},
+          {"metadata", std::move(metadata)},
+          {"spec", std::move(pod_spec)}};
+}
+
+}  // namespace trainyard::render

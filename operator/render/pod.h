@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/api/training_job.h"
+#include "control/pod_spec.h"
+
+/// From a job and what the brain says of one pod to the Pod that is sent to the API server. Pure.
+namespace trainyard::render {
+
+/// What every pod gets from the operator rather than from its job.
+struct PodDefaults {
+  /// Image of the container `trainer` where an engine's job names none.
+  std::string worker_image;
+};
+
+/// The Pod: the job's template, and over it identity, labels, owner, environment and the defaults
+/// that docs/reference/pods.md lists. What the template may not say (api/validate.h) is
+/// overwritten. `spec` is valid and `pod` made from it (control::make_pod_spec).
+nlohmann::json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
+                          const control::PodSpec& pod, const PodDefaults& defaults);
+
+/// Index in spec.containers of the container whose exit ends the pod: `trainer`, else the first.
+size_t trainer_index(const nlohmann::json& pod_spec);
+
+}  // namespace trainyard::render

@@ -1,0 +1,159 @@
+#include "operator/runtime/operator_metrics.h"
+
+#include <array>
+#include <utility>
+
+#include "common/metrics/exposition.h"
+#include "control/telemetry/server_metrics.h"
+
+namespace trainyard::operator_runtime {
+namespace {
+
+using control::ReconcileReport;
+using metrics::Exposition;
+using metrics::Family;
+using metrics::Kind;
+
+constexpr char kController[] = "trainingjob";
+
+// Buckets of controller_runtime_reconcile_time_seconds, as controller-runtime has them.
+constexpr std::array<double, 40> kReconcileBounds = {
+    0.005, 0.01, 0.025, 0.05, 0.1,  0.15, 0.2,  0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6,
+    0.7,   0.8,  0.9,   1.0,  1.25, 1.5,  1.75, 2.0,  2.5, 3.0,  3.5, 4.0,  4.5, 5,
+    6,     7,    8,     9,    10,   15,   20,   25,   30,  40,   50,  60};
+
+constexpr Family kReconciles{"controller_runtime_reconcile_total",
+                             Kind::kCounter,
+                             "Reconciles by result.",
+                             {"controller", "result"}};
+constexpr Family kErrors{"controller_runtime_reconcile_errors_total",
+                         Kind::kCounter,
+                         "Reconciles that ended in an error and are tried again.",
+                         {"controller"}};
+constexpr Family kTime{"controller_runtime_reconcile_time_seconds",
+                       Kind::kHistogram,
+                       "Length of a reconcile.",
+                       {"controller"}};
+constexpr Family kActive{"controller_runtime_active_workers",
+                         Kind::kGauge,
+                         "Reconciles that are running.",
+                         {"controller"}};
+constexpr Family kWorkers{"controller_runtime_max_concurrent_reconciles",
+                          Kind::kGauge,
+                          "Reconciles that may run at once.",
+                          {"controller"}};
+constexpr Family kDepth{
+    "workqueue_depth", Kind::kGauge, "Jobs that wait for a worker.", {"controller", "name"}};
+constexpr Family kAdds{
+    "workqueue_adds_total", Kind::kCounter, "Jobs put into the queue.", {"controller", "name"}};
+constexpr Family kQueueTime{"workqueue_queue_duration_seconds",
+                            Kind::kHistogram,
+                            "Time that a job waits for a worker.",
+                            {"controller", "name"}};
+constexpr Family kWorkTime{"workqueue_work_duration_seconds",
+                           Kind::kHistogram,
+                           "Time that a worker has a job.",
+                           {"controller", "name"}};
+constexpr Family kUnfinished{"workqueue_unfinished_work_seconds",
+                             Kind::kGauge,
+                             "Time that the jobs now with workers have been there, together.",
+                             {"controller", "name"}};
+constexpr Family kLongest{"workqueue_longest_running_processor_seconds",
+                          Kind::kGauge,
+                          "The longest that a job has been with a worker now.",
+                          {"controller", "name"}};
+constexpr Family kRetries{"workqueue_retries_total",
+                          Kind::kCounter,
+                          "Jobs put back with back-off.",
+                          {"controller", "name"}};
+constexpr Family kLeader{
+    "leader_election_master_status", Kind::kGauge, "1 where this process leads, else 0.", {"name"}};
+constexpr Family kCalls{"rest_client_requests_total",
+                        Kind::kCounter,
+                        "Requests to the API server by answer.",
+                        {"code", "host", "method"}};
+constexpr Family kObjects{
+    "trainyard_cache_objects", Kind::kGauge, "Objects that the cache holds.", {"kind"}};
+constexpr Family kLists{"trainyard_cache_lists_total", Kind::kCounter, "Lists begun."};
+constexpr Family kWatches{"trainyard_cache_watches_total", Kind::kCounter, "Watches opened."};
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string_view name_of(ReconcileReport::Result result) {
+  switch (result) {
+    case ReconcileReport::Result::kSuccess:
+      return "success";
+    case ReconcileReport::Result::kError:
+      return "error";
+    case ReconcileReport::Result::kRequeue:
+      return "requeue";
+    case ReconcileReport::Result::kRequeueAfter:
+      return "requeue_after";
+  }
+  return "?";
+}
+
+void add_queue(Exposition& out, const control::WorkQueueStats& queue) {
+  out.add(kDepth, {kController, kController}, static_cast<double>(queue.depth));
+  out.add(kAdds, {kController, kController}, static_cast<double>(queue.adds));
+  out.add(kQueueTime, {kController, kController}, queue.queue_duration.value());
+  out.add(kWorkTime, {kController, kController}, queue.work_duration.value());
+  out.add(kUnfinished, {kController, kController}, seconds(queue.unfinished_work));
+  out.add(kLongest, {kController, kController}, seconds(queue.longest_running));
+  out.add(kRetries, {kController, kController}, static_cast<double>(queue.retries));
+}
+
+}  // namespace
+
+OperatorCounters::OperatorCounters(std::string api_host)
+    : api_host_(std::move(api_host)), reconcile_time_(kReconcileBounds) {
+  using Result = ReconcileReport::Result;
+  for (const Result result :
+       {Result::kSuccess, Result::kError, Result::kRequeue, Result::kRequeueAfter}) {
+    results_[result] = 0;
+  }
+}
+
+void OperatorCounters::note(const ReconcileReport& report) {
+  const std::lock_guard lock(mutex_);
+  ++results_[report.result];
+  reconcile_time_.observe(report.took);
+}
+
+void OperatorCounters::note(const kube::CallReport& report) {
+  // client-go's word for a request without an answer.
+  const std::string code = report.status == 0 ? "<error>" : std::to_string(report.status);
+  const std::lock_guard lock(mutex_);
+  ++calls_[{code, std::string(kube::name_of(report.method))}];
+}
+
+std::string OperatorMetrics::text(const OperatorFacts& facts,
+                                  const http::ServerCounters& server) const {
+  Exposition out("");
+  {
+    const std::lock_guard lock(counters_.mutex_);
+    for (const auto& [result, count] : counters_.results_)
+      out.add(kReconciles, {kController, name_of(result)}, static_cast<double>(count));
+    out.add(kErrors, {kController},
+            static_cast<double>(counters_.results_.at(ReconcileReport::Result::kError)));
+    out.add(kTime, {kController}, counters_.reconcile_time_.value());
+    out.declare(kCalls);
+    for (const auto& [labels, count] : counters_.calls_) {
+      out.add(kCalls, {std::get<0>(labels), counters_.api_host_, std::get<1>(labels)},
+              static_cast<double>(count));
+    }
+  }
+  out.add(kActive, {kController}, static_cast<double>(facts.queue.active));
+  out.add(kWorkers, {kController}, facts.workers);
+  add_queue(out, facts.queue);
+  out.add(kLeader, {facts.lease}, facts.leader ? 1 : 0);
+  out.add(kObjects, {"TrainingJob"}, static_cast<double>(facts.cache.jobs));
+  out.add(kObjects, {"Pod"}, static_cast<double>(facts.cache.pods));
+  out.add(kObjects, {"Node"}, static_cast<double>(facts.cache.nodes));
+  out.add(kLists, {}, static_cast<double>(facts.cache.lists));
+  out.add(kWatches, {}, static_cast<double>(facts.cache.watches));
+  control::add_server_metrics(out, server);
+  return out.text();
+}
+
+}  // namespace trainyard::operator_runtime

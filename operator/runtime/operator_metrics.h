@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "common/http/status_server.h"
+#include "common/metrics/duration_histogram.h"
+#include "control/reconciler.h"
+#include "operator/cluster/kube_cluster.h"
+#include "operator/kube/client.h"
+
+/// The series of the operator, under the names that controller-runtime and client-go gave them, so
+/// that dashboards find them. docs/reference/metrics.md lists them.
+namespace trainyard::operator_runtime {
+
+/// What is counted as it happens. Thread-safe.
+class OperatorCounters {
+ public:
+  explicit OperatorCounters(std::string api_host);
+
+  void note(const control::ReconcileReport& report);
+  void note(const kube::CallReport& report);
+
+ private:
+  friend class OperatorMetrics;
+  const std::string api_host_;
+  std::mutex mutex_;  ///< guards all below
+  std::map<control::ReconcileReport::Result, int64_t> results_;
+  metrics::DurationHistogram reconcile_time_;
+  std::map<std::tuple<std::string, std::string>, int64_t> calls_;  ///< by code and method
+};
+
+/// What else one scrape looks at.
+struct OperatorFacts {
+  control::WorkQueueStats queue;
+  cluster::CacheCounts cache;
+  int workers = 0;
+  bool leader = false;
+  std::string lease;  ///< its name
+};
+
+/// Makes the body of /metrics.
+class OperatorMetrics {
+ public:
+  explicit OperatorMetrics(OperatorCounters& counters) : counters_(counters) {}
+  std::string text(const OperatorFacts& facts, const http::ServerCounters& server) const;
+
+ private:
+  OperatorCounters& counters_;
+};
+
+}  // namespace trainyard::operator_runtime

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/apiserver/api/bad_manifests.h"
+#include "tests/support/control_plane.h"
+
+namespace trainyard::apiserver {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::CommandResult;
+
+/// When a change of a job is allowed.
+enum class When { kAlways, kSuspended, kSuspendedWithoutPods, kNever };
+
+struct Change {
+  Base base;
+  std::string_view patch;
+  std::string_view field;  ///< named when it is refused
+  When when;
+};
+
+constexpr Base T = Base::kTemplate;
+constexpr Base E = Base::kEngine;
+
+// clang-format off
+constexpr Change kChanges[] = {
+    {T, R"({"spec": {"activeDeadlineSeconds": 60}})", "", When::kAlways},
+    {T, R"({"spec": {"ttlSecondsAfterFinished": 60}})", "", When::kAlways},
+    {T, R"({"spec": {"keepFailedPods": 3}})", "", When::kAlways},
+    {T, R"({"spec": {"progressPolicy": {"stallFactor": 20}}})", "", When::kAlways},
+    {T, R"({"spec": {"failurePolicy": {"budgets": [{"class": "Hang", "maxRestarts": 1}]}}})", "", When::kAlways},
+    {T, R"({"spec": {"checkpointPolicy": {"everySteps": 7, "keepLast": 2}}})", "", When::kAlways},
+    {E, R"({"spec": {"engine": {"runtime": {"threads": 2}}}})", "", When::kAlways},
+    {T, R"({"metadata": {"labels": {"team": "a"}}})", "", When::kAlways},
+
+    {T, R"({"spec": {"numNodes": 3}})", "spec.numNodes", When::kSuspended},
+    {T, R"({"spec": {"elasticPolicy": {"minNodes": 1}}})", "spec.elasticPolicy", When::kSuspended},
+    {T, R"({"spec": {"failurePolicy": {"restartStrategy": "ReplacePod"}}})", "spec.failurePolicy.restartStrategy", When::kSuspended},
+    {T, R"({"spec": {"failurePolicy": {"backoff": {"maxSeconds": 100}}}})", "spec.failurePolicy.backoff", When::kSuspended},
+    {T, R"({"spec": {"failurePolicy": {"rules": [{"name": "a", "action": "FailJob", "onExitCodes": {"values": [1]}}]}}})", "spec.failurePolicy.rules", When::kSuspended},
+    {T, R"({"spec": {"checkpointPolicy": {"maxAgeSeconds": 60}}})", "spec.checkpointPolicy.maxAgeSeconds", When::kSuspended},
+    {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 1}]}}})", "spec.successPolicy", When::kSuspended},
+    {T, R"({"spec": {"rendezvous": {"port": 29501}}})", "spec.rendezvous", When::kSuspended},
+    {T, R"({"spec": {"spares": {"count": 1}}})", "spec.spares", When::kSuspended},
+
+    {T, R"({"spec": {"template": {"spec": {"containers": [{"name": "trainer", "image": "registry.example/trainer:2", "command": ["train"]}]}}}})", "spec.template", When::kSuspendedWithoutPods},
+    {T, R"({"spec": {"template": {"spec": {"priorityClassName": "high"}}}})", "spec.template", When::kSuspendedWithoutPods},
+    {T, R"({"spec": {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}})", "spec.template", When::kSuspendedWithoutPods},
+    {T, R"({"spec": {"numProcPerNode": 2}})", "spec.numProcPerNode", When::kSuspendedWithoutPods},
+    {T, R"({"spec": {"numProcPerNode": "auto"}})", "spec.numProcPerNode", When::kSuspendedWithoutPods},
+    {T, R"({"spec": {"agent": "None"}})", "spec.agent", When::kSuspendedWithoutPods},
+    {T, R"({"spec": {"scheduling": {"priorityClassName": "high"}}})", "spec.scheduling", When::kSuspendedWithoutPods},
+    {E, R"({"spec": {"engine": {"steps": 200}}})", "spec.engine.steps", When::kSuspendedWithoutPods},
+    {E, R"({"spec": {"engine": {"data": {"tokens": ["train", "more"]}}}})", "spec.engine.data", When::kSuspendedWithoutPods},
+    {E, R"({"spec": {"engine": {"optimizer": {"learningRate": 0.001}}}})", "spec.engine.optimizer", When::kSuspendedWithoutPods},
+    {E, R"({"spec": {"engine": {"parallelism": {"ringOrder": [1, 0]}}}})", "spec.engine.parallelism", When::kSuspendedWithoutPods},
+    {E, R"({"spec": {"template": {"spec": {"containers": [{"name": "trainer"}]}}}})", "spec.template", When::kSuspendedWithoutPods},
+
+    {T, R"({"spec": {"managedBy": "example.com/other"}})", "spec.managedBy", When::kNever},
+    {T, R"({"spec": {"checkpointPolicy": {"path": "elsewhere"}}})", "spec.checkpointPolicy.path", When::kNever},
+    {T, R"({"spec": {"checkpointPolicy": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}}})", "spec.checkpointPolicy.storage", When::kNever},
+    {T, R"({"spec": {"checkpointPolicy": {"storage": null}}})", "spec.checkpointPolicy.storage", When::kNever},
+    {E, R"({"spec": {"engine": {"model": {"preset": "gpt2-355m"}}}})", "spec.engine.model", When::kNever},
+    {E, R"({"spec": {"engine": {"model": {"layers": 6}}}})", "spec.engine.model", When::kNever},
+    {E, R"({"spec": {"engine": {"seed": 1}}})", "spec.engine.seed", When::kNever},
+    {E, R"({"spec": {"engine": {"numerics": {"grainTokens": 64}}}})", "spec.engine.numerics", When::kNever},
+    {E, R"({"spec": {"engine": null, "template": {"spec": {"containers": [{"name": "a", "image": "a"}]}}}})", "spec.engine", When::kNever},
+};
+// clang-format on
+
+class ChangeTest : public testing_support::ApiServerTest {
+ protected:
+  /// A job in the state that a running or suspended one is in, as the operator's status tells it.
+  void make(Base base, bool suspended, int active) {
+    Json job = Json::parse(good_manifest(base));
+    job["spec"]["suspend"] = suspended;
+    if (base == Base::kTemplate) {
+      job["spec"]["template"]["spec"]["nodeSelector"] = {{"zone", "a"}};
+      job["spec"]["checkpointPolicy"]["storage"]["persistentVolumeClaim"]["claimName"] = "ckpt";
+    }
+    must_with({"create"}, job.dump());
+    const Json status = {
+        {"nodes", {{"active", active}}},
+        {"membership", {{"generation", 1}}},
+        {"conditions", {{{"type", "Suspended"}, {"status", active == 0 ? "True" : "False"}}}}};
+    must({"patch", "tj", "job", "--subresource=status", "--type=merge", "-p",
+          Json({{"status", status}}).dump()});
+  }
+  void remove() { must({"delete", "tj", "job"}); }
+
+  /// Judges every change of `base` as a dry run on the job that make() made.
+  void judge(Base base, std::initializer_list<When> allowed) {
+    for (const Change& change : kChanges) {
+      if (change.base != base) continue;
+      const CommandResult result = kubectl({"patch", "tj", "job", "--dry-run=server",
+                                            "--type=merge", "-p", std::string(change.patch)});
+      if (std::find(allowed.begin(), allowed.end(), change.when) != allowed.end()) {
+        EXPECT_EQ(result.exit_code, 0) << change.patch << "\n" << result.errors;
+      } else {
+        EXPECT_NE(result.exit_code, 0) << change.patch << "\nwas taken";
+        EXPECT_THAT(result.errors, HasSubstr(change.field)) << change.patch;
+      }
+    }
+  }
+};
+
+TEST_F(ChangeTest, OfARunningJobAreFew) {
+  for (const Base base : {T, E}) {
+    make(base, false, 2);
+    judge(base, {When::kAlways});
+    remove();
+  }
+}
+
+TEST_F(ChangeTest, OfASuspendedJobWaitForItsPods) {
+  for (const Base base : {T, E}) {
+    make(base, true, 2);
+    judge(base, {When::kAlways, When::kSuspended});
+    remove();
+  }
+}
+
+TEST_F(ChangeTest, OfASuspendedJobWithoutPodsAreMany) {
+  for (const Base base : {T, E}) {
+    make(base, true, 0);
+    judge(base, {When::kAlways, When::kSuspended, When::kSuspendedWithoutPods});
+    remove();
+  }
+}
+
+TEST_F(ChangeTest, AnElasticJobScalesWhileItRuns) {
+  Json job = Json::parse(good_manifest(T));
+  job["spec"]["elasticPolicy"] = {{"minNodes", 1}};
+  must_with({"create"}, job.dump());
+  must({"scale", "tj/job", "--replicas=4"});
+  must({"patch", "tj", "job", "--type=merge", "-p",
+        R"({"spec": {"elasticPolicy": {"minNodes": 2}}})"});
+  const CommandResult below = kubectl({"scale", "tj/job", "--replicas=1"});
+  EXPECT_NE(below.exit_code, 0);
+  EXPECT_THAT(below.errors, HasSubstr("elasticPolicy.minNodes"));
+  EXPECT_NE(
+      kubectl({"patch", "tj", "job", "--type=merge", "-p", R"({"spec": {"elasticPolicy": null}})"})
+          .exit_code,
+      0);
+}
+
+TEST_F(ChangeTest, AJobThatWasSuspendedFromTheStartIsFree) {
+  Json job = Json::parse(good_manifest(T));
+  job["spec"]["suspend"] = true;
+  must_with({"create"}, job.dump());
+  // As queue controllers do: place the pods and let the job go in one write.
+  must({"patch", "tj", "job", "--type=merge", "-p",
+        R"({"spec": {"suspend": false, "template": {"spec": {"nodeSelector": {"zone": "a"}}}}})"});
+  EXPECT_NE(kubectl({"patch", "tj", "job", "--type=merge", "-p",
+                     R"({"spec": {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}})"})
+                .exit_code,
+            0);
+}
+
+}  // namespace
+}  // namespace trainyard::apiserver

@@ -1,0 +1,34 @@
+# Tests of trainyard-operator against the control plane. The last one judges what the others have left in the
+# audit log.
+trainyard_library(operator_test_support
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../../support/operator_process.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../../support/audit_log.cc
+  DEPS apiserver_test_support)
+target_compile_definitions(operator_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+
+set(here ${CMAKE_CURRENT_LIST_DIR})
+trainyard_apiserver_test(operator_lifecycle_test
+  SOURCES ${here}/lifecycle_test.cc
+  DEPS operator_test_support control_core)
+trainyard_apiserver_test(operator_ending_test
+  SOURCES ${here}/ending_test.cc
+  DEPS operator_test_support)
+trainyard_apiserver_test(operator_parked_test
+  SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
+  DEPS operator_test_support)
+trainyard_apiserver_test(operator_leader_test
+  SOURCES ${here}/leader_test.cc
+  DEPS operator_test_support)
+trainyard_apiserver_test(operator_audit_test
+  SOURCES ${here}/audit_test.cc
+  DEPS operator_test_support)
+set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_test;operator_ending_test;operator_parked_test;operator_leader_test")
+foreach(name lifecycle ending parked leader audit)
+  add_dependencies(operator_${name}_test trainyard-operator)
+endforeach()
+
+# The suite that every Cluster must pass, on a real API server.
+trainyard_apiserver_test(apiserver_conformance_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/conformance_test.cc ${CMAKE_CURRENT_LIST_DIR}/../../support/cluster_conformance.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../../support/kube_world.cc
+  DEPS apiserver_test_support operator_cluster operator_http)

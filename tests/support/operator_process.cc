@@ -1,0 +1,182 @@
+#include "tests/support/operator_process.h"
+
+#include <csignal>
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+namespace trainyard::testing_support {
+namespace {
+
+using Json = nlohmann::json;
+
+/// kubectl as the administrator; its output.
+std::string admin(const ControlPlane& plane, const std::filesystem::path& folder,
+                  const std::vector<std::string>& arguments) {
+  ChildProcess::Spec spec{.argv = {plane.folder() / "kubectl", "--kubeconfig", plane.kubeconfig()},
+                          .output = folder / "admin-out",
+                          .errors = folder / "admin-err"};
+  spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
+  CommandResult result = run_command(spec, std::chrono::minutes(1));
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  return std::move(result.output);
+}
+
+}  // namespace
+
+void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.parent_path();
+  Json config = Json::parse(admin(plane, folder, {"config", "view", "--raw", "-o", "json"}));
+  std::string token = admin(plane, folder,
+                            {"create", "token", "trainyard-operator", "--namespace",
+                             "trainyard-system", "--duration", "1h"});
+  token.erase(token.find_last_not_of("\r\n") + 1);
+  config["users"] = {{{"name", "operator"}, {"user", {{"token", token}}}}};
+  config["contexts"][0]["context"]["user"] = "operator";
+  config["contexts"][0]["context"]["namespace"] = "trainyard-system";
+  std::ofstream(path) << config.dump(2);
+}
+
+OperatorProcess::OperatorProcess(const ControlPlane& plane, std::filesystem::path folder,
+                                 const std::vector<std::string>& namespaces,
+                                 const std::vector<std::string>& options)
+    : folder_(std::move(folder)) {
+  std::filesystem::create_directories(folder_);
+  write_operator_kubeconfig(plane, folder_ / "kubeconfig");
+  std::string list;
+  for (const std::string& name : namespaces)
+    list += (list.empty() ? "" : ",") + name;
+  ChildProcess::Spec spec{.argv = {TRAINYARD_BIN_DIR "/trainyard-operator", "--kubeconfig",
+                                   folder_ / "kubeconfig", "--metrics-bind-address", "127.0.0.1:0",
+                                   "--health-probe-bind-address", "127.0.0.1:0"},
+                          .output = folder_ / "out",
+                          .errors = folder_ / "err"};
+  if (!list.empty()) spec.argv.insert(spec.argv.end(), {"--namespaces", list});
+  spec.argv.insert(spec.argv.end(), options.begin(), options.end());
+  process_ = std::make_unique<ChildProcess>(spec);
+}
+
+int OperatorProcess::stop() {
+  process_->signal(SIGTERM);
+  const auto end = process_->wait(std::chrono::seconds(40));
+  return end && end->signal == 0 ? end->exit_code : -1;
+}
+
+std::string OperatorProcess::log() const {
+  std::stringstream text;
+  text << std::ifstream(folder_ / "out").rdbuf() << std::ifstream(folder_ / "err").rdbuf();
+  return text.str();
+}
+
+void OperatorTest::restart_operator() {
+  operator_ = std::make_unique<OperatorProcess>(
+      plane(), folder() / ("operator-" + std::to_string(++starts_)),
+      std::vector<std::string>{name_space()});
+}
+
+void OperatorTest::SetUp() {
+  ApiServerTest::SetUp();
+  restart_operator();
+}
+
+void OperatorTest::TearDown() {
+  if (operator_) {
+    if (HasFailure()) std::cout << "the operator said:\n" << operator_->log() << std::endl;
+    EXPECT_EQ(operator_->stop(), 0) << operator_->log();
+  }
+  ApiServerTest::TearDown();
+}
+
+JobTest::Json JobTest::job_manifest(const std::string& name, int nodes) {
+  const Json trainer = {{"name", "trainer"},
+                        {"image", "registry.example/trainer:1"},
+                        {"command", Json::array({"train"})}};
+  return {{"apiVersion", "trainyard.dev/v1alpha1"},
+          {"kind", "TrainingJob"},
+          {"metadata", {{"name", name}}},
+          {"spec",
+           {{"numNodes", nodes},
+            {"failurePolicy", {{"backoff", {{"initialSeconds", 0}}}}},
+            {"template", {{"spec", {{"containers", Json::array({trainer})}}}}}}}};
+}
+
+std::vector<JobTest::Json> JobTest::pods(const std::string& job) const {
+  std::vector<Json> found;
+  const Json list = get({"pods", "-l", "trainyard.dev/job-name=" + job});
+  if (!list.is_object()) return found;
+  for (const Json& pod : list["items"]) {
+    if (!pod["metadata"].contains("deletionTimestamp")) found.push_back(pod);
+  }
+  return found;
+}
+
+std::set<std::string> JobTest::names_of_pods(const std::string& job) const {
+  std::set<std::string> names;
+  for (const Json& pod : pods(job))
+    names.insert(pod["metadata"]["name"]);
+  return names;
+}
+
+void JobTest::apply(const Json& job) const { must_with({"apply"}, job.dump()); }
+
+void JobTest::patch(const std::string& job, const Json& spec) const {
+  must({"patch", "tj", job, "--type=merge", "-p", Json({{"spec", spec}}).dump()});
+}
+
+JobTest::Json JobTest::job_status(const std::string& job) const {
+  const Json object = get({"tj", job});
+  return object.is_object() ? object.value("status", Json::object()) : Json::object();
+}
+
+std::string JobTest::condition(const std::string& job, const std::string& type) const {
+  for (const Json& entry : job_status(job).value("conditions", Json::array())) {
+    if (entry["type"] == type) return entry["status"];
+  }
+  return "";
+}
+
+std::string JobTest::reason(const std::string& job, const std::string& type) const {
+  for (const Json& entry : job_status(job).value("conditions", Json::array())) {
+    if (entry["type"] == type) return entry["reason"];
+  }
+  return "";
+}
+
+::testing::AssertionResult JobTest::reaches(const std::string& job, const std::string& type,
+                                            const std::string& status) const {
+  if (wait_until([&] { return condition(job, type) == status; })) {
+    return ::testing::AssertionSuccess();
+  }
+  return ::testing::AssertionFailure() << "waited for " << type << "=" << status << " of " << job
+                                       << ", its status is " << job_status(job).dump(2);
+}
+
+::testing::AssertionResult JobTest::runs(const std::string& job, int ready, int restarts) const {
+  const auto there = [&] {
+    const Json status = job_status(job);
+    return status.is_object() && status.contains("nodes") &&
+           status["nodes"].value("ready", 0) == ready &&
+           status.value("restarts", Json::object()).value("total", 0) == restarts;
+  };
+  if (wait_until(there)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << "waited for " << ready << " ready pods of " << job << " and " << restarts
+         << " restarts, its status is " << job_status(job).dump(2);
+}
+
+void JobTest::end_container(const std::string& pod, int exit_code,
+                            const std::string& message) const {
+  const Json terminated = {{"exitCode", exit_code},
+                           {"reason", exit_code == 0 ? "Completed" : "Error"},
+                           {"message", message}};
+  const Json container = {{"name", "trainer"}, {"image", "registry.example/trainer:1"},
+                          {"imageID", ""},     {"ready", false},
+                          {"restartCount", 0}, {"state", {{"terminated", terminated}}}};
+  const Json status = {{"phase", exit_code == 0 ? "Succeeded" : "Failed"},
+                       {"containerStatuses", Json::array({container})}};
+  must({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
+        Json({{"status", status}}).dump()});
+}
+
+}  // namespace trainyard::testing_support

@@ -1,0 +1,68 @@
+#include "operator/cluster/parallel_calls.h"
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace trainyard::cluster {
+namespace {
+
+TEST(SlowStartTest, CallsEachOnce) {
+  for (const int64_t count : {0, 1, 2, 7, 500}) {
+    std::mutex mutex;
+    std::multiset<int64_t> seen;
+    ASSERT_TRUE(slow_start(count, 50, [&](int64_t i) -> Status {
+                  const std::lock_guard lock(mutex);
+                  seen.insert(i);
+                  return {};
+                }).has_value());
+    ASSERT_EQ(static_cast<int64_t>(seen.size()), count);
+    for (int64_t i = 0; i < count; ++i)
+      EXPECT_EQ(seen.count(i), 1u);
+  }
+}
+
+TEST(SlowStartTest, WhatIsRefusedCostsOneCall) {
+  std::atomic<int> calls = 0;
+  const Status done = slow_start(1000, 50, [&](int64_t) -> Status {
+    ++calls;
+    return Error{ErrorCode::kUnavailable, "no"};
+  });
+  ASSERT_FALSE(done.has_value());
+  EXPECT_EQ(done.error().message, "no");
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(SlowStartTest, BeginsNothingMoreAfterAnErrorWasReturned) {
+  constexpr int64_t kWidth = 8;
+  std::atomic<int64_t> begun = 0;
+  const Status done = slow_start(100'000, kWidth, [&](int64_t i) -> Status {
+    ++begun;
+    if (i < 100) return {};
+    return Error{ErrorCode::kUnavailable, "no"};
+  });
+  ASSERT_FALSE(done.has_value());
+  EXPECT_GE(begun, 101);
+  EXPECT_LE(begun, 100 + kWidth) << "each thread may be in one call";
+}
+
+TEST(SlowStartTest, KeepsToItsWidth) {
+  std::atomic<int> now = 0;
+  std::atomic<int> most = 0;
+  ASSERT_TRUE(slow_start(200, 6, [&](int64_t) -> Status {
+                const int running = ++now;
+                int seen = most;
+                while (seen < running && !most.compare_exchange_weak(seen, running)) {
+                }
+                std::this_thread::yield();
+                --now;
+                return {};
+              }).has_value());
+  EXPECT_LE(most, 6);
+}
+
+}  // namespace
+}  // namespace trainyard::cluster

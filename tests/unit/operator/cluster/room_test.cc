@@ -1,0 +1,74 @@
+#include "operator/cluster/room.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace trainyard::cluster {
+namespace {
+
+using nlohmann::json;
+
+TEST(QuantityTest, ReadsWhatKubernetesWrites) {
+  EXPECT_EQ(parse_quantity("2"), 2000);
+  EXPECT_EQ(parse_quantity("500m"), 500);
+  EXPECT_EQ(parse_quantity("0.1"), 100);
+  EXPECT_EQ(parse_quantity("1.5Gi"), 1'610'612'736'000);
+  EXPECT_EQ(parse_quantity("100k"), 100'000'000);
+  EXPECT_EQ(parse_quantity("1e3"), 1'000'000);
+  EXPECT_EQ(parse_quantity("100E"), 4'000'000'000'000'000'000)
+      << "more than can be counted is very much";
+  EXPECT_EQ(parse_quantity("1n"), 1) << "rounded up";
+  for (const char* none : {"", "m", "x", "1 Gi", "-1", "nan", "1Gib"})
+    EXPECT_EQ(parse_quantity(none), std::nullopt) << none;
+}
+
+TEST(NeedsTest, SumsContainersAndTakesTheLargestInitContainer) {
+  const PodNeeds needs = needs_of(json::parse(R"({
+      "containers":[{"resources":{"requests":{"cpu":"1","memory":"1Gi"},"limits":{"cpu":"4"}}},
+                    {"resources":{"limits":{"cpu":"500m","nvidia.com/gpu":2}}}],
+      "initContainers":[{"resources":{"requests":{"cpu":"3"}}},
+                        {"resources":{"requests":{"cpu":"2"}}}]})"));
+  EXPECT_EQ(needs.requests.at("cpu"), 3000);
+  EXPECT_EQ(needs.requests.at("memory"), int64_t{1024} * 1024 * 1024 * 1000);
+  EXPECT_EQ(needs.requests.at("nvidia.com/gpu"), 2000);
+  EXPECT_EQ(needs.requests.at("pods"), 1000);
+}
+
+TEST(RoomTest, TheScarcestResourceDecides) {
+  const PodNeeds needs = needs_of(json::parse(
+      R"({"containers":[{"resources":{"requests":{"cpu":"2","nvidia.com/gpu":"4"}}}]})"));
+  const Amounts node =
+      amounts_of(json::parse(R"({"cpu":"64","nvidia.com/gpu":"8","pods":"110","memory":"1Ti"})"));
+  EXPECT_EQ(pods_that_fit(needs, node, {}), 2);
+  EXPECT_EQ(pods_that_fit(needs, node, needs.requests), 1);
+  Amounts twice = needs.requests;
+  add_to(twice, needs.requests);
+  EXPECT_EQ(pods_that_fit(needs, node, twice), 0);
+  add_to(twice, needs.requests);
+  EXPECT_EQ(pods_that_fit(needs, node, twice), 0) << "overcommitted is none, not less than none";
+  EXPECT_EQ(pods_that_fit(needs, amounts_of(json::parse(R"({"cpu":"64","pods":"110"})")), {}), 0)
+      << "no such device";
+}
+
+TEST(RoomTest, LabelsAndTaintsMustFit) {
+  const PodNeeds needs = needs_of(json::parse(R"({"nodeSelector":{"gpu":"h100"},"tolerations":[
+      {"key":"dedicated","operator":"Equal","value":"training","effect":"NoSchedule"},
+      {"key":"spot","operator":"Exists"}]})"));
+  EXPECT_TRUE(may_go_to(needs, {{"gpu", "h100"}, {"zone", "a"}}, {}));
+  EXPECT_FALSE(may_go_to(needs, {{"gpu", "a100"}}, {}));
+  EXPECT_FALSE(may_go_to(needs, {}, {}));
+  const std::map<std::string, std::string> labels = {{"gpu", "h100"}};
+  EXPECT_TRUE(may_go_to(needs, labels, {{"dedicated", "training", "NoSchedule"}}));
+  EXPECT_FALSE(may_go_to(needs, labels, {{"dedicated", "training", "NoExecute"}}));
+  EXPECT_FALSE(may_go_to(needs, labels, {{"dedicated", "serving", "NoSchedule"}}));
+  EXPECT_TRUE(may_go_to(needs, labels, {{"spot", "x", "NoExecute"}}));
+  EXPECT_FALSE(may_go_to(needs, labels, {{"node.kubernetes.io/unreachable", "", "NoExecute"}}));
+  PodNeeds all;
+  all.tolerations = {{"", "", "", true}};
+  EXPECT_TRUE(may_go_to(all, {}, {{"anything", "x", "NoExecute"}}));
+}
+
+}  // namespace
+}  // namespace trainyard::cluster

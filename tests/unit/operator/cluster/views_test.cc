@@ -1,0 +1,201 @@
+#include "operator/cluster/views.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace trainyard::cluster {
+namespace {
+
+using control::PodPhase;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+json pod_of(const std::string& status, const std::string& more_metadata = "") {
+  return json::parse(R"({"metadata":{"name":"bert-1-abcde","namespace":"ns","uid":"pod-1",
+      "resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z",
+      "labels":{"trainyard.dev/job-name":"bert","trainyard.dev/node-index":"1",
+                "trainyard.dev/created-generation":"4","trainyard.dev/member":"true"},
+      "ownerReferences":[{"apiVersion":"trainyard.dev/v1alpha1","kind":"TrainingJob","name":"bert",
+                          "uid":"job-1","controller":true}])" +
+                     more_metadata + R"(},"spec":{"nodeName":"n1","containers":[
+      {"name":"istio"},{"name":"trainer"}]},"status":)" +
+                     status + "}");
+}
+
+PodView view(const json& pod) {
+  auto made = view_of_pod(pod);
+  EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().message);
+  return made ? *std::move(made) : PodView();
+}
+
+TEST(PodViewTest, ReadsARunningPod) {
+  const PodView pod = view(pod_of(
+      R"({"phase":"Running","conditions":[{"type":"Ready","status":"True","reason":"x"}]})"));
+  EXPECT_EQ(pod.job_uid, "job-1");
+  EXPECT_EQ(pod.job_name, "bert");
+  EXPECT_EQ(pod.seen.name, "bert-1-abcde");
+  EXPECT_EQ(pod.seen.uid, "pod-1");
+  EXPECT_EQ(pod.seen.node, "n1");
+  EXPECT_EQ(pod.seen.node_index, 1);
+  EXPECT_EQ(pod.seen.created_generation, 4);
+  EXPECT_TRUE(pod.seen.member);
+  EXPECT_TRUE(pod.seen.ready);
+  EXPECT_FALSE(pod.seen.terminating);
+  EXPECT_EQ(pod.seen.phase, PodPhase::kRunning);
+  EXPECT_TRUE(pod.seen.created_at.has_value());
+  EXPECT_FALSE(pod.seen.exit.has_value());
+}
+
+TEST(PodViewTest, ReadsHowTheTrainerEnded) {
+  const PodView pod = view(pod_of(R"({"phase":"Failed","containerStatuses":[
+      {"name":"istio","state":{"terminated":{"exitCode":0}}},
+      {"name":"trainer","state":{"terminated":{"exitCode":137,"reason":"OOMKilled",
+        "message":"last words","finishedAt":"2026-01-02T03:04:05Z"}}}]})"));
+  ASSERT_TRUE(pod.seen.exit.has_value());
+  EXPECT_EQ(pod.seen.exit->container, "trainer");
+  EXPECT_EQ(pod.seen.exit->exit_code, 137);
+  EXPECT_EQ(pod.seen.exit->signal, 9) << "128 + 9";
+  EXPECT_EQ(pod.seen.exit->reason, "OOMKilled");
+  EXPECT_EQ(pod.seen.exit->message, "last words");
+  EXPECT_TRUE(pod.seen.exit->finished_at.has_value());
+  EXPECT_EQ(pod.seen.phase, PodPhase::kFailed);
+}
+
+TEST(PodViewTest, ASidecarKeepsNoPodAlive) {
+  const auto running_with = [](const char* exit_code) {
+    return view(pod_of(std::string(R"({"phase":"Running","conditions":[
+        {"type":"Ready","status":"True"}],"containerStatuses":[
+        {"name":"istio","state":{"running":{}}},
+        {"name":"trainer","state":{"terminated":{"exitCode":)") +
+                       exit_code + "}}}]}"));
+  };
+  EXPECT_EQ(running_with("0").seen.phase, PodPhase::kSucceeded);
+  EXPECT_EQ(running_with("3").seen.phase, PodPhase::kFailed);
+  EXPECT_FALSE(running_with("3").seen.ready);
+  EXPECT_TRUE(running_with("3").seen.lingers) << "it still holds its place";
+  EXPECT_EQ(view(pod_of(R"({"phase":"Running","containerStatuses":[
+      {"name":"istio","state":{"terminated":{"exitCode":1}}}]})"))
+                .seen.phase,
+            PodPhase::kRunning)
+      << "another container's end is not the trainer's";
+}
+
+TEST(PodViewTest, SaysWhatIsSaidOfAPodThatNeverRan) {
+  const PodView pod =
+      view(pod_of(R"({"phase":"Failed","reason":"Evicted","message":"low on memory"})"));
+  EXPECT_FALSE(pod.seen.exit.has_value());
+  EXPECT_EQ(pod.seen.message, "Evicted: low on memory");
+}
+
+TEST(PodViewTest, ADeletionTimestampIsTerminating) {
+  EXPECT_TRUE(
+      view(pod_of(R"({"phase":"Running"})", R"(,"deletionTimestamp":"2026-01-02T03:04:05Z")"))
+          .seen.terminating);
+}
+
+TEST(PodViewTest, KeepsTheTextsOfConditionsThatPeopleAreTold) {
+  const PodView pod = view(pod_of(R"({"phase":"Pending","conditions":[
+      {"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/3 nodes"},
+      {"type":"Initialized","status":"True","reason":"dropped","message":"dropped"}]})"));
+  ASSERT_EQ(pod.seen.conditions.size(), 2u);
+  EXPECT_EQ(pod.seen.conditions[0].message, "0/3 nodes");
+  EXPECT_THAT(pod.seen.conditions[1].message, IsEmpty());
+}
+
+TEST(PodViewTest, KeepsTheNewestOfLongLastWords) {
+  std::string words(5000, 'a');
+  words += "THE END";
+  json pod = pod_of(R"({"phase":"Failed","containerStatuses":[
+      {"name":"trainer","state":{"terminated":{"exitCode":1}}}]})");
+  pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = words;
+  const PodView seen = view(pod);
+  EXPECT_EQ(seen.seen.exit->message.size(), 1024u);
+  EXPECT_TRUE(seen.seen.exit->message.ends_with("THE END"));
+}
+
+TEST(PodViewTest, TakesOddObjectsAsTheyAre) {
+  for (const char* status : {"null", "[]", "3", R"({"containerStatuses":7,"conditions":"x"})",
+                             R"({"containerStatuses":[null,1,{"name":3}]})"}) {
+    EXPECT_EQ(view(pod_of(status)).seen.phase, PodPhase::kPending) << status;
+  }
+  EXPECT_FALSE(view_of_pod(json::parse(R"({"metadata":{"name":3}})")).has_value());
+}
+
+TEST(PodViewTest, AnOwnerThatDoesNotControlIsNone) {
+  json pod = pod_of("{}");
+  pod["metadata"]["ownerReferences"][0]["controller"] = false;
+  EXPECT_THAT(view(pod).job_uid, IsEmpty());
+  pod["metadata"]["ownerReferences"][0]["controller"] = true;
+  pod["metadata"]["ownerReferences"][0]["kind"] = "Job";
+  EXPECT_THAT(view(pod).job_uid, IsEmpty());
+}
+
+TEST(PodViewTest, NoiseIsTheSameToPlanAndNewsIsNot) {
+  const json quiet = pod_of(R"({"phase":"Running"})");
+  json noise = quiet;
+  noise["metadata"]["resourceVersion"] = "8";
+  noise["status"]["podIP"] = "10.0.0.1";
+  EXPECT_TRUE(same_to_plan(view(quiet), view(noise)));
+  json news = quiet;
+  news["status"]["phase"] = "Failed";
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news)));
+  news = quiet;
+  news["metadata"]["labels"].erase("trainyard.dev/member");
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news)));
+  news = quiet;
+  news["status"]["conditions"] = json::array({{{"type", "Ready"}, {"status", "True"}}});
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news)));
+}
+
+// ---- Jobs and nodes ----------------------------------------------------------------------------
+
+TEST(JobViewTest, ReadsAStoredJob) {
+  const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
+      "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","generation":3,
+      "resourceVersion":"9","ownerReferences":[{"kind":"X"}]},
+      "spec":{"agent":"None","numNodes":2,"template":{"spec":{"containers":[
+        {"name":"trainer","image":"i","command":["c"]}]}}},
+      "status":{"membership":{"generation":5}}})"));
+  ASSERT_TRUE(job.has_value());
+  EXPECT_THAT(job->faults, IsEmpty());
+  EXPECT_EQ(job->job.spec.num_nodes, 2);
+  EXPECT_EQ(job->job.metadata.generation, 3);
+  EXPECT_EQ(job->job.metadata.resource_version, "9");
+  EXPECT_EQ(job->job.status.membership.generation, 5);
+}
+
+TEST(JobViewTest, WhatCannotBeIsAFaultThatNamesTheField) {
+  const auto job = view_of_job(json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
+      "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"1"},
+      "spec":{"numNodes":0,"template":{"spec":{"containers":[
+        {"name":"trainer","image":"i","command":["c"]}]}}}})"));
+  ASSERT_TRUE(job.has_value());
+  ASSERT_FALSE(job->faults.empty());
+  EXPECT_THAT(job->faults.front(), HasSubstr("spec.numNodes"));
+  EXPECT_EQ(job->job.metadata.uid, "u") << "it can be told whom it concerns";
+}
+
+TEST(NodeViewTest, ReadyAndOpenForPodsAreTwoThings) {
+  const auto node = [](const std::string& spec, const std::string& ready) {
+    return *view_of_node(
+        json::parse(R"({"metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":)" + spec +
+                    R"(,"status":{"conditions":[{"type":"Ready","status":")" + ready + R"("}]}})"));
+  };
+  EXPECT_TRUE(node("{}", "True").ready);
+  EXPECT_TRUE(node("{}", "True").open);
+  EXPECT_FALSE(node("{}", "Unknown").ready);
+  EXPECT_FALSE(node("{}", "False").open);
+  EXPECT_FALSE(node(R"({"unschedulable":true})", "True").open);
+  EXPECT_TRUE(node(R"({"unschedulable":true})", "True").ready);
+  EXPECT_EQ(node(R"({"taints":[{"key":"x","effect":"NoExecute"}]})", "True").taints.size(), 1u);
+  EXPECT_THAT(node(R"({"taints":[{"key":"x","effect":"PreferNoSchedule"}]})", "True").taints,
+              IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard::cluster

@@ -1,0 +1,143 @@
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "operator/kube/base64.h"
+#include "operator/kube/json_text.h"
+#include "operator/kube/resource.h"
+#include "operator/kube/server_url.h"
+#include "operator/kube/token_bucket.h"
+#include "operator/kube/uri.h"
+
+namespace trainyard::kube {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(UriTest, EncodesAllButUnreservedCharacters) {
+  EXPECT_EQ(percent_encode("aZ09-._~"), "aZ09-._~");
+  EXPECT_EQ(percent_encode("a/b?c=d&e f%"), "a%2Fb%3Fc%3Dd%26e%20f%25");
+  EXPECT_EQ(percent_encode("\xc3\xa9"), "%C3%A9");
+}
+
+TEST(UriTest, LeavesNoStepInThePath) {
+  EXPECT_EQ(percent_encode(".."), "%2E%2E");
+  EXPECT_EQ(percent_encode("."), "%2E");
+}
+
+TEST(UriTest, QueryLeavesOutWhatIsEmpty) {
+  Query query;
+  query.add("a", "");
+  query.add("b", "x y");
+  query.add("c", "1");
+  EXPECT_EQ(query.text(), "b=x%20y&c=1");
+}
+
+TEST(ResourceTest, PathsAreThoseOfTheApi) {
+  EXPECT_EQ(collection_path(kPods, ""), "/api/v1/pods");
+  EXPECT_EQ(collection_path(kPods, "team"), "/api/v1/namespaces/team/pods");
+  EXPECT_EQ(collection_path(kNodes, ""), "/api/v1/nodes");
+  EXPECT_EQ(collection_path(kNodes, "ignored"), "/api/v1/nodes");
+  EXPECT_EQ(object_path(kTrainingJobs, {"a", "b"}, "status"),
+            "/apis/trainyard.dev/v1alpha1/namespaces/a/trainingjobs/b/status");
+  EXPECT_EQ(object_path(kPods, {"a/../b", ".."}), "/api/v1/namespaces/a%2F..%2Fb/pods/%2E%2E");
+  EXPECT_EQ(api_version(kPods), "v1");
+  EXPECT_EQ(api_version(kLeases), "coordination.k8s.io/v1");
+}
+
+TEST(Base64Test, DecodesTheVectorsOfTheRfc) {
+  EXPECT_EQ(decode_base64("").value(), "");
+  EXPECT_EQ(decode_base64("Zg==").value(), "f");
+  EXPECT_EQ(decode_base64("Zm8=").value(), "fo");
+  EXPECT_EQ(decode_base64("Zm9v").value(), "foo");
+  EXPECT_EQ(decode_base64("Zm9vYmFy\n").value(), "foobar");
+  EXPECT_EQ(decode_base64("AP/+\r\n").value(), std::string("\x00\xff\xfe", 3));
+}
+
+TEST(Base64Test, RefusesEverythingElse) {
+  for (const char* text : {"Z", "Zg", "Zg=", "Zg===", "=", "Zm9v=", "Zg==Zg==", "Z!==", "Zm 9v"}) {
+    const Result<std::string> decoded = decode_base64(text);
+    ASSERT_FALSE(decoded.has_value()) << text;
+    EXPECT_EQ(decoded.error().code, ErrorCode::kInvalidConfig);
+  }
+}
+
+TEST(ServerUrlTest, ReadsItsForms) {
+  const ServerUrl plain = parse_server_url("https://kube.example.org").value();
+  EXPECT_EQ(plain.host, "kube.example.org");
+  EXPECT_EQ(plain.port, 443);
+  EXPECT_EQ(plain.scheme, Scheme::kHttps);
+  EXPECT_EQ(plain.text(), "https://kube.example.org:443");
+  const ServerUrl prefixed = parse_server_url("http://10.0.0.1:8080/k8s/clusters/c-1//").value();
+  EXPECT_EQ(prefixed.text(), "http://10.0.0.1:8080/k8s/clusters/c-1");
+  const ServerUrl v6 = parse_server_url("https://[fd00::1]:6443/").value();
+  EXPECT_EQ(v6.host, "fd00::1");
+  EXPECT_EQ(v6.text(), "https://[fd00::1]:6443");
+}
+
+TEST(ServerUrlTest, RefusesEverythingElse) {
+  for (const char* text :
+       {"", "kube:6443", "ftp://kube", "https://", "https://:443", "https://a:0", "https://a:65536",
+        "https://a:", "https://a:b", "https://user@kube", "https://a/?x=1", "https://a/#x",
+        "https://[::1", "https://[]:1", "https://[::1]x", "https://a b", "https://a/../b",
+        "https://a\r\nHost: b"}) {
+    const Result<ServerUrl> url = parse_server_url(text);
+    ASSERT_FALSE(url.has_value()) << text;
+    EXPECT_THAT(url.error().message, HasSubstr("wanted https://"));
+  }
+}
+
+TEST(TokenBucketTest, GivesABurstAndThenARate) {
+  TokenBucket bucket(10, 3);
+  const MonoTime start{std::chrono::seconds(100)};
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(bucket.reserve(start), Duration::zero());
+  EXPECT_EQ(bucket.reserve(start), std::chrono::milliseconds(100));
+  EXPECT_EQ(bucket.reserve(start), std::chrono::milliseconds(200));
+  EXPECT_EQ(bucket.reserve(start + std::chrono::milliseconds(200)), std::chrono::milliseconds(100));
+}
+
+TEST(TokenBucketTest, SavesNoMoreThanTheBurst) {
+  TokenBucket bucket(1000, 2);
+  const MonoTime start{std::chrono::seconds(100)};
+  const MonoTime later = start + std::chrono::hours(1);
+  EXPECT_EQ(bucket.reserve(start), Duration::zero());
+  EXPECT_EQ(bucket.reserve(later), Duration::zero());
+  EXPECT_EQ(bucket.reserve(later), Duration::zero());
+  EXPECT_EQ(bucket.reserve(later), std::chrono::milliseconds(1));
+  EXPECT_EQ(bucket.reserve(start), std::chrono::milliseconds(2)) << "an older clock gives nothing";
+}
+
+TEST(JsonTextTest, LeavesManagedFieldsOutOfMetadataOnly) {
+  const auto value = parse_json_text(
+      R"({"metadata":{"name":"a","managedFields":[{"f":{"x":{}}}],"uid":"u"},)"
+      R"("data":{"managedFields":"mine"},)"
+      R"("items":[{"metadata":{"managedFields":[1],"name":"b"}}],"managedFields":2})");
+  ASSERT_TRUE(value.has_value());
+  EXPECT_EQ(*value, nlohmann::json::parse(
+                        R"({"metadata":{"name":"a","uid":"u"},"data":{"managedFields":"mine"},)"
+                        R"("items":[{"metadata":{"name":"b"}}],"managedFields":2})"));
+}
+
+TEST(JsonTextTest, BoundsTheDepth) {
+  const auto nested = [](int depth) {
+    return std::string(static_cast<size_t>(depth), '[') +
+           std::string(static_cast<size_t>(depth), ']');
+  };
+  EXPECT_TRUE(parse_json_text(nested(kJsonDepthMax)).has_value());
+  const auto deep = parse_json_text(nested(1'000'000));
+  ASSERT_FALSE(deep.has_value());
+  EXPECT_THAT(deep.error().message, HasSubstr("deeper than 128"));
+}
+
+TEST(JsonTextTest, SaysWhatIsNoJson) {
+  const auto broken = parse_json_text("{\"a\":\x1b[31m");
+  ASSERT_FALSE(broken.has_value());
+  EXPECT_THAT(broken.error().message, HasSubstr("{\"a\":\\x1b[31m"));
+  EXPECT_EQ(broken.error().message.find('\x1b'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trainyard::kube

@@ -1,0 +1,334 @@
+#include <map>
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "agent/agent_options.h"
+#include "common/api/decode.h"
+#include "common/api/validate.h"
+#include "control/membership.h"
+#include "operator/cluster/views.h"
+#include "operator/render/companions.h"
+#include "operator/render/environment.h"
+#include "operator/render/names.h"
+#include "operator/render/pod.h"
+
+namespace trainyard::render {
+namespace {
+
+using nlohmann::json;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Not;
+
+/// A job as it comes back from the API server.
+api::TrainingJob job_of(const std::string& spec) {
+  auto job =
+      api::decode_training_job(R"({"apiVersion":"trainyard.dev/v1alpha1","kind":"TrainingJob",
+    "metadata":{"name":"bert","namespace":"team-a","uid":"uid-1"},"spec":)" +
+                               spec + "}");
+  EXPECT_TRUE(job.has_value()) << (job ? "" : job.error().message);
+  return job ? *std::move(job) : api::TrainingJob();
+}
+
+constexpr char kForeign[] = R"({"numNodes":3,"agent":"None","rendezvous":{"port":1234},
+  "template":{"metadata":{"labels":{"team":"a"},"annotations":{"note":"x"}},"spec":{
+    "nodeSelector":{"gpu":"yes"},
+    "containers":[{"name":"sidecar","image":"log:1"},
+                  {"name":"trainer","image":"train:1","command":["python","t.py"],
+                   "env":[{"name":"HF_HOME","value":"/hf"}],
+                   "resources":{"limits":{"nvidia.com/gpu":1}}}]}}})";
+
+constexpr char kEngine[] = R"({"numNodes":2,"numProcPerNode":4,
+  "engine":{"task":"CausalLM","model":{"preset":"gpt2-124m"},
+            "data":{"tokens":["/data/a.tok"],"sequenceLength":128},
+            "batch":{"globalSequences":8,"microSequences":1},"steps":10},
+  "checkpointPolicy":{"storage":{"persistentVolumeClaim":{"claimName":"ckpt"}},"path":"runs/1"}})";
+
+control::PodSpec pod_of(const api::TrainingJob& job, int index, int64_t generation = 2) {
+  return control::make_pod_spec(job.metadata, job.spec, index, generation, job.spec.num_nodes);
+}
+
+json rendered(const api::TrainingJob& job, int index, int64_t generation = 2) {
+  return render_pod(job.metadata, job.spec, pod_of(job, index, generation), {"worker:9"});
+}
+
+const json& trainer_of(const json& pod) {
+  return pod["spec"]["containers"][trainer_index(pod["spec"])];
+}
+
+std::map<std::string, std::string> environment(const json& pod) {
+  std::map<std::string, std::string> variables;
+  for (const json& entry : trainer_of(pod)["env"])
+    variables[entry["name"]] = entry.value("value", "");
+  return variables;
+}
+
+TEST(RenderPodTest, KeepsWhatTheTemplateSays) {
+  const json pod = rendered(job_of(kForeign), 1);
+  EXPECT_EQ(pod["metadata"]["labels"]["team"], "a");
+  EXPECT_EQ(pod["metadata"]["annotations"]["note"], "x");
+  EXPECT_EQ(pod["spec"]["nodeSelector"]["gpu"], "yes");
+  EXPECT_EQ(pod["spec"]["containers"][0], (json{{"name", "sidecar"}, {"image", "log:1"}}));
+  EXPECT_EQ(trainer_of(pod)["image"], "train:1");
+  EXPECT_EQ(trainer_of(pod)["resources"]["limits"]["nvidia.com/gpu"], 1);
+}
+
+TEST(RenderPodTest, SaysWhoThePodIsAndWhoseItIs) {
+  const api::TrainingJob job = job_of(kForeign);
+  const json pod = rendered(job, 1);
+  EXPECT_EQ(pod["metadata"]["name"], control::pod_name("bert", "uid-1", 1, 2));
+  EXPECT_EQ(pod["metadata"]["namespace"], "team-a");
+  EXPECT_EQ(pod["spec"]["hostname"], "bert-1");
+  EXPECT_EQ(pod["spec"]["subdomain"], "bert");
+  const json& labels = pod["metadata"]["labels"];
+  EXPECT_EQ(labels["trainyard.dev/job-name"], "bert");
+  EXPECT_EQ(labels["trainyard.dev/job-uid"], "uid-1");
+  EXPECT_EQ(labels["trainyard.dev/node-index"], "1");
+  EXPECT_EQ(labels["trainyard.dev/role"], "trainer");
+  EXPECT_EQ(labels["trainyard.dev/created-generation"], "2");
+  EXPECT_EQ(labels["trainyard.dev/member"], "true");
+  EXPECT_EQ(labels["training.kubeflow.org/job-name"], "bert");
+  EXPECT_EQ(labels["training.kubeflow.org/replica-index"], "1");
+  EXPECT_EQ(labels["batch.kubernetes.io/job-completion-index"], "1");
+  EXPECT_FALSE(labels.contains("training.kubeflow.org/job-role"));
+  EXPECT_EQ(rendered(job, 0)["metadata"]["labels"]["training.kubeflow.org/job-role"], "master");
+  ASSERT_EQ(pod["metadata"]["ownerReferences"].size(), 1u);
+  const json& owner = pod["metadata"]["ownerReferences"][0];
+  EXPECT_EQ(owner["kind"], "TrainingJob");
+  EXPECT_EQ(owner["uid"], "uid-1");
+  EXPECT_EQ(owner["controller"], true);
+  EXPECT_EQ(owner["blockOwnerDeletion"], true);
+}
+
+TEST(RenderPodTest, IsReadBackAsTheBrainMeantIt) {
+  const api::TrainingJob job = job_of(kForeign);
+  json pod = rendered(job, 2, 5);
+  pod["metadata"]["uid"] = "pod-uid";
+  pod["metadata"]["resourceVersion"] = "1";
+  const auto view = cluster::view_of_pod(pod);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->job_uid, "uid-1");
+  EXPECT_EQ(view->job_name, "bert");
+  EXPECT_EQ(view->seen.node_index, 2);
+  EXPECT_EQ(view->seen.created_generation, 5);
+  EXPECT_TRUE(view->seen.member);
+}
+
+TEST(RenderPodTest, SetsTheDefaultsOfAPodThatEndsOnce) {
+  const json pod = rendered(job_of(kForeign), 0);
+  const json& spec = pod["spec"];
+  EXPECT_EQ(spec["restartPolicy"], "Never");
+  EXPECT_EQ(spec["terminationGracePeriodSeconds"], 90);
+  EXPECT_EQ(spec["automountServiceAccountToken"], false);
+  EXPECT_EQ(spec["enableServiceLinks"], false);
+  EXPECT_EQ(trainer_of(pod)["terminationMessagePolicy"], "FallbackToLogsOnError");
+  EXPECT_FALSE(spec.contains("securityContext")) << "nothing is known of a foreign image";
+}
+
+TEST(RenderPodTest, LeavesTheTemplatesOwnChoiceOfADefault) {
+  const json pod = rendered(job_of(R"({"agent":"None","template":{"spec":{
+      "automountServiceAccountToken":true,
+      "containers":[{"name":"trainer","image":"t","command":["x"],
+                     "terminationMessagePolicy":"File"}]}}})"),
+                            0);
+  EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], true);
+  EXPECT_EQ(trainer_of(pod)["terminationMessagePolicy"], "File");
+}
+
+TEST(RenderPodTest, MountsSharedMemoryUnlessTheTemplateDoes) {
+  const json pod = rendered(job_of(kForeign), 0);
+  EXPECT_THAT(pod["spec"]["volumes"],
+              Contains(json{{"name", "trainyard-shm"}, {"emptyDir", {{"medium", "Memory"}}}}));
+  EXPECT_THAT(trainer_of(pod)["volumeMounts"],
+              Contains(json{{"name", "trainyard-shm"}, {"mountPath", "/dev/shm"}}));
+  const json own = rendered(job_of(R"({"agent":"None","template":{"spec":{
+      "volumes":[{"name":"big","emptyDir":{"medium":"Memory","sizeLimit":"8Gi"}}],
+      "containers":[{"name":"trainer","image":"t","command":["x"],
+                     "volumeMounts":[{"name":"big","mountPath":"/dev/shm"}]}]}}})"),
+                            0);
+  EXPECT_EQ(own["spec"]["volumes"].size(), 1u);
+  EXPECT_EQ(trainer_of(own)["volumeMounts"].size(), 1u);
+}
+
+TEST(RenderPodTest, StripsWhatATemplateMayNotSay) {
+  api::TrainingJob job = job_of(kForeign);
+  job.spec.pod_template->json = R"({"metadata":{"ownerReferences":[{"uid":"evil"}],
+      "finalizers":["evil"],"labels":{"trainyard.dev/member":"false"}},
+      "spec":{"nodeName":"n1","restartPolicy":"Always","hostname":"evil",
+              "containers":[{"name":"trainer","image":"t","env":[{"name":"RANK","value":"9"},
+                                                                 {"name":"A","value":"b"}]}]}})";
+  const json pod = rendered(job, 0);
+  EXPECT_FALSE(pod["metadata"].contains("finalizers"));
+  EXPECT_EQ(pod["metadata"]["ownerReferences"].size(), 1u);
+  EXPECT_EQ(pod["metadata"]["labels"]["trainyard.dev/member"], "true");
+  EXPECT_FALSE(pod["spec"].contains("nodeName"));
+  EXPECT_EQ(pod["spec"]["hostname"], "bert-0");
+  EXPECT_EQ(environment(pod)["A"], "b");
+  EXPECT_EQ(environment(pod)["RANK"], "0");
+}
+
+TEST(RenderPodTest, UsesTheSchedulerAndPriorityOfTheJob) {
+  const json pod = rendered(
+      job_of(R"({"agent":"None","scheduling":{"schedulerName":"fast","priorityClassName":"high"},
+                 "template":{"spec":{"containers":[{"name":"trainer","image":"t",
+                                                    "command":["x"]}]}}})"),
+      0);
+  EXPECT_EQ(pod["spec"]["schedulerName"], "fast");
+  EXPECT_EQ(pod["spec"]["priorityClassName"], "high");
+}
+
+// ---- Environment -------------------------------------------------------------------------------
+
+TEST(EnvironmentTest, NamesTorchrunsWorldOfAForeignImage) {
+  const auto variables = environment(rendered(job_of(kForeign), 2));
+  EXPECT_EQ(variables.at("PET_NNODES"), "3");
+  EXPECT_EQ(variables.at("PET_NODE_RANK"), "2");
+  EXPECT_EQ(variables.at("PET_NPROC_PER_NODE"), "1");
+  EXPECT_EQ(variables.at("PET_MASTER_ADDR"), "bert-0.bert.team-a.svc");
+  EXPECT_EQ(variables.at("PET_MASTER_PORT"), "1234");
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "bert-0.bert.team-a.svc");
+  EXPECT_EQ(variables.at("MASTER_PORT"), "1234");
+  EXPECT_EQ(variables.at("PET_RDZV_ENDPOINT"), "bert-0.bert.team-a.svc:1234");
+  EXPECT_EQ(variables.at("PET_MAX_RESTARTS"), "0");
+  EXPECT_EQ(variables.at("HF_HOME"), "/hf");
+}
+
+TEST(EnvironmentTest, CountsRanksOnlyWhereAPodIsOne) {
+  const auto single = environment(rendered(job_of(kForeign), 2));
+  EXPECT_EQ(single.at("RANK"), "2");
+  EXPECT_EQ(single.at("WORLD_SIZE"), "3");
+  EXPECT_EQ(single.at("LOCAL_RANK"), "0");
+  EXPECT_EQ(single.at("LOCAL_WORLD_SIZE"), "1");
+  EXPECT_EQ(single.at("TORCHELASTIC_RESTART_COUNT"), "1") << "generation 2";
+  const auto many = environment(
+      rendered(job_of(R"({"numNodes":3,"numProcPerNode":8,"agent":"None","template":{"spec":{
+          "containers":[{"name":"trainer","image":"t","command":["torchrun","t.py"]}]}}})"),
+               2));
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+    EXPECT_FALSE(many.contains(name)) << name;
+  EXPECT_EQ(many.at("PET_NPROC_PER_NODE"), "8");
+}
+
+TEST(EnvironmentTest, NamesJaxsProcesses) {
+  const auto variables = environment(rendered(job_of(kForeign), 2));
+  EXPECT_EQ(variables.at("JAX_COORDINATOR_ADDRESS"), "bert-0.bert.team-a.svc:1234");
+  EXPECT_EQ(variables.at("JAX_NUM_PROCESSES"), "3");
+  EXPECT_EQ(variables.at("JAX_PROCESS_ID"), "2");
+}
+
+TEST(EnvironmentTest, SetsNothingButReservedNames) {
+  for (const char* spec : {kForeign, kEngine}) {
+    const api::TrainingJob job = job_of(spec);
+    for (const json& entry : environment_of(job.metadata, job.spec, pod_of(job, 1)))
+      EXPECT_TRUE(api::is_reserved_env(entry["name"].get<std::string>())) << entry;
+  }
+}
+
+TEST(EnvironmentTest, SetsEachNameOnce) {
+  for (const char* spec : {kForeign, kEngine}) {
+    std::map<std::string, int> times;
+    for (const json& entry : trainer_of(rendered(job_of(spec), 1))["env"])
+      ++times[entry["name"]];
+    for (const auto& [name, count] : times)
+      EXPECT_EQ(count, 1) << name;
+  }
+}
+
+/// The other side of the contract: what reads these variables in the pod.
+TEST(EnvironmentTest, IsWhatThePodsSupervisorReads) {
+  auto variables = environment(rendered(job_of(kEngine), 1, 3));
+  variables["TRAINYARD_POD_UID"] = "pod-uid";               // of the downward API
+  variables["TRAINYARD_CONTROL_ADDRESS"] = "control:7000";  // of whoever serves the stream
+  const auto options = agent::read_agent_options(
+      {},
+      [&](const char* name) -> const char* {
+        const auto found = variables.find(name);
+        return found == variables.end() ? nullptr : found->second.c_str();
+      },
+      "/usr/bin/trainyard-agent");
+  ASSERT_TRUE(options.has_value()) << options.error().message;
+  EXPECT_EQ(options->job_name, "bert");
+  EXPECT_EQ(options->job_uid, "uid-1");
+  EXPECT_EQ(options->node_index, 1);
+  EXPECT_EQ(options->generation, 3);
+  EXPECT_EQ(options->pod_name, control::pod_name("bert", "uid-1", 1, 3));
+  EXPECT_EQ(options->stop_grace, std::chrono::seconds(60));
+}
+
+// ---- The engine's pods -------------------------------------------------------------------------
+
+TEST(RenderEngineTest, MakesAWorkerPodWhereThereIsNoTemplate) {
+  const api::TrainingJob job = job_of(kEngine);
+  const json pod = rendered(job, 0);
+  EXPECT_EQ(trainer_of(pod)["name"], "trainer");
+  EXPECT_EQ(trainer_of(pod)["image"], "worker:9");
+  EXPECT_EQ(pod["spec"]["securityContext"]["runAsNonRoot"], true);
+  EXPECT_EQ(trainer_of(pod)["securityContext"]["allowPrivilegeEscalation"], false);
+  EXPECT_THAT(trainer_of(pod)["securityContext"]["capabilities"]["drop"], ElementsAre("ALL"));
+  const auto variables = environment(pod);
+  EXPECT_EQ(variables.at("TRAINYARD_ENGINE_CONFIG"), "/etc/trainyard/engine.json");
+  EXPECT_EQ(variables.at("TRAINYARD_CHECKPOINT_POLICY"), "/etc/trainyard/checkpoint-policy.json");
+  EXPECT_EQ(variables.at("TRAINYARD_CHECKPOINT_DIR"), "/var/lib/trainyard/checkpoints/runs/1");
+  EXPECT_FALSE(variables.contains("RANK")) << "the agent starts the ranks";
+  const std::string config = engine_config_name(job.metadata, job.spec);
+  EXPECT_THAT(pod["spec"]["volumes"],
+              Contains(json{{"name", "trainyard-engine"}, {"configMap", {{"name", config}}}}));
+  EXPECT_THAT(pod["spec"]["volumes"],
+              Contains(json{{"name", "trainyard-checkpoints"},
+                            {"persistentVolumeClaim", {{"claimName", "ckpt"}}}}));
+}
+
+TEST(RenderEngineTest, TheConfigMapHoldsWhatTheWorkerReads) {
+  const api::TrainingJob job = job_of(kEngine);
+  const json config = render_engine_config(job.metadata, job.spec);
+  EXPECT_EQ(config["immutable"], true);
+  EXPECT_EQ(config["metadata"]["name"], engine_config_name(job.metadata, job.spec));
+  const auto engine = api::decode_engine(config["data"]["engine.json"].get<std::string>());
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  EXPECT_EQ(*engine, *job.spec.engine);
+  const auto policy =
+      api::decode_checkpoint_policy(config["data"]["checkpoint-policy.json"].get<std::string>());
+  ASSERT_TRUE(policy.has_value()) << policy.error().message;
+  EXPECT_EQ(*policy, job.spec.checkpoint_policy);
+}
+
+TEST(RenderEngineTest, AChangedEngineIsAnotherConfigMap) {
+  api::TrainingJob job = job_of(kEngine);
+  const std::string before = engine_config_name(job.metadata, job.spec);
+  EXPECT_EQ(before, engine_config_name(job.metadata, job.spec));
+  EXPECT_TRUE(before.starts_with("bert-engine-")) << before;
+  job.spec.engine->steps = 11;
+  EXPECT_NE(engine_config_name(job.metadata, job.spec), before);
+  job.spec.engine->steps = 10;
+  job.spec.checkpoint_policy.keep_last = 9;
+  EXPECT_NE(engine_config_name(job.metadata, job.spec), before);
+}
+
+// ---- Companions --------------------------------------------------------------------------------
+
+TEST(CompanionsTest, TheServiceResolvesMembersBeforeTheyAreReady) {
+  const api::TrainingJob job = job_of(kForeign);
+  const json service = render_service(job.metadata, job.spec);
+  EXPECT_EQ(service["metadata"]["name"], "bert");
+  EXPECT_EQ(service["spec"]["clusterIP"], "None");
+  EXPECT_EQ(service["spec"]["publishNotReadyAddresses"], true);
+  const json selector = service["spec"]["selector"];
+  EXPECT_EQ(selector, (json{{"trainyard.dev/job-uid", "uid-1"}, {"trainyard.dev/member", "true"}}));
+  for (const auto& [key, value] : selector.items())
+    EXPECT_EQ(rendered(job, 0)["metadata"]["labels"][key], value);
+}
+
+TEST(CompanionsTest, TheBudgetLetsOnePodBeEvicted) {
+  const api::TrainingJob job = job_of(kForeign);
+  const json budget = render_disruption_budget(job.metadata, 3);
+  EXPECT_EQ(budget["spec"]["minAvailable"], 2);
+  EXPECT_EQ(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow");
+  EXPECT_EQ(budget["metadata"]["ownerReferences"][0]["uid"], "uid-1");
+}
+
+}  // namespace
+}  // namespace trainyard::render

@@ -1,0 +1,81 @@
+#include "operator/runtime/options.h"
+
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace trainyard::operator_runtime {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Read {
+  std::variant<OperatorOptions, EndsAtOnce> result;
+  std::string out;
+  std::string err;
+};
+
+Read read(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  auto result = read_options(arguments, out, err);
+  return {std::move(result), out.str(), err.str()};
+}
+
+TEST(OptionsTest, DefaultsAreThoseOfTheReference) {
+  const auto options = std::get<OperatorOptions>(read({}).result);
+  EXPECT_THAT(options.namespaces, IsEmpty());
+  EXPECT_FALSE(options.leader_elect);
+  EXPECT_EQ(options.metrics_address, ":8080");
+  EXPECT_EQ(options.probe_address, ":8081");
+  EXPECT_EQ(options.workers, 8);
+  EXPECT_EQ(options.log_format, LogFormat::kJson);
+}
+
+TEST(OptionsTest, TakesTheFlagsThatControllersHave) {
+  const auto options = std::get<OperatorOptions>(
+      read({"--kubeconfig", "/k", "--namespaces=a,b", "--leader-elect", "--metrics-bind-address=0",
+            "--health-probe-bind-address", "127.0.0.1:0", "--kube-api-qps=50",
+            "--kube-api-burst=100", "--max-concurrent-reconciles=3", "--log-format=text",
+            "--log-level=debug"})
+          .result);
+  EXPECT_EQ(options.kubeconfig, "/k");
+  EXPECT_THAT(options.namespaces, ElementsAre("a", "b"));
+  EXPECT_TRUE(options.leader_elect);
+  EXPECT_TRUE(is_off(options.metrics_address));
+  EXPECT_FALSE(is_off(options.probe_address));
+  EXPECT_EQ(options.api_qps, 50);
+  EXPECT_EQ(options.api_burst, 100);
+  EXPECT_EQ(options.workers, 3);
+  EXPECT_EQ(options.log_format, LogFormat::kText);
+  EXPECT_EQ(options.log_level, LogLevel::kDebug);
+  EXPECT_FALSE(std::get<OperatorOptions>(read({"--leader-elect=false"}).result).leader_elect);
+}
+
+TEST(OptionsTest, WrongUsageEndsWith64AndNamesTheFlag) {
+  for (const auto& [arguments, named] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--no-such-flag"}, "no-such-flag"},
+           {{"--max-concurrent-reconciles=0"}, "max-concurrent-reconciles"},
+           {{"--kube-api-qps=-1"}, "kube-api-qps"},
+           {{"--namespaces=A_B"}, "A_B"},
+           {{"--log-format=xml"}, "log-format"}}) {
+    const Read wrong = read(arguments);
+    ASSERT_TRUE(std::holds_alternative<EndsAtOnce>(wrong.result)) << named;
+    EXPECT_EQ(std::get<EndsAtOnce>(wrong.result).exit_code, 64) << named;
+    EXPECT_THAT(wrong.err, HasSubstr(named));
+  }
+}
+
+TEST(OptionsTest, HelpIsAskedForAndNoError) {
+  const Read help = read({"--help"});
+  EXPECT_EQ(std::get<EndsAtOnce>(help.result).exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--max-concurrent-reconciles"));
+  EXPECT_THAT(help.out, HasSubstr("Exit codes"));
+}
+
+}  // namespace
+}  // namespace trainyard::operator_runtime
