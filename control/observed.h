@@ -82,6 +82,7 @@ struct ObservedPod {
 struct Refusal {
   std::string reason;  ///< one of api::reason
   std::string message;
+  bool passing = false;  ///< goes by itself within seconds: looked at again soon
 
   bool operator==(const Refusal&) const = default;
 };

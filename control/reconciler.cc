@@ -14,6 +14,8 @@ namespace {
 
 /// What the cluster did not take is tried again with back-off, at least this often.
 constexpr std::chrono::seconds kRefusalPause{10};
+/// The same of what goes by itself.
+constexpr std::chrono::seconds kPassingPause{2};
 /// More is left of a job than one application does: it goes to the end of the queue.
 constexpr Duration kAtOnce{1};
 
@@ -78,12 +80,13 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   remember(key, memory);
   if (applied.error) return *std::move(applied.error);
   reconciled.requeue_after = planned.requeue_after;
-  reconciled.refused = applied.refusal.has_value() || observed.refusal.has_value();
+  const std::optional<Refusal>& refusal = applied.refusal ? applied.refusal : observed.refusal;
+  reconciled.refused = refusal.has_value();
   const auto look_in = [&](Duration wait) {
     reconciled.requeue_after =
         std::min<Duration>(reconciled.requeue_after.value_or(Duration::max()), wait);
   };
-  if (reconciled.refused) look_in(kRefusalPause);
+  if (refusal) look_in(refusal->passing ? kPassingPause : kRefusalPause);
   if (applied.unfinished) look_in(kAtOnce);
   reconciled.status = std::move(applied.status);
   const bool left = any_left(observed) || !planned.create.empty();

@@ -99,7 +99,14 @@ Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource&
   }
   const auto found = client_.get(resource, name);
   if (!found) return found.error().to_error("get " + what);
-  if (controlling_job(*found) == job_uid) return Reply();
+  const std::string owner = controlling_job(*found);
+  if (owner == job_uid) return Reply();
+  if (!owner.empty()) {
+    return Reply(control::Refusal{
+        api::reason::kNameConflict,
+        what + " is still that of a deleted job of the same name; waiting for it to be collected",
+        true});
+  }
   return Reply(
       control::Refusal{api::reason::kNameConflict,
                        what + " exists and is not this job's; delete it or rename the job"});

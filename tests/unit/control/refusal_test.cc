@@ -83,6 +83,16 @@ TEST(RefusalTest, AQuotaThatIsUsedUpIsToldAndTriedAgain) {
   EXPECT_EQ(job.status().restarts.total, 0);
 }
 
+TEST(RefusalTest, WhatGoesByItselfIsLookedAtAgainSoon) {
+  JobDriver job(make_job(2));
+  Refusal passing = kQuota;
+  passing.passing = true;
+  job.cluster.refuse_created_pods(passing);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.last.requeue_after, seconds(2));
+  EXPECT_TRUE(job.last.refused);
+}
+
 TEST(RefusalTest, ARestartUnderARefusalKeepsItsPlace) {
   auto manifest = make_job(2);
   JobDriver job(std::move(manifest));
