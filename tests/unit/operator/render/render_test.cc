@@ -231,7 +231,8 @@ TEST(EnvironmentTest, SetsNothingButReservedNames) {
 TEST(EnvironmentTest, SetsEachNameOnce) {
   for (const char* spec : {kForeign, kEngine}) {
     std::map<std::string, int> times;
-    for (const json& entry : trainer_of(rendered(job_of(spec), 1))["env"])
+    const json pod = rendered(job_of(spec), 1);
+    for (const json& entry : trainer_of(pod)["env"])
       ++times[entry["name"]];
     for (const auto& [name, count] : times)
       EXPECT_EQ(count, 1) << name;
