@@ -158,6 +158,20 @@ std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
   return found;
 }
 
+namespace {
+
+/// Whether the pod is no member after this change. Of one whose asker has gone before the answer,
+/// the log may have the request alone.
+bool takes_member_off(const AuditEvent& event) {
+  if (event.answer.is_object()) {
+    return !part(part(event.answer, "metadata"), "labels").contains(kMember);
+  }
+  const Json labels = part(part(event.request, "metadata"), "labels");
+  return labels.contains(kMember) && labels[kMember].is_null();
+}
+
+}  // namespace
+
 std::vector<std::string> pod_violations(const std::vector<AuditEvent>& events,
                                         const Json& remaining, const Json& jobs) {
   PodJudge judge;
@@ -174,9 +188,7 @@ std::vector<std::string> pod_violations(const std::vector<AuditEvent>& events,
     if (event.verb == "create") judge.created(event);
     if (event.verb == "delete") judge.condemned(event);
     const bool changed = event.verb == "patch" || event.verb == "update";
-    if (changed && !event.answer["metadata"].value("labels", Json::object()).contains(kMember)) {
-      judge.condemned(event);
-    }
+    if (changed && takes_member_off(event)) judge.condemned(event);
   }
   std::vector<std::string> violations = judge.take();
   std::set<std::string> living;
