@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "operator/cluster/members.h"
+
 namespace trainyard::cluster {
 namespace {
 
@@ -35,18 +37,6 @@ constexpr std::array<std::pair<std::string_view, double>, 15> kSuffixes = {{
     {"P", 1e15},
     {"E", 1e18},
 }};
-
-const json& at(const json& object, const char* key) {
-  static const json kNothing;
-  if (!object.is_object()) return kNothing;
-  const auto found = object.find(key);
-  return found == object.end() ? kNothing : *found;
-}
-
-std::string text_at(const json& object, const char* key) {
-  const json& value = at(object, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
 
 Amounts requests_of(const json& container) {
   const json& resources = at(container, "resources");

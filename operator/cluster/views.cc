@@ -7,6 +7,7 @@
 
 #include "common/api/decode.h"
 #include "common/text/rfc3339.h"
+#include "operator/cluster/members.h"
 #include "operator/render/names.h"
 #include "operator/render/pod.h"
 
@@ -17,19 +18,6 @@ using nlohmann::json;
 
 /// Of a container's last words, the newest: status keeps no more (api::kMaxNewestAttemptMessage).
 constexpr size_t kMessageBytes = 1024;
-
-/// The member, or a null that lives for ever: paths into objects that may be cut short.
-const json& at(const json& object, const char* key) {
-  static const json kNothing;
-  if (!object.is_object()) return kNothing;
-  const auto found = object.find(key);
-  return found == object.end() ? kNothing : *found;
-}
-
-std::string text_at(const json& object, const char* key) {
-  const json& value = at(object, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
 
 std::optional<Time> time_at(const json& object, const char* key) {
   const json& value = at(object, key);

@@ -1,10 +1,10 @@
-// What the control stream's facts lead to: lost members, stalls, progress, steps lost.
+// What the control stream's facts lead to: lost members and stalls.
 #include <chrono>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/job_driver.h"
+#include "tests/support/reporting_job.h"
 
 namespace trainyard::control {
 namespace {
@@ -16,68 +16,9 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::JobDriver;
 using testing_support::make_job;
+using testing_support::ReportingJob;
 
 constexpr seconds kBackoffOver{301};
-
-/// A job of `nodes` nodes with one rank each, whose ranks report.
-class ReportingJob : public JobDriver {
- public:
-  explicit ReportingJob(api::TrainingJob job) : JobDriver(std::move(job)) {
-    EXPECT_TRUE(settle());
-    connect();
-  }
-
-  /// Every member has a stream and a rank that has just started.
-  void connect() {
-    facts.now.hosted = true;
-    facts.now.generation = status().membership.generation;
-    facts.now.rank_table_ready = true;
-    facts.now.members.clear();
-    facts.now.peer_reports.clear();
-    facts.now.resumed_from_step.reset();
-    for (int index = 0; index < status().nodes.target; ++index) {
-      MemberFact fact;
-      const ObservedPod pod = member(index);
-      fact.pod_uid = pod.uid;
-      fact.pod_name = pod.name;
-      fact.node_index = index;
-      fact.generation = facts.now.generation;
-      fact.connected = true;
-      fact.since = clock.now();
-      fact.ranks.resize(1);
-      fact.ranks[0].rank = index;
-      fact.ranks[0].total_steps = 1000;
-      fact.ranks[0].phase_since = clock.now();
-      facts.now.members.push_back(std::move(fact));
-    }
-  }
-
-  RankFact& rank(int index) { return facts.now.members.at(static_cast<size_t>(index)).ranks[0]; }
-
-  void set_phase(Phase phase) {
-    for (int index = 0; index < status().nodes.target; ++index) {
-      rank(index).phase = phase;
-      rank(index).phase_since = clock.now();
-    }
-  }
-
-  /// Every rank completes a step now.
-  void step_to(int64_t step) {
-    for (int index = 0; index < status().nodes.target; ++index) {
-      rank(index).phase = Phase::kTraining;
-      rank(index).step = step;
-      rank(index).last_step_at = clock.now();
-      rank(index).last_heartbeat_at = clock.now();
-      rank(index).loss = 2.5;
-      rank(index).step_seconds = 0.25;
-    }
-  }
-
-  void disconnect(int index) {
-    facts.now.members.at(static_cast<size_t>(index)).connected = false;
-    facts.now.members.at(static_cast<size_t>(index)).since = clock.now();
-  }
-};
 
 TEST(LivenessTest, ASilentStreamAloneProvesNothing) {
   ReportingJob job(make_job(3));
@@ -392,113 +333,6 @@ TEST(StallTest, WithoutAControlStreamPodsThatRunAreEnough) {
   JobDriver job(std::move(manifest));
   ASSERT_TRUE(job.pass(seconds(100000)));
   EXPECT_EQ(job.status().restarts.total, 0);
-}
-
-TEST(ProgressTest, GoesIntoStatusAtMostEveryFiveSeconds) {
-  ReportingJob job(make_job(2));
-  job.step_to(1);
-  ASSERT_TRUE(job.settle());
-  const size_t before = job.cluster.writes().size();
-  for (int tenth = 1; tenth <= 200; ++tenth) {
-    job.clock.advance(milliseconds(100));
-    job.step_to(1 + tenth);
-    job.facts.now.checkpoint = CheckpointFact{tenth, "", "", job.clock.now()};
-    ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
-  }
-  const size_t writes = job.cluster.writes().size() - before;
-  EXPECT_GE(writes, 3u);
-  EXPECT_LE(writes, 4u) << "20 s";
-}
-
-TEST(ProgressTest, ShowsTheLowestStepAndWhatIsLeft) {
-  ReportingJob job(make_job(2));
-  job.step_to(250);
-  job.rank(0).step = 251;
-  job.rank(0).tokens_per_second = 1000.0;
-  ASSERT_TRUE(job.settle());
-  const auto progress = job.status().progress;
-  ASSERT_TRUE(progress.has_value());
-  EXPECT_EQ(progress->step, 250);
-  EXPECT_EQ(progress->total_steps, 1000);
-  EXPECT_EQ(progress->percentage, 25);
-  EXPECT_EQ(progress->eta_s, 188);  // 750 steps of 0.25 s
-  EXPECT_EQ(progress->step_time_ms, 250.0);
-  EXPECT_EQ(progress->loss, 2.5);
-  EXPECT_EQ(progress->tokens_per_second, 1000.0);
-  EXPECT_EQ(progress->phase, "Training");
-  EXPECT_EQ(progress->last_step_time, job.clock.now());
-}
-
-TEST(ProgressTest, NamesTheSlowestRankOnceAllTell) {
-  ReportingJob job(make_job(3));
-  job.step_to(1);
-  job.rank(0).work_seconds = 0.2;
-  job.rank(1).work_seconds = 0.3;
-  ASSERT_TRUE(job.settle());
-  EXPECT_FALSE(job.status().progress->slowest_rank.has_value());
-  job.clock.advance(seconds(6));
-  job.step_to(9);
-  job.rank(2).work_seconds = 0.1;
-  ASSERT_TRUE(job.settle());
-  EXPECT_EQ(job.status().progress->slowest_rank, 1);
-}
-
-TEST(ProgressTest, AttemptsThatNeverHadAStateLostNothing) {
-  ReportingJob job(make_job(2));
-  job.facts.now.resumed_from_step = 0;
-  job.step_to(120);
-  job.facts.now.checkpoint = CheckpointFact{100, "", "", job.clock.now()};
-  ASSERT_TRUE(job.settle());
-  job.fail(0, 1);
-  ASSERT_TRUE(job.pass(kBackoffOver));
-  job.connect();  // generation 2 dies before it has restored
-  ASSERT_TRUE(job.settle());
-  job.fail(0, 1);
-  ASSERT_TRUE(job.pass(kBackoffOver));
-  job.connect();
-  job.facts.now.resumed_from_step = 100;
-  ASSERT_TRUE(job.settle());
-  ASSERT_EQ(job.status().attempts.size(), 3u);
-  EXPECT_EQ(job.status().attempts[0].lost_steps, 20);
-  EXPECT_FALSE(job.status().attempts[1].end_step.has_value());
-  EXPECT_EQ(job.status().attempts[1].lost_steps, 0);
-  EXPECT_EQ(job.status().goodput->lost_steps, 20);
-}
-
-TEST(ProgressTest, AttemptsKnowTheStepsTheyLost) {
-  ReportingJob job(make_job(2));
-  job.facts.now.resumed_from_step = 0;
-  job.step_to(120);
-  job.facts.now.checkpoint = CheckpointFact{100, "g1-step-100", "", job.clock.now()};
-  ASSERT_TRUE(job.settle());
-  EXPECT_EQ(job.status().attempts[0].start_step, 0);
-  EXPECT_EQ(job.status().checkpoint->last_step, 100);
-  EXPECT_EQ(job.status().checkpoint->uri, "g1-step-100");
-  job.fail(0, 1);
-  ASSERT_TRUE(job.pass(kBackoffOver));
-  EXPECT_EQ(job.status().attempts[0].end_step, 120);
-  EXPECT_FALSE(job.status().attempts[0].lost_steps.has_value()) << "nobody has resumed yet";
-  EXPECT_EQ(job.status().progress->step, 120) << "what was reached stays in sight";
-  job.connect();
-  job.facts.now.resumed_from_step = 100;
-  ASSERT_TRUE(job.settle());
-  EXPECT_EQ(job.status().attempts[0].resumed_from_step, 100);
-  EXPECT_EQ(job.status().attempts[0].lost_steps, 20);
-  EXPECT_EQ(job.status().attempts[1].start_step, 100);
-}
-
-TEST(ProgressTest, AnOldCheckpointIsACondition) {
-  auto manifest = make_job(1);
-  manifest.spec.checkpoint_policy.max_age = seconds(50);
-  ReportingJob job(std::move(manifest));
-  job.step_to(1);
-  ASSERT_TRUE(job.pass(seconds(49)));
-  EXPECT_FALSE(job.is(ConditionType::kCheckpointStale));
-  ASSERT_TRUE(job.pass(seconds(1)));
-  EXPECT_TRUE(job.is(ConditionType::kCheckpointStale));
-  job.facts.now.checkpoint = CheckpointFact{1, "", "", job.clock.now()};
-  ASSERT_TRUE(job.pass(seconds(6)));
-  EXPECT_FALSE(job.is(ConditionType::kCheckpointStale));
 }
 
 }  // namespace
