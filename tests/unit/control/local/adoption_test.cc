@@ -25,7 +25,23 @@ using testing_support::kScriptUntilTold;
 using testing_support::tell_to_exit;
 using testing_support::wait_until;
 
-class AdoptionTest : public LocalClusterWorld {};
+class AdoptionTest : public LocalClusterWorld {
+ protected:
+  /// Closes the cluster and leaves the record of a pod whose process is another one by now: this
+  /// test's own stands for the one that got the pid later.
+  PodRecord leave_record_of_another_process() {
+    PodRecord record;
+    record.job_uid = cluster_->job_uid();
+    cluster_.reset();
+    record.name = "job-0-zzzzz";
+    record.uid = "uid";
+    record.process = *identify(::getpid());
+    record.process.start_ticks += 1;
+    EXPECT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
+    EXPECT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+    return record;
+  }
+};
 
 /// Another process that opened the run directory, started two pods and was killed.
 class KilledRun {
@@ -102,17 +118,8 @@ TEST_F(AdoptionTest, ADeletedJobsPodsEndAndAreNotTheNextJobs) {
 }
 
 TEST_F(AdoptionTest, APidThatCameToAnotherProcessIsNotAdopted) {
-  // This test's own process stands for the one that got the pid later.
   open("exit 0");
-  PodRecord record;
-  record.job_uid = cluster_->job_uid();
-  cluster_.reset();
-  record.name = "job-0-zzzzz";
-  record.uid = "uid";
-  record.process = *identify(::getpid());
-  record.process.start_ticks += 1;
-  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
-  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+  const PodRecord record = leave_record_of_another_process();
   std::ofstream(run_dir() / "pods" / record.name / "started");
   open("exit 0");
   const auto pod = look({"default", record.name, record.uid});
@@ -122,15 +129,7 @@ TEST_F(AdoptionTest, APidThatCameToAnotherProcessIsNotAdopted) {
 
 TEST_F(AdoptionTest, APodWhoseMakerDiedBeforeItBeganIsYetToBeMade) {
   open("exit 0");
-  PodRecord record;
-  record.job_uid = cluster_->job_uid();
-  cluster_.reset();
-  record.name = "job-0-zzzzz";
-  record.uid = "uid";
-  record.process = *identify(::getpid());
-  record.process.start_ticks += 1;
-  ASSERT_TRUE(make_directories(run_dir() / "pods" / record.name).has_value());
-  ASSERT_TRUE(write_pod_record(run_dir() / "pods" / record.name, record).has_value());
+  const PodRecord record = leave_record_of_another_process();
   std::ofstream(run_dir() / "status.json.tmp.4711") << "half";
   open("exit 0");
   EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
