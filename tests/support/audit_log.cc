@@ -139,11 +139,22 @@ std::set<std::string> rights_granted(const Json& role) {
   return rights;
 }
 
+namespace {
+
+/// Whether a request ended before the server had read what it meant, as when its asker dies while
+/// sending. Answers about the object (403, 404, 409) come after that.
+bool body_never_came(const AuditEvent& event) {
+  return event.request.is_null() && (event.code == 0 || event.code == 400 || event.code >= 500);
+}
+
+}  // namespace
+
 std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
                                           std::string_view user) {
   std::vector<std::string> found;
   for (const AuditEvent& event : events) {
     if (event.user != user || event.resource == "events" || event.resource == "leases") continue;
+    if (body_never_came(event)) continue;
     const Json metadata = part(event.request, "metadata");
     bool guarded = true;
     if (event.verb == "delete")
@@ -152,7 +163,8 @@ std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
     if (event.verb == "update") guarded = !text(metadata, "resourceVersion").empty();
     if (!guarded) {
       found.push_back(event.time + ": " + event.verb + " of " + event.resource + " " +
-                      event.name_space + "/" + event.name + ": " + event.request.dump());
+                      event.name_space + "/" + event.name + ": " + event.request.dump() +
+                      ", answered " + std::to_string(event.code));
     }
   }
   return found;

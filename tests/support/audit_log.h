@@ -39,7 +39,7 @@ std::set<std::string> rights_granted(const nlohmann::json& role);
 
 /// Writes of a user that could meet another object or another version than the one it has seen: a
 /// DELETE or PATCH without a UID, a PUT without a resource version. Events and leases of its own
-/// aside.
+/// aside, and requests that were refused because their body never came.
 std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
                                           std::string_view user);
 

@@ -114,6 +114,15 @@ TEST(UnguardedWritesTest, ADeleteWithoutAUidIsSeen) {
               ElementsAre(HasSubstr("delete of pods n/j-0-a")));
 }
 
+TEST(UnguardedWritesTest, ARequestWhoseBodyNeverCameMeantNothing) {
+  AuditEvent cut = on_pod("1", "patch", "j-0-a");
+  cut.code = 504;
+  AuditEvent judged = on_pod("2", "patch", "j-0-b");
+  judged.code = 404;
+  EXPECT_THAT(unguarded_writes({cut, judged}, kUser),
+              ElementsAre(HasSubstr("patch of pods n/j-0-b")));
+}
+
 TEST(RightsTest, AreNamedAlikeOnBothSides) {
   const Json role = {{"rules", Json::array({{{"apiGroups", Json::array({"", "a.b"})},
                                              {"resources", Json::array({"pods"})},
