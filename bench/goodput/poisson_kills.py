@@ -53,11 +53,17 @@ class Page:
         if struct.unpack_from("<Q", self.memory, 0)[0] not in (0, MAGIC):
             raise ValueError("not a progress page")
 
+    def _number(self, offset):
+        """-1 as long as the rank has not set the page up: its zeros mean nothing yet."""
+        if struct.unpack_from("<Q", self.memory, 0)[0] != MAGIC:
+            return -1
+        return struct.unpack_from("<q", self.memory, offset)[0]
+
     def step(self):
-        return struct.unpack_from("<q", self.memory, STEP_OFFSET)[0]
+        return self._number(STEP_OFFSET)
 
     def restored_step(self):
-        return struct.unpack_from("<q", self.memory, RESTORED_OFFSET)[0]
+        return self._number(RESTORED_OFFSET)
 
 
 class Rank:

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <time.h>
@@ -72,12 +73,19 @@ double seconds(clockid_t clock) {
 
 /// Longer than the worker threads of OpenBLAS and OpenMP go on spinning after a product.
 constexpr std::chrono::milliseconds kSpinOut{100};
+/// What the kernel's scheduler needs until threads that were woken together have a core each.
+constexpr double kSpreadSeconds = 0.1;
 
 /// GF/s of one contestant.
 struct Rate {
   std::vector<double> cpu, wall;
   void add(double flops, int threads, const std::function<void()>& run) {
-    if (threads > 1) std::this_thread::sleep_for(kSpinOut);
+    if (threads > 1) {
+      std::this_thread::sleep_for(kSpinOut);
+      const double begin = seconds(CLOCK_MONOTONIC);
+      while (seconds(CLOCK_MONOTONIC) < begin + kSpreadSeconds)
+        run();
+    }
     const double cpu0 = seconds(CLOCK_PROCESS_CPUTIME_ID);
     const double wall0 = seconds(CLOCK_MONOTONIC);
     run();
@@ -132,17 +140,39 @@ class Bench {
   void run_peak(Rate& rate, DType type) {
     const PeakLoop loop = peak_loop(options_.isa, type);
     constexpr int64_t kIterations = 300000;
+    if (options_.threads > 1) {
+      rate.wall.push_back(peak_of_threads(loop, kIterations));
+      return;
+    }
     float sink = 0;
-    const auto flops = static_cast<double>(loop(1, &sink)) * kIterations * options_.threads;
-    rate.add(flops, options_.threads, [&] {
-      std::vector<float> sinks(static_cast<size_t>(options_.threads), 0.0F);
-      std::vector<std::jthread> others;  // joined before the sinks go
-      for (int t = 1; t < options_.threads; ++t) {
-        others.emplace_back(
-            [&sinks, loop, t] { loop(kIterations, &sinks[static_cast<size_t>(t)]); });
+    const auto flops = static_cast<double>(loop(1, &sink)) * kIterations;
+    rate.add(flops, 1, [&] { loop(kIterations, &sink); });
+  }
+
+  /// The sum of the best rates of threads that run at once, each by its own clock, once they have a
+  /// core each.
+  double peak_of_threads(PeakLoop loop, int64_t iterations) const {
+    std::this_thread::sleep_for(kSpinOut);
+    std::vector<double> rates(static_cast<size_t>(options_.threads), 0.0);
+    const auto measure = [loop, iterations](double& rate) {
+      float sink = 0;
+      const auto flops = static_cast<double>(loop(1, &sink)) * static_cast<double>(iterations);
+      const double begin = seconds(CLOCK_MONOTONIC);
+      double now = begin;
+      while (now < begin + 2 * kSpreadSeconds) {
+        loop(iterations, &sink);
+        const double after = seconds(CLOCK_MONOTONIC);
+        if (now > begin + kSpreadSeconds) rate = std::max(rate, 1e-9 * flops / (after - now));
+        now = after;
       }
-      loop(kIterations, &sinks[0]);
-    });
+    };
+    {
+      std::vector<std::jthread> others;
+      for (size_t t = 1; t < rates.size(); ++t)
+        others.emplace_back([&, t] { measure(rates[t]); });
+      measure(rates[0]);
+    }
+    return std::accumulate(rates.begin(), rates.end(), 0.0);
   }
 
   void run_shape(const Shape& s, DType type) {
