@@ -37,8 +37,8 @@ lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
 	@tools/run_fuzz $(SECONDS)
 
-mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour)
-	@tools/run_mutants
+mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour); MUTANTS=--generated
+	@tools/run_mutants $(MUTANTS)
 
 features: ## Run the command of every row of docs/features.md that says "works"
 	@tools/check_features

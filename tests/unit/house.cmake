@@ -6,6 +6,8 @@ trainyard_test(layering_test TIER unit
 trainyard_test(repository_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
           ${CMAKE_CURRENT_LIST_DIR}/house/repository_test.cc)
-# The list of planted bugs fits the sources that it changes; `tools/run_mutants` plants them.
+# The list of planted bugs fits the sources that it changes, as do the explanations of generated mutants that
+# survive; `tools/run_mutants` plants them.
 add_test(NAME mutants_list_test COMMAND ${CMAKE_SOURCE_DIR}/tools/run_mutants --check)
-set_tests_properties(mutants_list_test PROPERTIES LABELS unit TIMEOUT 60)
+add_test(NAME mutants_generator_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/house/mutants_test.py)
+set_tests_properties(mutants_list_test mutants_generator_test PROPERTIES LABELS unit TIMEOUT 60)

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""The generator of mutants: what it reads of C++, what it makes of it, and that all it makes is well formed."""
+
+import pathlib
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from mutants import cpp, generated, operators  # noqa: E402
+
+CODE = r'''
+namespace n {
+constexpr std::chrono::seconds kPause{10};
+struct Thing { int x = 3; };  // { not a block
+Status Impl::delete_pod(const PodRef& pod, Duration grace) {
+  // own_writes_.deleted_pod(pod.uid); is only a comment
+  const auto reply = options_.client->remove(
+      kPods, {pod.ns, pod.name}, {.preconditions = {.uid = pod.uid}, .grace = grace});
+  if (!reply && reply.error().reason == kube::Reason::kNotFound) return {};
+  log("own_writes_.deleted_pod(\"}\");");
+  own_writes_.deleted_pod(pod.uid);
+  if (count > budget) look_in(std::chrono::seconds(1));
+  return {};
+}
+int other(int a) { return a; }
+}  // namespace n
+'''
+
+
+def made(operator, code=CODE):
+    source = operators.Source("x.cc", code)
+    return [(code[c.start:c.end], c.text) for f in source.functions for c in operator(source, f)]
+
+
+def is_balanced(code):
+    stack = []
+    for char in code:
+        if char in cpp.OPENING:
+            stack.append(cpp.OPENING[char])
+        elif char in ")]}":
+            if not stack or stack.pop() != char:
+                return False
+    return not stack
+
+
+class ReadingTest(unittest.TestCase):
+    def test_blanks_comments_and_literals_and_keeps_every_place(self):
+        code = cpp.mask(CODE)
+        self.assertEqual(len(code), len(CODE))
+        self.assertEqual(code.count("\n"), CODE.count("\n"))
+        self.assertNotIn("not a block", code)
+        self.assertEqual(code.count("own_writes_"), 1)
+
+    def test_finds_functions_by_the_names_they_are_defined_under(self):
+        self.assertEqual([f.name for f in cpp.functions(cpp.mask(CODE))], ["Impl::delete_pod", "other"])
+
+    def test_cuts_a_body_into_statements(self):
+        function = cpp.functions(cpp.mask(CODE))[0]
+        self.assertEqual([s.kind for s in function.statements],
+                         ["simple", "if", "simple", "simple", "if", "simple"])
+        self.assertTrue(CODE[function.statements[0].start:].startswith("const auto reply"))
+
+    def test_looks_into_the_blocks_of_lambdas(self):
+        code = cpp.mask("void f() { run([&](int i) { use(i); }, 3); done({a, b}); }")
+        outer = cpp.functions(code)[0].statements
+        self.assertEqual([code[s.start:s.end] for s in outer[0].inner], ["use(i);"])
+        self.assertEqual(outer[1].inner, [])
+
+    def test_an_else_belongs_to_its_if(self):
+        code = cpp.mask("void f() { if (a) { b(); } else if (c) d(); else e(); g(); }")
+        statements = cpp.functions(code)[0].statements
+        self.assertEqual([s.kind for s in statements], ["if", "simple"])
+        self.assertEqual(len(statements[0].inner), 2)
+
+
+class OperatorTest(unittest.TestCase):
+    def test_a_dropped_write_looks_like_success(self):
+        changes = made(operators.drop_write)
+        self.assertEqual(len(changes), 1)
+        self.assertTrue(changes[0][0].startswith("options_.client->remove("))
+        self.assertIn("ApiResult<nlohmann::json>", changes[0][1])
+
+    def test_preconditions_are_dropped_and_swapped(self):
+        self.assertEqual([text for _, text in made(operators.precondition)],
+                         [".preconditions = {}", '.preconditions = {.uid = "swapped"}'])
+
+    def test_an_answer_is_taken_for_another(self):
+        self.assertEqual([text for _, text in made(operators.misread_code)], ["false", "true"])
+
+    def test_expectations_are_forgotten_where_they_are_statements(self):
+        self.assertEqual(made(operators.forget_expectation), [("own_writes_.deleted_pod(pod.uid);", "{}")])
+
+    def test_nobody_looks_again(self):
+        self.assertEqual(made(operators.drop_requeue), [("look_in(std::chrono::seconds(1));", "{}")])
+
+    def test_pauses_are_longer_and_none(self):
+        source = operators.Source("x.cc", CODE)
+        self.assertEqual([c.text for c in operators.wrong_delay(source)], ["10000", "0"])
+
+    def test_conditions_and_bounds(self):
+        self.assertIn(("count > budget", "!(count > budget)"), made(operators.negate_condition))
+        self.assertEqual(made(operators.off_by_one), [(">", ">=")])
+
+    def test_a_declaration_is_never_dropped(self):
+        code = "void f() { const Status kept = cluster_.delete_pod(a, b); Status other = write(x); use(kept); }"
+        self.assertEqual([text for text, _ in made(operators.drop_write, code)], ["cluster_.delete_pod(a, b)"])
+
+
+class GeneratedTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.mutants = generated.make(ROOT)
+
+    def test_names_are_unique_and_every_mutant_differs(self):
+        self.assertEqual(len({m.name for m in self.mutants}), len(self.mutants))
+        self.assertEqual([m.name for m in self.mutants if m.text == m.was], [])
+
+    def test_brackets_stay_paired(self):
+        texts = {m.file: (ROOT / m.file).read_text() for m in self.mutants}
+        for mutant in self.mutants:
+            self.assertTrue(is_balanced(cpp.mask(mutant.apply(texts[mutant.file]))), mutant.name)
+
+    def test_every_operator_finds_something(self):
+        self.assertGreaterEqual(len(self.mutants), 500)
+        self.assertEqual({"drop-write", "twice-write", "swap-order", "drop-precondition", "swap-precondition", "ignore-uid",
+                          "misread-code", "forget-expectation", "drop-requeue", "wrong-delay", "negate-condition",
+                          "off-by-one", "drop-count", "ignore-field", "drop-decision"},
+                         {m.operator for m in self.mutants})
+
+    def test_a_draw_depends_on_its_seed_alone(self):
+        drawn = generated.sample(self.mutants, 5, "a")
+        self.assertEqual(drawn, generated.sample(list(reversed(self.mutants)), 5, "a"))
+        self.assertNotEqual(drawn, generated.sample(self.mutants, 5, "b"))
+
+    def test_an_explanation_is_for_one_change(self):
+        mutant = self.mutants[0]
+        fits = generated.Explanation(mutant.name.rsplit(":", 1)[0], mutant.was, "because")
+        self.assertEqual(generated.explanation_of(mutant, [fits]), "because")
+        other = generated.Explanation(fits.where, "something else", "because")
+        self.assertIsNone(generated.explanation_of(mutant, [other]))
+
+
+if __name__ == "__main__":
+    unittest.main()
