@@ -196,6 +196,7 @@ TEST_F(OutcomeTest, AReportNamesTheJobAndHowItEnded) {
   EXPECT_FALSE(reconciler_->reconcile(cluster_->key()).has_value());
   EXPECT_EQ(reports_.back().result, Ended::kError);
   ASSERT_TRUE(reports_.back().error.has_value());
+  cluster_->reconnect();
   EXPECT_FALSE(reconciler_->reconcile({"default", "nobody"}).has_value());
   EXPECT_EQ(reports_.back().result, Ended::kSuccess) << "a job that is gone is no failure";
 }

@@ -182,13 +182,13 @@ TEST(StoryTest, ReplacesSinglePods) {
   life.then("two are lost at once", [](ReportingJob& job) {
     job.cluster.finish_pods({job.member(0).name, job.member(2).name}, exit_of(137, 9, "killed"));
   });
-  life.after(seconds(2), "the wait is over");
+  life.after(seconds(4), "the wait is over");
   life.then("one is deleted by hand",
             [](ReportingJob& job) { job.cluster.delete_from_outside(job.member(1).name); });
-  life.after(seconds(4), "the wait is over");
+  life.after(seconds(8), "the wait is over");
   life.then("one is gone without a trace",
             [](ReportingJob& job) { job.cluster.remove_pod(job.member(2).name); });
-  life.after(seconds(8), "the wait is over");
+  life.after(seconds(16), "the wait is over");
   expect_story("replaces", life.text());
 }
 
