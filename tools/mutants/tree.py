@@ -1,4 +1,4 @@
-"""A private copy of the sources, in which one file at a time is changed and the tests that must notice are run."""
+"""A private copy of the sources, in which something is changed and the tests that must notice are run."""
 
 import os
 import pathlib
@@ -7,23 +7,26 @@ import resource
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 TEST_SECONDS_MAX = 300  # of one test under one mutant: a hang is caught by it
 TEST_SECONDS_MIN = 20
 SLOWER = 5  # a test may take so many times what it takes without a bug
-BUILD_SECONDS_MAX = 1800
+BUILD_SECONDS_MAX = 3600
 # A mutant may take memory, or write, for ever.
 DATA_BYTES_MAX = 6 << 30
 FILE_BYTES_MAX = 1 << 30
 
 # What a change leaves unused is no error here, although it is in the flags: the same flags as everywhere let the
 # compiler's cache give what other builds have made. Without optimisation the changed file compiles in half the time.
-PRELUDE = "".join(f'#pragma GCC diagnostic warning "-W{name}"\n' for name in (
+LENIENT = "".join(f'#pragma GCC diagnostic warning "-W{name}"\n' for name in (
     "unused-variable", "unused-but-set-variable", "unused-but-set-parameter", "unused-parameter", "unused-function",
     "unused-value", "unused-result", "unused-local-typedefs", "unused-const-variable", "empty-body", "uninitialized",
     "maybe-uninitialized", "shadow", "parentheses", "logical-not-parentheses", "type-limits", "return-type",
-    "tautological-compare", "bool-compare", "int-in-bool-context", "nonnull-compare")) + "#line 1\n"
+    "tautological-compare", "bool-compare", "int-in-bool-context", "nonnull-compare", "implicit-fallthrough",
+    "dangling-else", "misleading-indentation", "address", "restrict", "array-bounds",
+    "stringop-overflow")) + "#pragma GCC optimize (\"O0\")\n"
 BINARIES_FOR = ("training_test", "run_test")  # tests that start the programs
 
 
@@ -33,26 +36,33 @@ def _limit():
 
 
 class Tree:
-    def __init__(self, root, preset="dev"):
+    def __init__(self, root, name="tree", preset="dev"):
         self.root = pathlib.Path(root)
-        self.tree = self.root / "build" / "mutants" / "tree"
+        self.tree = self.root / "build" / "mutants" / name
         self.preset = preset
-        self.jobs = os.environ.get("TRAINYARD_JOBS", str(os.cpu_count()))
+        self.jobs = int(os.environ.get("TRAINYARD_JOBS", os.cpu_count()))
         self.seconds = {}  # of each test without a bug
+        self.by_ctest = tests_of_tier(self.root, "apiserver")
+        self.one_plane = threading.Lock()
         self.environment = {**os.environ, "GTEST_FAIL_FAST": "1"}
         # The tests' own short bounds hold, also where everything else runs long.
         self.environment.pop("TRAINYARD_LONG_TESTS", None)
         self.environment.pop("GTEST_OUTPUT", None)
 
-    def prepare(self, log):
-        """Copies and configures; exits where that fails."""
+    def prepare(self, log, changed=None):
+        """Copies, with `changed` texts by path in place of the files', and configures; exits where that fails."""
         self.tree.mkdir(parents=True, exist_ok=True)
-        self._copy_sources()
+        self._copy_sources(changed or {})
         if self._run(["cmake", "--preset", self.preset], log, BUILD_SECONDS_MAX) != 0:
             raise SystemExit(f"does not configure; see {log}")
 
-    def _copy_sources(self):
-        """Brings the copy to the working tree's state; files that are equal keep their time."""
+    def write(self, path, text):
+        """Where it differs: files that are equal keep their time."""
+        target = self.tree / path
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
+
+    def _copy_sources(self, changed):
         listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=self.root, check=True,
                                 capture_output=True).stdout.decode().split("\0")
         wanted = {name for name in listed if name and (self.root / name).is_file()}
@@ -62,37 +72,52 @@ class Tree:
                 path.unlink()
         for name in wanted:
             source, target = self.root / name, self.tree / name
-            if target.exists() and target.read_bytes() == source.read_bytes():
-                continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
+            if name in changed:
+                self.write(name, changed[name])
+            elif not target.exists() or target.read_bytes() != source.read_bytes():
+                shutil.copy(source, target)
 
-    def _run(self, command, log, seconds, limited=False):
+    def _run(self, command, log, seconds, limited=False, folder=None, mutant=None):
         """The exit status; 124 when it ran out of time: then all that it started has been ended."""
+        environment = dict(self.environment)
+        if mutant is not None:
+            environment["TRAINYARD_MUTANT"] = str(mutant)
         with open(log, "ab") as output:
-            process = subprocess.Popen(command, cwd=self.tree, stdout=output, stderr=subprocess.STDOUT,
-                                       env=self.environment, start_new_session=True,
+            process = subprocess.Popen(command, cwd=folder or self.tree, stdout=output, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
                                        preexec_fn=_limit if limited else None)
             try:
-                return process.wait(timeout=seconds)
+                status = process.wait(timeout=seconds)
             except BaseException as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 if isinstance(error, subprocess.TimeoutExpired):
                     return 124
                 raise
+        try:  # what a crashed test has left behind in its session
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        return status
 
     def build(self, tests, log):
-        """Whether the tests, and what they start, could be built."""
+        """Whether the tests, and what they start, could be built; goes on after an error."""
         programs = ["trainyard_binaries"] if set(tests) & set(BINARIES_FOR) else []
-        return self._run(["cmake", "--build", "--preset", self.preset, "-j", self.jobs, "--target", *programs, *tests],
-                         log, BUILD_SECONDS_MAX) == 0
+        return self._run(["cmake", "--build", "--preset", self.preset, "-j", str(self.jobs), "--target", *programs, *tests,
+                          "--", "-k", "0"], log, BUILD_SECONDS_MAX) == 0
 
-    def _test(self, test, log, seconds):
+    def _test(self, test, log, seconds, mutant=None):
         """None when it passes, else how it failed."""
         begun = log.stat().st_size if log.exists() else 0
-        status = self._run(["ctest", "--test-dir", f"build/{self.preset}", "-R", f"^{test}$", "--no-tests=error",
-                            "--output-on-failure"], log, seconds, limited=True)
+        build = self.tree / "build" / self.preset
+        if test in self.by_ctest:  # with its control plane
+            with self.one_plane:
+                status = self._run(["ctest", "-R", f"^{test}$", "--no-tests=error", "--output-on-failure"], log, seconds,
+                                   folder=build, mutant=mutant)
+        else:
+            status = self._run([str(build / "test" / test)], log, seconds, limited=True, folder=build / "tests",
+                               mutant=mutant)
         if status == 0:
             return None
         if status == 124:
@@ -100,14 +125,12 @@ class Tree:
         with open(log, "rb") as text:
             text.seek(begun)
             failed = re.search(r"\[  FAILED  \] ([\w./]+)", text.read().decode(errors="replace"))
-        return f"{test}: {failed.group(1)}" if failed else f"{test} (crashed)"
+        return f"{test}: {failed.group(1)}" if failed else f"{test} (crashed, {status})"
 
     def vet(self, test, log):
-        """Builds and runs the test without any bug, once; exits where it fails."""
+        """Runs the test without any bug, once; exits where it fails."""
         if test in self.seconds:
             return
-        if not self.build([test], log):
-            raise SystemExit(f"{test} does not build without any bug; see {log}")
         for attempt in (1, 2):
             started = time.monotonic()
             failed = self._test(test, log, TEST_SECONDS_MAX)
@@ -117,37 +140,44 @@ class Tree:
             print(f"    without any bug: {failed}, attempt {attempt}", flush=True)
         raise SystemExit(f"{test} fails without any bug; see {log}")
 
-    def judge(self, file, mutated, tests, log, baseline):
-        """(outcome, by): caught and by which test, survived, or broken. The file is good again afterwards."""
-        path = self.tree / file
-        good = path.read_text()
+    def first_failing(self, tests, log, mutant=None):
+        """How the first of `tests` fails that does, or None. All have been vetted."""
+        for test in tests:
+            limit = min(TEST_SECONDS_MAX, max(TEST_SECONDS_MIN, SLOWER * self.seconds[test]))
+            failed = self._test(test, log, limit, mutant)
+            if failed:
+                return failed
+        return None
+
+    def judge(self, path, mutated, tests, log):
+        """(outcome, by) of a file whose text is another: caught and by which test, survived, or broken. The file is
+        good again afterwards."""
+        good = (self.tree / path).read_text()
         try:
-            for test in tests:
-                if test not in self.seconds:
-                    path.write_text(good)
-                    self.vet(test, baseline)
-                path.write_text(PRELUDE + mutated)
-                if not self.build([test], log):
-                    return "broken", "does not compile"
-                limit = min(TEST_SECONDS_MAX, max(TEST_SECONDS_MIN, SLOWER * self.seconds[test]))
-                failed = self._test(test, log, limit)
-                if failed:
-                    return "caught", failed
-            return "survived", ", ".join(tests)
+            self.write(path, LENIENT + "#line 1\n" + mutated)
+            if not self.build(tests, log):
+                return "broken", "does not compile"
+            failed = self.first_failing(tests, log)
+            return ("caught", failed) if failed else ("survived", ", ".join(tests))
         finally:
-            path.write_text(good)
+            self.write(path, good)
+
+
+def _tests_in(path):
+    text = path.read_text()
+    names = set(re.findall(r"trainyard_(?:[a-z]+_)?test\(([a-z0-9_]+)", text))
+    # A list that registers in a loop: foreach(name IN ITEMS a b) ... prefix_${name}_test.
+    for items, body in re.findall(r"foreach\(name ([^)]*)\)(.*?)endforeach", text, re.S):
+        for pattern in re.findall(r"trainyard_(?:[a-z]+_)?test\(([a-z0-9_]*\$\{name\}[a-z0-9_]*)", body):
+            names.update(pattern.replace("${name}", item) for item in items.split())
+    return names
+
+
+def tests_of_tier(root, tier):
+    """Names of the tests that the lists of a tier register."""
+    return {name for path in (pathlib.Path(root) / "tests" / tier).glob("**/*.cmake") for name in _tests_in(path)}
 
 
 def registered_tests(root):
     """Names of the tests that the build knows, from the lists of every tier."""
-    names = set()
-    for path in (pathlib.Path(root) / "tests").glob("*/*.cmake"):
-        found = [path, *path.parent.glob("*/*.cmake")]
-        for part in found:
-            text = part.read_text()
-            names.update(re.findall(r"trainyard_(?:apiserver_|sim_)?test\(([a-z0-9_]+)", text))
-            # A list that registers in a loop: foreach(name IN ITEMS a b) ... prefix_${name}_test.
-            for items, body in re.findall(r"foreach\(name ([^)]*)\)(.*?)endforeach", text, re.S):
-                for pattern in re.findall(r"trainyard_test\(([a-z0-9_]*\$\{name\}[a-z0-9_]*)", body):
-                    names.update(pattern.replace("${name}", item) for item in items.split())
-    return names
+    return {name for path in (pathlib.Path(root) / "tests").glob("**/*.cmake") for name in _tests_in(path)}
