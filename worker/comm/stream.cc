@@ -10,7 +10,7 @@ namespace {
 
 /// How long an operation that nobody waits for may lie before the thread sees it by itself.
 constexpr std::chrono::microseconds kNap{500};
-constexpr size_t kSmallBytes = 64 * 1024;
+constexpr size_t kSmallBytes = 256 * 1024;
 /// Naps after the newest operation before the thread sleeps for good.
 constexpr int kNaps = 20;
 
