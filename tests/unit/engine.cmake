@@ -6,10 +6,12 @@ trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/wo
 trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/arena_plan_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/worker/memory/parallel_copy_test.cc
   DEPS worker_memory common_random)
+trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/ops/dropout_mask_test.cc DEPS worker_ops kernels_cpu)
 trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/optim/schedule_test.cc DEPS worker_optim)
 trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
 trainyard_test(engine_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
+trainyard_test(engine_state_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
 trainyard_test(engine_allocation_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_matrix)

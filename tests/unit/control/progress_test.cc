@@ -108,6 +108,20 @@ TEST(ProgressTest, AttemptsKnowTheStepsTheyLost) {
   EXPECT_EQ(job.status().attempts[0].resumed_from_step, 100);
   EXPECT_EQ(job.status().attempts[0].lost_steps, 20);
   EXPECT_EQ(job.status().attempts[1].start_step, 100);
+  // What the next one loses is its own: the first attempt's account is closed.
+  job.step_to(130);
+  job.facts.now.checkpoint = CheckpointFact{125, "g2-step-125", "", job.clock.now()};
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  job.connect();
+  job.facts.now.resumed_from_step = 125;
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().attempts[0].resumed_from_step, 100);
+  EXPECT_EQ(job.status().attempts[0].lost_steps, 20);
+  EXPECT_EQ(job.status().attempts[1].resumed_from_step, 125);
+  EXPECT_EQ(job.status().attempts[1].lost_steps, 5);
+  EXPECT_EQ(job.status().goodput->lost_steps, 25);
 }
 
 TEST(ProgressTest, AnOldCheckpointIsACondition) {

@@ -52,6 +52,15 @@ void expect_promises_kept(Life& life, const std::string& what) {
         CheckpointReader::open(life.files, life.job.root() / directory_name(*latest), Verify::kAll);
     ASSERT_TRUE(target.has_value()) << what << ": latest: " << target.error().message;
   }
+  // What has a manifest is whole: a clean-up takes that away first, a save puts it there last.
+  const auto found = find_checkpoints(life.files, life.job.root());
+  ASSERT_TRUE(found.has_value() || found.error().code == ErrorCode::kNotFound) << what;
+  for (const FoundDirectory& directory : found ? *found : std::vector<FoundDirectory>()) {
+    if (!directory.committed) continue;
+    const auto whole = CheckpointReader::open(
+        life.files, life.job.root() / directory_name(directory.id), Verify::kManifest);
+    ASSERT_TRUE(whole.has_value()) << what << ": " << whole.error().message;
+  }
   // The next generation restores at least what was reported, writes, and leaves no old rubbish.
   const int64_t newest = reader ? (*reader)->manifest().step : -1;
   ASSERT_EQ(life.job.train(life.files, {.generation = 3, .parent = 2, .steps = {100, 101, 102}}),

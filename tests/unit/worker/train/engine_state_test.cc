@@ -1,0 +1,132 @@
+#include "worker/train/engine_state.h"
+
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker/checkpoint/job_directory.h"
+#include "worker/matrix/world.h"
+#include "worker/train/resolve.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// One rank that trains on a stream of tokens, and the checkpoints it leaves.
+class EngineStateTest : public ::testing::Test {
+ protected:
+  static constexpr char kTheirs[] = "0123456789abcdef0123456789abcdef";
+
+  EngineStateTest() {
+    spec_.data.tokens = {"tokens/train"};  // named in the checkpoint, never opened
+    auto world = comm::make_communicator(comm::TransportKind::kLocal,
+                                         {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
+    EXPECT_TRUE(world) << world.error().message;
+    world_ = *std::move(world);
+  }
+
+  std::unique_ptr<Engine> make(const api::EngineSpec& spec) {
+    auto engine = Engine::create({.spec = spec,
+                                  .model = gpt2_config(spec),
+                                  .isa = kernel_isa(api::Isa::kAuto),
+                                  .threads = 1,
+                                  .data_group = world_.get()},
+                                 memory_);
+    EXPECT_TRUE(engine) << engine.error().message;
+    if (!engine) return nullptr;
+    (*engine)->initialize();
+    return *std::move(engine);
+  }
+
+  void train(Engine& engine, int64_t steps) {
+    const auto stream = matrix::make_token_stream(4096, spec_.model.vocab, 1);
+    matrix::StreamBatches batches(stream, spec_, 1, 0);
+    for (int64_t step = 0; step < steps; ++step) {
+      batches.start_step(step);
+      ASSERT_TRUE(engine.step(batches, false));
+    }
+  }
+
+  /// A checkpoint of the state in generation 1.
+  void save(EngineState& state) {
+    checkpoint::testing::run_ranks(1, [&](checkpoint::CommitGroup& group) {
+      const auto started =
+          checkpoint::start_generation(files_, job_.plan(1, std::nullopt), group,
+                                       [](checkpoint::CheckpointReader&) { return Status(); });
+      ASSERT_TRUE(started) << started.error().message;
+      checkpoint::CheckpointWriter writer(checkpoint::testing::borrowed(files_), group,
+                                          {job_.root(), {}, 256}, *started);
+      auto snapshot = state.snapshot();
+      ASSERT_TRUE(snapshot) << snapshot.error().message;
+      ASSERT_TRUE(writer.begin(*std::move(snapshot)));
+      const auto outcome = writer.wait(std::chrono::seconds(20));
+      ASSERT_TRUE(outcome && outcome->status);
+    });
+  }
+
+  Status restore(EngineState& state) {
+    const auto reader = checkpoint::open_newest_good(files_, job_.root(), std::nullopt,
+                                                     checkpoint::Verify::kAll, nullptr);
+    if (!reader) return reader.error();
+    return state.restore(**reader);
+  }
+
+  api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
+  HeapMemorySource memory_;
+  std::unique_ptr<comm::Communicator> world_;
+  checkpoint::PosixFileSystem files_;
+  checkpoint::testing::JobDirectory job_;
+};
+
+TEST_F(EngineStateTest, WhatWasSavedIsThereAgain) {
+  const auto trained = make(spec_);
+  train(*trained, 2);
+  EngineState state(*trained, kTheirs);
+  save(state);
+  const auto fresh = make(spec_);
+  EngineState restored(*fresh, kTheirs);
+  ASSERT_NE(to_hex(restored.hash()), to_hex(state.hash()));
+  const Status status = restore(restored);
+  ASSERT_TRUE(status) << status.error().message;
+  EXPECT_EQ(to_hex(restored.hash()), to_hex(state.hash()));
+}
+
+TEST_F(EngineStateTest, ACheckpointOfOtherDataIsRefusedByBothNames) {
+  const auto trained = make(spec_);
+  train(*trained, 1);
+  EngineState state(*trained, kTheirs);
+  save(state);
+  const auto fresh = make(spec_);
+  const std::string ours = "fedcba9876543210fedcba9876543210";
+  EngineState other(*fresh, ours);
+  const Status status = restore(other);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(status.error().message, HasSubstr("training tokens"));
+  EXPECT_THAT(status.error().message, HasSubstr(kTheirs));
+  EXPECT_THAT(status.error().message, HasSubstr(ours));
+  // Where the data is not known, as when text is sampled, nothing is compared.
+  EngineState unknown(*fresh);
+  EXPECT_TRUE(restore(unknown));
+}
+
+TEST_F(EngineStateTest, ACheckpointOfAnotherSeedIsRefused) {
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs);
+  train(*trained, 1);
+  save(state);
+  api::EngineSpec reseeded = spec_;
+  reseeded.seed += 1;
+  const auto fresh = make(reseeded);
+  EngineState other(*fresh, kTheirs);
+  const Status status = restore(other);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(status.error().message, HasSubstr("seed"));
+}
+
+}  // namespace
+}  // namespace trainyard::engine
