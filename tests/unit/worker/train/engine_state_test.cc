@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/api/decode.h"
+#include "common/api/encode.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/matrix/world.h"
 #include "worker/train/resolve.h"
@@ -22,6 +24,10 @@ class EngineStateTest : public ::testing::Test {
 
   EngineStateTest() {
     spec_.data.tokens = {"tokens/train"};  // named in the checkpoint, never opened
+    // As a rank gets it: with every default in its place.
+    auto complete = api::decode_engine(api::encode_engine(spec_));
+    EXPECT_TRUE(complete) << complete.error().message;
+    spec_ = *std::move(complete);
     auto world = comm::make_communicator(comm::TransportKind::kLocal,
                                          {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
     EXPECT_TRUE(world) << world.error().message;
