@@ -4,10 +4,10 @@ PRESET ?= dev
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-long bench lint fuzz mutants features build setup clean
+.PHONY: help run test test-quick test-long bench bench-operator lint fuzz mutants features build setup clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
 	@tools/run_example
@@ -30,6 +30,9 @@ build: setup ## Build everything (PRESET=dev|release|asan|tsan)
 
 bench: ## Measure this machine: products, collectives, training against PyTorch, checkpoints (BENCH=--quick)
 	@tools/run_bench $(BENCH)
+
+bench-operator: ## Measure the operator on a real API server with fake nodes (BENCH='--scale quick': about a minute)
+	@tools/run_operator_bench $(BENCH)
 
 lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 	@tools/lint $(if $(filter all,$(FILES)),--all)

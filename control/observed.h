@@ -101,6 +101,9 @@ struct Observed {
   StreamFacts facts;
   /// The person at the terminal asked to stop: as suspend, without touching the spec.
   bool requested_stop = false;
+  /// Where nothing but counts of pods has changed they are not written before this; nullopt: at
+  /// once.
+  std::optional<Time> counts_due;
   /// Pods that the cluster could run for this job now, running ones included; nullopt: unknown.
   std::optional<int64_t> feasible_nodes;
 };

@@ -306,11 +306,24 @@ void Planner::finish() {
   const bool due = facts_are_current() &&
                    ((progress && policies::is_due(observed_.status.progress, *progress, now_)) ||
                     (committed && policies::is_due(observed_.status.checkpoint, now_)));
-  if (!ahead_ && !due && quiet == observed_.status) return;
+  if (!ahead_ && !due && (quiet == observed_.status || may_wait(quiet))) return;
   next_.progress = progress;
   if (next_.start_time) next_.goodput = counted_goodput();
   fit_status(next_);
   (ahead_ ? plan_.intent : plan_.outcome) = std::move(next_);
+}
+
+/// Whether only counts of pods have changed, which a large gang that starts changes all the time,
+/// and they were written a moment ago.
+bool Planner::may_wait(const api::TrainingJobStatus& quiet) {
+  if (!observed_.counts_due || *observed_.counts_due <= now_) return false;
+  api::TrainingJobStatus same = quiet;
+  same.nodes = observed_.status.nodes;
+  same.nodes.target = quiet.nodes.target;
+  same.roles = observed_.status.roles;
+  if (same != observed_.status) return false;
+  look_in(*observed_.counts_due - now_);
+  return true;
 }
 
 bool is_ours(const Observed& observed) {

@@ -43,6 +43,7 @@ class Planner {
   void condemn(const std::vector<const ObservedPod*>& pods,
                std::optional<Duration> grace = std::nullopt);
   void finish();
+  bool may_wait(const api::TrainingJobStatus& quiet);
   api::GoodputStatus counted_goodput() const;
   /// The present generation is over: how its uncounted time is to be counted.
   void close_books(goodput::Category category);

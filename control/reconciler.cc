@@ -74,9 +74,14 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
                                            " that was written; look again"};
   }
   const Time now = options_.clock->now();
+  if (memory.wrote_at) {
+    const Duration left = *memory.wrote_at + options_.counts_period - options_.clock->mono();
+    if (left > Duration::zero()) observed.counts_due = now + left;
+  }
   TRAINYARD_ASSIGN(const Plan planned, plan_taken_pods(observed, memory, now));
   Applied applied = apply(*options_.cluster, observed, planned, now);
   memory.generation = applied.status.membership.generation;
+  if (applied.wrote_status) memory.wrote_at = options_.clock->mono();
   remember(key, memory);
   if (applied.error) return *std::move(applied.error);
   reconciled.requeue_after = planned.requeue_after;

@@ -62,6 +62,8 @@ class Reconciler {
     /// Wakes of one job are gathered for so long after its last reconcile: a thousand pods that
     /// become ready one by one are a few looks, not a thousand.
     Duration gather{0};
+    /// A status in which only counts of pods have changed follows the one before after so long.
+    Duration counts_period{0};
   };
 
   explicit Reconciler(Options options);
@@ -93,6 +95,7 @@ class Reconciler {
     int64_t generation = 0;  ///< of the membership
     int64_t tried_spec = 0;  ///< metadata.generation of which the cluster would take a pod
     std::optional<MonoTime> looked_at;
+    std::optional<MonoTime> wrote_at;  ///< the status
   };
 
   Result<Reconciled> reconcile_unguarded(const JobKey& key);

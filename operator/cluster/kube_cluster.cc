@@ -7,7 +7,6 @@
 
 #include "common/api/encode.h"
 #include "operator/cluster/kube_cluster_impl.h"
-#include "operator/cluster/parallel_calls.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -47,6 +46,7 @@ KubeCluster::Impl::Impl(Options options)
       own_writes_(*options_.clock),
       companions_(*options_.client, *options_.logger),
       events_(*options_.client, *options_.clock, *options_.logger, options_.instance),
+      taken_pods_(*options_.clock),
       context_{.client = options_.client,
                .clock = options_.clock,
                .logger = options_.logger,
@@ -341,7 +341,7 @@ Result<std::optional<control::Refusal>> KubeCluster::keep_companions(
   return impl_->keep_companions(observed, status);
 }
 Status KubeCluster::for_each(int64_t count, const std::function<Status(int64_t)>& call) {
-  return slow_start(count, kCallsAtOnce, call);
+  return impl_->for_each(count, call);
 }
 Result<control::CreateReply> KubeCluster::create_pod(const control::PodSpec& spec) {
   return impl_->create_pod(spec);

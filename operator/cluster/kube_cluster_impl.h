@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,7 +13,9 @@
 #include "operator/cluster/event_recorder.h"
 #include "operator/cluster/kube_cluster.h"
 #include "operator/cluster/own_writes.h"
+#include "operator/cluster/parallel_calls.h"
 #include "operator/cluster/scope.h"
+#include "operator/cluster/taken_pods.h"
 #include "operator/cluster/views.h"
 
 /// The inside of KubeCluster: views and the job's own writes are in kube_cluster.cc, what is done
@@ -40,6 +43,9 @@ class KubeCluster::Impl {
   Status delete_job(const control::JobKey& key, const std::string& uid);
   Status emit_event(const control::JobKey& key, const control::Event& event);
 
+  Status for_each(int64_t count, const std::function<Status(int64_t)>& call) {
+    return calls_.run(count, call);
+  }
   Result<std::optional<control::Refusal>> try_pod(const control::PodSpec& spec);
   Result<control::CreateReply> create_pod(const control::PodSpec& spec);
   Status delete_pod(const control::PodRef& pod, Duration grace);
@@ -71,6 +77,8 @@ class KubeCluster::Impl {
   mutable OwnWrites own_writes_;
   Companions companions_;
   EventRecorder events_;
+  TakenPods taken_pods_;
+  PacedCalls calls_{kCallsAtOnce};
   ScopeContext context_;
   std::vector<std::unique_ptr<Scope>> scopes_;  ///< one, or one a namespace
   Nodes nodes_;

@@ -13,6 +13,16 @@ namespace {
 using control::CreateReply;
 using nlohmann::json;
 
+/// The pod that the job's spec makes, whatever the job is called.
+std::string shape_of(const api::TrainingJob& job, const render::PodDefaults& defaults) {
+  api::ObjectMeta nobody;
+  nobody.name = "job";
+  nobody.namespace_name = job.metadata.namespace_name;
+  return render::render_pod(nobody, job.spec, control::make_pod_spec(nobody, job.spec, 0, 1, 1),
+                            defaults)
+      .dump();
+}
+
 std::string called(const char* verb, const std::string& ns, const std::string& name) {
   return std::string(verb) + " pod " + ns + "/" + name;
 }
@@ -35,6 +45,7 @@ Status done(const kube::ApiResult<json>& reply, const std::string& what) {
 }  // namespace
 
 /// Whether the server would take the pod: its schema, strictly, and everything that admits pods.
+/// What was asked a moment ago of another job's pod of the same shape is not asked again.
 Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control::PodSpec& spec) {
   using Reply = std::optional<control::Refusal>;
   const control::JobKey key{spec.namespace_name, spec.job_name};
@@ -42,11 +53,14 @@ Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control
   if (!job || job->meta.uid != spec.job_uid) {
     return Error{ErrorCode::kConflict, "TrainingJob " + key.name + " is another one by now"};
   }
+  const std::string shape = shape_of(job->job, options_.pod_defaults);
+  if (taken_pods_.has(spec.namespace_name, shape)) return Reply();
   const auto reply = options_.client->create(
       kube::kPods, spec.namespace_name,
       render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults),
       {.dry_run = kube::DryRun::kServer, .field_validation = kube::FieldValidation::kStrict});
   // A taken name says nothing about the template; the creation will tell whose it is.
+  if (reply) taken_pods_.add(spec.namespace_name, shape);
   if (reply || reply.error().reason == kube::Reason::kAlreadyExists) return Reply();
   Reply refusal = refusal_of(reply.error());
   if (!refusal) return reply.error().to_error(called("try", spec.namespace_name, spec.name));
@@ -71,6 +85,8 @@ Result<CreateReply> KubeCluster::Impl::create_pod(const control::PodSpec& spec) 
   // Without an answer it may have been made all the same: the expectation stands.
   if (error.reason != kube::Reason::kNoAnswer) own_writes_.not_created(spec);
   if (auto refusal = refusal_of(error)) {
+    calls_.refused();
+    taken_pods_.forget(spec.namespace_name);
     return CreateReply{CreateReply::Outcome::kRefused, {}, {}, std::move(refusal)};
   }
   return error.to_error(called("create", spec.namespace_name, spec.name));

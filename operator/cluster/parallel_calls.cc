@@ -38,17 +38,27 @@ Status run_wide(int64_t first, int64_t last, int64_t width,
 
 }  // namespace
 
-Status slow_start(int64_t count, int64_t at_once, const std::function<Status(int64_t)>& call) {
-  int64_t width = 1;
+Status slow_start(int64_t count, CallWidth width, const std::function<Status(int64_t)>& call) {
+  int64_t wide = std::max<int64_t>(width.first, 1);
   for (int64_t first = 0; first < count;) {
     const int64_t left = count - first;
-    const bool full = width >= at_once;
-    const int64_t batch = full ? left : std::min(width, left);
-    TRAINYARD_TRY(run_wide(first, first + batch, std::min({width, at_once, batch}), call));
+    const bool full = wide >= width.most;
+    const int64_t batch = full ? left : std::min(wide, left);
+    TRAINYARD_TRY(run_wide(first, first + batch, std::min({wide, width.most, batch}), call));
     first += batch;
-    width *= 2;
+    wide *= 2;
   }
   return {};
+}
+
+Status PacedCalls::run(int64_t count, const std::function<Status(int64_t)>& call) {
+  if (count == 0) return {};
+  const int64_t refusals = refusals_;
+  const int64_t first = first_;
+  const Status done = slow_start(count, {first, most_}, call);
+  const bool well = done.has_value() && refusals == refusals_;
+  first_ = well ? std::min(most_, std::max(first, count)) : 1;
+  return done;
 }
 
 }  // namespace trainyard::cluster

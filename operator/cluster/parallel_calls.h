@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -10,10 +11,36 @@ namespace trainyard::cluster {
 /// Calls in flight at once when all goes well.
 inline constexpr int64_t kCallsAtOnce = 50;
 
-/// Calls `call` with 0 ... count - 1 in growing batches: one, two, four ... and, once they are
-/// `at_once` wide, the rest as a stream of that width. What the server refuses is so found out with
-/// one call, not with all of them. After an error no call begins; returns when none is running: the
-/// first error. Source: slowStartBatch of Kubernetes' job controller.
-Status slow_start(int64_t count, int64_t at_once, const std::function<Status(int64_t)>& call);
+/// How wide calls begin and become.
+struct CallWidth {
+  int64_t first = 1;
+  int64_t most = kCallsAtOnce;
+};
+
+/// Calls `call` with 0 ... count - 1 in growing batches: `first`, twice, four times as many ...
+/// and, once they are `most` wide, the rest as a stream of that width. Begun with one, what the
+/// server refuses is found out with one call, not with all of them. After an error no call begins;
+/// returns when none is running: the first error. Source: slowStartBatch of Kubernetes' job
+/// controller.
+Status slow_start(int64_t count, CallWidth width, const std::function<Status(int64_t)>& call);
+
+/// slow_start that remembers how the last calls went: it begins as wide as they ended where all of
+/// them went well, and with one where any did not. So a server that is well is not asked again for
+/// each part of a large gang whether it is. Thread-safe.
+class PacedCalls {
+ public:
+  /// `most` calls at once in each run().
+  explicit PacedCalls(int64_t most) : most_(most) {}
+
+  /// As slow_start.
+  Status run(int64_t count, const std::function<Status(int64_t)>& call);
+  /// A call was answered by a refusal: the next run() begins with one.
+  void refused() { ++refusals_; }
+
+ private:
+  const int64_t most_;
+  std::atomic<int64_t> first_ = 1;
+  std::atomic<int64_t> refusals_ = 0;
+};
 
 }  // namespace trainyard::cluster

@@ -28,6 +28,8 @@ constexpr std::chrono::minutes kSyncLimit{10};
 constexpr std::chrono::hours kLongWait{1};
 /// Wakes of one job are gathered for so long.
 constexpr std::chrono::milliseconds kGather{100};
+/// How often the status of a job whose pods come up one by one is written.
+constexpr std::chrono::seconds kCountsPeriod{1};
 
 /// Uniform in [0, 1); thread-safe.
 double random_fraction() {
@@ -145,6 +147,7 @@ control::Reconciler::Options Operator::reconciler_options() {
     log_report(report);
   };
   made.gather = kGather;
+  made.counts_period = kCountsPeriod;
   return made;
 }
 
@@ -254,7 +257,8 @@ Status Operator::work(const std::stop_token& stop) {
     std::stop_source either;
     const std::stop_callback by_caller(stop, [&] { either.request_stop(); });
     const std::stop_callback by_loss(over, [&] { either.request_stop(); });
-    while (!wait_for_stop(either.get_token(), kLongWait)) continue;
+    while (!wait_for_stop(either.get_token(), kLongWait))
+      continue;
     workers.end();
     if (!workers.wait(kGrace)) {
       logger_.warning("what was begun has not ended in time and is cut short",

@@ -4,7 +4,8 @@ trainyard_test(operator_render_test TIER unit
   DEPS operator_render operator_cluster agent_core nlohmann_json::nlohmann_json)
 trainyard_test(operator_cluster_test TIER unit
   SOURCES ${operator_tests}/cluster/own_writes_test.cc ${operator_tests}/cluster/parallel_calls_test.cc
-          ${operator_tests}/cluster/room_test.cc ${operator_tests}/cluster/views_test.cc
+          ${operator_tests}/cluster/room_test.cc ${operator_tests}/cluster/taken_pods_test.cc
+          ${operator_tests}/cluster/views_test.cc
   DEPS operator_cluster nlohmann_json::nlohmann_json)
 trainyard_test(operator_objects_test TIER unit
   SOURCES ${operator_tests}/cluster/event_recorder_test.cc ${operator_tests}/cluster/refusals_test.cc

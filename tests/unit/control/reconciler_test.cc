@@ -124,6 +124,46 @@ TEST_F(ReconcilerTest, AJobThatIsGoneIsForgotten) {
   EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
 }
 
+TEST(ReconcilerCountsTest, CountsAloneAreWrittenOnceAPeriodAndDecisionsAtOnce) {
+  ManualClock clock;
+  MemoryCluster cluster(clock, make_job(3));
+  Reconciler::Options options;
+  options.cluster = &cluster;
+  options.clock = &clock;
+  options.counts_period = seconds(1);
+  Reconciler reconciler(options);
+  const auto finish = [&](int index) {
+    ContainerExit exit;
+    exit.exit_code = 0;
+    cluster.finish_pod(pod_name("job", "job-uid-1", index, 1), exit);
+  };
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+    cluster.step();
+    clock.advance(seconds(2));
+  }
+  ASSERT_EQ(cluster.truth().status.nodes.ready, 3);
+  const auto written = [&] { return std::ssize(cluster.status_history()); };
+  const int64_t before = written();
+  finish(0);
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  EXPECT_EQ(written(), before + 1) << "nothing was written for a while";
+  finish(1);
+  clock.advance(milliseconds(400));
+  const auto held = reconciler.reconcile(cluster.key());
+  ASSERT_TRUE(held.has_value());
+  EXPECT_EQ(written(), before + 1);
+  EXPECT_EQ(held->requeue_after, milliseconds(600));
+  clock.advance(milliseconds(600));
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  EXPECT_EQ(written(), before + 2);
+  EXPECT_EQ(cluster.truth().status.nodes.succeeded, 2);
+  finish(2);
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  EXPECT_GT(written(), before + 2) << "the job's success does not wait";
+  EXPECT_TRUE(is_true(cluster.truth().status, api::ConditionType::kSuccessCriteriaMet));
+}
+
 /// run() on a thread of its own, in real time.
 TEST(ReconcilerRunTest, WakesRequeuesAndStops) {
   const SystemClock clock;

@@ -34,6 +34,7 @@ const std::vector<RoomRule>& room_rules() {
       {"operator/", {"operator/", "control/", "common/"}},
       {"agent/", {"agent/", "control/", "common/"}},
       {"cli/", {"cli/", "bench/", "control/", "worker/", "kernels/", "common/"}},
+      {"bench/operator/", {"bench/", "operator/", "control/", "common/"}},
       {"bench/", {"bench/", "control/", "worker/", "kernels/", "common/"}},
       {"tests/",
        {"tests/", "operator/", "agent/", "cli/", "bench/", "control/", "worker/", "kernels/",

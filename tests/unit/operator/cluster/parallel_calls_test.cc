@@ -14,7 +14,7 @@ TEST(SlowStartTest, CallsEachOnce) {
   for (const int64_t count : {0, 1, 2, 7, 500}) {
     std::mutex mutex;
     std::multiset<int64_t> seen;
-    ASSERT_TRUE(slow_start(count, 50, [&](int64_t i) -> Status {
+    ASSERT_TRUE(slow_start(count, {}, [&](int64_t i) -> Status {
                   const std::lock_guard lock(mutex);
                   seen.insert(i);
                   return {};
@@ -27,7 +27,7 @@ TEST(SlowStartTest, CallsEachOnce) {
 
 TEST(SlowStartTest, WhatIsRefusedCostsOneCall) {
   std::atomic<int> calls = 0;
-  const Status done = slow_start(1000, 50, [&](int64_t) -> Status {
+  const Status done = slow_start(1000, {}, [&](int64_t) -> Status {
     ++calls;
     return Error{ErrorCode::kUnavailable, "no"};
   });
@@ -39,7 +39,7 @@ TEST(SlowStartTest, WhatIsRefusedCostsOneCall) {
 TEST(SlowStartTest, BeginsNothingMoreAfterAnErrorWasReturned) {
   constexpr int64_t kWidth = 8;
   std::atomic<int64_t> begun = 0;
-  const Status done = slow_start(100'000, kWidth, [&](int64_t i) -> Status {
+  const Status done = slow_start(100'000, {.most = kWidth}, [&](int64_t i) -> Status {
     ++begun;
     if (i < 100) return {};
     return Error{ErrorCode::kUnavailable, "no"};
@@ -52,7 +52,7 @@ TEST(SlowStartTest, BeginsNothingMoreAfterAnErrorWasReturned) {
 TEST(SlowStartTest, KeepsToItsWidth) {
   std::atomic<int> now = 0;
   std::atomic<int> most = 0;
-  ASSERT_TRUE(slow_start(200, 6, [&](int64_t) -> Status {
+  ASSERT_TRUE(slow_start(200, {.most = 6}, [&](int64_t) -> Status {
                 const int running = ++now;
                 int seen = most;
                 while (seen < running && !most.compare_exchange_weak(seen, running)) {
@@ -62,6 +62,61 @@ TEST(SlowStartTest, KeepsToItsWidth) {
                 return {};
               }).has_value());
   EXPECT_LE(most, 6);
+}
+
+/// How many of a run's calls have begun when its first one fails.
+int64_t calls_of_a_failing_run(PacedCalls& calls) {
+  std::atomic<int64_t> begun = 0;
+  const Status done = calls.run(1000, [&](int64_t) -> Status {
+    ++begun;
+    return Error{ErrorCode::kUnavailable, "no"};
+  });
+  EXPECT_FALSE(done.has_value());
+  return begun;
+}
+
+const auto kFine = [](int64_t) -> Status { return {}; };
+
+TEST(PacedCallsTest, BeginsWithOne) {
+  PacedCalls calls(50);
+  EXPECT_EQ(calls_of_a_failing_run(calls), 1);
+}
+
+TEST(PacedCallsTest, BeginsAsWideAsItHasEnded) {
+  PacedCalls calls(50);
+  ASSERT_TRUE(calls.run(8, kFine).has_value());
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::atomic<int> together = 0;
+  // Each waits until all eight are there: they would wait for ever were they not side by side.
+  ASSERT_TRUE(calls
+                  .run(8,
+                       [&](int64_t) -> Status {
+                         ++together;
+                         while (together < 8)
+                           std::this_thread::yield();
+                         const std::lock_guard lock(mutex);
+                         threads.insert(std::this_thread::get_id());
+                         return {};
+                       })
+                  .has_value());
+  EXPECT_EQ(threads.size(), 8u);
+}
+
+TEST(PacedCallsTest, BeginsWithOneAfterAnErrorOrARefusal) {
+  PacedCalls calls(50);
+  ASSERT_TRUE(calls.run(1000, kFine).has_value());
+  EXPECT_GE(calls_of_a_failing_run(calls), 1);
+  EXPECT_EQ(calls_of_a_failing_run(calls), 1);
+  ASSERT_TRUE(calls.run(1000, kFine).has_value());
+  ASSERT_TRUE(calls
+                  .run(1000,
+                       [&](int64_t i) -> Status {
+                         if (i == 500) calls.refused();
+                         return {};
+                       })
+                  .has_value());
+  EXPECT_EQ(calls_of_a_failing_run(calls), 1);
 }
 
 }  // namespace
