@@ -25,9 +25,10 @@ kube::Request post(const kube::Resource& resource, const std::string& ns, const 
           .content_type = "application/json"};
 }
 
-kube::Request post_event(const api::ObjectMeta& job, const std::string& reason, Time now) {
+kube::Request post_event(const api::ObjectMeta& job, const std::string& id,
+                         const std::string& reason, Time now) {
   const json event = {
-      {"metadata", {{"name", job.name + "." + reason}, {"namespace", job.namespace_name}}},
+      {"metadata", {{"name", job.name + "." + id}, {"namespace", job.namespace_name}}},
       {"eventTime", text::format_micro_time(now)},
       {"reportingController", "operator_loop"},
       {"reportingInstance", "operator_loop"},
@@ -76,13 +77,13 @@ Result<JobRequests> requests_of(const json& job, Time now) {
       post(kube::kServices, view.meta.ns, render::render_service(metadata, view.job.spec)));
   made.before.push_back(post(kube::kPodDisruptionBudgets, view.meta.ns,
                              render::render_disruption_budget(metadata, view.job.spec.num_nodes)));
-  made.before.push_back(post_event(metadata, "Started", now));
+  made.before.push_back(post_event(metadata, "started", "Started", now));
   made.pods.reserve(plan.create.size());
   for (const control::PodSpec& pod : plan.create) {
     made.pods.push_back(
         post(kube::kPods, view.meta.ns, render::render_pod(metadata, view.job.spec, pod, {})));
   }
-  made.after = post_event(metadata, "Running", now);
+  made.after = post_event(metadata, "running", "Running", now);
   return made;
 }
 
