@@ -52,7 +52,7 @@ class Plane:
     def __enter__(self):
         try:
             self._script("up", str(self.folder), "--guard", str(os.getpid()), "--audit", "metadata")
-            self._script("kwok", str(self.folder), str(self.nodes))
+            self._script("kwok", str(self.folder), str(self.nodes), "--jobs-run")
             self._connect()
             self.kubectl("apply", "-f", str(ROOT / "manifests/crd.yaml"), "-f", str(ROOT / "manifests/rbac.yaml"))
             self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/trainingjobs.trainyard.dev")
