@@ -4,6 +4,7 @@
 import argparse
 import dataclasses
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,8 @@ class Scale:
 SCALES = {
     "quick": Scale(nodes=8, gang=Shape(1, 300), many=Shape(20, 8), wide=Shape(3, 100), restart_pods=100, small_jobs=5, rest_s=5,
                    rounds=1, part_s=60),
+    "medium": Scale(nodes=20, gang=Shape(1, 1000), many=Shape(100, 8), wide=Shape(4, 250), restart_pods=300, small_jobs=20, rest_s=20,
+                    rounds=1, part_s=240),
     "full": Scale(nodes=100, gang=Shape(1, 5000), many=Shape(500, 8), wide=Shape(10, 1000), restart_pods=1000, small_jobs=200,
                   rest_s=60, rounds=3, part_s=420),
 }
@@ -84,7 +87,7 @@ PARTS = {
 def parse():
     parser = argparse.ArgumentParser(prog="tools/run_operator_bench", description=__doc__)
     parser.add_argument("--scale", choices=SCALES, default="full",
-                        help="quick: small numbers once, about a minute; full: the numbers of docs/performance.md, under an hour")
+                        help="quick: small numbers once, minutes; medium: some more, where others keep the machine busy; full: the numbers of docs/performance.md, under an hour")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be repeated")
     parser.add_argument("--rounds", type=int, help="runs of each contestant")
     parser.add_argument("--build", required=True, help="build folder with bin/ and bench/")
@@ -94,6 +97,7 @@ def parse():
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is ended in order
     scale = SCALES[options.scale]
     if options.rounds:
         scale = dataclasses.replace(scale, rounds=options.rounds)

@@ -16,7 +16,7 @@ import urllib.parse
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools" / "kubernetes"
 OPERATOR_USER = "system:serviceaccount:trainyard-system:trainyard-operator"
-CALL_LIMIT_S = 120
+CALL_LIMIT_S = 300
 GONE_LIMIT_S = 600
 
 
@@ -138,7 +138,10 @@ class Plane:
             except ApiError as error:
                 if error.status != 404:  # a kind that is not installed
                     raise
-        self.call("DELETE", f"/api/v1/namespaces/{name}/pods", {"gracePeriodSeconds": 0})
+        pods = f"/api/v1/namespaces/{name}/pods"
+        self.call("DELETE", pods, {"gracePeriodSeconds": 0})
+        # A namespace that finds pods on their way out looks again only after their grace.
+        wait_for(f"the pods of {name} to be gone", GONE_LIMIT_S, lambda: not self.call("GET", pods + "?limit=1")["items"])
         self.call("DELETE", f"/api/v1/namespaces/{name}")
 
         def gone():
