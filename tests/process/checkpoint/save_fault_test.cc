@@ -288,7 +288,9 @@ TEST_F(SaveFaultTest, AFullDiskCutsAWriteShortAtAnyByte) {
     const auto root = fresh_root();
     ProbeRun probe(root, {"2", "1", "3,4", "--pause", "save"}, log());
     ASSERT_TRUE(probe.stopped()) << probe.said();
-    const rlimit size{limit, RLIM_INFINITY};
+    rlimit size{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &size), 0);
+    size.rlim_cur = limit;  // the hard one stays: raising it may not be allowed
     ASSERT_EQ(::prlimit(probe.pid(), RLIMIT_FSIZE, &size, nullptr), 0);
     probe.signal(SIGCONT);
     const auto end = probe.wait();
