@@ -29,7 +29,9 @@ struct CreateReply {
 
 /// The world the brain acts on, with the semantics of an API server everywhere:
 /// - creates and deletes are asynchronous; a deleted pod is Terminating until it is gone;
-/// - `observe` may be stale (a cache), even older than an own write; it never invents;
+/// - `observe` may be stale (a cache), even older than an own write; it never invents; but its pods
+///   are not older than its status: a pod that was there when the status was written, and is not
+///   shown, is gone;
 /// - resource versions and UIDs are opaque; a name may be used again under another UID;
 /// - a lost node is not a gone pod.
 /// Every call is bounded in time by the implementation. Thread-safe.

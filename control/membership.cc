@@ -9,11 +9,13 @@ bool replaces_single_pods(const api::TrainingJobSpec& spec) {
   return spec.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
 }
 
-/// An ended attempt condemns the pod it names, or every pod of its time when it names none.
+/// An ended attempt condemns the pod it names, or every pod of its time when it names none. One
+/// that was gone is named "<job>-<index>": whatever an old view shows of that index is condemned.
 bool is_condemned_by(const api::Attempt& attempt, const ObservedPod& pod) {
   if (!attempt.end_time) return false;
   if (!attempt.pod_uid.empty()) return attempt.pod_uid == pod.uid;
-  return attempt.pod_name.empty() && pod.created_generation <= attempt.generation;
+  if (pod.created_generation > attempt.generation) return false;
+  return attempt.pod_name.empty() || pod.name.starts_with(attempt.pod_name + "-");
 }
 
 bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,

@@ -260,6 +260,7 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   observed.status = job->job.status;
   observed.spec_faults = job->faults.empty() ? not_in_pods(job->job.spec) : job->faults;
   observed.pods = pods_of(*job);
+  TRAINYARD_TRY(find_missing(*job, observed));
   observed.feasible_nodes = room_for(*job, observed.pods);
   return observed;
 }

@@ -66,6 +66,31 @@ TEST(RestartTest, WritesTheIntentBeforeAnythingIsDeletedOrCreated) {
   EXPECT_EQ(writes[before + 3].kind, Kind::kDelete);
 }
 
+TEST(RestartTest, APodThatWasGoneIsNoMemberOfAnOldViewEither) {
+  api::TrainingJob job = make_job(2);
+  job.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+  job.status.membership.generation = 2;
+  api::Attempt gone;
+  gone.generation = 1;
+  gone.end_time = Time{seconds(1)};
+  gone.pod_name = "train-1";
+  job.status.attempts = {gone};
+  const auto pod = [](const std::string& name, int index, int64_t generation) {
+    ObservedPod made;
+    made.name = name;
+    made.uid = name;
+    made.node_index = index;
+    made.created_generation = generation;
+    made.member = true;
+    return made;
+  };
+  const std::vector<ObservedPod> pods = {pod("train-0-aaaaa", 0, 1), pod("train-1-bbbbb", 1, 1),
+                                         pod("train-1-ccccc", 1, 2), pod("train-10-ddddd", 10, 1)};
+  const PodSets sets = sort_pods(pods, job.spec, job.status);
+  ASSERT_EQ(sets.condemned.size(), 1U);
+  EXPECT_EQ(sets.condemned.front()->name, "train-1-bbbbb");
+}
+
 TEST(RestartTest, TwoPodsThatFailTogetherCountOnce) {
   JobDriver job(make_job(4));
   ASSERT_TRUE(job.settle());
