@@ -146,6 +146,9 @@ Status Client::await_turn(std::stop_token stop) const {
 ApiResult<Response> Client::exchange(const Request& request) const {
   const Status turn = await_turn({});
   if (!turn) return no_answer(turn.error());
+  if (request.method != Method::kGet && options_.may_write && !options_.may_write()) {
+    return no_answer({ErrorCode::kAborted, "not sent: another process may lead by now"});
+  }
   const MonoTime start = clock_.mono();
   Result<Response> answer = transport_.send(
       request, {.limit = options_.timeout, .idle = options_.timeout, .stop = options_.stop});

@@ -109,6 +109,9 @@ class Client {
     TokenBucket* limiter = nullptr;
     /// Ends all calls and waits with kNoAnswer / kAborted.
     std::stop_token stop;
+    /// Asked right before each change is sent; false: it is not, kNoAnswer / kAborted. May be
+    /// empty; must be thread-safe.
+    std::function<bool()> may_write;
     /// Called after each call, from the calling thread; may be empty. Must be thread-safe.
     std::function<void(const CallReport&)> on_call;
   };

@@ -55,15 +55,14 @@ LeaderElection::End LeaderElection::run(const std::stop_token& stop,
 
 /// True when stopped, false when the lease is lost.
 bool LeaderElection::renew(const std::stop_token& stop) {
-  MonoTime renewed = options_.clock->mono();
   while (!wait_for_stop(stop, options_.retry)) {
-    if (try_acquire_or_renew()) {
-      renewed = options_.clock->mono();
-    } else if (options_.clock->mono() - renewed >= options_.renew_deadline) {
-      return false;
-    }
+    if (!try_acquire_or_renew() && !holds()) return false;
   }
   return true;
+}
+
+bool LeaderElection::holds() const {
+  return leading_ && options_.clock->mono() - renewed_.load() < options_.renew_deadline;
 }
 
 json LeaderElection::record(int64_t transitions, const json& before) const {
@@ -99,10 +98,13 @@ bool LeaderElection::create(const json& spec) {
 }
 
 bool LeaderElection::try_acquire_or_renew() {
+  const MonoTime asked = options_.clock->mono();
   const auto found = options_.client->get(kube::kLeases, {options_.ns, options_.name});
   if (!found) {
-    if (found.error().reason == kube::Reason::kNotFound) return create(record(0, json::object()));
-    return note(found);
+    if (found.error().reason != kube::Reason::kNotFound) return note(found);
+    if (!create(record(0, json::object()))) return false;
+    renewed_ = asked;
+    return true;
   }
   json lease = *found;
   const json spec = spec_of(lease);
@@ -118,6 +120,7 @@ bool LeaderElection::try_acquire_or_renew() {
   lease["spec"] = record(transitions, spec);
   if (!note(options_.client->update(kube::kLeases, lease))) return false;
   transitions_ = transitions;
+  renewed_ = asked;
   return true;
 }
 

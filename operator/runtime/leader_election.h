@@ -46,6 +46,10 @@ class LeaderElection {
   void release();
 
   bool is_leader() const { return leading_; }
+  /// Whether nobody else can lead now: this process leads, and the request that has renewed its
+  /// lease was made less than `renew_deadline` ago. A process that was stopped for a while hears
+  /// false before anybody has told it that its lease is another's. Thread-safe.
+  bool holds() const;
   /// Lease transitions counted when this process became the leader; 0 before.
   int64_t transitions() const { return transitions_; }
 
@@ -61,6 +65,7 @@ class LeaderElection {
   const Options options_;
   std::atomic<bool> leading_ = false;
   std::atomic<int64_t> transitions_ = 0;
+  std::atomic<MonoTime> renewed_{};  ///< when the last request that succeeded was made
   // Of the thread in run() only.
   std::string seen_record_;  ///< spec of the Lease as last seen
   MonoTime seen_at_{};       ///< by our own clock: clocks of machines differ

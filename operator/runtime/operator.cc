@@ -129,6 +129,7 @@ kube::Client::Options Operator::client_options(bool limited) {
   kube::Client::Options made;
   if (limited) {
     made.limiter = &bucket_;
+    if (options_.leader_elect) made.may_write = [this] { return election_.holds(); };
   } else {
     made.timeout = kLeaseCall;
   }

@@ -166,6 +166,22 @@ TEST_F(ClientTest, ReportsEveryCall) {
   EXPECT_THAT(calls, testing::ElementsAre("GET 200 5", "POST 0 5", "GET 403 5"));
 }
 
+TEST_F(ClientTest, SendsNoChangeThatItMayNotMake) {
+  bool may = false;
+  const Client fenced = client({.may_write = [&] { return may; }});
+  const auto refused = fenced.create(kPods, "n", kPod);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().reason, Reason::kNoAnswer);
+  EXPECT_EQ(refused.error().no_answer, ErrorCode::kAborted);
+  EXPECT_FALSE(fenced.remove(kPods, {"n", "p"}, {}).has_value());
+  EXPECT_TRUE(transport_.requests().empty());
+  transport_.answer(200, kPod.dump());
+  EXPECT_TRUE(fenced.get(kPods, {"n", "p"}).has_value()) << "reading is free";
+  may = true;
+  transport_.answer(201, kPod.dump());
+  EXPECT_TRUE(fenced.create(kPods, "n", kPod).has_value());
+}
+
 TEST_F(ClientTest, WaitsForItsTurnUntilStopped) {
   TokenBucket bucket(0.001, 1);
   std::stop_source stop;

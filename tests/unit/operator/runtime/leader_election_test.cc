@@ -130,6 +130,28 @@ TEST_F(LeaderElectionRunTest, WhoCannotRenewHasLost) {
   EXPECT_EQ(server_.spec()["holderIdentity"], "a") << "it is not ours to give up any more";
 }
 
+TEST_F(LeaderElectionTest, WhoHasNotRenewedForTooLongHoldsNothing) {
+  LeaderElection::Options slow = options("a", clock_);
+  slow.retry = std::chrono::hours(1);  // the thread that renews stands, as in a stopped process
+  LeaderElection a(slow);
+  EXPECT_FALSE(a.holds());
+  std::stop_source stop;
+  std::promise<void> leading;
+  auto ended = std::async(std::launch::async,
+                          [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
+  ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
+  EXPECT_TRUE(a.holds());
+  clock_.advance(seconds(9));
+  EXPECT_TRUE(a.holds());
+  clock_.advance(seconds(1));
+  EXPECT_FALSE(a.holds());
+  EXPECT_TRUE(a.is_leader()) << "it does not know yet";
+  ASSERT_TRUE(a.try_acquire_or_renew());
+  EXPECT_TRUE(a.holds());
+  stop.request_stop();
+  EXPECT_EQ(ended.get(), LeaderElection::End::kStopped);
+}
+
 TEST_F(LeaderElectionRunTest, AStopEndsTheWaitForLeadership) {
   LeaderElection holder(options("holder", clock_));
   ASSERT_TRUE(holder.try_acquire_or_renew());
