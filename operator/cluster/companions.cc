@@ -34,6 +34,19 @@ std::string uid_of(const json& object) {
   return meta ? meta->uid : std::string();
 }
 
+/// Whether the object belonged to a job that had this job's name: as it has the name now, that one
+/// is gone. A garbage collector that does not know the kind TrainingJob yet (the custom resource
+/// definition is young: it looks every 30 s) or that lags leaves such objects for a while. One that
+/// was orphaned on purpose names no owner.
+bool is_left_by_namesake(const json& object, const api::ObjectMeta& job) {
+  const std::string owner = controlling_job(object);
+  if (owner.empty() || owner == job.uid) return false;
+  for (const json& reference : object["metadata"]["ownerReferences"]) {
+    if (reference.value("uid", "") == owner) return reference.value("name", "") == job.name;
+  }
+  return false;
+}
+
 }  // namespace
 
 Companions::Companions(const kube::Client& client, Logger& logger)
@@ -64,10 +77,10 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   if (generation < kept.generation) return refusal;  // an old view
   const bool over = is_over(status);
   if (!over && kept.generation != generation) {
-    TRAINYARD_ASSIGN(refusal, ensure(kube::kServices, render::render_service(job, spec), job.uid));
+    TRAINYARD_ASSIGN(refusal, ensure(kube::kServices, render::render_service(job, spec), job));
     if (!refusal && spec.engine) {
       TRAINYARD_ASSIGN(refusal,
-                       ensure(kube::kConfigMaps, render::render_engine_config(job, spec), job.uid));
+                       ensure(kube::kConfigMaps, render::render_engine_config(job, spec), job));
     }
     if (refusal) return refusal;
     kept.generation = generation;
@@ -81,10 +94,11 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   return refusal;
 }
 
-/// Makes the object unless the job has it; somebody else's object of the name is a refusal.
+/// Makes the object unless the job has it; somebody else's object of the name is a refusal, but
+/// what a deleted job of the same name has left makes room.
 Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource& resource,
                                                            const json& object,
-                                                           const std::string& job_uid) {
+                                                           const api::ObjectMeta& job) {
   using Reply = std::optional<control::Refusal>;
   const json& metadata = object["metadata"];
   const kube::ObjectName name{metadata["namespace"], metadata["name"]};
@@ -99,17 +113,35 @@ Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource&
   }
   const auto found = client_.get(resource, name);
   if (!found) return found.error().to_error("get " + what);
-  const std::string owner = controlling_job(*found);
-  if (owner == job_uid) return Reply();
-  if (!owner.empty()) {
-    return Reply(control::Refusal{
-        api::reason::kNameConflict,
-        what + " is still that of a deleted job of the same name; waiting for it to be collected",
-        true});
+  if (controlling_job(*found) == job.uid) return Reply();
+  if (!is_left_by_namesake(*found, job)) {
+    return Reply(
+        control::Refusal{api::reason::kNameConflict,
+                         what + " exists and is not this job's; delete it or rename the job"});
   }
-  return Reply(
-      control::Refusal{api::reason::kNameConflict,
-                       what + " exists and is not this job's; delete it or rename the job"});
+  TRAINYARD_TRY(remove_leftover(resource, name, *found));
+  const auto again = client_.create(resource, name.ns, object);
+  if (again) return Reply();
+  if (again.error().reason != kube::Reason::kAlreadyExists) {
+    return again.error().to_error("create " + what);
+  }
+  return Reply(control::Refusal{
+      api::reason::kNameConflict,
+      what + " is still that of a deleted job of the same name, which a finalizer holds; waiting",
+      true});
+}
+
+Status Companions::remove_leftover(const kube::Resource& resource, const kube::ObjectName& name,
+                                   const json& object) {
+  const auto removed = client_.remove(resource, name, {.preconditions = {.uid = uid_of(object)}});
+  const bool gone = removed || removed.error().reason == kube::Reason::kNotFound ||
+                    removed.error().reason == kube::Reason::kConflict;
+  if (!gone) {
+    return removed.error().to_error("delete " + std::string(resource.kind) + " " + name.name);
+  }
+  logger_.info("removed what a deleted job of the same name has left",
+               {{"namespace", name.ns}, {"name", name.name}, {"resource", resource.plural}});
+  return {};
 }
 
 /// A budget protects from evictions; a cluster that does not take it still runs the job.
@@ -117,42 +149,59 @@ Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Kept
   if (kept.budgeted == members) return {};
   if (members == 0) {
     TRAINYARD_TRY(remove_budget(job));
-  } else if (kept.budgeted > 0) {
-    TRAINYARD_TRY(adjust_budget(job, members));
-  } else {
-    TRAINYARD_TRY(make_budget(job, members));
+    kept.budgeted = 0;
+    return {};
   }
-  kept.budgeted = members;
+  TRAINYARD_ASSIGN(const bool settled,
+                   kept.budgeted > 0 ? settle_budget(job, members) : make_budget(job, members));
+  if (settled) kept.budgeted = members;
   return {};
 }
 
-Status Companions::make_budget(const api::ObjectMeta& job, int64_t members) {
+Result<bool> Companions::make_budget(const api::ObjectMeta& job, int64_t members) {
   const auto made = client_.create(kube::kPodDisruptionBudgets, job.namespace_name,
                                    render::render_disruption_budget(job, members));
-  if (made) return {};
-  if (made.error().reason == kube::Reason::kAlreadyExists) return adjust_budget(job, members);
+  if (made) return true;
+  if (made.error().reason == kube::Reason::kAlreadyExists) return settle_budget(job, members);
   const Error error = made.error().to_error("create PodDisruptionBudget " + job.name);
   if (!refusal_of(made.error())) return error;
   logger_.warning("disruption budget refused",
                   {{"namespace", job.namespace_name}, {"job", job.name}, {"error", error.message}});
-  return {};
+  return true;
 }
 
-Status Companions::adjust_budget(const api::ObjectMeta& job, int64_t members) {
+/// One that should be there. Where it has gone meanwhile there is another try.
+Result<bool> Companions::settle_budget(const api::ObjectMeta& job, int64_t members) {
   const kube::ObjectName name = name_of(job);
   const auto found = client_.get(kube::kPodDisruptionBudgets, name);
-  if (!found && found.error().reason == kube::Reason::kNotFound) return make_budget(job, members);
-  if (!found) return found.error().to_error("get PodDisruptionBudget " + name.name);
-  if (controlling_job(*found) != job.uid) {
+  if (found) return adjust_budget(job, *found, members);
+  if (found.error().reason != kube::Reason::kNotFound) {
+    return found.error().to_error("get PodDisruptionBudget " + name.name);
+  }
+  const auto made = client_.create(kube::kPodDisruptionBudgets, name.ns,
+                                   render::render_disruption_budget(job, members));
+  return made.has_value();
+}
+
+Result<bool> Companions::adjust_budget(const api::ObjectMeta& job, const json& budget,
+                                       int64_t members) {
+  const kube::ObjectName name = name_of(job);
+  if (is_left_by_namesake(budget, job)) {
+    TRAINYARD_TRY(remove_leftover(kube::kPodDisruptionBudgets, name, budget));
+    const auto made = client_.create(kube::kPodDisruptionBudgets, name.ns,
+                                     render::render_disruption_budget(job, members));
+    return made.has_value();
+  }
+  if (controlling_job(budget) != job.uid) {
     logger_.warning("disruption budget is somebody else's",
                     {{"namespace", name.ns}, {"name", name.name}});
-    return {};
+    return true;
   }
   const auto patched =
       client_.merge_patch(kube::kPodDisruptionBudgets, name,
-                          {{"spec", {{"minAvailable", members - 1}}}}, {.uid = uid_of(*found)});
+                          {{"spec", {{"minAvailable", members - 1}}}}, {.uid = uid_of(budget)});
   if (!patched) return patched.error().to_error("patch PodDisruptionBudget " + name.name);
-  return {};
+  return true;
 }
 
 Status Companions::remove_budget(const api::ObjectMeta& job) {

@@ -41,10 +41,15 @@ class Companions {
 
   Result<std::optional<control::Refusal>> ensure(const kube::Resource& resource,
                                                  const nlohmann::json& object,
-                                                 const std::string& job_uid);
+                                                 const api::ObjectMeta& job);
+  Status remove_leftover(const kube::Resource& resource, const kube::ObjectName& name,
+                         const nlohmann::json& object);
   Status keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept);
-  Status make_budget(const api::ObjectMeta& job, int64_t members);
-  Status adjust_budget(const api::ObjectMeta& job, int64_t members);
+  // These say whether it stands as it is to stand; if not, there is another try.
+  Result<bool> make_budget(const api::ObjectMeta& job, int64_t members);
+  Result<bool> settle_budget(const api::ObjectMeta& job, int64_t members);
+  Result<bool> adjust_budget(const api::ObjectMeta& job, const nlohmann::json& budget,
+                             int64_t members);
   Status remove_budget(const api::ObjectMeta& job);
   Kept recall(const std::string& job_uid);
   void remember(const std::string& job_uid, const Kept& kept);
