@@ -21,6 +21,17 @@ constexpr std::chrono::seconds kFencedGrace{10};
 /// More pods lost at once than this are replaced with all the others: attempts hold no more names.
 constexpr size_t kMaxSingleReplacements = 4;
 
+/// Whether the present generation has been ready as a whole: a pod that ends well, or is not ready
+/// for a while, does not make it start again.
+bool was_running(const api::TrainingJobStatus& status) {
+  const api::Condition* running = find_condition(status, ConditionType::kRunning);
+  const api::Condition* scheduled = find_condition(status, ConditionType::kScheduled);
+  if (running == nullptr || scheduled == nullptr) return false;
+  if (running->status == ConditionStatus::kTrue) return true;
+  // Both are cleared when a generation begins; only one that ran has ended running later.
+  return running->last_transition_time > scheduled->last_transition_time;
+}
+
 }  // namespace
 
 // ---- What is wrong with a generation that is to run
@@ -113,8 +124,9 @@ bool Planner::restart_if_stalled(const policies::Gang& gang) {
   const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
   const bool placed = scheduled != nullptr && scheduled->status == ConditionStatus::kTrue;
   const bool all_ready =
-      gang.whole && std::all_of(sets_.members.begin(), sets_.members.end(),
-                                [](const ObservedPod* pod) { return pod->ready; });
+      was_running(next_) ||
+      (gang.whole && std::all_of(sets_.members.begin(), sets_.members.end(),
+                                 [](const ObservedPod* pod) { return pod->ready; }));
   const policies::Stall stall = policies::judge_stall(
       {&spec_.progress_policy, &observed_.facts, next_.membership.generation,
        placed ? scheduled->last_transition_time : std::nullopt, all_ready, now_});

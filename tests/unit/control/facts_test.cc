@@ -335,5 +335,21 @@ TEST(StallTest, WithoutAControlStreamPodsThatRunAreEnough) {
   EXPECT_EQ(job.status().restarts.total, 0);
 }
 
+TEST(StallTest, APodThatEndsBeforeTheOthersDoesNotMakeAJobStartAgain) {
+  auto manifest = make_job(2);
+  manifest.spec.progress_policy.startup_timeout = seconds(100);
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.pass(seconds(1000)));
+  ASSERT_TRUE(job.is(ConditionType::kRunning));
+  control::ContainerExit well;
+  job.cluster.finish_pod(job.member(0).name, well);
+  ASSERT_TRUE(job.pass(seconds(1000)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_FALSE(job.is(ConditionType::kStalled));
+  job.cluster.finish_pod(job.member(1).name, well);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kComplete));
+}
+
 }  // namespace
 }  // namespace trainyard::control
