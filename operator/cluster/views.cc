@@ -104,6 +104,16 @@ bool has_true(const json& conditions, std::string_view type) {
   });
 }
 
+/// The name of the container whose exit ends the pod: as it was written into the pod when it was
+/// made, else found as for a template.
+std::string trainer_name(const json& metadata, const json& spec) {
+  const std::string written = text_at(at(metadata, "annotations"), render::kAnnotationTrainer);
+  if (!written.empty()) return written;
+  const json& containers = at(spec, "containers");
+  if (!containers.is_array() || containers.empty()) return {};
+  return text_at(containers[render::trainer_index(spec)], "name");
+}
+
 control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   const json& metadata = at(object, "metadata");
   const json& labels = at(metadata, "labels");
@@ -118,9 +128,8 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
   pod.terminating = at(metadata, "deletionTimestamp").is_string();
   pod.created_at = time_at(metadata, "creationTimestamp");
-  const json& containers = at(spec, "containers");
-  if (containers.is_array() && !containers.empty()) {
-    pod.exit = exit_of(status, text_at(containers[render::trainer_index(spec)], "name"));
+  if (const std::string trainer = trainer_name(metadata, spec); !trainer.empty()) {
+    pod.exit = exit_of(status, trainer);
   }
   pod.phase = phase_of(status, pod.exit);
   pod.lingers = pod.exit.has_value() && text_at(status, "phase") == "Running";

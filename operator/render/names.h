@@ -17,6 +17,10 @@ inline constexpr char kLabelGeneration[] = "trainyard.dev/created-generation";
 inline constexpr char kLabelMember[] = "trainyard.dev/member";
 inline constexpr char kMemberTrue[] = "true";
 
+/// Annotation with the name of the container whose exit ends the pod: what admission adds to a pod
+/// may stand before it.
+inline constexpr char kAnnotationTrainer[] = "trainyard.dev/trainer-container";
+
 // Labels that tools for Kubeflow's jobs and for Indexed Jobs look for.
 inline constexpr char kLabelKubeflowJobName[] = "training.kubeflow.org/job-name";
 inline constexpr char kLabelKubeflowReplicaType[] = "training.kubeflow.org/replica-type";

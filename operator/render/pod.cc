@@ -172,6 +172,9 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   add_scheduling(pod_spec, spec.scheduling);
 
   json& trainer = trainer_of(pod_spec);
+  if (json name = trainer.value("name", json()); name.is_string()) {
+    metadata["annotations"][kAnnotationTrainer] = std::move(name);
+  }
   if (spec.engine && !names_image(trainer)) {
     trainer["image"] = defaults.worker_image;
     restrict_built_in(pod_spec, trainer);

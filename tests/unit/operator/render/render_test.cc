@@ -118,6 +118,26 @@ TEST(RenderPodTest, IsReadBackAsTheBrainMeantIt) {
   EXPECT_TRUE(view->seen.member);
 }
 
+TEST(RenderPodTest, ItsOnlyContainerDecidesWhateverAdmissionPutsBeforeIt) {
+  const api::TrainingJob job = job_of(R"({"numNodes":1,"agent":"None","template":{"spec":{
+      "containers":[{"name":"main","image":"i","command":["c"]}]}}})");
+  json pod = rendered(job, 0);
+  pod["metadata"]["uid"] = "pod-uid";
+  pod["metadata"]["resourceVersion"] = "1";
+  json& containers = pod["spec"]["containers"];
+  containers.insert(containers.begin(), {{"name", "proxy"}});
+  const auto ended = [](const char* name, int code) -> json {
+    return {{"name", name}, {"state", {{"terminated", {{"exitCode", code}}}}}};
+  };
+  pod["status"] = {{"phase", "Running"},
+                   {"containerStatuses", json::array({ended("proxy", 0), ended("main", 7)})}};
+  const auto view = cluster::view_of_pod(pod);
+  ASSERT_TRUE(view.has_value());
+  ASSERT_TRUE(view->seen.exit.has_value());
+  EXPECT_EQ(view->seen.exit->container, "main");
+  EXPECT_EQ(view->seen.exit->exit_code, 7);
+}
+
 TEST(RenderPodTest, SetsTheDefaultsOfAPodThatEndsOnce) {
   const json pod = rendered(job_of(kForeign), 0);
   const json& spec = pod["spec"];
