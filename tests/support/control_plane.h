@@ -40,6 +40,10 @@ class ControlPlane {
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path kubeconfig() const { return folder_ / "admin.kubeconfig"; }
   std::filesystem::path audit_log() const { return folder_ / "audit.log"; }
+  /// Whether tests of that suite have been begun on it.
+  bool has_seen(const std::string& suite) const {
+    return std::filesystem::exists(folder_ / "suites" / suite);
+  }
 
  private:
   std::filesystem::path folder_;

@@ -2,9 +2,11 @@
 
 #include <csignal>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
+
+#include "common/text/rfc3339.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -25,14 +27,22 @@ std::string admin(const ControlPlane& plane, const std::filesystem::path& folder
 
 }  // namespace
 
-void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path) {
+void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path,
+                               const OperatorAccess& access) {
   const std::filesystem::path folder = path.parent_path();
   Json config = Json::parse(admin(plane, folder, {"config", "view", "--raw", "-o", "json"}));
-  std::string token = admin(plane, folder,
-                            {"create", "token", "trainyard-operator", "--namespace",
-                             "trainyard-system", "--duration", "1h"});
-  token.erase(token.find_last_not_of("\r\n") + 1);
-  config["users"] = {{{"name", "operator"}, {"user", {{"token", token}}}}};
+  Json user;
+  if (access.token_file.empty()) {
+    std::string token = admin(plane, folder,
+                              {"create", "token", "trainyard-operator", "--namespace",
+                               "trainyard-system", "--duration", "1h"});
+    token.erase(token.find_last_not_of("\r\n") + 1);
+    user["token"] = token;
+  } else {
+    user["tokenFile"] = access.token_file;
+  }
+  config["users"] = {{{"name", "operator"}, {"user", user}}};
+  if (!access.server.empty()) config["clusters"][0]["cluster"]["server"] = access.server;
   config["contexts"][0]["context"]["user"] = "operator";
   config["contexts"][0]["context"]["namespace"] = "trainyard-system";
   std::ofstream(path) << config.dump(2);
@@ -40,10 +50,11 @@ void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem:
 
 OperatorProcess::OperatorProcess(const ControlPlane& plane, std::filesystem::path folder,
                                  const std::vector<std::string>& namespaces,
-                                 const std::vector<std::string>& options)
+                                 const std::vector<std::string>& options,
+                                 const OperatorAccess& access)
     : folder_(std::move(folder)) {
   std::filesystem::create_directories(folder_);
-  write_operator_kubeconfig(plane, folder_ / "kubeconfig");
+  write_operator_kubeconfig(plane, folder_ / "kubeconfig", access);
   std::string list;
   for (const std::string& name : namespaces)
     list += (list.empty() ? "" : ",") + name;
@@ -64,15 +75,19 @@ int OperatorProcess::stop() {
 }
 
 std::string OperatorProcess::log() const {
-  std::stringstream text;
-  text << std::ifstream(folder_ / "out").rdbuf() << std::ifstream(folder_ / "err").rdbuf();
-  return text.str();
+  std::string text;
+  for (const char* name : {"out", "err"}) {
+    std::ifstream file(folder_ / name);
+    text.append(std::istreambuf_iterator<char>(file), {});
+  }
+  return text;
 }
 
-void OperatorTest::restart_operator() {
+void OperatorTest::restart_operator(const OperatorAccess& access) {
+  operator_.reset();
   operator_ = std::make_unique<OperatorProcess>(
       plane(), folder() / ("operator-" + std::to_string(++starts_)),
-      std::vector<std::string>{name_space()});
+      std::vector<std::string>{name_space()}, std::vector<std::string>(), access);
 }
 
 void OperatorTest::SetUp() {
@@ -85,7 +100,7 @@ void OperatorTest::TearDown() {
     if (HasFailure()) std::cout << "the operator said:\n" << operator_->log() << std::endl;
     EXPECT_EQ(operator_->stop(), 0) << operator_->log();
   }
-  ApiServerTest::TearDown();
+  JobTest::TearDown();
 }
 
 JobTest::Json JobTest::job_manifest(const std::string& name, int nodes) {
@@ -116,6 +131,19 @@ std::set<std::string> JobTest::names_of_pods(const std::string& job) const {
   for (const Json& pod : pods(job))
     names.insert(pod["metadata"]["name"]);
   return names;
+}
+
+std::string JobTest::member(const std::string& job, int index) const {
+  for (const Json& pod : pods(job)) {
+    const Json& labels = pod["metadata"]["labels"];
+    const bool is_member = labels.contains("trainyard.dev/member");
+    if (is_member && labels["trainyard.dev/node-index"] == std::to_string(index)) {
+      return pod["metadata"]["name"];
+    }
+  }
+  ADD_FAILURE() << "job " << job << " has no member of index " << index << ":\n"
+                << must({"get", "pods", "--show-labels"});
+  return "";
 }
 
 void JobTest::apply(const Json& job) const { must_with({"apply"}, job.dump()); }
@@ -167,16 +195,69 @@ std::string JobTest::reason(const std::string& job, const std::string& type) con
 
 void JobTest::end_container(const std::string& pod, int exit_code,
                             const std::string& message) const {
+  end_container(pod, exit_code, message, nullptr);
+}
+
+void JobTest::end_container(const std::string& pod, int exit_code, const std::string& message,
+                            const Json& conditions) const {
   const Json terminated = {{"exitCode", exit_code},
                            {"reason", exit_code == 0 ? "Completed" : "Error"},
                            {"message", message}};
   const Json container = {{"name", "trainer"}, {"image", "registry.example/trainer:1"},
                           {"imageID", ""},     {"ready", false},
                           {"restartCount", 0}, {"state", {{"terminated", terminated}}}};
-  const Json status = {{"phase", exit_code == 0 ? "Succeeded" : "Failed"},
-                       {"containerStatuses", Json::array({container})}};
+  Json status = {{"phase", exit_code == 0 ? "Succeeded" : "Failed"},
+                 {"containerStatuses", Json::array({container})}};
+  if (!conditions.is_null()) status["conditions"] = conditions;
   must({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
         Json({{"status", status}}).dump()});
+}
+
+void JobTest::make_nodes(const std::string& site, int count, int pods, bool kubelets) {
+  const std::string now =
+      text::format_time(std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
+  for (int i = 0; i < count; ++i) {
+    const std::string name = site + "-" + std::to_string(i);
+    const Json room = {{"cpu", "32"}, {"memory", "256Gi"}, {"pods", std::to_string(pods)}};
+    Json node = {{"apiVersion", "v1"},
+                 {"kind", "Node"},
+                 {"metadata", {{"name", name}, {"labels", {{"site", site}}}}},
+                 {"status",
+                  {{"allocatable", room},
+                   {"capacity", room},
+                   {"conditions", Json::array({{{"type", "Ready"},
+                                                {"status", "True"},
+                                                {"reason", "KubeletReady"},
+                                                {"message", ""},
+                                                {"lastHeartbeatTime", now},
+                                                {"lastTransitionTime", now}}})}}}};
+    node["spec"]["taints"] =
+        Json::array({{{"key", "site"}, {"value", site}, {"effect", "NoSchedule"}}});
+    if (kubelets) node["metadata"]["annotations"] = {{"kwok.x-k8s.io/node", "fake"}};
+    must_with({"create"}, node.dump());
+    nodes_.insert(name);
+  }
+}
+
+void JobTest::place(Json& job, const std::string& site) {
+  Json& spec = job["spec"]["template"]["spec"];
+  spec["nodeSelector"] = {{"site", site}};
+  // Of a lost node the control plane evicts at once, not after the usual five minutes.
+  spec["tolerations"] = Json::array({{{"key", "site"}, {"operator", "Exists"}}});
+  for (const char* taint : {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}) {
+    spec["tolerations"].push_back({{"key", taint},
+                                   {"operator", "Exists"},
+                                   {"effect", "NoExecute"},
+                                   {"tolerationSeconds", 1}});
+  }
+}
+
+void JobTest::TearDown() {
+  ApiServerTest::TearDown();
+  if (nodes_.empty()) return;
+  std::vector<std::string> words = {"delete", "node", "--wait=false"};
+  words.insert(words.end(), nodes_.begin(), nodes_.end());
+  must(words);
 }
 
 }  // namespace trainyard::testing_support

@@ -14,6 +14,12 @@ namespace trainyard::testing_support {
 /// The user whom the API server sees in the operator's requests.
 inline constexpr char kOperatorUser[] = "system:serviceaccount:trainyard-system:trainyard-operator";
 
+/// By which way and as whom an operator reaches the API server.
+struct OperatorAccess {
+  std::string server;                ///< URL; empty: the plane's own
+  std::filesystem::path token_file;  ///< read by the operator; empty: a fresh token is written down
+};
+
 /// `trainyard-operator` as it is shipped, against a control plane, under its own ServiceAccount
 /// with the rights of manifests/rbac.yaml and no others. Ended on destruction.
 class OperatorProcess {
@@ -21,7 +27,7 @@ class OperatorProcess {
   /// Starts it; files go into `folder`. It acts on the namespaces given.
   OperatorProcess(const ControlPlane& plane, std::filesystem::path folder,
                   const std::vector<std::string>& namespaces,
-                  const std::vector<std::string>& options = {});
+                  const std::vector<std::string>& options = {}, const OperatorAccess& access = {});
 
   ChildProcess& process() { return *process_; }
   /// Asks it to end; its exit code, or -1 when it does not end in time.
@@ -34,8 +40,9 @@ class OperatorProcess {
   std::unique_ptr<ChildProcess> process_;
 };
 
-/// Writes a kubeconfig with a fresh token of the operator's ServiceAccount.
-void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path);
+/// Writes a kubeconfig for the operator's ServiceAccount.
+void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path,
+                               const OperatorAccess& access = {});
 
 /// A test of training jobs: what they are made of and what becomes of them.
 class JobTest : public ApiServerTest {
@@ -48,6 +55,8 @@ class JobTest : public ApiServerTest {
   /// The pods of a job that are not being deleted.
   std::vector<Json> pods(const std::string& job) const;
   std::set<std::string> names_of_pods(const std::string& job) const;
+  /// The name of the pod that is the job's member of that index; fails the test if there is none.
+  std::string member(const std::string& job, int index) const;
   Json job_status(const std::string& job) const;
   /// "True", "False", "Unknown" or, where there is none, "".
   std::string condition(const std::string& job, const std::string& type) const;
@@ -57,8 +66,21 @@ class JobTest : public ApiServerTest {
                                      const std::string& status = "True") const;
   /// Waits until that many pods are ready and that many restarts are counted.
   ::testing::AssertionResult runs(const std::string& job, int ready, int restarts) const;
-  /// As a kubelet does: the container `trainer` of the pod has ended with that code.
+  /// As a kubelet does: the container `trainer` of the pod has ended with that code. `conditions`
+  /// are what is said of the pod beside.
   void end_container(const std::string& pod, int exit_code, const std::string& message = "") const;
+  void end_container(const std::string& pod, int exit_code, const std::string& message,
+                     const Json& conditions) const;
+  /// Makes `count` ready nodes for the pods of jobs that are placed there alone (label and taint
+  /// `site=<site>`), each with room for `pods` pods. Nobody plays their kubelets unless `kubelets`.
+  /// They go with the test.
+  void make_nodes(const std::string& site, int count, int pods, bool kubelets);
+  /// The job's pods go to the nodes of that site alone, whatever becomes of these.
+  static void place(Json& job, const std::string& site);
+  void TearDown() override;
+
+ private:
+  std::set<std::string> nodes_;
 };
 
 /// A test with an operator of its own, which sees the test's namespace alone.
@@ -68,8 +90,8 @@ class OperatorTest : public JobTest {
   void TearDown() override;
 
   OperatorProcess& running_operator() { return *operator_; }
-  /// A new process in place of one that has ended.
-  void restart_operator();
+  /// A new process in place of the one before, which is killed where it still runs.
+  void restart_operator(const OperatorAccess& access = {});
 
  private:
   std::unique_ptr<OperatorProcess> operator_;

@@ -3,28 +3,33 @@
 trainyard_library(operator_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../../support/operator_process.cc
           ${CMAKE_CURRENT_LIST_DIR}/../../support/audit_log.cc
-  DEPS apiserver_test_support)
+  DEPS apiserver_test_support common_text)
 target_compile_definitions(operator_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 
 set(here ${CMAKE_CURRENT_LIST_DIR})
 trainyard_apiserver_test(operator_lifecycle_test
   SOURCES ${here}/lifecycle_test.cc
   DEPS operator_test_support control_core)
-trainyard_apiserver_test(operator_ending_test
-  SOURCES ${here}/ending_test.cc
-  DEPS operator_test_support)
 trainyard_apiserver_test(operator_parked_test
   SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
   DEPS operator_test_support)
+foreach(name admission ending kill kubectl leftover policy)
+  trainyard_apiserver_test(operator_${name}_test SOURCES ${here}/${name}_test.cc DEPS operator_test_support)
+endforeach()
 # A lease lives by time: on a machine that others keep busy a leader that is well loses its own.
 trainyard_apiserver_test(operator_leader_test SERIAL
   SOURCES ${here}/leader_test.cc
   DEPS operator_test_support)
+trainyard_apiserver_test(operator_partition_test SERIAL
+  SOURCES ${here}/partition_test.cc ${here}/../../support/tcp_forwarder.cc
+  DEPS operator_test_support common_base)
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set_tests_properties(operator_audit_test PROPERTIES DEPENDS "operator_lifecycle_test;operator_ending_test;operator_parked_test;operator_leader_test")
-foreach(name lifecycle ending parked leader audit)
+set(operator_tests admission ending kill kubectl leader leftover lifecycle parked partition policy)
+list(TRANSFORM operator_tests REPLACE "(.+)" "operator_\\1_test" OUTPUT_VARIABLE audited_tests)
+set_tests_properties(operator_audit_test PROPERTIES DEPENDS "${audited_tests}")
+foreach(name ${operator_tests} audit)
   add_dependencies(operator_${name}_test trainyard-operator)
 endforeach()
 

@@ -1,0 +1,142 @@
+// Jobs whose pods admission changes, or does not take.
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/operator_process.h"
+
+namespace trainyard::apiserver {
+namespace {
+
+using testing::HasSubstr;
+
+class AdmissionTest : public testing_support::OperatorTest {
+ protected:
+  static Json limit_range(const std::string& cpu_max) {
+    const Json limit = {{"type", "Container"},
+                        {"default", {{"cpu", "500m"}, {"memory", "64Mi"}}},
+                        {"defaultRequest", {{"cpu", "250m"}, {"memory", "32Mi"}}},
+                        {"max", {{"cpu", cpu_max}}}};
+    return {{"apiVersion", "v1"},
+            {"kind", "LimitRange"},
+            {"metadata", {{"name", "limits"}}},
+            {"spec", {{"limits", Json::array({limit})}}}};
+  }
+  static Json over(int code) { return {{"terminated", {{"exitCode", code}, {"reason", "Error"}}}}; }
+  static Json running() { return {{"running", {{"startedAt", "2026-01-02T03:04:05Z"}}}}; }
+  /// As a kubelet does: says how the containers of a pod are that still has one that runs.
+  void tell(const std::string& pod, const std::map<std::string, Json>& states) const {
+    Json list = Json::array();
+    for (const auto& [name, state] : states) {
+      list.push_back({{"name", name},
+                      {"image", "registry.example/image:1"},
+                      {"imageID", ""},
+                      {"ready", false},
+                      {"restartCount", 0},
+                      {"state", state}});
+    }
+    const Json status = {{"phase", "Running"}, {"containerStatuses", list}};
+    must({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
+          Json({{"status", status}}).dump()});
+  }
+};
+
+TEST_F(AdmissionTest, DefaultsOfALimitRangeReachThePodsAndAreNoChange) {
+  apply(limit_range("2"));
+  apply(job_manifest("train", 2));
+  Json large = job_manifest("large", 1);
+  large["spec"]["template"]["spec"]["containers"][0]["resources"] = {{"limits", {{"cpu", "4"}}}};
+  apply(large);
+  ASSERT_TRUE(reaches("train", "Running"));
+  for (const Json& pod : pods("train")) {
+    const Json& resources = pod["spec"]["containers"][0]["resources"];
+    EXPECT_EQ(resources["limits"]["cpu"], "500m");
+    EXPECT_EQ(resources["requests"]["memory"], "32Mi");
+  }
+  ASSERT_TRUE(reaches("large", "Accepted", "False"));
+  EXPECT_EQ(reason("large", "Accepted"), "AdmissionRefused");
+  EXPECT_THAT(job_status("large").dump(), HasSubstr("maximum cpu usage per Container is 2"));
+  EXPECT_EQ(job_status("large").value("membership", Json::object()).value("generation", 0), 0);
+  EXPECT_EQ(condition("large", "Failed"), "");
+  apply(limit_range("8"));
+  ASSERT_TRUE(reaches("large", "Running"));
+  EXPECT_TRUE(runs("train", 2, 0));
+}
+
+TEST_F(AdmissionTest, AQuotaHoldsAGangUntilThereIsRoomForAllOfIt) {
+  must({"create", "quota", "few", "--hard=pods=1"});
+  apply(job_manifest("train", 3));
+  ASSERT_TRUE(reaches("train", "Accepted", "False"));
+  EXPECT_EQ(reason("train", "Accepted"), "AdmissionRefused");
+  EXPECT_THAT(job_status("train").dump(), HasSubstr("exceeded quota: few"));
+  must({"patch", "quota", "few", "--type=merge", "-p", R"({"spec":{"hard":{"pods":"5"}}})"});
+  ASSERT_TRUE(reaches("train", "Running"));
+  EXPECT_EQ(condition("train", "Accepted"), "True");
+  EXPECT_TRUE(runs("train", 3, 0));
+}
+
+TEST_F(AdmissionTest, ASidecarThatRunsOnHoldsNoJob) {
+  Json job = job_manifest("train", 2);
+  job["spec"]["template"]["spec"]["initContainers"] = Json::array(
+      {{{"name", "logs"}, {"image", "registry.example/logs:1"}, {"restartPolicy", "Always"}}});
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Running"));
+  end_container(member("train", 0), 0);
+  tell(member("train", 1), {{"trainer", over(0)}});
+  ASSERT_TRUE(reaches("train", "Complete"));
+  EXPECT_EQ(job_status("train")["restarts"]["total"], 0);
+}
+
+/// What a mesh does: a container of its own, before those of the template.
+TEST_F(AdmissionTest, AContainerThatAPolicyPutsFirstDecidesNothing) {
+  const std::string name = name_space();
+  const std::string proxy =
+      R"([JSONPatch{op: "add", path: "/spec/containers/0", value: Object.spec.containers{)"
+      R"(name: "proxy", image: "registry.example/proxy:1"}}])";
+  const Json pods_made = {{"apiGroups", Json::array({""})},
+                          {"apiVersions", Json::array({"v1"})},
+                          {"operations", Json::array({"CREATE"})},
+                          {"resources", Json::array({"pods"})}};
+  const Json here = {{"matchLabels", {{"kubernetes.io/metadata.name", name}}}};
+  const Json policy = {
+      {"apiVersion", "admissionregistration.k8s.io/v1beta1"},
+      {"kind", "MutatingAdmissionPolicy"},
+      {"metadata", {{"name", name}}},
+      {"spec",
+       {{"matchConstraints", {{"resourceRules", Json::array({pods_made})}}},
+        {"failurePolicy", "Fail"},
+        {"reinvocationPolicy", "Never"},
+        {"mutations",
+         Json::array({{{"patchType", "JSONPatch"}, {"jsonPatch", {{"expression", proxy}}}}})}}}};
+  const Json binding = {
+      {"apiVersion", "admissionregistration.k8s.io/v1beta1"},
+      {"kind", "MutatingAdmissionPolicyBinding"},
+      {"metadata", {{"name", name}}},
+      {"spec", {{"policyName", name}, {"matchResources", {{"namespaceSelector", here}}}}}};
+  apply(policy);
+  apply(binding);
+  ASSERT_TRUE(wait_until([&] {
+    return must({"run", "tried", "--image=i", "--dry-run=server", "-o", "json"}).find("proxy:1") !=
+           std::string::npos;
+  })) << "the policy does not act";
+  Json job = job_manifest("train", 1);
+  job["spec"]["template"]["spec"]["containers"][0]["name"] = "main";
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Running"));
+  EXPECT_EQ(pods("train")[0]["spec"]["containers"][0]["name"], "proxy");
+  tell(member("train", 0), {{"proxy", over(1)}, {"main", running()}});
+  EXPECT_TRUE(runs("train", 1, 0)) << "not the job's own container";
+  tell(member("train", 0), {{"proxy", over(1)}, {"main", over(7)}});
+  ASSERT_TRUE(runs("train", 1, 1));
+  const Json attempt = job_status("train")["attempts"][0];
+  EXPECT_EQ(attempt["container"], "main");
+  EXPECT_EQ(attempt["exitCode"], 7);
+  must({"delete", "mutatingadmissionpolicybinding", name});
+  must({"delete", "mutatingadmissionpolicy", name});
+}
+
+}  // namespace
+}  // namespace trainyard::apiserver
