@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+import sys
 import time
 
 import audit
@@ -39,7 +40,12 @@ def _told_writes(results):
 
 def contest(world: World, shape: Shape, entrants, rounds, budget_s):
     """Everybody makes the same pods in turns."""
-    results = measure.interleave(rounds, {name: (lambda make=make: make(world, shape)) for name, make in entrants.items()}, budget_s)
+    def take(name, make):
+        made = make(world, shape)
+        print(f"  {name}: {made}", file=sys.stderr, flush=True)  # also of a measurement that is cut short
+        return made
+    results = measure.interleave(rounds, {name: (lambda name=name, make=make: take(name, make)) for name, make in entrants.items()},
+                                 budget_s)
     ours = _median_of(results["operator"], "pods_per_second")
     rows = []
     for name, made in results.items():

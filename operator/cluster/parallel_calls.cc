@@ -11,14 +11,17 @@
 namespace trainyard::cluster {
 namespace {
 
-/// `call` for [first, last) on `width` threads, this one among them.
-Status run_wide(int64_t first, int64_t last, int64_t width,
+/// `call` for [first, last) on `width` threads, this one among them; the others as long as they are
+/// within the share.
+Status run_wide(int64_t first, int64_t last, int64_t width, const std::function<int64_t()>& share,
                 const std::function<Status(int64_t)>& call) {
   std::atomic<int64_t> next = first;
   std::mutex mutex;
   std::optional<Error> error;
-  const auto work = [&] {
-    for (int64_t i = next++; i < last; i = next++) {
+  const auto work = [&](int64_t worker) {
+    while (worker == 0 || !share || worker < share()) {
+      const int64_t i = next++;
+      if (i >= last) return;
       Status done = call(i);
       if (done) continue;
       next = last;
@@ -29,8 +32,8 @@ Status run_wide(int64_t first, int64_t last, int64_t width,
   {
     std::vector<std::jthread> helpers;
     for (int64_t i = 1; i < width; ++i)
-      helpers.emplace_back(work);
-    work();
+      helpers.emplace_back(work, i);
+    work(0);
   }
   if (error) return *std::move(error);
   return {};
@@ -44,7 +47,8 @@ Status slow_start(int64_t count, CallWidth width, const std::function<Status(int
     const int64_t left = count - first;
     const bool full = wide >= width.most;
     const int64_t batch = full ? left : std::min(wide, left);
-    TRAINYARD_TRY(run_wide(first, first + batch, std::min({wide, width.most, batch}), call));
+    TRAINYARD_TRY(
+        run_wide(first, first + batch, std::min({wide, width.most, batch}), width.share, call));
     first += batch;
     wide *= 2;
   }
@@ -55,7 +59,10 @@ Status PacedCalls::run(int64_t count, const std::function<Status(int64_t)>& call
   if (count == 0) return {};
   const int64_t refusals = refusals_;
   const int64_t first = first_;
-  const Status done = slow_start(count, {first, most_}, call);
+  ++runs_;
+  const auto share = [this] { return std::max<int64_t>(1, most_ / runs_); };
+  const Status done = slow_start(count, {first, most_, share}, call);
+  --runs_;
   const bool well = done.has_value() && refusals == refusals_;
   first_ = well ? std::min(most_, std::max(first, count)) : 1;
   return done;

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -101,6 +102,45 @@ TEST(PacedCallsTest, BeginsAsWideAsItHasEnded) {
                        })
                   .has_value());
   EXPECT_EQ(threads.size(), 8u);
+}
+
+TEST(PacedCallsTest, RunsAtTheSameTimeShareTheCalls) {
+  constexpr int64_t kMost = 8;
+  constexpr int kRuns = 4;
+  PacedCalls calls(kMost);
+  ASSERT_TRUE(calls.run(100, kFine).has_value());
+  std::atomic<int> arrived = 0;
+  std::atomic<int> now = 0;
+  std::atomic<int> most = 0;
+  const auto run = [&] {
+    std::atomic<int> begun = 0;
+    EXPECT_TRUE(calls
+                    .run(2000,
+                         [&](int64_t) -> Status {
+                           const int mine = ++begun;
+                           if (mine == 1) ++arrived;
+                           // Whoever began alone and wide has come down to its share when all are
+                           // there.
+                           while (arrived < kRuns)
+                             std::this_thread::yield();
+                           if (mine < 500) return {};
+                           const int running = ++now;
+                           int seen = most;
+                           while (seen < running && !most.compare_exchange_weak(seen, running)) {
+                           }
+                           std::this_thread::yield();
+                           --now;
+                           return {};
+                         })
+                    .has_value());
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kRuns; ++i)
+      threads.emplace_back(run);
+  }
+  EXPECT_LE(most, 2 * kMost)
+      << "unshared they are four times as many; a share is looked at before a call, not during it";
 }
 
 TEST(PacedCallsTest, BeginsWithOneAfterAnErrorOrARefusal) {
