@@ -10,7 +10,7 @@ import subprocess
 import process
 from plane import wait_for
 
-KIND_LIMIT_S = 60
+BEGIN_LIMIT_S = 60
 
 
 def _free_port():
@@ -41,7 +41,7 @@ class JobSet:
     def __enter__(self):
         self._work.mkdir(exist_ok=True)
         self._plane.kubectl("apply", "--server-side", "-f", str(self._crd))
-        self._plane.kubectl("wait", "--for=condition=Established", f"--timeout={KIND_LIMIT_S}s", "crd/jobsets.jobset.x-k8s.io")
+        self._plane.wait_for_kind("jobsets.jobset.x-k8s.io")
         certificates = self._work / "k8s-webhook-server" / "serving-certs"  # where it looks, below TMPDIR
         certificates.mkdir(parents=True, exist_ok=True)
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
@@ -60,7 +60,7 @@ class JobSet:
                 stdout=out, stderr=subprocess.STDOUT)
         self.pid = self._process.pid
         try:
-            wait_for("the JobSet controller to work", KIND_LIMIT_S, self._works, 0.2)
+            wait_for("the JobSet controller to work", BEGIN_LIMIT_S, self._works, 0.2)
         except RuntimeError:
             self.__exit__()
             raise RuntimeError(f"the JobSet controller did not begin to work:\n{self.log.read_text()[-2000:]}") from None

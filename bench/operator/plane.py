@@ -55,7 +55,7 @@ class Plane:
             self._script("kwok", str(self.folder), str(self.nodes), "--jobs-run")
             self._connect()
             self.kubectl("apply", "-f", str(ROOT / "manifests/crd.yaml"), "-f", str(ROOT / "manifests/rbac.yaml"))
-            self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/trainingjobs.trainyard.dev")
+            self.wait_for_kind("trainingjobs.trainyard.dev")
         except BaseException:
             self.__exit__()
             raise
@@ -76,6 +76,14 @@ class Plane:
         if done.returncode != 0:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr[-2000:]}")
         return done.stdout
+
+    def wait_for_kind(self, name):
+        """Until the server takes objects of a custom resource definition."""
+        def established():
+            found = self.call("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+            return any(one["type"] == "Established" and one["status"] == "True"
+                       for one in found.get("status", {}).get("conditions") or [])
+        wait_for(f"the kind {name}", 60, established, 0.2)
 
     def _connect(self):
         self.config = json.loads(self.kubectl("config", "view", "--raw", "-o", "json"))

@@ -114,25 +114,22 @@ TEST(PacedCallsTest, RunsAtTheSameTimeShareTheCalls) {
   std::atomic<int> most = 0;
   const auto run = [&] {
     std::atomic<int> begun = 0;
-    EXPECT_TRUE(calls
-                    .run(2000,
-                         [&](int64_t) -> Status {
-                           const int mine = ++begun;
-                           if (mine == 1) ++arrived;
-                           // Whoever began alone and wide has come down to its share when all are
-                           // there.
-                           while (arrived < kRuns)
-                             std::this_thread::yield();
-                           if (mine < 500) return {};
-                           const int running = ++now;
-                           int seen = most;
-                           while (seen < running && !most.compare_exchange_weak(seen, running)) {
-                           }
-                           std::this_thread::yield();
-                           --now;
-                           return {};
-                         })
-                    .has_value());
+    const auto call = [&](int64_t) -> Status {
+      const int mine = ++begun;
+      if (mine == 1) ++arrived;
+      // Whoever began alone and wide has come down to its share soon after all are there.
+      while (arrived < kRuns)
+        std::this_thread::yield();
+      if (mine < 100) return {};
+      const int running = ++now;
+      int seen = most;
+      while (seen < running && !most.compare_exchange_weak(seen, running)) {
+      }
+      std::this_thread::yield();
+      --now;
+      return {};
+    };
+    EXPECT_TRUE(calls.run(400, call).has_value());
   };
   {
     std::vector<std::jthread> threads;
