@@ -1,10 +1,20 @@
 #include "operator/cache/meta.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "operator/kube/json_text.h"
 
 namespace trainyard::cache {
+namespace {
+
+bool is_decimal(const std::string& text) {
+  return !text.empty() && text.front() != '0' &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
 
 Result<Meta> read_meta(const nlohmann::json& object) {
   const nlohmann::json* metadata = kube::member(object, "metadata");
@@ -29,5 +39,10 @@ std::string key_of(std::string_view ns, std::string_view name) {
 }
 
 std::string key_of(const Meta& meta) { return key_of(meta.ns, meta.name); }
+
+bool is_later_version(const std::string& a, const std::string& b) {
+  if (!is_decimal(a) || !is_decimal(b)) return false;
+  return a.size() != b.size() ? a.size() > b.size() : a > b;
+}
 
 }  // namespace trainyard::cache

@@ -27,4 +27,8 @@ Result<Meta> read_meta(const nlohmann::json& object);
 std::string key_of(std::string_view ns, std::string_view name);
 std::string key_of(const Meta& meta);
 
+/// Whether `a` is a later version than `b`, of the same object or of lists of the same resource.
+/// Versions are opaque, except that decimal ones are ordered (KEP-5504); others are never later.
+bool is_later_version(const std::string& a, const std::string& b);
+
 }  // namespace trainyard::cache

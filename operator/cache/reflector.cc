@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "operator/cache/meta.h"
 #include "operator/kube/json_text.h"
 #include "operator/kube/watch_event.h"
 
@@ -16,6 +17,9 @@ namespace {
 constexpr Duration kShortWatch = std::chrono::seconds(1);
 /// So many watches in a row that gave nothing but a failure: perhaps it is their version.
 constexpr int kFruitlessWatchesMax = 2;
+/// So many lists in a row that show an older state than what was seen, over half a minute: it is
+/// the state now, as after a restoration from a backup.
+constexpr int kOldListsMax = 5;
 
 kube::ApiError damaged(std::string message) {
   return {.status = 200, .reason = kube::Reason::kUnknown, .message = std::move(message)};
@@ -100,6 +104,12 @@ Duration Reflector::read_page() {
     const bool lost = state_ == ReflectorState::kInitPage && page.error().needs_relist();
     return fail(lost ? ReflectorState::kEmpty : state_, page.error(), "list");
   }
+  if (goes_back(*page)) {
+    return fail(ReflectorState::kEmpty,
+                damaged("the list shows version " + page->resource_version + ", older than " +
+                        resource_version_ + " that was seen"),
+                "list");
+  }
   for (const nlohmann::json& object : page->items)
     sink_.list_item(object);
   if (!page->next.empty()) {
@@ -112,6 +122,13 @@ Duration Reflector::read_page() {
   sink_.end_list(list_started_);
   enter(ReflectorState::kInitListed);
   return Duration::zero();
+}
+
+/// Whether the list is to be refused for its age.
+bool Reflector::goes_back(const kube::ListPage& page) {
+  const bool older = is_later_version(resource_version_, page.resource_version);
+  old_lists_ = older ? old_lists_ + 1 : 0;
+  return older && old_lists_ <= kOldListsMax;
 }
 
 Duration Reflector::open_watch(const std::stop_token& stop) {
@@ -171,7 +188,8 @@ Duration Reflector::take_event(const kube::WatchEvent& event) {
 }
 
 Duration Reflector::fail(ReflectorState next, const kube::ApiError& error, std::string_view what) {
-  const Duration pause = backoff_.next(clock_.mono());
+  const Duration pause =
+      std::max(backoff_.next(clock_.mono()), error.retry_after.value_or(Duration::zero()));
   const bool stopped =
       error.reason == kube::Reason::kNoAnswer && error.no_answer == ErrorCode::kAborted;
   if (!stopped) {

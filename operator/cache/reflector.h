@@ -49,7 +49,9 @@ struct ReflectorReport {
 ///                                          nothing but a failure
 ///
 /// Lists ask for the newest state, never for what a server happens to have cached, so that nothing
-/// goes back in time when the server changes. Every failure is followed by a pause.
+/// goes back in time when the server changes. A list that shows an older state all the same is
+/// refused, unless it comes again and again: then the server has been restored to it. Every failure
+/// is followed by a pause, and by as long a one as the server asks for.
 class Reflector {
  public:
   struct Options {
@@ -84,6 +86,7 @@ class Reflector {
 
  private:
   Duration read_page();
+  bool goes_back(const kube::ListPage& page);
   Duration open_watch(const std::stop_token& stop);
   Duration read_event();
   Duration take_event(const kube::WatchEvent& event);
@@ -105,6 +108,7 @@ class Reflector {
   std::optional<kube::Watch> watch_;
   bool heard_ = false;         ///< the open watch gave something
   int fruitless_watches_ = 0;  ///< opened in a row that gave nothing but a failure
+  int old_lists_ = 0;          ///< refused in a row
   MonoTime watch_opened_{};
 
   mutable std::mutex mutex_;

@@ -3,19 +3,6 @@
 #include <algorithm>
 
 namespace trainyard::cluster {
-namespace {
-
-bool is_decimal(const std::string& text) {
-  return !text.empty() && text.front() != '0' &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-}  // namespace
-
-bool is_later_version(const std::string& a, const std::string& b) {
-  if (!is_decimal(a) || !is_decimal(b)) return false;
-  return a.size() != b.size() ? a.size() > b.size() : a > b;
-}
 
 OwnWrites::OwnWrites(const Clock& clock) : clock_(clock), expectations_(clock) {}
 
@@ -23,7 +10,7 @@ void OwnWrites::wrote_job(Job now) {
   const std::lock_guard lock(mutex_);
   Job& kept = jobs_[now->meta.uid];
   const bool older =
-      kept && is_later_version(kept->meta.resource_version, now->meta.resource_version);
+      kept && cache::is_later_version(kept->meta.resource_version, now->meta.resource_version);
   if (!older) kept = std::move(now);
 }
 
@@ -112,7 +99,7 @@ OwnWrites::Job OwnWrites::newest(Job cached) {
   if (deleted_jobs_.contains(cached->meta.uid)) return nullptr;
   const auto own = jobs_.find(cached->meta.uid);
   if (own == jobs_.end()) return cached;
-  if (is_later_version(own->second->meta.resource_version, cached->meta.resource_version)) {
+  if (cache::is_later_version(own->second->meta.resource_version, cached->meta.resource_version)) {
     return own->second;
   }
   jobs_.erase(own);

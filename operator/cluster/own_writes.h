@@ -14,10 +14,6 @@
 
 namespace trainyard::cluster {
 
-/// Whether `a` is a later version than `b` of the same object. Versions are opaque, except that
-/// decimal ones are ordered (KEP-5504); others are never later.
-bool is_later_version(const std::string& a, const std::string& b);
-
 /// What this process has written and its cache does not show yet. A view from the cache that is
 /// amended by it is never older than the own writes, so that nothing is decided twice. Entries end
 /// when the cache has caught up, when a list made after them is there, or by time. Thread-safe.

@@ -79,6 +79,10 @@ bool is_about_uid(const ApiError& error) {
                      [](const Cause& cause) { return cause.field == "metadata.uid"; });
 }
 
+std::string call_of(const Request& request) {
+  return std::string(name_of(request.method)) + " " + request.path;
+}
+
 ApiError bad_body(int status, std::string why) {
   return {.status = status, .reason = Reason::kUnknown, .message = std::move(why)};
 }
@@ -143,7 +147,27 @@ Status Client::await_turn(std::stop_token stop) const {
   return {};
 }
 
+std::optional<ApiError> Client::deferred(const Request& request) const {
+  const std::optional<Duration> left = deferrals_.left(call_of(request), clock_.mono());
+  if (!left) return std::nullopt;
+  return ApiError{.status = 429,
+                  .reason = Reason::kTooManyRequests,
+                  .message = "not asked: the server wants this call later",
+                  .retry_after = left};
+}
+
+/// What the server's answer means, which may be to come later.
+ApiError Client::refused(const Request& request, int status, std::string_view body,
+                         std::optional<Duration> retry_after) const {
+  ApiError error = decode_error(status, body, retry_after);
+  const bool passing = status == 429 || status >= 500;
+  if (passing && error.retry_after)
+    deferrals_.defer(call_of(request), clock_.mono() + *error.retry_after);
+  return error;
+}
+
 ApiResult<Response> Client::exchange(const Request& request) const {
+  if (auto error = deferred(request)) return *std::move(error);
   const Status turn = await_turn({});
   if (!turn) return no_answer(turn.error());
   if (request.method != Method::kGet && options_.may_write && !options_.may_write()) {
@@ -157,7 +181,7 @@ ApiResult<Response> Client::exchange(const Request& request) const {
   }
   if (!answer) return no_answer(answer.error());
   if (!is_success(answer->status)) {
-    return decode_error(answer->status, answer->body, answer->retry_after);
+    return refused(request, answer->status, answer->body, answer->retry_after);
   }
   return *std::move(answer);
 }
@@ -273,11 +297,14 @@ ApiResult<Watch> Client::watch(const Resource& resource, std::string_view ns,
   query.add("fieldSelector", options.field_selector);
   query.add("resourceVersion", options.resource_version);
   query.add("timeoutSeconds", std::to_string(options.timeout_seconds));
+  const Request request{
+      .method = Method::kGet, .path = collection_path(resource, ns), .query = query.text()};
+  if (auto error = deferred(request)) return *std::move(error);
   const Status turn = await_turn(options.stop);
   if (!turn) return no_answer(turn.error());
   const MonoTime start = clock_.mono();
   Result<Opened> opened = transport_.open(
-      {.method = Method::kGet, .path = collection_path(resource, ns), .query = query.text()},
+      request,
       {.limit = std::min(kWatchHeadMax, options.idle), .idle = options.idle, .stop = options.stop});
   if (options_.on_call) {
     options_.on_call({Method::kGet, opened ? opened->status : 0, clock_.mono() - start});
@@ -285,7 +312,7 @@ ApiResult<Watch> Client::watch(const Resource& resource, std::string_view ns,
   if (!opened) return no_answer(opened.error());
   if (opened->status != 200) {
     if (is_success(opened->status)) return bad_body(opened->status, "no watch was opened");
-    return decode_error(opened->status, opened->body, opened->retry_after);
+    return refused(request, opened->status, opened->body, opened->retry_after);
   }
   return Watch(std::move(opened->lines));
 }

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "operator/kube/api_error.h"
+#include "operator/kube/deferrals.h"
 #include "operator/kube/resource.h"
 #include "operator/kube/token_bucket.h"
 #include "operator/kube/transport.h"
@@ -98,8 +99,9 @@ struct CallReport {
 };
 
 /// The API server's verbs. Objects go in and come out as JSON; every failure is an ApiError with
-/// what the server said. Nothing is retried here. Bodies, depth and time are bounded. Cheap to
-/// make; several may share a transport (leader election has one without a limiter). Thread-safe.
+/// what the server said. Nothing is retried here; a call that the server wants later is refused
+/// here until then, with kTooManyRequests and the time that is left. Bodies, depth and time are
+/// bounded. Several may share a transport (leader election has one without a limiter). Thread-safe.
 class Client {
  public:
   struct Options {
@@ -162,10 +164,14 @@ class Client {
                                 const nlohmann::json& object, const WriteOptions& options) const;
   ApiResult<Response> exchange(const Request& request) const;
   Status await_turn(std::stop_token stop) const;
+  std::optional<ApiError> deferred(const Request& request) const;
+  ApiError refused(const Request& request, int status, std::string_view body,
+                   std::optional<Duration> retry_after) const;
 
   Transport& transport_;
   const Clock& clock_;
   Options options_;
+  mutable Deferrals deferrals_;
 };
 
 }  // namespace trainyard::kube

@@ -33,6 +33,9 @@ std::string object(const std::string& name, int version) {
 std::string event(const std::string& type, const std::string& name, int version) {
   return R"({"type":")" + type + R"(","object":)" + object(name, version) + "}";
 }
+std::string expiry() {
+  return "{\"type\":\"ERROR\",\"object\":" + status_body(410, "Expired", "too old") + "}";
+}
 std::string page(const std::vector<std::string>& objects, int version,
                  const std::string& next = "") {
   std::string items;
@@ -333,6 +336,44 @@ TEST_F(ReflectorTest, PausesGrowAndAreForgottenAfterTwoMinutes) {
   clock_.advance(std::chrono::minutes(3));
   transport_.answer(503, "");
   EXPECT_EQ(step(), milliseconds(800));
+}
+
+TEST_F(ReflectorTest, AListFromThePastIsRefused) {
+  watch({event("MODIFIED", "a", 12), expiry()});
+  (void)step();
+  (void)step();
+  ASSERT_EQ(state(), State::kEmpty);
+  sink_.notes.clear();
+  transport_.answer(200, page({object("a", 1)}, 5));
+  EXPECT_GE(step(), milliseconds(800));
+  EXPECT_EQ(state(), State::kEmpty);
+  EXPECT_THAT(reflector_.report().failure->message, HasSubstr("version 5, older than 12"));
+  EXPECT_THAT(sink_.notes, ElementsAre("begin"));
+  transport_.answer(200, page({object("a", 12)}, 12));
+  EXPECT_EQ(step(), Duration::zero());
+  EXPECT_EQ(state(), State::kInitListed);
+}
+
+TEST_F(ReflectorTest, APastThatStaysIsTheStateOfARestoredServer) {
+  watch({event("MODIFIED", "a", 12), expiry()});
+  (void)step();
+  (void)step();
+  for (int i = 0; i < 5; ++i) {
+    transport_.answer(200, page({object("a", 1)}, 5));
+    (void)step();
+    ASSERT_EQ(state(), State::kEmpty) << i;
+  }
+  transport_.answer(200, page({object("a", 1)}, 5));
+  EXPECT_EQ(step(), Duration::zero());
+  EXPECT_EQ(state(), State::kInitListed);
+}
+
+TEST_F(ReflectorTest, AServerThatWantsToBeAskedLaterIsAskedLater) {
+  transport_.answer(429, status_body(429, "TooManyRequests", "busy"), std::chrono::seconds(7));
+  EXPECT_EQ(step(), std::chrono::seconds(7));
+  EXPECT_EQ(state(), State::kEmpty);
+  clock_.advance(std::chrono::seconds(7));
+  list_one();
 }
 
 TEST_F(ReflectorTest, RunEndsWithItsStop) {

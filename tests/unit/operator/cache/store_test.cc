@@ -17,6 +17,16 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
+TEST(VersionTest, OnlyDecimalVersionsAreOrdered) {
+  EXPECT_TRUE(is_later_version("10", "9"));
+  EXPECT_TRUE(is_later_version("12", "11"));
+  EXPECT_FALSE(is_later_version("11", "11"));
+  EXPECT_FALSE(is_later_version("9", "10"));
+  EXPECT_FALSE(is_later_version("abc", "1"));
+  EXPECT_FALSE(is_later_version("2", ""));
+  EXPECT_FALSE(is_later_version("0009", "8"));
+}
+
 struct Thing {
   Meta meta;
   std::string job;

@@ -15,16 +15,6 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 using testing_support::ManualClock;
 
-TEST(VersionTest, OnlyDecimalVersionsAreOrdered) {
-  EXPECT_TRUE(is_later_version("10", "9"));
-  EXPECT_TRUE(is_later_version("12", "11"));
-  EXPECT_FALSE(is_later_version("11", "11"));
-  EXPECT_FALSE(is_later_version("9", "10"));
-  EXPECT_FALSE(is_later_version("abc", "1"));
-  EXPECT_FALSE(is_later_version("2", ""));
-  EXPECT_FALSE(is_later_version("0009", "8"));
-}
-
 class OwnWritesTest : public testing::Test {
  protected:
   static control::PodSpec spec(int index) {

@@ -150,6 +150,31 @@ TEST_F(ClientTest, GivesTheServersError) {
   EXPECT_EQ(lost.error().reason, Reason::kNoAnswer);
 }
 
+TEST_F(ClientTest, ACallThatIsWantedLaterIsNotMadeBefore) {
+  const Client patient = client();
+  transport_.answer(429, status_body(429, "TooManyRequests", "busy"), std::chrono::seconds(3));
+  EXPECT_EQ(patient.create(kPods, "n", kPod).error().retry_after, std::chrono::seconds(3));
+  clock_.advance(std::chrono::seconds(1));
+  const auto early = patient.create(kPods, "n", kPod);
+  ASSERT_FALSE(early.has_value());
+  EXPECT_EQ(early.error().reason, Reason::kTooManyRequests);
+  EXPECT_EQ(early.error().retry_after, std::chrono::seconds(2));
+  EXPECT_EQ(transport_.requests().size(), 1u);
+  transport_.answer(201, "{}");
+  EXPECT_TRUE(patient.create(kPods, "other", kPod).has_value()) << "another call";
+  clock_.advance(std::chrono::seconds(2));
+  transport_.answer(201, "{}");
+  EXPECT_TRUE(patient.create(kPods, "n", kPod).has_value());
+}
+
+TEST_F(ClientTest, OnlyWhatPassesDefersACall) {
+  const Client patient = client();
+  transport_.answer(409, status_body(409, "Conflict", "lost"), std::chrono::seconds(3));
+  EXPECT_FALSE(patient.create(kPods, "n", kPod).has_value());
+  transport_.answer(201, "{}");
+  EXPECT_TRUE(patient.create(kPods, "n", kPod).has_value());
+}
+
 TEST_F(ClientTest, ReportsEveryCall) {
   std::vector<std::string> calls;
   Client reporting = client({.on_call = [&](const CallReport& report) {
