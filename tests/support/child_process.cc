@@ -49,6 +49,8 @@ ChildProcess::ChildProcess(const Spec& spec) {
   pid_ = ::fork();
   if (pid_ != 0) return;
   ::setsid();
+  // A test that ignores it must not do so for a program that perhaps should.
+  ::signal(SIGPIPE, SIG_DFL);
   const int output = ::open(spec.output.c_str(), flags, 0644);
   const int errors = ::open(spec.errors.c_str(), flags, 0644);
   const int input = ::open("/dev/null", O_RDONLY);

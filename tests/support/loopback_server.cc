@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -19,6 +20,9 @@ namespace {
 
 /// A test that waits longer has failed.
 constexpr timeval kPatience{60, 0};
+
+/// A fatal alert handshake_failure, before any key (RFC 8446, 5.1 and 6).
+constexpr std::array<char, 7> kHandshakeFailure = {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28};
 
 X509* read_certificate(const std::string& pem) {
   BIO* bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
@@ -63,6 +67,8 @@ std::string ReceivedRequest::header(std::string_view name) const {
   begin = lines.find_first_not_of(' ', begin + name.size() + 3);
   return lines.substr(begin, lines.find("\r\n", begin) - begin);
 }
+
+bool LoopbackConnection::has_unread() const { return ssl_ != nullptr && SSL_pending(ssl_) > 0; }
 
 int LoopbackConnection::read_some(char* data, size_t size) {
   if (ssl_ != nullptr) return SSL_read(ssl_, data, static_cast<int>(size));
@@ -128,7 +134,10 @@ void LoopbackConnection::reset() {
 }
 
 LoopbackServer::LoopbackServer(Handler handler, const Options& options)
-    : handler_(std::move(handler)), v6_(options.v6), tls_(tls_context(options)) {
+    : handler_(std::move(handler)),
+      greet_(options.greet),
+      v6_(options.v6),
+      tls_(tls_context(options)) {
   // OpenSSL writes without MSG_NOSIGNAL.
   std::signal(SIGPIPE, SIG_IGN);
   listener_ = UniqueFd(::socket(v6_ ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -156,12 +165,14 @@ LoopbackServer::~LoopbackServer() {
   acceptor_.request_stop();
   ::shutdown(listener_.get(), SHUT_RDWR);
   acceptor_.join();
-  {
-    const std::lock_guard lock(mutex_);
-    for (const int fd : open_)
-      ::shutdown(fd, SHUT_RDWR);
-  }
+  drop_all();
   threads_.clear();  // joins
+}
+
+void LoopbackServer::drop_all() {
+  const std::lock_guard lock(mutex_);
+  for (const int fd : open_)
+    ::shutdown(fd, SHUT_RDWR);
 }
 
 void LoopbackServer::accept_all(const std::stop_token& stop) {
@@ -170,6 +181,8 @@ void LoopbackServer::accept_all(const std::stop_token& stop) {
     if (fd < 0) return;
     ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
     ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
+    const int at_once = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
     {
       const std::lock_guard lock(mutex_);
       open_.push_back(fd);
@@ -180,28 +193,40 @@ void LoopbackServer::accept_all(const std::stop_token& stop) {
 }
 
 void LoopbackServer::serve(int fd) {
-  SSL* ssl = nullptr;
-  bool ready = true;
-  if (tls_ != nullptr) {
-    ssl = SSL_new(tls_.get());
-    SSL_set_fd(ssl, fd);
-    ready = SSL_accept(ssl) == 1;
-  }
-  if (ready) {
-    LoopbackConnection connection(fd, ssl);
-    handler_(connection);
-  } else {
-    // A close with something unread would overtake the alert that says why.
+  const Greeting greeting = greet_ ? greet_() : Greeting::kServe;
+  if (greeting == Greeting::kReset) {
+    LoopbackConnection(fd, nullptr).reset();
+  } else if (greeting == Greeting::kRefuseTls) {
+    std::array<char, 4096> hello{};
+    LoopbackConnection connection(fd, nullptr);
+    if (connection.read_some(hello.data(), hello.size()) > 0)
+      connection.write({kHandshakeFailure.data(), kHandshakeFailure.size()});
     ::shutdown(fd, SHUT_WR);
-    LoopbackConnection(fd, nullptr).wait_until_gone();
-  }
-  if (ssl != nullptr) {
-    if (ready) SSL_shutdown(ssl);
+    connection.wait_until_gone();
+  } else if (tls_ != nullptr) {
+    SSL* const ssl = SSL_new(tls_.get());
+    SSL_set_fd(ssl, fd);
+    serve_tls(fd, ssl);
     SSL_free(ssl);
+  } else {
+    LoopbackConnection connection(fd, nullptr);
+    handler_(connection);
   }
   const std::lock_guard lock(mutex_);
   open_.erase(std::find(open_.begin(), open_.end(), fd));
   ::close(fd);
+}
+
+void LoopbackServer::serve_tls(int fd, SSL* ssl) {
+  if (SSL_accept(ssl) == 1) {
+    LoopbackConnection connection(fd, ssl);
+    handler_(connection);
+    SSL_shutdown(ssl);
+    return;
+  }
+  // A close with something unread would overtake the alert that says why.
+  ::shutdown(fd, SHUT_WR);
+  LoopbackConnection(fd, nullptr).wait_until_gone();
 }
 
 std::string LoopbackServer::url(std::string_view host) const {

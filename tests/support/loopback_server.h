@@ -44,10 +44,14 @@ class LoopbackConnection {
   void wait_until_gone();
   /// Ends the connection with a reset instead of an orderly end, when the handler returns.
   void reset();
+  /// What has come, at most `size` bytes; 0 or less when the other side has gone. Blocks.
+  int read_some(char* data, size_t size);
+  /// Whether read_some() has something without asking the system.
+  bool has_unread() const;
+  /// For poll(2).
+  int descriptor() const { return fd_; }
 
  private:
-  int read_some(char* data, size_t size);
-
   int fd_;
   ssl_st* ssl_;
   std::string held_;
@@ -56,6 +60,13 @@ class LoopbackConnection {
 /// The head of an answer whose body comes in chunks.
 inline constexpr char kChunkedHead[] =
     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// How a server meets a connection.
+enum class Greeting {
+  kServe,
+  kReset,      ///< it is reset at once
+  kRefuseTls,  ///< the handshake is answered with an alert
+};
 
 /// A server on a free port of a loopback address. Each connection is given to the handler in a
 /// thread of its own and closed when it returns.
@@ -67,6 +78,8 @@ class LoopbackServer {
     std::string client_authority;      ///< PEM; where not empty, clients must show a certificate
     bool tls_1_1_only = false;
     bool v6 = false;
+    /// Asked for each connection; absent: all are served. Called from their threads.
+    std::function<Greeting()> greet;
   };
 
   explicit LoopbackServer(Handler handler) : LoopbackServer(std::move(handler), {}) {}
@@ -77,12 +90,16 @@ class LoopbackServer {
   /// "http://127.0.0.1:PORT" or https; of another host name where one is given.
   std::string url(std::string_view host = "") const;
   int connections() const;
+  /// Ends the connections that are open now; their handlers see the other side gone.
+  void drop_all();
 
  private:
   void accept_all(const std::stop_token& stop);
   void serve(int fd);
+  void serve_tls(int fd, ssl_st* ssl);
 
   const Handler handler_;
+  const std::function<Greeting()> greet_;
   const bool v6_;
   std::shared_ptr<ssl_ctx_st> tls_;
   UniqueFd listener_;
