@@ -159,13 +159,14 @@ Result<std::optional<std::string>> Inlet::await_line(int64_t bytes_max, Duration
       if (held_.size() > begin_) return end_within_line_locked();
       return std::optional<std::string>();
     }
-    // A line longer than what is held at most: the network must go on.
+    // A line longer than what is held at most: the network must go on, and may be held back again
+    // before this thread has the lock.
+    const size_t before = held_.size();
     if (auto resume = std::exchange(resume_, nullptr)) {
       lock.unlock();
       resume();
       lock.lock();
     }
-    const size_t before = held_.size();
     TRAINYARD_TRY(await_locked(lock, last_push_ + idle, stop, "more of the stream",
                                [&] { return held_.size() != before || ended_ || failure_; }));
   }

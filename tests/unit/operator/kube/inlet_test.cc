@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -136,6 +137,21 @@ TEST(InletTest, ALineLargerThanWhatIsHeldComesThrough) {
   const auto got = inlet.await_line(8 << 20, kLong, {});
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(*got, line);
+}
+
+TEST(InletTest, ANetworkThatIsHeldBackAgainAtOnceGoesOn) {
+  Inlet inlet("x");
+  const std::string part(kLineMax + 1, 'a');
+  int parts = 0;
+  // What comes between two waits of the reader: the next part, which is held back as well.
+  std::function<void()> resume = [&] {
+    ++parts;
+    inlet.push(parts < 4 ? part : "\n", resume);
+  };
+  EXPECT_EQ(inlet.push(part, resume), Inlet::Flow::kWait);
+  const auto line = inlet.await_line(16 * kLineMax, seconds(5), {});
+  ASSERT_TRUE(line.has_value()) << line.error().message;
+  EXPECT_EQ((*line)->size(), 4 * part.size());
 }
 
 TEST(InletTest, SilenceEndsTheWait) {
