@@ -19,6 +19,12 @@ constexpr std::chrono::seconds kPassingPause{2};
 /// More is left of a job than one application does: it goes to the end of the queue.
 constexpr Duration kAtOnce{1};
 
+/// Something that the job needs has gone between two calls. Only observe() says that a job is gone.
+Error about_a_part(Error error) {
+  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kConflict;
+  return error;
+}
+
 bool any_left(const Observed& observed) {
   return std::any_of(observed.pods.begin(), observed.pods.end(),
                      [](const ObservedPod& pod) { return !is_finished(pod); });
@@ -78,12 +84,14 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
     const Duration left = *memory.wrote_at + options_.counts_period - options_.clock->mono();
     if (left > Duration::zero()) observed.counts_due = now + left;
   }
-  TRAINYARD_ASSIGN(const Plan planned, plan_taken_pods(observed, memory, now));
+  const Result<Plan> taken = plan_taken_pods(observed, memory, now);
+  if (!taken) return about_a_part(taken.error());
+  const Plan& planned = *taken;
   Applied applied = apply(*options_.cluster, observed, planned, now);
   memory.generation = applied.status.membership.generation;
   if (applied.wrote_status) memory.wrote_at = options_.clock->mono();
   remember(key, memory);
-  if (applied.error) return *std::move(applied.error);
+  if (applied.error) return about_a_part(*std::move(applied.error));
   reconciled.requeue_after = planned.requeue_after;
   const std::optional<Refusal>& refusal = applied.refusal ? applied.refusal : observed.refusal;
   reconciled.refused = refusal.has_value();

@@ -118,6 +118,26 @@ TEST(ReconcilerViewTest, AViewOlderThanTheOwnDecisionIsRefusedAndNothingDone) {
   EXPECT_EQ(cluster.writes_count(), writes);
 }
 
+/// A cluster in which a companion vanishes between two calls about it.
+class VanishingCluster final : public MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  Result<std::optional<Refusal>> keep_companions(const Observed&,
+                                                 const api::TrainingJobStatus&) override {
+    return Error{ErrorCode::kNotFound, "get Service job: NotFound"};
+  }
+};
+
+TEST(ReconcilerPartTest, APartThatIsGoneIsNotTheJobAndIsTriedAgain) {
+  const ManualClock clock;
+  VanishingCluster cluster(clock, make_job(2));
+  Reconciler reconciler({&cluster, &clock, nullptr, nullptr, {}, {}});
+  const auto result = reconciler.reconcile(cluster.key());
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(reconciler.queue_stats().retries, 1);
+}
+
 TEST_F(ReconcilerTest, AJobThatIsGoneIsForgotten) {
   const auto result = reconciler_.reconcile({"default", "nobody"});
   ASSERT_FALSE(result.has_value());
