@@ -55,11 +55,25 @@ OperatorProcess::OperatorProcess(const ControlPlane& plane, std::filesystem::pat
     : folder_(std::move(folder)) {
   std::filesystem::create_directories(folder_);
   write_operator_kubeconfig(plane, folder_ / "kubeconfig", access);
+  start(folder_ / "kubeconfig", namespaces, options);
+}
+
+OperatorProcess::OperatorProcess(const std::filesystem::path& kubeconfig,
+                                 std::filesystem::path folder,
+                                 const std::vector<std::string>& namespaces)
+    : folder_(std::move(folder)) {
+  std::filesystem::create_directories(folder_);
+  start(kubeconfig, namespaces, {});
+}
+
+void OperatorProcess::start(const std::filesystem::path& kubeconfig,
+                            const std::vector<std::string>& namespaces,
+                            const std::vector<std::string>& options) {
   std::string list;
   for (const std::string& name : namespaces)
     list += (list.empty() ? "" : ",") + name;
   ChildProcess::Spec spec{.argv = {TRAINYARD_BIN_DIR "/trainyard-operator", "--kubeconfig",
-                                   folder_ / "kubeconfig", "--metrics-bind-address", "127.0.0.1:0",
+                                   kubeconfig, "--metrics-bind-address", "127.0.0.1:0",
                                    "--health-probe-bind-address", "127.0.0.1:0"},
                           .output = folder_ / "out",
                           .errors = folder_ / "err"};
@@ -104,6 +118,10 @@ void OperatorTest::TearDown() {
 }
 
 JobTest::Json JobTest::job_manifest(const std::string& name, int nodes) {
+  return job_of(name, nodes);
+}
+
+Json job_of(const std::string& name, int nodes) {
   const Json trainer = {{"name", "trainer"},
                         {"image", "registry.example/trainer:1"},
                         {"command", Json::array({"train"})}};

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tests/support/control_plane.h"
 
 namespace trainyard::testing_support {
@@ -28,6 +30,9 @@ class OperatorProcess {
   OperatorProcess(const ControlPlane& plane, std::filesystem::path folder,
                   const std::vector<std::string>& namespaces,
                   const std::vector<std::string>& options = {}, const OperatorAccess& access = {});
+  /// With a kubeconfig that is there already.
+  OperatorProcess(const std::filesystem::path& kubeconfig, std::filesystem::path folder,
+                  const std::vector<std::string>& namespaces);
 
   ChildProcess& process() { return *process_; }
   /// Asks it to end; its exit code, or -1 when it does not end in time.
@@ -36,6 +41,9 @@ class OperatorProcess {
   std::string log() const;
 
  private:
+  void start(const std::filesystem::path& kubeconfig, const std::vector<std::string>& namespaces,
+             const std::vector<std::string>& options);
+
   std::filesystem::path folder_;
   std::unique_ptr<ChildProcess> process_;
 };
@@ -43,6 +51,9 @@ class OperatorProcess {
 /// Writes a kubeconfig for the operator's ServiceAccount.
 void write_operator_kubeconfig(const ControlPlane& plane, const std::filesystem::path& path,
                                const OperatorAccess& access = {});
+
+/// A job of `nodes` pods of one container, as JSON that a test changes and applies.
+nlohmann::json job_of(const std::string& name, int nodes);
 
 /// A test of training jobs: what they are made of and what becomes of them.
 class JobTest : public ApiServerTest {

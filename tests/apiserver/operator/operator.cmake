@@ -16,6 +16,16 @@ trainyard_apiserver_test(operator_parked_test
 foreach(name admission ending kill kubectl leftover policy)
   trainyard_apiserver_test(operator_${name}_test SOURCES ${here}/${name}_test.cc DEPS operator_test_support)
 endforeach()
+# A fault proxy between the operator and the API server.
+trainyard_library(proxy_test_support
+  SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/proxied_operator.cc
+          ${here}/../../support/proxy_lanes.cc
+  DEPS operator_test_support fault_proxy_support operator_http fmt::fmt)
+foreach(name proxy proxy_crash proxy_outage)
+  trainyard_apiserver_test(operator_${name}_test TIMEOUT 600
+    SOURCES ${here}/${name}_test.cc
+    DEPS proxy_test_support)
+endforeach()
 # A lease lives by time: on a machine that others keep busy a leader that is well loses its own.
 trainyard_apiserver_test(operator_leader_test SERIAL
   SOURCES ${here}/leader_test.cc
@@ -26,7 +36,7 @@ trainyard_apiserver_test(operator_partition_test SERIAL
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set(operator_tests admission ending kill kubectl leader leftover lifecycle parked partition policy)
+set(operator_tests admission ending kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_outage)
 list(TRANSFORM operator_tests REPLACE "(.+)" "operator_\\1_test" OUTPUT_VARIABLE audited_tests)
 set_tests_properties(operator_audit_test PROPERTIES DEPENDS "${audited_tests}")
 foreach(name ${operator_tests} audit)

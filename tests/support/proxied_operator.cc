@@ -1,0 +1,86 @@
+#include "tests/support/proxied_operator.h"
+
+#include <csignal>
+#include <fstream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace trainyard::testing_support {
+namespace {
+
+/// The API server's port, as tools/kubernetes/up writes it.
+int api_port(const ControlPlane& plane) {
+  const std::string key = "api_port=";
+  std::ifstream addresses(plane.folder() / "addresses");
+  for (std::string line; std::getline(addresses, line);)
+    if (line.starts_with(key)) return std::stoi(line.substr(key.size()));
+  ADD_FAILURE() << plane.folder() << "/addresses names no " << key;
+  return 0;
+}
+
+}  // namespace
+
+ProxiedOperator::ProxiedOperator(const ControlPlane& plane, const nlohmann::json& kubeconfig,
+                                 std::filesystem::path folder, std::string name_space)
+    : folder_(std::move(folder)),
+      namespace_(std::move(name_space)),
+      proxy_(std::make_unique<FaultProxy>(FaultProxy::Options{
+          .server_port = api_port(plane), .server_authority = plane.folder() / "pki/ca.crt"})) {
+  std::filesystem::create_directories(folder_);
+  std::ofstream(folder_ / "proxy-ca.crt") << proxy_->authority();
+  nlohmann::json config = kubeconfig;
+  config["clusters"][0]["cluster"] = {{"server", proxy_->url()},
+                                      {"certificate-authority", "proxy-ca.crt"}};
+  std::ofstream(folder_ / "kubeconfig") << config.dump(2);
+  proxy_->on_crash([this] { kill_and_start(); });
+}
+
+ProxiedOperator::~ProxiedOperator() = default;
+
+void ProxiedOperator::start() {
+  const std::lock_guard lock(mutex_);
+  start_locked();
+}
+
+void ProxiedOperator::start_locked() {
+  processes_.push_back(std::make_unique<OperatorProcess>(
+      folder_ / "kubeconfig", folder_ / fmt::format("operator-{}", processes_.size() + 1),
+      std::vector<std::string>{namespace_}));
+}
+
+void ProxiedOperator::kill_and_start() {
+  const std::lock_guard lock(mutex_);
+  ChildProcess& process = processes_.back()->process();
+  process.signal(SIGKILL);
+  const auto end = process.wait(std::chrono::seconds(10));
+  if (!end || end->signal != SIGKILL) {
+    complaint_ += fmt::format("operator {} ended by itself with code {}\n", processes_.size(),
+                              end ? end->exit_code : -1);
+  }
+  ++kills_;
+  start_locked();
+}
+
+std::string ProxiedOperator::stop() {
+  const std::lock_guard lock(mutex_);
+  const int code = processes_.back()->stop();
+  if (code != 0) complaint_ += fmt::format("the operator ended with code {}, wanted 0\n", code);
+  return std::exchange(complaint_, std::string());
+}
+
+int ProxiedOperator::kills() const {
+  const std::lock_guard lock(mutex_);
+  return kills_;
+}
+
+std::string ProxiedOperator::log() const {
+  const std::lock_guard lock(mutex_);
+  std::string all;
+  for (const auto& process : processes_)
+    all += process->log();
+  return all;
+}
+
+}  // namespace trainyard::testing_support

@@ -1,0 +1,116 @@
+#include "tests/support/proxy_lanes.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+#include <set>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "operator/kube/config.h"
+#include "operator/kube/http_transport.h"
+#include "tests/support/audit_log.h"
+
+namespace trainyard::testing_support {
+namespace {
+
+using nlohmann::json;
+
+/// The items of several lists.
+json joined(const kube::Client& admin, const kube::Resource& resource,
+            const std::vector<std::string>& namespaces) {
+  json items = json::array();
+  for (const std::string& ns : namespaces) {
+    const auto page = admin.list(resource, ns, {.limit = 0});
+    EXPECT_TRUE(page.has_value()) << page.error().message;
+    if (!page) continue;
+    for (const json& item : page->items)
+      items.push_back(item);
+  }
+  return {{"items", items}};
+}
+
+}  // namespace
+
+bool is_long_run() {
+  const char* value = std::getenv("TRAINYARD_LONG_TESTS");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::string(value) == "1";
+}
+
+uint64_t draw_seed() {
+  const char* given = std::getenv("TRAINYARD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
+  const uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device()();
+  std::cout << "seed " << seed << " (TRAINYARD_TEST_SEED=" << seed << " draws the same)\n";
+  return seed;
+}
+
+void ProxyTest::SetUp() {
+  ApiServerTest::SetUp();
+  const auto config = kube::load_kubeconfig(plane().kubeconfig(), "");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  auto transport = kube::make_http_transport(*config, clock_, "trainyard-test");
+  ASSERT_TRUE(transport.has_value()) << transport.error().message;
+  transport_ = *std::move(transport);
+  admin_ = std::make_unique<kube::Client>(*transport_, clock_, kube::Client::Options{});
+  write_operator_kubeconfig(plane(), folder() / "kubeconfig");
+  std::ifstream file(folder() / "kubeconfig");
+  kubeconfig_.assign(std::istreambuf_iterator<char>(file), {});
+}
+
+void ProxyTest::TearDown() {
+  if (admin_) {
+    for (const std::string& violation : violations())
+      ADD_FAILURE() << violation;
+    for (const std::string& lane : lanes_) {
+      const auto ended = admin_->remove(kube::kNamespaces, {"", lane}, {});
+      EXPECT_TRUE(ended.has_value()) << ended.error().message;
+    }
+  }
+  ApiServerTest::TearDown();
+}
+
+/// Of the lanes alone: other tests have the control plane, too.
+std::vector<std::string> ProxyTest::violations() const {
+  std::vector<AuditEvent> events = read_audit_log(plane().audit_log());
+  const std::set<std::string> ours(lanes_.begin(), lanes_.end());
+  std::erase_if(events, [&](const AuditEvent& event) { return !ours.contains(event.name_space); });
+  std::vector<std::string> found = pod_violations(events, joined(*admin_, kube::kPods, lanes_),
+                                                  joined(*admin_, kube::kTrainingJobs, lanes_));
+  for (const std::string& write : unguarded_writes(events, kOperatorUser))
+    found.push_back("not guarded: " + write);
+  return found;
+}
+
+std::string ProxyTest::make_lane(const std::string& name) {
+  const std::string lane = name_space() + "-" + name;
+  const Status made = make_namespace(*admin_, lane);
+  EXPECT_TRUE(made.has_value()) << made.error().message;
+  const std::lock_guard lock(mutex_);
+  lanes_.push_back(lane);
+  return lane;
+}
+
+std::unique_ptr<ProxiedOperator> ProxyTest::make_operator(const std::string& name) {
+  return std::make_unique<ProxiedOperator>(plane(), json::parse(kubeconfig_), folder() / name,
+                                           name);
+}
+
+void ProxyTest::in_lanes(int64_t count, const std::function<std::string(int, int64_t)>& work) {
+  std::atomic<int64_t> next = 0;
+  const auto run = [&](int lane) {
+    for (int64_t item = next++; item < count; item = next++) {
+      const std::string complaint = work(lane, item);
+      if (!complaint.empty()) ADD_FAILURE() << complaint;
+    }
+  };
+  std::vector<std::jthread> lanes;
+  for (int lane = 0; lane < kLanes; ++lane)
+    lanes.emplace_back(run, lane);
+}
+
+}  // namespace trainyard::testing_support
