@@ -147,6 +147,7 @@ void Planner::plan_ending() {
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
   next_.completion_time = now_;
+  if (facts_are_current()) next_.progress = policies::progress_of(observed_.facts, next_.progress);
   if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
       next_.progress) {
     // Every rank has ended well, whether or not it could tell us of its last steps.
@@ -294,9 +295,9 @@ void Planner::finish() {
     return;
   }
   std::optional<api::ProgressStatus> progress = next_.progress;
-  if (facts_are_current()) {
+  if (facts_are_current() && !over) {  // what is over has its last progress
     progress = policies::progress_of(observed_.facts, next_.progress);
-    if (!over && any_not_gone()) look_in(policies::kProgressPeriod);
+    if (any_not_gone()) look_in(policies::kProgressPeriod);
   }
   // What only follows time is written when something else is, or when it is due.
   api::TrainingJobStatus quiet = next_;

@@ -7,7 +7,7 @@ trainyard_test(control_life_test TIER unit
   SOURCES ${control_tests}/life_test.cc ${control_tests}/refusal_test.cc ${control_tests}/restart_test.cc
   DEPS control_test_support)
 trainyard_test(control_story_test TIER unit
-  SOURCES ${control_tests}/story_test.cc
+  SOURCES ${control_tests}/plan_edges_test.cc ${control_tests}/story_test.cc
   DEPS control_test_support nlohmann_json::nlohmann_json)
 trainyard_test(control_cluster_test TIER unit
   SOURCES ${control_tests}/memory_cluster_test.cc ${control_support}/cluster_conformance.cc

@@ -1,0 +1,273 @@
+// Decisions of plan() that no driver of a whole life comes to by itself.
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "control/plan.h"
+#include "control/plan_status.h"
+#include "control/status_edit.h"
+#include "tests/support/reporting_job.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionStatus;
+using api::ConditionType;
+using std::chrono::seconds;
+using testing_support::make_job;
+using testing_support::ReportingJob;
+
+const Time kNow{seconds(1'700'000'000)};
+
+/// A job of one node in its first generation, with one running pod.
+Observed running() {
+  const api::TrainingJob job = make_job(1);
+  Observed observed;
+  observed.key = {job.metadata.namespace_name, job.metadata.name};
+  observed.metadata = job.metadata;
+  observed.spec = job.spec;
+  observed.status.membership.generation = 1;
+  observed.status.nodes.target = 1;
+  observed.status.observed_generation = 1;
+  ObservedPod pod;
+  pod.name = "job-0-aaaaa";
+  pod.uid = "u0";
+  pod.created_generation = 1;
+  pod.member = true;
+  pod.phase = PodPhase::kRunning;
+  observed.pods.push_back(pod);
+  return observed;
+}
+
+TEST(PlanEdgeTest, ASpecWithFaultsIsSaidToBeWrongAndNothingIsMade) {
+  Observed observed = running();
+  observed.pods.clear();
+  observed.spec_faults = {"spec.numNodes: found 0, wanted 1 or more", "another"};
+  const Plan planned = plan(observed, kNow);
+  ASSERT_TRUE(planned.outcome.has_value());
+  const api::Condition* accepted = find_condition(*planned.outcome, ConditionType::kAccepted);
+  ASSERT_NE(accepted, nullptr);
+  EXPECT_EQ(accepted->status, ConditionStatus::kFalse);
+  EXPECT_EQ(accepted->reason, "InvalidSpec");
+  EXPECT_EQ(accepted->message, observed.spec_faults.front());
+  ASSERT_EQ(planned.events.size(), 1u);
+  EXPECT_EQ(planned.events[0].type, EventType::kWarning);
+  EXPECT_TRUE(planned.create.empty());
+  observed.status = *planned.outcome;
+  const Plan again = plan(observed, kNow + seconds(1));
+  EXPECT_FALSE(again.outcome.has_value()) << "told once";
+  EXPECT_TRUE(again.events.empty());
+}
+
+TEST(PlanEdgeTest, APodThatIsLeftOfAJobThatIsOverIsEnded) {
+  for (const ConditionType over : {ConditionType::kFailed, ConditionType::kComplete}) {
+    Observed observed = running();
+    set_condition(observed.status, {over, ConditionStatus::kTrue, "Because", ""}, kNow);
+    const Plan planned = plan(observed, kNow);
+    ASSERT_EQ(planned.condemn.size(), 1u);
+    EXPECT_EQ(planned.condemn[0].pod.uid, "u0");
+    EXPECT_TRUE(planned.condemn[0].remove);
+    EXPECT_FALSE(planned.delete_job);
+  }
+}
+
+TEST(PlanEdgeTest, OfACompleteJobOnlyWhatRunsOnIsEnded) {
+  Observed observed = running();
+  set_condition(observed.status, {ConditionType::kComplete, ConditionStatus::kTrue, "Because", ""},
+                kNow);
+  observed.pods[0].phase = PodPhase::kSucceeded;
+  EXPECT_TRUE(plan(observed, kNow).condemn.empty());
+  observed.pods[0].lingers = true;
+  EXPECT_EQ(plan(observed, kNow).condemn.size(), 1u);
+}
+
+TEST(PlanEdgeTest, ACompleteEngineHasDoneAllItsStepsWhateverItCouldTell) {
+  auto manifest = make_job(2);
+  manifest.spec.engine.emplace();
+  ReportingJob job(std::move(manifest));
+  job.facts.now.resumed_from_step = 0;
+  job.step_to(990);
+  job.cluster.finish_all();
+  ASSERT_TRUE(job.settle());
+  ASSERT_TRUE(job.is(ConditionType::kComplete));
+  ASSERT_TRUE(job.status().progress.has_value());
+  EXPECT_EQ(job.status().progress->step, 1000);
+  EXPECT_EQ(job.status().progress->percentage, 100);
+}
+
+TEST(PlanEdgeTest, AFailedEngineKeepsTheProgressThatItMade) {
+  auto manifest = make_job(2);
+  manifest.spec.engine.emplace();
+  ReportingJob job(std::move(manifest));
+  job.facts.now.resumed_from_step = 0;
+  job.step_to(990);
+  job.fail(0, 64);
+  ASSERT_TRUE(job.settle());
+  ASSERT_TRUE(job.is(ConditionType::kFailed));
+  ASSERT_TRUE(job.status().progress.has_value());
+  EXPECT_EQ(job.status().progress->step, 990);
+}
+
+TEST(PlanEdgeTest, AJobThatIsResumedBeforeItsPodsAreGoneIsMadeAnewAtOnce) {
+  Observed observed = running();
+  set_condition(observed.status,
+                {ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kSuspended, ""},
+                kNow);
+  const Plan planned = plan(observed, kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_EQ(planned.intent->membership.generation, 2);
+  ASSERT_EQ(planned.create.size(), 1u);
+  EXPECT_EQ(planned.create[0].created_generation, 2);
+  ASSERT_EQ(planned.condemn.size(), 1u);
+  EXPECT_EQ(planned.condemn[0].pod.uid, "u0");
+}
+
+/// The ledger after two pods ended, ten seconds apart, and nobody looked in between.
+api::GoodputStatus goodput_when_first_ends(int first) {
+  auto manifest = make_job(2);
+  manifest.spec.engine.emplace();
+  ReportingJob job(std::move(manifest));
+  job.facts.now.resumed_from_step = 0;
+  job.step_to(1);
+  EXPECT_TRUE(job.settle());
+  job.clock.advance(seconds(10));
+  job.fail(first, 1);
+  job.clock.advance(seconds(10));
+  job.fail(1 - first, 1);
+  job.clock.advance(seconds(10));
+  EXPECT_TRUE(job.settle());
+  return job.status().goodput.value_or(api::GoodputStatus());
+}
+
+TEST(PlanEdgeTest, AGenerationEndsWithItsFirstPod) {
+  const api::GoodputStatus one = goodput_when_first_ends(0);
+  EXPECT_EQ(one, goodput_when_first_ends(1));
+  EXPECT_GT(one.wall, seconds(0));
+}
+
+TEST(PlanEdgeTest, ManyPodsLostAtOnceAreReplacedWithAllOthers) {
+  for (const size_t lost : {4, 5}) {
+    auto manifest = make_job(6);
+    manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+    testing_support::JobDriver job(std::move(manifest));
+    ASSERT_TRUE(job.settle());
+    std::vector<std::string> names;
+    for (size_t index = 0; index < lost; ++index)
+      names.push_back(job.member(static_cast<int>(index)).name);
+    ContainerExit exit;
+    exit.exit_code = 1;
+    job.cluster.finish_pods(names, exit);
+    ASSERT_TRUE(job.pass(seconds(301)));
+    EXPECT_EQ(job.member(5).created_generation, lost == 4 ? 1 : 2);
+    EXPECT_EQ(job.status().restarts.pod_replacements, lost == 4 ? 4 : 0);
+  }
+}
+
+TEST(PlanEdgeTest, MoreProcessesANodeIsAnotherWorld) {
+  testing_support::JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  for (const auto& [processes, reason] :
+       {std::pair(4, std::string("ScaleUp")), std::pair(2, std::string("ScaleDown"))}) {
+    job.cluster.edit_spec([processes = processes](api::TrainingJobSpec& spec) {
+      spec.num_proc_per_node = processes;
+    });
+    ASSERT_TRUE(job.settle());
+    EXPECT_EQ(job.status().membership.world_size, 2 * processes);
+    EXPECT_EQ(job.reason_of(ConditionType::kResizing), reason);
+  }
+  EXPECT_EQ(job.status().restarts.resizes, 2);
+}
+
+TEST(CountEdgeTest, EveryPodIsCountedWhereItBelongs) {
+  std::vector<ObservedPod> pods(7);
+  PodSets sets;
+  for (ObservedPod& pod : pods)
+    pod.phase = PodPhase::kRunning;
+  pods[0].ready = true;
+  pods[2].terminating = true;
+  pods[3].phase = PodPhase::kSucceeded;
+  pods[4].phase = PodPhase::kFailed;
+  for (size_t i = 0; i < 5; ++i)
+    sets.members.push_back(&pods[i]);
+  pods[6].phase = PodPhase::kFailed;
+  sets.condemned = {&pods[5], &pods[6]};
+  api::TrainingJobStatus status;
+  status.nodes.target = 5;
+  count_pods(status, {}, sets);
+  EXPECT_EQ(status.nodes.target, 5);
+  EXPECT_EQ(status.nodes.active, 2);
+  EXPECT_EQ(status.nodes.ready, 1);
+  EXPECT_EQ(status.nodes.succeeded, 1);
+  EXPECT_EQ(status.nodes.failed, 2);
+  EXPECT_EQ(status.nodes.condemned, 2);
+}
+
+TEST(ConditionEdgeTest, RunningEndsAsSoonAsOneIsNotReadyAndNobodyIsNotRunning) {
+  api::TrainingJobStatus status;
+  describe_generation(status, {}, {}, kNow);
+  EXPECT_FALSE(is_true(status, ConditionType::kRunning)) << "a gang of nobody";
+  status.nodes.target = 2;
+  status.nodes.ready = 2;
+  describe_generation(status, {}, {}, kNow);
+  EXPECT_TRUE(is_true(status, ConditionType::kRunning));
+  status.nodes.ready = 1;
+  describe_generation(status, {}, {}, kNow);
+  EXPECT_FALSE(is_true(status, ConditionType::kRunning));
+}
+
+TEST(ConditionEdgeTest, NothingThatHoldsOfARunningGenerationOutlivesIt) {
+  api::TrainingJobStatus status;
+  const std::vector<ConditionType> types = {
+      ConditionType::kScheduled,       ConditionType::kRunning,    ConditionType::kStalled,
+      ConditionType::kCheckpointStale, ConditionType::kRestarting, ConditionType::kResizing};
+  for (const ConditionType type : types)
+    set_condition(status, {type, ConditionStatus::kTrue, "Because", ""}, kNow);
+  clear_running_conditions(status, "over", kNow);
+  for (const ConditionType type : types)
+    EXPECT_FALSE(is_true(status, type)) << static_cast<int>(type);
+}
+
+TEST(AttemptEdgeTest, AnEndWithoutABeginningIsStillOfItsGeneration) {
+  api::TrainingJobStatus status;
+  status.membership.generation = 3;
+  close_attempt(status, {nullptr, "Suspended", 8}, kNow);
+  ASSERT_EQ(status.attempts.size(), 1u);
+  EXPECT_EQ(status.attempts[0].generation, 3);
+  EXPECT_EQ(status.attempts[0].reason, "Suspended");
+  EXPECT_EQ(status.attempts[0].end_step, 8);
+}
+
+TEST(AttemptEdgeTest, ProgressIsNotToldToBeLessThanTheAttemptBesideIt) {
+  api::TrainingJobStatus status;
+  status.membership.generation = 1;
+  status.progress.emplace();
+  status.progress->step = 5;
+  status.progress->total_steps = 10;
+  status.progress->percentage = 50;
+  close_attempt(status, {nullptr, "Suspended", 8}, kNow);
+  EXPECT_EQ(status.progress->step, 8);
+  EXPECT_EQ(status.progress->percentage, 80);
+  close_attempt(status, {nullptr, "Suspended", 7}, kNow);
+  EXPECT_EQ(status.progress->step, 8) << "and not back";
+}
+
+TEST(AttemptEdgeTest, TheLastStepIsNotedWhereItIsLater) {
+  api::TrainingJobStatus status;
+  status.membership.generation = 2;
+  status.attempts.resize(2);
+  status.attempts[0].generation = 1;
+  status.attempts[1].generation = 2;
+  note_last_step(status, 5);
+  EXPECT_FALSE(status.attempts[0].end_step.has_value());
+  EXPECT_EQ(status.attempts[1].end_step, 5);
+  note_last_step(status, 9);
+  EXPECT_EQ(status.attempts[1].end_step, 9);
+  note_last_step(status, 7);
+  EXPECT_EQ(status.attempts[1].end_step, 9);
+}
+
+}  // namespace
+}  // namespace trainyard::control
