@@ -38,7 +38,8 @@ trainyard_test(goodput_life_test TIER unit
   SOURCES ${control_tests}/goodput/life_test.cc
   DEPS control_test_support)
 trainyard_test(control_policies_test TIER unit
-  SOURCES ${control_tests}/policies_test.cc
+  SOURCES ${control_tests}/pod_spec_test.cc ${control_tests}/policies_test.cc
+          ${control_tests}/policy_edges_test.cc
   DEPS control_core)
 trainyard_test(control_reconciler_test TIER unit
   SOURCES ${control_tests}/outcome_test.cc ${control_tests}/reconciler_test.cc

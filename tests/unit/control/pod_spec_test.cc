@@ -1,0 +1,57 @@
+#include "control/pod_spec.h"
+
+#include <chrono>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/worker_contract.h"
+
+namespace trainyard::control {
+namespace {
+
+using std::chrono::seconds;
+using testing::IsEmpty;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+
+TEST(PodSpecTest, SaysWhosePodItIsAndWhatItIsToKnow) {
+  api::ObjectMeta metadata;
+  metadata.name = "bert";
+  metadata.namespace_name = "team";
+  metadata.uid = "uid-7";
+  api::TrainingJobSpec spec;
+  spec.num_proc_per_node = 4;
+  spec.checkpoint_policy.preemption_checkpoint = seconds(45);
+  spec.pod_template.emplace();
+  spec.pod_template->json = R"({"spec":{}})";
+  const PodSpec pod = make_pod_spec(metadata, spec, 2, 5, 8);
+  EXPECT_EQ(pod.name, pod_name("bert", "uid-7", 2, 5));
+  EXPECT_EQ(pod.namespace_name, "team");
+  EXPECT_EQ(pod.job_name, "bert");
+  EXPECT_EQ(pod.job_uid, "uid-7");
+  EXPECT_EQ(pod.node_index, 2);
+  EXPECT_EQ(pod.created_generation, 5);
+  EXPECT_TRUE(pod.member);
+  EXPECT_EQ(pod.grace, seconds(75)) << "preemptionCheckpointSeconds and half a minute";
+  EXPECT_EQ(pod.template_json, R"({"spec":{}})");
+  EXPECT_THAT(
+      pod.environment,
+      UnorderedElementsAre(Pair("TRAINYARD_JOB", "bert"), Pair("TRAINYARD_JOB_UID", "uid-7"),
+                           Pair("TRAINYARD_NAMESPACE", "team"), Pair("TRAINYARD_NODE_INDEX", "2"),
+                           Pair("TRAINYARD_GENERATION", "5"), Pair(kEnvPodName, pod.name),
+                           Pair("PET_NNODES", "8"), Pair("PET_NODE_RANK", "2"),
+                           Pair("PET_NPROC_PER_NODE", "4")));
+}
+
+TEST(PodSpecTest, WithoutATemplateOrACountTheClusterAndTheAgentChoose) {
+  api::TrainingJobSpec spec;
+  spec.num_proc_per_node = api::kAutoProcPerNode;
+  const PodSpec pod = make_pod_spec({}, spec, 0, 1, 1);
+  EXPECT_THAT(pod.template_json, IsEmpty());
+  EXPECT_EQ(pod.environment.at(kEnvNumProcPerNode), "auto");
+}
+
+}  // namespace
+}  // namespace trainyard::control

@@ -1,0 +1,298 @@
+// Where the verdict of a policy turns: the last case of one side and the first of the other.
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/api/encode.h"
+#include "control/policies/elastic.h"
+#include "control/policies/liveness.h"
+#include "control/policies/progress.h"
+#include "control/policies/restart.h"
+#include "control/policies/schedule.h"
+#include "control/policies/success.h"
+#include "control/status_edit.h"
+
+namespace trainyard::control {
+namespace {
+
+using contract::Phase;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+
+const Time kNow{seconds(1'700'000'000)};
+
+api::TrainingJobSpec elastic(int64_t nodes, std::vector<int64_t> allowed = {}) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = nodes;
+  spec.elastic_policy = api::ElasticPolicy{};
+  spec.elastic_policy->min_nodes = 1;
+  spec.elastic_policy->allowed_num_nodes = std::move(allowed);
+  return spec;
+}
+
+/// A gang of `target` that has been whole and without room for all for a day.
+policies::ElasticInput unplaced(const api::TrainingJobSpec& spec, int64_t target) {
+  return {.spec = &spec,
+          .target = target,
+          .gang_whole = true,
+          .placed = 1,
+          .since = kNow - seconds(86400),
+          .now = kNow};
+}
+
+TEST(ElasticEdgeTest, BoundsAreAllowedThemselves) {
+  api::TrainingJobSpec spec = elastic(8, {2, 4, 8});
+  EXPECT_EQ(policies::largest_allowed(spec, 4), 4);
+  spec.elastic_policy->min_nodes = 4;
+  EXPECT_EQ(policies::largest_allowed(spec, 4), 4);
+  spec.elastic_policy->allowed_num_nodes.clear();
+  EXPECT_EQ(policies::largest_allowed(spec, 4), 4);
+}
+
+TEST(ElasticEdgeTest, AGangShrinksToWhatTheClusterCouldRunNotToWhatIsPlaced) {
+  const auto spec = elastic(4);
+  policies::ElasticInput input = unplaced(spec, 4);
+  EXPECT_EQ(policies::judge_size(input).target, 1) << "nothing else is known";
+  input.feasible = 3;
+  EXPECT_EQ(policies::judge_size(input).target, 3);
+}
+
+TEST(ElasticEdgeTest, AGangThatHasRoomForAllStaysAsItIs) {
+  const auto spec = elastic(4, {2, 4});
+  policies::ElasticInput input = unplaced(spec, 3);
+  input.feasible = 3;
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+  input.feasible = 2;
+  EXPECT_EQ(policies::judge_size(input).target, 2);
+}
+
+TEST(ElasticEdgeTest, WithoutMoreRoomThanIsUsedItAsksAgainSomeTime) {
+  const auto spec = elastic(4, {2, 4});
+  policies::ElasticInput input = unplaced(spec, 2);
+  input.gang_placed = true;
+  input.feasible = 2;
+  EXPECT_EQ(policies::judge_size(input).look_again, Duration(spec.elastic_policy->scale_up_snooze));
+  input.feasible = 3;
+  input.since = kNow;
+  EXPECT_FALSE(policies::judge_size(input).look_again.has_value()) << "3 is no allowed size";
+  input.feasible = 4;
+  EXPECT_TRUE(policies::judge_size(input).look_again.has_value());
+}
+
+TEST(ElasticEdgeTest, ASpecThatWantsTheSameSizeHinderNoShrinking) {
+  const auto spec = elastic(4);
+  policies::ElasticInput input = unplaced(spec, 4);
+  input.spec_changed = true;
+  EXPECT_EQ(policies::judge_size(input).target, 1);
+}
+
+class LivenessEdgeTest : public testing::Test {
+ protected:
+  LivenessEdgeTest() {
+    facts_.hosted = true;
+    facts_.same_machine = true;
+    facts_.generation = 1;
+    for (int index = 0; index < 2; ++index) {
+      pods_[index].uid = "u" + std::to_string(index);
+      pods_[index].node_state = NodeState::kReady;
+      members_.push_back(&pods_[index]);
+      MemberFact fact;
+      fact.pod_uid = pods_[index].uid;
+      fact.generation = 1;
+      facts_.members.push_back(fact);
+    }
+  }
+  policies::Liveness judge() {
+    return policies::judge_liveness({&members_, &facts_, 1, seconds(600), kNow});
+  }
+
+  ObservedPod pods_[2];
+  std::vector<const ObservedPod*> members_;
+  StreamFacts facts_;
+};
+
+TEST_F(LivenessEdgeTest, LooksAgainWhenTheFirstSilenceIsToBeJudged) {
+  for (const auto& [first, second] : {std::pair(1, 2), std::pair(2, 1)}) {
+    facts_.members[0].since = kNow - seconds(first);
+    facts_.members[1].since = kNow - seconds(second);
+    EXPECT_EQ(judge().look_again, seconds(1) + milliseconds(1));
+  }
+}
+
+TEST_F(LivenessEdgeTest, SilenceWithoutASecondSignIsLookedAtEachSecond) {
+  facts_.members[0].since = kNow - seconds(10);
+  facts_.members[1].connected = true;
+  EXPECT_TRUE(judge().lost.empty());
+  EXPECT_EQ(judge().look_again, seconds(1));
+}
+
+class ProgressEdgeTest : public testing::Test {
+ protected:
+  ProgressEdgeTest() {
+    facts_.hosted = true;
+    facts_.generation = 1;
+    MemberFact fact;
+    fact.generation = 1;
+    fact.connected = true;
+    fact.ranks.resize(2);
+    for (int rank = 0; rank < 2; ++rank) {
+      fact.ranks[static_cast<size_t>(rank)].rank = rank;
+      fact.ranks[static_cast<size_t>(rank)].phase = Phase::kTraining;
+      fact.ranks[static_cast<size_t>(rank)].step = 7;
+      fact.ranks[static_cast<size_t>(rank)].total_steps = 100;
+      fact.ranks[static_cast<size_t>(rank)].last_step_at = kNow;
+      fact.ranks[static_cast<size_t>(rank)].last_heartbeat_at = kNow;
+    }
+    facts_.members.push_back(fact);
+  }
+  RankFact& rank(size_t index) { return facts_.members[0].ranks[index]; }
+  policies::Stall judge(std::optional<Time> scheduled_at = std::nullopt) {
+    return policies::judge_stall({&policy_, &facts_, 1, scheduled_at, true, kNow});
+  }
+
+  api::ProgressPolicy policy_;
+  StreamFacts facts_;
+};
+
+TEST_F(ProgressEdgeTest, OfRanksAtOneStepTheOneThatStandsLongestIsShown) {
+  const Time early = kNow - seconds(20);
+  for (const size_t behind : {0, 1}) {
+    rank(behind).last_step_at = early;
+    rank(1 - behind).last_step_at = kNow;
+    const auto progress = policies::progress_of(facts_, std::nullopt);
+    ASSERT_TRUE(progress.has_value());
+    EXPECT_EQ(progress->last_step_time, early) << behind;
+  }
+}
+
+TEST_F(ProgressEdgeTest, OfEqualRanksTheOneWithoutABeatForLongestIsBlamed) {
+  for (const size_t silent : {0, 1}) {
+    for (const size_t index : {0, 1}) {
+      rank(index).last_step_at = kNow - seconds(86400);
+      rank(index).last_heartbeat_at = kNow - seconds(index == silent ? 9 : 1);
+    }
+    EXPECT_EQ(judge().rank, static_cast<int>(silent));
+    EXPECT_THAT(judge().message, HasSubstr("the others wait for it"));
+  }
+  facts_.members[0].ranks.pop_back();
+  EXPECT_THAT(judge().message, Not(HasSubstr("the others"))) << "there are none";
+}
+
+TEST_F(ProgressEdgeTest, OfTwoRanksTheOneWithMoreWorkIsTheSlowest) {
+  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt)->slowest_rank.has_value());
+  rank(0).work_seconds = 1.0;
+  rank(1).work_seconds = 2.0;
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt)->slowest_rank, 1);
+  facts_.members[0].ranks.erase(facts_.members[0].ranks.begin());
+  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt)->slowest_rank.has_value())
+      << "one alone is not slow";
+}
+
+TEST_F(ProgressEdgeTest, WithoutATotalThereIsNoShareOfIt) {
+  rank(0).total_steps = rank(1).total_steps = 0;
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt)->percentage,
+            api::ProgressStatus().percentage);
+}
+
+TEST_F(ProgressEdgeTest, AStoppedRankIsLookedAtBeforeTheStartupTimeout) {
+  for (const size_t index : {0, 1}) {
+    rank(index).phase = Phase::kStarting;
+    rank(index).last_step_at.reset();
+  }
+  policy_.startup_timeout = seconds(1800);
+  EXPECT_EQ(judge(kNow).look_again, seconds(1800));
+  rank(1).stopped = true;
+  rank(1).stopped_since = kNow;
+  const auto look_again = judge(kNow).look_again;
+  ASSERT_TRUE(look_again.has_value());
+  EXPECT_LT(*look_again, seconds(1800));
+  EXPECT_EQ(*look_again, judge().look_again);
+}
+
+TEST(RestartEdgeTest, APodThatFailedWithoutAnExitSaysItsOwnWords) {
+  ObservedPod pod;
+  pod.phase = PodPhase::kFailed;
+  pod.message = "Evicted: the node was low on memory";
+  EXPECT_EQ(policies::judge_failed_pod({}, pod).message, pod.message);
+  pod.exit = ContainerExit{};
+  pod.exit->exit_code = 1;
+  EXPECT_EQ(policies::judge_failed_pod({}, pod).message, pod.message);
+  pod.exit->message = "last words";
+  EXPECT_EQ(policies::judge_failed_pod({}, pod).message, "last words");
+}
+
+TEST(RestartEdgeTest, ALostPodThatWasToBeDisruptedIsAPreemption) {
+  ObservedPod pod;
+  EXPECT_EQ(policies::judge_lost_pod({}, pod, "gone").failure_class,
+            api::FailureClass::kInfrastructure);
+  pod.conditions.push_back({"DisruptionTarget", "True", {}, {}});
+  EXPECT_EQ(policies::judge_lost_pod({}, pod, "gone").failure_class,
+            api::FailureClass::kPreemption);
+}
+
+TEST(RestartEdgeTest, ABudgetOfAsManyAsAreRememberedStillHasItsWindow) {
+  api::FailurePolicy policy;
+  policy.budgets = {{api::FailureClass::kApplication, api::kMaxRecentRestarts, seconds(60)}};
+  api::RestartCounts restarts;
+  for (int64_t i = 0; i < api::kMaxRecentRestarts; ++i)
+    policies::count_restart(restarts, api::FailureClass::kApplication, true, kNow);
+  EXPECT_FALSE(policies::within_budget(policy, restarts, api::FailureClass::kApplication, kNow));
+  EXPECT_TRUE(policies::within_budget(policy, restarts, api::FailureClass::kApplication,
+                                      kNow + seconds(60)));
+}
+
+TEST(GangEdgeTest, AGangOfNobodyIsNeitherWholeNorDone) {
+  EXPECT_FALSE(policies::look_at_gang({}, 0).whole);
+  EXPECT_FALSE(policies::look_at_gang({}, 0).placed);
+  EXPECT_FALSE(policies::judge_success({}, {}, 0).has_value());
+}
+
+TEST(BoundedTextEdgeTest, WhereOnlyDotsFitThereAreDots) {
+  EXPECT_EQ(bounded_text("abcdef", 3), "...");
+  EXPECT_EQ(bounded_text("abcdef", 2), "");
+}
+
+TEST(PhaseEdgeTest, BeforeTheFirstGenerationAJobIsPending) {
+  api::TrainingJobStatus status;
+  EXPECT_EQ(phase_of(status), api::JobPhase::kPending);
+  status.membership.generation = 1;
+  EXPECT_EQ(phase_of(status), api::JobPhase::kStarting);
+}
+
+TEST(FitStatusEdgeTest, AStatusOfJustTheLimitIsLeftAsItIs) {
+  api::TrainingJobStatus status;
+  for (int64_t generation = 1; generation <= 3; ++generation) {
+    api::Attempt attempt;
+    attempt.generation = generation;
+    attempt.message = "x";
+    status.attempts.push_back(attempt);
+  }
+  const auto size = [&] { return static_cast<int64_t>(api::encode_status(status).size()); };
+  status.attempts[0].message.append(static_cast<size_t>(api::kMaxStatusBytes - size()), 'x');
+  ASSERT_EQ(size(), api::kMaxStatusBytes);
+  const api::TrainingJobStatus before = status;
+  fit_status(status);
+  EXPECT_EQ(status, before);
+  status.attempts[0].message += "x";
+  fit_status(status);
+  EXPECT_TRUE(status.attempts[0].message.empty());
+  EXPECT_EQ(status.attempts.size(), 3u);
+}
+
+TEST(FitStatusEdgeTest, TheOpenAttemptAndTheNewestThatEndedAreKeptWhateverTheirSize) {
+  api::TrainingJobStatus status;
+  status.attempts.resize(3);
+  status.attempts[1].message.assign(static_cast<size_t>(api::kMaxStatusBytes), 'x');
+  fit_status(status);
+  ASSERT_EQ(status.attempts.size(), 2u);
+  EXPECT_FALSE(status.attempts[0].message.empty());
+}
+
+}  // namespace
+}  // namespace trainyard::control
