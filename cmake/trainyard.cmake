@@ -89,7 +89,7 @@ function(trainyard_bench name)
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_BENCHES ${name})
 endfunction()
 
-# trainyard_test(NAME TIER unit|numeric|comm|process|apiserver|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
+# trainyard_test(NAME TIER unit|numeric|comm|process|sim|apiserver|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
 #                [SERIAL] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
 # itself. NOT_UNDER: under this sanitizer the test is reported as not run (say why beside the call).
@@ -130,7 +130,7 @@ function(trainyard_collect_targets)
   add_custom_target(trainyard_binaries DEPENDS ${binaries})
   get_property(benches GLOBAL PROPERTY TRAINYARD_BENCHES)
   add_custom_target(benches DEPENDS ${benches})
-  foreach(tier unit numeric comm process apiserver fuzz)
+  foreach(tier unit numeric comm process sim apiserver fuzz)
     get_property(tests GLOBAL PROPERTY TRAINYARD_TESTS_${tier})
     add_custom_target(tests_${tier} DEPENDS ${tests})
   endforeach()

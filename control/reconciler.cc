@@ -212,11 +212,20 @@ void Reconciler::request_stop(const JobKey& key) {
 }
 
 void Reconciler::run(const std::stop_token& stop) {
-  while (const std::optional<JobKey> key = queue_.get(stop)) {
-    // The result is told to the callbacks and scheduled; nothing is left to do with it here.
-    static_cast<void>(reconcile(*key));
-    queue_.done(*key);
-  }
+  while (const std::optional<JobKey> key = queue_.get(stop))
+    work_on(*key);
+}
+
+bool Reconciler::run_next() {
+  const std::optional<JobKey> key = queue_.try_get();
+  if (key) work_on(*key);
+  return key.has_value();
+}
+
+void Reconciler::work_on(const JobKey& key) {
+  // The result is told to the callbacks and scheduled; nothing is left to do with it here.
+  static_cast<void>(reconcile(key));
+  queue_.done(key);
 }
 
 }  // namespace trainyard::control

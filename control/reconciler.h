@@ -85,6 +85,13 @@ class Reconciler {
   /// number of threads at once.
   void run(const std::stop_token& stop);
 
+  /// Reconciles the next job that is woken or due, if there is one; whether there was. For whoever
+  /// drives the loop without threads.
+  bool run_next();
+
+  /// When run_next() has something to do; nullopt: not without a wake.
+  std::optional<MonoTime> next_due() const { return queue_.next_due(); }
+
   /// Of the queue behind run().
   WorkQueueStats queue_stats() const { return queue_.stats(); }
 
@@ -98,6 +105,7 @@ class Reconciler {
     std::optional<MonoTime> wrote_at;  ///< the status
   };
 
+  void work_on(const JobKey& key);
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
   Result<Plan> plan_taken_pods(Observed& observed, Memory& memory, Time now);
   void schedule(const JobKey& key, const Result<Reconciled>& result);

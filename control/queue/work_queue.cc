@@ -137,6 +137,13 @@ void WorkQueue::done(const JobKey& key) {
   changed_.notify_one();
 }
 
+std::optional<MonoTime> WorkQueue::next_due() const {
+  const std::lock_guard lock(mutex_);
+  if (!ready_.empty()) return clock_.mono();
+  if (due_order_.empty()) return std::nullopt;
+  return due_order_.begin()->first;
+}
+
 WorkQueueStats WorkQueue::stats() const {
   const std::lock_guard lock(mutex_);
   WorkQueueStats stats = stats_;

@@ -54,6 +54,10 @@ class WorkQueue {
   std::optional<JobKey> try_get();
   void done(const JobKey& key);
 
+  /// When a key can be taken: now or earlier where one is ready, else when the first wait ends;
+  /// nullopt when there is none.
+  std::optional<MonoTime> next_due() const;
+
   WorkQueueStats stats() const;
 
  private:

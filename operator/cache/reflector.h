@@ -83,6 +83,8 @@ class Reflector {
 
   /// From any thread.
   ReflectorReport report() const;
+  /// What it keeps in view. From any thread.
+  const kube::Resource& resource() const { return options_.resource; }
 
  private:
   Duration read_page();

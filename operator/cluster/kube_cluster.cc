@@ -51,6 +51,7 @@ KubeCluster::Impl::Impl(Options options)
                .clock = options_.clock,
                .logger = options_.logger,
                .own_writes = &own_writes_,
+               .runner = options_.runner != nullptr ? options_.runner : &threads_,
                .random = options_.random,
                .changed = [this](const control::JobKey& key) { changed(key); },
                .job_gone = [this](const std::string& uid) { companions_.forget(uid); }},

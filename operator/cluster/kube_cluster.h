@@ -12,6 +12,8 @@
 #include "common/base/error.h"
 #include "common/log/log.h"
 #include "control/cluster.h"
+#include "operator/cache/reflector_runner.h"
+#include "operator/cluster/parallel_calls.h"
 #include "operator/kube/client.h"
 #include "operator/render/pod.h"
 
@@ -39,6 +41,10 @@ class KubeCluster final : public control::Cluster {
     render::PodDefaults pod_defaults;
     std::string instance;            ///< of this process, in events
     std::function<double()> random;  ///< uniform in [0, 1); thread-safe
+    /// Who keeps the caches going; nullptr: threads of the cluster's own. Outlives the cluster.
+    cache::ReflectorRunner* runner = nullptr;
+    /// Of for_each: calls side by side at most, each beyond the first on a thread of its own.
+    int64_t calls_at_once = kCallsAtOnce;
   };
 
   explicit KubeCluster(Options options);
@@ -47,7 +53,7 @@ class KubeCluster final : public control::Cluster {
   KubeCluster(const KubeCluster&) = delete;
   KubeCluster& operator=(const KubeCluster&) = delete;
 
-  /// Begins to list and watch, on threads of its own. Once. Where nodes may not be read, a lost
+  /// Begins to list and watch. Once. Where nodes may not be read, a lost
   /// node shows only by what becomes of its pods, and elastic jobs do not grow; that is logged.
   void start();
   /// Waits until every cache holds a whole list. Views before that are not whole. Errors:

@@ -76,11 +76,12 @@ class KubeCluster::Impl {
   void note_job(const nlohmann::json& reply);
 
   const Options options_;
+  cache::ThreadRunner threads_;  ///< where the options name no runner
   mutable OwnWrites own_writes_;
   Companions companions_;
   EventRecorder events_;
   TakenPods taken_pods_;
-  PacedCalls calls_{kCallsAtOnce};
+  PacedCalls calls_{options_.calls_at_once};
   ScopeContext context_;
   std::vector<std::unique_ptr<Scope>> scopes_;  ///< one, or one a namespace
   Nodes nodes_;

@@ -30,17 +30,9 @@ cache::Reflector::Options reflector_options(const ScopeContext& context,
 
 Watching::Watching(const ScopeContext& context, cache::Sink& sink, const kube::Resource& resource,
                    const std::string& ns, const std::string& label_selector)
-    : reflector_(*context.client, sink, *context.clock, *context.logger,
+    : runner_(*context.runner),
+      reflector_(*context.client, sink, *context.clock, *context.logger,
                  reflector_options(context, resource, ns, label_selector)) {}
-
-void Watching::start() {
-  thread_ = std::jthread([this](const std::stop_token& stop) { reflector_.run(stop); });
-}
-
-void Watching::stop() {
-  thread_.request_stop();
-  if (thread_.joinable()) thread_.join();
-}
 
 Scope::Scope(const ScopeContext& context, const std::string& ns)
     : context_(context),

@@ -3,13 +3,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "control/observed.h"
 #include "operator/cache/reflector.h"
+#include "operator/cache/reflector_runner.h"
 #include "operator/cache/store.h"
 #include "operator/cluster/own_writes.h"
 #include "operator/cluster/views.h"
@@ -27,25 +27,26 @@ struct ScopeContext {
   const Clock* clock = nullptr;
   Logger* logger = nullptr;
   OwnWrites* own_writes = nullptr;
+  cache::ReflectorRunner* runner = nullptr;
   std::function<double()> random;
   std::function<void(const control::JobKey&)> changed;   ///< a job, or pods of it
   std::function<void(const std::string& uid)> job_gone;  ///< after `changed`
 };
 
-/// A reflector with its thread.
+/// A reflector that the context's runner keeps going.
 class Watching {
  public:
   Watching(const ScopeContext& context, cache::Sink& sink, const kube::Resource& resource,
            const std::string& ns, const std::string& label_selector);
 
-  void start();
-  /// Ends the thread; returns when it has ended.
-  void stop();
+  void start() { runner_.start(reflector_); }
+  /// Returns when it has ended.
+  void stop() { runner_.stop(reflector_); }
   const cache::Reflector& reflector() const { return reflector_; }
 
  private:
+  cache::ReflectorRunner& runner_;
   cache::Reflector reflector_;
-  std::jthread thread_;
 };
 
 /// The caches of one namespace, or of all where `ns` is empty: TrainingJobs and their pods. The

@@ -11,6 +11,7 @@ using Json = nlohmann::json;
 
 constexpr char kUid[] = "trainyard.dev/job-uid";
 constexpr char kIndex[] = "trainyard.dev/node-index";
+constexpr char kGeneration[] = "trainyard.dev/created-generation";
 constexpr char kMember[] = "trainyard.dev/member";
 
 std::string text(const Json& object, const char* key) {
@@ -58,13 +59,18 @@ class PodJudge {
       complain(event, name, "has not its job as its owner");
     }
     if (gone_jobs_.contains(job)) complain(event, name, "was made for a job that is gone");
-    if (!names_.insert(job + name).second) complain(event, name, "was made twice for one job");
+    if (!names_.try_emplace(job + name, event.user).second)
+      complain(event, name, "was made twice for one job");
     const std::string slot = job + " index " + text(labels, kIndex);
-    if (const auto there = members_.find(slot); there != members_.end()) {
-      complain(event, name, "was made while " + there->second + " was a member of the same index");
-    }
-    members_[slot] = name;
+    const int64_t generation = std::stoll("0" + text(labels, kGeneration));
     slots_[name] = slot;
+    if (const auto there = members_.find(slot); there != members_.end()) {
+      // Of a generation that is over: whoever stood still for long carries out what it had begun.
+      if (generation < there->second.generation) return;
+      complain(event, name,
+               "was made while " + there->second.name + " was a member of the same index");
+    }
+    members_[slot] = {name, generation};
   }
 
   /// A change or the beginning of a deletion: the pod is a member no more.
@@ -73,9 +79,13 @@ class PodJudge {
     const auto slot = slots_.find(name);
     if (slot == slots_.end()) return;
     if (const auto there = members_.find(slot->second);
-        there != members_.end() && there->second == name) {
+        there != members_.end() && there->second.name == name) {
       members_.erase(there);
     }
+    // What somebody else took away before its gang was whole is made again.
+    const auto maker = names_.find(slot->second.substr(0, slot->second.find(' ')) + name);
+    const bool taken = event.verb == "delete" && maker != names_.end();
+    if (taken && maker->second != event.user) names_.erase(maker);
   }
 
   void job_gone(const std::string& uid) { gone_jobs_.insert(uid); }
@@ -86,9 +96,13 @@ class PodJudge {
   }
 
  private:
-  std::map<std::string, std::string> members_;  ///< pod by job and index
-  std::map<std::string, std::string> slots_;    ///< job and index by pod
-  std::set<std::string> names_;
+  struct Member {
+    std::string name;
+    int64_t generation = 0;
+  };
+  std::map<std::string, Member> members_;     ///< by job and index
+  std::map<std::string, std::string> slots_;  ///< job and index by pod
+  std::map<std::string, std::string> names_;  ///< who made it, by job and name
   std::set<std::string> gone_jobs_;
   std::vector<std::string> complaints_;
 };
@@ -208,6 +222,8 @@ std::vector<std::string> pod_violations(const std::vector<AuditEvent>& events,
     living.insert(text(job["metadata"], "uid"));
   for (const Json& pod : remaining["items"]) {
     const Json labels = pod["metadata"].value("labels", Json::object());
+    // Without an owner: released by the deletion of its job that leaves orphans.
+    if (pod["metadata"].value("ownerReferences", Json::array()).empty()) continue;
     if (labels.contains(kUid) && !living.contains(text(labels, kUid))) {
       violations.push_back("pod " + text(pod["metadata"], "namespace") + "/" +
                            text(pod["metadata"], "name") + " is left and its job is gone");

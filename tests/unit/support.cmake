@@ -1,6 +1,7 @@
 # The judges that other tests rely on are judged themselves.
 trainyard_test(audit_log_test TIER unit
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/audit_log_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/audit_log.cc
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/audit_log_test.cc ${CMAKE_CURRENT_LIST_DIR}/support/invariants_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../support/audit_log.cc ${CMAKE_CURRENT_LIST_DIR}/../support/invariants.cc
   DEPS nlohmann_json::nlohmann_json)
 trainyard_library(fault_proxy_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/answer_framing.cc ${CMAKE_CURRENT_LIST_DIR}/../support/fault.cc

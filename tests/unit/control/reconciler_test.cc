@@ -313,5 +313,15 @@ TEST(ReconcilerReportTest, TellsHowAReconcileEnded) {
   EXPECT_NE(reports[0].id, reports[1].id);
 }
 
+TEST_F(ReconcilerTest, IsDrivenWithoutThreadsOneReconcileAtATime) {
+  EXPECT_FALSE(reconciler_.run_next()) << "nobody was woken";
+  EXPECT_FALSE(reconciler_.next_due().has_value());
+  reconciler_.wake(cluster_.key());
+  EXPECT_EQ(reconciler_.next_due(), clock_.mono());
+  EXPECT_TRUE(reconciler_.run_next());
+  EXPECT_EQ(cluster_.truth().status.membership.generation, 1);
+  EXPECT_EQ(reconciler_.queue_stats().active, 0);
+}
+
 }  // namespace
 }  // namespace trainyard::control

@@ -96,9 +96,11 @@ TEST(PodViolationsTest, RefusedAndDryRunsDoNotCount) {
 }
 
 TEST(PodViolationsTest, AnOrphanAtRestIsSeen) {
-  const Json pod = {
-      {"metadata",
-       {{"name", "j-0-a"}, {"namespace", "n"}, {"labels", {{"trainyard.dev/job-uid", "u"}}}}}};
+  const Json pod = {{"metadata",
+                     {{"name", "j-0-a"},
+                      {"namespace", "n"},
+                      {"labels", {{"trainyard.dev/job-uid", "u"}}},
+                      {"ownerReferences", Json::array({{{"uid", "u"}}})}}}};
   const Json pods = {{"items", Json::array({pod})}};
   const Json none = {{"items", Json::array()}};
   const Json jobs = {{"items", Json::array({{{"metadata", {{"uid", "u"}}}}})}};

@@ -196,5 +196,16 @@ TEST(WorkQueueThreadsTest, AStopEndsTheWaitForAKey) {
   EXPECT_EQ(taken.get(), std::nullopt);
 }
 
+TEST(WorkQueueTest, TellsWhenItsNextKeyIsDue) {
+  ManualClock clock;
+  WorkQueue queue(clock);
+  EXPECT_FALSE(queue.next_due().has_value());
+  queue.add_after(kA, seconds(3));
+  queue.add_after(kB, seconds(2));
+  EXPECT_EQ(queue.next_due(), clock.mono() + seconds(2));
+  queue.add(kA);
+  EXPECT_EQ(queue.next_due(), clock.mono()) << "one is ready";
+}
+
 }  // namespace
 }  // namespace trainyard::control

@@ -1,0 +1,22 @@
+# The tier `sim`: the operator's core in one thread over a simulated API server (tests/support/sim).
+set(sim_support ${CMAKE_CURRENT_LIST_DIR}/../support)
+set(sim_tests ${CMAKE_CURRENT_LIST_DIR}/operator)
+trainyard_library(sim_test_support
+  SOURCES ${sim_support}/audit_log.cc ${sim_support}/invariants.cc ${sim_support}/sim/api_server.cc
+          ${sim_support}/sim/controllers.cc ${sim_support}/sim/play.cc ${sim_support}/sim/random_story.cc
+          ${sim_support}/sim/replica.cc
+          ${sim_support}/sim/sim_cluster.cc ${sim_support}/sim/store.cc ${sim_support}/sim/transport.cc
+          ${sim_support}/sim/watch_server.cc ${sim_support}/sim/workloads.cc
+  DEPS operator_cluster control_core common_text nlohmann_json::nlohmann_json)
+trainyard_test(sim_conformance_test TIER sim
+  SOURCES ${sim_tests}/conformance_test.cc ${sim_support}/cluster_conformance.cc
+  DEPS sim_test_support)
+trainyard_test(sim_exhaustive_test TIER sim
+  SOURCES ${sim_tests}/exhaustive_test.cc
+  DEPS sim_test_support)
+trainyard_test(sim_random_test TIER sim
+  SOURCES ${sim_tests}/random_test.cc
+  DEPS sim_test_support)
+trainyard_test(sim_server_test TIER sim
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/server/api_server_test.cc
+  DEPS sim_test_support)

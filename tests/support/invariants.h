@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/audit_log.h"
+
+namespace trainyard::testing_support {
+
+/// Who is judged, and by what.
+struct Case {
+  const std::vector<AuditEvent>* events = nullptr;
+  /// Users whose name begins so are the operator's processes.
+  std::string_view operator_user;
+  /// A process that stood still may carry out, late, what it had begun: a pod of a generation that
+  /// is over by now, or of a job that has ended meanwhile. It must be gone at rest.
+  bool late_writers = false;
+  nlohmann::json remaining;  ///< list of the pods at rest
+  nlohmann::json jobs;       ///< list of the jobs at rest
+};
+
+/// The judge of every run under faults, of the simulated server's log and of the real one's. What
+/// is broken, a sentence each:
+///   S1  one member for an index of a job at any time, and at rest; no name made twice by the
+///       operator's own deletion
+///   S2  every pod has its job as its owner; none is left of a job that is gone
+///   S3  no DELETE or PATCH without a UID, no PUT without a version; nothing is deleted or made
+///   that
+///       the status, as it is stored then, does not announce
+///   S5  a status goes forward: observedGeneration, generations one at a time and each with its
+///       restart, resize or start; no more restarts than pods that failed or were taken away by
+///       others; what is Complete or Failed stays so; nothing is Complete, Failed or Suspended
+///       while a pod of it runs
+std::vector<std::string> invariant_violations(const Case& judged);
+
+}  // namespace trainyard::testing_support

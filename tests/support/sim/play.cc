@@ -1,0 +1,118 @@
+#include "tests/support/sim/play.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ostream>
+
+#include "tests/support/invariants.h"
+
+namespace trainyard::sim {
+namespace {
+
+/// After the last stage and its faults: silent watches time out, back-offs and pauses end.
+constexpr std::chrono::minutes kHealing{6};
+/// Undisturbed, and after a fault: longer than any timer that a fault could leave behind.
+constexpr std::chrono::hours kCalmRest{1};
+constexpr std::chrono::minutes kRest{6};
+
+Json items_of(SimCluster& world, const std::string& plural) {
+  Json items = Json::array();
+  for (const auto& [key, object] : world.api().store().list(plural, ""))
+    items.push_back(*object);
+  return {{"items", std::move(items)}};
+}
+
+int64_t number(const Json& object, const char* part, const char* key) {
+  const Json& value = member_of(member_of(object, part), key);
+  return value.is_number_integer() ? value.get<int64_t>() : 0;
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const AtRest& rest) {
+  out << rest.phase << ", generation " << rest.generation << ", restarts " << rest.restarts
+      << ", resizes " << rest.resizes << ", attempts " << rest.attempts << ", companions "
+      << rest.companions << ", pods " << rest.pods << ", made " << rest.made << ", members";
+  for (const auto& [index, generation] : rest.members)
+    out << " " << index << "@" << generation;
+  return out;
+}
+
+AtRest at_rest(SimCluster& world, const std::string& job) {
+  AtRest rest;
+  const Json object = world.job(job);
+  const Json& status = member_of(object, "status");
+  if (object.is_object()) rest.phase = status.value("phase", "untouched");
+  rest.generation = number(status, "membership", "generation");
+  rest.restarts = number(status, "restarts", "total");
+  rest.resizes = number(status, "restarts", "resizes");
+  rest.attempts = static_cast<int64_t>(member_of(status, "attempts").size());
+  for (const char* plural : {"services", "poddisruptionbudgets"})
+    rest.companions += static_cast<int64_t>(world.api().store().list(plural, "").size());
+  for (const Json& pod : world.pods_of(job)) {
+    ++rest.pods;
+    const std::string phase = member_of(pod, "status").value("phase", "");
+    const bool over = phase == "Failed" || phase == "Succeeded" || is_terminating(pod);
+    if (over || label(pod, "trainyard.dev/member") != "true") continue;
+    rest.members[std::stoi(label(pod, "trainyard.dev/node-index"))] =
+        std::stoll(label(pod, "trainyard.dev/created-generation"));
+  }
+  for (const auto& event : world.api().audit()) {
+    if (event.verb == "create" && event.resource == "pods" && event.code == 201 && !event.dry_run) {
+      ++rest.made;
+    }
+  }
+  return rest;
+}
+
+std::vector<std::string> judge(SimCluster& world, bool late_writers, Duration rest) {
+  std::vector<std::string> found;
+  const int64_t writes = world.writes();
+  world.run_for(rest);
+  if (world.writes() != writes) {
+    const auto& last = world.api().audit().back();
+    found.push_back("L3: " + std::to_string(world.writes() - writes) +
+                    " writes at rest, the last: " + last.verb + " " + last.resource + " " +
+                    last.name);
+  }
+  if (world.spins()) found.emplace_back("L5: steps without end and without time passing");
+  testing_support::Case judged;
+  judged.events = &world.api().audit();
+  judged.operator_user = Replica::kUser;
+  judged.late_writers = late_writers;
+  judged.remaining = items_of(world, "pods");
+  judged.jobs = items_of(world, "trainingjobs");
+  for (std::string& violation : testing_support::invariant_violations(judged))
+    found.push_back(std::move(violation));
+  return found;
+}
+
+Played play(const Workload& workload, const Disturbance& disturbance) {
+  SimCluster::Options options;
+  options.standby = disturbance.standby;
+  options.nodes = workload.nodes;
+  options.pods_per_node = workload.pods_per_node;
+  const auto logger = std::getenv("TRAINYARD_SIM_LOG") != nullptr
+                          ? Logger::to_stderr(LogLevel::kInfo, LogFormat::kText)
+                          : nullptr;
+  options.logger = logger.get();
+  SimCluster world(options);
+  world.set_fault_plan(disturbance.faults);
+  world.set_event_plan(disturbance.events);
+  for (const Stage& stage : workload.stages) {
+    stage.act(world);
+    world.run_for(stage.then);
+  }
+  Played played;
+  played.writes = world.writes();
+  played.events = world.events();
+  world.heal();
+  world.run_for(kHealing);
+  played.faults = world.faults();
+  played.violations = judge(world, disturbance.late_writers,
+                            disturbance.faults || disturbance.events ? Duration(kRest) : kCalmRest);
+  played.rest = at_rest(world, "job");
+  return played;
+}
+
+}  // namespace trainyard::sim

@@ -1,0 +1,264 @@
+#include "tests/support/sim/random_story.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+#include "tests/support/sim/play.h"
+#include "tests/support/sim/workloads.h"
+
+namespace trainyard::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kJobs = 3;
+constexpr int kActs = 24;
+/// A story that is too short goes on with so many acts at a time, and not for ever.
+constexpr int kMoreActs = 6;
+constexpr int kActsMax = 120;
+constexpr std::chrono::minutes kHealing{15};
+constexpr std::chrono::minutes kRest{10};
+
+uint64_t mixed(uint64_t digest, const std::string& text) {
+  constexpr uint64_t kPrime = 1099511628211ULL;  // FNV-1a
+  for (const char c : text)
+    digest = (digest ^ static_cast<unsigned char>(c)) * kPrime;
+  return digest;
+}
+
+/// Which write meets which fault: one pair that the story's number picks, struck again and again,
+/// and others by chance.
+class FaultDice {
+ public:
+  FaultDice(uint64_t seed, std::mt19937_64& random)
+      : random_(random),
+        fault_(static_cast<Fault>(1 + seed % (kFaults - 1))),
+        write_(static_cast<WriteKind>(seed / (kFaults - 1) % kWriteKinds)) {}
+
+  WriteKind write() const { return write_; }
+
+  Fault operator()(WriteKind kind, int64_t /*index*/) const {
+    if (kind == write_ && random_() % 2 == 0) return fault_;
+    // Writes that are rare are struck more often.
+    const bool rare = kind == WriteKind::kDeleteJob || kind == WriteKind::kTryPod ||
+                      kind == WriteKind::kBudget || kind == WriteKind::kService;
+    if (random_() % (rare ? 2 : 12) != 0) return Fault::kNone;
+    return static_cast<Fault>(1 + random_() % (kFaults - 1));
+  }
+
+ private:
+  std::mt19937_64& random_;
+  const Fault fault_;
+  const WriteKind write_;
+};
+
+class Story {
+ public:
+  explicit Story(uint64_t seed)
+      : logger_(std::getenv("TRAINYARD_SIM_LOG") != nullptr
+                    ? Logger::to_stderr(LogLevel::kInfo, LogFormat::kText)
+                    : nullptr),
+        world_(options(seed)),
+        random_(seed * 7919 + 17) {
+    const FaultDice dice(seed, random_);
+    short_lived_ = dice.write() == WriteKind::kDeleteJob || dice.write() == WriteKind::kTryPod;
+    world_.set_fault_plan([dice](WriteKind kind, int64_t index) { return dice(kind, index); });
+  }
+
+  Told run() {
+    for (int job = 0; job < kJobs; ++job)
+      create(job);
+    for (int acts = 0; acts < kActsMax; ++acts) {
+      const bool enough = world_.reconciles() >= kReconcilesMin && world_.faults() >= kFaultsMin;
+      if (acts >= kActs && enough && acts % kMoreActs == 0) break;
+      act();
+      world_.run_for(milliseconds(pick(8000)));
+    }
+    end_all();
+    Told told;
+    told.faults = world_.faults();
+    told.reconciles = world_.reconciles();
+    told.matrix = world_.matrix();
+    told.violations = judge(world_, /*late_writers=*/true, kRest);
+    check_rest(told.violations);
+    for (const auto& event : world_.api().audit()) {
+      if (event.verb == "create" && event.resource == "pods" && event.code == 201) ++told.pods;
+      told.digest = mixed(told.digest, event.time + event.user + event.verb + event.name);
+    }
+    return told;
+  }
+
+ private:
+  SimCluster::Options options(uint64_t seed) const {
+    SimCluster::Options made;
+    made.seed = seed;
+    made.shuffled = true;
+    made.standby = true;
+    made.nodes = 5;
+    made.pods_per_node = 3;
+    made.logger = logger_.get();
+    return made;
+  }
+
+  int64_t pick(int64_t below) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(below));
+  }
+  bool chance(int64_t of) { return pick(of) == 0; }
+  std::string name_of_job(int64_t job) const { return "job-" + std::to_string(job); }
+
+  /// Of a size and of policies by chance.
+  void create(int64_t job) {
+    Json more = Json::object();
+    if (chance(2)) more["failurePolicy"]["restartStrategy"] = "ReplacePod";
+    if (short_lived_ || chance(3))
+      more["ttlSecondsAfterFinished"] = 2 + pick(short_lived_ ? 3 : 20);
+    if (chance(4)) {
+      more["elasticPolicy"] = {
+          {"minNodes", 1}, {"pendingTimeoutSeconds", 15}, {"scaleUpSnoozeSeconds", 20}};
+    }
+    if (chance(8)) more["activeDeadlineSeconds"] = 60;
+    if (chance(6)) more["keepFailedPods"] = 0;
+    world_.apply_job(name_of_job(job), job_spec(2 + pick(3), more));
+  }
+
+  void act() {
+    const int64_t job = pick(kJobs);
+    const std::string name = name_of_job(job);
+    if (!world_.job(name).is_object()) {
+      create(job);
+      return;
+    }
+    if (short_lived_ && chance(2)) {
+      finish(name);
+      return;
+    }
+    switch (pick(16)) {
+      case 0:
+        world_.edit_job(name, {{"suspend", true}});
+        break;
+      case 1:
+      case 2:
+        world_.edit_job(name, {{"suspend", false}});
+        break;
+      case 3:
+        remove(name);
+        break;
+      case 4:
+        scale(name);
+        break;
+      case 5:
+      case 6:
+        lose_node();
+        break;
+      case 7:
+        world_.hand_over();
+        break;
+      case 8:
+        world_.set_lag(static_cast<size_t>(pick(2)), milliseconds(pick(3) * 700));
+        break;
+      case 9:
+        finish(name);
+        break;
+      default:
+        hurt_pod(name);
+    }
+  }
+
+  void remove(const std::string& name) {
+    static constexpr std::array<const char*, 2> kWays = {"Background", "Foreground"};
+    world_.delete_job(name, kWays.at(static_cast<size_t>(pick(2))));
+  }
+
+  /// Only elastic jobs may be scaled while they run (the definition's rules).
+  void scale(const std::string& name) {
+    const Json spec = member_of(world_.job(name), "spec");
+    if (spec.contains("elasticPolicy")) world_.edit_job(name, {{"numNodes", 2 + pick(3)}});
+  }
+
+  void lose_node() {
+    const std::string node = "node-" + std::to_string(pick(5));
+    const bool there = world_.api().store().find({"nodes", "", node}) != nullptr;
+    if (!there) {
+      world_.controllers().add_node(node, 3);
+    } else if (chance(3)) {
+      world_.controllers().remove_node(node);
+    } else {
+      world_.controllers().set_node_ready(node, chance(2));
+    }
+  }
+
+  void finish(const std::string& name) {
+    for (const Json& pod : world_.pods_of(name))
+      world_.exit_pod(meta_text(pod, "name"), 0);
+  }
+
+  void hurt_pod(const std::string& name) {
+    const std::vector<Json> pods = world_.pods_of(name);
+    if (pods.empty()) return;
+    const std::string pod = meta_text(pods[static_cast<size_t>(pick(std::ssize(pods)))], "name");
+    static constexpr std::array kCodes = {1, 69, 75, 137, 143, 1};
+    switch (pick(4)) {
+      case 0:
+        world_.delete_pod(pod);
+        break;
+      case 1:
+        world_.delete_pod(pod, 0);
+        break;
+      case 2:
+        world_.evict_pod(pod);
+        break;
+      default:
+        world_.exit_pod(pod, kCodes.at(static_cast<size_t>(pick(std::ssize(kCodes)))));
+    }
+  }
+
+  /// Nodes come back, nobody is suspended, faults end; the world has time to come to rest.
+  void end_all() {
+    world_.heal();
+    for (int node = 0; node < 5; ++node) {
+      const std::string name = "node-" + std::to_string(node);
+      if (world_.api().store().find({"nodes", "", name})) {
+        world_.controllers().set_node_ready(name, true);
+      } else {
+        world_.controllers().add_node(name, 3);
+      }
+    }
+    for (int job = 0; job < kJobs; ++job)
+      world_.edit_job(name_of_job(job), {{"suspend", false}});
+    world_.run_for(kHealing);
+  }
+
+  /// L1: what is to run runs whole, what is over is over.
+  void check_rest(std::vector<std::string>& violations) {
+    for (int number = 0; number < kJobs; ++number) {
+      const std::string name = name_of_job(number);
+      const Json job = world_.job(name);
+      if (!job.is_object()) continue;
+      const AtRest rest = at_rest(world_, name);
+      const bool over = rest.phase == "Complete" || rest.phase == "Failed";
+      const int64_t target =
+          member_of(member_of(job, "status"), "nodes").value("target", int64_t{0});
+      const bool runs = rest.phase == "Running" && std::ssize(rest.members) == target;
+      if (over ? !rest.members.empty() : !runs) {
+        violations.push_back("L1: " + name + " is " + rest.phase + " with " +
+                             std::to_string(rest.members.size()) + " of " + std::to_string(target) +
+                             " members alive");
+      }
+    }
+  }
+
+  const std::unique_ptr<Logger> logger_;
+  SimCluster world_;
+  std::mt19937_64 random_;
+  bool short_lived_ = false;  ///< jobs come and go quickly, so that those writes are many
+};
+
+}  // namespace
+
+Told tell_story(uint64_t seed) { return Story(seed).run(); }
+
+}  // namespace trainyard::sim
