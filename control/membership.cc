@@ -1,6 +1,7 @@
 #include "control/membership.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trainyard::control {
 namespace {
@@ -27,6 +28,22 @@ bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
                      [&](const auto& attempt) { return is_condemned_by(attempt, pod); });
 }
 
+/// By index; of one index the newest first.
+bool comes_before(const ObservedPod* a, const ObservedPod* b) {
+  if (a->node_index != b->node_index) return a->node_index < b->node_index;
+  return a->created_generation > b->created_generation;
+}
+
+/// Of two members of one index the older goes: a process that stood still made it late.
+void condemn_doubles(PodSets& sets) {
+  std::vector<const ObservedPod*> members;
+  for (const ObservedPod* pod : sets.members) {
+    const bool taken = !members.empty() && members.back()->node_index == pod->node_index;
+    (taken ? sets.condemned : members).push_back(pod);
+  }
+  sets.members = std::move(members);
+}
+
 }  // namespace
 
 bool is_alive(const ObservedPod& pod) {
@@ -42,8 +59,8 @@ PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSp
     if (pod.created_generation > status.membership.generation) sets.stale = true;
     (is_condemned(pod, spec, status) ? sets.condemned : sets.members).push_back(&pod);
   }
-  std::stable_sort(sets.members.begin(), sets.members.end(),
-                   [](const auto* a, const auto* b) { return a->node_index < b->node_index; });
+  std::stable_sort(sets.members.begin(), sets.members.end(), comes_before);
+  condemn_doubles(sets);
   return sets;
 }
 

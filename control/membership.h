@@ -26,7 +26,8 @@ bool is_finished(const ObservedPod& pod);
 /// Sorts pods into members and condemned by status alone, so that a restart that was written down
 /// but not carried out is carried out by whoever looks next. A pod is condemned when it has lost
 /// the label `member`; when its generation is over and every pod was replaced (RecreateAll, a
-/// resume, a resize); or when an attempt that ended names it (ReplacePod).
+/// resume, a resize); when an attempt that ended names it (ReplacePod); or when a newer pod is a
+/// member of its index.
 PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
                   const api::TrainingJobStatus& status);
 

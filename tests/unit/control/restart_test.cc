@@ -294,5 +294,23 @@ TEST(RestartTest, TheWaitDoublesWithEachRestartAndACommittedStepResetsIt) {
   EXPECT_EQ(job.status().nodes.active, 1);
 }
 
+TEST(RestartTest, OfTwoMembersOfOneIndexTheOlderGoes) {
+  auto manifest = make_job(2);
+  manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.cluster.remove_pod(job.member(1).name);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  ASSERT_EQ(job.member(1).created_generation, 2);
+  // Whoever stood still since generation 1 carries out now what it had begun.
+  const Observed truth = job.cluster.truth();
+  ASSERT_TRUE(
+      job.cluster.create_pod(make_pod_spec(truth.metadata, truth.spec, 1, 1, 2)).has_value());
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.cluster.truth().pods.size(), 2U);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+  EXPECT_EQ(job.status().membership.generation, 2) << "nobody was lost";
+}
+
 }  // namespace
 }  // namespace trainyard::control
