@@ -76,6 +76,7 @@ class Application {
         now_(now),
         version_(observed.metadata.resource_version) {
     applied_.status = observed.status;
+    applied_.resource_version = version_;
   }
 
   Applied run() {
@@ -110,6 +111,7 @@ class Application {
                      cluster_.put_status(observed_.key, observed_.metadata.uid, status, version_));
     applied_.status = status;
     applied_.wrote_status = true;
+    applied_.resource_version = version_;
     return {};
   }
 

@@ -18,6 +18,7 @@ struct Applied {
   std::optional<Error> error;     ///< what stopped it; nullopt: all is done
   api::TrainingJobStatus status;  ///< as last written, else as observed
   bool wrote_status = false;
+  std::string resource_version;  ///< of the status last written, else as observed
   /// Why pods could not be made though the cluster answered: a name that somebody else's pod has, a
   /// quota; the condition Accepted says so.
   std::optional<Refusal> refusal;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/api/training_job.h"
 #include "common/base/error.h"
@@ -45,6 +46,11 @@ class Cluster {
   /// The job and its pods; `facts` and `requested_stop` are left for the caller to fill in.
   /// Errors: kNotFound when there is no such job.
   virtual Result<Observed> observe(const JobKey& key) = 0;
+
+  /// The pods of an observed job as they are now, not as a cache shows them: for what is decided
+  /// because one is not there. By default those that were observed, which is right where views are
+  /// never behind.
+  virtual Result<std::vector<ObservedPod>> list_pods(const Observed& observed);
 
   /// Replaces the status if the object still has this UID and resource version; returns the new
   /// version. Errors: kConflict on a mismatch, kNotFound.

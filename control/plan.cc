@@ -139,6 +139,7 @@ void Planner::plan_ending() {
   }
   condemn(over);
   if (any_not_gone()) return;
+  plan_.rests_on_absence = true;
   const api::Condition cause = *find_condition(
       next_, failed ? ConditionType::kFailureTarget : ConditionType::kSuccessCriteriaMet);
   if (open_attempt(next_) != nullptr) end_attempt(nullptr, cause.reason);
@@ -191,6 +192,7 @@ void Planner::plan_stopping() {
   all.insert(all.end(), sets_.members.begin(), sets_.members.end());
   condemn(all);
   if (any_not_gone() || is_true(next_, ConditionType::kSuspended)) return;
+  plan_.rests_on_absence = true;
   close_books(goodput::Category::kStartup);
   note_last_step(next_, last_step());
   set(ConditionType::kSuspended, ConditionStatus::kTrue, api::reason::kSuspended, why);

@@ -44,6 +44,9 @@ struct Plan {
   std::optional<Duration> requeue_after;
   /// The job object's time to live is over.
   bool delete_job = false;
+  /// Decided because pods are not in view: they are to be looked for where no cache is in between
+  /// (Cluster::list_pods) before it is carried out.
+  bool rests_on_absence = false;
 };
 
 /// Whether the job is ours to act on: not another controller's (managedBy), and not being deleted,

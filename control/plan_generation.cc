@@ -79,6 +79,7 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   add_silent(losses);
   // Before the gang was whole a missing pod is one that is still to be made.
   if (!is_true(next_, ConditionType::kScheduled)) return losses;
+  if (!gang.missing.empty()) plan_.rests_on_absence = true;
   for (const int index : gang.missing) {
     Loss loss;
     loss.pod_name = observed_.metadata.name + "-" + std::to_string(index);

@@ -87,9 +87,14 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   const Result<Plan> taken = plan_taken_pods(observed, memory, now);
   if (!taken) return about_a_part(taken.error());
   const Plan& planned = *taken;
+  const Status confirmed = confirm(observed, planned, memory);
+  if (!confirmed) return about_a_part(confirmed.error());
   Applied applied = apply(*options_.cluster, observed, planned, now);
   memory.generation = applied.status.membership.generation;
-  if (applied.wrote_status) memory.wrote_at = options_.clock->mono();
+  if (applied.wrote_status) {
+    memory.wrote_at = options_.clock->mono();
+    memory.version = applied.resource_version;
+  }
   remember(key, memory);
   if (applied.error) return about_a_part(*std::move(applied.error));
   reconciled.requeue_after = planned.requeue_after;
@@ -109,15 +114,35 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   return reconciled;
 }
 
-/// The plan; where it would create the first pods of a spec, one of them is tried before anything
-/// is written, so that a template that no server takes is never accepted.
+/// The plan. What rests on a pod that is not in view is planned again with all that are there: a
+/// cache of pods may be behind that of the job, and a status that another process has written may
+/// speak of pods that this one has not seen. Where it would create the first pods of a spec, one of
+/// them is tried before anything is written, so that a template that no server takes is never
+/// accepted.
 Result<Plan> Reconciler::plan_taken_pods(Observed& observed, Memory& memory, Time now) {
   Plan planned = plan(observed, now);
+  if (planned.rests_on_absence) {
+    TRAINYARD_ASSIGN(observed.pods, options_.cluster->list_pods(observed));
+    planned = plan(observed, now);
+  }
   if (planned.create.empty() || memory.tried_spec == observed.metadata.generation) return planned;
   TRAINYARD_ASSIGN(observed.refusal, options_.cluster->try_pod(planned.create.front()));
   if (observed.refusal) return plan(observed, now);
   memory.tried_spec = observed.metadata.generation;
   return planned;
+}
+
+/// What is done to pods is done because of a status that is the newest: one that this process has
+/// not written itself is compared with the world first, by a write that changes nothing. A process
+/// that has just become the leader, or that stood still, may look at one that is over.
+Status Reconciler::confirm(Observed& observed, const Plan& planned, Memory& memory) {
+  const bool acts = !planned.condemn.empty() || !planned.create.empty() || planned.delete_job;
+  std::string& version = observed.metadata.resource_version;
+  if (!acts || planned.intent || version == memory.version) return {};
+  TRAINYARD_ASSIGN(version, options_.cluster->put_status(observed.key, observed.metadata.uid,
+                                                         observed.status, version));
+  memory.version = version;
+  return {};
 }
 
 void Reconciler::tell_membership(const Reconciled& reconciled) {

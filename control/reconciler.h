@@ -101,6 +101,7 @@ class Reconciler {
     std::string uid;
     int64_t generation = 0;  ///< of the membership
     int64_t tried_spec = 0;  ///< metadata.generation of which the cluster would take a pod
+    std::string version;     ///< of the job, when this process last found it to be the newest
     std::optional<MonoTime> looked_at;
     std::optional<MonoTime> wrote_at;  ///< the status
   };
@@ -108,6 +109,7 @@ class Reconciler {
   void work_on(const JobKey& key);
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
   Result<Plan> plan_taken_pods(Observed& observed, Memory& memory, Time now);
+  Status confirm(Observed& observed, const Plan& planned, Memory& memory);
   void schedule(const JobKey& key, const Result<Reconciled>& result);
   void report(const JobKey& key, const Result<Reconciled>& result, MonoTime began);
   void tell_membership(const Reconciled& reconciled);

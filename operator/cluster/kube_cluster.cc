@@ -330,6 +330,10 @@ std::vector<control::JobKey> KubeCluster::jobs() const { return impl_->jobs(); }
 Result<control::Observed> KubeCluster::observe(const control::JobKey& key) {
   return impl_->observe(key);
 }
+Result<std::vector<control::ObservedPod>> KubeCluster::list_pods(
+    const control::Observed& observed) {
+  return impl_->list_pods(observed);
+}
 Result<std::string> KubeCluster::put_status(const control::JobKey& key, const std::string& uid,
                                             const api::TrainingJobStatus& status,
                                             const std::string& resource_version) {

@@ -65,6 +65,8 @@ class KubeCluster final : public control::Cluster {
   std::vector<control::JobKey> jobs() const;
 
   Result<control::Observed> observe(const control::JobKey& key) override;
+  /// Asks the server: one call for each page of them.
+  Result<std::vector<control::ObservedPod>> list_pods(const control::Observed& observed) override;
   Result<std::string> put_status(const control::JobKey& key, const std::string& uid,
                                  const api::TrainingJobStatus& status,
                                  const std::string& resource_version) override;

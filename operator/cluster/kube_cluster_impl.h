@@ -35,6 +35,7 @@ class KubeCluster::Impl {
   void set_listener(Listener listener);
 
   Result<control::Observed> observe(const control::JobKey& key);
+  Result<std::vector<control::ObservedPod>> list_pods(const control::Observed& observed);
   Result<std::string> put_status(const control::JobKey& key, const std::string& uid,
                                  const api::TrainingJobStatus& status,
                                  const std::string& resource_version);

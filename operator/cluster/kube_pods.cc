@@ -102,6 +102,26 @@ Status KubeCluster::Impl::find_missing(const JobView& job, control::Observed& ob
   return {};
 }
 
+/// The newest state, by the label that every pod of ours carries and by the owner that decides.
+Result<std::vector<control::ObservedPod>> KubeCluster::Impl::list_pods(
+    const control::Observed& observed) {
+  kube::ListOptions options;
+  options.label_selector = std::string(render::kLabelJobUid) + "=" + observed.metadata.uid;
+  std::vector<control::ObservedPod> pods;
+  do {
+    const auto page = options_.client->list(kube::kPods, observed.key.namespace_name, options);
+    if (!page) return page.error().to_error("list the pods of TrainingJob " + observed.key.name);
+    for (const json& object : page->items) {
+      TRAINYARD_ASSIGN(PodView view, view_of_pod(object));
+      if (view.job_uid != observed.metadata.uid) continue;
+      view.seen.node_state = state_of_node(view.seen.node);
+      pods.push_back(std::move(view.seen));
+    }
+    options.next = page->next;
+  } while (!options.next.empty());
+  return pods;
+}
+
 /// Whether the server would take the pod: its schema, strictly, and everything that admits pods.
 /// What was asked a moment ago of another job's pod of the same shape is not asked again.
 Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control::PodSpec& spec) {

@@ -269,6 +269,13 @@ Result<control::Observed> MemoryCluster::observe(const control::JobKey& job) {
   return history_[static_cast<size_t>(shown_ - oldest)];
 }
 
+Result<std::vector<control::ObservedPod>> MemoryCluster::list_pods(
+    const control::Observed& /*observed*/) {
+  const std::lock_guard lock(mutex_);
+  if (crashed_) return cut_off();
+  return snapshot().pods;
+}
+
 Result<std::string> MemoryCluster::put_status(const control::JobKey& job, const std::string& uid,
                                               const api::TrainingJobStatus& status,
                                               const std::string& resource_version) {

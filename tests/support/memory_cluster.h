@@ -88,6 +88,7 @@ class MemoryCluster : public control::Cluster {
 
   // ---- Cluster -------------------------------------------------------------------------------
   Result<control::Observed> observe(const control::JobKey& key) override;
+  Result<std::vector<control::ObservedPod>> list_pods(const control::Observed& observed) override;
   Result<std::string> put_status(const control::JobKey& key, const std::string& uid,
                                  const api::TrainingJobStatus& status,
                                  const std::string& resource_version) override;

@@ -133,12 +133,25 @@ Answer refusal(int code, const std::string& reason, const std::string& message,
 }
 
 bool is_selected(const Json& object, const std::string& selector) {
-  if (selector.empty()) return true;
   const Json& labels = member_of(member_of(object, "metadata"), "labels");
-  const size_t equals = selector.find('=');
-  if (equals == std::string::npos) return labels.is_object() && labels.contains(selector);
-  return text_of(member_of(labels, selector.substr(0, equals).c_str())) ==
-         selector.substr(equals + 1);
+  for (size_t from = 0; from < selector.size();) {
+    const size_t list = selector.find('(', from);
+    size_t end = std::min(selector.find(',', from), selector.size());
+    if (list < end) end = selector.find(')', list) + 1;
+    const std::string term = selector.substr(from, end - from);
+    from = end + 1;
+    const size_t in = term.find(" in (");
+    const size_t key_end = std::min(term.find('='), in);
+    const Json& value = member_of(labels, term.substr(0, key_end).c_str());
+    if (!value.is_string()) return false;
+    if (in != std::string::npos) {
+      const std::string wanted = "," + term.substr(in + 5, term.size() - in - 6) + ",";
+      if (wanted.find("," + text_of(value) + ",") == std::string::npos) return false;
+    } else if (key_end != std::string::npos && text_of(value) != term.substr(key_end + 1)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::optional<Call> read_request(const kube::Request& request, const std::string& user) {

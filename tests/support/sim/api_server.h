@@ -36,7 +36,8 @@ struct Answer {
 Answer refusal(int code, const std::string& reason, const std::string& message,
                const std::string& field = {});
 
-/// Whether an object is in a selection: "key", "key=value" or "", as the operator uses them.
+/// Whether an object is in a selection: "key", "key=value", "key in (a,b)", with commas between;
+/// all for "".
 bool is_selected(const Json& object, const std::string& selector);
 
 /// The verbs of kube-apiserver over a Store, for any number of servers in front of one etcd: they

@@ -323,5 +323,52 @@ TEST_F(ReconcilerTest, IsDrivenWithoutThreadsOneReconcileAtATime) {
   EXPECT_EQ(reconciler_.queue_stats().active, 0);
 }
 
+/// A cluster whose cache of pods is behind that of the job: it shows none of them.
+class BlindToPods final : public MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  Result<Observed> observe(const JobKey& key) override {
+    Result<Observed> observed = MemoryCluster::observe(key);
+    if (observed && blind) observed->pods.clear();
+    return observed;
+  }
+  bool blind = false;
+};
+
+TEST(ReconcilerViewTest, APodThatOnlyACacheLacksIsNotLost) {
+  ManualClock clock;
+  BlindToPods cluster(clock, make_job(2));
+  Reconciler first({.cluster = &cluster, .clock = &clock});
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(first.reconcile(cluster.key()).has_value());
+    cluster.step();
+  }
+  ASSERT_TRUE(is_true(cluster.truth().status, api::ConditionType::kScheduled));
+  cluster.blind = true;
+  Reconciler next({.cluster = &cluster, .clock = &clock});
+  ASSERT_TRUE(next.reconcile(cluster.key()).has_value());
+  EXPECT_EQ(cluster.truth().status.membership.generation, 1) << "the pods are there";
+  cluster.remove_pod(pod_name("job", "job-uid-1", 0, 1));
+  ASSERT_TRUE(next.reconcile(cluster.key()).has_value());
+  EXPECT_EQ(cluster.truth().status.membership.generation, 2) << "now one is gone";
+}
+
+TEST(ReconcilerViewTest, WhatAnotherProcessWroteIsComparedWithTheWorldBeforeItIsActedOn) {
+  ManualClock clock;
+  MemoryCluster cluster(clock, make_job(2));
+  Reconciler first({.cluster = &cluster, .clock = &clock});
+  cluster.crash_at(1, MemoryCluster::CrashPoint::kBefore);  // the status is written, no pod made
+  ASSERT_FALSE(first.reconcile(cluster.key()).has_value());
+  cluster.reconnect();
+  ASSERT_TRUE(cluster.observe(cluster.key()).has_value());
+  cluster.set_lag(1);
+  cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  Reconciler next({.cluster = &cluster, .clock = &clock});
+  const auto stale = next.reconcile(cluster.key());
+  ASSERT_FALSE(stale.has_value());
+  EXPECT_EQ(stale.error().code, ErrorCode::kConflict);
+  EXPECT_TRUE(cluster.truth().pods.empty()) << "the job is suspended by now";
+}
+
 }  // namespace
 }  // namespace trainyard::control
