@@ -312,5 +312,21 @@ TEST(RestartTest, OfTwoMembersOfOneIndexTheOlderGoes) {
   EXPECT_EQ(job.status().membership.generation, 2) << "nobody was lost";
 }
 
+TEST(RestartTest, APodThatWasGoneIsNoMemberForAViewThatStillShowsIt) {
+  auto manifest = make_job(2);
+  manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  const ObservedPod gone = job.member(1);
+  job.cluster.remove_pod(gone.name);
+  ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
+  Observed behind = job.cluster.truth();
+  ASSERT_EQ(behind.status.membership.generation, 2);
+  behind.pods.push_back(gone);
+  const PodSets sets = sort_pods(behind.pods, behind.spec, behind.status);
+  ASSERT_EQ(sets.members.size(), 1U);
+  EXPECT_EQ(sets.members[0]->node_index, 0);
+}
+
 }  // namespace
 }  // namespace trainyard::control
