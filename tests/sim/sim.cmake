@@ -11,7 +11,7 @@ trainyard_library(sim_test_support
 trainyard_test(sim_conformance_test TIER sim
   SOURCES ${sim_tests}/conformance_test.cc ${sim_support}/cluster_conformance.cc
   DEPS sim_test_support)
-trainyard_test(sim_exhaustive_test TIER sim
+trainyard_test(sim_exhaustive_test TIER sim TIMEOUT 900
   SOURCES ${sim_tests}/exhaustive_test.cc
   DEPS sim_test_support)
 trainyard_test(sim_random_test TIER sim

@@ -213,9 +213,8 @@ bool Controllers::run_pod(const ObjectKey& key, const Json& pod) {
   Json after = pod;
   const std::string uid = meta_text(pod, "uid");
   const auto exit = exits_.find(uid);
-  if (!is_over(pod) && (is_terminating(pod) || exit != exits_.end())) {
-    const bool runs = phase_of(pod) == "Running";
-    if (!is_terminating(pod) && !runs) return false;
+  const bool exits = exit != exits_.end() && phase_of(pod) == "Running";
+  if (!is_over(pod) && (is_terminating(pod) || exits)) {
     after["status"] =
         ended_status(after["status"], exit != exits_.end() ? exit->second : kTerminated, now);
     if (exit != exits_.end()) exits_.erase(exit);

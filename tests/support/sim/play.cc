@@ -9,11 +9,12 @@
 namespace trainyard::sim {
 namespace {
 
-/// After the last stage and its faults: silent watches time out, back-offs and pauses end.
-constexpr std::chrono::minutes kHealing{6};
+/// After the last stage and its faults: watches that fell silent time out, back-offs and pauses
+/// end.
+constexpr std::chrono::minutes kHealing{3};
 /// Undisturbed, and after a fault: longer than any timer that a fault could leave behind.
 constexpr std::chrono::hours kCalmRest{1};
-constexpr std::chrono::minutes kRest{6};
+constexpr std::chrono::minutes kRest{3};
 
 Json items_of(SimCluster& world, const std::string& plural) {
   Json items = Json::array();
@@ -42,7 +43,7 @@ AtRest at_rest(SimCluster& world, const std::string& job) {
   AtRest rest;
   const Json object = world.job(job);
   const Json& status = member_of(object, "status");
-  if (object.is_object()) rest.phase = status.value("phase", "untouched");
+  if (object.is_object()) rest.phase = status.is_object() ? status.value("phase", "") : "untouched";
   rest.generation = number(status, "membership", "generation");
   rest.restarts = number(status, "restarts", "total");
   rest.resizes = number(status, "restarts", "resizes");

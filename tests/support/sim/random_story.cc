@@ -19,7 +19,7 @@ constexpr int kJobs = 3;
 constexpr int kActs = 24;
 /// A story that is too short goes on with so many acts at a time, and not for ever.
 constexpr int kMoreActs = 6;
-constexpr int kActsMax = 120;
+constexpr int kActsMax = 240;
 constexpr std::chrono::minutes kHealing{15};
 constexpr std::chrono::minutes kRest{10};
 
@@ -87,12 +87,26 @@ class Story {
     check_rest(told.violations);
     for (const auto& event : world_.api().audit()) {
       if (event.verb == "create" && event.resource == "pods" && event.code == 201) ++told.pods;
+      if (logger_) show(event);
       told.digest = mixed(told.digest, event.time + event.user + event.verb + event.name);
     }
     return told;
   }
 
  private:
+  /// One request, for people.
+  void show(const testing_support::AuditEvent& event) const {
+    const Json& status = member_of(event.answer, "status");
+    const bool of_job = event.resource == "trainingjobs/status" && status.is_object();
+    logger_->info("request", {{"time", event.time},
+                              {"user", event.user},
+                              {"verb", event.verb},
+                              {"resource", event.resource},
+                              {"name", event.name},
+                              {"code", event.code},
+                              {"status", of_job ? status.dump() : ""}});
+  }
+
   SimCluster::Options options(uint64_t seed) const {
     SimCluster::Options made;
     made.seed = seed;
@@ -128,8 +142,14 @@ class Story {
   void act() {
     const int64_t job = pick(kJobs);
     const std::string name = name_of_job(job);
-    if (!world_.job(name).is_object()) {
+    const std::string phase = at_rest(world_, name).phase;
+    if (phase == "none") {
       create(job);
+      return;
+    }
+    // What is over makes room for another story.
+    if ((phase == "Complete" || phase == "Failed") && !short_lived_ && chance(2)) {
+      remove(name);
       return;
     }
     if (short_lived_ && chance(2)) {
@@ -240,9 +260,10 @@ class Story {
       if (!job.is_object()) continue;
       const AtRest rest = at_rest(world_, name);
       const bool over = rest.phase == "Complete" || rest.phase == "Failed";
-      const int64_t target =
-          member_of(member_of(job, "status"), "nodes").value("target", int64_t{0});
-      const bool runs = rest.phase == "Running" && std::ssize(rest.members) == target;
+      const Json& nodes = member_of(member_of(job, "status"), "nodes");
+      const int64_t target = nodes.is_object() ? nodes.value("target", int64_t{0}) : -1;
+      const int64_t done = nodes.is_object() ? nodes.value("succeeded", int64_t{0}) : 0;
+      const bool runs = rest.phase == "Running" && std::ssize(rest.members) + done == target;
       if (over ? !rest.members.empty() : !runs) {
         violations.push_back("L1: " + name + " is " + rest.phase + " with " +
                              std::to_string(rest.members.size()) + " of " + std::to_string(target) +

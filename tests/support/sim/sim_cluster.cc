@@ -104,7 +104,8 @@ void SimCluster::run_for(Duration duration) {
 
 std::optional<MonoTime> SimCluster::next_due() {
   std::optional<MonoTime> first = round_at_;
-  if (hand_over_at_) first = std::min(first.value_or(*hand_over_at_), *hand_over_at_);
+  if (depth_ == 0 && hand_over_at_)
+    first = std::min(first.value_or(*hand_over_at_), *hand_over_at_);
   const auto consider = [&](std::optional<MonoTime> due) {
     if (due) first = std::min(first.value_or(MonoTime::max()), *due);
   };
