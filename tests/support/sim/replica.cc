@@ -6,8 +6,9 @@
 namespace trainyard::sim {
 namespace {
 
-/// As the program gathers wakes of one job.
+/// As the program gathers wakes of one job, and writes counts.
 constexpr std::chrono::milliseconds kGather{100};
+constexpr std::chrono::seconds kCountsPeriod{1};
 
 }  // namespace
 
@@ -67,6 +68,7 @@ Replica::Replica(ApiServer& api, WatchServer& server, const Clock& clock, Option
         made.clock = &clock;
         made.limits = options.limits;
         made.gather = kGather;
+        made.counts_period = kCountsPeriod;
         Logger* const logger = options.logger;
         if (logger != nullptr) {
           made.on_error = [logger](const control::JobKey& key, const Error& error) {
