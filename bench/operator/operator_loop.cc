@@ -37,6 +37,7 @@
 #include "operator/kube/config.h"
 #include "operator/kube/http_transport.h"
 #include "operator/kube/resource.h"
+#include "operator/kube/tls_setup.h"
 #include "operator/render/names.h"
 
 namespace trainyard::bench {
@@ -237,6 +238,7 @@ int run(const Options& options) {
   const SystemClock clock;
   const auto config = kube::load_kubeconfig(options.kubeconfig, {});
   if (!config) fail(kExitUsage, config.error().message);
+  if (!config->authority.empty()) kube::leave_system_authorities_unread();
   const auto transport = kube::make_http_transport(*config, clock, "operator_loop");
   if (!transport) fail(kExitUsage, transport.error().message);
   const kube::Client client(**transport, clock, {});

@@ -1,6 +1,7 @@
 #include "operator/kube/tls_setup.h"
 
 #include <array>
+#include <cstdlib>
 #include <ctime>
 #include <mutex>
 #include <utility>
@@ -205,6 +206,10 @@ void TlsSetup::Diary::on_info(const SSL* ssl, int where, int value) {
 }
 
 void prepare_openssl() { OPENSSL_init_ssl(0, nullptr); }
+
+void leave_system_authorities_unread() {
+  ::setenv(X509_get_default_cert_file_env(), "/dev/null", 1);  // NOLINT(concurrency-mt-unsafe)
+}
 
 TlsSetup::TlsSetup(ServerConfig config, std::string name)
     : config_(std::move(config)), name_(std::move(name)), diary_(std::make_shared<Diary>()) {}

@@ -16,6 +16,13 @@ namespace trainyard::kube {
 /// threads are then gone before OpenSSL cleans up.
 void prepare_openssl();
 
+/// From now on no connection of this process reads the system's certificates: for programs whose
+/// every server has an authority of its own (ServerConfig::authority). The library under the
+/// transport reads all of them for each new connection, some 8 ms of processor time, although
+/// TlsSetup trusts the authority alone. Changes the environment (SSL_CERT_FILE): to be called
+/// before the first thread is made.
+void leave_system_authorities_unread();
+
 /// How connections to one server are secured, and why one could not be. Thread-safe.
 class TlsSetup {
  public:

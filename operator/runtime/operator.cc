@@ -10,6 +10,7 @@
 
 #include "common/api/enum_names.h"
 #include "operator/kube/http_transport.h"
+#include "operator/kube/tls_setup.h"
 #include "operator/runtime/worker_pool.h"
 
 namespace trainyard::operator_runtime {
@@ -96,6 +97,7 @@ Result<std::unique_ptr<Operator>> Operator::make(OperatorOptions options, const 
   sources.kubeconfig = options.kubeconfig;
   sources.context = options.context;
   TRAINYARD_ASSIGN(kube::ServerConfig config, kube::find_config(sources));
+  if (!config.authority.empty()) kube::leave_system_authorities_unread();
   TRAINYARD_ASSIGN(auto transport, kube::make_http_transport(config, clock, kUserAgent));
   std::unique_ptr<Operator> made(
       new Operator(std::move(options), clock, logger, std::move(config), std::move(transport)));
