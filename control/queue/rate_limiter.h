@@ -10,10 +10,11 @@
 namespace trainyard::control {
 
 /// How fast failed keys come back; the defaults are client-go's
-/// (workqueue.DefaultTypedControllerRateLimiter).
+/// (workqueue.DefaultTypedControllerRateLimiter), but for the longest wait: its 1000 s would leave
+/// a job alone for minutes after a server that was away for one.
 struct RateLimits {
   std::chrono::milliseconds first{5};  ///< after the first failure of a key, then doubled
-  std::chrono::seconds longest{1000};  ///< of one key
+  std::chrono::seconds longest{30};    ///< of one key
   double all_per_second = 10;          ///< of all keys together, after `burst`
   int64_t burst = 100;
 };

@@ -29,8 +29,16 @@ TEST_F(EndingTest, AJobOfTheSameNameStartsAtOnce) {
   must({"delete", "tj", "train", "--cascade=background"});
   apply(job_manifest("train", 2));
   ASSERT_TRUE(reaches("train", "Running"));
-  for (const std::string& name : names_of_pods("train"))
+  // Those of the job before may still wait for the garbage collector.
+  const Json uid = get({"tj", "train"})["metadata"]["uid"];
+  int own = 0;
+  for (const Json& pod : pods("train")) {
+    if (pod["metadata"]["labels"]["trainyard.dev/job-uid"] != uid) continue;
+    ++own;
+    const std::string name = pod["metadata"]["name"];
     EXPECT_FALSE(before.contains(name)) << name;
+  }
+  EXPECT_EQ(own, 2);
 }
 
 TEST_F(EndingTest, ANamespaceGoesWithItsJobs) {
