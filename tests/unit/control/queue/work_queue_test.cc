@@ -196,7 +196,7 @@ TEST(WorkQueueThreadsTest, AStopEndsTheWaitForAKey) {
   EXPECT_EQ(taken.get(), std::nullopt);
 }
 
-TEST(WorkQueueTest, TellsWhenItsNextKeyIsDue) {
+TEST(WorkQueueDueTest, TellsWhenItsNextKeyIsDue) {
   ManualClock clock;
   WorkQueue queue(clock);
   EXPECT_FALSE(queue.next_due().has_value());
