@@ -74,6 +74,8 @@ class KubeCluster::Impl {
   bool may_see_nodes() const;
 
   Result<control::CreateReply> look_at_holder(const control::PodSpec& spec);
+  Status done(const control::PodRef& pod, const kube::ApiResult<nlohmann::json>& reply,
+              const std::string& what) const;
   void note_job(const nlohmann::json& reply);
 
   const Options options_;

@@ -44,13 +44,6 @@ bool is_another_object(const kube::ApiError& error) {
                      [](const kube::Cause& cause) { return cause.field == "metadata.uid"; });
 }
 
-Status done(const kube::ApiResult<json>& reply, const std::string& what) {
-  if (reply) return {};
-  Error error = reply.error().to_error(what);
-  if (is_another_object(reply.error())) error.code = ErrorCode::kConflict;
-  return error;
-}
-
 /// The selector of a job's members of these indexes.
 std::string members_at(const std::string& job_uid, const std::vector<int>& indexes) {
   std::string selector = std::string(render::kLabelJobUid) + "=" + job_uid + "," +
@@ -190,12 +183,27 @@ Result<CreateReply> KubeCluster::Impl::look_at_holder(const control::PodSpec& sp
   return CreateReply{CreateReply::Outcome::kNameConflict, holder.meta.uid, holder.job_uid, {}};
 }
 
+/// What the server's answer to a change of `pod` means. Another object under the name is kConflict;
+/// a 409 about this one, which changed while the server worked on it, is to be tried again.
+Status KubeCluster::Impl::done(const control::PodRef& pod, const kube::ApiResult<json>& reply,
+                               const std::string& what) const {
+  if (reply) return {};
+  Error error = reply.error().to_error(what);
+  if (is_another_object(reply.error())) error.code = ErrorCode::kConflict;
+  if (reply.error().reason != kube::Reason::kConflict) return error;
+  const auto there = options_.client->get(kube::kPods, {pod.namespace_name, pod.name});
+  if (!there) return there.error().to_error(what);
+  TRAINYARD_ASSIGN(const PodView holder, view_of_pod(*there));
+  if (holder.meta.uid == pod.uid) error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
 Status KubeCluster::Impl::delete_pod(const control::PodRef& pod, Duration grace) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(grace);
   const auto reply = options_.client->remove(
       kube::kPods, {pod.namespace_name, pod.name},
       {.preconditions = {.uid = pod.uid}, .grace_seconds = seconds.count()});
-  TRAINYARD_TRY(done(reply, called("delete", pod.namespace_name, pod.name)));
+  TRAINYARD_TRY(done(pod, reply, called("delete", pod.namespace_name, pod.name)));
   own_writes_.deleted_pod(pod.uid);
   return {};
 }
@@ -204,7 +212,7 @@ Status KubeCluster::Impl::remove_member_label(const control::PodRef& pod) {
   const auto reply = options_.client->merge_patch(
       kube::kPods, {pod.namespace_name, pod.name},
       {{"metadata", {{"labels", {{render::kLabelMember, nullptr}}}}}}, {.uid = pod.uid});
-  TRAINYARD_TRY(done(reply, called("patch", pod.namespace_name, pod.name)));
+  TRAINYARD_TRY(done(pod, reply, called("patch", pod.namespace_name, pod.name)));
   own_writes_.unlabelled_pod(pod.uid);
   return {};
 }
