@@ -54,6 +54,20 @@ Status read_limits(const Environment& environment, AgentOptions& options) {
   return {};
 }
 
+Status read_security(const Environment& environment, AgentOptions& options) {
+  const char* authorities = environment(control::kEnvControlAuthorities);
+  const char* token = environment(control::kEnvControlToken);
+  const bool has_authorities = authorities != nullptr && *authorities != '\0';
+  const bool has_token = token != nullptr && *token != '\0';
+  if (has_authorities != has_token) {
+    return bad_variable(
+        has_authorities ? control::kEnvControlToken : control::kEnvControlAuthorities, "nothing",
+        "a file, as the other one is set");
+  }
+  if (has_token) options.security = control::ChannelSecurity{authorities, token};
+  return {};
+}
+
 }  // namespace
 
 Result<AgentOptions> read_agent_options(const std::vector<std::string>& arguments,
@@ -81,8 +95,11 @@ Result<AgentOptions> read_agent_options(const std::vector<std::string>& argument
                    required_integer(environment, contract::kEnvGeneration, kMaxInt64));
   TRAINYARD_TRY(read_limits(environment, options));
   const char* pod_dir = environment(control::local::kEnvPodDir);
-  options.pod_dir = pod_dir == nullptr || *pod_dir == '\0' ? "." : pod_dir;
-  const char* metrics = environment(kEnvMetricsAddress);
+  if (pod_dir != nullptr) options.pod_dir = pod_dir;
+  const char* last_words = environment(control::kEnvTerminationLog);
+  if (last_words != nullptr) options.termination_log = last_words;
+  TRAINYARD_TRY(read_security(environment, options));
+  const char* metrics = environment(control::kEnvAgentMetricsAddress);
   if (metrics != nullptr) options.metrics_address = metrics;
   const char* worker = environment(kEnvWorker);
   options.worker = worker == nullptr || *worker == '\0'

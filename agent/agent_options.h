@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "control/coordinator/grpc_channel.h"
 
 namespace trainyard::agent {
 
 // What an agent reads beside common/worker_contract.h and control/pod_spec.h.
 /// Path of the rank binary; default: `trainyard-worker` beside the agent's own binary.
 inline constexpr char kEnvWorker[] = "TRAINYARD_WORKER";
-/// Where to serve /metrics, /healthz and /readyz ("127.0.0.1:0", ":9100"); absent: nowhere.
-inline constexpr char kEnvMetricsAddress[] = "TRAINYARD_METRICS_ADDRESS";
 /// In the pod's folder: the address that the status server got.
 inline constexpr char kMetricsAddressFile[] = "metrics-address";
 
@@ -29,7 +28,13 @@ struct AgentOptions {
   int node_index = 0;
   int64_t generation = 0;
   std::string control_address;  ///< as gRPC names it: "unix:/path", "host:port"
+  /// Files by which it knows the coordinator and is known by it; absent: a Unix socket's folder
+  /// says both.
+  std::optional<control::ChannelSecurity> security;
+  /// Folder of this pod's own files; empty: there is none, and ranks print to standard output.
   std::filesystem::path pod_dir;
+  /// Where the last words go (control::kEnvTerminationLog); empty: nowhere.
+  std::filesystem::path termination_log;
   /// A foreign program, started once a rank; empty: the built-in engine's worker.
   std::vector<std::string> command;
   std::filesystem::path worker;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fcntl.h>
 #include <memory>
 #include <poll.h>
 #include <random>
 #include <signal.h>
+#include <span>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@
 #include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/grpc_channel.h"
+#include "control/exit_json.h"
 #include "control/local/pod_exit.h"
 
 namespace trainyard::agent {
@@ -28,6 +31,8 @@ namespace {
 /// How long the last facts may take to reach the coordinator; after that exit.json tells.
 constexpr std::chrono::seconds kFinishTimeout{1};
 constexpr std::chrono::milliseconds kAdoptedTimeout{2000};
+/// Kubernetes cuts what is longer.
+constexpr size_t kMaxLastWordsBytes = 4096;
 /// Age of what the status server shows; turns come at least once a second.
 constexpr std::chrono::milliseconds kSnapshotInterval{500};
 
@@ -51,7 +56,7 @@ class EventLoop {
       : options_(options),
         logger_(logger),
         signals_(std::move(signals)),
-        channel_(options.control_address),
+        channel_(options.control_address, options.security),
         host_(options, std::move(environment)),
         supervisor_(options, channel_, host_, clock_, logger, std::random_device{}()),
         metrics_(options.job_name, clock_) {
@@ -90,6 +95,7 @@ class EventLoop {
     }
     server_ = *std::move(server);
     logger_.info("metrics are served", {{"address", server_->address()}});
+    if (options_.pod_dir.empty()) return;
     const Status recorded =
         write_file_atomic(options_.pod_dir / kMetricsAddressFile, server_->address() + "\n");
     if (!recorded) {
@@ -154,9 +160,27 @@ control::ContainerExit record_of(const AgentExit& exit) {
 
 /// For a coordinator that was away when rank 0 told it.
 void keep_result(const AgentOptions& options, const contract::RunResult& result, Logger& logger) {
+  if (options.pod_dir.empty()) return;
   const Status kept =
       write_file_atomic(options.pod_dir / contract::kResultFile, contract::encode(result));
   if (!kept) logger.error("result not written", {{"error", kept.error().message}});
+}
+
+/// How the agent ended, for whoever asks later.
+void leave_record(const AgentOptions& options, const control::ContainerExit& exit, Logger& logger) {
+  Status written;
+  if (!options.pod_dir.empty()) {
+    written = control::local::write_pod_exit(options.pod_dir, options.pod_uid, exit);
+  }
+  if (!written) logger.error("exit record not written", {{"error", written.error().message}});
+  if (options.termination_log.empty()) return;
+  // A file that the kubelet has mounted: it cannot be replaced by a rename.
+  const std::string words = control::to_line(exit, kMaxLastWordsBytes);
+  const UniqueFd file(
+      ::open(options.termination_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  written =
+      write_all(file.get(), std::as_bytes(std::span(words)), options.termination_log.string());
+  if (!written) logger.error("last words not written", {{"error", written.error().message}});
 }
 
 }  // namespace
@@ -182,9 +206,7 @@ int run_agent(const AgentOptions& options, std::vector<std::string> environment,
   }
   end_adopted_children(kAdoptedTimeout);
   logger.info("agent ends", {{"exit_code", exit.exit_code}, {"reason", exit.reason}});
-  const Status written =
-      control::local::write_pod_exit(options.pod_dir, options.pod_uid, record_of(exit));
-  if (!written) logger.error("exit record not written", {{"error", written.error().message}});
+  leave_record(options, record_of(exit), logger);
   return exit.exit_code;
 }
 

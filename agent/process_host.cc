@@ -92,8 +92,8 @@ int64_t resident_bytes(pid_t pid) {
 }  // namespace
 
 struct ProcessHost::Process {
-  Process(SharedProgressPage shared, std::filesystem::path log_path)
-      : page(std::move(shared)), log(std::move(log_path), kMaxLogBytes) {}
+  Process(SharedProgressPage shared, RankLog output_log)
+      : page(std::move(shared)), log(std::move(output_log)) {}
 
   pid_t pid = -1;
   bool ended = false;
@@ -134,14 +134,20 @@ Status ProcessHost::start(const RankLaunch& launch) {
   request.stderr_fd = standard_error.second.get();
   request.inherited_fds = {page.fd(), socket.second.get()};
   TRAINYARD_ASSIGN(const pid_t pid, spawn(request));
-  auto process = std::make_unique<Process>(
-      std::move(page), options_.pod_dir / ("rank-" + std::to_string(launch.rank) + ".log"));
+  auto process = std::make_unique<Process>(std::move(page), log_of(launch.rank));
   process->pid = pid;
   process->socket = std::move(socket.first);
   process->output[0] = std::move(standard_output.first);
   process->output[1] = std::move(standard_error.first);
   processes_.push_back(std::move(process));
   return {};
+}
+
+/// In a pod what ranks print is the container's output.
+RankLog ProcessHost::log_of(int rank) const {
+  const std::string name = "rank-" + std::to_string(rank);
+  if (options_.pod_dir.empty()) return RankLog::to_standard_output("[" + name + "] ");
+  return {options_.pod_dir / (name + ".log"), kMaxLogBytes};
 }
 
 int64_t ProcessHost::pid(int local_rank) const {

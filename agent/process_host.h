@@ -10,6 +10,7 @@
 #include "agent/agent_options.h"
 #include "agent/oom_watch.h"
 #include "agent/rank_host.h"
+#include "agent/rank_log.h"
 
 namespace trainyard::agent {
 
@@ -51,6 +52,7 @@ class ProcessHost final : public RankHost {
   void read_messages(Process& process, int64_t limit_bytes, const Listener& listener);
   void read_output(Process& process, size_t stream, int64_t limit_bytes);
   void write_unsent(Process& process);
+  RankLog log_of(int rank) const;
 
   const AgentOptions options_;
   const std::vector<std::string> environment_;

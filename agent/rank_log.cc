@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <span>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
 
 #include "common/io/file.h"
@@ -15,6 +16,13 @@ RankLog::RankLog(std::filesystem::path path, int64_t limit_bytes)
   open();
 }
 
+RankLog::RankLog(UniqueFd stream, std::string prefix)
+    : prefix_(std::move(prefix)), file_(std::move(stream)) {}
+
+RankLog RankLog::to_standard_output(std::string prefix) {
+  return {UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)), std::move(prefix)};
+}
+
 void RankLog::open() {
   file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   struct stat status {};
@@ -25,9 +33,10 @@ void RankLog::add_line(std::string_view line) {
   last_.push_back(printable_text(line, kMaxLastLineBytes));
   if (last_.size() > kMaxLastLines) last_.pop_front();
   if (!file_.valid()) return;
-  std::string whole(line);
-  whole += '\n';
-  if (size_bytes_ > 0 && size_bytes_ + static_cast<int64_t>(whole.size()) > limit_bytes_) {
+  std::string whole = prefix_;
+  whole.append(line).push_back('\n');
+  if (!path_.empty() && size_bytes_ > 0 &&
+      size_bytes_ + static_cast<int64_t>(whole.size()) > limit_bytes_) {
     ::rename(path_.c_str(), (path_.string() + ".1").c_str());
     open();
     if (!file_.valid()) return;

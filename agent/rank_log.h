@@ -17,6 +17,8 @@ class RankLog {
   /// The file is `path`; when it has `limit_bytes` it becomes `path`.1 and a new one is begun. A
   /// file that cannot be written is done without: the newest lines are still kept.
   RankLog(std::filesystem::path path, int64_t limit_bytes);
+  /// No file: lines go to standard output, each with a prefix.
+  static RankLog to_standard_output(std::string prefix);
 
   void add_line(std::string_view line);
 
@@ -27,10 +29,12 @@ class RankLog {
   static constexpr size_t kMaxLastLineBytes = 512;
 
  private:
+  RankLog(UniqueFd stream, std::string prefix);
   void open();
 
-  const std::filesystem::path path_;
-  const int64_t limit_bytes_;
+  std::filesystem::path path_;  ///< empty: of a stream
+  std::string prefix_;
+  int64_t limit_bytes_ = 0;
   UniqueFd file_;
   int64_t size_bytes_ = 0;
   std::deque<std::string> last_;

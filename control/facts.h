@@ -122,6 +122,7 @@ struct MemberRef {
 /// What the coordinator may execute: a generation whose status write succeeded.
 struct MembershipOrder {
   std::string job_uid;
+  std::string job_namespace;
   std::string job_name;
   int64_t generation = 0;
   /// Generation before this one in status; nullopt for the first.

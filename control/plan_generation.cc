@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/api/enum_names.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
 #include "control/policies/elastic.h"
@@ -228,7 +229,8 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
       !policies::within_budget(spec_.failure_policy, next_.restarts, cause.failure_class, now_)) {
     const api::RestartBudget budget = api::budget_of(spec_.failure_policy, cause.failure_class);
     end_attempt(&cause, {});
-    fail(api::reason::kBudgetExceeded, std::to_string(budget.max_restarts) + " restarts in " +
+    fail(api::reason::kBudgetExceeded, std::string(api::name_of(cause.failure_class)) + ": " +
+                                           std::to_string(budget.max_restarts) + " restarts in " +
                                            std::to_string(budget.window.count()) +
                                            " s are used up; last: " + sentence);
     return;

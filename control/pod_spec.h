@@ -21,6 +21,15 @@ inline constexpr char kEnvNumNodes[] = "PET_NNODES";
 inline constexpr char kEnvNodeRank[] = "PET_NODE_RANK";
 /// Ranks to start in this pod, or "auto".
 inline constexpr char kEnvNumProcPerNode[] = "PET_NPROC_PER_NODE";
+/// Files by which an agent in a cluster knows its coordinator (PEM of the authorities that may
+/// vouch for it) and is known by it (a bearer token); both absent: on one machine.
+inline constexpr char kEnvControlAuthorities[] = "TRAINYARD_CONTROL_AUTHORITIES";
+inline constexpr char kEnvControlToken[] = "TRAINYARD_CONTROL_TOKEN";
+/// File in which an agent leaves its last words for whoever reports the container's end (a
+/// ContainerExit as JSON); absent: nowhere.
+inline constexpr char kEnvTerminationLog[] = "TRAINYARD_TERMINATION_LOG";
+/// Where an agent serves /metrics, /healthz and /readyz ("127.0.0.1:0", ":9400"); absent: nowhere.
+inline constexpr char kEnvAgentMetricsAddress[] = "TRAINYARD_METRICS_ADDRESS";
 /// Seconds a stopped rank has for its checkpoint before it is ended; default 60.
 inline constexpr char kEnvStopGrace[] = "TRAINYARD_STOP_GRACE_SECONDS";
 /// Seconds without a control stream after which a local run is taken for dead; default: never.

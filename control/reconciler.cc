@@ -66,7 +66,8 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   Reconciled reconciled;
   TRAINYARD_ASSIGN(reconciled.observed, options_.cluster->observe(key));
   Observed& observed = reconciled.observed;
-  if (options_.facts != nullptr) observed.facts = options_.facts->facts(observed.metadata.uid);
+  if (options_.facts != nullptr && has_agents(observed.spec))
+    observed.facts = options_.facts->facts(observed.metadata.uid);
   {
     const std::lock_guard lock(mutex_);
     observed.requested_stop = stop_requested_.contains(key);
@@ -145,9 +146,13 @@ Status Reconciler::confirm(Observed& observed, const Plan& planned, Memory& memo
   return {};
 }
 
+bool Reconciler::has_agents(const api::TrainingJobSpec& spec) const {
+  return !options_.has_agents || options_.has_agents(spec);
+}
+
 void Reconciler::tell_membership(const Reconciled& reconciled) {
-  if (options_.membership == nullptr) return;
   const Observed& observed = reconciled.observed;
+  if (options_.membership == nullptr || !has_agents(observed.spec)) return;
   const api::TrainingJobStatus& status = reconciled.status;
   if (reconciled.finished) {
     options_.membership->retire(observed.metadata.uid);
@@ -156,6 +161,7 @@ void Reconciler::tell_membership(const Reconciled& reconciled) {
   if (status.membership.generation == 0) return;
   MembershipOrder order;
   order.job_uid = observed.metadata.uid;
+  order.job_namespace = observed.metadata.namespace_name;
   order.job_name = observed.metadata.name;
   order.generation = status.membership.generation;
   if (order.generation > 1) order.previous_generation = order.generation - 1;

@@ -64,6 +64,8 @@ class Reconciler {
     Duration gather{0};
     /// A status in which only counts of pods have changed follows the one before after so long.
     Duration counts_period{0};
+    /// Jobs whose pods speak the control stream; absent: all do.
+    std::function<bool(const api::TrainingJobSpec&)> has_agents;
   };
 
   explicit Reconciler(Options options);
@@ -112,6 +114,7 @@ class Reconciler {
   Status confirm(Observed& observed, const Plan& planned, Memory& memory);
   void schedule(const JobKey& key, const Result<Reconciled>& result);
   void report(const JobKey& key, const Result<Reconciled>& result, MonoTime began);
+  bool has_agents(const api::TrainingJobSpec& spec) const;
   void tell_membership(const Reconciled& reconciled);
   Memory recall(const JobKey& key, const std::string& uid);
   void remember(const JobKey& key, const Memory& memory);

@@ -35,6 +35,8 @@ struct ServerEvent {
   ConnectionId connection = 0;
   Kind kind = Kind::kOpened;
   std::unique_ptr<coordination::FromAgent> message;  ///< of kMessage
+  /// Of kOpened: the bearer token that the agent showed; empty where it showed none. Secret.
+  std::string credential;
 
   ServerEvent();
   ServerEvent(ConnectionId id, Kind what);

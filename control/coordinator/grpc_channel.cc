@@ -9,6 +9,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "common/io/file.h"
 #include "common/proto/coordination.grpc.pb.h"
 #include "control/coordinator/event_queue.h"
 #include "control/coordinator/reachable_socket.h"
@@ -22,6 +23,9 @@ using coordination::ToAgent;
 /// How long connecting may take before it counts as failed.
 constexpr int kConnectTimeoutMs = 5000;
 constexpr std::chrono::seconds kDestructionTimeout{10};
+constexpr int64_t kMaxSecretBytes = 1 << 20;
+constexpr int kKeepaliveMs = 10'000;
+constexpr int kKeepaliveTimeoutMs = 5'000;
 
 const std::string kUnixPrefix = "unix:";
 
@@ -33,7 +37,34 @@ std::optional<ReachableSocket> socket_of(const std::string& address) {
   return *std::move(socket);
 }
 
-std::shared_ptr<grpc::Channel> connect(const std::string& address) {
+/// What ChannelSecurity says, read.
+struct Secrets {
+  std::string authorities;
+  std::string token;
+};
+
+Result<Secrets> read_secrets(const ChannelSecurity& security) {
+  Secrets secrets;
+  TRAINYARD_ASSIGN(secrets.authorities, read_file(security.authorities, kMaxSecretBytes));
+  TRAINYARD_ASSIGN(secrets.token, read_file(security.token, kMaxSecretBytes));
+  while (!secrets.token.empty() && secrets.token.back() == '\n')
+    secrets.token.pop_back();
+  if (secrets.token.empty()) {
+    return Error{ErrorCode::kInvalidConfig,
+                 security.token.string() + ": found nothing, wanted a token"};
+  }
+  return secrets;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> credentials_of(const std::optional<Secrets>& secrets) {
+  if (!secrets) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = secrets->authorities;
+  return grpc::SslCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> connect(const std::string& address,
+                                       const std::optional<Secrets>& secrets) {
   grpc::ChannelArguments arguments;
   // A channel of its own per attempt: the supervisor, not gRPC, decides when to try again.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -41,7 +72,12 @@ std::shared_ptr<grpc::Channel> connect(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (secrets) {
+    // A coordinator whose machine is gone says nothing: it is asked.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  }
+  return grpc::CreateCustomChannel(address, credentials_of(secrets), arguments);
 }
 
 }  // namespace
@@ -55,11 +91,14 @@ struct GrpcChannel::Shared {
 /// process, and gRPC would then wait for its reacting threads, the caller among them.
 class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAgent> {
  public:
-  Stream(const std::string& address, std::shared_ptr<Shared> shared)
+  Stream(const std::string& address, const std::optional<Secrets>& secrets,
+         std::shared_ptr<Shared> shared)
       : shared_(std::move(shared)),
         socket_(socket_of(address)),
-        channel_(connect(socket_ ? kUnixPrefix + socket_->path() : address)),
-        stub_(coordination::Coordination::NewStub(channel_)) {}
+        channel_(connect(socket_ ? kUnixPrefix + socket_->path() : address, secrets)),
+        stub_(coordination::Coordination::NewStub(channel_)) {
+    if (secrets) context_.AddMetadata("authorization", "Bearer " + secrets->token);
+  }
 
   void start() {
     stub_->async()->Connect(&context_, this);
@@ -175,8 +214,10 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
   bool done_ = false;
 };
 
-GrpcChannel::GrpcChannel(std::string address)
-    : address_(std::move(address)), shared_(std::make_shared<Shared>()) {}
+GrpcChannel::GrpcChannel(std::string address, std::optional<ChannelSecurity> security)
+    : address_(std::move(address)),
+      security_(std::move(security)),
+      shared_(std::make_shared<Shared>()) {}
 
 GrpcChannel::~GrpcChannel() { retire(); }
 
@@ -193,7 +234,16 @@ void GrpcChannel::retire() {
 
 void GrpcChannel::open() {
   retire();
-  stream_ = std::make_unique<Stream>(address_, shared_);
+  std::optional<Secrets> secrets;
+  if (security_) {
+    Result<Secrets> read = read_secrets(*security_);
+    if (!read) {
+      shared_->events.push(ChannelEvent(ChannelEvent::Kind::kClosed, read.error().message));
+      return;
+    }
+    secrets = *std::move(read);
+  }
+  stream_ = std::make_unique<Stream>(address_, secrets, shared_);
   stream_->start();
 }
 

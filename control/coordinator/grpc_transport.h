@@ -7,8 +7,7 @@
 
 namespace trainyard::control {
 
-/// The coordinator's end over gRPC's callback interface. Reading of a connection pauses while
-/// kMaxQueuedMessages of its messages wait to be taken. Thread-safe.
+/// The coordinator's end on one machine: a Unix socket. Thread-safe.
 class GrpcTransport final : public ControlTransport {
  public:
   /// Listens on a Unix socket; a socket file left by a dead process is replaced. Whoever may enter

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/io/file.h"
-#include "control/local/exit_json.h"
+#include "control/exit_json.h"
 #include "control/local/json_fault.h"
 
 namespace trainyard::control::local {

@@ -193,14 +193,17 @@ Duration Reflector::fail(ReflectorState next, const kube::ApiError& error, std::
   const bool stopped =
       error.reason == kube::Reason::kNoAnswer && error.no_answer == ErrorCode::kAborted;
   if (!stopped) {
-    logger_.warning("lost sight of the API server's objects",
-                    {{"resource", options_.resource.plural},
-                     {"call", what},
-                     {"reason", kube::name_of(error.reason)},
-                     {"status", error.status},
-                     {"error", error.message},
-                     {"goes_on_from", name_of(next)},
-                     {"pause_seconds", std::chrono::duration<double>(pause).count()}});
+    const bool is_expected =
+        options_.right == Right::kWelcome && error.reason == kube::Reason::kForbidden;
+    logger_.log(is_expected ? LogLevel::kDebug : LogLevel::kWarning,
+                "lost sight of the API server's objects",
+                {{"resource", options_.resource.plural},
+                 {"call", what},
+                 {"reason", kube::name_of(error.reason)},
+                 {"status", error.status},
+                 {"error", error.message},
+                 {"goes_on_from", name_of(next)},
+                 {"pause_seconds", std::chrono::duration<double>(pause).count()}});
   }
   enter(next);
   const std::lock_guard lock(mutex_);

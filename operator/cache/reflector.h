@@ -28,6 +28,12 @@ enum class ReflectorState {
 /// "Empty", "InitPage", "InitListed", "Watching".
 std::string_view name_of(ReflectorState state);
 
+/// What becomes of somebody who may not read the objects.
+enum class Right {
+  kNeeded,   ///< each refusal is a warning
+  kWelcome,  ///< goes on without them, and asks quietly
+};
+
 /// For metrics and readiness.
 struct ReflectorReport {
   ReflectorState state = ReflectorState::kEmpty;
@@ -59,6 +65,7 @@ class Reflector {
     std::string ns;  ///< empty: all
     std::string label_selector;
     std::string field_selector;
+    Right right = Right::kNeeded;
     int64_t page_size = 500;  ///< at first; a quarter of it where pages are too large to be read
     std::chrono::seconds watch_min{300};  ///< the server is asked to end a watch after a
     std::chrono::seconds watch_max{600};  ///< random time between these

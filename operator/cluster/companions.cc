@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "control/status_edit.h"
+#include "operator/cluster/members.h"
 #include "operator/cluster/refusals.h"
 #include "operator/cluster/views.h"
 #include "operator/render/companions.h"
+#include "operator/render/environment.h"
 #include "operator/render/names.h"
 
 namespace trainyard::cluster {
@@ -49,8 +51,9 @@ bool is_left_by_namesake(const json& object, const api::ObjectMeta& job) {
 
 }  // namespace
 
-Companions::Companions(const kube::Client& client, Logger& logger)
-    : client_(client), logger_(logger) {}
+Companions::Companions(const kube::Client& client, Logger& logger,
+                       std::function<std::string()> authorities)
+    : client_(client), logger_(logger), authorities_(std::move(authorities)) {}
 
 Companions::Kept Companions::recall(const std::string& job_uid) {
   const std::lock_guard lock(mutex_);
@@ -85,6 +88,11 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
     if (refusal) return refusal;
     kept.generation = generation;
     remember(job.uid, kept);
+  }
+  if (!over && render::runs_agent(spec)) {
+    TRAINYARD_ASSIGN(refusal, keep_authorities(job, kept));
+    remember(job.uid, kept);
+    if (refusal) return refusal;
   }
   const bool budgeted = !over && status.nodes.target > 1;
   // A job of one node never had any; of another one it is to be found out.
@@ -129,6 +137,34 @@ Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource&
       api::reason::kNameConflict,
       what + " is still that of a deleted job of the same name, which a finalizer holds; waiting",
       true});
+}
+
+/// They may change while pods run: what is mounted follows within a minute or two.
+Result<std::optional<control::Refusal>> Companions::keep_authorities(const api::ObjectMeta& job,
+                                                                     Kept& kept) {
+  using Reply = std::optional<control::Refusal>;
+  const std::string authorities = authorities_ ? authorities_() : std::string();
+  if (authorities == kept.authorities && !authorities.empty()) return Reply();
+  if (authorities.empty()) {
+    if (!kept.authorities.empty()) return Reply();
+    return Reply(control::Refusal{api::reason::kAdmissionRefused,
+                                  "the operator does not serve the control stream yet, which the "
+                                  "ranks meet by; its log says why",
+                                  true});
+  }
+  const json wanted = render::render_control_config(job, authorities);
+  TRAINYARD_ASSIGN(const Reply refusal, ensure(kube::kConfigMaps, wanted, job));
+  if (refusal) return refusal;
+  const kube::ObjectName name{job.namespace_name, render::control_config_name(job)};
+  const auto there = client_.get(kube::kConfigMaps, name);
+  if (!there) return there.error().to_error("get ConfigMap " + name.name);
+  if (at(*there, "data") != wanted["data"]) {
+    const auto patched = client_.merge_patch(kube::kConfigMaps, name, {{"data", wanted["data"]}},
+                                             {.uid = uid_of(*there)});
+    if (!patched) return patched.error().to_error("patch ConfigMap " + name.name);
+  }
+  kept.authorities = authorities;
+  return Reply();
 }
 
 Status Companions::remove_leftover(const kube::Resource& resource, const kube::ObjectName& name,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -16,14 +17,16 @@
 
 namespace trainyard::cluster {
 
-/// Keeps what stands beside the pods: the headless Service and the engine's ConfigMap before the
-/// pods of a generation, the PodDisruptionBudget as long as a gang of more than one is to run. What
-/// was brought in line is remembered, so that nothing is asked twice of the server. Thread-safe for
-/// different jobs.
+/// Keeps what stands beside the pods: the headless Service, the engine's ConfigMap and that with
+/// the authorities of the control stream before the pods of a generation, the PodDisruptionBudget
+/// as long as a gang of more than one is to run. What was brought in line is remembered, so that
+/// nothing is asked twice of the server. Thread-safe for different jobs.
 class Companions {
  public:
-  /// Both outlive it.
-  Companions(const kube::Client& client, Logger& logger);
+  /// Client and logger outlive it. `authorities`: PEM of those whom agents are to trust; empty
+  /// while nobody serves the control stream; absent: never.
+  Companions(const kube::Client& client, Logger& logger,
+             std::function<std::string()> authorities = {});
 
   /// As control::Cluster::keep_companions.
   Result<std::optional<control::Refusal>> keep(const api::ObjectMeta& job,
@@ -36,12 +39,14 @@ class Companions {
   static constexpr int64_t kUnknown = -1;
   struct Kept {
     int64_t generation = 0;       ///< whose Service and ConfigMap are there
+    std::string authorities;      ///< that its agents are given
     int64_t budgeted = kUnknown;  ///< members that the budget is made for; 0: there is none
   };
 
   Result<std::optional<control::Refusal>> ensure(const kube::Resource& resource,
                                                  const nlohmann::json& object,
                                                  const api::ObjectMeta& job);
+  Result<std::optional<control::Refusal>> keep_authorities(const api::ObjectMeta& job, Kept& kept);
   Status remove_leftover(const kube::Resource& resource, const kube::ObjectName& name,
                          const nlohmann::json& object);
   Status keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept);
@@ -56,6 +61,7 @@ class Companions {
 
   const kube::Client& client_;
   Logger& logger_;
+  const std::function<std::string()> authorities_;
   std::mutex mutex_;
   std::map<std::string, Kept> kept_;  ///< by job UID; guarded by mutex_
 };

@@ -15,15 +15,18 @@ using nlohmann::json;
 
 constexpr char kEngineNotServed[] =
     "spec.engine: found an engine, wanted a template with a program of its own: this operator "
-    "serves no control stream, which the engine's ranks meet by (not in this version)";
+    "serves no control stream, which the engine's ranks meet by (start it with "
+    "--control-bind-address)";
 constexpr char kAgentNotInjected[] =
     "spec.numProcPerNode: more than 1 under agent: Auto, wanted agent: None and a launcher such as "
     "torchrun as the container's command: this operator puts no agent into pods (not in this "
     "version)";
 
-/// What is valid, and not to be had in pods yet.
-std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec) {
-  if (spec.engine) return {kEngineNotServed};
+/// What is valid, and not to be had in pods of this operator.
+std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec,
+                                     const render::PodDefaults& defaults) {
+  if (spec.engine && defaults.control_address.empty()) return {kEngineNotServed};
+  if (spec.engine) return {};
   const bool many = spec.num_proc_per_node != 1;
   if (spec.agent == api::AgentMode::kAuto && many) return {kAgentNotInjected};
   return {};
@@ -44,7 +47,7 @@ Error no_job(const control::JobKey& key) {
 KubeCluster::Impl::Impl(Options options)
     : options_(std::move(options)),
       own_writes_(*options_.clock),
-      companions_(*options_.client, *options_.logger),
+      companions_(*options_.client, *options_.logger, options_.control_authorities),
       events_(*options_.client, *options_.clock, *options_.logger, options_.instance),
       taken_pods_(*options_.clock),
       context_{.client = options_.client,
@@ -56,7 +59,8 @@ KubeCluster::Impl::Impl(Options options)
                .changed = [this](const control::JobKey& key) { changed(key); },
                .job_gone = [this](const std::string& uid) { companions_.forget(uid); }},
       nodes_(view_of_node, {}, node_handler()),
-      node_watching_(context_, nodes_, kube::kNodes, "", "") {
+      node_watching_(context_, nodes_,
+                     {.resource = kube::kNodes, .right = cache::Right::kWelcome}) {
   for (const std::string& ns : options_.namespaces)
     scopes_.push_back(std::make_unique<Scope>(context_, ns));
   if (scopes_.empty()) scopes_.push_back(std::make_unique<Scope>(context_, ""));
@@ -79,7 +83,7 @@ std::vector<Watching*> KubeCluster::Impl::watchings() {
     for (Watching* watching : scope->watchings())
       all.push_back(watching);
   }
-  if (sees_nodes_) all.push_back(&node_watching_);
+  all.push_back(&node_watching_);
   return all;
 }
 
@@ -88,14 +92,14 @@ bool KubeCluster::Impl::may_see_nodes() const {
   const auto page = options_.client->list(kube::kNodes, "", {.limit = 1, .resource_version = "0"});
   if (page || page.error().reason != kube::Reason::kForbidden) return true;
   options_.logger->warning(
-      "nodes may not be read: lost nodes are seen by their pods alone, and "
+      "nodes may not be read: until they may, lost nodes are seen by their pods alone, and "
       "elastic jobs do not grow",
       {{"error", page.error().message}});
   return false;
 }
 
 void KubeCluster::Impl::start() {
-  sees_nodes_ = may_see_nodes();
+  awaits_nodes_ = may_see_nodes();
   for (Watching* watching : watchings())
     watching->start();
 }
@@ -107,7 +111,7 @@ Status KubeCluster::Impl::wait_synced(Duration limit, const std::stop_token& sto
     TRAINYARD_TRY(scope->jobs().wait_synced(left(), stop, "TrainingJobs"));
     TRAINYARD_TRY(scope->pods().wait_synced(left(), stop, "pods"));
   }
-  if (sees_nodes_) TRAINYARD_TRY(nodes_.wait_synced(left(), stop, "nodes"));
+  if (awaits_nodes_) TRAINYARD_TRY(nodes_.wait_synced(left(), stop, "nodes"));
   return {};
 }
 
@@ -115,7 +119,7 @@ bool KubeCluster::Impl::synced() const {
   const bool scopes = std::all_of(scopes_.begin(), scopes_.end(), [](const auto& scope) {
     return scope->jobs().synced() && scope->pods().synced();
   });
-  return scopes && (!sees_nodes_ || nodes_.synced());
+  return scopes && (!awaits_nodes_ || nodes_.synced());
 }
 
 CacheCounts KubeCluster::Impl::counts() {
@@ -140,6 +144,13 @@ std::vector<control::JobKey> KubeCluster::Impl::jobs() const {
       keys.push_back({job->meta.ns, job->meta.name});
   }
   return keys;
+}
+
+std::string KubeCluster::Impl::job_of(const control::PodRef& pod) const {
+  Scope* const scope = scope_of(pod.namespace_name);
+  if (scope == nullptr) return {};
+  const auto found = scope->pods().find(cache::key_of(pod.namespace_name, pod.name));
+  return found && found->meta.uid == pod.uid ? found->job_uid : std::string();
 }
 
 void KubeCluster::Impl::changed(const control::JobKey& key) {
@@ -202,7 +213,7 @@ Amounts KubeCluster::Impl::used_on(const std::string& node) const {
 /// gang that waits for nodes gets, the scheduler says.
 std::optional<int64_t> KubeCluster::Impl::room_for(
     const JobView& job, const std::vector<control::ObservedPod>& pods) const {
-  if (!sees_nodes_ || !is_degraded(job.job)) return std::nullopt;
+  if (!is_degraded(job.job) || !nodes_.synced()) return std::nullopt;
   int64_t placed = 0;
   for (const control::ObservedPod& pod : pods) {
     if (!pod.member || pod.terminating) continue;
@@ -221,7 +232,7 @@ std::optional<int64_t> KubeCluster::Impl::room_for(
 control::NodeState KubeCluster::Impl::state_of_node(const std::string& name) const {
   using control::NodeState;
   if (name.empty()) return NodeState::kUnplaced;
-  if (!sees_nodes_) return NodeState::kReady;
+  if (!nodes_.synced()) return NodeState::kReady;
   const Nodes::Object node = nodes_.find(name);
   if (!node) return NodeState::kGone;
   return node->ready ? NodeState::kReady : NodeState::kNotReady;
@@ -259,7 +270,8 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   observed.metadata = job->job.metadata;
   observed.spec = job->job.spec;
   observed.status = job->job.status;
-  observed.spec_faults = job->faults.empty() ? not_in_pods(job->job.spec) : job->faults;
+  observed.spec_faults =
+      job->faults.empty() ? not_in_pods(job->job.spec, options_.pod_defaults) : job->faults;
   observed.pods = pods_of(*job);
   TRAINYARD_TRY(find_missing(*job, observed));
   observed.feasible_nodes = room_for(*job, observed.pods);
@@ -326,6 +338,8 @@ Status KubeCluster::wait_synced(Duration limit, const std::stop_token& stop) con
 bool KubeCluster::synced() const { return impl_->synced(); }
 CacheCounts KubeCluster::counts() const { return impl_->counts(); }
 std::vector<control::JobKey> KubeCluster::jobs() const { return impl_->jobs(); }
+
+std::string KubeCluster::job_of(const control::PodRef& pod) const { return impl_->job_of(pod); }
 
 Result<control::Observed> KubeCluster::observe(const control::JobKey& key) {
   return impl_->observe(key);

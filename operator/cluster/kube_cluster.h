@@ -39,6 +39,9 @@ class KubeCluster final : public control::Cluster {
     Logger* logger = nullptr;              ///< required; outlives the cluster
     std::vector<std::string> namespaces;   ///< empty: all
     render::PodDefaults pod_defaults;
+    /// PEM of the authorities that agents are to trust; empty while nobody serves the control
+    /// stream, and agents' pods wait. Thread-safe; absent where pod_defaults names no address.
+    std::function<std::string()> control_authorities;
     std::string instance;            ///< of this process, in events
     std::function<double()> random;  ///< uniform in [0, 1); thread-safe
     /// Who keeps the caches going; nullptr: threads of the cluster's own. Outlives the cluster.
@@ -53,14 +56,17 @@ class KubeCluster final : public control::Cluster {
   KubeCluster(const KubeCluster&) = delete;
   KubeCluster& operator=(const KubeCluster&) = delete;
 
-  /// Begins to list and watch. Once. Where nodes may not be read, a lost
-  /// node shows only by what becomes of its pods, and elastic jobs do not grow; that is logged.
+  /// Begins to list and watch. Once. Where nodes may not be read, a lost node shows only by what
+  /// becomes of its pods, and elastic jobs do not grow; that is logged. They are asked for again
+  /// and again, and are seen as soon as they may be.
   void start();
   /// Waits until every cache holds a whole list. Views before that are not whole. Errors:
   /// kDeadline, kAborted.
   Status wait_synced(Duration limit, const std::stop_token& stop) const;
   bool synced() const;
   CacheCounts counts() const;
+  /// UID of the TrainingJob that this very pod belongs to; empty where the cache has no such pod.
+  std::string job_of(const control::PodRef& pod) const;
   /// The jobs in the cache.
   std::vector<control::JobKey> jobs() const;
 

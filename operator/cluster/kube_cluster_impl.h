@@ -32,6 +32,7 @@ class KubeCluster::Impl {
   bool synced() const;
   CacheCounts counts();
   std::vector<control::JobKey> jobs() const;
+  std::string job_of(const control::PodRef& pod) const;
   void set_listener(Listener listener);
 
   Result<control::Observed> observe(const control::JobKey& key);
@@ -89,7 +90,7 @@ class KubeCluster::Impl {
   std::vector<std::unique_ptr<Scope>> scopes_;  ///< one, or one a namespace
   Nodes nodes_;
   Watching node_watching_;
-  std::atomic<bool> sees_nodes_ = true;  ///< false where they may not be read
+  std::atomic<bool> awaits_nodes_ = true;  ///< false where they might not be read at the start
 
   std::shared_mutex listener_mutex_;  ///< shared while the listener runs
   Listener listener_;

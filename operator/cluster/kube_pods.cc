@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -34,14 +33,6 @@ std::string shape_of(const api::TrainingJob& job, const render::PodDefaults& def
 
 std::string called(const char* verb, const std::string& ns, const std::string& name) {
   return std::string(verb) + " pod " + ns + "/" + name;
-}
-
-/// A patch whose UID is not the object's is refused as an attempt to change it (422), not as a
-/// conflict.
-bool is_another_object(const kube::ApiError& error) {
-  return error.reason == kube::Reason::kInvalid &&
-         std::any_of(error.causes.begin(), error.causes.end(),
-                     [](const kube::Cause& cause) { return cause.field == "metadata.uid"; });
 }
 
 /// The selector of a job's members of these indexes.
@@ -189,7 +180,6 @@ Status KubeCluster::Impl::done(const control::PodRef& pod, const kube::ApiResult
                                const std::string& what) const {
   if (reply) return {};
   Error error = reply.error().to_error(what);
-  if (is_another_object(reply.error())) error.code = ErrorCode::kConflict;
   if (reply.error().reason != kube::Reason::kConflict) return error;
   const auto there = options_.client->get(kube::kPods, {pod.namespace_name, pod.name});
   if (!there) return there.error().to_error(what);

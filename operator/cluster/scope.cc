@@ -15,24 +15,22 @@ std::vector<std::string> unless_empty(const std::string& value) {
 control::JobKey key_of(const JobView& job) { return {job.meta.ns, job.meta.name}; }
 control::JobKey key_of(const PodView& pod) { return {pod.meta.ns, pod.job_name}; }
 
-cache::Reflector::Options reflector_options(const ScopeContext& context,
-                                            const kube::Resource& resource, const std::string& ns,
-                                            const std::string& label_selector) {
+cache::Reflector::Options reflector_options(const ScopeContext& context, const Watched& watched) {
   cache::Reflector::Options options;
-  options.resource = resource;
-  options.ns = ns;
-  options.label_selector = label_selector;
+  options.resource = watched.resource;
+  options.ns = watched.ns;
+  options.label_selector = watched.label_selector;
+  options.right = watched.right;
   options.random = context.random;
   return options;
 }
 
 }  // namespace
 
-Watching::Watching(const ScopeContext& context, cache::Sink& sink, const kube::Resource& resource,
-                   const std::string& ns, const std::string& label_selector)
+Watching::Watching(const ScopeContext& context, cache::Sink& sink, const Watched& watched)
     : runner_(*context.runner),
       reflector_(*context.client, sink, *context.clock, *context.logger,
-                 reflector_options(context, resource, ns, label_selector)) {}
+                 reflector_options(context, watched)) {}
 
 Scope::Scope(const ScopeContext& context, const std::string& ns)
     : context_(context),
@@ -41,8 +39,9 @@ Scope::Scope(const ScopeContext& context, const std::string& ns)
             {{kPodsByJob, [](const PodView& pod) { return unless_empty(pod.job_uid); }},
              {kPodsByNode, [](const PodView& pod) { return unless_empty(pod.seen.node); }}},
             pod_handler()),
-      job_watching_(context, jobs_, kube::kTrainingJobs, ns, {}),
-      pod_watching_(context, pods_, kube::kPods, ns, render::kLabelJobName) {}
+      job_watching_(context, jobs_, {.resource = kube::kTrainingJobs, .ns = ns}),
+      pod_watching_(context, pods_,
+                    {.resource = kube::kPods, .ns = ns, .label_selector = render::kLabelJobName}) {}
 
 cache::Handler<JobView> Scope::job_handler() {
   using Job = cache::Handler<JobView>::Object;

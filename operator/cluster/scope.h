@@ -33,11 +33,18 @@ struct ScopeContext {
   std::function<void(const std::string& uid)> job_gone;  ///< after `changed`
 };
 
+/// What a reflector keeps in view.
+struct Watched {
+  kube::Resource resource;
+  std::string ns;  ///< empty: all
+  std::string label_selector;
+  cache::Right right = cache::Right::kNeeded;
+};
+
 /// A reflector that the context's runner keeps going.
 class Watching {
  public:
-  Watching(const ScopeContext& context, cache::Sink& sink, const kube::Resource& resource,
-           const std::string& ns, const std::string& label_selector);
+  Watching(const ScopeContext& context, cache::Sink& sink, const Watched& watched);
 
   void start() { runner_.start(reflector_); }
   /// Returns when it has ended.

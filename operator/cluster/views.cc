@@ -7,6 +7,7 @@
 
 #include "common/api/decode.h"
 #include "common/text/rfc3339.h"
+#include "control/exit_json.h"
 #include "operator/cluster/members.h"
 #include "operator/render/names.h"
 #include "operator/render/pod.h"
@@ -62,6 +63,25 @@ const json& status_of_container(const json& pod_status, const std::string& name)
   return at(pod_status, "");
 }
 
+/// An agent's last words say more than the kubelet knows: which rank, by what, at which step.
+/// Anything else is a text.
+void read_last_words(const std::string& words, control::ContainerExit& exit) {
+  exit.message = tail_of(words);
+  if (!words.starts_with('{')) return;
+  const json record = json::parse(words, nullptr, /*allow_exceptions=*/false);
+  if (!record.is_object()) return;
+  try {
+    const control::ContainerExit told = control::exit_from_json(record);
+    exit.message = tail_of(told.message);
+    exit.rank = told.rank;
+    exit.last_step = told.last_step;
+    exit.signal = told.signal;
+    if (exit.reason.empty() || exit.reason == "Error") exit.reason = told.reason;
+  } catch (const json::exception&) {
+    return;  // a JSON object of somebody else
+  }
+}
+
 std::optional<control::ContainerExit> exit_of(const json& pod_status, const std::string& name) {
   const json& terminated = at(at(status_of_container(pod_status, name), "state"), "terminated");
   if (!terminated.is_object()) return std::nullopt;
@@ -71,7 +91,7 @@ std::optional<control::ContainerExit> exit_of(const json& pod_status, const std:
   exit.exit_code = code.is_number_integer() ? code.get<int>() : -1;
   exit.signal = signal_of(terminated, exit.exit_code);
   exit.reason = text_at(terminated, "reason");
-  exit.message = tail_of(text_at(terminated, "message"));
+  read_last_words(text_at(terminated, "message"), exit);
   exit.finished_at = time_at(terminated, "finishedAt");
   return exit;
 }

@@ -35,6 +35,9 @@ inline constexpr Resource kNodes{"", "v1", "nodes", "Node", Scope::kCluster};
 inline constexpr Resource kPersistentVolumeClaims{"", "v1", "persistentvolumeclaims",
                                                   "PersistentVolumeClaim"};
 inline constexpr Resource kEvents{"events.k8s.io", "v1", "events", "Event"};
+inline constexpr Resource kSecrets{"", "v1", "secrets", "Secret"};
+inline constexpr Resource kTokenReviews{"authentication.k8s.io", "v1", "tokenreviews",
+                                        "TokenReview", Scope::kCluster};
 inline constexpr Resource kLeases{"coordination.k8s.io", "v1", "leases", "Lease"};
 inline constexpr Resource kPodDisruptionBudgets{"policy", "v1", "poddisruptionbudgets",
                                                 "PodDisruptionBudget"};

@@ -56,6 +56,13 @@ json render_engine_config(const api::ObjectMeta& job, const api::TrainingJobSpec
              api::encode_checkpoint_policy(spec.checkpoint_policy, api::JsonStyle::kIndented)}}}};
 }
 
+json render_control_config(const api::ObjectMeta& job, const std::string& authorities) {
+  return {{"apiVersion", "v1"},
+          {"kind", "ConfigMap"},
+          {"metadata", metadata_of(job, control_config_name(job))},
+          {"data", {{kAuthoritiesFile, authorities}}}};
+}
+
 json render_disruption_budget(const api::ObjectMeta& job, int64_t members) {
   return {{"apiVersion", "policy/v1"},
           {"kind", "PodDisruptionBudget"},

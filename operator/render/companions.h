@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -18,6 +19,9 @@ nlohmann::json render_service(const api::ObjectMeta& job, const api::TrainingJob
 
 /// The immutable ConfigMap with the engine's configuration; spec.engine is there.
 nlohmann::json render_engine_config(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);
+
+/// The ConfigMap with the authorities (PEM) that the job's agents trust; it may change.
+nlohmann::json render_control_config(const api::ObjectMeta& job, const std::string& authorities);
 
 /// The PodDisruptionBudget of a gang of `members` (more than one): one pod may be evicted at a
 /// time, since its loss restarts all of them; pods that are not ready may always be.

@@ -76,7 +76,18 @@ void add_engine(const api::TrainingJobSpec& spec, Entries& entries) {
   entries.set(control::kEnvStopGrace, spec.checkpoint_policy.preemption_checkpoint.count());
 }
 
+void add_agent(const PodDefaults& defaults, Entries& entries) {
+  const std::string folder = std::string(kControlFolder) + "/";
+  entries.set(contract::kEnvControlAddress, defaults.control_address);
+  entries.set(control::kEnvControlAuthorities, folder + kAuthoritiesFile);
+  entries.set(control::kEnvControlToken, folder + kTokenFile);
+  entries.set(control::kEnvTerminationLog, kTerminationLog);
+  entries.set(control::kEnvAgentMetricsAddress, ":" + std::to_string(kAgentMetricsPort));
+}
+
 }  // namespace
+
+bool runs_agent(const api::TrainingJobSpec& spec) { return spec.engine.has_value(); }
 
 std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJobSpec& spec) {
   if (!spec.checkpoint_policy.storage) return {};
@@ -85,7 +96,7 @@ std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJob
 }
 
 json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
-                    const control::PodSpec& pod) {
+                    const control::PodSpec& pod, const PodDefaults& defaults) {
   Entries entries;
   for (const auto& [name, value] : pod.environment)
     entries.set(name, value);
@@ -101,6 +112,7 @@ json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec
     if (spec.num_proc_per_node == 1) add_single_rank(job, pod, place, entries);
     add_jax(pod, place, entries);
   }
+  if (runs_agent(spec)) add_agent(defaults, entries);
   const std::string checkpoints = checkpoint_folder(job, spec);
   if (!checkpoints.empty()) entries.set(contract::kEnvCheckpointDir, checkpoints);
   return entries.take();

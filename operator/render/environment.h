@@ -11,20 +11,39 @@
 
 namespace trainyard::render {
 
+/// What every pod gets from the operator rather than from its job.
+struct PodDefaults {
+  /// Image of the container `trainer` where an engine's job names none.
+  std::string worker_image;
+  /// Where agents find the control stream ("host:port"); empty: this operator serves none.
+  std::string control_address;
+};
+
+/// Whether the job's pods run an agent, which speaks the control stream.
+bool runs_agent(const api::TrainingJobSpec& spec);
+
 /// Where a pod finds what the operator gives it.
 inline constexpr char kEngineFolder[] = "/etc/trainyard";
 inline constexpr char kEngineFile[] = "engine.json";
 inline constexpr char kCheckpointPolicyFile[] = "checkpoint-policy.json";
+inline constexpr char kControlFolder[] = "/var/run/trainyard/control";
+inline constexpr char kAuthoritiesFile[] = "ca.crt";
+inline constexpr char kTokenFile[] = "token";
+/// Kubernetes' own place for the last words of a container.
+inline constexpr char kTerminationLog[] = "/dev/termination-log";
+/// Where an agent in a pod serves its metrics.
+inline constexpr int kAgentMetricsPort = 9400;
 inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
 
 /// The reserved variables of the container `trainer`, as entries of a container's `env`, in an
 /// order that does not change: those that hold everywhere (PodSpec::environment), torchrun's and
 /// JAX's, the pod's own UID and address, and where configuration and checkpoints are. Where the
 /// container's command is started once in each pod and a pod is one rank (numProcPerNode 1), RANK
-/// and WORLD_SIZE and their kin are among them, too; otherwise a launcher in the pod sets them.
+/// and WORLD_SIZE and their kin are among them, too; otherwise a launcher in the pod sets them. An
+/// agent also gets where its coordinator is, and whom to trust.
 /// Source: torchrun's "Environment Variables" and its PET_ options, jax.distributed.initialize.
 nlohmann::json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
-                              const control::PodSpec& pod);
+                              const control::PodSpec& pod, const PodDefaults& defaults);
 
 /// Folder of the job's checkpoints in its pods; empty where the job names no storage.
 std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);

@@ -24,6 +24,8 @@ std::string dns_name(const api::ObjectMeta& job, int64_t node_index) {
 
 std::string service_name(const api::ObjectMeta& job) { return job.name; }
 
+std::string control_config_name(const api::ObjectMeta& job) { return job.name + "-control"; }
+
 std::string engine_config_name(const api::ObjectMeta& job, const api::TrainingJobSpec& spec) {
   const std::string content = (spec.engine ? api::encode_engine(*spec.engine) : "") + "\n" +
                               api::encode_checkpoint_policy(spec.checkpoint_policy);

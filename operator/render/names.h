@@ -28,6 +28,10 @@ inline constexpr char kLabelKubeflowReplicaIndex[] = "training.kubeflow.org/repl
 inline constexpr char kLabelKubeflowJobRole[] = "training.kubeflow.org/job-role";
 inline constexpr char kLabelCompletionIndex[] = "batch.kubernetes.io/job-completion-index";
 
+/// The audience of the tokens that pods show to the control stream: one made for somebody else is
+/// not accepted, and one of ours opens nothing else.
+inline constexpr char kControlAudience[] = "trainyard.dev/control";
+
 /// Host name of the pod of an index: `<job>-<index>`; it is the same for its successors.
 std::string host_name(const std::string& job_name, int64_t node_index);
 
@@ -36,6 +40,9 @@ std::string dns_name(const api::ObjectMeta& job, int64_t node_index);
 
 /// Of the headless Service and of the PodDisruptionBudget: the job's own name.
 std::string service_name(const api::ObjectMeta& job);
+
+/// ConfigMap with the authorities that the job's agents trust: `<job>-control`.
+std::string control_config_name(const api::ObjectMeta& job);
 
 /// `<job>-engine-<hash>` of what the ConfigMap holds: a changed engine is another object.
 std::string engine_config_name(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);

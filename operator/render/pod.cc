@@ -1,5 +1,6 @@
 #include "operator/render/pod.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -18,7 +19,11 @@ using nlohmann::json;
 constexpr char kShmVolume[] = "trainyard-shm";
 constexpr char kEngineVolume[] = "trainyard-engine";
 constexpr char kCheckpointVolume[] = "trainyard-checkpoints";
+constexpr char kControlVolume[] = "trainyard-control";
 constexpr char kShmPath[] = "/dev/shm";
+constexpr char kMetricsPortName[] = "metrics";
+/// kubelets renew it after four fifths of that.
+constexpr int kTokenSeconds = 3600;
 /// Nobody, as "nonroot" of distroless images.
 constexpr int kWorkerUser = 65532;
 
@@ -139,6 +144,30 @@ json& trainer_of(json& spec) {
   return containers[trainer_index(spec)];
 }
 
+/// What an agent finds in its pod: a token that is good for the control stream alone, the
+/// authorities to trust, a port for its metrics.
+void prepare_agent(const api::ObjectMeta& job, json& spec, json& container) {
+  json sources = json::array(
+      {{{"serviceAccountToken",
+         {{"audience", kControlAudience},
+          {"expirationSeconds", kTokenSeconds},
+          {"path", kTokenFile}}}},
+       {{"configMap",
+         {{"name", control_config_name(job)},
+          {"items", json::array({{{"key", kAuthoritiesFile}, {"path", kAuthoritiesFile}}})}}}}});
+  add_volume(spec, container,
+             {{"name", kControlVolume}, {"projected", {{"sources", std::move(sources)}}}},
+             kControlFolder, /*read_only=*/true);
+  // It tells us more than its last lines do: a message of its own.
+  container["terminationMessagePath"] = kTerminationLog;
+  json& ports = list_part(container, "ports");
+  const bool named = std::any_of(ports.begin(), ports.end(), [](const json& port) {
+    return port.is_object() && (port.value("name", json()) == kMetricsPortName ||
+                                port.value("containerPort", json()) == kAgentMetricsPort);
+  });
+  if (!named) ports.push_back({{"name", kMetricsPortName}, {"containerPort", kAgentMetricsPort}});
+}
+
 }  // namespace
 
 size_t trainer_index(const json& pod_spec) {
@@ -175,12 +204,13 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   if (json name = trainer.value("name", json()); name.is_string()) {
     metadata["annotations"][kAnnotationTrainer] = std::move(name);
   }
+  if (runs_agent(spec)) prepare_agent(job, pod_spec, trainer);
   if (spec.engine && !names_image(trainer)) {
     trainer["image"] = defaults.worker_image;
     restrict_built_in(pod_spec, trainer);
   }
   set_default(trainer, "terminationMessagePolicy", "FallbackToLogsOnError");
-  add_environment(trainer, environment_of(job, spec, pod));
+  add_environment(trainer, environment_of(job, spec, pod, defaults));
   add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
              kShmPath, /*read_only=*/false);
   if (spec.engine) {

@@ -6,15 +6,10 @@
 
 #include "common/api/training_job.h"
 #include "control/pod_spec.h"
+#include "operator/render/environment.h"
 
 /// From a job and what the brain says of one pod to the Pod that is sent to the API server. Pure.
 namespace trainyard::render {
-
-/// What every pod gets from the operator rather than from its job.
-struct PodDefaults {
-  /// Image of the container `trainer` where an engine's job names none.
-  std::string worker_image;
-};
 
 /// The Pod: the job's template, and over it identity, labels, owner, environment and the defaults
 /// that docs/reference/pods.md lists. What the template may not say (api/validate.h) is

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/wait.h"
 #include "common/text/rfc3339.h"
-#include "operator/runtime/worker_pool.h"
 
 namespace trainyard::operator_runtime {
 namespace {

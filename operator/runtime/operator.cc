@@ -9,15 +9,16 @@
 #include <fmt/format.h>
 
 #include "common/api/enum_names.h"
-#include "operator/kube/http_transport.h"
-#include "operator/kube/tls_setup.h"
+#include "common/base/wait.h"
+#include "operator/runtime/connection.h"
 #include "operator/runtime/worker_pool.h"
 
 namespace trainyard::operator_runtime {
 namespace {
 
 constexpr char kLeaseName[] = "trainyard-operator";
-constexpr char kUserAgent[] = "trainyard-operator/" TRAINYARD_VERSION;
+/// The Service that selects the leader's pod.
+constexpr char kControlService[] = "trainyard-control";
 /// What is begun may take so long once the operator is told to stop; Kubernetes kills it after 30
 /// s.
 constexpr std::chrono::seconds kGrace{20};
@@ -46,6 +47,12 @@ std::string make_identity() {
   return fmt::format("{}_{:08x}{:08x}", host.data(), random(), random());
 }
 
+/// "host" of "host:9443", "::1" of "[::1]:9443".
+std::string without_port(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  return host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
+}
+
 /// "10.0.0.1:443" of "https://10.0.0.1:443/path".
 std::string host_of(const std::string& server) {
   const size_t scheme = server.find("://");
@@ -58,20 +65,6 @@ std::string joined(const std::vector<std::string>& names) {
   for (const std::string& name : names)
     all += (all.empty() ? "" : ",") + name;
   return all.empty() ? "all" : all;
-}
-
-cluster::KubeCluster::Options cluster_options(const OperatorOptions& options,
-                                              const kube::Client& client, const Clock& clock,
-                                              Logger& logger, const std::string& identity) {
-  cluster::KubeCluster::Options made;
-  made.client = &client;
-  made.clock = &clock;
-  made.logger = &logger;
-  made.namespaces = options.namespaces;
-  made.pod_defaults.worker_image = options.worker_image;
-  made.instance = identity;
-  made.random = random_fraction;
-  return made;
 }
 
 LeaderElection::Options election_options(const OperatorOptions& options,
@@ -93,14 +86,9 @@ LeaderElection::Options election_options(const OperatorOptions& options,
 
 Result<std::unique_ptr<Operator>> Operator::make(OperatorOptions options, const Clock& clock,
                                                  Logger& logger) {
-  kube::ConfigSources sources = kube::sources_from_environment();
-  sources.kubeconfig = options.kubeconfig;
-  sources.context = options.context;
-  TRAINYARD_ASSIGN(kube::ServerConfig config, kube::find_config(sources));
-  if (!config.authority.empty()) kube::leave_system_authorities_unread();
-  TRAINYARD_ASSIGN(auto transport, kube::make_http_transport(config, clock, kUserAgent));
-  std::unique_ptr<Operator> made(
-      new Operator(std::move(options), clock, logger, std::move(config), std::move(transport)));
+  TRAINYARD_ASSIGN(Connection server, find_server(options.kubeconfig, options.context, clock));
+  std::unique_ptr<Operator> made(new Operator(
+      std::move(options), clock, logger, std::move(server.config), std::move(server.transport)));
   TRAINYARD_TRY(made->listen());
   return made;
 }
@@ -119,12 +107,14 @@ Operator::Operator(OperatorOptions options, const Clock& clock, Logger& logger,
       client_(*transport_, clock_, client_options(true)),
       leader_client_(*transport_, clock_, client_options(false)),
       election_(election_options(options_, config_, leader_client_, clock_, logger_, identity_)),
-      cluster_(cluster_options(options_, client_, clock_, logger_, identity_)),
+      cluster_(cluster_options()),
+      stream_(make_stream()),
       reconciler_(reconciler_options()) {}
 
 Operator::~Operator() {
   cluster_.set_listener({});
   abort_.request_stop();
+  stream_.reset();  // it wakes the reconciler
 }
 
 kube::Client::Options Operator::client_options(bool limited) {
@@ -140,9 +130,54 @@ kube::Client::Options Operator::client_options(bool limited) {
   return made;
 }
 
+std::string Operator::own_namespace() const {
+  return options_.leader_elect_namespace.empty() ? config_.ns : options_.leader_elect_namespace;
+}
+
+std::string Operator::control_address() const {
+  const std::string& bind = options_.control_bind_address;
+  if (is_off(bind) || !options_.control_address.empty()) return options_.control_address;
+  return fmt::format("{}.{}.svc{}", kControlService, own_namespace(), bind.substr(bind.rfind(':')));
+}
+
+cluster::KubeCluster::Options Operator::cluster_options() {
+  cluster::KubeCluster::Options made;
+  made.client = &client_;
+  made.clock = &clock_;
+  made.logger = &logger_;
+  made.namespaces = options_.namespaces;
+  made.pod_defaults.worker_image = options_.worker_image;
+  if (!is_off(options_.control_bind_address)) made.pod_defaults.control_address = control_address();
+  made.control_authorities = [this] { return stream_ ? stream_->authorities() : std::string(); };
+  made.instance = identity_;
+  made.random = random_fraction;
+  return made;
+}
+
+std::unique_ptr<stream::ControlStream> Operator::make_stream() {
+  const std::string& bind = options_.control_bind_address;
+  if (is_off(bind)) return nullptr;
+  stream::ControlStream::Options made;
+  made.client = &leader_client_;
+  made.clock = &clock_;
+  made.logger = &logger_;
+  made.bind_address = bind.starts_with(':') ? "[::]" + bind : bind;
+  made.hosts = {without_port(control_address())};
+  made.secret = {own_namespace(), options_.control_tls_secret};
+  made.own_pod = {own_namespace(), options_.pod_name};
+  made.job_of = [this](const stream::TokenOwner& pod) {
+    return cluster_.job_of({pod.ns, pod.pod_name, pod.pod_uid});
+  };
+  made.wake = [this](const control::JobKey& key) { reconciler_.wake(key); };
+  return std::make_unique<stream::ControlStream>(std::move(made));
+}
+
 control::Reconciler::Options Operator::reconciler_options() {
   control::Reconciler::Options made;
   made.cluster = &cluster_;
+  made.facts = stream_.get();
+  made.membership = stream_.get();
+  made.has_agents = render::runs_agent;
   made.clock = &clock_;
   made.on_reconciled = [this](const control::Reconciled& done) { log_reconciled(done); };
   made.on_report = [this](const control::ReconcileReport& report) {
@@ -182,6 +217,7 @@ std::string Operator::metrics_text(const http::ServerCounters& counters) const {
   OperatorFacts facts{reconciler_.queue_stats(), cluster_.counts(), options_.workers,
                       election_.is_leader(), kLeaseName};
   if (!options_.leader_elect) facts.leader = true;
+  if (stream_) facts.streams = stream_->counts();
   return metrics_page_.text(facts, counters);
 }
 
@@ -251,6 +287,7 @@ Status Operator::work(const std::stop_token& stop) {
   WorkerPool workers;
   std::stop_source end_lease;
   const auto begin = [&] {
+    if (stream_) stream_->start(election_.transitions());
     workers.start(options_.workers,
                   [this](const std::stop_token& token) { reconciler_.run(token); });
     logger_.info("working", {{"workers", options_.workers}});

@@ -19,6 +19,7 @@
 #include "operator/runtime/leader_election.h"
 #include "operator/runtime/operator_metrics.h"
 #include "operator/runtime/options.h"
+#include "operator/stream/control_stream.h"
 
 namespace trainyard::operator_runtime {
 
@@ -47,6 +48,10 @@ class Operator {
 
   kube::Client::Options client_options(bool limited);
   control::Reconciler::Options reconciler_options();
+  cluster::KubeCluster::Options cluster_options();
+  std::unique_ptr<stream::ControlStream> make_stream();
+  std::string own_namespace() const;
+  std::string control_address() const;
   Status listen();
   Status work(const std::stop_token& stop);
   void log_report(const control::ReconcileReport& report);
@@ -68,6 +73,7 @@ class Operator {
   kube::Client leader_client_;  ///< does not
   LeaderElection election_;
   cluster::KubeCluster cluster_;
+  std::unique_ptr<stream::ControlStream> stream_;  ///< null: --control-bind-address is not given
   control::Reconciler reconciler_;
   std::unique_ptr<http::StatusServer> metrics_;
   std::unique_ptr<http::StatusServer> probes_;

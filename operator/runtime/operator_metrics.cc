@@ -76,6 +76,12 @@ constexpr Family kObjects{
     "trainyard_cache_objects", Kind::kGauge, "Objects that the cache holds.", {"kind"}};
 constexpr Family kLists{"trainyard_cache_lists_total", Kind::kCounter, "Lists begun."};
 constexpr Family kWatches{"trainyard_cache_watches_total", Kind::kCounter, "Watches opened."};
+constexpr Family kStreams{"trainyard_control_streams", Kind::kGauge,
+                          "Control streams of agents that are open."};
+constexpr Family kReviews{"trainyard_control_stream_reviews_total",
+                          Kind::kCounter,
+                          "Control streams let in, and refused, since this process began to lead.",
+                          {"result"}};
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -152,6 +158,9 @@ std::string OperatorMetrics::text(const OperatorFacts& facts,
   out.add(kObjects, {"Node"}, static_cast<double>(facts.cache.nodes));
   out.add(kLists, {}, static_cast<double>(facts.cache.lists));
   out.add(kWatches, {}, static_cast<double>(facts.cache.watches));
+  out.add(kStreams, {}, static_cast<double>(facts.streams.open));
+  out.add(kReviews, {"admitted"}, static_cast<double>(facts.streams.admitted));
+  out.add(kReviews, {"refused"}, static_cast<double>(facts.streams.refused));
   control::add_server_metrics(out, server);
   return out.text();
 }

@@ -11,6 +11,7 @@
 #include "control/reconciler.h"
 #include "operator/cluster/kube_cluster.h"
 #include "operator/kube/client.h"
+#include "operator/stream/admitted_transport.h"
 
 /// The series of the operator, under the names that controller-runtime and client-go gave them, so
 /// that dashboards find them. docs/reference/metrics.md lists them.
@@ -40,6 +41,7 @@ struct OperatorFacts {
   int workers = 0;
   bool leader = false;
   std::string lease;  ///< its name
+  stream::AdmittedTransport::Counts streams;
 };
 
 /// Makes the body of /metrics.

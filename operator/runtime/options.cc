@@ -1,5 +1,6 @@
 #include "operator/runtime/options.h"
 
+#include <charconv>
 #include <ostream>
 #include <sstream>
 
@@ -30,6 +31,30 @@ std::string check_namespace(const std::string& name) {
   return api::is_dns_label(name) ? "" : "\"" + name + "\" is no name of a namespace";
 }
 
+std::string check_secret(const std::string& name) {
+  return api::is_dns_label(name) ? "" : "\"" + name + "\" is no name of a Secret (one label)";
+}
+
+/// "host:9443"; the host may be left out where `host_optional`.
+bool is_host_and_port(const std::string& text, bool host_optional) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || (colon == 0 && !host_optional)) return false;
+  int port = -1;
+  const auto [end, error] =
+      std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() && port >= 0 && port <= 65535;
+}
+
+std::string check_bind_address(const std::string& text) {
+  return is_off(text) || is_host_and_port(text, /*host_optional=*/true)
+             ? ""
+             : "\"" + text + "\" is no address to listen at, as :9443 or 127.0.0.1:9443";
+}
+
+std::string check_address(const std::string& text) {
+  return is_host_and_port(text, /*host_optional=*/false) ? "" : "\"" + text + "\" is no HOST:PORT";
+}
+
 void add_connection_flags(CLI::App& app, OperatorOptions& options) {
   app.add_option("--kubeconfig", options.kubeconfig, "File with the API server and credentials");
   app.add_option("--context", options.context, "Context of the kubeconfig; default: its current");
@@ -58,6 +83,26 @@ void add_work_flags(CLI::App& app, OperatorOptions& options) {
                  "Image of pods whose job has an engine and names none");
 }
 
+void add_control_flags(CLI::App& app, OperatorOptions& options) {
+  app.add_option(
+         "--control-bind-address", options.control_bind_address,
+         "Where the leader serves agents (\":9443\"); jobs with an engine need it; default: "
+         "nowhere")
+      ->check(check_bind_address);
+  app.add_option("--control-address", options.control_address,
+                 "HOST:PORT by which agents reach it; default: trainyard-control.<namespace>.svc "
+                 "and the port of --control-bind-address")
+      ->check(check_address);
+  app.add_option("--control-tls-secret", options.control_tls_secret,
+                 "Secret in the operator's namespace with its certificate; an empty one is filled "
+                 "and renewed")
+      ->check(check_secret)
+      ->capture_default_str();
+  app.add_option("--pod-name", options.pod_name,
+                 "The operator's own pod, which is labelled trainyard.dev/leader while it leads")
+      ->envname("POD_NAME");
+}
+
 void add_telling_flags(CLI::App& app, OperatorOptions& options) {
   app.add_option("--metrics-bind-address", options.metrics_address,
                  "Where /metrics is served; 0: nowhere")
@@ -78,19 +123,45 @@ void add_telling_flags(CLI::App& app, OperatorOptions& options) {
       ->option_text("debug|info|warning|error [info]");
 }
 
+/// A command of its own, for who has no kubectl: `helm test` in a pod of the operator's image.
+const CLI::App* add_submit(CLI::App& app, SubmitOptions& options) {
+  CLI::App* submit = app.add_subcommand(
+      "submit", "Submits a TrainingJob, waits until it is over, tells its phases, removes it");
+  submit->fallthrough();  // --kubeconfig and --context are the operator's
+  submit->add_option("file", options.file, "Manifest of the job, YAML or JSON")->required();
+  submit->add_option("--namespace", options.ns, "Instead of the manifest's")
+      ->check(check_namespace);
+  submit
+      ->add_option_function<int>(
+          "--timeout", [&](int seconds) { options.timeout = std::chrono::seconds(seconds); },
+          "How long the job may take, in seconds")
+      ->check(CLI::Range(1, 86400))
+      ->default_str("300");
+  submit->add_flag("--replace", options.replace,
+                   "Delete a job of the same name that is there first");
+  submit->add_flag("--keep", options.keep, "Leave the job when it is over");
+  submit->footer(
+      "Exit codes: 0 the job is complete; 1 it failed; 64 wrong usage or manifest; 75 not over in "
+      "time,\nor the API server did not answer.");
+  return submit;
+}
+
 }  // namespace
 
 bool is_off(const std::string& address) { return address.empty() || address == "0"; }
 
-std::variant<OperatorOptions, EndsAtOnce> read_options(const std::vector<std::string>& arguments,
-                                                       std::ostream& out, std::ostream& err) {
+std::variant<OperatorOptions, SubmitOptions, EndsAtOnce> read_options(
+    const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   OperatorOptions options;
+  SubmitOptions submission;
   CLI::App app{kDescription, "trainyard-operator"};
   app.set_version_flag("--version", "trainyard-operator " TRAINYARD_VERSION);
   app.footer(kFooter);
   add_connection_flags(app, options);
   add_work_flags(app, options);
+  add_control_flags(app, options);
   add_telling_flags(app, options);
+  const CLI::App* submit = add_submit(app, submission);
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
   try {
     app.parse(reversed);
@@ -99,7 +170,10 @@ std::variant<OperatorOptions, EndsAtOnce> read_options(const std::vector<std::st
     app.exit(error, out, err);
     return EndsAtOnce{asked ? 0 : contract::kExitBadConfig};
   }
-  return options;
+  if (!submit->parsed()) return options;
+  submission.kubeconfig = options.kubeconfig;
+  submission.context = options.context;
+  return submission;
 }
 
 }  // namespace trainyard::operator_runtime

@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/log/log.h"
+#include "operator/runtime/submit.h"
 
 namespace trainyard::operator_runtime {
 
@@ -23,6 +24,10 @@ struct OperatorOptions {
   int api_burst = 1000;
   int workers = 8;
   std::string worker_image;
+  std::string control_bind_address;  ///< off: no control stream
+  std::string control_address;       ///< empty: the chart's Service in the operator's namespace
+  std::string control_tls_secret = "trainyard-control-tls";
+  std::string pod_name;  ///< of the operator's own pod; empty: it runs in none
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kJson;
 };
@@ -34,8 +39,8 @@ struct EndsAtOnce {
 };
 
 /// Reads the command line (without the program's name).
-std::variant<OperatorOptions, EndsAtOnce> read_options(const std::vector<std::string>& arguments,
-                                                       std::ostream& out, std::ostream& err);
+std::variant<OperatorOptions, SubmitOptions, EndsAtOnce> read_options(
+    const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
 
 /// Whether an address says that nothing is to listen: "0" (as in controller-runtime) or nothing.
 bool is_off(const std::string& address);

@@ -32,12 +32,4 @@ bool WorkerPool::wait(Duration limit) {
   return changed_.wait_for(lock, limit, [this] { return running_ == 0; });
 }
 
-bool wait_for_stop(const std::stop_token& stop, Duration limit) {
-  std::mutex mutex;
-  std::condition_variable_any never;
-  std::unique_lock lock(mutex);
-  never.wait_for(lock, stop, limit, [] { return false; });
-  return stop.stop_requested();
-}
-
 }  // namespace trainyard::operator_runtime

@@ -36,7 +36,4 @@ class WorkerPool {
   std::vector<std::jthread> threads_;  ///< guarded by mutex_
 };
 
-/// Waits until the stop is requested or `limit` is over; whether it was requested.
-bool wait_for_stop(const std::stop_token& stop, Duration limit);
-
 }  // namespace trainyard::operator_runtime

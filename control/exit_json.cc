@@ -1,10 +1,11 @@
-#include "control/local/exit_json.h"
+#include "control/exit_json.h"
 
+#include <algorithm>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
-namespace trainyard::control::local {
+namespace trainyard::control {
 
 nlohmann::json to_json(const ContainerExit& exit) {
   const size_t cut =
@@ -18,6 +19,18 @@ nlohmann::json to_json(const ContainerExit& exit) {
   if (exit.last_step) object["lastStep"] = *exit.last_step;
   if (exit.finished_at) object["finishedAtNanos"] = exit.finished_at->time_since_epoch().count();
   return object;
+}
+
+std::string to_line(const ContainerExit& exit, size_t limit_bytes) {
+  ContainerExit told = exit;
+  while (true) {
+    // Lines of a foreign program may hold any bytes; what is no UTF-8 is replaced.
+    std::string line = to_json(told).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    if (line.size() <= limit_bytes || told.message.empty()) return line;
+    // Escapes make a letter up to six bytes: what is over is taken from the oldest.
+    const size_t over = line.size() - limit_bytes;
+    told.message.erase(0, std::min(told.message.size(), std::max<size_t>(1, over / 6)));
+  }
 }
 
 ContainerExit exit_from_json(const nlohmann::json& object) {
@@ -35,4 +48,4 @@ ContainerExit exit_from_json(const nlohmann::json& object) {
   return exit;
 }
 
-}  // namespace trainyard::control::local
+}  // namespace trainyard::control

@@ -1,0 +1,288 @@
+#include "control/coordinator/grpc_streams.h"
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <grpcpp/grpcpp.h>
+
+#include "common/proto/coordination.grpc.pb.h"
+#include "control/coordinator/event_queue.h"
+
+namespace trainyard::control {
+
+using coordination::FromAgent;
+using coordination::ToAgent;
+
+namespace {
+
+constexpr std::string_view kBearer = "Bearer ";
+
+/// RFC 6750, section 2.1; empty where there is none.
+std::string bearer_token(const grpc::CallbackServerContext& context) {
+  const auto found = context.client_metadata().find("authorization");
+  if (found == context.client_metadata().end()) return {};
+  const std::string_view value(found->second.data(), found->second.size());
+  return value.starts_with(kBearer) ? std::string(value.substr(kBearer.size())) : std::string();
+}
+
+}  // namespace
+
+/// What the connections share.
+class GrpcStreams::Registry {
+ public:
+  /// Null while shutting down.
+  std::shared_ptr<GrpcStreams::Connection> add(grpc::CallbackServerContext* context);
+  std::shared_ptr<GrpcStreams::Connection> find(ConnectionId id);
+  void remove(ConnectionId id);
+  std::vector<std::shared_ptr<GrpcStreams::Connection>> all();
+  void refuse_new();
+  /// True when every connection has ended within the time.
+  bool wait_until_empty(Duration timeout);
+
+  EventQueue<ServerEvent> events;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable removed_;
+  bool refusing_ = false;                                                  ///< guarded by mutex_
+  ConnectionId next_id_ = 1;                                               ///< guarded by mutex_
+  std::map<ConnectionId, std::shared_ptr<GrpcStreams::Connection>> open_;  ///< guarded by mutex_
+};
+
+/// One agent's stream. At most one read and one write are under way; Finish comes once, when no
+/// write is under way.
+class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
+ public:
+  Connection(ConnectionId id, grpc::CallbackServerContext* context, Registry& registry)
+      : id_(id), context_(context), registry_(registry) {}
+
+  void start() {
+    ServerEvent opened(id_, ServerEvent::Kind::kOpened);
+    opened.credential = bearer_token(*context_);
+    registry_.events.push(std::move(opened));
+    const std::lock_guard lock(mutex_);
+    StartSendInitialMetadata();  // tells the agent that it is connected
+    read_next_locked();
+  }
+
+  Status send(const ToAgent& message) {
+    const std::lock_guard lock(mutex_);
+    if (closing_) return Error{ErrorCode::kUnavailable, "control stream: connection is closed"};
+    if (static_cast<int64_t>(outgoing_.size()) >= kMaxQueuedMessages) {
+      context_->TryCancel();  // before close, after which gRPC may take the context away
+      close_locked();
+      return Error{ErrorCode::kUnavailable, "control stream: agent has left " +
+                                                std::to_string(outgoing_.size()) +
+                                                " messages unread; its connection is closed"};
+    }
+    outgoing_.push_back(message);
+    write_next_locked();
+    return {};
+  }
+
+  void close() {
+    const std::lock_guard lock(mutex_);
+    close_locked();
+  }
+
+  /// `count` of this connection's messages have been taken from the queue.
+  void taken(int64_t count) {
+    const std::lock_guard lock(mutex_);
+    untaken_ -= count;
+    read_next_locked();
+  }
+
+  void OnReadDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    reading_ = false;
+    if (!ok) {
+      read_ended_ = true;
+      close_locked();
+      return;
+    }
+    ++untaken_;
+    registry_.events.push(
+        ServerEvent(id_, std::make_unique<FromAgent>(std::exchange(incoming_, {}))));
+    read_next_locked();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    outgoing_.pop_front();
+    if (!ok) {
+      outgoing_.clear();
+      close_locked();
+      return;
+    }
+    write_next_locked();
+  }
+
+  void OnCancel() override {
+    const std::lock_guard lock(mutex_);
+    if (!writing_) outgoing_.clear();
+    close_locked();
+  }
+
+  void OnDone() override {
+    registry_.events.push(ServerEvent(id_, ServerEvent::Kind::kClosed));
+    registry_.remove(id_);  // may destroy this
+  }
+
+ private:
+  void read_next_locked() {
+    if (reading_ || read_ended_ || finished_ || untaken_ >= kMaxQueuedMessages) return;
+    reading_ = true;
+    StartRead(&incoming_);
+  }
+
+  void write_next_locked() {
+    if (writing_ || finished_) return;
+    if (!outgoing_.empty()) {
+      writing_ = true;
+      StartWrite(&outgoing_.front());
+    } else if (closing_) {
+      finished_ = true;
+      Finish(grpc::Status::OK);
+    }
+  }
+
+  void close_locked() {
+    closing_ = true;
+    write_next_locked();
+  }
+
+  const ConnectionId id_;
+  grpc::CallbackServerContext* const context_;
+  Registry& registry_;
+
+  std::mutex mutex_;
+  FromAgent incoming_;            ///< gRPC's while reading_
+  std::deque<ToAgent> outgoing_;  ///< the front is gRPC's while writing_
+  int64_t untaken_ = 0;
+  bool reading_ = false;
+  bool read_ended_ = false;
+  bool writing_ = false;
+  bool closing_ = false;
+  bool finished_ = false;
+};
+
+namespace {
+
+using ServiceBase = coordination::Coordination::CallbackService;
+
+/// Refuses a stream that arrives while the transport shuts down.
+class Refusal final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
+ public:
+  Refusal() { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down")); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+std::shared_ptr<GrpcStreams::Connection> GrpcStreams::Registry::add(
+    grpc::CallbackServerContext* context) {
+  const std::lock_guard lock(mutex_);
+  if (refusing_) return nullptr;
+  const ConnectionId id = next_id_++;
+  return open_.emplace(id, std::make_shared<GrpcStreams::Connection>(id, context, *this))
+      .first->second;
+}
+
+std::shared_ptr<GrpcStreams::Connection> GrpcStreams::Registry::find(ConnectionId id) {
+  const std::lock_guard lock(mutex_);
+  const auto it = open_.find(id);
+  return it == open_.end() ? nullptr : it->second;
+}
+
+void GrpcStreams::Registry::remove(ConnectionId id) {
+  std::shared_ptr<GrpcStreams::Connection> last;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto it = open_.find(id);
+  if (it == open_.end()) return;
+  last = std::move(it->second);
+  open_.erase(it);
+  removed_.notify_all();
+}
+
+std::vector<std::shared_ptr<GrpcStreams::Connection>> GrpcStreams::Registry::all() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<GrpcStreams::Connection>> connections;
+  for (const auto& [id, connection] : open_)
+    connections.push_back(connection);
+  return connections;
+}
+
+void GrpcStreams::Registry::refuse_new() {
+  const std::lock_guard lock(mutex_);
+  refusing_ = true;
+}
+
+bool GrpcStreams::Registry::wait_until_empty(Duration timeout) {
+  std::unique_lock lock(mutex_);
+  return removed_.wait_for(lock, timeout, [this] { return open_.empty(); });
+}
+
+class GrpcStreams::Service final : public ServiceBase {
+ public:
+  explicit Service(Registry& registry) : registry_(registry) {}
+
+  using ServiceBase::Connect;
+  grpc::ServerBidiReactor<FromAgent, ToAgent>* Connect(
+      grpc::CallbackServerContext* context) override {
+    const std::shared_ptr<Connection> connection = registry_.add(context);
+    if (connection == nullptr) return new Refusal;  // deletes itself
+    connection->start();
+    return connection.get();  // owned by the registry until OnDone
+  }
+
+ private:
+  Registry& registry_;
+};
+
+GrpcStreams::GrpcStreams() : registry_(std::make_unique<Registry>()) {}
+GrpcStreams::~GrpcStreams() = default;
+
+std::unique_ptr<grpc::Service> GrpcStreams::make_service() {
+  return std::make_unique<Service>(*registry_);
+}
+
+std::vector<ServerEvent> GrpcStreams::take(Duration timeout) {
+  std::vector<ServerEvent> events = registry_->events.take(timeout);
+  std::map<ConnectionId, int64_t> taken;
+  for (const ServerEvent& event : events) {
+    if (event.kind == ServerEvent::Kind::kMessage) ++taken[event.connection];
+  }
+  for (const auto& [id, count] : taken) {
+    if (const auto connection = registry_->find(id)) connection->taken(count);
+  }
+  return events;
+}
+
+void GrpcStreams::interrupt() { registry_->events.interrupt(); }
+
+Status GrpcStreams::send(ConnectionId connection, const ToAgent& message) {
+  const auto found = registry_->find(connection);
+  if (found == nullptr) {
+    return Error{ErrorCode::kUnavailable, "control stream: connection is closed"};
+  }
+  return found->send(message);
+}
+
+void GrpcStreams::close(ConnectionId connection) {
+  if (const auto found = registry_->find(connection)) found->close();
+}
+
+bool GrpcStreams::close_all(Duration timeout) {
+  for (const auto& connection : registry_->all())
+    connection->close();
+  return registry_->wait_until_empty(timeout);
+}
+
+void GrpcStreams::refuse_new() { registry_->refuse_new(); }
+
+}  // namespace trainyard::control

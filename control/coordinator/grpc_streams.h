@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "control/coordinator/control_transport.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace trainyard::control {
+
+/// The streams that agents have opened with the servers of one transport, over gRPC's callback
+/// interface. Reading of a stream pauses while kMaxQueuedMessages of its messages wait to be taken.
+/// Thread-safe.
+class GrpcStreams {
+ public:
+  GrpcStreams();
+  /// No server that serves it may be running any more.
+  ~GrpcStreams();
+
+  /// What a server is to serve; several servers, each with its own, share the streams. Not to
+  /// outlive this.
+  std::unique_ptr<grpc::Service> make_service();
+
+  // As ControlTransport.
+  std::vector<ServerEvent> take(Duration timeout);
+  void interrupt();
+  Status send(ConnectionId connection, const coordination::ToAgent& message);
+  void close(ConnectionId connection);
+
+  /// Streams that come from now on are refused with UNAVAILABLE.
+  void refuse_new();
+  /// Closes all; whether all have ended within the time.
+  bool close_all(Duration timeout);
+
+ private:
+  class Registry;
+  class Connection;
+  class Service;
+  std::unique_ptr<Registry> registry_;
+};
+
+}  // namespace trainyard::control

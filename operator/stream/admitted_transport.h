@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/log/log.h"
+#include "control/coordinator/control_transport.h"
+#include "operator/stream/token_review.h"
+
+namespace trainyard::stream {
+
+/// Lets only those streams through whose agents are who they say: the token is reviewed once a
+/// stream, and what its owner may say of itself is held against it. Until then nothing of a stream
+/// is seen behind this. Streams that are refused are closed; their agents try again, which is right
+/// where only our view was late. Thread-safe as ControlTransport.
+class AdmittedTransport final : public control::ControlTransport {
+ public:
+  struct Options {
+    control::ControlTransport* inner = nullptr;  ///< required; outlives this
+    Logger* logger = nullptr;                    ///< required; outlives this
+    /// Who a token belongs to; may take a second. Called from kReviewers threads.
+    std::function<Result<TokenOwner>(const std::string& token)> review;
+    /// UID of the TrainingJob that the pod belongs to; empty for one that is nobody's, or not the
+    /// pod that has the name now.
+    std::function<std::string(const TokenOwner& pod)> job_of;
+  };
+  struct Counts {
+    int64_t open = 0;      ///< streams let through, not closed
+    int64_t admitted = 0;  ///< ever
+    int64_t refused = 0;   ///< ever
+  };
+
+  /// Reviews under way at once.
+  static constexpr int kReviewers = 8;
+  /// Streams that wait for their review; more are closed at once.
+  static constexpr size_t kMaxWaiting = 8192;
+  /// Messages kept of a stream that waits; an agent says a handful.
+  static constexpr size_t kMaxHeld = 64;
+
+  explicit AdmittedTransport(Options options);
+  ~AdmittedTransport() override;
+
+  std::vector<control::ServerEvent> take(Duration timeout) override;
+  void interrupt() override;
+  Status send(control::ConnectionId connection, const coordination::ToAgent& message) override;
+  void close(control::ConnectionId connection) override;
+
+  Counts counts() const;
+
+ private:
+  using Id = control::ConnectionId;
+  struct Guest {
+    bool admitted = false;
+    TokenOwner owner;
+    std::string job_uid;
+    std::vector<control::ServerEvent> held;  ///< before the verdict
+  };
+  struct Verdict {
+    Id connection = 0;
+    Result<TokenOwner> owner;
+  };
+
+  void review_tokens(const std::stop_token& stop);
+  void settle(Verdict verdict, std::vector<control::ServerEvent>& out);
+  void pass(control::ServerEvent event, std::vector<control::ServerEvent>& out);
+  void pass_message(Guest& guest, control::ServerEvent event,
+                    std::vector<control::ServerEvent>& out);
+  void refuse(Id connection, const std::string& why);
+  std::vector<Verdict> take_verdicts();
+
+  const Options options_;
+  std::map<Id, Guest> guests_;  ///< of the taking thread only
+
+  std::mutex mutex_;
+  std::condition_variable_any waiting_changed_;
+  std::deque<std::pair<Id, std::string>> waiting_;  ///< streams and their tokens; guarded by mutex_
+  std::vector<Verdict> verdicts_;                   ///< guarded by mutex_
+  std::atomic<int64_t> open_ = 0;
+  std::atomic<int64_t> admitted_ = 0;
+  std::atomic<int64_t> refused_ = 0;
+  std::vector<std::jthread> reviewers_;  ///< last: ends first
+};
+
+}  // namespace trainyard::stream
