@@ -20,7 +20,7 @@ class Mutant:
     end: int
     text: str
     tests: tuple
-    sampled: bool  # its room has been judged as a whole: a survivor is news
+    digest: str  # of what is changed into what: with the name, the same as long as the two are
 
     def apply(self, source):
         return source[:self.start] + self.text + source[self.end:]
@@ -35,12 +35,17 @@ def read_rooms(root):
     return tomllib.loads((root / "tests/mutants/generated.toml").read_text())["room"]
 
 
-def of_file(root, path, room):
+def families_of(room, values):
+    """The room's families; with `values` also of what is written, where there are decisions."""
+    return room["operators"] + (["values"] if values and "decisions" in room["operators"] else [])
+
+
+def of_file(root, path, room, values):
     text = (root / path).read_text()
     source = operators.Source(path, text)
     counts = {}
     stem = path.removesuffix(".cc").removesuffix(".h")
-    for function, change in operators.changes(source, room["operators"]):
+    for function, change in operators.changes(source, families_of(room, values)):
         key = (function, change.operator)
         counts[key] = counts.get(key, 0) + 1
         yield Mutant(
@@ -54,10 +59,10 @@ def of_file(root, path, room):
             end=change.end,
             text=change.text,
             tests=tuple(room["tests"]),
-            sampled=room.get("sampled", False))
+            digest=hashlib.sha256(f"{text[change.start:change.end]}\0{change.text}".encode()).hexdigest()[:8])
 
 
-def make(root):
+def make(root, values=False):
     """Every mutant, in the order of the rooms, their files and the text. A file belongs to the first room
     that names it."""
     made, taken = [], set()
@@ -66,7 +71,7 @@ def make(root):
             for path in sorted(str(p.relative_to(root)) for p in root.glob(pattern)):
                 if path not in taken:
                     taken.add(path)
-                    made.extend(of_file(root, path, room))
+                    made.extend(of_file(root, path, room, values))
     return made
 
 
@@ -96,25 +101,44 @@ def read_explanations(root):
     return found
 
 
-GAPS = "tests/mutants/gaps.tsv"
+JUDGED = "tests/mutants/judged.tsv"
+GAP = "-"
 
 
-def read_gaps(root):
-    """Mutants that are known to survive without an explanation: tests that are still to be written. Each line has
-    the name without its ordinal, a tab, and what stood there."""
-    path = root / GAPS
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {tuple(line.split("\t", 1)) for line in lines if "\t" in line}
+def read_judged(root):
+    """What came of the mutants when they were judged last: {(name without ordinal, digest): test}. The test is the one
+    that caught it, GAP where none did. Each line of the file has these three and what stood there."""
+    judged = {}
+    path = root / JUDGED
+    for line in path.read_text().splitlines() if path.exists() else []:
+        where, digest, test = line.split("\t")[:3]
+        # Two that look the same: the worse one counts.
+        if judged.get((where, digest)) != GAP:
+            judged[where, digest] = test
+    return judged
 
 
-def gap_of(mutant):
-    return mutant.name.rsplit(":", 1)[0], mutant.was
+def test_of(by):
+    """The test program of an outcome: `name: Suite.Case`, `name (ran out of 20 s)`."""
+    return by.split(":")[0].split(" (")[0]
 
 
-def write_gaps(root, judged, survived):
-    """Takes out the gaps of `judged` mutants and puts in those of `survived` ones."""
-    gaps = (read_gaps(root) - {gap_of(m) for m in judged}) | {gap_of(m) for m in survived}
-    (root / GAPS).write_text("".join(f"{where}\t{was}\n" for where, was in sorted(gaps)))
+def row_of(mutant):
+    return mutant.name.rsplit(":", 1)[0], mutant.digest
+
+
+def write_judged(root, made, caught_by):
+    """Notes what came of the mutants named in `caught_by` (None: survived). Rows of mutants that are `made` no more go."""
+    before = read_judged(root)
+    rows = {row_of(m): (before[row_of(m)], m.was) for m in made if row_of(m) in before}
+    fresh = {}
+    for mutant in made:
+        if mutant.name in caught_by:
+            test = caught_by[mutant.name] or GAP
+            if fresh.get(row_of(mutant), ("",))[0] != GAP:
+                fresh[row_of(mutant)] = (test, mutant.was)
+    rows.update(fresh)
+    (root / JUDGED).write_text("".join("\t".join((*key, *value)) + "\n" for key, value in sorted(rows.items())))
 
 
 def explanation_of(mutant, explanations):
@@ -125,7 +149,7 @@ def check(root, known_tests):
     """What does not fit, a sentence each."""
     faults = [f"generated.toml: no test is named {test}"
               for test in sorted({t for room in read_rooms(root) for t in room["tests"]} - known_tests)]
-    mutants = make(root)
+    mutants = make(root, values=True)
     if len({m.name for m in mutants}) != len(mutants):
         faults.append("two generated mutants have one name")
     for explanation in read_explanations(root):

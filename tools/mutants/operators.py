@@ -1,7 +1,14 @@
 """The mutation operators: how a controller goes wrong, one small change of the text at a time.
 
 Each operator takes a Source and yields Changes. What they change is the traffic with the world: writes, their
-preconditions, what is expected of the cache, when a job is looked at again, and the decisions in between.
+preconditions, what is expected of the cache, when a job is looked at again, and the decisions that lead to one of
+these. What a write says (fields, bounds of counts) is a family of its own, `values`, which is made on demand: tables
+and fixtures judge texts better than mutants do.
+
+Not made, because nobody could tell or because another says it already:
+  - what decides about a log line alone: an `if` with nothing but a log call under it, a function log_...;
+  - a guard turned round whose whole condition is one comparison that is misread or ignored anyway;
+  - pauses of constants that no function reads which looks again: deadlines and time limits are no requeues.
 """
 
 import dataclasses
@@ -28,13 +35,14 @@ EXPECTATION = re.compile(
     r"(?:\[.*?\]\s*=|\.(?:erase|insert)\())|^std::erase_if\(|\bchange_of\([^)]*\)\.\w+ =|^memory\.\w+ =|^kept\.\w+ =")
 REQUEUE = re.compile(
     r"^(?:options_\.\w+->|context_\.|impl_->|queue_\.|limiter_\.|listener_)?"
-    r"(?:look_in|add|add_after|add_rate_limited|wake|tell|changed|node_changed|room_changed|enqueue|promote_due|"
-    r"listener_|forget|\w*ready_\.push_back)\(|requeue_after =|^due_\[|^due_order_\.insert\(")
+    r"(?:look_in|add|add_after|add_rate_limited|wake|tell(?!\([^;]*EventType)|changed|node_changed|room_changed|enqueue|promote_due|"
+    r"listener_|forget|\w*ready_\.push_back)\(|requeue_after =|^due_\[|^due_order_\.insert\(|^effects\.changed\.push_back\(")
 DECISION = re.compile(
-    r"\bahead_ = |^(?:set|fail|condemn|end_attempts?|close_books|restart|resize|open_generation|plan_\w+|set_condition|"
+    r"\bahead_ = |^tell\([^;]*EventType|^(?:set|fail|condemn|end_attempts?|close_books|restart|resize|open_generation|plan_\w+|set_condition|"
     r"clear_condition|clear_running_conditions|count_restart|note_further_loss|create_missing|sort)\(|"
     r"plan_\.(?:create|condemn)\.push_back|plan_\.delete_job|losses\.push_back|policies::count_restart\(")
 EFFECT = re.compile("|".join(p.pattern for p in (WRITE, EXPECTATION, REQUEUE, DECISION)))
+LOG = re.compile(r"(?:\w+(?:\.|->))?logger_?(?:\.|->)\w+\(")
 
 TIME = re.compile(r"Duration|\bnow\b|now_|mono|zero\(\)|deadline|elapsed|since|\bleft\b|\bwait\b|->at\b|_at\b|\bat\b|age\(|window|"
                   r"last_time|committed|limit_?\b.*time|->first\b|\.second\b")
@@ -93,6 +101,33 @@ def _dropped(source, function, pattern, operator):
             yield Change(operator, statement.start, statement.end, "{}")
 
 
+def _only_logs(source, statement):
+    """Whether nothing happens in the statement but log calls."""
+    if statement.kind == "simple":
+        return LOG.match(_own_text(source, statement).strip()) is not None
+    return statement.kind in ("if", "block") and bool(statement.inner) and all(_only_logs(source, s) for s in statement.inner)
+
+
+def _for_the_log(source, function):
+    """(start, end) of what only a log hears of: conditions of log calls, and of returns before log calls."""
+    def inside(block):
+        for i, statement in enumerate(block):
+            if statement.kind == "if":
+                leaves = source.code[statement.then.start:statement.then.end].strip("{ };\n") == "return"
+                rest = [s for s in block[i + 1:] if source.code[s.start:s.end].strip() != "return false;"]
+                if _only_logs(source, statement) or (leaves and rest and all(_only_logs(source, s) for s in rest)):
+                    yield statement.condition
+            yield from inside(statement.inner)
+    found = list(inside(function.statements))
+    # A name that only these ask for.
+    for name in {source.code[start:end].lstrip("!") for start, end in found}:
+        declared = [s for s in function.walk() if re.match(rf"const bool {re.escape(name)} =", source.code[s.start:s.end])]
+        asked = re.findall(rf"\b{re.escape(name)}\b", source.code[function.start:function.end])
+        if len(declared) == 1 and len(asked) == 1 + sum(source.code[a:b].lstrip("!") == name for a, b in found):
+            found.append((declared[0].start, declared[0].end))
+    return found
+
+
 # ---- Writes ------------------------------------------------------------------------------------------------
 
 
@@ -111,7 +146,7 @@ def _success(source, name, spans):
                 '{::trainyard::control::CreateReply::Outcome::kCreated, "never-made", {}, {}})')
     if name in ("create", "update", "update_status"):
         sent = texts[2] if name == "create" and len(texts) > 2 else texts[1] if len(texts) > 1 else None
-        if sent is None or sent.startswith("{"):
+        if sent is None:
             return None
         return ("[&] { nlohmann::json mutant_reply = " + sent + '; mutant_reply["metadata"]["uid"] = "never-made"; '
                 'mutant_reply["metadata"]["resourceVersion"] = "1"; '
@@ -190,10 +225,7 @@ def precondition(source, function):
         yield Change("drop-precondition", start, end, "")
         yield Change("swap-precondition", start, end, f'{match.group(1)}{{"{match.group(2)}", "1"}}')
     for statement in function.walk():
-        text = source.code[statement.start:statement.end]
         if statement.kind == "if" and re.search(r"\bpreconditions\b", source.code[slice(*statement.condition)]):
-            yield Change("drop-precondition", statement.start, statement.end, "{}")
-        elif statement.kind == "simple" and re.match(r"body\[\"\s*\"\] = std::move\(preconditions\)", text):
             yield Change("drop-precondition", statement.start, statement.end, "{}")
     for match in re.finditer(r"\bversion_(?=\)\))", source.code[body]):
         start = function.start + match.start()
@@ -209,11 +241,15 @@ def precondition(source, function):
         yield Change("ignore-uid", start, end, "true" if match.group(2) == "==" else "false")
 
 
-def misread_code(source, function):
-    """An answer that is not told from another: 404, 409, no answer at all."""
+def _comparisons_of_codes(source, function):
     pattern = r"[\w.]+(?:\(\))?(?:(?:\.|->)\w+(?:\(\))?)* (==|!=) (?:kube::)?(?:Reason|ErrorCode)::k\w+"
     for match in re.finditer(pattern, source.code[function.start:function.end]):
-        start, end = function.start + match.start(), function.start + match.end()
+        yield function.start + match.start(), function.start + match.end(), match
+
+
+def misread_code(source, function):
+    """An answer that is not told from another: 404, 409, no answer at all."""
+    for start, end, match in _comparisons_of_codes(source, function):
         equal = match.group(1) == "=="
         yield Change("misread-code", start, end, "false" if equal else "true")
         yield Change("misread-code", start, end, "true" if equal else "false")
@@ -233,10 +269,15 @@ def drop_requeue(source, function):
 
 
 def wrong_delay(source, _function=None):
-    """A pause a thousand times as long, and none: of the constants outside of functions."""
-    pattern = r"constexpr (?:std::chrono::\w+|Duration) k\w+\{(\d+)\};"
+    """A pause a thousand times as long, and none: of the constants outside of functions that one reads which looks
+    again."""
+    pattern = r"constexpr (?:std::chrono::\w+|Duration) (k\w+)\{(\d+)\};"
+    bodies = [source.code[f.start:f.end] for f in source.functions if any(
+        REQUEUE.search(_own_text(source, s).strip()) for s in f.walk() if s.kind == "simple")]
     for match in re.finditer(pattern, source.code):
-        start, end = match.span(1)
+        start, end = match.span(2)
+        if not any(re.search(rf"\b{match.group(1)}\b", body) for body in bodies):
+            continue
         if source.text[start:end] != "0":
             yield Change("wrong-delay", start, end, source.text[start:end] + "000")
             yield Change("wrong-delay", start, end, "0")
@@ -249,6 +290,8 @@ def negate_condition(source, function):
     """The opposite of a condition in a function that has an effect."""
     if not EFFECT.search(source.code[function.start:function.end]):
         return
+    said = {(start, end) for start, end, _ in _comparisons_of_codes(source, function)}
+    said.update((c.start, c.end) for c in precondition(source, function))
     for statement in function.walk():
         if statement.kind != "if":
             continue
@@ -257,7 +300,7 @@ def negate_condition(source, function):
         if ";" in source.code[start:end] or re.match(r"(const )?[\w:<>]+[&*]? [&*]?\w+ = ", text):
             continue
         # A precondition's own `if` is dropped elsewhere; a guard against null would only crash.
-        if re.search(r"[!=]= nullptr$", text):
+        if re.search(r"[!=]= nullptr$", text) or (start, end) in said:
             continue
         yield Change("negate-condition", start, end, f"!({text})")
 
@@ -280,9 +323,6 @@ def off_by_one(source, function):
         text = source.code[statement.start:statement.end]
         if statement.kind == "simple" and re.match(r"\+\+[\w.>\-]+;$", text) and not re.match(r"\+\+(i|it|from)\b", text):
             yield Change("drop-count", statement.start, statement.end, "{}")
-    for match in re.finditer(r"generation \+ 1\b", source.code[function.start:function.end]):
-        start = function.start + match.end() - 1
-        yield Change("off-by-one", start, start + 1, "2")
 
 
 FIELD = re.compile(r"^(?:next_|status|seen|plan_|attempt|loss|order|result|reconciled|observed|record|pod|spec|progress|"
@@ -307,14 +347,23 @@ def drop_decision(source, function):
     yield from _dropped(source, function, DECISION, "drop-decision")
 
 
+def skip_generation(source, function):
+    """A generation that is left out."""
+    for match in re.finditer(r"generation \+ 1\b", source.code[function.start:function.end]):
+        start = function.start + match.end() - 1
+        yield Change("skip-generation", start, start + 1, "2")
+
+
 OF_FUNCTIONS = {
     "writes": (drop_write, twice_write, swap_order),
     "preconditions": (precondition, misread_code),
     "expectations": (forget_expectation,),
     "requeues": (drop_requeue,),
-    "decisions": (negate_condition, off_by_one, ignore_field, drop_decision),
+    "decisions": (negate_condition, drop_decision, skip_generation),
+    "values": (off_by_one, ignore_field),
 }
 OF_FILES = {"requeues": (wrong_delay,)}
+OF_GUARDS = (negate_condition, misread_code)  # not of what only a log hears
 
 
 def changes(source, families):
@@ -327,8 +376,13 @@ def changes(source, families):
                     seen.add((change.start, change.end, change.text))
                     yield "constants", change
     for function in source.functions:
+        if function.name.split("::")[-1].startswith("log_"):
+            continue
+        unheard = _for_the_log(source, function)
         found = [change for family in families for operator in OF_FUNCTIONS[family]
-                 for change in operator(source, function)]
+                 for change in operator(source, function)
+                 if operator not in OF_GUARDS
+                 or not any(start <= change.start and change.end <= end for start, end in unheard)]
         for change in sorted(found, key=lambda c: (c.start, c.end, c.operator, c.text)):
             if (change.start, change.end, change.text) not in seen:
                 seen.add((change.start, change.end, change.text))

@@ -4,19 +4,32 @@ chooses one when the program runs. So the sources are compiled once for all of t
 import re
 
 from mutants import cpp
-from mutants.tree import LENIENT
+from mutants.tree import CHOSEN, LENIENT, REACHED
 
-VARIABLE = "TRAINYARD_MUTANT"
-PRELUDE = LENIENT + f"""#include <cstdlib>
+# Once a translation unit, of which a header may have mutants, too.
+PRELUDE = LENIENT + f"""#ifndef TRAINYARD_CHOSEN_MUTANT
+#define TRAINYARD_CHOSEN_MUTANT
+#include <cstdio>
+#include <cstdlib>
 namespace {{
 [[maybe_unused]] inline int chosen_mutant() {{
   static const int chosen = [] {{
-    const char* text = std::getenv("{VARIABLE}");
+    const char* text = std::getenv("{CHOSEN}");
     return text == nullptr ? 0 : std::atoi(text);
   }}();
   return chosen;
 }}
+// Appends a line to the file that the environment names, if it does: which mutants sit in a function that was run.
+[[maybe_unused]] inline bool note_reached(const char* numbers) {{
+  const char* path = std::getenv("{REACHED}");
+  std::FILE* file = path == nullptr ? nullptr : std::fopen(path, "a");
+  if (file == nullptr) return false;
+  std::fputs(numbers, file);
+  std::fclose(file);
+  return true;
 }}
+}}
+#endif
 """
 
 
@@ -32,7 +45,10 @@ def _with_copies(path, source, function, numbered):
     for number, mutant in numbered:
         mutated = mutant.apply(source)[function.start:function.end + len(mutant.text) - (mutant.end - mutant.start)]
         cases.append(f'case {number}: {{\n#line {line} "mutant-{number}"\n{mutated}\n}} break;\n')
-    return ("\nswitch (chosen_mutant()) {\n" + "".join(cases) + f'default: {{\n#line {line} "{path}"\n{body}\n}} break;\n}}\n'
+    numbers = " ".join(str(number) for number, _ in numbered)
+    return ("\nswitch (chosen_mutant()) {\n" + "".join(cases) +
+            f'default: {{ [[maybe_unused]] static const bool noted = note_reached("{numbers} ");\n'
+            f'#line {line} "{path}"\n{body}\n}} break;\n}}\n'
             f'#line {_line(source, function.end)} "{path}"\n')
 
 

@@ -10,8 +10,13 @@ import subprocess
 import threading
 import time
 
+# Variables of the environment: which mutant is chosen, and where to note those in functions that were run.
+CHOSEN = "TRAINYARD_MUTANT"
+REACHED = "TRAINYARD_MUTANTS_REACHED"
+
 TEST_SECONDS_MAX = 300  # of one test under one mutant: a hang is caught by it
 TEST_SECONDS_MIN = 20
+SIM_SECONDS = 6  # of random stories: what these do not find, the exhaustive ones are asked
 SLOWER = 5  # a test may take so many times what it takes without a bug
 BUILD_SECONDS_MAX = 3600
 # A mutant may take memory, or write, for ever.
@@ -30,6 +35,11 @@ LENIENT = "".join(f'#pragma GCC diagnostic warning "-W{name}"\n' for name in (
 BINARIES_FOR = ("training_test", "run_test")  # tests that start the programs
 
 
+def reached_in(path):
+    """Numbers of the mutants in functions that a run has noted."""
+    return {int(number) for number in path.read_text().split()} if path.exists() else set()
+
+
 def _limit():
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
@@ -42,9 +52,10 @@ class Tree:
         self.preset = preset
         self.jobs = int(os.environ.get("TRAINYARD_JOBS", os.cpu_count()))
         self.seconds = {}  # of each test without a bug
+        self.reached = {}  # by each test: numbers of the mutants in functions that it runs; None where nobody knows
         self.by_ctest = tests_of_tier(self.root, "apiserver")
         self.one_plane = threading.Lock()
-        self.environment = {**os.environ, "GTEST_FAIL_FAST": "1"}
+        self.environment = {**os.environ, "GTEST_FAIL_FAST": "1", "TRAINYARD_SIM_SECONDS": str(SIM_SECONDS)}
         # The tests' own short bounds hold, also where everything else runs long.
         self.environment.pop("TRAINYARD_LONG_TESTS", None)
         self.environment.pop("GTEST_OUTPUT", None)
@@ -78,11 +89,9 @@ class Tree:
             elif not target.exists() or target.read_bytes() != source.read_bytes():
                 shutil.copy(source, target)
 
-    def _run(self, command, log, seconds, limited=False, folder=None, mutant=None):
+    def _run(self, command, log, seconds, limited=False, folder=None, extra=None):
         """The exit status; 124 when it ran out of time: then all that it started has been ended."""
-        environment = dict(self.environment)
-        if mutant is not None:
-            environment["TRAINYARD_MUTANT"] = str(mutant)
+        environment = {**self.environment, **(extra or {})}
         with open(log, "ab") as output:
             process = subprocess.Popen(command, cwd=folder or self.tree, stdout=output, stderr=subprocess.STDOUT,
                                        stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
@@ -107,17 +116,17 @@ class Tree:
         return self._run(["cmake", "--build", "--preset", self.preset, "-j", str(self.jobs), "--target", *programs, *tests,
                           "--", "-k", "0"], log, BUILD_SECONDS_MAX) == 0
 
-    def _test(self, test, log, seconds, mutant=None):
-        """None when it passes, else how it failed."""
+    def _test(self, test, log, seconds, extra=None):
+        """None when it passes, else how it failed. `extra`: of the environment."""
         begun = log.stat().st_size if log.exists() else 0
         build = self.tree / "build" / self.preset
         if test in self.by_ctest:  # with its control plane
             with self.one_plane:
                 status = self._run(["ctest", "-R", f"^{test}$", "--no-tests=error", "--output-on-failure"], log, seconds,
-                                   folder=build, mutant=mutant)
+                                   folder=build, extra=extra)
         else:
             status = self._run([str(build / "test" / test)], log, seconds, limited=True, folder=build / "tests",
-                               mutant=mutant)
+                               extra=extra)
         if status == 0:
             return None
         if status == 124:
@@ -128,14 +137,17 @@ class Tree:
         return f"{test}: {failed.group(1)}" if failed else f"{test} (crashed, {status})"
 
     def vet(self, test, log):
-        """Runs the test without any bug, once; exits where it fails."""
+        """Runs the test without any bug, once, and notes what it reaches; exits where it fails."""
         if test in self.seconds:
             return
+        notes = log.parent / f"{test}.reached"
         for attempt in (1, 2):
             started = time.monotonic()
-            failed = self._test(test, log, TEST_SECONDS_MAX)
+            notes.unlink(missing_ok=True)
+            failed = self._test(test, log, TEST_SECONDS_MAX, {REACHED: str(notes)})
             if failed is None:
                 self.seconds[test] = time.monotonic() - started
+                self.reached[test] = None if test in self.by_ctest else reached_in(notes)
                 return
             print(f"    without any bug: {failed}, attempt {attempt}", flush=True)
         raise SystemExit(f"{test} fails without any bug; see {log}")
@@ -144,7 +156,7 @@ class Tree:
         """How the first of `tests` fails that does, or None. All have been vetted."""
         for test in tests:
             limit = min(TEST_SECONDS_MAX, max(TEST_SECONDS_MIN, SLOWER * self.seconds[test]))
-            failed = self._test(test, log, limit, mutant)
+            failed = self._test(test, log, limit, {} if mutant is None else {CHOSEN: str(mutant)})
             if failed:
                 return failed
         return None

@@ -3,6 +3,7 @@
 
 import pathlib
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -95,9 +96,30 @@ class OperatorTest(unittest.TestCase):
     def test_nobody_looks_again(self):
         self.assertEqual(made(operators.drop_requeue), [("look_in(std::chrono::seconds(1));", "{}")])
 
-    def test_pauses_are_longer_and_none(self):
-        source = operators.Source("x.cc", CODE)
-        self.assertEqual([c.text for c in operators.wrong_delay(source)], ["10000", "0"])
+    def test_pauses_are_longer_and_none_where_one_looks_again(self):
+        def texts(code):
+            return [c.text for c in operators.wrong_delay(operators.Source("x.cc", code))]
+        self.assertEqual(texts(CODE.replace("std::chrono::seconds(1)", "kPause")), ["10000", "0"])
+        self.assertEqual(texts(CODE), [])
+
+    def test_what_a_log_alone_hears_is_left_alone(self):
+        code = """void f() {
+  if (error.code == ErrorCode::kConflict) logger_.info("again");
+  if (!made) look_in(kPause);
+  write(x);
+  if (made) return;
+  logger_.warning("not made");
+}
+void log_report() { if (error.code == ErrorCode::kConflict) write(x); }"""
+        found = [(c.operator, code[c.start:c.end]) for _, c in operators.changes(
+            operators.Source("x.cc", code), ["writes", "preconditions", "decisions"])]
+        self.assertEqual(found, [("negate-condition", "!made"), ("drop-write", "write(x);"),
+                                 ("twice-write", "write(x);")])
+
+    def test_what_is_misread_anyway_is_not_turned_round(self):
+        code = "void f() { if (error.code == ErrorCode::kConflict) write(x); }"
+        self.assertEqual(made(operators.negate_condition, code), [])
+        self.assertEqual(len(made(operators.misread_code, code)), 2)
 
     def test_conditions_and_bounds(self):
         self.assertIn(("count > budget", "!(count > budget)"), made(operators.negate_condition))
@@ -124,10 +146,12 @@ class GeneratedTest(unittest.TestCase):
 
     def test_every_operator_finds_something(self):
         self.assertGreaterEqual(len(self.mutants), 500)
-        self.assertEqual({"drop-write", "twice-write", "swap-order", "drop-precondition", "swap-precondition", "ignore-uid",
-                          "misread-code", "forget-expectation", "drop-requeue", "wrong-delay", "negate-condition",
-                          "off-by-one", "drop-count", "ignore-field", "drop-decision"},
-                         {m.operator for m in self.mutants})
+        traffic = {"drop-write", "twice-write", "swap-order", "drop-precondition", "swap-precondition", "ignore-uid",
+                   "misread-code", "forget-expectation", "drop-requeue", "wrong-delay", "negate-condition",
+                   "drop-decision", "skip-generation"}
+        self.assertEqual(traffic, {m.operator for m in self.mutants})
+        self.assertEqual(traffic | {"off-by-one", "drop-count", "ignore-field"},
+                         {m.operator for m in generated.make(ROOT, values=True)})
 
     def test_a_draw_depends_on_its_seed_alone(self):
         drawn = generated.sample(self.mutants, 5, "a")
@@ -140,6 +164,20 @@ class GeneratedTest(unittest.TestCase):
         self.assertEqual(generated.explanation_of(mutant, [fits]), "because")
         other = generated.Explanation(fits.where, "something else", "because")
         self.assertIsNone(generated.explanation_of(mutant, [other]))
+
+    def test_what_came_of_a_mutant_is_kept_until_it_is_made_no_more(self):
+        first, second, third = self.mutants[:3]
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / generated.JUDGED).parent.mkdir(parents=True)
+            generated.write_judged(root, self.mutants, {first.name: "a_test: A.B", second.name: None})
+            generated.write_judged(root, self.mutants, {third.name: "b_test (ran out of 20 s)"})
+            judged = generated.read_judged(root)
+            self.assertEqual(judged[generated.row_of(first)], "a_test: A.B")
+            self.assertEqual(judged[generated.row_of(second)], generated.GAP)
+            self.assertEqual(generated.test_of(judged[generated.row_of(third)]), "b_test")
+            generated.write_judged(root, [first], {})
+            self.assertEqual(list(generated.read_judged(root)), [generated.row_of(first)])
 
 
 if __name__ == "__main__":
