@@ -1,0 +1,6 @@
+# The container images of this build's programs, twice. Sanitizers' programs go into no image.
+if(NOT TRAINYARD_SANITIZE)
+  add_test(NAME images_test
+    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/images_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set_tests_properties(images_test PROPERTIES LABELS process TIMEOUT 900)
+endif()

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""The container images as tools/images/build makes them: the same twice, complete, and what they say of themselves is true.
+
+    images_test.py FOLDER-OF-PROGRAMS
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "tools" / "images"))
+
+import dockerfile  # noqa: E402
+
+PROGRAMS = {"operator": ["trainyard-operator"], "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"]}
+LIMIT_BYTES = {"operator": 60_000_000, "worker-cpu": 90_000_000}
+EPOCH = 1_700_000_000
+binaries = None
+
+
+def run(*command, **more):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=300, **more)
+
+
+class Archive:
+    """An image's archive, read as a container runtime reads it: every blob against its digest."""
+
+    def __init__(self, path):
+        self.path = path
+        with tarfile.open(path) as tar:
+            self.files = {entry.name: tar.extractfile(entry).read() for entry in tar.getmembers() if entry.isfile()}
+        self.index = json.loads(self.files["index.json"])
+        self.manifest = json.loads(self.blob(self.index["manifests"][0]["digest"]))
+        self.config = json.loads(self.blob(self.manifest["config"]["digest"]))
+
+    def blob(self, digest):
+        content = self.files["blobs/" + digest.replace(":", "/")]
+        assert "sha256:" + hashlib.sha256(content).hexdigest() == digest, digest
+        return content
+
+    def unpack(self, folder):
+        layer = gzip.decompress(self.blob(self.manifest["layers"][0]["digest"]))
+        assert "sha256:" + hashlib.sha256(layer).hexdigest() == self.config["rootfs"]["diff_ids"][0]
+        with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+            self.entries = tar.getmembers()
+            tar.extractall(folder, numeric_owner=True)
+
+
+class ImagesTest(unittest.TestCase):
+    """Both images, built once for all tests."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.scratch.name)
+        cls.said = cls.build("first")
+        cls.archives, cls.roots = {}, {}
+        for name in PROGRAMS:
+            cls.archives[name] = Archive(cls.folder / "first" / f"trainyard-{name}.tar")
+            cls.roots[name] = cls.folder / f"root-{name}"
+            cls.archives[name].unpack(cls.roots[name])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    @classmethod
+    def build(cls, name, *more):
+        done = run(ROOT / "tools/images/build", "--binaries", binaries, "--out", cls.folder / name, *more,
+                   env=os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH), "TMPDIR": cls.scratch.name})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def each(self):
+        for name in PROGRAMS:
+            with self.subTest(name):
+                yield name, self.archives[name], self.roots[name]
+
+    def inside(self, root, *command):
+        """Runs a command with the image's root as its own, as the image's user."""
+        return run("chroot", "--userspec=65532:65532", root, *command)
+
+    def test_the_same_inputs_give_the_same_bytes(self):
+        self.assertEqual(self.build("second").replace("/second/", "/first/"), self.said)
+        for name, archive, _ in self.each():
+            again = self.folder / "second" / f"trainyard-{name}.tar"
+            self.assertEqual(again.read_bytes(), archive.path.read_bytes())
+
+    def test_an_image_keeps_to_its_size(self):
+        for name, archive, _ in self.each():
+            size = archive.manifest["layers"][0]["size"]
+            self.assertLess(size, LIMIT_BYTES[name])
+            self.assertIn(f"{size / 1e6:.1f} MB compressed", self.said)
+
+    def test_the_configuration_is_the_dockerfiles(self):
+        for name, archive, _ in self.each():
+            config = archive.config["config"]
+            self.assertEqual(config["User"], "65532:65532")
+            self.assertEqual(config["Entrypoint"], ["/usr/bin/" + PROGRAMS[name][0]])
+            labels = config["Labels"]
+            for label in ("title", "description", "licenses", "version", "revision", "created"):
+                self.assertTrue(labels["org.opencontainers.image." + label], label)
+            self.assertEqual(labels["org.opencontainers.image.created"], "2023-11-14T22:13:20Z")
+            self.assertEqual(archive.config["created"], "2023-11-14T22:13:20Z")
+            stated = dockerfile.image_config(ROOT / "docker" / f"{name}.Dockerfile", {})
+            self.assertEqual(config["User"], stated["User"])
+            self.assertEqual(labels["org.opencontainers.image.version"], stated["Labels"]["org.opencontainers.image.version"],
+                             "the version of CMakeLists.txt and the default of the Dockerfile")
+
+    def test_nothing_but_our_programs_can_run(self):
+        for name, archive, root in self.each():
+            loader = {path.name for path in root.glob("usr/lib64/ld-linux*")}
+            programs = {path.name for path in root.rglob("*") if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK)
+                        and ".so" not in path.name}
+            self.assertEqual(programs, set(PROGRAMS[name]))
+            self.assertTrue(loader)
+            for entry in archive.entries:
+                self.assertEqual((entry.uid, entry.gid, entry.mtime), (0, 0, EPOCH), entry.name)
+                self.assertFalse(entry.mode & 0o6000, f"{entry.name} would run with other rights")
+                writable = entry.mode & 0o022 and not entry.issym()
+                self.assertEqual(bool(writable), entry.name == "tmp", f"{entry.name}: who may write")
+
+    @unittest.skipUnless(os.geteuid() == 0, "chroot needs root")
+    def test_programs_start_in_there_with_every_library(self):
+        for name, _, root in self.each():
+            for program in PROGRAMS[name]:
+                loader = next(root.glob("usr/lib64/ld-linux*"))
+                listed = self.inside(root, f"/lib64/{loader.name}", "--list", f"/usr/bin/{program}")
+                self.assertEqual(listed.returncode, 0, listed.stderr)
+                self.assertNotIn("not found", listed.stdout)
+        version = re.search(r"project\(trainyard VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+        for image, program in (("operator", "trainyard-operator"), ("worker-cpu", "trainyard")):
+            told = self.inside(self.roots[image], f"/usr/bin/{program}", "--version")
+            self.assertEqual(told.returncode, 0, told.stderr)
+            self.assertIn(version, told.stdout)
+        # Without its environment an agent says what it lacks.
+        agent = self.inside(self.roots["worker-cpu"], "/usr/bin/trainyard-agent")
+        self.assertEqual(agent.returncode, 64, agent.stderr)
+
+    def test_the_bill_of_materials_is_that_of_the_files(self):
+        for name, archive, root in self.each():
+            inside = (root / f"usr/share/sbom/trainyard-{name}.spdx.json").read_text()
+            self.assertEqual(inside, (self.folder / "first" / f"trainyard-{name}.spdx.json").read_text())
+            bill = json.loads(inside)
+            self.assertEqual(bill["spdxVersion"], "SPDX-2.3")
+            stated = {entry["fileName"][2:]: entry["checksums"][1]["checksumValue"] for entry in bill["files"]}
+            there = {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in root.rglob("*")
+                     if path.is_file() and not path.is_symlink() and (os.access(path, os.X_OK) or path.suffix == ".crt")}
+            self.assertEqual(stated, there)
+            identifiers = [entry["SPDXID"] for entry in bill["packages"] + bill["files"]]
+            self.assertEqual(len(identifiers), len(set(identifiers)))
+            for relation in bill["relationships"]:
+                for end in (relation["spdxElementId"], relation["relatedSpdxElement"]):
+                    self.assertIn(end, identifiers + ["SPDXRef-DOCUMENT"])
+
+    def test_packages_are_those_that_are_installed_and_bring_their_terms(self):
+        for name, _, root in self.each():
+            bill = json.loads((root / f"usr/share/sbom/trainyard-{name}.spdx.json").read_text())
+            held = {relation["relatedSpdxElement"] for relation in bill["relationships"] if relation["relationshipType"] == "CONTAINS"}
+            packages = [entry for entry in bill["packages"] if entry["SPDXID"] in held]
+            self.assertGreater(len(packages), 5)
+            for entry in packages:
+                installed = run("dpkg-query", "-W", "-f", "${Version}\n", entry["name"]).stdout.splitlines()[0]
+                self.assertEqual(entry["versionInfo"], installed)
+                self.assertTrue((root / f"usr/share/doc/{entry['name']}/copyright").stat().st_size)
+                self.assertIn(f"Package: {entry['name']}\n", (root / f"var/lib/dpkg/status.d/{entry['name']}").read_text())
+                self.assertTrue(entry["externalRefs"][0]["referenceLocator"].startswith(f"pkg:deb/debian/{entry['name']}@"))
+
+    def test_docker_and_containerd_find_name_and_layers(self):
+        for name, archive, _ in self.each():
+            saved = json.loads(archive.files["manifest.json"])[0]
+            version = archive.config["config"]["Labels"]["org.opencontainers.image.version"]
+            self.assertEqual(saved["RepoTags"], [f"trainyard/{name}:{version}"])
+            self.assertIn(saved["Config"], archive.files)
+            self.assertEqual([layer for layer in saved["Layers"] if layer not in archive.files], [])
+            self.assertEqual(archive.index["manifests"][0]["annotations"]["io.containerd.image.name"],
+                             f"docker.io/trainyard/{name}:{version}")
+
+    def test_wrong_usage_is_told(self):
+        missing = run(ROOT / "tools/images/build", "operator", "--binaries", self.folder / "nowhere", "--out", self.folder / "out")
+        self.assertNotEqual(missing.returncode, 0)
+        self.assertIn("build it first", missing.stderr)
+        with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile") as file:
+            file.write("FROM scratch\nENTRYPOINT /bin/sh\n")
+            file.flush()
+            with self.assertRaisesRegex(dockerfile.Fault, "no shell"):
+                dockerfile.image_config(pathlib.Path(file.name), {})
+
+
+if __name__ == "__main__":
+    binaries = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()

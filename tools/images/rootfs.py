@@ -1,0 +1,116 @@
+"""The root file system of an image: our programs, the libraries that they map, and nothing that could run beside them."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import packages
+import sbom
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = {
+    "operator": ["trainyard-operator"],
+    "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"],
+}
+UID = 65532  # "nonroot", as distroless images have it
+# Packages of which only headers are taken: what they give is compiled into our programs.
+HEADERS = ["libboost-dev", "libcli11-dev", "libexpected-dev", "nlohmann-json3-dev"]
+TEXTS = {
+    "etc/passwd": f"root:x:0:0:root:/root:/nonexistent\nnonroot:x:{UID}:{UID}:nonroot:/tmp:/nonexistent\n",
+    "etc/group": f"root:x:0:\nnonroot:x:{UID}:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+def version():
+    """As CMakeLists.txt says."""
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    return text.split("project(trainyard VERSION ")[1].split()[0]
+
+
+def epoch():
+    """SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/), else the time of the last commit, else 0."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return int(given)
+    done = subprocess.run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 and done.stdout.strip() else 0
+
+
+class Tree:
+    """A root file system that comes to be."""
+
+    def __init__(self, out: pathlib.Path):
+        self.out = out
+        out.mkdir(parents=True)
+
+    def write(self, path, content, mode=0o644):
+        target = self.out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+        target.chmod(mode)
+
+    def link(self, path, target):
+        (self.out / path).symlink_to(target)
+
+
+def stripped(program: pathlib.Path) -> bytes:
+    if not program.is_file():
+        raise packages.Fault(f"{program} is not there: build it first (make build PRESET=release)")
+    with tempfile.NamedTemporaryFile() as file:
+        packages.output_of("strip", "--strip-unneeded", "-o", file.name, str(program))
+        return pathlib.Path(file.name).read_bytes()
+
+
+def place_of(name, path):
+    """Where a library goes: /lib and /lib64 are links into /usr, as in Debian."""
+    if name.startswith("/") or path.name.startswith("ld-linux"):
+        return "usr/" + str(path).lstrip("/").removeprefix("usr/")
+    return "usr/lib/" + path.parent.name + "/" + name
+
+
+def authorities():
+    """The certificates that the package brings, without what this machine has added to them."""
+    folder = pathlib.Path("/usr/share/ca-certificates/mozilla")
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.crt")))
+
+
+def assemble(image: str, binaries: pathlib.Path, out: pathlib.Path) -> dict:
+    """Fills the new folder `out`; the bill of materials, which is in there, too."""
+    tree = Tree(out)
+    ours, shared = {}, {}
+    libraries = {}
+    for name in PROGRAMS[image]:
+        content = stripped(binaries / name)
+        tree.write(f"usr/bin/{name}", content, 0o755)
+        ours[f"/usr/bin/{name}"] = content
+        libraries.update(packages.libraries_of(binaries / name))
+    for name, path in sorted(libraries.items()):
+        content = path.read_bytes()
+        place = place_of(name, path)
+        tree.write(place, content, 0o755)
+        shared.setdefault(packages.owner_of(path), {})["/" + place] = content
+    for link in ("lib", "lib64"):
+        if (out / "usr" / link).is_dir():
+            tree.link(link, f"usr/{link}")
+    bundle = authorities()
+    if not bundle:
+        raise packages.Fault("there are no certificates in /usr/share/ca-certificates/mozilla: install ca-certificates")
+    tree.write("etc/ssl/certs/ca-certificates.crt", bundle)
+    shared["ca-certificates"] = {"/etc/ssl/certs/ca-certificates.crt": bundle}
+    for path, text in TEXTS.items():
+        tree.write(path, text)
+    (out / "tmp").mkdir()
+    (out / "tmp").chmod(0o1777)
+    for package in sorted(shared):
+        tree.write(f"usr/share/doc/{package}/copyright", packages.copyright_of(package).read_bytes())
+        tree.write(f"var/lib/dpkg/status.d/{package}", packages.status_of(package))
+    shutil.copyfile(ROOT / "LICENSE", out / "usr/share/doc/LICENSE")
+    bill = sbom.document(f"trainyard-{image}", version(), epoch(), ours,
+                         [(packages.describe(package), contents) for package, contents in shared.items()],
+                         [packages.describe(package) for package in HEADERS])
+    tree.write(f"usr/share/sbom/trainyard-{image}.spdx.json", json.dumps(bill, indent=1, sort_keys=True) + "\n")
+    return bill
