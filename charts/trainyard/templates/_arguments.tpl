@@ -1,0 +1,23 @@
+{{/* The operator's command line: docs/reference/operator.md. */}}
+{{- define "trainyard.arguments" -}}
+- --leader-elect={{ .Values.leaderElection.enabled }}
+{{- with .Values.watchNamespaces }}
+- --namespaces={{ join "," . }}
+{{- end }}
+- --max-concurrent-reconciles={{ .Values.maxConcurrentReconciles }}
+- --kube-api-qps={{ .Values.kubeApi.qps }}
+- --kube-api-burst={{ .Values.kubeApi.burst }}
+- --metrics-bind-address={{ if .Values.metrics.enabled }}:{{ .Values.metrics.port }}{{ else }}0{{ end }}
+- --health-probe-bind-address=:{{ .Values.probes.port }}
+- --worker-image={{ include "trainyard.image" (dict "root" . "image" .Values.worker.image) }}
+{{- if .Values.control.enabled }}
+- --control-bind-address=:{{ .Values.control.port }}
+- --control-address={{ include "trainyard.fullname" . }}-control.{{ .Release.Namespace }}.svc:{{ .Values.control.port }}
+- --control-tls-secret={{ include "trainyard.controlSecret" . }}
+{{- end }}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
