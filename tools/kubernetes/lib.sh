@@ -9,6 +9,8 @@
 kubernetes_version=1.34.2
 etcd_version=3.6.8
 kwok_version=0.7.0
+helm_version=3.19.0
+monitoring_version=0.85.0 # of prometheus-operator
 jobset_version=0.10.1
 go_version=1.26.6  # fetched where the machine has none, or one older than the sources ask for
 go_oldest=1.24
@@ -17,8 +19,11 @@ cache=${TRAINYARD_CACHE:-${HOME:?}/.cache/trainyard}
 kubernetes_bin="$cache/kubernetes-$kubernetes_version/bin"
 etcd_bin="$cache/etcd-$etcd_version/bin"
 kwok_bin="$cache/kwok-$kwok_version/bin"
+helm_bin="$cache/helm-$helm_version/bin"
+monitoring_folder="$cache/prometheus-operator-$monitoring_version"
 jobset_folder="$cache/jobset-$jobset_version"
 kubernetes_programs=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
+monitoring_definitions=(podmonitors prometheusrules servicemonitors)
 
 tool=$(basename "$0")
 say() { echo "kubernetes/$tool: $*"; }

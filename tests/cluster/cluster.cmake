@@ -1,0 +1,29 @@
+# The tier `cluster`: Kubernetes with real kubelets (tools/kind), one cluster for all tests of a run, which
+# ctest's fixture starts before the first and ends after the last. The tests run alone: on a machine that
+# others keep busy a node that is well misses its heartbeats.
+if(TRAINYARD_SANITIZE)
+  return() # the operator runs from an image there, as users have it
+endif()
+set(trainyard_cluster ${CMAKE_BINARY_DIR}/cluster)
+add_test(NAME cluster_up COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster up ${trainyard_cluster} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_test(NAME cluster_down COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster down ${trainyard_cluster})
+set_tests_properties(cluster_up PROPERTIES LABELS cluster TIMEOUT 600 FIXTURES_SETUP cluster)
+set_tests_properties(cluster_down PROPERTIES LABELS cluster TIMEOUT 120 FIXTURES_CLEANUP cluster)
+
+# trainyard_cluster_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s])
+function(trainyard_cluster_test name)
+  trainyard_test(${name} TIER cluster SERIAL ${ARGN})
+  set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED cluster
+    ENVIRONMENT TRAINYARD_TEST_CLUSTER=${trainyard_cluster})
+endfunction()
+
+if(TARGET trainyard-operator)
+  trainyard_library(cluster_test_support
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc
+    DEPS operator_test_support)
+  target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  foreach(name job node_loss)
+    trainyard_cluster_test(cluster_${name}_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc DEPS cluster_test_support)
+    add_dependencies(cluster_${name}_test trainyard-operator)
+  endforeach()
+endif()

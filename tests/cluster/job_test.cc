@@ -1,0 +1,88 @@
+// Jobs on real nodes: kubelets start their pods, the pods find each other by name over the network.
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cluster_test.h"
+
+namespace trainyard::cluster {
+namespace {
+
+class JobTest : public testing_support::ClusterTest {};
+
+TEST_F(JobTest, PodsOnTwoNodesMeetAndTheJobCompletes) {
+  Json job = trainer_job("train", 2, {"meet"});
+  spread(job, Apart::kAlways);
+  apply(job);
+  ASSERT_TRUE(runs("train", 2, 0));
+  const auto nodes = nodes_of_pods("train");
+  ASSERT_EQ(nodes.size(), 2U);
+  EXPECT_NE(nodes.begin()->second, nodes.rbegin()->second);
+  // Rank 0 waits for rank 1, which must reach it by its name.
+  ASSERT_TRUE(reaches("train", "Complete"));
+  EXPECT_EQ(job_status("train").value("restarts", Json::object()).value("total", 0), 0);
+}
+
+TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
+  Json job = {{"apiVersion", "trainyard.dev/v1alpha1"},
+              {"kind", "TrainingJob"},
+              {"metadata", {{"name", "tiny"}}},
+              {"spec",
+               {{"numNodes", 2},
+                {"numProcPerNode", 2},
+                {"engine",
+                 {{"model",
+                   {{"family", "GPT2"},
+                    {"layers", 2},
+                    {"hidden", 32},
+                    {"heads", 2},
+                    {"vocab", 257},
+                    {"maxPositions", 32}}},
+                  {"data", {{"tokens", Json::array({"/data/train"})}, {"sequenceLength", 32}}},
+                  {"batch", {{"globalSequences", 16}, {"microSequences", 4}}},
+                  {"steps", 1500}}},
+                {"template", {{"spec", {{"containers", Json::array({{{"name", "trainer"}}})}}}}}}}};
+  spread(job, Apart::kAlways);
+  apply(job);
+  ASSERT_TRUE(runs("tiny", 2, 0)) << operator_log();
+  EXPECT_EQ(nodes_of_pods("tiny").size(), 2U);
+  const auto step = [&] {
+    return job_status("tiny").value("progress", Json::object()).value("step", int64_t{0});
+  };
+  EXPECT_TRUE(wait_until([&] { return step() > 0; })) << job_status("tiny").dump(2);
+  ASSERT_TRUE(reaches("tiny", "Complete")) << operator_log();
+  const Json status = job_status("tiny");
+  EXPECT_EQ(status["progress"]["step"], 1500);
+  EXPECT_EQ(status["restarts"]["total"], 0);
+  EXPECT_LT(std::stod(status["progress"]["loss"].get<std::string>()), 3.5) << "ln 257 is 5.5";
+}
+
+TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
+  Json job = trainer_job("train", 1, {"eat", "256"});
+  job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {{"memory", "32Mi"}};
+  job["spec"]["failurePolicy"]["budgets"] =
+      Json::array({{{"class", "Application"}, {"maxRestarts", 1}, {"windowSeconds", 3600}}});
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Failed"));
+  const Json attempts = job_status("train")["attempts"];
+  ASSERT_FALSE(attempts.empty());
+  // Any other SIGKILL would count as the infrastructure's.
+  EXPECT_EQ(attempts.back()["class"], "Application") << attempts.dump(2);
+  EXPECT_EQ(attempts.back()["exitCode"], 137) << attempts.dump(2);
+  EXPECT_EQ(job_status("train")["restarts"]["total"], 1);
+}
+
+TEST_F(JobTest, ADeletedPodEndsWithinItsGraceAndTheGangStartsAgain) {
+  apply(trainer_job("train", 2, {"meet-after", "2"}));
+  ASSERT_TRUE(runs("train", 2, 0));
+  must({"delete", "pod", member("train", 1), "--wait=false"});
+  ASSERT_TRUE(runs("train", 2, 1));
+  ASSERT_TRUE(reaches("train", "Complete"));
+  EXPECT_EQ(job_status("train")["restarts"]["total"], 1);
+}
+
+}  // namespace
+}  // namespace trainyard::cluster
