@@ -1,113 +1,70 @@
 #include "tests/support/audit_log.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
-#include <map>
+#include <utility>
+
+#include "tests/support/api_objects.h"
 
 namespace trainyard::testing_support {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kUid[] = "trainyard.dev/job-uid";
-constexpr char kIndex[] = "trainyard.dev/node-index";
-constexpr char kGeneration[] = "trainyard.dev/created-generation";
-constexpr char kMember[] = "trainyard.dev/member";
-
-std::string text(const Json& object, const char* key) {
-  return object.is_object() ? object.value(key, std::string()) : std::string();
-}
-
-Json part(const Json& object, const char* key) {
-  return object.is_object() ? object.value(key, Json()) : Json();
-}
-
 AuditEvent event_of(const Json& line) {
-  const Json reference = part(line, "objectRef");
+  const Json& reference = at(line, "objectRef");
   const std::string subresource = text(reference, "subresource");
   const std::string uri = text(line, "requestURI");
-  const Json status = part(line, "responseStatus");
+  const Json& status = at(line, "responseStatus");
   return {.time = text(line, "stageTimestamp"),
-          .user = text(part(line, "user"), "username"),
+          .user = text(at(line, "user"), "username"),
           .verb = text(line, "verb"),
           .group = text(reference, "apiGroup"),
           .resource = text(reference, "resource") + (subresource.empty() ? "" : "/" + subresource),
           .name_space = text(reference, "namespace"),
           .name = text(reference, "name"),
-          .code = status.is_object() ? status.value("code", 0) : 0,
-          .allowed = text(part(line, "annotations"), "authorization.k8s.io/decision") == "allow",
+          .code = static_cast<int>(number(status, "code")),
+          .allowed = text(at(line, "annotations"), "authorization.k8s.io/decision") == "allow",
           .dry_run = uri.find("dryRun=All") != std::string::npos,
-          .request = part(line, "requestObject"),
-          .answer = part(line, "responseObject")};
+          .request = at(line, "requestObject"),
+          .answer = at(line, "responseObject")};
 }
 
 std::string right(const std::string& group, const std::string& resource, const std::string& verb) {
   return (group.empty() ? "" : group + "/") + resource + " " + verb;
 }
 
-/// The pods of jobs as they come and go.
-class PodJudge {
- public:
-  void created(const AuditEvent& event) {
-    const Json labels = event.answer["metadata"].value("labels", Json::object());
-    if (!labels.contains(kUid)) return;
-    const std::string uid = text(event.answer["metadata"], "uid");
-    const std::string job = text(labels, kUid);
-    const std::string name = event.name_space + "/" + text(event.answer["metadata"], "name");
-    const Json owners = event.answer["metadata"].value("ownerReferences", Json::array());
-    if (owners.size() != 1 || text(owners[0], "uid") != job) {
-      complain(event, name, "has not its job as its owner");
-    }
-    if (gone_jobs_.contains(job)) complain(event, name, "was made for a job that is gone");
-    if (!names_.try_emplace(job + name, event.user).second)
-      complain(event, name, "was made twice for one job");
-    const std::string slot = job + " index " + text(labels, kIndex);
-    const int64_t generation = std::stoll("0" + text(labels, kGeneration));
-    slots_[name] = slot;
-    if (const auto there = members_.find(slot); there != members_.end()) {
-      // Of a generation that is over: whoever stood still for long carries out what it had begun.
-      if (generation < there->second.generation) return;
-      complain(event, name,
-               "was made while " + there->second.name + " was a member of the same index");
-    }
-    members_[slot] = {name, generation};
+/// When the server stored what it answers: revisions of its store are counted over all objects. 0
+/// where it does not say: a change of a pod whose grace is over is not stored but removes the pod
+/// (apiserver's registry, ShouldDeleteDuringUpdate), and the answer shows the revision before.
+int64_t revision_of(const AuditEvent& event) {
+  const Json& metadata = at(event.answer, "metadata");
+  if (event.verb == "patch" && at(metadata, "deletionGracePeriodSeconds") == 0) return 0;
+  const std::string version = text(metadata, "resourceVersion");
+  int64_t revision = 0;
+  std::from_chars(version.data(), version.data() + version.size(), revision);
+  return revision;
+}
+
+/// In the order of the answers, except where the store says that one came before another.
+void put_in_order(std::vector<AuditEvent>& events) {
+  std::stable_sort(events.begin(), events.end(),
+                   [](const AuditEvent& a, const AuditEvent& b) { return a.time < b.time; });
+  std::vector<std::pair<int64_t, size_t>> places;
+  int64_t newest = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const int64_t revision = revision_of(events[i]);
+    newest = std::max(newest, revision);
+    places.emplace_back(revision > 0 ? revision : newest, i);
   }
-
-  /// A change or the beginning of a deletion: the pod is a member no more.
-  void condemned(const AuditEvent& event) {
-    const std::string name = event.name_space + "/" + event.name;
-    const auto slot = slots_.find(name);
-    if (slot == slots_.end()) return;
-    if (const auto there = members_.find(slot->second);
-        there != members_.end() && there->second.name == name) {
-      members_.erase(there);
-    }
-    // What somebody else took away before its gang was whole is made again.
-    const auto maker = names_.find(slot->second.substr(0, slot->second.find(' ')) + name);
-    const bool taken = event.verb == "delete" && maker != names_.end();
-    if (taken && maker->second != event.user) names_.erase(maker);
-  }
-
-  void job_gone(const std::string& uid) { gone_jobs_.insert(uid); }
-
-  std::vector<std::string> take() { return std::move(complaints_); }
-  void complain(const AuditEvent& event, const std::string& name, const std::string& what) {
-    complaints_.push_back(event.time + ": pod " + name + " " + what);
-  }
-
- private:
-  struct Member {
-    std::string name;
-    int64_t generation = 0;
-  };
-  std::map<std::string, Member> members_;     ///< by job and index
-  std::map<std::string, std::string> slots_;  ///< job and index by pod
-  std::map<std::string, std::string> names_;  ///< who made it, by job and name
-  std::set<std::string> gone_jobs_;
-  std::vector<std::string> complaints_;
-};
-
-bool succeeded(const AuditEvent& event) { return event.code >= 200 && event.code < 300; }
+  std::sort(places.begin(), places.end());
+  std::vector<AuditEvent> ordered;
+  ordered.reserve(events.size());
+  for (const auto& [revision, i] : places)
+    ordered.push_back(std::move(events[i]));
+  events = std::move(ordered);
+}
 
 }  // namespace
 
@@ -127,8 +84,7 @@ std::vector<AuditEvent> read_audit_log(const std::filesystem::path& path) {
     }
     events.push_back(event_of(json));
   }
-  std::stable_sort(events.begin(), events.end(),
-                   [](const AuditEvent& a, const AuditEvent& b) { return a.time < b.time; });
+  put_in_order(events);
   return events;
 }
 
@@ -156,9 +112,11 @@ std::set<std::string> rights_granted(const Json& role) {
 namespace {
 
 /// Whether a request ended before the server had read what it meant, as when its asker dies while
-/// sending. Answers about the object (403, 404, 409) come after that.
+/// sending, or may not ask. Answers about the object (403 of admission, 404, 409) come after that.
 bool body_never_came(const AuditEvent& event) {
-  return event.request.is_null() && (event.code == 0 || event.code == 400 || event.code >= 500);
+  const bool ended_early =
+      !event.allowed || event.code == 0 || event.code == 400 || event.code >= 500;
+  return event.request.is_null() && ended_early;
 }
 
 }  // namespace
@@ -168,11 +126,11 @@ std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
   std::vector<std::string> found;
   for (const AuditEvent& event : events) {
     if (event.user != user || event.resource == "events" || event.resource == "leases") continue;
-    if (body_never_came(event)) continue;
-    const Json metadata = part(event.request, "metadata");
+    // What a Secret's request says is kept out of the log.
+    if (body_never_came(event) || event.resource == "secrets") continue;
+    const Json& metadata = at(event.request, "metadata");
     bool guarded = true;
-    if (event.verb == "delete")
-      guarded = !text(part(event.request, "preconditions"), "uid").empty();
+    if (event.verb == "delete") guarded = !text(at(event.request, "preconditions"), "uid").empty();
     if (event.verb == "patch") guarded = !text(metadata, "uid").empty();
     if (event.verb == "update") guarded = !text(metadata, "resourceVersion").empty();
     if (!guarded) {
@@ -182,54 +140,6 @@ std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
     }
   }
   return found;
-}
-
-namespace {
-
-/// Whether the pod is no member after this change. Of one whose asker has gone before the answer,
-/// the log may have the request alone.
-bool takes_member_off(const AuditEvent& event) {
-  if (event.answer.is_object()) {
-    return !part(part(event.answer, "metadata"), "labels").contains(kMember);
-  }
-  const Json labels = part(part(event.request, "metadata"), "labels");
-  return labels.contains(kMember) && labels[kMember].is_null();
-}
-
-}  // namespace
-
-std::vector<std::string> pod_violations(const std::vector<AuditEvent>& events,
-                                        const Json& remaining, const Json& jobs) {
-  PodJudge judge;
-  for (const AuditEvent& event : events) {
-    if (!succeeded(event) || event.dry_run) continue;
-    if (event.resource == "trainingjobs" && event.verb == "delete") {
-      // With a finalizer (foreground) the job is answered back and goes when its pods have gone.
-      const Json metadata = part(event.answer, "metadata");
-      if (metadata.is_object() && !metadata.contains("finalizers"))
-        judge.job_gone(text(metadata, "uid"));
-      continue;
-    }
-    if (event.resource != "pods") continue;
-    if (event.verb == "create") judge.created(event);
-    if (event.verb == "delete") judge.condemned(event);
-    const bool changed = event.verb == "patch" || event.verb == "update";
-    if (changed && takes_member_off(event)) judge.condemned(event);
-  }
-  std::vector<std::string> violations = judge.take();
-  std::set<std::string> living;
-  for (const Json& job : jobs["items"])
-    living.insert(text(job["metadata"], "uid"));
-  for (const Json& pod : remaining["items"]) {
-    const Json labels = pod["metadata"].value("labels", Json::object());
-    // Without an owner: released by the deletion of its job that leaves orphans.
-    if (pod["metadata"].value("ownerReferences", Json::array()).empty()) continue;
-    if (labels.contains(kUid) && !living.contains(text(labels, kUid))) {
-      violations.push_back("pod " + text(pod["metadata"], "namespace") + "/" +
-                           text(pod["metadata"], "name") + " is left and its job is gone");
-    }
-  }
-  return violations;
 }
 
 }  // namespace trainyard::testing_support

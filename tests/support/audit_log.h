@@ -27,7 +27,8 @@ struct AuditEvent {
 };
 
 /// Every request about a resource that has been answered, watches from their first byte on, in the
-/// order of the answers. A line that is being written is left out.
+/// order in which the server stored what they changed; what changed nothing stands where it was
+/// answered. A line that is being written is left out.
 std::vector<AuditEvent> read_audit_log(const std::filesystem::path& path);
 
 /// The rights ("pods create", "trainyard.dev/trainingjobs/status update") that a user needed,
@@ -42,13 +43,5 @@ std::set<std::string> rights_granted(const nlohmann::json& role);
 /// aside, and requests that were refused because their body never came.
 std::vector<std::string> unguarded_writes(const std::vector<AuditEvent>& events,
                                           std::string_view user);
-
-/// What was wrong with the pods of training jobs, judged by what was created, condemned and
-/// deleted: two members at once for one index of a job, a name made twice in one job, a pod without
-/// an owner or of a job that was gone. `remaining` is the list of pods at rest and `jobs` that of
-/// the jobs.
-std::vector<std::string> pod_violations(const std::vector<AuditEvent>& events,
-                                        const nlohmann::json& remaining,
-                                        const nlohmann::json& jobs);
 
 }  // namespace trainyard::testing_support

@@ -69,13 +69,11 @@ ControlPlane::~ControlPlane() {
 std::unique_ptr<ControlPlane> ApiServerTest::plane_;
 
 void ApiServerTest::SetUpTestSuite() {
-  plane_ = std::make_unique<ControlPlane>();
+  if (!plane_) plane_ = std::make_unique<ControlPlane>();
   std::filesystem::create_directories(plane_->folder() / "suites");
   std::ofstream(plane_->folder() / "suites" /
                 ::testing::UnitTest::GetInstance()->current_test_suite()->name());
 }
-
-void ApiServerTest::TearDownTestSuite() { plane_.reset(); }
 
 void ApiServerTest::SetUp() {
   static std::atomic<int> tests{0};

@@ -56,7 +56,6 @@ class ApiServerTest : public ::testing::Test {
   using Json = nlohmann::json;
 
   static void SetUpTestSuite();
-  static void TearDownTestSuite();
   void SetUp() override;
   void TearDown() override;
 
@@ -81,7 +80,7 @@ class ApiServerTest : public ::testing::Test {
   static constexpr std::chrono::seconds kDeadline{60};
 
  private:
-  static std::unique_ptr<ControlPlane> plane_;
+  static std::unique_ptr<ControlPlane> plane_;  ///< of all suites of the program
   const TemporaryDirectory folder_;
   std::string namespace_;
 };

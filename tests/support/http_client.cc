@@ -56,12 +56,17 @@ bool send_text(int fd, std::string_view text) {
 }
 
 HttpAnswer http_request(std::string_view address, std::string_view method, std::string_view target,
-                        std::chrono::milliseconds timeout) {
+                        std::chrono::milliseconds timeout, std::string_view body) {
   const UniqueFd fd = connect_to(address);
   HttpAnswer answer;
   if (!fd.valid()) return answer;
-  send_text(fd.get(),
-            std::string(method) + " " + std::string(target) + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+  std::string request = std::string(method) + " " + std::string(target) +
+                        " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n";
+  if (!body.empty()) {
+    request +=
+        "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+  }
+  send_text(fd.get(), request + "\r\n" + std::string(body));
   const std::string text = read_to_end(fd.get(), timeout);
   const size_t end = text.find("\r\n\r\n");
   if (end == std::string::npos || text.compare(0, 9, "HTTP/1.1 ") != 0) return answer;

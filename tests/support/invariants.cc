@@ -1,49 +1,25 @@
 #include "tests/support/invariants.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
+
+#include "tests/support/api_objects.h"
 
 namespace trainyard::testing_support {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kUid[] = "trainyard.dev/job-uid";
-constexpr char kIndex[] = "trainyard.dev/node-index";
-constexpr char kGeneration[] = "trainyard.dev/created-generation";
-constexpr char kMember[] = "trainyard.dev/member";
-
-const Json& at(const Json& object, const char* key) {
-  static const Json kNothing;
-  if (!object.is_object()) return kNothing;
-  const auto found = object.find(key);
-  return found == object.end() ? kNothing : *found;
-}
-
-std::string text(const Json& object, const char* key) {
-  const Json& value = at(object, key);
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
-int64_t number(const Json& object, const char* key) {
-  const Json& value = at(object, key);
-  return value.is_number_integer() ? value.get<int64_t>() : 0;
-}
-
 bool is_true(const Json& status, const char* type) {
-  const Json& conditions = at(status, "conditions");
-  return std::any_of(conditions.begin(), conditions.end(), [&](const Json& condition) {
-    return text(condition, "type") == type && text(condition, "status") == "True";
-  });
+  return text(condition_of(status, type), "status") == "True";
 }
 
 bool is_stopping(const Json& status) {
-  const Json& conditions = at(status, "conditions");
-  return std::any_of(conditions.begin(), conditions.end(), [](const Json& condition) {
-    return text(condition, "type") == "Suspended" && text(condition, "reason") == "Suspended";
-  });
+  return text(condition_of(status, "Suspended"), "reason") == "Suspended";
 }
 
 /// The status says that no pod is to run.
@@ -53,16 +29,42 @@ bool is_over(const Json& status) {
          is_true(status, "Failed");
 }
 
+/// What the container that ends the pod has exited with, whatever others of it do.
+std::optional<int64_t> exit_of(const Json& pod) {
+  const std::string trainer = text(at(at(pod, "metadata"), "annotations"), kAnnotationTrainer);
+  for (const Json& container : at(at(pod, "status"), "containerStatuses")) {
+    const Json& terminated = at(at(container, "state"), "terminated");
+    if (text(container, "name") == trainer && terminated.is_object())
+      return number(terminated, "exitCode");
+  }
+  return std::nullopt;
+}
+
+/// Restarts for which no pod has to be lost: the job stood still.
+int64_t hangs_of(const Json& status) {
+  for (const Json& counted : at(at(status, "restarts"), "classes")) {
+    if (text(counted, "class") == "Hang") return number(counted, "total");
+  }
+  return 0;
+}
+
+int64_t restarts_of(const Json& status) { return number(at(status, "restarts"), "total"); }
+
 struct Job {
+  std::string name_space;
   Json spec;
   Json status;
   bool leaving = false;  ///< has a deletionTimestamp, or is gone
-  int64_t losses = 0;    ///< pods that failed, or that others took away
+  bool gone = false;
+  int64_t losses = 0;  ///< pods that failed, or that others took away
 };
 
 struct Pod {
+  std::string uid;
+  std::string name_space;
   std::string name;
-  std::string job;
+  std::string job;   ///< UID
+  std::string slot;  ///< job and index
   int64_t generation = 0;
   bool member = true;
   bool lost = false;  ///< counted among its job's losses
@@ -96,22 +98,39 @@ class Judge {
   }
 
   void take_job(const AuditEvent& event) {
-    const Json& metadata = at(event.answer, "metadata");
-    if (event.verb == "delete" && text(event.answer, "kind") == "Status") {
-      jobs_[text(at(event.answer, "details"), "uid")].leaving = true;
+    if (event.verb == "deletecollection") {
+      for (auto& [uid, job] : jobs_)
+        job.leaving = job.leaving || job.name_space == event.name_space;
       return;
     }
+    // Of one whose asker has gone before the answer, the log may have the request alone.
+    const Json& object = event.answer.is_object() ? event.answer : event.request;
+    if (event.verb == "delete" && text(object, "kind") == "Status") {
+      Job& job = jobs_[text(at(object, "details"), "uid")];
+      job.leaving = job.gone = true;
+      return;
+    }
+    const Json& metadata = at(object, "metadata");
     const std::string uid = text(metadata, "uid");
     if (uid.empty()) return;
     Job& job = jobs_[uid];
+    job.name_space = event.name_space;
     job.leaving = job.leaving || !text(metadata, "deletionTimestamp").empty();
-    job.spec = at(event.answer, "spec");
-    const Json& status = at(event.answer, "status");
-    if (event.resource == "trainingjobs/status") check_forward(event, job, status);
+    job.gone = job.gone || (job.leaving && at(metadata, "finalizers").empty());
+    if (const Json& spec = at(object, "spec"); spec.is_object()) job.spec = spec;
+    const Json& status = at(object, "status");
+    if (event.resource == "trainingjobs/status") {
+      if (is_operator(event)) {
+        check_forward(event, uid, job, status);
+      } else {  // a history that somebody has made up
+        job.losses += std::max<int64_t>(0, restarts_of(status) - restarts_of(job.status));
+      }
+    }
     job.status = status;
   }
 
-  void check_forward(const AuditEvent& event, const Job& job, const Json& now) {
+  void check_forward(const AuditEvent& event, const std::string& uid, const Job& job,
+                     const Json& now) {
     const Json& before = job.status;
     const auto delta = [&](const char* part, const char* key) {
       return number(at(now, part), key) - number(at(before, part), key);
@@ -131,17 +150,16 @@ class Judge {
     if (restarts + resizes + (starts ? 1 : 0) < generations || restarts + resizes > generations) {
       complain(event, "S5: a generation without its restart, resize or start");
     }
-    if (number(at(now, "restarts"), "total") > job.losses) {
-      complain(event, "S5: " + std::to_string(number(at(now, "restarts"), "total")) +
-                          " restarts are counted of " + std::to_string(job.losses) +
-                          " pods that were lost");
+    if (const int64_t counted = restarts_of(now) - hangs_of(now); counted > job.losses) {
+      complain(event, "S5: " + std::to_string(counted) + " restarts are counted of " +
+                          std::to_string(job.losses) + " pods that were lost");
     }
     for (const char* type : {"Complete", "Failed", "Suspended"}) {
       const bool was = is_true(before, type);
       if (was && !is_true(now, type) && std::string_view(type) != "Suspended") {
         complain(event, std::string("S5: ") + type + " was taken back");
       }
-      if (!was && is_true(now, type) && runs_any(text(at(event.answer, "metadata"), "uid"))) {
+      if (!was && is_true(now, type) && runs_any(uid)) {
         complain(event, std::string("S5: ") + type + " though pods still run");
       }
     }
@@ -153,54 +171,112 @@ class Judge {
   }
 
   void take_pod(const AuditEvent& event) {
-    const Json& metadata = at(event.answer, "metadata");
-    const std::string uid = text(metadata, "uid");
     if (event.verb == "create") {
-      made(event, uid);
+      if (event.resource == "pods") made(event);
       return;
     }
-    const auto found = pods_.find(uid);
-    if (found == pods_.end()) return;
-    Pod& pod = found->second;
-    Job& job = jobs_[pod.job];
+    if (event.verb == "deletecollection") {
+      for (auto& [uid, pod] : pods_) {
+        if (pod.name_space == event.name_space) lose(pod);
+      }
+      return;
+    }
+    Pod* const found = pod_of(event);
+    if (found == nullptr) return;
+    Pod& pod = *found;
     const bool ours = is_operator(event);
     const std::string phase = text(at(event.answer, "status"), "phase");
-    const bool failed = phase == "Failed";
-    const bool gone = event.verb == "delete" && number(metadata, "deletionGracePeriodSeconds") == 0;
-    if (failed || phase == "Succeeded" || gone) pod.alive = false;
-    if (!ours && (event.verb == "delete" || failed) && !std::exchange(pod.lost, true)) ++job.losses;
-    if (ours && (event.verb == "delete" || event.verb == "patch")) {
-      check_announced(event, job, pod, uid);
-    }
+    const std::optional<int64_t> exit = exit_of(event.answer);
+    const bool failed = phase == "Failed" || exit.value_or(0) != 0;
+    const bool gone = event.verb == "delete" && event.answer.is_object() &&
+                      number(at(event.answer, "metadata"), "deletionGracePeriodSeconds") == 0;
+    if (failed || exit || phase == "Succeeded" || gone) pod.alive = false;
+    if (!ours && (event.verb == "delete" || failed)) lose(pod);
+    if (ours && (event.verb == "delete" || event.verb == "patch")) check_announced(event, pod);
     if (ours && event.verb == "delete") ended_by_us_.insert(pod.job + "/" + pod.name);
-    pod.member = pod.member && text(at(metadata, "labels"), kMember) == "true";
+    pod.member = pod.member && keeps_member(event);
+    if (event.verb == "delete" || !pod.member) leave_slot(pod);
   }
 
-  void made(const AuditEvent& event, const std::string& uid) {
-    const Json& labels = at(at(event.answer, "metadata"), "labels");
-    const std::string owner = text(labels, kUid);
+  /// The pod that a request is about; nullptr where it is none of a job's.
+  Pod* pod_of(const AuditEvent& event) {
+    const std::string uid = text(at(event.answer, "metadata"), "uid");
+    if (!uid.empty()) {
+      const auto found = pods_.find(uid);
+      return found == pods_.end() ? nullptr : &found->second;
+    }
+    const auto named = newest_.find(event.name_space + "/" + event.name);
+    return named == newest_.end() ? nullptr : &pods_.at(named->second);
+  }
+
+  /// Whether the pod is a member after this change, if it was one. Of one whose asker has gone
+  /// before the answer, the log may have the request alone.
+  static bool keeps_member(const AuditEvent& event) {
+    if (event.answer.is_object()) return label(event.answer, kLabelMember) == "true";
+    const Json& labels = at(at(event.request, "metadata"), "labels");
+    return !labels.is_object() || !labels.contains(kLabelMember);
+  }
+
+  void lose(Pod& pod) {
+    if (!std::exchange(pod.lost, true)) ++jobs_[pod.job].losses;
+  }
+
+  void leave_slot(const Pod& pod) {
+    const auto there = members_.find(pod.slot);
+    if (there != members_.end() && there->second.name == pod.name) members_.erase(there);
+  }
+
+  void made(const AuditEvent& event) {
+    const Json& metadata = at(event.answer, "metadata");
+    const std::string owner = label(event.answer, kLabelJobUid);
     if (owner.empty()) return;
-    const Pod pod{text(at(event.answer, "metadata"), "name"), owner,
-                  std::stoll("0" + text(labels, kGeneration))};
-    pods_[uid] = pod;
-    const Job& job = jobs_[owner];
+    Pod pod{text(metadata, "uid"), event.name_space, text(metadata, "name"), owner,
+            owner + "/" + label(event.answer, kLabelNodeIndex)};
+    const std::string generation = label(event.answer, kLabelGeneration);
+    std::from_chars(generation.data(), generation.data() + generation.size(), pod.generation);
+    const Json& owners = at(metadata, "ownerReferences");
+    if (owners.size() != 1 || text(owners[0], "uid") != owner) {
+      complain(event, "S2: pod " + pod.name + " has not its job as its owner");
+    }
+    check_made(event, pod);
+    take_slot(event, pod);
+    newest_[event.name_space + "/" + pod.name] = pod.uid;
+    pods_[pod.uid] = std::move(pod);
+  }
+
+  void check_made(const AuditEvent& event, const Pod& pod) {
+    const Job& job = jobs_[pod.job];
     const int64_t generation = number(at(job.status, "membership"), "generation");
     if (pod.generation > generation) {
       complain(event, "S3: pod " + pod.name + " of generation " + std::to_string(pod.generation) +
                           " was made before it was written down");
     }
     if (case_.late_writers) return;
-    if (pod.generation < generation || is_over(job.status) || job.leaving) {
+    if (job.gone) {
+      complain(event, "S2: pod " + pod.name + " was made for a job that is gone");
+    } else if (pod.generation < generation || is_over(job.status) || job.leaving) {
       complain(event, "S3: pod " + pod.name + " was made, though its job is over or beyond it");
     }
-    if (ended_by_us_.contains(owner + "/" + pod.name)) {
+    if (ended_by_us_.contains(pod.job + "/" + pod.name)) {
       complain(event, "S4: pod " + pod.name + " was made again after the operator had deleted it");
     }
   }
 
+  void take_slot(const AuditEvent& event, const Pod& pod) {
+    const auto [there, is_free] = members_.try_emplace(pod.slot, Member{pod.name, pod.generation});
+    if (is_free) return;
+    // Of a generation that is over: whoever stood still for long carries out what it had begun.
+    if (pod.generation < there->second.generation) return;
+    if (!case_.late_writers) {
+      complain(event, "S1: pod " + pod.name + " was made while " + there->second.name +
+                          " was a member of the same index");
+    }
+    there->second = {pod.name, pod.generation};
+  }
+
   /// Whether the status that is stored says that this pod is to go.
-  void check_announced(const AuditEvent& event, const Job& job, const Pod& pod,
-                       const std::string& uid) {
+  void check_announced(const AuditEvent& event, const Pod& pod) {
+    const Job& job = jobs_[pod.job];
     if (!pod.member || is_over(job.status)) return;
     const int64_t generation = number(at(job.status, "membership"), "generation");
     const std::string strategy = text(at(job.spec, "failurePolicy"), "restartStrategy");
@@ -209,41 +285,48 @@ class Judge {
     for (const Json& attempt : at(job.status, "attempts")) {
       if (text(attempt, "endTime").empty()) continue;
       const std::string blamed = text(attempt, "podUID");
-      if (blamed == uid) return;
+      if (blamed == pod.uid) return;
       const bool everybody = blamed.empty() && text(attempt, "podName").empty();
-      const bool its_index =
-          blamed.empty() && pod.name.substr(0, pod.name.rfind('-')) == text(attempt, "podName");
+      const bool its_index = blamed.empty() && host_of(pod) == text(attempt, "podName");
       const bool of_its_time = pod.generation <= number(attempt, "generation");
       if ((everybody || its_index) && of_its_time) return;
     }
-    if (pod.generation < generation && has_successor(pod, uid)) return;
+    if (pod.generation < generation && has_successor(pod)) return;
     complain(event, "S3: pod " + pod.name + " was condemned, which the status does not say");
   }
 
+  /// "<job>-<index>".
+  static std::string host_of(const Pod& pod) { return pod.name.substr(0, pod.name.rfind('-')); }
+
   /// A newer member of the same job's index: of two the newer stays.
-  bool has_successor(const Pod& pod, const std::string& uid) const {
-    const auto index_of = [](const std::string& name) {
-      const size_t hash = name.rfind('-');
-      return name.substr(0, hash);
-    };
-    return std::any_of(pods_.begin(), pods_.end(), [&](const auto& other) {
-      return other.first != uid && other.second.job == pod.job && other.second.member &&
-             index_of(other.second.name) == index_of(pod.name) &&
-             other.second.generation > pod.generation;
+  bool has_successor(const Pod& pod) const {
+    return std::any_of(pods_.begin(), pods_.end(), [&](const auto& entry) {
+      const Pod& other = entry.second;
+      return other.uid != pod.uid && other.member && other.slot == pod.slot &&
+             other.generation > pod.generation;
     });
   }
 
   void check_rest() {
+    std::set<std::string> living;
+    for (const Json& job : at(case_.jobs, "items"))
+      living.insert(text(at(job, "metadata"), "uid"));
     std::map<std::string, std::string> members;
     for (const Json& pod : at(case_.remaining, "items")) {
-      const Json& metadata = at(pod, "metadata");
-      const Json& labels = at(metadata, "labels");
-      if (text(labels, kMember) != "true" || !text(metadata, "deletionTimestamp").empty()) continue;
-      const std::string slot = text(labels, kUid) + "/" + text(labels, kIndex);
-      const auto [there, fresh] = members.try_emplace(slot, text(metadata, "name"));
+      const std::string owner = label(pod, kLabelJobUid);
+      const std::string name = text(at(pod, "metadata"), "name");
+      // Without an owner: released by the deletion of its job that leaves orphans.
+      const bool released = at(at(pod, "metadata"), "ownerReferences").empty();
+      if (!owner.empty() && !released && !living.contains(owner)) {
+        violations_.push_back("S2: at rest pod " + name + " is left and its job is gone");
+      }
+      const bool leaving = !text(at(pod, "metadata"), "deletionTimestamp").empty();
+      if (label(pod, kLabelMember) != "true" || leaving) continue;
+      const auto [there, fresh] =
+          members.try_emplace(owner + "/" + label(pod, kLabelNodeIndex), name);
       if (!fresh) {
-        violations_.push_back("S1: at rest pods " + there->second + " and " +
-                              text(metadata, "name") + " are members of one index");
+        violations_.push_back("S1: at rest pods " + there->second + " and " + name +
+                              " are members of one index");
       }
     }
   }
@@ -253,9 +336,16 @@ class Judge {
                           " " + event.name + ": " + what);
   }
 
+  struct Member {
+    std::string name;
+    int64_t generation = 0;
+  };
+
   const Case& case_;
-  std::map<std::string, Job> jobs_;  ///< by UID
-  std::map<std::string, Pod> pods_;  ///< by UID
+  std::map<std::string, Job> jobs_;            ///< by UID
+  std::map<std::string, Pod> pods_;            ///< by UID
+  std::map<std::string, std::string> newest_;  ///< UID by namespace and name
+  std::map<std::string, Member> members_;      ///< by job and index
   std::set<std::string> ended_by_us_;
   std::vector<std::string> violations_;
 };
@@ -271,13 +361,6 @@ std::vector<std::string> invariant_violations(const Case& judged) {
   for (const std::string& user : users) {
     for (std::string& write : unguarded_writes(*judged.events, user))
       found.push_back("S3: without a precondition: " + std::move(write));
-  }
-  for (std::string& pod : pod_violations(*judged.events, judged.remaining, judged.jobs)) {
-    // By whoever stood still: after its deletion, or before a successor whose maker cannot see it.
-    const bool late = pod.find("made twice") != std::string::npos ||
-                      pod.find("was made while") != std::string::npos;
-    if (judged.late_writers && late) continue;
-    found.push_back("S1, S2: " + std::move(pod));
   }
   return found;
 }

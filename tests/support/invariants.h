@@ -24,16 +24,16 @@ struct Case {
 
 /// The judge of every run under faults, of the simulated server's log and of the real one's. What
 /// is broken, a sentence each:
-///   S1  one member for an index of a job at any time, and at rest; no name made twice by the
-///       operator's own deletion
-///   S2  every pod has its job as its owner; none is left of a job that is gone
+///   S1  one member for an index of a job at any time, and at rest
+///   S2  every pod has its job as its owner; none is made for, or left of, a job that is gone
 ///   S3  no DELETE or PATCH without a UID, no PUT without a version; nothing is deleted or made
-///   that
-///       the status, as it is stored then, does not announce
+///       that the status, as it is stored then, does not announce
+///   S4  what the operator has deleted is not made again under its name
 ///   S5  a status goes forward: observedGeneration, generations one at a time and each with its
 ///       restart, resize or start; no more restarts than pods that failed or were taken away by
-///       others; what is Complete or Failed stays so; nothing is Complete, Failed or Suspended
-///       while a pod of it runs
+///       others, hangs aside; what is Complete or Failed stays so; nothing is Complete, Failed or
+///       Suspended while a pod of it runs
+/// Judged are the operator's writes; what others write, statuses among it, is the world it is in.
 std::vector<std::string> invariant_violations(const Case& judged);
 
 }  // namespace trainyard::testing_support

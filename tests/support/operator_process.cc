@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/text/rfc3339.h"
+#include "tests/support/api_objects.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -97,6 +98,15 @@ std::string OperatorProcess::log() const {
   return text;
 }
 
+HttpAnswer OperatorProcess::page(const std::string& path) const {
+  std::ifstream said(folder_ / "err");
+  for (std::string line; std::getline(said, line);) {
+    const Json entry = Json::parse(line, nullptr, false);
+    if (text(entry, "message") == "listening") return http_get(text(entry, "address"), path);
+  }
+  return {};
+}
+
 void OperatorTest::restart_operator(const OperatorAccess& access) {
   operator_.reset();
   operator_ = std::make_unique<OperatorProcess>(
@@ -153,9 +163,8 @@ std::set<std::string> JobTest::names_of_pods(const std::string& job) const {
 
 std::string JobTest::member(const std::string& job, int index) const {
   for (const Json& pod : pods(job)) {
-    const Json& labels = pod["metadata"]["labels"];
-    const bool is_member = labels.contains("trainyard.dev/member");
-    if (is_member && labels["trainyard.dev/node-index"] == std::to_string(index)) {
+    const bool is_member = label(pod, kLabelMember) == "true";
+    if (is_member && label(pod, kLabelNodeIndex) == std::to_string(index)) {
       return pod["metadata"]["name"];
     }
   }
@@ -176,17 +185,15 @@ JobTest::Json JobTest::job_status(const std::string& job) const {
 }
 
 std::string JobTest::condition(const std::string& job, const std::string& type) const {
-  for (const Json& entry : job_status(job).value("conditions", Json::array())) {
-    if (entry["type"] == type) return entry["status"];
-  }
-  return "";
+  return text(condition_of(job_status(job), type), "status");
 }
 
 std::string JobTest::reason(const std::string& job, const std::string& type) const {
-  for (const Json& entry : job_status(job).value("conditions", Json::array())) {
-    if (entry["type"] == type) return entry["reason"];
-  }
-  return "";
+  return text(condition_of(job_status(job), type), "reason");
+}
+
+std::string JobTest::message(const std::string& job, const std::string& type) const {
+  return text(condition_of(job_status(job), type), "message");
 }
 
 ::testing::AssertionResult JobTest::reaches(const std::string& job, const std::string& type,
@@ -235,7 +242,7 @@ void JobTest::make_nodes(const std::string& site, int count, int pods, bool kube
   const std::string now =
       text::format_time(std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
   for (int i = 0; i < count; ++i) {
-    const std::string name = site + "-" + std::to_string(i);
+    const std::string name = site + "-" + std::to_string(nodes_.size());
     const Json room = {{"cpu", "32"}, {"memory", "256Gi"}, {"pods", std::to_string(pods)}};
     Json node = {{"apiVersion", "v1"},
                  {"kind", "Node"},
@@ -268,6 +275,17 @@ void JobTest::place(Json& job, const std::string& site) {
                                    {"effect", "NoExecute"},
                                    {"tolerationSeconds", 1}});
   }
+}
+
+void JobTest::lose_node(const std::string& name) const {
+  must({"annotate", "node", name, "kwok.x-k8s.io/node-"});
+  // As a kubelet would say it: no heartbeat has to be waited for in vain.
+  const Json condition = {{"type", "Ready"},
+                          {"status", "False"},
+                          {"reason", "KubeletNotReady"},
+                          {"message", "the node is lost"}};
+  must({"patch", "node", name, "--subresource=status", "-p",
+        Json({{"status", {{"conditions", Json::array({condition})}}}}).dump()});
 }
 
 void JobTest::TearDown() {

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "tests/support/control_plane.h"
+#include "tests/support/http_client.h"
 
 namespace trainyard::testing_support {
 
@@ -23,7 +24,7 @@ struct OperatorAccess {
 };
 
 /// `trainyard-operator` as it is shipped, against a control plane, under its own ServiceAccount
-/// with the rights of manifests/rbac.yaml and no others. Ended on destruction.
+/// with the rights of manifests/install.yaml and no others. Ended on destruction.
 class OperatorProcess {
  public:
   /// Starts it; files go into `folder`. It acts on the namespaces given.
@@ -39,6 +40,8 @@ class OperatorProcess {
   int stop();
   /// What it has said so far.
   std::string log() const;
+  /// What it serves there ("/metrics", "/healthz", "/readyz"); status 0 while nobody answers.
+  HttpAnswer page(const std::string& path) const;
 
  private:
   void start(const std::filesystem::path& kubeconfig, const std::vector<std::string>& namespaces,
@@ -72,6 +75,7 @@ class JobTest : public ApiServerTest {
   /// "True", "False", "Unknown" or, where there is none, "".
   std::string condition(const std::string& job, const std::string& type) const;
   std::string reason(const std::string& job, const std::string& type) const;
+  std::string message(const std::string& job, const std::string& type) const;
   /// Waits for a condition of that status; says what was there instead.
   ::testing::AssertionResult reaches(const std::string& job, const std::string& type,
                                      const std::string& status = "True") const;
@@ -82,12 +86,14 @@ class JobTest : public ApiServerTest {
   void end_container(const std::string& pod, int exit_code, const std::string& message = "") const;
   void end_container(const std::string& pod, int exit_code, const std::string& message,
                      const Json& conditions) const;
-  /// Makes `count` ready nodes for the pods of jobs that are placed there alone (label and taint
-  /// `site=<site>`), each with room for `pods` pods. Nobody plays their kubelets unless `kubelets`.
-  /// They go with the test.
+  /// Makes `count` more ready nodes for the pods of jobs that are placed there alone (label and
+  /// taint `site=<site>`), each with room for `pods` pods. Nobody plays their kubelets unless
+  /// `kubelets`. They go with the test.
   void make_nodes(const std::string& site, int count, int pods, bool kubelets);
   /// The job's pods go to the nodes of that site alone, whatever becomes of these.
   static void place(Json& job, const std::string& site);
+  /// Nobody beats the heart of the node any more, and it is not ready.
+  void lose_node(const std::string& name) const;
   void TearDown() override;
 
  private:

@@ -7,27 +7,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/plane_faults.h"
+
 namespace trainyard::testing_support {
-namespace {
-
-/// The API server's port, as tools/kubernetes/up writes it.
-int api_port(const ControlPlane& plane) {
-  const std::string key = "api_port=";
-  std::ifstream addresses(plane.folder() / "addresses");
-  for (std::string line; std::getline(addresses, line);)
-    if (line.starts_with(key)) return std::stoi(line.substr(key.size()));
-  ADD_FAILURE() << plane.folder() << "/addresses names no " << key;
-  return 0;
-}
-
-}  // namespace
 
 ProxiedOperator::ProxiedOperator(const ControlPlane& plane, const nlohmann::json& kubeconfig,
                                  std::filesystem::path folder, std::string name_space)
     : folder_(std::move(folder)),
       namespace_(std::move(name_space)),
-      proxy_(std::make_unique<FaultProxy>(FaultProxy::Options{
-          .server_port = api_port(plane), .server_authority = plane.folder() / "pki/ca.crt"})) {
+      proxy_(std::make_unique<FaultProxy>(
+          FaultProxy::Options{.server_port = plane_port(plane.folder(), "api"),
+                              .server_authority = plane.folder() / "pki/ca.crt"})) {
   std::filesystem::create_directories(folder_);
   std::ofstream(folder_ / "proxy-ca.crt") << proxy_->authority();
   nlohmann::json config = kubeconfig;

@@ -15,6 +15,7 @@
 #include "operator/kube/config.h"
 #include "operator/kube/http_transport.h"
 #include "tests/support/audit_log.h"
+#include "tests/support/audited_plane.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -79,11 +80,8 @@ std::vector<std::string> ProxyTest::violations() const {
   std::vector<AuditEvent> events = read_audit_log(plane().audit_log());
   const std::set<std::string> ours(lanes_.begin(), lanes_.end());
   std::erase_if(events, [&](const AuditEvent& event) { return !ours.contains(event.name_space); });
-  std::vector<std::string> found = pod_violations(events, joined(*admin_, kube::kPods, lanes_),
-                                                  joined(*admin_, kube::kTrainingJobs, lanes_));
-  for (const std::string& write : unguarded_writes(events, kOperatorUser))
-    found.push_back("not guarded: " + write);
-  return found;
+  return violations_on(plane(), events, joined(*admin_, kube::kPods, lanes_),
+                       joined(*admin_, kube::kTrainingJobs, lanes_));
 }
 
 std::string ProxyTest::make_lane(const std::string& name) {

@@ -1,9 +1,6 @@
 // A reflector while its API server is killed, compacted and started again. It has a control plane
 // of its own: others would not bear this.
 #include <chrono>
-#include <csignal>
-#include <fstream>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -22,6 +19,7 @@
 #include "operator/kube/http_transport.h"
 #include "operator/kube/watch_event.h"
 #include "tests/support/control_plane.h"
+#include "tests/support/plane_faults.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard {
@@ -67,31 +65,6 @@ class ApiServerRestartTest : public testing::Test {
         {.argv = argv, .output = scratch_.path() / "out", .errors = scratch_.path() / "err"},
         std::chrono::minutes(3));
     ASSERT_EQ(result.exit_code, 0) << name << ": " << result.output << result.errors;
-  }
-
-  /// SIGKILL to the API server's process.
-  void kill_api_server() {
-    pid_t pid = 0;
-    std::ifstream(plane_ / "pid" / "kube-apiserver") >> pid;
-    ASSERT_GT(pid, 1);
-    ASSERT_EQ(::kill(pid, SIGKILL), 0);
-  }
-
-  /// Forgets what etcd holds of the past, as it does every five minutes.
-  void compact(const std::string& revision) {
-    std::map<std::string, std::string> ports;
-    std::ifstream addresses(plane_ / "addresses");
-    for (std::string line; std::getline(addresses, line);)
-      ports[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
-    const auto etcd = kube::make_http_transport(
-        {.server = "http://127.0.0.1:" + ports["etcd_port"]}, clock_, "trainyard-test");
-    ASSERT_TRUE(etcd.has_value());
-    const auto answer =
-        (*etcd)->send({kube::Method::kPost, "/v3/kv/compaction", "",
-                       "{\"revision\":\"" + revision + "\",\"physical\":true}", "application/json"},
-                      {.limit = std::chrono::seconds(30)});
-    ASSERT_TRUE(answer.has_value()) << answer.error().message;
-    ASSERT_EQ(answer->status, 200) << answer->body;
   }
 
   void reflect() {
@@ -156,11 +129,11 @@ TEST_F(ApiServerRestartTest, ReflectorAndListsSurviveKillsAndCompaction) {
   ASSERT_TRUE(client().create(kConfigMaps, kNamespace, config_map("later")).has_value());
   ASSERT_TRUE(wait_until([&] { return names().contains("later"); }));
 
-  kill_api_server();
+  testing_support::kill_part(plane_, "kube-apiserver");
   ASSERT_TRUE(wait_until([&] { return reflector_->report().failure.has_value(); }))
       << "the cut watch went unnoticed";
   EXPECT_EQ(names(), (std::set<std::string>{"a", "b", "c", "later"})) << "what was seen stays";
-  script("up", {});
+  testing_support::revive(plane_);
   // Connections from before the kill are found dead one by one, each by a call that fails.
   std::string version;
   ASSERT_TRUE(wait_until([&] {
@@ -174,7 +147,7 @@ TEST_F(ApiServerRestartTest, ReflectorAndListsSurviveKillsAndCompaction) {
   }));
   EXPECT_TRUE(wait_until([&] { return names() == std::set<std::string>{"b", "c", "d", "later"}; }));
 
-  compact(version);
+  testing_support::compact_history(plane_, version);
   const auto rest = client().list(kConfigMaps, kNamespace, {.limit = 1, .next = page->next});
   ASSERT_FALSE(rest.has_value()) << "the past was still there";
   EXPECT_EQ(rest.error().status, 410);

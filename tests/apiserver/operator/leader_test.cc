@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/audited_plane.h"
 #include "tests/support/operator_process.h"
 
 namespace trainyard::apiserver {
@@ -52,6 +53,7 @@ TEST_F(LeaderTest, ALeaderThatEndsHandsOverAtOnce) {
 }
 
 TEST_F(LeaderTest, ALeaderThatWasStoppedDoesNoHarmWhenItWakes) {
+  testing_support::expect_late_writers(plane(), name_space());
   auto first = start("first");
   apply(job_manifest("one", 2));
   ASSERT_TRUE(reaches("one", "Running")) << first->log();

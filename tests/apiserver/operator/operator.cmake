@@ -3,6 +3,8 @@
 trainyard_library(operator_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../../support/operator_process.cc
           ${CMAKE_CURRENT_LIST_DIR}/../../support/audit_log.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../../support/audited_plane.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../../support/invariants.cc
   DEPS apiserver_test_support common_text)
 target_compile_definitions(operator_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 
@@ -13,9 +15,15 @@ trainyard_apiserver_test(operator_lifecycle_test
 trainyard_apiserver_test(operator_parked_test
   SOURCES ${here}/parked_test.cc ${here}/parked_manifests.cc ${here}/../api/bad_manifests.cc
   DEPS operator_test_support)
-foreach(name admission ending kill kubectl leftover policy)
+foreach(name admission budget elastic ending kill kubectl leftover policy)
   trainyard_apiserver_test(operator_${name}_test SOURCES ${here}/${name}_test.cc DEPS operator_test_support)
 endforeach()
+# Real agents and ranks in place of pods' containers.
+trainyard_apiserver_test(operator_stream_test TIMEOUT 600
+  SOURCES ${here}/stream_test.cc ${here}/../../support/pod_runner.cc
+  DEPS operator_test_support)
+target_compile_definitions(operator_stream_test PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+add_dependencies(operator_stream_test trainyard trainyard-agent trainyard-worker)
 # A fault proxy between the operator and the API server.
 trainyard_library(proxy_test_support
   SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/proxied_operator.cc
@@ -33,13 +41,18 @@ trainyard_apiserver_test(operator_leader_test SERIAL
 trainyard_apiserver_test(operator_partition_test SERIAL
   SOURCES ${here}/partition_test.cc ${here}/../../support/tcp_forwarder.cc
   DEPS operator_test_support common_base)
+# Has a control plane of its own, which others would not bear.
+trainyard_test(operator_upheaval_test TIER apiserver SERIAL TIMEOUT 600
+  SOURCES ${here}/outage_test.cc ${here}/rights_test.cc ${here}/upgrade_test.cc ${here}/upheaval.cc
+  DEPS operator_test_support common_io)
+set_tests_properties(operator_upheaval_test PROPERTIES ENVIRONMENT TRAINYARD_TEST_PLANE=)
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set(operator_tests admission ending kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_outage)
+set(operator_tests admission budget elastic ending kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_outage stream)
 list(TRANSFORM operator_tests REPLACE "(.+)" "operator_\\1_test" OUTPUT_VARIABLE audited_tests)
 set_tests_properties(operator_audit_test PROPERTIES DEPENDS "${audited_tests}")
-foreach(name ${operator_tests} audit)
+foreach(name ${operator_tests} audit upheaval)
   add_dependencies(operator_${name}_test trainyard-operator)
 endforeach()
 

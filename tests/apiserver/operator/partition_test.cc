@@ -1,6 +1,4 @@
 // An operator that the network cuts off, while users and the rest of the control plane go on.
-#include <chrono>
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -8,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/audited_plane.h"
 #include "tests/support/operator_process.h"
+#include "tests/support/plane_faults.h"
 #include "tests/support/tcp_forwarder.h"
 
 namespace trainyard::apiserver {
@@ -20,15 +20,6 @@ using testing_support::TcpForwarder;
 
 class PartitionTest : public testing_support::JobTest {
  protected:
-  static uint16_t port_of_plane() {
-    std::ifstream addresses(plane().folder() / "addresses");
-    const std::string key = "api_port=";
-    for (std::string line; std::getline(addresses, line);) {
-      if (line.starts_with(key)) return static_cast<uint16_t>(std::stoi(line.substr(key.size())));
-    }
-    ADD_FAILURE() << plane().folder() << " tells no api_port";
-    return 0;
-  }
   std::unique_ptr<OperatorProcess> start(const std::string& name, const std::string& option,
                                          const OperatorAccess& access = {}) const {
     return std::make_unique<OperatorProcess>(plane(), folder() / name,
@@ -39,7 +30,7 @@ class PartitionTest : public testing_support::JobTest {
     return {.server = "https://127.0.0.1:" + std::to_string(way_.port()), .token_file = {}};
   }
 
-  TcpForwarder way_{port_of_plane()};
+  TcpForwarder way_{testing_support::plane_port(plane().folder(), "api")};
 };
 
 TEST_F(PartitionTest, AnOperatorThatWasCutOffMakesUpForWhatItMissed) {
@@ -65,6 +56,7 @@ TEST_F(PartitionTest, AnOperatorThatWasCutOffMakesUpForWhatItMissed) {
 }
 
 TEST_F(PartitionTest, ALeaderThatIsCutOffIsReplacedAndDoesNoHarmWhenItsBytesArrive) {
+  testing_support::expect_late_writers(plane(), name_space());
   auto first = start("first", "--leader-elect", through());
   apply(job_manifest("train", 3));
   ASSERT_TRUE(reaches("train", "Running")) << first->log();

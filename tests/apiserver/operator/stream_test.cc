@@ -1,0 +1,251 @@
+#include <csignal>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/free_port.h"
+#include "tests/support/operator_process.h"
+#include "tests/support/pod_runner.h"
+
+namespace trainyard::apiserver {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::ChildEnd;
+using testing_support::ChildProcess;
+using testing_support::OperatorProcess;
+using testing_support::PodRunner;
+
+constexpr std::chrono::minutes kTraining{3};
+
+/// Jobs with an engine: real agents and ranks in place of pods' containers, which meet by the
+/// control stream of the operator.
+class StreamTest : public testing_support::JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    prepare_data();
+    port_ = std::to_string(testing_support::free_port());
+    start_operator();
+    make_nodes("stream-" + name_space(), 3, 4, /*kubelets=*/false);
+    PodRunner::Options options;
+    options.kubectl = [this](const std::vector<std::string>& words) { return must(words); };
+    options.folder = folder() / "machine";
+    options.entrypoint = {TRAINYARD_BIN_DIR "/trainyard-agent"};
+    machine_ = std::make_unique<PodRunner>(std::move(options));
+  }
+
+  void TearDown() override {
+    if (HasFailure()) {
+      std::cout << "the operator said:\n" << operator_->log() << std::endl;
+      for (const std::string& pod : names_of_pods("tiny"))
+        std::cout << pod << " said:\n" << machine_->output_of(pod) << std::endl;
+    }
+    machine_.reset();
+    EXPECT_EQ(operator_->stop(), 0) << operator_->log();
+    JobTest::TearDown();
+  }
+
+  void start_operator() {
+    operator_ = std::make_unique<OperatorProcess>(
+        plane(), folder() / ("operator-" + std::to_string(++starts_)),
+        std::vector<std::string>{name_space()},
+        std::vector<std::string>{"--control-bind-address", "127.0.0.1:" + port_,
+                                 "--control-address", "127.0.0.1:" + port_, "--worker-image",
+                                 "registry.example/worker:1"});
+  }
+
+  int run(const std::vector<std::string>& arguments, const std::string& output) const {
+    ChildProcess::Spec spec;
+    spec.argv = {TRAINYARD_BIN_DIR "/trainyard"};
+    spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
+    spec.output = folder() / output;
+    spec.errors = folder() / (output + "-errors");
+    return ChildProcess(spec).wait(kTraining).value_or(ChildEnd{}).exit_code;
+  }
+
+  void prepare_data() const {
+    std::ofstream text(folder() / "text.txt");
+    for (int i = 0; i < 400; ++i)
+      text << "the quick brown fox jumps over " << i << " lazy dogs\n";
+    text.close();
+    ASSERT_EQ(
+        run({"data", "prepare", folder() / "text.txt", "--out", folder() / "data"}, "data-out"), 0);
+  }
+
+  Json engine_job(int nodes, int steps) const {
+    Json job = {
+        {"apiVersion", "trainyard.dev/v1alpha1"},
+        {"kind", "TrainingJob"},
+        {"metadata", {{"name", "tiny"}}},
+        {"spec",
+         {{"numNodes", nodes},
+          {"numProcPerNode", 1},
+          {"engine",
+           {{"model",
+             {{"family", "GPT2"},
+              {"layers", 1},
+              {"hidden", 16},
+              {"heads", 2},
+              {"vocab", 257},
+              {"maxPositions", 16}}},
+            {"data",
+             {{"tokens", Json::array({folder() / "data" / "train"})}, {"sequenceLength", 16}}},
+            {"batch", {{"globalSequences", 12}, {"microSequences", 2}}},
+            {"steps", steps}}},
+          {"checkpointPolicy",
+           {{"storage", {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}}}, {"everySteps", 20}}},
+          {"failurePolicy", {{"backoff", {{"initialSeconds", 0}}}}},
+          {"template", {{"spec", {{"containers", Json::array({{{"name", "trainer"}}})}}}}}}}};
+    place(job, "stream-" + name_space());
+    return job;
+  }
+
+  void make_claim() const {
+    must_with({"apply"}, Json({{"apiVersion", "v1"},
+                               {"kind", "PersistentVolume"},
+                               {"metadata", {{"name", "pv-" + name_space()}}},
+                               {"spec",
+                                {{"capacity", {{"storage", "1Gi"}}},
+                                 {"accessModes", Json::array({"ReadWriteMany"})},
+                                 {"storageClassName", "none-" + name_space()},
+                                 {"hostPath", {{"path", "/nowhere"}}}}}})
+                             .dump());
+    must_with({"apply"}, Json({{"apiVersion", "v1"},
+                               {"kind", "PersistentVolumeClaim"},
+                               {"metadata", {{"name", "ckpt"}}},
+                               {"spec",
+                                {{"accessModes", Json::array({"ReadWriteMany"})},
+                                 {"storageClassName", "none-" + name_space()},
+                                 {"volumeName", "pv-" + name_space()},
+                                 {"resources", {{"requests", {{"storage", "1Gi"}}}}}}}})
+                             .dump());
+  }
+
+  /// Plays the machine until the condition holds.
+  bool until(const std::function<bool()>& condition) {
+    return wait_until(
+        [&] {
+          machine_->step();
+          return condition();
+        },
+        kTraining);
+  }
+
+  int64_t step() const {
+    return job_status("tiny").value("progress", Json::object()).value("step", int64_t{-1});
+  }
+
+  /// The state hash of a run's last checkpoint.
+  std::string hash_of(const std::filesystem::path& checkpoints) const {
+    EXPECT_EQ(run({"ckpt", "show", "--hash", "-o", "json", checkpoints / "latest"}, "show"), 0);
+    std::ifstream file(folder() / "show");
+    return Json::parse(file, nullptr, false).value("stateHash", "");
+  }
+
+  /// The same job by `trainyard run`, undisturbed.
+  std::string hash_of_local_run(Json job) const {
+    job["spec"].erase("template");
+    std::ofstream(folder() / "job.json") << job.dump();
+    EXPECT_EQ(run({"run", folder() / "job.json", "--run-dir", folder() / "local", "-o", "json"},
+                  "local-out"),
+              0);
+    return hash_of(folder() / "local/pvc/ckpt/tiny");
+  }
+
+  std::unique_ptr<OperatorProcess> operator_;
+  std::unique_ptr<PodRunner> machine_;
+  std::string port_;
+  int starts_ = 0;
+};
+
+TEST_F(StreamTest, AnEngineTrainsInPodsToTheHashOfALocalRun) {
+  make_claim();
+  const Json job = engine_job(2, 60);
+  apply(job);
+  ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
+      << job_status("tiny").dump(2);
+  const Json status = job_status("tiny");
+  EXPECT_EQ(status["restarts"]["total"], 0);
+  EXPECT_EQ(status["progress"]["step"], 60);
+  EXPECT_EQ(status["checkpoint"]["lastStep"], 60);
+  const std::string hash = hash_of(machine_->claim("ckpt") / "tiny");
+  EXPECT_FALSE(hash.empty());
+  EXPECT_EQ(hash, hash_of_local_run(job));
+}
+
+TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
+  make_claim();
+  const Json job = engine_job(2, 4000);
+  apply(job);
+  ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
+  const pid_t agent = machine_->pid_of(member("tiny", 1));
+  ASSERT_GT(agent, 0);
+  std::ifstream children("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) +
+                         "/children");
+  pid_t rank = -1;
+  children >> rank;
+  ASSERT_GT(rank, 0);
+  ::kill(rank, SIGKILL);
+  ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
+      << job_status("tiny").dump(2);
+  const Json status = job_status("tiny");
+  EXPECT_EQ(status["restarts"]["total"], 1);
+  const Json& attempt = status["attempts"][0];
+  EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
+  EXPECT_EQ(attempt["signal"], SIGKILL);
+  EXPECT_GE(attempt["resumedFromStep"], 20) << attempt.dump(2);
+  EXPECT_EQ(hash_of(machine_->claim("ckpt") / "tiny"), hash_of_local_run(job));
+}
+
+TEST_F(StreamTest, TrainingGoesOnWhileTheOperatorIsAway) {
+  make_claim();
+  apply(engine_job(2, 6000));
+  ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
+  const auto pods_before = names_of_pods("tiny");
+  operator_->process().signal(SIGKILL);
+  operator_->process().wait(kDeadline);
+  const int64_t before = step();
+  start_operator();
+  ASSERT_TRUE(until([&] { return step() > before; })) << job_status("tiny").dump(2);
+  EXPECT_EQ(names_of_pods("tiny"), pods_before);
+  EXPECT_EQ(job_status("tiny")["restarts"]["total"], 0);
+  EXPECT_EQ(job_status("tiny")["membership"]["generation"], 1);
+}
+
+TEST_F(StreamTest, ANewAuthorityReachesRunningJobs) {
+  make_claim();
+  apply(engine_job(2, 100'000));
+  ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
+  const Json before = get({"configmap", "tiny-control"})["data"];
+  must({"patch", "secret", "trainyard-control-tls", "-n", "trainyard-system", "--type=merge", "-p",
+        R"({"data":null})"});
+  operator_->process().signal(SIGKILL);
+  operator_->process().wait(kDeadline);
+  start_operator();
+  ASSERT_TRUE(until([&] { return get({"configmap", "tiny-control"})["data"] != before; }));
+  machine_->refresh_volumes();
+  const int64_t reached = step();
+  EXPECT_TRUE(until([&] { return step() > reached; })) << job_status("tiny").dump(2);
+  EXPECT_EQ(job_status("tiny")["restarts"]["total"], 0);
+}
+
+TEST_F(StreamTest, AForgedTokenIsLetInNowhere) {
+  make_claim();
+  // A good token of this cluster, but for the API server and bound to no pod.
+  std::string token = must({"create", "token", "default"});
+  token.erase(token.find_last_not_of("\r\n") + 1);
+  machine_->forge_token(token);
+  apply(engine_job(1, 20));
+  ASSERT_TRUE(until([&] {
+    return operator_->log().find("refusing a control stream") != std::string::npos;
+  })) << operator_->log();
+  EXPECT_EQ(step(), -1);
+  EXPECT_THAT(operator_->log(), testing::Not(HasSubstr("agent connected")));
+}
+
+}  // namespace
+}  // namespace trainyard::apiserver
