@@ -4,7 +4,7 @@ trainyard_test(worker_contract_test TIER unit
 trainyard_test(log_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/log_test.cc
   DEPS common_log common_io nlohmann_json::nlohmann_json)
-trainyard_test(agent_test TIER unit
+trainyard_test(agent_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/agent_options_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/line_buffer_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/oom_watch_test.cc
@@ -13,7 +13,7 @@ trainyard_test(agent_test TIER unit
           ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_verdict_test.cc
   DEPS agent_process)
-trainyard_test(coordinator_test TIER unit
+trainyard_test(coordinator_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_facts_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/generation_test.cc

@@ -2,7 +2,7 @@ set(here ${CMAKE_CURRENT_LIST_DIR}/worker/checkpoint)
 trainyard_library(checkpoint_test_support SOURCES ${here}/memory_file_system.cc
                   DEPS worker_checkpoint)
 foreach(name pure manifest shard round_trip damage crash zombie hang bits)
-  trainyard_test(checkpoint_${name}_test TIER unit SOURCES ${here}/${name}_test.cc
+  trainyard_test(checkpoint_${name}_test TIER unit THREADED SOURCES ${here}/${name}_test.cc
                  DEPS checkpoint_test_support)
 endforeach()
 trainyard_test(safetensors_test TIER unit
@@ -10,6 +10,6 @@ trainyard_test(safetensors_test TIER unit
                DEPS worker_safetensors)
 trainyard_test(hf_gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/hf/gpt2_test.cc
                DEPS worker_hf)
-trainyard_test(ckpt_command_test TIER unit
+trainyard_test(ckpt_command_test TIER unit THREADED
                SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/ckpt_command_test.cc
                DEPS cli_commands worker_checkpoint worker_hf nlohmann_json::nlohmann_json)

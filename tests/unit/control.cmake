@@ -21,7 +21,7 @@ trainyard_library(control_local_test_support
 trainyard_binary(control_orphan_maker
   SOURCES ${control_tests}/local/orphan_maker.cc
   DEPS control_local_test_support)
-trainyard_test(control_local_test TIER unit
+trainyard_test(control_local_test TIER unit THREADED
   SOURCES ${control_tests}/local/local_cluster_test.cc ${control_tests}/local/adoption_test.cc
           ${control_tests}/local/job_store_test.cc ${control_support}/cluster_conformance.cc
   DEPS control_local_test_support)
@@ -41,12 +41,12 @@ trainyard_test(control_policies_test TIER unit
   SOURCES ${control_tests}/pod_spec_test.cc ${control_tests}/policies_test.cc
           ${control_tests}/policy_edges_test.cc
   DEPS control_core)
-trainyard_test(control_reconciler_test TIER unit
+trainyard_test(control_reconciler_test TIER unit THREADED
   SOURCES ${control_tests}/outcome_test.cc ${control_tests}/reconciler_test.cc
   DEPS control_test_support Threads::Threads)
 trainyard_test(ledger_check_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/ledger_check_test.cc
   DEPS ledger_test_support)
-trainyard_test(control_queue_test TIER unit
+trainyard_test(control_queue_test TIER unit THREADED
   SOURCES ${control_tests}/queue/work_queue_test.cc
   DEPS control_queue)

@@ -3,7 +3,7 @@ trainyard_test(data_token_test TIER unit
   SOURCES ${data_tests}/token_file_test.cc ${data_tests}/token_writer_test.cc
           ${data_tests}/dataset_test.cc
   DEPS worker_data)
-trainyard_test(data_order_test TIER unit
+trainyard_test(data_order_test TIER unit THREADED
   SOURCES ${data_tests}/sampler_test.cc ${data_tests}/batch_loader_test.cc
           ${data_tests}/evaluation_loader_test.cc
           ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc

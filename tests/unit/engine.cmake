@@ -10,14 +10,14 @@ trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/wor
 trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/optim/schedule_test.cc DEPS worker_optim)
 trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
-trainyard_test(engine_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
-trainyard_test(engine_state_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
-trainyard_test(engine_allocation_test TIER unit
+trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
+trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
+trainyard_test(engine_allocation_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_matrix)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
 trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/fault_plan_test.cc DEPS worker_train)
-trainyard_test(stacks_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)
+trainyard_test(stacks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)
 set_target_properties(stacks_test PROPERTIES ENABLE_EXPORTS ON)

@@ -1,7 +1,7 @@
 set(kernels_unit ${CMAKE_CURRENT_LIST_DIR}/kernels)
 trainyard_test(kernels_simd_test TIER unit SOURCES ${kernels_unit}/simd_test.cc DEPS kernels_cpu)
 trainyard_test(kernels_math_test TIER unit SOURCES ${kernels_unit}/math_test.cc DEPS kernels_cpu)
-trainyard_test(kernels_thread_pool_test TIER unit SOURCES ${kernels_unit}/thread_pool_test.cc
+trainyard_test(kernels_thread_pool_test TIER unit THREADED SOURCES ${kernels_unit}/thread_pool_test.cc
                DEPS kernels_cpu)
 trainyard_test(kernels_cpu_kernel_set_test TIER unit
                SOURCES ${kernels_unit}/cpu_kernel_set_test.cc DEPS kernels_cpu)

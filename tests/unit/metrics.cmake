@@ -7,7 +7,7 @@ trainyard_test(exposition_test TIER unit
 trainyard_library(http_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/http_client.cc
   DEPS common_base)
-trainyard_test(status_server_test TIER unit
+trainyard_test(status_server_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/http/status_server_test.cc
   DEPS common_http http_test_support)
 trainyard_test(stage_meter_test TIER unit

@@ -7,6 +7,6 @@ trainyard_library(fault_proxy_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/answer_framing.cc ${CMAKE_CURRENT_LIST_DIR}/../support/fault.cc
           ${CMAKE_CURRENT_LIST_DIR}/../support/fault_proxy.cc ${CMAKE_CURRENT_LIST_DIR}/../support/tls_client.cc
   DEPS loopback_test_support fmt::fmt)
-trainyard_test(fault_proxy_test TIER unit
+trainyard_test(fault_proxy_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/fault_proxy_test.cc
   DEPS fault_proxy_support GTest::gtest)

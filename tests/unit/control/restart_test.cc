@@ -197,6 +197,8 @@ TEST(RestartTest, ABudgetThatIsUsedUpFailsTheJob) {
   job.fail(0, 1);
   ASSERT_TRUE(job.pass(kBackoffOver));
   EXPECT_EQ(job.reason_of(ConditionType::kFailed), "BudgetExceeded");
+  EXPECT_THAT(job.message_of(ConditionType::kFailed),
+              testing::StartsWith("Application: 2 restarts in 100000 s are used up; last: "));
   EXPECT_EQ(job.status().restarts.total, 2);
 }
 

@@ -169,8 +169,10 @@ TEST_F(CoordinatorFactsTest, RemembersTheNewestCheckpointBeyondAGeneration) {
 TEST_F(CoordinatorFactsTest, AStreamThatEndsIsAFactAndNotADecision) {
   start_training();
   clock_.advance(seconds(5));
+  const int before = changes_;
   a_.leave();
   poll();
+  EXPECT_EQ(changes_, before + 1) << "the brain looks at it";
   ASSERT_EQ(facts().members.size(), 2u);
   EXPECT_FALSE(facts().members[0].connected);
   EXPECT_EQ(facts().members[0].since, clock_.now());
@@ -184,6 +186,7 @@ TEST_F(CoordinatorFactsTest, AnAgentThatTellsNothingAnyMoreIsSilentUntilItSpeaks
   b_.beat(2, 7);
   poll();
   const Time last_heard = clock_.now();
+  const int before = changes_;
   for (int i = 0; i < 60; ++i) {  // 6 s
     clock_.advance(milliseconds(100));
     b_.beat(2, 7);
@@ -193,10 +196,23 @@ TEST_F(CoordinatorFactsTest, AnAgentThatTellsNothingAnyMoreIsSilentUntilItSpeaks
   EXPECT_GE(facts().members[0].since, last_heard);
   EXPECT_LE(facts().members[0].since, last_heard + milliseconds(100));
   EXPECT_TRUE(facts().members[1].connected);
+  EXPECT_EQ(changes_, before + 1) << "the brain looks at it once";
 
-  a_.beat(0, 8);
+  a_.say({});  // a fact that this coordinator does not know
   poll();
   EXPECT_TRUE(facts().members[0].connected);
+  EXPECT_EQ(changes_, before + 2) << "and at its return";
+}
+
+TEST_F(CoordinatorFactsTest, AgentsThatLeftWithTheirGenerationAreForgotten) {
+  start_training();
+  a_.leave();
+  poll();
+  MembershipOrder next = order_of_two_nodes(4);
+  next.members = {{"tiny-4", "pod-d", 4}, {"tiny-1", "pod-c", 1}};
+  coordinator_.publish(next);
+  EXPECT_THAT(facts().members,
+              ::testing::Each(::testing::Field(&MemberFact::pod_uid, ::testing::Ne("pod-a"))));
 }
 
 TEST_F(CoordinatorFactsTest, NobodyIsSilentForTheTimeInWhichWeDidNotListen) {
@@ -284,8 +300,12 @@ TEST_F(CoordinatorFactsTest, AnAgentThatDoesNotIntroduceItselfIsSentAway) {
   EXPECT_EQ(events[1].kind, ChannelEvent::Kind::kClosed);
 }
 
-TEST_F(CoordinatorFactsTest, ARetiredJobIsForgotten) {
+TEST_F(CoordinatorFactsTest, ARetiredJobIsForgottenAndNoOther) {
   start_training();
+  coordinator_.retire("another");
+  a_.beat(0, 8);
+  poll();
+  EXPECT_THAT(coordinator_.readings("job-1"), ::testing::SizeIs(1));
   coordinator_.retire("job-1");
   EXPECT_FALSE(facts().hosted);
   EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());

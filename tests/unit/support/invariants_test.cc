@@ -1,6 +1,7 @@
 #include "tests/support/invariants.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -48,25 +49,34 @@ class Log {
   }
   Log& pod(const std::string& user, const std::string& verb, const std::string& name,
            int64_t generation, const std::string& phase = "Running", bool member = true) {
+    Json object = pod_object(name, generation, member);
+    object["status"] = {{"phase", phase}};
+    return add(user, verb, verb == "update" ? "pods/status" : "pods", name, std::move(object));
+  }
+  static Json pod_object(const std::string& name, int64_t generation, bool member = true) {
     Json labels = {{"trainyard.dev/job-uid", "u"},
                    {"trainyard.dev/node-index", "0"},
                    {"trainyard.dev/created-generation", std::to_string(generation)}};
     if (member) labels["trainyard.dev/member"] = "true";
-    return add(user, verb, verb == "update" ? "pods/status" : "pods", name,
-               {{"metadata",
-                 {{"name", name},
-                  {"uid", name},
-                  {"labels", labels},
-                  {"ownerReferences", Json::array({{{"uid", "u"}}})}}},
-                {"status", {{"phase", phase}}}});
+    return {{"metadata",
+             {{"name", name},
+              {"uid", name},
+              {"labels", labels},
+              {"annotations", {{"trainyard.dev/trainer-container", "trainer"}}},
+              {"ownerReferences", Json::array({{{"uid", "u"}}})}}}};
   }
+  /// Of the newest entry.
+  AuditEvent& last() { return events_.back(); }
+  /// What is there at rest.
+  Json remaining = {{"items", Json::array()}};
+  Json jobs = {{"items", Json::array()}};
   std::vector<std::string> judged(bool late_writers = false) const {
     Case made;
     made.events = &events_;
     made.operator_user = kOperator;
     made.late_writers = late_writers;
-    made.remaining = {{"items", Json::array()}};
-    made.jobs = {{"items", Json::array()}};
+    made.remaining = remaining;
+    made.jobs = jobs;
     return invariant_violations(made);
   }
 
@@ -129,6 +139,88 @@ TEST(InvariantsTest, AnEndBeforeItsPodsHaveEndedIsSeen) {
   log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
   log.generation(1, 0, {{"conditions", {{{"type", "Failed"}, {"status", "True"}}}}});
   EXPECT_THAT(log.judged(), Contains(HasSubstr("Failed though pods still run")));
+}
+
+TEST(InvariantsTest, APodWhoseTrainerHasExitedRunsNoMore) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  log.pod("kubelet", "update", "j-0-a", 1, "Running");
+  log.last().answer["status"]["containerStatuses"] = {
+      {{"name", "sidecar"}, {"state", {{"running", Json::object()}}}},
+      {{"name", "trainer"}, {"state", {{"terminated", {{"exitCode", 7}}}}}}};
+  EXPECT_THAT(log.generation(2, 1).judged(), IsEmpty()) << "a pod that was lost";
+}
+
+TEST(InvariantsTest, AHangLosesNoPod) {
+  Log log;
+  log.job().generation(1, 0).generation(
+      2, 1, {{"restarts", {{"classes", {{{"class", "Hang"}, {"total", 1}}}}}}});
+  EXPECT_THAT(log.judged(), IsEmpty());
+}
+
+TEST(InvariantsTest, AStatusThatOthersWriteIsNotTheOperators) {
+  Log log;
+  log.job().generation(1, 0).generation(2, 40);
+  log.last().user = "admin";
+  log.pod(kOperator, "create", "j-0-a", 2).pod("kubelet", "update", "j-0-a", 2, "Failed");
+  EXPECT_THAT(log.generation(3, 41).judged(), IsEmpty());
+  EXPECT_THAT(log.generation(4, 42).judged(), Contains(HasSubstr("42 restarts are counted of 41")));
+}
+
+TEST(InvariantsTest, TwoMembersOfOneIndexAreSeen) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  log.pod(kOperator, "create", "j-0-b", 1);
+  EXPECT_THAT(log.judged(), Contains(HasSubstr("S1: pod j-0-b was made while j-0-a was a member")));
+}
+
+TEST(InvariantsTest, APodThatIsMadeAgainIsSeen) {
+  Log log = restarted();
+  log.pod(kOperator, "create", "j-0-a", 2);
+  EXPECT_THAT(log.judged(), Contains(HasSubstr("S4: pod j-0-a was made again")));
+}
+
+TEST(InvariantsTest, APodWithoutItsJobIsSeen) {
+  Log late;
+  late.job().generation(1, 0);
+  late.add("user", "delete", "trainingjobs", "j",
+           {{"kind", "Status"}, {"details", {{"uid", "u"}}}});
+  EXPECT_THAT(late.pod(kOperator, "create", "j-0-a", 1).judged(),
+              Contains(HasSubstr("S2: pod j-0-a was made for a job that is gone")));
+  Log strange;
+  strange.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  strange.last().answer["metadata"].erase("ownerReferences");
+  EXPECT_THAT(strange.judged(), Contains(HasSubstr("has not its job as its owner")));
+}
+
+TEST(InvariantsTest, AnOrphanAtRestIsSeen) {
+  Log log;
+  log.remaining["items"].push_back(Log::pod_object("j-0-a", 1));
+  EXPECT_THAT(log.judged(), Contains(HasSubstr("S2: at rest pod j-0-a is left")));
+  log.jobs["items"].push_back({{"metadata", {{"uid", "u"}}}});
+  EXPECT_THAT(log.judged(), IsEmpty());
+  log.remaining["items"].push_back(Log::pod_object("j-0-b", 1));
+  EXPECT_THAT(log.judged(), Contains(HasSubstr("S1: at rest")));
+}
+
+TEST(InvariantsTest, ANamespaceThatGoesTakesItsPodsAway) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  log.add("namespace-controller", "deletecollection", "pods", "", nullptr);
+  EXPECT_THAT(log.generation(2, 1).judged(), IsEmpty());
+}
+
+/// As the log has a request whose asker has gone before its answer.
+TEST(InvariantsTest, AnAnswerThatNobodyHeardCounts) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  log.pod("kubelet", "update", "j-0-a", 1, "Failed").generation(2, 1);
+  log.last().request = std::exchange(log.last().answer, nullptr);
+  log.last().request["metadata"]["resourceVersion"] = "1";
+  log.pod(kOperator, "patch", "j-0-a", 1);
+  log.last().answer = nullptr;
+  log.last().request["metadata"]["labels"] = {{"trainyard.dev/member", nullptr}};
+  EXPECT_THAT(log.pod(kOperator, "create", "j-0-b", 2).judged(), IsEmpty());
 }
 
 TEST(InvariantsTest, ALatePodIsSeenUnlessSomebodyStoodStill) {

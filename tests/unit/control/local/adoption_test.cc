@@ -110,11 +110,48 @@ TEST_F(AdoptionTest, ADeletedJobsPodsEndAndAreNotTheNextJobs) {
   const ProcessId process = process_of(ref);
   const std::string uid = cluster_->job_uid();
   ASSERT_TRUE(cluster_->delete_job(cluster_->key(), uid).has_value());
+  EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); })) << "at once";
   cluster_.reset();
   open(kScriptUntilTold);
   EXPECT_NE(cluster_->job_uid(), uid);
   EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
-  EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
+}
+
+TEST_F(AdoptionTest, PodsThatADeletedJobsControllerLeftEndWithTheNextOne) {
+  const KilledRun killed(run_dir(), kScriptUntilTold);
+  ASSERT_TRUE(killed.was_ready());
+  // It was killed while it deleted the job: the job is gone, its pods are not.
+  std::vector<ProcessId> processes;
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir() / "pods")) {
+    const auto record = read_pod_record(entry.path());
+    ASSERT_TRUE(record.has_value()) << record.error().message;
+    processes.push_back(record->process);
+  }
+  ASSERT_EQ(processes.size(), 2u);
+  std::filesystem::remove(run_dir() / "job.json");
+  open(kScriptUntilTold);
+  EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
+  for (const ProcessId& process : processes)
+    EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
+}
+
+TEST_F(AdoptionTest, WhatWasDoneToAPodIsKnownToTheNextOne) {
+  const std::string deaf =
+      "trap '' TERM; echo ready > \"$TRAINYARD_POD_DIR/ready\"; "
+      "while true; do sleep 1000; done";
+  open(deaf);
+  const PodRef doomed = create(0);
+  const PodRef unlabelled = create(1);
+  ASSERT_TRUE(wait_until([&] { return !file_of(doomed, "ready").empty(); }));
+  ASSERT_TRUE(cluster_->delete_pod(doomed, std::chrono::hours(1)).has_value());
+  ASSERT_TRUE(cluster_->remove_member_label(unlabelled).has_value());
+  cluster_.reset();
+  open(deaf);
+  ASSERT_TRUE(look(doomed) && look(unlabelled));
+  EXPECT_TRUE(look(doomed)->terminating);
+  EXPECT_TRUE(look(doomed)->member);
+  EXPECT_FALSE(look(unlabelled)->member);
+  EXPECT_FALSE(look(unlabelled)->terminating);
 }
 
 TEST_F(AdoptionTest, APidThatCameToAnotherProcessIsNotAdopted) {

@@ -26,7 +26,21 @@ using testing::Not;
 using testing_support::kScriptUntilTold;
 using testing_support::script_options;
 
-class JobStoreTest : public LocalClusterWorld {};
+class JobStoreTest : public LocalClusterWorld {
+ protected:
+  /// Writes down that the run has failed after two restarts, and closes it.
+  void fail_the_run() {
+    auto job = cluster_->observe(cluster_->key());
+    job->status.membership.generation = 3;
+    job->status.restarts.total = 2;
+    set_condition(job->status,
+                  {api::ConditionType::kFailed, api::ConditionStatus::kTrue, "BudgetExceeded", ""},
+                  clock_.now());
+    ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                     job->metadata.resource_version));
+    cluster_.reset();
+  }
+};
 
 TEST_F(JobStoreTest, AnotherJobOrAnotherSeedIsRefusedAndANewSpecIsANewGeneration) {
   open("exit 0");
@@ -72,15 +86,7 @@ TEST_F(JobStoreTest, ADamagedStatusIsNamedInOurWords) {
 
 TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
   open("exit 0");
-  auto job = cluster_->observe(cluster_->key());
-  job->status.membership.generation = 3;
-  job->status.restarts.total = 2;
-  set_condition(job->status,
-                {api::ConditionType::kFailed, api::ConditionStatus::kTrue, "BudgetExceeded", ""},
-                clock_.now());
-  ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
-                                   job->metadata.resource_version));
-  cluster_.reset();
+  fail_the_run();
   open("exit 0");
   EXPECT_FALSE(cluster_->tries_again());
   cluster_.reset();
@@ -96,6 +102,46 @@ TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
   EXPECT_TRUE(is_true(after->status, api::ConditionType::kSuspended)) << "as one that was stopped";
   EXPECT_EQ(after->status.membership.generation, 3);
   EXPECT_EQ(after->status.restarts.total, 2) << "counts go on";
+  (*opened).reset();
+
+  auto again = script_options(run_dir(), clock_, "exit 0");
+  again.job.spec.failure_policy.backoff.max = seconds(7);
+  again.job.spec.checkpoint_policy.path = "elsewhere";
+  opened = LocalCluster::open(std::move(again));
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_FALSE((*opened)->tries_again()) << "it is written down that it is none of the failed";
+  EXPECT_EQ((*opened)->observe((*opened)->key())->metadata.resource_version,
+            after->metadata.resource_version);
+}
+
+TEST_F(JobStoreTest, ARunThatIsTakenUpIsNoFailedOneBeforeItsManifestChanges) {
+  open("exit 0");
+  fail_the_run();
+  auto changed = script_options(run_dir(), clock_, "exit 0");
+  changed.job.spec.failure_policy.backoff.max = seconds(7);
+  // The files of the new spec cannot be written, as in a crash before them.
+  std::filesystem::remove(run_dir() / "checkpoint-policy.json");
+  std::filesystem::create_directories(run_dir() / "checkpoint-policy.json" / "in-the-way");
+  EXPECT_FALSE(LocalCluster::open(std::move(changed)).has_value());
+  std::filesystem::remove_all(run_dir() / "checkpoint-policy.json");
+  open("exit 0");
+  EXPECT_FALSE(is_true(cluster_->observe(cluster_->key())->status, api::ConditionType::kFailed));
+}
+
+TEST_F(JobStoreTest, WhatCannotBeReadIsNotTakenForNothing) {
+  for (const char* name : {"status.json", "job.json"}) {
+    open("exit 0");
+    const auto job = cluster_->observe(cluster_->key());
+    ASSERT_TRUE(cluster_->put_status(cluster_->key(), cluster_->job_uid(), job->status,
+                                     job->metadata.resource_version));
+    cluster_.reset();
+    const std::string good = read_file(run_dir() / name, 1 << 20).value();
+    const std::string large(3 << 20, ' ');
+    std::ofstream(run_dir() / name) << large;
+    EXPECT_FALSE(LocalCluster::open(script_options(run_dir(), clock_, "exit 0")).has_value());
+    EXPECT_EQ(std::filesystem::file_size(run_dir() / name), large.size()) << name << " is kept";
+    std::ofstream(run_dir() / name) << good;
+  }
 }
 
 TEST_F(JobStoreTest, WhatRanksReadIsPutBackBeforeTheyStart) {

@@ -1,5 +1,6 @@
 #include "control/local/local_cluster.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -141,6 +142,20 @@ TEST_F(LocalClusterTest, DeletionGivesThePodItsGrace) {
   ASSERT_TRUE(cluster_->delete_pod(ref, seconds(30)).has_value());
   EXPECT_TRUE(gone(ref));
   EXPECT_EQ(file_of(ref, "log"), "saved\n") << "logs stay when the pod is gone";
+}
+
+TEST_F(LocalClusterTest, TheListenerHearsThatAFinishedPodIsTakenAway) {
+  open("exit 0");
+  // Several times: the call that tells of the pod's end may come late and be taken for this one.
+  for (int index = 0; index < 5; ++index) {
+    const PodRef ref = create(index);
+    EXPECT_EQ(ended(ref).phase, PodPhase::kSucceeded);
+    std::atomic<int> calls = 0;
+    cluster_->set_listener([&](const JobKey&) { ++calls; });
+    ASSERT_TRUE(cluster_->delete_pod(ref, seconds(1)).has_value());
+    ASSERT_TRUE(wait_until([&] { return calls > 0; }));
+    cluster_->set_listener({});
+  }
 }
 
 TEST_F(LocalClusterTest, ASecondRunOnTheDirectoryIsRefused) {

@@ -179,6 +179,13 @@ TEST_F(StoreTest, AnEndThatCannotBeProjectedIsStillAnEnd) {
   EXPECT_THAT(told(), ElementsAre("!n/a", "-a:1:1"));
 }
 
+TEST_F(StoreTest, AnEndTellsOfWhatWasThereAndOfNobodyElse) {
+  list({thing("a", "1", 1)});
+  (void)told();
+  store_.event(EventType::kDeleted, thing("a", "2", 3));
+  EXPECT_THAT(told(), ElementsAre("-a:1:1"));
+}
+
 TEST_F(StoreTest, ObjectsOutliveTheirReplacement) {
   list({thing("a", "1", 1)});
   const auto held = store_.find("n/a");

@@ -1,180 +1,186 @@
-#include "operator/cluster/kube_cluster.h"
-
+// What a view of a job is made of, what is told of changes, and the job's own object.
 #include <chrono>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/manual_clock.h"
+#include "tests/unit/operator/cluster/kube_cluster_world.h"
 
 namespace trainyard::cluster {
 namespace {
 
 using nlohmann::json;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+using testing_support::status_body;
 
-constexpr char kUid[] = "uid-of-job";
-
-json pod_object(int index) {
-  const std::string name = "train-" + std::to_string(index) + "-aaaaa";
-  return {{"metadata",
-           {{"name", name},
-            {"namespace", "n"},
-            {"uid", "uid-of-" + name},
-            {"resourceVersion", "5"},
-            {"labels",
-             {{"trainyard.dev/job-name", "train"},
-              {"trainyard.dev/job-uid", kUid},
-              {"trainyard.dev/node-index", std::to_string(index)},
-              {"trainyard.dev/created-generation", "2"},
-              {"trainyard.dev/member", "true"}}},
-            {"ownerReferences", json::array({{{"apiVersion", "trainyard.dev/v1alpha1"},
-                                              {"kind", "TrainingJob"},
-                                              {"name", "train"},
-                                              {"uid", kUid},
-                                              {"controller", true}}})}}},
-          {"spec", {{"nodeName", "node"}, {"containers", json::array({{{"name", "trainer"}}})}}},
-          {"status", {{"phase", "Running"}}}};
-}
-
-/// A job of two nodes whose second generation was whole, as another process has written down.
-json job_object(const std::string& scheduled) {
-  return {
-      {"apiVersion", "trainyard.dev/v1alpha1"},
-      {"kind", "TrainingJob"},
-      {"metadata",
-       {{"name", "train"}, {"namespace", "n"}, {"uid", kUid}, {"resourceVersion", "9"}}},
-      {"spec",
-       {{"numNodes", 2},
-        {"agent", "None"},
-        {"template",
-         {{"spec",
-           {{"containers",
-             json::array(
-                 {{{"name", "trainer"}, {"image", "i"}, {"command", json::array({"c"})}}})}}}}}}},
-      {"status",
-       {{"observedGeneration", 0},
-        {"membership", {{"generation", 2}}},
-        {"nodes", {{"target", 2}}},
-        {"conditions", json::array({{{"type", "Scheduled"},
-                                     {"status", scheduled},
-                                     {"reason", "GangScheduled"},
-                                     {"message", ""},
-                                     {"lastTransitionTime", "2026-01-01T00:00:00Z"}}})}}}};
-}
-
-/// A watch in which nothing happens.
-class SilentLines final : public kube::LineStream {
- public:
-  explicit SilentLines(std::stop_token stop) : stop_(std::move(stop)) {}
-  Result<std::optional<std::string>> next_line() override {
-    std::unique_lock lock(mutex_);
-    never_.wait(lock, stop_, [] { return false; });
-    return Error{ErrorCode::kAborted, "asked to stop"};
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable_any never_;
-  std::stop_token stop_;
-};
-
-/// Lists what the watches have come to, and what the server really has.
-class LaggingServer final : public kube::Transport {
- public:
-  json job = job_object("True");
-  std::vector<json> shown;  ///< pods, as far as the cache is
-  std::vector<json> there;  ///< pods, as they are
-
-  Result<kube::Response> send(const kube::Request& request,
-                              const kube::Patience& /*patience*/) override {
-    if (request.path.ends_with("/trainingjobs")) return list({job});
-    if (!request.path.ends_with("/pods")) return list({});
-    if (request.query.find("job-uid") == std::string::npos) return list(shown);
-    const std::lock_guard lock(mutex_);
-    questions_.push_back(request.query);
-    return list(there);
-  }
-  Result<kube::Opened> open(const kube::Request& /*request*/,
-                            const kube::Patience& patience) override {
-    return kube::Opened{200, {}, std::nullopt, std::make_unique<SilentLines>(patience.stop)};
-  }
-
-  /// What was asked about one job's pods.
-  std::vector<std::string> questions() const {
-    const std::lock_guard lock(mutex_);
-    return questions_;
-  }
-
- private:
-  static kube::Response list(const std::vector<json>& items) {
-    const json body = {{"metadata", {{"resourceVersion", "9"}}}, {"items", items}};
-    return {200, body.dump(), std::nullopt};
-  }
-
-  mutable std::mutex mutex_;
-  std::vector<std::string> questions_;
-};
-
-class KubeClusterTest : public testing::Test {
+class KubeClusterTest : public KubeClusterWorld {
  protected:
-  /// The pods in a view of the job.
-  std::vector<std::string> observed_pods() {
-    KubeCluster::Options options;
-    options.client = &client_;
-    options.clock = &clock_;
-    options.logger = logger_.get();
-    options.namespaces = {"n"};
-    options.random = [] { return 0.5; };
-    KubeCluster cluster(std::move(options));
-    cluster.start();
-    EXPECT_TRUE(cluster.wait_synced(std::chrono::seconds(30), {}).has_value());
-    const auto observed = cluster.observe({"n", "train"});
-    EXPECT_TRUE(observed.has_value());
-    std::vector<std::string> names;
-    for (const control::ObservedPod& pod : observed->pods)
-      names.push_back(pod.name);
-    return names;
-  }
+  KubeClusterTest() { server_.jobs = {job_object("True")}; }
 
-  testing_support::ManualClock clock_;
-  LaggingServer server_;
-  kube::Client client_{server_, clock_, {}};
-  std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
+  /// What the server has of the job's pods when it is asked for them.
+  void there(const std::vector<json>& pods) {
+    server_.script.answer(200,
+                          json{{"metadata", {{"resourceVersion", "9"}}}, {"items", pods}}.dump());
+  }
+  std::vector<std::string> observed_pods() {
+    start();
+    return names_of(look().pods);
+  }
 };
+
+// ---- Pods that a cache lacks -------------------------------------------------------------------
 
 TEST_F(KubeClusterTest, APodThatTheCacheHasNotShownYetIsNotTakenForGone) {
-  server_.shown = {pod_object(1)};
-  server_.there = {pod_object(0), pod_object(1)};
-  EXPECT_THAT(observed_pods(), testing::UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
-  ASSERT_EQ(server_.questions().size(), 1U);
-  EXPECT_THAT(server_.questions().front(), HasSubstr("node-index%20in%20%280%29"));
+  server_.pods = {pod_object(1)};
+  there({pod_object(0), pod_object(1)});
+  EXPECT_THAT(observed_pods(), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  ASSERT_EQ(server_.script.requests().size(), 1U);
+  EXPECT_THAT(server_.script.last_request().query, HasSubstr("node-index%20in%20%280%29"));
 }
 
 TEST_F(KubeClusterTest, APodThatTheServerHasNoMoreIsGone) {
-  server_.shown = {pod_object(1)};
-  EXPECT_THAT(observed_pods(), testing::ElementsAre("train-1-aaaaa"));
-  EXPECT_EQ(server_.questions().size(), 1U);
+  server_.pods = {pod_object(1)};
+  there({});
+  EXPECT_THAT(observed_pods(), ElementsAre("train-1-aaaaa"));
+}
+
+TEST_F(KubeClusterTest, APodOfAnotherOwnerIsNoneOfTheJobsWhateverItsLabels) {
+  server_.pods = {pod_object(1)};
+  there({pod_object(0, "another-job")});
+  EXPECT_THAT(observed_pods(), ElementsAre("train-1-aaaaa"));
+  control::Observed observed;
+  observed.key = {"n", "train"};
+  observed.metadata.uid = kUid;
+  there({pod_object(0, "another-job"), pod_object(1)});
+  const auto listed = cluster_->list_pods(observed);
+  ASSERT_TRUE(listed.has_value());
+  EXPECT_THAT(names_of(*listed), ElementsAre("train-1-aaaaa"));
 }
 
 TEST_F(KubeClusterTest, AWholeGangIsNotAskedFor) {
-  server_.shown = {pod_object(0), pod_object(1)};
+  server_.pods = {pod_object(0), pod_object(1)};
   EXPECT_EQ(observed_pods().size(), 2U);
-  EXPECT_TRUE(server_.questions().empty());
+  EXPECT_THAT(server_.script.requests(), IsEmpty());
 }
 
 TEST_F(KubeClusterTest, AGangThatIsStillToBeMadeIsNotAskedFor) {
-  server_.job = job_object("False");
-  server_.shown = {pod_object(1)};
-  server_.there = {pod_object(0), pod_object(1)};
+  server_.jobs = {job_object("False")};
+  server_.pods = {pod_object(1)};
   EXPECT_EQ(observed_pods().size(), 1U);
-  EXPECT_TRUE(server_.questions().empty());
+  EXPECT_THAT(server_.script.requests(), IsEmpty());
+}
+
+// ---- Nodes -------------------------------------------------------------------------------------
+
+TEST_F(KubeClusterTest, WhoseNodeComesTurnsOrGoesIsLookedAt) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  server_.push("nodes", "ADDED", node_object("node", 10));
+  EXPECT_THAT(hear(2), ElementsAre("train", "train")) << "a pod each";
+  server_.push("nodes", "MODIFIED", node_object("node", 11, false));
+  EXPECT_THAT(hear(2), ElementsAre("train", "train"));
+  EXPECT_EQ(look().pods[0].node_state, control::NodeState::kNotReady);
+  server_.push("nodes", "MODIFIED", node_object("node", 12, false));  // a heartbeat
+  server_.push("nodes", "DELETED", node_object("node", 13, false));
+  EXPECT_THAT(hear(2), ElementsAre("train", "train"));
+  EXPECT_EQ(look().pods[0].node_state, control::NodeState::kGone);
+}
+
+TEST_F(KubeClusterTest, NodesOfOthersConcernNobody) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  server_.push("nodes", "ADDED", node_object("elsewhere", 10));
+  server_.push("nodes", "MODIFIED", node_object("elsewhere", 11, false));
+  server_.push("nodes", "ADDED", node_object("node", 12));
+  EXPECT_EQ(hear(2).size(), 2U);
+}
+
+TEST_F(KubeClusterTest, RoomIsNewsForWhoRunsWithFewerNodesThanItWants) {
+  json degraded = job_object("True");
+  degraded["spec"]["numNodes"] = 3;
+  degraded["spec"]["elasticPolicy"] = {{"minNodes", 1}};
+  server_.jobs = {degraded};
+  start();
+  server_.push("nodes", "ADDED", node_object("more", 10));
+  EXPECT_THAT(hear(1), ElementsAre("train"));
+  json larger = node_object("more", 11);
+  larger["status"]["allocatable"]["pods"] = "20";
+  server_.push("nodes", "MODIFIED", larger);
+  EXPECT_THAT(hear(1), ElementsAre("train"));
+}
+
+TEST_F(KubeClusterTest, WithoutTheRightToSeeNodesEveryNodeIsGood) {
+  server_.nodes_status = 403;
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  EXPECT_EQ(look().pods[0].node_state, control::NodeState::kReady);
+}
+
+TEST_F(KubeClusterTest, AServerThatIsInTroubleMayStillShowItsNodes) {
+  server_.nodes_status = 500;
+  begin();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (cluster_->counts().watches < 2 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  EXPECT_FALSE(cluster_->synced()) << "jobs and pods are there, nodes are waited for";
+}
+
+// ---- The job's own object ----------------------------------------------------------------------
+
+TEST_F(KubeClusterTest, AStatusIsWrittenOfTheVersionThatWasSeenAndSeenAtOnce) {
+  server_.jobs = {job_object("False")};
+  start();
+  const control::Observed before = look();
+  api::TrainingJobStatus status = before.status;
+  status.membership.generation = 3;
+  json written = job_object("False");
+  written["metadata"]["resourceVersion"] = "12";
+  written["status"]["membership"]["generation"] = 3;
+  server_.script.answer(200, written.dump());
+  const auto version =
+      cluster_->put_status(before.key, kUid, status, before.metadata.resource_version);
+  ASSERT_TRUE(version.has_value()) << version.error().message;
+  EXPECT_EQ(*version, "12");
+  const kube::Request sent = server_.script.last_request();
+  EXPECT_EQ(sent.method, kube::Method::kPut);
+  EXPECT_THAT(sent.path, testing::EndsWith("/trainingjobs/train/status"));
+  const json body = json::parse(sent.body);
+  EXPECT_EQ(body["metadata"]["uid"], kUid);
+  EXPECT_EQ(body["metadata"]["resourceVersion"], "9");
+  EXPECT_EQ(body["status"]["membership"]["generation"], 3);
+  EXPECT_EQ(look().status.membership.generation, 3) << "before the cache shows it";
+  EXPECT_EQ(look().metadata.resource_version, "12");
+}
+
+TEST_F(KubeClusterTest, AStatusThatIsRefusedIsNotSeen) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  server_.script.answer(409, status_body(409, "Conflict", "changed"));
+  const auto refused = cluster_->put_status({"n", "train"}, kUid, {}, "8");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(look().status.membership.generation, 2);
+}
+
+TEST_F(KubeClusterTest, ADeletedJobIsGoneAtOnceAndOnlyIfItWasThisOne) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  server_.script.answer(409, status_body(409, "Conflict", "another UID"));
+  EXPECT_EQ(cluster_->delete_job({"n", "train"}, kUid).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(look().pods.size(), 2U);
+  server_.script.answer(200, "{}");
+  ASSERT_TRUE(cluster_->delete_job({"n", "train"}, kUid).has_value());
+  const json sent = json::parse(server_.script.last_request().body);
+  EXPECT_EQ(sent["preconditions"]["uid"], kUid);
+  EXPECT_EQ(sent["propagationPolicy"], "Background");
+  EXPECT_EQ(cluster_->observe({"n", "train"}).error().code, ErrorCode::kNotFound);
 }
 
 }  // namespace

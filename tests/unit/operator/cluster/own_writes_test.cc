@@ -78,6 +78,24 @@ TEST_F(OwnWritesTest, TheEventMayComeBeforeTheAnswer) {
   EXPECT_TRUE(amended({}).empty());
 }
 
+TEST_F(OwnWritesTest, TheEndMayBeAllThatIsShown) {
+  own_.creating(spec(1));
+  own_.created(spec(1), "u1");
+  own_.shows_no_more(shown(spec(1), "u1"));
+  EXPECT_TRUE(amended({}).empty());
+}
+
+TEST_F(OwnWritesTest, ACreatedPodIsThereAtEveryLook) {
+  for (const int index : {1, 2}) {
+    own_.creating(spec(index));
+    own_.created(spec(index), "u" + std::to_string(index));
+  }
+  EXPECT_EQ(amended({}).size(), 2u);
+  EXPECT_EQ(amended({}).size(), 2u);
+  own_.shows(shown(spec(1), "u1"));
+  EXPECT_EQ(amended({shown(spec(1), "u1").seen}).size(), 2u) << "each of them once";
+}
+
 TEST_F(OwnWritesTest, ARefusedPodIsNotAwaited) {
   own_.creating(spec(1));
   own_.not_created(spec(1));
@@ -112,6 +130,44 @@ TEST_F(OwnWritesTest, ADeletionThatLeavesNoTraceIsForgottenInTime) {
   EXPECT_FALSE(amended({shown(spec(1), "u1").seen})[0].terminating);
 }
 
+TEST_F(OwnWritesTest, WhatIsForgottenComesBackWithNoOtherChange) {
+  const ObservedPod alive = shown(spec(1), "u1").seen;
+  own_.deleted_pod("u1");
+  clock_.advance(minutes(5) + seconds(1));
+  EXPECT_FALSE(amended({alive})[0].terminating);
+  own_.unlabelled_pod("u1");
+  EXPECT_FALSE(amended({alive})[0].terminating);
+  EXPECT_FALSE(amended({alive})[0].member);
+}
+
+TEST_F(OwnWritesTest, APodThatIsGoneTakesItsChangesAlong) {
+  own_.deleted_pod("u1");
+  own_.unlabelled_pod("u2");
+  own_.shows_no_more(shown(spec(1), "u1"));
+  EXPECT_FALSE(amended({shown(spec(1), "u1").seen})[0].terminating);
+  EXPECT_FALSE(amended({shown(spec(2), "u2").seen})[0].member) << "another's stay";
+}
+
+TEST_F(OwnWritesTest, AListThatBeganAfterwardsKnowsOfTheChanges) {
+  own_.deleted_pod("u1");
+  own_.lists_pods(clock_.mono());
+  EXPECT_TRUE(amended({shown(spec(1), "u1").seen})[0].terminating) << "it may be older";
+  clock_.advance(seconds(1));
+  own_.lists_pods(clock_.mono());
+  EXPECT_FALSE(amended({shown(spec(1), "u1").seen})[0].terminating);
+}
+
+TEST_F(OwnWritesTest, TheLabelIsGoneUntilTheCacheSaysSo) {
+  const ObservedPod member = shown(spec(1), "u1").seen;
+  own_.unlabelled_pod("u1");
+  own_.shows(shown(spec(1), "u1"));
+  EXPECT_FALSE(amended({member})[0].member) << "an event from before";
+  PodView without = shown(spec(1), "u1");
+  without.seen.member = false;
+  own_.shows(without);
+  EXPECT_TRUE(amended({member})[0].member);
+}
+
 TEST_F(OwnWritesTest, APodWithoutItsLabelIsNoMember) {
   own_.unlabelled_pod("u1");
   EXPECT_FALSE(amended({shown(spec(1), "u1").seen})[0].member);
@@ -132,6 +188,22 @@ TEST_F(OwnWritesTest, ADeletedJobIsGoneUntilAListSaysOtherwise) {
   clock_.advance(seconds(1));
   own_.lists_jobs(clock_.mono());
   EXPECT_NE(own_.newest(job("10")), nullptr);
+}
+
+TEST_F(OwnWritesTest, OfAJobThatIsGoneNothingIsRemembered) {
+  own_.creating(spec(1));
+  own_.created(spec(1), "u1");
+  own_.wrote_job(job("11"));
+  own_.deleted_job("job");
+  const auto awaited_before = own_.awaited("job");
+  ASSERT_EQ(awaited_before.size(), 1u);
+  own_.shows_no_more(*job("12"));
+  EXPECT_TRUE(own_.awaited("job").empty());
+  std::vector<ObservedPod> pods;
+  own_.amend("job", awaited_before, pods);
+  EXPECT_TRUE(pods.empty()) << "not to a look that began before it went";
+  ASSERT_NE(own_.newest(job("10")), nullptr);
+  EXPECT_EQ(own_.newest(job("10"))->meta.resource_version, "10");
 }
 
 }  // namespace

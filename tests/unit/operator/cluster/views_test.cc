@@ -150,6 +150,12 @@ TEST(PodViewTest, NoiseIsTheSameToPlanAndNewsIsNot) {
   news = quiet;
   news["status"]["conditions"] = json::array({{{"type", "Ready"}, {"status", "True"}}});
   EXPECT_FALSE(same_to_plan(view(quiet), view(news)));
+  news = quiet;
+  news["metadata"]["uid"] = "pod-2";
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news))) << "another pod of the name";
+  news = quiet;
+  news["metadata"]["ownerReferences"][0]["uid"] = "job-2";
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news))) << "another job's";
 }
 
 // ---- Jobs and nodes ----------------------------------------------------------------------------

@@ -53,7 +53,8 @@ control::PodSpec pod_of(const api::TrainingJob& job, int index, int64_t generati
 }
 
 json rendered(const api::TrainingJob& job, int index, int64_t generation = 2) {
-  return render_pod(job.metadata, job.spec, pod_of(job, index, generation), {"worker:9"});
+  return render_pod(job.metadata, job.spec, pod_of(job, index, generation),
+                    {"worker:9", "control:9443"});
 }
 
 const json& trainer_of(const json& pod) {
@@ -233,6 +234,31 @@ TEST(EnvironmentTest, CountsRanksOnlyWhereAPodIsOne) {
   EXPECT_EQ(many.at("PET_NPROC_PER_NODE"), "8");
 }
 
+TEST(AgentTest, APodOfAnEngineKnowsItsCoordinatorAndIsKnownByIt) {
+  const api::TrainingJob job = job_of(kEngine);
+  const json pod = rendered(job, 1);
+  const auto variables = environment(pod);
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_ADDRESS"), "control:9443");
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_TOKEN"), "/var/run/trainyard/control/token");
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_AUTHORITIES"), "/var/run/trainyard/control/ca.crt");
+  EXPECT_EQ(variables.at("TRAINYARD_TERMINATION_LOG"), trainer_of(pod)["terminationMessagePath"]);
+  json sources;
+  for (const json& volume : pod["spec"]["volumes"]) {
+    if (volume["name"] == "trainyard-control") sources = volume["projected"]["sources"];
+  }
+  ASSERT_EQ(sources.size(), 2U);
+  EXPECT_EQ(sources[0]["serviceAccountToken"]["audience"], kControlAudience);
+  EXPECT_EQ(sources[1]["configMap"]["name"], control_config_name(job.metadata));
+  EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
+}
+
+TEST(AgentTest, AProgramOfItsOwnGetsNeitherTokenNorAddress) {
+  const json pod = rendered(job_of(kForeign), 1);
+  EXPECT_FALSE(environment(pod).contains("TRAINYARD_CONTROL_ADDRESS"));
+  for (const json& volume : pod["spec"]["volumes"])
+    EXPECT_NE(volume["name"], "trainyard-control");
+}
+
 TEST(EnvironmentTest, NamesJaxsProcesses) {
   const auto variables = environment(rendered(job_of(kForeign), 2));
   EXPECT_EQ(variables.at("JAX_COORDINATOR_ADDRESS"), "bert-0.bert.team-a.svc:1234");
@@ -243,7 +269,8 @@ TEST(EnvironmentTest, NamesJaxsProcesses) {
 TEST(EnvironmentTest, SetsNothingButReservedNames) {
   for (const char* spec : {kForeign, kEngine}) {
     const api::TrainingJob job = job_of(spec);
-    for (const json& entry : environment_of(job.metadata, job.spec, pod_of(job, 1)))
+    for (const json& entry :
+         environment_of(job.metadata, job.spec, pod_of(job, 1), {"worker:9", "control:1"}))
       EXPECT_TRUE(api::is_reserved_env(entry["name"].get<std::string>())) << entry;
   }
 }

@@ -64,10 +64,12 @@ TEST_F(LeaderElectionTest, AnotherTakesOverOnlyWhenNothingWasRenewedForTheWholeL
   EXPECT_FALSE(b.try_acquire_or_renew()) << "renewed 14 s ago";
   clock_.advance(seconds(14));
   EXPECT_FALSE(b.try_acquire_or_renew()) << "seen to be renewed 14 s ago";
+  const auto held_since = server_.spec()["acquireTime"];
   clock_.advance(seconds(1));
   EXPECT_TRUE(b.try_acquire_or_renew());
   EXPECT_EQ(server_.spec()["holderIdentity"], "b");
   EXPECT_EQ(server_.spec()["leaseTransitions"], 1);
+  EXPECT_NE(server_.spec()["acquireTime"], held_since) << "a time of its own";
   EXPECT_EQ(b.transitions(), 1);
   EXPECT_FALSE(a.try_acquire_or_renew()) << "and the one before hears of it";
 }
@@ -81,6 +83,35 @@ TEST_F(LeaderElectionTest, TheHoldersClockDoesNotCount) {
   EXPECT_FALSE(b.try_acquire_or_renew()) << "by b's wall clock the lease is long over";
   late.advance(seconds(15));
   EXPECT_TRUE(b.try_acquire_or_renew());
+}
+
+TEST_F(LeaderElectionTest, ALeaseThatCannotBeReadIsNotTakenForNone) {
+  LeaderElection a(options("a", clock_));
+  server_.cut_off(true);
+  EXPECT_FALSE(a.try_acquire_or_renew());
+  EXPECT_EQ(server_.requests(), 1) << "a question, and no attempt to make one";
+  server_.cut_off(false);
+  EXPECT_TRUE(a.try_acquire_or_renew());
+}
+
+TEST_F(LeaderElectionTest, WhoWasReplacedGivesUpNothing) {
+  LeaderElection::Options slow = options("a", clock_);
+  slow.retry = std::chrono::hours(1);  // the thread that renews stands, as in a stopped process
+  LeaderElection a(slow);
+  std::stop_source stop;
+  std::promise<void> leading;
+  auto ended = std::async(std::launch::async,
+                          [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
+  ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
+  LeaderElection b(options("b", clock_));
+  EXPECT_FALSE(b.try_acquire_or_renew());
+  clock_.advance(seconds(15));
+  ASSERT_TRUE(b.try_acquire_or_renew());
+  stop.request_stop();
+  EXPECT_EQ(ended.get(), LeaderElection::End::kStopped);
+  a.release();
+  EXPECT_EQ(server_.spec()["holderIdentity"], "b");
+  EXPECT_EQ(server_.spec()["leaseDurationSeconds"], 15);
 }
 
 /// run() in real time.

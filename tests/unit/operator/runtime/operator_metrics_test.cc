@@ -21,7 +21,8 @@ using testing::HasSubstr;
 class OperatorMetricsTest : public testing::Test {
  protected:
   std::string text(bool leader = false) {
-    const OperatorFacts facts{queue_.stats(), {3, 24, 5, 1, 2}, 8, leader, "trainyard-operator"};
+    const OperatorFacts facts{queue_.stats(), {3, 24, 5, 1, 2},     8,
+                              leader,         "trainyard-operator", {7, 9, 2}};
     return OperatorMetrics(counters_).text(facts, {});
   }
 
@@ -49,7 +50,11 @@ TEST_F(OperatorMetricsTest, TheSeriesThatDashboardsKnowAreThereFromTheStart) {
         "workqueue_longest_running_processor_seconds{controller=\"trainingjob\","
         "name=\"trainingjob\"} 0",
         "leader_election_master_status{name=\"trainyard-operator\"} 0",
-        "# TYPE rest_client_requests_total counter", "trainyard_cache_objects{kind=\"Pod\"} 24"}) {
+        "# TYPE rest_client_requests_total counter",
+        "trainyard_cache_objects{kind=\"Pod\"} 24",
+        "trainyard_control_streams 7",
+        "trainyard_control_stream_reviews_total{result=\"admitted\"} 9",
+        "trainyard_control_stream_reviews_total{result=\"refused\"} 2"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
   EXPECT_THAT(text(true),

@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 struct Read {
-  std::variant<OperatorOptions, EndsAtOnce> result;
+  std::variant<OperatorOptions, SubmitOptions, EndsAtOnce> result;
   std::string out;
   std::string err;
 };
@@ -68,6 +68,21 @@ TEST(OptionsTest, WrongUsageEndsWith64AndNamesTheFlag) {
     EXPECT_EQ(std::get<EndsAtOnce>(wrong.result).exit_code, 64) << named;
     EXPECT_THAT(wrong.err, HasSubstr(named));
   }
+}
+
+TEST(OptionsTest, SubmitIsACommandOfItsOwn) {
+  const auto options = std::get<SubmitOptions>(
+      read({"submit", "/job.yaml", "--replace", "--timeout=60", "--context", "here"}).result);
+  EXPECT_EQ(options.file, "/job.yaml");
+  EXPECT_EQ(options.timeout, std::chrono::seconds(60));
+  EXPECT_EQ(options.context, "here");
+  EXPECT_TRUE(options.replace);
+  EXPECT_FALSE(options.keep);
+  EXPECT_EQ(std::get<SubmitOptions>(read({"submit", "/job.yaml"}).result).timeout,
+            std::chrono::seconds(300));
+  const Read without_file = read({"submit"});
+  EXPECT_EQ(std::get<EndsAtOnce>(without_file.result).exit_code, 64);
+  EXPECT_THAT(without_file.err, HasSubstr("file"));
 }
 
 TEST(OptionsTest, HelpIsAskedForAndNoError) {

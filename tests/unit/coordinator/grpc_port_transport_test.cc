@@ -1,0 +1,138 @@
+#include "control/coordinator/grpc_port_transport.h"
+
+#include <chrono>
+#include <fstream>
+#include <poll.h>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/proto/coordination.pb.h"
+#include "control/coordinator/grpc_channel.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_authority.h"
+
+namespace trainyard::control {
+namespace {
+
+using coordination::FromAgent;
+using testing::HasSubstr;
+using testing_support::Identity;
+using testing_support::TestAuthority;
+
+class GrpcPortTransportTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    write("ca.crt", authority_.pem());
+    write("token", "the token\n");
+    show(authority_);
+  }
+
+  void show(const TestAuthority& authority, const std::string& name = "IP:127.0.0.1") {
+    const Identity identity = authority.issue({.names = {name}});
+    const Status shown = transport_.show({identity.certificate, identity.key});
+    ASSERT_TRUE(shown) << shown.error().message;
+  }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_.path() / name, std::ios::trunc) << text;
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(transport_.port()); }
+  ChannelSecurity security() const { return {folder_.path() / "ca.crt", folder_.path() / "token"}; }
+
+  static ChannelEvent next(ControlChannel& channel) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::chrono::steady_clock::now() < deadline) {
+      pollfd fd{channel.wake_fd(), POLLIN, 0};
+      ::poll(&fd, 1, 1000);
+      std::vector<ChannelEvent> events = channel.take();
+      if (!events.empty()) return std::move(events.front());
+    }
+    ADD_FAILURE() << "nothing happened";
+    return {};
+  }
+  ServerEvent next_of_server() {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::chrono::steady_clock::now() < deadline) {
+      std::vector<ServerEvent> events = transport_.take(std::chrono::seconds(1));
+      if (!events.empty()) return std::move(events.front());
+    }
+    ADD_FAILURE() << "nothing happened";
+    return {};
+  }
+
+  const testing_support::TemporaryDirectory folder_;
+  const TestAuthority authority_;
+  GrpcPortTransport transport_{"127.0.0.1:0"};
+};
+
+TEST_F(GrpcPortTransportTest, CarriesMessagesAndTellsWhatTheAgentShows) {
+  GrpcChannel channel(address(), security());
+  channel.open();
+  ASSERT_EQ(next(channel).kind, ChannelEvent::Kind::kOpened);
+  const ServerEvent opened = next_of_server();
+  EXPECT_EQ(opened.kind, ServerEvent::Kind::kOpened);
+  EXPECT_EQ(opened.credential, "the token");
+  FromAgent message;
+  message.mutable_fence()->set_pod_uid("uid");
+  ASSERT_TRUE(channel.send(message));
+  EXPECT_EQ(next_of_server().message->fence().pod_uid(), "uid");
+}
+
+TEST_F(GrpcPortTransportTest, NobodyTalksToAStranger) {
+  const TestAuthority other;
+  write("ca.crt", other.pem());
+  GrpcChannel channel(address(), security());
+  channel.open();
+  const ChannelEvent end = next(channel);
+  EXPECT_EQ(end.kind, ChannelEvent::Kind::kClosed);
+  EXPECT_FALSE(end.reason.empty());
+  EXPECT_TRUE(transport_.take(std::chrono::milliseconds(100)).empty());
+}
+
+TEST_F(GrpcPortTransportTest, ACertificateForAnotherHostIsAStrangers) {
+  show(authority_, "DNS:elsewhere.example");
+  GrpcChannel channel(address(), security());
+  channel.open();
+  EXPECT_EQ(next(channel).kind, ChannelEvent::Kind::kClosed);
+}
+
+TEST_F(GrpcPortTransportTest, WithoutTlsNothingIsSaid) {
+  GrpcChannel channel(address());
+  channel.open();
+  EXPECT_EQ(next(channel).kind, ChannelEvent::Kind::kClosed);
+}
+
+TEST_F(GrpcPortTransportTest, AFileThatIsMissingIsNamed) {
+  ChannelSecurity none = security();
+  none.token = folder_.path() / "nowhere";
+  GrpcChannel channel(address(), none);
+  channel.open();
+  const ChannelEvent end = next(channel);
+  EXPECT_EQ(end.kind, ChannelEvent::Kind::kClosed);
+  EXPECT_THAT(end.reason, HasSubstr("nowhere"));
+}
+
+TEST_F(GrpcPortTransportTest, ANewCertificateEndsStreamsAndServesTheNext) {
+  GrpcChannel channel(address(), security());
+  channel.open();
+  ASSERT_EQ(next(channel).kind, ChannelEvent::Kind::kOpened);
+  const int port = transport_.port();
+  const TestAuthority successor;
+  show(successor);
+  EXPECT_EQ(transport_.port(), port);
+  EXPECT_EQ(next(channel).kind, ChannelEvent::Kind::kClosed);
+  write("ca.crt", successor.pem());
+  write("token", "another token");
+  channel.open();
+  EXPECT_EQ(next(channel).kind, ChannelEvent::Kind::kOpened);
+}
+
+TEST_F(GrpcPortTransportTest, WhatIsNoCertificateIsRefused) {
+  GrpcPortTransport transport("127.0.0.1:0");
+  EXPECT_FALSE(transport.show({"nonsense", "nonsense"}));
+  EXPECT_EQ(transport.port(), 0);
+}
+
+}  // namespace
+}  // namespace trainyard::control

@@ -1,0 +1,202 @@
+#include "operator/cluster/scope.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/manual_clock.h"
+#include "tests/support/scripted_transport.h"
+
+namespace trainyard::cluster {
+namespace {
+
+using control::ObservedPod;
+using kube::EventType;
+using nlohmann::json;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr char kUid[] = "uid-of-job";
+
+json job(int version) {
+  return {{"metadata",
+           {{"name", "train"},
+            {"namespace", "n"},
+            {"uid", kUid},
+            {"resourceVersion", std::to_string(version)}}}};
+}
+
+json pod(int version) {
+  return {{"metadata",
+           {{"name", "train-0-a"},
+            {"namespace", "n"},
+            {"uid", "uid-of-pod"},
+            {"resourceVersion", std::to_string(version)},
+            {"labels", {{"trainyard.dev/job-name", "train"}, {"trainyard.dev/member", "true"}}},
+            {"ownerReferences", json::array({{{"apiVersion", "trainyard.dev/v1alpha1"},
+                                              {"kind", "TrainingJob"},
+                                              {"name", "train"},
+                                              {"uid", kUid},
+                                              {"controller", true}}})}}},
+          {"status", {{"phase", "Running"}}}};
+}
+
+json terminating(json pod) {
+  pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z";
+  return pod;
+}
+
+/// Caches whose events the test brings.
+class ScopeTest : public testing::Test {
+ protected:
+  ScopeTest() {
+    spec_.name = "train-0-a";
+    spec_.job_uid = kUid;
+  }
+
+  template <class Store>
+  void list(Store& store, const std::vector<json>& objects) {
+    store.begin_list();
+    for (const json& object : objects)
+      store.list_item(object);
+    store.end_list(clock_.mono());
+  }
+  /// Who was to be looked at since the last question.
+  std::vector<std::string> woken() { return std::exchange(woken_, {}); }
+  /// The job's pods: what the cache shows, amended.
+  std::vector<ObservedPod> seen() {
+    const auto awaited = own_writes_.awaited(kUid);
+    std::vector<ObservedPod> pods;
+    for (const auto& found : scope_.pods().find_by(kPodsByJob, kUid))
+      pods.push_back(found->seen);
+    own_writes_.amend(kUid, awaited, pods);
+    return pods;
+  }
+  bool is_there() { return own_writes_.newest(scope_.jobs().find("n/train")) != nullptr; }
+  void make_pod() {
+    own_writes_.creating(spec_);
+    own_writes_.created(spec_, "uid-of-pod");
+  }
+
+  std::vector<std::string> woken_;
+  std::vector<std::string> gone_;
+  control::PodSpec spec_;
+  testing_support::ManualClock clock_;
+  testing_support::ScriptedTransport transport_;
+  kube::Client client_{transport_, clock_, {}};
+  std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
+  cache::ThreadRunner runner_;
+  OwnWrites own_writes_{clock_};
+  ScopeContext context_{.client = &client_,
+                        .clock = &clock_,
+                        .logger = logger_.get(),
+                        .own_writes = &own_writes_,
+                        .runner = &runner_,
+                        .random = [] { return 0.5; },
+                        .changed =
+                            [this](const control::JobKey& key) {
+                              woken_.push_back(key.namespace_name + "/" + key.name);
+                            },
+                        .job_gone = [this](const std::string& uid) { gone_.push_back(uid); }};
+  Scope scope_{context_, "n"};
+};
+
+TEST_F(ScopeTest, AJobIsLookedAtWhenItComesChangesAndGoes) {
+  scope_.jobs().event(EventType::kAdded, job(1));
+  EXPECT_THAT(woken(), ElementsAre("n/train"));
+  scope_.jobs().event(EventType::kModified, job(2));
+  EXPECT_THAT(woken(), ElementsAre("n/train"));
+  EXPECT_THAT(gone_, IsEmpty());
+  scope_.jobs().event(EventType::kDeleted, job(3));
+  EXPECT_THAT(woken(), ElementsAre("n/train"));
+  EXPECT_THAT(gone_, ElementsAre(kUid)) << "what is kept of it is given up";
+}
+
+TEST_F(ScopeTest, AJobIsLookedAtWhenAPodOfItComesChangesAndGoes) {
+  scope_.pods().event(EventType::kAdded, pod(1));
+  EXPECT_THAT(woken(), ElementsAre("n/train"));
+  json failed = pod(2);
+  failed["status"]["phase"] = "Failed";
+  scope_.pods().event(EventType::kModified, failed);
+  EXPECT_THAT(woken(), ElementsAre("n/train"));
+  scope_.pods().event(EventType::kDeleted, pod(3));
+  EXPECT_THAT(woken(), ElementsAre("n/train"));
+}
+
+TEST_F(ScopeTest, WhatMattersToNoPlanWakesNobody) {
+  scope_.pods().event(EventType::kAdded, pod(1));
+  (void)woken();
+  json noise = pod(2);
+  noise["status"]["podIP"] = "10.0.0.1";
+  scope_.pods().event(EventType::kModified, noise);
+  EXPECT_THAT(woken(), IsEmpty());
+}
+
+TEST_F(ScopeTest, AMadePodIsBelievedInUntilTheCacheShowsIt) {
+  make_pod();
+  EXPECT_EQ(seen().size(), 1u);
+  scope_.pods().event(EventType::kAdded, pod(1));
+  EXPECT_THAT(own_writes_.awaited(kUid), IsEmpty());
+  EXPECT_EQ(seen().size(), 1u);
+  scope_.pods().event(EventType::kDeleted, pod(2));
+  EXPECT_THAT(seen(), IsEmpty());
+}
+
+TEST_F(ScopeTest, ADeletedPodIsTerminatingUntilTheCacheSaysSo) {
+  scope_.pods().event(EventType::kAdded, pod(1));
+  own_writes_.deleted_pod("uid-of-pod");
+  ASSERT_EQ(seen().size(), 1u);
+  EXPECT_TRUE(seen()[0].terminating);
+  scope_.pods().event(EventType::kModified, terminating(pod(2)));
+  // The same object as before the deletion: only what the process remembers could tell.
+  ObservedPod before;
+  before.uid = "uid-of-pod";
+  std::vector<ObservedPod> pods{before};
+  own_writes_.amend(kUid, {}, pods);
+  EXPECT_FALSE(pods[0].terminating) << "the cache has caught up, and is believed";
+}
+
+TEST_F(ScopeTest, APodThatGoesUnseenIsNotAwaited) {
+  own_writes_.creating(spec_);
+  scope_.pods().event(EventType::kAdded, pod(1));
+  scope_.pods().event(EventType::kDeleted, pod(2));
+  own_writes_.created(spec_, "uid-of-pod");
+  EXPECT_THAT(seen(), IsEmpty());
+}
+
+TEST_F(ScopeTest, AListThatLacksAPodSettlesWhatWasWaitedFor) {
+  make_pod();
+  clock_.advance(seconds(1));
+  list(scope_.pods(), {});
+  EXPECT_THAT(seen(), IsEmpty());
+}
+
+TEST_F(ScopeTest, ADeletedJobIsGoneUntilAListThatBeganLaterShowsIt) {
+  list(scope_.jobs(), {job(1)});
+  own_writes_.deleted_job(kUid);
+  EXPECT_FALSE(is_there());
+  clock_.advance(seconds(1));
+  list(scope_.jobs(), {job(1)});
+  EXPECT_TRUE(is_there()) << "a finalizer holds it";
+}
+
+TEST_F(ScopeTest, OfAJobThatIsGoneNothingIsAwaited) {
+  list(scope_.jobs(), {job(1)});
+  make_pod();
+  scope_.jobs().event(EventType::kDeleted, job(2));
+  EXPECT_THAT(own_writes_.awaited(kUid), IsEmpty());
+}
+
+TEST_F(ScopeTest, WhatCannotBeReadIsNoPod) {
+  scope_.pods().event(EventType::kAdded, json::object());
+  EXPECT_THAT(woken(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard::cluster
