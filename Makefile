@@ -4,7 +4,8 @@ PRESET ?= dev
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-long bench bench-operator lint fuzz mutants features build setup clean
+KIND ?= runs/kind
+.PHONY: help images chart run test test-quick test-long bench bench-operator lint fuzz mutants features build setup clean kind-up kind-load kind-down e2e
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +29,33 @@ build: setup ## Build everything (PRESET=dev|release|asan|tsan)
 	@cmake --preset $(PRESET)
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
+images: setup ## Make the container images into build/images, without Docker or a registry
+	@cmake --preset release
+	@cmake --build --preset release -j $(JOBS) --target trainyard-operator trainyard-agent trainyard-worker trainyard
+	@tools/images/build
+
+chart: ## Make manifests/install.yaml and docs/reference/chart.md from the chart (needs helm)
+	@tools/chart
+
 bench: ## Measure this machine: products, collectives, training against PyTorch, checkpoints (BENCH=--quick)
 	@tools/run_bench $(BENCH)
 
 bench-operator: ## Measure the operator on a real API server with fake nodes (BENCH='--scale quick': about a minute)
 	@tools/run_operator_bench $(BENCH)
+
+kind-up: ## A Kubernetes cluster of real nodes in containers, in KIND=runs/kind (ARGS='--nodes 3': tools/kind/up --help)
+	@tools/setup build kind
+	@tools/kind/build
+	@tools/kind/up $(KIND) $(ARGS)
+
+kind-load: ## Give images to its nodes: IMAGES='a.tar b.tar'
+	@tools/kind/load $(KIND) $(IMAGES)
+
+kind-down: ## End it; nothing of it stays
+	@tools/kind/down $(KIND)
+
+e2e: ## The tests on a cluster of real nodes, which they start and end
+	@tools/run_e2e
 
 lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 	@tools/lint $(if $(filter all,$(FILES)),--all)

@@ -54,7 +54,7 @@ class Plane:
             self._script("up", str(self.folder), "--guard", str(os.getpid()), "--audit", "metadata")
             self._script("kwok", str(self.folder), str(self.nodes), "--jobs-run")
             self._connect()
-            self.kubectl("apply", "-f", str(ROOT / "manifests/crd.yaml"), "-f", str(ROOT / "manifests/rbac.yaml"))
+            self._script("install", str(self.folder))
             self.wait_for_kind("trainingjobs.trainyard.dev")
         except BaseException:
             self.__exit__()
