@@ -61,8 +61,10 @@ TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
 }
 
 TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
-  Json job = trainer_job("train", 1, {"eat", "256"});
-  job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {{"memory", "32Mi"}};
+  Json job = trainer_job("train", 1, {"eat", "512"});
+  // With less, what starts the container may be the one that is killed, which is not the program's
+  // failure.
+  job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {{"memory", "96Mi"}};
   job["spec"]["failurePolicy"]["budgets"] =
       Json::array({{{"class", "Application"}, {"maxRestarts", 1}, {"windowSeconds", 3600}}});
   apply(job);
@@ -72,7 +74,7 @@ TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
   // Any other SIGKILL would count as the infrastructure's.
   EXPECT_EQ(attempts.back()["class"], "Application") << attempts.dump(2);
   EXPECT_EQ(attempts.back()["exitCode"], 137) << attempts.dump(2);
-  EXPECT_EQ(job_status("train")["restarts"]["total"], 1);
+  EXPECT_EQ(job_status("train")["restarts"]["total"], 1) << attempts.dump(2);
 }
 
 TEST_F(JobTest, ADeletedPodEndsWithinItsGraceAndTheGangStartsAgain) {

@@ -112,8 +112,9 @@ Status dial_all(std::vector<Dial>& dials, Clock::time_point deadline, std::vecto
   // can be told too.
   const auto fail = [&](size_t i, Error error) {
     progress[i].state = Progress::State::kFailed;
+    // Who is lost as well is named too: it may be the one whose loss ended the other.
+    if (error.code == ErrorCode::kPeerLost) lost.push_back(dials[i].rank);
     if (!failed) return;
-    if (error.code == ErrorCode::kPeerLost) lost = {dials[i].rank};
     failed = std::move(error);
     deadline = std::min(deadline, Clock::now() + kGrace);
   };
@@ -137,6 +138,10 @@ Status dial_all(std::vector<Dial>& dials, Clock::time_point deadline, std::vecto
       if (auto status = advance(dials[i], progress[i]); !status) fail(i, std::move(status).error());
     }
   }
+  std::sort(lost.begin(), lost.end());
+  lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
+  if (!failed && lost.size() > 1 && failed.error().code == ErrorCode::kPeerLost)
+    failed = failed.error().with_context(describe_ranks(lost) + " are lost");
   std::vector<int> silent;
   for (size_t i = 0; i < dials.size(); ++i) {
     if (progress[i].open()) silent.push_back(dials[i].rank);

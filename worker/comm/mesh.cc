@@ -158,6 +158,21 @@ Status Mesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links
   return status;
 }
 
+Error Mesh::nobody_listens(const GroupIdentity& identity, LifeProbe& probe, int rank) const {
+  // One that gave up goes as well as the one it gave up for, and cannot be told from it here: all
+  // are named.
+  std::vector<int> gone;
+  for (const int other : identity.global_ranks) {
+    if (other == rank || (other < identity.own_rank() && probe.gone(other))) gone.push_back(other);
+  }
+  const bool one = gone.size() == 1;
+  return {ErrorCode::kPeerLost,
+          "meeting the peers: " + describe_ranks(gone) + (one ? " is" : " are") +
+              " lost: nobody listens at the address of rank " + std::to_string(rank) + ", " +
+              to_string(addresses_[static_cast<size_t>(rank)]) +
+              ", any more (its process has ended or given up)" + hub_->state()->refusals()};
+}
+
 Status Mesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links& links) {
   const auto begin = Clock::now();
   std::vector<Channel> channels{Channel::kControl};
@@ -178,13 +193,7 @@ Status Mesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links
         // It may have connected and died since, or connected between the two looks.
         if (!probe.gone(rank)) continue;
         place = hub_->state()->take(identity.id, rank, channel, Clock::now());
-        if (!place.valid()) {
-          return Error{ErrorCode::kPeerLost, "meeting the peers: rank " + std::to_string(rank) +
-                                                 " is lost: nobody listens at its address " +
-                                                 to_string(addresses_[static_cast<size_t>(rank)]) +
-                                                 " any more (its process has ended or given up)" +
-                                                 hub_->state()->refusals()};
-        }
+        if (!place.valid()) return nobody_listens(identity, probe, rank);
       } while (!place.valid() && Clock::now() < deadline);
       if (!place.valid()) missing.push_back(rank);
     }

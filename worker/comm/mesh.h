@@ -13,6 +13,8 @@
 
 namespace trainyard::comm {
 
+class LifeProbe;
+
 /// Connects the ranks of a group pairwise through their listeners: a control connection for each
 /// pair, and beside it either a data connection (tcp) or one shared memory for the group (shm).
 /// Lower global ranks connect to higher ones. The hub lives as long as this.
@@ -38,6 +40,8 @@ class Mesh final : public Connector {
 
   Result<Links> link(const GroupIdentity& identity, Deadline deadline);
   Status dial_higher(const GroupIdentity& identity, Deadline deadline, Links& links);
+  /// The error of a wait for `rank`, whose process is gone.
+  Error nobody_listens(const GroupIdentity& identity, LifeProbe& probe, int rank) const;
   Status await_lower(const GroupIdentity& identity, Deadline deadline, Links& links);
   Hello hello_of(const GroupIdentity& identity, Channel channel) const;
   int local_ranks(const GroupIdentity& identity) const;
