@@ -214,8 +214,7 @@ TEST_P(MeetingTest, ARankThatDiesMeanwhileIsNamedAtOnceWhateverItsPlace) {
     ranks[dies].signal(SIGKILL);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       if (rank == dies) continue;
-      EXPECT_THAT(ranks[rank].read_line(),
-                  AllOf(HasSubstr("failed peer_lost"), names_rank(dies)));
+      EXPECT_THAT(ranks[rank].read_line(), AllOf(HasSubstr("failed peer_lost"), names_rank(dies)));
     }
     EXPECT_LT(Clock::now() - begin, seconds(15)) << "rank " << dies;
   }
