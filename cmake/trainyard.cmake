@@ -9,6 +9,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 option(TRAINYARD_WERROR "Treat warnings as errors" ON)
 set(TRAINYARD_SANITIZE "" CACHE STRING "address (with undefined), thread, or empty")
+option(TRAINYARD_UNITY_TESTS "Compile a test program's files as one" OFF)
 option(TRAINYARD_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(TRAINYARD_COVERAGE "Instrument common/, control/, agent/, operator/ and worker/ for gcov" OFF)
 
@@ -92,11 +93,13 @@ function(trainyard_bench name)
 endfunction()
 
 # trainyard_test(NAME TIER unit|numeric|comm|process|sim|apiserver|cluster|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
-#                [SERIAL] [THREADED] [NOT_UNDER thread|address])
+#                [SERIAL] [THREADED] [SMOKE] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
-# itself. THREADED: its process has more than one thread, so that ThreadSanitizer may find something: label `threads`. NOT_UNDER: under this sanitizer the test is reported as not run (say why beside the call).
+# itself. THREADED: its process has more than one thread, so that ThreadSanitizer may find something: label `threads`. SMOKE: one of the few of its
+# tier that run under AddressSanitizer as well: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as
+# not run (say why beside the call).
 function(trainyard_test name)
-  cmake_parse_arguments(ARG "SERIAL;THREADED" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;THREADED;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -115,12 +118,22 @@ function(trainyard_test name)
     endif()
   endforeach()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+  if(TRAINYARD_UNITY_TESTS)
+    # The same few headers are most of what a test's file compiles, above all instrumented. A class of one file may
+    # then use what stands in the unnamed namespace of another, which gcc takes for a mistake.
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+  endif()
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_${ARG_TIER} ${name})
   add_test(NAME ${name} COMMAND ${name})
   set(labels ${ARG_TIER})
   if(ARG_THREADED)
     list(APPEND labels threads)
     set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_threads ${name})
+  endif()
+  if(ARG_SMOKE)
+    list(APPEND labels smoke)
+    set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_smoke ${name})
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
   if(ARG_SERIAL)
@@ -137,7 +150,7 @@ function(trainyard_collect_targets)
   add_custom_target(trainyard_binaries DEPENDS ${binaries})
   get_property(benches GLOBAL PROPERTY TRAINYARD_BENCHES)
   add_custom_target(benches DEPENDS ${benches})
-  foreach(tier unit numeric comm process sim apiserver cluster fuzz threads)
+  foreach(tier unit numeric comm process sim apiserver cluster fuzz threads smoke)
     get_property(tests GLOBAL PROPERTY TRAINYARD_TESTS_${tier})
     add_custom_target(tests_${tier} DEPENDS ${tests})
   endforeach()

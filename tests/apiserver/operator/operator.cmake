@@ -29,7 +29,10 @@ trainyard_library(proxy_test_support
   SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/proxied_operator.cc
           ${here}/../../support/proxy_lanes.cc
   DEPS operator_test_support fault_proxy_support operator_http fmt::fmt)
-foreach(name proxy proxy_crash proxy_outage)
+trainyard_apiserver_test(operator_proxy_test SMOKE TIMEOUT 600
+  SOURCES ${here}/proxy_test.cc
+  DEPS proxy_test_support)
+foreach(name proxy_crash proxy_outage)
   trainyard_apiserver_test(operator_${name}_test TIMEOUT 600
     SOURCES ${here}/${name}_test.cc
     DEPS proxy_test_support)
