@@ -243,16 +243,8 @@ void add_comm_options(CLI::App& command, CommOptions& options) {
   command.add_flag("--raw", bench.raw, "Also a bare socket pair doing the same additions");
   command.add_option("--peer-python", bench.peer_python,
                      "A Python with torch: also PyTorch's gloo");
-  command.add_option("-o,--output", options.output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_output(command, options.output);
   command.footer(kCommFooter);
-}
-
-void report(const Status& status, const char* name, CommandContext& context) {
-  if (status) return;
-  context.err << name << ": " << status.error().message << "\n";
-  context.exit_code = contract::exit_code_of(status.error().code);
 }
 
 /// What `bench comm` starts its ranks by; not for people.
@@ -263,7 +255,7 @@ void register_member(CLI::App& bench, CommandContext& context) {
   member->add_option("role", *arguments)->expected(4);
   member->callback([arguments, &context] {
     const auto role = bench::decode_role(*arguments);
-    report(role ? bench::run_member(*role, std::cin, std::cout) : Status(role.error()),
+    finish(role ? bench::run_member(*role, std::cin, std::cout) : Status(role.error()),
            "trainyard bench comm-member", context);
   });
 }
@@ -277,7 +269,7 @@ void register_bench(CLI::App& app, CommandContext& context) {
   auto options = std::make_shared<CommOptions>();
   add_comm_options(*comm, *options);
   comm->callback([options, &context] {
-    report(run_comm(*options, context), "trainyard bench comm", context);
+    finish(run_comm(*options, context), "trainyard bench comm", context);
   });
   register_member(*bench, context);
 }

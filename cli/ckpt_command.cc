@@ -396,9 +396,7 @@ void add_command(CLI::App& parent, CommandContext& context, const char* name, co
   auto options = std::make_shared<CkptOptions>();
   command->add_option("PATH", options->path, path_help)->required();
   if (with_output) {
-    command->add_option("-o,--output", options->output, "How results are printed")
-        ->check(CLI::IsMember({"text", "json"}))
-        ->capture_default_str();
+    add_output(*command, options->output);
   }
   if (run == run_ls) {
     command->add_flag("--verify", options->verify, "Read every byte: find flipped bits as well");
@@ -406,12 +404,8 @@ void add_command(CLI::App& parent, CommandContext& context, const char* name, co
   if (run == run_show) {
     command->add_flag("--hash", options->hash, "Compute the state hash as well (reads everything)");
   }
-  command->callback([options, run, &context] {
-    const Status status = run(*options, context);
-    if (status) return;
-    context.err << "trainyard ckpt: " << status.error().message << '\n';
-    context.exit_code = contract::exit_code_of(status.error().code);
-  });
+  command->callback(
+      [options, run, &context] { finish(run(*options, context), "trainyard ckpt", context); });
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
 #include "common/text/json_writer.h"
-#include "common/worker_contract.h"
 #include "worker/checkpoint/compare.h"
 
 namespace trainyard::cli {
@@ -208,15 +207,9 @@ void register_ckpt_diff(CLI::App& parent, CommandContext& context) {
   constexpr char kPath[] = "A checkpoint, or a job's checkpoint or run directory (newest good one)";
   command->add_option("A", options->a, kPath)->required();
   command->add_option("B", options->b, kPath)->required();
-  command->add_option("-o,--output", options->output, "How results are printed")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &context] {
-    const Status status = run_diff(*options, context);
-    if (status) return;
-    context.err << "trainyard ckpt: " << status.error().message << '\n';
-    context.exit_code = contract::exit_code_of(status.error().code);
-  });
+  add_output(*command, options->output);
+  command->callback(
+      [options, &context] { finish(run_diff(*options, context), "trainyard ckpt", context); });
 }
 
 }  // namespace trainyard::cli

@@ -12,7 +12,6 @@
 #include "cli/ckpt_subcommands.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
-#include "common/worker_contract.h"
 #include "worker/checkpoint/prune.h"
 
 namespace trainyard::cli {
@@ -169,15 +168,9 @@ void register_ckpt_prune(CLI::App& parent, CommandContext& context) {
   command->add_flag("--yes", options->yes, "Remove, instead of telling what would be removed");
   command->add_flag("--stopped", options->stopped,
                     "No job writes here (where no run directory lies above)");
-  command->add_option("-o,--output", options->output, "How results are printed")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->callback([options, &context] {
-    const Status status = run_prune(*options, context);
-    if (status) return;
-    context.err << "trainyard ckpt: " << status.error().message << '\n';
-    context.exit_code = contract::exit_code_of(status.error().code);
-  });
+  add_output(*command, options->output);
+  command->callback(
+      [options, &context] { finish(run_prune(*options, context), "trainyard ckpt", context); });
 }
 
 }  // namespace trainyard::cli

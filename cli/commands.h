@@ -2,7 +2,10 @@
 
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "common/base/error.h"
 
 namespace CLI {
 class App;
@@ -23,6 +26,13 @@ struct CommandContext {
 /// Adds a sub-command to `app`. Its callback does the work, prints to `context.out` (results) and
 /// `context.err` (complaints) and sets `context.exit_code`; both arguments outlive the callback.
 using RegisterCommand = void (*)(CLI::App& app, CommandContext& context);
+
+/// Adds `-o, --output` with "text" or "json"; the default is what `output` holds.
+void add_output(CLI::App& command, std::string& output);
+
+/// Where a command has failed: complains as `command`, for example "trainyard sample", and sets the
+/// exit code that belongs to the error.
+void finish(const Status& status, std::string_view command, CommandContext& context);
 
 /// Runs `trainyard` with these arguments (without the program's name). Returns the exit code: the
 /// command's, 0 for --help and --version, 64 for wrong usage. Thread-compatible.

@@ -18,7 +18,6 @@
 #include "cli/registry.h"
 #include "common/base/clock.h"
 #include "common/text/json_writer.h"
-#include "common/worker_contract.h"
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
 #include "worker/data/prepare.h"
@@ -256,18 +255,6 @@ Status run_verify(const PathArguments& arguments, CommandContext& context) {
   return status;
 }
 
-void finish(const Status& status, CommandContext& context) {
-  if (status) return;
-  context.err << "trainyard data: " << status.error().message << '\n';
-  context.exit_code = contract::exit_code_of(status.error().code);
-}
-
-void add_output(CLI::App& command, std::string& output) {
-  command.add_option("-o,--output", output, "How results are printed")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-}
-
 void add_prepare(CLI::App& parent, CommandContext& context) {
   CLI::App* command = parent.add_subcommand("prepare", "Turns text into token shards.");
   auto arguments = std::make_shared<PrepareArguments>();
@@ -295,7 +282,9 @@ void add_prepare(CLI::App& parent, CommandContext& context) {
       ->capture_default_str();
   add_output(*command, arguments->output);
   command->add_option("INPUT", arguments->inputs, "Text files, or folders of them")->required();
-  command->callback([arguments, &context] { finish(run_prepare(*arguments, context), context); });
+  command->callback([arguments, &context] {
+    finish(run_prepare(*arguments, context), "trainyard data", context);
+  });
 }
 
 using PathCommand = Status (*)(const PathArguments&, CommandContext&);
@@ -307,7 +296,8 @@ void add_path_command(CLI::App& parent, CommandContext& context, const char* nam
   command->add_option("PATH", arguments->path, "A data set, a folder of shards, or a shard")
       ->required();
   add_output(*command, arguments->output);
-  command->callback([arguments, run, &context] { finish(run(*arguments, context), context); });
+  command->callback(
+      [arguments, run, &context] { finish(run(*arguments, context), "trainyard data", context); });
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
-#include "common/worker_contract.h"
 #include "worker/data/dataset.h"
 #include "worker/data/evaluation_loader.h"
 #include "worker/sample/trained_model.h"
@@ -141,16 +140,10 @@ void register_evaluate(CLI::App& app, CommandContext& context) {
   command->add_option("--threads", options->threads, "Threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_output(*command, options->output);
   command->footer(kFooter);
-  command->callback([options, &context] {
-    const Status status = evaluate(*options, context);
-    if (status) return;
-    context.err << "trainyard evaluate: " << status.error().message << "\n";
-    context.exit_code = contract::exit_code_of(status.error().code);
-  });
+  command->callback(
+      [options, &context] { finish(evaluate(*options, context), "trainyard evaluate", context); });
 }
 
 }  // namespace trainyard::cli

@@ -8,7 +8,6 @@
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
-#include "common/worker_contract.h"
 #include "worker/hf/export_checkpoint.h"
 
 namespace trainyard::cli {
@@ -65,15 +64,10 @@ void register_export(CLI::App& app, CommandContext& context) {
       ->required();
   command->add_option("--hugging-face", options->folder, "Folder to make, as transformers reads it")
       ->required();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_output(*command, options->output);
   command->footer(kFooter);
   command->callback([options, &context] {
-    const Status status = export_model(*options, context);
-    if (status) return;
-    context.err << "trainyard export: " << status.error().message << '\n';
-    context.exit_code = contract::exit_code_of(status.error().code);
+    finish(export_model(*options, context), "trainyard export", context);
   });
 }
 

@@ -156,16 +156,10 @@ void register_matrix(CLI::App& app, CommandContext& context) {
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
   command->add_flag("--quick", options->quick, "Ranks 1 and 3 over shm, two splits, three steps");
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_output(*command, options->output);
   command->footer(kFooter);
-  command->callback([options, &context] {
-    const Status status = run(*options, context);
-    if (status) return;
-    context.err << "trainyard matrix: " << status.error().message << "\n";
-    context.exit_code = contract::exit_code_of(status.error().code);
-  });
+  command->callback(
+      [options, &context] { finish(run(*options, context), "trainyard matrix", context); });
 }
 
 }  // namespace trainyard::cli

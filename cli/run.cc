@@ -19,6 +19,18 @@ constexpr char kFooter[] =
 
 }  // namespace
 
+void add_output(CLI::App& command, std::string& output) {
+  command.add_option("-o,--output", output, "How results are printed")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+}
+
+void finish(const Status& status, std::string_view command, CommandContext& context) {
+  if (status) return;
+  context.err << command << ": " << status.error().message << "\n";
+  context.exit_code = contract::exit_code_of(status.error().code);
+}
+
 int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   CommandContext context{out, err};
   CLI::App app{"Trains models from one manifest on this machine.", "trainyard"};

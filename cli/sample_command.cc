@@ -10,7 +10,6 @@
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
-#include "common/worker_contract.h"
 #include "worker/data/tokenizer.h"
 #include "worker/sample/generator.h"
 #include "worker/sample/trained_model.h"
@@ -135,16 +134,10 @@ void register_sample(CLI::App& app, CommandContext& context) {
   command->add_option("--threads", options->threads, "Threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_output(*command, options->output);
   command->footer(kFooter);
-  command->callback([options, &context] {
-    const Status status = sample(*options, context);
-    if (status) return;
-    context.err << "trainyard sample: " << status.error().message << "\n";
-    context.exit_code = contract::exit_code_of(status.error().code);
-  });
+  command->callback(
+      [options, &context] { finish(sample(*options, context), "trainyard sample", context); });
 }
 
 }  // namespace trainyard::cli

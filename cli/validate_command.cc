@@ -143,9 +143,7 @@ void register_validate(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("validate", "Lists everything wrong with manifests.");
   auto options = std::make_shared<ValidateOptions>();
   command->add_option("FILE", options->files, "Manifests to check, YAML or JSON")->required();
-  command->add_option("-o,--output", options->output, "How results are printed")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+  add_output(*command, options->output);
   command->footer(kFooter);
   command->callback([options, &context] { validate(*options, context); });
 }
