@@ -11,8 +11,9 @@ namespace trainyard::testing_support {
 /// A fresh folder that goes away with this.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trainyard-XXXXXX").string();
+  explicit TemporaryDirectory(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string pattern = (parent / "trainyard-XXXXXX").string();
     const char* made = ::mkdtemp(pattern.data());
     EXPECT_NE(made, nullptr) << pattern;
     path_ = pattern;

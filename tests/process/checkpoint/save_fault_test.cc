@@ -247,7 +247,7 @@ class SaveFaultTest : public ::testing::Test {
     std::cout << part << ": " << calls.size() << " calls, " << cases << " faults\n";
   }
 
-  trainyard::testing::TemporaryDirectory work_;
+  trainyard::testing_support::TemporaryDirectory work_;
   int roots_ = 0;
   static std::unique_ptr<JobDirectory> template_;
 };

@@ -87,7 +87,7 @@ class ZombieProcessTest : public ::testing::Test {
   }
 
   // In memory where the machine has such a place: what is tested is who does what, not the disk.
-  trainyard::testing::TemporaryDirectory work_{
+  trainyard::testing_support::TemporaryDirectory work_{
       std::filesystem::exists("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path()};
 };
 

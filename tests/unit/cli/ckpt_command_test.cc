@@ -80,7 +80,7 @@ TEST_F(CkptCommandTest, LsReadsEveryByteWhereItIsToldTo) {
 }
 
 TEST_F(CkptCommandTest, ARunDirectoryStandsForItsCheckpoints) {
-  const trainyard::testing::TemporaryDirectory run;
+  const trainyard::testing_support::TemporaryDirectory run;
   std::filesystem::create_directories(run.path() / "pvc/claim");
   std::filesystem::copy(
       job_.root(), run.path() / "pvc/claim/job",
@@ -256,7 +256,7 @@ TEST_F(CkptCommandTest, PruneRefusesWithoutAGoodOneAndNeverRemovesTheOnlyOne) {
 }
 
 TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
-  const trainyard::testing::TemporaryDirectory run;
+  const trainyard::testing_support::TemporaryDirectory run;
   const auto checkpoints = run.path() / "pvc/claim/job";
   std::filesystem::create_directories(checkpoints.parent_path());
   std::filesystem::copy(

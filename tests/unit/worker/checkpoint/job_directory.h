@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/worker/checkpoint/small_state.h"
 #include "tests/unit/worker/checkpoint/thread_group.h"
-#include "tests/unit/worker/temporary_directory.h"
 #include "worker/checkpoint/generation.h"
 #include "worker/checkpoint/writer.h"
 
@@ -90,7 +90,7 @@ class JobDirectory {
   }
 
  private:
-  std::optional<trainyard::testing::TemporaryDirectory> temporary_;
+  std::optional<trainyard::testing_support::TemporaryDirectory> temporary_;
   std::filesystem::path root_;
   int64_t committed_ = -1;
   std::optional<int64_t> restored_;

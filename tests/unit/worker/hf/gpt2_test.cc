@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/unit/worker/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "worker/hf/tensor_map.h"
 #include "worker/safetensors/safetensors.h"
 
@@ -72,7 +72,7 @@ class Folder {
   StoredTensors tensors;
 
  private:
-  testing::TemporaryDirectory directory_;
+  testing_support::TemporaryDirectory directory_;
 };
 
 std::string error_of(const Result<std::unique_ptr<HfModel>>& loaded) {
@@ -285,7 +285,7 @@ TEST(Gpt2ImportTest, WeightsInPartsAreReadThroughTheIndex) {
 }
 
 TEST(Gpt2ImportTest, MissingFilesAreNamed) {
-  const testing::TemporaryDirectory directory;
+  const testing_support::TemporaryDirectory directory;
   EXPECT_THAT(error_of(load_gpt2(directory.path())), HasSubstr("config.json"));
   std::filesystem::copy(kFixture / "config.json", directory.path());
   EXPECT_THAT(error_of(load_gpt2(directory.path())), HasSubstr("model.safetensors"));
@@ -294,7 +294,7 @@ TEST(Gpt2ImportTest, MissingFilesAreNamed) {
 TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
   const auto model = load_gpt2(kFixture);
   ASSERT_TRUE(model.has_value());
-  const testing::TemporaryDirectory directory;
+  const testing_support::TemporaryDirectory directory;
   const auto out = directory.path() / "deep/out";
   const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
   const Status exported = export_gpt2(out, (*model)->config(), get);
@@ -315,7 +315,7 @@ TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
 
 TEST(Gpt2ExportTest, TensorOfTheWrongSizeIsNamedAndNothingIsLeft) {
   const auto model = load_gpt2(kFixture);
-  const testing::TemporaryDirectory directory;
+  const testing_support::TemporaryDirectory directory;
   const Status exported = export_gpt2(directory.path(), (*model)->config(),
                                       [](std::string_view) { return std::vector<float>(3); });
   EXPECT_THAT(exported.error().message, HasSubstr("has 3 elements"));

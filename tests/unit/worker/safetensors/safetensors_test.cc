@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/worker/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trainyard::safetensors {
 namespace {
@@ -124,7 +124,7 @@ TEST(SafetensorsTest, DeeplyNestedHeaderIsRefusedAtOnce) {
 }
 
 TEST(SafetensorsTest, FileWrittenIsReadBack) {
-  const testing::TemporaryDirectory directory;
+  const testing_support::TemporaryDirectory directory;
   const auto path = directory.path() / "x.safetensors";
   const std::vector<float> a = {1, 2, 3, 4, 5, 6};
   const std::vector<uint8_t> b = {7, 8, 9};
@@ -145,7 +145,7 @@ TEST(SafetensorsTest, FileWrittenIsReadBack) {
 }
 
 TEST(SafetensorsTest, FailedWriteLeavesTheOldFile) {
-  const testing::TemporaryDirectory directory;
+  const testing_support::TemporaryDirectory directory;
   const auto path = directory.path() / "x.safetensors";
   std::ofstream(path) << "old";
   const std::vector<TensorInfo> infos = {{"a", DType::kFloat32, {1}}};
