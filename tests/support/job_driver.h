@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@
 #include "tests/support/memory_cluster.h"
 
 namespace trainyard::testing_support {
+
+/// Longer than any back-off of the tests' jobs.
+inline constexpr std::chrono::seconds kBackoffOver{301};
 
 /// Facts as a test sets them.
 class StillFacts final : public control::FactsSource {

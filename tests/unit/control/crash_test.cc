@@ -15,10 +15,9 @@ namespace {
 using api::ConditionType;
 using std::chrono::seconds;
 using testing_support::JobDriver;
+using testing_support::kBackoffOver;
 using testing_support::make_job;
 using testing_support::MemoryCluster;
-
-constexpr seconds kBackoffOver{301};
 
 /// One story: what happens to a job of three nodes that runs.
 struct Story {

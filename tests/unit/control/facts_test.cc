@@ -15,10 +15,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::JobDriver;
+using testing_support::kBackoffOver;
 using testing_support::make_job;
 using testing_support::ReportingJob;
-
-constexpr seconds kBackoffOver{301};
 
 TEST(LivenessTest, ASilentStreamAloneProvesNothing) {
   ReportingJob job(make_job(3));

@@ -17,10 +17,8 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::JobDriver;
+using testing_support::kBackoffOver;
 using testing_support::make_job;
-
-/// Longer than any back-off of the tests.
-constexpr seconds kBackoffOver{301};
 
 TEST(LifeTest, StartsEveryPodOfTheFirstGenerationAtOnce) {
   JobDriver job(make_job(3));

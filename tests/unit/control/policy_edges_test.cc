@@ -25,7 +25,7 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
 
-const Time kNow{seconds(1'700'000'000)};
+const Time kJudgedAt{seconds(1'700'000'000)};
 
 api::TrainingJobSpec elastic(int64_t nodes, std::vector<int64_t> allowed = {}) {
   api::TrainingJobSpec spec;
@@ -42,8 +42,8 @@ policies::ElasticInput unplaced(const api::TrainingJobSpec& spec, int64_t target
           .target = target,
           .gang_whole = true,
           .placed = 1,
-          .since = kNow - seconds(86400),
-          .now = kNow};
+          .since = kJudgedAt - seconds(86400),
+          .now = kJudgedAt};
 }
 
 TEST(ElasticEdgeTest, BoundsAreAllowedThemselves) {
@@ -79,7 +79,7 @@ TEST(ElasticEdgeTest, WithoutMoreRoomThanIsUsedItAsksAgainSomeTime) {
   input.feasible = 2;
   EXPECT_EQ(policies::judge_size(input).look_again, Duration(spec.elastic_policy->scale_up_snooze));
   input.feasible = 3;
-  input.since = kNow;
+  input.since = kJudgedAt;
   EXPECT_FALSE(policies::judge_size(input).look_again.has_value()) << "3 is no allowed size";
   input.feasible = 4;
   EXPECT_TRUE(policies::judge_size(input).look_again.has_value());
@@ -109,7 +109,7 @@ class LivenessEdgeTest : public testing::Test {
     }
   }
   policies::Liveness judge() {
-    return policies::judge_liveness({&members_, &facts_, 1, seconds(600), kNow});
+    return policies::judge_liveness({&members_, &facts_, 1, seconds(600), kJudgedAt});
   }
 
   ObservedPod pods_[2];
@@ -119,14 +119,14 @@ class LivenessEdgeTest : public testing::Test {
 
 TEST_F(LivenessEdgeTest, LooksAgainWhenTheFirstSilenceIsToBeJudged) {
   for (const auto& [first, second] : {std::pair(1, 2), std::pair(2, 1)}) {
-    facts_.members[0].since = kNow - seconds(first);
-    facts_.members[1].since = kNow - seconds(second);
+    facts_.members[0].since = kJudgedAt - seconds(first);
+    facts_.members[1].since = kJudgedAt - seconds(second);
     EXPECT_EQ(judge().look_again, seconds(1) + milliseconds(1));
   }
 }
 
 TEST_F(LivenessEdgeTest, SilenceWithoutASecondSignIsLookedAtEachSecond) {
-  facts_.members[0].since = kNow - seconds(10);
+  facts_.members[0].since = kJudgedAt - seconds(10);
   facts_.members[1].connected = true;
   EXPECT_TRUE(judge().lost.empty());
   EXPECT_EQ(judge().look_again, seconds(1));
@@ -146,14 +146,14 @@ class ProgressEdgeTest : public testing::Test {
       fact.ranks[static_cast<size_t>(rank)].phase = Phase::kTraining;
       fact.ranks[static_cast<size_t>(rank)].step = 7;
       fact.ranks[static_cast<size_t>(rank)].total_steps = 100;
-      fact.ranks[static_cast<size_t>(rank)].last_step_at = kNow;
-      fact.ranks[static_cast<size_t>(rank)].last_heartbeat_at = kNow;
+      fact.ranks[static_cast<size_t>(rank)].last_step_at = kJudgedAt;
+      fact.ranks[static_cast<size_t>(rank)].last_heartbeat_at = kJudgedAt;
     }
     facts_.members.push_back(fact);
   }
   RankFact& rank(size_t index) { return facts_.members[0].ranks[index]; }
   policies::Stall judge(std::optional<Time> scheduled_at = std::nullopt) {
-    return policies::judge_stall({&policy_, &facts_, 1, scheduled_at, true, kNow});
+    return policies::judge_stall({&policy_, &facts_, 1, scheduled_at, true, kJudgedAt});
   }
 
   api::ProgressPolicy policy_;
@@ -161,10 +161,10 @@ class ProgressEdgeTest : public testing::Test {
 };
 
 TEST_F(ProgressEdgeTest, OfRanksAtOneStepTheOneThatStandsLongestIsShown) {
-  const Time early = kNow - seconds(20);
+  const Time early = kJudgedAt - seconds(20);
   for (const size_t behind : {0, 1}) {
     rank(behind).last_step_at = early;
-    rank(1 - behind).last_step_at = kNow;
+    rank(1 - behind).last_step_at = kJudgedAt;
     const auto progress = policies::progress_of(facts_, std::nullopt);
     ASSERT_TRUE(progress.has_value());
     EXPECT_EQ(progress->last_step_time, early) << behind;
@@ -174,8 +174,8 @@ TEST_F(ProgressEdgeTest, OfRanksAtOneStepTheOneThatStandsLongestIsShown) {
 TEST_F(ProgressEdgeTest, OfEqualRanksTheOneWithoutABeatForLongestIsBlamed) {
   for (const size_t silent : {0, 1}) {
     for (const size_t index : {0, 1}) {
-      rank(index).last_step_at = kNow - seconds(86400);
-      rank(index).last_heartbeat_at = kNow - seconds(index == silent ? 9 : 1);
+      rank(index).last_step_at = kJudgedAt - seconds(86400);
+      rank(index).last_heartbeat_at = kJudgedAt - seconds(index == silent ? 9 : 1);
     }
     EXPECT_EQ(judge().rank, static_cast<int>(silent));
     EXPECT_THAT(judge().message, HasSubstr("the others wait for it"));
@@ -206,10 +206,10 @@ TEST_F(ProgressEdgeTest, AStoppedRankIsLookedAtBeforeTheStartupTimeout) {
     rank(index).last_step_at.reset();
   }
   policy_.startup_timeout = seconds(1800);
-  EXPECT_EQ(judge(kNow).look_again, seconds(1800));
+  EXPECT_EQ(judge(kJudgedAt).look_again, seconds(1800));
   rank(1).stopped = true;
-  rank(1).stopped_since = kNow;
-  const auto look_again = judge(kNow).look_again;
+  rank(1).stopped_since = kJudgedAt;
+  const auto look_again = judge(kJudgedAt).look_again;
   ASSERT_TRUE(look_again.has_value());
   EXPECT_LT(*look_again, seconds(1800));
   EXPECT_EQ(*look_again, judge().look_again);
@@ -241,10 +241,11 @@ TEST(RestartEdgeTest, ABudgetOfAsManyAsAreRememberedStillHasItsWindow) {
   policy.budgets = {{api::FailureClass::kApplication, api::kMaxRecentRestarts, seconds(60)}};
   api::RestartCounts restarts;
   for (int64_t i = 0; i < api::kMaxRecentRestarts; ++i)
-    policies::count_restart(restarts, api::FailureClass::kApplication, true, kNow);
-  EXPECT_FALSE(policies::within_budget(policy, restarts, api::FailureClass::kApplication, kNow));
+    policies::count_restart(restarts, api::FailureClass::kApplication, true, kJudgedAt);
+  EXPECT_FALSE(
+      policies::within_budget(policy, restarts, api::FailureClass::kApplication, kJudgedAt));
   EXPECT_TRUE(policies::within_budget(policy, restarts, api::FailureClass::kApplication,
-                                      kNow + seconds(60)));
+                                      kJudgedAt + seconds(60)));
 }
 
 TEST(GangEdgeTest, AGangOfNobodyIsNeitherWholeNorDone) {

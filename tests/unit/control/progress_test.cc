@@ -12,10 +12,9 @@ namespace {
 using api::ConditionType;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing_support::kBackoffOver;
 using testing_support::make_job;
 using testing_support::ReportingJob;
-
-constexpr seconds kBackoffOver{301};
 
 TEST(ProgressTest, GoesIntoStatusAtMostEveryFiveSeconds) {
   ReportingJob job(make_job(2));

@@ -6,7 +6,7 @@ namespace trainyard::api {
 namespace {
 
 // clang-format off
-const BadManifest kCases[] = {
+const BadManifest kBadEngines[] = {
     {6, R"(    model: {preset: gpt2-small})",
      R"(6: spec.engine.model.preset: found "gpt2-small", wanted gpt2-100k, gpt2-3m, gpt2-11m, gpt2-124m, gpt2-355m, gpt2-774m or gpt2-1558m)"},
     {6, R"(    model: {})",
@@ -173,7 +173,7 @@ const BadManifest kCases[] = {
 // clang-format on
 
 TEST(BadEngineTest, NameLineFieldFoundAndWanted) {
-  for (const BadManifest& bad : kCases) {
+  for (const BadManifest& bad : kBadEngines) {
     EXPECT_EQ(faults_of(bad), bad.faults) << "line " << bad.line << ": " << bad.text;
   }
 }

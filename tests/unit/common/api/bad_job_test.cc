@@ -6,7 +6,7 @@ namespace trainyard::api {
 namespace {
 
 // clang-format off
-const BadManifest kCases[] = {
+const BadManifest kBadJobs[] = {
     {1, R"(apiVersion: trainyard.dev/v1)",
      R"(1: apiVersion: found "trainyard.dev/v1", wanted trainyard.dev/v1alpha1)"},
     {1, R"()",
@@ -216,7 +216,7 @@ kind: TrainingJob)",
 // clang-format on
 
 TEST(BadJobTest, NameLineFieldFoundAndWanted) {
-  for (const BadManifest& bad : kCases) {
+  for (const BadManifest& bad : kBadJobs) {
     EXPECT_EQ(faults_of(bad), bad.faults) << "line " << bad.line << ": " << bad.text;
   }
 }
