@@ -37,7 +37,7 @@ std::string AgentMetrics::text(const http::ServerCounters& server) const {
     const std::lock_guard lock(mutex_);
     snapshot = snapshot_;
   }
-  metrics::Exposition out(trainer_job_);
+  metrics::Exposition out(trainer_job_, trainer_namespace_);
   out.add(kInfo, {TRAINYARD_VERSION}, 1);
   out.add(kStream, {}, snapshot.stream_open ? 1 : 0);
   out.add(kStreams, {}, static_cast<double>(snapshot.streams_opened));

@@ -28,9 +28,11 @@ std::span<const metrics::Family> agent_families();
 /// What the agent's status server answers, made from the newest snapshot. Thread-safe.
 class AgentMetrics {
  public:
-  /// `clock` outlives this.
-  AgentMetrics(std::string trainer_job, const Clock& clock)
-      : trainer_job_(std::move(trainer_job)), clock_(clock) {}
+  /// Of the job of that name, in that namespace where there is one. `clock` outlives this.
+  AgentMetrics(std::string trainer_job, std::string trainer_namespace, const Clock& clock)
+      : trainer_job_(std::move(trainer_job)),
+        trainer_namespace_(std::move(trainer_namespace)),
+        clock_(clock) {}
 
   void update(AgentSnapshot snapshot);
   /// The body of /metrics.
@@ -40,6 +42,7 @@ class AgentMetrics {
 
  private:
   const std::string trainer_job_;
+  const std::string trainer_namespace_;
   const Clock& clock_;
   mutable std::mutex mutex_;
   AgentSnapshot snapshot_;

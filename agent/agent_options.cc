@@ -94,6 +94,8 @@ Result<AgentOptions> read_agent_options(const std::vector<std::string>& argument
   TRAINYARD_ASSIGN(options.generation,
                    required_integer(environment, contract::kEnvGeneration, kMaxInt64));
   TRAINYARD_TRY(read_limits(environment, options));
+  const char* job_namespace = environment(contract::kEnvNamespace);
+  if (job_namespace != nullptr) options.job_namespace = job_namespace;
   const char* pod_dir = environment(control::local::kEnvPodDir);
   if (pod_dir != nullptr) options.pod_dir = pod_dir;
   const char* last_words = environment(control::kEnvTerminationLog);

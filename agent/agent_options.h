@@ -22,6 +22,7 @@ inline constexpr char kMetricsAddressFile[] = "metrics-address";
 /// Everything an agent is told by its environment and arguments.
 struct AgentOptions {
   std::string job_name;
+  std::string job_namespace;  ///< empty: none, as under `trainyard run`
   std::string job_uid;
   std::string pod_name;
   std::string pod_uid;

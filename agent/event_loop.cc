@@ -59,7 +59,7 @@ class EventLoop {
         channel_(options.control_address, options.security),
         host_(options, std::move(environment)),
         supervisor_(options, channel_, host_, clock_, logger, std::random_device{}()),
-        metrics_(options.job_name, clock_) {
+        metrics_(options.job_name, options.job_namespace, clock_) {
     listener_.on_line = [this](int local_rank, const std::string& line) {
       supervisor_.on_rank_line(local_rank, line);
     };

@@ -12,7 +12,7 @@
 /// docs/reference/metrics.md lists them.
 namespace trainyard::cli {
 
-/// The families about the job as a whole.
+/// The families beside those of the job, its ranks and the status server.
 std::span<const metrics::Family> run_families();
 
 /// The body of /metrics at `now`. All series are there from the start, as zeros, those of the ranks

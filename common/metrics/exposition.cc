@@ -14,6 +14,7 @@ namespace trainyard::metrics {
 namespace {
 
 constexpr char kJobLabel[] = "trainer_job";
+constexpr char kNamespaceLabel[] = "trainer_namespace";
 
 prometheus::MetricType type_of(Kind kind) {
   switch (kind) {
@@ -43,6 +44,7 @@ std::string_view name_of(Kind kind) {
 
 struct Exposition::Impl {
   std::string trainer_job;
+  std::string trainer_namespace;
   std::vector<prometheus::MetricFamily> families;
 
   prometheus::MetricFamily& family_of(const Family& family) {
@@ -64,6 +66,7 @@ struct Exposition::Impl {
     TRAINYARD_CHECK(static_cast<size_t>(names) == label_values.size());
     prometheus::ClientMetric series;
     if (!trainer_job.empty()) series.label.push_back({kJobLabel, trainer_job});
+    if (!trainer_namespace.empty()) series.label.push_back({kNamespaceLabel, trainer_namespace});
     const auto* name = family.labels.begin();
     for (const std::string_view value : label_values)
       series.label.push_back({std::string(*name++), std::string(value)});
@@ -73,11 +76,17 @@ struct Exposition::Impl {
   }
 };
 
-Exposition::Exposition(std::string trainer_job) : impl_(std::make_unique<Impl>()) {
-  impl_->trainer_job = std::move(trainer_job);
+Exposition::Exposition(std::string trainer_job, std::string trainer_namespace)
+    : impl_(std::make_unique<Impl>()) {
+  about(std::move(trainer_job), std::move(trainer_namespace));
 }
 Exposition::Exposition(Exposition&&) noexcept = default;
 Exposition::~Exposition() = default;
+
+void Exposition::about(std::string trainer_job, std::string trainer_namespace) {
+  impl_->trainer_job = std::move(trainer_job);
+  impl_->trainer_namespace = std::move(trainer_namespace);
+}
 
 void Exposition::declare(const Family& family) { impl_->family_of(family); }
 

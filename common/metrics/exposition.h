@@ -23,7 +23,7 @@ struct Family {
   std::string_view name;
   Kind kind = Kind::kGauge;
   std::string_view help;
-  /// Label names beside `trainer_job`, which every series has; empty ones are none.
+  /// Label names beside `trainer_job` and `trainer_namespace`; empty ones are none.
   std::array<std::string_view, 3> labels{};
 };
 
@@ -40,11 +40,15 @@ inline constexpr char kTextContentType[] = "text/plain; version=0.0.4";
 /// The answer to one scrape. Not thread-safe.
 class Exposition {
  public:
-  /// `trainer_job`: value of that label on every series; nothing when it is empty.
-  explicit Exposition(std::string trainer_job);
+  /// Of the job that its series are about: values of the labels `trainer_job` and
+  /// `trainer_namespace` on each of them; an empty one is left out. (`job`, `instance` and
+  /// `namespace` belong to whoever scrapes.)
+  explicit Exposition(std::string trainer_job, std::string trainer_namespace = {});
   Exposition(Exposition&&) noexcept;
   ~Exposition();
 
+  /// The series added from here on are about another job.
+  void about(std::string trainer_job, std::string trainer_namespace);
   /// Makes the family appear even where it has no series.
   void declare(const Family& family);
   /// One series; `label_values` are as many as the family has label names. A counter that would be

@@ -146,6 +146,15 @@ std::vector<control::JobKey> KubeCluster::Impl::jobs() const {
   return keys;
 }
 
+std::vector<std::shared_ptr<const api::TrainingJob>> KubeCluster::Impl::cached_jobs() const {
+  std::vector<std::shared_ptr<const api::TrainingJob>> found;
+  for (const auto& scope : scopes_) {
+    for (const auto& view : scope->jobs().all())
+      found.emplace_back(view, &view->job);
+  }
+  return found;
+}
+
 std::string KubeCluster::Impl::job_of(const control::PodRef& pod) const {
   Scope* const scope = scope_of(pod.namespace_name);
   if (scope == nullptr) return {};
@@ -338,6 +347,9 @@ Status KubeCluster::wait_synced(Duration limit, const std::stop_token& stop) con
 bool KubeCluster::synced() const { return impl_->synced(); }
 CacheCounts KubeCluster::counts() const { return impl_->counts(); }
 std::vector<control::JobKey> KubeCluster::jobs() const { return impl_->jobs(); }
+std::vector<std::shared_ptr<const api::TrainingJob>> KubeCluster::cached_jobs() const {
+  return impl_->cached_jobs();
+}
 
 std::string KubeCluster::job_of(const control::PodRef& pod) const { return impl_->job_of(pod); }
 

@@ -69,6 +69,8 @@ class KubeCluster final : public control::Cluster {
   std::string job_of(const control::PodRef& pod) const;
   /// The jobs in the cache.
   std::vector<control::JobKey> jobs() const;
+  /// As the watches have shown them last; by namespace and name where all are watched.
+  std::vector<std::shared_ptr<const api::TrainingJob>> cached_jobs() const;
 
   Result<control::Observed> observe(const control::JobKey& key) override;
   /// Asks the server: one call for each page of them.

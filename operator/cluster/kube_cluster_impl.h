@@ -32,6 +32,7 @@ class KubeCluster::Impl {
   bool synced() const;
   CacheCounts counts();
   std::vector<control::JobKey> jobs() const;
+  std::vector<std::shared_ptr<const api::TrainingJob>> cached_jobs() const;
   std::string job_of(const control::PodRef& pod) const;
   void set_listener(Listener listener);
 

@@ -217,6 +217,7 @@ std::string Operator::metrics_text(const http::ServerCounters& counters) const {
   OperatorFacts facts{reconciler_.queue_stats(), cluster_.counts(), options_.workers,
                       election_.is_leader(), kLeaseName};
   if (!options_.leader_elect) facts.leader = true;
+  if (facts.leader) facts.jobs = cluster_.cached_jobs();
   if (stream_) facts.streams = stream_->counts();
   return metrics_page_.text(facts, counters);
 }

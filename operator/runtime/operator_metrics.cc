@@ -1,9 +1,12 @@
 #include "operator/runtime/operator_metrics.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
+#include "common/api/enum_names.h"
 #include "common/metrics/exposition.h"
+#include "control/telemetry/job_metrics.h"
 #include "control/telemetry/server_metrics.h"
 
 namespace trainyard::operator_runtime {
@@ -76,6 +79,8 @@ constexpr Family kObjects{
     "trainyard_cache_objects", Kind::kGauge, "Objects that the cache holds.", {"kind"}};
 constexpr Family kLists{"trainyard_cache_lists_total", Kind::kCounter, "Lists begun."};
 constexpr Family kWatches{"trainyard_cache_watches_total", Kind::kCounter, "Watches opened."};
+constexpr Family kJobs{
+    "trainyard_jobs", Kind::kGauge, "Jobs by phase, in each namespace that has any.", {"phase"}};
 constexpr Family kStreams{"trainyard_control_streams", Kind::kGauge,
                           "Control streams of agents that are open."};
 constexpr Family kReviews{"trainyard_control_stream_reviews_total",
@@ -107,6 +112,40 @@ void add_queue(Exposition& out, const control::WorkQueueStats& queue) {
   out.add(kUnfinished, {kController, kController}, seconds(queue.unfinished_work));
   out.add(kLongest, {kController, kController}, seconds(queue.longest_running));
   out.add(kRetries, {kController, kController}, static_cast<double>(queue.retries));
+}
+
+using Jobs = std::vector<std::shared_ptr<const api::TrainingJob>>;
+
+void count_jobs(Exposition& out, const Jobs& jobs) {
+  std::map<std::string, std::map<api::JobPhase, int64_t>> counted;
+  for (const auto& job : jobs)
+    ++counted[job->metadata.namespace_name][job->status.phase];
+  out.declare(kJobs);
+  for (auto& [ns, phases] : counted) {
+    out.about({}, ns);
+    for (const auto& entry : api::EnumTable<api::JobPhase>::kNames)
+      out.add(kJobs, {entry.name}, static_cast<double>(phases[entry.value]));
+  }
+}
+
+bool is_over(const api::TrainingJobStatus& status) {
+  return status.phase == api::JobPhase::kComplete || status.phase == api::JobPhase::kFailed;
+}
+
+/// A job's series go when the job goes; more than kMaxJobSeries of them would be a burden to
+/// whoever scrapes.
+void add_jobs(Exposition& out, Jobs jobs) {
+  count_jobs(out, jobs);
+  std::stable_partition(jobs.begin(), jobs.end(),
+                        [](const auto& job) { return !is_over(job->status); });
+  if (jobs.size() > kMaxJobSeries) jobs.resize(kMaxJobSeries);
+  for (const Family& family : control::job_families())
+    out.declare(family);
+  for (const auto& job : jobs) {
+    out.about(job->metadata.name, job->metadata.namespace_name);
+    control::add_job_metrics(out, job->spec, job->status);
+  }
+  out.about({}, {});
 }
 
 }  // namespace
@@ -161,6 +200,7 @@ std::string OperatorMetrics::text(const OperatorFacts& facts,
   out.add(kStreams, {}, static_cast<double>(facts.streams.open));
   out.add(kReviews, {"admitted"}, static_cast<double>(facts.streams.admitted));
   out.add(kReviews, {"refused"}, static_cast<double>(facts.streams.refused));
+  add_jobs(out, facts.jobs);
   control::add_server_metrics(out, server);
   return out.text();
 }

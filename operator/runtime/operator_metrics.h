@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "common/api/training_job.h"
 #include "common/http/status_server.h"
 #include "common/metrics/duration_histogram.h"
 #include "control/reconciler.h"
@@ -34,6 +37,9 @@ class OperatorCounters {
   std::map<std::tuple<std::string, std::string>, int64_t> calls_;  ///< by code and method
 };
 
+/// Jobs that get series of their own: those that are not over before those that are.
+inline constexpr size_t kMaxJobSeries = 1000;
+
 /// What else one scrape looks at.
 struct OperatorFacts {
   control::WorkQueueStats queue;
@@ -42,6 +48,8 @@ struct OperatorFacts {
   bool leader = false;
   std::string lease;  ///< its name
   stream::AdmittedTransport::Counts streams;
+  /// Only the leader's: two that tell of the same jobs would double every sum.
+  std::vector<std::shared_ptr<const api::TrainingJob>> jobs;
 };
 
 /// Makes the body of /metrics.

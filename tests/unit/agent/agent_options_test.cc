@@ -43,9 +43,18 @@ TEST(AgentOptionsTest, ReadsWhatThePodSays) {
   ASSERT_TRUE(options) << options.error().message;
   EXPECT_EQ(options->node_index, 2);
   EXPECT_EQ(options->generation, 3);
+  EXPECT_EQ(options->job_namespace, "");
   EXPECT_TRUE(options->is_engine());
   EXPECT_EQ(options->worker, "/opt/trainyard/bin/trainyard-worker");
   EXPECT_FALSE(options->orphan_limit) << "in a cluster training goes on without a coordinator";
+}
+
+TEST(AgentOptionsTest, KnowsTheNamespaceOfItsJobWhereThereIsOne) {
+  auto environment = good_environment();
+  environment["TRAINYARD_NAMESPACE"] = "team";
+  const auto options = read(environment);
+  ASSERT_TRUE(options) << options.error().message;
+  EXPECT_EQ(options->job_namespace, "team");
 }
 
 TEST(AgentOptionsTest, TakesAForeignCommandAfterDashes) {

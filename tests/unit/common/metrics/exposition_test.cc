@@ -29,6 +29,21 @@ TEST(ExpositionTest, WritesFamiliesInTheOrderTheyCame) {
             "x_things_total{trainer_job=\"job-a\",colour=\"blue\"} 0\n");
 }
 
+TEST(ExpositionTest, SeriesAreAboutTheJobNamedLast) {
+  Exposition out("", "");
+  out.add(kLevel, {}, 1);
+  out.about("job-a", "team");
+  out.add(kLevel, {}, 2);
+  out.about("", "team");
+  out.add(kLevel, {}, 3);
+  EXPECT_EQ(out.text(),
+            "# HELP x_level_ratio A level.\n"
+            "# TYPE x_level_ratio gauge\n"
+            "x_level_ratio 1\n"
+            "x_level_ratio{trainer_job=\"job-a\",trainer_namespace=\"team\"} 2\n"
+            "x_level_ratio{trainer_namespace=\"team\"} 3\n");
+}
+
 TEST(ExpositionTest, HistogramsAreCumulative) {
   constexpr std::array<double, 2> kBounds = {0.1, 1};
   constexpr std::array<int64_t, 3> kCounts = {2, 0, 5};

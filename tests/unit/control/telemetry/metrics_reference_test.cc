@@ -56,7 +56,8 @@ std::string family_of(const std::string& series, const Families& families) {
   return series;
 }
 
-/// Names, types and label names of an exposition; `le` and `trainer_job` are understood.
+/// Names, types and label names of an exposition; `le`, `trainer_job` and `trainer_namespace` are
+/// understood.
 Families families_of(const std::string& exposition) {
   Families families;
   std::istringstream lines(exposition);
@@ -76,7 +77,7 @@ Families families_of(const std::string& exposition) {
     for (size_t at = open; at != std::string::npos && line[at] != '}';) {
       const size_t equals = line.find('=', at);
       const std::string label = line.substr(at + 1, equals - at - 1);
-      if (label != "le" && label != "trainer_job") shown.labels.insert(label);
+      if (label != "le" && !label.starts_with("trainer_")) shown.labels.insert(label);
       at = line.find('"', line.find('"', equals) + 1) + 1;
     }
   }
@@ -126,7 +127,7 @@ class MetricsReferenceTest : public testing::Test {
                                  kNow);
   }
   std::string agent_text() {
-    agent::AgentMetrics metrics("tiny", clock_);
+    agent::AgentMetrics metrics("tiny", "team", clock_);
     metrics.update({.stream_open = true, .ranks_started = true, .ranks = readings_});
     return metrics.text({});
   }
@@ -181,6 +182,15 @@ TEST_F(MetricsReferenceTest, ListsWhatARunServesFromItsStart) {
 TEST_F(MetricsReferenceTest, ListsWhatAnAgentServes) {
   add_reading(0);
   EXPECT_THAT(families_of(agent_text()), ContainerEq(documented("agent")));
+}
+
+TEST_F(MetricsReferenceTest, SeriesNameTheNamespaceWhereThereIsOne) {
+  job_.metadata.namespace_name = "team";
+  add_reading(0);
+  for (const std::string& text : {run_text(), agent_text()}) {
+    EXPECT_THAT(text,
+                HasSubstr("trainyard_step{trainer_job=\"tiny\",trainer_namespace=\"team\"} "));
+  }
 }
 
 TEST_F(MetricsReferenceTest, PromtoolFindsNothingToComplainOf) {
@@ -270,7 +280,7 @@ TEST_F(MetricsReferenceTest, CountersOfAHostileRankAreNoReasonToFail) {
 }
 
 TEST_F(MetricsReferenceTest, AnAgentIsReadyWhenItsRanksRun) {
-  agent::AgentMetrics metrics("tiny", clock_);
+  agent::AgentMetrics metrics("tiny", "", clock_);
   EXPECT_FALSE(metrics.ready().ok);
   metrics.update({.stream_open = true});
   EXPECT_FALSE(metrics.ready().ok);

@@ -77,6 +77,15 @@ TEST_F(KubeClusterTest, AGangThatIsStillToBeMadeIsNotAskedFor) {
   EXPECT_THAT(server_.script.requests(), IsEmpty());
 }
 
+TEST_F(KubeClusterTest, ShowsTheJobsAsTheyWereSeenLast) {
+  start();
+  const auto jobs = cluster_->cached_jobs();
+  ASSERT_EQ(jobs.size(), 1U);
+  EXPECT_EQ(jobs[0]->metadata.namespace_name, "n");
+  EXPECT_EQ(jobs[0]->metadata.name, "train");
+  EXPECT_FALSE(jobs[0]->status.conditions.empty());
+}
+
 // ---- Nodes -------------------------------------------------------------------------------------
 
 TEST_F(KubeClusterTest, WhoseNodeComesTurnsOrGoesIsLookedAt) {
