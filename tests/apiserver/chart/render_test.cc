@@ -119,6 +119,8 @@ std::vector<ValueSet> value_sets() {
        {{"ServiceMonitor", "/spec/endpoints/0/interval", R"("10s")"},
         {"ServiceMonitor", "/metadata/labels/release", R"("prometheus")"},
         {"PrometheusRule", "/spec/groups/0/name", R"("trainyard-operator")"},
+        {"PrometheusRule", "/spec/groups/0/name", R"("trainyard-jobs")"},
+        {"ConfigMap", "/metadata/labels/grafana_dashboard", R"("1")"},
         {"PodMonitor", "/spec/selector/matchLabels/trainyard.dev~1member", R"("true")"}}},
       {"Unmonitored",
        "metrics: {enabled: false}\ncontrol: {enabled: false}\n",
