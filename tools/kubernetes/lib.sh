@@ -12,6 +12,7 @@ kwok_version=0.7.0
 helm_version=3.19.0
 monitoring_version=0.85.0 # of prometheus-operator
 jobset_version=0.10.1
+prometheus_version=3.13.5 # its module is v0.313.5
 go_version=1.26.6  # fetched where the machine has none, or one older than the sources ask for
 go_oldest=1.24
 
@@ -22,6 +23,7 @@ kwok_bin="$cache/kwok-$kwok_version/bin"
 helm_bin="$cache/helm-$helm_version/bin"
 monitoring_folder="$cache/prometheus-operator-$monitoring_version"
 jobset_folder="$cache/jobset-$jobset_version"
+prometheus_bin="$cache/prometheus-$prometheus_version/bin"
 kubernetes_programs=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
 monitoring_definitions=(podmonitors prometheusrules servicemonitors)
 
