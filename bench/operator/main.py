@@ -3,17 +3,17 @@
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "suite"))
 
 import contestants  # noqa: E402
 import machine  # noqa: E402
+import report  # noqa: E402
 import scenarios  # noqa: E402
 from contestants import Shape, World  # noqa: E402
 from plane import Plane  # noqa: E402
@@ -102,32 +102,16 @@ def main():
     if options.rounds:
         scale = dataclasses.replace(scale, rounds=options.rounds)
     build = pathlib.Path(options.build).resolve()
-    described = machine.describe(str(build / "bin/trainyard-operator"),
-                                 "build preset `release`" if build.name == "release" else f"build folder {build.name}")
+    described = machine.describe(str(build / "bin/trainyard-operator"), report.build_of(build))
     command = f"make bench-operator BENCH='--scale {options.scale}{''.join(' --part ' + part for part in options.part or [])}'"
-    sections = [f"## Operator, {described}", "", f"Command: `{command}`; {scale.nodes} fake nodes, {scale.rounds} round(s) at most.", "",
-                METHOD]
+    lines = [f"## Operator, {described}", "", f"Command: `{command}`; {scale.nodes} fake nodes, {scale.rounds} round(s) at most.", "",
+             METHOD]
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, \
             Plane(pathlib.Path(folder) / "plane", scale.nodes) as plane:
         world = World(plane, build / "bin", build / "bench", pathlib.Path(folder))
-        for name in options.part or PARTS:
-            title, part = PARTS[name]
-            began = time.monotonic()
-            load = machine.load()
-            print(f"== {title(scale)}", file=sys.stderr, flush=True)
-            try:
-                body = part(world, scale)
-            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-                body = f"Not measured: {error}\n"
-                print(body, file=sys.stderr)
-            sections += [f"### {title(scale)}", "", body.rstrip(), "",
-                         f"({time.monotonic() - began:.0f} s; load before it {load:.1f})", ""]
-    text = "\n".join(sections)
-    print(text)
-    if options.out:
-        pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        pathlib.Path(options.out).write_text(text + "\n", encoding="utf-8")
-        print(f"written to {options.out}", file=sys.stderr)
+        lines += report.of_parts((title(scale), functools.partial(part, world, scale))
+                                 for title, part in (PARTS[name] for name in options.part or PARTS))
+    report.publish(lines, options.out)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ def percentile(values, share):
 
 
 def _median_of(results, field):
-    values = [getattr(result, field) for result in results if getattr(result, field) is not None]
-    return statistics.median(values) if values else None
+    return measure.median([getattr(result, field) for result in results if getattr(result, field) is not None])
 
 
 def _writes_per_pod(results, shape):

@@ -2,15 +2,15 @@
 """Measures this build on this machine and writes a Markdown section. Started by tools/run_bench."""
 
 import argparse
+import functools
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
-import time
 
 import kernels
 import machine
+import report
 import training
 from torch_peer import Torch
 
@@ -66,29 +66,13 @@ def main():
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         context = Context(options, pathlib.Path(folder))
         context.prepare(options.text)
-        folder = pathlib.Path(options.build)
-        build = "build preset `release`" if folder.name == "release" else f"build folder {folder.name}"
-        described = machine.describe(str(context.binaries / "trainyard"), build)
+        described = machine.describe(str(context.binaries / "trainyard"), report.build_of(options.build))
         command = "make bench" if not options.part else "tools/run_bench --part " + " --part ".join(options.part)
-        sections = [f"## {described}", "", f"Command: `{command}{' --quick' if options.quick else ''}`; contestants take "
-                    f"turns, {context.rounds} rounds at most, medians.", ""]
-        for name in options.part or PARTS:
-            title, part = PARTS[name]
-            began = time.monotonic()
-            print(f"== {title}", file=sys.stderr, flush=True)
-            try:
-                body = part(context)
-            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-                body = f"Not measured: {error}\n"
-                print(body, file=sys.stderr)
-            sections += [f"### {title}", "", body.rstrip(), "",
-                         f"({time.monotonic() - began:.0f} s)", ""]
-    text = "\n".join(sections)
-    print(text)
-    if options.out:
-        pathlib.Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        pathlib.Path(options.out).write_text(text + "\n", encoding="utf-8")
-        print(f"written to {options.out}", file=sys.stderr)
+        lines = [f"## {described}", "", f"Command: `{command}{' --quick' if options.quick else ''}`; contestants take "
+                 f"turns, {context.rounds} rounds at most, medians.", ""]
+        lines += report.of_parts((title, functools.partial(part, context))
+                                 for title, part in (PARTS[name] for name in options.part or PARTS))
+    report.publish(lines, options.out)
 
 
 if __name__ == "__main__":
