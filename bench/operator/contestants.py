@@ -77,8 +77,8 @@ class World:
     def jobset(self):
         return jobset.JobSet(self.cache / f"jobset-{JOBSET_VERSION}", self.plane, self.work)
 
-    def operator(self, level="info"):
-        return process.Operator(self.binaries / "trainyard-operator", self.kubeconfig, self.work, level)
+    def operator(self, level="info", arguments=()):
+        return process.Operator(self.binaries / "trainyard-operator", self.kubeconfig, self.work, level, arguments)
 
     def namespace(self):
         """A fresh one; a context manager that removes it."""

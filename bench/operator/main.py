@@ -15,6 +15,7 @@ import contestants  # noqa: E402
 import machine  # noqa: E402
 import report  # noqa: E402
 import scenarios  # noqa: E402
+import streams  # noqa: E402
 from contestants import Shape, World  # noqa: E402
 from plane import Plane  # noqa: E402
 
@@ -33,6 +34,7 @@ METHOD = """\
 * until all are ready: from the first job's arrival until the jobs' statuses say so, looked at each second.
 * pod requests per pod = requests to create pods, dry runs and refused ones included / pods. writes per pod: everything that the
   contestant wrote / pods. Processor seconds: user and system (proc(5)). Peak MB: VmHWM of the operator's process, 10^6 bytes.
+* Agents: one process plays those of all pods, each with a TLS stream and a token of its own that the API server made for its pod.
 """
 
 
@@ -45,18 +47,19 @@ class Scale:
     wide: Shape
     restart_pods: int
     small_jobs: int
+    agents: int
     rest_s: int
     rounds: int
     part_s: int  # a contest begins no further round after so long
 
 
 SCALES = {
-    "quick": Scale(nodes=8, gang=Shape(1, 300), many=Shape(20, 8), wide=Shape(3, 100), restart_pods=100, small_jobs=5, rest_s=5,
+    "quick": Scale(nodes=8, gang=Shape(1, 300), many=Shape(20, 8), wide=Shape(3, 100), restart_pods=100, small_jobs=5, agents=50, rest_s=5,
                    rounds=1, part_s=60),
-    "medium": Scale(nodes=20, gang=Shape(1, 1000), many=Shape(100, 8), wide=Shape(4, 250), restart_pods=300, small_jobs=20, rest_s=20,
+    "medium": Scale(nodes=20, gang=Shape(1, 1000), many=Shape(100, 8), wide=Shape(4, 250), restart_pods=300, small_jobs=20, agents=300, rest_s=20,
                     rounds=1, part_s=240),
     "full": Scale(nodes=100, gang=Shape(1, 5000), many=Shape(500, 8), wide=Shape(10, 1000), restart_pods=1000, small_jobs=200,
-                  rest_s=60, rounds=3, part_s=420),
+                  agents=1000, rest_s=60, rounds=3, part_s=420),
 }
 ENTRANTS = {"operator": contestants.by_operator, "loop": contestants.by_whole_loop, "bare loop": contestants.by_bare_loop,
             "Indexed Jobs": contestants.by_indexed_jobs}
@@ -81,6 +84,8 @@ PARTS = {
                 lambda world, scale: scenarios.restart(world, scale.restart_pods, scale.rounds, scale.part_s)),
     "fair": (lambda scale: "A small job beside a huge one",
              lambda world, scale: scenarios.beside_a_huge_job(world, scale.gang.total, scale.small_jobs)),
+    "stream": (lambda scale: f"Control streams of {scale.agents:,} agents",
+               lambda world, scale: streams.many_agents(world, scale.agents, scale.rest_s)),
 }
 
 

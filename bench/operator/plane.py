@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools" / "kubernetes"
 OPERATOR_USER = "system:serviceaccount:trainyard-system:trainyard-operator"
 CALL_LIMIT_S = 300
+IDLE_LIMIT_S = 30  # the server closes connections that say nothing for longer than some time
 GONE_LIMIT_S = 600
 
 
@@ -99,7 +100,7 @@ class Plane:
     def call(self, method, path, body=None, content_type="application/json"):
         """One request as the administrator, on this thread's connection; the answer's JSON."""
         connection = getattr(self._local, "connection", None)
-        if connection is None:
+        if connection is None or time.monotonic() - self._local.used > IDLE_LIMIT_S:
             connection = http.client.HTTPSConnection(self._server.hostname, self._server.port, context=self._tls,
                                                      timeout=CALL_LIMIT_S)
             self._local.connection = connection
@@ -110,6 +111,7 @@ class Plane:
         except (OSError, http.client.HTTPException):
             self._local.connection = None
             raise
+        self._local.used = time.monotonic()
         if answer.status >= 300:
             raise ApiError(answer.status, text[:500].decode(errors="replace"))
         return json.loads(text)

@@ -29,9 +29,9 @@ def memory_mb(pid, field="VmHWM"):
 class Operator:
     """A trainyard-operator of its own. A context manager: it ends in order with it."""
 
-    def __init__(self, binary, kubeconfig, folder, level="info"):
+    def __init__(self, binary, kubeconfig, folder, level="info", arguments=()):
         self._command = [str(binary), "--kubeconfig", str(kubeconfig), "--leader-elect", "--metrics-bind-address", "0",
-                         "--health-probe-bind-address", "0", "--log-level", level]
+                         "--health-probe-bind-address", "0", "--log-level", level, *arguments]
         self.log = folder / "operator.log"
 
     def __enter__(self):

@@ -114,7 +114,7 @@ def restart(world: World, pods, rounds, budget_s):
             log = audit.AuditLog(world.plane.audit_log)
             before = process.processor_seconds(operator.pid)
             began = time.time()
-            world.plane.call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{victim}/status", _FAILED,
+            world.plane.call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{victim}/status", FAILED,
                              "application/merge-patch+json")
 
             def again():
@@ -132,7 +132,7 @@ def restart(world: World, pods, rounds, budget_s):
     return measure.table(["one pod fails", "until all are ready again, s", "operator's processor s", "its writes", "runs"], rows)
 
 
-_FAILED = {"status": {"phase": "Failed", "containerStatuses": [
+FAILED = {"status": {"phase": "Failed", "containerStatuses": [
     {"name": "trainer", "image": contestants.IMAGE, "imageID": "", "ready": False, "restartCount": 0,
      "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}}
 

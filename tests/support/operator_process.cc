@@ -264,6 +264,20 @@ void JobTest::make_nodes(const std::string& site, int count, int pods, bool kube
   }
 }
 
+void JobTest::renew_leases_of_nodes() const {
+  const std::string now = text::format_micro_time(std::chrono::system_clock::now());
+  Json leases = Json::array();
+  for (const std::string& node : nodes_) {
+    leases.push_back(
+        {{"apiVersion", "coordination.k8s.io/v1"},
+         {"kind", "Lease"},
+         {"metadata", {{"name", node}}},
+         {"spec", {{"holderIdentity", node}, {"leaseDurationSeconds", 40}, {"renewTime", now}}}});
+  }
+  must_with({"apply", "--namespace", "kube-node-lease"},
+            Json({{"apiVersion", "v1"}, {"kind", "List"}, {"items", leases}}).dump());
+}
+
 void JobTest::place(Json& job, const std::string& site) {
   Json& spec = job["spec"]["template"]["spec"];
   spec["nodeSelector"] = {{"site", site}};

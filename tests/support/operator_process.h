@@ -90,6 +90,9 @@ class JobTest : public ApiServerTest {
   /// taint `site=<site>`), each with room for `pods` pods. Nobody plays their kubelets unless
   /// `kubelets`. They go with the test.
   void make_nodes(const std::string& site, int count, int pods, bool kubelets);
+  /// Says for the nodes of make_nodes() that they are alive, as kubelets do every ten seconds: for
+  /// tests that last longer than the control plane waits for such a word.
+  void renew_leases_of_nodes() const;
   /// The job's pods go to the nodes of that site alone, whatever becomes of these.
   static void place(Json& job, const std::string& site);
   /// Nobody beats the heart of the node any more, and it is not ready.

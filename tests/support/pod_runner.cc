@@ -66,7 +66,8 @@ void PodRunner::step() {
       if (placed && !deleted) start(pod);
       // Never started: nothing of it has to end.
       if (placed && deleted)
-        options_.kubectl({"delete", "pod", name, "--force", "--grace-period=0"});
+        options_.kubectl(
+            {"delete", "pod", name, "--force", "--grace-period=0", "--ignore-not-found"});
       continue;
     }
     Running& running = found->second;
@@ -77,7 +78,8 @@ void PodRunner::step() {
     const bool ended = running.process->wait(std::chrono::milliseconds(0)).has_value();
     if (ended && !running.reported) report_end(pod, running);
     if (ended && deleted) {
-      options_.kubectl({"delete", "pod", name, "--force", "--grace-period=0"});
+      options_.kubectl(
+          {"delete", "pod", name, "--force", "--grace-period=0", "--ignore-not-found"});
       running_.erase(found);
     }
   }

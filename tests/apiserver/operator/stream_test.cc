@@ -130,6 +130,11 @@ class StreamTest : public testing_support::JobTest {
     return wait_until(
         [&] {
           machine_->step();
+          const auto now = std::chrono::steady_clock::now();
+          if (now - renewed_at_ > std::chrono::seconds(10)) {
+            renew_leases_of_nodes();
+            renewed_at_ = now;
+          }
           return condition();
         },
         kTraining);
@@ -160,6 +165,7 @@ class StreamTest : public testing_support::JobTest {
   std::unique_ptr<PodRunner> machine_;
   std::string port_;
   int starts_ = 0;
+  std::chrono::steady_clock::time_point renewed_at_;
 };
 
 TEST_F(StreamTest, AnEngineTrainsInPodsToTheHashOfALocalRun) {
