@@ -3,3 +3,8 @@ foreach(name dashboards dashboard_render)
   add_test(NAME ${name}_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/dashboards/${name}_test.py)
   set_tests_properties(${name}_test PROPERTIES LABELS process TIMEOUT 300)
 endforeach()
+if(TARGET trainyard AND TARGET trainyard-worker)
+  add_test(NAME dashboard_run_test
+    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/dashboards/dashboard_run_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set_tests_properties(dashboard_run_test PROPERTIES LABELS process TIMEOUT 600)
+endif()
