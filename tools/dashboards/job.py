@@ -68,15 +68,16 @@ def time_of_steps():
 
 
 def communication():
-    per_step = f'sum by (operation) ({rate("trainyard_rank_collective_seconds_total")}) / on () group_left () {STEPS}'
+    """Most operations are never used by a job: they are left out."""
+    per_step = f'(sum by (operation) ({rate("trainyard_rank_collective_seconds_total")}) > 0) / on () group_left () {STEPS}'
     sent, received, busy = (f'sum by (operation) ({rate(name)})' for name in (
         "trainyard_rank_collective_sent_bytes_total", "trainyard_rank_collective_received_bytes_total", "trainyard_rank_collective_seconds_total"))
     return ("Collectives", [
         series("Time in collectives, by step", (per_step, "{{operation}}"), "s",
                what="From begin to end, the wait for slower ranks included; much of it may run beside compute"),
         series("Bandwidth", (f"{sent} / ({busy} > 0)", "{{operation}}"), "Bps", what="Bytes that a rank sends while in the collective"),
-        series("Sent", (sent, "{{operation}}"), "Bps", stacked=True, what="By all ranks"),
-        series("Received", (received, "{{operation}}"), "Bps", stacked=True, what="By all ranks"),
+        series("Sent", (f"{sent} > 0", "{{operation}}"), "Bps", stacked=True, what="By all ranks"),
+        series("Received", (f"{received} > 0", "{{operation}}"), "Bps", stacked=True, what="By all ranks"),
     ])
 
 
