@@ -35,14 +35,15 @@ spec:
     steps: 150
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 15}
   failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 0}}
-  progressPolicy: {minStallSeconds: 5, maxStallSeconds: 8}
-)";
+  progressPolicy: )";
 
 #ifdef __SANITIZE_ADDRESS__
 /// Instrumented ranks are several times as slow: the dev build carries out all of them.
 constexpr int64_t kShortSeeds = 12;
+constexpr char kPatience[] = "{minStallSeconds: 20, maxStallSeconds: 30}\n";
 #else
 constexpr int64_t kShortSeeds = 60;
+constexpr char kPatience[] = "{minStallSeconds: 5, maxStallSeconds: 8}\n";
 #endif
 
 /// Schedules carried out at the same time; they mostly wait.
@@ -51,7 +52,7 @@ constexpr int kAtOnce = 3;
 class KillScheduleTest : public RunFixture {
  protected:
   void SetUp() override {
-    write("job.yaml", kKillManifest);
+    write("job.yaml", std::string(kKillManifest) + kPatience);
     const auto run =
         start({{"TRAINYARD_WORKER", std::string(TRAINYARD_BIN_DIR) + "/trainyard-worker"}});
     expect_end(*run, 0);
