@@ -142,6 +142,8 @@ def lines(panel, answers, box, span, step, marks):
         drawn.append(f'<path d="M{axes.x(moment):.1f} {axes.top}V{axes.bottom:.1f}" stroke="{NAMED["orange"]}" stroke-dasharray="3 3"/>')
     stepped = custom["lineInterpolation"] == "stepAfter"
     for number, (_, floor, points) in enumerate(stacked):
+        if floor == points:
+            continue  # always nothing: its line would hide the one below
         colour = PALETTE[number % len(PALETTE)]
         for low, high in zip(runs_of(floor, step), runs_of(points, step)):
             back = path_of(list(reversed(low)), axes, False).replace("M", "L", 1) if not stepped else "".join(
