@@ -57,7 +57,9 @@ void Planner::plan_running() {
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
   describe_generation(next_, spec_, gang, now_);
-  if (observed_.facts.hosted) look_in(describe_checkpoint_age(next_, spec_, now_));
+  // Of the checkpoints of programs of their own nobody tells.
+  const bool tells = spec_.engine || next_.progress || next_.checkpoint;
+  if (observed_.facts.hosted && tells) look_in(describe_checkpoint_age(next_, spec_, now_));
 }
 
 bool Planner::restart_if_lost(const policies::Gang& gang) {

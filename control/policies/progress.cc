@@ -112,6 +112,11 @@ const RankFact* stopped_of(const StallInput& input) {
   return longest;
 }
 
+std::string what_is_missing(const StreamFacts& facts) {
+  if (!facts.hosted) return "not all pods ready";
+  return ranks_of(facts).empty() ? "not all ranks started" : "no first step";
+}
+
 Stall judge_startup(const StallInput& input) {
   Stall stall;
   if (const RankFact* stopped = stopped_of(input)) {
@@ -128,7 +133,14 @@ Stall judge_startup(const StallInput& input) {
   }
   if (!input.scheduled_at) return stall;
   if (!input.facts->hosted && input.all_ready) return stall;
-  const Duration waited = input.now - *input.scheduled_at;
+  const bool current = input.facts->generation == input.generation;
+  const bool tells_nothing = ranks_of(*input.facts).empty();
+  // Programs of their own make no steps that anybody could count: they have started.
+  if (input.facts->hosted && current && input.facts->rank_table_ready && tells_nothing) {
+    return stall;
+  }
+  // A new coordinator knows of no step before the ranks have told it.
+  const Duration waited = input.now - std::max(*input.scheduled_at, input.facts->listens_since);
   const Duration limit = input.policy->startup_timeout;
   if (waited < limit) {
     stall.look_again = std::min<Duration>(limit - waited, stall.look_again.value_or(limit));
@@ -137,11 +149,11 @@ Stall judge_startup(const StallInput& input) {
   stall.kind = Stall::Kind::kStartup;
   const RankFact* laggard = blamed_of(ranks_of(*input.facts));
   if (laggard != nullptr) stall.rank = laggard->rank;
-  stall.message = std::string(input.facts->hosted ? "no first step" : "not all pods ready") +
-                  " within " + in_seconds(limit) + " of being scheduled" +
-                  (laggard == nullptr ? ""
-                                      : "; rank " + std::to_string(laggard->rank) +
-                                            " is in phase " + name_of(laggard->phase));
+  stall.message =
+      what_is_missing(*input.facts) + " within " + in_seconds(limit) + " of being scheduled" +
+      (laggard == nullptr
+           ? ""
+           : "; rank " + std::to_string(laggard->rank) + " is in phase " + name_of(laggard->phase));
   return stall;
 }
 

@@ -215,6 +215,31 @@ TEST_F(ProgressEdgeTest, AStoppedRankIsLookedAtBeforeTheStartupTimeout) {
   EXPECT_EQ(*look_again, judge().look_again);
 }
 
+TEST_F(ProgressEdgeTest, AProgramOfItsOwnHasStartedWhenItsRanksHave) {
+  const Time long_ago = kNow - 2 * policy_.startup_timeout;
+  facts_.members[0].ranks.clear();
+  EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kStartup);
+  EXPECT_THAT(judge(long_ago).message, HasSubstr("not all ranks started within 1800 s"));
+  facts_.rank_table_ready = true;
+  EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kNone);
+  EXPECT_FALSE(judge(long_ago).look_again.has_value()) << "there is no step to wait for";
+  facts_.generation = 0;
+  EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kStartup) << "those were another's ranks";
+}
+
+/// Ranks train on while nobody listens; before they have said so, nobody is to blame.
+TEST_F(ProgressEdgeTest, ANewCoordinatorGivesRanksTheTimeToTellOfTheirSteps) {
+  const Time long_ago = kNow - 2 * policy_.startup_timeout;
+  facts_.members.clear();
+  facts_.listens_since = kNow - policy_.startup_timeout + seconds(1);
+  EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kNone);
+  EXPECT_EQ(judge(long_ago).look_again, seconds(1));
+  facts_.listens_since -= seconds(1);
+  EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kStartup);
+  facts_.listens_since = long_ago - seconds(86400);
+  EXPECT_EQ(judge(kNow - seconds(1)).kind, policies::Stall::Kind::kNone);
+}
+
 TEST(RestartEdgeTest, APodThatFailedWithoutAnExitSaysItsOwnWords) {
   ObservedPod pod;
   pod.phase = PodPhase::kFailed;
