@@ -62,8 +62,6 @@ class KubeCluster::Impl {
   /// The newest view of a job; nullptr when there is none.
   Job find_job(const control::JobKey& key) const;
   std::vector<control::ObservedPod> pods_of(const JobView& job) const;
-  /// Adds to a view what the server has of pods that it lacks.
-  Status find_missing(const JobView& job, control::Observed& observed) const;
   control::NodeState state_of_node(const std::string& name) const;
   std::optional<int64_t> room_for(const JobView& job,
                                   const std::vector<control::ObservedPod>& pods) const;

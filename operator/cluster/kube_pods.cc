@@ -1,12 +1,8 @@
-#include <set>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "control/membership.h"
-#include "control/plan.h"
-#include "control/policies/schedule.h"
-#include "control/status_edit.h"
 #include "operator/cluster/kube_cluster_impl.h"
 #include "operator/cluster/refusals.h"
 #include "operator/render/names.h"
@@ -17,9 +13,6 @@ namespace {
 
 using control::CreateReply;
 using nlohmann::json;
-
-/// More than these are asked for by all of the job's members.
-constexpr int64_t kIndexesByName = 50;
 
 /// The pod that the job's spec makes, whatever the job is called.
 std::string shape_of(const api::TrainingJob& job, const render::PodDefaults& defaults) {
@@ -35,56 +28,7 @@ std::string called(const char* verb, const std::string& ns, const std::string& n
   return std::string(verb) + " pod " + ns + "/" + name;
 }
 
-/// The selector of a job's members of these indexes.
-std::string members_at(const std::string& job_uid, const std::vector<int>& indexes) {
-  std::string selector = std::string(render::kLabelJobUid) + "=" + job_uid + "," +
-                         render::kLabelMember + "=" + render::kMemberTrue;
-  if (std::ssize(indexes) > kIndexesByName) return selector;
-  std::string list;
-  for (const int index : indexes)
-    list += (list.empty() ? "" : ",") + std::to_string(index);
-  return selector + "," + render::kLabelNodeIndex + " in (" + list + ")";
-}
-
-/// The indexes for which a gang that was whole shows no member. Where it never was whole, or need
-/// not be any more, nothing follows from it.
-std::vector<int> gone_members(const control::Observed& observed) {
-  using api::ConditionType;
-  const api::TrainingJobStatus& status = observed.status;
-  const bool is_to_run = control::is_true(status, ConditionType::kScheduled) &&
-                         !control::is_true(status, ConditionType::kFailureTarget) &&
-                         !control::is_true(status, ConditionType::kSuccessCriteriaMet);
-  if (!is_to_run || !observed.spec_faults.empty() || !control::is_ours(observed)) return {};
-  const control::PodSets sets = control::sort_pods(observed.pods, observed.spec, status);
-  return control::policies::look_at_gang(sets.members, status.nodes.target).missing;
-}
-
 }  // namespace
-
-/// The caches of jobs and of pods run apart. Beside a status that another process has written (the
-/// leader before this one), pods may be missing that the cache has not shown yet; taken for gone,
-/// they would be a restart that nobody needs. So the server is asked before they count as gone.
-Status KubeCluster::Impl::find_missing(const JobView& job, control::Observed& observed) const {
-  const std::vector<int> missing = gone_members(observed);
-  if (missing.empty()) return {};
-  std::set<std::string> shown;
-  for (const control::ObservedPod& pod : observed.pods)
-    shown.insert(pod.uid);
-  kube::ListOptions options;
-  options.label_selector = members_at(job.meta.uid, missing);
-  do {
-    const auto page = options_.client->list(kube::kPods, job.meta.ns, options);
-    if (!page) return page.error().to_error("look for pods of TrainingJob " + job.meta.name);
-    for (const json& object : page->items) {
-      const Result<PodView> pod = view_of_pod(object);
-      if (!pod || pod->job_uid != job.meta.uid || !shown.insert(pod->meta.uid).second) continue;
-      observed.pods.push_back(pod->seen);
-      observed.pods.back().node_state = state_of_node(pod->seen.node);
-    }
-    options.next = page->next;
-  } while (!options.next.empty());
-  return {};
-}
 
 /// The newest state, by the label that every pod of ours carries and by the owner that decides.
 Result<std::vector<control::ObservedPod>> KubeCluster::Impl::list_pods(

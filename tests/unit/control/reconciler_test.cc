@@ -102,6 +102,26 @@ class RewindingCluster final : public MemoryCluster {
   std::optional<Observed> rewound;
 };
 
+/// The caches of jobs and of pods run apart: a status that another process has written may be seen
+/// before its pods are.
+TEST(ReconcilerViewTest, APodOutOfViewIsLookedForBeforeItCountsAsGone) {
+  ManualClock clock;
+  RewindingCluster cluster(clock, make_job(2));
+  Reconciler reconciler({&cluster, &clock, nullptr, nullptr, {}, {}});
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+    cluster.step();
+  }
+  cluster.rewound = cluster.truth();
+  ASSERT_EQ(cluster.rewound->pods.size(), 2U);
+  ASSERT_TRUE(is_true(cluster.rewound->status, api::ConditionType::kScheduled));
+  cluster.rewound->pods.pop_back();
+  const int64_t writes = cluster.writes_count();
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  EXPECT_EQ(cluster.truth().status.restarts.total, 0);
+  EXPECT_EQ(cluster.writes_count(), writes);
+}
+
 TEST(ReconcilerViewTest, AViewOlderThanTheOwnDecisionIsRefusedAndNothingDone) {
   const ManualClock clock;
   RewindingCluster cluster(clock, make_job(2));
