@@ -27,6 +27,13 @@ bool is_over(const api::TrainingJobStatus& status) {
          control::is_true(status, ConditionType::kFailed);
 }
 
+/// Whether somebody has made them before this process was asked to: a gang is whole only after
+/// that, and a second generation follows a first.
+bool stand_already(const api::TrainingJobStatus& status) {
+  return status.membership.generation > 1 ||
+         control::is_true(status, api::ConditionType::kScheduled);
+}
+
 kube::ObjectName name_of(const api::ObjectMeta& job) {
   return {job.namespace_name, render::service_name(job)};
 }
@@ -79,69 +86,96 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   Kept kept = recall(job.uid);
   if (generation < kept.generation) return refusal;  // an old view
   const bool over = is_over(status);
+  const Before before = stand_already(status) ? Before::kThere : Before::kUnknown;
   if (!over && kept.generation != generation) {
-    TRAINYARD_ASSIGN(refusal, ensure(kube::kServices, render::render_service(job, spec), job));
-    if (!refusal && spec.engine) {
-      TRAINYARD_ASSIGN(refusal,
-                       ensure(kube::kConfigMaps, render::render_engine_config(job, spec), job));
-    }
+    TRAINYARD_ASSIGN(refusal, keep_objects(job, spec, before));
     if (refusal) return refusal;
     kept.generation = generation;
     remember(job.uid, kept);
   }
   if (!over && render::runs_agent(spec)) {
-    TRAINYARD_ASSIGN(refusal, keep_authorities(job, kept));
+    TRAINYARD_ASSIGN(refusal, keep_authorities(job, before, kept));
     remember(job.uid, kept);
     if (refusal) return refusal;
   }
   const bool budgeted = !over && status.nodes.target > 1;
   // A job of one node never had any; of another one it is to be found out.
   if (spec.num_nodes <= 1 && kept.budgeted == kUnknown) kept.budgeted = 0;
-  TRAINYARD_TRY(keep_budget(job, budgeted ? status.nodes.target : 0, kept));
+  TRAINYARD_TRY(keep_budget(job, budgeted ? status.nodes.target : 0, before, kept));
   remember(job.uid, kept);
   return refusal;
 }
 
+Result<std::optional<control::Refusal>> Companions::keep_objects(const api::ObjectMeta& job,
+                                                                 const api::TrainingJobSpec& spec,
+                                                                 Before before) {
+  TRAINYARD_ASSIGN(Ensured ensured,
+                   ensure(kube::kServices, render::render_service(job, spec), job, before));
+  if (!ensured.refusal && spec.engine) {
+    // A changed engine is an object of another name: it may be the first.
+    TRAINYARD_ASSIGN(
+        ensured, ensure(kube::kConfigMaps, render::render_engine_config(job, spec), job, before));
+  }
+  return std::move(ensured.refusal);
+}
+
 /// Makes the object unless the job has it; somebody else's object of the name is a refusal, but
-/// what a deleted job of the same name has left makes room.
-Result<std::optional<control::Refusal>> Companions::ensure(const kube::Resource& resource,
-                                                           const json& object,
-                                                           const api::ObjectMeta& job) {
-  using Reply = std::optional<control::Refusal>;
+/// what a deleted job of the same name has left makes room. What is thought to stand is looked for
+/// first: a creation that is refused is a write that the server has worked on.
+Result<Companions::Ensured> Companions::ensure(const kube::Resource& resource, const json& object,
+                                               const api::ObjectMeta& job, Before before) {
   const json& metadata = object["metadata"];
   const kube::ObjectName name{metadata["namespace"], metadata["name"]};
   const std::string what = std::string(resource.kind) + " " + name.name;
-  const auto made = client_.create(resource, name.ns, object);
-  if (made) return Reply();
+  if (before == Before::kThere) {
+    auto found = client_.get(resource, name);
+    if (found) return settle(resource, name, object, *std::move(found), job);
+    if (found.error().reason != kube::Reason::kNotFound) {
+      return found.error().to_error("get " + what);
+    }
+  }
+  auto made = client_.create(resource, name.ns, object);
+  if (made) return Ensured{std::nullopt, *std::move(made)};
   if (made.error().reason != kube::Reason::kAlreadyExists) {
-    Reply refusal = refusal_of(made.error());
+    std::optional<control::Refusal> refusal = refusal_of(made.error());
     if (!refusal) return made.error().to_error("create " + what);
     refusal->reason = api::reason::kAdmissionRefused;
-    return refusal;
+    return Ensured{std::move(refusal), {}};
   }
-  const auto found = client_.get(resource, name);
+  auto found = client_.get(resource, name);
   if (!found) return found.error().to_error("get " + what);
-  if (controlling_job(*found) == job.uid) return Reply();
-  if (!is_left_by_namesake(*found, job)) {
-    return Reply(
+  return settle(resource, name, object, *std::move(found), job);
+}
+
+/// What stands under the name is the job's, or goes, or is in the way.
+Result<Companions::Ensured> Companions::settle(const kube::Resource& resource,
+                                               const kube::ObjectName& name, const json& object,
+                                               json found, const api::ObjectMeta& job) {
+  const std::string what = std::string(resource.kind) + " " + name.name;
+  if (controlling_job(found) == job.uid) return Ensured{std::nullopt, std::move(found)};
+  if (!is_left_by_namesake(found, job)) {
+    return Ensured{
         control::Refusal{api::reason::kNameConflict,
-                         what + " exists and is not this job's; delete it or rename the job"});
+                         what + " exists and is not this job's; delete it or rename the job"},
+        {}};
   }
-  TRAINYARD_TRY(remove_leftover(resource, name, *found));
-  const auto again = client_.create(resource, name.ns, object);
-  if (again) return Reply();
+  TRAINYARD_TRY(remove_leftover(resource, name, found));
+  auto again = client_.create(resource, name.ns, object);
+  if (again) return Ensured{std::nullopt, *std::move(again)};
   if (again.error().reason != kube::Reason::kAlreadyExists) {
     return again.error().to_error("create " + what);
   }
-  return Reply(control::Refusal{
-      api::reason::kNameConflict,
-      what + " is still that of a deleted job of the same name, which a finalizer holds; waiting",
-      true});
+  return Ensured{
+      control::Refusal{api::reason::kNameConflict,
+                       what + " is still that of a deleted job of the same name, which a finalizer "
+                              "holds; waiting",
+                       true},
+      {}};
 }
 
 /// They may change while pods run: what is mounted follows within a minute or two.
 Result<std::optional<control::Refusal>> Companions::keep_authorities(const api::ObjectMeta& job,
-                                                                     Kept& kept) {
+                                                                     Before before, Kept& kept) {
   using Reply = std::optional<control::Refusal>;
   const std::string authorities = authorities_ ? authorities_() : std::string();
   if (authorities == kept.authorities && !authorities.empty()) return Reply();
@@ -153,14 +187,13 @@ Result<std::optional<control::Refusal>> Companions::keep_authorities(const api::
                                   true});
   }
   const json wanted = render::render_control_config(job, authorities);
-  TRAINYARD_ASSIGN(const Reply refusal, ensure(kube::kConfigMaps, wanted, job));
-  if (refusal) return refusal;
-  const kube::ObjectName name{job.namespace_name, render::control_config_name(job)};
-  const auto there = client_.get(kube::kConfigMaps, name);
-  if (!there) return there.error().to_error("get ConfigMap " + name.name);
-  if (at(*there, "data") != wanted["data"]) {
+  if (!kept.authorities.empty()) before = Before::kThere;
+  TRAINYARD_ASSIGN(const Ensured ensured, ensure(kube::kConfigMaps, wanted, job, before));
+  if (ensured.refusal) return ensured.refusal;
+  if (at(ensured.object, "data") != wanted["data"]) {
+    const kube::ObjectName name{job.namespace_name, render::control_config_name(job)};
     const auto patched = client_.merge_patch(kube::kConfigMaps, name, {{"data", wanted["data"]}},
-                                             {.uid = uid_of(*there)});
+                                             {.uid = uid_of(ensured.object)});
     if (!patched) return patched.error().to_error("patch ConfigMap " + name.name);
   }
   kept.authorities = authorities;
@@ -181,15 +214,18 @@ Status Companions::remove_leftover(const kube::Resource& resource, const kube::O
 }
 
 /// A budget protects from evictions; a cluster that does not take it still runs the job.
-Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept) {
+Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Before before,
+                               Kept& kept) {
   if (kept.budgeted == members) return {};
   if (members == 0) {
     TRAINYARD_TRY(remove_budget(job));
     kept.budgeted = 0;
     return {};
   }
+  // Where there was none, a gang of one or a suspended one had none.
+  const bool there = kept.budgeted == kUnknown ? before == Before::kThere : kept.budgeted > 0;
   TRAINYARD_ASSIGN(const bool settled,
-                   kept.budgeted > 0 ? settle_budget(job, members) : make_budget(job, members));
+                   there ? settle_budget(job, members) : make_budget(job, members));
   if (settled) kept.budgeted = members;
   return {};
 }
@@ -233,6 +269,7 @@ Result<bool> Companions::adjust_budget(const api::ObjectMeta& job, const json& b
                     {{"namespace", name.ns}, {"name", name.name}});
     return true;
   }
+  if (at(at(budget, "spec"), "minAvailable") == members - 1) return true;
   const auto patched =
       client_.merge_patch(kube::kPodDisruptionBudgets, name,
                           {{"spec", {{"minAvailable", members - 1}}}}, {.uid = uid_of(budget)});

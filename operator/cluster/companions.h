@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include "common/api/training_job.h"
 #include "common/base/error.h"
@@ -43,13 +43,27 @@ class Companions {
     int64_t budgeted = kUnknown;  ///< members that the budget is made for; 0: there is none
   };
 
-  Result<std::optional<control::Refusal>> ensure(const kube::Resource& resource,
-                                                 const nlohmann::json& object,
-                                                 const api::ObjectMeta& job);
-  Result<std::optional<control::Refusal>> keep_authorities(const api::ObjectMeta& job, Kept& kept);
+  /// Whether objects are thought to stand before they are asked for.
+  enum class Before { kUnknown, kThere };
+  /// The object as the server has it, unless it is refused.
+  struct Ensured {
+    std::optional<control::Refusal> refusal;
+    nlohmann::json object;
+  };
+
+  Result<std::optional<control::Refusal>> keep_objects(const api::ObjectMeta& job,
+                                                       const api::TrainingJobSpec& spec,
+                                                       Before before);
+  Result<Ensured> ensure(const kube::Resource& resource, const nlohmann::json& object,
+                         const api::ObjectMeta& job, Before before);
+  Result<Ensured> settle(const kube::Resource& resource, const kube::ObjectName& name,
+                         const nlohmann::json& object, nlohmann::json found,
+                         const api::ObjectMeta& job);
+  Result<std::optional<control::Refusal>> keep_authorities(const api::ObjectMeta& job,
+                                                           Before before, Kept& kept);
   Status remove_leftover(const kube::Resource& resource, const kube::ObjectName& name,
                          const nlohmann::json& object);
-  Status keep_budget(const api::ObjectMeta& job, int64_t members, Kept& kept);
+  Status keep_budget(const api::ObjectMeta& job, int64_t members, Before before, Kept& kept);
   // These say whether it stands as it is to stand; if not, there is another try.
   Result<bool> make_budget(const api::ObjectMeta& job, int64_t members);
   Result<bool> settle_budget(const api::ObjectMeta& job, int64_t members);

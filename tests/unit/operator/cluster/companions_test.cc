@@ -83,6 +83,14 @@ class CompanionsTest : public testing::Test {
     done();
     EXPECT_THAT(kept(), ElementsAre("POST services", "POST poddisruptionbudgets"));
   }
+  /// As settle, where they are thought to stand already, and do.
+  void find_settled() {
+    ours();
+    ours();
+    done();
+    EXPECT_THAT(kept(), ElementsAre("GET services", "GET poddisruptionbudgets",
+                                    "PATCH poddisruptionbudgets"));
+  }
   json sent() const { return json::parse(transport_.last_request().body); }
   void set(ConditionType type) {
     control::set_condition(status_, {type, api::ConditionStatus::kTrue, "Reason", ""},
@@ -180,14 +188,76 @@ TEST_F(CompanionsTest, WhatStandsIsNotAskedForTwice) {
 TEST_F(CompanionsTest, EachGenerationMakesSureOfItsService) {
   settle();
   status_.membership.generation = 2;
-  taken();
   ours();
-  EXPECT_THAT(kept(), ElementsAre("POST services", "GET services"));
+  EXPECT_THAT(kept(), ElementsAre("GET services")) << "it is there, as always";
+  status_.membership.generation = 3;
+  missing();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET services", "POST services"));
+  status_.membership.generation = 4;
+  left_over();
+  done();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET services", "DELETE services", "POST services"));
+}
+
+TEST_F(CompanionsTest, ANewLeaderWritesNothingWhereAllStands) {
+  set(ConditionType::kScheduled);
+  json budget = json::parse(object_of("train", "now"));
+  budget["spec"]["minAvailable"] = 2;
+  ours();
+  transport_.answer(200, budget.dump());
+  EXPECT_THAT(kept(), ElementsAre("GET services", "GET poddisruptionbudgets"));
+  EXPECT_THAT(kept(), IsEmpty());
+}
+
+TEST_F(CompanionsTest, ALookThatFailsIsAFaultAndNoCreation) {
+  set(ConditionType::kScheduled);
+  broken();
+  EXPECT_THAT(fault().message, HasSubstr("get Service train"));
+  find_settled();
+}
+
+// ---- Whom agents trust -------------------------------------------------------------------------
+
+TEST_F(CompanionsTest, TheAuthoritiesAreMadeOnceAndAskedForNoMore) {
+  spec_.engine.emplace();
+  std::string authorities = "one";
+  Companions companions(client_, *logger_, [&] { return authorities; });
+  const auto kept_so = [&] {
+    const size_t before = requests().size();
+    const auto reply = companions.keep(job_, spec_, status_);
+    EXPECT_TRUE(reply && !*reply);
+    EXPECT_EQ(transport_.left(), 0u);
+    const std::vector<std::string> all = requests();
+    return std::vector<std::string>(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  };
+  const auto config = [&](const std::string& text) {
+    json object = json::parse(object_of("train", "now"));
+    object["data"] = {{"ca.crt", text}};
+    transport_.answer(200, object.dump());
+  };
+  done();
+  done();
+  config("one");
+  done();
+  EXPECT_THAT(kept_so(), ElementsAre("POST services", "POST configmaps", "POST configmaps",
+                                     "POST poddisruptionbudgets"));
+  EXPECT_THAT(kept_so(), IsEmpty());
+  authorities = "one and two";
+  config("one");
+  done();
+  EXPECT_THAT(kept_so(), ElementsAre("GET train-control", "PATCH train-control"));
+  EXPECT_EQ(sent()["data"]["ca.crt"], "one and two");
+  EXPECT_EQ(sent()["metadata"]["uid"], "uid-of-object");
+  authorities = "two";
+  config("two");
+  EXPECT_THAT(kept_so(), ElementsAre("GET train-control")) << "another process was here";
 }
 
 TEST_F(CompanionsTest, AnOldViewChangesNothing) {
   status_.membership.generation = 2;
-  settle();
+  find_settled();
   status_.membership.generation = 1;
   status_.nodes.target = 2;
   set(ConditionType::kFailed);
@@ -406,7 +476,9 @@ TEST_F(CompanionsTest, ASuspendedJobHasNoBudgetUntilItIsResumed) {
       status_, {ConditionType::kSuspended, api::ConditionStatus::kFalse, api::reason::kResumed, ""},
       clock_.now());
   status_.membership.generation = 2;
-  settle();
+  ours();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET services", "POST poddisruptionbudgets"));
 }
 
 TEST_F(CompanionsTest, AJobThatEndsUnseenLosesWhatBudgetItHas) {
