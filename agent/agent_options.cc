@@ -76,8 +76,9 @@ Result<AgentOptions> read_agent_options(const std::vector<std::string>& argument
   AgentOptions options;
   if (!arguments.empty()) {
     if (arguments.front() != "--" || arguments.size() < 2) {
-      return Error{ErrorCode::kInvalidConfig, "argument \"" + arguments.front() +
-                                                  "\": wanted no arguments, or -- and a command"};
+      return Error{ErrorCode::kInvalidConfig,
+                   "argument \"" + arguments.front() +
+                       "\": wanted no arguments, -- and a command, or install and a folder"};
     }
     options.command.assign(arguments.begin() + 1, arguments.end());
   }

@@ -55,7 +55,8 @@ struct AgentOptions {
 /// Value of an environment variable; nullptr when it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
-/// `arguments` are those after the program's name: nothing, or `--` and a foreign command.
+/// `arguments` are those after the program's name: nothing, or `--` and a foreign command (`install
+/// FOLDER` is bundle.h's).
 /// Errors: kInvalidConfig naming the variable, the value found and the value wanted.
 Result<AgentOptions> read_agent_options(const std::vector<std::string>& arguments,
                                         const Environment& environment,

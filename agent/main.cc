@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -5,18 +6,33 @@
 #include <vector>
 
 #include "agent/agent_options.h"
+#include "agent/bundle.h"
+#include "agent/devices.h"
 #include "agent/event_loop.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
+
+namespace {
+
+/// `trainyard-agent install FOLDER`: the work of a pod's init container.
+int install(const std::string& folder, trainyard::Logger& logger) {
+  const trainyard::Status installed = trainyard::agent::install_bundle(folder);
+  if (installed) return 0;
+  logger.error("not installed", {{"error", installed.error().message}});
+  return trainyard::contract::exit_code_of(installed.error().code);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   namespace agent = trainyard::agent;
   agent::block_agent_signals();
   const auto logger = trainyard::Logger::to_stderr(trainyard::LogLevel::kInfo);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() == 2 && arguments[0] == "install") return install(arguments[1], *logger);
   std::error_code error;
   const auto own_binary = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto options = agent::read_agent_options(
+  auto options = agent::read_agent_options(
       arguments, [](const char* name) { return std::getenv(name); }, own_binary);
   if (!options) {
     logger->error("trainyard-agent cannot start", {{"error", options.error().message}});
@@ -26,5 +42,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry)
     environment.emplace_back(*entry);
+  // What an image configures for its own OpenSSL is for a library of another version.
+  ::setenv("OPENSSL_CONF", "/dev/null", 1);
+  if (!options->is_engine()) options->devices = std::max(1, agent::count_devices());
   return agent::run_agent(*options, std::move(environment), *logger);
 }

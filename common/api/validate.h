@@ -31,6 +31,11 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
 void validate_checkpoint_policy(const CheckpointPolicy& policy, const std::string& path,
                                 FaultList& faults);
 
+/// Whether trainyard-agent is put into the pods to start their program once a rank: they run a
+/// program of their own, `agent` is not None, and a pod is more than one rank. Where it is one, the
+/// kubelet supervises as well.
+bool needs_injected_agent(const TrainingJobSpec& spec);
+
 /// Environment variables that we set and a template must not: the listed ones, and all that start
 /// with TRAINYARD_.
 bool is_reserved_env(std::string_view name);

@@ -66,15 +66,20 @@ bool is_rule_name(std::string_view text) {
   });
 }
 
-void check_container(const Container& container, bool has_engine, AgentMode agent,
-                     const Rules& rules) {
+/// Whether its command must be known: what an image runs without one only the container runtime
+/// knows.
+bool needs_command(const TrainingJobSpec& spec, const Container& container) {
+  if (spec.engine || spec.agent == AgentMode::kNone) return false;
+  const bool alone = spec.pod_template->containers.size() == 1;
+  return container.name == kTrainerContainer || (alone && needs_injected_agent(spec));
+}
+
+void check_container(const TrainingJobSpec& spec, const Container& container, const Rules& rules) {
   rules.require(is_dns_label(container.name), "name", text::describe(container.name),
                 "a lower-case name of at most 63 letters, digits and '-'");
-  const bool built_in = has_engine && container.name == kTrainerContainer;
+  const bool built_in = spec.engine && container.name == kTrainerContainer;
   rules.require(built_in || !container.image.empty(), "image", "nothing", "a container image");
-  rules.require(built_in || agent == AgentMode::kNone || container.name != kTrainerContainer ||
-                    !container.command.empty(),
-                "command", "nothing",
+  rules.require(!needs_command(spec, container) || !container.command.empty(), "command", "nothing",
                 "the command, which the agent starts once for each process (or agent: None)");
   rules.require(container.env.size() <= kMaxEnv, "env",
                 number(std::ssize(container.env)) + " items",
@@ -107,7 +112,7 @@ void check_template(const TrainingJobSpec& spec, const Rules& rules) {
   for (size_t i = 0; i < std::min(count, kMaxContainers); ++i) {
     const Container& container = pod.containers[i];
     const Rules below = rules.below("spec.containers", i);
-    check_container(container, spec.engine.has_value(), spec.agent, below);
+    check_container(spec, container, below);
     below.require(names.insert(container.name).second, "name", text::describe(container.name),
                   "a name that no other container has");
   }
@@ -280,6 +285,10 @@ bool stays_below(std::string_view path) {
 }
 
 }  // namespace
+
+bool needs_injected_agent(const TrainingJobSpec& spec) {
+  return !spec.engine && spec.agent == AgentMode::kAuto && spec.num_proc_per_node != 1;
+}
 
 std::span<const std::string_view> reserved_env() { return kReservedEnv; }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/encode.h"
+#include "common/api/validate.h"
 #include "operator/cluster/kube_cluster_impl.h"
 
 namespace trainyard::cluster {
@@ -17,18 +18,18 @@ constexpr char kEngineNotServed[] =
     "spec.engine: found an engine, wanted a template with a program of its own: this operator "
     "serves no control stream, which the engine's ranks meet by (start it with "
     "--control-bind-address)";
-constexpr char kAgentNotInjected[] =
+constexpr char kAgentNotServed[] =
     "spec.numProcPerNode: more than 1 under agent: Auto, wanted agent: None and a launcher such as "
-    "torchrun as the container's command: this operator puts no agent into pods (not in this "
-    "version)";
+    "torchrun as the container's command: this operator puts no agent into pods (start it with "
+    "--control-bind-address and --worker-image)";
 
 /// What is valid, and not to be had in pods of this operator.
 std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec,
                                      const render::PodDefaults& defaults) {
-  if (spec.engine && defaults.control_address.empty()) return {kEngineNotServed};
-  if (spec.engine) return {};
-  const bool many = spec.num_proc_per_node != 1;
-  if (spec.agent == api::AgentMode::kAuto && many) return {kAgentNotInjected};
+  const bool served = !defaults.control_address.empty();
+  if (spec.engine && !served) return {kEngineNotServed};
+  if (!api::needs_injected_agent(spec)) return {};
+  if (!served || defaults.worker_image.empty()) return {kAgentNotServed};
   return {};
 }
 
@@ -282,7 +283,6 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   observed.spec_faults =
       job->faults.empty() ? not_in_pods(job->job.spec, options_.pod_defaults) : job->faults;
   observed.pods = pods_of(*job);
-  TRAINYARD_TRY(find_missing(*job, observed));
   observed.feasible_nodes = room_for(*job, observed.pods);
   return observed;
 }

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/api/validate.h"
 #include "common/worker_contract.h"
 #include "operator/render/names.h"
 
@@ -73,10 +74,10 @@ void add_engine(const api::TrainingJobSpec& spec, Entries& entries) {
   const std::string folder = kEngineFolder;
   entries.set(contract::kEnvEngineConfig, folder + "/" + kEngineFile);
   entries.set(contract::kEnvCheckpointPolicy, folder + "/" + kCheckpointPolicyFile);
-  entries.set(control::kEnvStopGrace, spec.checkpoint_policy.preemption_checkpoint.count());
 }
 
-void add_agent(const PodDefaults& defaults, Entries& entries) {
+void add_agent(const api::TrainingJobSpec& spec, const PodDefaults& defaults, Entries& entries) {
+  entries.set(control::kEnvStopGrace, spec.checkpoint_policy.preemption_checkpoint.count());
   const std::string folder = std::string(kControlFolder) + "/";
   entries.set(contract::kEnvControlAddress, defaults.control_address);
   entries.set(control::kEnvControlAuthorities, folder + kAuthoritiesFile);
@@ -87,7 +88,9 @@ void add_agent(const PodDefaults& defaults, Entries& entries) {
 
 }  // namespace
 
-bool runs_agent(const api::TrainingJobSpec& spec) { return spec.engine.has_value(); }
+bool runs_agent(const api::TrainingJobSpec& spec) {
+  return spec.engine || api::needs_injected_agent(spec);
+}
 
 std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJobSpec& spec) {
   if (!spec.checkpoint_policy.storage) return {};
@@ -108,11 +111,11 @@ json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec
   add_torchrun(job, place, entries);
   if (spec.engine) {
     add_engine(spec, entries);
-  } else {
+  } else if (!runs_agent(spec)) {
     if (spec.num_proc_per_node == 1) add_single_rank(job, pod, place, entries);
     add_jax(pod, place, entries);
   }
-  if (runs_agent(spec)) add_agent(defaults, entries);
+  if (runs_agent(spec)) add_agent(spec, defaults, entries);
   const std::string checkpoints = checkpoint_folder(job, spec);
   if (!checkpoints.empty()) entries.set(contract::kEnvCheckpointDir, checkpoints);
   return entries.take();

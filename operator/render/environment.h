@@ -13,7 +13,8 @@ namespace trainyard::render {
 
 /// What every pod gets from the operator rather than from its job.
 struct PodDefaults {
-  /// Image of the container `trainer` where an engine's job names none.
+  /// Image of the container `trainer` where an engine's job names none, and of the agent that is
+  /// put into other images.
   std::string worker_image;
   /// Where agents find the control stream ("host:port"); empty: this operator serves none.
   std::string control_address;
@@ -31,6 +32,8 @@ inline constexpr char kAuthoritiesFile[] = "ca.crt";
 inline constexpr char kTokenFile[] = "token";
 /// Kubernetes' own place for the last words of a container.
 inline constexpr char kTerminationLog[] = "/dev/termination-log";
+/// Where the agent lies in the pods of other images, with all that it needs to run there.
+inline constexpr char kAgentFolder[] = "/var/run/trainyard/agent";
 /// Where an agent in a pod serves its metrics.
 inline constexpr int kAgentMetricsPort = 9400;
 inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
@@ -39,8 +42,8 @@ inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
 /// order that does not change: those that hold everywhere (PodSpec::environment), torchrun's and
 /// JAX's, the pod's own UID and address, and where configuration and checkpoints are. Where the
 /// container's command is started once in each pod and a pod is one rank (numProcPerNode 1), RANK
-/// and WORLD_SIZE and their kin are among them, too; otherwise a launcher in the pod sets them. An
-/// agent also gets where its coordinator is, and whom to trust.
+/// and WORLD_SIZE and their kin are among them, too; otherwise the agent or a launcher in the pod
+/// sets them. An agent also gets where its coordinator is, and whom to trust.
 /// Source: torchrun's "Environment Variables" and its PET_ options, jax.distributed.initialize.
 nlohmann::json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
                               const control::PodSpec& pod, const PodDefaults& defaults);

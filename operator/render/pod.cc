@@ -20,12 +20,19 @@ constexpr char kShmVolume[] = "trainyard-shm";
 constexpr char kEngineVolume[] = "trainyard-engine";
 constexpr char kCheckpointVolume[] = "trainyard-checkpoints";
 constexpr char kControlVolume[] = "trainyard-control";
+constexpr char kAgentVolume[] = "trainyard-agent";
+constexpr char kAgentContainer[] = "trainyard-agent";
 constexpr char kShmPath[] = "/dev/shm";
 constexpr char kMetricsPortName[] = "metrics";
 /// kubelets renew it after four fifths of that.
 constexpr int kTokenSeconds = 3600;
 /// Nobody, as "nonroot" of distroless images.
 constexpr int kWorkerUser = 65532;
+/// Of the container that copies the agent, some 30 MB. Less than any trainer asks for, so that it
+/// changes no scheduling; said at all, as quotas want it; limits equal to requests, so that a pod
+/// that is Guaranteed stays so.
+constexpr char kCopyCpu[] = "100m";
+constexpr char kCopyMemory[] = "64Mi";
 
 /// object[key], made an object (or list) where it is nothing yet.
 json& part(json& object, const char* key, json::value_t kind) {
@@ -168,6 +175,40 @@ void prepare_agent(const api::ObjectMeta& job, json& spec, json& container) {
   if (!named) ports.push_back({{"name", kMetricsPortName}, {"containerPort", kAgentMetricsPort}});
 }
 
+/// The container that brings the agent. It runs our own image, so it can say all that the
+/// restricted Pod Security Standard asks for, whatever the rest of the pod does.
+json agent_bringer(const std::string& image) {
+  const json room = {{"cpu", kCopyCpu}, {"memory", kCopyMemory}};
+  return {{"name", kAgentContainer},
+          {"image", image},
+          {"args", json::array({"install", kAgentFolder})},
+          {"resources", {{"requests", room}, {"limits", room}}},
+          {"terminationMessagePolicy", "FallbackToLogsOnError"},
+          {"volumeMounts", json::array({{{"name", kAgentVolume}, {"mountPath", kAgentFolder}}})},
+          {"securityContext",
+           {{"runAsNonRoot", true},
+            {"runAsUser", kWorkerUser},
+            {"allowPrivilegeEscalation", false},
+            {"readOnlyRootFilesystem", true},
+            {"capabilities", {{"drop", json::array({"ALL"})}}},
+            {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+}
+
+/// The agent becomes the container's first process and starts its command once a rank. It comes
+/// with its own loader and libraries: the image may have others, or none (docs/adr/0012).
+void inject_agent(json& spec, json& container, const std::string& image) {
+  add_volume(spec, container, {{"name", kAgentVolume}, {"emptyDir", json::object()}}, kAgentFolder,
+             /*read_only=*/true);
+  json& before = list_part(spec, "initContainers");
+  before.insert(before.begin(), agent_bringer(image));
+  const std::string folder = kAgentFolder;
+  json command = json::array({folder + "/loader", "--inhibit-cache", "--library-path",
+                              folder + "/lib", folder + "/trainyard-agent", "--"});
+  for (json& word : list_part(container, "command"))
+    command.push_back(std::move(word));
+  container["command"] = std::move(command);
+}
+
 }  // namespace
 
 size_t trainer_index(const json& pod_spec) {
@@ -205,6 +246,7 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
     metadata["annotations"][kAnnotationTrainer] = std::move(name);
   }
   if (runs_agent(spec)) prepare_agent(job, pod_spec, trainer);
+  if (api::needs_injected_agent(spec)) inject_agent(pod_spec, trainer, defaults.worker_image);
   if (spec.engine && !names_image(trainer)) {
     trainer["image"] = defaults.worker_image;
     restrict_built_in(pod_spec, trainer);

@@ -22,7 +22,7 @@ if(TARGET trainyard-operator)
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc
     DEPS operator_test_support)
   target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  foreach(name job node_loss)
+  foreach(name agent job node_loss)
     trainyard_cluster_test(cluster_${name}_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc DEPS cluster_test_support)
     add_dependencies(cluster_${name}_test trainyard-operator)
   endforeach()

@@ -8,6 +8,10 @@ target_link_libraries(trainyard-fake-rank PRIVATE common_contract common_io)
 trainyard_test(process_host_test TIER process
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/process_host_test.cc
   DEPS agent_process process_test_support)
+trainyard_test(agent_bundle_test TIER process
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/bundle_test.cc
+  DEPS agent_process process_test_support)
+add_dependencies(agent_bundle_test trainyard-agent)
 trainyard_library(ledger_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/ledger_check.cc
   DEPS common_text nlohmann_json::nlohmann_json)

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iterator>
 
+#include <gtest/gtest.h>
+
 #include "common/text/rfc3339.h"
 
 namespace trainyard::testing_support {
@@ -16,6 +18,7 @@ namespace fs = std::filesystem;
 constexpr char kAddress[] = "127.0.0.1";
 constexpr char kLastWords[] = "/dev/termination-log";
 constexpr int kSignalBase = 128;
+constexpr std::chrono::seconds kInitTimeout{30};
 
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -26,6 +29,19 @@ std::string read_all(const fs::path& path) {
 std::string now_text() {
   return text::format_time(
       std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now()));
+}
+
+/// What stands for a container's path on this machine.
+using Places = std::map<std::string, std::string>;
+
+/// Text of the pod with the path that it begins with, if any, as it is on this machine.
+std::string placed(const Places& places, std::string text) {
+  for (const auto& [inside, outside] : places) {
+    const bool below =
+        text.starts_with(inside) && (text.size() == inside.size() || text[inside.size()] == '/');
+    if (below) return outside + text.substr(inside.size());
+  }
+  return text;
 }
 
 std::string trimmed(std::string text) {
@@ -122,18 +138,26 @@ fs::path PodRunner::volume(const Json& pod, const Json& volume) const {
   return folder;
 }
 
-/// The container's variables; paths in volumes are those on this machine.
-std::map<std::string, std::string> PodRunner::environment_of(const Json& pod,
-                                                             const Json& container) const {
-  std::map<std::string, std::string> places = {
-      {kLastWords, folder_of(pod["metadata"]["name"]) / "last-words"}};
+/// Where the container's volumes are on this machine, made where they are missing. Memory volumes
+/// are the machine's own.
+std::map<std::string, std::string> PodRunner::places_of(const Json& pod,
+                                                        const Json& container) const {
+  Places places = {{kLastWords, folder_of(pod["metadata"]["name"]) / "last-words"}};
   for (const Json& mount : container.value("volumeMounts", Json::array())) {
     for (const Json& candidate : pod["spec"]["volumes"]) {
-      if (candidate["name"] == mount["name"] && !candidate.value("emptyDir", Json()).is_object()) {
+      const bool memory = candidate.value("emptyDir", Json::object()).contains("medium");
+      if (candidate["name"] == mount["name"] && !memory) {
         places[mount["mountPath"]] = volume(pod, candidate);
       }
     }
   }
+  return places;
+}
+
+/// The container's variables; paths in volumes are those on this machine.
+std::map<std::string, std::string> PodRunner::environment_of(const Json& pod,
+                                                             const Json& container) const {
+  const Places places = places_of(pod, container);
   std::map<std::string, std::string> environment;
   for (const Json& variable : container.value("env", Json::array())) {
     std::string value = variable.value("value", "");
@@ -141,12 +165,7 @@ std::map<std::string, std::string> PodRunner::environment_of(const Json& pod,
       const std::string field = variable["valueFrom"]["fieldRef"]["fieldPath"];
       value = field == "metadata.uid" ? pod["metadata"]["uid"].get<std::string>() : kAddress;
     }
-    for (const auto& [inside, outside] : places) {
-      const bool below = value.starts_with(inside) &&
-                         (value.size() == inside.size() || value[inside.size()] == '/');
-      if (below) value = outside + value.substr(inside.size());
-    }
-    environment[variable["name"]] = value;
+    environment[variable["name"]] = placed(places, value);
   }
   // Two pods on one machine cannot have one port.
   environment["TRAINYARD_METRICS_ADDRESS"] = "127.0.0.1:0";
@@ -162,20 +181,35 @@ void PodRunner::refresh_volumes() {
   }
 }
 
-void PodRunner::start(const Json& pod) {
-  const std::string name = pod["metadata"]["name"];
-  const Json& container = trainer_of(pod);
-  fs::create_directories(folder_of(name));
+ChildProcess::Spec PodRunner::process_of(const Json& pod, const Json& container) const {
+  const fs::path folder = folder_of(pod["metadata"]["name"]);
+  fs::create_directories(folder);
+  const Places places = places_of(pod, container);
   ChildProcess::Spec spec;
   spec.argv = options_.entrypoint;
-  if (container.contains("command"))
-    spec.argv = container["command"].get<std::vector<std::string>>();
+  if (container.contains("command")) {
+    spec.argv.clear();
+    for (const Json& word : container["command"])
+      spec.argv.push_back(placed(places, word));
+  }
   for (const Json& argument : container.value("args", Json::array()))
-    spec.argv.push_back(argument);
+    spec.argv.push_back(placed(places, argument));
   spec.environment = environment_of(pod, container);
-  spec.working_directory = folder_of(name);
-  spec.output = folder_of(name) / "out";
-  spec.errors = folder_of(name) / "err";
+  spec.working_directory = folder;
+  spec.output = folder / "out";
+  spec.errors = folder / "err";
+  return spec;
+}
+
+void PodRunner::start(const Json& pod) {
+  const std::string name = pod["metadata"]["name"];
+  for (const Json& container : pod["spec"].value("initContainers", Json::array())) {
+    const auto end = ChildProcess(process_of(pod, container)).wait(kInitTimeout);
+    if (!end || end->exit_code != 0) {
+      ADD_FAILURE() << "init container of " << name << ": " << read_all(folder_of(name) / "err");
+    }
+  }
+  const ChildProcess::Spec spec = process_of(pod, trainer_of(pod));
   Running& running = running_[name];
   running.uid = pod["metadata"]["uid"];
   running.process = std::make_unique<ChildProcess>(spec);

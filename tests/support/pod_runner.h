@@ -14,9 +14,9 @@
 namespace trainyard::testing_support {
 
 /// Does for the pods of a namespace what a kubelet does, but for images: each pod that has a node
-/// gets its volumes as folders, its token from the API server, and one process in place of its
-/// container `trainer`; what becomes of that is told in the pod's status. For pods on nodes that
-/// nobody else plays the kubelet of. Driven by step().
+/// gets its volumes as folders, its token from the API server, its init containers run one after
+/// the other, and one process in place of its container `trainer`; what becomes of that is told in
+/// the pod's status. For pods on nodes that nobody else plays the kubelet of. Driven by step().
 class PodRunner {
  public:
   using Json = nlohmann::json;
@@ -61,6 +61,8 @@ class PodRunner {
   void patch_status(const Json& pod, const Json& status) const;
   std::filesystem::path volume(const Json& pod, const Json& volume) const;
   std::filesystem::path folder_of(const std::string& pod) const;
+  std::map<std::string, std::string> places_of(const Json& pod, const Json& container) const;
+  ChildProcess::Spec process_of(const Json& pod, const Json& container) const;
   std::map<std::string, std::string> environment_of(const Json& pod, const Json& container) const;
 
   const Options options_;

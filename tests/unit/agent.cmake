@@ -6,6 +6,7 @@ trainyard_test(log_test TIER unit
   DEPS common_log common_io nlohmann_json::nlohmann_json)
 trainyard_test(agent_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/agent_options_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/devices_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/line_buffer_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/oom_watch_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/progress_page_test.cc

@@ -25,6 +25,9 @@ constexpr BadManifest kManifests[] = {
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededIndexes": "1,1"}]}}})", "spec.successPolicy.rules[0].succeededIndexes"},
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 3}]}}})", "spec.successPolicy.rules[0].succeededCount"},
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 1}, {"succeededIndexes": "0", "succeededCount": 2}]}}})", "spec.successPolicy.rules[1].succeededCount"},
+    {T, R"({"spec": {"numProcPerNode": 2, "template": {"spec": {"containers": [{"name": "main", "image": "i"}]}}}})", "spec.template.spec.containers[0].command"},
+    // This operator serves no control stream.
+    {T, R"({"spec": {"numProcPerNode": 2}})", "spec.numProcPerNode"},
     {E, R"({"spec": {"engine": {"task": "SequenceClassification"}}})", "spec.engine.task"},
     {E, R"({"spec": {"engine": {"task": "MaskedLM"}}})", "spec.engine.task"},
     {E, R"({"spec": {"engine": {"model": {"family": "Llama"}}}})", "spec.engine.model.family"},

@@ -1,5 +1,6 @@
 #include <csignal>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -100,6 +101,20 @@ class StreamTest : public testing_support::JobTest {
            {{"storage", {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}}}, {"everySteps", 20}}},
           {"failurePolicy", {{"backoff", {{"initialSeconds", 0}}}}},
           {"template", {{"spec", {{"containers", Json::array({{{"name", "trainer"}}})}}}}}}}};
+    place(job, "stream-" + name_space());
+    return job;
+  }
+
+  /// Two shells in each of two pods, which do what `script` says.
+  Json program_job(const std::string& script) const {
+    Json job = job_manifest("tiny", 2);
+    job["spec"]["agent"] = "Auto";
+    job["spec"]["numProcPerNode"] = 2;
+    job["spec"]["failurePolicy"] = {{"backoff", {{"initialSeconds", 0}}}};
+    Json& container = job["spec"]["template"]["spec"]["containers"][0];
+    container["image"] = "registry.example/other:1";
+    container["command"] = {"sh", "-c", script, "sh"};
+    container["args"] = {"an argument"};
     place(job, "stream-" + name_space());
     return job;
   }
@@ -207,10 +222,50 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
   EXPECT_EQ(hash_of(machine_->claim("ckpt") / "tiny"), hash_of_local_run(job));
 }
 
+TEST_F(StreamTest, AProgramOfAnotherImageIsStartedOnceARank) {
+  const std::filesystem::path met = folder() / "met";
+  apply(program_job(
+      "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $MASTER_PORT "
+      "$1 >>" +
+      met.string() + "; while [ $(wc -l <" + met.string() + ") -lt 4 ]; do sleep 0.1; done"));
+  ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
+      << job_status("tiny").dump(2);
+  EXPECT_EQ(job_status("tiny")["restarts"]["total"], 0);
+  std::ifstream file(met);
+  std::set<std::string> lines;
+  for (std::string line; std::getline(file, line);)
+    lines.insert(line);
+  EXPECT_THAT(lines,
+              testing::ElementsAre("0 4 0 2 0 29500 an argument", "1 4 1 2 0 29500 an argument",
+                                   "2 4 0 2 1 29500 an argument", "3 4 1 2 1 29500 an argument"));
+}
+
+TEST_F(StreamTest, AProcessOfAProgramThatFailsFailsItsPodWithItsCodeAndItsWords) {
+  apply(
+      program_job("[ $TRAINYARD_GENERATION = 1 ] || exit 0; [ $RANK = 3 ] || exec sleep 1000; "
+                  "echo 'no such layer' >&2; exit 7"));
+  ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
+      << job_status("tiny").dump(2);
+  const Json status = job_status("tiny");
+  EXPECT_EQ(status["restarts"]["total"], 1);
+  const Json& attempt = status["attempts"][0];
+  EXPECT_EQ(attempt["class"], "Application") << attempt.dump(2);
+  EXPECT_EQ(attempt["exitCode"], 7) << attempt.dump(2);
+  EXPECT_EQ(attempt["rank"], 3) << attempt.dump(2);
+  EXPECT_THAT(attempt.value("podName", ""), HasSubstr("tiny-1-"));
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("no such layer"));
+}
+
+/// Longer than startupTimeoutSeconds after the ranks started nobody may take them for late.
 TEST_F(StreamTest, TrainingGoesOnWhileTheOperatorIsAway) {
   make_claim();
-  apply(engine_job(2, 6000));
+  Json job = engine_job(2, 100'000);
+  constexpr std::chrono::seconds kStartup{15};
+  job["spec"]["progressPolicy"]["startupTimeoutSeconds"] = kStartup.count();
+  const auto began = std::chrono::steady_clock::now();
+  apply(job);
   ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
+  ASSERT_TRUE(until([&] { return std::chrono::steady_clock::now() > began + kStartup; }));
   const auto pods_before = names_of_pods("tiny");
   operator_->process().signal(SIGKILL);
   operator_->process().wait(kDeadline);

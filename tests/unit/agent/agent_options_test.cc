@@ -85,6 +85,7 @@ TEST(AgentOptionsTest, NamesTheVariableThatIsWrong) {
 TEST(AgentOptionsTest, RefusesArgumentsItDoesNotKnow) {
   EXPECT_FALSE(read(good_environment(), {"--verbose"}));
   EXPECT_FALSE(read(good_environment(), {"--"}));
+  EXPECT_FALSE(read(good_environment(), {"install"})) << "where to?";
 }
 
 RankLaunch third_of_four() {

@@ -200,6 +200,27 @@ TEST(ValidateTest, LongListsAreRefused) {
   EXPECT_THAT(message, HasSubstr("containers[0].env: found 257 items, wanted at most 256 items"));
 }
 
+/// What an image without a command runs nobody but the container runtime knows.
+TEST(ValidateTest, WhatTheAgentStartsMustBeNamed) {
+  const auto faults_of = [](const std::string& fields, const std::string& container) {
+    const auto job = decode_training_job(R"({"apiVersion":"trainyard.dev/v1alpha1",
+      "kind":"TrainingJob","metadata":{"name":"a"},"spec":{)" +
+                                         fields + R"("template":{"spec":{"containers":[{)" +
+                                         container + R"("image":"i"}]}}}})");
+    return job ? std::string() : job.error().message;
+  };
+  constexpr char kField[] =
+      "spec.template.spec.containers[0].command: found nothing, wanted the "
+      "command, which the agent starts once for each process";
+  for (const char* many : {R"("numProcPerNode":2,)", R"("numProcPerNode":"auto",)"}) {
+    EXPECT_THAT(faults_of(many, R"("name":"main",)"), HasSubstr(kField)) << many;
+    EXPECT_THAT(faults_of(many, R"("name":"trainer",)"), HasSubstr(kField)) << many;
+    EXPECT_EQ(faults_of(many, R"("name":"main","command":["x"],)"), "") << many;
+    EXPECT_EQ(faults_of(std::string(many) + R"("agent":"None",)", R"("name":"main",)"), "") << many;
+  }
+  EXPECT_EQ(faults_of("", R"("name":"main",)"), "") << "one process is the container's own";
+}
+
 TEST(ValidateTest, EveryDocumentedVariableIsReserved) {
   for (const char* name : {"PET_NNODES", "MASTER_ADDR", "WORLD_SIZE", "RANK", "LOCAL_RANK",
                            "TORCHELASTIC_RUN_ID", "JAX_PROCESS_ID", "KUBEFLOW_TRAINER_SERVER_URL",

@@ -35,46 +35,31 @@ class KubeClusterTest : public KubeClusterWorld {
   }
 };
 
-// ---- Pods that a cache lacks -------------------------------------------------------------------
+// ---- Pods as the server has them ---------------------------------------------------------------
 
-TEST_F(KubeClusterTest, APodThatTheCacheHasNotShownYetIsNotTakenForGone) {
+TEST_F(KubeClusterTest, AViewIsMadeOfTheCacheAlone) {
   server_.pods = {pod_object(1)};
-  there({pod_object(0), pod_object(1)});
-  EXPECT_THAT(observed_pods(), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
-  ASSERT_EQ(server_.script.requests().size(), 1U);
-  EXPECT_THAT(server_.script.last_request().query, HasSubstr("node-index%20in%20%280%29"));
+  EXPECT_THAT(observed_pods(), ElementsAre("train-1-aaaaa")) << "though it shows a gang with a gap";
+  EXPECT_THAT(server_.script.requests(), IsEmpty());
 }
 
-TEST_F(KubeClusterTest, APodThatTheServerHasNoMoreIsGone) {
+TEST_F(KubeClusterTest, TheServerIsAskedForAllPodsOfTheJob) {
   server_.pods = {pod_object(1)};
-  there({});
-  EXPECT_THAT(observed_pods(), ElementsAre("train-1-aaaaa"));
+  start();
+  there({pod_object(0), pod_object(1)});
+  const auto listed = cluster_->list_pods(look());
+  ASSERT_TRUE(listed.has_value());
+  EXPECT_THAT(names_of(*listed), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  EXPECT_EQ((*listed)[0].node_state, control::NodeState::kGone) << "there is no node";
+  EXPECT_THAT(server_.script.last_request().query, HasSubstr(std::string("job-uid%3D") + kUid));
 }
 
 TEST_F(KubeClusterTest, APodOfAnotherOwnerIsNoneOfTheJobsWhateverItsLabels) {
-  server_.pods = {pod_object(1)};
-  there({pod_object(0, "another-job")});
-  EXPECT_THAT(observed_pods(), ElementsAre("train-1-aaaaa"));
-  control::Observed observed;
-  observed.key = {"n", "train"};
-  observed.metadata.uid = kUid;
+  start();
   there({pod_object(0, "another-job"), pod_object(1)});
-  const auto listed = cluster_->list_pods(observed);
+  const auto listed = cluster_->list_pods(look());
   ASSERT_TRUE(listed.has_value());
   EXPECT_THAT(names_of(*listed), ElementsAre("train-1-aaaaa"));
-}
-
-TEST_F(KubeClusterTest, AWholeGangIsNotAskedFor) {
-  server_.pods = {pod_object(0), pod_object(1)};
-  EXPECT_EQ(observed_pods().size(), 2U);
-  EXPECT_THAT(server_.script.requests(), IsEmpty());
-}
-
-TEST_F(KubeClusterTest, AGangThatIsStillToBeMadeIsNotAskedFor) {
-  server_.jobs = {job_object("False")};
-  server_.pods = {pod_object(1)};
-  EXPECT_EQ(observed_pods().size(), 1U);
-  EXPECT_THAT(server_.script.requests(), IsEmpty());
 }
 
 TEST_F(KubeClusterTest, ShowsTheJobsAsTheyWereSeenLast) {
@@ -142,6 +127,28 @@ TEST_F(KubeClusterTest, AServerThatIsInTroubleMayStillShowItsNodes) {
 }
 
 // ---- The job's own object ----------------------------------------------------------------------
+
+TEST_F(KubeClusterTest, AnAgentIsPutIntoPodsOnlyWhereItHasAnImageAndACoordinator) {
+  json job = job_object("False");
+  job["spec"]["agent"] = "Auto";
+  job["spec"]["numProcPerNode"] = 2;
+  server_.jobs = {job};
+  const auto faults_with = [&](const render::PodDefaults& defaults) {
+    pod_defaults_ = defaults;
+    start();
+    return look().spec_faults;
+  };
+  EXPECT_THAT(faults_with({"worker:1", "control:9443"}), testing::IsEmpty());
+  for (const render::PodDefaults& lacking :
+       {render::PodDefaults{"", "control:9443"}, render::PodDefaults{"worker:1", ""}}) {
+    const auto faults = faults_with(lacking);
+    ASSERT_EQ(faults.size(), 1U);
+    EXPECT_THAT(faults[0], testing::StartsWith("spec.numProcPerNode: "));
+    EXPECT_THAT(faults[0], testing::HasSubstr("--control-bind-address and --worker-image"));
+  }
+  server_.jobs[0]["spec"]["numProcPerNode"] = 1;
+  EXPECT_THAT(faults_with({}), testing::IsEmpty()) << "a pod of one process needs none";
+}
 
 TEST_F(KubeClusterTest, AStatusIsWrittenOfTheVersionThatWasSeenAndSeenAtOnce) {
   server_.jobs = {job_object("False")};

@@ -168,6 +168,7 @@ class KubeClusterWorld : public testing::Test {
     options.namespaces = {"n"};
     options.instance = "operator-7";
     options.random = [] { return 0.5; };
+    options.pod_defaults = pod_defaults_;
     cluster_ = std::make_unique<KubeCluster>(std::move(options));
     cluster_->set_listener([this](const control::JobKey& key) {
       const std::lock_guard lock(mutex_);
@@ -203,6 +204,7 @@ class KubeClusterWorld : public testing::Test {
     return names;
   }
 
+  render::PodDefaults pod_defaults_;
   testing_support::ManualClock clock_;
   WatchedServer server_;
   kube::Client client_{server_, clock_, {}};

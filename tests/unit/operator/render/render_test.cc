@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/agent_options.h"
+#include "agent/bundle.h"
 #include "common/api/decode.h"
 #include "common/api/validate.h"
 #include "control/membership.h"
@@ -47,6 +48,14 @@ constexpr char kEngine[] = R"({"numNodes":2,"numProcPerNode":4,
             "data":{"tokens":["/data/a.tok"],"sequenceLength":128},
             "batch":{"globalSequences":8,"microSequences":1},"steps":10},
   "checkpointPolicy":{"storage":{"persistentVolumeClaim":{"claimName":"ckpt"}},"path":"runs/1"}})";
+
+/// Two processes of a program of its own in each pod.
+constexpr char kInjected[] = R"({"numNodes":2,"numProcPerNode":2,
+  "checkpointPolicy":{"preemptionCheckpointSeconds":45},
+  "template":{"spec":{
+    "initContainers":[{"name":"fetch","image":"fetch:1"}],
+    "containers":[{"name":"trainer","image":"train:1","command":["python","-u","t.py"],
+                   "args":["--fast"]}]}}})";
 
 control::PodSpec pod_of(const api::TrainingJob& job, int index, int64_t generation = 2) {
   return control::make_pod_spec(job.metadata, job.spec, index, generation, job.spec.num_nodes);
@@ -259,6 +268,77 @@ TEST(AgentTest, AProgramOfItsOwnGetsNeitherTokenNorAddress) {
     EXPECT_NE(volume["name"], "trainyard-control");
 }
 
+TEST(InjectedAgentTest, StartsTheContainersCommandByItsOwnLoader) {
+  const json pod = rendered(job_of(kInjected), 0);
+  EXPECT_EQ(trainer_of(pod)["image"], "train:1");
+  const std::string folder = kAgentFolder;
+  EXPECT_EQ(trainer_of(pod)["command"],
+            json({folder + "/" + agent::kBundleLoader, "--inhibit-cache", "--library-path",
+                  folder + "/" + agent::kBundleLibraries, folder + "/" + agent::kBundleProgram,
+                  "--", "python", "-u", "t.py"}));
+  EXPECT_EQ(trainer_of(pod)["args"], json({"--fast"})) << "they follow the command";
+}
+
+TEST(InjectedAgentTest, IsBroughtByTheWorkersImageBeforeAllElse) {
+  const json pod = rendered(job_of(kInjected), 0);
+  const json& spec = pod["spec"];
+  ASSERT_EQ(spec["initContainers"].size(), 2U);
+  EXPECT_EQ(spec["initContainers"][1]["name"], "fetch");
+  const json& bringer = spec["initContainers"][0];
+  EXPECT_EQ(bringer["image"], "worker:9");
+  EXPECT_EQ(bringer["args"], json({"install", kAgentFolder}));
+  EXPECT_THAT(spec["volumes"],
+              Contains(json{{"name", "trainyard-agent"}, {"emptyDir", json::object()}}));
+  EXPECT_THAT(bringer["volumeMounts"],
+              ElementsAre(json{{"name", "trainyard-agent"}, {"mountPath", kAgentFolder}}));
+  EXPECT_THAT(
+      trainer_of(pod)["volumeMounts"],
+      Contains(json{{"name", "trainyard-agent"}, {"mountPath", kAgentFolder}, {"readOnly", true}}));
+}
+
+/// Whatever namespace the job is in, its own containers are what may be refused.
+TEST(InjectedAgentTest, ItsBringerMeetsTheRestrictedStandardAndEveryQuota) {
+  const json pod = rendered(job_of(kInjected), 0);
+  const json& bringer = pod["spec"]["initContainers"][0];
+  const json& security = bringer["securityContext"];
+  EXPECT_EQ(security["runAsNonRoot"], true);
+  EXPECT_EQ(security["allowPrivilegeEscalation"], false);
+  EXPECT_EQ(security["capabilities"]["drop"], json({"ALL"}));
+  EXPECT_EQ(security["seccompProfile"]["type"], "RuntimeDefault");
+  EXPECT_TRUE(bringer["resources"]["requests"].contains("memory"));
+  EXPECT_EQ(bringer["resources"]["requests"], bringer["resources"]["limits"])
+      << "a pod that is Guaranteed stays so";
+  EXPECT_FALSE(pod["spec"].contains("securityContext")) << "nothing is known of the other image";
+}
+
+TEST(InjectedAgentTest, KnowsItsCoordinatorAndLeavesRanksToTheAgent) {
+  const json pod = rendered(job_of(kInjected), 1);
+  const auto variables = environment(pod);
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_ADDRESS"), "control:9443");
+  EXPECT_EQ(variables.at("TRAINYARD_TERMINATION_LOG"), trainer_of(pod)["terminationMessagePath"]);
+  EXPECT_EQ(variables.at("TRAINYARD_STOP_GRACE_SECONDS"), "45");
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "bert-0.bert.team-a.svc");
+  EXPECT_EQ(variables.at("PET_NPROC_PER_NODE"), "2");
+  // A pod's number in place of a rank's would be wrong.
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "JAX_NUM_PROCESSES",
+                           "JAX_PROCESS_ID", "TRAINYARD_ENGINE_CONFIG"})
+    EXPECT_FALSE(variables.contains(name)) << name;
+}
+
+TEST(InjectedAgentTest, AutoMeansAnAgentOnlyWhereAPodIsMoreThanOneRank) {
+  const auto injected = [](const std::string& sizes) {
+    const json pod = rendered(job_of("{" + sizes + R"("template":{"spec":{"containers":[
+        {"name":"trainer","image":"t","command":["x"]}]}}})"),
+                              0);
+    EXPECT_EQ(pod["spec"].contains("initContainers"), trainer_of(pod)["command"].size() > 1);
+    return pod["spec"].contains("initContainers");
+  };
+  EXPECT_TRUE(injected(R"("numProcPerNode":2,)"));
+  EXPECT_TRUE(injected(R"("numProcPerNode":"auto",)"));
+  EXPECT_FALSE(injected(R"("numProcPerNode":1,)"));
+  EXPECT_FALSE(injected(R"("numProcPerNode":2,"agent":"None",)"));
+}
+
 TEST(EnvironmentTest, NamesJaxsProcesses) {
   const auto variables = environment(rendered(job_of(kForeign), 2));
   EXPECT_EQ(variables.at("JAX_COORDINATOR_ADDRESS"), "bert-0.bert.team-a.svc:1234");
@@ -267,7 +347,7 @@ TEST(EnvironmentTest, NamesJaxsProcesses) {
 }
 
 TEST(EnvironmentTest, SetsNothingButReservedNames) {
-  for (const char* spec : {kForeign, kEngine}) {
+  for (const char* spec : {kForeign, kEngine, kInjected}) {
     const api::TrainingJob job = job_of(spec);
     for (const json& entry :
          environment_of(job.metadata, job.spec, pod_of(job, 1), {"worker:9", "control:1"}))
@@ -276,7 +356,7 @@ TEST(EnvironmentTest, SetsNothingButReservedNames) {
 }
 
 TEST(EnvironmentTest, SetsEachNameOnce) {
-  for (const char* spec : {kForeign, kEngine}) {
+  for (const char* spec : {kForeign, kEngine, kInjected}) {
     std::map<std::string, int> times;
     const json pod = rendered(job_of(spec), 1);
     for (const json& entry : trainer_of(pod)["env"])

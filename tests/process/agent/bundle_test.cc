@@ -1,0 +1,132 @@
+// The agent as it is put into other images: nothing of the image may be needed to run it.
+#include "agent/bundle.h"
+
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <string>
+#include <sys/stat.h>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace trainyard::agent {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::ChildProcess;
+
+constexpr seconds kDeadline{30};
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Programs and libraries that the process has in its memory: proc(5), "maps".
+std::set<fs::path> programs_in(pid_t pid) {
+  std::set<fs::path> found;
+  std::istringstream lines(content("/proc/" + std::to_string(pid) + "/maps"));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string address, rights, offset, device, inode, path;
+    words >> address >> rights >> offset >> device >> inode >> path;
+    if (rights.find('x') != std::string::npos && path.starts_with("/")) found.insert(path);
+  }
+  return found;
+}
+
+class BundleTest : public ::testing::Test {
+ protected:
+  int install(const fs::path& folder) const {
+    ChildProcess::Spec spec;
+    spec.argv = {TRAINYARD_BIN_DIR "/trainyard-agent", "install", folder};
+    spec.errors = scratch_.path() / "errors";
+    return ChildProcess(spec).wait(kDeadline).value_or(testing_support::ChildEnd{}).exit_code;
+  }
+
+  /// As a pod starts it, for a coordinator that never answers.
+  ChildProcess::Spec start(const std::map<std::string, std::string>& more = {}) const {
+    ChildProcess::Spec spec;
+    spec.argv = {folder_ / kBundleLoader,
+                 "--inhibit-cache",
+                 "--library-path",
+                 folder_ / kBundleLibraries,
+                 folder_ / kBundleProgram,
+                 "--",
+                 "true"};
+    spec.environment = {{"TRAINYARD_JOB", "a"},
+                        {"TRAINYARD_JOB_UID", "b"},
+                        {"TRAINYARD_POD_NAME", "c"},
+                        {"TRAINYARD_POD_UID", "d"},
+                        {"TRAINYARD_NODE_INDEX", "0"},
+                        {"TRAINYARD_GENERATION", "1"},
+                        {"TRAINYARD_STOP_GRACE_SECONDS", "1"},
+                        {"TRAINYARD_CONTROL_ADDRESS", "unix:" + (folder_ / "nobody").string()}};
+    for (const auto& [name, value] : more)
+      spec.environment[name] = value;
+    spec.errors = scratch_.path() / "errors";
+    return spec;
+  }
+
+  const testing_support::TemporaryDirectory scratch_;
+  const fs::path folder_ = scratch_.path() / "agent";
+};
+
+TEST_F(BundleTest, RunsWithoutAnythingOfTheImage) {
+  ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
+  ChildProcess agent(start());
+  // It waits for its coordinator by then.
+  std::set<fs::path> programs;
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (!programs.contains(folder_ / kBundleProgram) &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(10));
+    programs = programs_in(agent.pid());
+  }
+  std::this_thread::sleep_for(milliseconds(200));
+  programs = programs_in(agent.pid());
+  EXPECT_TRUE(programs.contains(folder_ / kBundleLoader));
+  EXPECT_GT(programs.size(), 5U);
+  for (const fs::path& program : programs)
+    EXPECT_TRUE(program.string().starts_with(folder_.string())) << program << " is the image's";
+  agent.signal(SIGTERM);
+  const auto end = agent.wait(kDeadline);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->signal, 0);
+}
+
+TEST_F(BundleTest, EverybodyMayRunIt) {
+  const mode_t before = ::umask(077);
+  const int code = install(folder_);
+  ::umask(before);
+  ASSERT_EQ(code, 0);
+  for (const auto& entry : fs::recursive_directory_iterator(folder_))
+    EXPECT_EQ(entry.status().permissions(), fs::perms(0755)) << entry.path();
+  EXPECT_EQ(fs::status(folder_).permissions(), fs::perms(0755));
+}
+
+/// An init container that runs again finds what the first one has left.
+TEST_F(BundleTest, TakesThePlaceOfAnOlderOneThatRuns) {
+  ASSERT_EQ(install(folder_), 0);
+  const ChildProcess agent(start());
+  EXPECT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
+}
+
+TEST_F(BundleTest, SaysWhichFileItCannotWrite) {
+  std::ofstream(scratch_.path() / "file") << "";
+  EXPECT_NE(install(scratch_.path() / "file"), 0);
+  EXPECT_THAT(content(scratch_.path() / "errors"),
+              testing::HasSubstr((scratch_.path() / "file").string()));
+}
+
+}  // namespace
+}  // namespace trainyard::agent
