@@ -13,6 +13,7 @@
 #include <openssl/x509v3.h>
 
 #include "common/io/file.h"
+#include "common/pem/pem.h"
 #include "common/text/rfc3339.h"
 
 namespace trainyard::kube {
@@ -21,18 +22,9 @@ namespace {
 constexpr int64_t kPemBytesMax = 1 << 20;
 constexpr int kCertificatesMax = 1000;
 
-template <auto Free>
-struct Deleter {
-  template <class T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
-using X509Ptr = std::unique_ptr<X509, Deleter<X509_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using StorePtr = std::unique_ptr<X509_STORE, Deleter<X509_STORE_free>>;
-using ContextPtr = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
+using pem::Certificate;
+using StorePtr = std::unique_ptr<X509_STORE, pem::Deleter<X509_STORE_free>>;
+using ContextPtr = std::unique_ptr<SSL_CTX, pem::Deleter<SSL_CTX_free>>;
 
 MonoTime now() { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
 
@@ -46,25 +38,18 @@ std::string openssl_words() {
   return text.data();
 }
 
-Bio bio_of(const std::string& text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
-
-/// No pass phrase is asked for on a terminal that may not be there.
-int no_pass_phrase(char*, int, int, void*) { return 0; }
-
-Result<std::vector<X509Ptr>> read_certificates(const Pem& pem) {
-  std::vector<X509Ptr> certificates;
-  const Bio bio = bio_of(pem.text);
+Result<std::vector<Certificate>> read_certificates(const Pem& source) {
+  std::vector<Certificate> certificates;
+  const pem::Bio bio = pem::reader_of(source.text);
   while (certificates.size() < kCertificatesMax) {
-    X509Ptr certificate(PEM_read_bio_X509(bio.get(), nullptr, no_pass_phrase, nullptr));
+    Certificate certificate = pem::next_certificate(bio);
     if (!certificate) break;
     certificates.push_back(std::move(certificate));
   }
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   if (certificates.empty() || !at_end) {
     return Error{ErrorCode::kInvalidConfig,
-                 pem.origin + ": found " + std::to_string(certificates.size()) +
+                 source.origin + ": found " + std::to_string(certificates.size()) +
                      " certificates and then " +
                      (at_end ? "none" : "one that cannot be read (" + openssl_words() + ")") +
                      ", wanted PEM certificates"};
@@ -74,9 +59,9 @@ Result<std::vector<X509Ptr>> read_certificates(const Pem& pem) {
 }
 
 Status use_authority(SSL_CTX* context, const Pem& pem) {
-  TRAINYARD_ASSIGN(const std::vector<X509Ptr> certificates, read_certificates(pem));
+  TRAINYARD_ASSIGN(const std::vector<Certificate> certificates, read_certificates(pem));
   StorePtr store(X509_STORE_new());
-  for (const X509Ptr& certificate : certificates) {
+  for (const Certificate& certificate : certificates) {
     if (X509_STORE_add_cert(store.get(), certificate.get()) != 1) {
       return Error{ErrorCode::kInvalidConfig, pem.origin + ": " + openssl_words()};
     }
@@ -88,7 +73,7 @@ Status use_authority(SSL_CTX* context, const Pem& pem) {
 }
 
 Status use_client(SSL_CTX* context, const Pem& certificate, const Pem& key) {
-  TRAINYARD_ASSIGN(std::vector<X509Ptr> chain, read_certificates(certificate));
+  TRAINYARD_ASSIGN(std::vector<Certificate> chain, read_certificates(certificate));
   SSL_CTX_clear_chain_certs(context);
   if (SSL_CTX_use_certificate(context, chain.front().get()) != 1) {
     return Error{ErrorCode::kInvalidConfig, certificate.origin + ": " + openssl_words()};
@@ -98,8 +83,7 @@ Status use_client(SSL_CTX* context, const Pem& certificate, const Pem& key) {
       return Error{ErrorCode::kInvalidConfig, certificate.origin + ": " + openssl_words()};
     }
   }
-  const Bio bio = bio_of(key.text);
-  const KeyPtr secret(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_pass_phrase, nullptr));
+  const pem::Key secret = pem::read_key(key.text);
   if (!secret) {
     return Error{ErrorCode::kInvalidConfig,
                  key.origin + ": no PEM key without a pass phrase (" + openssl_words() + ")"};
@@ -130,11 +114,9 @@ Pem current(const Pem& pem) {
 }
 
 std::string one_line(const X509_NAME* name) {
-  const Bio bio(BIO_new(BIO_s_mem()));
+  const pem::Bio bio = pem::writer();
   X509_NAME_print_ex(bio.get(), name, 0, XN_FLAG_RFC2253);
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &data);
-  return {data, static_cast<size_t>(size)};
+  return pem::text_of(bio);
 }
 
 std::string name_of_alert(int value) {
@@ -147,7 +129,7 @@ std::string name_of_alert(int value) {
 
 /// "ca.crt (CN=kubernetes, valid until 2035-01-01T00:00:00Z)", the first of several.
 std::string describe(const Pem& pem) {
-  const Result<std::vector<X509Ptr>> certificates = read_certificates(pem);
+  const Result<std::vector<Certificate>> certificates = read_certificates(pem);
   if (!certificates) return pem.origin;
   const X509* first = certificates->front().get();
   std::string text = pem.origin + " (" + one_line(X509_get_subject_name(first));

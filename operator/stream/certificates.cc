@@ -11,10 +11,10 @@
 #include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
 #include "common/base/check.h"
+#include "common/pem/pem.h"
 
 namespace trainyard::stream {
 namespace {
@@ -25,31 +25,17 @@ constexpr int kSerialBits = 127;
 constexpr size_t kMaxCertificates = 64;
 constexpr size_t kMaxHostBytes = 253;
 
-template <auto Release>
-struct Deleter {
-  template <class T>
-  void operator()(T* object) const {
-    Release(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using Number = std::unique_ptr<BIGNUM, Deleter<BN_free>>;
-using Names = std::unique_ptr<GENERAL_NAMES, Deleter<GENERAL_NAMES_free>>;
+using pem::Certificate;
+using pem::Key;
+using pem::pem_of;
+using Number = std::unique_ptr<BIGNUM, pem::Deleter<BN_free>>;
+using Names = std::unique_ptr<GENERAL_NAMES, pem::Deleter<GENERAL_NAMES_free>>;
 
-Bio bio_of(std::string_view text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
-
-/// No pass phrase is asked for on a terminal that may not be there.
-int no_pass_phrase(char*, int, int, void*) { return 0; }
-
-std::vector<Certificate> read_all(std::string_view pem) {
+std::vector<Certificate> read_all(std::string_view text) {
   std::vector<Certificate> all;
-  const Bio bio = bio_of(pem);
+  const pem::Bio bio = pem::reader_of(text);
   while (all.size() < kMaxCertificates) {
-    Certificate next(PEM_read_bio_X509(bio.get(), nullptr, no_pass_phrase, nullptr));
+    Certificate next = pem::next_certificate(bio);
     if (!next) break;
     all.push_back(std::move(next));
   }
@@ -57,35 +43,15 @@ std::vector<Certificate> read_all(std::string_view pem) {
   return all;
 }
 
-Certificate read_first(std::string_view pem) {
-  std::vector<Certificate> all = read_all(pem);
+Certificate read_first(std::string_view text) {
+  std::vector<Certificate> all = read_all(text);
   return all.empty() ? Certificate() : std::move(all.front());
 }
 
-Key read_key(std::string_view pem) {
-  const Bio bio = bio_of(pem);
-  Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_pass_phrase, nullptr));
+Key read_key(std::string_view text) {
+  Key key = pem::read_key(text);
   ERR_clear_error();
   return key;
-}
-
-std::string text_of(BIO* bio) {
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(bio, &data);
-  return {data, static_cast<size_t>(size)};
-}
-
-std::string pem_of(X509* certificate) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  TRAINYARD_CHECK(PEM_write_bio_X509(bio.get(), certificate) == 1);
-  return text_of(bio.get());
-}
-
-std::string pem_of(EVP_PKEY* key) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  TRAINYARD_CHECK(PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) ==
-                  1);
-  return text_of(bio.get());
 }
 
 std::time_t seconds_of(Time time) {
@@ -205,8 +171,8 @@ Result<Credential> issue(const Credential& authority, const std::vector<std::str
   return Credential{pem_of(certificate.get()), pem_of(key.get())};
 }
 
-Result<CertificateFacts> read_certificate(std::string_view pem) {
-  const Certificate certificate = read_first(pem);
+Result<CertificateFacts> read_certificate(std::string_view text) {
+  const Certificate certificate = read_first(text);
   if (!certificate) {
     return Error{ErrorCode::kInvalidData, "found no certificate, wanted one in PEM"};
   }
@@ -220,8 +186,8 @@ Result<CertificateFacts> read_certificate(std::string_view pem) {
   return facts;
 }
 
-bool is_key_of(std::string_view key, std::string_view pem) {
-  const Certificate certificate = read_first(pem);
+bool is_key_of(std::string_view key, std::string_view text) {
+  const Certificate certificate = read_first(text);
   const Key secret = read_key(key);
   const bool fits =
       certificate && secret && X509_check_private_key(certificate.get(), secret.get()) == 1;
@@ -229,8 +195,8 @@ bool is_key_of(std::string_view key, std::string_view pem) {
   return fits;
 }
 
-bool is_signed_by(std::string_view bundle, std::string_view pem) {
-  const Certificate certificate = read_first(pem);
+bool is_signed_by(std::string_view bundle, std::string_view text) {
+  const Certificate certificate = read_first(text);
   if (!certificate) return false;
   for (const Certificate& authority : read_all(bundle)) {
     EVP_PKEY* const key = X509_get0_pubkey(authority.get());

@@ -10,10 +10,10 @@
 #include <unistd.h>
 #include <utility>
 
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 
 #include "common/base/check.h"
+#include "common/pem/pem.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -24,10 +24,8 @@ constexpr timeval kPatience{60, 0};
 /// A fatal alert handshake_failure, before any key (RFC 8446, 5.1 and 6).
 constexpr std::array<char, 7> kHandshakeFailure = {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x28};
 
-X509* read_certificate(const std::string& pem) {
-  BIO* bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
-  X509* certificate = PEM_read_bio_X509(bio, nullptr, nullptr, nullptr);
-  BIO_free_all(bio);
+pem::Certificate read_certificate(const std::string& text) {
+  pem::Certificate certificate = pem::next_certificate(pem::reader_of(text));
   TRAINYARD_CHECK(certificate != nullptr);
   return certificate;
 }
@@ -35,24 +33,18 @@ X509* read_certificate(const std::string& pem) {
 std::shared_ptr<SSL_CTX> tls_context(const LoopbackServer::Options& options) {
   if (!options.identity) return nullptr;
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
-  X509* certificate = read_certificate(options.identity->certificate);
-  TRAINYARD_CHECK(SSL_CTX_use_certificate(context.get(), certificate) == 1);
-  X509_free(certificate);
-  BIO* bio =
-      BIO_new_mem_buf(options.identity->key.data(), static_cast<int>(options.identity->key.size()));
-  EVP_PKEY* key = PEM_read_bio_PrivateKey(bio, nullptr, nullptr, nullptr);
-  BIO_free_all(bio);
-  TRAINYARD_CHECK(key != nullptr && SSL_CTX_use_PrivateKey(context.get(), key) == 1);
-  EVP_PKEY_free(key);
+  const pem::Certificate certificate = read_certificate(options.identity->certificate);
+  TRAINYARD_CHECK(SSL_CTX_use_certificate(context.get(), certificate.get()) == 1);
+  const pem::Key key = pem::read_key(options.identity->key);
+  TRAINYARD_CHECK(key != nullptr && SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1);
   if (options.tls_1_1_only) {
     SSL_CTX_set_security_level(context.get(), 0);
     SSL_CTX_set_min_proto_version(context.get(), TLS1_VERSION);
     SSL_CTX_set_max_proto_version(context.get(), TLS1_1_VERSION);
   }
   if (!options.client_authority.empty()) {
-    X509* authority = read_certificate(options.client_authority);
-    X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), authority);
-    X509_free(authority);
+    const pem::Certificate authority = read_certificate(options.client_authority);
+    X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), authority.get());
     SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   }
   return context;

@@ -4,41 +4,17 @@
 
 #include <openssl/ec.h>
 #include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
 #include "common/base/check.h"
+#include "common/pem/pem.h"
 
 namespace trainyard::testing_support {
 namespace {
 
-struct Free {
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(BIO* bio) const { BIO_free_all(bio); }
-};
-using Key = std::unique_ptr<EVP_PKEY, Free>;
-using Certificate = std::unique_ptr<X509, Free>;
-using Bio = std::unique_ptr<BIO, Free>;
-
-std::string text_of(BIO* bio) {
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(bio, &data);
-  return {data, static_cast<size_t>(size)};
-}
-
-std::string pem_of(X509* certificate) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  TRAINYARD_CHECK(PEM_write_bio_X509(bio.get(), certificate) == 1);
-  return text_of(bio.get());
-}
-
-std::string pem_of(EVP_PKEY* key) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  TRAINYARD_CHECK(PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) ==
-                  1);
-  return text_of(bio.get());
-}
+using pem::Certificate;
+using pem::Key;
+using pem::pem_of;
 
 void extend(X509* certificate, int nid, const std::string& value) {
   X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, nullptr, nid, value.c_str());

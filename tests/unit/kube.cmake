@@ -14,7 +14,7 @@ trainyard_test(kube_cache_test TIER unit THREADED
   DEPS operator_cache kube_test_support)
 trainyard_library(loopback_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/loopback_server.cc ${CMAKE_CURRENT_LIST_DIR}/../support/test_authority.cc
-  DEPS common_base OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
+  DEPS common_base common_pem OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 trainyard_test(operator_stream_parts_test TIER unit THREADED
   SOURCES ${here}/stream/admitted_transport_test.cc ${here}/stream/certificates_test.cc ${here}/stream/tls_secret_test.cc
           ${here}/stream/token_review_test.cc

@@ -68,7 +68,7 @@ const std::vector<Owner>& owners() {
       {"prometheus/", {"common/metrics/"}},
       {"boost/", {"common/http/"}},
       {"openssl/",
-       {"common/hash/", "operator/kube/tls_setup.cc", "operator/stream/certificates.cc",
+       {"common/hash/", "common/pem/", "operator/kube/tls_setup.cc", "operator/stream/certificates.cc",
         "tests/support/"}},
       {"yaml-cpp/", {"common/"}},
       {"grpcpp/", {"control/coordinator/grpc", "tests/"}},
