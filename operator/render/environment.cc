@@ -70,7 +70,7 @@ void add_jax(const control::PodSpec& pod, const Place& place, Entries& entries) 
   entries.set("JAX_PROCESS_ID", pod.node_index);
 }
 
-void add_engine(const api::TrainingJobSpec& spec, Entries& entries) {
+void add_engine(Entries& entries) {
   const std::string folder = kEngineFolder;
   entries.set(contract::kEnvEngineConfig, folder + "/" + kEngineFile);
   entries.set(contract::kEnvCheckpointPolicy, folder + "/" + kCheckpointPolicyFile);
@@ -110,7 +110,7 @@ json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec
                     nodes == pod.environment.end() ? "1" : nodes->second};
   add_torchrun(job, place, entries);
   if (spec.engine) {
-    add_engine(spec, entries);
+    add_engine(entries);
   } else if (!runs_agent(spec)) {
     if (spec.num_proc_per_node == 1) add_single_rank(job, pod, place, entries);
     add_jax(pod, place, entries);
