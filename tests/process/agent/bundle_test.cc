@@ -44,6 +44,12 @@ std::set<fs::path> programs_in(pid_t pid) {
   return found;
 }
 
+std::ptrdiff_t threads_of(pid_t pid) {
+  std::error_code error;
+  const fs::directory_iterator tasks("/proc/" + std::to_string(pid) + "/task", error);
+  return std::distance(begin(tasks), end(tasks));
+}
+
 class BundleTest : public ::testing::Test {
  protected:
   int install(const fs::path& folder) const {
@@ -84,16 +90,12 @@ class BundleTest : public ::testing::Test {
 TEST_F(BundleTest, RunsWithoutAnythingOfTheImage) {
   ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
   ChildProcess agent(start());
-  // It waits for its coordinator by then.
-  std::set<fs::path> programs;
+  // More than one thread: gRPC is at work, and everything has been loaded.
   const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-  while (!programs.contains(folder_ / kBundleProgram) &&
-         std::chrono::steady_clock::now() < deadline) {
+  while (threads_of(agent.pid()) < 2 && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(10));
-    programs = programs_in(agent.pid());
-  }
-  std::this_thread::sleep_for(milliseconds(200));
-  programs = programs_in(agent.pid());
+  const std::set<fs::path> programs = programs_in(agent.pid());
+  EXPECT_TRUE(programs.contains(folder_ / kBundleProgram));
   EXPECT_TRUE(programs.contains(folder_ / kBundleLoader));
   EXPECT_GT(programs.size(), 5U);
   for (const fs::path& program : programs)
