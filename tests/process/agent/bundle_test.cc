@@ -55,6 +55,7 @@ class BundleTest : public ::testing::Test {
   int install(const fs::path& folder) const {
     ChildProcess::Spec spec;
     spec.argv = {TRAINYARD_BIN_DIR "/trainyard-agent", "install", folder};
+    spec.output = scratch_.path() / "output";
     spec.errors = scratch_.path() / "errors";
     return ChildProcess(spec).wait(kDeadline).value_or(testing_support::ChildEnd{}).exit_code;
   }
@@ -79,6 +80,7 @@ class BundleTest : public ::testing::Test {
                         {"TRAINYARD_CONTROL_ADDRESS", "unix:" + (folder_ / "nobody").string()}};
     for (const auto& [name, value] : more)
       spec.environment[name] = value;
+    spec.output = scratch_.path() / "output";
     spec.errors = scratch_.path() / "errors";
     return spec;
   }

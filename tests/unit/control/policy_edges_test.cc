@@ -216,7 +216,7 @@ TEST_F(ProgressEdgeTest, AStoppedRankIsLookedAtBeforeTheStartupTimeout) {
 }
 
 TEST_F(ProgressEdgeTest, AProgramOfItsOwnHasStartedWhenItsRanksHave) {
-  const Time long_ago = kNow - 2 * policy_.startup_timeout;
+  const Time long_ago = kJudgedAt - 2 * policy_.startup_timeout;
   facts_.members[0].ranks.clear();
   EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kStartup);
   EXPECT_THAT(judge(long_ago).message, HasSubstr("not all ranks started within 1800 s"));
