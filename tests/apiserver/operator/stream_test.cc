@@ -241,13 +241,12 @@ TEST_F(StreamTest, AProgramOfAnotherImageIsStartedOnceARank) {
 }
 
 TEST_F(StreamTest, AProcessOfAProgramThatFailsFailsItsPodWithItsCodeAndItsWords) {
-  apply(
-      program_job("[ $TRAINYARD_GENERATION = 1 ] || exit 0; [ $RANK = 3 ] || exec sleep 1000; "
-                  "echo 'no such layer' >&2; exit 7"));
-  ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
-      << job_status("tiny").dump(2);
+  apply(program_job("[ $RANK = 3 ] || exec sleep 1000; echo 'no such layer' >&2; exit 7"));
+  // What becomes of later generations is no matter: each of them fails so.
+  ASSERT_TRUE(until([&] {
+    return job_status("tiny").value("restarts", Json::object()).value("total", 0) > 0;
+  })) << job_status("tiny").dump(2);
   const Json status = job_status("tiny");
-  EXPECT_EQ(status["restarts"]["total"], 1);
   const Json& attempt = status["attempts"][0];
   EXPECT_EQ(attempt["class"], "Application") << attempt.dump(2);
   EXPECT_EQ(attempt["exitCode"], 7) << attempt.dump(2);
