@@ -39,9 +39,9 @@ RankExit exit_of(const FromAgent& message, std::string pod_name) {
 
 }  // namespace
 
-Coordinator::Coordinator(Options options) : options_(std::move(options)) {
-  TRAINYARD_CHECK(options_.transport != nullptr && options_.clock != nullptr &&
-                  options_.logger != nullptr);
+Coordinator::Coordinator(Options options)
+    : options_(std::move(options)), listens_since_(options_.clock->now()) {
+  TRAINYARD_CHECK(options_.transport != nullptr && options_.logger != nullptr);
   listened_until_ = options_.clock->mono();
 }
 
@@ -212,7 +212,10 @@ JobRun* Coordinator::job_locked(const std::string& job_uid) {
 StreamFacts Coordinator::facts(const std::string& job_uid) const {
   const std::lock_guard lock(mutex_);
   const auto it = jobs_.find(job_uid);
-  return it == jobs_.end() ? StreamFacts{} : it->second->facts();
+  if (it == jobs_.end()) return {};
+  StreamFacts facts = it->second->facts();
+  facts.listens_since = listens_since_;
+  return facts;
 }
 
 std::vector<RankReading> Coordinator::readings(const std::string& job_uid) const {

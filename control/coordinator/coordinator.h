@@ -95,6 +95,7 @@ class Coordinator final : public FactsSource, public MembershipSink {
   void pass_time_locked(Effects& effects);
 
   const Options options_;
+  const Time listens_since_;
   MonoTime listened_until_;  ///< polling thread only
   mutable std::mutex mutex_;
   std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_

@@ -139,7 +139,8 @@ Stall judge_startup(const StallInput& input) {
   if (input.facts->hosted && current && input.facts->rank_table_ready && tells_nothing) {
     return stall;
   }
-  const Duration waited = input.now - *input.scheduled_at;
+  // A new coordinator knows of no step before the ranks have told it.
+  const Duration waited = input.now - std::max(*input.scheduled_at, input.facts->listens_since);
   const Duration limit = input.policy->startup_timeout;
   if (waited < limit) {
     stall.look_again = std::min<Duration>(limit - waited, stall.look_again.value_or(limit));

@@ -53,7 +53,8 @@ struct Stall {
 /// Judges the whole job; never a rank of which nobody tells (kStaleNews). Only training counts
 /// against the stall bound; restoring, evaluating and checkpointing have maxStallSeconds, or
 /// startupTimeoutSeconds before the first step. A process that somebody has stopped starts nothing:
-/// it has maxStallSeconds then, too.
+/// it has maxStallSeconds then, too. A program of its own, whose ranks tell of no steps, has only
+/// to start them. Startup is counted from when the coordinator listens at the earliest.
 Stall judge_stall(const StallInput& input);
 
 /// The progress to show; `shown` where no rank of the generation reports. Until the ranks train

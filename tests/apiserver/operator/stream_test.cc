@@ -255,10 +255,16 @@ TEST_F(StreamTest, AProcessOfAProgramThatFailsFailsItsPodWithItsCodeAndItsWords)
   EXPECT_THAT(attempt.value("message", ""), HasSubstr("no such layer"));
 }
 
+/// Longer than startupTimeoutSeconds after the ranks started nobody may take them for late.
 TEST_F(StreamTest, TrainingGoesOnWhileTheOperatorIsAway) {
   make_claim();
-  apply(engine_job(2, 6000));
+  Json job = engine_job(2, 100'000);
+  constexpr std::chrono::seconds kStartup{15};
+  job["spec"]["progressPolicy"]["startupTimeoutSeconds"] = kStartup.count();
+  const auto began = std::chrono::steady_clock::now();
+  apply(job);
   ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
+  ASSERT_TRUE(until([&] { return std::chrono::steady_clock::now() > began + kStartup; }));
   const auto pods_before = names_of_pods("tiny");
   operator_->process().signal(SIGKILL);
   operator_->process().wait(kDeadline);

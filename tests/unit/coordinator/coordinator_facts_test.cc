@@ -41,6 +41,13 @@ TEST_F(CoordinatorFactsTest, FactsTellWhenStepsMoved) {
   EXPECT_EQ(rank.last_heartbeat_at, started + seconds(5));
 }
 
+TEST_F(CoordinatorFactsTest, SaySinceWhenTheyAreHeard) {
+  const Time began = clock_.now();
+  clock_.advance(seconds(2));
+  start_training();
+  EXPECT_EQ(facts().listens_since, began);
+}
+
 TEST_F(CoordinatorFactsTest, ARankSeenInTheMiddleHasMovedItsStep) {
   start_training();
   a_.beat(0, 40, contract::Phase::kTraining, 30);
