@@ -19,7 +19,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "agent/supervisor.h"
 #include "common/base/unique_fd.h"
 #include "common/proto/coordination.pb.h"
 #include "common/worker_contract.h"
@@ -29,6 +28,9 @@ namespace trainyard::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// As trainyard-agent's.
+constexpr std::chrono::milliseconds kHeartbeatInterval{150};
 using control::ChannelEvent;
 using coordination::FromAgent;
 
@@ -75,7 +77,7 @@ class Agent {
       channel_.open();
     }
     if (!started_ || now < next_heartbeat_) return;
-    next_heartbeat_ = now + agent::Supervisor::kHeartbeatInterval;
+    next_heartbeat_ = now + kHeartbeatInterval;
     beat();
   }
 

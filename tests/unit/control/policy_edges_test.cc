@@ -229,15 +229,15 @@ TEST_F(ProgressEdgeTest, AProgramOfItsOwnHasStartedWhenItsRanksHave) {
 
 /// Ranks train on while nobody listens; before they have said so, nobody is to blame.
 TEST_F(ProgressEdgeTest, ANewCoordinatorGivesRanksTheTimeToTellOfTheirSteps) {
-  const Time long_ago = kNow - 2 * policy_.startup_timeout;
+  const Time long_ago = kJudgedAt - 2 * policy_.startup_timeout;
   facts_.members.clear();
-  facts_.listens_since = kNow - policy_.startup_timeout + seconds(1);
+  facts_.listens_since = kJudgedAt - policy_.startup_timeout + seconds(1);
   EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kNone);
   EXPECT_EQ(judge(long_ago).look_again, seconds(1));
   facts_.listens_since -= seconds(1);
   EXPECT_EQ(judge(long_ago).kind, policies::Stall::Kind::kStartup);
   facts_.listens_since = long_ago - seconds(86400);
-  EXPECT_EQ(judge(kNow - seconds(1)).kind, policies::Stall::Kind::kNone);
+  EXPECT_EQ(judge(kJudgedAt - seconds(1)).kind, policies::Stall::Kind::kNone);
 }
 
 TEST(RestartEdgeTest, APodThatFailedWithoutAnExitSaysItsOwnWords) {
