@@ -105,6 +105,33 @@ void add_volume(json& spec, json& container, json volume, const std::string& pat
   list_part(spec, "volumes").push_back(std::move(volume));
 }
 
+/// The template's volume of that claim; null where it has none.
+json volume_of_claim(const json& spec, const std::string& claim) {
+  const auto volumes = spec.find("volumes");
+  if (volumes == spec.end() || !volumes->is_array()) return nullptr;
+  for (const json& volume : *volumes) {
+    if (!volume.is_object() || !volume.contains("persistentVolumeClaim")) continue;
+    const json& source = volume["persistentVolumeClaim"];
+    if (source.is_object() && source.value("claimName", json()) == claim) return volume;
+  }
+  return nullptr;
+}
+
+/// Where checkpoints go. A kubelet that finds one claim in two volumes of a pod waits for the
+/// second for ever, so the template's is taken where data lie there as well.
+void add_checkpoints(json& spec, json& container, const std::string& claim) {
+  const json theirs = volume_of_claim(spec, claim);
+  if (!theirs.is_object()) {
+    return add_volume(
+        spec, container,
+        {{"name", kCheckpointVolume}, {"persistentVolumeClaim", {{"claimName", claim}}}},
+        kCheckpointFolder, /*read_only=*/false);
+  }
+  if (mounts(container, kCheckpointFolder)) return;
+  list_part(container, "volumeMounts")
+      .push_back({{"name", theirs.value("name", "")}, {"mountPath", kCheckpointFolder}});
+}
+
 /// Ours first, so that the template's variables may refer to them.
 void add_environment(json& container, json ours) {
   const json theirs = std::exchange(list_part(container, "env"), json());
@@ -261,10 +288,8 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
                kEngineFolder, /*read_only=*/true);
   }
   if (spec.checkpoint_policy.storage) {
-    const std::string& claim = spec.checkpoint_policy.storage->persistent_volume_claim.claim_name;
-    add_volume(pod_spec, trainer,
-               {{"name", kCheckpointVolume}, {"persistentVolumeClaim", {{"claimName", claim}}}},
-               kCheckpointFolder, /*read_only=*/false);
+    add_checkpoints(pod_spec, trainer,
+                    spec.checkpoint_policy.storage->persistent_volume_claim.claim_name);
   }
   return {{"apiVersion", "v1"},
           {"kind", "Pod"},

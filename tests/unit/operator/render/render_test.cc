@@ -410,6 +410,22 @@ TEST(RenderEngineTest, MakesAWorkerPodWhereThereIsNoTemplate) {
                             {"persistentVolumeClaim", {{"claimName", "ckpt"}}}}));
 }
 
+TEST(RenderEngineTest, AClaimWithDataAndCheckpointsIsOneVolume) {
+  api::TrainingJob job = job_of(kEngine);
+  job.spec.pod_template.emplace();
+  job.spec.pod_template->json = R"({"spec":{
+      "containers":[{"name":"trainer","volumeMounts":[
+          {"name":"data","mountPath":"/data","subPath":"data","readOnly":true}]}],
+      "volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"ckpt"}}]}})";
+  const json pod = rendered(job, 0);
+  int volumes = 0;
+  for (const json& volume : pod["spec"]["volumes"])
+    volumes += volume.contains("persistentVolumeClaim") ? 1 : 0;
+  EXPECT_EQ(volumes, 1) << "a kubelet waits for the second one of a claim for ever";
+  EXPECT_THAT(trainer_of(pod)["volumeMounts"],
+              Contains(json{{"name", "data"}, {"mountPath", "/var/lib/trainyard/checkpoints"}}));
+}
+
 TEST(RenderEngineTest, TheConfigMapHoldsWhatTheWorkerReads) {
   const api::TrainingJob job = job_of(kEngine);
   const json config = render_engine_config(job.metadata, job.spec);
