@@ -73,6 +73,8 @@ class KubeCluster::Impl {
   std::vector<Watching*> watchings();
   bool may_see_nodes() const;
 
+  Result<std::optional<control::Refusal>> try_storage(const std::string& ns,
+                                                      const api::TrainingJobSpec& spec) const;
   Result<control::CreateReply> look_at_holder(const control::PodSpec& spec);
   Status done(const control::PodRef& pod, const kube::ApiResult<nlohmann::json>& reply,
               const std::string& what) const;

@@ -5,6 +5,7 @@
 #include "control/membership.h"
 #include "operator/cluster/kube_cluster_impl.h"
 #include "operator/cluster/refusals.h"
+#include "operator/cluster/storage.h"
 #include "operator/render/names.h"
 #include "operator/render/pod.h"
 
@@ -50,6 +51,20 @@ Result<std::vector<control::ObservedPod>> KubeCluster::Impl::list_pods(
   return pods;
 }
 
+/// Whether all of the job's pods will be able to write to its checkpoints. A claim that is not
+/// there (yet), or that may not be looked at, is the scheduler's to judge.
+Result<std::optional<control::Refusal>> KubeCluster::Impl::try_storage(
+    const std::string& ns, const api::TrainingJobSpec& spec) const {
+  using Reply = std::optional<control::Refusal>;
+  if (!needs_shared_storage(spec)) return Reply();
+  const std::string& name = spec.checkpoint_policy.storage->persistent_volume_claim.claim_name;
+  const auto claim = options_.client->get(kube::kPersistentVolumeClaims, {ns, name});
+  if (claim) return judge_claim(*claim, spec);
+  const kube::Reason why = claim.error().reason;
+  if (why == kube::Reason::kNotFound || why == kube::Reason::kForbidden) return Reply();
+  return claim.error().to_error("get PersistentVolumeClaim " + ns + "/" + name);
+}
+
 /// Whether the server would take the pod: its schema, strictly, and everything that admits pods.
 /// What was asked a moment ago of another job's pod of the same shape is not asked again.
 Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control::PodSpec& spec) {
@@ -59,6 +74,8 @@ Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control
   if (!job || job->meta.uid != spec.job_uid) {
     return Error{ErrorCode::kConflict, "TrainingJob " + key.name + " is another one by now"};
   }
+  TRAINYARD_ASSIGN(const Reply unshared, try_storage(spec.namespace_name, job->job.spec));
+  if (unshared) return unshared;
   const std::string shape = shape_of(job->job, options_.pod_defaults);
   if (taken_pods_.has(spec.namespace_name, shape)) return Reply();
   const auto reply = options_.client->create(

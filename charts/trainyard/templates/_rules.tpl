@@ -23,6 +23,9 @@ not use: tests/apiserver compares these rules with the calls that it makes. No s
   resources: [configmaps]                     # of jobs with an engine: its configuration, whom to trust
   verbs: [get, create, patch]
 {{- end }}
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]         # of checkpoints: whether all nodes may write to it
+  verbs: [get]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch, delete]

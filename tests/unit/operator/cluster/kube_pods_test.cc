@@ -233,6 +233,61 @@ TEST_F(KubePodsTest, ATryThatFailsIsAFault) {
   EXPECT_THAT(tried.error().message, HasSubstr("try pod n/" + pod.name));
 }
 
+/// A job of two nodes that writes checkpoints to the claim "ckpt".
+json saving_job_object(json job) {
+  job["spec"]["checkpointPolicy"] = {
+      {"storage", {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}}}};
+  return job;
+}
+
+json claim_object(const char* asked, const char* given) {
+  json claim = {{"spec", {{"accessModes", json::array({asked})}}}};
+  if (given != nullptr) claim["status"]["accessModes"] = json::array({given});
+  return claim;
+}
+
+TEST_F(KubePodsTest, AClaimThatOneNodeAloneMayWriteToIsNoPlaceForTheCheckpointsOfTwo) {
+  server_.jobs = {saving_job_object(job_object("False"))};
+  start();
+  const control::PodSpec pod = spec();
+  for (const json& claim : {claim_object("ReadWriteOnce", nullptr),
+                            claim_object("ReadWriteMany", "ReadWriteOncePod")}) {
+    show(claim);
+    const auto tried = cluster_->try_pod(pod);
+    ASSERT_TRUE(tried && *tried);
+    EXPECT_EQ((*tried)->reason, api::reason::kStorageNotShared);
+    EXPECT_THAT((*tried)->message, HasSubstr("claim ckpt: access mode ReadWriteOnce"));
+    EXPECT_THAT((*tried)->message, HasSubstr("2 nodes"));
+    EXPECT_TRUE(server_.script.last_request().path.ends_with("/persistentvolumeclaims/ckpt"));
+  }
+  EXPECT_EQ(calls(), 2u) << "the pod itself is not tried";
+}
+
+TEST_F(KubePodsTest, AClaimThatAllMayWriteToOrThatIsNotThereIsNoReasonToRefuse) {
+  server_.jobs = {saving_job_object(job_object("False"))};
+  start();
+  const control::PodSpec pod = spec();
+  show(claim_object("ReadWriteMany", "ReadWriteMany"));
+  show(holder(pod, "never"));
+  EXPECT_FALSE(cluster_->try_pod(pod).value().has_value());
+  answer(404, "NotFound");
+  EXPECT_FALSE(cluster_->try_pod(pod).value().has_value()) << "the scheduler tells of it";
+  answer(403, "Forbidden");
+  EXPECT_FALSE(cluster_->try_pod(pod).value().has_value()) << "no right to look";
+  answer(500, "InternalError");
+  EXPECT_FALSE(cluster_->try_pod(pod).has_value()) << "to be tried again";
+}
+
+TEST_F(KubePodsTest, OneNodeMayHaveItsClaimToItself) {
+  server_.jobs = {saving_job_object(job_object("False"))};
+  server_.jobs[0]["spec"]["numNodes"] = 1;
+  start();
+  const control::PodSpec pod = spec();
+  show(holder(pod, "never"));
+  EXPECT_FALSE(cluster_->try_pod(pod).value().has_value());
+  EXPECT_EQ(calls(), 1u) << "the claim is not asked for";
+}
+
 TEST_F(KubePodsTest, APodOfAnotherJobIsNotTried) {
   start();
   control::PodSpec pod = spec();
