@@ -52,6 +52,18 @@ bool is_alive(const ObservedPod& pod) {
 
 bool is_finished(const ObservedPod& pod) { return !is_alive(pod) && !pod.terminating; }
 
+std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
+                                 const api::TrainingJobStatus& status) {
+  if (!spec.engine || !spec.checkpoint_policy.storage) return std::nullopt;
+  for (const api::Attempt& attempt : status.attempts) {
+    const bool resized =
+        attempt.reason == api::reason::kScaleUp || attempt.reason == api::reason::kScaleDown;
+    if (attempt.generation + 1 != status.membership.generation || !attempt.end_time) continue;
+    if (resized) return *attempt.end_time + spec.checkpoint_policy.preemption_checkpoint;
+  }
+  return std::nullopt;
+}
+
 PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
                   const api::TrainingJobStatus& status) {
   PodSets sets;

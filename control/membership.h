@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/api/training_job.h"
@@ -22,6 +23,11 @@ bool is_alive(const ObservedPod& pod);
 
 /// Has exited and is not being deleted.
 bool is_finished(const ObservedPod& pod);
+
+/// Until when the ranks of the generation before may write a checkpoint: it was ended by a change
+/// of size, which can wait for that. nullopt for any other.
+std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
+                                 const api::TrainingJobStatus& status);
 
 /// Sorts pods into members and condemned by status alone, so that a restart that was written down
 /// but not carried out is carried out by whoever looks next. A pod is condemned when it has lost

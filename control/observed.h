@@ -67,6 +67,8 @@ struct ObservedPod {
   int64_t created_generation = 0;
   bool member = false;       ///< carries the label trainyard.dev/member=true
   bool terminating = false;  ///< has a deletionTimestamp
+  /// Until when one that is terminating may go on; nullopt where nobody tells.
+  std::optional<Time> ends_at;
   PodPhase phase = PodPhase::kPending;
   bool ready = false;
   NodeState node_state = NodeState::kUnplaced;

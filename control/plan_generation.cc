@@ -51,8 +51,9 @@ void Planner::plan_running() {
     if (decided) gang = policies::look_at_gang(sets_.members, next_.nodes.target);
   }
   // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
-  // program without an agent may need its whole grace.
-  const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted;
+  // program without an agent may need its whole grace, and ranks that yield to a change of size.
+  const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted &&
+                      yields_until(spec_, next_).value_or(now_) <= now_;
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
@@ -74,6 +75,8 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   for (const ObservedPod* pod : sets_.members) {
     if (pod->phase == PodPhase::kFailed) {
       losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
+    } else if (pod->terminating && may_save(*pod)) {
+      look_in(*pod->ends_at - now_);
     } else if (pod->terminating && is_alive(*pod)) {
       losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
                                                 "deleted by somebody else, or its node is gone"));
@@ -91,6 +94,21 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
     losses.push_back(std::move(loss));
   }
   return losses;
+}
+
+/// Whether a pod that somebody else deletes or evicts (a drain) is about to write a checkpoint:
+/// asked to end, its agent asks all ranks of the job for one at their next step. A new generation
+/// would end them before. It ends when the ranks do, and no later than the pod's grace.
+bool Planner::may_save(const ObservedPod& pod) const {
+  if (!is_alive(pod) || !pod.ends_at || *pod.ends_at <= now_) return false;
+  if (!spec_.engine || !spec_.checkpoint_policy.storage || !facts_are_current()) return false;
+  const auto told =
+      std::find_if(observed_.facts.members.begin(), observed_.facts.members.end(),
+                   [&](const MemberFact& member) { return member.pod_uid == pod.uid; });
+  if (told == observed_.facts.members.end() || !told->connected || told->ranks.empty())
+    return false;
+  return std::all_of(told->ranks.begin(), told->ranks.end(),
+                     [](const RankFact& rank) { return rank.phase >= contract::Phase::kTraining; });
 }
 
 void Planner::add_silent(std::vector<Loss>& losses) {

@@ -171,6 +171,7 @@ void Reconciler::tell_membership(const Reconciled& reconciled) {
   order.stopping = is_true(status, api::ConditionType::kFailureTarget) ||
                    is_true(status, api::ConditionType::kSuccessCriteriaMet) ||
                    (suspended != nullptr && suspended->reason == api::reason::kSuspended);
+  order.yields_until = yields_until(observed.spec, status);
   const api::Condition* stalled = find_condition(status, api::ConditionType::kStalled);
   if (observed.spec.progress_policy.on_stall == api::StallAction::kDumpStacks &&
       is_true(status, api::ConditionType::kStalled)) {

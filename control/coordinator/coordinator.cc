@@ -94,6 +94,7 @@ void Coordinator::pass_time_locked(Effects& effects) {
       options_.logger->warning("an agent has gone silent", {{"job_uid", job_uid}});
       effects.changed.push_back(job_uid);
     }
+    if (job->end_yield(options_.clock->now()) == Worth::kALook) effects.changed.push_back(job_uid);
   }
 }
 

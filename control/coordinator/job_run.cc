@@ -78,6 +78,7 @@ void JobRun::set_order(const MembershipOrder& order) {
   if (order_ && order.generation < order_->generation) return;
   if (order_ && order.generation > order_->generation) {
     table_ready_at_.reset();
+    yield_over_ = false;
     peer_reports_.clear();
     step_seconds_.clear();
     timeline_.clear();
@@ -135,6 +136,14 @@ Worth JobRun::pass(Duration listened, Time now) {
     a_look = true;
   }
   return worth(a_look);
+}
+
+Worth JobRun::end_yield(Time now) {
+  if (yield_over_ || !order_ || !order_->yields_until || now < *order_->yields_until) {
+    return Worth::kNothing;
+  }
+  yield_over_ = true;
+  return Worth::kALook;
 }
 
 Worth JobRun::closed(ConnectionId connection, Time now) {

@@ -85,6 +85,8 @@ class JobRun {
   /// ranks tells of them several times a second; one that tells nothing for kSilenceLimit is
   /// as good as without a stream, until it is heard again.
   Worth pass(Duration listened, Time now);
+  /// Notices once that ranks of the generation before have had their time to yield.
+  Worth end_yield(Time now);
   /// The stream is gone.
   Worth closed(ConnectionId connection, Time now);
   Worth listening(ConnectionId connection, const coordination::RanksListening& fact);
@@ -139,6 +141,7 @@ class JobRun {
   bool is_stranger(const Member& member) const;
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();
+  bool anybody_yields(Time now) const;
   void ask_stacks(std::vector<Decision>& decisions);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
   void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
@@ -155,6 +158,7 @@ class JobRun {
   std::map<std::string, Member> members_;              ///< by pod UID
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
   std::optional<Time> table_ready_at_;
+  bool yield_over_ = false;  ///< of the order's generation, and noticed
   std::vector<PeerReport> peer_reports_;
   Timeline timeline_;
   std::deque<double> step_seconds_;  ///< newest steps of the lowest rank

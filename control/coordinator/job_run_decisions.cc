@@ -18,7 +18,7 @@ void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
 
 std::vector<JobRun::Decision> JobRun::decide(Time now) {
   std::vector<Decision> decisions;
-  if (!order_) return decisions;
+  if (!order_ || anybody_yields(now)) return decisions;
   for (auto& [uid, member] : members_) {
     if (member.connection == 0 || member.fenced) continue;
     if (member.fact.generation >= order_->generation) continue;
@@ -36,6 +36,16 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
   start_ranks(*all, decisions);
   send_table(*all, decisions, now);
   return decisions;
+}
+
+/// Whether ranks of an older generation are heard of that may still write a checkpoint.
+bool JobRun::anybody_yields(Time now) const {
+  if (!order_->yields_until || now >= *order_->yields_until) return false;
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const Member& member = entry.second;
+    return member.fact.connected && member.ranks_started && !member.fenced &&
+           member.fact.generation < order_->generation;
+  });
 }
 
 std::optional<std::vector<JobRun::Seat>> JobRun::seats() {

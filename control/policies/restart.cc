@@ -96,7 +96,10 @@ Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) 
   loss.failure_class = class_of(pod);
   loss.reason = pod.exit ? api::reason::kPodFailed : api::reason::kPodLost;
   const int code = pod.exit ? pod.exit->exit_code : -1;
-  loss.follows_peer = code == contract::kExitPeerLost;
+  // When one rank is asked to stop, all ranks write the checkpoint and end alike.
+  const bool asked = pod.terminating || has_condition(pod, kDisruptionTarget, "True");
+  loss.follows_peer = code == contract::kExitPeerLost ||
+                      (code == contract::kExitTerminatedAfterCheckpoint && !loss.signal && !asked);
   if (code == contract::kExitBadConfig || code == contract::kExitBadData) {
     loss.fatal_reason = api::reason::kFatalExitCode;
   }

@@ -147,6 +147,7 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.created_generation = number_of(text_at(labels, render::kLabelGeneration));
   pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
   pod.terminating = at(metadata, "deletionTimestamp").is_string();
+  pod.ends_at = time_at(metadata, "deletionTimestamp");
   pod.created_at = time_at(metadata, "creationTimestamp");
   if (const std::string trainer = trainer_name(metadata, spec); !trainer.empty()) {
     pod.exit = exit_of(status, trainer);
@@ -241,9 +242,9 @@ bool same_to_plan(const PodView& a, const PodView& b) {
   const control::ObservedPod& y = b.seen;
   return a.job_uid == b.job_uid && x.uid == y.uid && x.node == y.node &&
          x.node_index == y.node_index && x.created_generation == y.created_generation &&
-         x.member == y.member && x.terminating == y.terminating && x.phase == y.phase &&
-         x.ready == y.ready && x.lingers == y.lingers && x.message == y.message &&
-         same_exit(x.exit, y.exit) &&
+         x.member == y.member && x.terminating == y.terminating && x.ends_at == y.ends_at &&
+         x.phase == y.phase && x.ready == y.ready && x.lingers == y.lingers &&
+         x.message == y.message && same_exit(x.exit, y.exit) &&
          std::equal(x.conditions.begin(), x.conditions.end(), y.conditions.begin(),
                     y.conditions.end(), same_condition);
 }

@@ -85,7 +85,9 @@ void MemoryCluster::step() {
   int64_t placed = std::count_if(pods_.begin(), pods_.end(), holds_room);
   for (auto it = pods_.begin(); it != pods_.end();) {
     Pod& pod = it->second;
-    if (pod.seen.terminating && !pod.node_lost) {
+    const bool in_grace =
+        control::is_alive(pod.seen) && pod.seen.ends_at && *pod.seen.ends_at > clock_.now();
+    if (pod.seen.terminating && !pod.node_lost && !in_grace) {
       it = pods_.erase(it);
       continue;
     }
@@ -158,9 +160,11 @@ void MemoryCluster::lose_node(const std::string& pod_name) {
   changed();
 }
 
-void MemoryCluster::delete_from_outside(const std::string& pod_name) {
+void MemoryCluster::delete_from_outside(const std::string& pod_name, Duration grace) {
   const Change change(*this);
-  pods_.at(pod_name).seen.terminating = true;
+  ObservedPod& pod = pods_.at(pod_name).seen;
+  pod.terminating = true;
+  if (grace > Duration::zero()) pod.ends_at = clock_.now() + grace;
   changed();
 }
 

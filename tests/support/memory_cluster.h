@@ -57,8 +57,8 @@ class MemoryCluster : public control::Cluster {
   void remove_pod(const std::string& name);
   /// The node is lost: its pod stays, Terminating pods there never end.
   void lose_node(const std::string& pod_name);
-  /// Somebody else deletes it.
-  void delete_from_outside(const std::string& pod_name);
+  /// Somebody else deletes it; it ends by itself, else when its grace is over.
+  void delete_from_outside(const std::string& pod_name, Duration grace = Duration::zero());
   void set_pod_condition(const std::string& pod_name, control::PodCondition condition);
   /// A pod that is not the job's takes a name.
   void add_foreign_pod(const std::string& name);

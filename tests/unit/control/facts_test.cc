@@ -53,6 +53,104 @@ TEST(LivenessTest, SilenceAndAPeersReportMeanLost) {
   EXPECT_EQ(job.status().restarts.classes.at(0).failure_class, api::FailureClass::kInfrastructure);
 }
 
+// ---- Pods that somebody else takes away -------------------------------------------------------
+
+/// Two nodes that train an engine and write checkpoints.
+api::TrainingJob saving_job() {
+  api::TrainingJob job = make_job(2);
+  job.spec.engine.emplace();
+  job.spec.checkpoint_policy.storage.emplace();
+  job.spec.checkpoint_policy.storage->persistent_volume_claim.claim_name = "ckpt";
+  return job;
+}
+
+ContainerExit saved_exit() {
+  ContainerExit exit;
+  exit.exit_code = 143;
+  exit.reason = "Error";
+  exit.message = "stopped by a signal";
+  exit.last_step = 42;
+  return exit;
+}
+
+TEST(EvictionTest, AnEvictedPodWritesItsCheckpointBeforeAllStartAgain) {
+  ReportingJob job(saving_job());
+  job.step_to(41);
+  const ObservedPod evicted = job.member(1);
+  job.cluster.set_pod_condition(evicted.name,
+                                {"DisruptionTarget", "True", "EvictionByEvictionAPI", "drained"});
+  job.cluster.delete_from_outside(evicted.name, seconds(90));
+  ASSERT_TRUE(job.pass(seconds(5)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "its ranks write a checkpoint";
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(90));
+  job.rank(1).phase = Phase::kCheckpointing;
+  // The pod that was not evicted is heard of first.
+  job.cluster.finish_pod(job.member(0).name, saved_exit());
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 0) << "whoever is to blame is still to end";
+  job.cluster.finish_pod(evicted.name, saved_exit());
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  const api::Attempt attempt = job.status().attempts[0];
+  EXPECT_EQ(attempt.pod_name, evicted.name);
+  EXPECT_EQ(attempt.end_step, 42);
+  EXPECT_EQ(attempt.failure_class, api::FailureClass::kPreemption);
+}
+
+TEST(EvictionTest, NobodyWaitsLongerThanTheGraceLasts) {
+  ReportingJob job(saving_job());
+  job.step_to(41);
+  job.cluster.delete_from_outside(job.member(1).name, seconds(30));
+  ASSERT_TRUE(job.pass(seconds(29)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(EvictionTest, APodThatCannotSaveIsReplacedAtOnce) {
+  const auto restarts_of = [](ReportingJob& job) {
+    job.cluster.delete_from_outside(job.member(1).name, seconds(90));
+    EXPECT_TRUE(job.pass(seconds(1)));
+    return job.status().restarts.total;
+  };
+  ReportingJob silent(saving_job());
+  silent.step_to(41);
+  silent.disconnect(1);
+  EXPECT_EQ(restarts_of(silent), 1) << "nobody hears its agent";
+  ReportingJob restoring(saving_job());
+  restoring.set_phase(Phase::kRestoring);
+  EXPECT_EQ(restarts_of(restoring), 1) << "there is nothing to save yet";
+  api::TrainingJob unsaved = saving_job();
+  unsaved.spec.checkpoint_policy.storage.reset();
+  ReportingJob nowhere(unsaved);
+  nowhere.step_to(41);
+  EXPECT_EQ(restarts_of(nowhere), 1) << "there is nowhere to save to";
+}
+
+TEST(ResizeTest, RanksThatTrainHaveTimeForACheckpointBeforeAChangeOfSize) {
+  api::TrainingJob manifest = saving_job();
+  manifest.spec.elastic_policy.emplace();
+  manifest.spec.elastic_policy->min_nodes = 1;
+  manifest.spec.num_nodes = 1;
+  ReportingJob job(manifest);
+  job.step_to(41);
+  ASSERT_TRUE(job.settle());
+  EXPECT_FALSE(yields_until(job.cluster.truth().spec, job.status()).has_value());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 2; });
+  const Time decided = job.clock.now();
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().nodes.target, 2);
+  EXPECT_EQ(yields_until(job.cluster.truth().spec, job.status()), decided + seconds(60))
+      << "checkpointPolicy.preemptionCheckpointSeconds";
+  // Any other end of a generation is one at once.
+  job.connect();
+  job.step_to(42);
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().membership.generation, 3);
+  EXPECT_FALSE(yields_until(job.cluster.truth().spec, job.status()).has_value());
+}
+
 TEST(LivenessTest, AReportOfAnOlderGenerationIsNoEvidence) {
   ReportingJob job(make_job(3));
   job.step_to(1);

@@ -58,9 +58,18 @@ TEST(RestartPolicyTest, ExitsHaveTheClassOfWhoeverIsToBlame) {
     const auto loss = policies::judge_failed_pod({}, failed_pod(row.code, row.signal, row.reason));
     EXPECT_EQ(loss.failure_class, row.wanted) << row.code << " " << row.reason;
     EXPECT_FALSE(loss.fatal_reason.has_value()) << row.code;
-    EXPECT_EQ(loss.follows_peer, row.code == 69);
+    EXPECT_EQ(loss.follows_peer, row.code == 69 || (row.code == 143 && !row.signal)) << row.code;
     EXPECT_TRUE(loss.counted);
   }
+}
+
+TEST(RestartPolicyTest, WhoeverIsAskedToGoFollowsNobody) {
+  ObservedPod deleted = failed_pod(143);
+  deleted.terminating = true;
+  EXPECT_FALSE(policies::judge_failed_pod({}, deleted).follows_peer);
+  ObservedPod evicted = failed_pod(143);
+  evicted.conditions = {{"DisruptionTarget", "True", "EvictionByEvictionAPI", "drained"}};
+  EXPECT_FALSE(policies::judge_failed_pod({}, evicted).follows_peer);
 }
 
 TEST(RestartPolicyTest, APodWithoutAnExitIsLost) {

@@ -175,6 +175,48 @@ TEST_F(CoordinatorTest, FencesAgentsOfAnOlderGeneration) {
   EXPECT_FALSE(facts().rank_table_ready) << "facts of a generation end with it";
 }
 
+/// Two nodes that follow a generation which was ended for a change of size.
+MembershipOrder order_after_a_resize(Time yields_until) {
+  MembershipOrder order = order_of_two_nodes(4);
+  order.members = {{"tiny-4", "pod-d", 4}, {"tiny-1", "pod-c", 1}};
+  order.yields_until = yields_until;
+  return order;
+}
+
+TEST_F(CoordinatorTest, RanksThatYieldToAChangeOfSizeEndBeforeTheNextBegin) {
+  start_training();
+  coordinator_.publish(order_after_a_resize(clock_.now() + seconds(20)));
+  EXPECT_THAT(a_.told(), IsEmpty()) << "they write a checkpoint";
+  ScriptedAgent c(transport_, "pod-c", 1, 4);
+  ScriptedAgent d(transport_, "pod-d", 4, 4);
+  c.connect();
+  d.connect();
+  poll();
+  EXPECT_THAT(c.told(), IsEmpty());
+  a_.leave();
+  poll();
+  EXPECT_THAT(c.told(), IsEmpty()) << "the other one still writes";
+  b_.leave();
+  poll();
+  const auto told = c.told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].has_start_generation());
+}
+
+TEST_F(CoordinatorTest, RanksThatDoNotYieldInTimeAreFenced) {
+  start_training();
+  coordinator_.publish(order_after_a_resize(clock_.now() + seconds(20)));
+  clock_.advance(seconds(19));
+  poll();
+  EXPECT_THAT(a_.told(), IsEmpty());
+  clock_.advance(seconds(1));
+  a_.beat({0, 1}, 7, contract::Phase::kTraining, 0);
+  b_.beat({2, 3}, 7, contract::Phase::kTraining, 0);
+  poll();
+  ASSERT_EQ(a_.told().size(), 1u);
+  EXPECT_EQ(b_.told().size(), 1u);
+}
+
 TEST_F(CoordinatorTest, LaterAgentsOfTheNewGenerationStartInstead) {
   start_training();
   MembershipOrder order = order_of_two_nodes(4);
