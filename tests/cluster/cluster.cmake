@@ -19,11 +19,13 @@ endfunction()
 
 if(TARGET trainyard-operator)
   trainyard_library(cluster_test_support
-    SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/saving_job_test.cc
     DEPS operator_test_support)
   target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  foreach(name agent job node_loss)
-    trainyard_cluster_test(cluster_${name}_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc DEPS cluster_test_support)
-    add_dependencies(cluster_${name}_test trainyard-operator)
+  foreach(name agent job node_loss checkpoint outage chart)
+    trainyard_cluster_test(cluster_${name}_test TIMEOUT 900
+      SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc
+      DEPS cluster_test_support)
+    add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker)
   endforeach()
 endif()

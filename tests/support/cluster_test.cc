@@ -15,6 +15,19 @@ std::string cluster_folder() {
   return folder == nullptr ? "" : folder;
 }
 
+/// A script of tools/kind on this cluster; its output.
+std::string kind_tool(const std::string& tool, const std::vector<std::string>& arguments) {
+  const TemporaryDirectory scratch;
+  ChildProcess::Spec spec{.argv = {TRAINYARD_SOURCE_DIR "/tools/kind/" + tool, cluster_folder()},
+                          .output = scratch.path() / "out",
+                          .errors = scratch.path() / "err"};
+  spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
+  CommandResult done = run_command(spec, kActTimeout);
+  EXPECT_EQ(done.exit_code, 0) << tool << " " << ::testing::PrintToString(arguments) << "\n"
+                               << done.output << done.errors;
+  return std::move(done.output);
+}
+
 }  // namespace
 
 std::string ClusterTest::lacking_;
@@ -47,6 +60,8 @@ void ClusterTest::TearDown() {
               << operator_log() << std::endl;
   }
   JobTest::TearDown();
+  for (const std::string& volume : volumes_)
+    kubectl({"delete", "pv", volume, "--wait=false", "--ignore-not-found"});
 }
 
 ClusterTest::Json ClusterTest::trainer_job(const std::string& name, int nodes,
@@ -59,14 +74,19 @@ ClusterTest::Json ClusterTest::trainer_job(const std::string& name, int nodes,
   container.erase("command");
   container["args"] = arguments;
   container["resources"] = {{"requests", {{"cpu", "10m"}, {"memory", "16Mi"}}}};
+  leave_lost_nodes(job);
+  return job;
+}
+
+void ClusterTest::leave_lost_nodes(Json& job) {
   // Without these a pod stays on a node that does not answer for five minutes.
   for (const char* taint : {"unreachable", "not-ready"}) {
-    pod["tolerations"].push_back({{"key", std::string("node.kubernetes.io/") + taint},
-                                  {"operator", "Exists"},
-                                  {"effect", "NoExecute"},
-                                  {"tolerationSeconds", 0}});
+    job["spec"]["template"]["spec"]["tolerations"].push_back(
+        {{"key", std::string("node.kubernetes.io/") + taint},
+         {"operator", "Exists"},
+         {"effect", "NoExecute"},
+         {"tolerationSeconds", 0}});
   }
-  return job;
 }
 
 void ClusterTest::spread(Json& job, Apart apart) {
@@ -87,13 +107,20 @@ std::map<std::string, std::string> ClusterTest::nodes_of_pods(const std::string&
 }
 
 void ClusterTest::to_node(const std::string& act, const std::string& node) {
-  const TemporaryDirectory scratch;
-  const CommandResult done =
-      run_command({.argv = {TRAINYARD_SOURCE_DIR "/tools/kind/node", cluster_folder(), act, node},
-                   .output = scratch.path() / "out",
-                   .errors = scratch.path() / "err"},
-                  kActTimeout);
-  ASSERT_EQ(done.exit_code, 0) << done.output << done.errors;
+  kind_tool("node", {act, node});
+}
+
+std::string ClusterTest::on_node(const std::string& node, const std::vector<std::string>& command) {
+  std::vector<std::string> arguments = {"exec", node};
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  return kind_tool("node", arguments);
+}
+
+std::filesystem::path ClusterTest::make_claim(const std::string& name, const std::string& mode) {
+  std::string told = kind_tool("volume", {name, "--namespace", name_space(), "--mode", mode});
+  volumes_.push_back(name_space() + "-" + name);
+  told.erase(told.find_last_not_of('\n') + 1);
+  return told.substr(told.find_last_of('\n') + 1);
 }
 
 std::string ClusterTest::node_ready(const std::string& node) const {

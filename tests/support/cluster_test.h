@@ -1,7 +1,9 @@
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tests/support/operator_process.h"
 
@@ -21,6 +23,8 @@ class ClusterTest : public JobTest {
   /// once.
   static Json trainer_job(const std::string& name, int nodes,
                           const std::vector<std::string>& arguments);
+  /// The job's pods are taken off a lost node at once.
+  static void leave_lost_nodes(Json& job);
   /// No two pods of the job on one node: always, or where that is possible.
   enum class Apart { kAlways, kWherePossible };
   static void spread(Json& job, Apart apart);
@@ -29,13 +33,20 @@ class ClusterTest : public JobTest {
   std::map<std::string, std::string> nodes_of_pods(const std::string& job) const;
   /// tools/kind/node: `act` is done to the node.
   static void to_node(const std::string& act, const std::string& node);
+  /// Runs a command on the node, which must succeed; its output.
+  static std::string on_node(const std::string& node, const std::vector<std::string>& command);
+  /// tools/kind/volume: gives the test's namespace a claim; the folder of this machine with its
+  /// files.
+  std::filesystem::path make_claim(const std::string& name,
+                                   const std::string& mode = "ReadWriteMany");
   /// "True", "False" or "Unknown": whether the node is ready.
   std::string node_ready(const std::string& node) const;
   /// What the operator has said of late.
   std::string operator_log() const;
 
  private:
-  static std::string lacking_;  ///< why there is no cluster; empty where there is one
+  std::vector<std::string> volumes_;  ///< of the claims
+  static std::string lacking_;        ///< why there is no cluster; empty where there is one
 };
 
 }  // namespace trainyard::testing_support

@@ -10,15 +10,15 @@
 #include "tests/support/free_port.h"
 #include "tests/support/operator_process.h"
 #include "tests/support/pod_runner.h"
+#include "tests/support/trainyard_command.h"
 
 namespace trainyard::apiserver {
 namespace {
 
 using testing::HasSubstr;
-using testing_support::ChildEnd;
-using testing_support::ChildProcess;
 using testing_support::OperatorProcess;
 using testing_support::PodRunner;
+using testing_support::TrainyardCommand;
 
 constexpr std::chrono::minutes kTraining{3};
 
@@ -28,7 +28,8 @@ class StreamTest : public testing_support::JobTest {
  protected:
   void SetUp() override {
     JobTest::SetUp();
-    prepare_data();
+    trainyard_ = std::make_unique<TrainyardCommand>(folder());
+    trainyard_->prepare_data(folder() / "data");
     port_ = std::to_string(testing_support::free_port());
     start_operator();
     make_nodes("stream-" + name_space(), 3, 4, /*kubelets=*/false);
@@ -57,24 +58,6 @@ class StreamTest : public testing_support::JobTest {
         std::vector<std::string>{"--control-bind-address", "127.0.0.1:" + port_,
                                  "--control-address", "127.0.0.1:" + port_, "--worker-image",
                                  "registry.example/worker:1"});
-  }
-
-  int run(const std::vector<std::string>& arguments, const std::string& output) const {
-    ChildProcess::Spec spec;
-    spec.argv = {TRAINYARD_BIN_DIR "/trainyard"};
-    spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
-    spec.output = folder() / output;
-    spec.errors = folder() / (output + "-errors");
-    return ChildProcess(spec).wait(kTraining).value_or(ChildEnd{}).exit_code;
-  }
-
-  void prepare_data() const {
-    std::ofstream text(folder() / "text.txt");
-    for (int i = 0; i < 400; ++i)
-      text << "the quick brown fox jumps over " << i << " lazy dogs\n";
-    text.close();
-    ASSERT_EQ(
-        run({"data", "prepare", folder() / "text.txt", "--out", folder() / "data"}, "data-out"), 0);
   }
 
   Json engine_job(int nodes, int steps) const {
@@ -159,23 +142,7 @@ class StreamTest : public testing_support::JobTest {
     return job_status("tiny").value("progress", Json::object()).value("step", int64_t{-1});
   }
 
-  /// The state hash of a run's last checkpoint.
-  std::string hash_of(const std::filesystem::path& checkpoints) const {
-    EXPECT_EQ(run({"ckpt", "show", "--hash", "-o", "json", checkpoints / "latest"}, "show"), 0);
-    std::ifstream file(folder() / "show");
-    return Json::parse(file, nullptr, false).value("stateHash", "");
-  }
-
-  /// The same job by `trainyard run`, undisturbed.
-  std::string hash_of_local_run(Json job) const {
-    job["spec"].erase("template");
-    std::ofstream(folder() / "job.json") << job.dump();
-    EXPECT_EQ(run({"run", folder() / "job.json", "--run-dir", folder() / "local", "-o", "json"},
-                  "local-out"),
-              0);
-    return hash_of(folder() / "local/pvc/ckpt/tiny");
-  }
-
+  std::unique_ptr<TrainyardCommand> trainyard_;
   std::unique_ptr<OperatorProcess> operator_;
   std::unique_ptr<PodRunner> machine_;
   std::string port_;
@@ -193,9 +160,9 @@ TEST_F(StreamTest, AnEngineTrainsInPodsToTheHashOfALocalRun) {
   EXPECT_EQ(status["restarts"]["total"], 0);
   EXPECT_EQ(status["progress"]["step"], 60);
   EXPECT_EQ(status["checkpoint"]["lastStep"], 60);
-  const std::string hash = hash_of(machine_->claim("ckpt") / "tiny");
+  const std::string hash = trainyard_->state_hash(machine_->claim("ckpt") / "tiny");
   EXPECT_FALSE(hash.empty());
-  EXPECT_EQ(hash, hash_of_local_run(job));
+  EXPECT_EQ(hash, trainyard_->state_hash_of_run(job));
 }
 
 TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
@@ -219,7 +186,8 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_EQ(attempt["signal"], SIGKILL);
   EXPECT_GE(attempt["resumedFromStep"], 20) << attempt.dump(2);
-  EXPECT_EQ(hash_of(machine_->claim("ckpt") / "tiny"), hash_of_local_run(job));
+  EXPECT_EQ(trainyard_->state_hash(machine_->claim("ckpt") / "tiny"),
+            trainyard_->state_hash_of_run(job));
 }
 
 TEST_F(StreamTest, AProgramOfAnotherImageIsStartedOnceARank) {
