@@ -10,9 +10,14 @@ add_test(NAME cluster_down COMMAND ${CMAKE_CURRENT_LIST_DIR}/cluster down ${trai
 set_tests_properties(cluster_up PROPERTIES LABELS cluster TIMEOUT 600 FIXTURES_SETUP cluster)
 set_tests_properties(cluster_down PROPERTIES LABELS cluster TIMEOUT 120 FIXTURES_CLEANUP cluster)
 
-# trainyard_cluster_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s])
+# trainyard_cluster_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [LONG]): LONG leaves it to `make e2e` and
+# `make test-long`, label `long`.
 function(trainyard_cluster_test name)
-  trainyard_test(${name} TIER cluster SERIAL ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "" "" ${ARGN})
+  trainyard_test(${name} TIER cluster SERIAL ${ARG_UNPARSED_ARGUMENTS})
+  if(ARG_LONG)
+    set_tests_properties(${name} PROPERTIES LABELS "cluster;long")
+  endif()
   set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED cluster
     ENVIRONMENT TRAINYARD_TEST_CLUSTER=${trainyard_cluster})
 endfunction()
@@ -22,8 +27,13 @@ if(TARGET trainyard-operator)
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/saving_job_test.cc
     DEPS operator_test_support)
   target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  foreach(name agent job node_loss checkpoint outage chart)
-    trainyard_cluster_test(cluster_${name}_test TIMEOUT 900
+  set(long_ones agent chart node_loss outage) # lost nodes and outages are waited for
+  foreach(name agent chart checkpoint job node_loss outage)
+    set(length)
+    if(name IN_LIST long_ones)
+      set(length LONG)
+    endif()
+    trainyard_cluster_test(cluster_${name}_test ${length} TIMEOUT 900
       SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc
       DEPS cluster_test_support)
     add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker)
