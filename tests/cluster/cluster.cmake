@@ -27,8 +27,8 @@ if(TARGET trainyard-operator)
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/saving_job_test.cc
     DEPS operator_test_support)
   target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  set(long_ones agent chart node_loss outage) # lost nodes and outages are waited for
-  foreach(name agent chart checkpoint job node_loss outage)
+  set(long_ones agent chart monitoring node_loss outage) # lost nodes and outages are waited for
+  foreach(name agent chart checkpoint job monitoring node_loss outage)
     set(length)
     if(name IN_LIST long_ones)
       set(length LONG)
@@ -38,4 +38,7 @@ if(TARGET trainyard-operator)
       DEPS cluster_test_support)
     add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker)
   endforeach()
+  # Where the dashboards are drawn.
+  target_compile_definitions(cluster_monitoring_test PRIVATE TRAINYARD_PICTURES="${CMAKE_BINARY_DIR}/dashboards"
+    TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endif()

@@ -1,5 +1,6 @@
 #include "tests/support/http_client.h"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <array>
 #include <cstdlib>
@@ -8,6 +9,23 @@
 #include <sys/socket.h>
 
 namespace trainyard::testing_support {
+namespace {
+
+/// The content of a chunked body (RFC 9112, section 7.1), as far as it has come.
+std::string joined(std::string_view chunks) {
+  std::string content;
+  while (true) {
+    const size_t line = chunks.find("\r\n");
+    if (line == std::string_view::npos) return content;
+    const size_t size = std::strtoul(std::string(chunks.substr(0, line)).c_str(), nullptr, 16);
+    chunks.remove_prefix(line + 2);
+    if (size == 0) return content;
+    content += chunks.substr(0, size);
+    chunks.remove_prefix(std::min(chunks.size(), size + 2));
+  }
+}
+
+}  // namespace
 
 UniqueFd connect_to(std::string_view address) {
   const size_t colon = address.rfind(':');
@@ -73,6 +91,8 @@ HttpAnswer http_request(std::string_view address, std::string_view method, std::
   answer.status = std::atoi(text.c_str() + 9);
   answer.head = text.substr(0, end);
   answer.body = text.substr(end + 4);
+  if (answer.head.find("Transfer-Encoding: chunked") != std::string::npos)
+    answer.body = joined(answer.body);
   return answer;
 }
 
