@@ -51,7 +51,11 @@ std::optional<std::filesystem::path> run_directory_above(const std::filesystem::
   std::error_code error;
   std::filesystem::path at = std::filesystem::canonical(path, error);
   for (int i = 0; !error && i < kMaxParents && at.has_relative_path(); ++i) {
-    if (std::filesystem::exists(at / "job.json", error)) return at;
+    // Of one file of that name alone nothing follows: anybody may have left it in a folder above.
+    if (std::filesystem::exists(at / "job.json", error) &&
+        std::filesystem::exists(at / "status.json", error)) {
+      return at;
+    }
     at = at.parent_path();
   }
   return std::nullopt;

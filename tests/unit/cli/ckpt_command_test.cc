@@ -262,9 +262,12 @@ TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
   std::filesystem::copy(
       job_.root(), checkpoints,
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
-  spill(run.path() / "job.json", "{}");
   const std::vector<std::string> prune = {"ckpt", "prune", "--keep-last",
                                           "1",    "--yes", checkpoints.string()};
+  // Somebody's file, but no run's directory.
+  spill(run.path() / "job.json", "{}");
+  EXPECT_EQ(trainyard(prune).exit_code, 64);
+  spill(run.path() / "status.json", "{}");
   {
     const auto running = DirectoryLock::acquire(run.path());
     ASSERT_TRUE(running);

@@ -27,7 +27,7 @@ TEST(VersionTest, OnlyDecimalVersionsAreOrdered) {
   EXPECT_FALSE(is_later_version("0009", "8"));
 }
 
-struct Thing {
+struct Part {
   Meta meta;
   std::string job;
   int64_t value = 0;
@@ -44,18 +44,18 @@ json thing(const std::string& name, const std::string& uid, int64_t version,
           {"value", version}};
 }
 
-Result<Thing> project(const json& object) {
+Result<Part> project_part(const json& object) {
   if (object.contains("poison")) return Error{ErrorCode::kInvalidData, "poisoned"};
   TRAINYARD_ASSIGN(Meta meta, read_meta(object));
-  return Thing{std::move(meta), object.at("job").get<std::string>(),
-               object.at("value").get<int64_t>()};
+  return Part{std::move(meta), object.at("job").get<std::string>(),
+              object.at("value").get<int64_t>()};
 }
 
 class StoreTest : public testing::Test {
  protected:
   using Told = std::vector<std::string>;
 
-  Handler<Thing> handler() {
+  Handler<Part> handler() {
     return {
         .added = [this](const auto& now) { told_.push_back("+" + text(*now)); },
         .updated = [this](const auto& before,
@@ -69,7 +69,7 @@ class StoreTest : public testing::Test {
         .refused = [this](const std::string& key, const Error&) { told_.push_back("!" + key); },
     };
   }
-  static std::string text(const Thing& thing) {
+  static std::string text(const Part& thing) {
     return thing.meta.name + ":" + thing.meta.uid + ":" + std::to_string(thing.value);
   }
   void list(const std::vector<json>& objects, int64_t started = 1) {
@@ -87,8 +87,8 @@ class StoreTest : public testing::Test {
   }
 
   Told told_;
-  Store<Thing> store_{
-      project, {{"job", [](const Thing& thing) { return std::vector{thing.job}; }}}, handler()};
+  Store<Part> store_{
+      project_part, {{"job", [](const Part& thing) { return std::vector{thing.job}; }}}, handler()};
 };
 
 TEST_F(StoreTest, ShowsAListOnlyWhenItIsWhole) {

@@ -16,7 +16,6 @@ namespace trainyard::cluster {
 namespace {
 
 using control::ObservedPod;
-using kube::EventType;
 using nlohmann::json;
 using std::chrono::seconds;
 using testing::ElementsAre;
@@ -108,52 +107,52 @@ class ScopeTest : public testing::Test {
 };
 
 TEST_F(ScopeTest, AJobIsLookedAtWhenItComesChangesAndGoes) {
-  scope_.jobs().event(EventType::kAdded, job(1));
+  scope_.jobs().event(kube::EventType::kAdded, job(1));
   EXPECT_THAT(woken(), ElementsAre("n/train"));
-  scope_.jobs().event(EventType::kModified, job(2));
+  scope_.jobs().event(kube::EventType::kModified, job(2));
   EXPECT_THAT(woken(), ElementsAre("n/train"));
   EXPECT_THAT(gone_, IsEmpty());
-  scope_.jobs().event(EventType::kDeleted, job(3));
+  scope_.jobs().event(kube::EventType::kDeleted, job(3));
   EXPECT_THAT(woken(), ElementsAre("n/train"));
   EXPECT_THAT(gone_, ElementsAre(kUid)) << "what is kept of it is given up";
 }
 
 TEST_F(ScopeTest, AJobIsLookedAtWhenAPodOfItComesChangesAndGoes) {
-  scope_.pods().event(EventType::kAdded, pod(1));
+  scope_.pods().event(kube::EventType::kAdded, pod(1));
   EXPECT_THAT(woken(), ElementsAre("n/train"));
   json failed = pod(2);
   failed["status"]["phase"] = "Failed";
-  scope_.pods().event(EventType::kModified, failed);
+  scope_.pods().event(kube::EventType::kModified, failed);
   EXPECT_THAT(woken(), ElementsAre("n/train"));
-  scope_.pods().event(EventType::kDeleted, pod(3));
+  scope_.pods().event(kube::EventType::kDeleted, pod(3));
   EXPECT_THAT(woken(), ElementsAre("n/train"));
 }
 
 TEST_F(ScopeTest, WhatMattersToNoPlanWakesNobody) {
-  scope_.pods().event(EventType::kAdded, pod(1));
+  scope_.pods().event(kube::EventType::kAdded, pod(1));
   (void)woken();
   json noise = pod(2);
   noise["status"]["podIP"] = "10.0.0.1";
-  scope_.pods().event(EventType::kModified, noise);
+  scope_.pods().event(kube::EventType::kModified, noise);
   EXPECT_THAT(woken(), IsEmpty());
 }
 
 TEST_F(ScopeTest, AMadePodIsBelievedInUntilTheCacheShowsIt) {
   make_pod();
   EXPECT_EQ(seen().size(), 1u);
-  scope_.pods().event(EventType::kAdded, pod(1));
+  scope_.pods().event(kube::EventType::kAdded, pod(1));
   EXPECT_THAT(own_writes_.awaited(kUid), IsEmpty());
   EXPECT_EQ(seen().size(), 1u);
-  scope_.pods().event(EventType::kDeleted, pod(2));
+  scope_.pods().event(kube::EventType::kDeleted, pod(2));
   EXPECT_THAT(seen(), IsEmpty());
 }
 
 TEST_F(ScopeTest, ADeletedPodIsTerminatingUntilTheCacheSaysSo) {
-  scope_.pods().event(EventType::kAdded, pod(1));
+  scope_.pods().event(kube::EventType::kAdded, pod(1));
   own_writes_.deleted_pod("uid-of-pod");
   ASSERT_EQ(seen().size(), 1u);
   EXPECT_TRUE(seen()[0].terminating);
-  scope_.pods().event(EventType::kModified, terminating(pod(2)));
+  scope_.pods().event(kube::EventType::kModified, terminating(pod(2)));
   // The same object as before the deletion: only what the process remembers could tell.
   ObservedPod before;
   before.uid = "uid-of-pod";
@@ -164,8 +163,8 @@ TEST_F(ScopeTest, ADeletedPodIsTerminatingUntilTheCacheSaysSo) {
 
 TEST_F(ScopeTest, APodThatGoesUnseenIsNotAwaited) {
   own_writes_.creating(spec_);
-  scope_.pods().event(EventType::kAdded, pod(1));
-  scope_.pods().event(EventType::kDeleted, pod(2));
+  scope_.pods().event(kube::EventType::kAdded, pod(1));
+  scope_.pods().event(kube::EventType::kDeleted, pod(2));
   own_writes_.created(spec_, "uid-of-pod");
   EXPECT_THAT(seen(), IsEmpty());
 }
@@ -189,12 +188,12 @@ TEST_F(ScopeTest, ADeletedJobIsGoneUntilAListThatBeganLaterShowsIt) {
 TEST_F(ScopeTest, OfAJobThatIsGoneNothingIsAwaited) {
   list(scope_.jobs(), {job(1)});
   make_pod();
-  scope_.jobs().event(EventType::kDeleted, job(2));
+  scope_.jobs().event(kube::EventType::kDeleted, job(2));
   EXPECT_THAT(own_writes_.awaited(kUid), IsEmpty());
 }
 
 TEST_F(ScopeTest, WhatCannotBeReadIsNoPod) {
-  scope_.pods().event(EventType::kAdded, json::object());
+  scope_.pods().event(kube::EventType::kAdded, json::object());
   EXPECT_THAT(woken(), IsEmpty());
 }
 

@@ -17,28 +17,28 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using testing_support::status_body;
 
-const Time kNow{std::chrono::seconds(1'700'000'000)};
+const Time kToday{std::chrono::seconds(1'700'000'000)};
 const std::vector<std::string> kHosts = {"trainyard-control.trainyard-system.svc"};
 
-SecretContent fresh() { return *renewed({}, kHosts, kNow); }
+SecretContent fresh() { return *renewed({}, kHosts, kToday); }
 
 TEST(RenewedTest, NothingIsFilledWithWhatServes) {
   const SecretContent content = fresh();
-  EXPECT_EQ(fault_of(content, kHosts, kNow), "");
+  EXPECT_EQ(fault_of(content, kHosts, kToday), "");
   EXPECT_TRUE(is_signed_by(content.authorities, content.certificate));
   EXPECT_TRUE(is_key_of(content.authority_key, content.authorities));
-  EXPECT_EQ(read_certificate(content.certificate)->not_after, kNow + kServerLifetime);
+  EXPECT_EQ(read_certificate(content.certificate)->not_after, kToday + kServerLifetime);
 }
 
 TEST(RenewedTest, WhatIsGoodStays) {
   const SecretContent content = fresh();
-  const Time late = kNow + kServerLifetime - kServerRenewal - hours(1);
+  const Time late = kToday + kServerLifetime - kServerRenewal - hours(1);
   EXPECT_EQ(*renewed(content, kHosts, late), content);
 }
 
 TEST(RenewedTest, AServerCertificateNearItsEndIsIssuedAnewByTheSameAuthority) {
   const SecretContent content = fresh();
-  const Time late = kNow + kServerLifetime - kServerRenewal + hours(1);
+  const Time late = kToday + kServerLifetime - kServerRenewal + hours(1);
   const SecretContent next = *renewed(content, kHosts, late);
   EXPECT_NE(next.certificate, content.certificate);
   EXPECT_EQ(next.authorities, content.authorities);
@@ -48,14 +48,14 @@ TEST(RenewedTest, AServerCertificateNearItsEndIsIssuedAnewByTheSameAuthority) {
 
 TEST(RenewedTest, AnotherHostIsAnotherCertificate) {
   const SecretContent content = fresh();
-  const SecretContent next = *renewed(content, {"10.0.0.1"}, kNow);
+  const SecretContent next = *renewed(content, {"10.0.0.1"}, kToday);
   EXPECT_EQ(next.authorities, content.authorities);
-  EXPECT_EQ(fault_of(next, {"10.0.0.1"}, kNow), "");
+  EXPECT_EQ(fault_of(next, {"10.0.0.1"}, kToday), "");
 }
 
 TEST(RenewedTest, AnOldAuthorityIsTrustedBesideTheNewOneAndServesOnMeanwhile) {
   SecretContent content = fresh();
-  const Time late = kNow + kAuthorityLifetime - kAuthorityRenewal + hours(1);
+  const Time late = kToday + kAuthorityLifetime - kAuthorityRenewal + hours(1);
   const Credential server =
       *issue({content.authorities, content.authority_key}, kHosts, late, kServerLifetime);
   content.certificate = server.certificate;
@@ -76,9 +76,9 @@ TEST(RenewedTest, WhatIsDamagedIsMadeAnew) {
     std::string* const parts[] = {&content.certificate, &content.key, &content.authorities,
                                   &content.authority_key};
     parts[part]->resize(parts[part]->size() / 2);
-    const auto next = renewed(content, kHosts, kNow);
+    const auto next = renewed(content, kHosts, kToday);
     ASSERT_TRUE(next) << part;
-    EXPECT_EQ(fault_of(*next, kHosts, kNow), "") << part;
+    EXPECT_EQ(fault_of(*next, kHosts, kToday), "") << part;
     EXPECT_TRUE(is_signed_by(next->authorities, next->certificate)) << part;
   }
 }
