@@ -91,6 +91,7 @@ TEST_F(CkptCommandTest, ARunDirectoryStandsForItsCheckpoints) {
       "engine": {"model": {"preset": "gpt2-100k"}, "data": {"tokens": ["x"]},
                  "batch": {"globalSequences": 1}, "steps": 1},
       "checkpointPolicy": {"storage": {"persistentVolumeClaim": {"claimName": "claim"}}}}})");
+  spill(run.path() / "status.json", "{}");
   const std::string path = run.path().string();
   for (const std::vector<std::string>& command : {std::vector<std::string>{"ckpt", "ls", path},
                                                   {"ckpt", "verify", path},
