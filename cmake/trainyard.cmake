@@ -122,7 +122,8 @@ function(trainyard_test name)
     # The same few headers are most of what a test's file compiles, above all instrumented. A class of one file may
     # then use what stands in the unnamed namespace of another, which gcc takes for a mistake.
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-    target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+    # Seen through from file to file gcc warns of more that is not there; dev, file by file, is where warnings count.
+    target_compile_options(${name} PRIVATE -Wno-subobject-linkage -Wno-error)
   endif()
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_${ARG_TIER} ${name})
   add_test(NAME ${name} COMMAND ${name})
