@@ -14,9 +14,10 @@ function(trainyard_apiserver_test name)
 endfunction()
 
 trainyard_library(apiserver_test_support
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/control_plane.cc
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/api_reader.cc
+          ${CMAKE_CURRENT_LIST_DIR}/../support/control_plane.cc
           ${CMAKE_CURRENT_LIST_DIR}/../support/plane_faults.cc
-  DEPS process_test_support http_test_support nlohmann_json::nlohmann_json GTest::gtest)
+  DEPS process_test_support http_test_support operator_http nlohmann_json::nlohmann_json GTest::gtest)
 target_compile_definitions(apiserver_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 
 set(here ${CMAKE_CURRENT_LIST_DIR}/api)

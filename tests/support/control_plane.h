@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include "tests/support/api_reader.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
 
@@ -70,7 +71,8 @@ class ApiServerTest : public ::testing::Test {
   /// kubectl that must succeed; its output.
   std::string must(const std::vector<std::string>& arguments) const;
   std::string must_with(const std::vector<std::string>& arguments, const std::string& text) const;
-  /// `kubectl get ... -o json`; null when it failed.
+  /// `kubectl get ... -o json`, by kubectl or, where it is asked often, by ApiReader; null when it
+  /// failed.
   Json get(const std::vector<std::string>& what) const;
 
   /// True once `condition` holds, looked at every 100 ms; false after `deadline`.
@@ -81,6 +83,7 @@ class ApiServerTest : public ::testing::Test {
 
  private:
   static std::unique_ptr<ControlPlane> plane_;  ///< of all suites of the program
+  static std::unique_ptr<ApiReader> reader_;    ///< of plane_
   const TemporaryDirectory folder_;
   std::string namespace_;
 };

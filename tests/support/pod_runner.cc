@@ -72,7 +72,8 @@ Json ready_condition(bool ready) {
 }  // namespace
 
 void PodRunner::step() {
-  const Json list = Json::parse(options_.kubectl({"get", "pods", "-o", "json"}));
+  const Json list = options_.get({"pods"});
+  if (!list.is_object()) return;
   for (const Json& pod : list["items"]) {
     const std::string name = pod["metadata"]["name"];
     const bool placed = pod["spec"].contains("nodeName");
@@ -116,8 +117,8 @@ fs::path PodRunner::volume(const Json& pod, const Json& volume) const {
   const fs::path folder = folder_of(name) / std::string(volume["name"]);
   fs::create_directories(folder);
   const auto add_config = [&](const std::string& config) {
-    const Json object = Json::parse(options_.kubectl({"get", "configmap", config, "-o", "json"}));
-    for (const auto& [file, text] : object["data"].items())
+    const Json object = options_.get({"configmap", config});
+    for (const auto& [file, text] : object.at("data").items())
       std::ofstream(folder / file) << text.get<std::string>();
   };
   if (volume.contains("configMap")) add_config(volume["configMap"]["name"]);
@@ -175,7 +176,8 @@ std::map<std::string, std::string> PodRunner::environment_of(const Json& pod,
 }
 
 void PodRunner::refresh_volumes() {
-  const Json list = Json::parse(options_.kubectl({"get", "pods", "-o", "json"}));
+  const Json list = options_.get({"pods"});
+  if (!list.is_object()) return;
   for (const Json& pod : list["items"]) {
     if (running_.contains(pod["metadata"]["name"])) environment_of(pod, trainer_of(pod));
   }

@@ -23,6 +23,8 @@ class PodRunner {
   struct Options {
     /// kubectl in the pods' namespace; its output. Must not fail.
     std::function<std::string(const std::vector<std::string>&)> kubectl;
+    /// What `kubectl get ... -o json` prints; null when it failed.
+    std::function<Json(const std::vector<std::string>&)> get;
     std::filesystem::path folder;
     /// What runs in place of an image without a command of its own.
     std::vector<std::string> entrypoint;

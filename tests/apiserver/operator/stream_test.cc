@@ -35,6 +35,7 @@ class StreamTest : public testing_support::JobTest {
     make_nodes("stream-" + name_space(), 3, 4, /*kubelets=*/false);
     PodRunner::Options options;
     options.kubectl = [this](const std::vector<std::string>& words) { return must(words); };
+    options.get = [this](const std::vector<std::string>& words) { return get(words); };
     options.folder = folder() / "machine";
     options.entrypoint = {TRAINYARD_BIN_DIR "/trainyard-agent"};
     machine_ = std::make_unique<PodRunner>(std::move(options));
