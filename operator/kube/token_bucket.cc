@@ -11,8 +11,7 @@ TokenBucket::TokenBucket(double per_second, int burst)
   TRAINYARD_CHECK(per_second > 0 && burst > 0);
 }
 
-Duration TokenBucket::reserve(MonoTime now) {
-  const std::lock_guard lock(mutex_);
+void TokenBucket::fill(MonoTime now) {
   if (!started_) {
     started_ = true;
     last_ = now;
@@ -20,9 +19,23 @@ Duration TokenBucket::reserve(MonoTime now) {
   // Two threads may come here in another order than they read the clock.
   const double rested_ns = std::max(0.0, static_cast<double>((now - last_).count()));
   last_ = std::max(last_, now);
-  tokens_ = std::min(burst_, tokens_ + rested_ns / interval_ns_) - 1;
+  tokens_ = std::min(burst_, tokens_ + rested_ns / interval_ns_);
+}
+
+Duration TokenBucket::reserve(MonoTime now) {
+  const std::lock_guard lock(mutex_);
+  fill(now);
+  tokens_ -= 1;
   if (tokens_ >= 0) return Duration::zero();
   return Duration(static_cast<Duration::rep>(-tokens_ * interval_ns_));
+}
+
+bool TokenBucket::try_take(MonoTime now) {
+  const std::lock_guard lock(mutex_);
+  fill(now);
+  if (tokens_ < 1) return false;
+  tokens_ -= 1;
+  return true;
 }
 
 }  // namespace trainyard::kube

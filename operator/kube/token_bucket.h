@@ -16,7 +16,12 @@ class TokenBucket {
   /// Takes the next turn and returns how long from `now` it is to be waited for; zero: go.
   Duration reserve(MonoTime now);
 
+  /// Takes a turn if there is one at once; false: none is taken.
+  bool try_take(MonoTime now);
+
  private:
+  void fill(MonoTime now);
+
   const double interval_ns_;
   const double burst_;
   std::mutex mutex_;

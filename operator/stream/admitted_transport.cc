@@ -23,7 +23,8 @@ std::string lie_of(const FromAgent& message, const TokenOwner& owner, const std:
 }  // namespace
 
 AdmittedTransport::AdmittedTransport(Options options) : options_(std::move(options)) {
-  TRAINYARD_CHECK(options_.inner != nullptr && options_.logger != nullptr);
+  TRAINYARD_CHECK(options_.inner != nullptr && options_.logger != nullptr &&
+                  options_.clock != nullptr);
   for (int i = 0; i < kReviewers; ++i)
     reviewers_.emplace_back([this](const std::stop_token& stop) { review_tokens(stop); });
 }
@@ -78,38 +79,62 @@ void AdmittedTransport::settle(Verdict verdict, std::vector<ServerEvent>& out) {
     return refuse(verdict.connection,
                   "pod " + guest.owner.ns + "/" + guest.owner.pod_name + " is of no job");
   }
+  admit(verdict.connection, guest, out);
+}
+
+void AdmittedTransport::admit(Id connection, Guest& guest, std::vector<ServerEvent>& out) {
+  // An agent that comes again has lost the stream before, whose end may not have reached us.
+  const auto before = stream_of_pod_.find(guest.owner.pod_uid);
+  if (before != stream_of_pod_.end()) {
+    const Id older = before->second;
+    expel(older, guests_.at(older), "its pod has a newer stream", out);
+  }
+  stream_of_pod_[guest.owner.pod_uid] = connection;
   guest.admitted = true;
   ++admitted_;
   ++open_;
-  out.emplace_back(verdict.connection, ServerEvent::Kind::kOpened);
+  out.emplace_back(connection, ServerEvent::Kind::kOpened);
   std::vector<ServerEvent> held = std::exchange(guest.held, {});
   for (ServerEvent& event : held) {
-    const auto still = guests_.find(verdict.connection);
+    const auto still = guests_.find(connection);
     if (still == guests_.end() || !still->second.admitted) return;
     pass_message(still->second, std::move(event), out);
   }
 }
 
+bool AdmittedTransport::is_silenced(const std::string& token) {
+  const MonoTime now = options_.clock->mono();
+  std::erase_if(silenced_, [&](const auto& entry) { return entry.second <= now; });
+  return silenced_.contains(token);
+}
+
+void AdmittedTransport::await_review(Id connection, std::string token) {
+  if (token.empty()) return refuse(connection, "it shows no token");
+  if (is_silenced(token)) return refuse(connection, "its pod has said too much of late");
+  guests_.at(connection).token = token;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() < kMaxWaiting) {
+      waiting_.emplace_back(connection, std::move(token));
+      waiting_changed_.notify_one();
+      return;
+    }
+  }
+  refuse(connection, "too many wait for the review of their tokens");
+}
+
 void AdmittedTransport::pass(ServerEvent event, std::vector<ServerEvent>& out) {
   const Id id = event.connection;
   if (event.kind == ServerEvent::Kind::kOpened) {
-    guests_[id];
-    if (event.credential.empty()) return refuse(id, "it shows no token");
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.size() < kMaxWaiting) {
-        waiting_.emplace_back(id, std::move(event.credential));
-        waiting_changed_.notify_one();
-        return;
-      }
-    }
-    return refuse(id, "too many wait for the review of their tokens");
+    guests_.try_emplace(id);
+    return await_review(id, std::move(event.credential));
   }
   const auto found = guests_.find(id);
   if (found == guests_.end()) return;  // refused: what it still says means nothing
   Guest& guest = found->second;
   if (event.kind == ServerEvent::Kind::kClosed) {
     const bool told = guest.admitted;
+    if (told) stream_of_pod_.erase(guest.owner.pod_uid);
     guests_.erase(found);
     if (!told) return;
     --open_;
@@ -124,24 +149,35 @@ void AdmittedTransport::pass(ServerEvent event, std::vector<ServerEvent>& out) {
 void AdmittedTransport::pass_message(Guest& guest, ServerEvent event,
                                      std::vector<ServerEvent>& out) {
   const std::string lie = lie_of(*event.message, guest.owner, guest.job_uid);
-  if (lie.empty()) {
-    out.push_back(std::move(event));
-    return;
+  if (!lie.empty()) return expel(event.connection, guest, lie, out);
+  const MonoTime now = options_.clock->mono();
+  if (!guest.allowance.try_take(now)) {
+    silenced_[guest.token] = now + kSilence;
+    return expel(event.connection, guest, "it says more than agents have to say", out);
   }
-  const Id id = event.connection;
-  options_.logger->warning(
-      "an agent lies",
-      {{"namespace", guest.owner.ns}, {"pod", guest.owner.pod_name}, {"reason", lie}});
-  out.emplace_back(id, ServerEvent::Kind::kClosed);
+  out.push_back(std::move(event));
+}
+
+/// Ends a stream that was let in.
+void AdmittedTransport::expel(Id connection, Guest& guest, const std::string& why,
+                              std::vector<ServerEvent>& out) {
+  out.emplace_back(connection, ServerEvent::Kind::kClosed);
   --open_;
-  refuse(id, lie);
+  stream_of_pod_.erase(guest.owner.pod_uid);
+  refuse(connection, "pod " + guest.owner.ns + "/" + guest.owner.pod_name + ": " + why);
 }
 
 void AdmittedTransport::refuse(Id connection, const std::string& why) {
   guests_.erase(connection);
   ++refused_;
-  options_.logger->info("refusing a control stream", {{"reason", why}});
   options_.inner->close(connection);
+  // Whoever floods the port must not flood the log as well.
+  if (!refusals_logged_.try_take(options_.clock->mono())) {
+    ++refusals_untold_;
+    return;
+  }
+  options_.logger->info("refusing a control stream",
+                        {{"reason", why}, {"others", std::exchange(refusals_untold_, 0)}});
 }
 
 void AdmittedTransport::interrupt() { options_.inner->interrupt(); }

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/log/log.h"
 #include "control/coordinator/control_transport.h"
+#include "operator/kube/token_bucket.h"
 #include "operator/stream/token_review.h"
 
 namespace trainyard::stream {
@@ -21,12 +23,14 @@ namespace trainyard::stream {
 /// Lets only those streams through whose agents are who they say: the token is reviewed once a
 /// stream, and what its owner may say of itself is held against it. Until then nothing of a stream
 /// is seen behind this. Streams that are refused are closed; their agents try again, which is right
-/// where only our view was late. Thread-safe as ControlTransport.
+/// where only our view was late. A pod has one stream, its newest; one that says more than agents
+/// say is closed, and not let in again for a while. Thread-safe as ControlTransport.
 class AdmittedTransport final : public control::ControlTransport {
  public:
   struct Options {
     control::ControlTransport* inner = nullptr;  ///< required; outlives this
     Logger* logger = nullptr;                    ///< required; outlives this
+    const Clock* clock = nullptr;                ///< required; outlives this
     /// Who a token belongs to; may take a second. Called from kReviewers threads.
     std::function<Result<TokenOwner>(const std::string& token)> review;
     /// UID of the TrainingJob that the pod belongs to; empty for one that is nobody's, or not the
@@ -45,6 +49,15 @@ class AdmittedTransport final : public control::ControlTransport {
   static constexpr size_t kMaxWaiting = 8192;
   /// Messages kept of a stream that waits; an agent says a handful.
   static constexpr size_t kMaxHeld = 64;
+  /// What one stream may say: an agent has a heartbeat every 100 ms, and on a bad day an end and a
+  /// warning of each of its ranks (1,024 at most).
+  static constexpr double kMessagesPerSecond = 100;
+  static constexpr int kMessagesAtOnce = 4096;
+  /// How long nobody comes in with the token of a stream that said more.
+  static constexpr std::chrono::seconds kSilence{30};
+  /// Refusals that are logged one by one; of more only the number is.
+  static constexpr double kRefusalsLoggedPerSecond = 1;
+  static constexpr int kRefusalsLoggedAtOnce = 20;
 
   explicit AdmittedTransport(Options options);
   ~AdmittedTransport() override;
@@ -62,7 +75,9 @@ class AdmittedTransport final : public control::ControlTransport {
     bool admitted = false;
     TokenOwner owner;
     std::string job_uid;
+    std::string token;                       ///< secret
     std::vector<control::ServerEvent> held;  ///< before the verdict
+    kube::TokenBucket allowance{kMessagesPerSecond, kMessagesAtOnce};
   };
   struct Verdict {
     Id connection = 0;
@@ -74,11 +89,21 @@ class AdmittedTransport final : public control::ControlTransport {
   void pass(control::ServerEvent event, std::vector<control::ServerEvent>& out);
   void pass_message(Guest& guest, control::ServerEvent event,
                     std::vector<control::ServerEvent>& out);
+  void admit(Id connection, Guest& guest, std::vector<control::ServerEvent>& out);
+  void await_review(Id connection, std::string token);
+  bool is_silenced(const std::string& token);
+  void expel(Id connection, Guest& guest, const std::string& why,
+             std::vector<control::ServerEvent>& out);
   void refuse(Id connection, const std::string& why);
   std::vector<Verdict> take_verdicts();
 
   const Options options_;
-  std::map<Id, Guest> guests_;  ///< of the taking thread only
+  // Of the taking thread only:
+  std::map<Id, Guest> guests_;
+  std::map<std::string, Id> stream_of_pod_;   ///< by UID; of admitted guests
+  std::map<std::string, MonoTime> silenced_;  ///< until when, by token
+  kube::TokenBucket refusals_logged_{kRefusalsLoggedPerSecond, kRefusalsLoggedAtOnce};
+  int64_t refusals_untold_ = 0;
 
   std::mutex mutex_;
   std::condition_variable_any waiting_changed_;

@@ -31,6 +31,7 @@ void ControlStream::start(int64_t term) {
   AdmittedTransport::Options admission;
   admission.inner = &transport_;
   admission.logger = options_.logger;
+  admission.clock = options_.clock;
   admission.review = [this](const std::string& token) {
     return review_token(*options_.client, token);
   };

@@ -99,6 +99,17 @@ TEST(TokenBucketTest, GivesABurstAndThenARate) {
   EXPECT_EQ(bucket.reserve(start + std::chrono::milliseconds(200)), std::chrono::milliseconds(100));
 }
 
+TEST(TokenBucketTest, WhatIsNotThereIsNotTaken) {
+  TokenBucket bucket(1, 2);
+  const MonoTime start{std::chrono::seconds(100)};
+  EXPECT_TRUE(bucket.try_take(start));
+  EXPECT_TRUE(bucket.try_take(start));
+  for (int i = 0; i < 1000; ++i)
+    EXPECT_FALSE(bucket.try_take(start)) << "and nothing has to be paid back";
+  EXPECT_TRUE(bucket.try_take(start + std::chrono::seconds(1)));
+  EXPECT_FALSE(bucket.try_take(start + std::chrono::seconds(1)));
+}
+
 TEST(TokenBucketTest, SavesNoMoreThanTheBurst) {
   TokenBucket bucket(1000, 2);
   const MonoTime start{std::chrono::seconds(100)};

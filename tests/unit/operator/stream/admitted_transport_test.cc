@@ -1,12 +1,17 @@
 #include "operator/stream/admitted_transport.h"
 
+#include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/proto/coordination.pb.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trainyard::stream {
 namespace {
@@ -109,9 +114,19 @@ class AdmittedTransportTest : public testing::Test {
     return inner_.closed().contains(id);
   }
 
+  /// The connection is let in, and has said its hello.
+  void let_in(ConnectionId id) {
+    inner_.open(id, "pod");
+    inner_.say(id, hello("uid-of-pod", "pod", "job"));
+    ASSERT_THAT(take(2), SizeIs(2));
+  }
+
+  const testing_support::TemporaryDirectory folder_;
+  testing_support::ManualClock clock_;
   Inner inner_;
-  const std::unique_ptr<Logger> logger_ = Logger::to_stderr(LogLevel::kError);
-  AdmittedTransport transport_{{&inner_, logger_.get(), review, job_of}};
+  const std::unique_ptr<Logger> logger_ =
+      *Logger::to_file(folder_.path() / "log", LogLevel::kInfo, LogFormat::kJson);
+  AdmittedTransport transport_{{&inner_, logger_.get(), &clock_, review, job_of}};
 };
 
 TEST_F(AdmittedTransportTest, WhoeverIsKnownComesThroughWithWhatWasSaidMeanwhile) {
@@ -140,7 +155,7 @@ TEST_F(AdmittedTransportTest, WhoeverIsNotIsNeverSeen) {
   EXPECT_TRUE(is_closed(3));
   inner_.say(3, hello("uid-of-stray", "stray", "job"));
   inner_.end(3);
-  EXPECT_THAT(take(1), IsEmpty());
+  EXPECT_THAT(transport_.take(std::chrono::milliseconds(50)), IsEmpty());
   EXPECT_EQ(transport_.counts().refused, 3);
 }
 
@@ -169,6 +184,81 @@ TEST_F(AdmittedTransportTest, OneThatDoesNotWaitIsClosed) {
   for (size_t i = 0; i <= AdmittedTransport::kMaxHeld; ++i)
     inner_.say(1, heartbeat("uid-of-pod"));
   EXPECT_TRUE(is_closed(1));
+}
+
+TEST_F(AdmittedTransportTest, APodHasOneStreamItsNewest) {
+  ASSERT_NO_FATAL_FAILURE(let_in(1));
+  inner_.open(2, "pod");
+  const auto events = take(2);
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[0].connection, 1U);
+  EXPECT_EQ(events[0].kind, Kind::kClosed);
+  EXPECT_EQ(events[1].connection, 2U);
+  EXPECT_EQ(events[1].kind, Kind::kOpened);
+  EXPECT_THAT(inner_.closed(), testing::ElementsAre(1));
+  EXPECT_EQ(transport_.counts().open, 1);
+  // What comes late of the older one ends nothing of the newer one.
+  inner_.say(1, heartbeat("uid-of-pod"));
+  inner_.end(1);
+  inner_.say(2, heartbeat("uid-of-pod"));
+  const auto late = take(1);
+  ASSERT_THAT(late, SizeIs(1));
+  EXPECT_EQ(late[0].connection, 2U);
+  inner_.open(3, "pod");
+  EXPECT_EQ(take(2).at(0).connection, 2U);
+}
+
+TEST_F(AdmittedTransportTest, OneThatSaysTooMuchIsClosedAndSilentForAWhile) {
+  ASSERT_NO_FATAL_FAILURE(let_in(1));
+  inner_.open(2, "other");
+  ASSERT_THAT(take(1), SizeIs(1));
+  for (int i = 0; i < 2 * AdmittedTransport::kMessagesAtOnce; ++i)
+    inner_.say(1, heartbeat("uid-of-pod"));
+  inner_.say(2, heartbeat("uid-of-other"));
+  // The hello was one of them.
+  const auto events = take(AdmittedTransport::kMessagesAtOnce + 1);
+  ASSERT_THAT(events, SizeIs(AdmittedTransport::kMessagesAtOnce + 1));
+  EXPECT_EQ(events[events.size() - 2].kind, Kind::kClosed);
+  EXPECT_EQ(events.back().connection, 2U) << "the others are heard";
+  EXPECT_TRUE(inner_.closed().contains(1));
+  inner_.open(3, "pod");
+  EXPECT_TRUE(is_closed(3));
+  clock_.advance(AdmittedTransport::kSilence);
+  ASSERT_NO_FATAL_FAILURE(let_in(4));
+  EXPECT_FALSE(inner_.closed().contains(4));
+}
+
+TEST_F(AdmittedTransportTest, AnAgentsOwnRateIsNeverTooMuch) {
+  ASSERT_NO_FATAL_FAILURE(let_in(1));
+  for (int i = 0; i < 20'000; ++i) {
+    clock_.advance(std::chrono::milliseconds(100));
+    inner_.say(1, heartbeat("uid-of-pod"));
+    ASSERT_THAT(take(1), SizeIs(1));
+  }
+  EXPECT_THAT(inner_.closed(), IsEmpty());
+}
+
+TEST_F(AdmittedTransportTest, RefusalsDoNotFloodTheLog) {
+  ConnectionId id = 0;
+  const auto refuse = [&](int count) {
+    for (int i = 0; i < count; ++i)
+      inner_.open(++id, "");
+    ASSERT_TRUE(is_closed(id));
+  };
+  const auto lines = [&] {
+    std::ifstream log(folder_.path() / "log");
+    const std::string text{std::istreambuf_iterator<char>(log), {}};
+    return std::pair(std::count(text.begin(), text.end(), '\n'), text);
+  };
+  refuse(1000);
+  EXPECT_EQ(lines().first, AdmittedTransport::kRefusalsLoggedAtOnce);
+  clock_.advance(std::chrono::seconds(2));
+  refuse(1);
+  EXPECT_EQ(lines().first, AdmittedTransport::kRefusalsLoggedAtOnce + 1);
+  EXPECT_THAT(lines().second,
+              testing::HasSubstr(std::to_string(1000 - AdmittedTransport::kRefusalsLoggedAtOnce)))
+      << "how many were not told";
+  EXPECT_EQ(transport_.counts().refused, 1001);
 }
 
 }  // namespace
