@@ -28,8 +28,12 @@ if(TARGET trainyard-operator)
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/saving_job_test.cc
     DEPS operator_test_support)
   target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  set(long_ones agent chart monitoring node_loss outage) # lost nodes and outages are waited for
-  foreach(name agent chart checkpoint job monitoring node_loss outage)
+  # What a hostile job runs; an image of it is made beside those of our programs.
+  add_executable(trainyard-test-intruder ${CMAKE_CURRENT_LIST_DIR}/intruder.cc)
+  target_link_libraries(trainyard-test-intruder PRIVATE agent_core control_coordinator_grpc common_proto)
+  set_target_properties(trainyard-test-intruder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+  set(long_ones agent chart hostile monitoring node_loss outage) # lost nodes and outages are waited for
+  foreach(name agent chart checkpoint hostile job monitoring node_loss outage)
     set(length)
     if(name IN_LIST long_ones)
       set(length LONG)
@@ -37,7 +41,7 @@ if(TARGET trainyard-operator)
     trainyard_cluster_test(cluster_${name}_test ${length} TIMEOUT 900
       SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}_test.cc
       DEPS cluster_test_support)
-    add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker)
+    add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker trainyard-test-intruder)
   endforeach()
   # Where the dashboards are drawn.
   target_compile_definitions(cluster_monitoring_test PRIVATE TRAINYARD_PICTURES="${CMAKE_BINARY_DIR}/dashboards"
