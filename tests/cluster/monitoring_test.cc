@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/cluster_test.h"
+#include "tests/support/saving_job_test.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -20,7 +20,6 @@ using testing_support::ChildProcess;
 using testing_support::CommandResult;
 using testing_support::http_get;
 
-constexpr char kJob[] = "train";
 constexpr char kPrometheus[] =
     "/api/v1/namespaces/trainyard-monitoring/services/prometheus:9090/proxy";
 
@@ -39,7 +38,7 @@ std::string percent_encoded(const std::string& text) {
   return encoded;
 }
 
-class MonitoringTest : public testing_support::ClusterTest {
+class MonitoringTest : public testing_support::SavingJobTest {
  protected:
   void SetUp() override {
     const testing_support::TemporaryDirectory scratch;
@@ -49,10 +48,8 @@ class MonitoringTest : public testing_support::ClusterTest {
                                       .errors = scratch.path() / "err"},
                                      kActs);
     if (!lacking.output.empty()) GTEST_SKIP() << lacking.output;
-    ClusterTest::SetUp();
+    SavingJobTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
-    node_ = get({"nodes", "--selector",
-                 "!node-role.kubernetes.io/control-plane"})["items"][0]["metadata"]["name"];
     prometheus("up");
     // Through the API server, as nothing of the pods' network reaches this machine.
     proxy_ = std::make_unique<ChildProcess>(
@@ -71,10 +68,7 @@ class MonitoringTest : public testing_support::ClusterTest {
     if (IsSkipped()) return;
     proxy_.reset();
     prometheus("down");
-    ClusterTest::TearDown();
-    if (node_.empty()) return;
-    on_its_node({"rm", "-rf", volume()});
-    kubectl({"delete", "persistentvolume", name_space(), "--wait=false"});
+    SavingJobTest::TearDown();
   }
 
   /// tests/cluster/prometheus, which must succeed.
@@ -84,75 +78,13 @@ class MonitoringTest : public testing_support::ClusterTest {
     ASSERT_EQ(done.exit_code, 0) << done.output << done.errors;
   }
 
-  /// Runs a command on the node that the job is placed on, which must succeed.
-  void on_its_node(const std::vector<std::string>& command) const {
-    std::vector<std::string> argv = {kSource + "/tools/kind/node", plane().folder(), "exec", node_};
-    argv.insert(argv.end(), command.begin(), command.end());
-    const CommandResult done = run(argv);
-    EXPECT_EQ(done.exit_code, 0) << done.output << done.errors;
-  }
-  std::string volume() const { return "/var/local/" + name_space(); }
-
-  /// A folder of the node, to which pods of any user may write, as the claim `ckpt`.
-  void make_claim() const {
-    on_its_node({"mkdir", "-p", "-m", "777", volume()});
-    const Json modes = Json::array({"ReadWriteMany"});
-    const Json claim = {{"namespace", name_space()}, {"name", "ckpt"}};
-    const Json has = {{"capacity", {{"storage", "1Gi"}}},
-                      {"accessModes", modes},
-                      {"storageClassName", ""},
-                      {"claimRef", claim},
-                      {"hostPath", {{"path", volume()}}}};
-    const Json wants = {{"resources", {{"requests", {{"storage", "1Gi"}}}}},
-                        {"accessModes", modes},
-                        {"storageClassName", ""},
-                        {"volumeName", name_space()}};
-    must_with({"apply"}, Json{{"apiVersion", "v1"},
-                              {"kind", "PersistentVolume"},
-                              {"metadata", {{"name", name_space()}}},
-                              {"spec", has}}
-                             .dump());
-    must_with({"apply"}, Json{{"apiVersion", "v1"},
-                              {"kind", "PersistentVolumeClaim"},
-                              {"metadata", {{"name", "ckpt"}}},
-                              {"spec", wants}}
-                             .dump());
-  }
-
-  /// Two pods with two ranks each, on one node, where the checkpoints are.
-  Json saving_job() const {
-    const Json container = {
-        {"name", "trainer"},
-        {"resources",
-         {{"requests", {{"cpu", "10m"}, {"memory", "64Mi"}}}, {"limits", {{"cpu", "250m"}}}}}};
-    const Json pod = {{"containers", Json::array({container})},
-                      {"nodeSelector", {{"kubernetes.io/hostname", node_}}}};
-    const Json engine = {{"model",
-                          {{"family", "GPT2"},
-                           {"layers", 1},
-                           {"hidden", 16},
-                           {"heads", 2},
-                           {"vocab", 257},
-                           {"maxPositions", 16}}},
-                         {"data",
-                          {{"tokens", Json::array({"/data/train"})},
-                           {"validation", Json::array({"/data/train"})},
-                           {"sequenceLength", 16}}},
-                         {"batch", {{"globalSequences", 12}, {"microSequences", 3}}},
-                         {"evaluation", {{"everySteps", 40}, {"sequences", 12}}},
-                         {"runtime", {{"threads", 1}}},
-                         {"steps", 10'000'000}};
-    const Json storage = {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}};
-    return {{"apiVersion", "trainyard.dev/v1alpha1"},
-            {"kind", "TrainingJob"},
-            {"metadata", {{"name", kJob}}},
-            {"spec",
-             {{"numNodes", 2},
-              {"numProcPerNode", 2},
-              {"engine", engine},
-              {"checkpointPolicy", {{"storage", storage}, {"everySteps", 50}}},
-              {"failurePolicy", {{"backoff", {{"initialSeconds", 0}}}}},
-              {"template", {{"spec", pod}}}}}};
+  /// Two pods with two ranks each, which evaluate as well.
+  Json evaluating_job() const {
+    Json job = saving_job(2, 2);
+    Json& engine = job["spec"]["engine"];
+    engine["data"]["validation"] = engine["data"]["tokens"];
+    engine["evaluation"] = {{"everySteps", 40}, {"sequences", 12}};
+    return job;
   }
 
   /// Step of the newest checkpoint, as status has it; -1 while there is none.
@@ -223,7 +155,6 @@ class MonitoringTest : public testing_support::ClusterTest {
   const std::string kSource = TRAINYARD_SOURCE_DIR;
 
   std::string address_;  ///< of kubectl proxy
-  std::string node_;     ///< that the job is placed on
 
  private:
   std::unique_ptr<ChildProcess> proxy_;
@@ -231,8 +162,7 @@ class MonitoringTest : public testing_support::ClusterTest {
 
 TEST_F(MonitoringTest, EveryPanelAndEveryRuleHasItsData) {
   const auto begin = std::chrono::steady_clock::now();
-  make_claim();
-  apply(saving_job());
+  apply(evaluating_job());
   ASSERT_TRUE(runs(kJob, 2, 0)) << operator_log();
   ASSERT_TRUE(wait_until([&] { return saved() > 0; })) << job_status(kJob).dump(2);
   EXPECT_TRUE(becomes("sum(up{job=\"trainyard-operator\"})", 1));
@@ -242,7 +172,8 @@ TEST_F(MonitoringTest, EveryPanelAndEveryRuleHasItsData) {
   EXPECT_TRUE(becomes(of_job("trainyard_job_phase", "phase=\"Running\""), 1));
 
   const int64_t before = saved();
-  on_its_node({"bash", "-c", "kill -KILL $(pgrep -n -x trainyard-worke)"});  // 15 letters
+  const std::string pod = member(kJob, 1);
+  on_node(node_of(pod), {"kill", "-KILL", process_of(pod, 2)});
   ASSERT_TRUE(runs(kJob, 2, 1));
   ASSERT_TRUE(wait_until([&] { return saved() > before; })) << job_status(kJob).dump(2);
   EXPECT_TRUE(becomes(of_job("trainyard_restarts_total", "class=\"Infrastructure\""), 1));

@@ -3,6 +3,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/tiny_engine.h"
+
 namespace trainyard::testing_support {
 namespace {
 
@@ -36,6 +38,9 @@ SavingJobTest::Json SavingJobTest::saving_job(int nodes, int procs_per_node, int
        Json::array(
            {{{"name", "data"}, {"mountPath", "/data"}, {"subPath", "data"}, {"readOnly", true}}})}};
   const Json volume = {{"name", "data"}, {"persistentVolumeClaim", {{"claimName", "ckpt"}}}};
+  Json engine = tiny_engine("/data/train", steps);
+  engine["learningRateSchedule"] = {{"name", "Constant"}};
+  engine["runtime"] = {{"threads", 1}};
   Json job = {
       {"apiVersion", "trainyard.dev/v1alpha1"},
       {"kind", "TrainingJob"},
@@ -43,19 +48,7 @@ SavingJobTest::Json SavingJobTest::saving_job(int nodes, int procs_per_node, int
       {"spec",
        {{"numNodes", nodes},
         {"numProcPerNode", procs_per_node},
-        {"engine",
-         {{"model",
-           {{"family", "GPT2"},
-            {"layers", 1},
-            {"hidden", 16},
-            {"heads", 2},
-            {"vocab", 257},
-            {"maxPositions", 16}}},
-          {"data", {{"tokens", Json::array({"/data/train"})}, {"sequenceLength", 16}}},
-          {"batch", {{"globalSequences", 12}, {"microSequences", 3}}},
-          {"learningRateSchedule", {{"name", "Constant"}}},
-          {"runtime", {{"threads", 1}}},
-          {"steps", steps}}},
+        {"engine", engine},
         {"checkpointPolicy",
          {{"storage", {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}}},
           {"everySteps", kEverySteps},

@@ -10,6 +10,7 @@
 #include "tests/support/free_port.h"
 #include "tests/support/operator_process.h"
 #include "tests/support/pod_runner.h"
+#include "tests/support/tiny_engine.h"
 #include "tests/support/trainyard_command.h"
 
 namespace trainyard::apiserver {
@@ -69,18 +70,7 @@ class StreamTest : public testing_support::JobTest {
         {"spec",
          {{"numNodes", nodes},
           {"numProcPerNode", 1},
-          {"engine",
-           {{"model",
-             {{"family", "GPT2"},
-              {"layers", 1},
-              {"hidden", 16},
-              {"heads", 2},
-              {"vocab", 257},
-              {"maxPositions", 16}}},
-            {"data",
-             {{"tokens", Json::array({folder() / "data" / "train"})}, {"sequenceLength", 16}}},
-            {"batch", {{"globalSequences", 12}, {"microSequences", 2}}},
-            {"steps", steps}}},
+          {"engine", testing_support::tiny_engine(folder() / "data" / "train", steps)},
           {"checkpointPolicy",
            {{"storage", {{"persistentVolumeClaim", {{"claimName", "ckpt"}}}}}, {"everySteps", 20}}},
           {"failurePolicy", {{"backoff", {{"initialSeconds", 0}}}}},
