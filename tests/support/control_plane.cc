@@ -70,14 +70,15 @@ std::unique_ptr<ControlPlane> ApiServerTest::plane_;
 std::unique_ptr<ApiReader> ApiServerTest::reader_;
 
 void ApiServerTest::SetUpTestSuite() {
-  if (!plane_) {
-    plane_ = std::make_unique<ControlPlane>();
-    reader_ = std::make_unique<ApiReader>(plane_->kubeconfig());
-  }
+  if (!plane_) plane_ = std::make_unique<ControlPlane>();
+  reader_ = std::make_unique<ApiReader>(plane_->kubeconfig());
   std::filesystem::create_directories(plane_->folder() / "suites");
   std::ofstream(plane_->folder() / "suites" /
                 ::testing::UnitTest::GetInstance()->current_test_suite()->name());
 }
+
+/// The HTTP library's threads end before static objects do, and the reader needs them to end.
+void ApiServerTest::TearDownTestSuite() { reader_.reset(); }
 
 void ApiServerTest::SetUp() {
   static std::atomic<int> tests{0};

@@ -57,6 +57,7 @@ class ApiServerTest : public ::testing::Test {
   using Json = nlohmann::json;
 
   static void SetUpTestSuite();
+  static void TearDownTestSuite();
   void SetUp() override;
   void TearDown() override;
 
