@@ -160,7 +160,8 @@ TEST_F(ChartInstallTest, AReleaseFromInstallationToRemoval) {
   const std::string notes = must_helm({"install", "trainyard", chart(), "--wait", "--timeout=60s"});
   EXPECT_THAT(notes, AllOf(HasSubstr("rollout status deployment/trainyard-operator"),
                            HasSubstr("helm test trainyard --namespace " + name_space()),
-                           HasSubstr("--namespace " + name_space() + " get trainingjobs --watch")));
+                           HasSubstr("kubectl get trainingjobs --watch --all-namespaces"),
+                           HasSubstr("kubectl delete crd trainingjobs.trainyard.dev")));
   start_operator();
   const CommandResult tested = helm_test(0);
   EXPECT_EQ(tested.exit_code, 0) << tested.output << tested.errors << submitted_ << operator_log();
