@@ -8,12 +8,12 @@ KIND ?= runs/kind
 .PHONY: help images chart run test test-quick test-long bench bench-operator lint fuzz mutants features build setup clean kind-up kind-load kind-down e2e
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
 	@tools/run_example
 
-test: ## Install, build and run every test: dev, asan, tsan, coverage
+test: ## Install, build and run the tests: dev, asan, tsan, coverage, a minute a fuzz target (not e2e, not test-long)
 	@tools/run_tests
 
 test-quick: ## The dev build's tests only
@@ -66,7 +66,8 @@ fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
 mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour); MUTANTS=--generated
 	@tools/run_mutants $(MUTANTS)
 
-features: ## Run the command of every row of docs/features.md that says "works"
+features: ## Build the release and run the command of every row of docs/features.md that says "works" (some need root or Docker)
+	@$(MAKE) --no-print-directory build PRESET=release
 	@tools/check_features
 
 clean: ## Remove the build folders; runs/ and the cache stay

@@ -19,8 +19,11 @@ by `trainyard reference trainingjob`; do not edit it.
 
 Manifests are read strictly: an unknown or repeated key, a word such as `yes`, a number such as
 `0777`, a tag or a second document is refused, with its line and what to write instead.
-`trainyard validate FILE` lists everything that is wrong with a manifest. Relative paths are taken
-from the manifest's folder. A file with the one key `engine` is a job too: one node, one rank.
+`trainyard validate FILE` lists everything that is wrong with a manifest. A file with the one key
+`engine` is a job too: one node, one rank.
+
+Under `trainyard run`, relative paths are taken from the manifest's folder. In a cluster paths are
+those inside the container, where volumes are mounted, and absolute.
 
 Some values are described here and refused with "not in this version": their time has not come.
 )";
