@@ -115,11 +115,14 @@ std::vector<ValueSet> value_sets() {
        "metrics:\n  serviceMonitor: {enabled: true, interval: 10s, labels: {release: prometheus},\n"
        "    relabelings: [{action: labeldrop, regex: pod}],\n"
        "    metricRelabelings: [{action: drop, sourceLabels: [le], regex: '0.1'}]}\n"
-       "  podMonitor: {enabled: true}\n  rules: {enabled: true}\n  dashboards: {enabled: true}\n",
+       "  podMonitor: {enabled: true}\n  dashboards: {enabled: true}\n"
+       "  rules: {enabled: true, runbookBaseUrl: 'https://example.com/tree/'}\n",
        {{"ServiceMonitor", "/spec/endpoints/0/interval", R"("10s")"},
         {"ServiceMonitor", "/metadata/labels/release", R"("prometheus")"},
         {"PrometheusRule", "/spec/groups/0/name", R"("trainyard-operator")"},
         {"PrometheusRule", "/spec/groups/0/name", R"("trainyard-jobs")"},
+        {"PrometheusRule", "/spec/groups/0/rules/4/annotations/runbook_url",
+         R"("https://example.com/tree/docs/operating/alerts.md#trainyardjobisstalled")"},
         {"ConfigMap", "/metadata/labels/grafana_dashboard", R"("1")"},
         {"PodMonitor", "/spec/selector/matchLabels/trainyard.dev~1member", R"("true")"}}},
       {"Unmonitored",
