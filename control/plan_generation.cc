@@ -117,8 +117,7 @@ void Planner::add_silent(std::vector<Loss>& losses) {
     if (is_alive(*pod) && !pod->terminating) alive.push_back(pod);
   }
   const policies::Liveness liveness = policies::judge_liveness(
-      {&alive, &observed_.facts, next_.membership.generation,
-       policies::stall_bound(spec_.progress_policy, observed_.facts), now_});
+      {&alive, &observed_.facts, next_.membership.generation, &spec_.progress_policy, now_});
   truce_ = liveness.truce;
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {

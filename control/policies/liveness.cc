@@ -46,6 +46,21 @@ const PeerReport* report_against(const LivenessInput& input, const ObservedPod& 
   return nullptr;
 }
 
+/// Whether steps speak against members that are silent, `fact` one of them.
+bool steps_stand_still(const LivenessInput& input, const MemberFact& fact) {
+  const StreamFacts& facts = *input.facts;
+  const bool anybody_tells =
+      std::any_of(facts.members.begin(), facts.members.end(), [&](const MemberFact& member) {
+        return member.connected && member.generation == facts.generation;
+      });
+  if (anybody_tells && !facts.same_machine) {
+    const auto standstill = standstill_of_connected(*input.policy, facts, input.now);
+    return standstill && standstill->still >= standstill->bound;
+  }
+  const Time moved = min_step_moved_at(facts).value_or(fact.since);
+  return input.now - moved >= stall_bound(*input.policy, facts);
+}
+
 std::optional<std::string> second_sign(const LivenessInput& input, const ObservedPod& pod,
                                        const MemberFact& fact) {
   if (pod.node_state == NodeState::kNotReady) return "its node is not ready";
@@ -54,8 +69,7 @@ std::optional<std::string> second_sign(const LivenessInput& input, const Observe
     return "rank " + std::to_string(report->reporter_rank) + " waits for rank " +
            std::to_string(report->lost_rank) + ": " + report->message;
   }
-  const Time moved = min_step_moved_at(*input.facts).value_or(fact.since);
-  if (input.now - moved >= input.stall_bound) return "no step since it went silent";
+  if (steps_stand_still(input, fact)) return "no step since it went silent";
   return std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/api/training_job.h"
 #include "common/base/time.h"
 #include "control/facts.h"
 #include "control/observed.h"
@@ -28,7 +29,7 @@ struct LivenessInput {
   const std::vector<const ObservedPod*>* members = nullptr;
   const StreamFacts* facts = nullptr;
   int64_t generation = 0;
-  Duration stall_bound{0};
+  const api::ProgressPolicy* policy = nullptr;
   Time now;
 };
 
@@ -40,7 +41,10 @@ struct Liveness {
 };
 
 /// Members whose stream is gone longer than kStreamGrace and that a second sign speaks against: a
-/// peer's report, steps that stand still for the stall bound, or a node not ready.
+/// peer's report, a node not ready, or steps that stand still for as long as they may. Ranks train
+/// in step, so where one is gone those of the connected members stand still too; what the silent
+/// one last told of its own is no news of them. Where nobody is connected, and on one machine,
+/// where no network can make agents seem lost, the steps that all have told of count.
 Liveness judge_liveness(const LivenessInput& input);
 
 }  // namespace trainyard::control::policies

@@ -20,6 +20,9 @@ std::vector<const RankFact*> ranks_of(const StreamFacts& facts) {
   return ranks;
 }
 
+/// Whether what a member says of its ranks is news of them.
+bool tells(const MemberFact& member) { return member.connected && member.silent <= kStaleNews; }
+
 /// The rank that holds the others up: fewest steps, then longest without one.
 const RankFact* laggard_of(const std::vector<const RankFact*>& ranks) {
   const auto behind = [](const RankFact* a, const RankFact* b) {
@@ -48,9 +51,9 @@ const RankFact* blamed_of(const std::vector<const RankFact*>& ranks) {
 bool is_told_of(const StreamFacts& facts, const RankFact& rank) {
   return std::any_of(facts.members.begin(), facts.members.end(), [&](const MemberFact& member) {
     if (member.generation != facts.generation) return false;
-    const bool tells = member.connected && member.silent <= kStaleNews;
-    return tells && std::any_of(member.ranks.begin(), member.ranks.end(),
-                                [&](const RankFact& told) { return told.rank == rank.rank; });
+    return tells(member) &&
+           std::any_of(member.ranks.begin(), member.ranks.end(),
+                       [&](const RankFact& told) { return told.rank == rank.rank; });
   });
 }
 
@@ -88,6 +91,14 @@ std::string position_of(const RankFact& rank) {
 
 std::string in_seconds(Duration duration) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
+}
+
+/// `laggard` has made a step.
+Standstill standstill_of(const RankFact& laggard, const RankFact& blamed,
+                         const api::ProgressPolicy& policy, const StreamFacts& facts, Time now) {
+  const Time moved = std::max(*laggard.last_step_at, blamed.phase_since.value_or(Time::min()));
+  return {now - moved, blamed.phase == Phase::kTraining ? stall_bound(policy, facts)
+                                                        : Duration(policy.max_stall)};
 }
 
 /// The rank with the most work a step, where all tell and there is more than one.
@@ -173,6 +184,21 @@ std::optional<Time> min_step_moved_at(const StreamFacts& facts) {
   return laggard == nullptr ? std::nullopt : laggard->last_step_at;
 }
 
+std::optional<Standstill> standstill_of_connected(const api::ProgressPolicy& policy,
+                                                  const StreamFacts& facts, Time now) {
+  std::vector<const RankFact*> told;
+  for (const MemberFact& member : facts.members) {
+    if (member.generation != facts.generation || !tells(member)) continue;
+    for (const RankFact& rank : member.ranks)
+      told.push_back(&rank);
+  }
+  const RankFact* laggard = laggard_of(told);
+  if (laggard == nullptr || !laggard->last_step_at || laggard->phase == Phase::kDone) {
+    return std::nullopt;
+  }
+  return standstill_of(*laggard, *blamed_of(told), policy, facts, now);
+}
+
 std::optional<int64_t> last_step_seen(const StreamFacts& facts) {
   std::optional<int64_t> newest;
   for (const RankFact* rank : ranks_of(facts)) {
@@ -191,10 +217,8 @@ Stall judge_stall(const StallInput& input) {
 
   Stall stall;
   const RankFact& blamed = *blamed_of(ranks);
-  const Duration bound = blamed.phase == Phase::kTraining ? stall_bound(*input.policy, *input.facts)
-                                                          : Duration(input.policy->max_stall);
-  const Time moved = std::max(*laggard->last_step_at, blamed.phase_since.value_or(Time::min()));
-  const Duration still = input.now - moved;
+  const auto [still, bound] =
+      standstill_of(*laggard, blamed, *input.policy, *input.facts, input.now);
   if (still < bound) {
     stall.look_again = bound - still;
     return stall;

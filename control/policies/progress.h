@@ -25,6 +25,18 @@ Duration stall_bound(const api::ProgressPolicy& policy, const StreamFacts& facts
 /// made one.
 std::optional<Time> min_step_moved_at(const StreamFacts& facts);
 
+/// How long ranks have made no step, and how long they may: the stall bound in training,
+/// maxStallSeconds while they evaluate or write a checkpoint.
+struct Standstill {
+  Duration still;
+  Duration bound;
+};
+
+/// That of the ranks which connected members tell of; nullopt where not each of these has made a
+/// step yet, where there is none, and where they are done.
+std::optional<Standstill> standstill_of_connected(const api::ProgressPolicy& policy,
+                                                  const StreamFacts& facts, Time now);
+
 /// The newest step any rank completed in this generation; nullopt where none is known.
 std::optional<int64_t> last_step_seen(const StreamFacts& facts);
 

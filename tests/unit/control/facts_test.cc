@@ -1,4 +1,4 @@
-// What the control stream's facts lead to: lost members and stalls.
+// What the control stream's facts lead to: stalls, and time for checkpoints.
 #include <chrono>
 
 #include <gmock/gmock.h>
@@ -11,47 +11,12 @@ namespace {
 
 using api::ConditionType;
 using contract::Phase;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::JobDriver;
 using testing_support::kBackoffOver;
 using testing_support::make_job;
 using testing_support::ReportingJob;
-
-TEST(LivenessTest, ASilentStreamAloneProvesNothing) {
-  ReportingJob job(make_job(3));
-  job.step_to(1);
-  job.disconnect(1);
-  for (int second = 0; second < 60; ++second) {
-    job.clock.advance(seconds(1));
-    job.step_to(2 + second);  // training goes on without the stream
-    ASSERT_TRUE(job.settle());
-  }
-  EXPECT_EQ(job.status().restarts.total, 0);
-}
-
-TEST(LivenessTest, SilenceAndAPeersReportMeanLost) {
-  ReportingJob job(make_job(3));
-  job.step_to(1);
-  job.disconnect(1);
-  PeerReport report;
-  report.generation = 1;
-  report.reporter_rank = 0;
-  report.lost_rank = 1;
-  report.message = "all_reduce overdue";
-  job.facts.now.peer_reports = {report};
-  ASSERT_TRUE(job.pass(seconds(3)));
-  EXPECT_EQ(job.status().restarts.total, 0) << "3 s are for reconnecting";
-  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), milliseconds(1));
-  const std::string lost = job.member(1).name;
-  ASSERT_TRUE(job.pass(milliseconds(1)));
-  ASSERT_EQ(job.status().restarts.total, 1);
-  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
-  EXPECT_EQ(job.status().attempts[0].pod_name, lost);
-  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("rank 0 waits for rank 1"));
-  EXPECT_EQ(job.status().restarts.classes.at(0).failure_class, api::FailureClass::kInfrastructure);
-}
 
 // ---- Pods that somebody else takes away -------------------------------------------------------
 
@@ -149,76 +114,6 @@ TEST(ResizeTest, RanksThatTrainHaveTimeForACheckpointBeforeAChangeOfSize) {
   ASSERT_TRUE(job.pass(kBackoffOver));
   EXPECT_EQ(job.status().membership.generation, 3);
   EXPECT_FALSE(yields_until(job.cluster.truth().spec, job.status()).has_value());
-}
-
-TEST(LivenessTest, AReportOfAnOlderGenerationIsNoEvidence) {
-  ReportingJob job(make_job(3));
-  job.step_to(1);
-  job.disconnect(1);
-  PeerReport report;
-  report.generation = 0;
-  report.lost_rank = 1;
-  job.facts.now.peer_reports = {report};
-  ASSERT_TRUE(job.pass(seconds(9)));
-  EXPECT_EQ(job.status().restarts.total, 0);
-}
-
-TEST(LivenessTest, SilenceOnANodeThatIsNotReadyMeansLost) {
-  ReportingJob job(make_job(3));
-  job.step_to(1);
-  job.disconnect(2);
-  job.cluster.lose_node(job.member(2).name);
-  ASSERT_TRUE(job.pass(seconds(4)));
-  EXPECT_EQ(job.status().attempts.at(0).reason, "NodeLost");
-}
-
-TEST(LivenessTest, SilenceWhileStepsStandStillForTheBoundMeansLost) {
-  ReportingJob job(make_job(3));
-  job.facts.now.p99_step_seconds = 2.0;  // bound 20 s
-  job.step_to(1);
-  job.disconnect(0);
-  ASSERT_TRUE(job.pass(seconds(19)));
-  EXPECT_EQ(job.status().restarts.total, 0);
-  ASSERT_TRUE(job.pass(seconds(1)));
-  ASSERT_EQ(job.status().restarts.total, 1);
-  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
-}
-
-TEST(LivenessTest, WhenMostGoSilentAtOnceNobodyIsBlamedForAMinute) {
-  ReportingJob job(make_job(4));
-  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
-  job.step_to(1);
-  for (int index = 0; index < 3; ++index)
-    job.disconnect(index);
-  ASSERT_TRUE(job.pass(seconds(59)));
-  EXPECT_EQ(job.status().restarts.total, 0);
-  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(1));
-  ASSERT_TRUE(job.pass(seconds(1)));
-  EXPECT_EQ(job.status().restarts.total, 1);
-}
-
-TEST(LivenessTest, OnOneMachineNoNetworkExcusesSilence) {
-  ReportingJob job(make_job(1));
-  job.facts.now.same_machine = true;
-  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
-  job.step_to(1);
-  job.disconnect(0);
-  ASSERT_TRUE(job.pass(seconds(9)));
-  EXPECT_EQ(job.status().restarts.total, 0);
-  ASSERT_TRUE(job.pass(seconds(2)));
-  EXPECT_EQ(job.status().restarts.total, 1);
-  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("silent for"));
-}
-
-TEST(LivenessTest, LossesFarApartAreNoMassLoss) {
-  ReportingJob job(make_job(3));
-  job.facts.now.p99_step_seconds = 1.0;
-  job.step_to(1);
-  job.disconnect(0);
-  job.clock.advance(seconds(3));
-  job.disconnect(1);
-  ASSERT_TRUE(job.pass(seconds(8)));
-  EXPECT_EQ(job.status().restarts.total, 1);
 }
 
 TEST(StallTest, StepsThatStandStillRestartTheJobAndNameTheRank) {

@@ -109,9 +109,10 @@ class LivenessEdgeTest : public testing::Test {
     }
   }
   policies::Liveness judge() {
-    return policies::judge_liveness({&members_, &facts_, 1, seconds(600), kJudgedAt});
+    return policies::judge_liveness({&members_, &facts_, 1, &policy_, kJudgedAt});
   }
 
+  const api::ProgressPolicy policy_;
   ObservedPod pods_[2];
   std::vector<const ObservedPod*> members_;
   StreamFacts facts_;

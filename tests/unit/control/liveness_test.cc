@@ -1,0 +1,206 @@
+// Which silent members count as lost.
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/reporting_job.h"
+
+namespace trainyard::control {
+namespace {
+
+using contract::Phase;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing_support::make_job;
+using testing_support::ReportingJob;
+
+TEST(LivenessTest, ASilentStreamAloneProvesNothing) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
+  job.step_to(1);
+  job.disconnect(1);
+  for (int second = 0; second < 60; ++second) {
+    job.clock.advance(seconds(1));
+    const RankFact untold = job.rank(1);
+    job.step_to(2 + second);  // training goes on, and nobody tells of the silent one's steps
+    job.rank(1) = untold;
+    ASSERT_TRUE(job.settle());
+  }
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(LivenessTest, TheLastOneThatIsHeardMustHaveStoodStillItself) {
+  ReportingJob job(make_job(2));
+  job.facts.now.p99_step_seconds = 1.0;
+  job.step_to(1);
+  job.disconnect(1);
+  ASSERT_TRUE(job.pass(seconds(6)));
+  job.rank(0).step = 2;  // what was under way
+  job.rank(0).last_step_at = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(9)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+}
+
+TEST(LivenessTest, SilenceProvesNothingWhileTheOthersEvaluate) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 1.0;
+  job.step_to(50);
+  job.set_phase(Phase::kEvaluating);
+  job.disconnect(1);
+  ASSERT_TRUE(job.pass(seconds(599)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1) << "maxStallSeconds is for that, too";
+}
+
+TEST(LivenessTest, WhereNobodyTellsOfStepsSilenceProvesNothing) {
+  ReportingJob job(make_job(3));  // of programs of their own
+  for (MemberFact& member : job.facts.now.members)
+    member.ranks.clear();
+  job.disconnect(1);
+  for (int minute = 0; minute < 60; ++minute)
+    ASSERT_TRUE(job.pass(seconds(60)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(LivenessTest, OneThatIsAboutToCountAsSilentIsNoWitness) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 1.0;
+  job.step_to(1);
+  job.disconnect(1);
+  for (const size_t index : {0, 2})
+    job.facts.now.members[index].silent = seconds(4);
+  ASSERT_TRUE(job.pass(seconds(12)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(1));
+}
+
+TEST(LivenessTest, WhereNobodyIsHeardStepsThatStandStillMeanLostAfterTheTruce) {
+  for (const int nodes : {1, 4}) {
+    ReportingJob job(make_job(nodes));
+    job.facts.now.p99_step_seconds = 1.0;
+    job.step_to(1);
+    for (int index = 0; index < nodes; ++index)
+      job.disconnect(index);
+    ASSERT_TRUE(job.pass(seconds(59)));
+    EXPECT_EQ(job.status().restarts.total, 0) << nodes;
+    ASSERT_TRUE(job.pass(seconds(1)));
+    EXPECT_EQ(job.status().restarts.total, 1) << nodes;
+  }
+}
+
+TEST(LivenessTest, OnOneMachineASilentAgentsOwnRanksCount) {
+  ReportingJob job(make_job(2));
+  job.facts.now.same_machine = true;
+  job.facts.now.p99_step_seconds = 1.0;
+  job.step_to(1);
+  job.disconnect(0);
+  for (int second = 0; second < 11; ++second) {
+    ASSERT_TRUE(job.pass(seconds(1)));
+    if (job.status().restarts.total > 0) break;
+    job.rank(1).step = 2 + second;
+    job.rank(1).last_step_at = job.clock.now();
+  }
+  ASSERT_EQ(job.status().restarts.total, 1) << "it is stopped or dead";
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("silent for"));
+}
+
+TEST(LivenessTest, SilenceAndAPeersReportMeanLost) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(1);
+  PeerReport report;
+  report.generation = 1;
+  report.reporter_rank = 0;
+  report.lost_rank = 1;
+  report.message = "all_reduce overdue";
+  job.facts.now.peer_reports = {report};
+  ASSERT_TRUE(job.pass(seconds(3)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "3 s are for reconnecting";
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), milliseconds(1));
+  const std::string lost = job.member(1).name;
+  ASSERT_TRUE(job.pass(milliseconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+  EXPECT_EQ(job.status().attempts[0].pod_name, lost);
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("rank 0 waits for rank 1"));
+  EXPECT_EQ(job.status().restarts.classes.at(0).failure_class, api::FailureClass::kInfrastructure);
+}
+
+TEST(LivenessTest, AReportOfAnOlderGenerationIsNoEvidence) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(1);
+  PeerReport report;
+  report.generation = 0;
+  report.lost_rank = 1;
+  job.facts.now.peer_reports = {report};
+  ASSERT_TRUE(job.pass(seconds(9)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+}
+
+TEST(LivenessTest, SilenceOnANodeThatIsNotReadyMeansLost) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  job.disconnect(2);
+  job.cluster.lose_node(job.member(2).name);
+  ASSERT_TRUE(job.pass(seconds(4)));
+  EXPECT_EQ(job.status().attempts.at(0).reason, "NodeLost");
+}
+
+TEST(LivenessTest, SilenceWhileStepsStandStillForTheBoundMeansLost) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 2.0;  // bound 20 s
+  job.step_to(1);
+  job.disconnect(0);
+  ASSERT_TRUE(job.pass(seconds(19)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+}
+
+TEST(LivenessTest, WhenMostGoSilentAtOnceNobodyIsBlamedForAMinute) {
+  ReportingJob job(make_job(4));
+  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
+  job.step_to(1);
+  for (int index = 0; index < 3; ++index)
+    job.disconnect(index);
+  ASSERT_TRUE(job.pass(seconds(59)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(1));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(LivenessTest, OnOneMachineNoNetworkExcusesSilence) {
+  ReportingJob job(make_job(1));
+  job.facts.now.same_machine = true;
+  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
+  job.step_to(1);
+  job.disconnect(0);
+  ASSERT_TRUE(job.pass(seconds(9)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(2)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("silent for"));
+}
+
+TEST(LivenessTest, LossesFarApartAreNoMassLoss) {
+  ReportingJob job(make_job(3));
+  job.facts.now.p99_step_seconds = 1.0;
+  job.step_to(1);
+  job.disconnect(0);
+  job.clock.advance(seconds(3));
+  job.disconnect(1);
+  ASSERT_TRUE(job.pass(seconds(8)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+}  // namespace
+}  // namespace trainyard::control
