@@ -57,6 +57,17 @@ Reconciler::Memory Reconciler::recall(const JobKey& key, const std::string& uid)
   return memory;
 }
 
+/// Another job, or none, has the name of one whose membership was told: nobody retires it later.
+void Reconciler::retire_namesake(const JobKey& key, const std::string& uid) {
+  std::string gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = memory_.find(key);
+    if (found != memory_.end() && found->second.uid != uid) gone = found->second.uid;
+  }
+  if (options_.membership != nullptr && !gone.empty()) options_.membership->retire(gone);
+}
+
 void Reconciler::remember(const JobKey& key, const Memory& memory) {
   const std::lock_guard lock(mutex_);
   memory_[key] = memory;
@@ -72,6 +83,7 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
     const std::lock_guard lock(mutex_);
     observed.requested_stop = stop_requested_.contains(key);
   }
+  retire_namesake(key, observed.metadata.uid);
   Memory memory = recall(key, observed.metadata.uid);
   // A view from before our own last decision would plan what is over.
   if (observed.status.membership.generation < memory.generation) {
@@ -189,6 +201,7 @@ void Reconciler::tell_membership(const Reconciled& reconciled) {
 void Reconciler::schedule(const JobKey& key, const Result<Reconciled>& result) {
   if (!result && result.error().code == ErrorCode::kNotFound) {
     queue_.forget(key);
+    retire_namesake(key, "");
     const std::lock_guard lock(mutex_);
     memory_.erase(key);
     stop_requested_.erase(key);

@@ -116,6 +116,7 @@ class Reconciler {
   void report(const JobKey& key, const Result<Reconciled>& result, MonoTime began);
   bool has_agents(const api::TrainingJobSpec& spec) const;
   void tell_membership(const Reconciled& reconciled);
+  void retire_namesake(const JobKey& key, const std::string& uid);
   Memory recall(const JobKey& key, const std::string& uid);
   void remember(const JobKey& key, const Memory& memory);
 

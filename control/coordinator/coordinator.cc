@@ -110,6 +110,11 @@ void Coordinator::handle_locked(ServerEvent& event, Effects& effects) {
       if (job != nullptr && job->closed(event.connection, options_.clock->now()) == Worth::kALook) {
         effects.changed.push_back(known->second);
       }
+      // Of a job that nobody has published agents tell everything again; one that was deleted,
+      // whose pods are still ending, is never published again.
+      if (job != nullptr && !job->order() && job->connections().empty()) {
+        jobs_.erase(known->second);
+      }
       connections_.erase(known);
       return;
     }

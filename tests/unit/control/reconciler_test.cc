@@ -91,6 +91,18 @@ TEST_F(ReconcilerTest, AStopIsPublishedAndAFinishedJobIsRetired) {
   EXPECT_EQ(sink_.retired, std::vector<std::string>{"job-uid-1"});
 }
 
+TEST_F(ReconcilerTest, AJobThatIsDeletedWhileItRunsIsRetired) {
+  rounds(4);
+  ASSERT_TRUE(cluster_.delete_job(cluster_.key(), "job-uid-1"));
+  EXPECT_TRUE(sink_.retired.empty());
+  const auto result = reconciler_.reconcile(cluster_.key());
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(sink_.retired, std::vector<std::string>{"job-uid-1"});
+  ASSERT_FALSE(reconciler_.reconcile(cluster_.key()).has_value());
+  EXPECT_EQ(sink_.retired.size(), 1u) << "it is forgotten";
+}
+
 /// A cluster whose cache falls back to an older view.
 class RewindingCluster final : public MemoryCluster {
  public:
@@ -101,6 +113,22 @@ class RewindingCluster final : public MemoryCluster {
   }
   std::optional<Observed> rewound;
 };
+
+TEST(ReconcilerNamesakeTest, AJobWhoseNameAnotherHasTakenIsRetired) {
+  ManualClock clock;
+  RewindingCluster cluster(clock, make_job(1));
+  Listening sink;
+  Reconciler reconciler({&cluster, &clock, nullptr, &sink, {}, {}});
+  Observed next = cluster.truth();
+  next.metadata.uid = "job-uid-2";
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+  EXPECT_TRUE(sink.retired.empty());
+  cluster.rewound = next;
+  // The next one's own writes are not of interest here.
+  static_cast<void>(reconciler.reconcile(cluster.key()));
+  EXPECT_EQ(sink.retired, std::vector<std::string>{"job-uid-1"});
+}
 
 /// The caches of jobs and of pods run apart: a status that another process has written may be seen
 /// before its pods are.
