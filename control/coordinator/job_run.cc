@@ -15,6 +15,21 @@ constexpr size_t kMaxPeerReports = 64;
 constexpr size_t kStepTimesKept = 256;
 /// Ranks one agent may have; a larger share can only be a damaged message.
 constexpr int kMaxRanksPerNode = 1024;
+/// Bytes that are kept of a name, an address or an instruction, and of a text for people: a message
+/// may have 4 MiB, and a job has many ranks.
+constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxTextBytes = 4096;
+
+/// At most `limit` bytes of it, no character cut in two.
+std::string clamped(const std::string& text, size_t limit) {
+  if (text.size() <= limit) return text;
+  const auto continues = [&](size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  };
+  while (limit > 0 && continues(limit))
+    --limit;
+  return text.substr(0, limit);
+}
 
 std::optional<double> finite(double value) {
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
@@ -37,7 +52,7 @@ contract::CheckpointFigures figures_of(const coordination::CheckpointProgress& p
           .write_cpu_s = progress.write_cpu_seconds(),
           .stall_s = progress.stall_seconds(),
           .stall_total_s = progress.stall_total_seconds(),
-          .failure = progress.failure()};
+          .failure = clamped(progress.failure(), kMaxTextBytes)};
 }
 
 Worth worth(bool a_look) { return a_look ? Worth::kALook : Worth::kNothing; }
@@ -50,7 +65,7 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
   reading.node_index = node_index;
   reading.phase = phase_of(progress.phase());
   reading.step = progress.step();
-  reading.instruction = progress.instruction();
+  reading.instruction = clamped(progress.instruction(), kMaxNameBytes);
   reading.stopped = progress.stopped();
   reading.work_seconds = progress.work_seconds();
   reading.total_steps = progress.total_steps();
@@ -99,17 +114,18 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   by_connection_[connection] = fence.pod_uid();
   if (member.fact.generation != fence.generation()) member = Member{};
   member.fact.pod_uid = fence.pod_uid();
-  member.fact.pod_name = hello.pod_name();
+  member.fact.pod_name = clamped(hello.pod_name(), kMaxNameBytes);
   member.fact.node_index = hello.node_index();
   member.fact.generation = fence.generation();
   member.fact.connected = true;
   member.fact.since = now;
   member.connection = connection;
-  member.host_id = hello.host_id();
+  member.host_id = clamped(hello.host_id(), kMaxNameBytes);
   member.devices = std::clamp(hello.devices(), 1, kMaxRanksPerNode);
   member.ranks_started = hello.ranks_started();
   member.table_delivered = hello.table_delivered();
   member.fenced = false;
+  member.silent = Duration::zero();
   return Worth::kALook;
 }
 
@@ -151,8 +167,9 @@ Worth JobRun::closed(ConnectionId connection, Time now) {
   if (member == nullptr) return Worth::kNothing;
   by_connection_.erase(connection);
   member->connection = 0;
+  // Of one that was silent already the stream's end is no news.
+  if (member->fact.connected) member->fact.since = now;
   member->fact.connected = false;
-  member->fact.since = now;
   if (order_ && (member->fact.generation < order_->generation || is_stranger(*member))) {
     members_.erase(std::string(member->fact.pod_uid));
   }
@@ -169,6 +186,11 @@ bool JobRun::is_rank(int rank) const {
 Worth JobRun::listening(ConnectionId connection, const coordination::RanksListening& fact) {
   Member* member = find(connection);
   if (member == nullptr || fact.ranks_size() > kMaxRanksPerNode) return Worth::kNothing;
+  // Half an address leads nowhere.
+  const bool too_long = std::any_of(fact.ranks().begin(), fact.ranks().end(), [](const auto& rank) {
+    return rank.address().size() > kMaxNameBytes;
+  });
+  if (too_long) return Worth::kNothing;
   member->addresses.clear();
   for (const coordination::RankAddress& rank : fact.ranks()) {
     if (!is_rank(rank.rank())) continue;
@@ -235,7 +257,7 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
   fact.total_steps = progress.total_steps();
   fact.arrivals = progress.arrivals();
   fact.instruction_id = progress.instruction_id();
-  fact.instruction = progress.instruction();
+  fact.instruction = clamped(progress.instruction(), kMaxNameBytes);
   const bool stop_changed = progress.stopped() != fact.stopped;
   fact.stopped = progress.stopped();
   if (!fact.stopped) fact.stopped_since.reset();
@@ -268,8 +290,12 @@ Worth JobRun::peer_lost(ConnectionId connection, const coordination::PeerLost& f
   if (reporter == nullptr || !is_current(*reporter) || peer_reports_.size() >= kMaxPeerReports) {
     return Worth::kNothing;
   }
-  PeerReport report{
-      reporter->fact.generation, fact.reporter(), fact.rank(), "", fact.message(), now};
+  PeerReport report{reporter->fact.generation,
+                    fact.reporter(),
+                    fact.rank(),
+                    "",
+                    clamped(fact.message(), kMaxTextBytes),
+                    now};
   for (const auto& [uid, member] : members_) {
     if (!is_current(member)) continue;
     for (const auto& [rank, address] : member.addresses) {
@@ -283,8 +309,8 @@ Worth JobRun::peer_lost(ConnectionId connection, const coordination::PeerLost& f
 Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fact) {
   const Member* member = find(connection);
   if (member == nullptr || !is_current(*member)) return Worth::kNothing;
-  result_ = contract::RunResult{fact.state_hash(), fact.step(), fact.final_loss(),
-                                fact.validation_loss()};
+  result_ = contract::RunResult{clamped(fact.state_hash(), kMaxNameBytes), fact.step(),
+                                fact.final_loss(), fact.validation_loss()};
   return Worth::kALook;
 }
 

@@ -87,8 +87,9 @@ class JobRun {
   Worth pass(Duration listened, Time now);
   /// Notices once that ranks of the generation before have had their time to yield.
   Worth end_yield(Time now);
-  /// The stream is gone.
+  /// The stream is gone. One that was silent before has been so since then.
   Worth closed(ConnectionId connection, Time now);
+  /// Ignored where it has an address that none can be.
   Worth listening(ConnectionId connection, const coordination::RanksListening& fact);
   Worth heartbeat(ConnectionId connection, const coordination::Heartbeat& fact, Time now);
   Worth peer_lost(ConnectionId connection, const coordination::PeerLost& fact, Time now);

@@ -16,7 +16,17 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class CoordinatorFactsTest : public CoordinatorTest {};
+class CoordinatorFactsTest : public CoordinatorTest {
+ protected:
+  /// Only the second agent is heard.
+  void listen_to_b(Duration duration) {
+    for (Duration passed{0}; passed < duration; passed += milliseconds(100)) {
+      clock_.advance(milliseconds(100));
+      b_.beat(2, 7);
+      poll();
+    }
+  }
+};
 
 TEST_F(CoordinatorFactsTest, FactsTellWhenStepsMoved) {
   start_training();
@@ -211,6 +221,33 @@ TEST_F(CoordinatorFactsTest, AnAgentThatTellsNothingAnyMoreIsSilentUntilItSpeaks
   EXPECT_EQ(changes_, before + 2) << "and at its return";
 }
 
+TEST_F(CoordinatorFactsTest, ASilentAgentsClosedStreamChangesNotSinceWhenItIsSilent) {
+  start_training();
+  listen_to_b(seconds(6));
+  ASSERT_FALSE(facts().members[0].connected);
+  const Time since = facts().members[0].since;
+  listen_to_b(seconds(30));
+  a_.leave();  // as a port's keepalive closes it
+  poll();
+  EXPECT_FALSE(facts().members[0].connected);
+  EXPECT_EQ(facts().members[0].since, since);
+}
+
+TEST_F(CoordinatorFactsTest, AnAgentThatComesBackIsNotSilentForWhatItMissed) {
+  start_training();
+  listen_to_b(seconds(6));
+  a_.leave();
+  poll();
+  a_.connect(true, true);
+  poll();
+  EXPECT_TRUE(facts().members[0].connected);
+  EXPECT_LT(facts().members[0].silent, seconds(1));
+  listen_to_b(seconds(4));
+  EXPECT_TRUE(facts().members[0].connected);
+  listen_to_b(seconds(2));
+  EXPECT_FALSE(facts().members[0].connected) << "it is to tell of its ranks again";
+}
+
 TEST_F(CoordinatorFactsTest, AgentsThatLeftWithTheirGenerationAreForgotten) {
   start_training();
   a_.leave();
@@ -320,6 +357,26 @@ TEST_F(CoordinatorFactsTest, ARetiredJobIsForgottenAndNoOther) {
   EXPECT_FALSE(facts().hosted);
 }
 
+TEST_F(CoordinatorFactsTest, AJobThatOnlyItsAgentsKnowGoesWithTheLastOfThem) {
+  start_training();
+  coordinator_.retire("job-1");  // deleted; its pods are still ending
+  poll();
+  a_.connect(true, true);
+  b_.connect(true, true);
+  a_.beat(0, 8);
+  poll();
+  const auto readings = [&] {
+    coordinator_.publish(order_of_two_nodes());
+    return coordinator_.readings("job-1").size();
+  };
+  a_.leave();
+  poll();
+  b_.leave();
+  poll();
+  EXPECT_EQ(readings(), 0u) << "nothing is kept of what it told";
+  EXPECT_THAT(facts().members, IsEmpty());
+}
+
 TEST_F(CoordinatorFactsTest, ReadingsAreByRank) {
   start_training();
   b_.beat(3, 7);
@@ -368,6 +425,53 @@ TEST_F(CoordinatorFactsTest, HostileHeartbeatsStayBounded) {
   }
   poll();
   EXPECT_LE(coordinator_.readings("job-1").size(), 1024u);
+}
+
+TEST_F(CoordinatorFactsTest, LongTextsAreCutBetweenCharacters) {
+  std::string text = "x";
+  while (text.size() < 1'000'000)
+    text += "\u00e9";  // two bytes: the limits are even
+  FromAgent message;
+  start_training();
+  auto& progress = *message.mutable_heartbeat()->add_ranks();
+  progress.set_instruction(text);
+  progress.mutable_checkpoints()->set_failure(text);
+  a_.say(message);
+  message.mutable_peer_lost()->set_message(text);
+  a_.say(message);
+  message.mutable_result()->set_state_hash(text);
+  a_.say(message);
+  poll();
+  EXPECT_EQ(facts().members.at(0).ranks.at(0).instruction, text.substr(0, 255));
+  const auto readings = coordinator_.readings("job-1");
+  ASSERT_EQ(readings.size(), 1u);
+  EXPECT_EQ(readings[0].instruction, text.substr(0, 255));
+  EXPECT_EQ(readings[0].checkpoints.failure, text.substr(0, 4095));
+  ASSERT_EQ(facts().peer_reports.size(), 1u);
+  EXPECT_EQ(facts().peer_reports[0].message, text.substr(0, 4095));
+  ASSERT_TRUE(facts().result);
+  EXPECT_EQ(facts().result->state_hash, text.substr(0, 255));
+}
+
+TEST_F(CoordinatorFactsTest, AnAddressThatNoneCanBeIsNotTaken) {
+  coordinator_.publish(order_of_two_nodes());
+  a_.connect();
+  b_.connect();
+  poll();
+  b_.listen({2, 3});
+  FromAgent message;
+  for (const int rank : {0, 1}) {
+    auto& address = *message.mutable_ranks_listening()->add_ranks();
+    address.set_rank(rank);
+    address.set_address(std::string(rank == 1 ? 257 : 256, 'x'));
+  }
+  a_.say(message);
+  poll();
+  EXPECT_FALSE(facts().rank_table_ready);
+  message.mutable_ranks_listening()->mutable_ranks(1)->set_address(std::string(256, 'y'));
+  a_.say(message);
+  poll();
+  EXPECT_TRUE(facts().rank_table_ready);
 }
 
 TEST_F(CoordinatorFactsTest, RanksOutsideTheWorldAreNotBelieved) {
