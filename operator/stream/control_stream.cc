@@ -84,7 +84,7 @@ void ControlStream::job_changed(const std::string& job_uid) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = keys_.find(job_uid);
-    if (found == keys_.end()) return;  // the brain looks at every job when it begins
+    if (found == keys_.end()) return;  // its first publish() makes up for it
     key = found->second;
   }
   options_.wake(key);
@@ -105,11 +105,15 @@ control::StreamFacts ControlStream::facts(const std::string& job_uid) const {
 
 void ControlStream::publish(const control::MembershipOrder& order) {
   if (!started_) return;
+  const control::JobKey key{order.job_namespace, order.job_name};
+  bool is_new = false;
   {
     const std::lock_guard lock(mutex_);
-    keys_[order.job_uid] = {order.job_namespace, order.job_name};
+    is_new = keys_.insert_or_assign(order.job_uid, key).second;
   }
   coordinator_->publish(order);
+  // Agents may have spoken before there was a key to wake, and who publishes had looked before.
+  if (is_new) options_.wake(key);
 }
 
 void ControlStream::retire(const std::string& job_uid) {

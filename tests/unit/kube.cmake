@@ -20,6 +20,9 @@ trainyard_test(operator_stream_parts_test TIER unit THREADED
           ${here}/stream/token_review_test.cc
   DEPS operator_stream kube_test_support)
 # Under TSan Debian's uninstrumented gRPC gives false reports (as grpc_transport_test).
+trainyard_test(control_stream_test TIER unit NOT_UNDER thread
+  SOURCES ${here}/stream/control_stream_test.cc
+  DEPS operator_stream kube_test_support)
 trainyard_test(grpc_port_transport_test TIER unit NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/grpc_port_transport_test.cc
   DEPS control_coordinator_grpc loopback_test_support)
