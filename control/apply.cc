@@ -134,6 +134,11 @@ class Application {
                     {api::ConditionType::kAccepted, api::ConditionStatus::kFalse,
                      applied_.refusal->reason, applied_.refusal->message},
                     now_);
+    } else if (plan_.accept_if_taken) {
+      set_condition(outcome,
+                    {api::ConditionType::kAccepted, api::ConditionStatus::kTrue,
+                     api::reason::kAccepted, kSpecIsValid},
+                    now_);
     }
     if (outcome == applied_.status) return {};
     TRAINYARD_TRY(write(outcome));

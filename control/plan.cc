@@ -257,7 +257,8 @@ void Planner::fail(std::string_view reason, const std::string& message) {
   set(ConditionType::kFailureTarget, ConditionStatus::kTrue, reason, message);
 }
 
-/// Accepted, except that what kept the gang from being made stands until it is whole.
+/// Accepted, except that what was refused stands until the gang is whole and the cluster takes what
+/// stands beside it: only whoever applies the plan learns of that.
 void Planner::accept(const policies::Gang* gang) {
   if (observed_.refusal) {
     set(ConditionType::kAccepted, ConditionStatus::kFalse, observed_.refusal->reason,
@@ -267,9 +268,12 @@ void Planner::accept(const policies::Gang* gang) {
   const api::Condition* accepted = find_condition(next_, ConditionType::kAccepted);
   const bool refused = accepted != nullptr && accepted->status == ConditionStatus::kFalse &&
                        accepted->reason != api::reason::kInvalidSpec;
-  if (refused && gang != nullptr && !gang->whole) return;
+  if (refused) {
+    plan_.accept_if_taken = gang == nullptr || gang->whole;
+    return;
+  }
   set(ConditionType::kAccepted, ConditionStatus::kTrue, api::reason::kAccepted,
-      "the spec is valid");
+      std::string(kSpecIsValid));
 }
 
 void Planner::condemn(const std::vector<const ObservedPod*>& pods, std::optional<Duration> grace) {

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/api/training_job.h"
@@ -40,6 +41,9 @@ struct Plan {
   /// What was seen, written last; only where it differs from what status says.
   std::optional<api::TrainingJobStatus> outcome;
   std::vector<Event> events;
+  /// What was refused stands in status, and the plan sees nothing that is not taken any more: if
+  /// the cluster refuses nothing of it this time, the job is accepted again.
+  bool accept_if_taken = false;
   /// Look again after this long even if nothing changes; nullopt: only when something changes.
   std::optional<Duration> requeue_after;
   /// The job object's time to live is over.
@@ -48,6 +52,9 @@ struct Plan {
   /// (Cluster::list_pods) before it is carried out.
   bool rests_on_absence = false;
 };
+
+/// The message of Accepted.
+inline constexpr std::string_view kSpecIsValid = "the spec is valid";
 
 /// Whether the job is ours to act on: not another controller's (managedBy), and not being deleted,
 /// when what it owns belongs to the garbage collector (orphan or foreground).

@@ -123,5 +123,52 @@ TEST(CompanionsTest, AreKeptForEveryGenerationOfAJobThatIsOurs) {
   EXPECT_THAT(other.cluster.companions_kept(), IsEmpty());
 }
 
+/// A cluster that makes pods and, while `refusal` is set, nothing beside them.
+class WithoutCompanions final : public MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  Result<std::optional<Refusal>> keep_companions(const Observed& observed,
+                                                 const api::TrainingJobStatus& status) override {
+    if (refusal) return refusal;
+    return MemoryCluster::keep_companions(observed, status);
+  }
+  std::optional<Refusal> refusal;
+};
+
+TEST(CompanionsTest, OfARunningJobARefusalIsToldOnceAndStandsWhileItLasts) {
+  testing_support::ManualClock clock;
+  WithoutCompanions cluster(clock, make_job(2));
+  Reconciler reconciler({.cluster = &cluster, .clock = &clock});
+  const auto look = [&] {
+    clock.advance(seconds(2));
+    ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+    cluster.step();
+  };
+  const auto accepted = [&] {
+    return *find_condition(cluster.truth().status, ConditionType::kAccepted);
+  };
+  for (int i = 0; i < 6; ++i)
+    look();
+  ASSERT_EQ(cluster.truth().status.nodes.ready, 2);
+  cluster.refusal = kQuota;
+  look();
+  const api::Condition told = accepted();
+  EXPECT_EQ(told.status, api::ConditionStatus::kFalse);
+  EXPECT_EQ(told.last_transition_time, clock.now());
+  const size_t before = cluster.status_history().size();
+  for (int i = 0; i < 6; ++i)
+    look();
+  EXPECT_EQ(cluster.status_history().size(), before) << "nothing has changed";
+  EXPECT_EQ(accepted(), told);
+  cluster.refusal->message = "exceeded quota: pods=4";
+  look();
+  EXPECT_EQ(accepted().message, cluster.refusal->message);
+  EXPECT_EQ(accepted().last_transition_time, told.last_transition_time);
+  EXPECT_EQ(cluster.status_history().size(), before + 1);
+  cluster.refusal.reset();
+  look();
+  EXPECT_EQ(accepted().status, api::ConditionStatus::kTrue);
+}
+
 }  // namespace
 }  // namespace trainyard::control
