@@ -30,6 +30,11 @@ Duration TokenBucket::reserve(MonoTime now) {
   return Duration(static_cast<Duration::rep>(-tokens_ * interval_ns_));
 }
 
+bool TokenBucket::is_full(MonoTime now) const {
+  const std::lock_guard lock(mutex_);
+  return tokens_ + static_cast<double>((now - last_).count()) / interval_ns_ >= burst_;
+}
+
 bool TokenBucket::try_take(MonoTime now) {
   const std::lock_guard lock(mutex_);
   fill(now);

@@ -19,12 +19,15 @@ class TokenBucket {
   /// Takes a turn if there is one at once; false: none is taken.
   bool try_take(MonoTime now);
 
+  /// Whether it has rested long enough to be as a new one.
+  bool is_full(MonoTime now) const;
+
  private:
   void fill(MonoTime now);
 
   const double interval_ns_;
   const double burst_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   double tokens_;
   bool started_ = false;
   MonoTime last_{};

@@ -1,5 +1,6 @@
 #include "operator/stream/admitted_transport.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "common/base/check.h"
@@ -11,6 +12,8 @@ namespace {
 using control::ServerEvent;
 using coordination::FromAgent;
 
+constexpr char kSaidTooMuch[] = "its pod has said too much of late";
+
 /// What an agent says of itself that is not so; empty: nothing.
 std::string lie_of(const FromAgent& message, const TokenOwner& owner, const std::string& job_uid) {
   if (message.fence().pod_uid() != owner.pod_uid) return "it speaks for another pod";
@@ -18,6 +21,17 @@ std::string lie_of(const FromAgent& message, const TokenOwner& owner, const std:
   if (message.hello().pod_name() != owner.pod_name) return "it gives another pod's name";
   if (message.hello().job_uid() != job_uid) return "its pod is not of the job that it names";
   return {};
+}
+
+bool has_counters(const FromAgent& message) {
+  const auto& ranks = message.heartbeat().ranks();
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [](const auto& rank) { return rank.has_counters(); });
+}
+
+/// What a message takes of memory, which may be many times its length on the wire.
+int64_t memory_of(const ServerEvent& event) {
+  return static_cast<int64_t>(event.message->SpaceUsedLong());
 }
 
 }  // namespace
@@ -40,8 +54,8 @@ void AdmittedTransport::review_tokens(const std::stop_token& stop) {
     {
       std::unique_lock lock(mutex_);
       if (!waiting_changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
+      next = {waiting_.begin()->first, std::move(waiting_.begin()->second)};
+      waiting_.erase(waiting_.begin());
     }
     Result<TokenOwner> owner = options_.review(next.second);
     {
@@ -59,6 +73,7 @@ std::vector<AdmittedTransport::Verdict> AdmittedTransport::take_verdicts() {
 
 std::vector<ServerEvent> AdmittedTransport::take(Duration timeout) {
   std::vector<ServerEvent> out;
+  forget_the_quiet();
   for (Verdict& verdict : take_verdicts())
     settle(std::move(verdict), out);
   for (ServerEvent& event : options_.inner->take(out.empty() ? timeout : Duration::zero()))
@@ -79,6 +94,11 @@ void AdmittedTransport::settle(Verdict verdict, std::vector<ServerEvent>& out) {
     return refuse(verdict.connection,
                   "pod " + guest.owner.ns + "/" + guest.owner.pod_name + " is of no job");
   }
+  const auto voice = voices_.find(guest.owner.pod_uid);
+  if (voice != voices_.end() && voice->second.silent_until > options_.clock->mono()) {
+    silenced_[guest.token] = voice->second.silent_until;  // the next time without a review
+    return refuse(verdict.connection, kSaidTooMuch);
+  }
   admit(verdict.connection, guest, out);
 }
 
@@ -87,6 +107,8 @@ void AdmittedTransport::admit(Id connection, Guest& guest, std::vector<ServerEve
   const auto before = stream_of_pod_.find(guest.owner.pod_uid);
   if (before != stream_of_pod_.end()) {
     const Id older = before->second;
+    // Reviews end in any order.
+    if (older > connection) return refuse(connection, "its pod has a newer stream");
     expel(older, guests_.at(older), "its pod has a newer stream", out);
   }
   stream_of_pod_[guest.owner.pod_uid] = connection;
@@ -94,6 +116,9 @@ void AdmittedTransport::admit(Id connection, Guest& guest, std::vector<ServerEve
   ++admitted_;
   ++open_;
   out.emplace_back(connection, ServerEvent::Kind::kOpened);
+  voices_.try_emplace(guest.owner.pod_uid);
+  known_pods_ = static_cast<int64_t>(voices_.size());
+  held_bytes_ -= std::exchange(guest.held_bytes, 0);
   std::vector<ServerEvent> held = std::exchange(guest.held, {});
   for (ServerEvent& event : held) {
     const auto still = guests_.find(connection);
@@ -102,20 +127,33 @@ void AdmittedTransport::admit(Id connection, Guest& guest, std::vector<ServerEve
   }
 }
 
-bool AdmittedTransport::is_silenced(const std::string& token) {
+/// What nobody needs any more of pods that have gone, and of tokens that may be shown again.
+void AdmittedTransport::forget_the_quiet() {
   const MonoTime now = options_.clock->mono();
+  if (now < next_forgetting_) return;
+  next_forgetting_ = now + kForgettingInterval;
   std::erase_if(silenced_, [&](const auto& entry) { return entry.second <= now; });
-  return silenced_.contains(token);
+  std::erase_if(voices_, [&](const auto& entry) {
+    const auto& [pod_uid, voice] = entry;
+    return !stream_of_pod_.contains(pod_uid) && voice.silent_until <= now &&
+           voice.allowance.is_full(now);
+  });
+  known_pods_ = static_cast<int64_t>(voices_.size());
+}
+
+bool AdmittedTransport::is_silenced(const std::string& token) const {
+  const auto found = silenced_.find(token);
+  return found != silenced_.end() && found->second > options_.clock->mono();
 }
 
 void AdmittedTransport::await_review(Id connection, std::string token) {
   if (token.empty()) return refuse(connection, "it shows no token");
-  if (is_silenced(token)) return refuse(connection, "its pod has said too much of late");
+  if (is_silenced(token)) return refuse(connection, kSaidTooMuch);
   guests_.at(connection).token = token;
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() < kMaxWaiting) {
-      waiting_.emplace_back(connection, std::move(token));
+      waiting_.emplace(connection, std::move(token));
       waiting_changed_.notify_one();
       return;
     }
@@ -135,14 +173,42 @@ void AdmittedTransport::pass(ServerEvent event, std::vector<ServerEvent>& out) {
   if (event.kind == ServerEvent::Kind::kClosed) {
     const bool told = guest.admitted;
     if (told) stream_of_pod_.erase(guest.owner.pod_uid);
-    guests_.erase(found);
+    forget(id);
     if (!told) return;
     --open_;
     out.push_back(std::move(event));
     return;
   }
   if (guest.admitted) return pass_message(guest, std::move(event), out);
-  if (guest.held.size() >= kMaxHeld) return refuse(id, "it does not wait for its review");
+  hold(guest, std::move(event));
+}
+
+/// Keeps what a guest says before it is known. A heartbeat replaces the one before, so that an
+/// agent may wait for as long as the review takes.
+void AdmittedTransport::hold(Guest& guest, ServerEvent event) {
+  const Id id = event.connection;
+  if (!guest.before_review.try_take(options_.clock->mono()))
+    return refuse(id, "it does not wait for its review");
+  const bool is_heartbeat = event.message->has_heartbeat();
+  if (is_heartbeat) {
+    const bool tells_all = has_counters(*event.message);
+    std::erase_if(guest.held, [&](const ServerEvent& older) {
+      const FromAgent& message = *older.message;
+      if (!message.has_heartbeat() || (has_counters(message) && !tells_all)) return false;
+      guest.held_bytes -= memory_of(older);
+      held_bytes_ -= memory_of(older);
+      return true;
+    });
+  }
+  const int64_t bytes = memory_of(event);
+  const bool fits = guest.held.size() < kMaxHeld && guest.held_bytes + bytes <= kMaxHeldBytes &&
+                    held_bytes_ + bytes <= kMaxHeldBytesOfAll;
+  if (!fits) {
+    if (is_heartbeat) return;  // the next one tells the same
+    return refuse(id, "it says too much before its review");
+  }
+  guest.held_bytes += bytes;
+  held_bytes_ += bytes;
   guest.held.push_back(std::move(event));
 }
 
@@ -151,8 +217,10 @@ void AdmittedTransport::pass_message(Guest& guest, ServerEvent event,
   const std::string lie = lie_of(*event.message, guest.owner, guest.job_uid);
   if (!lie.empty()) return expel(event.connection, guest, lie, out);
   const MonoTime now = options_.clock->mono();
-  if (!guest.allowance.try_take(now)) {
-    silenced_[guest.token] = now + kSilence;
+  Voice& voice = voices_.at(guest.owner.pod_uid);
+  if (!voice.allowance.try_take(now)) {
+    voice.silent_until = now + kSilence;
+    silenced_[guest.token] = voice.silent_until;
     return expel(event.connection, guest, "it says more than agents have to say", out);
   }
   out.push_back(std::move(event));
@@ -167,8 +235,18 @@ void AdmittedTransport::expel(Id connection, Guest& guest, const std::string& wh
   refuse(connection, "pod " + guest.owner.ns + "/" + guest.owner.pod_name + ": " + why);
 }
 
+/// Its token is not reviewed any more: behind it others wait.
+void AdmittedTransport::forget(Id connection) {
+  const auto found = guests_.find(connection);
+  if (found == guests_.end()) return;
+  held_bytes_ -= found->second.held_bytes;
+  guests_.erase(found);
+  const std::lock_guard lock(mutex_);
+  waiting_.erase(connection);
+}
+
 void AdmittedTransport::refuse(Id connection, const std::string& why) {
-  guests_.erase(connection);
+  forget(connection);
   ++refused_;
   options_.inner->close(connection);
   // Whoever floods the port must not flood the log as well.
@@ -188,6 +266,8 @@ Status AdmittedTransport::send(Id connection, const coordination::ToAgent& messa
 
 void AdmittedTransport::close(Id connection) { options_.inner->close(connection); }
 
-AdmittedTransport::Counts AdmittedTransport::counts() const { return {open_, admitted_, refused_}; }
+AdmittedTransport::Counts AdmittedTransport::counts() const {
+  return {open_, admitted_, refused_, known_pods_};
+}
 
 }  // namespace trainyard::stream

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -23,8 +22,9 @@ namespace trainyard::stream {
 /// Lets only those streams through whose agents are who they say: the token is reviewed once a
 /// stream, and what its owner may say of itself is held against it. Until then nothing of a stream
 /// is seen behind this. Streams that are refused are closed; their agents try again, which is right
-/// where only our view was late. A pod has one stream, its newest; one that says more than agents
-/// say is closed, and not let in again for a while. Thread-safe as ControlTransport.
+/// where only our view was late. A pod has one stream, its newest (connections are numbered as they
+/// come); a pod that says more than agents say, on however many streams one after another, is
+/// closed, and not let in again for a while. Thread-safe as ControlTransport.
 class AdmittedTransport final : public control::ControlTransport {
  public:
   struct Options {
@@ -41,20 +41,31 @@ class AdmittedTransport final : public control::ControlTransport {
     int64_t open = 0;      ///< streams let through, not closed
     int64_t admitted = 0;  ///< ever
     int64_t refused = 0;   ///< ever
+    /// Pods of which it is known what they have said of late.
+    int64_t known_pods = 0;
   };
 
   /// Reviews under way at once.
   static constexpr int kReviewers = 8;
   /// Streams that wait for their review; more are closed at once.
   static constexpr size_t kMaxWaiting = 8192;
-  /// Messages kept of a stream that waits; an agent says a handful.
+  /// Messages kept of a stream that waits, its newest heartbeats among them; an agent says a
+  /// handful.
   static constexpr size_t kMaxHeld = 64;
-  /// What one stream may say: an agent has a heartbeat every 100 ms, and on a bad day an end and a
+  /// What these may take of memory: a thousand ranks' addresses fit.
+  static constexpr int64_t kMaxHeldBytes = 256 << 10;
+  /// Of all streams that wait: nobody is known yet who fills it.
+  static constexpr int64_t kMaxHeldBytesOfAll = 64 << 20;
+  /// What one pod may say: an agent has a heartbeat every 100 ms, and on a bad day an end and a
   /// warning of each of its ranks (1,024 at most).
   static constexpr double kMessagesPerSecond = 100;
   static constexpr int kMessagesAtOnce = 4096;
-  /// How long nobody comes in with the token of a stream that said more.
+  /// What a stream that waits may say at once; then as one that is let in.
+  static constexpr int kMessagesAtOnceBeforeReview = 256;
+  /// How long nobody comes in of a pod that said more.
   static constexpr std::chrono::seconds kSilence{30};
+  /// What is known of pods that have gone is looked through this often.
+  static constexpr std::chrono::seconds kForgettingInterval{10};
   /// Refusals that are logged one by one; of more only the number is.
   static constexpr double kRefusalsLoggedPerSecond = 1;
   static constexpr int kRefusalsLoggedAtOnce = 20;
@@ -77,7 +88,13 @@ class AdmittedTransport final : public control::ControlTransport {
     std::string job_uid;
     std::string token;                       ///< secret
     std::vector<control::ServerEvent> held;  ///< before the verdict
+    int64_t held_bytes = 0;
+    kube::TokenBucket before_review{kMessagesPerSecond, kMessagesAtOnceBeforeReview};
+  };
+  /// How much a pod has said of late, on whichever streams.
+  struct Voice {
     kube::TokenBucket allowance{kMessagesPerSecond, kMessagesAtOnce};
+    MonoTime silent_until{};
   };
   struct Verdict {
     Id connection = 0;
@@ -91,27 +108,34 @@ class AdmittedTransport final : public control::ControlTransport {
                     std::vector<control::ServerEvent>& out);
   void admit(Id connection, Guest& guest, std::vector<control::ServerEvent>& out);
   void await_review(Id connection, std::string token);
-  bool is_silenced(const std::string& token);
+  void hold(Guest& guest, control::ServerEvent event);
+  bool is_silenced(const std::string& token) const;
+  void forget_the_quiet();
   void expel(Id connection, Guest& guest, const std::string& why,
              std::vector<control::ServerEvent>& out);
   void refuse(Id connection, const std::string& why);
+  void forget(Id connection);
   std::vector<Verdict> take_verdicts();
 
   const Options options_;
   // Of the taking thread only:
   std::map<Id, Guest> guests_;
   std::map<std::string, Id> stream_of_pod_;   ///< by UID; of admitted guests
-  std::map<std::string, MonoTime> silenced_;  ///< until when, by token
+  std::map<std::string, Voice> voices_;       ///< by UID of pod; of every admitted guest's
+  std::map<std::string, MonoTime> silenced_;  ///< until when, by token: these need no review
+  MonoTime next_forgetting_{};
+  int64_t held_bytes_ = 0;  ///< of all guests
   kube::TokenBucket refusals_logged_{kRefusalsLoggedPerSecond, kRefusalsLoggedAtOnce};
   int64_t refusals_untold_ = 0;
 
   std::mutex mutex_;
   std::condition_variable_any waiting_changed_;
-  std::deque<std::pair<Id, std::string>> waiting_;  ///< streams and their tokens; guarded by mutex_
-  std::vector<Verdict> verdicts_;                   ///< guarded by mutex_
+  std::map<Id, std::string> waiting_;  ///< tokens of guests, the oldest first; guarded by mutex_
+  std::vector<Verdict> verdicts_;      ///< guarded by mutex_
   std::atomic<int64_t> open_ = 0;
   std::atomic<int64_t> admitted_ = 0;
   std::atomic<int64_t> refused_ = 0;
+  std::atomic<int64_t> known_pods_ = 0;
   std::vector<std::jthread> reviewers_;  ///< last: ends first
 };
 

@@ -110,6 +110,16 @@ TEST(TokenBucketTest, WhatIsNotThereIsNotTaken) {
   EXPECT_FALSE(bucket.try_take(start + std::chrono::seconds(1)));
 }
 
+TEST(TokenBucketTest, IsFullWhenAllIsPaidBack) {
+  TokenBucket bucket(1, 2);
+  const MonoTime start{std::chrono::seconds(100)};
+  EXPECT_TRUE(bucket.is_full(start));
+  EXPECT_TRUE(bucket.try_take(start));
+  EXPECT_TRUE(bucket.try_take(start));
+  EXPECT_FALSE(bucket.is_full(start + std::chrono::milliseconds(1999)));
+  EXPECT_TRUE(bucket.is_full(start + std::chrono::seconds(2)));
+}
+
 TEST(TokenBucketTest, SavesNoMoreThanTheBurst) {
   TokenBucket bucket(1000, 2);
   const MonoTime start{std::chrono::seconds(100)};

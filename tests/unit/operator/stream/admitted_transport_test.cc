@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -87,13 +88,48 @@ FromAgent heartbeat(const std::string& pod_uid) {
   return message;
 }
 
-/// Tokens are the names of pods; "slow" tokens wait until they are let go.
+/// Tokens are the names of pods, with something after a slash where one has more than one. Reviews
+/// of those that are `held up` wait until they are let go.
+class Reviews {
+ public:
+  Result<TokenOwner> review(const std::string& token) {
+    std::unique_lock lock(mutex_);
+    reviewed_.push_back(token);
+    changed_.wait(lock, [&] { return !held_up_.contains(token); });
+    if (token == "forged") return Error{ErrorCode::kInvalidConfig, "token refused: forged"};
+    const std::string pod = token.substr(0, token.find('/'));
+    return TokenOwner{"n", pod, "uid-of-" + pod};
+  }
+  void hold_up(const std::string& token) {
+    const std::lock_guard lock(mutex_);
+    held_up_.insert(token);
+  }
+  void let_go(const std::string& token) {
+    const std::lock_guard lock(mutex_);
+    held_up_.erase(token);
+    changed_.notify_all();
+  }
+  void let_all_go() {
+    const std::lock_guard lock(mutex_);
+    held_up_.clear();
+    changed_.notify_all();
+  }
+  std::vector<std::string> reviewed() const {
+    const std::lock_guard lock(mutex_);
+    return reviewed_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::string> held_up_;
+  std::vector<std::string> reviewed_;
+};
+
 class AdmittedTransportTest : public testing::Test {
  protected:
-  static Result<TokenOwner> review(const std::string& token) {
-    if (token == "forged") return Error{ErrorCode::kInvalidConfig, "token refused: forged"};
-    return TokenOwner{"n", token, "uid-of-" + token};
-  }
+  void TearDown() override { reviews_.let_all_go(); }
+
   static std::string job_of(const TokenOwner& pod) { return pod.pod_name == "stray" ? "" : "job"; }
 
   /// What comes through until there are `count`, or nothing more for a while.
@@ -121,12 +157,18 @@ class AdmittedTransportTest : public testing::Test {
     ASSERT_THAT(take(2), SizeIs(2));
   }
 
+  /// Takes what is there; nothing of it is to come through.
+  void nothing_comes() { EXPECT_THAT(transport_.take(std::chrono::milliseconds(20)), IsEmpty()); }
+
   const testing_support::TemporaryDirectory folder_;
   testing_support::ManualClock clock_;
+  Reviews reviews_;
   Inner inner_;
   const std::unique_ptr<Logger> logger_ =
       *Logger::to_file(folder_.path() / "log", LogLevel::kInfo, LogFormat::kJson);
-  AdmittedTransport transport_{{&inner_, logger_.get(), &clock_, review, job_of}};
+  AdmittedTransport transport_{{&inner_, logger_.get(), &clock_,
+                                [this](const std::string& token) { return reviews_.review(token); },
+                                job_of}};
 };
 
 TEST_F(AdmittedTransportTest, WhoeverIsKnownComesThroughWithWhatWasSaidMeanwhile) {
@@ -182,8 +224,98 @@ TEST_F(AdmittedTransportTest, OneThatDoesNotWaitIsClosed) {
   // Nothing is taken before all of it is there, so that no verdict comes between.
   inner_.open(1, "pod");
   for (size_t i = 0; i <= AdmittedTransport::kMaxHeld; ++i)
-    inner_.say(1, heartbeat("uid-of-pod"));
+    inner_.say(1, hello("uid-of-pod", "pod", "job"));
   EXPECT_TRUE(is_closed(1));
+  inner_.open(2, "pod");
+  for (int i = 0; i <= AdmittedTransport::kMessagesAtOnceBeforeReview; ++i)
+    inner_.say(2, heartbeat("uid-of-pod"));
+  EXPECT_TRUE(is_closed(2));
+}
+
+FromAgent heartbeat_of_step(int64_t step, bool with_counters = false, int ranks = 1) {
+  FromAgent message = heartbeat("uid-of-pod");
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& progress = *message.mutable_heartbeat()->add_ranks();
+    progress.set_step(step);
+    if (with_counters) progress.mutable_counters();
+  }
+  return message;
+}
+
+TEST_F(AdmittedTransportTest, AnAgentMayWaitForAsLongAsItsReviewTakes) {
+  reviews_.hold_up("pod");
+  inner_.open(1, "pod");
+  inner_.say(1, hello("uid-of-pod", "pod", "job"));
+  for (int64_t step = 0; step < 1000; ++step) {
+    clock_.advance(std::chrono::milliseconds(150));
+    inner_.say(1, heartbeat_of_step(step, step % 100 == 0));
+    // One that fills what is kept is left out, and no fault.
+    if (step == 500) inner_.say(1, heartbeat_of_step(step, true, 10'000));
+    ASSERT_THAT(transport_.take(Duration::zero()), IsEmpty());
+  }
+  EXPECT_THAT(inner_.closed(), IsEmpty());
+  reviews_.let_go("pod");
+  const auto events = take(4);
+  ASSERT_THAT(events, SizeIs(4)) << "the newest heartbeat, and the newest with counters";
+  EXPECT_TRUE(events[1].message->has_hello());
+  EXPECT_EQ(events[2].message->heartbeat().ranks(0).step(), 900);
+  EXPECT_EQ(events[3].message->heartbeat().ranks(0).step(), 999);
+}
+
+FromAgent long_words(size_t bytes) {
+  FromAgent message = hello("uid-of-pod", "pod", "job");
+  message.mutable_hello()->set_host_id(std::string(bytes, 'x'));
+  return message;
+}
+
+TEST_F(AdmittedTransportTest, WhoIsNotKnownYetCannotFillTheMemory) {
+  constexpr auto kMost = static_cast<size_t>(AdmittedTransport::kMaxHeldBytes);
+  constexpr auto kRoom = static_cast<size_t>(AdmittedTransport::kMaxHeldBytesOfAll);
+  reviews_.hold_up("pod");
+  inner_.open(1, "pod");
+  inner_.say(1, long_words(kMost));
+  ASSERT_TRUE(is_closed(1));
+  // Each says less than one may; all of them together more than there is room for.
+  ConnectionId id = 1;
+  const auto another = [&] {
+    inner_.open(++id, "pod");
+    inner_.say(id, long_words(kMost / 2));
+    EXPECT_THAT(transport_.take(Duration::zero()), IsEmpty());
+    return !inner_.closed().contains(id);
+  };
+  size_t kept = 0;
+  while (kept * kMost / 2 < kRoom && another())
+    ++kept;
+  EXPECT_LT(kept * kMost / 2, kRoom);
+  EXPECT_GT(kept * kMost / 2, kRoom * 9 / 10);
+  EXPECT_THAT(inner_.closed(), testing::ElementsAre(1, id)) << "those who were first stay";
+  inner_.end(2);
+  EXPECT_TRUE(another()) << "where one goes there is room for another";
+  EXPECT_FALSE(another());
+}
+
+TEST_F(AdmittedTransportTest, WhoHasGoneIsNotReviewed) {
+  for (int i = 0; i < AdmittedTransport::kReviewers; ++i)
+    reviews_.hold_up("slow-" + std::to_string(i));
+  ConnectionId id = 0;
+  for (int i = 0; i < AdmittedTransport::kReviewers; ++i)
+    inner_.open(++id, "slow-" + std::to_string(i));
+  nothing_comes();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (reviews_.reviewed().size() < AdmittedTransport::kReviewers &&
+         std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  inner_.open(100, "gone");
+  inner_.end(100);
+  inner_.open(101, "pod");
+  nothing_comes();
+  reviews_.let_all_go();
+  bool came = false;
+  for (const ServerEvent& event : take(AdmittedTransport::kReviewers + 1))
+    came = came || event.connection == 101;
+  EXPECT_TRUE(came);
+  EXPECT_THAT(reviews_.reviewed(), testing::Contains("pod"));
+  EXPECT_THAT(reviews_.reviewed(), testing::Not(testing::Contains("gone")));
 }
 
 TEST_F(AdmittedTransportTest, APodHasOneStreamItsNewest) {
@@ -226,6 +358,78 @@ TEST_F(AdmittedTransportTest, OneThatSaysTooMuchIsClosedAndSilentForAWhile) {
   clock_.advance(AdmittedTransport::kSilence);
   ASSERT_NO_FATAL_FAILURE(let_in(4));
   EXPECT_FALSE(inner_.closed().contains(4));
+}
+
+TEST_F(AdmittedTransportTest, TheNewestIsTheOneThatCameLastHoweverLongItsReviewTook) {
+  reviews_.hold_up("pod/dead");
+  inner_.open(5, "pod/dead");
+  inner_.open(6, "pod");
+  ASSERT_THAT(take(1), SizeIs(1));
+  reviews_.let_go("pod/dead");
+  EXPECT_TRUE(is_closed(5));
+  EXPECT_FALSE(inner_.closed().contains(6));
+  EXPECT_EQ(transport_.counts().open, 1);
+}
+
+TEST_F(AdmittedTransportTest, ComingAgainGivesNobodyMoreToSay) {
+  ASSERT_NO_FATAL_FAILURE(let_in(1));
+  constexpr auto kMost = static_cast<size_t>(AdmittedTransport::kMessagesAtOnce);
+  for (size_t i = 1; i < kMost; ++i)
+    inner_.say(1, heartbeat("uid-of-pod"));
+  ASSERT_THAT(take(kMost - 1), SizeIs(kMost - 1));
+  EXPECT_THAT(inner_.closed(), IsEmpty());
+  inner_.end(1);
+  ASSERT_THAT(take(1), SizeIs(1));
+  inner_.open(2, "pod");
+  inner_.say(2, hello("uid-of-pod", "pod", "job"));
+  const auto events = take(2);
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[0].kind, Kind::kOpened);
+  EXPECT_EQ(events[1].kind, Kind::kClosed);
+  EXPECT_TRUE(inner_.closed().contains(2));
+}
+
+TEST_F(AdmittedTransportTest, AllOfASilencedPodsStreamsAreSilent) {
+  reviews_.hold_up("pod/second");
+  inner_.open(1, "pod");
+  inner_.open(2, "pod/second");
+  ASSERT_THAT(take(1), SizeIs(1));
+  for (int i = 0; i <= AdmittedTransport::kMessagesAtOnce; ++i)
+    inner_.say(1, heartbeat("uid-of-pod"));
+  ASSERT_THAT(take(AdmittedTransport::kMessagesAtOnce + 1),
+              SizeIs(AdmittedTransport::kMessagesAtOnce + 1));
+  ASSERT_TRUE(inner_.closed().contains(1));
+  reviews_.let_go("pod/second");
+  EXPECT_TRUE(is_closed(2)) << "it was in review already";
+  inner_.open(3, "pod/third");
+  EXPECT_TRUE(is_closed(3)) << "with a token of its own";
+  const size_t reviewed = reviews_.reviewed().size();
+  inner_.open(4, "pod/third");
+  EXPECT_TRUE(is_closed(4));
+  EXPECT_EQ(reviews_.reviewed().size(), reviewed) << "which is known by now";
+  clock_.advance(AdmittedTransport::kSilence);
+  ASSERT_NO_FATAL_FAILURE(let_in(5));
+}
+
+TEST_F(AdmittedTransportTest, WhatAPodHasSaidIsForgottenOnceItMeansNothing) {
+  ASSERT_NO_FATAL_FAILURE(let_in(1));
+  for (int i = 1; i < AdmittedTransport::kMessagesAtOnce; ++i)
+    inner_.say(1, heartbeat("uid-of-pod"));
+  take(AdmittedTransport::kMessagesAtOnce - 1);
+  clock_.advance(std::chrono::minutes(10));
+  nothing_comes();
+  EXPECT_EQ(transport_.counts().known_pods, 1) << "it has a stream";
+  for (int i = 1; i < AdmittedTransport::kMessagesAtOnce; ++i)
+    inner_.say(1, heartbeat("uid-of-pod"));
+  take(AdmittedTransport::kMessagesAtOnce - 1);
+  inner_.end(1);
+  ASSERT_THAT(take(1), SizeIs(1));
+  clock_.advance(std::chrono::seconds(20));
+  nothing_comes();
+  EXPECT_EQ(transport_.counts().known_pods, 1) << "it may come again";
+  clock_.advance(std::chrono::seconds(21));
+  nothing_comes();
+  EXPECT_EQ(transport_.counts().known_pods, 0);
 }
 
 TEST_F(AdmittedTransportTest, AnAgentsOwnRateIsNeverTooMuch) {
