@@ -212,10 +212,18 @@ Stall judge_stall(const StallInput& input) {
   if (input.facts->generation != input.generation) return judge_startup(input);
   const std::vector<const RankFact*> ranks = ranks_of(*input.facts);
   const RankFact* laggard = laggard_of(ranks);
-  if (laggard == nullptr || !laggard->last_step_at) return judge_startup(input);
+  Stall stall;
+  if (laggard == nullptr || !laggard->last_step_at) {
+    // Nobody tells of its steps; those that are told of show that all have started.
+    if (laggard != nullptr && !is_told_of(*input.facts, *laggard) &&
+        standstill_of_connected(*input.policy, *input.facts, input.now)) {
+      stall.look_again = kStaleNews;
+      return stall;
+    }
+    return judge_startup(input);
+  }
   if (laggard->phase == Phase::kDone) return {};
 
-  Stall stall;
   const RankFact& blamed = *blamed_of(ranks);
   const auto [still, bound] =
       standstill_of(*laggard, blamed, *input.policy, *input.facts, input.now);

@@ -68,6 +68,21 @@ TEST(LivenessTest, WhereNobodyTellsOfStepsSilenceProvesNothing) {
   EXPECT_EQ(job.status().restarts.total, 0);
 }
 
+TEST(LivenessTest, OneThatWentSilentBeforeTheFirstStepHasStartedWhenTheOthersTrain) {
+  ReportingJob job(make_job(3));
+  job.disconnect(1);
+  for (int minute = 0; minute < 30; ++minute) {
+    ASSERT_TRUE(job.pass(seconds(60)));
+    const RankFact untold = job.rank(1);
+    job.step_to(2 + minute);
+    job.rank(1) = untold;
+  }
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(601)));
+  EXPECT_EQ(job.status().restarts.total, 1) << "they stand still";
+  EXPECT_EQ(job.status().attempts[0].reason, "PodLost");
+}
+
 TEST(LivenessTest, OneThatIsAboutToCountAsSilentIsNoWitness) {
   ReportingJob job(make_job(3));
   job.facts.now.p99_step_seconds = 1.0;
