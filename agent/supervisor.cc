@@ -25,6 +25,9 @@ constexpr double kReconnectCeilingS = 5.0;
 /// With an orphan limit the time is short, and the coordinator is on this machine.
 constexpr double kLocalReconnectCeilingS = 1.0;
 constexpr int kMaxDoublings = 5;
+/// A stream that has lasted so long, or on which a decision came, was a good one: after it the
+/// first attempt comes soon. Before an agent is let in its stream is open, too.
+constexpr std::chrono::seconds kGoodStream{5};
 /// Heartbeats are left out while the stream has this many messages to send.
 constexpr int64_t kMaxUnsentForHeartbeat = 4;
 /// on_timer is wanted at least this often, whatever happens.
@@ -66,7 +69,7 @@ void Supervisor::on_channel() {
 void Supervisor::opened() {
   stream_open_ = true;
   ++streams_opened_;
-  connect_attempts_ = 0;
+  stream_opened_at_ = clock_.mono();
   FromAgent message;
   coordination::Hello& hello = *message.mutable_hello();
   hello.set_job_uid(options_.job_uid);
@@ -87,6 +90,7 @@ void Supervisor::closed(const std::string& reason) {
   if (stream_open_) {
     logger_.warning("control stream lost", {{"reason", reason}});
     stream_lost_at_ = clock_.mono();
+    if (stream_lost_at_ - stream_opened_at_ >= kGoodStream) connect_attempts_ = 0;
   }
   stream_open_ = false;
   schedule_reconnect();
@@ -102,6 +106,7 @@ void Supervisor::schedule_reconnect() {
 }
 
 void Supervisor::obey(const ToAgent& message) {
+  connect_attempts_ = 0;
   const coordination::Fence& fence = message.fence();
   const bool for_another = !fence.pod_uid().empty() && fence.pod_uid() != options_.pod_uid;
   if (for_another || fence.term() < highest_term_ || fence.generation() < options_.generation) {

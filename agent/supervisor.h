@@ -125,6 +125,7 @@ class Supervisor {
   bool stream_open_ = false;
   int64_t streams_opened_ = 0;
   int connect_attempts_ = 0;
+  MonoTime stream_opened_at_;
   MonoTime stream_lost_at_;
   std::optional<MonoTime> reconnect_at_;
   int64_t highest_term_ = 0;

@@ -209,6 +209,48 @@ TEST_F(SupervisorTest, RetriesSpreadOut) {
   }
 }
 
+class AgentInAPodTest : public SupervisorTest {
+ protected:
+  AgentInAPodTest()
+      : SupervisorTest([] {
+          AgentOptions options = options_of_a_local_run();
+          options.orphan_limit.reset();
+          return options;
+        }()) {}
+
+  /// The longest wait before one of `attempts`, on each of which it is told `message`, if any.
+  Duration longest_wait(int attempts, Duration stream_lasts, const ToAgent* message = nullptr) {
+    Duration longest{};
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+      heard();
+      pass(stream_lasts);
+      if (message != nullptr) tell(*message);
+      transport_.close(connection_);
+      supervisor_.on_channel();
+      const MonoTime closed = clock_.mono();
+      while (!supervisor_.snapshot().stream_open)
+        pass(milliseconds(10));
+      longest = std::max(longest, clock_.mono() - closed);
+    }
+    return longest;
+  }
+};
+
+TEST_F(AgentInAPodTest, OneThatIsNotLetInComesLessAndLessOften) {
+  connect();
+  EXPECT_GT(longest_wait(20, milliseconds(50)), seconds(3));
+}
+
+TEST_F(AgentInAPodTest, OneThatWasLetInComesBackSoon) {
+  connect();
+  longest_wait(10, milliseconds(50));
+  const ToAgent message = decision();
+  EXPECT_LE(longest_wait(20, milliseconds(50), &message), milliseconds(410));
+  longest_wait(10, milliseconds(50));
+  longest_wait(1, seconds(5));
+  EXPECT_LE(longest_wait(20, seconds(5)), milliseconds(410)) << "nobody had anything to say";
+}
+
 TEST_F(SupervisorTest, AnOrphanOfALocalRunCheckpointsAndEndsWith75) {
   train();
   transport_.set_reachable(false);
