@@ -160,7 +160,10 @@ std::string KubeCluster::Impl::job_of(const control::PodRef& pod) const {
   Scope* const scope = scope_of(pod.namespace_name);
   if (scope == nullptr) return {};
   const auto found = scope->pods().find(cache::key_of(pod.namespace_name, pod.name));
-  return found && found->meta.uid == pod.uid ? found->job_uid : std::string();
+  if (!found || found->meta.uid != pod.uid) return {};
+  // An owner is what somebody has written into the pod: that it is here is for us to know.
+  const auto job = scope->jobs().find(cache::key_of(pod.namespace_name, found->job_name));
+  return job && job->meta.uid == found->job_uid ? found->job_uid : std::string();
 }
 
 void KubeCluster::Impl::changed(const control::JobKey& key) {
@@ -265,6 +268,8 @@ std::vector<control::ObservedPod> KubeCluster::Impl::pods_of(const JobView& job)
   const auto awaited = own_writes_.awaited(job.meta.uid);
   std::vector<control::ObservedPod> pods;
   for (const auto& pod : scope_of(job.meta.ns)->pods().find_by(kPodsByJob, job.meta.uid)) {
+    // An owner is of its object's own namespace: elsewhere anybody may name this job.
+    if (pod->meta.ns != job.meta.ns) continue;
     pods.push_back(pod->seen);
     pods.back().node_state = state_of_node(pod->seen.node);
   }

@@ -65,7 +65,8 @@ class KubeCluster final : public control::Cluster {
   Status wait_synced(Duration limit, const std::stop_token& stop) const;
   bool synced() const;
   CacheCounts counts() const;
-  /// UID of the TrainingJob that this very pod belongs to; empty where the cache has no such pod.
+  /// UID of the TrainingJob that this very pod belongs to; empty where the cache has no such pod,
+  /// or not the job.
   std::string job_of(const control::PodRef& pod) const;
   /// The jobs in the cache.
   std::vector<control::JobKey> jobs() const;

@@ -62,6 +62,24 @@ TEST_F(KubeClusterTest, APodOfAnotherOwnerIsNoneOfTheJobsWhateverItsLabels) {
   EXPECT_THAT(names_of(*listed), ElementsAre("train-1-aaaaa"));
 }
 
+TEST_F(KubeClusterTest, APodOfAnotherNamespaceIsNoneOfTheJobsWhateverItsOwner) {
+  namespaces_ = {};
+  json elsewhere = pod_object(1);
+  elsewhere["metadata"]["namespace"] = "other";
+  server_.pods = {pod_object(0), elsewhere};
+  EXPECT_THAT(observed_pods(), ElementsAre("train-0-aaaaa"));
+  EXPECT_EQ(cluster_->job_of({"n", "train-0-aaaaa", "uid-of-train-0-aaaaa"}), kUid);
+  EXPECT_EQ(cluster_->job_of({"other", "train-1-aaaaa", "uid-of-train-1-aaaaa"}), "");
+}
+
+TEST_F(KubeClusterTest, APodOfAJobThatIsNotThereIsNobodys) {
+  server_.pods = {pod_object(0), pod_object(1, "uid-of-another")};
+  start();
+  EXPECT_EQ(cluster_->job_of({"n", "train-0-aaaaa", "uid-of-train-0-aaaaa"}), kUid);
+  EXPECT_EQ(cluster_->job_of({"n", "train-0-aaaaa", "uid-of-another-pod"}), "");
+  EXPECT_EQ(cluster_->job_of({"n", "train-1-aaaaa", "uid-of-train-1-aaaaa"}), "");
+}
+
 TEST_F(KubeClusterTest, ShowsTheJobsAsTheyWereSeenLast) {
   start();
   const auto jobs = cluster_->cached_jobs();

@@ -165,7 +165,7 @@ class KubeClusterWorld : public testing::Test {
     options.client = &client_;
     options.clock = &clock_;
     options.logger = logger_.get();
-    options.namespaces = {"n"};
+    options.namespaces = namespaces_;
     options.instance = "operator-7";
     options.random = [] { return 0.5; };
     options.pod_defaults = pod_defaults_;
@@ -205,6 +205,7 @@ class KubeClusterWorld : public testing::Test {
   }
 
   render::PodDefaults pod_defaults_;
+  std::vector<std::string> namespaces_ = {"n"};  ///< that are watched; empty: all
   testing_support::ManualClock clock_;
   WatchedServer server_;
   kube::Client client_{server_, clock_, {}};
