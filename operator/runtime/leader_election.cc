@@ -1,5 +1,6 @@
 #include "operator/runtime/leader_election.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -102,7 +103,9 @@ bool LeaderElection::try_acquire_or_renew() {
   const auto found = options_.client->get(kube::kLeases, {options_.ns, options_.name});
   if (!found) {
     if (found.error().reason != kube::Reason::kNotFound) return note(found);
-    if (!create(record(0, json::object()))) return false;
+    // Somebody may have deleted it: what ran under it knows a term that is not to come again.
+    if (!create(record(highest_seen_ + 1, json::object()))) return false;
+    transitions_ = ++highest_seen_;
     renewed_ = asked;
     return true;
   }
@@ -112,14 +115,15 @@ bool LeaderElection::try_acquire_or_renew() {
     seen_record_ = spec.dump();
     seen_at_ = options_.clock->mono();
   }
+  highest_seen_ = std::max(highest_seen_, number_of(spec, "leaseTransitions"));
   const std::string holder = holder_of(spec);
   const bool ours = holder == options_.identity;
   const std::chrono::seconds held(number_of(spec, "leaseDurationSeconds"));
   if (!holder.empty() && !ours && options_.clock->mono() - seen_at_ < held) return false;
-  const int64_t transitions = number_of(spec, "leaseTransitions") + (ours ? 0 : 1);
+  const int64_t transitions = highest_seen_ + (ours ? 0 : 1);
   lease["spec"] = record(transitions, spec);
   if (!note(options_.client->update(kube::kLeases, lease))) return false;
-  transitions_ = transitions;
+  transitions_ = highest_seen_ = transitions;
   renewed_ = asked;
   return true;
 }

@@ -16,8 +16,9 @@ namespace trainyard::operator_runtime {
 
 /// One leader among several processes, by a Lease object. The times are client-go's: a lease is
 /// held for 15 s, renewed every 2 s, given up by its holder when it could not be renewed for 10 s;
-/// others wait 2 s to 4.4 s between tries. A lease is no fence: whoever holds it writes with
-/// preconditions all the same.
+/// others wait 2 s to 4.4 s between tries. Whoever has seen a Lease counts on from its transitions
+/// where it was deleted or counts fewer meanwhile. A lease is no fence: whoever holds it writes
+/// with preconditions all the same.
 class LeaderElection {
  public:
   struct Options {
@@ -67,9 +68,10 @@ class LeaderElection {
   std::atomic<int64_t> transitions_ = 0;
   std::atomic<MonoTime> renewed_{};  ///< when the last request that succeeded was made
   // Of the thread in run() only.
-  std::string seen_record_;  ///< spec of the Lease as last seen
-  MonoTime seen_at_{};       ///< by our own clock: clocks of machines differ
-  std::string last_error_;   ///< told once
+  int64_t highest_seen_ = -1;  ///< transitions of the Lease; -1: none was there
+  std::string seen_record_;    ///< spec of the Lease as last seen
+  MonoTime seen_at_{};         ///< by our own clock: clocks of machines differ
+  std::string last_error_;     ///< told once
 };
 
 }  // namespace trainyard::operator_runtime

@@ -56,6 +56,11 @@ class LeaseServer final : public kube::Transport {
     const std::lock_guard lock(mutex_);
     cut_off_ = cut;
   }
+  /// Somebody deletes the Lease.
+  void remove() {
+    const std::lock_guard lock(mutex_);
+    lease_.reset();
+  }
   int requests() const {
     const std::lock_guard lock(mutex_);
     return requests_;

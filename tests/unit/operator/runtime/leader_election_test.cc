@@ -74,6 +74,36 @@ TEST_F(LeaderElectionTest, AnotherTakesOverOnlyWhenNothingWasRenewedForTheWholeL
   EXPECT_FALSE(a.try_acquire_or_renew()) << "and the one before hears of it";
 }
 
+TEST_F(LeaderElectionTest, ALeaseThatWasDeletedIsNoNewBeginning) {
+  LeaderElection a(options("a", clock_));
+  LeaderElection b(options("b", clock_));
+  ASSERT_TRUE(a.try_acquire_or_renew());
+  clock_.advance(seconds(15));
+  EXPECT_FALSE(b.try_acquire_or_renew());
+  clock_.advance(seconds(15));
+  ASSERT_TRUE(b.try_acquire_or_renew());
+  ASSERT_EQ(b.transitions(), 1);
+  EXPECT_FALSE(a.try_acquire_or_renew());
+  server_.remove();
+  ASSERT_TRUE(b.try_acquire_or_renew());
+  EXPECT_EQ(b.transitions(), 2) << "counted on from what it held, and has not read since";
+  server_.remove();
+  ASSERT_TRUE(a.try_acquire_or_renew());
+  EXPECT_EQ(a.transitions(), 2) << "agents of b's refuse what is lower than 1";
+  EXPECT_EQ(server_.spec()["leaseTransitions"], 2);
+  ASSERT_TRUE(a.try_acquire_or_renew());
+  EXPECT_EQ(server_.spec()["leaseTransitions"], 2);
+  // One that knows nothing of it begins anew, and is followed by one that does.
+  server_.remove();
+  LeaderElection fresh(options("fresh", clock_));
+  ASSERT_TRUE(fresh.try_acquire_or_renew());
+  EXPECT_EQ(fresh.transitions(), 0);
+  EXPECT_FALSE(a.try_acquire_or_renew());
+  clock_.advance(seconds(15));
+  ASSERT_TRUE(a.try_acquire_or_renew());
+  EXPECT_EQ(a.transitions(), 3);
+}
+
 TEST_F(LeaderElectionTest, TheHoldersClockDoesNotCount) {
   LeaderElection a(options("a", clock_));
   ASSERT_TRUE(a.try_acquire_or_renew());
