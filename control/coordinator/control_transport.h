@@ -18,7 +18,8 @@ class ToAgent;
 /// own thread.
 namespace trainyard::control {
 
-/// Names one stream of one agent; never used twice by a transport.
+/// Names one stream of one agent; never used twice by a transport, and greater than those of all
+/// streams that came before.
 using ConnectionId = uint64_t;
 
 /// Messages a connection may have queued in either direction before it is closed: more than the
@@ -62,7 +63,8 @@ class ControlTransport {
   /// kMaxQueuedMessages unsent (it is then closed).
   virtual Status send(ConnectionId connection, const coordination::ToAgent& message) = 0;
 
-  /// Closes a connection after what was sent to it; nothing happens when it is closed already.
+  /// Closes a connection after what was sent to it; nothing more that its agent says is taken, but
+  /// for what is queued. Nothing happens when it is closed already.
   virtual void close(ConnectionId connection) = 0;
 };
 

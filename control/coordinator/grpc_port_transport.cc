@@ -56,6 +56,7 @@ class GrpcPortTransport::Impl {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     // Two processes on one port would each get half of the agents.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    streams_.accept_new();
     server_ = builder.BuildAndStart();
     if (!server_ || port == 0) {
       server_.reset();
@@ -79,6 +80,7 @@ class GrpcPortTransport::Impl {
  private:
   void stop_locked() {
     if (!server_) return;
+    streams_.refuse_new();  // whoever comes now would be cut off by the server's end
     streams_.close_all(kShutdownTimeout);
     server_->Shutdown(std::chrono::system_clock::now() + kShutdownTimeout);
     server_->Wait();

@@ -1,5 +1,6 @@
 #include "control/coordinator/grpc_streams.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -20,6 +21,8 @@ using coordination::ToAgent;
 namespace {
 
 constexpr std::string_view kBearer = "Bearer ";
+/// How long a stream that is closed may take to receive what was sent to it; then it is cut.
+constexpr std::chrono::seconds kFinishTimeout{2};
 
 /// RFC 6750, section 2.1; empty where there is none.
 std::string bearer_token(const grpc::CallbackServerContext& context) {
@@ -39,7 +42,11 @@ class GrpcStreams::Registry {
   std::shared_ptr<GrpcStreams::Connection> find(ConnectionId id);
   void remove(ConnectionId id);
   std::vector<std::shared_ptr<GrpcStreams::Connection>> all();
-  void refuse_new();
+  void set_refusing(bool refusing);
+  /// The connection is to end, and be cut where it does not in time. Takes no connection's lock.
+  void note_closing(ConnectionId id);
+  /// Cuts those whose time is over.
+  void cut_overdue();
   /// True when every connection has ended within the time.
   bool wait_until_empty(Duration timeout);
 
@@ -51,6 +58,8 @@ class GrpcStreams::Registry {
   bool refusing_ = false;                                                  ///< guarded by mutex_
   ConnectionId next_id_ = 1;                                               ///< guarded by mutex_
   std::map<ConnectionId, std::shared_ptr<GrpcStreams::Connection>> open_;  ///< guarded by mutex_
+  /// Those that are to end, and by when; the first first; guarded by mutex_
+  std::deque<std::pair<std::chrono::steady_clock::time_point, ConnectionId>> closing_;
 };
 
 /// One agent's stream. At most one read and one write are under way; Finish comes once, when no
@@ -89,6 +98,12 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
     close_locked();
   }
 
+  /// Ends it whatever is unsent.
+  void cut() {
+    const std::lock_guard lock(mutex_);
+    if (!finished_) context_->TryCancel();  // after that gRPC may take the context away
+  }
+
   /// `count` of this connection's messages have been taken from the queue.
   void taken(int64_t count) {
     const std::lock_guard lock(mutex_);
@@ -104,6 +119,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
       close_locked();
       return;
     }
+    if (closing_) return;  // nobody listens to it any more
     ++untaken_;
     registry_.events.push(
         ServerEvent(id_, std::make_unique<FromAgent>(std::exchange(incoming_, {}))));
@@ -135,7 +151,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
 
  private:
   void read_next_locked() {
-    if (reading_ || read_ended_ || finished_ || untaken_ >= kMaxQueuedMessages) return;
+    if (reading_ || read_ended_ || closing_ || untaken_ >= kMaxQueuedMessages) return;
     reading_ = true;
     StartRead(&incoming_);
   }
@@ -152,8 +168,9 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
   }
 
   void close_locked() {
-    closing_ = true;
+    const bool was_closing = std::exchange(closing_, true);
     write_next_locked();
+    if (!was_closing && !finished_) registry_.note_closing(id_);
   }
 
   const ConnectionId id_;
@@ -217,9 +234,27 @@ std::vector<std::shared_ptr<GrpcStreams::Connection>> GrpcStreams::Registry::all
   return connections;
 }
 
-void GrpcStreams::Registry::refuse_new() {
+void GrpcStreams::Registry::set_refusing(bool refusing) {
   const std::lock_guard lock(mutex_);
-  refusing_ = true;
+  refusing_ = refusing;
+}
+
+void GrpcStreams::Registry::note_closing(ConnectionId id) {
+  const std::lock_guard lock(mutex_);
+  closing_.emplace_back(std::chrono::steady_clock::now() + kFinishTimeout, id);
+}
+
+void GrpcStreams::Registry::cut_overdue() {
+  std::vector<ConnectionId> overdue;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    for (; !closing_.empty() && closing_.front().first <= now; closing_.pop_front())
+      overdue.push_back(closing_.front().second);
+  }
+  for (const ConnectionId id : overdue) {
+    if (const auto connection = find(id)) connection->cut();
+  }
 }
 
 bool GrpcStreams::Registry::wait_until_empty(Duration timeout) {
@@ -253,6 +288,7 @@ std::unique_ptr<grpc::Service> GrpcStreams::make_service() {
 
 std::vector<ServerEvent> GrpcStreams::take(Duration timeout) {
   std::vector<ServerEvent> events = registry_->events.take(timeout);
+  registry_->cut_overdue();
   std::map<ConnectionId, int64_t> taken;
   for (const ServerEvent& event : events) {
     if (event.kind == ServerEvent::Kind::kMessage) ++taken[event.connection];
@@ -283,6 +319,7 @@ bool GrpcStreams::close_all(Duration timeout) {
   return registry_->wait_until_empty(timeout);
 }
 
-void GrpcStreams::refuse_new() { registry_->refuse_new(); }
+void GrpcStreams::refuse_new() { registry_->set_refusing(true); }
+void GrpcStreams::accept_new() { registry_->set_refusing(false); }
 
 }  // namespace trainyard::control

@@ -12,8 +12,9 @@ class Service;
 namespace trainyard::control {
 
 /// The streams that agents have opened with the servers of one transport, over gRPC's callback
-/// interface. Reading of a stream pauses while kMaxQueuedMessages of its messages wait to be taken.
-/// Thread-safe.
+/// interface. Reading of a stream pauses while kMaxQueuedMessages of its messages wait to be taken,
+/// and ends when it is closed; one whose agent does not receive what was sent to it before is cut
+/// by a take() seconds later. Thread-safe.
 class GrpcStreams {
  public:
   GrpcStreams();
@@ -32,6 +33,8 @@ class GrpcStreams {
 
   /// Streams that come from now on are refused with UNAVAILABLE.
   void refuse_new();
+  /// Streams that come from now on are let in, as at the beginning.
+  void accept_new();
   /// Closes all; whether all have ended within the time.
   bool close_all(Duration timeout);
 

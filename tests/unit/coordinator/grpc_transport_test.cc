@@ -11,8 +11,10 @@
 #include <utility>
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include "common/proto/coordination.grpc.pb.h"
 #include "common/proto/coordination.pb.h"
 #include "control/coordinator/grpc_channel.h"
 
@@ -161,6 +163,34 @@ TEST_F(GrpcTransportTest, ClosingTellsTheAgentAfterWhatWasSent) {
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[1].kind, ChannelEvent::Kind::kMessage);
   EXPECT_EQ(events[2].kind, ChannelEvent::Kind::kClosed);
+}
+
+TEST_F(GrpcTransportTest, WhoDoesNotReadIsNeitherHeardNorKeptOnceItIsClosed) {
+  const auto channel =
+      grpc::CreateChannel(transport_->address(), grpc::InsecureChannelCredentials());
+  const auto stub = coordination::Coordination::NewStub(channel);
+  grpc::ClientContext context;
+  const auto stream = stub->Connect(&context);
+  ASSERT_TRUE(stream->Write(numbered(1)));
+  const auto opened = server_events(2);
+  ASSERT_EQ(opened.size(), 2u);
+  ToAgent large;
+  large.mutable_stop_ranks()->set_reason(std::string(3 << 20, 'x'));
+  for (int i = 0; i < 10; ++i)
+    ASSERT_TRUE(transport_->send(opened[0].connection, large));
+  transport_->close(opened[0].connection);
+  for (int64_t i = 2; i < 100; ++i)
+    stream->Write(numbered(i));
+  std::vector<ServerEvent> events;
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while ((events.empty() || events.back().kind != ServerEvent::Kind::kClosed) &&
+         std::chrono::steady_clock::now() < deadline) {
+    for (ServerEvent& event : transport_->take(std::chrono::milliseconds(100)))
+      events.push_back(std::move(event));
+  }
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, ServerEvent::Kind::kClosed);
+  EXPECT_FALSE(stream->Write(numbered(100)));
 }
 
 TEST_F(GrpcTransportTest, ReachesASocketWhosePathTheKernelWouldCut) {
