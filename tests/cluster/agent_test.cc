@@ -65,6 +65,7 @@ TEST_F(AgentTest, ProcessesHearThatTheirPodIsToEnd) {
   Json job = ranks_job("four", {"fail", "none"});
   job["spec"]["checkpointPolicy"]["preemptionCheckpointSeconds"] = 3600;
   apply(job);
+  ASSERT_TRUE(runs("four", 2, 0)) << operator_log();
   ASSERT_TRUE(wait_until([&] {
     return words_of("four", 0).find("rank 1 of 4") != std::string::npos &&
            words_of("four", 1).find("rank 3 of 4") != std::string::npos;

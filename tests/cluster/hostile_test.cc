@@ -28,8 +28,14 @@ class HostileTest : public testing_support::SavingJobTest {
     job["spec"]["checkpointPolicy"]["path"] = "hostile";
     Json& container = job["spec"]["template"]["spec"]["containers"][0];
     container["image"] = "localhost/trainyard-intruder:test";
+    container["resources"]["limits"]["cpu"] = "1";
     container["args"] = {std::to_string(kSeconds), victim_uid, victim_pod["metadata"]["name"],
                          victim_pod["metadata"]["uid"], std::string("/victim/") + kJob};
+    // An image of its own says itself what the namespace asks of pods.
+    container["securityContext"] = {{"allowPrivilegeEscalation", false},
+                                    {"capabilities", {{"drop", Json::array({"ALL"})}}},
+                                    {"runAsNonRoot", true},
+                                    {"seccompProfile", {{"type", "RuntimeDefault"}}}};
     container["volumeMounts"].push_back({{"name", "data"}, {"mountPath", "/victim"}});
     return job;
   }
@@ -64,7 +70,7 @@ TEST_F(HostileTest, AJobThatLiesAndFloodsAndDamagesHarmsNoOther) {
         reached = std::max(reached, now);
         return words().find("done: ") != std::string::npos;
       },
-      std::chrono::seconds(3 * kSeconds)))
+      std::chrono::seconds(5 * kSeconds)))
       << words();
   EXPECT_THAT(words(), HasSubstr(" 0 breaches"));
   EXPECT_GE(moves, 3) << "nothing new was heard of the other job";

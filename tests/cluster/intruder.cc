@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 using control::ChannelEvent;
 using coordination::FromAgent;
 
-constexpr int kForgers = 50;
+constexpr int kForgers = 20;
 constexpr std::chrono::milliseconds kPause{50};
 
 /// Whom a stream speaks for.

@@ -127,17 +127,17 @@ class Proposer {
     TRAINYARD_ASSIGN(StoredLineage stored, load_lineage(files_, plan_.root));
     notes_ = std::move(stored.notes);
     unreadable_ = stored.recorded.size() - stored.records.size();
-    if (stored.recorded.contains(plan_.generation)) {
-      return Error{ErrorCode::kConflict,
-                   plan_.root.string() + ": generation " + std::to_string(plan_.generation) +
-                       " has been begun already; a new one is needed to go on"};
-    }
     for (const auto& [generation, record] : stored.records) {
       if (record.job_uid == plan_.job_uid) continue;
       return Error{ErrorCode::kInvalidConfig,
                    "checkpoint directory " + plan_.root.string() + ": holds checkpoints of job " +
                        record.job_uid + ", this is job " + plan_.job_uid +
                        "; give checkpointPolicy.path another value or move the old ones away"};
+    }
+    if (stored.recorded.contains(plan_.generation)) {
+      return Error{ErrorCode::kConflict,
+                   plan_.root.string() + ": generation " + std::to_string(plan_.generation) +
+                       " has been begun already; a new one is needed to go on"};
     }
     TRAINYARD_TRY(refuse_lost_lineage(stored));
     if (plan_.parent_generation) {

@@ -183,14 +183,17 @@ TEST_F(ZombieTest, SameGenerationBeginsOnce) {
 
 TEST_F(ZombieTest, AnotherJobsDirectoryIsRefused) {
   ASSERT_EQ(job_.train(files_, {.generation = 1, .steps = {10}}), "");
-  GenerationPlan plan = job_.plan(2, std::nullopt);
-  plan.job_uid = "job-uid-2";
-  SoloCommitGroup group;
-  const auto other =
-      start_generation(files_, plan, group, [](CheckpointReader&) { return Status(); });
-  ASSERT_FALSE(other.has_value());
-  EXPECT_EQ(other.error().code, ErrorCode::kInvalidConfig);
-  EXPECT_THAT(other.error().message, HasSubstr("holds checkpoints of job job-uid-1"));
+  // Also where the other job has begun a generation of the same number.
+  for (const int64_t generation : {1, 2}) {
+    GenerationPlan plan = job_.plan(generation, std::nullopt);
+    plan.job_uid = "job-uid-2";
+    SoloCommitGroup group;
+    const auto other =
+        start_generation(files_, plan, group, [](CheckpointReader&) { return Status(); });
+    ASSERT_FALSE(other.has_value());
+    EXPECT_EQ(other.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_THAT(other.error().message, HasSubstr("holds checkpoints of job job-uid-1"));
+  }
 }
 
 TEST_F(ZombieTest, GenerationThatNeverTrainedIsPassedOver) {
