@@ -98,12 +98,13 @@ class Stream {
     }
   }
 
-  void say(FromAgent message) {
+  /// False where the stream is gone, of which take() will hear.
+  bool say(FromAgent message) {
     auto& fence = *message.mutable_fence();
     fence.set_term(1'000'000);
     fence.set_generation(identity_.generation);
     fence.set_pod_uid(identity_.pod_uid);
-    (void)channel_.send(message);  // a stream that is gone says so itself
+    return channel_.send(message).has_value();
   }
 
   void say_hello() {
@@ -116,8 +117,7 @@ class Stream {
     hello.set_devices(1);
     hello.set_ranks_started(true);
     hello.set_table_delivered(true);
-    say(std::move(message));
-    said_hello_ = true;
+    said_hello_ = say(std::move(message));
   }
 
   /// All that its queue takes: ranks that there are not, losses of peers, ends of ranks.
@@ -136,7 +136,7 @@ class Stream {
       } else {
         message.mutable_rank_warning()->set_message(std::string(1000, 'w'));
       }
-      say(std::move(message));
+      if (!say(std::move(message))) return;
       ++counts.said;
     }
   }
