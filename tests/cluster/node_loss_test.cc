@@ -24,7 +24,7 @@ class NodeLossTest : public testing_support::ClusterTest,
   void TearDown() override {
     if (!lost_.empty()) {
       to_node(GetParam().undo, lost_);
-      EXPECT_TRUE(wait_until([&] { return node_ready(lost_) == "True"; })) << lost_;
+      EXPECT_TRUE(comes_back(lost_));
     }
     ClusterTest::TearDown();
   }
@@ -35,7 +35,7 @@ class NodeLossTest : public testing_support::ClusterTest,
   }
   void find_again() {
     to_node(GetParam().undo, lost_);
-    ASSERT_TRUE(wait_until([&] { return node_ready(lost_) == "True"; })) << lost_;
+    ASSERT_TRUE(comes_back(lost_));
     lost_.clear();
   }
 

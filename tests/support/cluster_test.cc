@@ -132,6 +132,16 @@ std::string ClusterTest::node_ready(const std::string& node) const {
   return "";
 }
 
+::testing::AssertionResult ClusterTest::comes_back(const std::string& node) const {
+  const auto is_well = [&] {
+    const Json object = get({"node", node});
+    return object.is_object() && !object["spec"].contains("taints") && node_ready(node) == "True";
+  };
+  if (wait_until(is_well)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure()
+         << "waited for node " << node << " to be well, it is " << get({"node", node}).dump(2);
+}
+
 std::string ClusterTest::operator_log() const {
   return kubectl({"logs", "--namespace", "trainyard-system", "deployment/trainyard-operator",
                   "--tail", "200"})

@@ -41,6 +41,9 @@ class ClusterTest : public JobTest {
                                    const std::string& mode = "ReadWriteMany");
   /// "True", "False" or "Unknown": whether the node is ready.
   std::string node_ready(const std::string& node) const;
+  /// Waits until a node that has come back is ready and nothing is driven from it any more: its
+  /// taints go some seconds after it is ready, and until then new pods are evicted at once.
+  ::testing::AssertionResult comes_back(const std::string& node) const;
   /// What the operator has said of late.
   std::string operator_log() const;
 

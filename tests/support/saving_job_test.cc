@@ -163,7 +163,7 @@ void SavingJobTest::restore() {
   if (!undo_) return;
   const auto [undo, node] = *std::exchange(undo_, std::nullopt);
   to_node(undo, node);
-  EXPECT_TRUE(wait_until([&, name = node] { return node_ready(name) == "True"; })) << node;
+  EXPECT_TRUE(comes_back(node));
 }
 
 }  // namespace trainyard::testing_support
