@@ -37,15 +37,18 @@ void Expectations::failed(const std::string& job, const std::string& name) { dro
 
 void Expectations::seen(const std::string& job, const std::string& name) { drop(job, name); }
 
-void Expectations::listed(MonoTime started) {
+std::set<std::string> Expectations::listed(MonoTime started) {
   const std::lock_guard lock(mutex_);
+  std::set<std::string> settled;
   for (auto names = jobs_.begin(); names != jobs_.end();) {
-    std::erase_if(names->second, [&](const auto& entry) {
+    const size_t gone = std::erase_if(names->second, [&](const auto& entry) {
       // Without an answer the creation may still come after the list.
       return entry.second.answered && *entry.second.answered < started;
     });
+    if (gone > 0) settled.insert(names->first);
     names = names->second.empty() ? jobs_.erase(names) : std::next(names);
   }
+  return settled;
 }
 
 void Expectations::forget(const std::string& job) {

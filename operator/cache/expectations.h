@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,9 @@ class Expectations {
   /// The cache shows an object of this name (or its end).
   void seen(const std::string& job, const std::string& name);
   /// A list that was asked for at `started` is in the cache: creations answered before that are
-  /// visible, or their objects are gone. (Their names are to be `seen` first.)
-  void listed(MonoTime started);
+  /// visible, or their objects are gone. (Their names are to be `seen` first.) The jobs of the
+  /// latter, which no event tells of.
+  std::set<std::string> listed(MonoTime started);
   /// The job is gone.
   void forget(const std::string& job);
 

@@ -74,10 +74,11 @@ void OwnWrites::shows_no_more(const PodView& pod) {
   changes_.erase(pod.meta.uid);
 }
 
-void OwnWrites::lists_pods(MonoTime started) {
-  expectations_.listed(started);
+std::set<std::string> OwnWrites::lists_pods(MonoTime started) {
+  std::set<std::string> jobs = expectations_.listed(started);
   const std::lock_guard lock(mutex_);
   std::erase_if(changes_, [&](const auto& entry) { return entry.second.since < started; });
+  return jobs;
 }
 
 void OwnWrites::lists_jobs(MonoTime started) {

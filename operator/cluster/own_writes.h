@@ -39,7 +39,8 @@ class OwnWrites {
   // ---- What the cache shows --------------------------------------------------------------------
   void shows(const PodView& pod);
   void shows_no_more(const PodView& pod);
-  void lists_pods(MonoTime started);
+  /// UIDs of the jobs whose creations it shows to be gone again.
+  std::set<std::string> lists_pods(MonoTime started);
   void lists_jobs(MonoTime started);
   void shows_no_more(const JobView& job);
 

@@ -1,5 +1,6 @@
 #include "operator/cluster/scope.h"
 
+#include <set>
 #include <utility>
 
 #include "operator/render/names.h"
@@ -76,7 +77,14 @@ cache::Handler<PodView> Scope::pod_handler() {
     context_.own_writes->shows_no_more(*pod);
     context_.changed(key_of(*pod));
   };
-  handler.listed = [this](MonoTime started) { context_.own_writes->lists_pods(started); };
+  handler.listed = [this](MonoTime started) {
+    const std::set<std::string> lacking = context_.own_writes->lists_pods(started);
+    if (lacking.empty()) return;
+    // A pod that was made and went between two lists: the job counts on it, and no event comes.
+    for (const auto& job : jobs_.all()) {
+      if (lacking.contains(job->meta.uid)) context_.changed(key_of(*job));
+    }
+  };
   handler.refused = [this](const std::string& key, const Error& error) {
     context_.logger->warning("pod cannot be read", {{"pod", key}, {"error", error.message}});
   };

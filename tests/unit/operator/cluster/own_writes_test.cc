@@ -105,10 +105,10 @@ TEST_F(OwnWritesTest, ARefusedPodIsNotAwaited) {
 TEST_F(OwnWritesTest, AListThatBeganAfterwardsEndsTheWait) {
   own_.creating(spec(1));
   own_.created(spec(1), "u1");
-  own_.lists_pods(clock_.mono() - seconds(1));
+  EXPECT_TRUE(own_.lists_pods(clock_.mono() - seconds(1)).empty());
   EXPECT_EQ(amended({}).size(), 1u) << "that list may be older than the pod";
   clock_.advance(seconds(1));
-  own_.lists_pods(clock_.mono());
+  EXPECT_EQ(own_.lists_pods(clock_.mono()), std::set<std::string>{"job"}) << "to be looked at";
   EXPECT_TRUE(amended({}).empty());
 }
 
