@@ -39,7 +39,7 @@ TEST_F(CheckpointTest, AKilledRankCostsTheStepsSinceTheCheckpointAndNothingElse)
   on_node(node_of(pod), {"kill", "-KILL", process_of(pod, 1)});
   ASSERT_TRUE(runs(kJob, 2, 1));
   ASSERT_TRUE(saves(2, newest_saved(1).step));
-  const Json attempt = job_status(kJob)["attempts"][0];
+  const Json attempt = settled_attempt(0);
   EXPECT_EQ(attempt["podName"], pod) << attempt.dump(2);
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_EQ(attempt["signal"], SIGKILL) << attempt.dump(2);
@@ -60,8 +60,9 @@ TEST_F(CheckpointTest, ASuspendedJobGoesOnWhereItStopped) {
   ASSERT_TRUE(saves(2, stopped_at));
   const Json status = job_status(kJob);
   EXPECT_EQ(status["restarts"]["total"], 0);
-  EXPECT_EQ(status["attempts"][0]["resumedFromStep"], stopped_at) << status["attempts"].dump(2);
-  EXPECT_EQ(status["attempts"][0]["lostSteps"], 0) << status["attempts"].dump(2);
+  const Json attempt = settled_attempt(0);
+  EXPECT_EQ(attempt["resumedFromStep"], stopped_at) << attempt.dump(2);
+  EXPECT_EQ(attempt["lostSteps"], 0) << attempt.dump(2);
   expect_undisturbed(job);
 }
 
@@ -78,7 +79,7 @@ TEST_F(CheckpointTest, ADrainedNodeCostsNoStep) {
   for (const auto& [name, there] : nodes_of_pods(kJob))
     EXPECT_NE(there, node) << name;
   EXPECT_TRUE(saves(2, newest_saved(1).step));
-  const Json attempt = job_status(kJob)["attempts"][0];
+  const Json attempt = settled_attempt(0);
   EXPECT_EQ(attempt["podName"], pod) << attempt.dump(2);
   EXPECT_EQ(attempt["class"], "Preemption") << attempt.dump(2);
   EXPECT_EQ(attempt["lostSteps"], 0) << attempt.dump(2);

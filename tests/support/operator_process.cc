@@ -84,6 +84,11 @@ void OperatorProcess::start(const std::filesystem::path& kubeconfig,
 }
 
 int OperatorProcess::stop() {
+  // Before it has begun to speak, the signal would find the default action.
+  const auto begun = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (log().empty() && std::chrono::steady_clock::now() < begun &&
+         !process_->wait(std::chrono::milliseconds(5))) {
+  }
   process_->signal(SIGTERM);
   const auto end = process_->wait(std::chrono::seconds(40));
   return end && end->signal == 0 ? end->exit_code : -1;

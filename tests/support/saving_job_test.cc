@@ -111,6 +111,17 @@ SavingJobTest::Json SavingJobTest::last_attempt() const {
   return last;
 }
 
+SavingJobTest::Json SavingJobTest::settled_attempt(size_t number) const {
+  Json attempt;
+  EXPECT_TRUE(wait_until([&] {
+    const Json attempts = job_status(kJob).value("attempts", Json::array());
+    if (attempts.size() <= number) return false;
+    attempt = attempts[number];
+    return attempt.contains("lostSteps");
+  })) << job_status(kJob).dump(2);
+  return attempt;
+}
+
 void SavingJobTest::suspend() {
   patch(kJob, {{"suspend", true}});
   ASSERT_TRUE(reaches(kJob, "Suspended"));

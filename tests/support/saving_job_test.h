@@ -46,6 +46,9 @@ class SavingJobTest : public ClusterTest {
   /// The newest attempt that has ended.
   Json last_attempt() const;
 
+  /// That attempt, as soon as it is known what it cost: when its successor goes on.
+  Json settled_attempt(size_t number) const;
+
   /// Suspends the job: its last step is saved, and the state is that of a run on this machine
   /// without disturbance. `checkpoints`: where they are, if not on the shared volume.
   void expect_undisturbed(const Json& job, const std::filesystem::path& checkpoints = {});
