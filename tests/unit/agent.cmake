@@ -16,6 +16,7 @@ trainyard_test(agent_test TIER unit THREADED
   DEPS agent_process)
 trainyard_test(coordinator_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_bounds_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_facts_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/generation_test.cc
   DEPS agent_core)

@@ -1,6 +1,5 @@
 // What the coordinator tells of its agents, and what it does not believe.
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <string>
 
@@ -409,69 +408,6 @@ TEST_F(CoordinatorFactsTest, CountersStayUntilNewOnesCome) {
   EXPECT_EQ(readings[0].counters.stages[0].nanoseconds, 5);
   EXPECT_EQ(readings[0].counters.stages[1].nanoseconds, 0);
   EXPECT_EQ(readings[0].counters.memory_bytes[0], 4096);
-}
-
-TEST_F(CoordinatorFactsTest, HostileHeartbeatsStayBounded) {
-  start_training();
-  FromAgent message;
-  for (int i = 0; i < 5000; ++i)
-    message.mutable_heartbeat()->add_ranks()->set_rank(i);
-  a_.say(message);
-  for (int i = 0; i < 5000; ++i) {
-    FromAgent one;
-    one.mutable_heartbeat()->add_ranks()->set_rank(i);
-    one.mutable_heartbeat()->mutable_ranks(0)->set_phase(4'000'000'000u);
-    a_.say(one);
-  }
-  poll();
-  EXPECT_LE(coordinator_.readings("job-1").size(), 1024u);
-}
-
-TEST_F(CoordinatorFactsTest, LongTextsAreCutBetweenCharacters) {
-  std::string text = "x";
-  while (text.size() < 1'000'000)
-    text += "\u00e9";  // two bytes: the limits are even
-  FromAgent message;
-  start_training();
-  auto& progress = *message.mutable_heartbeat()->add_ranks();
-  progress.set_instruction(text);
-  progress.mutable_checkpoints()->set_failure(text);
-  a_.say(message);
-  message.mutable_peer_lost()->set_message(text);
-  a_.say(message);
-  message.mutable_result()->set_state_hash(text);
-  a_.say(message);
-  poll();
-  EXPECT_EQ(facts().members.at(0).ranks.at(0).instruction, text.substr(0, 255));
-  const auto readings = coordinator_.readings("job-1");
-  ASSERT_EQ(readings.size(), 1u);
-  EXPECT_EQ(readings[0].instruction, text.substr(0, 255));
-  EXPECT_EQ(readings[0].checkpoints.failure, text.substr(0, 4095));
-  ASSERT_EQ(facts().peer_reports.size(), 1u);
-  EXPECT_EQ(facts().peer_reports[0].message, text.substr(0, 4095));
-  ASSERT_TRUE(facts().result);
-  EXPECT_EQ(facts().result->state_hash, text.substr(0, 255));
-}
-
-TEST_F(CoordinatorFactsTest, AnAddressThatNoneCanBeIsNotTaken) {
-  coordinator_.publish(order_of_two_nodes());
-  a_.connect();
-  b_.connect();
-  poll();
-  b_.listen({2, 3});
-  FromAgent message;
-  for (const int rank : {0, 1}) {
-    auto& address = *message.mutable_ranks_listening()->add_ranks();
-    address.set_rank(rank);
-    address.set_address(std::string(rank == 1 ? 257 : 256, 'x'));
-  }
-  a_.say(message);
-  poll();
-  EXPECT_FALSE(facts().rank_table_ready);
-  message.mutable_ranks_listening()->mutable_ranks(1)->set_address(std::string(256, 'y'));
-  a_.say(message);
-  poll();
-  EXPECT_TRUE(facts().rank_table_ready);
 }
 
 TEST_F(CoordinatorFactsTest, RanksOutsideTheWorldAreNotBelieved) {
