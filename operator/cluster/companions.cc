@@ -99,8 +99,18 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
     if (refusal) return refusal;
   }
   const bool budgeted = !over && status.nodes.target > 1;
-  // A job of one node never had any; of another one it is to be found out.
-  if (spec.num_nodes <= 1 && kept.budgeted == kUnknown) kept.budgeted = 0;
+  // A job of one node never had any, nor had a gang that was never whole; of another one it is to
+  // be found out.
+  const bool never = spec.num_nodes <= 1 || (budgeted && before == Before::kUnknown);
+  if (never && kept.budgeted == kUnknown) kept.budgeted = 0;
+  // Before the gang is up a budget would protect nothing, as it lets pods go that are not ready; but
+  // the disruption controller would write its status for every pod that becomes ready, which is
+  // much of what the start of a large gang costs the API server.
+  const bool starting = kept.budgeted == 0 && status.nodes.ready < status.nodes.target;
+  if (budgeted && starting) {
+    remember(job.uid, kept);
+    return refusal;
+  }
   TRAINYARD_TRY(keep_budget(job, budgeted ? status.nodes.target : 0, before, kept));
   remember(job.uid, kept);
   return refusal;

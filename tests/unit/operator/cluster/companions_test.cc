@@ -32,6 +32,7 @@ class CompanionsTest : public testing::Test {
     spec_.num_nodes = 3;
     status_.membership.generation = 1;
     status_.nodes.target = 3;
+    status_.nodes.ready = 3;
   }
 
   /// An object of the job's name, as the server has it.
@@ -371,6 +372,22 @@ TEST_F(CompanionsTest, WhatWasKeptOfAJobThatIsGoneIsForgotten) {
 TEST_F(CompanionsTest, ABudgetLetsOneMemberGo) {
   settle();
   EXPECT_EQ(sent()["spec"]["minAvailable"], 2);
+}
+
+TEST_F(CompanionsTest, AGangHasItsBudgetFromWhenItIsUpWhateverBecomesOfItsPodsThen) {
+  status_.nodes.ready = 2;
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST services"));
+  set(ConditionType::kScheduled);
+  EXPECT_THAT(kept(), IsEmpty()) << "it is known to have none";
+  status_.nodes.ready = 3;
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST poddisruptionbudgets"));
+  status_.nodes.ready = 1;
+  status_.nodes.target = 2;
+  ours();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
 }
 
 TEST_F(CompanionsTest, AJobOfOneNodeHasNoBudgetAndAsksForNone) {
