@@ -30,6 +30,7 @@ struct Fault {
     kCrashBefore,  ///< the client is killed; the request does not reach the server
     kCrashAfter,   ///< the server has carried it out; the client is killed before its answer
     kLoseRequest,  ///< the connection is reset; the request does not reach the server
+    kHold,         ///< the proxy keeps the request until release(); the client gets no answer
     kLoseAnswer,   ///< the server has carried it out; the connection ends in place of the answer
     kNoAnswer,     ///< the server has carried it out; the client waits until it gives up
     kAnswer,       ///< another answer; the request does not reach the server

@@ -137,9 +137,43 @@ class FaultProxy::Impl {
     const std::lock_guard lock(mutex_);
     return turned_away_;
   }
+  int64_t held() const {
+    const std::lock_guard lock(mutex_);
+    return std::ssize(held_);
+  }
+
+  std::vector<LateRequest> release() {
+    std::vector<Held> held;
+    {
+      const std::lock_guard lock(mutex_);
+      held.swap(held_);
+    }
+    std::vector<LateRequest> late;
+    for (const Held& one : held)
+      late.push_back({one.request, deliver(one.text)});
+    return late;
+  }
 
  private:
   enum class Next { kGoOn, kEnd };
+  struct Held {
+    ProxiedRequest request;
+    std::string text;
+  };
+
+  /// The status of the server's answer; 0: there is none.
+  int deliver(const std::string& text) const {
+    const auto link = to_server_.connect(port_);
+    if (!link || !link->connection().write(text)) return 0;
+    AnswerFraming framing;
+    std::array<char, 16384> buffer{};
+    while (!framing.complete()) {
+      const int count = link->connection().read_some(buffer.data(), buffer.size());
+      if (count <= 0) return 0;
+      framing.take({buffer.data(), static_cast<size_t>(count)});
+    }
+    return framing.status();
+  }
 
   Greeting greet() {
     const std::lock_guard lock(mutex_);
@@ -213,6 +247,11 @@ class FaultProxy::Impl {
         break;
     }
     const std::string text = received.line + "\r\n" + received.head + "\r\n" + received.body;
+    if (fault.kind == Kind::kHold) {
+      hold({request, text});
+      client.wait_until_gone();
+      return Next::kEnd;
+    }
     if (!server.write(text)) return Next::kEnd;
     return request.watch > 0 ? stream(client, server, fault)
                              : reply(client, server, request, fault);
@@ -284,6 +323,11 @@ class FaultProxy::Impl {
     return !changed_.wait_for(lock, pause, [this] { return over_; });
   }
 
+  void hold(Held held) {
+    const std::lock_guard lock(mutex_);
+    held_.push_back(std::move(held));
+  }
+
   void crash() {
     std::function<void()> crash;
     {
@@ -320,6 +364,7 @@ class FaultProxy::Impl {
   int64_t faults_ = 0;
   int64_t turned_away_ = 0;
   std::map<std::string, std::string> first_lists_;
+  std::vector<Held> held_;
 
   LoopbackServer server_;  ///< last: its threads use all of the above
 };
@@ -341,6 +386,8 @@ void FaultProxy::come_up() { impl_->greet_with(Greeting::kServe); }
 
 std::vector<ProxiedRequest> FaultProxy::requests() const { return impl_->requests(); }
 int64_t FaultProxy::faults() const { return impl_->faults(); }
+int64_t FaultProxy::held() const { return impl_->held(); }
+std::vector<LateRequest> FaultProxy::release() { return impl_->release(); }
 int64_t FaultProxy::turned_away() const { return impl_->turned_away(); }
 
 }  // namespace trainyard::testing_support

@@ -12,6 +12,12 @@
 
 namespace trainyard::testing_support {
 
+/// A request that was held, and what the server has said to it in the end.
+struct LateRequest {
+  ProxiedRequest request;
+  int status = 0;  ///< HTTP; 0: no answer
+};
+
 /// Stands between a client and an API server and does to their talk what a script says. It ends the
 /// client's TLS with a certificate of its own authority and opens TLS of its own to the server;
 /// requests and answers pass as they are, the client's token among them. One connection to the
@@ -37,6 +43,11 @@ class FaultProxy {
   /// Kills the client (and may start it again), for the faults that do. Called from a connection's
   /// thread.
   void on_crash(std::function<void()> crash);
+
+  /// How many requests are held (Fault::Kind::kHold).
+  int64_t held() const;
+  /// Sends what is held to the server, over connections of its own, and waits for the answers.
+  std::vector<LateRequest> release();
 
   /// Connections are met like this from now on, and those that are open end.
   void go_down(Greeting greeting);

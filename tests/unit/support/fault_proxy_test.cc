@@ -196,6 +196,22 @@ TEST_F(FaultProxyTest, CutsWhereItIsTold) {
   EXPECT_THAT(*ask("GET /api/v1/pods"), HasSubstr("\r\n\r\n2 token"));
 }
 
+TEST_F(FaultProxyTest, WhatIsHeldReachesTheServerWhenItsClientIsGone) {
+  all_meet(Fault::of(Kind::kHold));
+  std::jthread client([&] { EXPECT_EQ(ask("POST /api/v1/pods", "late "), ""); });
+  while (proxy_->held() == 0)
+    std::this_thread::yield();
+  proxy_->go_down(Greeting::kReset);
+  client.join();
+  EXPECT_EQ(served_, 0);
+  const std::vector<LateRequest> late = proxy_->release();
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late[0].request.resource, "pods");
+  EXPECT_EQ(late[0].status, 200);
+  EXPECT_EQ(served_, 1);
+  EXPECT_EQ(proxy_->held(), 0);
+}
+
 TEST_F(FaultProxyTest, AnOldListIsTheFirstOne) {
   all_meet(Fault::of(Kind::kStale));
   EXPECT_THAT(*ask("GET /api/v1/pods"), HasSubstr("\r\n\r\n1 ")) << "there is no older one";
