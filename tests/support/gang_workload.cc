@@ -120,6 +120,10 @@ Status GangWorkload::remove() const {
   const auto removed = admin_.remove(kube::kTrainingJobs, {namespace_, job_},
                                      {.propagation = kube::Propagation::kBackground});
   if (!removed) return removed.error().to_error("delete job " + job_);
+  return await_gone();
+}
+
+Status GangWorkload::await_gone() const {
   const kube::ObjectName own{namespace_, job_};
   const auto is_gone = [&](const kube::Resource& resource) {
     const auto found = admin_.get(resource, own);

@@ -30,6 +30,9 @@ class GangWorkload {
   Status scale() const;
   Status remove() const;
 
+  /// The second half of remove(): nothing of the job is left.
+  Status await_gone() const;
+
   /// Deletes a pod of the gang; its name.
   Result<std::string> delete_a_pod() const;
   /// Waits until the job runs on `nodes` pods, all others being gone, with these counts and no

@@ -61,10 +61,11 @@ OperatorProcess::OperatorProcess(const ControlPlane& plane, std::filesystem::pat
 
 OperatorProcess::OperatorProcess(const std::filesystem::path& kubeconfig,
                                  std::filesystem::path folder,
-                                 const std::vector<std::string>& namespaces)
+                                 const std::vector<std::string>& namespaces,
+                                 const std::vector<std::string>& options)
     : folder_(std::move(folder)) {
   std::filesystem::create_directories(folder_);
-  start(kubeconfig, namespaces, {});
+  start(kubeconfig, namespaces, options);
 }
 
 void OperatorProcess::start(const std::filesystem::path& kubeconfig,
@@ -103,13 +104,18 @@ std::string OperatorProcess::log() const {
   return text;
 }
 
-HttpAnswer OperatorProcess::page(const std::string& path) const {
-  std::ifstream said(folder_ / "err");
-  for (std::string line; std::getline(said, line);) {
+std::string OperatorProcess::said(const std::string& message, const std::string& key) const {
+  std::ifstream log(folder_ / "err");
+  for (std::string line; std::getline(log, line);) {
     const Json entry = Json::parse(line, nullptr, false);
-    if (text(entry, "message") == "listening") return http_get(text(entry, "address"), path);
+    if (text(entry, "message") == message) return text(entry, key.c_str());
   }
-  return {};
+  return "";
+}
+
+HttpAnswer OperatorProcess::page(const std::string& path) const {
+  const std::string address = said("listening", "address");
+  return address.empty() ? HttpAnswer{} : http_get(address, path);
 }
 
 void OperatorTest::restart_operator(const OperatorAccess& access) {

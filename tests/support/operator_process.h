@@ -33,13 +33,16 @@ class OperatorProcess {
                   const std::vector<std::string>& options = {}, const OperatorAccess& access = {});
   /// With a kubeconfig that is there already.
   OperatorProcess(const std::filesystem::path& kubeconfig, std::filesystem::path folder,
-                  const std::vector<std::string>& namespaces);
+                  const std::vector<std::string>& namespaces,
+                  const std::vector<std::string>& options = {});
 
   ChildProcess& process() { return *process_; }
   /// Asks it to end; its exit code, or -1 when it does not end in time.
   int stop();
   /// What it has said so far.
   std::string log() const;
+  /// What the first entry of its log with that message has under `key`; empty: there is none yet.
+  std::string said(const std::string& message, const std::string& key) const;
   /// What it serves there ("/metrics", "/healthz", "/readyz"); status 0 while nobody answers.
   HttpAnswer page(const std::string& path) const;
 

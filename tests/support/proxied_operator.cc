@@ -12,9 +12,11 @@
 namespace trainyard::testing_support {
 
 ProxiedOperator::ProxiedOperator(const ControlPlane& plane, const nlohmann::json& kubeconfig,
-                                 std::filesystem::path folder, std::string name_space)
+                                 std::filesystem::path folder, std::string name_space,
+                                 Options options)
     : folder_(std::move(folder)),
       namespace_(std::move(name_space)),
+      options_(std::move(options)),
       proxy_(std::make_unique<FaultProxy>(
           FaultProxy::Options{.server_port = plane_port(plane.folder(), "api"),
                               .server_authority = plane.folder() / "pki/ca.crt"})) {
@@ -24,7 +26,7 @@ ProxiedOperator::ProxiedOperator(const ControlPlane& plane, const nlohmann::json
   config["clusters"][0]["cluster"] = {{"server", proxy_->url()},
                                       {"certificate-authority", "proxy-ca.crt"}};
   std::ofstream(folder_ / "kubeconfig") << config.dump(2);
-  proxy_->on_crash([this] { kill_and_start(); });
+  proxy_->on_crash([this] { kill(); });
 }
 
 ProxiedOperator::~ProxiedOperator() = default;
@@ -37,10 +39,10 @@ void ProxiedOperator::start() {
 void ProxiedOperator::start_locked() {
   processes_.push_back(std::make_unique<OperatorProcess>(
       folder_ / "kubeconfig", folder_ / fmt::format("operator-{}", processes_.size() + 1),
-      std::vector<std::string>{namespace_}));
+      std::vector<std::string>{namespace_}, options_.flags));
 }
 
-void ProxiedOperator::kill_and_start() {
+void ProxiedOperator::kill() {
   const std::lock_guard lock(mutex_);
   ChildProcess& process = processes_.back()->process();
   process.signal(SIGKILL);
@@ -50,12 +52,22 @@ void ProxiedOperator::kill_and_start() {
                               end ? end->exit_code : -1);
   }
   ++kills_;
-  start_locked();
+  if (options_.revival == Revival::kAtOnce) start_locked();
+}
+
+std::optional<ChildEnd> ProxiedOperator::end() {
+  const std::lock_guard lock(mutex_);
+  return end_locked();
+}
+
+std::optional<ChildEnd> ProxiedOperator::end_locked() {
+  return processes_.back()->process().wait(std::chrono::milliseconds(0));
 }
 
 std::string ProxiedOperator::stop() {
   const std::lock_guard lock(mutex_);
-  const int code = processes_.back()->stop();
+  const bool stays_down = options_.revival == Revival::kNone && end_locked();
+  const int code = stays_down ? 0 : processes_.back()->stop();
   if (code != 0) complaint_ += fmt::format("the operator ended with code {}, wanted 0\n", code);
   return std::exchange(complaint_, std::string());
 }
@@ -63,6 +75,16 @@ std::string ProxiedOperator::stop() {
 int ProxiedOperator::kills() const {
   const std::lock_guard lock(mutex_);
   return kills_;
+}
+
+std::string ProxiedOperator::identity() const {
+  const std::lock_guard lock(mutex_);
+  return processes_.empty() ? "" : processes_.back()->said("starting", "identity");
+}
+
+bool ProxiedOperator::is_ready() const {
+  const std::lock_guard lock(mutex_);
+  return !processes_.empty() && processes_.back()->page("/readyz").status == 200;
 }
 
 std::string ProxiedOperator::log() const {

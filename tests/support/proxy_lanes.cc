@@ -94,11 +94,19 @@ std::string ProxyTest::make_lane(const std::string& name) {
 }
 
 std::unique_ptr<ProxiedOperator> ProxyTest::make_operator(const std::string& name) {
-  return std::make_unique<ProxiedOperator>(plane(), json::parse(kubeconfig_), folder() / name,
-                                           name);
+  return std::make_unique<ProxiedOperator>(plane(), json::parse(kubeconfig_), folder() / name, name,
+                                           ProxiedOperator::Options{});
 }
 
-void ProxyTest::in_lanes(int64_t count, const std::function<std::string(int, int64_t)>& work) {
+std::unique_ptr<OperatorPair> ProxyTest::make_pair(const std::string& name) {
+  const Status granted = OperatorPair::grant_lease(*admin_, name);
+  EXPECT_TRUE(granted.has_value()) << granted.error().message;
+  return std::make_unique<OperatorPair>(plane(), *admin_, json::parse(kubeconfig_), folder() / name,
+                                        name);
+}
+
+void ProxyTest::in_lanes(int64_t count, const std::function<std::string(int, int64_t)>& work,
+                         int lanes) {
   std::atomic<int64_t> next = 0;
   const auto run = [&](int lane) {
     for (int64_t item = next++; item < count; item = next++) {
@@ -106,9 +114,9 @@ void ProxyTest::in_lanes(int64_t count, const std::function<std::string(int, int
       if (!complaint.empty()) ADD_FAILURE() << complaint;
     }
   };
-  std::vector<std::jthread> lanes;
-  for (int lane = 0; lane < kLanes; ++lane)
-    lanes.emplace_back(run, lane);
+  std::vector<std::jthread> threads;
+  for (int lane = 0; lane < lanes; ++lane)
+    threads.emplace_back(run, lane);
 }
 
 }  // namespace trainyard::testing_support

@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "operator/kube/client.h"
 #include "tests/support/gang_workload.h"
+#include "tests/support/operator_pair.h"
 #include "tests/support/proxied_operator.h"
 
 namespace trainyard::testing_support {
@@ -33,12 +34,15 @@ class ProxyTest : public ApiServerTest {
 
   /// One lane: `name` is its namespace, in which pods can be made.
   std::unique_ptr<ProxiedOperator> make_operator(const std::string& name);
+  /// Two operators of a lane; their Lease lies in its namespace.
+  std::unique_ptr<OperatorPair> make_pair(const std::string& name);
   /// Makes a namespace that ends with the test; its name.
   std::string make_lane(const std::string& name);
 
-  /// Does `work(lane, item)` for the items 0 .. count - 1, one at a time in each of kLanes lanes.
+  /// Does `work(lane, item)` for the items 0 .. count - 1, one at a time in each of `lanes` lanes.
   /// What it returns are complaints; each is a failure of the test.
-  void in_lanes(int64_t count, const std::function<std::string(int, int64_t)>& work);
+  void in_lanes(int64_t count, const std::function<std::string(int, int64_t)>& work,
+                int lanes = kLanes);
 
  private:
   std::vector<std::string> violations() const;

@@ -27,8 +27,8 @@ target_compile_definitions(operator_stream_test PRIVATE TRAINYARD_BIN_DIR="${CMA
 add_dependencies(operator_stream_test trainyard trainyard-agent trainyard-worker)
 # A fault proxy between the operator and the API server.
 trainyard_library(proxy_test_support
-  SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/proxied_operator.cc
-          ${here}/../../support/proxy_lanes.cc
+  SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/operator_pair.cc
+          ${here}/../../support/proxied_operator.cc ${here}/../../support/proxy_lanes.cc
   DEPS operator_test_support fault_proxy_support operator_http fmt::fmt)
 trainyard_apiserver_test(operator_proxy_test SMOKE TIMEOUT 600
   SOURCES ${here}/proxy_test.cc
@@ -38,6 +38,9 @@ foreach(name proxy_crash proxy_outage)
     SOURCES ${here}/${name}_test.cc
     DEPS proxy_test_support)
 endforeach()
+trainyard_apiserver_test(operator_proxy_leader_test TIMEOUT 1800
+  SOURCES ${here}/proxy_leader_test.cc ${here}/proxy_lease_test.cc
+  DEPS proxy_test_support)
 # A lease lives by time: on a machine that others keep busy a leader that is well loses its own.
 trainyard_apiserver_test(operator_leader_test SERIAL
   SOURCES ${here}/leader_test.cc
@@ -53,7 +56,7 @@ set_tests_properties(operator_upheaval_test PROPERTIES ENVIRONMENT TRAINYARD_TES
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
-set(operator_tests admission budget elastic ending kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_outage stream)
+set(operator_tests admission budget elastic ending kill kubectl leader leftover lifecycle parked partition policy proxy proxy_crash proxy_leader proxy_outage stream)
 list(TRANSFORM operator_tests REPLACE "(.+)" "operator_\\1_test" OUTPUT_VARIABLE audited_tests)
 set_tests_properties(operator_audit_test PROPERTIES DEPENDS "${audited_tests}")
 foreach(name ${operator_tests} audit upheaval)
