@@ -241,7 +241,8 @@ TEST_F(ChartInstallTest, AnUpgradeLeavesTheCertificatesOfTheControlStream) {
         R"({"data": {"tls.key": "c2VjcmV0"}})"});
   must_helm({"upgrade", "trainyard", chart(), "--reuse-values", "--set", "replicas=2"});
   EXPECT_EQ(get({"secret", "trainyard-control-tls"})["data"]["tls.key"], "c2VjcmV0");
-  EXPECT_TRUE(may("update", "secrets/trainyard-control-tls", name_space()));
+  EXPECT_TRUE(
+      wait_until([&] { return may("update", "secrets/trainyard-control-tls", name_space()); }));
   EXPECT_FALSE(may("get", "secrets/another", name_space()));
 }
 

@@ -43,7 +43,15 @@ class ElasticTest : public testing_support::OperatorTest {
   }
 
   int64_t target() const { return job_status("train")["nodes"]["target"]; }
-  int64_t resizes() const { return job_status("train")["restarts"].value("resizes", int64_t{0}); }
+  int64_t resizes() const {
+    return job_status("train").value("restarts", Json::object()).value("resizes", int64_t{0});
+  }
+
+  ::testing::AssertionResult resized(int64_t times) const {
+    if (wait_until([&] { return resizes() == times; })) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure()
+           << "waited for " << times << " resizes: " << job_status("train").dump(2);
+  }
 
   static Time time_of(const Json& object, const char* key) {
     const auto time = text::parse_time(text(object, key));
@@ -64,11 +72,14 @@ TEST_F(ElasticTest, AJobGoesOnWithoutALostNodeAndGrowsIntoANewOne) {
              {"pendingTimeoutSeconds", 2},
              {"scaleUpSnoozeSeconds", 2}}));
   ASSERT_TRUE(runs("train", 3, 0));
-  const std::string victim = pod_on(lost);
+  std::string victim;
+  ASSERT_TRUE(wait_until([&] { return !(victim = pod_on(lost)).empty(); }));
   say_it_runs(victim);
   ASSERT_TRUE(runs("train", 4, 0));
   lose_node(lost);
-  // Three of four find a node, and three is no size that the job may have.
+  // Three of four find a node, and three is no size that the job may have. On the way to three,
+  // two are ready.
+  ASSERT_TRUE(resized(1));
   ASSERT_TRUE(runs("train", 2, 1));
   EXPECT_EQ(target(), 2);
   EXPECT_EQ(resizes(), 1);
@@ -107,6 +118,7 @@ TEST_F(ElasticTest, PodsThatFindNoNodeAreWaitedForAndThenDoneWithout) {
   })) << job_status("train").dump(2);
   EXPECT_EQ(target(), 4) << "one node is fewer than minNodes";
   add_nodes(2);
+  ASSERT_TRUE(resized(1));
   ASSERT_TRUE(runs("train", 3, 0));
   EXPECT_EQ(target(), 3);
   add_nodes(1);
