@@ -29,16 +29,27 @@ def libraries_of(program: pathlib.Path) -> dict:
     return found
 
 
-def owner_of(path: pathlib.Path) -> str:
-    """The package that a file belongs to. Debian's merge of /lib into /usr/lib leaves both names about."""
-    real = path.resolve()
-    for name in (path, real):
-        text = str(name)
-        for candidate in (text, text.removeprefix("/usr"), "/usr" + text):
-            done = subprocess.run(["dpkg-query", "-S", candidate], capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return done.stdout.split(":")[0].strip()
-    raise Fault(f"{path} belongs to no Debian package: nobody could say what is in the image")
+def owners_of(paths) -> dict:
+    """{path: the package that it belongs to}. Debian's merge of /lib into /usr/lib leaves both names about. One question for all
+    of them: dpkg reads the lists of every package for each."""
+    names = {}
+    for path in paths:
+        for text in (str(path), str(path.resolve())):
+            for candidate in (text, text.removeprefix("/usr"), "/usr" + text):
+                names.setdefault(candidate, []).append(path)
+    if not names:
+        return {}
+    # It fails for the names that are not the package's; what it says of the others stands.
+    done = subprocess.run(["dpkg-query", "-S", *names], capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
+    found = {}
+    for line in done.stdout.splitlines():
+        packages, _, name = line.rpartition(": ")
+        if name in names and not packages.startswith("diversion "):
+            found.update({path: re.split("[:,]", packages)[0] for path in names[name]})
+    for path in paths:
+        if path not in found:
+            raise Fault(f"{path} belongs to no Debian package: nobody could say what is in the image")
+    return found
 
 
 FIELDS = ("Package", "Version", "Architecture", "Maintainer", "source:Package", "source:Version")

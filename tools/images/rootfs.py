@@ -88,11 +88,12 @@ def assemble(image: str, binaries: pathlib.Path, out: pathlib.Path) -> dict:
         tree.write(f"usr/bin/{name}", content, 0o755)
         ours[f"/usr/bin/{name}"] = content
         libraries.update(packages.libraries_of(binaries / name))
+    owners = packages.owners_of(libraries.values())
     for name, path in sorted(libraries.items()):
         content = path.read_bytes()
         place = place_of(name, path)
         tree.write(place, content, 0o755)
-        shared.setdefault(packages.owner_of(path), {})["/" + place] = content
+        shared.setdefault(owners[path], {})["/" + place] = content
     for link in ("lib", "lib64"):
         if (out / "usr" / link).is_dir():
             tree.link(link, f"usr/{link}")

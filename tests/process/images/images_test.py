@@ -22,6 +22,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "tools" / "images"))
 
 import dockerfile  # noqa: E402
+import packages  # noqa: E402
 
 PROGRAMS = {"operator": ["trainyard-operator"], "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"]}
 LIMIT_BYTES = {"operator": 60_000_000, "worker-cpu": 90_000_000}
@@ -176,6 +177,18 @@ class ImagesTest(unittest.TestCase):
                 self.assertTrue((root / f"usr/share/doc/{entry['name']}/copyright").stat().st_size)
                 self.assertIn(f"Package: {entry['name']}\n", (root / f"var/lib/dpkg/status.d/{entry['name']}").read_text())
                 self.assertTrue(entry["externalRefs"][0]["referenceLocator"].startswith(f"pkg:deb/debian/{entry['name']}@"))
+
+    def test_files_of_packages_are_told_from_files_of_none(self):
+        # The first by both names that Debian's merge of /lib into /usr/lib gives it.
+        known = {"/lib/x86_64-linux-gnu/libc.so.6": "libc6", "/usr/lib/x86_64-linux-gnu/libc.so.6": "libc6", "/usr/bin/ldd": "libc-bin"}
+        known = {pathlib.Path(path): package for path, package in known.items() if pathlib.Path(path).exists()}
+        self.assertTrue(known)
+        self.assertEqual(packages.owners_of(known), known)
+        self.assertEqual(packages.owners_of([]), {})
+        stranger = self.folder / "libstranger.so"
+        stranger.touch()
+        with self.assertRaisesRegex(packages.Fault, f"{stranger} belongs to no Debian package"):
+            packages.owners_of([*known, stranger])
 
     def test_docker_and_containerd_find_name_and_layers(self):
         for name, archive, _ in self.each():
