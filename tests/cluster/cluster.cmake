@@ -32,8 +32,8 @@ if(TARGET trainyard-operator)
   add_executable(trainyard-test-intruder ${CMAKE_CURRENT_LIST_DIR}/intruder.cc)
   target_link_libraries(trainyard-test-intruder PRIVATE agent_core control_coordinator_grpc common_proto)
   set_target_properties(trainyard-test-intruder PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
-  set(long_ones agent chart hostile monitoring node_loss outage) # lost nodes and outages are waited for
-  foreach(name agent chart checkpoint hostile job monitoring node_loss outage)
+  set(long_ones agent chart hostile monitoring node_loss outage torchrun) # lost nodes and outages are waited for
+  foreach(name agent chart checkpoint hostile job monitoring node_loss outage torchrun)
     set(length)
     if(name IN_LIST long_ones)
       set(length LONG)
@@ -46,4 +46,5 @@ if(TARGET trainyard-operator)
   # Where the dashboards are drawn.
   target_compile_definitions(cluster_monitoring_test PRIVATE TRAINYARD_PICTURES="${CMAKE_BINARY_DIR}/dashboards"
     TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_compile_definitions(cluster_torchrun_test PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endif()
