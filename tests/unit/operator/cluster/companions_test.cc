@@ -1,6 +1,4 @@
-#include "operator/cluster/companions.h"
-
-#include <memory>
+// What stands beside the pods of a job: its Service, its ConfigMaps, and who holds their names.
 #include <string>
 #include <vector>
 
@@ -8,9 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "control/status_edit.h"
-#include "tests/support/manual_clock.h"
-#include "tests/support/scripted_transport.h"
+#include "tests/unit/operator/cluster/companions_world.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -21,103 +17,6 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing_support::status_body;
-
-class CompanionsTest : public testing::Test {
- protected:
-  CompanionsTest() {
-    job_.name = "train";
-    job_.namespace_name = "n";
-    job_.uid = "now";
-    spec_.num_nodes = 3;
-    status_.membership.generation = 1;
-    status_.nodes.target = 3;
-    status_.nodes.ready = 3;
-  }
-
-  /// An object of the job's name, as the server has it.
-  static std::string object_of(const std::string& owner_name, const std::string& owner_uid) {
-    return json{{"metadata",
-                 {{"name", "train"},
-                  {"namespace", "n"},
-                  {"uid", "uid-of-object"},
-                  {"resourceVersion", "4"},
-                  {"ownerReferences", json::array({{{"apiVersion", "trainyard.dev/v1alpha1"},
-                                                    {"kind", "TrainingJob"},
-                                                    {"name", owner_name},
-                                                    {"uid", owner_uid},
-                                                    {"controller", true}}})}}}}
-        .dump();
-  }
-  void taken() { refused(409, "AlreadyExists"); }
-  void missing() { refused(404, "NotFound"); }
-  void broken() { refused(500, "InternalError"); }
-  void refused(int code, const char* reason) {
-    transport_.answer(code, status_body(code, reason, "as it is said"));
-  }
-  void done() { ours(); }
-  void ours() { transport_.answer(200, object_of("train", "now")); }
-  void left_over() { transport_.answer(200, object_of("train", "before")); }
-  void somebodys() { transport_.answer(200, object_of("other", "before")); }
-
-  Result<std::optional<control::Refusal>> keep() { return companions_.keep(job_, spec_, status_); }
-  /// Kept without a fault; what it took.
-  std::vector<std::string> kept() {
-    const size_t before = requests().size();
-    const auto reply = keep();
-    if (!reply) ADD_FAILURE() << reply.error().message;
-    if (reply && *reply) ADD_FAILURE() << "refused: " << (*reply)->message;
-    EXPECT_EQ(transport_.left(), 0u) << "answers that nobody asked for";
-    std::vector<std::string> all = requests();
-    return {all.begin() + static_cast<std::ptrdiff_t>(before), all.end()};
-  }
-  /// The fault of a keep that has one.
-  Error fault() {
-    const auto reply = keep();
-    EXPECT_FALSE(reply.has_value());
-    EXPECT_EQ(transport_.left(), 0u) << "answers that nobody asked for";
-    return reply.has_value() ? Error{} : reply.error();
-  }
-  /// Service and budget of three members stand.
-  void settle() {
-    done();
-    done();
-    EXPECT_THAT(kept(), ElementsAre("POST services", "POST poddisruptionbudgets"));
-  }
-  /// As settle, where they are thought to stand already, and do.
-  void find_settled() {
-    ours();
-    ours();
-    done();
-    EXPECT_THAT(kept(), ElementsAre("GET services", "GET poddisruptionbudgets",
-                                    "PATCH poddisruptionbudgets"));
-  }
-  json sent() const { return json::parse(transport_.last_request().body); }
-  void set(ConditionType type) {
-    control::set_condition(status_, {type, api::ConditionStatus::kTrue, "Reason", ""},
-                           clock_.now());
-  }
-  /// "POST services", "DELETE poddisruptionbudgets" ... of all requests.
-  std::vector<std::string> requests() const {
-    std::vector<std::string> texts;
-    for (const kube::Request& request : transport_.requests()) {
-      std::string path = request.path;
-      if (path.ends_with("/train")) path.erase(path.size() - std::string("/train").size());
-      texts.push_back(std::string(kube::name_of(request.method)) + " " +
-                      path.substr(path.rfind('/') + 1));
-    }
-    return texts;
-  }
-
-  testing_support::ScriptedTransport transport_;
-  testing_support::ManualClock clock_;
-  kube::Client client_{transport_, clock_, {}};
-  std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
-  Companions companions_{client_, *logger_};
-  api::ObjectMeta job_;
-  api::TrainingJobSpec spec_;
-  api::TrainingJobStatus status_;
-};
 
 TEST_F(CompanionsTest, WhatADeletedJobOfTheNameHasLeftMakesRoomAtOnce) {
   for (int kind = 0; kind < 2; ++kind) {
@@ -160,18 +59,6 @@ TEST_F(CompanionsTest, WhatBelongsToAnotherIsNeverRemoved) {
   }
   for (const kube::Request& request : transport_.requests())
     EXPECT_NE(request.method, Method::kDelete);
-}
-
-TEST_F(CompanionsTest, ABudgetThatCouldNotBeMadeIsTriedAgain) {
-  done();   // the service
-  taken();  // the budget of the job before, which ...
-  left_over();
-  done();
-  taken();  // ... a finalizer holds
-  EXPECT_EQ(kept().back(), "POST poddisruptionbudgets");
-  done();
-  EXPECT_THAT(kept(), ElementsAre("POST poddisruptionbudgets"));
-  EXPECT_THAT(kept(), IsEmpty()) << "now it stands";
 }
 
 // ---- Service and ConfigMap ---------------------------------------------------------------------
@@ -365,180 +252,6 @@ TEST_F(CompanionsTest, WhatWasKeptOfAJobThatIsGoneIsForgotten) {
   EXPECT_THAT(kept(), IsEmpty());
   companions_.forget(job_.uid);
   settle();
-}
-
-// ---- The disruption budget ---------------------------------------------------------------------
-
-TEST_F(CompanionsTest, ABudgetLetsOneMemberGo) {
-  settle();
-  EXPECT_EQ(sent()["spec"]["minAvailable"], 2);
-}
-
-TEST_F(CompanionsTest, AGangHasItsBudgetFromWhenItIsUpWhateverBecomesOfItsPodsThen) {
-  status_.nodes.ready = 2;
-  done();
-  EXPECT_THAT(kept(), ElementsAre("POST services"));
-  set(ConditionType::kScheduled);
-  EXPECT_THAT(kept(), IsEmpty()) << "it is known to have none";
-  status_.nodes.ready = 3;
-  done();
-  EXPECT_THAT(kept(), ElementsAre("POST poddisruptionbudgets"));
-  status_.nodes.ready = 1;
-  status_.nodes.target = 2;
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
-}
-
-TEST_F(CompanionsTest, AJobOfOneNodeHasNoBudgetAndAsksForNone) {
-  spec_.num_nodes = 1;
-  status_.nodes.target = 1;
-  done();
-  EXPECT_THAT(kept(), ElementsAre("POST services"));
-  EXPECT_THAT(kept(), IsEmpty());
-}
-
-TEST_F(CompanionsTest, ABudgetOfAnotherSizeIsChangedWhereItIsTheSameObject) {
-  settle();
-  status_.nodes.target = 2;
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
-  EXPECT_EQ(sent()["spec"]["minAvailable"], 1);
-  EXPECT_EQ(sent()["metadata"]["uid"], "uid-of-object");
-  EXPECT_THAT(kept(), IsEmpty());
-}
-
-TEST_F(CompanionsTest, ABudgetThatSomebodyHasRemovedIsMadeAnew) {
-  settle();
-  status_.nodes.target = 2;
-  missing();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "POST poddisruptionbudgets"));
-  EXPECT_EQ(sent()["spec"]["minAvailable"], 1);
-  EXPECT_THAT(kept(), IsEmpty());
-}
-
-TEST_F(CompanionsTest, ABudgetThatCouldNotBeChangedIsTriedAgain) {
-  settle();
-  status_.nodes.target = 2;
-  ours();
-  broken();
-  EXPECT_THAT(fault().message, HasSubstr("patch PodDisruptionBudget train"));
-  broken();
-  EXPECT_THAT(fault().message, HasSubstr("get PodDisruptionBudget train"));
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
-}
-
-TEST_F(CompanionsTest, ABudgetThatTheJobHasAlreadyIsBroughtInLine) {
-  done();
-  taken();
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("POST services", "POST poddisruptionbudgets",
-                                  "GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
-}
-
-TEST_F(CompanionsTest, ABudgetOfSomebodyElseIsLeftAloneAndLetsTheJobRun) {
-  done();
-  taken();
-  somebodys();
-  EXPECT_THAT(kept(), ElementsAre("POST services", "POST poddisruptionbudgets",
-                                  "GET poddisruptionbudgets"));
-  EXPECT_THAT(kept(), IsEmpty());
-}
-
-TEST_F(CompanionsTest, ABudgetThatIsRefusedLetsTheJobRun) {
-  done();
-  refused(403, "Forbidden");
-  EXPECT_THAT(kept(), ElementsAre("POST services", "POST poddisruptionbudgets"));
-  EXPECT_THAT(kept(), IsEmpty()) << "it would be refused again";
-}
-
-TEST_F(CompanionsTest, AServerThatFailsAtTheBudgetIsAFault) {
-  done();
-  broken();
-  EXPECT_THAT(fault().message, HasSubstr("create PodDisruptionBudget train"));
-  done();
-  EXPECT_THAT(kept(), ElementsAre("POST poddisruptionbudgets"));
-}
-
-TEST_F(CompanionsTest, WithTheJobsEndItsBudgetGoes) {
-  for (const ConditionType type : {ConditionType::kFailureTarget, ConditionType::kFailed,
-                                   ConditionType::kSuccessCriteriaMet, ConditionType::kComplete}) {
-    status_.conditions.clear();
-    companions_.forget(job_.uid);
-    settle();
-    set(type);
-    ours();
-    done();
-    EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
-    EXPECT_EQ(sent()["preconditions"]["uid"], "uid-of-object");
-    EXPECT_THAT(kept(), IsEmpty());
-  }
-}
-
-TEST_F(CompanionsTest, ASuspendedJobHasNoBudgetUntilItIsResumed) {
-  settle();
-  control::set_condition(status_,
-                         {ConditionType::kSuspended, api::ConditionStatus::kFalse,
-                          api::reason::kSuspended, "pods are going"},
-                         clock_.now());
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
-  control::set_condition(
-      status_, {ConditionType::kSuspended, api::ConditionStatus::kFalse, api::reason::kResumed, ""},
-      clock_.now());
-  status_.membership.generation = 2;
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET services", "POST poddisruptionbudgets"));
-}
-
-TEST_F(CompanionsTest, AJobThatEndsUnseenLosesWhatBudgetItHas) {
-  set(ConditionType::kComplete);
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
-}
-
-TEST_F(CompanionsTest, ABudgetThatIsGoneOrAnothersIsNotRemoved) {
-  set(ConditionType::kComplete);
-  for (const bool is_there : {false, true}) {
-    companions_.forget(job_.uid);
-    if (is_there) {
-      somebodys();
-    } else {
-      missing();
-    }
-    EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets"));
-    EXPECT_THAT(kept(), IsEmpty());
-  }
-}
-
-TEST_F(CompanionsTest, ABudgetThatGoesMeanwhileIsRemoved) {
-  set(ConditionType::kComplete);
-  ours();
-  missing();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
-  EXPECT_THAT(kept(), IsEmpty());
-}
-
-TEST_F(CompanionsTest, ABudgetThatCannotBeRemovedIsTriedAgain) {
-  set(ConditionType::kComplete);
-  broken();
-  EXPECT_THAT(fault().message, HasSubstr("get PodDisruptionBudget train"));
-  for (const auto& [code, reason] : {std::pair(500, "InternalError"), std::pair(409, "Conflict")}) {
-    ours();
-    refused(code, reason);
-    EXPECT_THAT(fault().message, HasSubstr("delete PodDisruptionBudget train"));
-  }
-  ours();
-  done();
-  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
 }
 
 }  // namespace
