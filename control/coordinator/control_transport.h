@@ -26,6 +26,10 @@ using ConnectionId = uint64_t;
 /// largest burst by far, so that reaching it means that the other side does not read.
 inline constexpr int64_t kMaxQueuedMessages = 1024;
 
+/// Bytes, as sent, of an agent's messages that may wait to be taken before no more of its stream is
+/// read: a stream of which nothing is known yet has this and one message.
+inline constexpr int64_t kMaxUntakenBytes = 256 << 10;
+
 /// Largest message either way. A rank table of 10,000 ranks takes about 1 MiB.
 inline constexpr int64_t kMaxControlMessageBytes = 4 << 20;
 

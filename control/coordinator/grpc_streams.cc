@@ -24,6 +24,17 @@ constexpr std::string_view kBearer = "Bearer ";
 /// How long a stream that is closed may take to receive what was sent to it; then it is cut.
 constexpr std::chrono::seconds kFinishTimeout{2};
 
+/// Messages of a stream that wait.
+struct Load {
+  int64_t messages = 0;
+  int64_t bytes = 0;  ///< as sent
+
+  void add(const FromAgent& message) {
+    ++messages;
+    bytes += static_cast<int64_t>(message.ByteSizeLong());
+  }
+};
+
 /// RFC 6750, section 2.1; empty where there is none.
 std::string bearer_token(const grpc::CallbackServerContext& context) {
   const auto found = context.client_metadata().find("authorization");
@@ -104,10 +115,11 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
     if (!finished_) context_->TryCancel();  // after that gRPC may take the context away
   }
 
-  /// `count` of this connection's messages have been taken from the queue.
-  void taken(int64_t count) {
+  /// So much of this connection's has been taken from the queue.
+  void taken(const Load& load) {
     const std::lock_guard lock(mutex_);
-    untaken_ -= count;
+    untaken_.messages -= load.messages;
+    untaken_.bytes -= load.bytes;
     read_next_locked();
   }
 
@@ -120,7 +132,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
       return;
     }
     if (closing_) return;  // nobody listens to it any more
-    ++untaken_;
+    untaken_.add(incoming_);
     registry_.events.push(
         ServerEvent(id_, std::make_unique<FromAgent>(std::exchange(incoming_, {}))));
     read_next_locked();
@@ -151,7 +163,8 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
 
  private:
   void read_next_locked() {
-    if (reading_ || read_ended_ || closing_ || untaken_ >= kMaxQueuedMessages) return;
+    const bool full = untaken_.messages >= kMaxQueuedMessages || untaken_.bytes >= kMaxUntakenBytes;
+    if (reading_ || read_ended_ || closing_ || full) return;
     reading_ = true;
     StartRead(&incoming_);
   }
@@ -180,7 +193,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
   std::mutex mutex_;
   FromAgent incoming_;            ///< gRPC's while reading_
   std::deque<ToAgent> outgoing_;  ///< the front is gRPC's while writing_
-  int64_t untaken_ = 0;
+  Load untaken_;
   bool reading_ = false;
   bool read_ended_ = false;
   bool writing_ = false;
@@ -289,12 +302,12 @@ std::unique_ptr<grpc::Service> GrpcStreams::make_service() {
 std::vector<ServerEvent> GrpcStreams::take(Duration timeout) {
   std::vector<ServerEvent> events = registry_->events.take(timeout);
   registry_->cut_overdue();
-  std::map<ConnectionId, int64_t> taken;
+  std::map<ConnectionId, Load> taken;
   for (const ServerEvent& event : events) {
-    if (event.kind == ServerEvent::Kind::kMessage) ++taken[event.connection];
+    if (event.kind == ServerEvent::Kind::kMessage) taken[event.connection].add(*event.message);
   }
-  for (const auto& [id, count] : taken) {
-    if (const auto connection = registry_->find(id)) connection->taken(count);
+  for (const auto& [id, load] : taken) {
+    if (const auto connection = registry_->find(id)) connection->taken(load);
   }
   return events;
 }

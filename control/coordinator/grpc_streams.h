@@ -12,9 +12,9 @@ class Service;
 namespace trainyard::control {
 
 /// The streams that agents have opened with the servers of one transport, over gRPC's callback
-/// interface. Reading of a stream pauses while kMaxQueuedMessages of its messages wait to be taken,
-/// and ends when it is closed; one whose agent does not receive what was sent to it before is cut
-/// by a take() seconds later. Thread-safe.
+/// interface. Reading of a stream pauses while kMaxQueuedMessages or kMaxUntakenBytes of its
+/// messages wait to be taken, and ends when it is closed; one whose agent does not receive what was
+/// sent to it before is cut by a take() seconds later. Thread-safe.
 class GrpcStreams {
  public:
   GrpcStreams();

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <poll.h>
 #include <string>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,6 +78,29 @@ TEST_F(GrpcPortTransportTest, CarriesMessagesAndTellsWhatTheAgentShows) {
   message.mutable_fence()->set_pod_uid("uid");
   ASSERT_TRUE(channel.send(message));
   EXPECT_EQ(next_of_server().message->fence().pod_uid(), "uid");
+}
+
+TEST_F(GrpcPortTransportTest, WhatWaitsToBeTakenHasABoundInBytes) {
+  constexpr int64_t kBytes = 200 << 10;
+  constexpr int kMessages = 40;
+  GrpcChannel channel(address(), security());
+  channel.open();
+  ASSERT_EQ(next(channel).kind, ChannelEvent::Kind::kOpened);
+  ASSERT_EQ(next_of_server().kind, ServerEvent::Kind::kOpened);
+  FromAgent message;
+  message.mutable_peer_lost()->set_message(std::string(kBytes, 'x'));
+  for (int i = 0; i < kMessages; ++i)
+    ASSERT_TRUE(channel.send(message));
+  int taken = 0;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (taken < kMessages && std::chrono::steady_clock::now() < deadline) {
+    // So that more would come if it were let in.
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const auto events = transport_.take(std::chrono::seconds(1));
+    EXPECT_LE(static_cast<int64_t>(events.size()) * kBytes, kMaxUntakenBytes + kBytes);
+    taken += static_cast<int>(events.size());
+  }
+  EXPECT_EQ(taken, kMessages) << "reading goes on after what was taken";
 }
 
 TEST_F(GrpcPortTransportTest, NobodyTalksToAStranger) {
