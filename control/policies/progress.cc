@@ -23,6 +23,17 @@ std::vector<const RankFact*> ranks_of(const StreamFacts& facts) {
 /// Whether what a member says of its ranks is news of them.
 bool tells(const MemberFact& member) { return member.connected && member.silent <= kStaleNews; }
 
+/// Those that members tell of at present.
+std::vector<const RankFact*> told_ranks_of(const StreamFacts& facts) {
+  std::vector<const RankFact*> told;
+  for (const MemberFact& member : facts.members) {
+    if (member.generation != facts.generation || !tells(member)) continue;
+    for (const RankFact& rank : member.ranks)
+      told.push_back(&rank);
+  }
+  return told;
+}
+
 /// The rank that holds the others up: fewest steps, then longest without one.
 const RankFact* laggard_of(const std::vector<const RankFact*>& ranks) {
   const auto behind = [](const RankFact* a, const RankFact* b) {
@@ -186,12 +197,7 @@ std::optional<Time> min_step_moved_at(const StreamFacts& facts) {
 
 std::optional<Standstill> standstill_of_connected(const api::ProgressPolicy& policy,
                                                   const StreamFacts& facts, Time now) {
-  std::vector<const RankFact*> told;
-  for (const MemberFact& member : facts.members) {
-    if (member.generation != facts.generation || !tells(member)) continue;
-    for (const RankFact& rank : member.ranks)
-      told.push_back(&rank);
-  }
+  const std::vector<const RankFact*> told = told_ranks_of(facts);
   const RankFact* laggard = laggard_of(told);
   if (laggard == nullptr || !laggard->last_step_at || laggard->phase == Phase::kDone) {
     return std::nullopt;
@@ -245,7 +251,10 @@ Stall judge_stall(const StallInput& input) {
 
 std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
                                                const std::optional<api::ProgressStatus>& shown) {
-  const std::vector<const RankFact*> ranks = ranks_of(facts);
+  // Ranks train in step: where those that are told of go on, the others do, too. What nobody tells
+  // of any more is shown as it was last.
+  std::vector<const RankFact*> ranks = told_ranks_of(facts);
+  if (ranks.empty()) ranks = ranks_of(facts);
   const RankFact* laggard = laggard_of(ranks);
   if (laggard == nullptr) return shown;
   if (shown && laggard->phase < Phase::kTraining) {

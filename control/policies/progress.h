@@ -69,8 +69,10 @@ struct Stall {
 /// to start them. Startup is counted from when the coordinator listens at the earliest.
 Stall judge_stall(const StallInput& input);
 
-/// The progress to show; `shown` where no rank of the generation reports. Until the ranks train
-/// again after a restart, `shown` stays, under their new phase.
+/// The progress to show: that of the ranks that members tell of at present (kStaleNews), the least
+/// of them; where nobody tells of any, that of all as they were last; `shown` where no rank of the
+/// generation has reported. Until the ranks train again after a restart, `shown` stays, under their
+/// new phase.
 std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
                                                const std::optional<api::ProgressStatus>& shown);
 

@@ -172,6 +172,32 @@ TEST_F(ProgressEdgeTest, OfRanksAtOneStepTheOneThatStandsLongestIsShown) {
   }
 }
 
+/// Of ranks in step nobody goes on without the others: what a silent agent told last is old.
+TEST_F(ProgressEdgeTest, TheStepShownIsThatOfRanksThatAreToldOf) {
+  MemberFact silent = facts_.members[0];
+  silent.ranks.pop_back();
+  silent.ranks[0].step = 3;
+  silent.ranks[0].loss = 9;
+  rank(0).loss = rank(1).loss = 2;
+  facts_.members[0].ranks.erase(facts_.members[0].ranks.begin());
+  facts_.members.insert(facts_.members.begin(), silent);
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt)->step, 3) << "it tells of it at present";
+  MemberFact& first = facts_.members[0];
+  const auto step_and_loss = [&] {
+    const auto progress = policies::progress_of(facts_, std::nullopt);
+    return std::pair(progress->step, progress->loss.value_or(0));
+  };
+  first.silent = policies::kStaleNews;
+  EXPECT_EQ(step_and_loss(), std::pair(int64_t{3}, 9.0));
+  first.silent += milliseconds(1);
+  EXPECT_EQ(step_and_loss(), std::pair(int64_t{7}, 2.0));
+  first.silent = Duration::zero();
+  first.connected = false;
+  EXPECT_EQ(step_and_loss(), std::pair(int64_t{7}, 2.0));
+  facts_.members[1].connected = false;
+  EXPECT_EQ(step_and_loss(), std::pair(int64_t{3}, 9.0)) << "nobody tells: as they were last";
+}
+
 TEST_F(ProgressEdgeTest, OfEqualRanksTheOneWithoutABeatForLongestIsBlamed) {
   for (const size_t silent : {0, 1}) {
     for (const size_t index : {0, 1}) {
