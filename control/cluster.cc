@@ -6,6 +6,10 @@ Result<std::vector<ObservedPod>> Cluster::list_pods(const Observed& observed) {
   return observed.pods;
 }
 
+std::optional<Duration> Cluster::look_again_in(const std::string& /*job_uid*/) {
+  return std::nullopt;
+}
+
 Result<std::optional<Refusal>> Cluster::try_pod(const PodSpec& /*spec*/) {
   return std::optional<Refusal>();
 }

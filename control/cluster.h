@@ -84,6 +84,11 @@ class Cluster {
   /// Deletes the job object with this UID and what it owns. Errors as delete_pod.
   virtual Status delete_job(const JobKey& key, const std::string& uid) = 0;
 
+  /// After how long the job deserves a look though nobody tells of a change: views count a pod on
+  /// nothing but the word of its creation, which holds so long. nullopt, the default: they count
+  /// none so, or say of its end as of any other change.
+  virtual std::optional<Duration> look_again_in(const std::string& job_uid);
+
   /// Tells users; may drop or merge repeated events.
   virtual Status emit_event(const JobKey& key, const Event& event) = 0;
 

@@ -119,6 +119,7 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   };
   if (refusal) look_in(refusal->passing ? kPassingPause : kRefusalPause);
   if (applied.unfinished) look_in(kAtOnce);
+  if (const auto unseen = options_.cluster->look_again_in(observed.metadata.uid)) look_in(*unseen);
   reconciled.status = std::move(applied.status);
   const bool left = any_left(observed) || !planned.create.empty();
   reconciled.finished = !left && (is_true(reconciled.status, api::ConditionType::kComplete) ||

@@ -76,9 +76,8 @@ std::vector<Expected> Expectations::pending(const std::string& job) {
   return found;
 }
 
-std::optional<MonoTime> Expectations::first_end(const std::string& job) {
+std::optional<MonoTime> Expectations::first_end(const std::string& job) const {
   const std::lock_guard lock(mutex_);
-  drop_expired_locked(job);
   const auto names = jobs_.find(job);
   if (names == jobs_.end()) return std::nullopt;
   const auto first = std::min_element(

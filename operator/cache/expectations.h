@@ -48,8 +48,9 @@ class Expectations {
 
   /// What is still awaited of a job, by name.
   std::vector<Expected> pending(const std::string& job);
-  /// When the first of them ends by time; nothing where none is pending.
-  std::optional<MonoTime> first_end(const std::string& job);
+  /// When the first of them ends by time, which nobody is told of; nothing where none is pending.
+  /// A time that is over where one has ended since pending() was asked.
+  std::optional<MonoTime> first_end(const std::string& job) const;
   /// Jobs with something pending.
   size_t jobs() const;
 

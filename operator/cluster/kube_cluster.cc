@@ -334,6 +334,12 @@ Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::stri
   return {};
 }
 
+std::optional<Duration> KubeCluster::Impl::look_again_in(const std::string& job_uid) {
+  const auto end = own_writes_.first_end(job_uid);
+  if (!end) return std::nullopt;
+  return std::max(*end - options_.clock->mono(), Duration::zero());
+}
+
 Status KubeCluster::Impl::emit_event(const control::JobKey& key, const control::Event& event) {
   const Job job = find_job(key);
   if (job) events_.record(job->job.metadata, event);
@@ -391,6 +397,9 @@ Status KubeCluster::remove_member_label(const control::PodRef& pod) {
 }
 Status KubeCluster::delete_job(const control::JobKey& key, const std::string& uid) {
   return impl_->delete_job(key, uid);
+}
+std::optional<Duration> KubeCluster::look_again_in(const std::string& job_uid) {
+  return impl_->look_again_in(job_uid);
 }
 Status KubeCluster::emit_event(const control::JobKey& key, const control::Event& event) {
   return impl_->emit_event(key, event);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -87,6 +88,7 @@ class KubeCluster final : public control::Cluster {
   Status delete_pod(const control::PodRef& pod, Duration grace) override;
   Status remove_member_label(const control::PodRef& pod) override;
   Status delete_job(const control::JobKey& key, const std::string& uid) override;
+  std::optional<Duration> look_again_in(const std::string& job_uid) override;
   Status emit_event(const control::JobKey& key, const control::Event& event) override;
   void set_listener(Listener listener) override;
 

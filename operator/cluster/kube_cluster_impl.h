@@ -44,6 +44,7 @@ class KubeCluster::Impl {
   Result<std::optional<control::Refusal>> keep_companions(const control::Observed& observed,
                                                           const api::TrainingJobStatus& status);
   Status delete_job(const control::JobKey& key, const std::string& uid);
+  std::optional<Duration> look_again_in(const std::string& job_uid);
   Status emit_event(const control::JobKey& key, const control::Event& event);
 
   Status for_each(int64_t count, const std::function<Status(int64_t)>& call) {

@@ -111,6 +111,10 @@ std::vector<cache::Expected> OwnWrites::awaited(const std::string& job_uid) {
   return expectations_.pending(job_uid);
 }
 
+std::optional<MonoTime> OwnWrites::first_end(const std::string& job_uid) const {
+  return expectations_.first_end(job_uid);
+}
+
 void OwnWrites::amend_one(control::ObservedPod& pod) {
   const auto change = changes_.find(pod.uid);
   if (change == changes_.end()) return;

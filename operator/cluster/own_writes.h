@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,6 +51,8 @@ class OwnWrites {
   /// Creations of a job that the cache has not shown; to be read before the cache is, so that a pod
   /// that shows in between is in one of the two.
   std::vector<cache::Expected> awaited(const std::string& job_uid);
+  /// When the first of them counts no more, unless the cache shows it before.
+  std::optional<MonoTime> first_end(const std::string& job_uid) const;
   /// Adds those of them that were answered to the pods that the cache shows, and amends these.
   void amend(const std::string& job_uid, const std::vector<cache::Expected>& awaited,
              std::vector<control::ObservedPod>& pods);

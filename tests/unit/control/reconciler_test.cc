@@ -192,6 +192,34 @@ TEST_F(ReconcilerTest, AJobThatIsGoneIsForgotten) {
   EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
 }
 
+/// Counts a pod on nothing but the word of its creation for a while.
+class CreditingCluster final : public MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  std::optional<Duration> look_again_in(const std::string& job_uid) override {
+    EXPECT_EQ(job_uid, "job-uid-1");
+    return left;
+  }
+  std::optional<Duration> left;
+};
+
+TEST(ReconcilerCreditTest, WhereAWordEndsTheJobIsLookedAt) {
+  ManualClock clock;
+  CreditingCluster cluster(clock, make_job(2));
+  Reconciler reconciler({&cluster, &clock, nullptr, nullptr, {}, {}});
+  const auto next_look = [&] { return reconciler.reconcile(cluster.key())->requeue_after; };
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+    cluster.step();
+  }
+  const auto without = next_look();
+  EXPECT_GT(without.value_or(Duration::max()), seconds(3));
+  cluster.left = seconds(3);
+  EXPECT_EQ(next_look(), seconds(3));
+  cluster.left = Duration::max();
+  EXPECT_EQ(next_look().value_or(Duration::max()), without.value_or(Duration::max()));
+}
+
 TEST(ReconcilerCountsTest, CountsAloneAreWrittenOnceAPeriodAndDecisionsAtOnce) {
   ManualClock clock;
   MemoryCluster cluster(clock, make_job(3));

@@ -52,6 +52,8 @@ TEST_F(ExpectationsTest, ALostEventStopsNobodyForEver) {
   clock_.advance(minutes(4));
   EXPECT_THAT(expectations_.pending("j"), ElementsAre(Field(&Expected::name, "b")));
   clock_.advance(minutes(1));
+  EXPECT_EQ(expectations_.first_end("j"), clock_.mono()) << "who has counted on it looks again";
+  EXPECT_THAT(expectations_.pending("j"), IsEmpty());
   EXPECT_EQ(expectations_.first_end("j"), std::nullopt);
   EXPECT_EQ(expectations_.jobs(), 0u);
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "control/pod_spec.h"
+#include "operator/cache/expectations.h"
 #include "tests/unit/operator/cluster/kube_cluster_world.h"
 
 namespace trainyard::cluster {
@@ -69,6 +70,23 @@ TEST_F(KubePodsTest, ACreatedPodIsSeenBeforeTheCacheShowsIt) {
   EXPECT_EQ(server_.script.last_request().method, kube::Method::kPost);
   EXPECT_EQ(sent()["metadata"]["name"], pod.name);
   EXPECT_THAT(uids(), ElementsAre("made"));
+}
+
+/// Its event may be lost: then nothing else wakes the job.
+TEST_F(KubePodsTest, APodThatNobodyShowsIsLookedForWhenItsWordIsOver) {
+  start();
+  EXPECT_EQ(cluster_->look_again_in(kUid), std::nullopt);
+  const control::PodSpec pod = spec();
+  show(holder(pod, "made"));
+  ASSERT_TRUE(cluster_->create_pod(pod).has_value());
+  EXPECT_EQ(cluster_->look_again_in(kUid), cache::Expectations::kTimeLimit);
+  clock_.advance(cache::Expectations::kTimeLimit - std::chrono::seconds(1));
+  EXPECT_THAT(uids(), ElementsAre("made"));
+  EXPECT_EQ(cluster_->look_again_in(kUid), std::chrono::seconds(1));
+  clock_.advance(std::chrono::seconds(1));
+  EXPECT_EQ(cluster_->look_again_in(kUid), Duration::zero()) << "it was counted a moment ago";
+  EXPECT_THAT(uids(), IsEmpty());
+  EXPECT_EQ(cluster_->look_again_in(kUid), std::nullopt);
 }
 
 TEST_F(KubePodsTest, APodThatCameAndWentBeforeTheAnswerIsGone) {
