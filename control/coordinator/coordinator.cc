@@ -40,15 +40,25 @@ RankExit exit_of(const FromAgent& message, std::string pod_name) {
 }  // namespace
 
 Coordinator::Coordinator(Options options)
-    : options_(std::move(options)), listens_since_(options_.clock->now()) {
+    : options_(std::move(options)),
+      listens_since_(options_.clock->now()),
+      exit_log_(*options_.logger),
+      term_(options_.term) {
   TRAINYARD_CHECK(options_.transport != nullptr && options_.logger != nullptr);
   listened_until_ = options_.clock->mono();
 }
 
 Coordinator::~Coordinator() = default;
 
-std::unique_ptr<JobRun> Coordinator::make_job(const std::string& job_uid) const {
-  return std::make_unique<JobRun>(job_uid, options_.term, options_.same_machine);
+std::unique_ptr<JobRun> Coordinator::make_job_locked(const std::string& job_uid) const {
+  return std::make_unique<JobRun>(job_uid, term_, options_.same_machine);
+}
+
+void Coordinator::set_term(int64_t term) {
+  const std::lock_guard lock(mutex_);
+  term_ = term;
+  for (const auto& [job_uid, job] : jobs_)
+    job->set_term(term);
 }
 
 void Coordinator::run(std::stop_token stop) {
@@ -89,6 +99,7 @@ void Coordinator::pass_time_locked(Effects& effects) {
   const MonoTime now = options_.clock->mono();
   const Duration listened = std::min<Duration>(now - listened_until_, kLongestListening);
   listened_until_ = now;
+  exit_log_.tell_rest(now);
   for (const auto& [job_uid, job] : jobs_) {
     if (job->pass(listened, options_.clock->now()) == Worth::kALook) {
       options_.logger->warning("an agent has gone silent", {{"job_uid", job_uid}});
@@ -149,7 +160,7 @@ void Coordinator::introduce_locked(const ServerEvent& event, Effects& effects) {
   }
   named = job_uid;
   std::unique_ptr<JobRun>& job = jobs_[job_uid];
-  if (job == nullptr) job = make_job(job_uid);
+  if (job == nullptr) job = make_job_locked(job_uid);
   options_.logger->info("agent connected", {{"pod", message.hello().pod_name()},
                                             {"generation", message.fence().generation()},
                                             {"version", message.hello().agent_version()},
@@ -178,12 +189,7 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
       break;
     case FromAgent::kRankExited: {
       RankExit exit = exit_of(message, job.pod_name_of(event.connection));
-      options_.logger->info("rank exited", {{"pod", exit.pod_name},
-                                            {"generation", exit.generation},
-                                            {"rank", exit.rank},
-                                            {"exit_code", exit.exit_code},
-                                            {"signal", exit.signal},
-                                            {"expected", exit.expected}});
+      exit_log_.note(message.fence().pod_uid(), exit, options_.clock->mono());
       effects.exits.emplace_back(job_uid, std::move(exit));
       break;
     }
@@ -233,7 +239,7 @@ std::vector<RankReading> Coordinator::readings(const std::string& job_uid) const
 void Coordinator::publish(const MembershipOrder& order) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<JobRun>& job = jobs_[order.job_uid];
-  if (job == nullptr) job = make_job(order.job_uid);
+  if (job == nullptr) job = make_job_locked(order.job_uid);
   if (job->order() == order) return;
   job->set_order(order);
   send_locked(job->decide(options_.clock->now()));

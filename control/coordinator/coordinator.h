@@ -12,21 +12,11 @@
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "control/coordinator/control_transport.h"
+#include "control/coordinator/exit_log.h"
 #include "control/coordinator/job_run.h"
 #include "control/facts.h"
 
 namespace trainyard::control {
-
-/// The end of a rank process, as its agent saw it.
-struct RankExit {
-  int64_t generation = 0;
-  std::string pod_name;
-  int rank = -1;
-  int exit_code = 0;  ///< meaningful when signal is 0
-  int signal = 0;
-  bool expected = false;  ///< the agent had asked for it
-  std::vector<std::string> last_lines;
-};
 
 /// Something a rank wants people to know of though training goes on.
 struct RankWarning {
@@ -70,6 +60,9 @@ class Coordinator final : public FactsSource, public MembershipSink {
   /// Handles what has arrived; waits up to `timeout` for the first of it.
   void poll(Duration timeout);
 
+  /// The term of what agents are told from now on: a higher one than before. Thread-safe.
+  void set_term(int64_t term);
+
   StreamFacts facts(const std::string& job_uid) const override;
   void publish(const MembershipOrder& order) override;
   void retire(const std::string& job_uid) override;
@@ -91,13 +84,15 @@ class Coordinator final : public FactsSource, public MembershipSink {
                       Effects& effects);
   void send_locked(std::vector<JobRun::Decision> decisions);
   JobRun* job_locked(const std::string& job_uid);
-  std::unique_ptr<JobRun> make_job(const std::string& job_uid) const;
+  std::unique_ptr<JobRun> make_job_locked(const std::string& job_uid) const;
   void pass_time_locked(Effects& effects);
 
   const Options options_;
   const Time listens_since_;
-  MonoTime listened_until_;  ///< polling thread only
+  MonoTime listened_until_;  ///< polling thread only, as exit_log_
+  ExitLog exit_log_;
   mutable std::mutex mutex_;
+  int64_t term_;                                         ///< guarded by mutex_
   std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_
   /// Streams and the job they introduced themselves for; empty before. Guarded by mutex_.
   std::map<ConnectionId, std::string> connections_;

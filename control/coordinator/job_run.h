@@ -71,6 +71,9 @@ class JobRun {
   JobRun(std::string job_uid, int64_t term, bool same_machine = false);
   ~JobRun();
 
+  /// The term of decisions from now on.
+  void set_term(int64_t term) { term_ = term; }
+
   /// The membership that status holds. Orders of an older generation are ignored. A new generation
   /// forgets the facts of the one before, the checkpoint excepted.
   void set_order(const MembershipOrder& order);
@@ -153,7 +156,7 @@ class JobRun {
   std::unique_ptr<coordination::ToAgent> message_to(const Member& member) const;
 
   const std::string job_uid_;
-  const int64_t term_;
+  int64_t term_;
   const bool same_machine_;
   std::optional<MembershipOrder> order_;
   std::map<std::string, Member> members_;              ///< by pod UID

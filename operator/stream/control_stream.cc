@@ -44,6 +44,7 @@ void ControlStream::start(int64_t term) {
   coordination.term = term;
   coordination.on_change = [this](const std::string& job_uid) { job_changed(job_uid); };
   coordinator_ = std::make_unique<control::Coordinator>(std::move(coordination));
+  lease_term_ = term;
   started_ = true;
   coordinating_ = std::jthread([this](const std::stop_token& stop) { coordinator_->run(stop); });
   looking_after_ = std::jthread([this](const std::stop_token& stop) { look_after(stop); });
@@ -66,6 +67,7 @@ void ControlStream::look_after(const std::stop_token& stop) {
 
 Status ControlStream::settle() {
   TRAINYARD_ASSIGN(const ControlIdentity identity, secret_.refresh());
+  if (!has_term_) TRAINYARD_TRY(take_term());
   const bool was_listening = transport_.port() != 0;
   TRAINYARD_TRY(transport_.show(identity.server));
   if (!was_listening) {
@@ -77,6 +79,18 @@ Status ControlStream::settle() {
   }
   if (options_.own_pod.name.empty()) return {};
   return label_leader(*options_.client, options_.own_pod);
+}
+
+/// Before the port is open: nobody has heard a term of ours.
+Status ControlStream::take_term() {
+  TRAINYARD_ASSIGN(const int64_t term, secret_.take_term(lease_term_));
+  if (term != lease_term_) {
+    options_.logger->info("the Secret of the control stream knows of later terms than the Lease",
+                          {{"lease", lease_term_}, {"term", term}});
+  }
+  coordinator_->set_term(term);
+  has_term_ = true;
+  return {};
 }
 
 void ControlStream::job_changed(const std::string& job_uid) {

@@ -47,8 +47,9 @@ class ControlStream final : public control::FactsSource, public control::Members
   /// Closes all streams; agents go on without.
   ~ControlStream() override;
 
-  /// Begins to serve as the leader of this term (leaseTransitions). Once. Returns at once: what the
-  /// port needs is sought until it is found, and kept in order from then on.
+  /// Begins to serve as the leader of this term (leaseTransitions), or of a later one where the
+  /// Secret remembers higher ones. Once. Returns at once: what the port needs is sought until it is
+  /// found, and kept in order from then on.
   void start(int64_t term);
 
   /// PEM of the authorities that agents are to trust; empty while the port is not served.
@@ -62,6 +63,7 @@ class ControlStream final : public control::FactsSource, public control::Members
  private:
   void look_after(const std::stop_token& stop);
   Status settle();
+  Status take_term();
   void job_changed(const std::string& job_uid);
 
   const Options options_;
@@ -75,7 +77,10 @@ class ControlStream final : public control::FactsSource, public control::Members
   mutable std::mutex mutex_;
   std::string authorities_;                      ///< guarded by mutex_
   std::map<std::string, control::JobKey> keys_;  ///< by job UID; guarded by mutex_
-  std::string last_error_;                       ///< told once; of look_after() only
+  // Of look_after() only:
+  std::string last_error_;  ///< told once
+  int64_t lease_term_ = 0;
+  bool has_term_ = false;
 
   std::jthread coordinating_;
   std::jthread looking_after_;

@@ -1,9 +1,12 @@
 #include "operator/stream/tls_secret.h"
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
+#include "operator/cluster/members.h"
 #include "operator/kube/base64.h"
 #include "operator/kube/resource.h"
 #include "operator/stream/certificates.h"
@@ -25,6 +28,24 @@ std::string text_of(const json& data, const char* key) {
   if (found == data.end() || !found->is_string()) return {};
   const Result<std::string> text = kube::decode_base64(found->get_ref<const std::string&>());
   return text ? *text : std::string();
+}
+
+/// Empty, or with the key that signs: a Secret of anybody else's has none.
+bool is_ours(const json& data) { return data.empty() || data.contains(kAuthorityKey); }
+
+json data_of(const json& secret) {
+  const auto found = secret.find("data");
+  return found == secret.end() || !found->is_object() ? json::object() : *found;
+}
+
+/// The term that a Secret remembers; -1: none, or nothing that could be one.
+int64_t remembered_term(const json& secret) {
+  const json& annotations = cluster::at(cluster::at(secret, "metadata"), "annotations");
+  const std::string digits = cluster::text_at(annotations, kTermAnnotation);
+  int64_t term = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), term);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size();
+  return whole && term < std::numeric_limits<int64_t>::max() ? term : -1;
 }
 
 bool is_good_until(const std::string& pem, Time time) {
@@ -87,19 +108,42 @@ std::string fault_of(const SecretContent& content, const std::vector<std::string
   return {};
 }
 
+Result<json> TlsSecret::read() const {
+  auto secret = options_.client->get(kube::kSecrets, options_.name);
+  if (!secret) {
+    return secret.error().to_error("get Secret " + options_.name.ns + "/" + options_.name.name);
+  }
+  return *std::move(secret);
+}
+
+/// With the resource version that was read: whoever was faster is not overwritten.
+Status TlsSecret::update(const json& secret) const {
+  const auto reply = options_.client->update(kube::kSecrets, secret);
+  if (!reply) return reply.error().to_error("update Secret " + options_.name.name);
+  return {};
+}
+
+Result<int64_t> TlsSecret::take_term(int64_t least) {
+  TRAINYARD_ASSIGN(json secret, read());
+  if (!is_ours(data_of(secret))) return least;
+  const int64_t term = std::max(least, remembered_term(secret) + 1);
+  json& annotations = secret["metadata"]["annotations"];
+  if (!annotations.is_object()) annotations = json::object();
+  annotations[kTermAnnotation] = std::to_string(term);
+  TRAINYARD_TRY(update(secret));
+  return term;
+}
+
 Result<ControlIdentity> TlsSecret::refresh() {
+  TRAINYARD_ASSIGN(const json secret, read());
   const std::string what = "Secret " + options_.name.ns + "/" + options_.name.name;
-  const auto secret = options_.client->get(kube::kSecrets, options_.name);
-  if (!secret) return secret.error().to_error("get " + what);
-  const auto found = secret->find("data");
-  const json data = found == secret->end() || !found->is_object() ? json::object() : *found;
+  const json data = data_of(secret);
   SecretContent content{text_of(data, kCertificate), text_of(data, kKey),
                         text_of(data, kAuthorities), text_of(data, kAuthorityKey)};
   const Time now = options_.clock->now();
-  const bool ours = data.empty() || data.contains(kAuthorityKey);
-  if (ours) {
+  if (is_ours(data)) {
     TRAINYARD_ASSIGN(SecretContent made, renewed(content, options_.hosts, now));
-    if (made != content) TRAINYARD_TRY(write(*secret, made));
+    if (made != content) TRAINYARD_TRY(write(secret, made));
     content = std::move(made);
   } else if (const std::string fault = fault_of(content, options_.hosts, now); !fault.empty()) {
     return Error{ErrorCode::kInvalidConfig, what + ": " + fault};
@@ -113,8 +157,7 @@ Status TlsSecret::write(const json& secret, const SecretContent& content) const 
                            {kKey, content.key},
                            {kAuthorities, content.authorities},
                            {kAuthorityKey, content.authority_key}};
-  const auto reply = options_.client->update(kube::kSecrets, changed);
-  if (!reply) return reply.error().to_error("update Secret " + options_.name.name);
+  TRAINYARD_TRY(update(changed));
   options_.logger->info("made certificates for the control stream",
                         {{"namespace", options_.name.ns}, {"secret", options_.name.name}});
   return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,12 @@ struct ControlIdentity {
   std::string authorities;
 };
 
+/// Annotation of a Secret that is ours: the highest term that was ever led in.
+inline constexpr char kTermAnnotation[] = "trainyard.dev/control-term";
+
 /// The Secret with certificate and key of the control stream. One that is empty, or that holds a
-/// ca.key, is ours: it is filled and renewed. Another one (cert-manager's, a person's) is read
-/// only. Used from one thread.
+/// ca.key, is ours: it is filled and renewed, and remembers terms. Another one (cert-manager's, a
+/// person's) is read only. Used from one thread.
 class TlsSecret {
  public:
   struct Options {
@@ -65,7 +69,15 @@ class TlsSecret {
   /// kInvalidConfig for one of somebody else that cannot be used, those of the API server.
   Result<ControlIdentity> refresh();
 
+  /// A term higher than all that were ever taken from this Secret, `least` or above, which it
+  /// remembers from then on: a Lease may be deleted and count from 0 again while nobody looks, and
+  /// agents refuse terms below those they have heard of. Of somebody else's Secret, which remembers
+  /// nothing, `least`. Errors: kConflict where another was faster, those of the API server.
+  Result<int64_t> take_term(int64_t least);
+
  private:
+  Result<nlohmann::json> read() const;
+  Status update(const nlohmann::json& secret) const;
   Status write(const nlohmann::json& secret, const SecretContent& content) const;
 
   const Options options_;

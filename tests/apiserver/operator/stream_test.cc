@@ -129,6 +129,12 @@ class StreamTest : public testing_support::JobTest {
         kTraining);
   }
 
+  /// The highest term that was led in, as the Secret of the control stream has it.
+  int64_t remembered_term() const {
+    return std::stoll(
+        must({"get", "secret", "trainyard-control-tls", "-n", "trainyard-system", "-o",
+              "jsonpath={.metadata.annotations.trainyard\\.dev/control-term}"}));
+  }
   int64_t step() const {
     return job_status("tiny").value("progress", Json::object()).value("step", int64_t{-1});
   }
@@ -225,6 +231,7 @@ TEST_F(StreamTest, TrainingGoesOnWhileTheOperatorIsAway) {
   ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
   ASSERT_TRUE(until([&] { return std::chrono::steady_clock::now() > began + kStartup; }));
   const auto pods_before = names_of_pods("tiny");
+  const int64_t term_before = remembered_term();
   operator_->process().signal(SIGKILL);
   operator_->process().wait(kDeadline);
   const int64_t before = step();
@@ -233,6 +240,7 @@ TEST_F(StreamTest, TrainingGoesOnWhileTheOperatorIsAway) {
   EXPECT_EQ(names_of_pods("tiny"), pods_before);
   EXPECT_EQ(job_status("tiny")["restarts"]["total"], 0);
   EXPECT_EQ(job_status("tiny")["membership"]["generation"], 1);
+  EXPECT_GT(remembered_term(), term_before) << "agents refuse who leads in no later term";
 }
 
 TEST_F(StreamTest, ANewAuthorityReachesRunningJobs) {

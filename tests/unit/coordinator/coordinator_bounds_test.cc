@@ -1,9 +1,11 @@
 // What is kept of what agents say has bounds, whatever they say.
+#include <fstream>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "control/coordinator/coordinator.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/unit/coordinator/coordinator_world.h"
 
 namespace trainyard::control {
@@ -51,6 +53,32 @@ TEST_F(CoordinatorBoundsTest, LongTextsAreCutBetweenCharacters) {
   EXPECT_EQ(facts().peer_reports[0].message, text.substr(0, 4095));
   ASSERT_TRUE(facts().result);
   EXPECT_EQ(facts().result->state_hash, text.substr(0, 255));
+}
+
+TEST_F(CoordinatorBoundsTest, AFloodOfEndsFillsNoLog) {
+  const testing_support::TemporaryDirectory folder;
+  const auto logger = *Logger::to_file(folder.path() / "log", LogLevel::kInfo, LogFormat::kJson);
+  MemoryTransport transport;
+  Coordinator coordinator({.transport = &transport, .clock = &clock_, .logger = logger.get()});
+  coordinator.publish(order_of_two_nodes());
+  ScriptedAgent agent(transport, "pod-a", 1, 3);
+  agent.connect();
+  FromAgent message;
+  message.mutable_rank_exited()->set_exit_code(1);
+  for (int i = 0; i < 500; ++i)
+    agent.say(message);
+  coordinator.poll(Duration::zero());
+  const auto lines_with = [&](const std::string& words) {
+    int count = 0;
+    std::ifstream file(folder.path() / "log");
+    for (std::string line; std::getline(file, line);)
+      count += line.find(words) != std::string::npos ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(lines_with("rank exited"), ExitLog::kLinesOfAPod);
+  clock_.advance(ExitLog::kWhile);
+  coordinator.poll(Duration::zero());
+  EXPECT_EQ(lines_with("\"others\":" + std::to_string(500 - ExitLog::kLinesOfAPod)), 1);
 }
 
 TEST_F(CoordinatorBoundsTest, AnAddressThatNoneCanBeIsNotTaken) {

@@ -230,5 +230,24 @@ TEST_F(CoordinatorTest, LaterAgentsOfTheNewGenerationStartInstead) {
   EXPECT_THAT(d.told().at(0).start_generation().ranks(), ElementsAre(2, 3));
 }
 
+TEST_F(CoordinatorTest, ATermThatIsKnownLaterHoldsForJobsOfBeforeAndAfter) {
+  coordinator_.publish(order_of_two_nodes());
+  coordinator_.set_term(12);
+  a_.connect();
+  b_.connect();
+  poll();
+  EXPECT_EQ(a_.told().at(0).fence().term(), 12);
+  coordinator_.retire("job-1");
+  MembershipOrder order = order_of_two_nodes(4);
+  order.members = {{"tiny-4", "pod-d", 4}, {"tiny-1", "pod-c", 1}};
+  coordinator_.publish(order);
+  ScriptedAgent c(transport_, "pod-c", 1, 4);
+  ScriptedAgent d(transport_, "pod-d", 4, 4);
+  c.connect();
+  d.connect();
+  poll();
+  EXPECT_EQ(d.told().at(0).fence().term(), 12);
+}
+
 }  // namespace
 }  // namespace trainyard::control

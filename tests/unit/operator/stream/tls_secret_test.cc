@@ -112,6 +112,58 @@ TEST_F(TlsSecretTest, AnEmptySecretIsFilledOnlyIfNobodyElseHasDoneSo) {
   EXPECT_THAT(std::string(body["stringData"]["ca.key"]), StartsWith("-----BEGIN PRIVATE KEY"));
 }
 
+/// A Secret as the chart makes it, after leaders of these terms.
+class TermTest : public TlsSecretTest {
+ protected:
+  static json remembering(const json& term, const json& data = nullptr) {
+    json secret = secret_of(data);
+    secret["metadata"]["annotations"] = {{"of", "somebody else"}, {kTermAnnotation, term}};
+    return secret;
+  }
+  Result<int64_t> taken(const json& secret, int64_t least) {
+    transport_.answer(200, secret.dump());
+    transport_.answer(200, secret.dump());
+    return secret_.take_term(least);
+  }
+};
+
+TEST_F(TermTest, ATermOfTheLeaseIsRemembered) {
+  EXPECT_EQ(*taken(secret_of(nullptr), 3), 3);
+  const kube::Request request = transport_.last_request();
+  EXPECT_EQ(request.method, kube::Method::kPut);
+  const json body = json::parse(request.body);
+  EXPECT_EQ(body["metadata"]["annotations"][kTermAnnotation], "3");
+  EXPECT_EQ(body["metadata"]["resourceVersion"], "7") << "two who lead at once take two terms";
+}
+
+TEST_F(TermTest, ALeaseThatCountsFromNothingAgainEndsNoTerm) {
+  EXPECT_EQ(*taken(remembering("41"), 0), 42);
+  const json body = json::parse(transport_.last_request().body);
+  EXPECT_EQ(body["metadata"]["annotations"],
+            json({{"of", "somebody else"}, {kTermAnnotation, "42"}}));
+  EXPECT_EQ(*taken(remembering("41"), 41), 42) << "its own leader led in that one";
+  EXPECT_EQ(*taken(remembering("41"), 42), 42);
+  EXPECT_EQ(*taken(remembering("41"), 50), 50);
+}
+
+TEST_F(TermTest, WhatIsNoTermIsNone) {
+  for (const json& term : {json("x"), json("7x"), json(""), json("9223372036854775807"), json(7),
+                           json("99999999999999999999")}) {
+    EXPECT_EQ(*taken(remembering(term), 3), 3) << term;
+  }
+}
+
+TEST_F(TermTest, SomebodyElsesSecretRemembersNone) {
+  EXPECT_EQ(*taken(remembering("41", {{"tls.crt", "bm9uc2Vuc2U="}}), 3), 3);
+  EXPECT_EQ(transport_.requests().size(), 1U) << "it is not ours to write";
+}
+
+TEST_F(TermTest, ATermThatCouldNotBeWrittenIsNotTaken) {
+  transport_.answer(200, remembering("41").dump());
+  transport_.answer(409, status_body(409, "Conflict", "somebody was faster"));
+  EXPECT_EQ(secret_.take_term(3).error().code, ErrorCode::kConflict);
+}
+
 TEST_F(TlsSecretTest, WhoeverWasFasterIsAskedNextTime) {
   transport_.answer(200, secret_of(nullptr).dump());
   transport_.answer(409, status_body(409, "Conflict", "somebody was faster"));
