@@ -55,10 +55,17 @@ def training_job(name, pods, **spec):
                      "template": {"spec": {"containers": [TRAINER]}}, **spec}}
 
 
-def indexed_job(name, pods):
+def indexed_job(name, pods, subdomain=None):
+    names = {"subdomain": subdomain} if subdomain else {}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
             "spec": {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "backoffLimit": 0,
-                     "template": {"spec": {"restartPolicy": "Never", "containers": [TRAINER]}}}}
+                     "template": {"spec": {"restartPolicy": "Never", "containers": [TRAINER], **names}}}}
+
+
+def headless_service(job):
+    """By which the pods of a Job find each other."""
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": job},
+            "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"batch.kubernetes.io/job-name": job}}}
 
 
 class World:
@@ -147,18 +154,24 @@ def by_operator(world, shape):
                      server_seconds=world.server_seconds() - server)
 
 
-def by_indexed_jobs(world, shape):
+def by_indexed_jobs(world, shape, with_services=False):
     with world.namespace() as namespace:
         log = audit.AuditLog(world.plane.audit_log)
         server = world.server_seconds()
         manager = world.plane.pids()["kube-controller-manager"]
         before = process.processor_seconds(manager)
         path = job_path(namespace, "jobs")
-        world.plane.call_many([("POST", path, indexed_job(name, shape.pods)) for name in shape.names()])
+        if with_services:
+            world.plane.call_many([("POST", f"/api/v1/namespaces/{namespace}/services", headless_service(name)) for name in shape.names()])
+        world.plane.call_many([("POST", path, indexed_job(name, shape.pods, name if with_services else None)) for name in shape.names()])
         _all_ready(world.plane, path, shape, lambda status: status.get("ready", 0))
         return _made(log.read(), namespace, shape, ready_at=time.time(),
                      processor_seconds=process.processor_seconds(manager) - before, peak_mb=None,
                      server_seconds=world.server_seconds() - server)
+
+
+def by_indexed_jobs_with_services(world, shape):
+    return by_indexed_jobs(world, shape, with_services=True)
 
 
 def by_job_sets(world, shape):

@@ -75,15 +75,15 @@ Result<JobRequests> requests_of(const json& job, Time now) {
   made.resource_version = view.meta.resource_version;
   made.before.push_back(
       post(kube::kServices, view.meta.ns, render::render_service(metadata, view.job.spec)));
-  made.before.push_back(post(kube::kPodDisruptionBudgets, view.meta.ns,
-                             render::render_disruption_budget(metadata, view.job.spec.num_nodes)));
   made.before.push_back(post_event(metadata, "started", "Started", now));
   made.pods.reserve(plan.create.size());
   for (const control::PodSpec& pod : plan.create) {
     made.pods.push_back(
         post(kube::kPods, view.meta.ns, render::render_pod(metadata, view.job.spec, pod, {})));
   }
-  made.after = post_event(metadata, "running", "Running", now);
+  made.after.push_back(post(kube::kPodDisruptionBudgets, view.meta.ns,
+                            render::render_disruption_budget(metadata, view.job.spec.num_nodes)));
+  made.after.push_back(post_event(metadata, "running", "Running", now));
   return made;
 }
 

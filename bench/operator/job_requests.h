@@ -20,9 +20,9 @@ struct JobRequests {
   std::string metadata_head;          ///< of the object, up to the resource version's value
   std::string status_tail;            ///< of the object, after it
   std::string resource_version;       ///< the newest known
-  std::vector<kube::Request> before;  ///< Service, disruption budget, event
+  std::vector<kube::Request> before;  ///< Service, event
   std::vector<kube::Request> pods;
-  kube::Request after;  ///< an event
+  std::vector<kube::Request> after;   ///< disruption budget, event
 };
 
 /// The requests that the operator's brain (control::plan) and its renderers make of a TrainingJob

@@ -149,7 +149,8 @@ class Loop {
   void end(Job& job) {
     if (options_.whole) {
       put_status(job);
-      send(job.requests.after);
+      for (const kube::Request& request : job.requests.after)
+        send(request);
     }
     const std::lock_guard lock(mutex_);
     --open_jobs_;
