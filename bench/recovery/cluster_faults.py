@@ -58,6 +58,7 @@ class Cluster:
         self.environment = {**os.environ, "KUBECONFIG": str(folder / "admin.kubeconfig")}
 
     def __enter__(self):
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([ROOT / "tests/cluster/cluster", "up", self.folder, self.binaries], check=True, stdout=sys.stderr,
                        env={**os.environ, "TRAINYARD_CLUSTER": "required"})
         return self
