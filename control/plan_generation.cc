@@ -244,9 +244,9 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
     fail(*cause.fatal_reason, sentence);
     return;
   }
+  const api::RestartBudget budget = api::budget_of(spec_.failure_policy, cause.failure_class);
   if (cause.counted &&
       !policies::within_budget(spec_.failure_policy, next_.restarts, cause.failure_class, now_)) {
-    const api::RestartBudget budget = api::budget_of(spec_.failure_policy, cause.failure_class);
     end_attempt(&cause, {});
     fail(api::reason::kBudgetExceeded, std::string(api::name_of(cause.failure_class)) + ": " +
                                            std::to_string(budget.max_restarts) + " restarts in " +
@@ -256,7 +256,7 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   }
   ahead_ = true;
   end_attempts(cause, losses);
-  policies::count_restart(next_.restarts, cause.failure_class, cause.counted, now_);
+  policies::count_restart(next_.restarts, budget, cause.counted, now_);
   clear_running_conditions(next_, "restarting", now_);
   // All pods are made anew anyway: a changed numNodes needs no resize of its own.
   const bool follows_spec = !spec_.elastic_policy && spec_.failure_policy.restart_strategy ==

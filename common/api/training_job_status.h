@@ -15,7 +15,7 @@ namespace trainyard::api {
 enum class FailureClass;
 
 inline constexpr int kMaxAttempts = 10;                    ///< newest kept
-inline constexpr int kMaxRecentRestarts = 20;              ///< per class
+inline constexpr int kMaxRecentRestarts = 100;             ///< per class
 inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
 inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
 inline constexpr int64_t kMaxConditionMessage = 200;       ///< bytes, escaped

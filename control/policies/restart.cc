@@ -10,6 +10,8 @@ namespace {
 
 using api::FailureClass;
 
+/// Kept whatever the budget: the back-off counts them, too.
+constexpr int64_t kFewestRecentRestarts = 20;
 constexpr char kDisruptionTarget[] = "DisruptionTarget";  // batch/v1, KEP-3329
 constexpr char kOomKilled[] = "OOMKilled";
 
@@ -137,27 +139,30 @@ bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& r
   const api::RestartBudget budget = api::budget_of(policy, failure_class);
   for (const api::ClassRestarts& entry : restarts.classes) {
     if (entry.failure_class != failure_class) continue;
-    if (budget.max_restarts > api::kMaxRecentRestarts) return entry.total < budget.max_restarts;
     const auto used = std::count_if(entry.recent.begin(), entry.recent.end(),
                                     [&](Time at) { return now - at < budget.window; });
-    return used < budget.max_restarts;
+    // The window may hold more than are remembered.
+    return (used < api::kMaxRecentRestarts ? used : entry.total) < budget.max_restarts;
   }
   return budget.max_restarts > 0;
 }
 
-void count_restart(api::RestartCounts& restarts, FailureClass failure_class, bool counted,
+void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budget, bool counted,
                    Time now) {
   ++restarts.total;
-  api::ClassRestarts* entry = find_class(restarts, failure_class);
+  api::ClassRestarts* entry = find_class(restarts, budget.failure_class);
   if (entry == nullptr) {
-    restarts.classes.push_back({failure_class, 0, {}});
+    restarts.classes.push_back({budget.failure_class, 0, {}});
     entry = &restarts.classes.back();
   }
   ++entry->total;
   if (!counted) return;
   entry->recent.push_back(std::chrono::floor<std::chrono::milliseconds>(now));
-  if (static_cast<int64_t>(entry->recent.size()) > api::kMaxRecentRestarts) {
-    entry->recent.erase(entry->recent.begin());
+  const auto kept = static_cast<size_t>(
+      std::clamp<int64_t>(budget.max_restarts, kFewestRecentRestarts, api::kMaxRecentRestarts));
+  if (entry->recent.size() > kept) {
+    entry->recent.erase(entry->recent.begin(),
+                        entry->recent.end() - static_cast<std::ptrdiff_t>(kept));
   }
 }
 

@@ -47,13 +47,15 @@ Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
 /// `losses` is not empty.
 const Loss& root_cause(const std::vector<Loss>& losses);
 
-/// Whether the class has a restart left at `now`. The window counts the newest kMaxRecentRestarts;
-/// a budget beyond that is compared with the class's total instead, which is stricter.
+/// Whether the class has a restart left at `now`. Where the window holds all of the
+/// kMaxRecentRestarts that are remembered, a larger budget is compared with the class's total
+/// instead, which is stricter.
 bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& restarts,
                    api::FailureClass failure_class, Time now);
 
-/// Counts one restart: always in the totals, in the window only when `counted`.
-void count_restart(api::RestartCounts& restarts, api::FailureClass failure_class, bool counted,
+/// Counts one restart of the budget's class: always in the totals, in the window only when
+/// `counted`. As many times are kept as the budget needs.
+void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budget, bool counted,
                    Time now);
 
 /// The wait between the newest restart and its pods: initial, doubled for each restart since the

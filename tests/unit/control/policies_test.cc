@@ -112,14 +112,42 @@ TEST(RestartPolicyTest, TheRootCauseIsFatalThenOwnThenEarliest) {
 
 TEST(RestartPolicyTest, ABudgetBeyondTheWindowsMemoryIsComparedWithTheTotal) {
   api::FailurePolicy policy;
-  policy.budgets = {{FailureClass::kApplication, 25, seconds(1)}};
+  const api::RestartBudget budget{FailureClass::kApplication, 125, seconds(1)};
+  policy.budgets = {budget};
   api::RestartCounts restarts;
-  for (int i = 0; i < 24; ++i)
-    policies::count_restart(restarts, FailureClass::kApplication, true, kNow);
-  EXPECT_EQ(restarts.classes.at(0).recent.size(), 20u);
+  for (int i = 0; i < 124; ++i)
+    policies::count_restart(restarts, budget, true, kNow);
+  EXPECT_EQ(restarts.classes.at(0).recent.size(), 100u);
   EXPECT_TRUE(policies::within_budget(policy, restarts, FailureClass::kApplication, kNow));
-  policies::count_restart(restarts, FailureClass::kApplication, true, kNow);
+  policies::count_restart(restarts, budget, true, kNow);
   EXPECT_FALSE(policies::within_budget(policy, restarts, FailureClass::kApplication, kNow));
+  EXPECT_TRUE(
+      policies::within_budget(policy, restarts, FailureClass::kApplication, kNow + seconds(1)))
+      << "those of long ago count only where nobody knows better";
+}
+
+TEST(RestartPolicyTest, EveryDefaultBudgetHasItsWindowOverALongLife) {
+  for (const FailureClass failure_class :
+       {FailureClass::kApplication, FailureClass::kInfrastructure, FailureClass::kPreemption,
+        FailureClass::kHang}) {
+    const api::RestartBudget budget = api::budget_of({}, failure_class);
+    api::RestartCounts restarts;
+    Time at = kNow;
+    for (int i = 0; i < 300; ++i) {
+      at += budget.window / budget.max_restarts + seconds(1);
+      ASSERT_TRUE(policies::within_budget({}, restarts, failure_class, at)) << i;
+      policies::count_restart(restarts, budget, true, at);
+    }
+    EXPECT_FALSE(policies::within_budget({}, restarts, failure_class, at))
+        << "as many as it allows within the window, " << static_cast<int>(failure_class);
+  }
+}
+
+TEST(RestartPolicyTest, AsManyTimesAreKeptAsTheBudgetNeedsAndTheBackOff) {
+  api::RestartCounts restarts;
+  for (int i = 0; i < 40; ++i)
+    policies::count_restart(restarts, {FailureClass::kHang, 5, seconds(1)}, true, kNow);
+  EXPECT_EQ(restarts.classes.at(0).recent.size(), 20u);
 }
 
 TEST(RestartPolicyTest, ABudgetOfZeroAllowsNoRestart) {

@@ -293,7 +293,7 @@ TEST(RestartEdgeTest, ABudgetOfAsManyAsAreRememberedStillHasItsWindow) {
   policy.budgets = {{api::FailureClass::kApplication, api::kMaxRecentRestarts, seconds(60)}};
   api::RestartCounts restarts;
   for (int64_t i = 0; i < api::kMaxRecentRestarts; ++i)
-    policies::count_restart(restarts, api::FailureClass::kApplication, true, kJudgedAt);
+    policies::count_restart(restarts, policy.budgets.front(), true, kJudgedAt);
   EXPECT_FALSE(
       policies::within_budget(policy, restarts, api::FailureClass::kApplication, kJudgedAt));
   EXPECT_TRUE(policies::within_budget(policy, restarts, api::FailureClass::kApplication,
