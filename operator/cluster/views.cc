@@ -134,6 +134,15 @@ std::string trainer_name(const json& metadata, const json& spec) {
   return text_at(containers[render::trainer_index(spec)], "name");
 }
 
+/// Whether a container beside that one is still running. The phase does not tell: kubelets show an
+/// exit before they call the pod ended.
+bool another_runs(const json& status, const std::string& container) {
+  const json& all = at(status, "containerStatuses");
+  return std::any_of(all.begin(), all.end(), [&](const json& one) {
+    return text_at(one, "name") != container && at(at(one, "state"), "running").is_object();
+  });
+}
+
 control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   const json& metadata = at(object, "metadata");
   const json& labels = at(metadata, "labels");
@@ -151,9 +160,9 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.created_at = time_at(metadata, "creationTimestamp");
   if (const std::string trainer = trainer_name(metadata, spec); !trainer.empty()) {
     pod.exit = exit_of(status, trainer);
+    pod.lingers = pod.exit.has_value() && another_runs(status, trainer);
   }
   pod.phase = phase_of(status, pod.exit);
-  pod.lingers = pod.exit.has_value() && text_at(status, "phase") == "Running";
   const json& conditions = at(status, "conditions");
   pod.ready = pod.phase == control::PodPhase::kRunning && has_true(conditions, "Ready");
   for (const json& condition : conditions)

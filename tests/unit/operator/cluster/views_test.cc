@@ -85,6 +85,14 @@ TEST(PodViewTest, ASidecarKeepsNoPodAlive) {
       << "another container's end is not the trainer's";
 }
 
+TEST(PodViewTest, AnExitThatIsShownBeforeThePodsEndKeepsNoPlace) {
+  const PodView pod = view(pod_of(R"({"phase":"Running","containerStatuses":[
+      {"name":"trainer","state":{"terminated":{"exitCode":3}}},
+      {"name":"istio","state":{"terminated":{"exitCode":0}}}]})"));
+  EXPECT_EQ(pod.seen.phase, PodPhase::kFailed);
+  EXPECT_FALSE(pod.seen.lingers) << "nothing of it runs, it stays for its log";
+}
+
 TEST(PodViewTest, SaysWhatIsSaidOfAPodThatNeverRan) {
   const PodView pod =
       view(pod_of(R"({"phase":"Failed","reason":"Evicted","message":"low on memory"})"));
