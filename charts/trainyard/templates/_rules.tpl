@@ -21,7 +21,7 @@ not use: tests/apiserver compares these rules with the calls that it makes. No s
 {{- if .Values.control.enabled }}
 - apiGroups: [""]
   resources: [configmaps]                     # of jobs with an engine: its configuration, whom to trust
-  verbs: [get, create, patch]
+  verbs: [get, create, patch, delete]         # delete: as of services
 {{- end }}
 - apiGroups: [""]
   resources: [persistentvolumeclaims]         # of checkpoints: whether all nodes may write to it

@@ -260,6 +260,24 @@ TEST_F(StreamTest, ANewAuthorityReachesRunningJobs) {
   EXPECT_EQ(job_status("tiny")["restarts"]["total"], 0);
 }
 
+TEST_F(StreamTest, TheConfigMapsThatADeletedJobOfTheNameHasLeftMakeRoom) {
+  make_claim();
+  apply(engine_job(1, 100'000));
+  ASSERT_TRUE(until([&] { return step() >= 0; })) << operator_->log();
+  const Json held = {{"metadata", {{"finalizers", Json::array({"test.example/hold"})}}}};
+  const Json free = {{"metadata", {{"finalizers", nullptr}}}};
+  must({"patch", "configmap", "tiny-control", "--type=merge", "-p", held.dump()});
+  must({"delete", "tj", "tiny", "--cascade=background"});
+  apply(engine_job(1, 100'000));
+  ASSERT_TRUE(until([&] { return reason("tiny", "Accepted") == "NameConflict"; }))
+      << operator_->log();
+  EXPECT_THAT(operator_->log(), testing::Not(HasSubstr("cannot delete")));
+  must({"patch", "configmap", "tiny-control", "--type=merge", "-p", free.dump()});
+  ASSERT_TRUE(until([&] { return step() >= 0; })) << operator_->log();
+  EXPECT_EQ(get({"configmap", "tiny-control"})["metadata"]["ownerReferences"][0]["uid"],
+            get({"tj", "tiny"})["metadata"]["uid"]);
+}
+
 TEST_F(StreamTest, AForgedTokenIsLetInNowhere) {
   make_claim();
   // A good token of this cluster, but for the API server and bound to no pod.
