@@ -47,7 +47,7 @@ std::string run_metrics_text(const RunFacts& facts, const http::ServerCounters& 
   const api::TrainingJobStatus& status = *facts.status;
   Exposition out(facts.job->metadata.name, facts.job->metadata.namespace_name);
   out.add(kInfo, {TRAINYARD_VERSION}, 1);
-  control::add_job_metrics(out, facts.job->spec, status);
+  control::add_job_metrics(out, facts.job->spec, status, now);
   control::KnownCheckpoint known_checkpoint;
   if (status.checkpoint) {
     known_checkpoint = {status.checkpoint->last_step, status.checkpoint->last_time};

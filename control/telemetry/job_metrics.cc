@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <string_view>
 
 #include "common/api/enum_names.h"
+#include "control/goodput/ledger.h"
+#include "control/goodput/settle.h"
 
 namespace trainyard::control {
 namespace {
@@ -25,7 +28,7 @@ constexpr Family kCondition{"trainyard_job_condition",
 constexpr Family kGeneration{"trainyard_job_generation", Kind::kGauge,
                              "Generation of the membership; rises with every restart and resize."};
 constexpr Family kExpectedRanks{"trainyard_job_expected_ranks", Kind::kGauge,
-                                "Ranks that the manifest wants."};
+                                "Ranks that the manifest wants; auto counts as one a node."};
 constexpr Family kNodes{"trainyard_job_nodes",
                         Kind::kGauge,
                         "Nodes (pods) of the job: target are wanted now, active there, ready at "
@@ -93,12 +96,26 @@ void add_goodput(Exposition& out, const api::GoodputStatus& goodput) {
   out.add(kGoodputRatio, {}, goodput.ratio);
 }
 
+/// The ledger of the status; of a program of the user's own continued until now: nothing that it
+/// tells would have the status written while it runs.
+api::GoodputStatus goodput_at(Time now, const api::TrainingJobSpec& spec,
+                              const api::TrainingJobStatus& status) {
+  goodput::Ledger ledger(status.goodput.value_or(api::GoodputStatus{}));
+  const bool over =
+      status.phase == api::JobPhase::kComplete || status.phase == api::JobPhase::kFailed;
+  if (spec.engine || over || !ledger.is_open()) return ledger.goodput();
+  const StreamFacts nothing_told;
+  goodput::settle(ledger, {&status, &nothing_told, /*reports_steps=*/false, /*stalled=*/false, now},
+                  std::nullopt);
+  return ledger.goodput();
+}
+
 }  // namespace
 
 std::span<const Family> job_families() { return kFamilies; }
 
 void add_job_metrics(Exposition& out, const api::TrainingJobSpec& spec,
-                     const api::TrainingJobStatus& status) {
+                     const api::TrainingJobStatus& status, Time now) {
   for (const auto& entry : api::EnumTable<api::JobPhase>::kNames)
     out.add(kPhase, {entry.name}, entry.value == status.phase ? 1 : 0);
   add_conditions(out, status.conditions);
@@ -109,7 +126,7 @@ void add_job_metrics(Exposition& out, const api::TrainingJobSpec& spec,
   out.add(kNodes, {"active"}, number(status.nodes.active));
   out.add(kNodes, {"ready"}, number(status.nodes.ready));
   add_restarts(out, status.restarts);
-  add_goodput(out, status.goodput.value_or(api::GoodputStatus{}));
+  add_goodput(out, goodput_at(now, spec, status));
   const bool known = status.progress && status.progress->slowest_rank;
   out.add(kSlowest, {}, known ? number(*status.progress->slowest_rank) : -1);
 }

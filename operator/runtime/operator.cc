@@ -219,6 +219,7 @@ std::string Operator::metrics_text(const http::ServerCounters& counters) const {
   if (!options_.leader_elect) facts.leader = true;
   if (facts.leader) facts.jobs = cluster_.cached_jobs();
   if (stream_) facts.streams = stream_->counts();
+  facts.now = clock_.now();
   return metrics_page_.text(facts, counters);
 }
 

@@ -134,7 +134,7 @@ bool is_over(const api::TrainingJobStatus& status) {
 
 /// A job's series go when the job goes; more than kMaxJobSeries of them would be a burden to
 /// whoever scrapes.
-void add_jobs(Exposition& out, Jobs jobs) {
+void add_jobs(Exposition& out, Jobs jobs, Time now) {
   count_jobs(out, jobs);
   std::stable_partition(jobs.begin(), jobs.end(),
                         [](const auto& job) { return !is_over(job->status); });
@@ -143,7 +143,7 @@ void add_jobs(Exposition& out, Jobs jobs) {
     out.declare(family);
   for (const auto& job : jobs) {
     out.about(job->metadata.name, job->metadata.namespace_name);
-    control::add_job_metrics(out, job->spec, job->status);
+    control::add_job_metrics(out, job->spec, job->status, now);
   }
   out.about({}, {});
 }
@@ -200,7 +200,7 @@ std::string OperatorMetrics::text(const OperatorFacts& facts,
   out.add(kStreams, {}, static_cast<double>(facts.streams.open));
   out.add(kReviews, {"admitted"}, static_cast<double>(facts.streams.admitted));
   out.add(kReviews, {"refused"}, static_cast<double>(facts.streams.refused));
-  add_jobs(out, facts.jobs);
+  add_jobs(out, facts.jobs, facts.now);
   control::add_server_metrics(out, server);
   return out.text();
 }

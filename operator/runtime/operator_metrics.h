@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/api/training_job.h"
+#include "common/base/time.h"
 #include "common/http/status_server.h"
 #include "common/metrics/duration_histogram.h"
 #include "control/reconciler.h"
@@ -50,6 +51,7 @@ struct OperatorFacts {
   stream::AdmittedTransport::Counts streams;
   /// Only the leader's: two that tell of the same jobs would double every sum.
   std::vector<std::shared_ptr<const api::TrainingJob>> jobs;
+  Time now;
 };
 
 /// Makes the body of /metrics.

@@ -23,8 +23,8 @@ using testing::HasSubstr;
 class OperatorMetricsTest : public testing::Test {
  protected:
   std::string text(bool leader = false) {
-    const OperatorFacts facts{queue_.stats(),       {3, 24, 5, 1, 2}, 8,    leader,
-                              "trainyard-operator", {7, 9, 2},        jobs_};
+    const OperatorFacts facts{queue_.stats(),       {3, 24, 5, 1, 2}, 8,     leader,
+                              "trainyard-operator", {7, 9, 2},        jobs_, now_};
     return OperatorMetrics(counters_).text(facts, {});
   }
 
@@ -39,6 +39,7 @@ class OperatorMetricsTest : public testing::Test {
   }
 
   std::vector<std::shared_ptr<const api::TrainingJob>> jobs_;
+  Time now_;
   SystemClock clock_;
   control::WorkQueue queue_{clock_};
   OperatorCounters counters_{"10.0.0.1:443"};
@@ -152,6 +153,28 @@ TEST_F(OperatorMetricsTest, TellsOfEachJobWhatItsStatusSays) {
   }
   EXPECT_THAT(page, HasSubstr("\ntrainyard_control_streams 7\n")) << "about no job";
   EXPECT_THAT(page, HasSubstr("\ntrainyard_http_responses_total{code=\"200\"} 0\n"));
+}
+
+TEST_F(OperatorMetricsTest, TheLedgerOfAProgramOfOnesOwnGoesOnBetweenWrites) {
+  api::TrainingJob& job = add_job("team", "torch", api::JobPhase::kRunning);
+  for (const auto type : {api::ConditionType::kScheduled, api::ConditionType::kRunning})
+    job.status.conditions.push_back({.type = type, .status = api::ConditionStatus::kTrue});
+  job.status.goodput.emplace();
+  job.status.goodput->counted.time = Time(std::chrono::seconds(1000));
+  job.status.goodput->wall = std::chrono::seconds(20);
+  job.status.goodput->badput.startup = std::chrono::seconds(20);
+  now_ = Time(std::chrono::seconds(1060));
+  const std::string who = "{trainer_job=\"torch\",trainer_namespace=\"team\"";
+  const std::string productive =
+      "\ntrainyard_goodput_seconds_total" + who + ",category=\"productive\"} ";
+  EXPECT_THAT(text(true), HasSubstr(productive + "60\n"));
+  EXPECT_THAT(text(true), HasSubstr("\ntrainyard_wall_seconds_total" + who + "} 80\n"));
+  EXPECT_THAT(text(true), HasSubstr("\ntrainyard_goodput_ratio" + who + "} 0.75\n"));
+  job.status.phase = api::JobPhase::kComplete;
+  EXPECT_THAT(text(true), HasSubstr(productive + "0\n")) << "what is over is counted";
+  job.status.phase = api::JobPhase::kRunning;
+  job.spec.engine.emplace();
+  EXPECT_THAT(text(true), HasSubstr(productive + "0\n")) << "its ranks tell how far they are";
 }
 
 TEST_F(OperatorMetricsTest, PromtoolFindsNothingToComplainOf) {
