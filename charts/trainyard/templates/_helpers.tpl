@@ -78,6 +78,9 @@ annotations:
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled: wanted metrics.enabled too, there is nothing to scrape" -}}
 {{- end -}}
+{{- if and .Values.metrics.rules.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.rules.enabled: wanted metrics.enabled too, or the alert that nobody leads fires for ever" -}}
+{{- end -}}
 {{- if and .Values.watchNamespaces .Values.test.namespace (not (has .Values.test.namespace .Values.watchNamespaces)) -}}
 {{- fail (printf "test.namespace: found %s, wanted one of watchNamespaces: nobody would run the job of helm test" .Values.test.namespace) -}}
 {{- end -}}
