@@ -85,7 +85,8 @@ void visit_fields(V& visit, S& budget) {
   visit({.name = "class", .description = "The kind of failure.", .need = Need::kRequired},
         budget.failure_class);
   visit({.name = "maxRestarts",
-         .description = "Restarts allowed in the window; one more fails the job.",
+         .description = "Restarts allowed in the window; one more fails the job. Of more than 100 "
+                        "in one window the restarts of the job's whole life count.",
          .minimum = 0,
          .maximum = 1'000'000},
         budget.max_restarts);
@@ -248,7 +249,7 @@ void visit_fields(V& visit, S& checkpoint) {
   visit({.name = "preemptionCheckpointSeconds",
          .description = "Seconds a checkpoint may take when the job is told to stop.",
          .minimum = 1,
-         .maximum = kMaxSeconds},
+         .maximum = 86'400},
         checkpoint.preemption_checkpoint);
   visit({.name = "maxAgeSeconds",
          .description = "Seconds after which the newest checkpoint counts as stale.",

@@ -27,7 +27,10 @@ void visit_fields(V& visit, S& nodes) {
   visit({.name = "active", .description = "Pods neither condemned nor finished."}, nodes.active);
   visit({.name = "ready", .description = "Pods that are ready."}, nodes.ready);
   visit({.name = "succeeded", .description = "Pods that ended well."}, nodes.succeeded);
-  visit({.name = "failed", .description = "Pods that failed, over the job's life."}, nodes.failed);
+  visit({.name = "failed",
+         .description = "Pods that failed and are still there; status.restarts counts over the "
+                        "job's life."},
+        nodes.failed);
   visit({.name = "condemned", .description = "Pods being deleted."}, nodes.condemned);
   visit({.name = "spare", .description = "Pods kept ready outside the membership."}, nodes.spare);
 }
@@ -47,7 +50,9 @@ void visit_fields(V& visit, S& membership) {
   visit({.name = "reservedUpTo",
          .description = "Generations up to this one may be used without another write."},
         membership.reserved_up_to);
-  visit({.name = "worldSize", .description = "Ranks of the generation."}, membership.world_size);
+  visit(
+      {.name = "worldSize", .description = "Ranks of the generation; 0 with numProcPerNode: auto."},
+      membership.world_size);
   visit({.name = "master", .description = "Host name of the first node."}, membership.master);
 }
 

@@ -79,15 +79,16 @@ void add_work_flags(CLI::App& app, OperatorOptions& options) {
   app.add_option("--max-concurrent-reconciles", options.workers, "Jobs worked on at once")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--worker-image", options.worker_image,
-                 "Image of pods whose job has an engine and names none");
+  app.add_option(
+      "--worker-image", options.worker_image,
+      "Image of pods whose job has an engine and names none, and of the agent that is put into "
+      "other images");
 }
 
 void add_control_flags(CLI::App& app, OperatorOptions& options) {
-  app.add_option(
-         "--control-bind-address", options.control_bind_address,
-         "Where the leader serves agents (\":9443\"); jobs with an engine need it; default: "
-         "nowhere")
+  app.add_option("--control-bind-address", options.control_bind_address,
+                 "Where the leader serves agents (\":9443\"); jobs with an engine or an agent need "
+                 "it; default: nowhere")
       ->check(check_bind_address);
   app.add_option("--control-address", options.control_address,
                  "HOST:PORT by which agents reach it; default: trainyard-control.<namespace>.svc "
