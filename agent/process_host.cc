@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
-#include <limits>
 #include <signal.h>
 #include <sstream>
 #include <sys/socket.h>
@@ -32,7 +31,9 @@ constexpr int64_t kMaxLogBytes = 16 << 20;
 constexpr int64_t kTurnBytes = 256 << 10;
 /// Lines that wait for a rank which does not read; more are dropped with the rank's life.
 constexpr size_t kMaxUnsentBytes = 8 << 20;
-constexpr int64_t kEverything = std::numeric_limits<int64_t>::max();
+/// What is read of a rank that has ended: more than a pipe holds, but a bound, as what it has
+/// started may go on writing for ever.
+constexpr int64_t kLastBytes = 2 << 20;
 
 Result<std::pair<UniqueFd, UniqueFd>> make_pipe() {
   int fds[2];
@@ -228,9 +229,9 @@ void ProcessHost::reap(const Listener& listener) {
       Process& process = *processes_[i];
       if (process.pid != pid || process.ended) continue;
       process.ended = true;
-      read_messages(process, kEverything, listener);
+      read_messages(process, kLastBytes, listener);
       for (size_t stream = 0; stream < 2; ++stream)
-        read_output(process, stream, kEverything);
+        read_output(process, stream, kLastBytes);
       for (LineBuffer& lines : process.lines)
         lines.finish([&](std::string_view line) { process.log.add_line(line); });
       process.socket.reset();

@@ -161,6 +161,13 @@ TEST_F(ProcessHostTest, WhatARankLeavesBehindIsEnded) {
   EXPECT_THAT(testing_support::processes_with(mark_), IsEmpty());
 }
 
+TEST_F(ProcessHostTest, WhatARankHasStartedMayNotHoldItsEndUpByWriting) {
+  ASSERT_TRUE(start("yes & exit 3"));
+  ASSERT_TRUE(serve_to_the_end());
+  EXPECT_EQ(ends_[0].exit_code, 3);
+  end_adopted_children(milliseconds(5000));
+}
+
 TEST_F(ProcessHostTest, RanksDieWithTheirHost) {
   ASSERT_TRUE(start("while :; do sleep 0.05; done"));
   ASSERT_EQ(testing_support::processes_with(mark_).empty(), false);
