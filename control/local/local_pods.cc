@@ -31,6 +31,10 @@ std::map<std::string, std::string> own_environment() {
     if (equals == std::string_view::npos || equals == 0) continue;
     variables[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
   }
+  // Where this runs in a pod of the operator: what that pod's own agent is to speak by.
+  for (const char* name : {kEnvControlAuthorities, kEnvControlToken, kEnvTerminationLog,
+                           static_cast<const char*>(contract::kEnvHost)})
+    variables.erase(name);
   return variables;
 }
 
@@ -213,8 +217,8 @@ int LocalCluster::Impl::poll_timeout_ms() const {
   const Time now = options_.clock->now();
   for (const auto& [name, pod] : pods_) {
     if (pod.record.exit || !pod.record.kill_at) continue;
-    wait = std::clamp<Duration>(*pod.record.kill_at - now, Duration::zero(), wait);
-    if (*pod.record.kill_at <= now) wait = std::min<Duration>(kLongestPoll, kKillAgain);
+    const bool overdue = *pod.record.kill_at <= now;
+    wait = std::min<Duration>(wait, overdue ? Duration(kKillAgain) : *pod.record.kill_at - now);
   }
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count());
 }

@@ -77,6 +77,18 @@ TEST_F(RunTest, ManyNodesAndRanks) {
   expect_nothing_left();
 }
 
+TEST_F(RunTest, WithinAPodOfTheOperatorItIsItsOwn) {
+  const std::string junk = (folder() / "job.yaml").string();
+  const auto run = start({{"TRAINYARD_CONTROL_TOKEN", junk},
+                          {"TRAINYARD_CONTROL_AUTHORITIES", junk},
+                          {"TRAINYARD_CONTROL_ADDRESS", "trainyard-control.elsewhere.svc:9443"},
+                          {"TRAINYARD_TERMINATION_LOG", (folder() / "outer").string()},
+                          {"TRAINYARD_HOST", "192.0.2.1"}});
+  expect_end(*run, 0);
+  EXPECT_EQ(summary().value("restarts", -1), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder() / "outer"));
+}
+
 TEST_F(RunTest, AKilledRankIsOneRestartAndTheRunCompletes) {
   const auto run = start({{"FAKE_RANK_FAULT", "1:25:kill"}});
   expect_end(*run, 0);
