@@ -30,6 +30,15 @@ Error refused(const std::string& field, const std::filesystem::path& run_dir) {
               ", where it never changes; use another run directory or the value there"};
 }
 
+/// Whether another job is wanted. How many threads a rank has follows the machine's cores where the
+/// manifest leaves it open, and changes no result.
+bool differs(const api::TrainingJobSpec& stored, api::TrainingJobSpec wanted) {
+  if (stored.engine && wanted.engine) {
+    wanted.engine->runtime.threads = stored.engine->runtime.threads;
+  }
+  return stored != wanted;
+}
+
 /// What api.md says never changes.
 Status check_immutable(const api::TrainingJobSpec& stored, const api::TrainingJobSpec& wanted,
                        const std::filesystem::path& run_dir) {
@@ -78,8 +87,18 @@ std::vector<std::pair<const char*, std::string>> job_files(api::TrainingJob job)
   return files;
 }
 
+/// Errors: kInvalidConfig where whoever reads a file would find it too long; then none is written.
 Status write_job_files(const std::filesystem::path& run_dir, const api::TrainingJob& job) {
-  for (const auto& [name, text] : job_files(job))
+  const auto files = job_files(job);
+  for (const auto& [name, text] : files) {
+    if (std::ssize(text) <= kMaxBytes) continue;
+    return Error{ErrorCode::kInvalidConfig,
+                 "the manifest, its paths made absolute and its defaults written out, takes " +
+                     std::to_string(text.size()) + " bytes as " + name + ", wanted at most " +
+                     std::to_string(kMaxBytes) +
+                     "; name folders of token shards in spec.engine.data instead of files"};
+  }
+  for (const auto& [name, text] : files)
     TRAINYARD_TRY(write_file_atomic(run_dir / name, text));
   return {};
 }
@@ -194,7 +213,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                  !any_checkpoint(checkpoint_dir_of(run_dir, stored));
     if (!nothing_trained) TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
     job.metadata = stored.metadata;
-    changed = stored.spec != wanted.spec;
+    changed = differs(stored.spec, wanted.spec);
     if (changed) ++job.metadata.generation;
     misfit = !pods_fit(stored.spec, wanted.spec);
   } else if (text.error().code == ErrorCode::kNotFound) {

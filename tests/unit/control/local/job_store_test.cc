@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/api/decode.h"
 #include "common/io/file.h"
 #include "control/local/pod_exit.h"
 #include "control/local/pod_record.h"
@@ -64,6 +65,37 @@ TEST_F(JobStoreTest, AnotherJobOrAnotherSeedIsRefusedAndANewSpecIsANewGeneration
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
   EXPECT_EQ((*opened)->observe((*opened)->key())->metadata.generation, 2);
   EXPECT_EQ((*opened)->observe((*opened)->key())->spec.num_nodes, 5);
+}
+
+TEST_F(JobStoreTest, OtherCoresAreNoOtherJob) {
+  const auto with_threads = [&](int64_t threads) {
+    auto options = script_options(run_dir(), clock_, "exit 0");
+    options.job.spec.engine = *api::decode_engine(
+        R"({"model":{"layers":1,"hidden":8,"heads":1},"batch":{"globalSequences":8},
+            "data":{"tokens":["/data"],"sequenceLength":8},"steps":10})",
+        {.file = "engine"});
+    options.job.spec.engine->runtime.threads = threads;
+    return options;
+  };
+  for (const int64_t threads : {2, 1, 4}) {
+    auto opened = LocalCluster::open(with_threads(threads));
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    const auto job = (*opened)->observe((*opened)->key());
+    EXPECT_EQ(job->metadata.generation, 1);
+    EXPECT_EQ(job->spec.engine->runtime.threads, threads);
+  }
+}
+
+TEST_F(JobStoreTest, WhatItsReadersWouldRefuseIsNotWritten) {
+  auto options = script_options(run_dir(), clock_, "exit 0");
+  options.job.spec.engine.emplace();
+  options.job.spec.engine->data.tokens.assign(3000, "/data/" + std::string(400, 'x'));
+  const auto refused = LocalCluster::open(std::move(options));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(refused.error().message, HasSubstr("spec.engine.data"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir() / "job.json"));
+  open("exit 0");  // the folder is as good as new
 }
 
 TEST_F(JobStoreTest, ADamagedStatusIsNamedInOurWords) {
