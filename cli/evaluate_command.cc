@@ -14,6 +14,7 @@
 #include "worker/data/evaluation_loader.h"
 #include "worker/sample/trained_model.h"
 #include "worker/train/batches.h"
+#include "worker/train/resolve.h"
 
 namespace trainyard::cli {
 namespace {
@@ -23,7 +24,8 @@ constexpr char kFooter[] = R"(Examples:
   trainyard evaluate runs/gpt2/pvc/ckpt/gpt2 data/heldout data/recent -o json
 
 Each TOKENS path is one set: a token shard or a folder of them. Bits per byte are comparable between
-tokenizers. Exit codes: 0 done; 64 wrong usage; 65 no good checkpoint or damaged tokens.)";
+tokenizers. Exit codes: 0 done; 64 wrong usage, or tokens that the model does not know; 65 no good
+checkpoint or damaged tokens.)";
 
 struct Options {
   std::string checkpoint;
@@ -47,6 +49,8 @@ Result<Score> evaluate_set(engine::Engine& engine, const std::string& path,
   const std::string paths[] = {path};
   TRAINYARD_ASSIGN(const data::TokenSet tokens,
                    data::TokenSet::open(std::span<const std::string>(paths)));
+  // A checkpoint does not say which tokenizer its text was made with.
+  TRAINYARD_TRY(engine::check_held_out(tokens, nullptr, engine.model().vocab, path));
   const int64_t length = engine.spec().data.sequence_length;
   TRAINYARD_ASSIGN(auto loader,
                    data::EvaluationLoader::open(tokens, {.tokens_per_sample = length,

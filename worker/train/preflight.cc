@@ -109,12 +109,7 @@ Status check_inputs(const api::EngineSpec& given, int64_t ranks) {
   if (spec.data.validation.empty()) return {};
   TRAINYARD_ASSIGN(const data::TokenSet validation,
                    open_tokens(spec.data.validation, "engine.data.validation"));
-  if (validation.vocabulary() > spec.model.vocab) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.data.validation: found shards of " +
-                     std::to_string(validation.vocabulary()) + " tokens, wanted at most the " +
-                     std::to_string(spec.model.vocab) + " of the model; prepare both sets alike"};
-  }
+  TRAINYARD_TRY(check_held_out(validation, &tokens, spec.model.vocab, "engine.data.validation"));
   return check_samples(validation, spec.data.sequence_length, "engine.data.validation");
 }
 

@@ -63,6 +63,24 @@ Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
   return {};
 }
 
+Status check_held_out(const data::TokenSet& held_out, const data::TokenSet* training, int64_t vocab,
+                      const std::string& what) {
+  if (held_out.vocabulary() > vocab) {
+    return Error{ErrorCode::kInvalidConfig,
+                 what + ": found shards of " + std::to_string(held_out.vocabulary()) + " tokens (" +
+                     held_out.tokenizer() + "), wanted at most the " + std::to_string(vocab) +
+                     " of the model; prepare them with the tokenizer of the training tokens"};
+  }
+  if (training != nullptr && held_out.tokenizer_hash() != training->tokenizer_hash()) {
+    return Error{ErrorCode::kInvalidConfig,
+                 what + ": found tokens of tokenizer " + held_out.tokenizer() + " (" +
+                     to_hex(held_out.tokenizer_hash()) + "), wanted " + training->tokenizer() +
+                     " (" + to_hex(training->tokenizer_hash()) +
+                     ") as in engine.data.tokens; prepare both sets alike"};
+  }
+  return {};
+}
+
 Status check_kernel_limits(const api::EngineSpec& spec) {
   if (spec.model.heads < 1) return {};  // make_gpt2 says so
   const int64_t head = spec.model.hidden / spec.model.heads;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
@@ -15,6 +18,12 @@ namespace trainyard::engine {
 /// contradicts the import or the data.
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                     const hf::HfModel* imported);
+
+/// Refuses held-out tokens that the model has no rows for, or that another tokenizer made than
+/// `training`'s (null where that is not known): their loss would mean nothing. `what` names them in
+/// the error, a field or a path. Errors: kInvalidConfig.
+Status check_held_out(const data::TokenSet& held_out, const data::TokenSet* training, int64_t vocab,
+                      const std::string& what);
 
 /// Refuses shapes beyond what the CPU kernels' fixed scratch holds. Errors: kInvalidConfig naming
 /// the field, the value and the limit.

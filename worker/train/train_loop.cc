@@ -95,6 +95,10 @@ class Run {
         context_.log->warning(note);
     }
     TRAINYARD_TRY(resolve_spec(spec_, *tokens_, imported_.get()));
+    if (validation_) {
+      TRAINYARD_TRY(
+          check_held_out(*validation_, tokens_.get(), spec_.model.vocab, "engine.data.validation"));
+    }
     Gpt2Config model = gpt2_config(spec_);
     if (imported_) model.layer_norm_epsilon = imported_->config().layer_norm_epsilon;
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,

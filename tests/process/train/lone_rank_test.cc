@@ -1,0 +1,133 @@
+// trainyard-worker as a pod runs it, by itself: nobody has looked at its inputs before, so what is
+// wrong with them must end it with the code and the words that help.
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/hash/hash.h"
+#include "common/worker_contract.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_engine.h"
+#include "worker/data/token_writer.h"
+
+namespace trainyard {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing_support::ChildEnd;
+using testing_support::ChildProcess;
+using testing_support::TemporaryDirectory;
+using testing_support::tiny_engine;
+
+constexpr std::chrono::seconds kDeadline{120};
+constexpr int64_t kBytes = 257;  // the vocabulary of the tokenizer "bytes"
+
+struct Ended {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+class LoneRankTest : public ::testing::Test {
+ protected:
+  LoneRankTest() { write_tokens("train", kBytes, "bytes"); }
+
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  /// A folder of one shard: 4096 tokens that count through the vocabulary.
+  void write_tokens(const std::string& name, int64_t vocabulary,
+                    const std::string& tokenizer) const {
+    auto writer = data::TokenWriter::create(
+        path(name),
+        {.token_bytes = 4,
+         .vocabulary = vocabulary,
+         .tokenizer = tokenizer,
+         .tokenizer_hash = xxh3_128(std::as_bytes(std::span(tokenizer.data(), tokenizer.size()))),
+         .token_lengths = std::vector<int32_t>(static_cast<size_t>(vocabulary), 1)});
+    ASSERT_TRUE(writer) << writer.error().message;
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < 4096; ++i)
+      tokens.push_back(static_cast<int32_t>(i * 37 % vocabulary));
+    ASSERT_TRUE(writer->append(tokens));
+    ASSERT_TRUE(writer->finish());
+  }
+
+  json engine(int64_t steps) const { return tiny_engine(path("train"), steps); }
+
+  Ended run(const std::vector<std::string>& argv,
+            std::map<std::string, std::string> environment = {}) const {
+    ChildProcess::Spec spec;
+    spec.argv = argv;
+    spec.argv.front() = std::string(TRAINYARD_BIN_DIR) + "/" + argv.front();
+    spec.environment = std::move(environment);
+    spec.output = path("out");
+    spec.errors = path("err");
+    ChildProcess child(spec);
+    const std::optional<ChildEnd> end = child.wait(kDeadline);
+    return {end && end->signal == 0 ? end->exit_code : -1, content("out"), content("err")};
+  }
+  Ended trainyard(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "trainyard");
+    return run(arguments);
+  }
+  /// A rank that trains by that configuration, with its checkpoints in "checkpoints".
+  Ended rank(const json& engine) const {
+    std::ofstream(path("engine.json")) << engine;
+    return run({"trainyard-worker"}, {{contract::kEnvEngineConfig, path("engine.json")},
+                                      {contract::kEnvCheckpointDir, path("checkpoints")}});
+  }
+  Ended validate(const json& engine) const {
+    std::ofstream(path("job.yaml")) << json{{"engine", engine}};
+    return trainyard({"validate", path("job.yaml")});
+  }
+  std::string content(const std::string& name) const {
+    std::ifstream file(path(name));
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  const TemporaryDirectory folder_;
+};
+
+TEST_F(LoneRankTest, HeldOutTokensThatTheModelDoesNotKnowAreRefusedByName) {
+  write_tokens("gpt2", 50257, "gpt2");
+  json spec = engine(3);
+  spec["data"]["validation"] = {path("gpt2")};
+  Ended ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(ended.out + ended.err, HasSubstr("engine.data.validation: found shards of 50257"));
+
+  ASSERT_EQ(rank(engine(3)).exit_code, contract::kExitDone) << content("err");
+  ended = trainyard({"evaluate", path("checkpoints"), path("gpt2")});
+  EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(ended.err, HasSubstr(path("gpt2") + ": found shards of 50257"));
+  EXPECT_EQ(trainyard({"evaluate", path("checkpoints"), path("train")}).exit_code, 0);
+}
+
+TEST_F(LoneRankTest, HeldOutTokensOfAnotherTokenizerAreRefusedEverywhere) {
+  // Their ids fit the model: only the tokenizer tells that the loss would mean nothing.
+  write_tokens("other", 200, "other");
+  json spec = engine(3);
+  spec["data"]["validation"] = {path("other")};
+  for (const Ended& ended : {rank(spec), validate(spec)}) {
+    EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
+    EXPECT_THAT(ended.out + ended.err,
+                HasSubstr("engine.data.validation: found tokens of tokenizer other"));
+  }
+  spec["data"]["validation"] = {path("train")};
+  EXPECT_EQ(validate(spec).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace trainyard
