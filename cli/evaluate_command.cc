@@ -68,6 +68,15 @@ Result<Score> evaluate_set(engine::Engine& engine, const std::string& path,
                .tokens = loader.windows() * length};
 }
 
+/// JSON has no NaN: the loss of a model that has diverged.
+void number_or_null(text::JsonWriter& json, double value) {
+  if (std::isfinite(value)) {
+    json.number(value);
+  } else {
+    json.null();
+  }
+}
+
 void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& out) {
   text::JsonWriter json;
   json.begin_object();
@@ -80,9 +89,9 @@ void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& ou
     json.key("set");
     json.string(score.set);
     json.key("lossNatsPerToken");
-    json.number(score.loss);
+    number_or_null(json, score.loss);
     json.key("bitsPerByte");
-    json.number(score.bits_per_byte);
+    number_or_null(json, score.bits_per_byte);
     json.key("windows");
     json.integer(score.windows);
     json.key("tokens");

@@ -107,7 +107,7 @@ struct ProgressPage {
   std::atomic<int64_t> total_steps;
   std::atomic<int64_t> samples_consumed;
   std::atomic<int64_t> tokens_consumed;
-  std::atomic<double> loss;  ///< mean over the newest step whose loss is known; nats a token
+  std::atomic<double> loss;  ///< mean over the newest step, NaN where not finite; nats a token
   std::atomic<double> gradient_norm;
   std::atomic<double> learning_rate;
   std::atomic<double> validation_loss;  ///< newest evaluation; NaN before the first

@@ -72,7 +72,7 @@ void Classifier::forward(const OpArgs& args) const {
                                  .coarse_loss_sum = args.coarse_loss_sum,
                                  .d_logits = d_logits,
                                  .d_type = compute,
-                                 .overflow = args.numerics->overflow});
+                                 .overflow = args.numerics->loss_overflow});
   }
 }
 

@@ -32,6 +32,7 @@ struct StepNumerics {
   kernels::ChainEnds grain_ends;  ///< ends of grains along the rows of this micro-batch
   int gradient_quantum_log2 = 40;
   kernels::OverflowFlag* overflow = nullptr;
+  kernels::OverflowFlag* loss_overflow = nullptr;  ///< the same of losses: their sum is not known
 };
 
 /// One parameter as an op sees it.

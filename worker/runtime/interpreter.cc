@@ -68,6 +68,7 @@ struct Interpreter::Frame {
   int instruction = -1;  // now running
   StepNumerics numerics;
   kernels::OverflowFlag overflow{0};
+  kernels::OverflowFlag loss_overflow{0};
   ControlWord control;
   comm::WorkPtr control_work;
   std::vector<comm::WorkPtr> reduce_work;    // by bucket
@@ -96,6 +97,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   TRAINYARD_CHECK(static_cast<int64_t>(setup.arena.size()) >= setup.plan->bytes());
   frame.setup = &setup;
   frame.overflow.store(0, std::memory_order_relaxed);
+  frame.loss_overflow.store(0, std::memory_order_relaxed);
   frame.control = {};
   frame.grains_of = -1;
   frame.numerics = {.compute = setup.compute,
@@ -103,7 +105,8 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
                     .training = setup.training,
                     .grain_tokens = setup.grain_tokens,
                     .gradient_quantum_log2 = gradient_quantum_log2(setup.targets_of_step),
-                    .overflow = &frame.overflow};
+                    .overflow = &frame.overflow,
+                    .loss_overflow = &frame.loss_overflow};
   if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
   int id = 0;
   for (const Instruction& instruction : *setup.program) {
@@ -163,7 +166,10 @@ Status Interpreter::execute(const Instruction& instruction) {
       return reduce(instruction.chunk);
     case InstructionKind::kReduceControl: {
       Frame& frame = *frame_;
-      frame.control.overflow = frame.overflow.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+      const bool loss_unknown = frame.loss_overflow.load(std::memory_order_relaxed) != 0;
+      const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
+      frame.control.loss_unknown = loss_unknown ? 1 : 0;
+      frame.control.overflow = loss_unknown || sum_overflowed ? 1 : 0;
       frame.control.stop_requested = frame.setup->stop_requested ? 1 : 0;
       frame.control_work =
           machine_.data_group->all_reduce(std::as_writable_bytes(std::span(&frame.control, 1)),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <thread>
 
 #include "kernels/cpu/cpu_kernel_set.h"
@@ -18,6 +19,8 @@ DType compute_type(api::NumberFormat format) {
 }
 
 double mean_loss(const ControlWord& control) {
+  // A loss that is not finite or too large counts as nothing in the sums: their mean would flatter.
+  if (control.loss_unknown != 0) return std::numeric_limits<double>::quiet_NaN();
   if (control.targets == 0) return 0;
   const auto targets = static_cast<double>(control.targets);
   const double coarse =

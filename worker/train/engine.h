@@ -35,7 +35,7 @@ struct EngineSetup {
 
 /// What the ranks agreed on about one step.
 struct StepReport {
-  double loss = 0;  ///< mean over the step's targets, nats
+  double loss = 0;  ///< mean over the step's targets, nats; NaN where one is not finite
   double gradient_norm = 0;
   double learning_rate = 0;
   bool skipped = false;         ///< an exact sum overflowed; parameters untouched
@@ -72,7 +72,7 @@ class Engine {
   Result<StepReport> step(MicroBatchSource& batches, bool stop_requested);
 
   /// Sum over this rank's micro-batches of held-out windows, reduced over the group: mean loss in
-  /// nats a target. `micro_sizes`: this rank's. Collective.
+  /// nats a target; NaN where a target's is not finite. `micro_sizes`: this rank's. Collective.
   Result<double> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes);
 
   /// Runs `copy` as the step program's SNAPSHOT: at a step boundary, under an instruction id of its

@@ -1,6 +1,7 @@
 #include "worker/train/import_export.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace trainyard::engine {
 
@@ -13,6 +14,14 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
       return Error{ErrorCode::kInvalidData,
                    "import: tensor " + param.name() + ": found " + std::to_string(values.size()) +
                        " elements, wanted " + std::to_string(master.size())};
+    }
+    const auto bad = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+    if (bad != values.end()) {
+      return Error{ErrorCode::kInvalidData,
+                   "import: tensor " + param.name() + ": found " + std::to_string(*bad) +
+                       " at element " + std::to_string(bad - values.begin()) +
+                       ", wanted finite numbers: no step could be trained from them"};
     }
     std::copy(values.begin(), values.end(), master.begin());
   }

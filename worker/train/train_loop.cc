@@ -19,6 +19,10 @@
 namespace trainyard::engine {
 namespace {
 
+/// Steps skipped one after another at which a run gives up: their batches differ, so it is the
+/// parameters, which no skipped step changes.
+constexpr int64_t kSkippedStepsMax = 100;
+
 /// Weight of the newest step in the mean step time shown: about the last ten.
 constexpr double kStepTimeSmoothing = 0.1;
 
@@ -188,6 +192,8 @@ class Run {
       context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
                             {{"step", engine_->steps_done()}});
     }
+    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+    TRAINYARD_TRY(check_skipped());
     stopping_ = report.stop_requested;
     last_loss_ = report.loss;
     const int64_t samples = engine_->samples_consumed();
@@ -204,6 +210,18 @@ class Run {
                                                                  seconds(end - pace_from_))});
     pace_from_ = end;
     return {};
+  }
+
+  /// A run whose every step is skipped learns nothing, however long it goes on.
+  Status check_skipped() const {
+    const bool none_trained = is_last_step() && engine_->optimizer().updates() == 0;
+    if (skipped_in_a_row_ < kSkippedStepsMax && !none_trained) return {};
+    return Error{ErrorCode::kInvalidData,
+                 "training: the last " + std::to_string(skipped_in_a_row_) + " steps, to step " +
+                     std::to_string(engine_->steps_done()) +
+                     ", were skipped, because their loss or gradient was not finite or too large; "
+                     "the model has diverged: go on from an older checkpoint, or train with a "
+                     "lower learningRate, a longer warmup or gradientClip"};
   }
 
   bool is_last_step() const { return engine_->steps_done() == spec_.steps; }
@@ -306,6 +324,7 @@ class Run {
   RateMeter rate_;
   MonoTime pace_from_{};  ///< end of the step before, or the beginning of the first
   double work_seconds_ = 0;
+  int64_t skipped_in_a_row_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   bool stopping_ = false;

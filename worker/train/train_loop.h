@@ -45,8 +45,8 @@ struct TrainOutcome {
 };
 
 /// Trains from the newest good checkpoint (or from the beginning) to the last step, or until asked
-/// to stop. Collective over the world. Errors: kInvalidConfig, kInvalidData (data set, checkpoint),
-/// kPeerLost and its kin from the communicator.
+/// to stop. Collective over the world. Errors: kInvalidConfig, kInvalidData (data set, checkpoint,
+/// a model that has diverged: every step is skipped), kPeerLost and its kin from the communicator.
 Result<TrainOutcome> train(const TrainContext& context);
 
 }  // namespace trainyard::engine

@@ -20,6 +20,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
 #include "worker/data/token_writer.h"
+#include "worker/hf/gpt2.h"
 
 namespace trainyard {
 namespace {
@@ -62,6 +63,34 @@ class LoneRankTest : public ::testing::Test {
       tokens.push_back(static_cast<int32_t>(i * 37 % vocabulary));
     ASSERT_TRUE(writer->append(tokens));
     ASSERT_TRUE(writer->finish());
+  }
+
+  /// A folder of the model of engine() whose every weight is that number.
+  void write_model(const std::string& name, float weight, double epsilon = 1e-5) const {
+    const hf::Gpt2Config config{.layers = 1,
+                                .hidden = 16,
+                                .heads = 2,
+                                .ffn = 64,
+                                .vocab = kBytes,
+                                .max_positions = 16,
+                                .layer_norm_epsilon = epsilon};
+    std::map<std::string, size_t, std::less<>> elements;
+    for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors(config)) {
+      size_t count = 1;
+      for (const int64_t size : tensor.shape)
+        count *= static_cast<size_t>(size);
+      elements[tensor.name] = count;
+    }
+    const Status written = hf::export_gpt2(
+        path(name), config, [&](std::string_view tensor) -> Result<std::vector<float>> {
+          return std::vector<float>(elements.find(tensor)->second, weight);
+        });
+    ASSERT_TRUE(written) << written.error().message;
+  }
+  json importing(const std::string& model, int64_t steps) const {
+    json spec = engine(steps);
+    spec["model"] = {{"import", path(model)}};
+    return spec;
   }
 
   json engine(int64_t steps) const { return tiny_engine(path("train"), steps); }
@@ -127,6 +156,24 @@ TEST_F(LoneRankTest, HeldOutTokensOfAnotherTokenizerAreRefusedEverywhere) {
   }
   spec["data"]["validation"] = {path("train")};
   EXPECT_EQ(validate(spec).exit_code, 0);
+}
+
+TEST_F(LoneRankTest, AnImportOfWhatIsNoNumberIsRefusedByTensor) {
+  write_model("broken", std::numeric_limits<float>::quiet_NaN());
+  const Ended ended = rank(importing("broken", 3));
+  EXPECT_EQ(ended.exit_code, contract::kExitBadData);
+  EXPECT_THAT(ended.out + ended.err, HasSubstr("import: tensor "));
+}
+
+TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {
+  write_model("diverged", 1e30F);
+  Ended ended = rank(importing("diverged", 500));
+  EXPECT_EQ(ended.exit_code, contract::kExitBadData);
+  EXPECT_THAT(ended.out + ended.err, HasSubstr("the last 100 steps, to step 100, were skipped"));
+  std::filesystem::remove_all(path("checkpoints"));
+  ended = rank(importing("diverged", 5));  // fewer than it waits for: it must not count as trained
+  EXPECT_EQ(ended.exit_code, contract::kExitBadData);
+  EXPECT_THAT(ended.out + ended.err, HasSubstr("the last 5 steps"));
 }
 
 }  // namespace
