@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "common/io/file.h"
 #include "worker/hf/config.h"
@@ -8,6 +9,11 @@
 
 namespace trainyard::hf {
 namespace {
+
+constexpr char kWeightsFile[] = "model.safetensors";
+// In the metadata of the weights.
+constexpr char kJobUidKey[] = "trainyard.jobUid";
+constexpr char kStepKey[] = "trainyard.step";
 
 /// A tensor of ours in the form the file wants.
 Result<std::vector<float>> in_their_form(const TensorMapping& mapping,
@@ -33,15 +39,27 @@ Result<std::vector<float>> in_their_form(const TensorMapping& mapping,
 
 }  // namespace
 
-Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
-                   const GetTensor& get_tensor) {
-  TRAINYARD_TRY(check_config(config));
-  const std::filesystem::path weights = folder / "model.safetensors";
+Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid) {
+  const std::filesystem::path weights = folder / kWeightsFile;
   std::error_code ignored;
-  if (std::filesystem::exists(weights, ignored)) {
-    return Error{ErrorCode::kAlreadyExists,
-                 weights.string() + ": is there already; choose another folder or remove it"};
+  if (!std::filesystem::exists(weights, ignored)) return {};
+  if (!job_uid.empty()) {
+    const auto file = safetensors::File::open(weights);
+    if (file) {
+      const auto& metadata = file->header().metadata;
+      const auto owner = metadata.find(kJobUidKey);
+      if (owner != metadata.end() && owner->second == job_uid) return {};
+    }
   }
+  return Error{ErrorCode::kAlreadyExists,
+               weights.string() + ": is there already; choose another folder or remove it"};
+}
+
+Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
+                   const GetTensor& get_tensor, const std::optional<ExportMark>& mark) {
+  TRAINYARD_TRY(check_config(config));
+  const std::filesystem::path weights = folder / kWeightsFile;
+  TRAINYARD_TRY(check_export_folder(folder, mark ? mark->job_uid : ""));
   TRAINYARD_TRY(make_directories(folder));
   const std::vector<TensorMapping> mappings = gpt2_mappings(config);
   std::vector<safetensors::TensorInfo> infos;
@@ -49,8 +67,13 @@ Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config
     infos.push_back({"transformer." + mapping.hf_name, DType::kFloat32, mapping.hf_shape});
   }
   TRAINYARD_TRY(write_file_atomic(folder / "config.json", make_config(config)));
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (mark) {
+    metadata[kJobUidKey] = mark->job_uid;
+    metadata[kStepKey] = std::to_string(mark->step);
+  }
   std::vector<float> values;
-  return safetensors::write_file(weights, infos, {{"format", "pt"}},
+  return safetensors::write_file(weights, infos, metadata,
                                  [&](size_t i) -> Result<std::span<const std::byte>> {
                                    TRAINYARD_ASSIGN(values, in_their_form(mappings[i], get_tensor));
                                    return std::as_bytes(std::span(values));

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,10 +63,22 @@ Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder);
 /// Gives a tensor by our name, in our layout (padded `wte` included).
 using GetTensor = std::function<Result<std::vector<float>>(std::string_view name)>;
 
+/// Which job's model an export is, and of which step; the metadata of model.safetensors say so.
+struct ExportMark {
+  std::string job_uid;
+  int64_t step = 0;
+};
+
+/// Refuses a folder whose model.safetensors that job has not written: an export must not replace
+/// somebody's model. Errors: kAlreadyExists.
+Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid);
+
 /// Writes a folder that `transformers` loads: config.json and model.safetensors (float32, metadata
 /// format pt, tied lm_head left out, vocabulary without padding). Creates the folder; refuses
-/// (kAlreadyExists) one that already has a model.safetensors. Cost: one tensor in memory at a time.
+/// (kAlreadyExists) one that already has a model.safetensors, unless it bears the mark of the same
+/// job: that one is replaced. Cost: one tensor in memory at a time.
 Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
-                   const GetTensor& get_tensor);
+                   const GetTensor& get_tensor,
+                   const std::optional<ExportMark>& mark = std::nullopt);
 
 }  // namespace trainyard::hf

@@ -14,10 +14,13 @@ namespace {
 using contract::Phase;
 using Action = FaultPlan::Action;
 
-constexpr std::pair<std::string_view, Phase> kPhases[] = {
-    {"starting", Phase::kStarting},     {"rendezvous", Phase::kRendezvous},
-    {"restoring", Phase::kRestoring},   {"training", Phase::kTraining},
-    {"evaluating", Phase::kEvaluating}, {"checkpointing", Phase::kCheckpointing}};
+constexpr std::pair<std::string_view, Phase> kPhases[] = {{"starting", Phase::kStarting},
+                                                          {"rendezvous", Phase::kRendezvous},
+                                                          {"restoring", Phase::kRestoring},
+                                                          {"training", Phase::kTraining},
+                                                          {"evaluating", Phase::kEvaluating},
+                                                          {"checkpointing", Phase::kCheckpointing},
+                                                          {"done", Phase::kDone}};
 constexpr std::pair<std::string_view, Action> kActions[] = {
     {"kill", Action::kKill},
     {"stop", Action::kStop},

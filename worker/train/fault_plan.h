@@ -38,9 +38,9 @@ class FaultPlan {
   FaultPlan() = default;
 
   /// Reads "RANK:GENERATION:PLACE:ACTION" items, separated by commas; PLACE is a phase (starting,
-  /// rendezvous, restoring, training, evaluating, checkpointing) or STEP.INSTRUCTION; ACTION is
-  /// kill, stop, term, spin, agent-kill, agent-stop or agent-term. Keeps those of this rank in this
-  /// generation. Errors: kInvalidConfig.
+  /// rendezvous, restoring, training, evaluating, checkpointing, done) or STEP.INSTRUCTION; ACTION
+  /// is kill, stop, term, spin, agent-kill, agent-stop or agent-term. Keeps those of this rank in
+  /// this generation. Errors: kInvalidConfig.
   static Result<FaultPlan> parse(std::string_view text, int64_t rank, int64_t generation);
 
   /// Where each fault is written down, a line each, before it happens; empty: nowhere.

@@ -29,7 +29,8 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
   return {};
 }
 
-Status export_hugging_face(Engine& engine, const std::filesystem::path& folder) {
+Status export_hugging_face(Engine& engine, const std::filesystem::path& folder,
+                           const std::string& job_uid) {
   const Gpt2Config& config = engine.config();
   const hf::Gpt2Config exported{.layers = config.layers,
                                 .hidden = config.hidden,
@@ -39,15 +40,16 @@ Status export_hugging_face(Engine& engine, const std::filesystem::path& folder) 
                                 .max_positions = config.max_positions,
                                 .layer_norm_epsilon = config.layer_norm_epsilon,
                                 .dropout = config.dropout};
-  return hf::export_gpt2(
-      folder, exported, [&](std::string_view name) -> Result<std::vector<float>> {
-        for (size_t p = 0; p < engine.model().params.size(); ++p) {
-          if (engine.model().params[p].name() != name) continue;
-          const auto master = engine.store().master(static_cast<int>(p));
-          return std::vector<float>(master.begin(), master.end());
-        }
-        return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
-      });
+  const auto get_tensor = [&](std::string_view name) -> Result<std::vector<float>> {
+    for (size_t p = 0; p < engine.model().params.size(); ++p) {
+      if (engine.model().params[p].name() != name) continue;
+      const auto master = engine.store().master(static_cast<int>(p));
+      return std::vector<float>(master.begin(), master.end());
+    }
+    return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
+  };
+  return hf::export_gpt2(folder, exported, get_tensor,
+                         hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()});
 }
 
 }  // namespace trainyard::engine

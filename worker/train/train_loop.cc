@@ -64,6 +64,7 @@ class Run {
 
   Result<TrainOutcome> operator()() {
     context_.progress->set_phase(contract::Phase::kRestoring);
+    TRAINYARD_TRY(check_export());
     TRAINYARD_TRY(open_data());
     TRAINYARD_TRY(build_engine());
     TRAINYARD_TRY(begin_generation());
@@ -80,6 +81,15 @@ class Run {
   }
 
  private:
+  /// Where the model cannot be left, it is said before the first step, not after the last.
+  Status check_export() const {
+    if (context_.world->rank() != 0 || spec_.export_to.hugging_face.empty()) return {};
+    const Status allowed = hf::check_export_folder(spec_.export_to.hugging_face, context_.job_uid);
+    if (allowed) return {};
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.export.huggingFace: " + allowed.error().message};
+  }
+
   Status open_data() {
     TRAINYARD_ASSIGN(auto tokens,
                      data::TokenSet::open(std::span<const std::string>(spec_.data.tokens)));
@@ -300,7 +310,7 @@ class Run {
                       .final_loss = last_loss_,
                       .validation_loss = validation_loss_};
     if (outcome.complete && context_.world->rank() == 0 && !spec_.export_to.hugging_face.empty()) {
-      TRAINYARD_TRY(export_hugging_face(*engine_, spec_.export_to.hugging_face));
+      TRAINYARD_TRY(export_hugging_face(*engine_, spec_.export_to.hugging_face, context_.job_uid));
     }
     if (outcome.complete) context_.progress->set_phase(contract::Phase::kDone);
     return outcome;

@@ -5,9 +5,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
+#include <span>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -121,6 +126,29 @@ class LoneRankTest : public ::testing::Test {
     std::ofstream(path("job.yaml")) << json{{"engine", engine}};
     return trainyard({"validate", path("job.yaml")});
   }
+  /// `trainyard run` with restarts at once, in the run directory "run"; its summary in `summary`.
+  Ended train(const json& engine, json& summary,
+              std::map<std::string, std::string> environment = {}) const {
+    const json job = {
+        {"apiVersion", "trainyard.dev/v1alpha1"},
+        {"kind", "TrainingJob"},
+        {"metadata", {{"name", "tiny"}}},
+        {"spec",
+         {{"numNodes", 1},
+          {"engine", engine},
+          {"checkpointPolicy", {{"storage", {{"persistentVolumeClaim", {{"claimName", "c"}}}}}}},
+          {"failurePolicy", {{"backoff", {{"initialSeconds", 1}, {"maxSeconds", 1}}}}}}}};
+    std::ofstream(path("job.yaml")) << job;
+    Ended ended =
+        run({"trainyard", "run", path("job.yaml"), "--run-dir", path("run"), "-o", "json"},
+            std::move(environment));
+    std::istringstream lines(ended.out);
+    for (std::string line; std::getline(lines, line);) {
+      const json object = json::parse(line, nullptr, false);
+      if (object.is_object() && object.value("type", "") == "summary") summary = object;
+    }
+    return ended;
+  }
   std::string content(const std::string& name) const {
     std::ifstream file(path(name));
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -174,6 +202,27 @@ TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {
   ended = rank(importing("diverged", 5));  // fewer than it waits for: it must not count as trained
   EXPECT_EQ(ended.exit_code, contract::kExitBadData);
   EXPECT_THAT(ended.out + ended.err, HasSubstr("the last 5 steps"));
+}
+
+TEST_F(LoneRankTest, AFolderThatHoldsAnotherModelIsRefusedBeforeTheFirstStep) {
+  write_model("theirs", 0.5F);
+  json spec = engine(100'000'000);
+  spec["export"] = {{"huggingFace", path("theirs")}};
+  const Ended ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(ended.out + ended.err, HasSubstr("engine.export.huggingFace: " + path("theirs")));
+}
+
+TEST_F(LoneRankTest, ARankThatDiesAfterItsExportCostsARestartAndNotTheJob) {
+  json spec = engine(20);
+  spec["export"] = {{"huggingFace", path("exported")}};
+  json summary;
+  const Ended ended = train(
+      spec, summary,
+      {{contract::kEnvFault, "0:1:done:kill"}, {contract::kEnvFaultJournal, path("journal")}});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_NE(content("journal"), "") << "or nobody has died";
+  EXPECT_THAT(content("exported/model.safetensors"), HasSubstr("trainyard.jobUid"));
 }
 
 }  // namespace

@@ -313,6 +313,25 @@ TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
   EXPECT_EQ(export_gpt2(out, (*model)->config(), get).error().code, ErrorCode::kAlreadyExists);
 }
 
+TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
+  const auto model = load_gpt2(kFixture);
+  ASSERT_TRUE(model.has_value());
+  const testing_support::TemporaryDirectory directory;
+  const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
+  const auto export_as = [&](const std::optional<ExportMark>& mark) {
+    return export_gpt2(directory.path(), (*model)->config(), get, mark);
+  };
+  ASSERT_TRUE(export_as(ExportMark{"job-1", 7}));
+  EXPECT_TRUE(check_export_folder(directory.path(), "job-1"));
+  EXPECT_TRUE(export_as(ExportMark{"job-1", 9}));
+  EXPECT_EQ(export_as(ExportMark{"job-2", 9}).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(export_as(std::nullopt).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_TRUE(load_gpt2(directory.path()));
+  // What nobody has marked belongs to somebody else, damaged or not.
+  std::ofstream(directory.path() / "model.safetensors") << "a model of mine";
+  EXPECT_EQ(check_export_folder(directory.path(), "job-1").error().code, ErrorCode::kAlreadyExists);
+}
+
 TEST(Gpt2ExportTest, TensorOfTheWrongSizeIsNamedAndNothingIsLeft) {
   const auto model = load_gpt2(kFixture);
   const testing_support::TemporaryDirectory directory;
