@@ -1,12 +1,16 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/text/bounded_json.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/manifest_json.h"
 #include "worker/checkpoint/sealed_json.h"
 
 namespace trainyard::checkpoint {
 namespace {
+
+/// Of a manifest with the configuration in it.
+constexpr int kManifestDepthMax = 64;
 
 template <size_t N>
 Result<std::array<uint8_t, N>> hash_of(const Json& json, const std::string& path) {
@@ -167,8 +171,10 @@ Result<TensorRecord> decode_tensor(const Json& json, size_t index) {
 
 Result<Manifest> decode_manifest(std::string_view text) {
   TRAINYARD_TRY(check_seal(text, kManifestFile));
-  const Json json = Json::parse(text, nullptr, false);
   const auto in_file = [](const Error& error) { return error.with_context(kManifestFile); };
+  const Result<Json> parsed = parse_bounded_json<Json>(text, kManifestDepthMax);
+  if (!parsed) return in_file(parsed.error());
+  const Json& json = *parsed;
   if (!json.is_object()) return in_file({ErrorCode::kInvalidData, "not a JSON object"});
   Result<Manifest> head = decode_head(json);
   if (!head) return in_file(head.error());

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <stdexcept>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/io/file.h"
+#include "common/text/bounded_json.h"
 
 namespace trainyard::data {
 namespace {
@@ -66,16 +66,9 @@ class ByteAlphabet {
 };
 
 Result<Json> parse_json(std::string_view text, const std::filesystem::path& file) {
-  // The parser itself does not recurse, but printing and copying a value do.
-  const auto limit_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kDepthMax) throw std::length_error("nested too deeply");
-    return true;
-  };
-  try {
-    return Json::parse(text, limit_depth);
-  } catch (const std::exception& error) {
-    return bad(file, std::string("not JSON: ") + error.what());
-  }
+  Result<Json> json = parse_bounded_json<Json>(text, kDepthMax);
+  if (!json) return bad(file, json.error().message);
+  return json;
 }
 
 // Collects tokens and merges from either kind of file and checks that they belong together.

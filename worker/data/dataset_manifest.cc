@@ -8,6 +8,7 @@
 
 #include "common/hash/hash.h"
 #include "common/io/file.h"
+#include "common/text/bounded_json.h"
 #include "worker/data/dataset.h"
 
 namespace trainyard::data {
@@ -200,13 +201,9 @@ std::string encode_manifest(const DatasetManifest& manifest) {
 }
 
 Result<DatasetManifest> decode_manifest(std::string_view json) {
-  // The parser itself does not recurse, but printing and copying a value do.
-  const auto limit_depth = [](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kDepthMax) throw FieldError("nested too deeply");
-    return true;
-  };
+  TRAINYARD_ASSIGN(const Json parsed, parse_bounded_json<Json>(json, kDepthMax));
   try {
-    return decode(Json::parse(json, limit_depth));
+    return decode(parsed);
   } catch (const std::exception& error) {
     return Error{ErrorCode::kInvalidData, error.what()};
   }

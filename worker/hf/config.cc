@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/text/bounded_json.h"
+
 namespace trainyard::hf {
 namespace {
 
@@ -14,6 +16,7 @@ using nlohmann::json;
 constexpr int64_t kGpt2Vocab = 50257;
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 constexpr int64_t kMaxLayers = 100'000;
+constexpr int kConfigDepthMax = 32;
 
 Error bad_value(const char* key, const json& found, const std::string& wanted) {
   return {ErrorCode::kInvalidConfig,
@@ -74,7 +77,9 @@ Result<double> number_or(const json& object, const char* key, double fallback) {
 }  // namespace
 
 Result<ParsedConfig> parse_config(std::string_view text) {
-  const json object = json::parse(text, nullptr, false);
+  const auto parsed_text = parse_bounded_json<json>(text, kConfigDepthMax);
+  if (!parsed_text) return parsed_text.error().with_context("config.json");
+  const json& object = *parsed_text;
   if (!object.is_object()) {
     return Error{ErrorCode::kInvalidData, "config.json: not a JSON object"};
   }

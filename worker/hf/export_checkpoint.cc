@@ -2,12 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/text/bounded_json.h"
 #include "worker/hf/config.h"
 
 namespace trainyard::hf {
 namespace {
 
 using checkpoint::TensorKind;
+
+constexpr int kRunDepthMax = 64;  // of a checkpoint's manifest
 
 Error bad_member(const char* key, const nlohmann::json& model, const std::string& wanted) {
   const auto found = model.find(key);
@@ -28,7 +31,9 @@ Result<int64_t> size_member(const nlohmann::json& model, const char* key) {
 }  // namespace
 
 Result<Gpt2Config> config_of_run(std::string_view config_json) {
-  const auto root = nlohmann::json::parse(config_json, nullptr, false);
+  const auto parsed = parse_bounded_json<nlohmann::json>(config_json, kRunDepthMax);
+  if (!parsed) return parsed.error().with_context("the run's configuration");
+  const nlohmann::json& root = *parsed;
   if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
     return Error{ErrorCode::kInvalidData,
                  "the run's configuration has no model; it cannot be exported"};

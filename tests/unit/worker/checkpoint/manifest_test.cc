@@ -77,7 +77,7 @@ TEST(ManifestTest, WhatIsWrongIsNamed) {
       {"\"step\": 100", "\"stop\": 100", "step: missing"},
       {"\"jobUid\": \"3f2a\"", "\"jobUid\": 7", "jobUid: is number, wanted a string"},
       {"g4-step-0000000090", "../../etc", "previous.directory: \"../../etc\" names no checkpoint"},
-      {"\"config\": {", "\"config\": [{", "manifest.json: not a JSON object"},
+      {"\"config\": {", "\"config\": [{", "manifest.json: not JSON"},
       {"\"chunkBytes\": 256", "\"chunkBytes\": 0", "chunkBytes: is 0"},
       {"\"chunkBytes\": 256", "\"chunkBytes\": 1000000000000", "chunkBytes: is 1000000000000"},
       {"\"chunkBytes\": 256", "\"chunkBytes\": 512", "shards[0].chunks: wanted an array of 2"},
@@ -102,6 +102,12 @@ TEST(ManifestTest, WhatIsWrongIsNamed) {
   for (const auto& [from, to, message] : cases) {
     EXPECT_THAT(error_with(from, to), HasSubstr(message)) << from << " -> " << to;
   }
+}
+
+TEST(ManifestTest, DeeplyNestedConfigurationsAreRefusedAndNotPrinted) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THAT(error_with("\"config\": {", "\"config\": {\"deep\":" + deep + ","),
+              HasSubstr("manifest.json: not JSON: nested too deeply"));
 }
 
 TEST(ManifestTest, RefusesToEncodeWhatItCouldNotReadBack) {

@@ -4,12 +4,15 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_directory.h"
+#include "worker/hf/config.h"
+#include "worker/hf/export_checkpoint.h"
 #include "worker/hf/tensor_map.h"
 #include "worker/safetensors/safetensors.h"
 
@@ -245,6 +248,18 @@ TEST(Gpt2ImportTest, VariantsThatThisEngineDoesNotComputeAreRefusedByKey) {
     EXPECT_EQ(loaded.error().code, ErrorCode::kInvalidConfig) << key;
     EXPECT_THAT(loaded.error().message, HasSubstr(key));
   }
+}
+
+TEST(Gpt2ImportTest, DeeplyNestedConfigurationsAreRefusedAndNotPrinted) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  const auto config = parse_config("{\"model_type\":" + deep + "}");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, ErrorCode::kInvalidData);
+  EXPECT_THAT(config.error().message, HasSubstr("config.json: not JSON: nested too deeply"));
+  const auto run = config_of_run("{\"model\":{\"family\":\"GPT2\",\"layers\":" + deep + "}}");
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().code, ErrorCode::kInvalidData);
+  EXPECT_THAT(run.error().message, HasSubstr("nested too deeply"));
 }
 
 TEST(Gpt2ImportTest, UnequalDropoutIsNoted) {
