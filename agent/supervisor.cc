@@ -167,7 +167,9 @@ void Supervisor::start_ranks(const coordination::StartGeneration& start) {
 }
 
 void Supervisor::deliver_table(const coordination::RankTable& table) {
-  if (table_delivered_ || ranks_.empty()) return;
+  // Ranks that were asked to stop before give up waiting; which of the two they saw is not to
+  // matter.
+  if (table_delivered_ || ranks_.empty() || ending_ != Ending::kNone) return;
   table_delivered_ = true;
   if (!options_.is_engine()) return;
   contract::Start start;

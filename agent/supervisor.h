@@ -112,6 +112,7 @@ class Supervisor {
   AgentExit verdict() const;
   std::optional<int64_t> newest_step() const;
   AgentExit verdict_of_rank(const Rank& rank) const;
+  bool ended_as_asked(const RankEnd& end) const;
   /// The rank whose end explains the others; nullptr when all ended as wished.
   const Rank* primary_failure() const;
 

@@ -52,10 +52,17 @@ std::optional<int64_t> Supervisor::newest_step() const {
   return newest;
 }
 
+bool Supervisor::ended_as_asked(const RankEnd& end) const {
+  if (ended_well(end)) return true;
+  // A rank that has met no peers yet has nothing to save: asked to stop, it gives up waiting.
+  return ending_ == Ending::kStopped && options_.is_engine() && !table_delivered_ &&
+         end.signal == 0 && end.exit_code == kExitRetry;
+}
+
 const Supervisor::Rank* Supervisor::primary_failure() const {
   const Rank* primary = nullptr;
   for (const Rank& rank : ranks_) {
-    if (!rank.end || ended_well(*rank.end)) continue;
+    if (!rank.end || ended_as_asked(*rank.end)) continue;
     if (rank.killed_by_us && ending_ == Ending::kFailed) continue;  // it only followed
     const auto key = [](const Rank& r) {
       return std::pair(only_followed_a_peer(*r.end), r.end_order);

@@ -18,6 +18,7 @@ trainyard_test(engine_allocation_test TIER unit THREADED
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
+trainyard_test(agent_link_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/agent_link_test.cc DEPS worker_train)
 trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/fault_plan_test.cc DEPS worker_train)
 trainyard_test(stacks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)
 set_target_properties(stacks_test PROPERTIES ENABLE_EXPORTS ON)

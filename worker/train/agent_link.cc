@@ -63,6 +63,7 @@ Result<contract::Start> AgentLink::wait_start(std::chrono::milliseconds timeout)
 void AgentLink::handle(const std::string& line) {
   const Result<std::string> type = contract::message_type(line);
   if (type && *type == "stop") {
+    const std::lock_guard lock(mutex_);  // or wait_start() looks before and sleeps after
     stop_.store(true, std::memory_order_release);
   } else if (type && *type == "dumpStacks") {
     if (on_dump_stacks_) on_dump_stacks_();
@@ -93,7 +94,10 @@ void AgentLink::read_loop(const std::stop_token& token) {
       signalfd_siginfo info{};
       while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
       }
-      stop_.store(true, std::memory_order_release);
+      {
+        const std::lock_guard lock(mutex_);
+        stop_.store(true, std::memory_order_release);
+      }
       changed_.notify_all();
     }
     if (!open || (watched[1].revents & (POLLIN | POLLHUP | POLLERR)) == 0) continue;

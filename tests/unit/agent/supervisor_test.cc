@@ -276,6 +276,36 @@ TEST_F(SupervisorTest, AnAgentThatNeverFindsItsRunEnds) {
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
 }
 
+TEST_F(SupervisorTest, AStopBeforeTheRankTableIsNoFailure) {
+  start_ranks();
+  supervisor_.on_terminate();
+  tell(table());  // too late: the ranks have been told to stop
+  EXPECT_THAT(host_.at(0).received, ElementsAre(contract::encode(contract::Stop{})));
+  supervisor_.on_rank_end(0, {contract::kExitRetry, 0});
+  supervisor_.on_rank_end(1, {contract::kExitRetry, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitTerminatedAfterCheckpoint);
+  EXPECT_EQ(supervisor_.finished()->message, "stopped by a signal");
+}
+
+TEST_F(SupervisorTest, AStopDoesNotHideWhatWentWrongBeforeTheRankTable) {
+  start_ranks();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {contract::kExitRetry, 0});
+  supervisor_.on_rank_end(1, {contract::kExitBadConfig, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadConfig);
+}
+
+TEST_F(SupervisorTest, ARetryAfterTheRankTableIsToldDespiteAStop) {
+  train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {contract::kExitRetry, 0});
+  supervisor_.on_rank_end(1, {143, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry) << "no checkpoint was made";
+}
+
 TEST_F(SupervisorTest, ANewerGenerationEndsItWithoutCheckpoint) {
   train();
   ToAgent message = decision(4);
