@@ -10,6 +10,8 @@ namespace {
 
 using checkpoint::TensorKind;
 
+constexpr char kLayerNormEpsilon[] = "layerNormEpsilon";
+
 constexpr int kRunDepthMax = 64;  // of a checkpoint's manifest
 
 Error bad_member(const char* key, const nlohmann::json& model, const std::string& wanted) {
@@ -56,9 +58,28 @@ Result<Gpt2Config> config_of_run(std::string_view config_json) {
     if (found != model.end() && found->is_number()) *value = found->get<double>();
   };
   optional_number("dropout", &config.dropout);
-  optional_number("layerNormEpsilon", &config.layer_norm_epsilon);
+  optional_number(kLayerNormEpsilon, &config.layer_norm_epsilon);
   TRAINYARD_TRY(check_config(config));
   return config;
+}
+
+std::string with_layer_norm_epsilon(std::string config_json, double epsilon) {
+  auto root = nlohmann::ordered_json::parse(config_json, nullptr, false);
+  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
+    return config_json;
+  }
+  root["model"][kLayerNormEpsilon] = epsilon;
+  return root.dump();
+}
+
+std::optional<double> layer_norm_epsilon_of(std::string_view config_json) {
+  const auto root = parse_bounded_json<nlohmann::json>(config_json, kRunDepthMax);
+  if (!root || !root->is_object() || !root->contains("model")) return std::nullopt;
+  const nlohmann::json& model = (*root)["model"];
+  if (!model.is_object()) return std::nullopt;
+  const auto found = model.find(kLayerNormEpsilon);
+  if (found == model.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
 }
 
 Status export_checkpoint(checkpoint::CheckpointReader& reader,

@@ -7,6 +7,7 @@
 #include "common/api/encode.h"
 #include "worker/checkpoint/partition.h"
 #include "worker/checkpoint/state_hash.h"
+#include "worker/hf/export_checkpoint.h"
 #include "worker/memory/parallel_copy.h"
 
 namespace trainyard::engine {
@@ -83,7 +84,8 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
   const api::EngineSpec& spec = engine_.spec();
   checkpoint::Snapshot snapshot{.step = engine_.steps_done(),
                                 .samples_consumed = engine_.samples_consumed(),
-                                .config_json = api::encode_engine(spec)};
+                                .config_json = hf::with_layer_norm_epsilon(
+                                    api::encode_engine(spec), engine_.config().layer_norm_epsilon)};
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
   if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
@@ -153,6 +155,11 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader) {
                                       {.file = reader.directory().string() + "/manifest.json",
                                        .unknown_keys = api::UnknownKeys::kIgnore}));
   TRAINYARD_TRY(check_config(stored, engine_.spec()));
+  const double epsilon = engine_.config().layer_norm_epsilon;
+  const double stored_epsilon = hf::layer_norm_epsilon_of(manifest.config_json).value_or(epsilon);
+  if (stored_epsilon != epsilon) {
+    return mismatch("layer_norm_epsilon", std::to_string(stored_epsilon), std::to_string(epsilon));
+  }
   if (!data_identity_.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
     TRAINYARD_ASSIGN(const std::string seen,
                      checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));

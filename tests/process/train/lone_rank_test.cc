@@ -70,7 +70,7 @@ class LoneRankTest : public ::testing::Test {
     ASSERT_TRUE(writer->finish());
   }
 
-  /// A folder of the model of engine() whose every weight is that number.
+  /// A folder of the model of engine() with weights up to that number, no two neighbours alike.
   void write_model(const std::string& name, float weight, double epsilon = 1e-5) const {
     const hf::Gpt2Config config{.layers = 1,
                                 .hidden = 16,
@@ -88,7 +88,10 @@ class LoneRankTest : public ::testing::Test {
     }
     const Status written = hf::export_gpt2(
         path(name), config, [&](std::string_view tensor) -> Result<std::vector<float>> {
-          return std::vector<float>(elements.find(tensor)->second, weight);
+          std::vector<float> values(elements.find(tensor)->second);
+          for (size_t i = 0; i < values.size(); ++i)
+            values[i] = weight * static_cast<float>(i * 7919 % 1009 + 1) / 1009;
+          return values;
         });
     ASSERT_TRUE(written) << written.error().message;
   }
@@ -223,6 +226,26 @@ TEST_F(LoneRankTest, ARankThatDiesAfterItsExportCostsARestartAndNotTheJob) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_NE(content("journal"), "") << "or nobody has died";
   EXPECT_THAT(content("exported/model.safetensors"), HasSubstr("trainyard.jobUid"));
+}
+
+TEST_F(LoneRankTest, ACheckpointKeepsTheEpsilonOfAnImport) {
+  write_model("imported", 0.2F, 0.125);
+  json spec = importing("imported", 3);
+  spec["data"]["validation"] = {path("train")};
+  spec["evaluation"] = {{"sequences", 8}};
+  json summary;
+  ASSERT_EQ(train(spec, summary).exit_code, 0) << content("err");
+  const double in_training = summary.value("validationLoss", 0.0);
+  ASSERT_GT(in_training, 0);
+
+  Ended ended =
+      trainyard({"evaluate", path("run"), path("train"), "--sequences", "8", "-o", "json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_DOUBLE_EQ(json::parse(ended.out)["sets"][0].value("lossNatsPerToken", 0.0), in_training);
+
+  ended = trainyard({"export", "--checkpoint", path("run"), "--hugging-face", path("exported")});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(json::parse(content("exported/config.json")).value("layer_norm_epsilon", 0.0), 0.125);
 }
 
 }  // namespace
