@@ -1,6 +1,8 @@
 #include "worker/train/engine_state.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <pthread.h>
 
 #include "common/api/decode.h"
@@ -16,6 +18,8 @@ namespace {
 using checkpoint::TensorKind;
 /// Scalar of a checkpoint: which tokens the run has seen, in which order.
 constexpr char kDataIdentityScalar[] = "dataIdentity";
+/// Loss of the checkpoint's step, nats a token; absent where it is not finite.
+constexpr char kLossScalar[] = "loss";
 constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
                                  TensorKind::kSecondMoment};
 
@@ -89,6 +93,7 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
   if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
+  if (std::isfinite(loss_)) snapshot.scalars[kLossScalar] = loss_;
   TRAINYARD_TRY(prepare_buffer());
   TRAINYARD_TRY(engine_.at_snapshot([&]() -> Status {
     copy_parts(snapshot.slices);
@@ -173,6 +178,10 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader) {
   }
   TRAINYARD_ASSIGN(const int64_t updates,
                    checkpoint::scalar_int64(manifest.scalars, checkpoint::kOptimizerStepScalar));
+  loss_ = std::numeric_limits<double>::quiet_NaN();
+  if (manifest.scalars.contains(kLossScalar)) {
+    TRAINYARD_ASSIGN(loss_, checkpoint::scalar_double(manifest.scalars, kLossScalar));
+  }
   engine_.optimizer().set_updates(updates);
   engine_.set_steps_done(manifest.step);
   engine_.parameters_changed();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -37,6 +38,11 @@ class EngineState {
 
   const Engine& engine() const { return engine_; }
 
+  /// Loss of the newest step, kept in checkpoints: a run that goes on from its last step has no
+  /// other. NaN before the first step and where it is not known. No part of the hash.
+  double loss() const { return loss_; }
+  void set_loss(double loss) { loss_ = loss; }
+
   /// Hash of the live state, see docs/concepts/state-hash.md.
   Hash128 hash() const;
 
@@ -53,6 +59,7 @@ class EngineState {
 
   Engine& engine_;
   std::string data_identity_;
+  double loss_ = std::numeric_limits<double>::quiet_NaN();
   std::vector<Part> parts_;
   std::shared_ptr<MemoryBlock> buffer_;
   std::jthread claiming_;  ///< works on buffer_

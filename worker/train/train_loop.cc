@@ -77,6 +77,7 @@ class Run {
       TRAINYARD_TRY(checkpoint_when_due());
       count_turn();
     }
+    TRAINYARD_TRY(evaluate_at_end());
     return finish();
   }
 
@@ -205,7 +206,7 @@ class Run {
     skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
     TRAINYARD_TRY(check_skipped());
     stopping_ = report.stop_requested;
-    last_loss_ = report.loss;
+    state_->set_loss(report.loss);
     const int64_t samples = engine_->samples_consumed();
     context_.progress->count_step(taken, own_samples_ * spec_.data.sequence_length, report.skipped);
     const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
@@ -241,12 +242,24 @@ class Run {
     const int64_t every = spec_.evaluation.every_steps;
     const bool due = every > 0 && engine_->steps_done() % every == 0;
     if (!due && !is_last_step()) return {};
+    return evaluate();
+  }
+
+  /// A complete run has been evaluated at its last step: also one that was asked to stop in it,
+  /// whose checkpoint comes first, and one that goes on from that checkpoint.
+  Status evaluate_at_end() {
+    if (!evaluation_ || !is_last_step() || evaluated_step_ == engine_->steps_done()) return {};
+    return evaluate();
+  }
+
+  Status evaluate() {
     context_.progress->set_phase(contract::Phase::kEvaluating);
     evaluation_->rewind();
     EvaluationBatches batches(*evaluation_);
     const auto sizes = micro_batch_sizes(evaluation_->windows(), spec_.batch.micro_sequences,
                                          context_.world->size(), context_.world->rank());
     TRAINYARD_ASSIGN(validation_loss_, engine_->evaluate(batches, sizes));
+    evaluated_step_ = engine_->steps_done();
     context_.progress->validation_loss(validation_loss_);
     if (context_.world->rank() == 0) {
       context_.log->info("evaluated",
@@ -307,7 +320,7 @@ class Run {
     count_turn();
     outcome.result = {.state_hash = to_hex(state_->hash()),
                       .step = engine_->steps_done(),
-                      .final_loss = last_loss_,
+                      .final_loss = state_->loss(),
                       .validation_loss = validation_loss_};
     if (outcome.complete && context_.world->rank() == 0 && !spec_.export_to.hugging_face.empty()) {
       TRAINYARD_TRY(export_hugging_face(*engine_, spec_.export_to.hugging_face, context_.job_uid));
@@ -335,7 +348,7 @@ class Run {
   MonoTime pace_from_{};  ///< end of the step before, or the beginning of the first
   double work_seconds_ = 0;
   int64_t skipped_in_a_row_ = 0;
-  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+  int64_t evaluated_step_ = -1;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   bool stopping_ = false;
 };

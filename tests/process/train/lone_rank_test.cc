@@ -131,7 +131,8 @@ class LoneRankTest : public ::testing::Test {
   }
   /// `trainyard run` with restarts at once, in the run directory "run"; its summary in `summary`.
   Ended train(const json& engine, json& summary,
-              std::map<std::string, std::string> environment = {}) const {
+              std::map<std::string, std::string> environment = {},
+              const std::string& run_dir = "run") const {
     const json job = {
         {"apiVersion", "trainyard.dev/v1alpha1"},
         {"kind", "TrainingJob"},
@@ -143,7 +144,7 @@ class LoneRankTest : public ::testing::Test {
           {"failurePolicy", {{"backoff", {{"initialSeconds", 1}, {"maxSeconds", 1}}}}}}}};
     std::ofstream(path("job.yaml")) << job;
     Ended ended =
-        run({"trainyard", "run", path("job.yaml"), "--run-dir", path("run"), "-o", "json"},
+        run({"trainyard", "run", path("job.yaml"), "--run-dir", path(run_dir), "-o", "json"},
             std::move(environment));
     std::istringstream lines(ended.out);
     for (std::string line; std::getline(lines, line);) {
@@ -246,6 +247,32 @@ TEST_F(LoneRankTest, ACheckpointKeepsTheEpsilonOfAnImport) {
   ended = trainyard({"export", "--checkpoint", path("run"), "--hugging-face", path("exported")});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_EQ(json::parse(content("exported/config.json")).value("layer_norm_epsilon", 0.0), 0.125);
+}
+
+TEST_F(LoneRankTest, ARunEndsWithItsLossesWhereverItWasDisturbedLast) {
+  json spec = engine(20);
+  spec["data"]["validation"] = {path("train")};
+  spec["evaluation"] = {{"everySteps", 19}, {"sequences", 8}};
+  json undisturbed;
+  ASSERT_EQ(train(spec, undisturbed, {}, "undisturbed").exit_code, 0) << content("err");
+  ASSERT_TRUE(undisturbed["finalLoss"].is_number()) << undisturbed;
+  ASSERT_TRUE(undisturbed["validationLoss"].is_number()) << undisturbed;
+  // Killed when all is done but said, so that it goes on from its last step; asked to stop by the
+  // evaluation before the last step, so that it stops at the end of that.
+  for (const std::string fault : {"0:1:done:kill", "0:1:evaluating:term"}) {
+    SCOPED_TRACE(fault);
+    std::filesystem::remove(path("journal"));
+    json summary;
+    const Ended ended =
+        train(spec, summary,
+              {{contract::kEnvFault, fault}, {contract::kEnvFaultJournal, path("journal")}},
+              "run" + fault.substr(fault.rfind(':') + 1));
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_NE(content("journal"), "") << "or nothing has happened";
+    EXPECT_EQ(summary["finalLoss"], undisturbed["finalLoss"]);
+    EXPECT_EQ(summary["validationLoss"], undisturbed["validationLoss"]);
+    EXPECT_EQ(summary["stateHash"], undisturbed["stateHash"]);
+  }
 }
 
 }  // namespace
