@@ -43,6 +43,13 @@ std::string uid_of(const json& object) {
   return meta ? meta->uid : std::string();
 }
 
+/// The object as it was read. By its UID alone a request of a leader of yesterday that arrives late
+/// would undo what the leader of today has made of it, who would not look again.
+kube::Preconditions unchanged(const json& object) {
+  const auto meta = cache::read_meta(object);
+  return meta ? kube::Preconditions{meta->uid, meta->resource_version} : kube::Preconditions{};
+}
+
 /// Whether the object belonged to a job that had this job's name: as it has the name now, that one
 /// is gone. A garbage collector that does not know the kind TrainingJob yet (the custom resource
 /// definition is young: it looks every 30 s) or that lags leaves such objects for a while. One that
@@ -203,7 +210,7 @@ Result<std::optional<control::Refusal>> Companions::keep_authorities(const api::
   if (at(ensured.object, "data") != wanted["data"]) {
     const kube::ObjectName name{job.namespace_name, render::control_config_name(job)};
     const auto patched = client_.merge_patch(kube::kConfigMaps, name, {{"data", wanted["data"]}},
-                                             {.uid = uid_of(ensured.object)});
+                                             unchanged(ensured.object));
     if (!patched) return patched.error().to_error("patch ConfigMap " + name.name);
   }
   kept.authorities = authorities;
@@ -282,7 +289,7 @@ Result<bool> Companions::adjust_budget(const api::ObjectMeta& job, const json& b
   if (at(at(budget, "spec"), "minAvailable") == members - 1) return true;
   const auto patched =
       client_.merge_patch(kube::kPodDisruptionBudgets, name,
-                          {{"spec", {{"minAvailable", members - 1}}}}, {.uid = uid_of(budget)});
+                          {{"spec", {{"minAvailable", members - 1}}}}, unchanged(budget));
   if (!patched) return patched.error().to_error("patch PodDisruptionBudget " + name.name);
   return true;
 }
@@ -294,7 +301,7 @@ Status Companions::remove_budget(const api::ObjectMeta& job) {
   if (!found) return found.error().to_error("get PodDisruptionBudget " + name.name);
   if (controlling_job(*found) != job.uid) return {};
   const auto removed =
-      client_.remove(kube::kPodDisruptionBudgets, name, {.preconditions = {.uid = uid_of(*found)}});
+      client_.remove(kube::kPodDisruptionBudgets, name, {.preconditions = unchanged(*found)});
   if (removed || removed.error().reason == kube::Reason::kNotFound) return {};
   return removed.error().to_error("delete PodDisruptionBudget " + name.name);
 }

@@ -63,6 +63,7 @@ TEST_F(BudgetTest, ABudgetOfAnotherSizeIsChangedWhereItIsTheSameObject) {
   EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
   EXPECT_EQ(sent()["spec"]["minAvailable"], 1);
   EXPECT_EQ(sent()["metadata"]["uid"], "uid-of-object");
+  EXPECT_EQ(sent()["metadata"]["resourceVersion"], "4") << "it may come late";
   EXPECT_THAT(kept(), IsEmpty());
 }
 
@@ -133,6 +134,7 @@ TEST_F(BudgetTest, WithTheJobsEndItsBudgetGoes) {
     done();
     EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
     EXPECT_EQ(sent()["preconditions"]["uid"], "uid-of-object");
+    EXPECT_EQ(sent()["preconditions"]["resourceVersion"], "4");
     EXPECT_THAT(kept(), IsEmpty());
   }
 }

@@ -138,6 +138,7 @@ TEST_F(CompanionsTest, TheAuthoritiesAreMadeOnceAndAskedForNoMore) {
   EXPECT_THAT(kept_so(), ElementsAre("GET train-control", "PATCH train-control"));
   EXPECT_EQ(sent()["data"]["ca.crt"], "one and two");
   EXPECT_EQ(sent()["metadata"]["uid"], "uid-of-object");
+  EXPECT_EQ(sent()["metadata"]["resourceVersion"], "4");
   authorities = "two";
   config("two");
   EXPECT_THAT(kept_so(), ElementsAre("GET train-control")) << "another process was here";
