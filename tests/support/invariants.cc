@@ -77,8 +77,12 @@ class Judge {
 
   std::vector<std::string> run() {
     for (const AuditEvent& event : *case_.events) {
-      if (event.code < 200 || event.code >= 300 || event.dry_run) continue;
-      take(event);
+      if (event.dry_run) continue;
+      if (event.code >= 200 && event.code < 300) {
+        take(event);
+      } else if (event.code >= 500 && event.verb == "create" && event.resource == "pods") {
+        doubtful_.insert(event.name_space + "/" + event.name);
+      }
     }
     check_rest();
     return std::move(violations_);
@@ -181,7 +185,8 @@ class Judge {
       }
       return;
     }
-    Pod* const found = pod_of(event);
+    Pod* found = pod_of(event);
+    if (found == nullptr) found = adopt(event);
     if (found == nullptr) return;
     Pod& pod = *found;
     const bool ours = is_operator(event);
@@ -209,6 +214,37 @@ class Judge {
     return named == newest_.end() ? nullptr : &pods_.at(named->second);
   }
 
+  /// A pod that was made for somebody who has died meanwhile: all that the log says of that is that
+  /// the request was cut off. When exactly is not known, so nothing that hangs on it is judged.
+  Pod* adopt(const AuditEvent& event) {
+    const Json& metadata = at(event.answer, "metadata");
+    const std::string uid = text(metadata, "uid");
+    if (uid.empty() || label(event.answer, kLabelJobUid).empty() ||
+        doubtful_.erase(event.name_space + "/" + event.name) == 0)
+      return nullptr;
+    Pod pod = read_pod(event);
+    check_owner(event, pod);
+    if (label(event.answer, kLabelMember) == "true") take_slot(event, pod);
+    newest_[event.name_space + "/" + pod.name] = uid;
+    return &(pods_[uid] = std::move(pod));
+  }
+
+  static Pod read_pod(const AuditEvent& event) {
+    const Json& metadata = at(event.answer, "metadata");
+    const std::string owner = label(event.answer, kLabelJobUid);
+    Pod pod{text(metadata, "uid"), event.name_space, text(metadata, "name"), owner,
+            owner + "/" + label(event.answer, kLabelNodeIndex)};
+    const std::string generation = label(event.answer, kLabelGeneration);
+    std::from_chars(generation.data(), generation.data() + generation.size(), pod.generation);
+    return pod;
+  }
+
+  void check_owner(const AuditEvent& event, const Pod& pod) {
+    const Json& owners = at(at(event.answer, "metadata"), "ownerReferences");
+    if (owners.size() != 1 || text(owners[0], "uid") != pod.job)
+      complain(event, "S2: pod " + pod.name + " has not its job as its owner");
+  }
+
   /// Whether the pod is a member after this change, if it was one. Of one whose asker has gone
   /// before the answer, the log may have the request alone.
   static bool keeps_member(const AuditEvent& event) {
@@ -227,17 +263,10 @@ class Judge {
   }
 
   void made(const AuditEvent& event) {
-    const Json& metadata = at(event.answer, "metadata");
-    const std::string owner = label(event.answer, kLabelJobUid);
-    if (owner.empty()) return;
-    Pod pod{text(metadata, "uid"), event.name_space, text(metadata, "name"), owner,
-            owner + "/" + label(event.answer, kLabelNodeIndex)};
-    const std::string generation = label(event.answer, kLabelGeneration);
-    std::from_chars(generation.data(), generation.data() + generation.size(), pod.generation);
-    const Json& owners = at(metadata, "ownerReferences");
-    if (owners.size() != 1 || text(owners[0], "uid") != owner) {
-      complain(event, "S2: pod " + pod.name + " has not its job as its owner");
-    }
+    if (label(event.answer, kLabelJobUid).empty()) return;
+    Pod pod = read_pod(event);
+    doubtful_.erase(event.name_space + "/" + pod.name);
+    check_owner(event, pod);
     check_made(event, pod);
     take_slot(event, pod);
     newest_[event.name_space + "/" + pod.name] = pod.uid;
@@ -347,6 +376,7 @@ class Judge {
   std::map<std::string, std::string> newest_;  ///< UID by namespace and name
   std::map<std::string, Member> members_;      ///< by job and index
   std::set<std::string> ended_by_us_;
+  std::set<std::string> doubtful_;  ///< namespace and name of pods that may have been made
   std::vector<std::string> violations_;
 };
 

@@ -223,6 +223,24 @@ TEST(InvariantsTest, AnAnswerThatNobodyHeardCounts) {
   EXPECT_THAT(log.pod(kOperator, "create", "j-0-b", 2).judged(), IsEmpty());
 }
 
+TEST(InvariantsTest, APodWhoseMakerHasDiedMeanwhileCounts) {
+  const auto cut_off = [](int code) {
+    Log log;
+    log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+    log.last().code = code;
+    log.last().answer = nullptr;
+    return log.pod("kwok", "update", "j-0-a", 1);
+  };
+  Log lost = cut_off(504);
+  lost.pod("user", "delete", "j-0-a", 1).generation(2, 1);
+  EXPECT_THAT(lost.judged(), IsEmpty());
+  EXPECT_THAT(cut_off(504).pod(kOperator, "create", "j-0-b", 1).judged(),
+              Contains(HasSubstr("was a member of the same index")));
+  Log refused = cut_off(403);  // whoever else has that pod
+  refused.pod("user", "delete", "j-0-a", 1).generation(2, 1);
+  EXPECT_THAT(refused.judged(), Contains(HasSubstr("1 restarts are counted of 0")));
+}
+
 TEST(InvariantsTest, ALatePodIsSeenUnlessSomebodyStoodStill) {
   Log log = restarted();
   log.pod(kOperator, "create", "j-0-c", 1);
