@@ -15,7 +15,16 @@ namespace {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-class LifecycleTest : public testing_support::OperatorTest {};
+class LifecycleTest : public testing_support::OperatorTest {
+ protected:
+  /// The budget follows the status.
+  bool has_budget(int min_available) const {
+    return wait_until([&] {
+      const Json budget = get({"pdb", "train"});
+      return budget.is_object() && budget["spec"]["minAvailable"] == min_available;
+    });
+  }
+};
 
 TEST_F(LifecycleTest, AppliedJobRunsAndSaysSo) {
   apply(job_manifest("train", 3));
@@ -36,7 +45,7 @@ TEST_F(LifecycleTest, AppliedJobRunsAndSaysSo) {
   }
   EXPECT_EQ(hosts, (std::set<std::string>{"train-0", "train-1", "train-2"}));
   EXPECT_EQ(get({"service", "train"})["spec"]["clusterIP"], "None");
-  EXPECT_EQ(get({"pdb", "train"})["spec"]["minAvailable"], 2);
+  EXPECT_TRUE(has_budget(2)) << get({"pdb", "train"}).dump();
   const std::string selector = job_status("train")["selector"];
   EXPECT_EQ(get({"pods", "-l", selector})["items"].size(), 3U);
 }
@@ -62,6 +71,7 @@ TEST_F(LifecycleTest, DeletionTakesEverythingAlong) {
 TEST_F(LifecycleTest, WhatIsOrphanedStaysAndBelongsToNobodyElse) {
   apply(job_manifest("train", 2));
   ASSERT_TRUE(reaches("train", "Running"));
+  ASSERT_TRUE(has_budget(1));
   const std::set<std::string> before = names_of_pods("train");
   must({"delete", "tj", "train", "--cascade=orphan"});
   apply(job_manifest("train", 2));
@@ -175,7 +185,7 @@ TEST_F(LifecycleTest, AnElasticJobFollowsScale) {
   ASSERT_TRUE(reaches("train", "Running"));
   must({"scale", "tj/train", "--replicas=4"});
   ASSERT_TRUE(runs("train", 4, 0));
-  EXPECT_EQ(get({"pdb", "train"})["spec"]["minAvailable"], 3);
+  EXPECT_TRUE(has_budget(3)) << get({"pdb", "train"}).dump();
   must({"scale", "tj/train", "--replicas=2"});
   ASSERT_TRUE(runs("train", 2, 0));
   EXPECT_EQ(job_status("train")["restarts"]["resizes"], 2);
