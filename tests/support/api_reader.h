@@ -20,6 +20,9 @@ class ApiReader {
   /// As the user of that kubeconfig.
   explicit ApiReader(const std::filesystem::path& kubeconfig);
 
+  /// As the same user, for everything else.
+  const kube::Client& client() const { return *client_; }
+
   /// Whether these words are of those that get() knows: one kind that tests ask for often, perhaps
   /// a name or `-l SELECTOR`.
   static bool knows(const std::vector<std::string>& words);

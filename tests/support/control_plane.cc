@@ -83,13 +83,33 @@ void ApiServerTest::TearDownTestSuite() { reader_.reset(); }
 void ApiServerTest::SetUp() {
   static std::atomic<int> tests{0};
   namespace_ = "test-" + std::to_string(::getpid()) + "-" + std::to_string(++tests);
-  must({"create", "namespace", namespace_});
+  const nlohmann::json named = {{"metadata", {{"name", namespace_}}}};
+  ASSERT_TRUE(comes_to_be([&] {
+    const auto made = api().create(kube::kNamespaces, "", named);
+    return made ? std::nullopt : std::optional(made.error());
+  }));
   // Pods can be made once the namespace has its service account.
   ASSERT_TRUE(wait_until([&] { return get({"serviceaccount", "default"}).is_object(); }));
 }
 
 void ApiServerTest::TearDown() {
-  kubectl({"delete", "namespace", namespace_, "--wait=false", "--ignore-not-found"});
+  EXPECT_TRUE(comes_to_be([&] {
+    const auto gone = api().remove(kube::kNamespaces, {"", namespace_}, {});
+    return gone ? std::nullopt : std::optional(gone.error());
+  }));
+}
+
+::testing::AssertionResult ApiServerTest::comes_to_be(
+    const std::function<std::optional<kube::ApiError>()>& write) {
+  std::optional<kube::ApiError> error;
+  // It is so, or on its way.
+  const auto is_done = [&] {
+    error = write();
+    return !error || error->reason == kube::Reason::kAlreadyExists ||
+           error->reason == kube::Reason::kNotFound || error->reason == kube::Reason::kConflict;
+  };
+  if (wait_until(is_done)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << error->message;
 }
 
 CommandResult ApiServerTest::kubectl(const std::vector<std::string>& arguments) const {

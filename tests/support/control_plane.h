@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,8 @@ class ApiServerTest : public ::testing::Test {
   const std::string& name_space() const { return namespace_; }
   const std::filesystem::path& folder() const { return folder_.path(); }
 
+  /// The API server as its administrator has it, over connections that stay open.
+  static const kube::Client& api() { return reader_->client(); }
   /// kubectl in the test's namespace.
   CommandResult kubectl(const std::vector<std::string>& arguments) const;
   /// The same with `text` in a file named by `-f` at the end.
@@ -83,6 +86,11 @@ class ApiServerTest : public ::testing::Test {
   static constexpr std::chrono::seconds kDeadline{60};
 
  private:
+  /// Writes until it has been written: where the API server was killed, connections to it are found
+  /// dead one by one.
+  static ::testing::AssertionResult comes_to_be(
+      const std::function<std::optional<kube::ApiError>()>& write);
+
   static std::unique_ptr<ControlPlane> plane_;  ///< of all suites of the program
   static std::unique_ptr<ApiReader> reader_;    ///< of plane_
   const TemporaryDirectory folder_;

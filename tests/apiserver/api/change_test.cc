@@ -99,13 +99,14 @@ class ChangeTest : public testing_support::ApiServerTest {
   void judge(Base base, std::initializer_list<When> allowed) {
     for (const Change& change : kChanges) {
       if (change.base != base) continue;
-      const CommandResult result = kubectl({"patch", "tj", "job", "--dry-run=server",
-                                            "--type=merge", "-p", std::string(change.patch)});
+      const auto result =
+          api().merge_patch(kube::kTrainingJobs, {name_space(), "job"}, Json::parse(change.patch),
+                            {}, {.dry_run = kube::DryRun::kServer});
       if (std::find(allowed.begin(), allowed.end(), change.when) != allowed.end()) {
-        EXPECT_EQ(result.exit_code, 0) << change.patch << "\n" << result.errors;
+        EXPECT_TRUE(result.has_value()) << change.patch << "\n" << result.error().message;
       } else {
-        EXPECT_NE(result.exit_code, 0) << change.patch << "\nwas taken";
-        EXPECT_THAT(result.errors, HasSubstr(change.field)) << change.patch;
+        ASSERT_FALSE(result.has_value()) << change.patch << "\nwas taken";
+        EXPECT_THAT(result.error().message, HasSubstr(change.field)) << change.patch;
       }
     }
   }
