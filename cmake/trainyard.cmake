@@ -93,15 +93,24 @@ function(trainyard_bench name)
 endfunction()
 
 # trainyard_test(NAME TIER unit|numeric|comm|process|sim|apiserver|cluster|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
-#                [SERIAL] [THREADED] [SMOKE] [NOT_UNDER thread|address])
+#                [SERIAL] [WAITS] [THREADED] [SMOKE] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
-# itself. THREADED: its process has more than one thread, so that ThreadSanitizer may find something: label `threads`. SMOKE: one of the few of its
-# tier that run under AddressSanitizer as well: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as
-# not run (say why beside the call).
+# itself. WAITS: for others more than it computes, so that twice as many run at a time. THREADED: its process has more
+# than one thread, so that ThreadSanitizer may find something: label `threads`. SMOKE: one of the few of its tier that
+# run under AddressSanitizer as well: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run
+# (say why beside the call).
 function(trainyard_test name)
-  cmake_parse_arguments(ARG "SERIAL;THREADED;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
-  if(NOT ARG_TIMEOUT)
+  cmake_parse_arguments(ARG "SERIAL;WAITS;THREADED;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
+  set(cost 0) # as measured the last time
+  if(ARG_TIMEOUT)
+    set(cost ${ARG_TIMEOUT}) # what may take long is begun first, also in a fresh checkout
+  else()
     set(ARG_TIMEOUT 300)
+  endif()
+  # Of two places a core (tools/run_tests).
+  set(places 2)
+  if(ARG_WAITS)
+    set(places 1)
   endif()
   if(TRAINYARD_SANITIZE)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 4")
@@ -136,7 +145,7 @@ function(trainyard_test name)
     list(APPEND labels smoke)
     set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_smoke ${name})
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} COST ${cost} PROCESSORS ${places})
   if(ARG_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()

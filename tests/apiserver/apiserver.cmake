@@ -8,7 +8,7 @@ set_tests_properties(plane_down PROPERTIES LABELS apiserver TIMEOUT 60 FIXTURES_
 
 # trainyard_apiserver_test(NAME SOURCES ... [DEPS ...] [TIMEOUT s] [SERIAL])
 function(trainyard_apiserver_test name)
-  trainyard_test(${name} TIER apiserver ${ARGN})
+  trainyard_test(${name} TIER apiserver WAITS ${ARGN})
   set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED plane
     ENVIRONMENT TRAINYARD_TEST_PLANE=${trainyard_plane})
 endfunction()

@@ -6,9 +6,10 @@ if(TARGET trainyard-operator)
   target_compile_definitions(chart_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set(here ${CMAKE_CURRENT_LIST_DIR}/chart)
   trainyard_apiserver_test(chart_render_test TIMEOUT 900 SOURCES ${here}/render_test.cc DEPS chart_test_support)
-  trainyard_test(chart_install_test TIER apiserver TIMEOUT 600
+  trainyard_test(chart_install_test TIER apiserver WAITS TIMEOUT 600
     SOURCES ${here}/install_test.cc
     DEPS chart_test_support)
+  set_tests_properties(chart_install_test PROPERTIES RESOURCE_LOCK second_plane) # two at a time are enough
   add_dependencies(chart_render_test trainyard-operator)
   add_dependencies(chart_install_test trainyard-operator)
 endif()

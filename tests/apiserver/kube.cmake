@@ -4,6 +4,7 @@ trainyard_apiserver_test(apiserver_client_test
   SOURCES ${here}/client_apiserver_test.cc
   DEPS operator_http operator_cache common_io apiserver_test_support)
 # Has a control plane of its own, which it kills.
-trainyard_test(apiserver_restart_test TIER apiserver SERIAL
+trainyard_test(apiserver_restart_test TIER apiserver WAITS
   SOURCES ${here}/restart_apiserver_test.cc
   DEPS operator_http operator_cache apiserver_test_support)
+set_tests_properties(apiserver_restart_test PROPERTIES RESOURCE_LOCK second_plane)

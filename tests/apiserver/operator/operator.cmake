@@ -25,6 +25,7 @@ trainyard_apiserver_test(operator_stream_test TIMEOUT 600
   DEPS operator_test_support)
 target_compile_definitions(operator_stream_test PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 add_dependencies(operator_stream_test trainyard trainyard-agent trainyard-worker)
+set_tests_properties(operator_stream_test PROPERTIES PROCESSORS 2) # its ranks compute
 # A fault proxy between the operator and the API server.
 trainyard_library(proxy_test_support
   SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/operator_pair.cc
@@ -41,18 +42,19 @@ endforeach()
 trainyard_apiserver_test(operator_proxy_leader_test TIMEOUT 1800
   SOURCES ${here}/proxy_leader_test.cc ${here}/proxy_lease_test.cc
   DEPS proxy_test_support)
-# A lease lives by time: on a machine that others keep busy a leader that is well loses its own.
-trainyard_apiserver_test(operator_leader_test SERIAL
+# These two have one Lease.
+trainyard_apiserver_test(operator_leader_test
   SOURCES ${here}/leader_test.cc
   DEPS operator_test_support)
-trainyard_apiserver_test(operator_partition_test SERIAL
+trainyard_apiserver_test(operator_partition_test
   SOURCES ${here}/partition_test.cc ${here}/../../support/tcp_forwarder.cc
   DEPS operator_test_support common_base)
-# Has a control plane of its own, which others would not bear.
-trainyard_test(operator_upheaval_test TIER apiserver SERIAL TIMEOUT 600
+set_tests_properties(operator_leader_test operator_partition_test PROPERTIES RESOURCE_LOCK lease)
+# Has a control plane of its own, and does to it what others would not bear.
+trainyard_test(operator_upheaval_test TIER apiserver WAITS TIMEOUT 600
   SOURCES ${here}/outage_test.cc ${here}/rights_test.cc ${here}/upgrade_test.cc ${here}/upheaval.cc
   DEPS operator_test_support common_io)
-set_tests_properties(operator_upheaval_test PROPERTIES ENVIRONMENT TRAINYARD_TEST_PLANE=)
+set_tests_properties(operator_upheaval_test PROPERTIES ENVIRONMENT TRAINYARD_TEST_PLANE= RESOURCE_LOCK second_plane)
 trainyard_apiserver_test(operator_audit_test
   SOURCES ${here}/audit_test.cc
   DEPS operator_test_support)
