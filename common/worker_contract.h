@@ -37,6 +37,10 @@ inline constexpr char kEnvProgressFd[] = "TRAINYARD_PROGRESS_FD";
 inline constexpr char kEnvAgentFd[] = "TRAINYARD_AGENT_FD";
 /// Numeric address of this node that peers can connect to; absent: 127.0.0.1.
 inline constexpr char kEnvHost[] = "TRAINYARD_HOST";
+/// Seconds after which a rank gives peers up that show no sign of life; absent: 30. Longer than any
+/// stall that the job's progressPolicy allows: who only computes is slow, and the controller
+/// judges.
+inline constexpr char kEnvPeerTimeout[] = "TRAINYARD_PEER_TIMEOUT_SECONDS";
 /// Present: the rank traces its newest steps and leaves them in this directory when it ends.
 inline constexpr char kEnvTraceDir[] = "TRAINYARD_TRACE_DIR";
 /// How many steps a trace holds; absent: kTraceStepsDefault.
@@ -170,8 +174,8 @@ struct PeerLost {
   std::string message;
 };
 
-/// Rank to agent: something people should know of though training goes on, a checkpoint that was not
-/// written for example: {"type":"warning","message":"..."}.
+/// Rank to agent: something people should know of though training goes on, a checkpoint that was
+/// not written for example: {"type":"warning","message":"..."}.
 struct Warning {
   std::string message;
 };

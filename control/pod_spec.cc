@@ -15,6 +15,8 @@ constexpr std::string_view kAlphabet = "bcdfghjklmnpqrstvwxz2456789";
 constexpr int kHashLetters = 5;
 /// Time beyond the preemption checkpoint for ranks and agent to end (api.md).
 constexpr std::chrono::seconds kGraceMargin{30};
+/// Beyond the longest stall, so that the controller has acted before ranks give each other up.
+constexpr std::chrono::seconds kStallMargin{60};
 
 }  // namespace
 
@@ -61,6 +63,10 @@ PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpe
                                ? "auto"
                                : std::to_string(spec.num_proc_per_node)},
   };
+  if (spec.engine) {
+    const auto timeout = spec.progress_policy.max_stall + kStallMargin;
+    pod.environment.emplace(contract::kEnvPeerTimeout, std::to_string(timeout.count()));
+  }
   if (spec.pod_template) pod.template_json = spec.pod_template->json;
   return pod;
 }

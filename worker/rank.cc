@@ -22,6 +22,8 @@ namespace contract = trainyard::contract;
 
 /// Until the whole generation listens; the agent's own start-up limit is far below.
 constexpr std::chrono::minutes kStartTimeout{30};
+/// How long peers may be silent where nobody else judges them.
+constexpr std::chrono::seconds kPeerTimeout{30};
 /// Engine configurations larger than this are refused.
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
@@ -116,6 +118,9 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
                         .endpoints = {{.rank = 0}},
                         .generation = id.generation,
                         .job_uid = job_uid};
+  TRAINYARD_ASSIGN(const int64_t timeout_s,
+                   number_from_environment(contract::kEnvPeerTimeout, kPeerTimeout.count()));
+  options.deadline = std::chrono::seconds(std::max<int64_t>(1, timeout_s));
   for (const int64_t rank : spec.parallelism.ring_order)
     options.ring_order.push_back(static_cast<int>(rank));
   const comm::TransportKind kind = transport_kind(spec.runtime.transport);

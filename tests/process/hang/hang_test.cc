@@ -22,6 +22,7 @@ namespace trainyard {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::testing::HasSubstr;
 using testing_support::ChildProcess;
 using testing_support::content_of;
@@ -217,6 +218,26 @@ TEST_F(HangTest, ASlowRankIsTheSlowestAndNoStall) {
   });
   EXPECT_TRUE(named) << status()["progress"].dump(1);
   EXPECT_FALSE(is_stalled());
+  EXPECT_EQ(status()["restarts"].value("total", -1), 0);
+  run->signal(SIGINT);
+  expect_end(*run, 75);
+  expect_nothing_left();
+}
+
+TEST_F(HangTest, ARankThatIsSilentForLongIsNotGivenUpByItsPeers) {
+  if (std::getenv("TRAINYARD_LONG_TESTS") == nullptr) {
+    GTEST_SKIP()
+        << "silent for longer than ranks that nobody watches wait; set TRAINYARD_LONG_TESTS=1";
+  }
+  const auto run = train({.on_stall = "Report"});
+  ASSERT_TRUE(wait_until([&] { return step_printed() > 20; })) << output() << errors();
+  const pid_t silent = pid_of(1);
+  ASSERT_GT(silent, 0);
+  ::kill(silent, SIGSTOP);
+  std::this_thread::sleep_for(seconds(35));
+  EXPECT_TRUE(is_stalled());
+  ::kill(silent, SIGCONT);
+  ASSERT_TRUE(wait_until([&] { return !is_stalled(); })) << status().dump(1);
   EXPECT_EQ(status()["restarts"].value("total", -1), 0);
   run->signal(SIGINT);
   expect_end(*run, 75);

@@ -45,6 +45,14 @@ TEST(PodSpecTest, SaysWhosePodItIsAndWhatItIsToKnow) {
                            Pair("PET_NPROC_PER_NODE", "4")));
 }
 
+TEST(PodSpecTest, RanksOfAnEngineOutwaitTheLongestStall) {
+  api::TrainingJobSpec spec;
+  spec.engine.emplace();
+  spec.progress_policy.max_stall = seconds(900);
+  EXPECT_EQ(make_pod_spec({}, spec, 0, 1, 1).environment.at("TRAINYARD_PEER_TIMEOUT_SECONDS"),
+            "960");
+}
+
 TEST(PodSpecTest, WithoutATemplateOrACountTheClusterAndTheAgentChoose) {
   api::TrainingJobSpec spec;
   spec.num_proc_per_node = api::kAutoProcPerNode;
