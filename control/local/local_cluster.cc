@@ -101,20 +101,7 @@ Result<CreateReply> LocalCluster::Impl::create_pod(const PodSpec& spec) {
         ours ? Outcome::kExists : Outcome::kNameConflict, record.uid, record.job_uid, {}};
   }
   TRAINYARD_ASSIGN(std::string pod_uid, new_uid());
-  TRAINYARD_ASSIGN(PodRecord record, start(spec, pod_uid));
-  Pod pod{std::move(record), {}};
-  Result<UniqueFd> pidfd = open_process(pod.record.process);
-  if (!pidfd && pidfd.error().code != ErrorCode::kNotFound) {
-    // Nobody could watch it: rather none than that.
-    kill_session(pod.record.process);
-    TRAINYARD_TRY(remove_pod_record(dir_of(spec.name)));
-    return std::move(pidfd).error();
-  }
-  if (pidfd) {
-    pod.pidfd = *std::move(pidfd);
-  } else {
-    note_end(pod);
-  }
+  TRAINYARD_ASSIGN(Pod pod, start(spec, pod_uid));
   pods_.emplace(spec.name, std::move(pod));
   wake();
   return CreateReply{Outcome::kCreated, pod_uid, {}, {}};

@@ -59,7 +59,7 @@ class LocalCluster::Impl {
   std::filesystem::path dir_of(const std::string& name) const { return pods_dir() / name; }
   std::map<std::string, std::string> environment_of(const PodSpec& spec,
                                                     const std::string& pod_uid) const;
-  Result<PodRecord> start(const PodSpec& spec, const std::string& pod_uid);
+  Result<Pod> start(const PodSpec& spec, const std::string& pod_uid);
   Result<Pod*> find(const PodRef& ref);
   ObservedPod view_of(const Pod& pod) const;
   void note_end(Pod& pod);

@@ -124,14 +124,16 @@ std::map<std::string, std::string> LocalCluster::Impl::environment_of(
   return variables;
 }
 
-Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::string& pod_uid) {
+Result<LocalCluster::Impl::Pod> LocalCluster::Impl::start(const PodSpec& spec,
+                                                          const std::string& pod_uid) {
   const std::filesystem::path dir = dir_of(spec.name);
   TRAINYARD_TRY(store_.restore_files());
   TRAINYARD_TRY(make_directories(dir));
   // A pod of this name may have been here before: its exit is not this one's.
   ::unlink((dir / "exit.json").c_str());
   ::unlink((dir / kStartedFile).c_str());
-  PodRecord record;
+  Pod pod;
+  PodRecord& record = pod.record;
   record.name = spec.name;
   record.uid = pod_uid;
   record.job_uid = spec.job_uid;
@@ -141,17 +143,15 @@ Result<PodRecord> LocalCluster::Impl::start(const PodSpec& spec, const std::stri
   record.created_at = options_.clock->now();
   const LaunchSpec what{options_.pod_command, environment_of(spec, pod_uid), dir / kLogFile,
                         options_.working_directory, dir / kStartedFile};
-  const auto on_identified = [&](const ProcessId& process) {
+  const auto on_identified = [&](const ProcessId& process) -> Status {
+    // What nobody could watch is not to run.
+    TRAINYARD_ASSIGN(pod.pidfd, open_process(process));
     record.process = process;
     return write_pod_record(dir, record);
   };
-  Result<ProcessId> process = launch(what, on_identified);
-  if (!process) {
-    static_cast<void>(remove_pod_record(dir));  // what is left there would only be taken for lost
-    return std::move(process).error();
-  }
-  record.process = *std::move(process);
-  return record;
+  // A record that a failure leaves is that of a pod that never began.
+  TRAINYARD_TRY(launch(what, on_identified));
+  return pod;
 }
 
 /// Whoever made it died before it let it pass the gate (process.h, launch): it has run nothing, so

@@ -190,8 +190,7 @@ Duration Reflector::take_event(const kube::WatchEvent& event) {
 Duration Reflector::fail(ReflectorState next, const kube::ApiError& error, std::string_view what) {
   const Duration pause =
       std::max(backoff_.next(clock_.mono()), error.retry_after.value_or(Duration::zero()));
-  const bool stopped =
-      error.reason == kube::Reason::kNoAnswer && error.no_answer == ErrorCode::kAborted;
+  const bool stopped = error.no_answer == ErrorCode::kAborted;
   if (!stopped) {
     const bool is_expected =
         options_.right == Right::kWelcome && error.reason == kube::Reason::kForbidden;

@@ -280,8 +280,8 @@ Status Operator::run(const std::stop_token& stop) {
   }
   cluster_.set_listener({});
   abort_.request_stop();
-  if (stop.stop_requested() && !ended && ended.error().code == ErrorCode::kAborted) return {};
-  return ended;
+  // Who is asked to end has no more to answer for than that it did.
+  return stop.stop_requested() ? Status() : ended;
 }
 
 /// Works, where a leader is elected while this process is the leader, until the stop.

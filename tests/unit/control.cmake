@@ -43,6 +43,7 @@ trainyard_test(control_policies_test TIER unit
   DEPS control_core)
 trainyard_test(control_reconciler_test TIER unit THREADED
   SOURCES ${control_tests}/apply_test.cc ${control_tests}/outcome_test.cc ${control_tests}/reconciler_test.cc
+          ${control_tests}/retry_test.cc
   DEPS control_test_support Threads::Threads)
 trainyard_test(ledger_check_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/ledger_check_test.cc

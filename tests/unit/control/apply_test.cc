@@ -186,11 +186,15 @@ TEST_F(ApplyTest, EachPodIsUnlabelledAndEndedOnceLabelsFirstWhateverBecomesOfCom
 }
 
 TEST_F(ApplyTest, CompanionsFollowTheOutcomeInTheSameReconcile) {
-  start(make_job(2));
+  auto job = make_job(2);
+  job.spec.success_policy.rules.push_back({"0", std::nullopt});
+  start(std::move(job));
   run();
-  cluster_->finish_all();
+  cluster_->finish_pod(pod(0), ContainerExit());
   ASSERT_TRUE(look().has_value());
   ASSERT_TRUE(is_true(cluster_->truth().status, api::ConditionType::kSuccessCriteriaMet));
+  ASSERT_FALSE(is_true(cluster_->truth().status, api::ConditionType::kComplete)) << "a pod is left";
+  cluster_->step();
   ASSERT_TRUE(look().has_value());
   EXPECT_TRUE(is_true(cluster_->truth().status, api::ConditionType::kComplete));
   EXPECT_EQ(cluster_->companions_status, cluster_->truth().status);

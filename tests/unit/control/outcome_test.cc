@@ -241,65 +241,6 @@ TEST(ReportedTimeTest, IsThatOfTheWholeReconcile) {
   EXPECT_EQ(reports[0].took, milliseconds(250));
 }
 
-/// The same name under another UID: what was remembered of the first job is not the second's.
-class ReplacedCluster final : public MemoryCluster {
- public:
-  using MemoryCluster::MemoryCluster;
-  Result<Observed> observe(const JobKey& key) override {
-    if (gone) return Error{ErrorCode::kNotFound, "no job"};
-    if (successor) return *successor;
-    return MemoryCluster::observe(key);
-  }
-  bool gone = false;
-  std::optional<Observed> successor;
-};
-
-TEST(ReconcilerMemoryTest, IsOfOneJobNotOfItsName) {
-  const ManualClock clock;
-  ReplacedCluster cluster(clock, make_job(2));
-  const Observed fresh = cluster.truth();
-  Reconciler reconciler({.cluster = &cluster, .clock = &clock});
-  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
-  ASSERT_EQ(cluster.truth().status.membership.generation, 1);
-  cluster.successor = fresh;
-  cluster.successor->metadata.uid = "job-uid-2";
-  const auto result = reconciler.reconcile(cluster.key());
-  // The cluster refuses the write for this UID, but the view is not taken for an old one.
-  ASSERT_FALSE(result.has_value());
-  EXPECT_THAT(result.error().message, testing::Not(testing::HasSubstr("older than")));
-}
-
-TEST(ReconcilerMemoryTest, EndsWithTheJob) {
-  const ManualClock clock;
-  ReplacedCluster cluster(clock, make_job(2));
-  const Observed fresh = cluster.truth();
-  Reconciler reconciler({.cluster = &cluster, .clock = &clock});
-  reconciler.request_stop(cluster.key());
-  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
-  EXPECT_EQ(cluster.truth().status.membership.generation, 0) << "asked to stop";
-  cluster.gone = true;
-  ASSERT_FALSE(reconciler.reconcile(cluster.key()).has_value());
-  cluster.gone = false;
-  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
-  EXPECT_EQ(cluster.truth().status.membership.generation, 1)
-      << "the request was for a job that is no more";
-}
-
-TEST(ReconcilerMemoryTest, HoldsNoGenerationOfAJobThatWasGone) {
-  const ManualClock clock;
-  ReplacedCluster cluster(clock, make_job(2));
-  const Observed fresh = cluster.truth();
-  Reconciler reconciler({.cluster = &cluster, .clock = &clock});
-  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
-  cluster.gone = true;
-  ASSERT_FALSE(reconciler.reconcile(cluster.key()).has_value());
-  cluster.gone = false;
-  cluster.successor = fresh;
-  const auto result = reconciler.reconcile(cluster.key());
-  ASSERT_FALSE(result.has_value()) << "its version is an old one";
-  EXPECT_THAT(result.error().message, testing::Not(testing::HasSubstr("older than")));
-}
-
 TEST(ReconcilerStopTest, ARequestWakesTheJob) {
   const ManualClock clock;
   MemoryCluster cluster(clock, make_job(1));
@@ -329,20 +270,6 @@ TEST(StaleViewTest, PodsOfALaterGenerationMeanNothingButAnotherLookInASecond) {
   EXPECT_TRUE(planned.condemn.empty());
   EXPECT_TRUE(planned.create.empty());
   EXPECT_TRUE(planned.events.empty());
-}
-
-TEST(ReconcilerBackoffTest, GrowsWithEachFailureAndEndsWithASuccess) {
-  ManualClock clock;
-  MemoryCluster cluster(clock, make_job(1));
-  Reconciler reconciler({.cluster = &cluster, .clock = &clock});
-  cluster.crash_at(0, MemoryCluster::CrashPoint::kBefore);
-  for (int64_t failures = 1; failures <= 3; ++failures) {
-    ASSERT_FALSE(reconciler.reconcile(cluster.key()).has_value());
-    EXPECT_EQ(reconciler.queue_stats().retries, failures);
-  }
-  cluster.reconnect();
-  ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
-  EXPECT_EQ(reconciler.queue_stats().retries, 3);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/worker_contract.h"
 #include "control/plan.h"
 #include "control/plan_status.h"
 #include "control/status_edit.h"
@@ -109,6 +110,43 @@ TEST(PlanEdgeTest, AFailedEngineKeepsTheProgressThatItMade) {
   ASSERT_TRUE(job.is(ConditionType::kFailed));
   ASSERT_TRUE(job.status().progress.has_value());
   EXPECT_EQ(job.status().progress->step, 990);
+}
+
+/// As running(), with a second pod, after the first has ended so.
+Observed running_after(int exit_code, Time at) {
+  Observed observed = running();
+  observed.spec.num_nodes = 2;
+  observed.status.nodes.target = 2;
+  observed.pods.push_back(observed.pods[0]);
+  observed.pods[1].name = "job-1-bbbbb";
+  observed.pods[1].uid = "u1";
+  observed.pods[1].node_index = 1;
+  observed.pods[0].phase = PodPhase::kFailed;
+  observed.pods[0].exit.emplace();
+  observed.pods[0].exit->exit_code = exit_code;
+  observed.pods[0].exit->finished_at = at;
+  return observed;
+}
+
+TEST(PlanEdgeTest, AFailureEndsTheOthersInTheSameReconcile) {
+  const Plan planned = plan(running_after(contract::kExitBadConfig, kNow), kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_TRUE(is_true(*planned.intent, ConditionType::kFailureTarget));
+  std::vector<std::string> ended;
+  for (const Condemnation& condemnation : planned.condemn) {
+    if (condemnation.remove) ended.push_back(condemnation.pod.uid);
+  }
+  EXPECT_THAT(ended, testing::Contains("u1"));
+}
+
+TEST(PlanEdgeTest, WhoeverIsToBlameIsLookedForWhenTheTimeForItIsOver) {
+  const Time ended = kNow - std::chrono::milliseconds(500);
+  const Plan planned = plan(running_after(contract::kExitPeerLost, ended), kNow);
+  EXPECT_FALSE(planned.intent.has_value());
+  EXPECT_EQ(planned.requeue_after, std::chrono::milliseconds(1500));
+  const Plan later = plan(running_after(contract::kExitPeerLost, ended), ended + seconds(2));
+  ASSERT_TRUE(later.intent.has_value());
+  EXPECT_EQ(later.intent->membership.generation, 2);
 }
 
 TEST(PlanEdgeTest, AJobThatIsResumedBeforeItsPodsAreGoneIsMadeAnewAtOnce) {

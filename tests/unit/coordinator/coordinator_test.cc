@@ -217,6 +217,18 @@ TEST_F(CoordinatorTest, RanksThatDoNotYieldInTimeAreFenced) {
   EXPECT_EQ(b_.told().size(), 1u);
 }
 
+TEST_F(CoordinatorTest, TheTimeToYieldIsOverWhetherOrNotAnybodySpeaks) {
+  start_training();
+  coordinator_.publish(order_after_a_resize(clock_.now() + seconds(2)));
+  clock_.advance(seconds(1));
+  poll();
+  EXPECT_THAT(a_.told(), IsEmpty());
+  clock_.advance(seconds(1));
+  poll();
+  EXPECT_EQ(a_.told().size(), 1u);
+  EXPECT_EQ(b_.told().size(), 1u);
+}
+
 TEST_F(CoordinatorTest, LaterAgentsOfTheNewGenerationStartInstead) {
   start_training();
   MembershipOrder order = order_of_two_nodes(4);

@@ -223,6 +223,37 @@ TEST(GoodputLifeTest, AStopOnRequestIsNotPartOfTheWallTime) {
   expect_conserved(job.status(), "after resuming");
 }
 
+TEST(GoodputLifeTest, TheTimeInWhichPodsStopIsCountedWhenTheyHave) {
+  LivingJob job(LivingJob::manifest());
+  ASSERT_TRUE(job.settle());
+  job.connect(Phase::kTraining);
+  job.pass_ms(500);
+  job.steps(5);
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
+  job.pass_ms(300);
+  ASSERT_TRUE(job.is(api::ConditionType::kSuspended));
+  EXPECT_EQ(job.goodput().productive, milliseconds(500));
+  EXPECT_EQ(job.goodput().badput.startup, milliseconds(300));
+  EXPECT_EQ(job.goodput().stopped, milliseconds(0));
+  expect_conserved(job.status(), "when it has stopped");
+}
+
+TEST(GoodputLifeTest, AChangeOfSizeCountsAllThatWasBeforeIt) {
+  LivingJob job(LivingJob::manifest());
+  ASSERT_TRUE(job.settle());
+  job.connect(Phase::kTraining);
+  job.pass_ms(500);
+  job.steps(5);
+  job.clock.advance(milliseconds(250));  // in the middle of the sixth step
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_proc_per_node = 2; });
+  ASSERT_TRUE(job.reconciler->reconcile(job.cluster.key()).has_value());
+  ASSERT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(job.goodput().wall, milliseconds(750));
+  EXPECT_EQ(job.goodput().productive, milliseconds(500));
+  EXPECT_EQ(job.goodput().badput.infra, milliseconds(250));
+}
+
 TEST(GoodputLifeTest, TimeThatNobodyWatchedIsTrainingWhereStepsWereMade) {
   LivingJob job(LivingJob::manifest());
   ASSERT_TRUE(job.settle());

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,6 +23,7 @@ namespace {
 
 using std::chrono::seconds;
 using testing_support::kScriptUntilTold;
+using testing_support::script_options;
 using testing_support::tell_to_exit;
 using testing_support::wait_until;
 
@@ -172,6 +174,39 @@ TEST_F(AdoptionTest, APodWhoseMakerDiedBeforeItBeganIsYetToBeMade) {
   EXPECT_TRUE(cluster_->observe(cluster_->key())->pods.empty());
   EXPECT_FALSE(std::filesystem::exists(run_dir() / "pods" / record.name / "pod.json"));
   EXPECT_FALSE(std::filesystem::exists(run_dir() / "status.json.tmp.4711"));
+}
+
+TEST_F(AdoptionTest, WhatCannotBeLookedAtIsNotTakenForLost) {
+  open(kScriptUntilTold);
+  std::vector<PodRef> refs;
+  std::vector<ProcessId> processes;
+  for (int index = 0; index < 3; ++index) {
+    refs.push_back(create(index));
+    processes.push_back(process_of(refs.back()));
+  }
+  cluster_.reset();
+  int refused = 0;
+  // Descriptors run out at every place, also between two pods.
+  for (rlim_t limit = 3; limit <= kDescriptorsEnough; ++limit) {
+    std::optional<FewDescriptors> few(limit);
+    auto opened = LocalCluster::open(script_options(run_dir(), clock_, kScriptUntilTold));
+    few.reset();
+    if (opened) cluster_ = *std::move(opened);
+    if (!cluster_) ++refused;
+    for (size_t i = 0; i < refs.size(); ++i) {
+      ASSERT_FALSE(session_members(processes[i].pid).empty()) << limit;
+      if (!cluster_) continue;
+      ASSERT_TRUE(look(refs[i]).has_value()) << limit;
+      ASSERT_FALSE(look(refs[i])->exit.has_value()) << limit;
+    }
+    cluster_.reset();
+  }
+  EXPECT_GT(refused, 0);
+  open(kScriptUntilTold);
+  for (const PodRef& ref : refs) {
+    ASSERT_TRUE(tell_to_exit(run_dir(), ref.name, 9));
+    EXPECT_EQ(ended(ref).exit->exit_code, 9);
+  }
 }
 
 }  // namespace

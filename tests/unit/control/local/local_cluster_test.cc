@@ -222,6 +222,32 @@ TEST_F(LocalClusterTest, AStoppedPodHearsThatItIsToEnd) {
   EXPECT_TRUE(wait_until([&] { return !look(ref).has_value(); }));
 }
 
+TEST_F(LocalClusterTest, APodThatCannotBeWatchedDoesNotRun) {
+  open("echo ran > \"$TRAINYARD_POD_DIR/witness\"");
+  int refused = 0;
+  for (rlim_t limit = 3; limit <= kDescriptorsEnough; ++limit) {
+    const auto observed = cluster_->observe(cluster_->key());
+    const PodSpec spec =
+        make_pod_spec(observed->metadata, observed->spec, static_cast<int>(limit), 1, 2);
+    std::optional<FewDescriptors> few(limit);
+    const auto reply = cluster_->create_pod(spec);
+    few.reset();
+    const PodRef ref{"default", spec.name, reply ? reply->uid : ""};
+    if (reply) {
+      EXPECT_EQ(ended(ref).phase, PodPhase::kSucceeded) << limit;
+    } else {
+      ++refused;
+      EXPECT_EQ(file_of(ref, "witness"), "") << limit;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  const size_t made = cluster_->observe(cluster_->key())->pods.size();
+  EXPECT_EQ(made, kDescriptorsEnough - 2 - static_cast<size_t>(refused));
+  cluster_.reset();
+  open("exit 0");
+  EXPECT_EQ(cluster_->observe(cluster_->key())->pods.size(), made) << "nothing is left of others";
+}
+
 TEST_F(LocalClusterTest, NoticesThatItsDirectoryIsGone) {
   open("exit 0");
   EXPECT_TRUE(cluster_->is_in_place());

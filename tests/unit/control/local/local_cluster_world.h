@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +15,24 @@
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::control::local {
+
+/// While it lives, this process may have descriptors below `limit` only.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t limit) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit few{std::min(limit, before_.rlim_cur), before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+/// Enough for all that these tests open at once.
+inline constexpr rlim_t kDescriptorsEnough = 40;
 
 /// A run directory and the cluster in it, whose pods are shell scripts.
 class LocalClusterWorld : public ::testing::Test {

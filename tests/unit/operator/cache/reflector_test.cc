@@ -1,6 +1,11 @@
 #include "operator/cache/reflector.h"
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +16,7 @@
 
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_transport.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trainyard::cache {
 namespace {
@@ -395,6 +401,41 @@ TEST(ReflectorStateTest, HaveNames) {
   EXPECT_EQ(name_of(State::kInitPage), "InitPage");
   EXPECT_EQ(name_of(State::kInitListed), "InitListed");
   EXPECT_EQ(name_of(State::kWatching), "Watching");
+}
+
+/// How many warnings a list that fails so leaves in the log.
+int64_t warnings_of(Right right,
+                    const std::function<void(testing_support::ScriptedTransport&)>& fail) {
+  const testing_support::TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "log";
+  const auto logger = Logger::to_file(file, LogLevel::kWarning, LogFormat::kJson);
+  if (!logger) ADD_FAILURE() << logger.error().message;
+  testing_support::ScriptedTransport transport;
+  const testing_support::ManualClock clock;
+  const kube::Client client(transport, clock, {});
+  NotingSink sink;
+  Reflector reflector(client, sink, clock, **logger,
+                      {.resource = kube::kPods, .right = right, .random = [] { return 0.0; }});
+  fail(transport);
+  EXPECT_GT(reflector.step({}), Duration::zero());
+  std::ifstream lines(file);
+  return std::count(std::istreambuf_iterator<char>(lines), {}, '\n');
+}
+
+TEST(ReflectorLogTest, WarnsOfWhatSomebodyMayHaveToMend) {
+  const auto answers = [](int code, const char* reason) {
+    return [=](testing_support::ScriptedTransport& transport) {
+      transport.answer(code, status_body(code, reason, "no"));
+    };
+  };
+  const auto ends = [](ErrorCode code) {
+    return [=](testing_support::ScriptedTransport& transport) { transport.fail({code, "no"}); };
+  };
+  EXPECT_EQ(warnings_of(Right::kNeeded, answers(403, "Forbidden")), 1);
+  EXPECT_EQ(warnings_of(Right::kWelcome, answers(403, "Forbidden")), 0) << "it may be meant so";
+  EXPECT_EQ(warnings_of(Right::kWelcome, answers(500, "InternalError")), 1);
+  EXPECT_EQ(warnings_of(Right::kNeeded, ends(ErrorCode::kUnavailable)), 1);
+  EXPECT_EQ(warnings_of(Right::kNeeded, ends(ErrorCode::kAborted)), 0) << "asked to stop";
 }
 
 }  // namespace

@@ -144,6 +144,22 @@ TEST_F(CompanionsTest, TheAuthoritiesAreMadeOnceAndAskedForNoMore) {
   EXPECT_THAT(kept_so(), ElementsAre("GET train-control")) << "another process was here";
 }
 
+TEST_F(CompanionsTest, TheAuthoritiesAreNotAskedForAgainAfterAFaultAtTheBudget) {
+  spec_.engine.emplace();
+  Companions companions(client_, *logger_, [] { return std::string("one"); });
+  json config = json::parse(object_of("train", "now"));
+  config["data"] = {{"ca.crt", "one"}};
+  done();
+  done();
+  transport_.answer(200, config.dump());
+  broken();
+  EXPECT_FALSE(companions.keep(job_, spec_, status_).has_value());
+  done();
+  EXPECT_TRUE(companions.keep(job_, spec_, status_).has_value());
+  EXPECT_THAT(requests(), ElementsAre("POST services", "POST configmaps", "POST configmaps",
+                                      "POST poddisruptionbudgets", "POST poddisruptionbudgets"));
+}
+
 TEST_F(CompanionsTest, AnOldViewChangesNothing) {
   status_.membership.generation = 2;
   find_settled();

@@ -133,6 +133,7 @@ TEST_F(KubePodsTest, ANameThatIsHeldByAnotherOrByOneThatGoesIsAConflict) {
     EXPECT_EQ(reply->uid, held["metadata"]["uid"]);
     EXPECT_EQ(reply->owner_uid, held["metadata"]["ownerReferences"][0]["uid"]);
     EXPECT_THAT(uids(), IsEmpty());
+    EXPECT_EQ(cluster_->look_again_in(kUid), std::nullopt) << "nothing is awaited";
   }
 }
 
@@ -145,6 +146,7 @@ TEST_F(KubePodsTest, AHolderThatIsGoneMeanwhileIsTriedAgain) {
   ASSERT_FALSE(reply.has_value());
   EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(reply.error().message, HasSubstr("held a moment ago"));
+  EXPECT_EQ(cluster_->look_again_in(kUid), std::nullopt) << "nothing is awaited";
 }
 
 TEST_F(KubePodsTest, AHolderThatCannotBeLookedAtIsAFault) {
@@ -168,6 +170,7 @@ TEST_F(KubePodsTest, WhatAServerDoesNotTakeIsRefused) {
   ASSERT_TRUE(reply->refusal.has_value());
   EXPECT_EQ(reply->refusal->reason, api::reason::kAdmissionRefused);
   EXPECT_THAT(uids(), IsEmpty());
+  EXPECT_EQ(cluster_->look_again_in(kUid), std::nullopt) << "nothing is awaited";
 }
 
 TEST_F(KubePodsTest, AServerThatFailsIsAFaultAndNoRefusal) {
@@ -187,6 +190,15 @@ TEST_F(KubePodsTest, ACreationWithoutAnAnswerTakesNoPodOutOfView) {
   server_.script.fail({ErrorCode::kUnavailable, "cut off"});
   EXPECT_FALSE(cluster_->create_pod(pod).has_value());
   EXPECT_THAT(uids(), ElementsAre("made"));
+}
+
+TEST_F(KubePodsTest, ACreationWithoutAnAnswerMayStillCome) {
+  start();
+  const control::PodSpec pod = spec();
+  server_.script.fail({ErrorCode::kUnavailable, "cut off"});
+  EXPECT_FALSE(cluster_->create_pod(pod).has_value());
+  EXPECT_THAT(uids(), IsEmpty());
+  EXPECT_EQ(cluster_->look_again_in(kUid), cache::Expectations::kTimeLimit);
 }
 
 TEST_F(KubePodsTest, APodOfAJobThatIsGoneIsNeverMadeButItsHolderIsToldOf) {

@@ -161,6 +161,17 @@ TEST_F(ScopeTest, ADeletedPodIsTerminatingUntilTheCacheSaysSo) {
   EXPECT_FALSE(pods[0].terminating) << "the cache has caught up, and is believed";
 }
 
+TEST_F(ScopeTest, OfAPodThatIsGoneNothingIsRemembered) {
+  scope_.pods().event(kube::EventType::kAdded, pod(1));
+  own_writes_.deleted_pod("uid-of-pod");
+  scope_.pods().event(kube::EventType::kDeleted, pod(2));
+  ObservedPod before;
+  before.uid = "uid-of-pod";
+  std::vector<ObservedPod> pods{before};
+  own_writes_.amend(kUid, {}, pods);
+  EXPECT_FALSE(pods[0].terminating);
+}
+
 TEST_F(ScopeTest, APodThatGoesUnseenIsNotAwaited) {
   own_writes_.creating(spec_);
   scope_.pods().event(kube::EventType::kAdded, pod(1));

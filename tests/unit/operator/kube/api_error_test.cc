@@ -73,6 +73,8 @@ TEST(ApiErrorTest, KnowsWhenToListAgain) {
   EXPECT_TRUE(decode_error(410, status_body(410, "Expired", "too old"), {}).needs_relist());
   EXPECT_TRUE(decode_error(410, status_body(410, "Gone", ""), {}).needs_relist());
   EXPECT_TRUE(decode_error(410, "", {}).needs_relist());
+  for (const char* reason : {"Expired", "Gone"})
+    EXPECT_TRUE(decode_error(500, status_body(500, reason, ""), {}).needs_relist()) << reason;
   EXPECT_TRUE(decode_error(504,
                            status_body(504, "Timeout", "Too large resource version: 9",
                                        R"({"causes":[{"reason":"ResourceVersionTooLarge",)"

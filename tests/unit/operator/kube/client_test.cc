@@ -120,6 +120,10 @@ TEST_F(ClientTest, APatchForAnotherUidIsAConflict) {
   EXPECT_EQ(patch({"u", ""}).reason, Reason::kConflict);
   EXPECT_EQ(patch({"u", ""}).status, 422);
   EXPECT_EQ(patch({"", "7"}).reason, Reason::kInvalid) << "then it is the change itself";
+  transport_.answer(403, status_body(403, "Forbidden", "a webhook refuses it",
+                                     R"({"causes":[{"field":"metadata.uid"}]})"));
+  EXPECT_EQ(client().merge_patch(kPods, {"n", "p"}, json::object(), {"u", ""}).error().reason,
+            Reason::kForbidden);
 }
 
 TEST_F(ClientTest, DeletesWithPreconditions) {
