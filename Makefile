@@ -13,7 +13,7 @@ help: ## Show this list
 run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
 	@tools/run_example
 
-test: ## Install, build and run the tests: dev, asan, tsan, coverage, a minute a fuzz target (not e2e, not test-long)
+test: ## Install, build and run the tests: dev, asan, tsan, coverage, a minute a fuzz target, five mutants (not e2e, not test-long)
 	@tools/run_tests
 
 test-quick: ## The dev build's tests only

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """The generator of mutants: what it reads of C++, what it makes of it, and that all it makes is well formed."""
 
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -9,7 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from mutants import cpp, generated, operators  # noqa: E402
+from mutants import cpp, generated, operators, tree  # noqa: E402
 
 CODE = r'''
 namespace n {
@@ -178,6 +181,22 @@ class GeneratedTest(unittest.TestCase):
             self.assertEqual(generated.test_of(judged[generated.row_of(third)]), "b_test")
             generated.write_judged(root, [first], {})
             self.assertEqual(list(generated.read_judged(root)), [generated.row_of(first)])
+
+
+class JudgeTest(unittest.TestCase):
+    def test_what_a_test_leaves_behind_ends_with_it(self):
+        marks = {tree.OF_RUN: f"{os.getpid()}-of-this-test", tree.CHOSEN: "7"}
+        others = {**marks, tree.CHOSEN: "8"}
+        left, kept = (subprocess.Popen(["sleep", "60"], env={**os.environ, **of}, start_new_session=True)
+                      for of in (marks, others))
+        try:
+            tree.end_left_behind(marks)
+            self.assertEqual(left.wait(timeout=30), -signal.SIGKILL)
+            self.assertIsNone(kept.poll())
+        finally:
+            for process in (left, kept):
+                process.kill()
+                process.wait()
 
 
 if __name__ == "__main__":
