@@ -214,6 +214,8 @@ def precondition(source, function):
     patterns = (
         (r"\.preconditions = \{\.uid = [^{}]*\}", ".preconditions = {}", '.preconditions = {.uid = "swapped"}'),
         (r"(?<=, )\{\.uid = [^{}]*\}(?=\))", "{}", '{.uid = "swapped"}'),
+        (r"(?<=[ (])unchanged\(\*?[\w.]+\)(?=[})])", "kube::Preconditions()",
+         'kube::Preconditions{.uid = "swapped", .resource_version = {}}'),
     )
     for pattern, without, swapped in patterns:
         for match in re.finditer(pattern, source.text[body]):
