@@ -50,11 +50,13 @@ Result<Reconciled> Reconciler::reconcile(const JobKey& key) {
   return result;
 }
 
-Reconciler::Memory Reconciler::recall(const JobKey& key, const std::string& uid) {
+Reconciler::Memory Reconciler::recall(const JobKey& key, const Observed& observed) {
   const std::lock_guard lock(mutex_);
   Memory memory = memory_[key];
-  if (memory.uid != uid) memory = {.uid = uid, .looked_at = memory.looked_at};
-  return memory;
+  if (memory.uid == observed.metadata.uid) return memory;
+  return {.uid = observed.metadata.uid,
+          .inherited = observed.status.membership.generation > 0,
+          .looked_at = memory.looked_at};
 }
 
 /// Another job, or none, has the name of one whose membership was told: nobody retires it later.
@@ -84,7 +86,7 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
     observed.requested_stop = stop_requested_.contains(key);
   }
   retire_namesake(key, observed.metadata.uid);
-  Memory memory = recall(key, observed.metadata.uid);
+  Memory memory = recall(key, observed);
   // A view from before our own last decision would plan what is over.
   if (observed.status.membership.generation < memory.generation) {
     return Error{ErrorCode::kConflict, "job " + key.name + ": the view shows generation " +
@@ -104,6 +106,8 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   if (!confirmed) return about_a_part(confirmed.error());
   Applied applied = apply(*options_.cluster, observed, planned, now);
   memory.generation = applied.status.membership.generation;
+  // What was to go may still be there.
+  if (applied.error || std::ssize(planned.condemn) > kMaxPodCalls) memory.listed = 0;
   if (applied.wrote_status) {
     memory.wrote_at = options_.clock->mono();
     memory.version = applied.resource_version;
@@ -130,14 +134,20 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
 
 /// The plan. What rests on a pod that is not in view is planned again with all that are there: a
 /// cache of pods may be behind that of the job, and a status that another process has written may
-/// speak of pods that this one has not seen. Where it would create the first pods of a spec, one of
-/// them is tried before anything is written, so that a template that no server takes is never
-/// accepted.
+/// speak of pods that this one has not seen; nor does a pod of an older generation that it has not
+/// seen get a successor beside it. Where it would create the first pods of a spec, one of them is
+/// tried before anything is written, so that a template that no server takes is never accepted.
 Result<Plan> Reconciler::plan_taken_pods(Observed& observed, Memory& memory, Time now) {
   Plan planned = plan(observed, now);
-  if (planned.rests_on_absence) {
+  const int64_t made = planned.create.empty() ? 0 : planned.create.front().created_generation;
+  const bool succeeds_unseen = memory.inherited && made > std::max<int64_t>(memory.listed, 1);
+  if (planned.rests_on_absence || succeeds_unseen) {
     TRAINYARD_ASSIGN(observed.pods, options_.cluster->list_pods(observed));
     planned = plan(observed, now);
+    // Where single pods are replaced, older ones stay that the cache may go on to lack.
+    const bool all_anew =
+        observed.spec.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
+    if (all_anew) memory.listed = observed.status.membership.generation;
   }
   if (planned.create.empty() || memory.tried_spec == observed.metadata.generation) return planned;
   TRAINYARD_ASSIGN(observed.refusal, options_.cluster->try_pod(planned.create.front()));

@@ -101,6 +101,8 @@ class Reconciler {
   /// What must not be taken back by a stale look, and what need not be asked twice.
   struct Memory {
     std::string uid;
+    bool inherited = false;  ///< begun by another process, whose pods this one may not have seen
+    int64_t listed = 0;      ///< generation for which they were listed, and all older ones went
     int64_t generation = 0;  ///< of the membership
     int64_t tried_spec = 0;  ///< metadata.generation of which the cluster would take a pod
     std::string version;     ///< of the job, when this process last found it to be the newest
@@ -117,7 +119,7 @@ class Reconciler {
   bool has_agents(const api::TrainingJobSpec& spec) const;
   void tell_membership(const Reconciled& reconciled);
   void retire_namesake(const JobKey& key, const std::string& uid);
-  Memory recall(const JobKey& key, const std::string& uid);
+  Memory recall(const JobKey& key, const Observed& observed);
   void remember(const JobKey& key, const Memory& memory);
 
   const Options options_;

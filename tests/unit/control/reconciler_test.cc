@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -427,6 +428,32 @@ TEST(ReconcilerViewTest, APodThatOnlyACacheLacksIsNotLost) {
   cluster.remove_pod(pod_name("job", "job-uid-1", 0, 1));
   ASSERT_TRUE(next.reconcile(cluster.key()).has_value());
   EXPECT_EQ(cluster.truth().status.membership.generation, 2) << "now one is gone";
+}
+
+TEST(ReconcilerViewTest, NoPodIsMadeBesideAnOlderOneThatOnlyACacheLacks) {
+  ManualClock clock;
+  BlindToPods cluster(clock, make_job(2));
+  Reconciler first({.cluster = &cluster, .clock = &clock});
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(first.reconcile(cluster.key()).has_value());
+    cluster.step();
+  }
+  cluster.remove_pod(pod_name("job", "job-uid-1", 0, 1));
+  cluster.crash_at(1, MemoryCluster::CrashPoint::kBefore);  // generation 2 is written, no more
+  ASSERT_FALSE(first.reconcile(cluster.key()).has_value());
+  cluster.reconnect();
+  ASSERT_EQ(cluster.truth().status.membership.generation, 2);
+  ASSERT_EQ(cluster.truth().pods.size(), 1U) << "the other one of generation 1";
+  clock.advance(std::chrono::minutes(10));  // its back-off is over
+  cluster.blind = true;
+  Reconciler next({.cluster = &cluster, .clock = &clock});
+  ASSERT_TRUE(next.reconcile(cluster.key()).has_value());
+  std::set<int> members;
+  for (const ObservedPod& pod : cluster.truth().pods) {
+    if (!pod.member) continue;
+    EXPECT_TRUE(members.insert(pod.node_index).second) << pod.name;
+  }
+  EXPECT_EQ(members.size(), 2U);
 }
 
 TEST(ReconcilerViewTest, WhatAnotherProcessWroteIsComparedWithTheWorldBeforeItIsActedOn) {
