@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/shared_json.h"
+
 namespace trainyard::testing_support {
 
 /// One request as the API server's audit log has it (audit.k8s.io/v1).
@@ -22,8 +24,8 @@ struct AuditEvent {
   int code = 0;          ///< of the HTTP answer
   bool allowed = false;  ///< by RBAC
   bool dry_run = false;
-  nlohmann::json request;  ///< its body, where the policy keeps it; else null
-  nlohmann::json answer;   ///< the object, where the policy keeps it; else null
+  SharedJson request;  ///< its body, where the policy keeps it; else null
+  SharedJson answer;   ///< the object, where the policy keeps it; else null
 };
 
 /// Every request about a resource that has been answered, watches from their first byte on, in the

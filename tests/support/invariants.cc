@@ -50,10 +50,12 @@ int64_t hangs_of(const Json& status) {
 
 int64_t restarts_of(const Json& status) { return number(at(status, "restarts"), "total"); }
 
+const Json* nothing() { return &at(Json(), ""); }
+
 struct Job {
   std::string name_space;
-  Json spec;
-  Json status;
+  const Json* spec = nothing();  ///< in the log, as is the status
+  const Json* status = nothing();
   bool leaving = false;  ///< has a deletionTimestamp, or is gone
   bool gone = false;
   int64_t losses = 0;  ///< pods that failed, or that others took away
@@ -121,21 +123,21 @@ class Judge {
     job.name_space = event.name_space;
     job.leaving = job.leaving || !text(metadata, "deletionTimestamp").empty();
     job.gone = job.gone || (job.leaving && at(metadata, "finalizers").empty());
-    if (const Json& spec = at(object, "spec"); spec.is_object()) job.spec = spec;
+    if (const Json& spec = at(object, "spec"); spec.is_object()) job.spec = &spec;
     const Json& status = at(object, "status");
     if (event.resource == "trainingjobs/status") {
       if (is_operator(event)) {
         check_forward(event, uid, job, status);
       } else {  // a history that somebody has made up
-        job.losses += std::max<int64_t>(0, restarts_of(status) - restarts_of(job.status));
+        job.losses += std::max<int64_t>(0, restarts_of(status) - restarts_of(*job.status));
       }
     }
-    job.status = status;
+    job.status = &status;
   }
 
   void check_forward(const AuditEvent& event, const std::string& uid, const Job& job,
                      const Json& now) {
-    const Json& before = job.status;
+    const Json& before = *job.status;
     const auto delta = [&](const char* part, const char* key) {
       return number(at(now, part), key) - number(at(before, part), key);
     };
@@ -275,15 +277,16 @@ class Judge {
 
   void check_made(const AuditEvent& event, const Pod& pod) {
     const Job& job = jobs_[pod.job];
-    const int64_t generation = number(at(job.status, "membership"), "generation");
+    const int64_t generation = number(at(*job.status, "membership"), "generation");
     if (pod.generation > generation) {
       complain(event, "S3: pod " + pod.name + " of generation " + std::to_string(pod.generation) +
                           " was made before it was written down");
     }
     if (case_.late_writers) return;
-    if (job.gone) {
+    if (job.gone && !case_.late_views) {
       complain(event, "S2: pod " + pod.name + " was made for a job that is gone");
-    } else if (pod.generation < generation || is_over(job.status) || job.leaving) {
+    } else if (pod.generation < generation || is_over(*job.status) ||
+               (job.leaving && !case_.late_views)) {
       complain(event, "S3: pod " + pod.name + " was made, though its job is over or beyond it");
     }
     if (ended_by_us_.contains(pod.job + "/" + pod.name)) {
@@ -306,12 +309,12 @@ class Judge {
   /// Whether the status that is stored says that this pod is to go.
   void check_announced(const AuditEvent& event, const Pod& pod) {
     const Job& job = jobs_[pod.job];
-    if (!pod.member || is_over(job.status)) return;
-    const int64_t generation = number(at(job.status, "membership"), "generation");
-    const std::string strategy = text(at(job.spec, "failurePolicy"), "restartStrategy");
+    if (!pod.member || is_over(*job.status)) return;
+    const int64_t generation = number(at(*job.status, "membership"), "generation");
+    const std::string strategy = text(at(*job.spec, "failurePolicy"), "restartStrategy");
     const bool all = strategy.empty() || strategy == "RecreateAll";
     if (all && pod.generation < generation) return;
-    for (const Json& attempt : at(job.status, "attempts")) {
+    for (const Json& attempt : at(*job.status, "attempts")) {
       if (text(attempt, "endTime").empty()) continue;
       const std::string blamed = text(attempt, "podUID");
       if (blamed == pod.uid) return;

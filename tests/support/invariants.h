@@ -18,6 +18,9 @@ struct Case {
   /// A process that stood still may carry out, late, what it had begun: a pod of a generation that
   /// is over by now, or of a job that has ended meanwhile. It must be gone at rest.
   bool late_writers = false;
+  /// Whoever has written a job's newest status may see late that its user has deleted the job, and
+  /// make a pod of it meanwhile. It must be gone at rest.
+  bool late_views = false;
   nlohmann::json remaining;  ///< list of the pods at rest
   nlohmann::json jobs;       ///< list of the jobs at rest
 };

@@ -3,13 +3,25 @@
 // healed, every job is at rest where it belongs, and no invariant was broken on the way.
 //
 //   TRAINYARD_SIM_SEED=N        plays that story alone
+//   TRAINYARD_SIM_FIRST=N       begins with that story (default 1; under TRAINYARD_LONG_TESTS=1 one
+//                               by the time of day)
 //   TRAINYARD_SIM_SECONDS=N     how long stories are played (default 180; an hour under
 //                               TRAINYARD_LONG_TESTS=1)
+//   TRAINYARD_SIM_THREADS=N     how many are played at once (default: one a core)
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <sys/prctl.h>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -24,18 +36,27 @@ using std::chrono::seconds;
 /// Each cell of a whole run's matrix has at least so many.
 constexpr int64_t kCellMin = 100;
 
-int64_t number_in_environment(const char* name, int64_t otherwise) {
+std::optional<int64_t> number_in_environment(const char* name) {
   const char* text = std::getenv(name);
-  return text == nullptr || *text == '\0' ? otherwise : std::stoll(text);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return std::stoll(text);
 }
 
-/// Fault by write, as text.
+/// Long runs see stories of their own; the short one sees the same each time, as far as it comes.
+uint64_t first_story(bool is_long) {
+  constexpr int64_t kStories = 1'000'000'000;
+  const int64_t by_time = std::chrono::system_clock::now().time_since_epoch().count() % kStories;
+  return static_cast<uint64_t>(
+      number_in_environment("TRAINYARD_SIM_FIRST").value_or(is_long ? by_time : 1));
+}
+
+/// Fault by write, as text; the first row is of the writes that met none.
 void print(const FaultMatrix& matrix) {
   std::cout << "fault x write";
   for (int write = 0; write < kWriteKinds; ++write)
     std::cout << "," << name_of(static_cast<WriteKind>(write));
   std::cout << "\n";
-  for (size_t fault = 1; fault < matrix.size(); ++fault) {
+  for (size_t fault = 0; fault < matrix.size(); ++fault) {
     std::cout << name_of(static_cast<Fault>(fault));
     for (const int64_t count : matrix.at(fault))
       std::cout << "," << count;
@@ -43,11 +64,30 @@ void print(const FaultMatrix& matrix) {
   }
 }
 
+/// Of a story that ends the process, by a CHECK or an exception, its number: the name of its
+/// thread.
+void name_story(int signal) {
+  std::array<char, 32> text{};
+  std::memcpy(text.data(), "in ", 3);
+  prctl(PR_GET_NAME, text.data() + 3);
+  text.at(std::strlen(text.data())) = '\n';
+  if (write(STDERR_FILENO, text.data(), std::strlen(text.data())) < 0) _exit(1);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 class RandomTest : public testing::Test {
  protected:
-  /// Plays one story and holds it to everything.
+  RandomTest() { std::signal(SIGABRT, name_story); }
+  ~RandomTest() override { std::signal(SIGABRT, SIG_DFL); }
+  RandomTest(const RandomTest&) = delete;
+  RandomTest& operator=(const RandomTest&) = delete;
+
+  /// Plays one story and holds it to everything. Any thread.
   void play(uint64_t seed) {
+    prctl(PR_SET_NAME, ("story " + std::to_string(seed)).c_str());
     const Told told = tell_story(seed);
+    const std::lock_guard lock(mutex_);
     for (const std::string& violation : told.violations)
       ADD_FAILURE() << "seed " << seed << ": " << violation;
     EXPECT_GE(told.reconciles, kReconcilesMin) << "seed " << seed;
@@ -60,6 +100,23 @@ class RandomTest : public testing::Test {
     reconciles_ += told.reconciles;
     faults_ += told.faults;
     ++stories_;
+    has_failed_ = HasFailure();
+  }
+
+  /// Plays stories from the first on, until the time is over or one has failed. Each that is begun
+  /// is played to its end, so that what was played is a range without gaps.
+  void play_from(uint64_t first, std::chrono::steady_clock::time_point end) {
+    std::atomic<uint64_t> next = first;
+    const auto play_on = [&] {
+      do {
+        play(next++);
+      } while (!has_failed_ && std::chrono::steady_clock::now() < end);
+    };
+    const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+    const int64_t threads = number_in_environment("TRAINYARD_SIM_THREADS").value_or(cores);
+    std::vector<std::jthread> players;
+    for (int64_t i = 0; i < std::max<int64_t>(threads, 1); ++i)
+      players.emplace_back(play_on);
   }
 
   int64_t smallest_cell() const {
@@ -71,40 +128,39 @@ class RandomTest : public testing::Test {
     return smallest;
   }
 
+  std::mutex mutex_;  ///< guards the failures and all below
   FaultMatrix matrix_{};
   int64_t stories_ = 0;
   int64_t reconciles_ = 0;
   int64_t faults_ = 0;
+  std::atomic<bool> has_failed_ = false;
 };
 
 TEST_F(RandomTest, StoriesUnderFaultsComeToTheirRest) {
+  if (const auto only = number_in_environment("TRAINYARD_SIM_SEED")) {
+    play(static_cast<uint64_t>(*only));
+    print(matrix_);
+    return;
+  }
   const bool is_long = std::getenv("TRAINYARD_LONG_TESTS") != nullptr;
-  const int64_t only = number_in_environment("TRAINYARD_SIM_SEED", -1);
-  const seconds limit(number_in_environment("TRAINYARD_SIM_SECONDS", is_long ? 3600 : 180));
-  const auto end = std::chrono::steady_clock::now() + limit;
-  // Long runs see stories of their own; the short one is the same each time, as far as it comes.
-  const uint64_t first =
-      only >= 0 ? static_cast<uint64_t>(only)
-                : (is_long ? static_cast<uint64_t>(
-                                 std::chrono::system_clock::now().time_since_epoch().count()) %
-                                 1'000'000'000
-                           : 1);
-  uint64_t seed = first;
-  do {
-    play(seed++);
-  } while (only < 0 && !HasFailure() && std::chrono::steady_clock::now() < end);
+  const seconds limit(
+      number_in_environment("TRAINYARD_SIM_SECONDS").value_or(is_long ? 3600 : 180));
+  const uint64_t first = first_story(is_long);
+  play_from(first, std::chrono::steady_clock::now() + limit);
   std::cout << stories_ << " stories from seed " << first << ", " << reconciles_ << " reconciles, "
             << faults_ << " faults, smallest cell " << smallest_cell() << "\n";
   print(matrix_);
   // A machine that is slow plays fewer: the cells are counted where the stories were.
-  if (only < 0 && stories_ >= kStoriesForTheMatrix) {
+  if (stories_ >= kStoriesForTheMatrix) {
     EXPECT_GE(smallest_cell(), kCellMin);
   }
 }
 
 /// 428: a pod that is made and goes while the watch is cut is in no event; its job waited for it.
+/// 291: a new leader made a pod beside one of an older generation that its cache did not show yet.
+/// Stories were drawn otherwise then: unit tests of what they found hold it.
 TEST_F(RandomTest, StoriesThatHaveFoundSomethingComeToTheirRest) {
-  for (const uint64_t seed : {428})
+  for (const uint64_t seed : {428, 291})
     play(seed);
 }
 

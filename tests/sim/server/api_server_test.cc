@@ -129,6 +129,24 @@ TEST_F(ApiServerTest, AListGivesPagesOfOneVersion) {
   EXPECT_EQ(api_.call(list).code, 410) << "the world has moved on between two pages";
 }
 
+TEST_F(ApiServerTest, AListOfAnyVersionShowsWhatTheWatchCacheHasSeen) {
+  create("pods", "a");
+  create("pods", "b");
+  const int64_t seen = store_.revision();
+  call("delete", "pods", "a");
+  create("pods", "c");
+  Call list;
+  list.verb = "list";
+  list.object = {"pods", "", ""};
+  list.any_version = true;
+  list.cached = seen;
+  const Answer old = api_.call(list);
+  EXPECT_EQ(old.body["metadata"]["resourceVersion"], std::to_string(seen));
+  ASSERT_EQ(old.body["items"].size(), 2U);
+  EXPECT_EQ(meta_text(old.body["items"][0], "name"), "a");
+  EXPECT_EQ(meta_text(old.body["items"][1], "name"), "b");
+}
+
 class WatchTest : public ApiServerTest {
  protected:
   WatchStream open(int64_t after, const std::string& selector = {}) {

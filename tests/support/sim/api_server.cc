@@ -43,11 +43,6 @@ std::optional<Answer> refuse_other(const Call& call, const Json& stored, const J
   return std::nullopt;
 }
 
-Json without_version(Json object) {
-  object["metadata"].erase("resourceVersion");
-  return object;
-}
-
 /// What changes of the spec count: metadata.generation, for kinds that have one.
 bool counts_generations(const Call& call) { return call.object.plural == "trainingjobs"; }
 
@@ -122,13 +117,13 @@ Answer refusal(int code, const std::string& reason, const std::string& message,
         Json::array({{{"reason", "FieldValueInvalid"}, {"field", field}, {"message", message}}});
   }
   return {code,
-          {{"kind", "Status"},
-           {"apiVersion", "v1"},
-           {"status", "Failure"},
-           {"message", message},
-           {"reason", reason},
-           {"details", std::move(details)},
-           {"code", code}},
+          Json{{"kind", "Status"},
+               {"apiVersion", "v1"},
+               {"status", "Failure"},
+               {"message", message},
+               {"reason", reason},
+               {"details", std::move(details)},
+               {"code", code}},
           std::nullopt};
 }
 
@@ -176,6 +171,7 @@ std::optional<Call> read_request(const kube::Request& request, const std::string
   call.next = query_value(request.query, "continue");
   const std::string limit = query_value(request.query, "limit");
   if (!limit.empty()) call.limit = std::stoll(limit);
+  call.any_version = call.verb == "list" && query_value(request.query, "resourceVersion") == "0";
   return call;
 }
 
@@ -183,7 +179,7 @@ std::string ApiServer::now_text() const {
   return text::format_time(std::chrono::floor<std::chrono::seconds>(clock_.now()));
 }
 
-Answer ApiServer::call(const Call& call) {
+Answer ApiServer::call(Call call) {
   Answer answer = dispatch(call);
   if (call.verb == "get" || call.verb == "list") return answer;
   AuditEvent event;
@@ -198,7 +194,7 @@ Answer ApiServer::call(const Call& call) {
   event.code = answer.code;
   event.allowed = true;
   event.dry_run = call.dry_run;
-  event.request = call.body;
+  event.request = std::move(call.body);
   event.answer = answer.body;
   audit_.push_back(std::move(event));
   return answer;
@@ -219,7 +215,7 @@ Answer ApiServer::dispatch(const Call& call) {
 
 Answer ApiServer::get(const Call& call) const {
   const Object found = store_.find(call.object);
-  return found ? Answer{200, *found, {}} : not_found(call);
+  return found ? Answer{200, found, {}} : not_found(call);
 }
 
 /// Pages go on at the first key that was not given, at the version of the first page; the store's
@@ -231,18 +227,22 @@ Answer ApiServer::list(const Call& call) {
   }
   const std::string from = call.next.empty() ? "" : call.next.substr(colon + 1);
   Json items = Json::array();
-  Json metadata = {{"resourceVersion", std::to_string(store_.revision())}};
-  for (const auto& [key, object] : store_.list(call.object.plural, call.object.ns)) {
+  const int64_t revision = call.any_version ? call.cached : store_.revision();
+  Json metadata = {{"resourceVersion", std::to_string(revision)}};
+  for (const auto& [key, object] :
+       call.any_version ? store_.list_at(call.object.plural, call.object.ns, revision)
+                        : store_.list(call.object.plural, call.object.ns)) {
     const std::string place = key.ns + "/" + key.name;
     if (place < from || !is_selected(*object, call.label_selector)) continue;
     if (call.limit > 0 && static_cast<int64_t>(items.size()) == call.limit) {
-      metadata["continue"] = std::to_string(store_.revision()) + ":" + place;
+      metadata["continue"] = std::to_string(revision) + ":" + place;
       break;
     }
     items.push_back(*object);
   }
-  return {
-      200, {{"kind", "List"}, {"metadata", std::move(metadata)}, {"items", std::move(items)}}, {}};
+  Json page = {{"kind", "List"}, {"metadata", std::move(metadata)}};
+  page["items"] = std::move(items);
+  return {200, std::move(page), {}};
 }
 
 Answer ApiServer::create(const Call& call) {
@@ -266,7 +266,7 @@ Answer ApiServer::create(const Call& call) {
     metadata["resourceVersion"] = "0";
     return {201, std::move(object), {}};
   }
-  return {201, *store_.put(key, std::move(object)), {}};
+  return {201, store_.put(key, std::move(object)), {}};
 }
 
 Answer ApiServer::update(const Call& call) {
@@ -298,7 +298,6 @@ Answer ApiServer::patch(const Call& call) {
   if (auto refused = refuse_other(call, *before, wanted)) return *refused;
   Json after = *before;
   after.merge_patch(call.body);
-  after["metadata"]["resourceVersion"] = (*before)["metadata"]["resourceVersion"];
   return store_changed(call, before, std::move(after));
 }
 
@@ -313,8 +312,9 @@ Answer ApiServer::store_changed(const Call& call, const Object& before, Json aft
     store_.erase(call.object);
     return {200, std::move(after), {}};
   }
-  if (without_version(after) == without_version(*before)) return {200, *before, {}};
-  return {200, *store_.put(call.object, std::move(after)), {}};
+  after["metadata"]["resourceVersion"] = (*before)["metadata"]["resourceVersion"];
+  if (after == *before) return {200, before, {}};
+  return {200, store_.put(call.object, std::move(after)), {}};
 }
 
 Answer ApiServer::remove(const Call& call) {
@@ -339,10 +339,10 @@ Answer ApiServer::remove(const Call& call) {
   }
   store_.erase(call.object);
   return {200,
-          {{"kind", "Status"},
-           {"status", "Success"},
-           {"metadata", Json::object()},
-           {"details", {{"name", call.object.name}, {"uid", meta_text(*before, "uid")}}}},
+          Json{{"kind", "Status"},
+               {"status", "Success"},
+               {"metadata", Json::object()},
+               {"details", {{"name", call.object.name}, {"uid", meta_text(*before, "uid")}}}},
           {}};
 }
 

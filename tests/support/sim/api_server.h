@@ -24,11 +24,14 @@ struct Call {
   std::string label_selector;
   std::string next;   ///< continue token of a list
   int64_t limit = 0;  ///< of a list; 0: everything at once
+  /// Of a list: any state is new enough (resourceVersion=0), so that a watch cache answers it.
+  bool any_version = false;
+  int64_t cached = 0;  ///< where any_version: the revision that the server's watch cache has seen
 };
 
 struct Answer {
   int code = 200;
-  Json body;
+  testing_support::SharedJson body;
   std::optional<Duration> retry_after;
 };
 
@@ -55,7 +58,7 @@ class ApiServer {
   ApiServer(Store& store, const Clock& clock) : store_(store), clock_(clock) {}
 
   /// Carries out one request.
-  Answer call(const Call& call);
+  Answer call(Call call);
   void set_admission(Admission admission) { admission_ = std::move(admission); }
   /// Every request so far that was not a read.
   const std::vector<testing_support::AuditEvent>& audit() const { return audit_; }

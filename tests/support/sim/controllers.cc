@@ -90,7 +90,7 @@ Answer Controllers::write(const std::string& user, const std::string& verb, cons
   call.object = key;
   call.subresource = subresource;
   call.body = std::move(body);
-  return api_.call(call);
+  return api_.call(std::move(call));
 }
 
 void Controllers::add_node(const std::string& name, int64_t pods) {
@@ -173,9 +173,9 @@ bool Controllers::schedule(const Pods& pods) {
     const auto fits = std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) {
       return is_ready(node.first.name) && used[node.first.name] < room_of(*node.second);
     });
+    if (fits == nodes.end() && has_condition(*pod, "PodScheduled", "False")) continue;
     Json after = *pod;
     if (fits == nodes.end()) {
-      if (has_condition(*pod, "PodScheduled", "False")) continue;
       set_condition(after["status"], "PodScheduled", "False", "Unschedulable", "no node has room");
       write(kScheduler, "update", key, std::move(after), "status");
       continue;
@@ -208,36 +208,35 @@ bool Controllers::run_pods(const Pods& pods) {
 }
 
 bool Controllers::run_pod(const ObjectKey& key, const Json& pod) {
-  const std::string now =
-      text::format_time(std::chrono::floor<std::chrono::seconds>(api_.clock().now()));
-  Json after = pod;
   const std::string uid = meta_text(pod, "uid");
   const auto exit = exits_.find(uid);
-  const bool exits = exit != exits_.end() && phase_of(pod) == "Running";
-  if (!is_over(pod) && (is_terminating(pod) || exits)) {
-    after["status"] =
-        ended_status(after["status"], exit != exits_.end() ? exit->second : kTerminated, now);
-    if (exit != exits_.end()) exits_.erase(exit);
+  const std::string phase = phase_of(pod);
+  const bool exits = exit != exits_.end() && phase == "Running";
+  const auto tell = [&](Json status) {
+    Json after = {{"metadata", pod["metadata"]}};
+    after["status"] = std::move(status);
     write(kKubelet, "update", key, std::move(after), "status");
     return true;
+  };
+  if (!is_over(pod) && (is_terminating(pod) || exits)) {
+    const std::string now =
+        text::format_time(std::chrono::floor<std::chrono::seconds>(api_.clock().now()));
+    Json status =
+        ended_status(pod["status"], exit != exits_.end() ? exit->second : kTerminated, now);
+    if (exit != exits_.end()) exits_.erase(exit);
+    return tell(std::move(status));
   }
   if (is_terminating(pod)) {
     write(kKubelet, "delete", key, {{"gracePeriodSeconds", 0}, {"preconditions", {{"uid", uid}}}});
     return true;
   }
-  if (phase_of(pod) == "Pending") {
-    after["status"]["phase"] = "Running";
-    set_condition(after["status"], "Ready", "True", "", "");
-    write(kKubelet, "update", key, std::move(after), "status");
-    return true;
-  }
   // A node that has come back: what still runs on it is ready again.
-  if (phase_of(pod) == "Running" && !has_condition(pod, "Ready", "True")) {
-    set_condition(after["status"], "Ready", "True", "", "");
-    write(kKubelet, "update", key, std::move(after), "status");
-    return true;
-  }
-  return false;
+  const bool back = phase == "Running" && !has_condition(pod, "Ready", "True");
+  if (phase != "Pending" && !back) return false;
+  Json status = pod["status"];
+  status["phase"] = "Running";
+  set_condition(status, "Ready", "True", "", "");
+  return tell(std::move(status));
 }
 
 /// Pods of nodes that are not ready: first not ready themselves, then deleted, which no kubelet

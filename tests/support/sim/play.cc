@@ -39,11 +39,18 @@ std::ostream& operator<<(std::ostream& out, const AtRest& rest) {
   return out;
 }
 
+std::string phase_of(SimCluster& world, const std::string& job) {
+  const Json object = world.job(job);
+  if (!object.is_object()) return "none";
+  const Json& status = member_of(object, "status");
+  return status.is_object() ? status.value("phase", "") : "untouched";
+}
+
 AtRest at_rest(SimCluster& world, const std::string& job) {
   AtRest rest;
   const Json object = world.job(job);
   const Json& status = member_of(object, "status");
-  if (object.is_object()) rest.phase = status.is_object() ? status.value("phase", "") : "untouched";
+  rest.phase = phase_of(world, job);
   rest.generation = number(status, "membership", "generation");
   rest.restarts = number(status, "restarts", "total");
   rest.resizes = number(status, "restarts", "resizes");
@@ -66,7 +73,7 @@ AtRest at_rest(SimCluster& world, const std::string& job) {
   return rest;
 }
 
-std::vector<std::string> judge(SimCluster& world, bool late_writers, Duration rest) {
+std::vector<std::string> judge(SimCluster& world, const Lenience& lenience, Duration rest) {
   std::vector<std::string> found;
   const int64_t writes = world.writes();
   world.run_for(rest);
@@ -80,7 +87,8 @@ std::vector<std::string> judge(SimCluster& world, bool late_writers, Duration re
   testing_support::Case judged;
   judged.events = &world.api().audit();
   judged.operator_user = Replica::kUser;
-  judged.late_writers = late_writers;
+  judged.late_writers = lenience.late_writers;
+  judged.late_views = lenience.late_views;
   judged.remaining = items_of(world, "pods");
   judged.jobs = items_of(world, "trainingjobs");
   for (std::string& violation : testing_support::invariant_violations(judged))
@@ -110,7 +118,7 @@ Played play(const Workload& workload, const Disturbance& disturbance) {
   world.heal();
   world.run_for(kHealing);
   played.faults = world.faults();
-  played.violations = judge(world, disturbance.late_writers,
+  played.violations = judge(world, {.late_writers = disturbance.late_writers},
                             disturbance.faults || disturbance.events ? Duration(kRest) : kCalmRest);
   played.rest = at_rest(world, "job");
   return played;

@@ -28,6 +28,8 @@ struct AtRest {
 std::ostream& operator<<(std::ostream& out, const AtRest& rest);
 
 AtRest at_rest(SimCluster& world, const std::string& job);
+/// Of that alone: "none" where there is no job, "untouched" where it has no status.
+std::string phase_of(SimCluster& world, const std::string& job);
 
 /// What one play of a workload came to.
 struct Played {
@@ -38,18 +40,24 @@ struct Played {
   std::vector<std::string> violations;  ///< of the invariants, those of rest included
 };
 
+/// What the judge lets pass, as of testing_support::Case.
+struct Lenience {
+  bool late_writers = false;
+  bool late_views = false;
+};
+
 /// How it is disturbed.
 struct Disturbance {
   SimCluster::FaultPlan faults;
   SimCluster::EventPlan events;
   bool standby = false;
-  bool late_writers = false;  ///< as of testing_support::Case
+  bool late_writers = false;  ///< as of Lenience
 };
 
 Played play(const Workload& workload, const Disturbance& disturbance);
 
 /// Judges the world's log and its rest: the invariants of tests/support/invariants.h, and that for
 /// this long nothing is written any more.
-std::vector<std::string> judge(SimCluster& world, bool late_writers, Duration rest);
+std::vector<std::string> judge(SimCluster& world, const Lenience& lenience, Duration rest);
 
 }  // namespace trainyard::sim

@@ -177,7 +177,10 @@ void SimCluster::replace_dead() {
 void SimCluster::hand_over() {
   hand_over_next_ = false;
   hand_over_at_.reset();
-  if (replicas_.size() > 1) leader_ = 1 - leader_;
+  if (replicas_.size() < 2) return;
+  // As in the program: whoever has lost its lease ends, and is started again.
+  if (frozen_ != leader_) replicas_[leader_]->transport().kill();
+  leader_ = 1 - leader_;
 }
 
 // ---- Faults ------------------------------------------------------------------------------------
@@ -188,10 +191,11 @@ Passage SimCluster::before_write(size_t server, const Call& call, WriteKind kind
   const Fault fault = fault_plan_ ? fault_plan_(kind, writes_++) : (++writes_, Fault::kNone);
   // One process stands still at a time, and not while the world moves within a call.
   const bool no_freeze = fault == Fault::kFreeze && (frozen_ || depth_ > 0 || replicas_.size() < 2);
-  if (fault == Fault::kNone || no_freeze) return {};
-  ++matrix_.at(static_cast<size_t>(fault)).at(static_cast<size_t>(kind));
+  const Fault met = no_freeze ? Fault::kNone : fault;
+  ++matrix_.at(static_cast<size_t>(met)).at(static_cast<size_t>(kind));
+  if (met == Fault::kNone) return {};
   ++faults_;
-  return strike(server, call, fault);
+  return strike(server, call, met);
 }
 
 Passage SimCluster::strike(size_t server, const Call& call, Fault fault) {
@@ -307,7 +311,7 @@ Answer SimCluster::user_call(const std::string& verb, const ObjectKey& key, Json
   call.verb = verb;
   call.object = key;
   call.body = std::move(body);
-  return api_.call(call);
+  return api_.call(std::move(call));
 }
 
 int SimCluster::apply_job(const std::string& name, const Json& spec) {
@@ -350,7 +354,7 @@ void SimCluster::evict_pod(const std::string& name) {
   call.subresource = "status";
   call.object = key;
   call.body = std::move(after);
-  api_.call(call);
+  api_.call(std::move(call));
   delete_pod(name);
 }
 

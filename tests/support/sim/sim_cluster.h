@@ -41,7 +41,7 @@ enum class Fault {
 inline constexpr int kFaults = 17;
 std::string_view name_of(Fault fault);
 
-/// How often which fault met which write.
+/// How often which fault met which write; of Fault::kNone: how many met none.
 using FaultMatrix = std::array<std::array<int64_t, kWriteKinds>, kFaults>;
 
 /// A cluster in one thread: API servers, controllers, nodes, a leader and, where wanted, a standby
@@ -106,7 +106,8 @@ class SimCluster {
   /// The server of a standby is behind by this much from now on.
   void set_lag(size_t server, Duration lag) { servers_.at(server)->set_lag(lag); }
   void hold(size_t server, const std::string& plural, Duration how_long);
-  /// The standby leads from now on, its caches as they are; the leader becomes the standby.
+  /// The standby leads from now on, its caches as they are; the leader ends, and another process
+  /// becomes the standby.
   void hand_over();
 
   int64_t writes() const { return writes_; }

@@ -21,6 +21,22 @@ std::vector<std::pair<ObjectKey, Object>> Store::list(const std::string& plural,
   return found;
 }
 
+std::vector<std::pair<ObjectKey, Object>> Store::list_at(const std::string& plural,
+                                                         const std::string& ns,
+                                                         int64_t revision) const {
+  std::map<ObjectKey, Object> there;
+  for (int64_t at = 1; at <= revision; ++at) {
+    const Change& change = this->change(at);
+    if (change.key.plural != plural || (!ns.empty() && change.key.ns != ns)) continue;
+    if (change.type == kube::EventType::kDeleted) {
+      there.erase(change.key);
+    } else {
+      there[change.key] = change.now;
+    }
+  }
+  return {there.begin(), there.end()};
+}
+
 Object Store::put(const ObjectKey& key, Json object) {
   object["metadata"]["resourceVersion"] = std::to_string(revision() + 1);
   Object& slot = objects_[key];

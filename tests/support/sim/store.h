@@ -50,6 +50,9 @@ class Store {
   /// Of one namespace, or of all where `ns` is empty, by key.
   std::vector<std::pair<ObjectKey, Object>> list(const std::string& plural,
                                                  const std::string& ns) const;
+  /// The same as it was at an older revision.
+  std::vector<std::pair<ObjectKey, Object>> list_at(const std::string& plural,
+                                                    const std::string& ns, int64_t revision) const;
   /// Stores the object as it is, but for its resourceVersion, which it gets.
   Object put(const ObjectKey& key, Json object);
   /// The object must be there.

@@ -69,27 +69,28 @@ SimTransport::SimTransport(ApiServer& api, WatchServer& server, const Clock& clo
 Result<kube::Response> SimTransport::send(const kube::Request& request,
                                           const kube::Patience& /*patience*/) {
   if (dead_) return kDead;
-  const std::optional<Call> call = read_request(request, user_);
+  std::optional<Call> call = read_request(request, user_);
   if (!call) return kube::Response{404, refusal(404, "NotFound", request.path).body.dump(), {}};
   const std::optional<WriteKind> kind = kind_of(*call);
-  if (!kind) return response_of(api_.call(*call));
+  if (call->any_version) call->cached = server_.seen(call->object.plural);
+  if (!kind) return response_of(api_.call(*std::move(call)));
   Passage passage = hooks_.on_write ? hooks_.on_write(*call, *kind) : Passage();
   if (dead_) return kDead;
   using Way = Passage::Way;
   switch (passage.way) {
     case Way::kPass:
-      return response_of(api_.call(*call));
+      return response_of(api_.call(*std::move(call)));
     case Way::kDieBefore:
       dead_ = true;
       return kDead;
     case Way::kDieAfter:
-      api_.call(*call);
+      api_.call(*std::move(call));
       dead_ = true;
       return kDead;
     case Way::kLoseRequest:
       return kNoAnswer;
     case Way::kLoseAnswer:
-      api_.call(*call);
+      api_.call(*std::move(call));
       return kNoAnswer;
     case Way::kAnswer:
       return response_of(passage.answer);

@@ -12,7 +12,7 @@ namespace {
 constexpr std::chrono::seconds kBookmarks{60};
 
 std::string line_of(const char* type, const Json& object) {
-  return Json{{"type", type}, {"object", object}}.dump();
+  return R"({"object":)" + object.dump() + R"(,"type":")" + type + R"("})";
 }
 
 }  // namespace

@@ -27,13 +27,13 @@ AuditEvent on_pod(const std::string& time, const std::string& verb, const std::s
           .name = name,
           .code = 200,
           .allowed = true,
-          .answer = {{"metadata", {{"name", name}}}}};
+          .answer = Json::object({{"metadata", {{"name", name}}}})};
 }
 
 TEST(UnguardedWritesTest, ADeleteWithoutAUidIsSeen) {
   AuditEvent bare = on_pod("1", "delete", "j-0-a");
   AuditEvent guarded = bare;
-  guarded.request = {{"preconditions", {{"uid", "x"}}}};
+  guarded.request = Json::object({{"preconditions", {{"uid", "x"}}}});
   EXPECT_THAT(unguarded_writes({bare, guarded}, kUser),
               ElementsAre(HasSubstr("delete of pods n/j-0-a")));
 }

@@ -30,8 +30,8 @@ class Log {
     event.name_space = std::string("n");
     event.name = name;
     event.code = verb == "create" ? 201 : 200;
-    event.request = {{"metadata", {{"uid", "x"}, {"resourceVersion", "1"}}},
-                     {"preconditions", {{"uid", "x"}}}};
+    event.request = Json{{"metadata", {{"uid", "x"}, {"resourceVersion", "1"}}},
+                         {"preconditions", {{"uid", "x"}}}};
     event.answer = std::move(answer);
     events_.push_back(std::move(event));
     return *this;
@@ -70,11 +70,12 @@ class Log {
   /// What is there at rest.
   Json remaining = {{"items", Json::array()}};
   Json jobs = {{"items", Json::array()}};
-  std::vector<std::string> judged(bool late_writers = false) const {
+  std::vector<std::string> judged(bool late_writers = false, bool late_views = false) const {
     Case made;
     made.events = &events_;
     made.operator_user = kOperator;
     made.late_writers = late_writers;
+    made.late_views = late_views;
     made.remaining = remaining;
     made.jobs = jobs;
     return invariant_violations(made);
@@ -88,6 +89,16 @@ class Log {
   }
   std::vector<AuditEvent> events_;
 };
+
+/// The job, deleted in the foreground.
+Json leaving_job() {
+  return {{"metadata",
+           {{"name", "j"},
+            {"uid", "u"},
+            {"deletionTimestamp", "t"},
+            {"finalizers", Json::array({"foregroundDeletion"})}}},
+          {"status", {{"membership", {{"generation", 1}}}}}};
+}
 
 /// A job whose pod fails and is replaced, written ahead.
 Log restarted() {
@@ -145,9 +156,11 @@ TEST(InvariantsTest, APodWhoseTrainerHasExitedRunsNoMore) {
   Log log;
   log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
   log.pod("kubelet", "update", "j-0-a", 1, "Running");
-  log.last().answer["status"]["containerStatuses"] = {
+  Json ended = log.last().answer;
+  ended["status"]["containerStatuses"] = {
       {{"name", "sidecar"}, {"state", {{"running", Json::object()}}}},
       {{"name", "trainer"}, {"state", {{"terminated", {{"exitCode", 7}}}}}}};
+  log.last().answer = ended;
   EXPECT_THAT(log.generation(2, 1).judged(), IsEmpty()) << "a pod that was lost";
 }
 
@@ -189,7 +202,9 @@ TEST(InvariantsTest, APodWithoutItsJobIsSeen) {
               Contains(HasSubstr("S2: pod j-0-a was made for a job that is gone")));
   Log strange;
   strange.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
-  strange.last().answer["metadata"].erase("ownerReferences");
+  Json owned_by_none = strange.last().answer;
+  owned_by_none["metadata"].erase("ownerReferences");
+  strange.last().answer = owned_by_none;
   EXPECT_THAT(strange.judged(), Contains(HasSubstr("has not its job as its owner")));
 }
 
@@ -215,11 +230,13 @@ TEST(InvariantsTest, AnAnswerThatNobodyHeardCounts) {
   Log log;
   log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
   log.pod("kubelet", "update", "j-0-a", 1, "Failed").generation(2, 1);
-  log.last().request = std::exchange(log.last().answer, nullptr);
-  log.last().request["metadata"]["resourceVersion"] = "1";
+  Json sent = std::exchange(log.last().answer, SharedJson());
+  sent["metadata"]["resourceVersion"] = "1";
+  log.last().request = sent;
   log.pod(kOperator, "patch", "j-0-a", 1);
-  log.last().answer = nullptr;
-  log.last().request["metadata"]["labels"] = {{"trainyard.dev/member", nullptr}};
+  sent = std::exchange(log.last().answer, SharedJson());
+  sent["metadata"]["labels"] = {{"trainyard.dev/member", nullptr}};
+  log.last().request = sent;
   EXPECT_THAT(log.pod(kOperator, "create", "j-0-b", 2).judged(), IsEmpty());
 }
 
@@ -228,7 +245,7 @@ TEST(InvariantsTest, APodWhoseMakerHasDiedMeanwhileCounts) {
     Log log;
     log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
     log.last().code = code;
-    log.last().answer = nullptr;
+    log.last().answer = SharedJson();
     return log.pod("kwok", "update", "j-0-a", 1);
   };
   Log lost = cut_off(504);
@@ -246,6 +263,14 @@ TEST(InvariantsTest, ALatePodIsSeenUnlessSomebodyStoodStill) {
   log.pod(kOperator, "create", "j-0-c", 1);
   EXPECT_THAT(log.judged(), Contains(HasSubstr("beyond it")));
   EXPECT_THAT(log.judged(/*late_writers=*/true), IsEmpty());
+}
+
+TEST(InvariantsTest, APodOfAJobThatIsBeingDeletedIsSeenUnlessThatMayBeSeenLate) {
+  Log log;
+  log.job().generation(1, 0).add("user", "delete", "trainingjobs", "j", leaving_job());
+  log.pod(kOperator, "create", "j-0-a", 1);
+  EXPECT_THAT(log.judged(), Contains(HasSubstr("its job is over")));
+  EXPECT_THAT(log.judged(/*late_writers=*/false, /*late_views=*/true), IsEmpty());
 }
 
 }  // namespace
