@@ -13,6 +13,7 @@ import time
 # Variables of the environment: which mutant is chosen, and where to note those in functions that were run.
 CHOSEN = "TRAINYARD_MUTANT"
 REACHED = "TRAINYARD_MUTANTS_REACHED"
+OF_RUN = "TRAINYARD_MUTANTS_RUN"  # by which process: what its tests leave behind is known by it
 
 TEST_SECONDS_MAX = 300  # of one test under one mutant: a hang is caught by it
 TEST_SECONDS_MIN = 20
@@ -45,6 +46,17 @@ def _limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
 
 
+def end_left_behind(marks):
+    """Ends whoever has all of these variables: what a test has started in other sessions and, by its mutant, not ended."""
+    wanted = {f"{name}={value}".encode() for name, value in marks.items()}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted <= set((process / "environ").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:
+            continue  # it has ended, or is somebody else's
+
+
 class Tree:
     def __init__(self, root, name="tree", preset="dev"):
         self.root = pathlib.Path(root)
@@ -55,7 +67,8 @@ class Tree:
         self.reached = {}  # by each test: numbers of the mutants in functions that it runs; None where nobody knows
         self.by_ctest = tests_of_tier(self.root, "apiserver")
         self.one_plane = threading.Lock()
-        self.environment = {**os.environ, "GTEST_FAIL_FAST": "1", "TRAINYARD_SIM_SECONDS": str(SIM_SECONDS)}
+        self.environment = {**os.environ, "GTEST_FAIL_FAST": "1", "TRAINYARD_SIM_SECONDS": str(SIM_SECONDS),
+                            OF_RUN: str(os.getpid())}
         # The tests' own short bounds hold, also where everything else runs long.
         self.environment.pop("TRAINYARD_LONG_TESTS", None)
         self.environment.pop("GTEST_OUTPUT", None)
@@ -158,7 +171,10 @@ class Tree:
         """How the first of `tests` fails that does, or None. All have been vetted."""
         for test in tests:
             limit = min(TEST_SECONDS_MAX, max(TEST_SECONDS_MIN, SLOWER * self.seconds[test]))
-            failed = self._test(test, log, limit, {} if mutant is None else {CHOSEN: str(mutant)})
+            chosen = {} if mutant is None else {CHOSEN: str(mutant)}
+            failed = self._test(test, log, limit, chosen)
+            if mutant is not None:
+                end_left_behind({OF_RUN: os.getpid(), **chosen})
             if failed:
                 return failed
         return None
