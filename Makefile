@@ -45,7 +45,7 @@ bench-operator: ## Measure the operator on a real API server with fake nodes (BE
 
 kind-up: ## A Kubernetes cluster of real nodes in containers, in KIND=runs/kind (ARGS='--nodes 3': tools/kind/up --help)
 	@tools/setup build kind
-	@tools/kind/build
+	@tools/kind/build $(if $(findstring --image public,$(ARGS)),--programs)
 	@tools/kind/up $(KIND) $(ARGS)
 
 kind-load: ## Give images to its nodes: IMAGES='a.tar b.tar'
@@ -54,8 +54,8 @@ kind-load: ## Give images to its nodes: IMAGES='a.tar b.tar'
 kind-down: ## End it; nothing of it stays
 	@tools/kind/down $(KIND)
 
-e2e: ## The tests on a cluster of real nodes, which they start and end
-	@tools/run_e2e
+e2e: ## The tests on a cluster of real nodes, with the images of `make images` (ARGS='--images dev': tools/run_e2e --help)
+	@tools/run_e2e $(ARGS)
 
 lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 	@tools/lint $(if $(filter all,$(FILES)),--all)

@@ -1,7 +1,11 @@
-// What becomes of a running job when the operator under it is upgraded, rolled out anew, and
-// uninstalled: nothing.
+// The chart where kubelets run what it makes: `helm test` tells an operator that runs jobs from one
+// that does not; and what becomes of a running job when the operator under it is upgraded, rolled
+// out anew, and uninstalled: nothing.
+#include <filesystem>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,43 +16,124 @@
 namespace trainyard::cluster {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+using testing_support::CommandResult;
+
 constexpr char kSystem[] = "trainyard-system";
 constexpr char kOperator[] = "deployment/trainyard-operator";
+constexpr char kChart[] = TRAINYARD_SOURCE_DIR "/charts/trainyard";
+constexpr char kValues[] = TRAINYARD_SOURCE_DIR "/tests/cluster/values.yaml";
 constexpr std::chrono::minutes kHelmTimeout{3};
 /// Kubelets bring what is mounted of a ConfigMap up to date within a minute or two.
 constexpr std::chrono::seconds kMounted{180};
+
+/// helm as a user has it, with the release of the tests.
+class Helm {
+ public:
+  Helm(const testing_support::ControlPlane& plane, std::filesystem::path home)
+      : program_(plane.folder() / "helm"),
+        kubeconfig_(plane.kubeconfig()),
+        home_(std::move(home)) {}
+
+  CommandResult run(const std::vector<std::string>& arguments) const {
+    testing_support::ChildProcess::Spec spec{.argv = {program_},
+                                             .environment = {{"HELM_CACHE_HOME", home_ / "cache"},
+                                                             {"HELM_CONFIG_HOME", home_ / "config"},
+                                                             {"HELM_DATA_HOME", home_ / "data"},
+                                                             {"KUBECONFIG", kubeconfig_}},
+                                             .output = home_ / "helm-out",
+                                             .errors = home_ / "helm-err"};
+    spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
+    spec.argv.insert(spec.argv.end(), {"--namespace", kSystem});
+    return testing_support::run_command(spec, kHelmTimeout);
+  }
+  /// Waits for what it changes, and must succeed.
+  void must(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--wait", "--timeout", "90s"});
+    const CommandResult done = run(arguments);
+    EXPECT_EQ(done.exit_code, 0) << arguments.front() << "\n" << done.output << done.errors;
+  }
+  /// The release as tests/cluster/cluster has made it, but for these values.
+  void release(const std::string& values = "") const {
+    std::vector<std::string> arguments = {"upgrade", "--install", "trainyard",
+                                          kChart,    "--values",  kValues};
+    if (!values.empty()) arguments.insert(arguments.end(), {"--set", values});
+    must(std::move(arguments));
+  }
+  CommandResult test() const { return run({"test", "trainyard", "--timeout", "150s"}); }
+
+ private:
+  const std::filesystem::path program_, kubeconfig_, home_;
+};
+
+class HelmTestTest : public testing_support::ClusterTest {
+ protected:
+  void TearDown() override {
+    if (IsSkipped()) return;
+    helm().release();
+    ClusterTest::TearDown();
+  }
+  Helm helm() const { return {plane(), folder()}; }
+
+  /// `helm test` must fail; what its pod, which stays for that, has said.
+  std::string failure() const {
+    const CommandResult tested = helm().test();
+    EXPECT_NE(tested.exit_code, 0) << tested.output;
+    EXPECT_THAT(tested.output + tested.errors, HasSubstr("Failed"));
+    EXPECT_EQ(get({"tj", "trainyard-test", "--namespace", kSystem}), Json())
+        << "its job goes with it";
+    return must({"logs", "trainyard-test", "--namespace", kSystem});
+  }
+  void expect_success() const {
+    const CommandResult tested = helm().test();
+    EXPECT_EQ(tested.exit_code, 0) << tested.output << tested.errors << operator_log();
+    EXPECT_THAT(tested.output, HasSubstr("Succeeded"));
+  }
+};
+
+TEST_F(HelmTestTest, RunsAJobToItsEndAndLeavesNothing) {
+  must({"delete", "events", "--all", "--namespace", kSystem});
+  expect_success();
+  // Two pods have run on nodes: their kubelets say so.
+  std::set<std::string> started;
+  for (const Json& event : get({"events", "--namespace", kSystem})["items"]) {
+    const std::string pod = event["involvedObject"].value("name", "");
+    if (event.value("reason", "") == "Started" && pod.starts_with("trainyard-test-"))
+      started.insert(pod);
+  }
+  EXPECT_EQ(started.size(), 2U) << ::testing::PrintToString(started);
+  const std::string kinds = "pod,serviceaccount,role,rolebinding,configmap,service,tj";
+  EXPECT_TRUE(wait_until([&] {
+    return must({"get", kinds, "--namespace", kSystem, "-o", "name"}).find("trainyard-test") ==
+           std::string::npos;
+  })) << must({"get", kinds, "--namespace", kSystem});
+}
+
+TEST_F(HelmTestTest, FailsWhereTheOperatorOrTheNodesRunNoJob) {
+  const std::string soon = "test.timeoutSeconds=15";
+  helm().release(soon + ",replicas=0");
+  EXPECT_THAT(failure(), AllOf(HasSubstr("waited 15 s"), HasSubstr("seen by no operator")));
+
+  helm().release(soon);
+  must({"delete", "clusterrolebinding", "trainyard-operator"});
+  EXPECT_THAT(failure(), HasSubstr("waited 15 s")) << "an operator that runs but may do nothing";
+
+  helm().release(soon + ",test.nodeSelector.nowhere=yes");
+  EXPECT_THAT(failure(), HasSubstr("waited 15 s")) << "pods that no node takes";
+
+  helm().release();
+  expect_success();
+}
 
 class ChartTest : public testing_support::SavingJobTest {
  protected:
   void TearDown() override {
     if (IsSkipped()) return;
-    if (uninstalled_) install();
+    helm().release();
     SavingJobTest::TearDown();
   }
-
-  void must_helm(std::vector<std::string> arguments) const {
-    testing_support::ChildProcess::Spec spec{
-        .argv = {plane().folder() / "helm"},
-        .environment = {{"HELM_CACHE_HOME", folder() / "helm-cache"},
-                        {"HELM_CONFIG_HOME", folder() / "helm-config"},
-                        {"HELM_DATA_HOME", folder() / "helm-data"},
-                        {"KUBECONFIG", plane().kubeconfig()}},
-        .output = folder() / "helm-out",
-        .errors = folder() / "helm-err"};
-    spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
-    spec.argv.insert(spec.argv.end(), {"--namespace", kSystem, "--wait", "--timeout", "90s"});
-    const auto done = testing_support::run_command(spec, kHelmTimeout);
-    EXPECT_EQ(done.exit_code, 0) << arguments.front() << "\n" << done.output << done.errors;
-  }
-  void install() {
-    must_helm({"install", "trainyard", TRAINYARD_SOURCE_DIR "/charts/trainyard", "--values",
-               TRAINYARD_SOURCE_DIR "/tests/cluster/values.yaml"});
-    uninstalled_ = false;
-  }
-  void uninstall() {
-    uninstalled_ = true;
-    must_helm({"uninstall", "trainyard"});
-  }
+  Helm helm() const { return {plane(), folder()}; }
   std::string leader() const {
     return must({"get", "pods", "--namespace", kSystem, "--selector", "trainyard.dev/leader=true",
                  "--field-selector=status.phase=Running", "--output=name"});
@@ -63,9 +148,6 @@ class ChartTest : public testing_support::SavingJobTest {
     EXPECT_EQ(job_status(kJob)["restarts"]["total"], 0) << job_status(kJob).dump(2);
     EXPECT_EQ(generation(), 1);
   }
-
- private:
-  bool uninstalled_ = false;
 };
 
 TEST_F(ChartTest, ARunningJobDoesNotNoticeUpgradesAndRollouts) {
@@ -73,8 +155,8 @@ TEST_F(ChartTest, ARunningJobDoesNotNoticeUpgradesAndRollouts) {
   ASSERT_TRUE(trains(job));
   const std::set<std::string> pods = names_of_pods(kJob);
   const std::string first = leader();
-  must_helm({"upgrade", "trainyard", TRAINYARD_SOURCE_DIR "/charts/trainyard", "--reuse-values",
-             "--set", "replicas=2", "--set-string", "podAnnotations.round=2"});
+  helm().must({"upgrade", "trainyard", kChart, "--reuse-values", "--set", "replicas=2",
+               "--set-string", "podAnnotations.round=2"});
   EXPECT_TRUE(wait_until([&] { return !leader().empty() && leader() != first; })) << first;
   expect_untouched(pods);
 
@@ -84,8 +166,7 @@ TEST_F(ChartTest, ARunningJobDoesNotNoticeUpgradesAndRollouts) {
   EXPECT_TRUE(wait_until([&] { return !leader().empty() && leader() != second; })) << second;
   expect_untouched(pods);
 
-  must_helm({"upgrade", "trainyard", TRAINYARD_SOURCE_DIR "/charts/trainyard", "--reuse-values",
-             "--set", "replicas=1"});
+  helm().must({"upgrade", "trainyard", kChart, "--reuse-values", "--set", "replicas=1"});
   expect_untouched(pods);
   expect_undisturbed(job);
 }
@@ -94,13 +175,13 @@ TEST_F(ChartTest, AnUninstalledChartLeavesJobsThatTheNextOneTakesUp) {
   const Json job = saving_job(2);
   ASSERT_TRUE(trains(job));
   const std::set<std::string> pods = names_of_pods(kJob);
-  uninstall();
+  helm().must({"uninstall", "trainyard"});
   EXPECT_TRUE(get({"crd", "trainingjobs.trainyard.dev"}).is_object());
   EXPECT_TRUE(get({"tj", kJob}).is_object());
   EXPECT_EQ(names_of_pods(kJob), pods);
   EXPECT_TRUE(get({"clusterrole", "trainyard-operator"}).is_null()) << "all else is gone";
   EXPECT_TRUE(saves(1, newest_saved().step)) << "nobody stops what trains";
-  install();
+  helm().release();
   // The next release has made an authority of its own, which agents have to hear of.
   expect_untouched(pods, kMounted);
   expect_undisturbed(job);

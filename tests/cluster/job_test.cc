@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cluster_test.h"
+#include "tests/support/trainyard_command.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -27,24 +28,33 @@ TEST_F(JobTest, PodsOnTwoNodesMeetAndTheJobCompletes) {
 }
 
 TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
-  Json job = {{"apiVersion", "trainyard.dev/v1alpha1"},
-              {"kind", "TrainingJob"},
-              {"metadata", {{"name", "tiny"}}},
-              {"spec",
-               {{"numNodes", 2},
-                {"numProcPerNode", 2},
-                {"engine",
-                 {{"model",
-                   {{"family", "GPT2"},
-                    {"layers", 2},
-                    {"hidden", 32},
-                    {"heads", 2},
-                    {"vocab", 257},
-                    {"maxPositions", 32}}},
-                  {"data", {{"tokens", Json::array({"/data/train"})}, {"sequenceLength", 32}}},
-                  {"batch", {{"globalSequences", 16}, {"microSequences", 4}}},
-                  {"steps", 1500}}},
-                {"template", {{"spec", {{"containers", Json::array({{{"name", "trainer"}}})}}}}}}}};
+  testing_support::TrainyardCommand(folder()).prepare_data(make_claim("data") / "text");
+  const Json container = {
+      {"name", "trainer"},
+      {"volumeMounts",
+       Json::array({{{"name", "data"}, {"mountPath", "/data"}, {"readOnly", true}}})}};
+  const Json volume = {{"name", "data"}, {"persistentVolumeClaim", {{"claimName", "data"}}}};
+  Json job = {
+      {"apiVersion", "trainyard.dev/v1alpha1"},
+      {"kind", "TrainingJob"},
+      {"metadata", {{"name", "tiny"}}},
+      {"spec",
+       {{"numNodes", 2},
+        {"numProcPerNode", 2},
+        {"engine",
+         {{"model",
+           {{"family", "GPT2"},
+            {"layers", 2},
+            {"hidden", 32},
+            {"heads", 2},
+            {"vocab", 257},
+            {"maxPositions", 32}}},
+          {"data", {{"tokens", Json::array({"/data/text/train"})}, {"sequenceLength", 32}}},
+          {"batch", {{"globalSequences", 16}, {"microSequences", 4}}},
+          {"steps", 1500}}},
+        {"template",
+         {{"spec",
+           {{"containers", Json::array({container})}, {"volumes", Json::array({volume})}}}}}}}};
   spread(job, Apart::kAlways);
   apply(job);
   ASSERT_TRUE(runs("tiny", 2, 0)) << operator_log();
