@@ -48,8 +48,8 @@ kind-up: ## A Kubernetes cluster of real nodes in containers, in KIND=runs/kind 
 	@tools/kind/build $(if $(findstring --image public,$(ARGS)),--programs)
 	@tools/kind/up $(KIND) $(ARGS)
 
-kind-load: ## Give images to its nodes: IMAGES='a.tar b.tar'
-	@tools/kind/load $(KIND) $(IMAGES)
+kind-load: ## Give images to its nodes: those of `make images`, or IMAGES='a.tar b.tar'
+	@tools/kind/load $(KIND) $(or $(IMAGES),build/images/trainyard-operator.tar build/images/trainyard-worker-cpu.tar)
 
 kind-down: ## End it; nothing of it stays
 	@tools/kind/down $(KIND)

@@ -1,5 +1,7 @@
 // Jobs on real nodes: kubelets start their pods, the pods find each other by name over the network.
-#include <set>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -68,6 +70,32 @@ TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
   EXPECT_EQ(status["progress"]["step"], 1500);
   EXPECT_EQ(status["restarts"]["total"], 0);
   EXPECT_LT(std::stod(status["progress"]["loss"].get<std::string>()), 3.5) << "ln 257 is 5.5";
+}
+
+/// As its first lines say: the claim is made and filled, the manifest applied as it is.
+TEST_F(JobTest, TheExampleOfTheEngineTrainsAsItIsWritten) {
+  const std::filesystem::path texts = folder() / "texts";
+  std::filesystem::create_directory(texts);
+  for (const char* name : {"mine.txt", "mine_test.txt"}) {
+    std::ofstream file(texts / name);
+    for (int i = 0; i < 2000; ++i)
+      file << "the quick brown fox jumps over " << i << " lazy dogs\n";
+  }
+  const testing_support::TrainyardCommand trainyard(folder());
+  ASSERT_EQ(trainyard.run({"data", "prepare", texts, "--out", make_claim("training") / "data",
+                           "--tokenizer", "bytes", "--split", "heldout=_test"},
+                          "prepared"),
+            0);
+  must({"apply", "-f", TRAINYARD_SOURCE_DIR "/manifests/examples/engine-on-kubernetes.yaml"});
+  const std::string name = "engine-on-kubernetes";
+  ASSERT_TRUE(runs(name, 2, 0)) << operator_log();
+  const auto step = [&] {
+    return job_status(name).value("progress", Json::object()).value("step", int64_t{0});
+  };
+  EXPECT_TRUE(wait_until([&] { return step() >= 10; }, std::chrono::seconds(180)))
+      << job_status(name).dump(2) << operator_log();
+  EXPECT_EQ(job_status(name)["restarts"]["total"], 0) << job_status(name).dump(2);
+  must({"delete", "tj", name});
 }
 
 TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
