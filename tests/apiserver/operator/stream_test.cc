@@ -1,4 +1,5 @@
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
@@ -135,6 +136,17 @@ class StreamTest : public testing_support::JobTest {
         must({"get", "secret", "trainyard-control-tls", "-n", "trainyard-system", "-o",
               "jsonpath={.metadata.annotations.trainyard\\.dev/control-term}"}));
   }
+  /// In the claim, one whose name is greater.
+  bool has_checkpoint_after(const std::string& name) const {
+    std::error_code none_yet;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(machine_->claim("ckpt") / "tiny", none_yet)) {
+      const std::string found = entry.path().filename();
+      if (found.starts_with("g1-step-") && found.size() == name.size() && found > name) return true;
+    }
+    return false;
+  }
+
   int64_t step() const {
     return job_status("tiny").value("progress", Json::object()).value("step", int64_t{-1});
   }
@@ -166,7 +178,9 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
   make_claim();
   const Json job = engine_job(2, 4000);
   apply(job);
-  ASSERT_TRUE(until([&] { return step() >= 40; })) << job_status("tiny").dump(2);
+  // All of the training takes some seconds: what status tells may come too late.
+  ASSERT_TRUE(until([&] { return has_checkpoint_after("g1-step-0000000020"); }))
+      << job_status("tiny").dump(2);
   const pid_t agent = machine_->pid_of(member("tiny", 1));
   ASSERT_GT(agent, 0);
   std::ifstream children("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) +
