@@ -17,7 +17,7 @@ trainyard_test(sim_exhaustive_test TIER sim TIMEOUT 900
 trainyard_test(sim_random_test TIER sim TIMEOUT 600
   SOURCES ${sim_tests}/random_test.cc
   DEPS sim_test_support)
-set_tests_properties(sim_random_test PROPERTIES PROCESSORS 2)
+set_tests_properties(sim_random_test PROPERTIES PROCESSORS 4) # all of two cores
 trainyard_test(sim_server_test TIER sim
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/server/api_server_test.cc
   DEPS sim_test_support)

@@ -122,7 +122,7 @@ std::vector<ValueSet> value_sets() {
         {"PrometheusRule", "/spec/groups/0/name", R"("trainyard-operator")"},
         {"PrometheusRule", "/spec/groups/0/name", R"("trainyard-jobs")"},
         {"PrometheusRule", "/spec/groups/0/rules/4/annotations/runbook_url",
-         R"("https://example.com/tree/docs/operating/alerts.md#trainyardjobisstalled")"},
+         R"("https://example.com/tree/docs/operating/alerts.md#trainyardjobfailed")"},
         {"ConfigMap", "/metadata/labels/grafana_dashboard", R"("1")"},
         {"PodMonitor", "/spec/selector/matchLabels/trainyard.dev~1member", R"("true")"}}},
       {"Unmonitored",

@@ -13,7 +13,7 @@ inline constexpr int64_t kReconcilesMin = 200;
 inline constexpr int64_t kFaultsMin = 5;
 inline constexpr int64_t kPodsMin = 4;
 /// So many stories in a row have struck every write with every fault a hundred times.
-inline constexpr int64_t kStoriesForTheMatrix = 2000;
+inline constexpr int64_t kStoriesForTheMatrix = 1300;
 
 /// What became of one story.
 struct Told {
