@@ -1,5 +1,6 @@
 #include "control/pod_spec.h"
 
+#include <algorithm>
 #include <array>
 #include <span>
 
@@ -15,7 +16,8 @@ constexpr std::string_view kAlphabet = "bcdfghjklmnpqrstvwxz2456789";
 constexpr int kHashLetters = 5;
 /// Time beyond the preemption checkpoint for ranks and agent to end (api.md).
 constexpr std::chrono::seconds kGraceMargin{30};
-/// Beyond the longest stall, so that the controller has acted before ranks give each other up.
+/// Beyond the longest stall and start-up, so that the controller has acted before ranks give each
+/// other up.
 constexpr std::chrono::seconds kStallMargin{60};
 
 }  // namespace
@@ -64,7 +66,8 @@ PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpe
                                : std::to_string(spec.num_proc_per_node)},
   };
   if (spec.engine) {
-    const auto timeout = spec.progress_policy.max_stall + kStallMargin;
+    const api::ProgressPolicy& policy = spec.progress_policy;
+    const auto timeout = std::max(policy.max_stall, policy.startup_timeout) + kStallMargin;
     pod.environment.emplace(contract::kEnvPeerTimeout, std::to_string(timeout.count()));
   }
   if (spec.pod_template) pod.template_json = spec.pod_template->json;

@@ -96,17 +96,24 @@ void add_goodput(Exposition& out, const api::GoodputStatus& goodput) {
   out.add(kGoodputRatio, {}, goodput.ratio);
 }
 
-/// The ledger of the status; of a program of the user's own continued until now: nothing that it
-/// tells would have the status written while it runs.
+/// How long after a container's end it is known for certain. Counters must not go back: what is
+/// shown as productive stays behind by as much.
+constexpr std::chrono::seconds kEndsAreKnown{60};
+
+/// The ledger of the status; of a program of the user's own that runs whole continued until a
+/// minute ago: nothing that it tells would have the status written while it runs.
 api::GoodputStatus goodput_at(Time now, const api::TrainingJobSpec& spec,
                               const api::TrainingJobStatus& status) {
   goodput::Ledger ledger(status.goodput.value_or(api::GoodputStatus{}));
   const bool over =
       status.phase == api::JobPhase::kComplete || status.phase == api::JobPhase::kFailed;
-  if (spec.engine || over || !ledger.is_open()) return ledger.goodput();
+  const bool ends = status.nodes.succeeded > 0 || status.nodes.failed > 0;
+  if (spec.engine || over || ends || !ledger.is_open()) return ledger.goodput();
   const StreamFacts nothing_told;
-  goodput::settle(ledger, {&status, &nothing_told, /*reports_steps=*/false, /*stalled=*/false, now},
-                  std::nullopt);
+  goodput::settle(
+      ledger,
+      {&status, &nothing_told, /*reports_steps=*/false, /*stalled=*/false, now - kEndsAreKnown},
+      std::nullopt);
   return ledger.goodput();
 }
 

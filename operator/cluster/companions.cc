@@ -110,8 +110,8 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   // be found out.
   const bool never = spec.num_nodes <= 1 || (budgeted && before == Before::kUnknown);
   if (never && kept.budgeted == kUnknown) kept.budgeted = 0;
-  // Before the gang is up a budget would protect nothing, as it lets pods go that are not ready; but
-  // the disruption controller would write its status for every pod that becomes ready, which is
+  // Before the gang is up a budget would protect nothing, as it lets pods go that are not ready;
+  // but the disruption controller would write its status for every pod that becomes ready, which is
   // much of what the start of a large gang costs the API server.
   const bool starting = kept.budgeted == 0 && status.nodes.ready < status.nodes.target;
   if (budgeted && starting) {

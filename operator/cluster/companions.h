@@ -19,8 +19,8 @@ namespace trainyard::cluster {
 
 /// Keeps what stands beside the pods: the headless Service, the engine's ConfigMap and that with
 /// the authorities of the control stream before the pods of a generation, the PodDisruptionBudget
-/// from when a gang of more than one is up until it is to end. What was brought in line is remembered, so that
-/// nothing is asked twice of the server. Thread-safe for different jobs.
+/// from when a gang of more than one is up until it is to end. What was brought in line is
+/// remembered, so that nothing is asked twice of the server. Thread-safe for different jobs.
 class Companions {
  public:
   /// Client and logger outlive it. `authorities`: PEM of those whom agents are to trust; empty

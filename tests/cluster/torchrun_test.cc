@@ -63,7 +63,7 @@ class TorchrunTest : public testing_support::ClusterTest {
     return job;
   }
 
-  /// Keeps what the pod prints, to its end: the pods of a complete job are deleted.
+  /// Keeps what the pod prints, to its end.
   void listen_to(const std::string& pod) {
     listeners_.push_back(std::make_unique<ChildProcess>(ChildProcess::Spec{
         .argv = {plane().folder() / "kubectl", "--kubeconfig", plane().kubeconfig(), "--namespace",

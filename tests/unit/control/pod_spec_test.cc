@@ -50,7 +50,11 @@ TEST(PodSpecTest, RanksOfAnEngineOutwaitTheLongestStall) {
   spec.engine.emplace();
   spec.progress_policy.max_stall = seconds(900);
   EXPECT_EQ(make_pod_spec({}, spec, 0, 1, 1).environment.at("TRAINYARD_PEER_TIMEOUT_SECONDS"),
-            "960");
+            "1860")
+      << "a start-up may take longer";
+  spec.progress_policy.max_stall = seconds(9000);
+  EXPECT_EQ(make_pod_spec({}, spec, 0, 1, 1).environment.at("TRAINYARD_PEER_TIMEOUT_SECONDS"),
+            "9060");
 }
 
 TEST(PodSpecTest, WithoutATemplateOrACountTheClusterAndTheAgentChoose) {

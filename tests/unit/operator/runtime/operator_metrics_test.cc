@@ -163,13 +163,16 @@ TEST_F(OperatorMetricsTest, TheLedgerOfAProgramOfOnesOwnGoesOnBetweenWrites) {
   job.status.goodput->counted.time = Time(std::chrono::seconds(1000));
   job.status.goodput->wall = std::chrono::seconds(20);
   job.status.goodput->badput.startup = std::chrono::seconds(20);
-  now_ = Time(std::chrono::seconds(1060));
+  now_ = Time(std::chrono::seconds(1120));  // what is a minute old is certain
   const std::string who = "{trainer_job=\"torch\",trainer_namespace=\"team\"";
   const std::string productive =
       "\ntrainyard_goodput_seconds_total" + who + ",category=\"productive\"} ";
   EXPECT_THAT(text(true), HasSubstr(productive + "60\n"));
   EXPECT_THAT(text(true), HasSubstr("\ntrainyard_wall_seconds_total" + who + "} 80\n"));
   EXPECT_THAT(text(true), HasSubstr("\ntrainyard_goodput_ratio" + who + "} 0.75\n"));
+  job.status.nodes.succeeded = 1;
+  EXPECT_THAT(text(true), HasSubstr(productive + "0\n")) << "its last minutes may not have been";
+  job.status.nodes.succeeded = 0;
   job.status.phase = api::JobPhase::kComplete;
   EXPECT_THAT(text(true), HasSubstr(productive + "0\n")) << "what is over is counted";
   job.status.phase = api::JobPhase::kRunning;

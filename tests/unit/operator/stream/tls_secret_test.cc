@@ -158,6 +158,12 @@ TEST_F(TermTest, SomebodyElsesSecretRemembersNone) {
   EXPECT_EQ(transport_.requests().size(), 1U) << "it is not ours to write";
 }
 
+TEST_F(TermTest, ASecretThatMayOnlyBeReadRemembersNone) {
+  transport_.answer(200, remembering("41", {{"ca.key", "bm9uc2Vuc2U="}}).dump());
+  transport_.answer(403, status_body(403, "Forbidden", "it is for reading"));
+  EXPECT_EQ(*secret_.take_term(3), 3);
+}
+
 TEST_F(TermTest, ATermThatCouldNotBeWrittenIsNotTaken) {
   transport_.answer(200, remembering("41").dump());
   transport_.answer(409, status_body(409, "Conflict", "somebody was faster"));
