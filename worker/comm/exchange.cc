@@ -38,9 +38,10 @@ bool follows(const std::vector<Transfer>& batch, const Transfer& transfer) {
   return !source.done() && transfer.payload_moved == source.payload_moved;
 }
 
-std::vector<int> awaited_members(const std::vector<Transfer>& batch,
-                                 const std::vector<int>& heads) {
-  std::vector<int> members;
+/// Into `members`, whose memory a wait that comes again does not take anew.
+const std::vector<int>& awaited_members(const std::vector<Transfer>& batch,
+                                        const std::vector<int>& heads, std::vector<int>& members) {
+  members.clear();
   for (const int head : heads) {
     const Transfer& transfer = batch[static_cast<size_t>(head)];
     if (!follows(batch, transfer)) members.push_back(transfer.peer);
@@ -145,13 +146,13 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what, const
     return status;
   }
   const auto deadline = std::chrono::duration_cast<Clock::duration>(group_->identity().deadline);
-  if (idle_for >= deadline) return silent(awaited_members(batch, heads_), what);
+  if (idle_for >= deadline) return silent(awaited_members(batch, heads_, awaited_), what);
   auto next_look = deadline;
   if (!stalled_) {
     next_look = std::min<Clock::duration>(kStallAfter, deadline / 4);
     if (idle_for >= next_look) {
       stalled_ = true;
-      group_->set_waiting(awaited_members(batch, heads_));
+      group_->set_waiting(awaited_members(batch, heads_, awaited_));
       next_look = deadline / 2;
     }
   } else if (!announced_) {
@@ -188,7 +189,8 @@ Status Exchange::retreats(const std::vector<Transfer>& batch, const Signature& w
                  describe(what) + ": cancelled before anything was sent or received"};
   }
   std::vector<int> ranks;
-  for (const int member : awaited_members(batch, heads_))
+  std::vector<int> awaited;
+  for (const int member : awaited_members(batch, heads_, awaited))
     ranks.push_back(group_->identity().rank_of(member));
   return Error{ErrorCode::kDeadline, describe(what) + ": nothing was sent or received within " +
                                          seconds_text(*retreat.patience) + ", awaiting " +

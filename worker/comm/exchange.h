@@ -56,7 +56,8 @@ class Exchange {
 
   std::vector<int>
       heads_;  ///< first unfinished message of each lane; lanes that are done are removed
-  std::vector<int> tails_;  ///< while linking: last message by lane
+  std::vector<int> awaited_;  ///< members that a stall waits for; kept for its memory
+  std::vector<int> tails_;    ///< while linking: last message by lane
   std::vector<Transfer*> pending_;
   bool stalled_ = false;     ///< the group knows whom we wait for
   bool announced_ = false;   ///< and the peers too

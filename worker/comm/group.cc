@@ -160,12 +160,12 @@ Failure Group::verdict_on(int member, std::chrono::milliseconds patience, const 
   return loss_of(rank, why);
 }
 
-void Group::set_waiting(std::vector<int> members) {
+void Group::set_waiting(const std::vector<int>& members) {
   bool tell = false;
   {
     const std::lock_guard lock(mutex_);
     own_wait_.waiting = !members.empty();
-    own_wait_.members = std::move(members);
+    own_wait_.members.assign(members.begin(), members.end());
     if (!own_wait_.waiting) tell = std::exchange(announced_, false);
   }
   if (tell) announce_waiting();

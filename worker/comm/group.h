@@ -118,7 +118,7 @@ class Group {
   Failure verdict_on(int member, std::chrono::milliseconds patience, const std::string& how);
 
   /// This rank now waits for these members (empty: it goes on); answered to members that ask.
-  void set_waiting(std::vector<int> members);
+  void set_waiting(const std::vector<int>& members);
   /// Tells all members what set_waiting set.
   void announce_waiting();
 

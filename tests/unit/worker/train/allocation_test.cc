@@ -94,7 +94,7 @@ TEST_P(AllocationTest, StepsAfterTheFirstTakeNoMemory) {
   for (const int64_t count : counts)
     all += " " + std::to_string(count);
   EXPECT_EQ(*std::min_element(counts.begin(), counts.end()), 0) << all;
-  // A rank that waits for long tells its group whom it waits for, which takes memory.
+  // A rank that waits for long notes whom it waits for, which takes memory the first times.
   if (ranks() > 1) return;
   int64_t sum = 0;
   for (const int64_t count : counts)
