@@ -22,7 +22,7 @@ struct JobRequests {
   std::string resource_version;       ///< the newest known
   std::vector<kube::Request> before;  ///< Service, event
   std::vector<kube::Request> pods;
-  std::vector<kube::Request> after;   ///< disruption budget, event
+  std::vector<kube::Request> after;  ///< disruption budget, event
 };
 
 /// The requests that the operator's brain (control::plan) and its renderers make of a TrainingJob
