@@ -29,8 +29,8 @@ METHOD = """\
 * loop: `operator_loop --whole`, 32 connections, bodies made beforehand: the operator's three watches, of each job the status before the first
   pod, each second and after the last, Service, an event, and at the end disruption budget and event. bare loop: `operator_loop`, the POSTs of pods alone. Both with
   the operator's credentials, so that the server's fairness treats them alike.
-* Indexed Jobs: those of kube-controller-manager, with `--kube-api-qps=1000 --kube-api-burst=1000` as the operator has. Their pods have a
-  ninth of our environment and cannot find each other; "with Services" each Job has the headless Service that its pods need for that.
+* Indexed Jobs: those of kube-controller-manager, with `--kube-api-qps=1000 --kube-api-burst=1000` as the operator has. Their pods have one
+  variable where ours have 31, and cannot find each other; "with Services" each Job has the headless Service that its pods need for that.
 * JobSet: v0.10.1 as administrator, 1,000 requests a second, without its webhooks (what they fill in is written out); takes part where
   `tools/kubernetes/build --jobset` has built it. Its processor seconds hold kube-controller-manager's, whose Jobs make the pods.
 * until all are ready: from the first job's arrival until the jobs' statuses say so, looked at each second.
