@@ -116,13 +116,6 @@ Result<json> TlsSecret::read() const {
   return *std::move(secret);
 }
 
-/// With the resource version that was read: whoever was faster is not overwritten.
-Status TlsSecret::update(const json& secret) const {
-  const auto reply = options_.client->update(kube::kSecrets, secret);
-  if (!reply) return reply.error().to_error("update Secret " + options_.name.name);
-  return {};
-}
-
 Result<int64_t> TlsSecret::take_term(int64_t least) {
   TRAINYARD_ASSIGN(json secret, read());
   if (!is_ours(data_of(secret))) return least;
@@ -130,6 +123,7 @@ Result<int64_t> TlsSecret::take_term(int64_t least) {
   json& annotations = secret["metadata"]["annotations"];
   if (!annotations.is_object()) annotations = json::object();
   annotations[kTermAnnotation] = std::to_string(term);
+  // With the resource version that was read: whoever was faster is not overwritten.
   const auto reply = options_.client->update(kube::kSecrets, secret);
   if (reply) return term;
   // One that a person gives, with a key of theirs that could be ours, is for reading alone.
@@ -160,7 +154,9 @@ Status TlsSecret::write(const json& secret, const SecretContent& content) const 
                            {kKey, content.key},
                            {kAuthorities, content.authorities},
                            {kAuthorityKey, content.authority_key}};
-  TRAINYARD_TRY(update(changed));
+  // As take_term: with the resource version that was read.
+  const auto reply = options_.client->update(kube::kSecrets, changed);
+  if (!reply) return reply.error().to_error("update Secret " + options_.name.name);
   options_.logger->info("made certificates for the control stream",
                         {{"namespace", options_.name.ns}, {"secret", options_.name.name}});
   return {};

@@ -77,7 +77,6 @@ class TlsSecret {
 
  private:
   Result<nlohmann::json> read() const;
-  Status update(const nlohmann::json& secret) const;
   Status write(const nlohmann::json& secret, const SecretContent& content) const;
 
   const Options options_;
