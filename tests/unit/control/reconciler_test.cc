@@ -401,6 +401,14 @@ TEST_F(ReconcilerTest, IsDrivenWithoutThreadsOneReconcileAtATime) {
   EXPECT_EQ(reconciler_.queue_stats().active, 0);
 }
 
+/// Reconciles and lets the world follow until the gang runs.
+void bring_up(Reconciler& reconciler, MemoryCluster& cluster) {
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+    cluster.step();
+  }
+}
+
 /// A cluster whose cache of pods is behind that of the job: it shows none of them.
 class BlindToPods final : public MemoryCluster {
  public:
@@ -417,10 +425,7 @@ TEST(ReconcilerViewTest, APodThatOnlyACacheLacksIsNotLost) {
   ManualClock clock;
   BlindToPods cluster(clock, make_job(2));
   Reconciler first({.cluster = &cluster, .clock = &clock});
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(first.reconcile(cluster.key()).has_value());
-    cluster.step();
-  }
+  ASSERT_NO_FATAL_FAILURE(bring_up(first, cluster));
   ASSERT_TRUE(is_true(cluster.truth().status, api::ConditionType::kScheduled));
   cluster.blind = true;
   Reconciler next({.cluster = &cluster, .clock = &clock});
@@ -435,10 +440,7 @@ TEST(ReconcilerViewTest, NoPodIsMadeBesideAnOlderOneThatOnlyACacheLacks) {
   ManualClock clock;
   BlindToPods cluster(clock, make_job(2));
   Reconciler first({.cluster = &cluster, .clock = &clock});
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(first.reconcile(cluster.key()).has_value());
-    cluster.step();
-  }
+  ASSERT_NO_FATAL_FAILURE(bring_up(first, cluster));
   cluster.remove_pod(pod_name("job", "job-uid-1", 0, 1));
   cluster.crash_at(1, MemoryCluster::CrashPoint::kBefore);  // generation 2 is written, no more
   ASSERT_FALSE(first.reconcile(cluster.key()).has_value());
