@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 KIND ?= runs/kind
-.PHONY: help images chart run test test-quick test-long bench bench-operator lint fuzz mutants features build setup clean kind-up kind-load kind-down e2e
+.PHONY: help images chart run test test-quick test-long bench bench-operator lint fuzz mutants features build programs setup clean kind-up kind-load kind-down e2e
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,13 +25,15 @@ test-long: ## Every test without short bounds, the numeric tier under asan too
 setup: ## Install the Debian packages that building needs
 	@tools/setup build
 
-build: setup ## Build everything (PRESET=dev|release|asan|tsan)
+build: setup ## Build everything, the tests too (PRESET=dev|release|asan|tsan)
 	@cmake --preset $(PRESET)
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-images: setup ## Make the container images into build/images, without Docker or a registry
+programs: setup ## Build the four programs alone, as they are shipped, into build/release/bin
 	@cmake --preset release
-	@cmake --build --preset release -j $(JOBS) --target trainyard-operator trainyard-agent trainyard-worker trainyard
+	@cmake --build --preset release -j $(JOBS) --target trainyard trainyard-agent trainyard-worker trainyard-operator
+
+images: programs ## Make the container images into build/images, without Docker or a registry
 	@tools/images/build
 
 chart: ## Make manifests/install.yaml and docs/reference/chart.md from the chart (needs helm)
@@ -66,8 +68,7 @@ fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
 mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour); MUTANTS=--generated
 	@tools/run_mutants $(MUTANTS)
 
-features: ## Build the release and run the command of every row of docs/features.md that says "works" (some need root or Docker)
-	@$(MAKE) --no-print-directory build PRESET=release
+features: programs ## Run the command of every row of docs/features.md that says "works" (some need root or Docker)
 	@tools/check_features
 
 clean: ## Remove the build folders; runs/ and the cache stay

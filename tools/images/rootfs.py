@@ -59,7 +59,7 @@ class Tree:
 
 def stripped(program: pathlib.Path) -> bytes:
     if not program.is_file():
-        raise packages.Fault(f"{program} is not there: build it first (make build PRESET=release)")
+        raise packages.Fault(f"{program} is not there: build it first (make programs)")
     with tempfile.NamedTemporaryFile() as file:
         packages.output_of("strip", "--strip-unneeded", "-o", file.name, str(program))
         return pathlib.Path(file.name).read_bytes()
