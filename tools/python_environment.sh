@@ -5,12 +5,14 @@
 # python_environment CACHE: makes the environment where it is missing and prints its folder.
 python_environment() {
   local environment="$1/python"
-  if [ ! -x "$environment/bin/pip" ]; then
+  ( # one at a time: callers hold locks of their own, of several kinds
+    flock --timeout 600 8 || exit 1
+    [ ! -x "$environment/bin/pip" ] || exit 0
     rm -rf "$environment"
     python3 -m venv "$environment" || {
       echo "python3 -m venv $environment failed; install python3-venv (tools/setup does)" >&2
-      return 1
+      exit 1
     }
-  fi
+  ) 8>"$1/.python.lock" || return 1
   echo "$environment"
 }
