@@ -5,6 +5,7 @@
 #include <set>
 #include <stdio.h>  // renameat2, RENAME_EXCHANGE
 #include <string>
+#include <sys/stat.h>  // statx
 #include <system_error>
 #include <utility>
 
@@ -31,7 +32,49 @@ Status move_folder(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+Error in_the_way(const fs::path& place, const std::string& what) {
+  return {ErrorCode::kAlreadyExists,
+          place.string() + ": " + what + "; move it away or choose another --out"};
+}
+
+/// Whether a data set, whole or not, has a file of that name.
+bool is_of_a_dataset(const fs::path& name) {
+  const std::string file = name.filename().string();
+  if (!name.has_parent_path()) return file.starts_with(kManifestName);  // and its temporary
+  return file.ends_with(".tokens") || file.ends_with(".tokens.tmp");
+}
+
+/// Removes what a preparation that was killed has left at a place of ours. Somebody else's folder
+/// may have the same name: that one stays. Errors: kAlreadyExists, kIo.
+Status remove_leftovers(const fs::path& place) {
+  std::error_code code;
+  const fs::file_status status = fs::symlink_status(place, code);
+  if (!fs::exists(status)) return {};
+  if (!fs::is_directory(status)) {
+    return in_the_way(place, "is where the data set is built, and is no folder");
+  }
+  code.clear();
+  for (fs::recursive_directory_iterator entry(place, code), end; !code && entry != end;
+       entry.increment(code)) {
+    std::error_code none;
+    if (fs::is_directory(entry->symlink_status(none))) continue;
+    const fs::path name = entry->path().lexically_relative(place);
+    if (!is_of_a_dataset(name)) {
+      return in_the_way(place, "is where the data set is built, and holds '" +
+                                   name.generic_string() + "', which is of none");
+    }
+  }
+  if (code) return file_error("list " + place.string(), code);
+  return remove_tree(place);
+}
+
 }  // namespace
+
+bool is_mount_point(const fs::path& folder) {
+  struct statx info {};
+  if (::statx(AT_FDCWD, folder.c_str(), 0, STATX_TYPE, &info) != 0) return false;
+  return (info.stx_attributes & info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0;
+}
 
 Result<DatasetFolder> DatasetFolder::lock(const fs::path& output) {
   std::error_code code;
@@ -40,6 +83,16 @@ Result<DatasetFolder> DatasetFolder::lock(const fs::path& output) {
   if (code || !place.has_filename()) {
     return Error{ErrorCode::kInvalidConfig,
                  "output: found '" + output.string() + "', wanted the name of a folder to make"};
+  }
+  // Behind a link the data set lies where that leads: a folder cannot be renamed over the link.
+  std::error_code none;
+  if (fs::is_symlink(place, none)) {
+    place = fs::canonical(place, code);
+    if (code) {
+      return Error{ErrorCode::kInvalidConfig, "output: found '" + output.string() +
+                                                  "', a symbolic link that leads nowhere, wanted "
+                                                  "one to a folder"};
+    }
   }
   TRAINYARD_TRY(make_directories(place.parent_path()));
   const std::string name = "." + place.filename().string() + ".lock";
@@ -50,15 +103,19 @@ Result<DatasetFolder> DatasetFolder::lock(const fs::path& output) {
 Status DatasetFolder::check_replaceable() const {
   std::error_code code;
   if (!fs::exists(output_, code)) return {};
-  const auto in_the_way = [&](const std::string& what) {
-    return Error{ErrorCode::kAlreadyExists,
-                 output_.string() + ": " + what + "; move it away or choose another --out"};
-  };
-  if (!fs::is_directory(output_, code)) return in_the_way("is there and is no folder");
+  if (!fs::is_directory(output_, code)) return in_the_way(output_, "is there and is no folder");
+  // Said now, and not when all is built, on the disk around it.
+  if (is_mount_point(output_)) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "output: found " + output_.string() +
+                     ", where something is mounted, wanted a folder in it: " +
+                     (output_ / "set").string() + " for example"};
+  }
   if (fs::is_empty(output_, code)) return {};
   const Result<DatasetManifest> manifest = read_manifest(output_);
-  if (!manifest)
-    return in_the_way("is there and is no data set (" + manifest.error().message + ")");
+  if (!manifest) {
+    return in_the_way(output_, "is there and is no data set (" + manifest.error().message + ")");
+  }
   std::set<std::string> known = {kManifestName};
   for (const SplitRecord& split : manifest->splits) {
     known.insert(split.name);
@@ -69,16 +126,21 @@ Status DatasetFolder::check_replaceable() const {
        entry.increment(code)) {
     const std::string name = entry->path().lexically_relative(output_).generic_string();
     if (!known.contains(name))
-      return in_the_way("holds '" + name + "', which is not of its data set");
+      return in_the_way(output_, "holds '" + name + "', which is not of its data set");
   }
   if (code) return file_error("list " + output_.string(), code);
   return {};
 }
 
 Result<fs::path> DatasetFolder::begin() const {
-  TRAINYARD_TRY(remove_tree(partial()));
+  TRAINYARD_TRY(remove_leftovers(partial()));
   TRAINYARD_TRY(make_directories(partial()));
   return partial();
+}
+
+void DatasetFolder::discard() const {
+  std::error_code ignored;
+  fs::remove_all(partial(), ignored);
 }
 
 Status DatasetFolder::commit(const DatasetManifest& manifest) const {
@@ -93,8 +155,8 @@ Status DatasetFolder::commit(const DatasetManifest& manifest) const {
       return io_error("exchange " + partial().string() + " with " + output_.string(), errno);
     }
     // A file system that cannot exchange: for a moment there is none, but never half of one.
-    const fs::path old = output_.string() + ".old";
-    TRAINYARD_TRY(remove_tree(old));
+    const fs::path old = output_.parent_path() / ("." + output_.filename().string() + ".replaced");
+    TRAINYARD_TRY(remove_leftovers(old));
     TRAINYARD_TRY(move_folder(output_, old));
     TRAINYARD_TRY(move_folder(partial(), output_));
     TRAINYARD_TRY(sync_directory(output_.parent_path()));

@@ -28,9 +28,11 @@ Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
 Result<Pattern> Pattern::compile(std::string_view expression, Anchor anchor) {
-  // Anchored here and not at the match: the just-in-time compiled code knows no such option.
+  // Anchored here and not at the match: the just-in-time compiled code knows no such option. Names
+  // of files are any bytes.
   const uint32_t options =
-      PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C | (anchor == Anchor::kAtPosition ? PCRE2_ANCHORED : 0);
+      PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C |
+      (anchor == Anchor::kAtPosition ? PCRE2_ANCHORED : PCRE2_MATCH_INVALID_UTF);
   auto impl = std::make_unique<Impl>();
   int code = 0;
   PCRE2_SIZE place = 0;

@@ -23,8 +23,8 @@ class Pattern {
   Pattern& operator=(Pattern&&) noexcept;
   ~Pattern();
 
-  /// Whether it matches anywhere in `text`; false too for a text that is not UTF-8 and for a search
-  /// that takes more than a million steps.
+  /// Whether it matches anywhere in `text`, of which no part that is not UTF-8 is ever matched;
+  /// false too for a search that takes more than a million steps.
   bool found_in(std::string_view text) const;
 
   /// Bytes of the match that begins at `position`; nullopt when none does. The pattern must be

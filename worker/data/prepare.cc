@@ -104,6 +104,9 @@ Result<bool> Preparation::is_unchanged() {
     for (const ShardRecord& shard : split.shards) {
       const Result<TokenFile> file = TokenFile::open(options_.output / shard.file);
       if (!file || to_hex(file->info().content_hash) != shard.content_hash) return false;
+      // Read whole, as the texts were: who prepares again because a shard is damaged must not be
+      // told that nothing has changed.
+      if (!file->verify()) return false;
     }
   }
   manifest_ = *there;
@@ -233,21 +236,28 @@ Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   TRAINYARD_ASSIGN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(options.tokenizer));
   TRAINYARD_ASSIGN(std::vector<Source> sources,
                    collect_sources(options.inputs, options.include, options.splits));
-  TRAINYARD_ASSIGN(const DatasetFolder folder, DatasetFolder::lock(options.output));
+  const Result<DatasetFolder> folder = DatasetFolder::lock(options.output);
+  // Where nothing can be written nothing changes meanwhile, and what is there may be what is
+  // wanted.
+  if (!folder && folder.error().code != ErrorCode::kIo) return folder.error();
   Preparation preparation(options, std::move(tokenizer), std::move(sources));
   TRAINYARD_ASSIGN(const bool unchanged, preparation.is_unchanged());
   if (unchanged) return PrepareOutcome{std::move(preparation).take_manifest(), true};
-  TRAINYARD_TRY(folder.check_replaceable());
+  if (!folder) return folder.error();
+  TRAINYARD_TRY(folder->check_replaceable());
   if (options.existing == Existing::kRefuse && read_manifest(options.output)) {
     return Error{ErrorCode::kInvalidConfig,
                  options.output.string() +
                      ": holds a data set made from other files or options, or a damaged one; "
                      "--force replaces it, another --out leaves it"};
   }
-  TRAINYARD_ASSIGN(const fs::path partial, folder.begin());
-  TRAINYARD_TRY(preparation.encode_splits(partial));
+  TRAINYARD_ASSIGN(const fs::path partial, folder->begin());
+  if (const Status encoded = preparation.encode_splits(partial); !encoded) {
+    folder->discard();
+    return encoded.error();
+  }
   DatasetManifest manifest = std::move(preparation).take_manifest();
-  TRAINYARD_TRY(folder.commit(manifest));
+  TRAINYARD_TRY(folder->commit(manifest));
   return PrepareOutcome{std::move(manifest), false};
 }
 

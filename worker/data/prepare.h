@@ -42,12 +42,12 @@ struct PrepareOutcome {
 };
 
 /// Makes a data set of token shards from text (docs/formats/tokens.md). It appears whole: built in
-/// `output`.partial, synced, then renamed; a data set from other files or options is replaced by
-/// exchange (kInvalidConfig where `existing` refuses that), anything else at `output` is left alone
-/// (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by the longest
-/// stretch of text without white space. Errors: kNotFound; kInvalidConfig for options; kInvalidData
-/// for a damaged tokenizer or a file that changes meanwhile; kConflict when another preparation of
-/// `output` runs; kIo.
+/// `output`.partial, synced, then renamed; a data set from other files or options, or a damaged
+/// one, is replaced by exchange (kInvalidConfig where `existing` refuses that), anything else there
+/// is left alone (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by
+/// the longest stretch of text without white space. Errors: kNotFound; kInvalidConfig for options;
+/// kInvalidData for a damaged tokenizer or a file that changes meanwhile; kConflict when another
+/// preparation of `output` runs; kIo.
 Result<PrepareOutcome> prepare(const PrepareOptions& options);
 
 }  // namespace trainyard::data

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/unique_fd.h"
+#include "common/text/utf8.h"
 #include "worker/data/pattern.h"
 
 namespace trainyard::data {
@@ -51,6 +52,17 @@ bool is_split_name(std::string_view name) {
          std::ranges::all_of(name, is_inner) && name != "train";
 }
 
+/// Records of names are JSON, which holds no other text: what is not UTF-8 becomes U+FFFD.
+std::string readable_name(std::string_view name) {
+  std::string readable;
+  for (size_t at = 0; at < name.size();) {
+    const int length = text::utf8_length_at(name, at);
+    readable += length > 0 ? name.substr(at, static_cast<size_t>(length)) : "\xEF\xBF\xBD";
+    at += static_cast<size_t>(std::max(1, length));
+  }
+  return readable;
+}
+
 struct CompiledRule {
   std::string name;
   Pattern pattern;
@@ -89,14 +101,14 @@ Result<std::vector<Source>> collect_sources(std::span<const fs::path> inputs,
 
   std::vector<Source> sources;
   std::set<std::string> seen;
-  const auto add = [&](const fs::path& path, std::string name) -> Status {
+  const auto add = [&](const fs::path& path, const std::string& name) -> Status {
     std::error_code code;
     const fs::path real = fs::canonical(path, code);
     if (code) return list_error(path, code);
     if (!seen.insert(real.string()).second) {
       return Error{ErrorCode::kInvalidConfig, path.string() + ": given twice"};
     }
-    Source source{path, std::move(name), "train", 0};
+    Source source{path, readable_name(name), "train", 0};
     source.bytes = static_cast<int64_t>(fs::file_size(path, code));
     if (code) return list_error(path, code);
     const std::string file_name = path.filename().string();

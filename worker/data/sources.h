@@ -22,7 +22,7 @@ struct SplitRule {
 /// A text file to prepare.
 struct Source {
   std::filesystem::path path;
-  std::string name;   ///< relative to the folder that was given
+  std::string name;   ///< relative to the folder that was given; bytes beside UTF-8 as U+FFFD
   std::string split;  ///< a rule's name, or "train"
   int64_t bytes = 0;
 };

@@ -89,8 +89,12 @@ std::vector<int32_t> Tokenizer::token_lengths() const {
 }
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
-  if (path == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
   std::error_code code;
+  // A manifest's paths have been made absolute, this word too.
+  const bool is_word = path.is_absolute() && path.filename() == "bytes" && !fs::exists(path, code);
+  if (path == "bytes" || is_word) {
+    return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
+  }
   if (fs::is_directory(path, code)) return open_folder(path);
   if (!fs::exists(path, code)) {
     return Error{ErrorCode::kNotFound,

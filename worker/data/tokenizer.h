@@ -47,9 +47,10 @@ class Tokenizer {
   std::vector<int32_t> token_lengths() const;
 };
 
-/// Opens "bytes" (by that word), or a folder with GPT-2's `encoder.json` + `vocab.bpe` (or Hugging
-/// Face's `vocab.json` + `merges.txt`, or `tokenizer.json`), or a `tokenizer.json`. Errors:
-/// kNotFound, kIo; kInvalidData naming file and place.
+/// Opens "bytes" (by that word, also at the end of an absolute path to nothing), or a folder with
+/// GPT-2's `encoder.json` + `vocab.bpe` (or Hugging Face's `vocab.json` + `merges.txt`, or
+/// `tokenizer.json`), or a `tokenizer.json`. Errors: kNotFound, kIo; kInvalidData naming file and
+/// place.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::filesystem::path& path);
 
 }  // namespace trainyard::data

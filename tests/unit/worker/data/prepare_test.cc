@@ -11,6 +11,7 @@
 #include "tests/unit/worker/data/gpt2_files.h"
 #include "tests/unit/worker/data/support.h"
 #include "worker/data/dataset.h"
+#include "worker/data/dataset_folder.h"
 #include "worker/data/token_format.h"
 #include "worker/data/tokenizer.h"
 
@@ -139,6 +140,55 @@ TEST_F(PrepareTest, ADamagedDataSetIsMadeAgain) {
   EXPECT_EQ(snapshot(), good);
 }
 
+TEST_F(PrepareTest, ADataSetWithAFlippedBitIsMadeAgain) {
+  ASSERT_TRUE(prepare(options_));
+  const auto good = snapshot();
+  std::string shard = slurp(output() / "train/00000.tokens");
+  shard[static_cast<size_t>(kTokenHeaderBytes) + 2] ^= 1;  // another letter: still a token
+  spill(output() / "train/00000.tokens", shard);
+  ASSERT_FALSE(verify_dataset(output()));
+  options_.existing = Existing::kRefuse;
+  EXPECT_THAT(failure().message, HasSubstr("--force replaces it"));
+  options_.existing = Existing::kReplace;
+  EXPECT_FALSE(prepare(options_).value().unchanged);
+  EXPECT_EQ(snapshot(), good);
+}
+
+TEST_F(PrepareTest, AnotherFolderOfTheNameToBuildInIsLeftAlone) {
+  const fs::path theirs = output().string() + ".partial";
+  spill(theirs / "chapters/1.doc", "years of work");
+  EXPECT_EQ(failure().code, ErrorCode::kAlreadyExists);
+  EXPECT_THAT(failure().message, HasSubstr("holds 'chapters/1.doc'"));
+  EXPECT_EQ(slurp(theirs / "chapters/1.doc"), "years of work");
+  fs::remove_all(theirs);
+  spill(theirs, "a file");
+  EXPECT_EQ(failure().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(slurp(theirs), "a file");
+}
+
+TEST_F(PrepareTest, AnOutputThatIsALinkIsMadeWhereItLeads) {
+  const fs::path disk = folder_.path() / "disk/set";
+  fs::create_directories(disk);
+  fs::create_directories(output().parent_path());
+  fs::create_directory_symlink(disk, output());
+  ASSERT_TRUE(prepare(options_));  // an empty folder behind the link
+  EXPECT_TRUE(verify_dataset(disk));
+  options_.splits.clear();
+  EXPECT_FALSE(prepare(options_).value().unchanged);  // a data set behind it
+  EXPECT_TRUE(fs::is_symlink(output()));
+  EXPECT_EQ(read_manifest(disk).value().splits.size(), 1U);
+  EXPECT_THAT(siblings(), testing::ElementsAre("set"));
+  fs::remove_all(disk);
+  EXPECT_EQ(failure().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(failure().message, HasSubstr("leads nowhere"));
+}
+
+TEST_F(PrepareTest, ANameThatIsNotUtf8IsNoChange) {
+  spill(input() / "caf\xE9.txt", "a fourth");
+  EXPECT_EQ(prepare(options_).value().manifest.splits[0].documents, 3);
+  EXPECT_TRUE(prepare(options_).value().unchanged);
+}
+
 TEST_F(PrepareTest, LeftoversOfAKilledPreparationDoNotMatter) {
   spill(output().string() + ".partial/train/00007.tokens", "half a sha");
   ASSERT_TRUE(prepare(options_));
@@ -166,6 +216,7 @@ TEST_F(PrepareTest, AFailureLeavesTheOldDataSet) {
   fs::resize_file(input() / "2.txt", 0);
   EXPECT_THAT(failure().message, HasSubstr("split validation: its files hold no text"));
   EXPECT_EQ(snapshot(), before);
+  EXPECT_THAT(siblings(), testing::ElementsAre(".set.lock", "set")) << "nothing fills the disk";
 }
 
 TEST_F(PrepareTest, TwoPreparationsOfOneDataSetDoNotMeet) {
@@ -174,6 +225,24 @@ TEST_F(PrepareTest, TwoPreparationsOfOneDataSetDoNotMeet) {
   const auto held = FileLock::acquire(output().parent_path() / ".set.lock");
   ASSERT_TRUE(held);
   EXPECT_EQ(failure().code, ErrorCode::kConflict);
+}
+
+TEST_F(PrepareTest, KnowsWhereSomethingIsMounted) {
+  EXPECT_TRUE(is_mount_point("/proc"));
+  EXPECT_FALSE(is_mount_point("/proc/self"));
+  EXPECT_FALSE(is_mount_point(folder_.path()));
+  EXPECT_FALSE(is_mount_point(folder_.path() / "none"));
+}
+
+TEST_F(PrepareTest, WhereNothingCanBeWrittenAnUnchangedDataSetWillDo) {
+  ASSERT_TRUE(prepare(options_));
+  const fs::path lock = output().parent_path() / ".set.lock";
+  fs::remove(lock);
+  fs::create_directory(lock);  // cannot be opened, not even by root
+  EXPECT_TRUE(prepare(options_).value().unchanged);
+  options_.splits.clear();
+  EXPECT_EQ(failure().code, ErrorCode::kIo);
+  EXPECT_THAT(failure().message, HasSubstr(".set.lock"));
 }
 
 TEST_F(PrepareTest, RefusesOptionsOutOfRange) {

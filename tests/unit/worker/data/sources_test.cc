@@ -55,6 +55,15 @@ TEST_F(SourcesTest, TheFirstRuleThatMatchesDecides) {
                           "train:a.txt", "train:a/z.txt", "recent:b.txt"));
 }
 
+TEST_F(SourcesTest, ANameThatIsNotUtf8IsTakenLikeOthers) {
+  spill(folder_.path() / "caf\xE9.txt", "text");
+  spill(folder_.path() / "2025_\xE9.txt", "text");
+  EXPECT_THAT(names(collect({{"recent", "^20[2]"}}).value()),
+              ElementsAre("train:2005_x.txt", "train:2015_y.txt", "recent:2025_\xEF\xBF\xBD.txt",
+                          "train:a-b.txt", "train:a.txt", "train:a/z.txt", "train:b.txt",
+                          "train:caf\xEF\xBF\xBD.txt"));
+}
+
 TEST_F(SourcesTest, KeepsTheOrderOfFilesThatAreNamed) {
   const std::vector<std::filesystem::path> inputs = {folder_.path() / "note.md",
                                                      folder_.path() / "a.txt"};
