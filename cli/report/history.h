@@ -58,13 +58,15 @@ class HistoryWriter {
   explicit HistoryWriter(int fd) : fd_(fd) {}
   void write(const std::string& line);
   int fd_;
+  bool cut_ = false;  ///< the file's last line has no end
   int64_t last_step_ = -1;
   std::optional<double> last_validation_loss_;
   double last_time_s_ = 0;
 };
 
 /// Reads a history; lines that are damaged (a crash cut one short) are left out. Of more than
-/// `limit` points every n-th is kept. Errors: kNotFound, kIo.
+/// `limit` points every n-th and the last are kept (0: all); a history may be of any length.
+/// Errors: kNotFound, kIo.
 Result<History> read_history(const std::filesystem::path& run_dir, size_t limit);
 
 }  // namespace trainyard::cli

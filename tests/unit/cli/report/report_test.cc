@@ -64,16 +64,80 @@ TEST(HistoryTest, KeepsAnEvaluationOfTheSameStep) {
   EXPECT_EQ(history->points[1].validation_loss, 2.25);
 }
 
-TEST(HistoryTest, ThinsOutButKeepsTheLastPoint) {
+TEST(HistoryTest, ThinsOutEvenlyButKeepsTheLastPoint) {
   const TemporaryDirectory folder;
   auto writer = HistoryWriter::open(folder.path());
   ASSERT_TRUE(writer);
-  for (int i = 0; i < 100; ++i)
-    (*writer)->add(at_step(i + 1, 2), i);
-  const auto history = read_history(folder.path(), 10);
+  for (int i = 0; i < 100; ++i) {
+    (*writer)->add(at_step(i + 1, 2), i + 1);
+    for (const size_t limit : {size_t{1}, size_t{10}, size_t{64}}) {
+      const auto history = read_history(folder.path(), limit);
+      ASSERT_TRUE(history);
+      const auto& points = history->points;
+      ASSERT_LE(points.size(), limit + 1);
+      // More than a fourth of what is asked for, if there are as many.
+      ASSERT_GE(4 * points.size(), std::min<size_t>(limit, static_cast<size_t>(i) + 1));
+      ASSERT_EQ(points.front().step, 1);
+      ASSERT_EQ(points.back().step, i + 1);
+      for (size_t k = 2; k + 1 < points.size(); ++k) {
+        ASSERT_EQ(points[k].step - points[k - 1].step, points[1].step - points[0].step);
+      }
+    }
+  }
+}
+
+TEST(HistoryTest, ALossThatIsNoNumberIsAGapInTheCurve) {
+  const TemporaryDirectory folder;
+  auto writer = HistoryWriter::open(folder.path());
+  ASSERT_TRUE(writer);
+  (*writer)->add(at_step(1, 2.5), 1);
+  Snapshot diverged = at_step(2, 0);
+  diverged.loss.reset();
+  (*writer)->add(diverged, 2);
+  (*writer)->add(at_step(3, 2.25), 3);
+  const auto history = read_history(folder.path(), 0);
   ASSERT_TRUE(history);
-  EXPECT_LE(history->points.size(), 11U);
-  EXPECT_EQ(history->points.back().step, 100);
+  ASSERT_EQ(history->points.size(), 3U);
+  EXPECT_TRUE(std::isnan(history->points[1].loss));
+  const std::vector<Chart> charts = charts_of(*history);
+  ASSERT_FALSE(charts.empty());
+  const std::string svg = render_svg(charts[0], kWideChart);
+  const size_t begin = svg.find("d='") + 3;
+  const std::string path = svg.substr(begin, svg.find('\'', begin) - begin);
+  EXPECT_EQ(std::count(path.begin(), path.end(), 'M'), 2);
+  // Before the first step nothing is known, and there is no point.
+  Snapshot starting;
+  (*writer)->add(starting, 4);
+  EXPECT_EQ(read_history(folder.path(), 0)->points.size(), 3U);
+}
+
+TEST(HistoryTest, ALineThatWasCutShortTakesNoOtherWithIt) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder.path() / kHistoryFile) << "{\"type\":\"point\",\"st";
+  auto writer = HistoryWriter::open(folder.path());
+  ASSERT_TRUE(writer);
+  (*writer)->add(at_step(3, 2.5), 1);
+  (*writer)->add(at_step(4, 2.5), 2);
+  const auto history = read_history(folder.path(), 0);
+  ASSERT_TRUE(history);
+  ASSERT_EQ(history->points.size(), 2U);
+  EXPECT_EQ(history->points[0].step, 3);
+}
+
+TEST(HistoryTest, LinesOfAnyLengthAreRead) {
+  const TemporaryDirectory folder;
+  {
+    std::ofstream file(folder.path() / kHistoryFile);
+    file << "{\"type\":\"event\",\"message\":\"" << std::string(100'000, 'm') << "\"}\n"
+         << "{\"type\":\"event\",\"message\":\"" << std::string(3'000'000, 'm') << "\"}\n"
+         << "{\"type\":\"point\",\"step\":4,\"loss\":1.5}";
+  }
+  const auto history = read_history(folder.path(), 0);
+  ASSERT_TRUE(history);
+  ASSERT_EQ(history->events.size(), 1U) << "one is longer than any of ours";
+  EXPECT_EQ(history->events[0].message.size(), 100'000U);
+  ASSERT_EQ(history->points.size(), 1U);
+  EXPECT_EQ(history->points[0].step, 4);
 }
 
 TEST(HistoryTest, HostileLinesAreLeftOut) {
