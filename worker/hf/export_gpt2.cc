@@ -11,6 +11,10 @@ namespace trainyard::hf {
 namespace {
 
 constexpr char kWeightsFile[] = "model.safetensors";
+// Weights that would lie beside ours: transformers takes ours before them, and their config.json
+// would be gone.
+constexpr const char* kOtherWeights[] = {"model.safetensors.index.json", "pytorch_model.bin",
+                                         "pytorch_model.bin.index.json"};
 // In the metadata of the weights.
 constexpr char kJobUidKey[] = "trainyard.jobUid";
 constexpr char kStepKey[] = "trainyard.step";
@@ -40,8 +44,15 @@ Result<std::vector<float>> in_their_form(const TensorMapping& mapping,
 }  // namespace
 
 Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid) {
-  const std::filesystem::path weights = folder / kWeightsFile;
+  const auto is_there = [](const std::filesystem::path& weights) {
+    return Error{ErrorCode::kAlreadyExists,
+                 weights.string() + ": is there already; choose another folder or remove it"};
+  };
   std::error_code ignored;
+  for (const char* name : kOtherWeights) {
+    if (std::filesystem::exists(folder / name, ignored)) return is_there(folder / name);
+  }
+  const std::filesystem::path weights = folder / kWeightsFile;
   if (!std::filesystem::exists(weights, ignored)) return {};
   if (!job_uid.empty()) {
     const auto file = safetensors::File::open(weights);
@@ -51,8 +62,7 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
       if (owner != metadata.end() && owner->second == job_uid) return {};
     }
   }
-  return Error{ErrorCode::kAlreadyExists,
-               weights.string() + ": is there already; choose another folder or remove it"};
+  return is_there(weights);
 }
 
 Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,

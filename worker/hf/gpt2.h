@@ -69,14 +69,14 @@ struct ExportMark {
   int64_t step = 0;
 };
 
-/// Refuses a folder whose model.safetensors that job has not written: an export must not replace
-/// somebody's model. Errors: kAlreadyExists.
+/// Refuses a folder whose model.safetensors that job has not written, or with weights in other
+/// files: an export must not replace somebody's model. Errors: kAlreadyExists.
 Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid);
 
 /// Writes a folder that `transformers` loads: config.json and model.safetensors (float32, metadata
 /// format pt, tied lm_head left out, vocabulary without padding). Creates the folder; refuses
-/// (kAlreadyExists) one that already has a model.safetensors, unless it bears the mark of the same
-/// job: that one is replaced. Cost: one tensor in memory at a time.
+/// (kAlreadyExists) one that already has a model, unless it bears the mark of the same job: that
+/// one is replaced. Cost: one tensor in memory at a time.
 Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
                    const GetTensor& get_tensor,
                    const std::optional<ExportMark>& mark = std::nullopt);

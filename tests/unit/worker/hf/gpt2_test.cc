@@ -347,6 +347,27 @@ TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
   EXPECT_EQ(check_export_folder(directory.path(), "job-1").error().code, ErrorCode::kAlreadyExists);
 }
 
+TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
+  const auto model = load_gpt2(kFixture);
+  ASSERT_TRUE(model.has_value());
+  const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
+  for (const char* name :
+       {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    const testing_support::TemporaryDirectory directory;
+    std::ofstream(directory.path() / "config.json") << "theirs";
+    std::ofstream(directory.path() / name) << "theirs";
+    const Status exported =
+        export_gpt2(directory.path(), (*model)->config(), get, ExportMark{"job-1", 7});
+    ASSERT_FALSE(exported) << name;
+    EXPECT_EQ(exported.error().code, ErrorCode::kAlreadyExists);
+    EXPECT_THAT(exported.error().message, HasSubstr(name));
+    std::string left;
+    std::ifstream(directory.path() / "config.json") >> left;
+    EXPECT_EQ(left, "theirs");
+    EXPECT_FALSE(std::filesystem::exists(directory.path() / "model.safetensors"));
+  }
+}
+
 TEST(Gpt2ExportTest, TensorOfTheWrongSizeIsNamedAndNothingIsLeft) {
   const auto model = load_gpt2(kFixture);
   const testing_support::TemporaryDirectory directory;
