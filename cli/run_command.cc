@@ -5,7 +5,6 @@
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <sched.h>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -23,6 +22,7 @@
 #include "cli/top/live_view.h"
 #include "common/api/decode.h"
 #include "common/api/validate.h"
+#include "common/io/control_group.h"
 #include "common/worker_contract.h"
 #include "worker/trace/trace_file.h"
 #include "worker/train/preflight.h"
@@ -63,14 +63,6 @@ struct RunOptions {
   bool retry = false;
 };
 
-/// CPUs this process may use.
-int64_t available_cores() {
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return ::sysconf(_SC_NPROCESSORS_ONLN);
-  return CPU_COUNT(&cpus);
-}
-
 int64_t ranks_of(const api::TrainingJobSpec& spec) {
   return spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
 }
@@ -85,7 +77,7 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
     if (!faults.empty()) return api::error_of(faults);
   }
   if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
-    job.spec.engine->runtime.threads = threads_per_rank(available_cores(), ranks_of(job.spec));
+    job.spec.engine->runtime.threads = threads_per_rank(usable_cpus(), ranks_of(job.spec));
   }
   return job;
 }

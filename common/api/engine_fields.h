@@ -277,7 +277,8 @@ void visit_fields(V& visit, S& numerics) {
 template <class V, Is<RuntimeSpec> S>
 void visit_fields(V& visit, S& runtime) {
   visit({.name = "threads",
-         .description = "Threads of a rank; 0 means the node's cores divided by its ranks.",
+         .description = "Threads of a rank; 0 means the cores that a node's ranks may use (CPU "
+                        "limits counted), divided by them.",
          .minimum = 0,
          .maximum = 1024},
         runtime.threads);

@@ -1,4 +1,5 @@
 trainyard_test(layout_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/layout/layout_test.cc DEPS common_layout)
+trainyard_test(control_group_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc DEPS common_io)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
 trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/memory_source_test.cc

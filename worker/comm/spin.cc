@@ -1,6 +1,6 @@
 #include "worker/comm/spin.h"
 
-#include <sched.h>
+#include "common/io/control_group.h"
 
 namespace trainyard::comm {
 namespace {
@@ -12,10 +12,7 @@ constexpr std::chrono::microseconds kSpin{20};
 }  // namespace
 
 std::chrono::nanoseconds spin_for(int local_ranks) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return {};
-  return local_ranks <= CPU_COUNT(&allowed) ? kSpin : std::chrono::nanoseconds{0};
+  return local_ranks <= usable_cpus() ? kSpin : std::chrono::nanoseconds{0};
 }
 
 }  // namespace trainyard::comm
