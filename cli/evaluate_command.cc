@@ -110,8 +110,7 @@ Status evaluate(const Options& options, CommandContext& context) {
                                                       checkpoint::Verify::kManifest, &notes));
   for (const std::string& note : notes)
     context.err << note << "\n";
-  TRAINYARD_ASSIGN(const auto model,
-                   engine::TrainedModel::load(*reader, options.micro_sequences, options.threads));
+  TRAINYARD_ASSIGN(const auto model, engine::TrainedModel::load(*reader, options.threads));
   std::vector<Score> scores;
   for (const std::string& set : options.sets) {
     TRAINYARD_ASSIGN(Score score, evaluate_set(model->engine(), set, options));

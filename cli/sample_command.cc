@@ -54,7 +54,7 @@ Status sample(const Options& options, CommandContext& context) {
                                                       checkpoint::Verify::kManifest, &notes));
   for (const std::string& note : notes)
     context.err << note << "\n";
-  TRAINYARD_ASSIGN(const auto model, engine::TrainedModel::load(*reader, 1, options.threads));
+  TRAINYARD_ASSIGN(const auto model, engine::TrainedModel::load(*reader, options.threads));
   TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, model->engine()));
   const bool as_text = options.output == "text";
   std::string text;

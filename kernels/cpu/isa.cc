@@ -37,6 +37,10 @@ bool is_available(Isa isa, const ProcessorFeatures& features) {
 
 Isa best_isa(const ProcessorFeatures& features) { return available_isas(features).back(); }
 
+Isa isa_or_best(Isa wanted, const ProcessorFeatures& features) {
+  return is_available(wanted, features) ? wanted : best_isa(features);
+}
+
 std::vector<Isa> available_isas(const ProcessorFeatures& features) {
   std::vector<Isa> isas;
   for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {

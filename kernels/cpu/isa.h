@@ -23,6 +23,9 @@ bool is_available(Isa isa, const ProcessorFeatures& features = this_processor())
 /// The fastest that is available. All give the same bits.
 Isa best_isa(const ProcessorFeatures& features = this_processor());
 
+/// `wanted` where it is available, else the best.
+Isa isa_or_best(Isa wanted, const ProcessorFeatures& features = this_processor());
+
 /// All that are available, slowest first: what a test of equal bits runs over.
 std::vector<Isa> available_isas(const ProcessorFeatures& features = this_processor());
 

@@ -11,6 +11,8 @@ trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/wor
 trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/optim/schedule_test.cc DEPS worker_optim)
 trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
+trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/trained_model_test.cc
+               DEPS worker_sample worker_matrix worker_checkpoint)
 trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
 trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
 trainyard_test(engine_allocation_test TIER unit THREADED

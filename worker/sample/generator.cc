@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/random/philox.h"
+#include "kernels/cpu/cpu_limits.h"
 
 namespace trainyard::engine {
 
@@ -37,6 +38,15 @@ int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleO
   return order.back();
 }
 
+int64_t context_tokens(const Engine& engine) {
+  const api::EngineSpec& spec = engine.spec();
+  const Gpt2Config& model = engine.config();
+  const bool imported = !spec.model.import_path.empty();
+  const int64_t trained = imported ? model.max_positions : spec.data.sequence_length;
+  const int64_t padded_head = (model.hidden / model.heads + 15) / 16 * 16;
+  return std::min({trained, model.max_positions, kernels::kMaxAttentionElements / padded_head});
+}
+
 Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,
                 const std::function<bool(int32_t token)>& on_token) {
   const int64_t vocab = engine.model().vocab;
@@ -49,7 +59,7 @@ Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions
                                                 ", wanted 0 to " + std::to_string(vocab - 1) +
                                                 "; is the tokenizer the model's?"};
   }
-  const auto window = static_cast<size_t>(engine.model().max_positions);
+  const auto window = static_cast<size_t>(context_tokens(engine));
   for (int64_t i = 0; i < options.tokens; ++i) {
     const std::span<const int32_t> context =
         std::span<const int32_t>(prompt).last(std::min(window, prompt.size()));

@@ -22,8 +22,12 @@ struct SampleOptions {
 int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleOptions& options,
                      double draw);
 
+/// How far back the model looks: as far as it was trained to, which is sequenceLength, or every
+/// position of an imported model. What comes after would stand at positions that are noise.
+int64_t context_tokens(const Engine& engine);
+
 /// Generates after `prompt` (not empty), calling `on_token` with each; stops early when it returns
-/// false. The context is the newest maxPositions tokens. The same seed gives the same text.
+/// false. The context is the newest context_tokens() of them. The same seed gives the same text.
 /// Errors: kInvalidConfig for an empty prompt or tokens outside the vocabulary.
 Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,
                 const std::function<bool(int32_t token)>& on_token);

@@ -1,8 +1,8 @@
 #include "worker/sample/trained_model.h"
 
-#include <thread>
-
 #include "common/api/decode.h"
+#include "common/io/control_group.h"
+#include "kernels/cpu/isa.h"
 #include "worker/comm/factory.h"
 #include "worker/hf/export_checkpoint.h"
 #include "worker/train/engine_state.h"
@@ -11,27 +11,29 @@
 namespace trainyard::engine {
 
 Result<std::unique_ptr<TrainedModel>> TrainedModel::load(checkpoint::CheckpointReader& reader,
-                                                         int64_t micro_sequences, int threads) {
+                                                         int threads) {
   auto model = std::unique_ptr<TrainedModel>(new TrainedModel());
   TRAINYARD_ASSIGN(api::EngineSpec spec,
                    api::decode_engine(reader.manifest().config_json,
                                       {.file = reader.directory().string() + "/manifest.json",
                                        .unknown_keys = api::UnknownKeys::kIgnore}));
-  spec.batch.micro_sequences = micro_sequences;
+  // Of the run nothing matters but its model: its batches may be more than one process takes, and
+  // its instruction set, which changes no bit, one that this machine lacks.
+  spec.batch = {.global_sequences = 1, .micro_sequences = 1};
   Gpt2Config config = gpt2_config(spec);
   config.layer_norm_epsilon =
       hf::layer_norm_epsilon_of(reader.manifest().config_json).value_or(config.layer_norm_epsilon);
   TRAINYARD_ASSIGN(model->alone_,
                    comm::make_communicator(comm::TransportKind::kLocal,
                                            {.endpoints = {{.rank = 0}}, .job_uid = "sample"}, {}));
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  TRAINYARD_ASSIGN(model->engine_, Engine::create({.spec = spec,
-                                                   .model = config,
-                                                   .isa = kernel_isa(spec.runtime.isa),
-                                                   .threads = threads > 0 ? threads : cores,
-                                                   .data_group = model->alone_.get()},
-                                                  model->memory_));
-  TRAINYARD_TRY(EngineState(*model->engine_).restore(reader));
+  TRAINYARD_ASSIGN(model->engine_,
+                   Engine::create({.spec = spec,
+                                   .model = config,
+                                   .isa = kernels::isa_or_best(kernel_isa(spec.runtime.isa)),
+                                   .threads = threads > 0 ? threads : usable_cpus(),
+                                   .data_group = model->alone_.get()},
+                                  model->memory_));
+  TRAINYARD_TRY(EngineState(*model->engine_).load(reader));
   return model;
 }
 

@@ -11,10 +11,10 @@ namespace trainyard::engine {
 /// A model out of a checkpoint, in one process, for sampling and evaluation.
 class TrainedModel {
  public:
-  /// `micro_sequences`: how many windows evaluate() takes at a time. `threads` 0: all cores.
+  /// On any machine, whatever the run's batches and instruction set were. `threads` 0: all cores.
   /// Errors: kInvalidData (configuration or tensors), kInvalidConfig, kUnavailable (memory).
   static Result<std::unique_ptr<TrainedModel>> load(checkpoint::CheckpointReader& reader,
-                                                    int64_t micro_sequences, int threads);
+                                                    int threads);
 
   Engine& engine() { return *engine_; }
 

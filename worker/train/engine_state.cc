@@ -170,6 +170,11 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader) {
                      checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));
     if (seen != data_identity_) return mismatch("training tokens (hash)", seen, data_identity_);
   }
+  return load(reader);
+}
+
+Status EngineState::load(checkpoint::CheckpointReader& reader) {
+  const checkpoint::Manifest& manifest = reader.manifest();
   for (const int param : engine_.store().name_order()) {
     const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
     for (const TensorKind kind : kKinds) {

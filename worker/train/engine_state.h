@@ -35,6 +35,9 @@ class EngineState {
   /// the checkpoint is of another model, seed, numerics, batch or data (names what differs);
   /// kInvalidData when it is damaged.
   Status restore(checkpoint::CheckpointReader& reader);
+  /// The same without asking whether this run may go on with it: for a model that is only looked
+  /// at. Errors: kInvalidData.
+  Status load(checkpoint::CheckpointReader& reader);
 
   const Engine& engine() const { return engine_; }
 

@@ -51,6 +51,13 @@ TEST(CpuKernelSetTest, OffersWhatTheProcessorHasSlowestFirst) {
   EXPECT_THAT(available_isas({.avx512 = true}), ElementsAre(Isa::kGeneric, Isa::kAvx512));
 }
 
+TEST(CpuKernelSetTest, WhatIsNotThereIsReplacedByTheBestThatIs) {
+  const ProcessorFeatures old_processor = {.avx2 = true, .avx512 = false};
+  EXPECT_EQ(isa_or_best(Isa::kAvx512, old_processor), Isa::kAvx2);
+  EXPECT_EQ(isa_or_best(Isa::kGeneric, old_processor), Isa::kGeneric);
+  EXPECT_EQ(isa_or_best(Isa::kAvx2, {}), Isa::kGeneric);
+}
+
 TEST(CpuKernelSetTest, RefusesAThreadCountOutOfRange) {
   for (const int threads : {-1, 0, 1025}) {
     const auto set = make_cpu_kernel_set(Isa::kGeneric, threads);
