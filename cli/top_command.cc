@@ -120,12 +120,13 @@ void print(const TopOptions& options, const Window& window, std::ostream& out) {
   out << std::flush;
 }
 
-/// Lines again and again, until the run is over or a signal comes.
+/// Lines again and again, until the run is over, a signal comes or nobody can read them any more
+/// (`| head -1`; SIGPIPE is ignored).
 Status follow_plain(const TopOptions& options, Window& window, StopSignals& signals,
                     std::chrono::milliseconds interval, std::ostream& out) {
   while (true) {
     print(options, window, out);
-    if (window.over() || signals.wait(interval) > 0) return {};
+    if (!out.good() || window.over() || signals.wait(interval) > 0) return {};
     TRAINYARD_TRY(window.read(options.run));
   }
 }

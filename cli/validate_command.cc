@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -40,15 +42,17 @@ struct Checked {
 };
 
 /// A manifest without faults, held against what its ranks would hold it against.
-Status check_engine(Checked& checked) {
-  Result<api::TrainingJob> job = api::load_training_job(checked.file);  // with absolute paths
-  if (!job) return job.error();
+Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   checked.data_seen = true;
-  if (!job->spec.engine) return {};
-  const int64_t ranks = job->spec.num_nodes * std::max<int64_t>(1, job->spec.num_proc_per_node);
-  checked.data_seen = engine::sees_inputs(*job->spec.engine);
-  return checked.data_seen ? engine::check_inputs(*job->spec.engine, ranks)
-                           : engine::check_shapes(*job->spec.engine, ranks);
+  if (!spec.engine) return {};
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::absolute(checked.file, error);
+  if (error) return io_error("absolute path of " + checked.file, error.value());
+  api::resolve_paths(*spec.engine, file.parent_path());
+  const int64_t ranks = spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
+  checked.data_seen = engine::sees_inputs(*spec.engine);
+  return checked.data_seen ? engine::check_inputs(*spec.engine, ranks)
+                           : engine::check_shapes(*spec.engine, ranks);
 }
 
 /// "FIELD: found X, wanted Y" taken apart again; what has another form is what was found.
@@ -65,6 +69,7 @@ api::Fault fault_of(const std::string& file, const std::string& message) {
           message.substr(wanted + kWanted.size())};
 }
 
+/// Reads the file once: it may be a pipe.
 Checked check_file(const std::string& file) {
   const Result<std::string> text = read_file(file, api::kMaxManifestBytes);
   if (!text) {
@@ -73,7 +78,7 @@ Checked check_file(const std::string& file) {
   api::CheckedJob checked = api::check_training_job(*text, {.file = file});
   Checked result{file, checked.job.metadata.name, std::move(checked.faults)};
   if (!result.faults.empty()) return result;
-  if (const Status fit = check_engine(result); !fit) {
+  if (const Status fit = check_engine(std::move(checked.job.spec), result); !fit) {
     result.faults.push_back(fault_of(file, fit.error().message));
   }
   return result;

@@ -173,6 +173,10 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
   rules.require(world_size % model_ranks == 0, "parallelism",
                 "tensor x pipeline x context = " + number(model_ranks),
                 "a divisor of the " + number(world_size) + " ranks");
+  rules.require(world_size == 1 || engine.runtime.transport != Transport::kLocal,
+                "runtime.transport", name(engine.runtime.transport),
+                "Auto, Shm or Tcp, as the " + number(world_size) +
+                    " ranks are processes, not threads of one");
   const int64_t data_parallel = world_size / model_ranks;
   rules.require(
       data_parallel <= engine.batch.global_sequences, "batch.globalSequences",

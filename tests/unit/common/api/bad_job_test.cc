@@ -69,6 +69,9 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.numProcPerNode: found "all", wanted a whole number or auto)"},
     {kAppend, R"(  numProcPerNode: 9)",
      R"(8: spec.engine.batch.globalSequences: found 8, wanted at least 1 sequence for each of the 9 data-parallel ranks)"},
+    {kAppend, R"(    runtime: {transport: Local}
+  numProcPerNode: 2)",
+     R"(10: spec.engine.runtime.transport: found Local, wanted Auto, Shm or Tcp, as the 2 ranks are processes, not threads of one)"},
     {kAppend, R"(  numNode: 2)",
      R"(10: spec.numNode: found an unknown key, wanted numNodes)"},
     {kAppend, R"(  NumNodes: 2)",
