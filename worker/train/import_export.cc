@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "worker/data/tokenizer.h"
+
 namespace trainyard::engine {
 
 Status import_parameters(const hf::HfModel& model, Engine& engine) {
@@ -27,6 +29,24 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
   }
   engine.parameters_changed();
   return {};
+}
+
+std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem::path& folder,
+                            int64_t vocab) {
+  const std::string theirs = tokens.tokenizer() + " (" + to_hex(tokens.tokenizer_hash()) + ", " +
+                             std::to_string(tokens.vocabulary()) + " tokens)";
+  const auto tokenizer = data::open_tokenizer(folder);
+  if (tokenizer) {
+    if ((*tokenizer)->identity() == tokens.tokenizer_hash()) return "";
+    return "engine.data.tokens: made with tokenizer " + theirs + ", not with the one in " +
+           folder.string() + ", " + std::string((*tokenizer)->name()) + " (" +
+           to_hex((*tokenizer)->identity()) + "): the model may read other words than the text has";
+  }
+  // Vocabularies are padded, but not by a tenth.
+  if (10 * tokens.vocabulary() >= 9 * vocab) return "";
+  return "engine.data.tokens: made with tokenizer " + theirs + ", and the model of " +
+         folder.string() + " knows " + std::to_string(vocab) +
+         ": is it the model's tokenizer? Otherwise the model reads other words than the text has";
 }
 
 Status export_hugging_face(Engine& engine, const std::filesystem::path& folder,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/error.h"
+#include "worker/data/dataset.h"
 #include "worker/hf/gpt2.h"
 #include "worker/train/engine.h"
 
@@ -12,6 +13,12 @@ namespace trainyard::engine {
 /// Copies an imported model's tensors into the masters; moments stay zero. Errors: kInvalidData
 /// when a tensor is missing, of another size or holds what is no finite number.
 Status import_parameters(const hf::HfModel& model, Engine& engine);
+
+/// What speaks against training the model of that folder on these tokens, in words for people: the
+/// tokenizer that lies there is not theirs, or, where none does, they know far fewer ids than the
+/// model's `vocab`. Such a run would go well and learn nothing of use. Empty: nothing does.
+std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem::path& folder,
+                            int64_t vocab);
 
 /// Writes the masters as a Hugging Face folder that bears the job's mark; one that it wrote before
 /// is replaced. Errors: as hf::export_gpt2.

@@ -9,7 +9,9 @@
 #include <unistd.h>
 #include <vector>
 
+#include "common/io/control_group.h"
 #include "worker/data/dataset.h"
+#include "worker/data/tokenizer.h"
 #include "worker/hf/gpt2.h"
 #include "worker/model/gpt2.h"
 #include "worker/runtime/parameter_store.h"
@@ -24,6 +26,26 @@ Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const 
   auto tokens = data::TokenSet::open(std::span<const std::string>(paths));
   if (!tokens) return tokens.error().with_context(field);
   return tokens;
+}
+
+/// Null where nothing is imported.
+Result<std::unique_ptr<hf::HfModel>> open_import(const api::ModelSpec& model) {
+  if (model.import_path.empty()) return std::unique_ptr<hf::HfModel>();
+  return hf::load_gpt2(model.import_path);
+}
+
+/// What `trainyard sample` reads the model's tokens with must be what they were made with. One that
+/// is not on this machine is not looked at: ranks need none.
+Status check_tokenizer(const std::string& path, const data::TokenSet& tokens) {
+  if (path.empty()) return {};
+  const auto tokenizer = data::open_tokenizer(path);
+  if (!tokenizer && tokenizer.error().code == ErrorCode::kNotFound) return {};
+  if (!tokenizer) return tokenizer.error().with_context("engine.data.tokenizer");
+  if ((*tokenizer)->identity() == tokens.tokenizer_hash()) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               "engine.data.tokenizer: found " + std::string((*tokenizer)->name()) + " (" +
+                   to_hex((*tokenizer)->identity()) + "), wanted the one of engine.data.tokens, " +
+                   tokens.tokenizer() + " (" + to_hex(tokens.tokenizer_hash()) + ")"};
 }
 
 /// A set of at least one sample.
@@ -52,9 +74,10 @@ double least_bytes(const api::EngineSpec& spec) {
   return parameters * number(parameter_state_bytes(compute)) + kept;
 }
 
-/// Of this machine, and of one process of it.
+/// Of this machine, or what of it a control group leaves us, and of one process of it.
 struct Room {
   double machine = 0;
+  bool limited = false;
   double process = 0;
 };
 
@@ -62,6 +85,10 @@ Room room_here() {
   Room room;
   room.machine =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  // A container's is less: beyond it ranks are killed without a word.
+  const auto group = static_cast<double>(group_limits().memory_bytes.value_or(INT64_MAX));
+  room.limited = group < room.machine;
+  room.machine = std::min(room.machine, group);
   room.process = std::numeric_limits<double>::infinity();
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -98,11 +125,9 @@ Status check_inputs(const api::EngineSpec& given, int64_t ranks) {
   api::EngineSpec spec = given;
   TRAINYARD_ASSIGN(const data::TokenSet tokens,
                    open_tokens(spec.data.tokens, "engine.data.tokens"));
-  std::unique_ptr<hf::HfModel> imported;
-  if (!spec.model.import_path.empty()) {
-    TRAINYARD_ASSIGN(imported, hf::load_gpt2(spec.model.import_path));
-  }
+  TRAINYARD_ASSIGN(const std::unique_ptr<hf::HfModel> imported, open_import(spec.model));
   TRAINYARD_TRY(resolve_spec(spec, tokens, imported.get()));
+  TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, tokens));
   TRAINYARD_TRY(check_shapes(spec, ranks));
   TRAINYARD_TRY(make_gpt2(gpt2_config(spec)));
   TRAINYARD_TRY(check_samples(tokens, spec.data.sequence_length, "engine.data.tokens"));
@@ -113,7 +138,12 @@ Status check_inputs(const api::EngineSpec& given, int64_t ranks) {
   return check_samples(validation, spec.data.sequence_length, "engine.data.validation");
 }
 
-Status check_memory(const api::EngineSpec& spec, int64_t ranks) {
+Status check_memory(const api::EngineSpec& given, int64_t ranks) {
+  api::EngineSpec spec = given;
+  TRAINYARD_ASSIGN(const data::TokenSet tokens,
+                   open_tokens(spec.data.tokens, "engine.data.tokens"));
+  TRAINYARD_ASSIGN(const std::unique_ptr<hf::HfModel> imported, open_import(spec.model));
+  TRAINYARD_TRY(resolve_spec(spec, tokens, imported.get()));
   const double rank = least_bytes(spec);
   const Room room = room_here();
   const double all = rank * static_cast<double>(std::max<int64_t>(1, ranks));
@@ -123,7 +153,9 @@ Status check_memory(const api::EngineSpec& spec, int64_t ranks) {
                "engine.model: found one that takes at least " + gib(rank) + " a rank, " + gib(all) +
                    " on " + std::to_string(ranks) + " ranks, wanted at most " +
                    (process ? gib(room.process) + " a process (ulimit -v)"
-                            : "the " + gib(room.machine) + " of this machine") +
+                            : "the " + gib(room.machine) +
+                                  (room.limited ? " that a control group limits us to"
+                                                : " of this machine")) +
                    "; use a smaller model, smaller micro-batches or fewer ranks here"};
 }
 

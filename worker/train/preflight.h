@@ -14,14 +14,16 @@ bool sees_inputs(const api::EngineSpec& spec);
 /// field.
 Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
 
-/// check_shapes, then the inputs: they open, fit each other and the spec, and hold at least one
-/// sample each. Reads headers only. Errors: kInvalidConfig where the manifest contradicts its data;
-/// kNotFound, kInvalidData and kIo for the files themselves.
+/// check_shapes, then the inputs: they open, fit each other, the spec and its tokenizer (where that
+/// is on this machine), and hold at least one sample each. Reads headers only of tokens. Errors:
+/// kInvalidConfig where the manifest contradicts its data; kNotFound, kInvalidData and kIo for the
+/// files themselves.
 Status check_inputs(const api::EngineSpec& spec, int64_t ranks);
 
 /// Whether parameters, gradients, optimizer state and the least activations of the ranks on this
-/// machine fit into its memory (and into RLIMIT_AS, each rank). A lower bound: what passes may
-/// still be too large. Errors: kInvalidConfig naming both sizes.
+/// machine, of the shape that data and import give the model, fit into its memory, or what a
+/// control group leaves of it (and into RLIMIT_AS, each rank). A lower bound: what passes may still
+/// be too large. Errors: kInvalidConfig naming both sizes; those of check_inputs.
 Status check_memory(const api::EngineSpec& spec, int64_t ranks);
 
 }  // namespace trainyard::engine

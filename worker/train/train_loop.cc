@@ -5,8 +5,8 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <thread>
 
+#include "common/io/control_group.h"
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/train/batches.h"
 #include "worker/train/checkpoint_schedule.h"
@@ -28,8 +28,7 @@ constexpr double kStepTimeSmoothing = 0.1;
 
 int threads_of(const TrainContext& context) {
   if (context.spec.runtime.threads > 0) return static_cast<int>(context.spec.runtime.threads);
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, cores / std::max(1, context.local_world_size));
+  return std::max(1, usable_cpus() / std::max(1, context.local_world_size));
 }
 
 /// The exponentially weighted mean with one more value; 0: none yet.
@@ -110,6 +109,7 @@ class Run {
         context_.log->warning(note);
     }
     TRAINYARD_TRY(resolve_spec(spec_, *tokens_, imported_.get()));
+    if (imported_ && context_.world->rank() == 0) tell_of_import();
     if (validation_) {
       TRAINYARD_TRY(
           check_held_out(*validation_, tokens_.get(), spec_.model.vocab, "engine.data.validation"));
@@ -142,6 +142,20 @@ class Run {
                                          {"isa", kernels::name_of(kernel_isa(spec_.runtime.isa))}});
     }
     return {};
+  }
+
+  /// What is not as whoever made the model would expect.
+  void tell_of_import() const {
+    const double theirs = imported_->config().dropout;
+    if (theirs != spec_.model.dropout) {
+      context_.log->warning(
+          "engine.model.dropout counts, not the import's",
+          {{"dropout", spec_.model.dropout}, {"resid_pdrop of config.json", theirs}});
+    }
+    const std::string doubt = doubt_of_tokens(*tokens_, spec_.model.import_path, spec_.model.vocab);
+    if (doubt.empty()) return;
+    context_.log->warning(doubt);
+    if (context_.warn) context_.warn(doubt);
   }
 
   /// Weights: from the newest good checkpoint of the parent generation, else imported or fresh.
@@ -306,8 +320,9 @@ class Run {
 
   Result<TrainOutcome> finish() {
     TrainOutcome outcome{.complete = engine_->steps_done() >= spec_.steps};
+    // What follows takes as long as it takes, also without checkpoints: it is no step that hangs.
+    context_.progress->set_phase(contract::Phase::kCheckpointing);
     if (checkpoints_) {
-      context_.progress->set_phase(contract::Phase::kCheckpointing);
       TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish());
       if (outcome.complete && !outcome.checkpointed) {
         return Error{ErrorCode::kIo,

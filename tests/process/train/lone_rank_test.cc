@@ -1,6 +1,7 @@
 // trainyard-worker as a pod runs it, by itself: nobody has looked at its inputs before, so what is
 // wrong with them must end it with the code and the words that help.
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <sys/resource.h>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 
 #include "common/hash/hash.h"
 #include "common/worker_contract.h"
+#include "tests/support/byte_vocabulary.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
@@ -72,13 +75,16 @@ class LoneRankTest : public ::testing::Test {
 
   /// A folder of the model of engine() with weights up to that number, no two neighbours alike.
   void write_model(const std::string& name, float weight, double epsilon = 1e-5) const {
-    const hf::Gpt2Config config{.layers = 1,
-                                .hidden = 16,
-                                .heads = 2,
-                                .ffn = 64,
-                                .vocab = kBytes,
-                                .max_positions = 16,
-                                .layer_norm_epsilon = epsilon};
+    write_model(name, weight,
+                hf::Gpt2Config{.layers = 1,
+                               .hidden = 16,
+                               .heads = 2,
+                               .ffn = 64,
+                               .vocab = kBytes,
+                               .max_positions = 16,
+                               .layer_norm_epsilon = epsilon});
+  }
+  void write_model(const std::string& name, float weight, const hf::Gpt2Config& config) const {
     std::map<std::string, size_t, std::less<>> elements;
     for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors(config)) {
       size_t count = 1;
@@ -197,6 +203,69 @@ TEST_F(LoneRankTest, AnImportOfWhatIsNoNumberIsRefusedByTensor) {
   EXPECT_THAT(ended.out + ended.err, HasSubstr("import: tensor "));
 }
 
+TEST_F(LoneRankTest, TokensThatAnImportedModelDoesNotReadAreToldOf) {
+  write_model("gpt", 0.5F);
+  write_tokens("few", 200, "few");
+  json spec = importing("gpt", 3);
+  Ended ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+  EXPECT_THAT(ended.err, ::testing::Not(HasSubstr("engine.data.tokens")));
+  std::filesystem::remove_all(path("checkpoints"));
+  spec["data"]["tokens"] = {path("few")};
+  ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("made with tokenizer few"));
+  EXPECT_THAT(ended.err, HasSubstr("is it the model's tokenizer?"));
+  // Where the model brings its tokenizer, that one tells: these tokens have as many ids.
+  std::filesystem::remove_all(path("checkpoints"));
+  spec["data"]["tokens"] = {path("train")};
+  std::ofstream(path("gpt/vocab.json")) << testing_support::byte_vocabulary();
+  std::ofstream(path("gpt/merges.txt")) << "#version: 0.2\n";
+  ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("not with the one in " + path("gpt")));
+}
+
+TEST_F(LoneRankTest, TheDropoutOfAnImportIsNotTakenAndThatIsTold) {
+  hf::Gpt2Config config{.layers = 1,
+                        .hidden = 16,
+                        .heads = 2,
+                        .ffn = 64,
+                        .vocab = kBytes,
+                        .max_positions = 16,
+                        .dropout = 0.125};
+  write_model("gpt", 0.5F, config);
+  json spec = importing("gpt", 3);
+  Ended ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("engine.model.dropout counts, not the import's"));
+  EXPECT_THAT(ended.err, HasSubstr("0.125"));
+  std::filesystem::remove_all(path("checkpoints"));
+  spec["model"]["dropout"] = 0.125;
+  ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+  EXPECT_THAT(ended.err, ::testing::Not(HasSubstr("not the import's")));
+}
+
+TEST_F(LoneRankTest, AnImportThatTakesMoreMemoryThanThereIsIsRefusedWithBothSizes) {
+  write_model("wide", 0.01F,
+              hf::Gpt2Config{.layers = 1,
+                             .hidden = 256,
+                             .heads = 16,
+                             .ffn = 64,
+                             .vocab = kBytes,
+                             .max_positions = 4095});
+  // Its shape stands in its folder alone: half a tebibyte of activations.
+  json spec = importing("wide", 3);
+  spec["data"]["sequenceLength"] = 4095;
+  spec["batch"] = {{"globalSequences", 65536}, {"microSequences", 65536}};
+  json summary;
+  const Ended ended = train(spec, summary);
+  EXPECT_EQ(ended.exit_code, contract::kExitBadConfig) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("engine.model: found one that takes at least 51"));
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
 TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {
   write_model("diverged", 1e30F);
   Ended ended = rank(importing("diverged", 500));
@@ -206,6 +275,27 @@ TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {
   ended = rank(importing("diverged", 5));  // fewer than it waits for: it must not count as trained
   EXPECT_EQ(ended.exit_code, contract::kExitBadData);
   EXPECT_THAT(ended.out + ended.err, HasSubstr("the last 5 steps"));
+}
+
+TEST_F(LoneRankTest, ARankOpensAsManyFilesAsItsHardLimitAllows) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{std::min<rlim_t>(200, before.rlim_max), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::ofstream(path("engine.json")) << engine(100'000'000);
+  ChildProcess::Spec spec;
+  spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard-worker"};
+  spec.environment = {{contract::kEnvEngineConfig, path("engine.json")}};
+  spec.output = path("out");
+  spec.errors = path("err");
+  const ChildProcess child(spec);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit its{};
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  do {
+    ASSERT_EQ(::prlimit(child.pid(), RLIMIT_NOFILE, nullptr, &its), 0);
+  } while (its.rlim_cur != before.rlim_max && std::chrono::steady_clock::now() < deadline);
+  EXPECT_EQ(its.rlim_cur, before.rlim_max);
 }
 
 TEST_F(LoneRankTest, AFolderThatHoldsAnotherModelIsRefusedBeforeTheFirstStep) {

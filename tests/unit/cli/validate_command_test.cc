@@ -1,13 +1,19 @@
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cli/commands.h"
+#include "cli/top/live_state.h"
+#include "tests/support/byte_vocabulary.h"
 
 namespace trainyard::cli {
 namespace {
@@ -81,6 +87,16 @@ TEST_F(ValidateCommandTest, JsonNamesLineAndField) {
   EXPECT_THAT(outcome.out, HasSubstr("\"field\": \"engine.steps\""));
 }
 
+TEST_F(ValidateCommandTest, AManifestMayComeThroughAPipe) {
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(pipe) << engine("5"); });
+  const Outcome outcome = run_with({"validate", pipe});
+  writer.join();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("valid"));
+}
+
 TEST_F(ValidateCommandTest, FoldersAndMissingFilesExit64) {
   const Outcome outcome = run_with({"validate", folder_, folder_ + "/none.yaml"});
   EXPECT_EQ(outcome.exit_code, 64);
@@ -108,6 +124,30 @@ TEST_F(ValidateCommandTest, HoldsAManifestAgainstItsData) {
   outcome = run_with({"validate", manifest("16", ", vocab: 5")});
   EXPECT_EQ(outcome.exit_code, 64);
   EXPECT_THAT(outcome.err, HasSubstr("engine.model.vocab: found 5"));
+}
+
+TEST_F(ValidateCommandTest, TheTokenizerMustBeThatOfTheTokens) {
+  const std::string text = write("text.txt", std::string(300, 'a'));
+  ASSERT_EQ(run_with({"data", "prepare", text, "--out", folder_ + "/set"}).exit_code, 0);
+  const auto validated = [&](const std::string& tokenizer) {
+    return run_with(
+        {"validate", write("job.yaml",
+                           "engine:\n  model: {family: GPT2, layers: 1, hidden: 16, "
+                           "heads: 2, maxPositions: 16}\n"
+                           "  data: {tokens: [set/train], tokenizer: " +
+                               tokenizer + "}\n  batch: {globalSequences: 8}\n  steps: 5\n")});
+  };
+  EXPECT_EQ(validated("bytes").exit_code, 0) << validated("bytes").err;
+  EXPECT_EQ(validated("/on/another/machine").exit_code, 0) << "for `trainyard sample` only";
+  std::filesystem::create_directory(std::filesystem::path(folder_) / "bpe");
+  write("bpe/vocab.json", testing_support::byte_vocabulary().dump());
+  write("bpe/merges.txt", "#version: 0.2\n");
+  const Outcome other = validated("bpe");
+  EXPECT_EQ(other.exit_code, 64);
+  EXPECT_THAT(other.err, HasSubstr("engine.data.tokenizer: found gpt2-bpe"));
+  write("bpe/vocab.json", "{");
+  EXPECT_THAT(validated("bpe").err, HasSubstr("engine.data.tokenizer: "));
+  EXPECT_EQ(validated("bpe").exit_code, 64);
 }
 
 TEST_F(ValidateCommandTest, RefusesShapesThatNoRankTakesWithoutSeeingTheData) {
@@ -144,6 +184,21 @@ TEST_F(ValidateCommandTest, DataIsPrintedInOneStyleOfKeys) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("\"textBytes\""));
     EXPECT_THAT(outcome.out, testing::Not(HasSubstr("text_bytes")));
+  }
+}
+
+TEST_F(ValidateCommandTest, TopEndsWhenNobodyReadsItAnyMore) {
+  LiveState state;
+  state.at = std::chrono::system_clock::now();
+  state.pid = ::getpid();
+  state.total_steps = 1'000'000;
+  const Status written = write_live(folder_, state);
+  ASSERT_TRUE(written) << written.error().message;
+  for (const char* output : {"text", "json"}) {
+    std::ostringstream out;
+    std::ostringstream err;
+    out.setstate(std::ios::badbit);  // as after `| head -1`
+    EXPECT_EQ(run({"top", folder_, "-o", output}, out, err), 74) << "the run is not over";
   }
 }
 
