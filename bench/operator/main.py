@@ -4,6 +4,7 @@
 import argparse
 import dataclasses
 import functools
+import json
 import pathlib
 import signal
 import sys
@@ -53,6 +54,7 @@ class Scale:
     rest_s: int
     rounds: int
     part_s: int  # a contest begins no further round after so long
+    against: tuple = ()  # names of contestants, all where it is empty
 
 
 SCALES = {
@@ -74,6 +76,8 @@ def _contest(shape_of):
         entrants = dict(ENTRANTS)
         if world.jobset().is_built():
             entrants["JobSet"] = contestants.by_job_sets
+        if scale.against:
+            entrants = {name: make for name, make in entrants.items() if name in ("operator", *scale.against)}
         return scenarios.contest(world, shape_of(scale), entrants, scale.rounds, scale.part_s)
     return run
 
@@ -99,6 +103,8 @@ def parse():
                         help="quick: small numbers once, minutes; medium: some more, where others keep the machine busy; full: the numbers of docs/performance.md, under an hour")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be repeated")
     parser.add_argument("--rounds", type=int, help="runs of each contestant")
+    parser.add_argument("--against", action="append", default=[], choices=[*list(ENTRANTS)[1:], "JobSet"],
+                        help="only this contestant beside the operator; may be repeated")
     parser.add_argument("--build", required=True, help="build folder with bin/ and bench/")
     parser.add_argument("--out", help="write the section here too")
     return parser.parse_args()
@@ -107,12 +113,13 @@ def parse():
 def main():
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is ended in order
-    scale = SCALES[options.scale]
+    scale = dataclasses.replace(SCALES[options.scale], against=tuple(options.against))
     if options.rounds:
         scale = dataclasses.replace(scale, rounds=options.rounds)
     build = pathlib.Path(options.build).resolve()
     described = machine.describe(str(build / "bin/trainyard-operator"), report.build_of(build))
-    command = f"make bench-operator BENCH='--scale {options.scale}{''.join(' --part ' + part for part in options.part or [])}'"
+    command = (f"make bench-operator BENCH='--scale {options.scale}{''.join(' --part ' + part for part in options.part or [])}"
+               f"{''.join(f' --against {json.dumps(name)}' for name in options.against)}'")
     lines = [f"## Operator, {described}", "", f"Command: `{command}`; {scale.nodes} fake nodes, {scale.rounds} round(s) at most.", "",
              METHOD]
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, \
