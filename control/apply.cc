@@ -9,6 +9,8 @@
 namespace trainyard::control {
 namespace {
 
+using OnIntent = std::function<void(const api::TrainingJobStatus&)>;
+
 /// The pod that was meant is gone: that is what was wanted.
 Status unless_gone(Status status) {
   const bool gone = !status && (status.error().code == ErrorCode::kNotFound ||
@@ -69,11 +71,13 @@ Result<std::optional<Refusal>> create(Cluster& cluster, const Plan& plan, bool& 
 /// One job's plan on its way into the cluster.
 class Application {
  public:
-  Application(Cluster& cluster, const Observed& observed, const Plan& plan, Time now)
+  Application(Cluster& cluster, const Observed& observed, const Plan& plan, Time now,
+              const OnIntent& on_intent)
       : cluster_(cluster),
         observed_(observed),
         plan_(plan),
         now_(now),
+        on_intent_(on_intent),
         version_(observed.metadata.resource_version) {
     applied_.status = observed.status;
     applied_.resource_version = version_;
@@ -86,7 +90,10 @@ class Application {
 
  private:
   Status carry_out() {
-    if (plan_.intent) TRAINYARD_TRY(write(*plan_.intent));
+    if (plan_.intent) {
+      TRAINYARD_TRY(write(*plan_.intent));
+      if (on_intent_) on_intent_(*plan_.intent);
+    }
     TRAINYARD_TRY(condemn(cluster_, plan_, grace_of(observed_.spec), applied_.unfinished));
     TRAINYARD_TRY(keep_companions());
     if (!applied_.refusal) {
@@ -151,14 +158,16 @@ class Application {
   const Observed& observed_;
   const Plan& plan_;
   const Time now_;
+  const OnIntent& on_intent_;
   std::string version_;
   Applied applied_;
 };
 
 }  // namespace
 
-Applied apply(Cluster& cluster, const Observed& observed, const Plan& plan, Time now) {
-  return Application(cluster, observed, plan, now).run();
+Applied apply(Cluster& cluster, const Observed& observed, const Plan& plan, Time now,
+              const OnIntent& on_intent) {
+  return Application(cluster, observed, plan, now, on_intent).run();
 }
 
 }  // namespace trainyard::control

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +36,9 @@ inline constexpr int64_t kMaxPodCalls = 500;
 /// the outcome; (e) events; last the job's own deletion. Stops at the first error, so that nothing
 /// is done that is not written down; whoever plans next finishes it. A pod that is gone already, or
 /// whose name another UID has, counts as deleted. Its error is the cluster's; kConflict when the
-/// status was changed since `observed`.
-Applied apply(Cluster& cluster, const Observed& observed, const Plan& plan, Time now);
+/// status was changed since `observed`. `on_intent` is called with the intent as soon as it is
+/// written, before anything else is done: what follows may take a large gang half a minute.
+Applied apply(Cluster& cluster, const Observed& observed, const Plan& plan, Time now,
+              const std::function<void(const api::TrainingJobStatus&)>& on_intent = {});
 
 }  // namespace trainyard::control

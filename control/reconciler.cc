@@ -41,7 +41,12 @@ Result<Reconciled> Reconciler::reconcile(const JobKey& key) {
   Result<Reconciled> result = reconcile_unguarded(key);
   schedule(key, result);
   if (result) {
-    tell_membership(*result);
+    if (options_.membership != nullptr && result->finished) {
+      if (has_agents(result->observed.spec))
+        options_.membership->retire(result->observed.metadata.uid);
+    } else {
+      tell_membership(result->observed, result->status);
+    }
     if (options_.on_reconciled) options_.on_reconciled(*result);
   } else if (options_.on_error) {
     options_.on_error(key, result.error());
@@ -104,7 +109,11 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   const Plan& planned = *taken;
   const Status confirmed = confirm(observed, planned, memory);
   if (!confirmed) return about_a_part(confirmed.error());
-  Applied applied = apply(*options_.cluster, observed, planned, now);
+  // Ranks of a generation that is over hear of it before their pods go: told by their kubelets,
+  // which the API server may keep waiting, they would write on meanwhile.
+  Applied applied =
+      apply(*options_.cluster, observed, planned, now,
+            [&](const api::TrainingJobStatus& intent) { tell_membership(observed, intent); });
   memory.generation = applied.status.membership.generation;
   // What was to go may still be there.
   if (applied.error || std::ssize(planned.condemn) > kMaxPodCalls) memory.listed = 0;
@@ -173,14 +182,9 @@ bool Reconciler::has_agents(const api::TrainingJobSpec& spec) const {
   return !options_.has_agents || options_.has_agents(spec);
 }
 
-void Reconciler::tell_membership(const Reconciled& reconciled) {
-  const Observed& observed = reconciled.observed;
+/// What the coordinator may execute of a status that is written.
+void Reconciler::tell_membership(const Observed& observed, const api::TrainingJobStatus& status) {
   if (options_.membership == nullptr || !has_agents(observed.spec)) return;
-  const api::TrainingJobStatus& status = reconciled.status;
-  if (reconciled.finished) {
-    options_.membership->retire(observed.metadata.uid);
-    return;
-  }
   if (status.membership.generation == 0) return;
   MembershipOrder order;
   order.job_uid = observed.metadata.uid;

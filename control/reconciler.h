@@ -117,7 +117,7 @@ class Reconciler {
   void schedule(const JobKey& key, const Result<Reconciled>& result);
   void report(const JobKey& key, const Result<Reconciled>& result, MonoTime began);
   bool has_agents(const api::TrainingJobSpec& spec) const;
-  void tell_membership(const Reconciled& reconciled);
+  void tell_membership(const Observed& observed, const api::TrainingJobStatus& status);
   void retire_namesake(const JobKey& key, const std::string& uid);
   Memory recall(const JobKey& key, const Observed& observed);
   void remember(const JobKey& key, const Memory& memory);

@@ -1,6 +1,8 @@
 // What a reconcile tells of its end: when to look again, what the membership is, and how it is
 // reported.
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,9 +30,11 @@ class LastOrder final : public MembershipSink {
   void publish(const MembershipOrder& order) override {
     last = order;
     ++count;
+    if (on_publish) on_publish(order);
   }
   void retire(const std::string& job_uid) override { retired.push_back(job_uid); }
   MembershipOrder last;
+  std::function<void(const MembershipOrder&)> on_publish;
   int count = 0;
   std::vector<std::string> retired;
 };
@@ -149,6 +153,26 @@ TEST_F(OutcomeTest, TheOrderNamesTheJobItsShapeAndItsMembers) {
   EXPECT_EQ(sink_.last.previous_generation, 1);
   for (const auto& member : sink_.last.members)
     EXPECT_NE(member.pod_name, pod_name("job", "job-uid-1", 1, 1)) << "it is on its way out";
+}
+
+// Deleting and making the pods of a large gang takes long; ranks that are fenced write no longer.
+TEST_F(OutcomeTest, AGenerationIsToldOnceItIsWrittenAndBeforeItsPodsGo) {
+  start(make_job(3));
+  rounds(5);
+  const auto written = std::ssize(cluster_->writes());
+  std::vector<std::string> before;
+  sink_.on_publish = [&](const MembershipOrder& order) {
+    if (order.generation != 2 || !before.empty()) return;
+    EXPECT_EQ(cluster_->status_history().back().membership.generation, 2) << "told unwritten";
+    for (const MemoryCluster::Write& write : cluster_->writes())
+      before.push_back(write.what);
+    EXPECT_EQ(std::ssize(before), written + 1) << "more than the status was written";
+  };
+  ContainerExit exit;
+  exit.exit_code = 1;
+  cluster_->finish_pod(pod_name("job", "job-uid-1", 1, 1), exit);
+  look();
+  EXPECT_FALSE(before.empty()) << "nobody was told";
 }
 
 TEST_F(OutcomeTest, BeforeTheFirstGenerationNobodyIsTold) {
