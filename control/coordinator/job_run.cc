@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/proto/coordination.pb.h"
 #include "control/coordinator/rank_counters_proto.h"
@@ -100,6 +101,9 @@ void JobRun::set_order(const MembershipOrder& order) {
     result_.reset();
   }
   order_ = order;
+  known_pods_.clear();
+  for (const MemberRef& ref : order.members)
+    if (!ref.pod_uid.empty()) known_pods_.insert(ref.pod_uid);
   std::erase_if(members_, [&](const auto& entry) {
     const Member& member = entry.second;
     const bool is_old = member.fact.generation < order.generation;
@@ -140,6 +144,7 @@ Worth JobRun::heard(ConnectionId connection, Time now) {
 }
 
 Worth JobRun::pass(Duration listened, Time now) {
+  if (std::exchange(moved_, false)) timeline_.look(all_ranks(), now);
   bool a_look = false;
   for (auto& [uid, member] : members_) {
     // Before it is told to start ranks an agent has nothing to tell; without a stream it is silent
@@ -221,7 +226,7 @@ Worth JobRun::heartbeat(ConnectionId connection, const coordination::Heartbeat& 
       a_look = true;
     }
   }
-  if (is_current(*member)) timeline_.look(all_ranks(), now);
+  moved_ |= is_current(*member);
   return worth(a_look);
 }
 
@@ -388,11 +393,10 @@ bool JobRun::is_current(const Member& member) const {
 
 bool JobRun::is_stranger(const Member& member) const {
   if (!order_ || member.fact.generation < order_->generation) return false;
-  const auto& known = order_->members;
-  if (static_cast<int64_t>(known.size()) < order_->num_nodes) return false;
-  return std::none_of(known.begin(), known.end(), [&](const MemberRef& ref) {
-    return ref.pod_uid.empty() || ref.pod_uid == member.fact.pod_uid;
-  });
+  // Asked for every heartbeat of every member: not a walk over all of them.
+  const bool all_known = known_pods_.size() == order_->members.size() &&
+                         static_cast<int64_t>(known_pods_.size()) >= order_->num_nodes;
+  return all_known && !known_pods_.contains(member.fact.pod_uid);
 }
 
 }  // namespace trainyard::control

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,7 +87,8 @@ class JobRun {
   Worth heard(ConnectionId connection, Time now);
   /// `listened` more of listening has passed, all that came in it handled. An agent that has
   /// ranks tells of them several times a second; one that tells nothing for kSilenceLimit is
-  /// as good as without a stream, until it is heard again.
+  /// as good as without a stream, until it is heard again. What the job as a whole did is looked
+  /// at here too: once for all that came, as it needs every rank.
   Worth pass(Duration listened, Time now);
   /// Notices once that ranks of the generation before have had their time to yield.
   Worth end_yield(Time now);
@@ -159,12 +161,14 @@ class JobRun {
   int64_t term_;
   const bool same_machine_;
   std::optional<MembershipOrder> order_;
+  std::set<std::string> known_pods_;  ///< UIDs of the order's members; complete when all are known
   std::map<std::string, Member> members_;              ///< by pod UID
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
   std::optional<Time> table_ready_at_;
   bool yield_over_ = false;  ///< of the order's generation, and noticed
   std::vector<PeerReport> peer_reports_;
   Timeline timeline_;
+  bool moved_ = false;               ///< heartbeats came since the timeline was looked at
   std::deque<double> step_seconds_;  ///< newest steps of the lowest rank
   std::optional<CheckpointFact> checkpoint_;
   std::optional<contract::RunResult> result_;
