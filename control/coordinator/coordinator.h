@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/fair_mutex.h"
 #include "common/log/log.h"
 #include "control/coordinator/control_transport.h"
 #include "control/coordinator/exit_log.h"
@@ -91,8 +92,8 @@ class Coordinator final : public FactsSource, public MembershipSink {
   const Time listens_since_;
   MonoTime listened_until_;  ///< polling thread only, as exit_log_
   ExitLog exit_log_;
-  mutable std::mutex mutex_;
-  int64_t term_;                                         ///< guarded by mutex_
+  mutable FairMutex mutex_;  ///< fair: the polling thread takes it again and again
+  int64_t term_;             ///< guarded by mutex_
   std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_
   /// Streams and the job they introduced themselves for; empty before. Guarded by mutex_.
   std::map<ConnectionId, std::string> connections_;
