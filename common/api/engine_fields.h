@@ -59,15 +59,15 @@ void visit_fields(V& visit, S& model) {
          .zero = Zero::kAbsent,
          .default_note = "4 x hidden"},
         model.ffn);
-  visit({.name = "vocab",
-         .description = "Vocabulary size, in tokens. Left out, the worker takes the size of "
-                        "data.tokenizer or, without one, that in the header of the first token "
-                        "shard.",
-         .minimum = 1,
-         .maximum = kMaxSize,
-         .zero = Zero::kAbsent,
-         .default_note = "from preset, import, tokenizer or data"},
-        model.vocab);
+  visit(
+      {.name = "vocab",
+       .description = "Vocabulary size, in tokens. Left out, the worker takes that in the headers "
+                      "of the token shards.",
+       .minimum = 1,
+       .maximum = kMaxSize,
+       .zero = Zero::kAbsent,
+       .default_note = "from preset, import or data"},
+      model.vocab);
   visit({.name = "maxPositions",
          .description = "Positions the model has embeddings for, in tokens.",
          .minimum = 1,
@@ -110,11 +110,13 @@ void visit_fields(V& visit, S& data) {
          .zero = Zero::kAbsent,
          .default_note = "model.maxPositions"},
         data.sequence_length);
-  visit({.name = "tokenizer",
-         .description = "Tokenizer folder or file; stored with the checkpoints for sampling.",
-         .default_note = "none",
-         .content = Content::kPath},
-        data.tokenizer);
+  visit(
+      {.name = "tokenizer",
+       .description = "Tokenizer folder or file. Checkpoints name it, and `trainyard sample` looks "
+                      "there where it is told no other; training does without.",
+       .default_note = "none",
+       .content = Content::kPath},
+      data.tokenizer);
 }
 
 template <class V, Is<BatchSpec> S>

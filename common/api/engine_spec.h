@@ -53,7 +53,7 @@ enum class Isa { kAuto, kAvx512, kAvx2, kGeneric };
 
 /// The model's shape. After decoding, a preset's values and derived ones (kvHeads, ffn) are filled
 /// in; 0 remains only where the shape comes from elsewhere: every size when `import_path` is set
-/// (the worker reads config.json), and `vocab` when it is to come from the tokenizer.
+/// (the worker reads config.json), and `vocab` when it is to come from the token shards.
 struct ModelSpec {
   std::string preset;  ///< empty: none
   ModelFamily family = ModelFamily::kGPT2;
@@ -62,8 +62,8 @@ struct ModelSpec {
   int64_t heads = 0;
   int64_t kv_heads = 0;  ///< heads when not given
   int64_t ffn = 0;       ///< 4 x hidden when not given
-  /// 0: the worker takes the tokenizer's size (data.tokenizer), or without one the vocabulary size
-  /// that the header of the first token shard states.
+  /// 0: the worker takes the vocabulary size that the headers of the
+  /// token shards state.
   int64_t vocab = 0;
   int64_t max_positions = 0;  ///< data.sequenceLength when not given
   bool tie_embeddings = true;
@@ -78,7 +78,7 @@ struct DataSpec {
   std::vector<std::string> validation;  ///< token shards, held out; empty: no evaluation
   /// Tokens of a sample. maxPositions when not given; 0 only while both are to come from an import.
   int64_t sequence_length = 0;
-  std::string tokenizer;  ///< tokenizer folder or file; empty: none
+  std::string tokenizer;  ///< for sampling alone: tokenizer folder or file; empty: none
 
   bool operator==(const DataSpec&) const = default;
 };

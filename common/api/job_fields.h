@@ -99,11 +99,13 @@ void visit_fields(V& visit, S& budget) {
 
 template <class V, Is<RestartBackoff> S>
 void visit_fields(V& visit, S& backoff) {
-  visit({.name = "initialSeconds",
-         .description = "Seconds before the first restart; doubled per restart.",
-         .minimum = 0,
-         .maximum = kMaxSeconds},
-        backoff.initial);
+  visit(
+      {.name = "initialSeconds",
+       .description = "Seconds before the first restart; doubled for each restart since the newest "
+                      "checkpoint.",
+       .minimum = 0,
+       .maximum = kMaxSeconds},
+      backoff.initial);
   visit({.name = "maxSeconds",
          .description = "Longest wait, in seconds.",
          .minimum = 0,
@@ -147,7 +149,8 @@ void visit_fields(V& visit, S& rule) {
          .max_length = 63},
         rule.name);
   visit({.name = "action",
-         .description = "What is done about a pod that the rule matches.",
+         .description = "What is done about a pod that the rule matches: fail the job, restart it, "
+                        "or restart it without counting that (Ignore).",
          .need = Need::kRequired},
         rule.action);
   visit({.name = "countTowardsMax",
@@ -229,7 +232,8 @@ void visit_fields(V& visit, S& storage) {
 template <class V, Is<CheckpointPolicy> S>
 void visit_fields(V& visit, S& checkpoint) {
   visit({.name = "storage",
-         .description = "Where checkpoints are kept.",
+         .description = "Where checkpoints are kept. In a cluster there are none without it: every "
+                        "restart begins anew.",
          .default_note = "the run directory of a local run"},
         checkpoint.storage);
   visit({.name = "path",

@@ -190,8 +190,8 @@ std::string reference_page() {
     page += "| " + code(preset.name) + " | " + std::string(preset.description) + " | " +
             std::to_string(preset.layers) + " | " + std::to_string(preset.hidden) + " | " +
             std::to_string(preset.heads) + " | " +
-            (preset.vocab > 0 ? std::to_string(preset.vocab) : "from the tokenizer or data") +
-            " | " + std::to_string(preset.max_positions) + " |\n";
+            (preset.vocab > 0 ? std::to_string(preset.vocab) : "from the data") + " | " +
+            std::to_string(preset.max_positions) + " |\n";
   }
   return page;
 }

@@ -97,9 +97,11 @@ void visit_fields(V& visit, S& attempt) {
       attempt.message);
   visit({.name = "startTime", .description = "When the generation began."}, attempt.start_time);
   visit({.name = "endTime", .description = "When it ended."}, attempt.end_time);
-  visit({.name = "startStep", .description = "The first step it did."}, attempt.start_step);
+  visit({.name = "startStep", .description = "Steps done before it; 0 for a fresh start."},
+        attempt.start_step);
   visit({.name = "endStep", .description = "The last step it did."}, attempt.end_step);
-  visit({.name = "resumedFromStep", .description = "The checkpoint it went on from."},
+  visit({.name = "resumedFromStep",
+         .description = "The step that the generation after it went on from."},
         attempt.resumed_from_step);
   visit({.name = "lostSteps", .description = "Steps done that the next one has to do again."},
         attempt.lost_steps);
@@ -200,7 +202,7 @@ void visit_fields(V& visit, S& status) {
   visit({.name = "phase", .description = "The conditions in one word, for people."}, status.phase);
   visit({.name = "startTime", .description = "When the job was first acted on."},
         status.start_time);
-  visit({.name = "completionTime", .description = "When the job completed."},
+  visit({.name = "completionTime", .description = "When the job was over, complete or failed."},
         status.completion_time);
   visit({.name = "lastResumeTime", .description = "When it was last taken out of suspension."},
         status.last_resume_time);

@@ -6,6 +6,11 @@ trainyard_test(layering_test TIER unit
 trainyard_test(repository_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
           ${CMAKE_CURRENT_LIST_DIR}/house/repository_test.cc)
+# What the pages for users say is there.
+trainyard_test(reference_pages_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
+          ${CMAKE_CURRENT_LIST_DIR}/house/reference_pages_test.cc
+  DEPS common_api)
 # The list of planted bugs fits the sources that it changes, as do the explanations of generated mutants that
 # survive; `tools/run_mutants` plants them.
 add_test(NAME mutants_list_test COMMAND ${CMAKE_SOURCE_DIR}/tools/run_mutants --check)

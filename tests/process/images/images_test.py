@@ -200,6 +200,21 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(archive.index["manifests"][0]["annotations"]["io.containerd.image.name"],
                              f"docker.io/trainyard/{name}:{version}")
 
+    def test_an_image_of_a_program_has_it_where_it_is_told(self):
+        def program_image(name, entry):
+            done = run(ROOT / "tools/kind/program_image", "localhost/one:1", self.folder / name, entry, "--", "/usr/bin/one", cwd=binaries.parent,
+                       env=os.environ | {"TMPDIR": self.scratch.name})
+            if done.returncode != 0:
+                return done.stderr
+            with tarfile.open(self.folder / name) as image, tarfile.open(fileobj=image.extractfile("layer.tar")) as layer:
+                return [entry.name for entry in layer.getmembers() if entry.isfile()]
+
+        relative = f"{binaries.name}/trainyard"
+        self.assertIn("./usr/bin/one", program_image("told.tar", f"{relative}=/usr/bin/one"))
+        self.assertIn(f".{binaries}/trainyard", program_image("here.tar", relative))
+        self.assertIn("wanted one that begins with /", program_image("wrong.tar", f"{relative}=bin/one"))
+        self.assertEqual(list(self.folder.glob("tmp.*")), [], "nothing is left of what they were made of")
+
     def test_wrong_usage_is_told(self):
         missing = run(ROOT / "tools/images/build", "operator", "--binaries", self.folder / "nowhere", "--out", self.folder / "out")
         self.assertNotEqual(missing.returncode, 0)
