@@ -189,6 +189,13 @@ Result<JobView> view_of_job(const json& object) {
     view.faults.push_back(api::to_string(fault));
   }
   view.job = std::move(checked.job);
+  // A spec that is too large or too deep to be read costs the job none of what was written of it:
+  // it would be written anew, without end.
+  if (!view.faults.empty() && view.job.status == api::TrainingJobStatus()) {
+    Result<api::TrainingJobStatus> status = api::decode_status(
+        at(object, "status").dump(-1, ' ', false, json::error_handler_t::replace));
+    if (status) view.job.status = *std::move(status);
+  }
   // Whatever else could not be read: who it is can be told it.
   api::ObjectMeta& metadata = view.job.metadata;
   metadata.name = view.meta.name;

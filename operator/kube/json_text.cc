@@ -12,10 +12,13 @@ using nlohmann::json;
 /// Decides while reading what is kept.
 class Filter {
  public:
+  /// `depth`: of what is around the key or value.
   bool operator()(int depth, json::parse_event_t event, const json& parsed) {
-    if (depth > kJsonDepthMax) too_deep_ = true;
-    if (too_deep_) return false;
-    if (event != json::parse_event_t::key) return true;
+    using Event = json::parse_event_t;
+    if (event == Event::object_start || event == Event::array_start) return depth < kJsonDepthMax;
+    if (event != Event::key) return true;
+    // Also of what would still fit: the library forgets a member only by its key.
+    if (depth >= kJsonDepthMax) return false;
     const auto& key = parsed.get_ref<const std::string&>();
     if (depth == metadata_depth_ + 1 && key == "managedFields") return false;
     if (key == "metadata") {
@@ -25,12 +28,10 @@ class Filter {
     }
     return true;
   }
-  bool too_deep() const { return too_deep_; }
 
  private:
   static constexpr int kNone = -2;
   int metadata_depth_ = kNone;
-  bool too_deep_ = false;
 };
 
 }  // namespace
@@ -38,15 +39,10 @@ class Filter {
 Result<json> parse_json_text(std::string_view text) {
   try {
     Filter filter;
-    json value = json::parse(text.begin(), text.end(),
-                             [&filter](int depth, json::parse_event_t event, json& parsed) {
-                               return filter(depth, event, parsed);
-                             });
-    if (filter.too_deep()) {
-      return Error{ErrorCode::kInvalidData,
-                   "JSON nested deeper than " + std::to_string(kJsonDepthMax) + " levels"};
-    }
-    return value;
+    return json::parse(text.begin(), text.end(),
+                       [&filter](int depth, json::parse_event_t event, json& parsed) {
+                         return filter(depth, event, parsed);
+                       });
   } catch (const std::exception& error) {
     return Error{ErrorCode::kInvalidData, "no JSON: " + quoted_words(error.what(), 200) + ", in " +
                                               std::to_string(text.size()) + " bytes that begin " +

@@ -13,7 +13,8 @@ namespace trainyard::kube {
 inline constexpr int kJsonDepthMax = 128;
 
 /// Reads one JSON value as the API server writes it. metadata.managedFields, often half of an
-/// object, is left out while reading. Errors: kInvalidData.
+/// object, is left out while reading, and so is what is nested deeper than kJsonDepthMax: an object
+/// that some user has made so must not hide the list that it is in. Errors: kInvalidData.
 Result<nlohmann::json> parse_json_text(std::string_view text);
 
 /// The object as compact JSON; what is not UTF-8 is replaced.

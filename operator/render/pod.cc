@@ -128,8 +128,9 @@ void add_checkpoints(json& spec, json& container, const std::string& claim) {
         kCheckpointFolder, /*read_only=*/false);
   }
   if (mounts(container, kCheckpointFolder)) return;
+  // Whatever is given as a name: what is none, such as a number, the server refuses.
   list_part(container, "volumeMounts")
-      .push_back({{"name", theirs.value("name", "")}, {"mountPath", kCheckpointFolder}});
+      .push_back({{"name", theirs.value("name", json())}, {"mountPath", kCheckpointFolder}});
 }
 
 /// Ours first, so that the template's variables may refer to them.
@@ -175,7 +176,9 @@ bool names_image(const json& container) {
 json& trainer_of(json& spec) {
   json& containers = list_part(spec, "containers");
   if (containers.empty()) containers.push_back({{"name", api::kTrainerContainer}});
-  return containers[trainer_index(spec)];
+  json& trainer = containers[trainer_index(spec)];
+  if (!trainer.is_object()) trainer = json::object();
+  return trainer;
 }
 
 /// What an agent finds in its pod: a token that is good for the control stream alone, the

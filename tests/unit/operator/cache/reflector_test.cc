@@ -131,6 +131,22 @@ TEST_F(ReflectorTest, EmptyToInitPageToInitListedByPages) {
       << "the time at which the first page was asked for";
 }
 
+/// Whoever may make an object of an open schema may nest it as deep as the server takes it.
+TEST_F(ReflectorTest, AnObjectThatIsNestedTooDeeplyHidesNoOther) {
+  std::string deep = object("b", 2);
+  deep.insert(deep.size() - 1, ",\"spec\":" + std::string(9000, '[') + std::string(9000, ']'));
+  transport_.answer(200, page({object("a", 1), deep, object("c", 3)}, 5));
+  EXPECT_EQ(step(), Duration::zero());
+  EXPECT_EQ(state(), State::kInitListed);
+  EXPECT_THAT(sink_.notes, ElementsAre("begin", "a", "b", "c", "end 1000"));
+  transport_.stream({R"({"type":"MODIFIED","object":)" + deep + "}", event("ADDED", "d", 6)});
+  EXPECT_EQ(step(), Duration::zero());
+  sink_.notes.clear();
+  EXPECT_EQ(step(), Duration::zero());
+  EXPECT_EQ(step(), Duration::zero());
+  EXPECT_THAT(sink_.notes, ElementsAre("~b", "+d"));
+}
+
 TEST_F(ReflectorTest, EmptyStaysEmptyWhenTheListFails) {
   transport_.answer(403, status_body(403, "Forbidden", "no"));
   EXPECT_EQ(step(), milliseconds(800));

@@ -1,6 +1,8 @@
 #include "operator/cluster/views.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -181,6 +183,31 @@ TEST(JobViewTest, ReadsAStoredJob) {
   EXPECT_EQ(job->job.metadata.generation, 3);
   EXPECT_EQ(job->job.metadata.resource_version, "9");
   EXPECT_EQ(job->job.status.membership.generation, 5);
+}
+
+/// Else its status would be written again and again: what was written would never be seen.
+TEST(JobViewTest, ASpecThatCannotBeReadCostsTheJobNoStatus) {
+  json object = json::parse(R"({"apiVersion":"trainyard.dev/v1alpha1",
+      "kind":"TrainingJob","metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"1"},
+      "spec":{"agent":"None","template":{"spec":{"containers":[
+        {"name":"trainer","image":"i","command":["c"]}]}}},
+      "status":{"membership":{"generation":5},"conditions":[
+        {"type":"Accepted","status":"False","reason":"InvalidSpec","message":"m",
+         "lastTransitionTime":"2026-01-02T03:04:05Z"}]}})");
+  json deep = json::array();
+  for (int i = 0; i < 80; ++i)
+    deep = json::array({deep});
+  const std::vector<std::pair<const char*, json>> unreadable = {
+      {"deep", deep}, {"large", std::string(2 << 20, 'x')}, {"NUL", std::string(1, '\0')}};
+  for (const auto& [what, value] : unreadable) {
+    object["spec"]["template"]["spec"]["affinity"] = value;
+    const auto job = view_of_job(object);
+    ASSERT_TRUE(job.has_value()) << what;
+    EXPECT_FALSE(job->faults.empty()) << what;
+    EXPECT_EQ(job->job.status.membership.generation, 5) << what;
+    ASSERT_EQ(job->job.status.conditions.size(), 1U) << what;
+    EXPECT_EQ(job->job.status.conditions[0].reason, "InvalidSpec") << what;
+  }
 }
 
 TEST(JobViewTest, WhatCannotBeIsAFaultThatNamesTheField) {

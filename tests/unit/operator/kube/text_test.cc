@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -142,15 +144,44 @@ TEST(JsonTextTest, LeavesManagedFieldsOutOfMetadataOnly) {
                         R"("items":[{"metadata":{"name":"b"}}],"managedFields":2})"));
 }
 
-TEST(JsonTextTest, BoundsTheDepth) {
-  const auto nested = [](int depth) {
-    return std::string(static_cast<size_t>(depth), '[') +
-           std::string(static_cast<size_t>(depth), ']');
+int depth_of(const nlohmann::json& value) {
+  if (!value.is_structured()) return 0;
+  int deepest = 0;
+  for (const nlohmann::json& member : value)
+    deepest = std::max(deepest, depth_of(member));
+  return deepest + 1;
+}
+
+TEST(JsonTextTest, LeavesOutWhatIsTooDeep) {
+  const auto nested = [](const std::string& begin, const std::string& end, int depth) {
+    std::string text;
+    for (int i = 0; i < depth; ++i)
+      text += begin;
+    text += "1";
+    for (int i = 0; i < depth; ++i)
+      text += end;
+    return text;
   };
-  EXPECT_TRUE(parse_json_text(nested(kJsonDepthMax)).has_value());
-  const auto deep = parse_json_text(nested(1'000'000));
-  ASSERT_FALSE(deep.has_value());
-  EXPECT_THAT(deep.error().message, HasSubstr("deeper than 128"));
+  using Ends = std::pair<std::string, std::string>;
+  for (const auto& [begin, end] :
+       {Ends("[", "]"), Ends("{\"a\":", "}"), Ends("[{\"a\":", "}]"), Ends("{\"a\":[2,", "]}")}) {
+    for (const int depth : {60, 130, 100'000}) {
+      const std::string deep = nested(begin, end, depth);
+      const auto value = parse_json_text(R"({"before":[1],"deep":)" + deep +
+                                         R"(,"after":{"b":[2]},"metadata":{"name":"n",)" +
+                                         R"("managedFields":)" + deep + "}}");
+      ASSERT_TRUE(value.has_value()) << begin << " " << depth << ": " << value.error().message;
+      EXPECT_EQ((*value)["before"], nlohmann::json::array({1}));
+      EXPECT_EQ((*value)["after"], nlohmann::json::parse(R"({"b":[2]})"));
+      EXPECT_EQ((*value)["metadata"], nlohmann::json::parse(R"({"name":"n"})"));
+      EXPECT_LE(depth_of(*value), kJsonDepthMax);
+      const int whole = depth * (begin.size() > 5 ? 2 : 1) + 1;
+      EXPECT_GE(depth_of(*value), std::min(whole, kJsonDepthMax)) << begin << " " << depth;
+      const auto again = parse_json_text(to_json_text(*value));
+      ASSERT_TRUE(again.has_value()) << begin << " " << depth;
+      EXPECT_EQ(*again, *value) << begin << " " << depth;
+    }
+  }
 }
 
 TEST(JsonTextTest, SaysWhatIsNoJson) {

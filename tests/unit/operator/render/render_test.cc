@@ -1,6 +1,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -199,6 +200,48 @@ TEST(RenderPodTest, StripsWhatATemplateMayNotSay) {
   EXPECT_EQ(pod["spec"]["hostname"], "bert-0");
   EXPECT_EQ(environment(pod)["A"], "b");
   EXPECT_EQ(environment(pod)["RANK"], "0");
+}
+
+/// The path of each value below `value`.
+void collect(const json& value, const json::json_pointer& path,
+             std::vector<json::json_pointer>& paths) {
+  if (!path.empty()) paths.push_back(path);
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items())
+      collect(member, path / key, paths);
+  }
+  for (size_t i = 0; value.is_array() && i < value.size(); ++i)
+    collect(value[i], path / i, paths);
+}
+
+/// The definition leaves most of a template open: `name: 1` is a number wherever YAML is written.
+TEST(RenderPodTest, MakesAPodOfEveryKindOfValueInATemplate) {
+  const json whole = json::parse(R"({"metadata":{"labels":{"a":"b"},"annotations":{"c":"d"}},
+      "spec":{"hostNetwork":true,"securityContext":{"fsGroup":1},
+        "volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"ckpt"}}],
+        "initContainers":[{"name":"fetch","image":"f"}],
+        "containers":[{"name":"trainer","image":"","command":["c"],
+          "securityContext":{"runAsUser":2},"ports":[{"name":"web","containerPort":80}],
+          "env":[{"name":"A","value":"b"}],
+          "volumeMounts":[{"name":"data","mountPath":"/data"}]}]}})");
+  std::vector<json::json_pointer> paths;
+  collect(whole, {}, paths);
+  ASSERT_GT(paths.size(), 40U);
+  const std::vector<json> values = {nullptr,         true,           7,
+                                    "x",             json::array(),  json::object(),
+                                    json::array({7}), {{"name", 7}}};
+  for (const char* spec : {kEngine, kInjected}) {
+    api::TrainingJob job = job_of(spec);
+    if (!job.spec.pod_template) job.spec.pod_template.emplace();
+    for (const json::json_pointer& path : paths) {
+      for (const json& value : values) {
+        json changed = whole;
+        changed[path] = value;
+        job.spec.pod_template->json = changed.dump();
+        EXPECT_NO_THROW(rendered(job, 0)) << path.to_string() << " is " << value.dump();
+      }
+    }
+  }
 }
 
 TEST(RenderPodTest, UsesTheSchedulerAndPriorityOfTheJob) {
