@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/text/rfc3339.h"
+#include "control/status_edit.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr char kController[] = "trainyard-operator";
+/// The server refuses an event with a longer note; what a webhook says may be longer.
+constexpr int64_t kMaxNoteBytes = 1024;
 /// Remembered at once, of series and of jobs; beyond it the oldest are forgotten.
 constexpr size_t kMemory = 4096;
 
@@ -90,7 +93,7 @@ void EventRecorder::begin_series(const api::ObjectMeta& job, const control::Even
       {"action", "Reconcile"},
       {"type", event.type == control::EventType::kWarning ? "Warning" : "Normal"},
       {"reason", event.reason},
-      {"note", event.message},
+      {"note", control::bounded_text(event.message, kMaxNoteBytes)},
       {"regarding",
        {{"apiVersion", api::kApiVersion},
         {"kind", api::kKind},

@@ -99,8 +99,40 @@ bool KubeCluster::Impl::may_see_nodes() const {
   return false;
 }
 
+/// Nothing where the server does not say.
+std::optional<bool> KubeCluster::Impl::may_see_jobs(const std::string& ns) const {
+  for (const kube::Resource& resource : {kube::kTrainingJobs, kube::kPods}) {
+    const auto page = options_.client->list(resource, ns, {.limit = 1, .resource_version = "0"});
+    if (page) continue;
+    if (page.error().reason == kube::Reason::kForbidden) return false;
+    return std::nullopt;
+  }
+  return true;
+}
+
+/// Of several namespaces one may have been deleted, and our rights with it: the jobs of the others
+/// do not wait for it. Where none may be read there is nothing else to do than to wait.
+void KubeCluster::Impl::await_readable_namespaces() {
+  if (scopes_.size() < 2) return;
+  std::vector<Scope*> unreadable;
+  for (const auto& scope : scopes_) {
+    const std::optional<bool> readable = may_see_jobs(scope->ns());
+    if (!readable) return;
+    if (!*readable) unreadable.push_back(scope.get());
+  }
+  if (unreadable.size() == scopes_.size()) return;
+  for (Scope* scope : unreadable) {
+    scope->do_not_await();
+    options_.logger->error(
+        "a namespace may not be read, and perhaps is not there any more: until it may, its jobs "
+        "are not served",
+        {{"namespace", scope->ns()}});
+  }
+}
+
 void KubeCluster::Impl::start() {
   awaits_nodes_ = may_see_nodes();
+  await_readable_namespaces();
   for (Watching* watching : watchings())
     watching->start();
 }
@@ -109,6 +141,7 @@ Status KubeCluster::Impl::wait_synced(Duration limit, const std::stop_token& sto
   const MonoTime deadline = options_.clock->mono() + limit;
   const auto left = [&] { return std::max(deadline - options_.clock->mono(), Duration::zero()); };
   for (const auto& scope : scopes_) {
+    if (!scope->is_awaited()) continue;
     TRAINYARD_TRY(scope->jobs().wait_synced(left(), stop, "TrainingJobs"));
     TRAINYARD_TRY(scope->pods().wait_synced(left(), stop, "pods"));
   }
@@ -118,7 +151,7 @@ Status KubeCluster::Impl::wait_synced(Duration limit, const std::stop_token& sto
 
 bool KubeCluster::Impl::synced() const {
   const bool scopes = std::all_of(scopes_.begin(), scopes_.end(), [](const auto& scope) {
-    return scope->jobs().synced() && scope->pods().synced();
+    return scope->is_filled() || !scope->is_awaited();
   });
   return scopes && (!awaits_nodes_ || nodes_.synced());
 }
@@ -280,6 +313,10 @@ std::vector<control::ObservedPod> KubeCluster::Impl::pods_of(const JobView& job)
 Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key) {
   const Job job = find_job(key);
   if (!job) return no_job(key);
+  if (!scope_of(key.namespace_name)->is_filled()) {
+    return Error{ErrorCode::kUnavailable,
+                 "the pods of namespace " + key.namespace_name + " are not known yet"};
+  }
   control::Observed observed;
   observed.key = key;
   observed.metadata = job->job.metadata;

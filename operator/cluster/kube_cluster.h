@@ -59,7 +59,8 @@ class KubeCluster final : public control::Cluster {
 
   /// Begins to list and watch. Once. Where nodes may not be read, a lost node shows only by what
   /// becomes of its pods, and elastic jobs do not grow; that is logged. They are asked for again
-  /// and again, and are seen as soon as they may be.
+  /// and again, and are seen as soon as they may be. Of several namespaces, those that may not be
+  /// read are not waited for and are served once they may be.
   void start();
   /// Waits until every cache holds a whole list. Views before that are not whole. Errors:
   /// kDeadline, kAborted.

@@ -73,6 +73,8 @@ class KubeCluster::Impl {
   void changed(const control::JobKey& key);
   std::vector<Watching*> watchings();
   bool may_see_nodes() const;
+  std::optional<bool> may_see_jobs(const std::string& ns) const;
+  void await_readable_namespaces();
 
   Result<std::optional<control::Refusal>> try_storage(const std::string& ns,
                                                       const api::TrainingJobSpec& spec) const;

@@ -35,6 +35,7 @@ Watching::Watching(const ScopeContext& context, cache::Sink& sink, const Watched
 
 Scope::Scope(const ScopeContext& context, const std::string& ns)
     : context_(context),
+      ns_(ns),
       jobs_(view_of_job, {}, job_handler()),
       pods_(view_of_pod,
             {{kPodsByJob, [](const PodView& pod) { return unless_empty(pod.job_uid); }},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,8 +63,13 @@ class Scope {
  public:
   Scope(const ScopeContext& context, const std::string& ns);
 
+  const std::string& ns() const { return ns_; }
   cache::Store<JobView>& jobs() { return jobs_; }
   cache::Store<PodView>& pods() { return pods_; }
+  bool is_filled() const { return jobs_.synced() && pods_.synced(); }
+  /// Whether it must be filled before work begins.
+  bool is_awaited() const { return awaited_; }
+  void do_not_await() { awaited_ = false; }
   std::vector<Watching*> watchings() { return {&job_watching_, &pod_watching_}; }
 
  private:
@@ -71,6 +77,8 @@ class Scope {
   cache::Handler<PodView> pod_handler();
 
   const ScopeContext& context_;
+  const std::string ns_;
+  std::atomic<bool> awaited_ = true;
   cache::Store<JobView> jobs_;
   cache::Store<PodView> pods_;
   Watching job_watching_;

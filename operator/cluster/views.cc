@@ -63,6 +63,25 @@ const json& status_of_container(const json& pod_status, const std::string& name)
   return at(pod_status, "");
 }
 
+const json& end_of(const json& container_status) {
+  return at(at(container_status, "state"), "terminated");
+}
+
+/// The init container whose failure has ended the pod before its trainer began; of such a pod
+/// kubelets say no more. Null where there is none: a pod that says why it failed was ended by
+/// somebody else (evicted), and so were its sidecars.
+const json& failed_init_container(const json& pod_status) {
+  const json& nothing = at(pod_status, "");
+  if (text_at(pod_status, "phase") != "Failed" || !text_at(pod_status, "reason").empty()) {
+    return nothing;
+  }
+  for (const json& status : at(pod_status, "initContainerStatuses")) {
+    const json& code = at(end_of(status), "exitCode");
+    if (code.is_number_integer() && code != 0) return status;
+  }
+  return nothing;
+}
+
 /// An agent's last words say more than the kubelet knows: which rank, by what, at which step.
 /// Anything else is a text.
 void read_last_words(const std::string& words, control::ContainerExit& exit) {
@@ -82,11 +101,14 @@ void read_last_words(const std::string& words, control::ContainerExit& exit) {
   }
 }
 
+/// The trainer's, or that of the init container that left it none.
 std::optional<control::ContainerExit> exit_of(const json& pod_status, const std::string& name) {
-  const json& terminated = at(at(status_of_container(pod_status, name), "state"), "terminated");
+  const json& trainer = status_of_container(pod_status, name);
+  const json& ended = end_of(trainer).is_object() ? trainer : failed_init_container(pod_status);
+  const json& terminated = end_of(ended);
   if (!terminated.is_object()) return std::nullopt;
   control::ContainerExit exit;
-  exit.container = name;
+  exit.container = text_at(ended, "name");
   const json& code = at(terminated, "exitCode");
   exit.exit_code = code.is_number_integer() ? code.get<int>() : -1;
   exit.signal = signal_of(terminated, exit.exit_code);

@@ -174,8 +174,10 @@ ApiResult<Response> Client::exchange(const Request& request) const {
     return no_answer({ErrorCode::kAborted, "not sent: another process may lead by now"});
   }
   const MonoTime start = clock_.mono();
-  Result<Response> answer = transport_.send(
-      request, {.limit = options_.timeout, .idle = options_.timeout, .stop = options_.stop});
+  const Duration limit =
+      request.method == Method::kGet ? options_.timeout : options_.write_timeout;
+  Result<Response> answer =
+      transport_.send(request, {.limit = limit, .idle = limit, .stop = options_.stop});
   if (options_.on_call) {
     options_.on_call({request.method, answer ? answer->status : 0, clock_.mono() - start});
   }

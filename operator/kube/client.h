@@ -105,8 +105,12 @@ struct CallReport {
 class Client {
  public:
   struct Options {
-    /// Of each call but a watch, without the wait for a turn.
+    /// Of each call that reads, but a watch, without the wait for a turn.
     Duration timeout = std::chrono::seconds(15);
+    /// Of each change. An API server gives an admission webhook up to 30 s and then may go on
+    /// without its answer; a change that is given up sooner never happens in a cluster with such a
+    /// webhook.
+    Duration write_timeout = std::chrono::seconds(35);
     /// Whose turns are awaited before each call; nullptr: none. Outlives the client.
     TokenBucket* limiter = nullptr;
     /// Ends all calls and waits with kNoAnswer / kAborted.

@@ -123,7 +123,7 @@ kube::Client::Options Operator::client_options(bool limited) {
     made.limiter = &bucket_;
     if (options_.leader_elect) made.may_write = [this] { return election_.holds(); };
   } else {
-    made.timeout = kLeaseCall;
+    made.timeout = made.write_timeout = kLeaseCall;
   }
   made.stop = abort_.get_token();
   made.on_call = [this](const kube::CallReport& report) { counters_.note(report); };

@@ -70,6 +70,18 @@ TEST_F(EventRecorderTest, AnEventSaysWhatWhoAndAboutWhom) {
   EXPECT_EQ(sent()["type"], "Normal");
 }
 
+TEST_F(EventRecorderTest, ALongMessageIsCutToWhatTheServerTakes) {
+  std::string message = "admission webhook denied the request: ";
+  while (message.size() < 3000)
+    message += "\xe2\x9c\x97 label owner is missing; ";
+  record({EventType::kWarning, "AdmissionRefused", message});
+  const std::string note = sent()["note"];
+  EXPECT_LE(note.size(), 1024U) << "events.k8s.io/v1 counts bytes";
+  EXPECT_GT(note.size(), 1000U);
+  EXPECT_EQ(note.substr(0, 900), message.substr(0, 900));
+  EXPECT_THAT(note, testing::EndsWith("..."));
+}
+
 TEST_F(EventRecorderTest, WhatIsSaidAgainCountsUpTheFirst) {
   record(kStarted);
   const std::string name = sent()["metadata"]["name"];

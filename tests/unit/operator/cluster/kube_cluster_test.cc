@@ -144,6 +144,42 @@ TEST_F(KubeClusterTest, AServerThatIsInTroubleMayStillShowItsNodes) {
   EXPECT_FALSE(cluster_->synced()) << "jobs and pods are there, nodes are waited for";
 }
 
+// ---- Namespaces --------------------------------------------------------------------------------
+
+bool is_of(const std::string& path, const std::string& ns) {
+  return path.find("/namespaces/" + ns + "/") != std::string::npos;
+}
+
+TEST_F(KubeClusterTest, ANamespaceThatIsGoneKeepsNoOthersJobsWaiting) {
+  namespaces_ = {"gone", "n"};
+  server_.forbids = [](const std::string& path) { return is_of(path, "gone"); };
+  server_.pods = {pod_object(0)};
+  start();
+  EXPECT_TRUE(cluster_->synced());
+  EXPECT_EQ(look().pods.size(), 1U);
+}
+
+TEST_F(KubeClusterTest, WhereNoNamespaceMayBeReadOneIsWaitedFor) {
+  namespaces_ = {"gone", "n"};
+  server_.forbids = [](const std::string& path) { return is_of(path, "gone") || is_of(path, "n"); };
+  begin();
+  EXPECT_FALSE(cluster_->synced());
+}
+
+TEST_F(KubeClusterTest, AJobWhosePodsMayNotBeReadIsLeftAlone) {
+  namespaces_ = {"n", "other"};
+  server_.forbids = [](const std::string& path) {
+    return is_of(path, "n") && path.ends_with("/pods");
+  };
+  start();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (cluster_->jobs().size() < 2 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  const auto seen = cluster_->observe({"n", "train"});
+  ASSERT_FALSE(seen.has_value()) << "it would look as if all of its pods were gone";
+  EXPECT_EQ(seen.error().code, ErrorCode::kUnavailable);
+}
+
 // ---- The job's own object ----------------------------------------------------------------------
 
 TEST_F(KubeClusterTest, AnAgentIsPutIntoPodsOnlyWhereItHasAnImageAndACoordinator) {

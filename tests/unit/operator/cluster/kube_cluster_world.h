@@ -31,6 +31,8 @@ class WatchedServer final : public kube::Transport {
   std::vector<Json> pods;
   std::vector<Json> nodes;
   int nodes_status = 200;  ///< of lists of nodes
+  /// Which lists are answered by 403, by their path; thread-safe.
+  std::function<bool(const std::string& path)> forbids = [](const std::string&) { return false; };
   testing_support::ScriptedTransport script;
 
   /// An event for whoever watches these: "pods", "nodes", "trainingjobs".
@@ -43,6 +45,9 @@ class WatchedServer final : public kube::Transport {
   Result<kube::Response> send(const kube::Request& request,
                               const kube::Patience& patience) override {
     const bool by_job = request.query.find("job-uid") != std::string::npos;
+    if (request.method == kube::Method::kGet && !by_job && forbids(request.path)) {
+      return kube::Response{403, testing_support::status_body(403, "Forbidden", "no"), {}};
+    }
     if (request.method == kube::Method::kGet && !by_job) {
       if (request.path.ends_with("/trainingjobs")) return list(jobs);
       if (request.path.ends_with("/pods")) return list(pods);

@@ -68,6 +68,28 @@ TEST(PodViewTest, ReadsHowTheTrainerEnded) {
   EXPECT_EQ(pod.seen.phase, PodPhase::kFailed);
 }
 
+TEST(PodViewTest, ReadsWhichInitContainerFailed) {
+  constexpr char kInit[] = R"("initContainerStatuses":[
+      {"name":"mesh","state":{"running":{}}},
+      {"name":"copy","state":{"terminated":{"exitCode":0}}},
+      {"name":"fetch","state":{"terminated":{"exitCode":3,"reason":"Error","message":"no data",
+        "finishedAt":"2026-01-02T03:04:05Z"}}}],
+      "containerStatuses":[{"name":"trainer","state":{"waiting":{"reason":"PodInitializing"}}}]})";
+  const PodView pod = view(pod_of(std::string(R"({"phase":"Failed",)") + kInit));
+  EXPECT_EQ(pod.seen.phase, PodPhase::kFailed);
+  ASSERT_TRUE(pod.seen.exit.has_value());
+  EXPECT_EQ(pod.seen.exit->container, "fetch");
+  EXPECT_EQ(pod.seen.exit->exit_code, 3);
+  EXPECT_EQ(pod.seen.exit->message, "no data");
+  EXPECT_TRUE(pod.seen.exit->finished_at.has_value());
+  const PodView pending = view(pod_of(std::string(R"({"phase":"Pending",)") + kInit));
+  EXPECT_FALSE(pending.seen.exit.has_value()) << "it may be begun again";
+  EXPECT_EQ(pending.seen.phase, PodPhase::kPending);
+  const PodView evicted =
+      view(pod_of(std::string(R"({"phase":"Failed","reason":"Evicted","message":"low",)") + kInit));
+  EXPECT_FALSE(evicted.seen.exit.has_value());
+}
+
 TEST(PodViewTest, ASidecarKeepsNoPodAlive) {
   const auto running_with = [](const char* exit_code) {
     return view(pod_of(std::string(R"({"phase":"Running","conditions":[

@@ -45,6 +45,25 @@ TEST_F(ClientTest, GetsAnObjectWithoutManagedFields) {
   EXPECT_EQ(request.body, "");
 }
 
+/// The longest that an admission webhook may take, whose failure may be ignored.
+TEST_F(ClientTest, AChangeMayTakeAsLongAsAWebhookMay) {
+  const std::chrono::seconds webhook(30);
+  transport_.answer(200, "{}");
+  ASSERT_TRUE(client().get(kPods, {"n", "p"}).has_value());
+  EXPECT_LT(transport_.last_patience().limit, webhook) << "nobody but the server is asked";
+  transport_.answer(201, "{}");
+  ASSERT_TRUE(client().create(kPods, "n", kPod, {.dry_run = DryRun::kServer}).has_value());
+  EXPECT_GT(transport_.last_patience().limit, webhook);
+  transport_.answer(200, "{}");
+  ASSERT_TRUE(client().remove(kPods, {"n", "p"}, {}).has_value());
+  EXPECT_GT(transport_.last_patience().limit, webhook);
+  const Client hurried =
+      client({.timeout = std::chrono::seconds(4), .write_timeout = std::chrono::seconds(4)});
+  transport_.answer(200, "{}");
+  ASSERT_TRUE(hurried.update(kPods, kPod).has_value());
+  EXPECT_EQ(transport_.last_patience().limit, std::chrono::seconds(4));
+}
+
 TEST_F(ClientTest, ListsPageByPage) {
   transport_.answer(200, R"({"metadata":{"resourceVersion":"9","continue":"tok/en"},)"
                          R"("items":[{"metadata":{"name":"a"}}]})");
