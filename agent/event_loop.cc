@@ -185,9 +185,10 @@ void leave_record(const AgentOptions& options, const control::ContainerExit& exi
 
 }  // namespace
 
-void block_agent_signals() {
+void prepare_signals() {
   const sigset_t signals = agent_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
 }
 
 int run_agent(const AgentOptions& options, std::vector<std::string> environment, Logger& logger) {

@@ -5,9 +5,10 @@
 
 namespace trainyard::agent {
 
-/// Blocks the signals that run_agent takes from a descriptor. First thing in main: threads that
-/// libraries start later inherit the mask.
-void block_agent_signals();
+/// Blocks the signals that run_agent takes from a descriptor, and ignores SIGPIPE: the ranks do not
+/// end because nobody reads what they print any more. First thing in main: threads that libraries
+/// start later inherit the mask; ranks have the defaults (spawn.h).
+void prepare_signals();
 
 /// Runs the agent until its ranks have ended: connects, supervises, leaves exit.json in the pod's
 /// folder. Returns the exit code of the process. The calling thread forks the ranks, which die with

@@ -26,7 +26,7 @@ int install(const std::string& folder, trainyard::Logger& logger) {
 
 int main(int argc, char** argv) {
   namespace agent = trainyard::agent;
-  agent::block_agent_signals();
+  agent::prepare_signals();
   const auto logger = trainyard::Logger::to_stderr(trainyard::LogLevel::kInfo);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.size() == 2 && arguments[0] == "install") return install(arguments[1], *logger);

@@ -16,8 +16,8 @@
 
 {{/* What selects the operator's pods; never changes over the life of a release. */}}
 {{- define "trainyard.selectorLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
@@ -89,5 +89,8 @@ annotations:
 {{- end -}}
 {{- if eq (int .Values.probes.port) (int .Values.metrics.port) -}}
 {{- fail "probes.port: the same as metrics.port, wanted another" -}}
+{{- end -}}
+{{- if and .Values.control.enabled (has (int .Values.control.port) (list (int .Values.probes.port) (int .Values.metrics.port))) -}}
+{{- fail "control.port: the same as probes.port or metrics.port, wanted another" -}}
 {{- end -}}
 {{- end -}}

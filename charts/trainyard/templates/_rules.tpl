@@ -56,6 +56,6 @@ roleRef:
   name: {{ include "trainyard.operatorName" .root }}
 subjects:
 - kind: ServiceAccount
-  name: {{ include "trainyard.serviceAccountName" .root }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ include "trainyard.serviceAccountName" .root | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}

@@ -315,6 +315,11 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
       {"{watchNamespaces: [a], test: {namespace: b}}", "test.namespace"},
       {"test: {image: a}", "test.command"},
       {"probes: {port: 8080}", "probes.port"},
+      {"control: {port: 8080}", "control.port"},
+      // What would be refused later: by the server, of a Service's name; by the operator.
+      {"fullnameOverride: a.b", "/fullnameOverride"},
+      {"nameOverride: A", "/nameOverride"},
+      {"control: {tls: {existingSecret: a.b}}", "/control/tls/existingSecret"},
   };
   for (const auto& [values, named] : wrong) {
     const CommandResult refused = render(values);
@@ -324,6 +329,31 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
     EXPECT_TRUE(refused.errors.find(named) != std::string::npos ||
                 refused.errors.find(dotted) != std::string::npos)
         << values << "\nwanted " << named << " in: " << refused.errors;
+  }
+}
+
+/// 2024 is a good name of a namespace and, without quotes, a number; so is "no", and no text at all.
+TEST_F(ChartRenderTest, NamesThatLookLikeNumbersStayNames) {
+  const CommandResult rendering =
+      helm({"template", "7", chart(), "--namespace", "2024", "--values",
+            file("watchNamespaces: ['no', '7']\nserviceAccount: {name: '5'}\n"
+                 "probes: {liveness: null, readiness: null}\n"
+                 "control: {tls: {existingSecret: '3'}}\n"
+                 "metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true},\n"
+                 "  rules: {enabled: true}, dashboards: {enabled: true}}\n"
+                 "networkPolicy: {enabled: true}\npodDisruptionBudget: {enabled: true}\n")});
+  ASSERT_EQ(rendering.exit_code, 0) << rendering.errors;
+  const std::string& text = rendering.output;
+  const std::regex bare(
+      R"(\n *(?:namespace|name|serviceAccountName|app\.kubernetes\.io/instance): )"
+      R"((?:no|[0-9]+)\n)");
+  std::smatch found;
+  EXPECT_FALSE(std::regex_search(text, found, bare)) << found.str();
+  for (const char* quoted :
+       {"namespace: \"2024\"\n", "namespace: \"no\"\n", "namespace: \"7\"\n",
+        "app.kubernetes.io/instance: \"7\"\n", "serviceAccountName: \"5\"\n",
+        "matchNames: [\"2024\"]\n", "resourceNames: [\"3\"]\n"}) {
+    EXPECT_THAT(text, HasSubstr(quoted));
   }
 }
 

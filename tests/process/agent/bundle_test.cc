@@ -2,6 +2,7 @@
 #include "agent/bundle.h"
 
 #include <chrono>
+#include <fcntl.h>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -9,10 +10,12 @@
 #include <string>
 #include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/unique_fd.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
 
@@ -103,6 +106,26 @@ TEST_F(BundleTest, RunsWithoutAnythingOfTheImage) {
   for (const fs::path& program : programs)
     EXPECT_TRUE(program.string().starts_with(folder_.string())) << program << " is the image's";
   agent.signal(SIGTERM);
+  const auto end = agent.wait(kDeadline);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->signal, 0);
+}
+
+/// What reads a container's output may die alone.
+TEST_F(BundleTest, OutlivesWhoReadsItsLog) {
+  ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  ChildProcess::Spec spec = start();
+  spec.output = spec.errors = "/proc/self/fd/" + std::to_string(writer.get());
+  ChildProcess agent(spec);
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (threads_of(agent.pid()) < 2 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(milliseconds(10));
+  reader.reset();
+  agent.signal(SIGTERM);  // it says why it ends
   const auto end = agent.wait(kDeadline);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->signal, 0);
