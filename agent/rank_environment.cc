@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "common/worker_contract.h"
+#include "control/pod_spec.h"
 
 namespace trainyard::agent {
 namespace {
@@ -57,6 +58,15 @@ std::vector<std::string> rank_environment(const AgentOptions& options, const Ran
     const size_t equals = entry.find('=');
     if (equals == std::string::npos || equals == 0) continue;
     variables[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  const std::string for_ranks = control::kEnvForRanks;
+  while (true) {
+    const auto kept = variables.lower_bound(for_ranks);
+    if (kept == variables.end() || !kept->first.starts_with(for_ranks)) break;
+    auto theirs = variables.extract(kept);
+    if (theirs.key().size() > for_ranks.size()) {
+      variables[theirs.key().substr(for_ranks.size())] = std::move(theirs.mapped());
+    }
   }
   add_torchrun(options, launch, variables);
   if (!options.is_engine()) add_jax(launch, variables);

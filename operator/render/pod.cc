@@ -224,6 +224,17 @@ json agent_bringer(const std::string& image) {
             {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
 }
 
+/// What the template wants its dynamic loader to load first is built for the image's libraries: a
+/// loader ends a program whose library is too old for one of them, and the agent's may be.
+void keep_from_agent(json& container) {
+  for (json& variable : list_part(container, "env")) {
+    if (!variable.is_object()) continue;
+    const json name = variable.value("name", json());
+    if (name != "LD_PRELOAD" && name != "LD_AUDIT") continue;
+    variable["name"] = control::kEnvForRanks + name.get_ref<const std::string&>();
+  }
+}
+
 /// The agent becomes the container's first process and starts its command once a rank. It comes
 /// with its own loader and libraries: the image may have others, or none (docs/adr/0012).
 void inject_agent(json& spec, json& container, const std::string& image) {
@@ -283,6 +294,7 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   }
   set_default(trainer, "terminationMessagePolicy", "FallbackToLogsOnError");
   add_environment(trainer, environment_of(job, spec, pod, defaults));
+  if (api::needs_injected_agent(spec)) keep_from_agent(trainer);
   add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
              kShmPath, /*read_only=*/false);
   if (spec.engine) {

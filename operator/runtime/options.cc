@@ -158,6 +158,8 @@ std::variant<OperatorOptions, SubmitOptions, EndsAtOnce> read_options(
   CLI::App app{kDescription, "trainyard-operator"};
   app.set_version_flag("--version", "trainyard-operator " TRAINYARD_VERSION);
   app.footer(kFooter);
+  // Who adds a flag to a command line that is given to him (extraArgs of the chart) means his own.
+  app.option_defaults()->take_last();
   add_connection_flags(app, options);
   add_work_flags(app, options);
   add_control_flags(app, options);

@@ -134,5 +134,18 @@ TEST(RankEnvironmentTest, RanksOfTheEngineNeedNoJax) {
   EXPECT_THAT(rank_environment({}, third_of_four(), {}, 3, 4), Not(Contains(StartsWith("JAX_"))));
 }
 
+TEST(RankEnvironmentTest, WhatIsForRanksHasItsOwnNameThere) {
+  const auto environment = rank_environment(
+      {}, third_of_four(),
+      {"TRAINYARD_FOR_RANKS_LD_PRELOAD=a.so b.so", "LD_PRELOAD=of-the-agent.so",
+       "TRAINYARD_FOR_RANKS_LD_AUDIT=c.so", "TRAINYARD_FOR_RANKS_=x", "TRAINYARD_JOB=j"},
+      3, 4);
+  EXPECT_THAT(environment, Contains("LD_PRELOAD=a.so b.so"));
+  EXPECT_THAT(environment, Contains("LD_AUDIT=c.so"));
+  EXPECT_THAT(environment, Contains("TRAINYARD_JOB=j"));
+  EXPECT_THAT(environment, Not(Contains(StartsWith("TRAINYARD_FOR_RANKS_"))));
+  EXPECT_THAT(environment, Not(Contains(StartsWith("="))));
+}
+
 }  // namespace
 }  // namespace trainyard::agent

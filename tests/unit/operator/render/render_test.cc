@@ -368,6 +368,22 @@ TEST(InjectedAgentTest, KnowsItsCoordinatorAndLeavesRanksToTheAgent) {
     EXPECT_FALSE(variables.contains(name)) << name;
 }
 
+/// A loader ends a program whose C library is older than a library to be loaded first wants it.
+TEST(InjectedAgentTest, IsNotGivenLibrariesThatAreForTheRanks) {
+  const auto preloads = [](const std::string& spec) {
+    return environment(rendered(job_of("{" + spec + R"(,"template":{"spec":{
+      "containers":[{"name":"trainer","image":"t","command":["python"],
+        "env":[{"name":"LD_PRELOAD","value":"libtcmalloc.so.4"},
+               {"name":"LD_LIBRARY_PATH","value":"/opt/lib"}]}]}}})"),
+                                0));
+  };
+  const auto injected = preloads(R"("numProcPerNode":2)");
+  EXPECT_FALSE(injected.contains("LD_PRELOAD"));
+  EXPECT_EQ(injected.at("TRAINYARD_FOR_RANKS_LD_PRELOAD"), "libtcmalloc.so.4");
+  EXPECT_EQ(injected.at("LD_LIBRARY_PATH"), "/opt/lib") << "the agent is told where its own are";
+  EXPECT_EQ(preloads(R"("numProcPerNode":2,"agent":"None")").at("LD_PRELOAD"), "libtcmalloc.so.4");
+}
+
 TEST(InjectedAgentTest, AutoMeansAnAgentOnlyWhereAPodIsMoreThanOneRank) {
   const auto injected = [](const std::string& sizes) {
     const json pod = rendered(job_of("{" + sizes + R"("template":{"spec":{"containers":[

@@ -70,6 +70,20 @@ TEST(OptionsTest, WrongUsageEndsWith64AndNamesTheFlag) {
   }
 }
 
+/// The chart's extraArgs come after its own.
+TEST(OptionsTest, TheLastOfTwoCounts) {
+  const auto options = std::get<OperatorOptions>(
+      read({"--kube-api-qps=1000", "--log-level=info", "--leader-elect=true",
+            "--control-address=a:1", "--namespaces=a,b", "--kube-api-qps=5", "--log-level=debug",
+            "--control-address=b:2"})
+          .result);
+  EXPECT_EQ(options.api_qps, 5);
+  EXPECT_EQ(options.log_level, LogLevel::kDebug);
+  EXPECT_EQ(options.control_address, "b:2");
+  EXPECT_TRUE(options.leader_elect);
+  EXPECT_THAT(options.namespaces, ElementsAre("a", "b")) << "all of one";
+}
+
 TEST(OptionsTest, SubmitIsACommandOfItsOwn) {
   const auto options = std::get<SubmitOptions>(
       read({"submit", "/job.yaml", "--replace", "--timeout=60", "--context", "here"}).result);
