@@ -225,13 +225,18 @@ json agent_bringer(const std::string& image) {
 }
 
 /// What the template wants its dynamic loader to load first is built for the image's libraries: a
-/// loader ends a program whose library is too old for one of them, and the agent's may be.
+/// loader ends a program whose library is too old for one of them, and the agent's may be. The
+/// agent gets nothing instead, which also holds against what the image says.
 void keep_from_agent(json& container) {
-  for (json& variable : list_part(container, "env")) {
-    if (!variable.is_object()) continue;
-    const json name = variable.value("name", json());
-    if (name != "LD_PRELOAD" && name != "LD_AUDIT") continue;
-    variable["name"] = control::kEnvForRanks + name.get_ref<const std::string&>();
+  json& variables = list_part(container, "env");
+  for (const char* name : {"LD_PRELOAD", "LD_AUDIT"}) {
+    bool found = false;
+    for (json& variable : variables) {
+      if (!variable.is_object() || variable.value("name", json()) != name) continue;
+      variable["name"] = std::string(control::kEnvForRanks) + name;
+      found = true;
+    }
+    if (found) variables.push_back({{"name", name}, {"value", ""}});
   }
 }
 

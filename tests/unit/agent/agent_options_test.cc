@@ -137,7 +137,7 @@ TEST(RankEnvironmentTest, RanksOfTheEngineNeedNoJax) {
 TEST(RankEnvironmentTest, WhatIsForRanksHasItsOwnNameThere) {
   const auto environment = rank_environment(
       {}, third_of_four(),
-      {"TRAINYARD_FOR_RANKS_LD_PRELOAD=a.so b.so", "LD_PRELOAD=of-the-agent.so",
+      {"TRAINYARD_FOR_RANKS_LD_PRELOAD=a.so b.so", "LD_PRELOAD=",
        "TRAINYARD_FOR_RANKS_LD_AUDIT=c.so", "TRAINYARD_FOR_RANKS_=x", "TRAINYARD_JOB=j"},
       3, 4);
   EXPECT_THAT(environment, Contains("LD_PRELOAD=a.so b.so"));

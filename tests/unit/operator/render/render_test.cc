@@ -378,7 +378,8 @@ TEST(InjectedAgentTest, IsNotGivenLibrariesThatAreForTheRanks) {
                                 0));
   };
   const auto injected = preloads(R"("numProcPerNode":2)");
-  EXPECT_FALSE(injected.contains("LD_PRELOAD"));
+  EXPECT_EQ(injected.at("LD_PRELOAD"), "") << "nor what the image may say";
+  EXPECT_FALSE(injected.contains("LD_AUDIT"));
   EXPECT_EQ(injected.at("TRAINYARD_FOR_RANKS_LD_PRELOAD"), "libtcmalloc.so.4");
   EXPECT_EQ(injected.at("LD_LIBRARY_PATH"), "/opt/lib") << "the agent is told where its own are";
   EXPECT_EQ(preloads(R"("numProcPerNode":2,"agent":"None")").at("LD_PRELOAD"), "libtcmalloc.so.4");
