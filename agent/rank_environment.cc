@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "common/worker_contract.h"
-#include "control/pod_spec.h"
+#include "control/env_for_ranks.h"
 
 namespace trainyard::agent {
 namespace {

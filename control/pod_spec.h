@@ -35,9 +35,6 @@ inline constexpr char kEnvStopGrace[] = "TRAINYARD_STOP_GRACE_SECONDS";
 /// Seconds without a control stream after which a local run is taken for dead; default: never.
 inline constexpr char kEnvOrphanLimit[] = "TRAINYARD_ORPHAN_SECONDS";
 
-/// What follows it is the name of a variable that is the ranks' alone, not their agent's.
-inline constexpr char kEnvForRanks[] = "TRAINYARD_FOR_RANKS_";
-
 /// One pod to create. Two specs of the same name are the same pod.
 struct PodSpec {
   std::string name;            ///< pod_name(...)

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/validate.h"
+#include "control/env_for_ranks.h"
 #include "operator/render/companions.h"
 #include "operator/render/environment.h"
 #include "operator/render/names.h"
