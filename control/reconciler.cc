@@ -1,6 +1,7 @@
 #include "control/reconciler.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,7 @@ Reconciler::~Reconciler() = default;
 
 Result<Reconciled> Reconciler::reconcile(const JobKey& key) {
   const MonoTime began = options_.clock->mono();
-  Result<Reconciled> result = reconcile_unguarded(key);
+  Result<Reconciled> result = reconcile_guarded(key);
   schedule(key, result);
   if (result) {
     if (options_.membership != nullptr && result->finished) {
@@ -78,6 +79,15 @@ void Reconciler::retire_namesake(const JobKey& key, const std::string& uid) {
 void Reconciler::remember(const JobKey& key, const Memory& memory) {
   const std::lock_guard lock(mutex_);
   memory_[key] = memory;
+}
+
+/// What one job makes a library throw ends neither the process nor the work on others.
+Result<Reconciled> Reconciler::reconcile_guarded(const JobKey& key) {
+  try {
+    return reconcile_unguarded(key);
+  } catch (const std::exception& error) {
+    return Error{ErrorCode::kInternal, "job " + key.name + ": " + error.what()};
+  }
 }
 
 Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {

@@ -111,6 +111,7 @@ class Reconciler {
   };
 
   void work_on(const JobKey& key);
+  Result<Reconciled> reconcile_guarded(const JobKey& key);
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
   Result<Plan> plan_taken_pods(Observed& observed, Memory& memory, Time now);
   Status confirm(Observed& observed, const Plan& planned, Memory& memory);

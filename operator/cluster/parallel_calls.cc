@@ -2,14 +2,25 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 namespace trainyard::cluster {
 namespace {
+
+/// What a call throws is its error: on a thread of its own it would end the process.
+Status guarded(const std::function<Status(int64_t)>& call, int64_t i) {
+  try {
+    return call(i);
+  } catch (const std::exception& error) {
+    return Error{ErrorCode::kInternal, error.what()};
+  }
+}
 
 /// `call` for [first, last) on `width` threads, this one among them; the others as long as they are
 /// within the share.
@@ -22,7 +33,7 @@ Status run_wide(int64_t first, int64_t last, int64_t width, const std::function<
     while (worker == 0 || !share || worker < share()) {
       const int64_t i = next++;
       if (i >= last) return;
-      Status done = call(i);
+      Status done = guarded(call, i);
       if (done) continue;
       next = last;
       const std::lock_guard lock(mutex);
@@ -31,8 +42,12 @@ Status run_wide(int64_t first, int64_t last, int64_t width, const std::function<
   };
   {
     std::vector<std::jthread> helpers;
-    for (int64_t i = 1; i < width; ++i)
-      helpers.emplace_back(work, i);
+    try {
+      for (int64_t i = 1; i < width; ++i)
+        helpers.emplace_back(work, i);
+    } catch (const std::system_error&) {
+      // No more threads are to be had, as under a limit of processes: fewer do it as well.
+    }
     work(0);
   }
   if (error) return *std::move(error);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <set>
+#include <stdexcept>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -102,6 +103,29 @@ TEST_F(ReconcilerTest, AJobThatIsDeletedWhileItRunsIsRetired) {
   EXPECT_EQ(sink_.retired, std::vector<std::string>{"job-uid-1"});
   ASSERT_FALSE(reconciler_.reconcile(cluster_.key()).has_value());
   EXPECT_EQ(sink_.retired.size(), 1u) << "it is forgotten";
+}
+
+/// A cluster that throws what a library of its throws.
+class ThrowingCluster final : public MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  Result<Observed> observe(const JobKey& key) override {
+    if (throws) throw std::runtime_error("the type must be text");
+    return MemoryCluster::observe(key);
+  }
+  bool throws = true;
+};
+
+TEST_F(ReconcilerTest, WhatAJobMakesALibraryThrowIsThatJobsError) {
+  ThrowingCluster cluster(clock_, make_job(2));
+  Reconciler reconciler({&cluster, &clock_, nullptr, nullptr, {}, {}});
+  const auto result = reconciler.reconcile(cluster.key());
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().code, ErrorCode::kInternal);
+  EXPECT_THAT(result.error().message, testing::HasSubstr("the type must be text"));
+  EXPECT_EQ(reconciler.queue_stats().retries, 1) << "it is looked at again";
+  cluster.throws = false;
+  EXPECT_TRUE(reconciler.reconcile(cluster.key()).has_value());
 }
 
 /// A cluster whose cache falls back to an older view.

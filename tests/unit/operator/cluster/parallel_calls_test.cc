@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -48,6 +49,19 @@ TEST(SlowStartTest, BeginsNothingMoreAfterAnErrorWasReturned) {
   ASSERT_FALSE(done.has_value());
   EXPECT_GE(begun, 101);
   EXPECT_LE(begun, 100 + kWidth) << "each thread may be in one call";
+}
+
+TEST(SlowStartTest, WhatACallThrowsIsItsError) {
+  for (const int64_t width : {1, 8}) {
+    const Status done =
+        slow_start(100, {.first = width, .most = width}, [](int64_t i) -> Status {
+          if (i == 99) throw std::runtime_error("the type must be text");
+          return {};
+        });
+    ASSERT_FALSE(done.has_value()) << width;
+    EXPECT_EQ(done.error().code, ErrorCode::kInternal);
+    EXPECT_EQ(done.error().message, "the type must be text");
+  }
 }
 
 TEST(SlowStartTest, KeepsToItsWidth) {
