@@ -17,6 +17,9 @@ namespace {
 constexpr Duration kShortWatch = std::chrono::seconds(1);
 /// So many watches in a row that gave nothing but a failure: perhaps it is their version.
 constexpr int kFruitlessWatchesMax = 2;
+/// So often in a row a page may not be had: perhaps it is its token, of a server that has meanwhile
+/// been restored or replaced.
+constexpr int kFailedPagesMax = 5;
 /// So many lists in a row that show an older state than what was seen, over half a minute: it is
 /// the state now, as after a restoration from a backup.
 constexpr int kOldListsMax = 5;
@@ -72,6 +75,7 @@ Duration Reflector::step(const std::stop_token& stop) {
   switch (state_) {
     case ReflectorState::kEmpty:
       next_page_.clear();
+      failed_pages_ = 0;
       list_started_ = clock_.mono();
       sink_.begin_list();
       {
@@ -101,9 +105,12 @@ Duration Reflector::read_page() {
     // Few large objects must not hide all others for ever.
     const bool too_large = page.error().no_answer == ErrorCode::kInvalidData;
     if (too_large) page_size_ = std::max<int64_t>(1, page_size_ / 4);
-    const bool lost = state_ == ReflectorState::kInitPage && page.error().needs_relist();
+    ++failed_pages_;
+    const bool lost = state_ == ReflectorState::kInitPage &&
+                      (page.error().needs_relist() || failed_pages_ >= kFailedPagesMax);
     return fail(lost ? ReflectorState::kEmpty : state_, page.error(), "list");
   }
+  failed_pages_ = 0;
   if (goes_back(*page)) {
     return fail(ReflectorState::kEmpty,
                 damaged("the list shows version " + page->resource_version + ", older than " +

@@ -47,7 +47,8 @@ struct ReflectorReport {
 /// arrows are those of kube-rs's watcher, the times those of client-go's Reflector:
 ///
 ///   Empty       -> InitPage | InitListed   the first page of a list came (all of it)
-///   InitPage    -> InitPage | InitListed   a further page; or, the list being lost, -> Empty
+///   InitPage    -> InitPage | InitListed   a further page; or, the list being lost or a page
+///                                          refused again and again, -> Empty
 ///   InitListed  -> Watching                a watch was opened; or, the version being lost, ->
 ///   Empty Watching    -> Watching                an event Watching    -> InitListed the watch
 ///   ended or was cut off: goes on at its version Watching    -> Empty                   the
@@ -118,6 +119,7 @@ class Reflector {
   bool heard_ = false;         ///< the open watch gave something
   int fruitless_watches_ = 0;  ///< opened in a row that gave nothing but a failure
   int old_lists_ = 0;          ///< refused in a row
+  int failed_pages_ = 0;       ///< tries of the present page
   MonoTime watch_opened_{};
 
   mutable std::mutex mutex_;

@@ -199,6 +199,21 @@ TEST_F(ReflectorTest, InitPageToEmptyWhenTheListHasExpired) {
   EXPECT_THAT(sink_.notes, ElementsAre("begin", "a", "begin", "b", "end 1000"));
 }
 
+TEST_F(ReflectorTest, InitPageToEmptyWhenAPageIsRefusedAgainAndAgain) {
+  transport_.answer(200, page({object("a", 1)}, 5, "c1"));
+  (void)step();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(state(), State::kInitPage) << i;
+    transport_.answer(400, status_body(400, "BadRequest", "continue key is not valid"));
+    (void)step();
+  }
+  EXPECT_EQ(state(), State::kEmpty);
+  transport_.answer(200, page({object("b", 2)}, 6));
+  (void)step();
+  EXPECT_THAT(query(), Not(HasSubstr("continue")));
+  EXPECT_THAT(sink_.notes, ElementsAre("begin", "a", "begin", "b", "end 1000"));
+}
+
 TEST_F(ReflectorTest, InitListedToWatchingFromTheListsVersion) {
   random_ = 0.5;
   watch({});
