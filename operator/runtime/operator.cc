@@ -104,26 +104,31 @@ Operator::Operator(OperatorOptions options, const Clock& clock, Logger& logger,
       metrics_page_(counters_),
       bucket_(options_.api_qps, options_.api_burst),
       transport_(std::move(transport)),
-      client_(*transport_, clock_, client_options(true)),
-      leader_client_(*transport_, clock_, client_options(false)),
+      client_(*transport_, clock_, client_options(About::kJobs)),
+      leader_client_(*transport_, clock_, client_options(About::kLease)),
+      stream_client_(*transport_, clock_, client_options(About::kStream)),
       election_(election_options(options_, config_, leader_client_, clock_, logger_, identity_)),
       cluster_(cluster_options()),
       stream_(make_stream()),
       reconciler_(reconciler_options()) {}
 
 Operator::~Operator() {
+  probes_.reset();  // what they show is on its way out
+  metrics_.reset();
   cluster_.set_listener({});
   abort_.request_stop();
   stream_.reset();  // it wakes the reconciler
 }
 
-kube::Client::Options Operator::client_options(bool limited) {
+kube::Client::Options Operator::client_options(About about) {
   kube::Client::Options made;
-  if (limited) {
+  if (about == About::kJobs) {
     made.limiter = &bucket_;
-    if (options_.leader_elect) made.may_write = [this] { return election_.holds(); };
   } else {
     made.timeout = made.write_timeout = kLeaseCall;
+  }
+  if (options_.leader_elect && about != About::kLease) {
+    made.may_write = [this] { return election_.holds(); };
   }
   made.stop = abort_.get_token();
   made.on_call = [this](const kube::CallReport& report) { counters_.note(report); };
@@ -158,7 +163,7 @@ std::unique_ptr<stream::ControlStream> Operator::make_stream() {
   const std::string& bind = options_.control_bind_address;
   if (is_off(bind)) return nullptr;
   stream::ControlStream::Options made;
-  made.client = &leader_client_;
+  made.client = &stream_client_;
   made.clock = &clock_;
   made.logger = &logger_;
   made.bind_address = bind.starts_with(':') ? "[::]" + bind : bind;

@@ -46,7 +46,9 @@ class Operator {
   Operator(OperatorOptions options, const Clock& clock, Logger& logger, kube::ServerConfig config,
            std::unique_ptr<kube::Transport> transport);
 
-  kube::Client::Options client_options(bool limited);
+  /// What calls are about.
+  enum class About { kJobs, kLease, kStream };
+  kube::Client::Options client_options(About about);
   control::Reconciler::Options reconciler_options();
   cluster::KubeCluster::Options cluster_options();
   std::unique_ptr<stream::ControlStream> make_stream();
@@ -69,8 +71,9 @@ class Operator {
   OperatorMetrics metrics_page_;
   kube::TokenBucket bucket_;
   std::unique_ptr<kube::Transport> transport_;
-  kube::Client client_;         ///< waits its turn
-  kube::Client leader_client_;  ///< does not
+  kube::Client client_;         ///< waits its turn, and changes nothing without the lease
+  kube::Client leader_client_;  ///< of the lease: neither
+  kube::Client stream_client_;  ///< of the control stream: does not wait
   LeaderElection election_;
   cluster::KubeCluster cluster_;
   std::unique_ptr<stream::ControlStream> stream_;  ///< null: --control-bind-address is not given
