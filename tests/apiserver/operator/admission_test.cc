@@ -78,6 +78,37 @@ TEST_F(AdmissionTest, AQuotaHoldsAGangUntilThereIsRoomForAllOfIt) {
   EXPECT_TRUE(runs("train", 3, 0));
 }
 
+/// The definition leaves most of a template to the server's judgement of pods, but the operator reads
+/// it before.
+TEST_F(AdmissionTest, WhateverATemplateHoldsItIsTheTroubleOfItsJobAlone) {
+  Json numbered = job_manifest("numbered", 1);
+  const Json claim = {{"claimName", "ckpt"}};
+  numbered["spec"]["checkpointPolicy"] = {{"storage", {{"persistentVolumeClaim", claim}}}};
+  numbered["spec"]["template"]["spec"]["volumes"] =
+      Json::array({{{"name", 7}, {"persistentVolumeClaim", claim}}});
+  apply(numbered);
+  ASSERT_TRUE(reaches("numbered", "Accepted", "False"));
+  EXPECT_EQ(reason("numbered", "Accepted"), "InvalidPodTemplate");
+  Json affinity = Json::object();
+  for (int i = 0; i < 300; ++i)
+    affinity = {{"nodeAffinity", affinity}};
+  Json deep = job_manifest("deep", 1);
+  deep["spec"]["template"]["spec"]["affinity"] = affinity;
+  apply(deep);
+  ASSERT_TRUE(reaches("deep", "Accepted", "False"));
+  EXPECT_EQ(reason("deep", "Accepted"), "InvalidSpec");
+  const auto version = [this] {
+    return must({"get", "tj", "deep", "-o", "jsonpath={.metadata.resourceVersion}"});
+  };
+  const std::string before = version();
+  apply(job_manifest("train", 2));
+  ASSERT_TRUE(reaches("train", "Running"));
+  restart_operator();
+  end_container(member("train", 1), 1);
+  EXPECT_TRUE(runs("train", 2, 1)) << "after a list that the deep one is in";
+  EXPECT_EQ(version(), before) << "its status says what it said";
+}
+
 TEST_F(AdmissionTest, ASidecarThatRunsOnHoldsNoJob) {
   Json job = job_manifest("train", 2);
   job["spec"]["template"]["spec"]["initContainers"] = Json::array(
