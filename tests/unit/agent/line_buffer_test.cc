@@ -10,8 +10,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::string> lines_of(size_t limit, const std::vector<std::string>& pieces) {
-  LineBuffer buffer(limit);
+std::vector<std::string> lines_of(size_t limit, const std::vector<std::string>& pieces,
+                                  LineBuffer::Ends ends = LineBuffer::Ends::kNewline) {
+  LineBuffer buffer(limit, ends);
   std::vector<std::string> lines;
   const auto keep = [&](std::string_view line) { lines.emplace_back(line); };
   for (const std::string& piece : pieces)
@@ -31,6 +32,15 @@ TEST(LineBufferTest, CutsLongLines) {
 TEST(LineBufferTest, ALineOfExactlyTheLimitIsOneLine) {
   EXPECT_THAT(lines_of(3, {"abc\nd\n"}), ElementsAre("abc", "d"));
   EXPECT_THAT(lines_of(3, {"abc", "\nd\n"}), ElementsAre("abc", "d"));
+}
+
+TEST(LineBufferTest, AProgressBarIsALineAtEachReturn) {
+  constexpr auto kBoth = LineBuffer::Ends::kNewlineOrReturn;
+  EXPECT_THAT(lines_of(100, {"\r 1%", "\r 2%\r", " 3%"}, kBoth), ElementsAre(" 1%", " 2%", " 3%"));
+  EXPECT_THAT(lines_of(100, {"a\r\nb\r", "\n\nc\n"}, kBoth), ElementsAre("a", "b", "", "c"))
+      << "ends as Windows writes them are one";
+  EXPECT_THAT(lines_of(3, {"abc\rdefg\r"}, kBoth), ElementsAre("abc", "def", "g"));
+  EXPECT_THAT(lines_of(100, {"a\rb\n"}), ElementsAre("a\rb")) << "unless it is asked for";
 }
 
 }  // namespace
