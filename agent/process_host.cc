@@ -104,8 +104,8 @@ struct ProcessHost::Process {
   UniqueFd socket;
   UniqueFd output[2];
   LineBuffer messages{static_cast<size_t>(contract::kMaxMessageBytes)};
-  LineBuffer lines[2] = {{kMaxOutputLineBytes, LineBuffer::Ends::kNewlineOrReturn},
-                         {kMaxOutputLineBytes, LineBuffer::Ends::kNewlineOrReturn}};
+  LineBuffer lines[2] = {LineBuffer{kMaxOutputLineBytes, LineBuffer::Ends::kNewlineOrReturn},
+                         LineBuffer{kMaxOutputLineBytes, LineBuffer::Ends::kNewlineOrReturn}};
   std::string unsent;
   RankLog log;
 };
