@@ -31,9 +31,8 @@ trainyard::Result<runtime::JobEnd> submit(const runtime::SubmitOptions& options,
                                           const std::stop_token& stop) {
   TRAINYARD_ASSIGN(const runtime::Connection server,
                    runtime::find_server(options.kubeconfig, options.context, clock));
-  trainyard::kube::Client::Options calls;
-  calls.stop = stop;
-  const trainyard::kube::Client client(*server.transport, clock, calls);
+  // No call ends with a signal: the job is still to be removed then.
+  const trainyard::kube::Client client(*server.transport, clock, {});
   return runtime::submit(client, clock, options, server.config.ns, stop, std::cout);
 }
 
