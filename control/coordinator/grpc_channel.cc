@@ -24,8 +24,6 @@ using coordination::ToAgent;
 constexpr int kConnectTimeoutMs = 5000;
 constexpr std::chrono::seconds kDestructionTimeout{10};
 constexpr int64_t kMaxSecretBytes = 1 << 20;
-constexpr int kKeepaliveMs = 10'000;
-constexpr int kKeepaliveTimeoutMs = 5'000;
 
 const std::string kUnixPrefix = "unix:";
 
@@ -41,10 +39,12 @@ std::optional<ReachableSocket> socket_of(const std::string& address) {
 struct Secrets {
   std::string authorities;
   std::string token;
+  std::chrono::milliseconds keepalive{};
 };
 
 Result<Secrets> read_secrets(const ChannelSecurity& security) {
   Secrets secrets;
+  secrets.keepalive = security.keepalive;
   TRAINYARD_ASSIGN(secrets.authorities, read_file(security.authorities, kMaxSecretBytes));
   TRAINYARD_ASSIGN(secrets.token, read_file(security.token, kMaxSecretBytes));
   while (!secrets.token.empty() && secrets.token.back() == '\n')
@@ -73,9 +73,12 @@ std::shared_ptr<grpc::Channel> connect(const std::string& address,
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
   if (secrets) {
-    // A coordinator whose machine is gone says nothing: it is asked.
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    // A coordinator whose machine is gone says nothing: it is asked, also while there is nothing
+    // else to say to it. gRPC would ask twice and then no more.
+    const auto keepalive_ms = static_cast<int>(secrets->keepalive.count());
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_ms / 2);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   }
   return grpc::CreateCustomChannel(address, credentials_of(secrets), arguments);
 }

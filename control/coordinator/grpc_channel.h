@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,6 +16,9 @@ namespace trainyard::control {
 struct ChannelSecurity {
   std::filesystem::path authorities;  ///< PEM of those who may vouch for the coordinator
   std::filesystem::path token;        ///< shown as a bearer token
+  /// After so long without a word the coordinator is asked whether it is there; it has half of that
+  /// for its answer. The coordinator takes it for an attack below five seconds.
+  std::chrono::milliseconds keepalive{10'000};
 };
 
 /// The agent's end of the control stream over gRPC's callback interface. To be used from one

@@ -11,6 +11,7 @@
 
 #include "common/proto/coordination.pb.h"
 #include "control/coordinator/grpc_channel.h"
+#include "tests/support/tcp_forwarder.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_authority.h"
 
@@ -78,6 +79,25 @@ TEST_F(GrpcPortTransportTest, CarriesMessagesAndTellsWhatTheAgentShows) {
   message.mutable_fence()->set_pod_uid("uid");
   ASSERT_TRUE(channel.send(message));
   EXPECT_EQ(next_of_server().message->fence().pod_uid(), "uid");
+}
+
+/// As of an agent that waits, for hours perhaps, until the pods of its gang are placed. The machine
+/// of the coordinator goes without a word meanwhile.
+TEST_F(GrpcPortTransportTest, AStreamOnWhichNothingIsSaidEndsWithThePathToTheCoordinator) {
+  testing_support::TcpForwarder path(static_cast<uint16_t>(transport_.port()));
+  ChannelSecurity asking = security();
+  asking.keepalive = std::chrono::seconds(6);
+  GrpcChannel channel("127.0.0.1:" + std::to_string(path.port()), asking);
+  channel.open();
+  ASSERT_EQ(next(channel).kind, ChannelEvent::Kind::kOpened);
+  const auto idle_until = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+  while (std::chrono::steady_clock::now() < idle_until) {
+    pollfd fd{channel.wake_fd(), POLLIN, 0};
+    ::poll(&fd, 1, 500);
+    ASSERT_TRUE(channel.take().empty()) << "two answers have come";
+  }
+  path.cut();
+  EXPECT_EQ(next(channel).kind, ChannelEvent::Kind::kClosed) << "the third does not";
 }
 
 TEST_F(GrpcPortTransportTest, WhatWaitsToBeTakenHasABoundInBytes) {
