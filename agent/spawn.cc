@@ -61,23 +61,27 @@ struct ChildPlan {
   fail(first_closed);
 }
 
-/// execvp's search, done before fork; the name itself when nothing is found.
+/// execvp's search, done before fork: where nothing can be executed, what is there and must not be,
+/// whose refusal says more; else the name itself.
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const char* variable = ::getenv("PATH");
   std::string path = variable == nullptr ? "/usr/local/bin:/usr/bin:/bin" : variable;
   path += ':';
+  std::string denied;
   for (size_t begin = 0, end = 0; (end = path.find(':', begin)) != std::string::npos;
        begin = end + 1) {
     const std::string directory = end == begin ? "." : path.substr(begin, end - begin);
     const std::string candidate = directory + "/" + name;
     std::error_code error;
-    if (::access(candidate.c_str(), X_OK) == 0 &&
-        !std::filesystem::is_directory(candidate, error)) {
-      return candidate;
+    if (!std::filesystem::exists(candidate, error) ||
+        std::filesystem::is_directory(candidate, error)) {
+      continue;
     }
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (denied.empty()) denied = candidate;
   }
-  return name;
+  return denied.empty() ? name : denied;
 }
 
 std::vector<char*> pointers_to(const std::vector<std::string>& texts) {

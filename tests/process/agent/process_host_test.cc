@@ -1,6 +1,7 @@
 #include "agent/process_host.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
@@ -184,6 +185,17 @@ TEST_F(ProcessHostTest, LookupIsExecvps) {
   const auto spawned = spawn(request);
   ASSERT_FALSE(spawned);
   EXPECT_EQ(spawned.error().code, ErrorCode::kInvalidConfig);
+  // A script that somebody forgot to make executable is not one that is not there.
+  const std::filesystem::path script = folder_.path() / "trainyard-no-such-program";
+  std::ofstream(script) << "#!/bin/sh\n";
+  const std::string before = ::getenv("PATH");
+  ::setenv("PATH", (before + ":" + folder_.path().string()).c_str(), 1);
+  const auto denied = spawn(request);
+  ::setenv("PATH", before.c_str(), 1);
+  ASSERT_FALSE(denied);
+  EXPECT_EQ(denied.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(denied.error().message, HasSubstr(script.string()));
+  EXPECT_THAT(denied.error().message, HasSubstr("Permission denied"));
 }
 
 }  // namespace
