@@ -64,7 +64,8 @@ Status read_security(const Environment& environment, AgentOptions& options) {
         has_authorities ? control::kEnvControlToken : control::kEnvControlAuthorities, "nothing",
         "a file, as the other one is set");
   }
-  if (has_token) options.security = control::ChannelSecurity{.authorities = authorities, .token = token};
+  if (has_token)
+    options.security = control::ChannelSecurity{.authorities = authorities, .token = token};
   return {};
 }
 

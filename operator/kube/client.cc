@@ -174,8 +174,7 @@ ApiResult<Response> Client::exchange(const Request& request) const {
     return no_answer({ErrorCode::kAborted, "not sent: another process may lead by now"});
   }
   const MonoTime start = clock_.mono();
-  const Duration limit =
-      request.method == Method::kGet ? options_.timeout : options_.write_timeout;
+  const Duration limit = request.method == Method::kGet ? options_.timeout : options_.write_timeout;
   Result<Response> answer =
       transport_.send(request, {.limit = limit, .idle = limit, .stop = options_.stop});
   if (options_.on_call) {

@@ -9,8 +9,8 @@
 namespace trainyard::stream {
 namespace {
 
-/// Certificates live for weeks; but a label that somebody takes away cuts all agents off. Longer than
-/// a pod takes to see a changed ConfigMap: a young authority is known before it signs.
+/// Certificates live for weeks; but a label that somebody takes away cuts all agents off. Longer
+/// than a pod takes to see a changed ConfigMap: a young authority is known before it signs.
 constexpr std::chrono::minutes kSettledPause{5};
 constexpr std::chrono::seconds kRetryPause{2};
 

@@ -335,7 +335,8 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
   }
 }
 
-/// 2024 is a good name of a namespace and, without quotes, a number; so is "no", and no text at all.
+/// 2024 is a good name of a namespace and, without quotes, a number; so is "no", and no text at
+/// all.
 TEST_F(ChartRenderTest, NamesThatLookLikeNumbersStayNames) {
   const CommandResult rendering =
       helm({"template", "7", chart(), "--namespace", "2024", "--values",
@@ -352,10 +353,9 @@ TEST_F(ChartRenderTest, NamesThatLookLikeNumbersStayNames) {
       R"((?:no|[0-9]+)\n)");
   std::smatch found;
   EXPECT_FALSE(std::regex_search(text, found, bare)) << found.str();
-  for (const char* quoted :
-       {"namespace: \"2024\"\n", "namespace: \"no\"\n", "namespace: \"7\"\n",
-        "app.kubernetes.io/instance: \"7\"\n", "serviceAccountName: \"5\"\n",
-        "matchNames: [\"2024\"]\n", "resourceNames: [\"3\"]\n"}) {
+  for (const char* quoted : {"namespace: \"2024\"\n", "namespace: \"no\"\n", "namespace: \"7\"\n",
+                             "app.kubernetes.io/instance: \"7\"\n", "serviceAccountName: \"5\"\n",
+                             "matchNames: [\"2024\"]\n", "resourceNames: [\"3\"]\n"}) {
     EXPECT_THAT(text, HasSubstr(quoted));
   }
 }

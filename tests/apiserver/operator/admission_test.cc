@@ -78,8 +78,8 @@ TEST_F(AdmissionTest, AQuotaHoldsAGangUntilThereIsRoomForAllOfIt) {
   EXPECT_TRUE(runs("train", 3, 0));
 }
 
-/// The definition leaves most of a template to the server's judgement of pods, but the operator reads
-/// it before.
+/// The definition leaves most of a template to the server's judgement of pods, but the operator
+/// reads it before.
 TEST_F(AdmissionTest, WhateverATemplateHoldsItIsTheTroubleOfItsJobAlone) {
   Json numbered = job_manifest("numbered", 1);
   const Json claim = {{"claimName", "ckpt"}};

@@ -135,11 +135,11 @@ TEST(RankEnvironmentTest, RanksOfTheEngineNeedNoJax) {
 }
 
 TEST(RankEnvironmentTest, WhatIsForRanksHasItsOwnNameThere) {
-  const auto environment = rank_environment(
-      {}, third_of_four(),
-      {"TRAINYARD_FOR_RANKS_LD_PRELOAD=a.so b.so", "LD_PRELOAD=",
-       "TRAINYARD_FOR_RANKS_LD_AUDIT=c.so", "TRAINYARD_FOR_RANKS_=x", "TRAINYARD_JOB=j"},
-      3, 4);
+  const auto environment = rank_environment({}, third_of_four(),
+                                            {"TRAINYARD_FOR_RANKS_LD_PRELOAD=a.so b.so",
+                                             "LD_PRELOAD=", "TRAINYARD_FOR_RANKS_LD_AUDIT=c.so",
+                                             "TRAINYARD_FOR_RANKS_=x", "TRAINYARD_JOB=j"},
+                                            3, 4);
   EXPECT_THAT(environment, Contains("LD_PRELOAD=a.so b.so"));
   EXPECT_THAT(environment, Contains("LD_AUDIT=c.so"));
   EXPECT_THAT(environment, Contains("TRAINYARD_JOB=j"));

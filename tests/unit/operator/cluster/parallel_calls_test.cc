@@ -53,11 +53,10 @@ TEST(SlowStartTest, BeginsNothingMoreAfterAnErrorWasReturned) {
 
 TEST(SlowStartTest, WhatACallThrowsIsItsError) {
   for (const int64_t width : {1, 8}) {
-    const Status done =
-        slow_start(100, {.first = width, .most = width}, [](int64_t i) -> Status {
-          if (i == 99) throw std::runtime_error("the type must be text");
-          return {};
-        });
+    const Status done = slow_start(100, {.first = width, .most = width}, [](int64_t i) -> Status {
+      if (i == 99) throw std::runtime_error("the type must be text");
+      return {};
+    });
     ASSERT_FALSE(done.has_value()) << width;
     EXPECT_EQ(done.error().code, ErrorCode::kInternal);
     EXPECT_EQ(done.error().message, "the type must be text");

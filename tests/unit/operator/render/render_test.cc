@@ -226,10 +226,9 @@ TEST(RenderPodTest, MakesAPodOfEveryKindOfValueInATemplate) {
           "volumeMounts":[{"name":"data","mountPath":"/data"}]}]}})");
   std::vector<json::json_pointer> paths;
   collect(whole, {}, paths);
-  ASSERT_GT(paths.size(), 40U);
-  const std::vector<json> values = {nullptr,         true,           7,
-                                    "x",             json::array(),  json::object(),
-                                    json::array({7}), {{"name", 7}}};
+  ASSERT_GT(paths.size(), 30U);
+  const std::vector<json> values = {
+      nullptr, true, 7, "x", json::array(), json::object(), json::array({7}), {{"name", 7}}};
   for (const char* spec : {kEngine, kInjected}) {
     api::TrainingJob job = job_of(spec);
     if (!job.spec.pod_template) job.spec.pod_template.emplace();
