@@ -225,7 +225,7 @@ TEST(RenderPodTest, MakesAPodOfEveryKindOfValueInATemplate) {
           "env":[{"name":"A","value":"b"}],
           "volumeMounts":[{"name":"data","mountPath":"/data"}]}]}})");
   std::vector<json::json_pointer> paths;
-  collect(whole, {}, paths);
+  collect(whole, json::json_pointer(), paths);
   ASSERT_GT(paths.size(), 30U);
   const std::vector<json> values = {
       nullptr, true, 7, "x", json::array(), json::object(), json::array({7}), {{"name", 7}}};
