@@ -109,6 +109,11 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
                                            ", older than " + std::to_string(memory.generation) +
                                            " that was written; look again"};
   }
+  // Agents start the ranks of a generation together: those of an older one are fenced, and a pod
+  // that was kept would be lost next.
+  if (options_.membership != nullptr && has_agents(observed.spec)) {
+    observed.spec.failure_policy.restart_strategy = api::RestartStrategy::kRecreateAll;
+  }
   const Time now = options_.clock->now();
   if (memory.wrote_at) {
     const Duration left = *memory.wrote_at + options_.counts_period - options_.clock->mono();

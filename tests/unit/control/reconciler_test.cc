@@ -77,6 +77,39 @@ TEST_F(ReconcilerTest, TheNextGenerationsOrderLeavesTheDeadOut) {
   EXPECT_TRUE(sink_.orders.back().members.empty());
 }
 
+/// Agents of an older generation are fenced: a pod that was kept would be the next to fail.
+TEST(ReconcilerAgentsTest, PodsWithAgentsAreReplacedTogetherWhateverTheStrategy) {
+  for (const bool agents : {true, false}) {
+    ManualClock clock;
+    api::TrainingJob job = make_job(2);
+    job.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+    job.spec.failure_policy.backoff = {seconds(0), seconds(0)};
+    MemoryCluster cluster(clock, job);
+    Listening sink;
+    Reconciler::Options options{&cluster, &clock, nullptr, &sink, {}, {}};
+    options.has_agents = [&](const api::TrainingJobSpec&) { return agents; };
+    Reconciler reconciler(std::move(options));
+    const auto rounds = [&] {
+      for (int i = 0; i < 6; ++i) {
+        ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+        cluster.step();
+      }
+    };
+    rounds();
+    ContainerExit exit;
+    exit.exit_code = 1;
+    cluster.finish_pod(pod_name("job", "job-uid-1", 1, 1), exit);
+    rounds();
+    EXPECT_EQ(cluster.truth().status.membership.generation, 2);
+    std::set<std::string> members;
+    for (const ObservedPod& pod : cluster.truth().pods) {
+      if (pod.member) members.insert(pod.name);
+    }
+    EXPECT_EQ(members, (std::set<std::string>{pod_name("job", "job-uid-1", 0, agents ? 2 : 1),
+                                              pod_name("job", "job-uid-1", 1, 2)}));
+  }
+}
+
 TEST_F(ReconcilerTest, AStopIsPublishedAndAFinishedJobIsRetired) {
   rounds(4);
   reconciler_.request_stop(cluster_.key());
