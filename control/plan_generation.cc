@@ -184,6 +184,9 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
   // A decision may have been taken just before in the same plan.
   if (ahead_) return false;
   const bool spec_changed = observed_.status.observed_generation != observed_.metadata.generation;
+  const api::Condition* accepted = find_condition(next_, ConditionType::kAccepted);
+  const bool refused = accepted != nullptr && accepted->status == ConditionStatus::kFalse &&
+                       accepted->reason == api::reason::kAdmissionRefused;
   Time since = Time::min();
   for (const ObservedPod* pod : sets_.members)
     since = std::max(since, pod->created_at.value_or(now_));
@@ -197,7 +200,9 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .feasible = observed_.feasible_nodes,
                             .since = since,
                             .now = now_,
-                            .failed_growths = policies::count_failed_growths(next_)});
+                            .failed_growths = policies::count_failed_growths(next_),
+                            .refused = refused && !gang.whole,
+                            .degraded = is_true(observed_.status, ConditionType::kDegraded)});
   look_in(wanted.look_again);
   if (wanted.target) {
     resize(*wanted.target, wanted.reason);
@@ -264,6 +269,11 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
                   follows_spec ? spec_.num_nodes : next_.nodes.target, now_);
   set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
+  if (spec_.elastic_policy && next_.observed_generation != observed_.status.observed_generation) {
+    // What has changed in the spec, its size among it, is for the next look.
+    next_.observed_generation = observed_.status.observed_generation;
+    look_in(std::chrono::milliseconds(1));
+  }
   sort();
   tell(EventType::kWarning, "Restarting",
        "generation " + std::to_string(next_.membership.generation) + ", " + cause.reason + ": " +

@@ -173,11 +173,27 @@ Result<Plan> Reconciler::plan_taken_pods(Observed& observed, Memory& memory, Tim
         observed.spec.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
     if (all_anew) memory.listed = observed.status.membership.generation;
   }
+  TRAINYARD_TRY(try_growth(observed, planned, now));
   if (planned.create.empty() || memory.tried_spec == observed.metadata.generation) return planned;
   TRAINYARD_ASSIGN(observed.refusal, options_.cluster->try_pod(planned.create.front()));
   if (observed.refusal) return plan(observed, now);
   memory.tried_spec = observed.metadata.generation;
   return planned;
+}
+
+/// A job grows by itself only where the cluster would take one more pod of it: where nodes have room
+/// and a quota has none, it would end what runs, for nothing.
+Status Reconciler::try_growth(Observed& observed, Plan& planned, Time now) {
+  const int64_t target = observed.status.nodes.target;
+  const bool by_word = observed.status.observed_generation != observed.metadata.generation;
+  const bool grows = planned.intent && planned.intent->nodes.target > target;
+  if (!grows || by_word || !observed.feasible_nodes || planned.create.empty()) return {};
+  TRAINYARD_ASSIGN(const std::optional<Refusal> full,
+                   options_.cluster->try_pod(planned.create.front()));
+  if (!full) return {};
+  observed.feasible_nodes = target;
+  planned = plan(observed, now);
+  return {};
 }
 
 /// What is done to pods is done because of a status that is the newest: one that this process has

@@ -114,6 +114,7 @@ class Reconciler {
   Result<Reconciled> reconcile_guarded(const JobKey& key);
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
   Result<Plan> plan_taken_pods(Observed& observed, Memory& memory, Time now);
+  Status try_growth(Observed& observed, Plan& planned, Time now);
   Status confirm(Observed& observed, const Plan& planned, Memory& memory);
   void schedule(const JobKey& key, const Result<Reconciled>& result);
   void report(const JobKey& key, const Result<Reconciled>& result, MonoTime began);

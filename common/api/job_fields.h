@@ -64,7 +64,8 @@ void visit_fields(V& visit, S& elastic) {
          .maximum = kMaxSeconds},
         elastic.scale_up_snooze);
   visit({.name = "pendingTimeoutSeconds",
-         .description = "Seconds that pods may be pending before the job runs with fewer nodes.",
+         .description = "Seconds that pods may be pending, or some of them be refused (a quota), "
+                        "before the job runs with fewer nodes.",
          .minimum = 1,
          .maximum = kMaxSeconds},
         elastic.pending_timeout);

@@ -215,14 +215,17 @@ void check_success_policy(const TrainingJobSpec& spec, const Rules& rules) {
       below.require(ranges.has_value(), "succeededIndexes", text::describe(rule.succeeded_indexes),
                     "ascending indexes such as \"0\" or \"0-3,7\"");
       if (!ranges) continue;
-      below.require(ranges->back().last < spec.num_nodes, "succeededIndexes",
+      // An elastic job is scaled while it runs, and must not lose its success policy by that: of
+      // indexes that it has not nothing is waited for.
+      below.require(spec.elastic_policy || ranges->back().last < spec.num_nodes, "succeededIndexes",
                     text::describe(rule.succeeded_indexes),
                     "indexes below numNodes (" + number(spec.num_nodes) + ")");
       indexes = 0;
       for (const IndexRange& range : *ranges)
         indexes += range.last - range.first + 1;
     }
-    below.require(rule.succeeded_count.value_or(1) <= indexes, "succeededCount",
+    below.require(spec.elastic_policy || rule.succeeded_count.value_or(1) <= indexes,
+                  "succeededCount",
                   number(rule.succeeded_count.value_or(1)),
                   "at most " + number(indexes) + ", the number of indexes", {"succeededIndexes"});
   }

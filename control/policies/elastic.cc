@@ -5,6 +5,11 @@
 namespace trainyard::control::policies {
 namespace {
 
+/// Where nobody tells of room that has come up it is asked for no more often than this.
+constexpr std::chrono::seconds kShortestAsk{10};
+/// A snooze is doubled up to this; a longer one of the user's stays as it is.
+constexpr std::chrono::hours kLongestDoubled{24 * 30};
+
 /// What is left of `limit` after `since`; zero when it is over.
 Duration left_of(Duration limit, Time since, Time now) {
   return std::max(limit - (now - since), Duration::zero());
@@ -19,7 +24,8 @@ Resize judge_unplaced(const ElasticInput& input) {
   const Duration wait =
       left_of(input.spec->elastic_policy->pending_timeout, input.since, input.now);
   if (wait > Duration::zero()) return {{}, {}, wait};
-  const int64_t room = input.feasible.value_or(input.placed);
+  // What the cluster does not take finds no node, however many there are.
+  const int64_t room = input.refused ? input.placed : input.feasible.value_or(input.placed);
   if (room >= input.target) return {};
   return to_size(input, largest_allowed(*input.spec, room));
 }
@@ -28,13 +34,15 @@ Resize judge_placed(const ElasticInput& input) {
   if (!input.feasible) return {};
   // Not every pod that ends elsewhere is heard of: ask again some time.
   if (*input.feasible <= input.target) {
-    return {{}, {}, Duration(input.spec->elastic_policy->scale_up_snooze)};
+    return {{}, {}, std::max<Duration>(input.spec->elastic_policy->scale_up_snooze, kShortestAsk)};
   }
   const std::optional<int64_t> size = largest_allowed(*input.spec, *input.feasible);
   if (!size || *size <= input.target) return {};
   constexpr int64_t kMostDoublings = 6;
-  const Duration snooze = input.spec->elastic_policy->scale_up_snooze *
-                          (1 << std::min(input.failed_growths, kMostDoublings));
+  Duration snooze = input.spec->elastic_policy->scale_up_snooze;
+  for (int64_t i = 0; i < std::min(input.failed_growths, kMostDoublings); ++i) {
+    if (snooze < kLongestDoubled) snooze *= 2;
+  }
   const Duration wait = left_of(snooze, input.since, input.now);
   if (wait > Duration::zero()) return {{}, {}, wait};
   return to_size(input, size);
@@ -74,12 +82,14 @@ Resize judge_size(const ElasticInput& input) {
   if (!wanted) return {};
   const bool too_large = input.target > *wanted;
   const bool rigid = !input.spec->elastic_policy;
-  if (too_large || rigid || input.spec_changed) {
-    // Growing on the user's word asks no cluster first: a gang that finds no room shrinks again.
-    if (too_large || rigid || *wanted > input.target) return to_size(input, wanted);
+  // Growing on the user's word asks no cluster first: a gang that finds no room shrinks again. Where
+  // there were too few nodes before, any edit would pass for such a word.
+  const bool by_word = input.spec_changed && !(input.degraded && input.feasible);
+  if (too_large || rigid || (by_word && *wanted > input.target)) return to_size(input, wanted);
+  // Pods that do not exist yet say nothing about room, unless nobody takes them.
+  if (!input.gang_whole) {
+    return input.refused && input.placed > 0 ? judge_unplaced(input) : Resize();
   }
-  // Pods that do not exist yet say nothing about room.
-  if (!input.gang_whole) return {};
   return input.gang_placed ? judge_placed(input) : judge_unplaced(input);
 }
 

@@ -27,6 +27,10 @@ struct ElasticInput {
   Time now;
   /// Growths that ended in a shrinking since there was no room after all: each doubles the snooze.
   int64_t failed_growths = 0;
+  /// The cluster takes no more pods (a quota is used up): the gang waits for more than nodes.
+  bool refused = false;
+  /// It has had fewer nodes than the spec wanted before this look, too.
+  bool degraded = false;
 };
 
 /// Growths among the attempts that were undone.
@@ -38,8 +42,9 @@ struct Resize {
   std::optional<Duration> look_again;
 };
 
-/// Shrinks a gang that is not placed within pendingTimeoutSeconds to what is, grows a running one
-/// after scaleUpSnoozeSeconds when the cluster has room, follows numNodes when it changes.
+/// Shrinks a gang that is not placed within pendingTimeoutSeconds to what is, or that the cluster
+/// does not take the rest of, grows a running one after scaleUpSnoozeSeconds when the cluster has
+/// room, follows numNodes when it changes.
 Resize judge_size(const ElasticInput& input);
 
 }  // namespace trainyard::control::policies

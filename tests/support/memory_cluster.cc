@@ -200,6 +200,11 @@ void MemoryCluster::refuse_created_pods(std::optional<control::Refusal> refusal)
   create_refusal_ = std::move(refusal);
 }
 
+void MemoryCluster::set_quota(int64_t pods) {
+  const std::lock_guard lock(mutex_);
+  quota_ = pods;
+}
+
 int64_t MemoryCluster::tries_count() const {
   const std::lock_guard lock(mutex_);
   return tries_;
@@ -324,6 +329,16 @@ Result<control::CreateReply> MemoryCluster::create_pod(const control::PodSpec& s
       const bool ours = pod.owner_uid == spec.job_uid && !pod.seen.terminating;
       return control::CreateReply{
           ours ? Outcome::kExists : Outcome::kNameConflict, pod.seen.uid, pod.owner_uid, {}};
+    }
+    const int64_t there = std::count_if(pods_.begin(), pods_.end(), [](const auto& entry) {
+      return control::is_alive(entry.second.seen);
+    });
+    if (there >= quota_) {
+      return control::CreateReply{
+          Outcome::kRefused,
+          {},
+          {},
+          control::Refusal{api::reason::kAdmissionRefused, "exceeded quota: few"}};
     }
     Pod pod;
     pod.seen.name = spec.name;

@@ -67,6 +67,9 @@ class MemoryCluster : public control::Cluster {
   /// ends that.
   void refuse_tried_pods(std::optional<control::Refusal> refusal);
   void refuse_created_pods(std::optional<control::Refusal> refusal);
+  /// Further pods than so many at once are refused when they are created (no limit at first); those
+  /// that have ended do not count.
+  void set_quota(int64_t pods);
   /// How many pods were tried.
   int64_t tries_count() const;
   /// The generations of the statuses that companions were kept for, without repetitions.
@@ -136,6 +139,7 @@ class MemoryCluster : public control::Cluster {
   int64_t version_ = 1;
   int64_t next_uid_ = 1;
   int64_t capacity_ = std::numeric_limits<int64_t>::max();
+  int64_t quota_ = std::numeric_limits<int64_t>::max();
   std::map<std::string, Pod> pods_;
   std::deque<control::Observed> history_;
   int64_t lag_ = 0;

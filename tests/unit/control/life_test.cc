@@ -334,6 +334,67 @@ TEST(LifeTest, AnElasticJobShrinksToWhatFitsAndSaysSo) {
   EXPECT_TRUE(job.is(ConditionType::kDegraded));
 }
 
+TEST(LifeTest, AnElasticJobRunsWithThePodsThatAQuotaLeavesIt) {
+  auto manifest = make_job(4);
+  manifest.spec.elastic_policy = api::ElasticPolicy{};
+  JobDriver job(std::move(manifest));
+  job.cluster.set_quota(2);
+  ASSERT_TRUE(job.pass(seconds(119)));
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "AdmissionRefused");
+  EXPECT_EQ(job.status().nodes.target, 4) << "the quota may be raised";
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().nodes.target, 2);
+  EXPECT_EQ(job.status().nodes.ready, 2);
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "Accepted");
+  EXPECT_TRUE(job.is(ConditionType::kRunning));
+}
+
+TEST(LifeTest, AJobThatNoPodIsTakenOfWaitsWhateverItsSizes) {
+  auto manifest = make_job(4);
+  manifest.spec.elastic_policy = api::ElasticPolicy{};
+  JobDriver job(std::move(manifest));
+  job.cluster.set_quota(0);
+  ASSERT_TRUE(job.pass(hours(1)));
+  EXPECT_EQ(job.status().nodes.target, 4);
+  job.cluster.set_quota(4);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().nodes.ready, 4);
+}
+
+/// The size that is wanted and a restart meet in one look; who may see no nodes does not grow later.
+TEST(LifeTest, AGrowthThatIsWantedAsAPodFailsIsNotForgotten) {
+  auto manifest = make_job(2);
+  manifest.spec.elastic_policy = api::ElasticPolicy{};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 3; });
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(seconds(5)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().nodes.target, 3);
+  EXPECT_EQ(job.status().nodes.ready, 3);
+  EXPECT_EQ(job.status().observed_generation, 2);
+}
+
+TEST(LifeTest, WhatIsOverOrSuspendedIsNotDegraded) {
+  for (const bool suspended : {true, false}) {
+    auto manifest = make_job(4);
+    manifest.spec.elastic_policy = api::ElasticPolicy{};
+    JobDriver job(std::move(manifest));
+    job.cluster.set_quota(2);
+    ASSERT_TRUE(job.pass(seconds(120)));
+    ASSERT_TRUE(job.is(ConditionType::kDegraded));
+    if (suspended) {
+      job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+    } else {
+      job.cluster.finish_all();
+    }
+    ASSERT_TRUE(job.settle());
+    EXPECT_TRUE(job.is(suspended ? ConditionType::kSuspended : ConditionType::kComplete));
+    EXPECT_FALSE(job.is(ConditionType::kDegraded)) << suspended;
+  }
+}
+
 TEST(LifeTest, WithoutElasticityAChangedNumNodesIsAResize) {
   JobDriver job(make_job(2));
   ASSERT_TRUE(job.settle());

@@ -214,6 +214,61 @@ TEST(ElasticPolicyTest, PodsThatDoNotExistYetDoNotShrinkAJob) {
   EXPECT_FALSE(policies::judge_size(input).target.has_value());
 }
 
+TEST(ElasticPolicyTest, WhatTheClusterDoesNotTakeIsWaitedForAsForRoom) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  policies::ElasticInput input{
+      &spec, 4, false, false, false, 2, {}, kNow, kNow + seconds(119), 0, true};
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+  EXPECT_EQ(policies::judge_size(input).look_again, seconds(1));
+  input.now = kNow + seconds(120);
+  input.feasible = 4;  // nodes have room: that does not help
+  EXPECT_EQ(policies::judge_size(input).target, 2);
+  EXPECT_EQ(policies::judge_size(input).reason, "ScaleDown");
+  spec.elastic_policy->min_nodes = 3;
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+  input.placed = 0;
+  input.since = Time::min();
+  EXPECT_FALSE(policies::judge_size(input).target.has_value()) << "nobody is there";
+}
+
+TEST(ElasticPolicyTest, WithoutASnoozeRoomIsNotAskedForAllTheTime) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  spec.elastic_policy->scale_up_snooze = seconds(0);
+  policies::ElasticInput input{&spec, 2, false, true, true, 2, 2, kNow, kNow};
+  EXPECT_EQ(policies::judge_size(input).look_again, seconds(10));
+  input.feasible = 3;
+  EXPECT_EQ(policies::judge_size(input).target, 3);
+}
+
+TEST(ElasticPolicyTest, TheLongestSnoozeIsNotDoubledBeyondTime) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  spec.elastic_policy->scale_up_snooze = seconds(315'360'000);
+  const policies::ElasticInput input{
+      &spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(1), 9};
+  EXPECT_FALSE(policies::judge_size(input).target.has_value());
+  EXPECT_EQ(policies::judge_size(input).look_again, seconds(315'359'999));
+}
+
+TEST(ElasticPolicyTest, OfAJobThatRunsWithTooFewNodesAnEditIsNoWordToGrow) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = 4;
+  spec.elastic_policy = api::ElasticPolicy{};
+  policies::ElasticInput input{&spec, 2, true, true, true, 2, 2, kNow, kNow + seconds(1000)};
+  EXPECT_EQ(policies::judge_size(input).target, 4) << "all that was wanted were there";
+  input.degraded = true;
+  EXPECT_FALSE(policies::judge_size(input).target.has_value()) << "its time to live, say";
+  input.feasible = 3;
+  EXPECT_EQ(policies::judge_size(input).target, 3) << "as ever";
+  input.feasible.reset();
+  EXPECT_EQ(policies::judge_size(input).target, 4) << "nobody else tells of room";
+}
+
 TEST(ElasticPolicyTest, ASmallerNumNodesIsFollowedAtOnce) {
   api::TrainingJobSpec spec;
   spec.num_nodes = 2;

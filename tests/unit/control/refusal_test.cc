@@ -83,6 +83,47 @@ TEST(RefusalTest, AQuotaThatIsUsedUpIsToldAndTriedAgain) {
   EXPECT_EQ(job.status().restarts.total, 0);
 }
 
+/// A cluster whose nodes have room for two pods, whatever else keeps them out.
+class RoomyCluster final : public testing_support::MemoryCluster {
+ public:
+  using MemoryCluster::MemoryCluster;
+  Result<Observed> observe(const JobKey& key) override {
+    Result<Observed> observed = MemoryCluster::observe(key);
+    if (observed) observed->feasible_nodes = 2;
+    return observed;
+  }
+};
+
+TEST(RefusalTest, AJobDoesNotGrowIntoAQuotaThatIsUsedUp) {
+  testing_support::ManualClock clock;
+  api::TrainingJob manifest = make_job(2);
+  manifest.spec.elastic_policy = api::ElasticPolicy{};
+  RoomyCluster cluster(clock, manifest);
+  Reconciler reconciler({.cluster = &cluster, .clock = &clock});
+  const auto pass = [&](seconds time) {
+    clock.advance(time);
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+      cluster.step();
+    }
+  };
+  cluster.set_quota(1);
+  pass(seconds(0));
+  pass(seconds(120));
+  ASSERT_EQ(cluster.truth().status.nodes.target, 1);
+  ASSERT_EQ(cluster.truth().status.nodes.ready, 1);
+  cluster.refuse_tried_pods(kQuota);
+  pass(seconds(1000));
+  EXPECT_EQ(cluster.truth().status.nodes.target, 1);
+  EXPECT_EQ(cluster.truth().status.nodes.ready, 1);
+  EXPECT_TRUE(is_true(cluster.truth().status, ConditionType::kAccepted)) << "it runs";
+  cluster.refuse_tried_pods(std::nullopt);
+  cluster.set_quota(2);
+  pass(seconds(1000));
+  EXPECT_EQ(cluster.truth().status.nodes.ready, 2);
+  EXPECT_EQ(cluster.truth().status.restarts.resizes, 2);
+}
+
 TEST(RefusalTest, WhatGoesByItselfIsLookedAtAgainSoon) {
   JobDriver job(make_job(2));
   Refusal passing = kQuota;

@@ -179,6 +179,16 @@ TEST(ValidateTest, SeesWhatWasChangedAfterDecoding) {
             "each of the 9 data-parallel ranks");
 }
 
+TEST(ValidateTest, AnElasticJobMayBeScaledBelowItsSuccessPolicy) {
+  Result<TrainingJob> job = decode_training_job(valid_text());
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  job->spec.num_nodes = 2;
+  job->spec.success_policy.rules = {{"0,3", std::nullopt}, {"", 4}};
+  EXPECT_EQ(validate(*job).size(), 2U);
+  job->spec.elastic_policy.emplace();
+  EXPECT_TRUE(validate(*job).empty());
+}
+
 TEST(ValidateTest, LongListsAreRefused) {
   Result<TrainingJob> job = decode_training_job(valid_text());
   ASSERT_TRUE(job.has_value()) << job.error().message;
