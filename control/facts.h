@@ -86,8 +86,8 @@ struct StreamFacts {
   bool hosted = false;
   /// Coordinator and agents share this machine: no network can make agents seem lost.
   bool same_machine = false;
-  /// Since when the coordinator listens: what agents did before then it learns only when they are
-  /// back.
+  /// Since when the coordinator listens, also to a job that it does not know yet: what agents did
+  /// before then it learns only when they are back.
   Time listens_since{};
   int64_t generation = 0;         ///< generation the coordinator executes
   bool rank_table_ready = false;  ///< every rank of that generation listens; the table went out

@@ -75,9 +75,11 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   for (const ObservedPod* pod : sets_.members) {
     if (pod->phase == PodPhase::kFailed) {
       losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
-    } else if (pod->terminating && may_save(*pod)) {
-      look_in(*pod->ends_at - now_);
     } else if (pod->terminating && is_alive(*pod)) {
+      if (const std::optional<Duration> left = time_to_save(*pod)) {
+        look_in(*left);
+        continue;
+      }
       losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
                                                 "deleted by somebody else, or its node is gone"));
     }
@@ -96,19 +98,32 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   return losses;
 }
 
-/// Whether a pod that somebody else deletes or evicts (a drain) is about to write a checkpoint:
-/// asked to end, its agent asks all ranks of the job for one at their next step. A new generation
-/// would end them before. It ends when the ranks do, and no later than the pod's grace.
-bool Planner::may_save(const ObservedPod& pod) const {
-  if (!is_alive(pod) || !pod.ends_at || *pod.ends_at <= now_) return false;
-  if (!spec_.engine || !spec_.checkpoint_policy.storage || !facts_are_current()) return false;
-  const auto told =
-      std::find_if(observed_.facts.members.begin(), observed_.facts.members.end(),
-                   [&](const MemberFact& member) { return member.pod_uid == pod.uid; });
-  if (told == observed_.facts.members.end() || !told->connected || told->ranks.empty())
-    return false;
-  return std::all_of(told->ranks.begin(), told->ranks.end(),
-                     [](const RankFact& rank) { return rank.phase >= contract::Phase::kTraining; });
+/// How long to wait for a pod that somebody else deletes or evicts (a drain) and that is about to
+/// write a checkpoint: asked to end, its agent asks all ranks of the job for one at their next step.
+/// A new generation would end them before. It ends when the ranks do, and no later than the pod's
+/// grace. nullopt: it has nothing to save, or nobody hears it. A coordinator that has just begun, as
+/// where the drain took the leader's pod as well, has not heard of everybody yet.
+std::optional<Duration> Planner::time_to_save(const ObservedPod& pod) const {
+  if (!pod.ends_at || *pod.ends_at <= now_) return std::nullopt;
+  if (!spec_.engine || !spec_.checkpoint_policy.storage) return std::nullopt;
+  const std::vector<MemberFact>& members = observed_.facts.members;
+  const auto told = std::find_if(members.begin(), members.end(), [&](const MemberFact& member) {
+    return member.pod_uid == pod.uid;
+  });
+  const bool heard = facts_are_current() && told != members.end() &&
+                     !(told->connected && told->ranks.empty());
+  if (!heard) {
+    const bool node_lost =
+        pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
+    const Duration left = observed_.facts.listens_since + policies::kReconnectTime - now_;
+    if (node_lost || left <= Duration::zero()) return std::nullopt;
+    return std::min<Duration>(left, *pod.ends_at - now_);
+  }
+  const bool saves = told->connected &&
+                     std::all_of(told->ranks.begin(), told->ranks.end(), [](const RankFact& rank) {
+                       return rank.phase >= contract::Phase::kTraining;
+                     });
+  return saves ? std::optional<Duration>(*pod.ends_at - now_) : std::nullopt;
 }
 
 void Planner::add_silent(std::vector<Loss>& losses) {
@@ -117,7 +132,8 @@ void Planner::add_silent(std::vector<Loss>& losses) {
     if (is_alive(*pod) && !pod->terminating) alive.push_back(pod);
   }
   const policies::Liveness liveness = policies::judge_liveness(
-      {&alive, &observed_.facts, next_.membership.generation, &spec_.progress_policy, now_});
+      {&alive, &observed_.facts, next_.membership.generation, &spec_.progress_policy, now_,
+       was_running(next_)});
   truce_ = liveness.truce;
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {

@@ -224,8 +224,8 @@ JobRun* Coordinator::job_locked(const std::string& job_uid) {
 StreamFacts Coordinator::facts(const std::string& job_uid) const {
   const std::lock_guard lock(mutex_);
   const auto it = jobs_.find(job_uid);
-  if (it == jobs_.end()) return {};
-  StreamFacts facts = it->second->facts();
+  StreamFacts facts;
+  if (it != jobs_.end()) facts = it->second->facts();
   facts.listens_since = listens_since_;
   return facts;
 }

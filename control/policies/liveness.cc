@@ -81,6 +81,20 @@ void look_in(Liveness& liveness, Duration wait) {
   liveness.look_again = std::min(liveness.look_again.value_or(Duration::max()), wait);
 }
 
+/// A coordinator that began after the agent did knows of no stream that could have ended: as where
+/// a node took its leader along.
+void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness& liveness) {
+  const bool node_lost =
+      pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
+  if (!input.ran || !node_lost) return;
+  const Duration left = input.facts->listens_since + kReconnectTime - input.now;
+  if (left > Duration::zero()) return look_in(liveness, left);
+  const char* const sign =
+      pod.node_state == NodeState::kGone ? "its node is gone" : "its node is not ready";
+  liveness.lost.push_back(
+      {&pod, std::string("not heard of by a new coordinator, and ") + sign});
+}
+
 }  // namespace
 
 Liveness judge_liveness(const LivenessInput& input) {
@@ -94,6 +108,7 @@ Liveness judge_liveness(const LivenessInput& input) {
   }
   for (const ObservedPod* pod : *input.members) {
     const MemberFact* fact = fact_of(*input.facts, *pod);
+    if (fact == nullptr) judge_unheard(input, *pod, liveness);
     if (fact == nullptr || fact->connected) continue;
     const Duration silent = input.now - fact->since;
     if (silent <= kStreamGrace) {

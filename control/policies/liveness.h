@@ -15,6 +15,9 @@ namespace trainyard::control::policies {
 
 /// A stream that is gone for less than this is reconnecting.
 inline constexpr std::chrono::seconds kStreamGrace{3};
+/// Agents whose coordinator has gone try the next one again within 5 s (agent/supervisor.cc): so
+/// long after it began to listen it has heard of those that live.
+inline constexpr std::chrono::seconds kReconnectTime{15};
 /// More than half of all streams lost within kMassLossWindow: nobody is lost for kMassLossTruce,
 /// because it may be our own network (not where all are on one machine).
 inline constexpr std::chrono::seconds kMassLossWindow{2};
@@ -31,6 +34,8 @@ struct LivenessInput {
   int64_t generation = 0;
   const api::ProgressPolicy* policy = nullptr;
   Time now;
+  /// The generation has run as a whole: each of its agents has had a stream.
+  bool ran = false;
 };
 
 struct Liveness {
@@ -44,7 +49,9 @@ struct Liveness {
 /// peer's report, a node not ready, or steps that stand still for as long as they may. Ranks train
 /// in step, so where one is gone those of the connected members stand still too; what the silent
 /// one last told of its own is no news of them. Where nobody is connected, and on one machine,
-/// where no network can make agents seem lost, the steps that all have told of count.
+/// where no network can make agents seem lost, the steps that all have told of count. Of a
+/// generation that ran also members that have not come back to a new coordinator, and whose nodes
+/// are not ready.
 Liveness judge_liveness(const LivenessInput& input);
 
 }  // namespace trainyard::control::policies

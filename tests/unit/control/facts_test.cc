@@ -93,6 +93,67 @@ TEST(EvictionTest, APodThatCannotSaveIsReplacedAtOnce) {
   EXPECT_EQ(restarts_of(nowhere), 1) << "there is nowhere to save to";
 }
 
+/// A drain that takes the leader's node takes the pods there as well.
+TEST(EvictionTest, ANewLeaderHearsFromAgentsBeforeItGivesAnEvictedPodUp) {
+  ReportingJob job(saving_job());
+  job.step_to(41);
+  const StreamFacts known = job.facts.now;
+  job.cluster.delete_from_outside(job.member(1).name, seconds(90));
+  job.restart_controller();
+  job.facts.now = {};
+  job.facts.now.listens_since = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "nobody has told of anything yet";
+  const Time listens_since = job.facts.now.listens_since;
+  job.facts.now = known;
+  job.facts.now.listens_since = listens_since;
+  job.facts.now.members[1].ranks.clear();
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 0) << "it has said who it is";
+  job.facts.now.members[1] = known.members[1];
+  ASSERT_TRUE(job.pass(seconds(30)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "its ranks write a checkpoint";
+}
+
+TEST(EvictionTest, ANewLeaderDoesNotWaitForAgentsForEver) {
+  ReportingJob job(saving_job());
+  job.step_to(41);
+  job.cluster.delete_from_outside(job.member(1).name, seconds(90));
+  job.restart_controller();
+  job.facts.now = {};
+  job.facts.now.listens_since = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(14)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  EXPECT_EQ(job.last.requeue_after, seconds(1));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(EvictionTest, APodOnALostNodeHasNothingToSave) {
+  ReportingJob job(saving_job());
+  job.step_to(41);
+  job.cluster.lose_node(job.member(1).name);
+  job.cluster.delete_from_outside(job.member(1).name, seconds(90));
+  job.restart_controller();
+  job.facts.now = {};
+  job.facts.now.listens_since = job.clock.now();
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
+TEST(ResizeTest, RanksOfASuspensionThatIsOverHaveTheirTimeForACheckpoint) {
+  ReportingJob job(saving_job());
+  job.step_to(41);
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  const Time decided = job.clock.now();
+  ASSERT_TRUE(job.settle());
+  job.clock.advance(seconds(5));
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(yields_until(job.cluster.truth().spec, job.status()), decided + seconds(60));
+}
+
 TEST(ResizeTest, RanksThatTrainHaveTimeForACheckpointBeforeAChangeOfSize) {
   api::TrainingJob manifest = saving_job();
   manifest.spec.elastic_policy.emplace();

@@ -13,6 +13,7 @@ using contract::Phase;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
+using testing_support::kBackoffOver;
 using testing_support::make_job;
 using testing_support::ReportingJob;
 
@@ -168,7 +169,46 @@ TEST(LivenessTest, SilenceOnANodeThatIsNotReadyMeansLost) {
   EXPECT_EQ(job.status().attempts.at(0).reason, "NodeLost");
 }
 
-TEST(LivenessTest, SilenceWhileStepsStandStillForTheBoundMeansLost) {
+/// The node that is lost may be the leader's: the next one has never heard of the agent there.
+TEST(LivenessTest, WhoDoesNotComeBackToANewLeaderFromALostNodeIsLost) {
+  ReportingJob job(make_job(3));
+  job.step_to(1);
+  ASSERT_TRUE(job.pass(seconds(10)));
+  job.cluster.lose_node(job.member(2).name);
+  job.restart_controller();
+  job.facts.now.members.pop_back();
+  job.facts.now.listens_since = job.clock.now();
+  ASSERT_TRUE(job.pass(seconds(14)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "it may be on its way";
+  EXPECT_EQ(job.last.requeue_after, seconds(1));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.status().attempts[0].reason, "NodeLost");
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("not heard of by a new coordinator"));
+}
+
+TEST(LivenessTest, WhoHasNotBeenHeardOfYetIsAwaitedWhereverItIs) {
+  ReportingJob job(make_job(2));
+  job.step_to(1);
+  ASSERT_TRUE(job.pass(seconds(10)));
+  job.restart_controller();
+  job.facts.now.members.pop_back();
+  ASSERT_TRUE(job.pass(seconds(60)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "its node is ready: its pod would have failed";
+  job.cluster.set_room(false);
+  job.fail(0, 1);
+  job.facts.now.members.clear();
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  ASSERT_EQ(job.status().membership.generation, 2);
+  job.facts.now.generation = 2;
+  job.cluster.set_capacity(1);
+  ASSERT_TRUE(job.settle());
+  job.cluster.lose_node(job.member(0).name);
+  ASSERT_TRUE(job.pass(seconds(60)));
+  EXPECT_EQ(job.status().membership.generation, 2) << "a gang that starts";
+}
+
+
   ReportingJob job(make_job(3));
   job.facts.now.p99_step_seconds = 2.0;  // bound 20 s
   job.step_to(1);

@@ -57,6 +57,14 @@ TEST_F(CoordinatorFactsTest, SaySinceWhenTheyAreHeard) {
   EXPECT_EQ(facts().listens_since, began);
 }
 
+TEST_F(CoordinatorFactsTest, SayItAlsoOfAJobThatIsNotKnownYet) {
+  const Time began = clock_.now();
+  clock_.advance(seconds(2));
+  const StreamFacts unknown = coordinator_.facts("another");
+  EXPECT_FALSE(unknown.hosted);
+  EXPECT_EQ(unknown.listens_since, began);
+}
+
 TEST_F(CoordinatorFactsTest, ARankSeenInTheMiddleHasMovedItsStep) {
   start_training();
   a_.beat(0, 40, contract::Phase::kTraining, 30);
