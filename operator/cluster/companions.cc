@@ -94,11 +94,9 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   if (generation < kept.generation) return refusal;  // an old view
   const bool over = is_over(status);
   const Before before = stand_already(status) ? Before::kThere : Before::kUnknown;
-  if (!over && kept.generation != generation) {
-    TRAINYARD_ASSIGN(refusal, keep_objects(job, spec, before));
+  if (!over) {
+    TRAINYARD_ASSIGN(refusal, keep_objects(job, spec, generation, before, kept));
     if (refusal) return refusal;
-    kept.generation = generation;
-    remember(job.uid, kept);
   }
   if (!over && render::runs_agent(spec)) {
     TRAINYARD_ASSIGN(refusal, keep_authorities(job, before, kept));
@@ -123,17 +121,28 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   return refusal;
 }
 
+/// Service and engine's configuration. A generation's pods are made of the newest spec, which may
+/// change while it waits (for its back-off, say); a changed engine is an object of another name.
 Result<std::optional<control::Refusal>> Companions::keep_objects(const api::ObjectMeta& job,
                                                                  const api::TrainingJobSpec& spec,
-                                                                 Before before) {
-  TRAINYARD_ASSIGN(Ensured ensured,
-                   ensure(kube::kServices, render::render_service(job, spec), job, before));
+                                                                 int64_t generation, Before before,
+                                                                 Kept& kept) {
+  const bool same_generation = kept.generation == generation;
+  if (same_generation && kept.spec == job.generation) return std::optional<control::Refusal>();
+  Ensured ensured;
+  if (!same_generation) {
+    TRAINYARD_ASSIGN(ensured,
+                     ensure(kube::kServices, render::render_service(job, spec), job, before));
+  }
   if (!ensured.refusal && spec.engine) {
-    // A changed engine is an object of another name: it may be the first.
     TRAINYARD_ASSIGN(
         ensured, ensure(kube::kConfigMaps, render::render_engine_config(job, spec), job, before));
   }
-  return std::move(ensured.refusal);
+  if (ensured.refusal) return std::move(ensured.refusal);
+  kept.generation = generation;
+  kept.spec = job.generation;
+  remember(job.uid, kept);
+  return std::optional<control::Refusal>();
 }
 
 /// Makes the object unless the job has it; somebody else's object of the name is a refusal, but

@@ -39,6 +39,7 @@ class Companions {
   static constexpr int64_t kUnknown = -1;
   struct Kept {
     int64_t generation = 0;       ///< whose Service and ConfigMap are there
+    int64_t spec = 0;             ///< metadata.generation whose ConfigMap is there
     std::string authorities;      ///< that its agents are given
     int64_t budgeted = kUnknown;  ///< members that the budget is made for; 0: there is none
   };
@@ -53,7 +54,8 @@ class Companions {
 
   Result<std::optional<control::Refusal>> keep_objects(const api::ObjectMeta& job,
                                                        const api::TrainingJobSpec& spec,
-                                                       Before before);
+                                                       int64_t generation, Before before,
+                                                       Kept& kept);
   Result<Ensured> ensure(const kube::Resource& resource, const nlohmann::json& object,
                          const api::ObjectMeta& job, Before before);
   Result<Ensured> settle(const kube::Resource& resource, const kube::ObjectName& name,

@@ -180,6 +180,32 @@ TEST_F(CompanionsTest, TheEnginesConfigurationFollowsTheServiceAndWaitsForTheCon
   EXPECT_THAT(requests(), ElementsAre("POST services", "POST configmaps"));
 }
 
+/// A generation waits for its back-off, say, and its pods are made of the newest spec.
+TEST_F(CompanionsTest, TheEnginesConfigurationFollowsASpecThatChangesWithinAGeneration) {
+  spec_.engine.emplace();
+  job_.generation = 1;
+  const auto asked = [&] {
+    const size_t before = requests().size();
+    EXPECT_TRUE(keep().has_value());
+    EXPECT_EQ(transport_.left(), 0u) << "answers that nobody asked for";
+    const std::vector<std::string> all = requests();
+    return std::vector<std::string>(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  };
+  done();
+  done();
+  EXPECT_THAT(asked(), ElementsAre("POST services", "POST configmaps"));
+  const std::string first = sent()["metadata"]["name"];
+  EXPECT_THAT(asked(), IsEmpty());
+  job_.generation = 2;
+  spec_.checkpoint_policy.every_steps = 7;
+  broken();
+  EXPECT_THAT(fault().message, HasSubstr("create ConfigMap train-engine-"));
+  done();
+  EXPECT_THAT(asked(), ElementsAre("POST configmaps")) << "what failed is tried again";
+  EXPECT_NE(sent()["metadata"]["name"], first);
+  EXPECT_THAT(asked(), IsEmpty());
+}
+
 TEST_F(CompanionsTest, AServiceThatIsRefusedIsTheJobsRefusal) {
   spec_.engine.emplace();
   for (const int code : {403, 422}) {
