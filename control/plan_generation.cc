@@ -151,7 +151,8 @@ bool Planner::may_wait_for_root_cause(const std::vector<Loss>& losses) {
   const bool others = std::any_of(sets_.members.begin(), sets_.members.end(),
                                   [](const ObservedPod* pod) { return is_alive(*pod); });
   const Duration left = newest + kRootCauseGrace - now_;
-  if (!others || left <= Duration::zero()) return false;
+  // Ends are told by the clocks of nodes: one that runs ahead must not make all wait for it.
+  if (!others || left <= Duration::zero() || left > 2 * kRootCauseGrace) return false;
   look_in(left);
   return true;
 }
@@ -241,7 +242,7 @@ void Planner::create_missing(const policies::Gang& gang) {
   const api::Attempt* open = open_attempt(next_);
   const bool restarting = is_true(next_, ConditionType::kRestarting);
   if (restarting && open != nullptr && open->start_time) {
-    const Duration wait = policies::backoff_of(spec_.failure_policy.backoff, next_);
+    const Duration wait = policies::backoff_of(spec_.failure_policy, next_, now_);
     const Duration left = *open->start_time + wait - now_;
     if (left > Duration::zero()) {
       look_in(left);

@@ -100,13 +100,12 @@ void visit_fields(V& visit, S& budget) {
 
 template <class V, Is<RestartBackoff> S>
 void visit_fields(V& visit, S& backoff) {
-  visit(
-      {.name = "initialSeconds",
-       .description = "Seconds before the first restart; doubled for each restart since the newest "
-                      "checkpoint.",
-       .minimum = 0,
-       .maximum = kMaxSeconds},
-      backoff.initial);
+  visit({.name = "initialSeconds",
+         .description = "Seconds before the first restart; doubled per restart since the newest "
+                        "checkpoint and within the window of its budget.",
+         .minimum = 0,
+         .maximum = kMaxSeconds},
+        backoff.initial);
   visit({.name = "maxSeconds",
          .description = "Longest wait, in seconds.",
          .minimum = 0,

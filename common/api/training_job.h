@@ -131,7 +131,7 @@ struct RestartBudget {
 };
 
 /// The wait before a restart: `initial`, doubled per restart up to `max`, `initial` again after a
-/// committed step.
+/// committed step or when the window of its budget has left the restarts before.
 struct RestartBackoff {
   std::chrono::seconds initial{1};
   std::chrono::seconds max{300};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <set>
 
 #include "common/worker_contract.h"
 
@@ -166,20 +167,26 @@ void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budge
   }
 }
 
-Duration backoff_of(const api::RestartBackoff& backoff, const api::TrainingJobStatus& status) {
+Duration backoff_of(const api::FailurePolicy& policy, const api::TrainingJobStatus& status,
+                    Time now) {
+  const api::RestartBackoff& backoff = policy.backoff;
   const Time committed = status.checkpoint && status.checkpoint->last_time
                              ? *status.checkpoint->last_time
                              : Time::min();
-  int64_t by_attempts = 0;
+  const auto counts = [&](FailureClass failure_class, Time at) {
+    return at > committed && now - at < api::budget_of(policy, failure_class).window;
+  };
+  std::set<int64_t> generations;  // several pods that one restart replaces have an attempt each
   for (const api::Attempt& attempt : status.attempts) {
-    if (attempt.failure_class && attempt.end_time && *attempt.end_time > committed) ++by_attempts;
+    if (!attempt.failure_class || !attempt.end_time) continue;
+    if (counts(*attempt.failure_class, *attempt.end_time)) generations.insert(attempt.generation);
   }
   int64_t by_windows = 0;
   for (const api::ClassRestarts& entry : status.restarts.classes) {
     by_windows += std::count_if(entry.recent.begin(), entry.recent.end(),
-                                [&](Time at) { return at > committed; });
+                                [&](Time at) { return counts(entry.failure_class, at); });
   }
-  const int64_t restarts = std::max(by_attempts, by_windows);
+  const int64_t restarts = std::max(std::ssize(generations), by_windows);
   Duration wait = restarts > 0 ? Duration(backoff.initial) : Duration::zero();
   for (int64_t i = 1; i < restarts && wait < backoff.max; ++i)
     wait *= 2;

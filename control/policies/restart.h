@@ -59,7 +59,9 @@ void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budge
                    Time now);
 
 /// The wait between the newest restart and its pods: initial, doubled for each restart since the
-/// newest committed step, at most max.
-Duration backoff_of(const api::RestartBackoff& backoff, const api::TrainingJobStatus& status);
+/// newest committed step, at most max. Those that the window of their class's budget has left do
+/// not count any more: of programs of one's own no step is ever known to be committed.
+Duration backoff_of(const api::FailurePolicy& policy, const api::TrainingJobStatus& status,
+                    Time now);
 
 }  // namespace trainyard::control::policies

@@ -149,6 +149,15 @@ TEST(PlanEdgeTest, WhoeverIsToBlameIsLookedForWhenTheTimeForItIsOver) {
   EXPECT_EQ(later.intent->membership.generation, 2);
 }
 
+TEST(PlanEdgeTest, AClockThatRunsAheadOnANodeKeepsNobodyWaiting) {
+  const Time ended = kNow + std::chrono::hours(1);
+  const Plan planned = plan(running_after(contract::kExitPeerLost, ended), kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_EQ(planned.intent->membership.generation, 2);
+  const Plan near = plan(running_after(contract::kExitPeerLost, kNow + seconds(1)), kNow);
+  EXPECT_EQ(near.requeue_after, seconds(3)) << "clocks differ a little";
+}
+
 TEST(PlanEdgeTest, AJobThatIsResumedBeforeItsPodsAreGoneIsMadeAnewAtOnce) {
   Observed observed = running();
   set_condition(observed.status,

@@ -150,6 +150,39 @@ TEST(RestartPolicyTest, AsManyTimesAreKeptAsTheBudgetNeedsAndTheBackOff) {
   EXPECT_EQ(restarts.classes.at(0).recent.size(), 20u);
 }
 
+TEST(RestartPolicyTest, PodsThatOneRestartReplacesAreOneForTheBackOff) {
+  api::FailurePolicy policy;
+  policy.backoff = {seconds(10), seconds(300)};
+  api::TrainingJobStatus status;
+  for (const int64_t generation : {1, 1, 1, 2}) {
+    status.attempts.push_back({.generation = generation,
+                               .failure_class = FailureClass::kInfrastructure,
+                               .end_time = kNow});
+  }
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(20));
+}
+
+TEST(RestartPolicyTest, RestartsThatTheirBudgetHasForgottenLengthenNoBackOff) {
+  api::FailurePolicy policy;
+  policy.backoff = {seconds(10), seconds(300)};
+  policy.budgets = {{FailureClass::kPreemption, 5, seconds(3600)}};
+  api::TrainingJobStatus status;
+  const Time before = kNow - seconds(3600);
+  for (int64_t generation = 1; generation <= 4; ++generation) {
+    status.attempts.push_back({.generation = generation,
+                               .failure_class = FailureClass::kPreemption,
+                               .end_time = before});
+  }
+  status.attempts.push_back({.generation = 5,
+                             .failure_class = FailureClass::kPreemption,
+                             .end_time = kNow});
+  status.restarts.classes = {
+      {FailureClass::kPreemption, 5, {before, before, before, before, kNow}}};
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(10));
+  policy.budgets[0].window = seconds(3601);
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(160));
+}
+
 TEST(RestartPolicyTest, ABudgetOfZeroAllowsNoRestart) {
   api::FailurePolicy policy;
   policy.budgets = {{FailureClass::kHang, 0, seconds(60)}};
