@@ -84,7 +84,10 @@ class Application {
   }
 
   Applied run() {
-    if (Status done = carry_out(); !done) applied_.error = std::move(done).error();
+    if (Status done = carry_out(); !done) {
+      applied_.error = std::move(done).error();
+      tell_of_intent();
+    }
     return std::move(applied_);
   }
 
@@ -101,6 +104,7 @@ class Application {
     }
     const bool was_told = tells(applied_.status, applied_.refusal);
     TRAINYARD_TRY(write_outcome());
+    reached_events_ = true;
     for (const Event& event : plan_.events) {
       TRAINYARD_TRY(cluster_.emit_event(observed_.key, event));
     }
@@ -120,6 +124,13 @@ class Application {
     applied_.wrote_status = true;
     applied_.resource_version = version_;
     return {};
+  }
+
+  /// Whoever finishes what was cut short finds a decision that is written, and nothing to tell.
+  void tell_of_intent() {
+    if (!plan_.intent || !applied_.wrote_status || reached_events_) return;
+    for (const Event& event : plan_.events)
+      static_cast<void>(cluster_.emit_event(observed_.key, event));
   }
 
   Status keep_companions() {
@@ -161,6 +172,7 @@ class Application {
   const OnIntent& on_intent_;
   std::string version_;
   Applied applied_;
+  bool reached_events_ = false;
 };
 
 }  // namespace

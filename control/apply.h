@@ -34,7 +34,8 @@ inline constexpr int64_t kMaxPodCalls = 500;
 /// Carries a plan out, written ahead: (a) the intent, one status write with the observed resource
 /// version; (b) member labels off, deletions; (c) what stands beside the pods, then creations; (d)
 /// the outcome; (e) events; last the job's own deletion. Stops at the first error, so that nothing
-/// is done that is not written down; whoever plans next finishes it. A pod that is gone already, or
+/// is done that is not written down; whoever plans next finishes it. What explains an intent that
+/// is written is told all the same. A pod that is gone already, or
 /// whose name another UID has, counts as deleted. Its error is the cluster's; kConflict when the
 /// status was changed since `observed`. `on_intent` is called with the intent as soon as it is
 /// written, before anything else is done: what follows may take a large gang half a minute.

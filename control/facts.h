@@ -136,8 +136,9 @@ struct MembershipOrder {
   std::vector<MemberRef> members;
   /// The membership is being stopped (suspended, failed, done): nothing new is to be started.
   bool stopping = false;
-  /// Until when ranks of the generation before, which was ended for a change of size, may write a
-  /// checkpoint: nothing of this one starts before they have ended; nullopt: they are fenced.
+  /// Until when ranks of the generation before, which was ended for a change of size or suspended,
+  /// may write a checkpoint: nothing of this one starts before they have ended; nullopt: they are
+  /// fenced.
   std::optional<Time> yields_until;
   /// When the stall began for which every rank is to print its stacks, once; nullopt: none.
   std::optional<Time> dump_stacks;

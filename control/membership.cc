@@ -56,10 +56,11 @@ std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
                                  const api::TrainingJobStatus& status) {
   if (!spec.engine || !spec.checkpoint_policy.storage) return std::nullopt;
   for (const api::Attempt& attempt : status.attempts) {
-    const bool resized =
-        attempt.reason == api::reason::kScaleUp || attempt.reason == api::reason::kScaleDown;
+    const bool asked = attempt.reason == api::reason::kScaleUp ||
+                       attempt.reason == api::reason::kScaleDown ||
+                       attempt.reason == api::reason::kSuspended;
     if (attempt.generation + 1 != status.membership.generation || !attempt.end_time) continue;
-    if (resized) return *attempt.end_time + spec.checkpoint_policy.preemption_checkpoint;
+    if (asked) return *attempt.end_time + spec.checkpoint_policy.preemption_checkpoint;
   }
   return std::nullopt;
 }

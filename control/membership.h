@@ -25,7 +25,7 @@ bool is_alive(const ObservedPod& pod);
 bool is_finished(const ObservedPod& pod);
 
 /// Until when the ranks of the generation before may write a checkpoint: it was ended by a change
-/// of size, which can wait for that. nullopt for any other.
+/// of size or a suspension that is over already, which can wait for that. nullopt for any other.
 std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
                                  const api::TrainingJobStatus& status);
 

@@ -144,7 +144,9 @@ void Planner::plan_ending() {
       next_, failed ? ConditionType::kFailureTarget : ConditionType::kSuccessCriteriaMet);
   if (open_attempt(next_) != nullptr) end_attempt(nullptr, cause.reason);
   close_books(failed ? goodput::Category::kInfra : goodput::Category::kStartup);
-  clear_running_conditions(next_, failed ? "the job failed" : "the job is complete", now_);
+  const char* const why = failed ? "the job failed" : "the job is complete";
+  clear_running_conditions(next_, why, now_);
+  clear_condition(next_, ConditionType::kDegraded, api::reason::kBelowNumNodes, why, now_);
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
   next_.completion_time = now_;
@@ -185,6 +187,7 @@ void Planner::plan_stopping() {
     ahead_ = true;
     if (next_.membership.generation > 0) end_attempt(nullptr, api::reason::kSuspended);
     clear_running_conditions(next_, why, now_);
+    clear_condition(next_, ConditionType::kDegraded, api::reason::kBelowNumNodes, why, now_);
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kSuspended,
         "waiting for the pods to end: " + why);
   }

@@ -185,6 +185,28 @@ TEST_F(ApplyTest, EachPodIsUnlabelledAndEndedOnceLabelsFirstWhateverBecomesOfCom
   EXPECT_EQ(cluster_->last_grace, Duration(grace_of(cluster_->truth().spec)));
 }
 
+TEST_F(ApplyTest, ADecisionThatIsWrittenIsToldOnceThoughItsApplicationIsCutShort) {
+  start(make_job(2));
+  run();
+  const auto told = [&] {
+    std::vector<std::string> reasons;
+    for (const MemoryCluster::Write& write : cluster_->writes()) {
+      if (write.kind == MemoryCluster::Write::Kind::kEvent) reasons.push_back(write.what);
+    }
+    return reasons;
+  };
+  ContainerExit exit;
+  exit.exit_code = 1;
+  cluster_->finish_pod(pod(0), exit);
+  cluster_->companions = Error{ErrorCode::kUnavailable, "no server"};
+  EXPECT_FALSE(look().has_value());
+  EXPECT_EQ(cluster_->truth().status.membership.generation, 2);
+  EXPECT_THAT(told(), testing::ElementsAre("Started", "Restarting"));
+  cluster_->companions.reset();
+  ASSERT_TRUE(look().has_value());
+  EXPECT_THAT(told(), testing::ElementsAre("Started", "Restarting"));
+}
+
 TEST_F(ApplyTest, CompanionsFollowTheOutcomeInTheSameReconcile) {
   auto job = make_job(2);
   job.spec.success_policy.rules.push_back({"0", std::nullopt});

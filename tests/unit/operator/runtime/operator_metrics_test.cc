@@ -170,6 +170,12 @@ TEST_F(OperatorMetricsTest, TheLedgerOfAProgramOfOnesOwnGoesOnBetweenWrites) {
   EXPECT_THAT(text(true), HasSubstr(productive + "60\n"));
   EXPECT_THAT(text(true), HasSubstr("\ntrainyard_wall_seconds_total" + who + "} 80\n"));
   EXPECT_THAT(text(true), HasSubstr("\ntrainyard_goodput_ratio" + who + "} 0.75\n"));
+  job.status.nodes.failed = 1;
+  EXPECT_THAT(text(true), HasSubstr(productive + "60\n")) << "it is kept for its log";
+  job.status.conditions[1].status = api::ConditionStatus::kFalse;
+  EXPECT_THAT(text(true), HasSubstr(productive + "0\n")) << "a member has failed";
+  job.status.conditions[1].status = api::ConditionStatus::kTrue;
+  job.status.nodes.failed = 0;
   job.status.nodes.succeeded = 1;
   EXPECT_THAT(text(true), HasSubstr(productive + "0\n")) << "its last minutes may not have been";
   job.status.nodes.succeeded = 0;
