@@ -336,6 +336,17 @@ void KubeCluster::Impl::note_job(const json& reply) {
   if (view) own_writes_.wrote_job(std::make_shared<const JobView>(*std::move(view)));
 }
 
+/// What is noted of a job after its end has been shown would stay for ever: nothing tells of that
+/// again.
+void KubeCluster::Impl::forget_if_gone(const control::JobKey& key, const std::string& uid) {
+  Scope* const scope = scope_of(key.namespace_name);
+  const auto shown =
+      scope == nullptr ? nullptr : scope->jobs().find(cache::key_of(key.namespace_name, key.name));
+  if (shown && shown->meta.uid == uid) return;
+  own_writes_.forget_job(uid);
+  companions_.forget(uid);
+}
+
 Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
                                                   const std::string& uid,
                                                   const api::TrainingJobStatus& status,
@@ -353,13 +364,16 @@ Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
     return reply.error().to_error("status of TrainingJob " + key.namespace_name + "/" + key.name);
   }
   note_job(*reply);
+  forget_if_gone(key, uid);
   TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*reply));
   return meta.resource_version;
 }
 
 Result<std::optional<control::Refusal>> KubeCluster::Impl::keep_companions(
     const control::Observed& observed, const api::TrainingJobStatus& status) {
-  return companions_.keep(observed.metadata, observed.spec, status);
+  auto kept = companions_.keep(observed.metadata, observed.spec, status);
+  forget_if_gone(observed.key, observed.metadata.uid);
+  return kept;
 }
 
 Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::string& uid) {
@@ -368,6 +382,7 @@ Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::stri
       {.preconditions = {.uid = uid}, .propagation = kube::Propagation::kBackground});
   if (!reply) return reply.error().to_error("delete TrainingJob " + key.name);
   own_writes_.deleted_job(uid);
+  forget_if_gone(key, uid);
   return {};
 }
 

@@ -82,6 +82,7 @@ class KubeCluster::Impl {
   Status done(const control::PodRef& pod, const kube::ApiResult<nlohmann::json>& reply,
               const std::string& what) const;
   void note_job(const nlohmann::json& reply);
+  void forget_if_gone(const control::JobKey& key, const std::string& uid);
 
   const Options options_;
   cache::ThreadRunner threads_;  ///< where the options name no runner

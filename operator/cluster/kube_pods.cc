@@ -101,6 +101,7 @@ Result<CreateReply> KubeCluster::Impl::create_pod(const control::PodSpec& spec) 
   if (reply) {
     TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*reply));
     own_writes_.created(spec, meta.uid);
+    forget_if_gone({spec.namespace_name, spec.job_name}, spec.job_uid);
     return CreateReply{CreateReply::Outcome::kCreated, meta.uid, {}, {}};
   }
   const kube::ApiError& error = reply.error();

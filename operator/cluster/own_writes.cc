@@ -42,7 +42,19 @@ void OwnWrites::not_created(const control::PodSpec& pod) {
   expectations_.failed(pod.job_uid, pod.name);
 }
 
+/// Of a pod that goes at once, as one that has ended does, the end may be shown before the answer
+/// to its deletion is here: nothing tells of it again.
+void OwnWrites::drop_old_changes_locked() {
+  if (changes_.size() < next_drop_) return;
+  const MonoTime now = clock_.mono();
+  std::erase_if(changes_, [&](const auto& entry) {
+    return now - entry.second.since > cache::Expectations::kTimeLimit;
+  });
+  next_drop_ = std::max(kFewChanges, 2 * changes_.size());
+}
+
 OwnWrites::Change& OwnWrites::change_of(const std::string& uid) {
+  drop_old_changes_locked();
   Change& change = changes_[uid];
   change.since = clock_.mono();
   return change;
@@ -86,12 +98,17 @@ void OwnWrites::lists_jobs(MonoTime started) {
   std::erase_if(deleted_jobs_, [&](const auto& entry) { return entry.second < started; });
 }
 
-void OwnWrites::shows_no_more(const JobView& job) {
-  expectations_.forget(job.meta.uid);
+void OwnWrites::forget_job(const std::string& uid) {
+  expectations_.forget(uid);
   const std::lock_guard lock(mutex_);
-  jobs_.erase(job.meta.uid);
-  deleted_jobs_.erase(job.meta.uid);
-  created_.erase(job.meta.uid);
+  jobs_.erase(uid);
+  deleted_jobs_.erase(uid);
+  created_.erase(uid);
+}
+
+size_t OwnWrites::size() const {
+  const std::lock_guard lock(mutex_);
+  return jobs_.size() + deleted_jobs_.size() + created_.size() + changes_.size();
 }
 
 OwnWrites::Job OwnWrites::newest(Job cached) {

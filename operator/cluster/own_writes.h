@@ -43,7 +43,9 @@ class OwnWrites {
   /// UIDs of the jobs whose creations it shows to be gone again.
   std::set<std::string> lists_pods(MonoTime started);
   void lists_jobs(MonoTime started);
-  void shows_no_more(const JobView& job);
+  void shows_no_more(const JobView& job) { forget_job(job.meta.uid); }
+  /// The cache has no such job any more: what was written of it since is of no use.
+  void forget_job(const std::string& uid);
 
   // ---- Reading ---------------------------------------------------------------------------------
   /// The newer of the cache's view and ours; nullptr when there is none or we have deleted it.
@@ -56,6 +58,8 @@ class OwnWrites {
   /// Adds those of them that were answered to the pods that the cache shows, and amends these.
   void amend(const std::string& job_uid, const std::vector<cache::Expected>& awaited,
              std::vector<control::ObservedPod>& pods);
+  /// Entries of all kinds.
+  size_t size() const;
 
  private:
   struct Change {
@@ -64,17 +68,20 @@ class OwnWrites {
     MonoTime since{};
   };
   using Pods = std::map<std::string, control::ObservedPod>;  ///< by name
+  static constexpr size_t kFewChanges = 1024;
 
   Change& change_of(const std::string& uid);
+  void drop_old_changes_locked();
   void amend_one(control::ObservedPod& pod);
 
   const Clock& clock_;
   cache::Expectations expectations_;
-  std::mutex mutex_;  ///< guards all below
+  mutable std::mutex mutex_;  ///< guards all below
   std::map<std::string, Job> jobs_;
   std::map<std::string, MonoTime> deleted_jobs_;
   std::map<std::string, Pods> created_;  ///< by job UID; those that expectations_ still awaits
   std::map<std::string, Change> changes_;
+  size_t next_drop_ = kFewChanges;  ///< size of changes_ at which the old ones are dropped
 };
 
 }  // namespace trainyard::cluster

@@ -274,7 +274,6 @@ Status Operator::run(const std::stop_token& stop) {
                             {"identity", identity_},
                             {"server", host_of(config_.server)},
                             {"namespaces", joined(options_.namespaces)}});
-  cluster_.set_listener([this](const control::JobKey& key) { reconciler_.wake(key); });
   cluster_.start();
   Status ended = cluster_.wait_synced(kSyncLimit, stop);
   if (ended) {
@@ -295,6 +294,11 @@ Status Operator::work(const std::stop_token& stop) {
   std::stop_source end_lease;
   const auto begin = [&] {
     if (stream_) stream_->start(election_.transitions());
+    // Not before: in the queue of one who waits to lead the names of all jobs that ever were would
+    // gather.
+    cluster_.set_listener([this](const control::JobKey& key) { reconciler_.wake(key); });
+    for (const control::JobKey& key : cluster_.jobs())
+      reconciler_.wake(key);
     workers.start(options_.workers,
                   [this](const std::stop_token& token) { reconciler_.run(token); });
     logger_.info("working", {{"workers", options_.workers}});

@@ -44,6 +44,11 @@ TEST_F(LeaderTest, ALeaderThatEndsHandsOverAtOnce) {
   ASSERT_TRUE(reaches("one", "Running")) << first->log();
   const std::string leader = next_leader("");
   auto second = start("second");
+  ASSERT_TRUE(wait_until([&] { return second->page("/readyz").status == 200; })) << second->log();
+  EXPECT_THAT(second->page("/metrics").body,
+              testing::HasSubstr("workqueue_adds_total{controller=\"trainingjob\","
+                                 "name=\"trainingjob\"} 0\n"))
+      << "who waits to lead gathers no work";
   EXPECT_EQ(first->stop(), 0) << first->log();
   next_leader(leader);
   apply(job_manifest("two", 2));

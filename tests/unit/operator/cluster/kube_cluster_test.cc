@@ -239,6 +239,26 @@ TEST_F(KubeClusterTest, AStatusThatIsRefusedIsNotSeen) {
   EXPECT_EQ(look().status.membership.generation, 2);
 }
 
+/// A job goes while it is worked on: what is noted of it then nothing would ever take away.
+TEST_F(KubeClusterTest, OfAJobThatWentMeanwhileNothingIsRemembered) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  const control::Observed before = look();
+  json gone = job_object("True");
+  gone["metadata"]["resourceVersion"] = "20";
+  server_.push("trainingjobs", "DELETED", gone);
+  hear(1);
+  json written = job_object("True");
+  written["metadata"]["resourceVersion"] = "19";
+  server_.script.answer(200, written.dump());
+  ASSERT_TRUE(cluster_->put_status(before.key, kUid, before.status, "9").has_value());
+  json again = job_object("True");
+  again["metadata"]["resourceVersion"] = "12";
+  server_.push("trainingjobs", "ADDED", again);
+  hear(1);
+  EXPECT_EQ(look().metadata.resource_version, "12") << "not what was written of it as it went";
+}
+
 TEST_F(KubeClusterTest, ADeletedJobIsGoneAtOnceAndOnlyIfItWasThisOne) {
   server_.pods = {pod_object(0), pod_object(1)};
   start();

@@ -157,6 +157,16 @@ TEST_F(OwnWritesTest, AListThatBeganAfterwardsKnowsOfTheChanges) {
   EXPECT_FALSE(amended({shown(spec(1), "u1").seen})[0].terminating);
 }
 
+/// The end of a pod that goes at once may be shown before its deletion is answered.
+TEST_F(OwnWritesTest, DeletionsOfWhatHasGoneBeforeTheAnswerDoNotPileUp) {
+  for (int i = 0; i < 10'000; ++i) {
+    own_.deleted_pod("u" + std::to_string(i));
+    clock_.advance(seconds(1));
+  }
+  EXPECT_LE(own_.size(), 1024u);
+  EXPECT_TRUE(amended({shown(spec(1), "u9999").seen})[0].terminating) << "it may still be shown";
+}
+
 TEST_F(OwnWritesTest, TheLabelIsGoneUntilTheCacheSaysSo) {
   const ObservedPod member = shown(spec(1), "u1").seen;
   own_.unlabelled_pod("u1");
