@@ -106,6 +106,8 @@ struct Observed {
   /// Where nothing but counts of pods has changed they are not written before this; nullopt: at
   /// once.
   std::optional<Time> counts_due;
+  /// Progress alone is written no more often than this.
+  Duration progress_period = std::chrono::seconds(5);
   /// Pods that the cluster could run for this job now, running ones included; nullopt: unknown.
   std::optional<int64_t> feasible_nodes;
 };

@@ -306,16 +306,18 @@ void Planner::finish() {
   std::optional<api::ProgressStatus> progress = next_.progress;
   if (facts_are_current() && !over) {  // what is over has its last progress
     progress = policies::progress_of(observed_.facts, next_.progress);
-    if (any_not_gone()) look_in(policies::kProgressPeriod);
+    if (any_not_gone()) look_in(observed_.progress_period);
   }
   // What only follows time is written when something else is, or when it is due.
   api::TrainingJobStatus quiet = next_;
   quiet.progress = observed_.status.progress;
   quiet.checkpoint = observed_.status.checkpoint;
   const bool committed = next_.checkpoint != observed_.status.checkpoint;
-  const bool due = facts_are_current() &&
-                   ((progress && policies::is_due(observed_.status.progress, *progress, now_)) ||
-                    (committed && policies::is_due(observed_.status.checkpoint, now_)));
+  const Duration period = observed_.progress_period;
+  const bool due =
+      facts_are_current() &&
+      ((progress && policies::is_due(observed_.status.progress, *progress, now_, period)) ||
+       (committed && policies::is_due(observed_.status.checkpoint, now_, period)));
   if (!ahead_ && !due && (quiet == observed_.status || may_wait(quiet))) return;
   next_.progress = progress;
   if (next_.start_time) next_.goodput = counted_goodput();

@@ -8,6 +8,7 @@
 #include "control/apply.h"
 #include "control/membership.h"
 #include "control/plan.h"
+#include "control/policies/progress.h"
 #include "control/status_edit.h"
 
 namespace trainyard::control {
@@ -78,7 +79,9 @@ void Reconciler::retire_namesake(const JobKey& key, const std::string& uid) {
 
 void Reconciler::remember(const JobKey& key, const Memory& memory) {
   const std::lock_guard lock(mutex_);
-  memory_[key] = memory;
+  Memory& kept = memory_[key];
+  reporting_ += static_cast<int64_t>(memory.reports) - static_cast<int64_t>(kept.reports);
+  kept = memory;
 }
 
 /// What one job makes a library throw ends neither the process nor the work on others.
@@ -99,9 +102,11 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   {
     const std::lock_guard lock(mutex_);
     observed.requested_stop = stop_requested_.contains(key);
+    observed.progress_period = policies::progress_period_of(reporting_);
   }
   retire_namesake(key, observed.metadata.uid);
   Memory memory = recall(key, observed);
+  memory.reports = observed.facts.hosted && observed.spec.engine.has_value();
   // A view from before our own last decision would plan what is over.
   if (observed.status.membership.generation < memory.generation) {
     return Error{ErrorCode::kConflict, "job " + key.name + ": the view shows generation " +
@@ -248,6 +253,7 @@ void Reconciler::schedule(const JobKey& key, const Result<Reconciled>& result) {
   if (!result && result.error().code == ErrorCode::kNotFound) {
     queue_.forget(key);
     retire_namesake(key, "");
+    remember(key, {});  // it reports no more
     const std::lock_guard lock(mutex_);
     memory_.erase(key);
     stop_requested_.erase(key);

@@ -105,6 +105,7 @@ class Reconciler {
     int64_t listed = 0;      ///< generation for which they were listed, and all older ones went
     int64_t generation = 0;  ///< of the membership
     int64_t tried_spec = 0;  ///< metadata.generation of which the cluster would take a pod
+    bool reports = false;    ///< its ranks tell of their progress
     std::string version;     ///< of the job, when this process last found it to be the newest
     std::optional<MonoTime> looked_at;
     std::optional<MonoTime> wrote_at;  ///< the status
@@ -130,6 +131,7 @@ class Reconciler {
 
   mutable std::mutex mutex_;
   std::map<JobKey, Memory> memory_;  ///< guarded by mutex_; an entry is its worker's alone
+  int64_t reporting_ = 0;            ///< jobs in memory_ that report; guarded by mutex_
   std::set<JobKey> stop_requested_;  ///< guarded by mutex_
 };
 

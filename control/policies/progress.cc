@@ -284,15 +284,20 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
   return progress;
 }
 
-bool is_due(const std::optional<api::ProgressStatus>& written, const api::ProgressStatus& next,
-            Time now) {
-  if (!written) return true;
-  if (written->step == next.step && written->phase == next.phase) return false;
-  return !written->last_step_time || now - *written->last_step_time >= kProgressPeriod;
+Duration progress_period_of(int64_t jobs) {
+  return std::clamp<Duration>(std::chrono::seconds(jobs / kProgressWritesPerSecond),
+                              kProgressPeriod, kLongestProgressPeriod);
 }
 
-bool is_due(const std::optional<api::CheckpointStatus>& written, Time now) {
-  return !written || !written->last_time || now - *written->last_time >= kProgressPeriod;
+bool is_due(const std::optional<api::ProgressStatus>& written, const api::ProgressStatus& next,
+            Time now, Duration period) {
+  if (!written) return true;
+  if (written->step == next.step && written->phase == next.phase) return false;
+  return !written->last_step_time || now - *written->last_step_time >= period;
+}
+
+bool is_due(const std::optional<api::CheckpointStatus>& written, Time now, Duration period) {
+  return !written || !written->last_time || now - *written->last_time >= period;
 }
 
 }  // namespace trainyard::control::policies

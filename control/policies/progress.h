@@ -10,8 +10,14 @@
 /// What counts as progress, and as its absence. Pure.
 namespace trainyard::control::policies {
 
-/// Progress goes into status at most this often.
+/// Progress goes into status at most this often, of many jobs together at most so often a second;
+/// but no job's waits longer than the longest.
 inline constexpr std::chrono::seconds kProgressPeriod{5};
+inline constexpr std::chrono::seconds kLongestProgressPeriod{60};
+inline constexpr int64_t kProgressWritesPerSecond = 10;
+
+/// How often the progress of each of so many jobs is written.
+Duration progress_period_of(int64_t jobs);
 
 /// What an agent that has been silent for longer once said of its ranks is no news of them: then it
 /// is judged, not they (liveness.h). A multiple of the interval of heartbeats.
@@ -78,8 +84,8 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
 
 /// Whether `next` is worth a write of its own after `written`.
 bool is_due(const std::optional<api::ProgressStatus>& written, const api::ProgressStatus& next,
-            Time now);
+            Time now, Duration period);
 /// The same of a newer checkpoint.
-bool is_due(const std::optional<api::CheckpointStatus>& written, Time now);
+bool is_due(const std::optional<api::CheckpointStatus>& written, Time now, Duration period);
 
 }  // namespace trainyard::control::policies

@@ -1,9 +1,12 @@
 // What the ranks' reports become in status: progress, lost steps, old checkpoints.
 #include <chrono>
+#include <set>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "control/policies/progress.h"
 #include "tests/support/reporting_job.h"
 
 namespace trainyard::control {
@@ -135,6 +138,73 @@ TEST(ProgressTest, AnOldCheckpointIsACondition) {
   job.facts.now.checkpoint = CheckpointFact{1, "", "", job.clock.now()};
   ASSERT_TRUE(job.pass(seconds(6)));
   EXPECT_FALSE(job.is(ConditionType::kCheckpointStale));
+}
+
+/// Jobs of any name that run and report, all alike; nothing that is done to them is kept.
+class ManyJobs final : public Cluster {
+ public:
+  explicit ManyJobs(const Clock& clock) : clock_(clock) {}
+  Result<Observed> observe(const JobKey& key) override {
+    if (gone.contains(key.name)) return Error{ErrorCode::kNotFound, "gone"};
+    const api::TrainingJob job = make_job(1);
+    Observed observed;
+    observed.key = key;
+    observed.metadata = job.metadata;
+    observed.metadata.uid = key.name;
+    observed.spec = job.spec;
+    observed.spec.engine.emplace();
+    observed.status.membership.generation = 1;
+    observed.status.nodes.target = 1;
+    ObservedPod pod;
+    pod.name = "pod-0-aaaaa";
+    pod.uid = "u0";
+    pod.created_generation = 1;
+    pod.member = true;
+    pod.phase = PodPhase::kRunning;
+    pod.ready = true;
+    pod.node_state = NodeState::kReady;
+    pod.created_at = clock_.now();
+    observed.pods.push_back(pod);
+    return observed;
+  }
+  Result<std::string> put_status(const JobKey&, const std::string&, const api::TrainingJobStatus&,
+                                 const std::string& version) override {
+    return version;
+  }
+  Result<CreateReply> create_pod(const PodSpec&) override { return CreateReply(); }
+  Status delete_pod(const PodRef&, Duration) override { return {}; }
+  Status remove_member_label(const PodRef&) override { return {}; }
+  Status delete_job(const JobKey&, const std::string&) override { return {}; }
+  Status emit_event(const JobKey&, const Event&) override { return {}; }
+  void set_listener(Listener) override {}
+  std::set<std::string> gone;
+
+ private:
+  const Clock& clock_;
+};
+
+TEST(ProgressPeriodTest, OfManyJobsThatReportEachIsLookedAtLessOften) {
+  const testing_support::ManualClock clock;
+  ManyJobs cluster(clock);
+  testing_support::StillFacts facts;
+  facts.now.hosted = true;
+  facts.now.generation = 1;
+  facts.now.rank_table_ready = true;
+  Reconciler reconciler({.cluster = &cluster, .clock = &clock, .facts = &facts});
+  const auto period = [&](int job) {
+    const auto done = reconciler.reconcile({"default", "job-" + std::to_string(job)});
+    return done ? done->requeue_after.value_or(Duration::zero()) : Duration::max();
+  };
+  EXPECT_EQ(period(0), seconds(5));
+  for (int job = 1; job < 200; ++job)
+    period(job);
+  EXPECT_EQ(period(0), seconds(20)) << "ten writes a second of all of them";
+  for (int job = 0; job < 150; ++job) {
+    cluster.gone.insert("job-" + std::to_string(job));
+    EXPECT_EQ(period(job), Duration::max());
+  }
+  EXPECT_EQ(period(199), seconds(5));
+  EXPECT_EQ(policies::progress_period_of(100'000), seconds(60));
 }
 
 }  // namespace
