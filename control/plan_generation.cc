@@ -99,10 +99,10 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
 }
 
 /// How long to wait for a pod that somebody else deletes or evicts (a drain) and that is about to
-/// write a checkpoint: asked to end, its agent asks all ranks of the job for one at their next step.
-/// A new generation would end them before. It ends when the ranks do, and no later than the pod's
-/// grace. nullopt: it has nothing to save, or nobody hears it. A coordinator that has just begun, as
-/// where the drain took the leader's pod as well, has not heard of everybody yet.
+/// write a checkpoint: asked to end, its agent asks all ranks of the job for one at their next
+/// step. A new generation would end them before. It ends when the ranks do, and no later than the
+/// pod's grace. nullopt: it has nothing to save, or nobody hears it. A coordinator that has just
+/// begun, as where the drain took the leader's pod as well, has not heard of everybody yet.
 std::optional<Duration> Planner::time_to_save(const ObservedPod& pod) const {
   if (!pod.ends_at || *pod.ends_at <= now_) return std::nullopt;
   if (!spec_.engine || !spec_.checkpoint_policy.storage) return std::nullopt;
@@ -110,8 +110,8 @@ std::optional<Duration> Planner::time_to_save(const ObservedPod& pod) const {
   const auto told = std::find_if(members.begin(), members.end(), [&](const MemberFact& member) {
     return member.pod_uid == pod.uid;
   });
-  const bool heard = facts_are_current() && told != members.end() &&
-                     !(told->connected && told->ranks.empty());
+  const bool heard =
+      facts_are_current() && told != members.end() && !(told->connected && told->ranks.empty());
   if (!heard) {
     const bool node_lost =
         pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
@@ -131,9 +131,9 @@ void Planner::add_silent(std::vector<Loss>& losses) {
   for (const ObservedPod* pod : sets_.members) {
     if (is_alive(*pod) && !pod->terminating) alive.push_back(pod);
   }
-  const policies::Liveness liveness = policies::judge_liveness(
-      {&alive, &observed_.facts, next_.membership.generation, &spec_.progress_policy, now_,
-       was_running(next_)});
+  const policies::Liveness liveness =
+      policies::judge_liveness({&alive, &observed_.facts, next_.membership.generation,
+                                &spec_.progress_policy, now_, was_running(next_)});
   truce_ = liveness.truce;
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {

@@ -186,8 +186,8 @@ Result<Plan> Reconciler::plan_taken_pods(Observed& observed, Memory& memory, Tim
   return planned;
 }
 
-/// A job grows by itself only where the cluster would take one more pod of it: where nodes have room
-/// and a quota has none, it would end what runs, for nothing.
+/// A job grows by itself only where the cluster would take one more pod of it: where nodes have
+/// room and a quota has none, it would end what runs, for nothing.
 Status Reconciler::try_growth(Observed& observed, Plan& planned, Time now) {
   const int64_t target = observed.status.nodes.target;
   const bool by_word = observed.status.observed_generation != observed.metadata.generation;

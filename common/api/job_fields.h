@@ -169,10 +169,11 @@ void visit_fields(V& visit, S& rule) {
 
 template <class V, Is<FailurePolicy> S>
 void visit_fields(V& visit, S& failure) {
-  visit({.name = "restartStrategy",
-         .description = "What is replaced when a member fails; where agents start the ranks, always "
-                        "all pods."},
-        failure.restart_strategy);
+  visit(
+      {.name = "restartStrategy",
+       .description = "What is replaced when a member fails; where agents start the ranks, always "
+                      "all pods."},
+      failure.restart_strategy);
   visit({.name = "budgets",
          .description = "Restarts allowed, one entry a class.",
          .max_items = 4,

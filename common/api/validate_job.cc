@@ -225,8 +225,7 @@ void check_success_policy(const TrainingJobSpec& spec, const Rules& rules) {
         indexes += range.last - range.first + 1;
     }
     below.require(spec.elastic_policy || rule.succeeded_count.value_or(1) <= indexes,
-                  "succeededCount",
-                  number(rule.succeeded_count.value_or(1)),
+                  "succeededCount", number(rule.succeeded_count.value_or(1)),
                   "at most " + number(indexes) + ", the number of indexes", {"succeededIndexes"});
   }
 }

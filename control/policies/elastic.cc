@@ -82,8 +82,8 @@ Resize judge_size(const ElasticInput& input) {
   if (!wanted) return {};
   const bool too_large = input.target > *wanted;
   const bool rigid = !input.spec->elastic_policy;
-  // Growing on the user's word asks no cluster first: a gang that finds no room shrinks again. Where
-  // there were too few nodes before, any edit would pass for such a word.
+  // Growing on the user's word asks no cluster first: a gang that finds no room shrinks again.
+  // Where there were too few nodes before, any edit would pass for such a word.
   const bool by_word = input.spec_changed && !(input.degraded && input.feasible);
   if (too_large || rigid || (by_word && *wanted > input.target)) return to_size(input, wanted);
   // Pods that do not exist yet say nothing about room, unless nobody takes them.

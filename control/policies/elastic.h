@@ -23,7 +23,7 @@ struct ElasticInput {
   bool gang_placed = false;         ///< every member has a node
   int64_t placed = 0;               ///< members that have a node
   std::optional<int64_t> feasible;  ///< pods the cluster could run; nullopt: unknown
-  Time since;  ///< when the newest member was made
+  Time since;                       ///< when the newest member was made
   Time now;
   /// Growths that ended in a shrinking since there was no room after all: each doubles the snooze.
   int64_t failed_growths = 0;

@@ -91,8 +91,7 @@ void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness&
   if (left > Duration::zero()) return look_in(liveness, left);
   const char* const sign =
       pod.node_state == NodeState::kGone ? "its node is gone" : "its node is not ready";
-  liveness.lost.push_back(
-      {&pod, std::string("not heard of by a new coordinator, and ") + sign});
+  liveness.lost.push_back({&pod, std::string("not heard of by a new coordinator, and ") + sign});
 }
 
 }  // namespace

@@ -108,11 +108,11 @@ api::GoodputStatus goodput_at(Time now, const api::TrainingJobSpec& spec,
   const bool over =
       status.phase == api::JobPhase::kComplete || status.phase == api::JobPhase::kFailed;
   // Of a whole gang none has failed: those that are counted are kept for their logs.
-  const bool whole = std::any_of(
-      status.conditions.begin(), status.conditions.end(), [](const api::Condition& condition) {
-        return condition.type == api::ConditionType::kRunning &&
-               condition.status == api::ConditionStatus::kTrue;
-      });
+  const bool whole = std::any_of(status.conditions.begin(), status.conditions.end(),
+                                 [](const api::Condition& condition) {
+                                   return condition.type == api::ConditionType::kRunning &&
+                                          condition.status == api::ConditionStatus::kTrue;
+                                 });
   const bool ends = status.nodes.succeeded > 0 || (status.nodes.failed > 0 && !whole);
   if (spec.engine || over || ends || !ledger.is_open()) return ledger.goodput();
   const StreamFacts nothing_told;

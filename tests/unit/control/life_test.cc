@@ -361,7 +361,8 @@ TEST(LifeTest, AJobThatNoPodIsTakenOfWaitsWhateverItsSizes) {
   EXPECT_EQ(job.status().nodes.ready, 4);
 }
 
-/// The size that is wanted and a restart meet in one look; who may see no nodes does not grow later.
+/// The size that is wanted and a restart meet in one look; who may see no nodes does not grow
+/// later.
 TEST(LifeTest, AGrowthThatIsWantedAsAPodFailsIsNotForgotten) {
   auto manifest = make_job(2);
   manifest.spec.elastic_policy = api::ElasticPolicy{};

@@ -169,13 +169,11 @@ TEST(RestartPolicyTest, RestartsThatTheirBudgetHasForgottenLengthenNoBackOff) {
   api::TrainingJobStatus status;
   const Time before = kNow - seconds(3600);
   for (int64_t generation = 1; generation <= 4; ++generation) {
-    status.attempts.push_back({.generation = generation,
-                               .failure_class = FailureClass::kPreemption,
-                               .end_time = before});
+    status.attempts.push_back(
+        {.generation = generation, .failure_class = FailureClass::kPreemption, .end_time = before});
   }
-  status.attempts.push_back({.generation = 5,
-                             .failure_class = FailureClass::kPreemption,
-                             .end_time = kNow});
+  status.attempts.push_back(
+      {.generation = 5, .failure_class = FailureClass::kPreemption, .end_time = kNow});
   status.restarts.classes = {
       {FailureClass::kPreemption, 5, {before, before, before, before, kNow}}};
   EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(10));
@@ -251,8 +249,8 @@ TEST(ElasticPolicyTest, WhatTheClusterDoesNotTakeIsWaitedForAsForRoom) {
   api::TrainingJobSpec spec;
   spec.num_nodes = 4;
   spec.elastic_policy = api::ElasticPolicy{};
-  policies::ElasticInput input{
-      &spec, 4, false, false, false, 2, {}, kNow, kNow + seconds(119), 0, true};
+  policies::ElasticInput input{&spec, 4,   false, false, false, 2, {}, kNow, kNow + seconds(119),
+                               0,     true};
   EXPECT_FALSE(policies::judge_size(input).target.has_value());
   EXPECT_EQ(policies::judge_size(input).look_again, seconds(1));
   input.now = kNow + seconds(120);
@@ -282,8 +280,7 @@ TEST(ElasticPolicyTest, TheLongestSnoozeIsNotDoubledBeyondTime) {
   spec.num_nodes = 4;
   spec.elastic_policy = api::ElasticPolicy{};
   spec.elastic_policy->scale_up_snooze = seconds(315'360'000);
-  const policies::ElasticInput input{
-      &spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(1), 9};
+  const policies::ElasticInput input{&spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(1), 9};
   EXPECT_FALSE(policies::judge_size(input).target.has_value());
   EXPECT_EQ(policies::judge_size(input).look_again, seconds(315'359'999));
 }

@@ -1,4 +1,6 @@
 // What the ranks' reports become in status: progress, lost steps, old checkpoints.
+#include "control/policies/progress.h"
+
 #include <chrono>
 #include <set>
 #include <string>
@@ -6,7 +8,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "control/policies/progress.h"
 #include "tests/support/reporting_job.h"
 
 namespace trainyard::control {
