@@ -181,7 +181,7 @@ TEST_P(ClusterConformance, AUidPreconditionGuardsTheSuccessorOfTheSameName) {
     ASSERT_FALSE(refused.has_value());
     EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
   }
-  EXPECT_TRUE(runs(second));
+  ASSERT_TRUE(runs(second));
   EXPECT_TRUE(pod_in(look(), second.uid)->member);
 }
 

@@ -154,7 +154,9 @@ class ManyJobs final : public Cluster {
     observed.metadata.uid = key.name;
     observed.spec = job.spec;
     observed.spec.engine.emplace();
+    observed.status.observed_generation = job.metadata.generation;
     observed.status.membership.generation = 1;
+    observed.status.membership.world_size = 1;
     observed.status.nodes.target = 1;
     ObservedPod pod;
     pod.name = "pod-0-aaaaa";
