@@ -84,6 +84,8 @@ class Judge {
         take(event);
       } else if (event.code >= 500 && event.verb == "create" && event.resource == "pods") {
         doubtful_.insert(event.name_space + "/" + event.name);
+      } else if (event.code >= 500 && event.resource == "pods") {
+        doubt_member(event);
       }
     }
     check_rest();
@@ -251,8 +253,7 @@ class Judge {
   /// before the answer, the log may have the request alone.
   static bool keeps_member(const AuditEvent& event) {
     if (event.answer.is_object()) return label(event.answer, kLabelMember) == "true";
-    const Json& labels = at(at(event.request, "metadata"), "labels");
-    return !labels.is_object() || !labels.contains(kLabelMember);
+    return asks_for_member(event);
   }
 
   void lose(Pod& pod) {
@@ -262,6 +263,21 @@ class Judge {
   void leave_slot(const Pod& pod) {
     const auto there = members_.find(pod.slot);
     if (there != members_.end() && there->second.name == pod.name) members_.erase(there);
+  }
+
+  /// A change whose asker has died meanwhile was made or not: whoever asked next has seen which.
+  void doubt_member(const AuditEvent& event) {
+    const Pod* pod = pod_of(event);
+    if (pod == nullptr) return;
+    if (event.verb == "delete" || (event.verb == "patch" && !asks_for_member(event))) {
+      leave_slot(*pod);
+    }
+  }
+
+  /// Whether what is asked for leaves the label of a member as it is.
+  static bool asks_for_member(const AuditEvent& event) {
+    const Json& labels = at(at(event.request, "metadata"), "labels");
+    return !labels.is_object() || !labels.contains(kLabelMember);
   }
 
   void made(const AuditEvent& event) {

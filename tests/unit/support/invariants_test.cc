@@ -187,6 +187,22 @@ TEST(InvariantsTest, TwoMembersOfOneIndexAreSeen) {
   EXPECT_THAT(log.judged(), Contains(HasSubstr("S1: pod j-0-b was made while j-0-a was a member")));
 }
 
+Json takes_off(const char* name) {
+  return {{"metadata", {{"uid", "x"}, {"labels", {{name, nullptr}}}}}};
+}
+
+TEST(InvariantsTest, WhetherAPodWasAMemberWhoseLabelWasTakenOffUnansweredIsNotJudged) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  log.pod("kubelet", "update", "j-0-a", 1, "Failed").generation(2, 1);
+  log.add(kOperator, "patch", "pods", "j-0-a", {{"kind", "Status"}}).last().code = 504;
+  Log cut = log;
+  cut.last().request = takes_off("trainyard.dev/member");
+  EXPECT_THAT(cut.pod(kOperator, "create", "j-0-b", 2).judged(), IsEmpty());
+  log.last().request = takes_off("of-something-else");
+  EXPECT_THAT(log.pod(kOperator, "create", "j-0-b", 2).judged(), Contains(HasSubstr("S1: pod")));
+}
+
 TEST(InvariantsTest, APodThatIsMadeAgainIsSeen) {
   Log log = restarted();
   log.pod(kOperator, "create", "j-0-a", 2);
