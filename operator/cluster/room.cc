@@ -49,6 +49,8 @@ Amounts requests_of(const json& container) {
 bool tolerates(const PodNeeds::Toleration& toleration, const Taint& taint) {
   if (!toleration.effect.empty() && toleration.effect != taint.effect) return false;
   if (!toleration.key.empty() && toleration.key != taint.key) return false;
+  // A node that has just come back keeps its taint for a moment: who goes there is evicted at once.
+  if (toleration.passing && taint.effect == "NoExecute") return false;
   return toleration.exists || (!toleration.key.empty() && toleration.value == taint.value);
 }
 
@@ -104,9 +106,10 @@ PodNeeds needs_of(const json& pod_spec) {
       needs.node_selector[key] = value.is_string() ? value.get<std::string>() : "";
   }
   for (const json& toleration : at(pod_spec, "tolerations")) {
-    needs.tolerations.push_back({text_at(toleration, "key"), text_at(toleration, "value"),
-                                 text_at(toleration, "effect"),
-                                 text_at(toleration, "operator") == "Exists"});
+    needs.tolerations.push_back(
+        {text_at(toleration, "key"), text_at(toleration, "value"), text_at(toleration, "effect"),
+         text_at(toleration, "operator") == "Exists",
+         toleration.is_object() && toleration.contains("tolerationSeconds")});
   }
   return needs;
 }

@@ -38,7 +38,8 @@ struct PodNeeds {
     std::string key;
     std::string value;
     std::string effect;
-    bool exists = false;  ///< operator Exists: any value
+    bool exists = false;   ///< operator Exists: any value
+    bool passing = false;  ///< tolerationSeconds: of NoExecute for so long only, then it is evicted
   };
   std::vector<Toleration> tolerations;
 };

@@ -65,6 +65,12 @@ TEST(RoomTest, LabelsAndTaintsMustFit) {
   EXPECT_FALSE(may_go_to(needs, labels, {{"dedicated", "serving", "NoSchedule"}}));
   EXPECT_TRUE(may_go_to(needs, labels, {{"spot", "x", "NoExecute"}}));
   EXPECT_FALSE(may_go_to(needs, labels, {{"node.kubernetes.io/unreachable", "", "NoExecute"}}));
+  const PodNeeds passing = needs_of(json::parse(R"({"tolerations":[
+      {"key":"node.kubernetes.io/unreachable","operator":"Exists","tolerationSeconds":0},
+      {"key":"spot","operator":"Exists","tolerationSeconds":600}]})"));
+  EXPECT_FALSE(may_go_to(passing, {}, {{"node.kubernetes.io/unreachable", "", "NoExecute"}}))
+      << "it would be evicted there";
+  EXPECT_TRUE(may_go_to(passing, {}, {{"spot", "x", "NoSchedule"}})) << "that evicts nobody";
   PodNeeds all;
   all.tolerations = {{"", "", "", true}};
   EXPECT_TRUE(may_go_to(all, {}, {{"anything", "x", "NoExecute"}}));
