@@ -39,7 +39,7 @@ bool was_running(const api::TrainingJobStatus& status) {
 // ---------------------------------------------------------------
 
 void Planner::plan_running() {
-  policies::Gang gang = policies::look_at_gang(sets_.members, next_.nodes.target);
+  policies::Gang gang = look_at_gang();
   accept(&gang);
   if (!ahead_) {
     const bool decided =
@@ -48,12 +48,17 @@ void Planner::plan_running() {
       plan_ending();
       return;
     }
-    if (decided) gang = policies::look_at_gang(sets_.members, next_.nodes.target);
+    if (decided) gang = look_at_gang();
   }
   // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
   // program without an agent may need its whole grace, and ranks that yield to a change of size.
   const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted &&
                       yields_until(spec_, next_).value_or(now_) <= now_;
+  // Caches of pods that are behind the status show one that has ended as running.
+  for (const ObservedPod* pod : sets_.condemned) {
+    const bool done = sets_.completed.contains(pod->node_index);
+    if (done && pod->member && is_alive(*pod)) plan_.rests_on_absence = true;
+  }
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
@@ -73,6 +78,8 @@ bool Planner::restart_if_lost(const policies::Gang& gang) {
 std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   std::vector<Loss> losses;
   for (const ObservedPod* pod : sets_.members) {
+    // Whatever becomes of what is left of it.
+    if (sets_.completed.contains(pod->node_index)) continue;
     if (pod->phase == PodPhase::kFailed) {
       losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
     } else if (pod->terminating && is_alive(*pod)) {
@@ -302,6 +309,7 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
 void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
   const bool single = spec_.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
   const bool any_succeeded =
+      !sets_.completed.empty() ||
       std::any_of(sets_.members.begin(), sets_.members.end(),
                   [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
   const bool job_wide = cause.pod_name.empty();

@@ -63,6 +63,9 @@ class Planner {
   void end_attempts(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
   void resize(int64_t target, std::string_view reason);
 
+  policies::Gang look_at_gang() const {
+    return policies::look_at_gang(sets_.members, next_.nodes.target, sets_.completed);
+  }
   void sort() { sets_ = sort_pods(observed_.pods, spec_, next_); }
   void set(api::ConditionType type, api::ConditionStatus status, std::string_view reason,
            const std::string& message) {

@@ -67,6 +67,7 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
   // Generations are reserved in blocks only where ranks restart in place.
   status.membership = {generation, generation, target * spec.num_proc_per_node,
                        metadata.name + "-0"};
+  status.completed_indexes.clear();
   api::Attempt attempt;
   attempt.generation = generation;
   attempt.start_time = now;
@@ -132,7 +133,9 @@ void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
                 const PodSets& sets) {
   api::NodeCounts nodes;
   nodes.target = status.nodes.target;
+  nodes.succeeded = std::ssize(sets.completed);
   for (const ObservedPod* pod : sets.members) {
+    if (sets.completed.contains(pod->node_index)) continue;
     if (pod->phase == PodPhase::kSucceeded) {
       ++nodes.succeeded;
     } else if (pod->phase == PodPhase::kFailed) {

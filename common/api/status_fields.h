@@ -26,7 +26,7 @@ void visit_fields(V& visit, S& nodes) {
   visit({.name = "target", .description = "Nodes the job is to run at now."}, nodes.target);
   visit({.name = "active", .description = "Pods neither condemned nor finished."}, nodes.active);
   visit({.name = "ready", .description = "Pods that are ready."}, nodes.ready);
-  visit({.name = "succeeded", .description = "Pods that ended well."}, nodes.succeeded);
+  visit({.name = "succeeded", .description = "Nodes that have ended well."}, nodes.succeeded);
   visit({.name = "failed",
          .description = "Pods that failed and are still there; status.restarts counts over the "
                         "job's life."},
@@ -211,6 +211,11 @@ void visit_fields(V& visit, S& status) {
   visit({.name = "roles", .description = "Counts of pods by role.", .max_items = 16}, status.roles);
   visit({.name = "membership", .description = "The present generation of members."},
         status.membership);
+  visit({.name = "completedIndexes",
+         .description = "Node indexes of the present generation that have ended well, for example "
+                        "\"0-3,7\": they stay so when their pods are deleted.",
+         .max_length = kMaxCompletedIndexes},
+        status.completed_indexes);
   visit({.name = "restarts", .description = "Counts of restarts."}, status.restarts);
   visit({.name = "attempts",
          .description = "The last generations, oldest first.",

@@ -19,6 +19,7 @@ inline constexpr int kMaxRecentRestarts = 100;             ///< per class
 inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
 inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
 inline constexpr int64_t kMaxConditionMessage = 200;       ///< bytes, escaped
+inline constexpr int64_t kMaxCompletedIndexes = 1024;      ///< bytes
 inline constexpr int64_t kMaxStatusBytes = 16 << 10;       ///< of the whole status as compact JSON
 
 /// The summary of the conditions for humans.
@@ -241,6 +242,9 @@ struct TrainingJobStatus {
   NodeCounts nodes;
   std::vector<RoleStatus> roles;
   Membership membership;
+  /// Nodes of the present generation that have ended well ("0-3,7"), whether or not their pods are
+  /// still there.
+  std::string completed_indexes;
   RestartCounts restarts;
   std::vector<Attempt> attempts;  ///< oldest first, at most kMaxAttempts
   std::optional<ProgressStatus> progress;

@@ -52,6 +52,21 @@ int64_t restarts_of(const Json& status) { return number(at(status, "restarts"), 
 
 const Json* nothing() { return &at(Json(), ""); }
 
+/// Whether a list such as "0-3,7" holds the index.
+bool holds_index(const std::string& list, int64_t index) {
+  const char* from = list.data();
+  const char* const end = from + list.size();
+  while (from < end) {
+    int64_t first = -1;
+    from = std::from_chars(from, end, first).ptr;
+    int64_t last = first;
+    if (from < end && *from == '-') from = std::from_chars(from + 1, end, last).ptr;
+    if (first <= index && index <= last) return true;
+    ++from;  // the comma
+  }
+  return false;
+}
+
 struct Job {
   std::string name_space;
   const Json* spec = nothing();  ///< in the log, as is the status
@@ -200,7 +215,7 @@ class Judge {
     const bool gone = event.verb == "delete" && event.answer.is_object() &&
                       number(at(event.answer, "metadata"), "deletionGracePeriodSeconds") == 0;
     if (failed || exit || phase == "Succeeded" || gone) pod.alive = false;
-    if (!ours && (event.verb == "delete" || failed)) lose(pod);
+    if (!ours && (event.verb == "delete" || failed) && !has_completed(pod)) lose(pod);
     if (ours && (event.verb == "delete" || event.verb == "patch")) check_announced(event, pod);
     if (ours && event.verb == "delete") ended_by_us_.insert(pod.job + "/" + pod.name);
     pod.member = pod.member && keeps_member(event);
@@ -330,6 +345,7 @@ class Judge {
     const std::string strategy = text(at(*job.spec, "failurePolicy"), "restartStrategy");
     const bool all = strategy.empty() || strategy == "RecreateAll";
     if (all && pod.generation < generation) return;
+    if (has_completed(pod)) return;
     for (const Json& attempt : at(*job.status, "attempts")) {
       if (text(attempt, "endTime").empty()) continue;
       const std::string blamed = text(attempt, "podUID");
@@ -341,6 +357,15 @@ class Judge {
     }
     if (pod.generation < generation && has_successor(pod)) return;
     complain(event, "S3: pod " + pod.name + " was condemned, which the status does not say");
+  }
+
+  /// Whether the status that is stored says that its index has ended well: nothing is lost with it
+  /// any more, and another that runs for it is one too many.
+  bool has_completed(const Pod& pod) {
+    const std::string index = pod.slot.substr(pod.slot.rfind('/') + 1);
+    int64_t number = -1;
+    std::from_chars(index.data(), index.data() + index.size(), number);
+    return holds_index(text(*jobs_[pod.job].status, "completedIndexes"), number);
   }
 
   /// "<job>-<index>".
