@@ -75,6 +75,8 @@ struct ObservedPod {
   std::optional<Time> created_at;
   std::vector<PodCondition> conditions;
   std::optional<ContainerExit> exit;
+  /// How the others have ended, bad ends only: a failure rule may name them.
+  std::vector<ContainerExit> sidecar_exits;
   /// The container that decides has ended, others run on: the pod still holds its place on a node.
   bool lingers = false;
   std::string message;  ///< what is said of the pod as a whole ("Evicted: low on memory")

@@ -116,9 +116,10 @@ void visit_fields(V& visit, S& backoff) {
 template <class V, Is<OnExitCodes> S>
 void visit_fields(V& visit, S& on) {
   visit({.name = "containerName",
-         .description = "The container whose exit code counts.",
+         .description = "The container whose exit code counts when the trainer has failed; a "
+                        "sidecar that has ended by then may be named, too.",
          .max_length = 63,
-         .default_note = "any"},
+         .default_note = "the one that ended the pod"},
         on.container_name);
   visit({.name = "operator", .description = "Whether the code must be in the list or outside."},
         on.op);
