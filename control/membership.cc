@@ -54,6 +54,12 @@ bool is_alive(const ObservedPod& pod) {
 
 bool is_finished(const ObservedPod& pod) { return !is_alive(pod) && !pod.terminating; }
 
+bool holds_place(const ObservedPod& pod, Time now) {
+  if (pod.node_state != NodeState::kReady) return false;
+  if (!is_alive(pod) && !pod.lingers) return false;
+  return !pod.ends_at || *pod.ends_at > now;
+}
+
 std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
                                  const api::TrainingJobStatus& status) {
   if (!spec.engine || !spec.checkpoint_policy.storage) return std::nullopt;

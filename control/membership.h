@@ -26,6 +26,10 @@ bool is_alive(const ObservedPod& pod);
 /// Has exited and is not being deleted.
 bool is_finished(const ObservedPod& pod);
 
+/// Whether a pod that is condemned still keeps its place on a node from a new one: not where the
+/// node is lost, nor when its grace is over, as nobody tells how much longer that lasts.
+bool holds_place(const ObservedPod& pod, Time now);
+
 /// Until when the ranks of the generation before may write a checkpoint: it was ended by a change
 /// of size or a suspension that is over already, which can wait for that. nullopt for any other.
 std::optional<Time> yields_until(const api::TrainingJobSpec& spec,

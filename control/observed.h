@@ -112,6 +112,9 @@ struct Observed {
   Duration progress_period = std::chrono::seconds(5);
   /// Pods that the cluster could run for this job now, running ones included; nullopt: unknown.
   std::optional<int64_t> feasible_nodes;
+  /// Since when no pod that is on its way out holds a place that a new one could have, as far as
+  /// this process knows; nullopt: none has.
+  std::optional<Time> room_since;
 };
 
 }  // namespace trainyard::control

@@ -223,6 +223,7 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .placed = gang.placed_count,
                             .feasible = observed_.feasible_nodes,
                             .since = since,
+                            .room_since = observed_.room_since,
                             .now = now_,
                             .failed_growths = policies::count_failed_growths(next_),
                             .refused = refused && !gang.whole,

@@ -65,7 +65,8 @@ void visit_fields(V& visit, S& elastic) {
         elastic.scale_up_snooze);
   visit({.name = "pendingTimeoutSeconds",
          .description = "Seconds that pods may be pending, or some of them be refused (a quota), "
-                        "before the job runs with fewer nodes.",
+                        "before the job runs with fewer nodes; counted from when those before them "
+                        "have left their nodes.",
          .minimum = 1,
          .maximum = kMaxSeconds},
         elastic.pending_timeout);

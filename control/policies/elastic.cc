@@ -21,8 +21,8 @@ Resize to_size(const ElasticInput& input, std::optional<int64_t> size) {
 }
 
 Resize judge_unplaced(const ElasticInput& input) {
-  const Duration wait =
-      left_of(input.spec->elastic_policy->pending_timeout, input.since, input.now);
+  const Time since = std::max(input.since, input.room_since.value_or(input.since));
+  const Duration wait = left_of(input.spec->elastic_policy->pending_timeout, since, input.now);
   if (wait > Duration::zero()) return {{}, {}, wait};
   // What the cluster does not take finds no node, however many there are.
   const int64_t room = input.refused ? input.placed : input.feasible.value_or(input.placed);

@@ -24,6 +24,8 @@ struct ElasticInput {
   int64_t placed = 0;               ///< members that have a node
   std::optional<int64_t> feasible;  ///< pods the cluster could run; nullopt: unknown
   Time since;                       ///< when the newest member was made
+  /// Since when no pod of the generation before keeps its place from it; nullopt: none has.
+  std::optional<Time> room_since;
   Time now;
   /// Growths that ended in a shrinking since there was no room after all: each doubles the snooze.
   int64_t failed_growths = 0;
