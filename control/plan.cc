@@ -58,8 +58,8 @@ std::optional<int64_t> Planner::last_step() const {
   return step;
 }
 
-void Planner::end_attempt(const policies::Loss* cause, const std::string& reason) {
-  close_attempt(next_, {cause, reason, last_step()}, now_);
+void Planner::end_attempt(const policies::Loss* cause, const std::string& reason, bool requested) {
+  close_attempt(next_, {cause, reason, last_step(), requested}, now_);
 }
 
 void Planner::close_books(goodput::Category category) {

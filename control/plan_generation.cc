@@ -223,21 +223,22 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .placed = gang.placed_count,
                             .feasible = observed_.feasible_nodes,
                             .since = since,
-                            .room_since = observed_.room_since,
                             .now = now_,
                             .failed_growths = policies::count_failed_growths(next_),
                             .refused = refused && !gang.whole,
-                            .degraded = is_true(observed_.status, ConditionType::kDegraded)});
+                            .degraded = is_true(observed_.status, ConditionType::kDegraded),
+                            .room_since = observed_.room_since});
   look_in(wanted.look_again);
   if (wanted.target) {
-    resize(*wanted.target, wanted.reason);
+    resize(*wanted.target, wanted.reason, wanted.requested);
     return true;
   }
   const bool other_world =
       next_.membership.world_size != next_.nodes.target * spec_.num_proc_per_node;
   if (spec_changed && other_world) {
     const bool up = next_.nodes.target * spec_.num_proc_per_node > next_.membership.world_size;
-    resize(next_.nodes.target, up ? api::reason::kScaleUp : api::reason::kScaleDown);
+    resize(next_.nodes.target, up ? api::reason::kScaleUp : api::reason::kScaleDown,
+           /*requested=*/true);
     return true;
   }
   return false;
@@ -331,11 +332,11 @@ void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
   end_attempt(&cause, {});
 }
 
-void Planner::resize(int64_t target, std::string_view reason) {
+void Planner::resize(int64_t target, std::string_view reason, bool requested) {
   ahead_ = true;
   const int64_t before = next_.nodes.target;
   close_books(goodput::Category::kInfra);
-  end_attempt(nullptr, std::string(reason));
+  end_attempt(nullptr, std::string(reason), requested);
   ++next_.restarts.resizes;
   clear_running_conditions(next_, "resizing", now_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);

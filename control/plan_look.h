@@ -61,7 +61,7 @@ class Planner {
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
   void end_attempts(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
-  void resize(int64_t target, std::string_view reason);
+  void resize(int64_t target, std::string_view reason, bool requested);
 
   policies::Gang look_at_gang() const {
     return policies::look_at_gang(sets_.members, next_.nodes.target, sets_.completed);
@@ -86,7 +86,7 @@ class Planner {
   /// The newest step that the present generation is known to have done, or went on from; nullopt
   /// before it had a state.
   std::optional<int64_t> last_step() const;
-  void end_attempt(const policies::Loss* cause, const std::string& reason);
+  void end_attempt(const policies::Loss* cause, const std::string& reason, bool requested = false);
   bool any_not_gone() const {
     return std::any_of(observed_.pods.begin(), observed_.pods.end(),
                        [](const ObservedPod& pod) { return !is_finished(pod); });

@@ -89,6 +89,7 @@ void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time n
     fill_cause(attempt, *end.cause);
   } else {
     attempt.reason = end.reason;
+    if (end.requested) attempt.requested = true;
   }
   replace_open(status, std::move(attempt));
 }

@@ -105,6 +105,9 @@ void visit_fields(V& visit, S& attempt) {
         attempt.resumed_from_step);
   visit({.name = "lostSteps", .description = "Steps done that the next one has to do again."},
         attempt.lost_steps);
+  visit({.name = "requested",
+         .description = "Of a change of size: whether an edit of the spec asked for it."},
+        attempt.requested);
 }
 
 template <class V, Is<ProgressStatus> S>

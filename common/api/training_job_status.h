@@ -166,6 +166,7 @@ struct Attempt {
   std::optional<int64_t> end_step;
   std::optional<int64_t> resumed_from_step;
   std::optional<int64_t> lost_steps;
+  std::optional<bool> requested;  ///< of a change of size: by an edit of the spec
 
   bool operator==(const Attempt&) const = default;
 };

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "control/policies/elastic.h"
 #include "tests/support/job_driver.h"
 
 namespace trainyard::control {
@@ -79,6 +80,33 @@ TEST(ElasticLifeTest, APodOnALostNodeKeepsNoPlace) {
   ASSERT_TRUE(job.pass(seconds(5)));
   ASSERT_TRUE(job.pass(seconds(120)));
   EXPECT_EQ(job.status().nodes.target, 1);
+}
+
+TEST(ElasticLifeTest, AUsersScalingIsNoGrowthThatFailed) {
+  JobDriver job(JobWithASlowPod::manifest());
+  ASSERT_TRUE(job.settle());
+  for (const int64_t nodes : {4, 2, 3, 1, 2}) {
+    job.cluster.edit_spec([nodes](api::TrainingJobSpec& spec) { spec.num_nodes = nodes; });
+    ASSERT_TRUE(job.pass(seconds(60)));
+    EXPECT_EQ(job.status().nodes.ready, nodes);
+  }
+  EXPECT_EQ(job.status().restarts.resizes, 5);
+  EXPECT_EQ(job.status().attempts[0].requested, true);
+  EXPECT_EQ(policies::count_failed_growths(job.status()), 0);
+}
+
+TEST(ElasticLifeTest, AGrowthByTheUsersWordThatFindsNoRoomIsTheUsers) {
+  JobDriver job(JobWithASlowPod::manifest());
+  job.cluster.set_capacity(2);
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 4; });
+  ASSERT_TRUE(job.settle());
+  ASSERT_TRUE(job.pass(seconds(120)));
+  EXPECT_EQ(job.status().nodes.target, 2);
+  ASSERT_EQ(job.status().attempts.size(), 3u);
+  EXPECT_EQ(job.status().attempts[0].requested, true);
+  EXPECT_FALSE(job.status().attempts[1].requested.has_value()) << "it shrank by itself";
+  EXPECT_EQ(policies::count_failed_growths(job.status()), 0);
 }
 
 }  // namespace

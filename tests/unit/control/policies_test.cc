@@ -297,6 +297,35 @@ TEST(ElasticPolicyTest, EachGrowthThatFailedDoublesTheSnooze) {
   EXPECT_EQ(policies::judge_size(input).target, 3);
 }
 
+TEST(ElasticPolicyTest, WhatTheUserAskedForIsNoFailedGrowth) {
+  const auto failed_growths = [](bool up_requested, bool down_requested) {
+    api::TrainingJobStatus status;
+    status.attempts.push_back({.reason = "ScaleUp"});
+    status.attempts.push_back({.reason = "ScaleDown"});
+    if (up_requested) status.attempts[0].requested = true;
+    if (down_requested) status.attempts[1].requested = true;
+    return policies::count_failed_growths(status);
+  };
+  EXPECT_EQ(failed_growths(false, false), 1);
+  EXPECT_EQ(failed_growths(true, false), 0);
+  EXPECT_EQ(failed_growths(false, true), 0);
+  EXPECT_EQ(failed_growths(true, true), 0);
+}
+
+TEST(ElasticPolicyTest, WhatTheSpecAsksForIsToldApart) {
+  const auto requested = [](int64_t num_nodes, bool spec_changed, int64_t feasible) {
+    const api::TrainingJobSpec spec = elastic_spec(num_nodes);
+    policies::ElasticInput input{&spec,    3,    spec_changed,         true, true, 3,
+                                 feasible, kNow, kNow + seconds(86400)};
+    const policies::Resize resize = policies::judge_size(input);
+    EXPECT_TRUE(resize.target.has_value());
+    return resize.requested;
+  };
+  EXPECT_TRUE(requested(4, true, 3));
+  EXPECT_TRUE(requested(2, true, 3));
+  EXPECT_FALSE(requested(4, false, 4)) << "there is room";
+}
+
 TEST(ElasticPolicyTest, PodsThatDoNotExistYetDoNotShrinkAJob) {
   api::TrainingJobSpec spec = elastic_spec(4);
   const policies::ElasticInput input{
