@@ -42,8 +42,8 @@ void Planner::plan_running() {
   policies::Gang gang = look_at_gang();
   accept(&gang);
   if (!ahead_) {
-    const bool decided =
-        restart_if_lost(gang) || restart_if_stalled(gang) || resize_if_wanted(gang);
+    const bool decided = restart_if_lost(gang) || restart_if_stalled(gang) ||
+                         resize_if_wanted(gang) || renew_if_edited(gang);
     if (is_true(next_, ConditionType::kFailureTarget)) {
       plan_ending();
       return;
@@ -244,6 +244,23 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
   return false;
 }
 
+/// Pods of a gang are made from one configuration: where the spec was edited before all of them
+/// are made, they are all made anew.
+bool Planner::renew_if_edited(const policies::Gang& gang) {
+  if (ahead_ || observed_.refusal) return false;
+  if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return false;
+  if (!is_edited()) return false;
+  plan_.rests_on_absence = true;
+  resize(next_.nodes.target, api::reason::kSpecChanged, /*requested=*/true);
+  return true;
+}
+
+/// Whether pods would be made from another configuration than those of the present generation.
+bool Planner::is_edited() const {
+  const std::string& made_from = next_.membership.configuration;
+  return !made_from.empty() && made_from != configuration_of(spec_);
+}
+
 /// All missing pods of the generation, once its back-off is over.
 void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
@@ -261,6 +278,7 @@ void Planner::create_missing(const policies::Gang& gang) {
   for (const int index : gang.missing) {
     plan_.create.push_back(make_pod_spec(observed_.metadata, spec_, index,
                                          next_.membership.generation, next_.nodes.target));
+    plan_.create.back().configuration = next_.membership.configuration;
   }
 }
 
@@ -307,7 +325,8 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
 }
 
 /// Ends the generation's attempt. Where single pods are replaced, every lost one is named, unless a
-/// member that has succeeded is needed again or too many went at once: then all are replaced.
+/// member that has succeeded is needed again, the spec was edited or too many went at once: then
+/// all are replaced.
 void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
   const bool single = spec_.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
   const bool any_succeeded =
@@ -316,7 +335,7 @@ void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
                   [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
   const bool job_wide = cause.pod_name.empty();
   if (single && !job_wide) {
-    if (any_succeeded || losses.size() > kMaxSingleReplacements) {
+    if (any_succeeded || is_edited() || losses.size() > kMaxSingleReplacements) {
       Loss everybody;
       everybody.failure_class = cause.failure_class;
       everybody.reason = cause.reason;
@@ -341,7 +360,9 @@ void Planner::resize(int64_t target, std::string_view reason, bool requested) {
   clear_running_conditions(next_, "resizing", now_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
   const std::string message =
-      "from " + std::to_string(before) + " to " + std::to_string(target) + " nodes";
+      reason == api::reason::kSpecChanged
+          ? "the spec was edited before all pods were made"
+          : "from " + std::to_string(before) + " to " + std::to_string(target) + " nodes";
   set(ConditionType::kResizing, ConditionStatus::kTrue, reason, message);
   sort();
   tell(EventType::kNormal, std::string(reason), message);

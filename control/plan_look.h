@@ -53,6 +53,8 @@ class Planner {
   bool restart_if_lost(const policies::Gang& gang);
   bool restart_if_stalled(const policies::Gang& gang);
   bool resize_if_wanted(const policies::Gang& gang);
+  bool renew_if_edited(const policies::Gang& gang);
+  bool is_edited() const;
   void create_missing(const policies::Gang& gang);
 
   std::vector<policies::Loss> find_losses(const policies::Gang& gang);

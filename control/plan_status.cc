@@ -66,7 +66,7 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
   status.nodes.target = target;
   // Generations are reserved in blocks only where ranks restart in place.
   status.membership = {generation, generation, target * spec.num_proc_per_node,
-                       metadata.name + "-0"};
+                       metadata.name + "-0", configuration_of(spec)};
   status.completed_indexes.clear();
   api::Attempt attempt;
   attempt.generation = generation;

@@ -54,6 +54,9 @@ void visit_fields(V& visit, S& membership) {
       {.name = "worldSize", .description = "Ranks of the generation; 0 with numProcPerNode: auto."},
       membership.world_size);
   visit({.name = "master", .description = "Host name of the first node."}, membership.master);
+  visit({.name = "configuration",
+         .description = "Hash of what of the spec the generation's pods are made from."},
+        membership.configuration);
 }
 
 template <class V, Is<ClassRestarts> S>
@@ -75,7 +78,10 @@ void visit_fields(V& visit, S& restarts) {
   visit({.name = "inPlace", .description = "Restarts that kept every pod."}, restarts.in_place);
   visit({.name = "podReplacements", .description = "Restarts that replaced single pods."},
         restarts.pod_replacements);
-  visit({.name = "resizes", .description = "Changes of the number of nodes."}, restarts.resizes);
+  visit({.name = "resizes",
+         .description = "Changes of the number of nodes, and gangs begun anew as the spec was "
+                        "edited before all of their pods were made."},
+        restarts.resizes);
 }
 
 template <class V, Is<Attempt> S>

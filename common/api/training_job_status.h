@@ -75,6 +75,7 @@ inline constexpr char kStalled[] = "Stalled";
 inline constexpr char kScaleUp[] = "ScaleUp";
 inline constexpr char kScaleDown[] = "ScaleDown";
 inline constexpr char kFaultyNodeRemoved[] = "FaultyNodeRemoved";
+inline constexpr char kSpecChanged[] = "SpecChanged";
 inline constexpr char kBelowNumNodes[] = "BelowNumNodes";
 inline constexpr char kSparesExhausted[] = "SparesExhausted";
 inline constexpr char kNoStepProgress[] = "NoStepProgress";
@@ -124,6 +125,7 @@ struct Membership {
   int64_t reserved_up_to = 0;
   int64_t world_size = 0;
   std::string master;
+  std::string configuration;  ///< a hash of what its pods are made from
 
   bool operator==(const Membership&) const = default;
 };

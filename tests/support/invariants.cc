@@ -82,6 +82,7 @@ struct Pod {
   std::string name;
   std::string job;   ///< UID
   std::string slot;  ///< job and index
+  std::string port;  ///< where its gang meets
   int64_t generation = 0;
   bool member = true;
   bool lost = false;  ///< counted among its job's losses
@@ -255,6 +256,11 @@ class Judge {
             owner + "/" + label(event.answer, kLabelNodeIndex)};
     const std::string generation = label(event.answer, kLabelGeneration);
     std::from_chars(generation.data(), generation.data() + generation.size(), pod.generation);
+    for (const Json& container : at(at(event.answer, "spec"), "containers")) {
+      for (const Json& variable : at(container, "env")) {
+        if (text(variable, "name") == "MASTER_PORT") pod.port = text(variable, "value");
+      }
+    }
     return pod;
   }
 
@@ -301,9 +307,21 @@ class Judge {
     doubtful_.erase(event.name_space + "/" + pod.name);
     check_owner(event, pod);
     check_made(event, pod);
+    check_configuration(event, pod);
     take_slot(event, pod);
     newest_[event.name_space + "/" + pod.name] = pod.uid;
     pods_[pod.uid] = std::move(pod);
+  }
+
+  /// Each pod stands for its generation: what is seen of its configuration is the port.
+  void check_configuration(const AuditEvent& event, const Pod& pod) {
+    if (case_.late_writers) return;
+    const std::string generation = pod.job + "/" + std::to_string(pod.generation);
+    const auto [first, fresh] = ports_.try_emplace(generation, pod.port);
+    if (!fresh && first->second != pod.port) {
+      complain(event, "S6: pod " + pod.name + " meets its gang at port " + pod.port +
+                          ", others of its generation at " + first->second);
+    }
   }
 
   void check_made(const AuditEvent& event, const Pod& pod) {
@@ -419,6 +437,7 @@ class Judge {
   std::map<std::string, Pod> pods_;            ///< by UID
   std::map<std::string, std::string> newest_;  ///< UID by namespace and name
   std::map<std::string, Member> members_;      ///< by job and index
+  std::map<std::string, std::string> ports_;   ///< by job and generation
   std::set<std::string> ended_by_us_;
   std::set<std::string> doubtful_;  ///< namespace and name of pods that may have been made
   std::vector<std::string> violations_;

@@ -145,6 +145,23 @@ TEST(InvariantsTest, AnEffectBeforeItsStatusIsSeen) {
   EXPECT_THAT(condemned.judged(), Contains(HasSubstr("which the status does not say")));
 }
 
+TEST(InvariantsTest, AGangOfTwoConfigurationsIsSeen) {
+  const auto gang_of = [](const char* first, const char* second) {
+    Log log;
+    log.job().generation(1, 0);
+    for (const auto& [index, port] : {std::pair("0", first), std::pair("1", second)}) {
+      log.pod(kOperator, "create", std::string("j-") + index, 1);
+      Json& answer = log.last().answer;
+      answer["metadata"]["labels"]["trainyard.dev/node-index"] = index;
+      const Json variable = {{"name", "MASTER_PORT"}, {"value", port}};
+      answer["spec"]["containers"] = Json::array({{{"env", Json::array({variable})}}});
+    }
+    return log.judged();
+  };
+  EXPECT_THAT(gang_of("29500", "29500"), IsEmpty());
+  EXPECT_THAT(gang_of("29500", "29501"), Contains(HasSubstr("S6")));
+}
+
 TEST(InvariantsTest, AGenerationWithoutAReasonIsSeen) {
   Log log;
   log.job().generation(1, 0).generation(2, 0);
