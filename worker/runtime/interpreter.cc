@@ -155,6 +155,8 @@ Result<MicroBatchView> Interpreter::next_batch(int micro_batch) {
 Status Interpreter::execute(const Instruction& instruction) {
   switch (instruction.kind) {
     case InstructionKind::kForward:
+      // What an evaluation finds counts for nothing then; the control word tells the other ranks.
+      if (!frame_->setup->training && asked_to_stop()) return {};
       return forward(instruction);
     case InstructionKind::kBackwardInput:
       backward(instruction, false);
@@ -170,7 +172,7 @@ Status Interpreter::execute(const Instruction& instruction) {
       const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
       frame.control.loss_unknown = loss_unknown ? 1 : 0;
       frame.control.overflow = loss_unknown || sum_overflowed ? 1 : 0;
-      frame.control.stop_requested = frame.setup->stop_requested ? 1 : 0;
+      frame.control.stop_requested = asked_to_stop() ? 1 : 0;
       frame.control_work =
           machine_.data_group->all_reduce(std::as_writable_bytes(std::span(&frame.control, 1)),
                                           DType::kInt64, comm::ReduceOp::kSum);
@@ -184,6 +186,11 @@ Status Interpreter::execute(const Instruction& instruction) {
       return frame_->setup->snapshot();
   }
   return Error{ErrorCode::kInternal, "unknown instruction"};
+}
+
+bool Interpreter::asked_to_stop() const {
+  const StopAsked* const asked = frame_->setup->stop_asked;
+  return asked != nullptr && *asked && (*asked)();
 }
 
 void Interpreter::prepare_micro_batch(int micro_batch, const MicroBatchView& batch) {

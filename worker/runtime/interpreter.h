@@ -27,6 +27,9 @@ class MicroBatchSource {
   virtual Result<MicroBatchView> micro_batch(int index) = 0;
 };
 
+/// Whether this rank has been asked to stop; once true it stays so. Cheap, and from any thread.
+using StopAsked = std::function<bool()>;
+
 /// Everything a step program works on. Nothing is owned.
 struct Machine {
   const Model* model = nullptr;
@@ -53,7 +56,9 @@ struct StepSetup {
   bool training = true;
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
-  bool stop_requested = false;
+  /// Not owned; null: nobody asks. What it says goes into the control word as late as can be, so
+  /// that the step under way is the last one; an evaluation is cut short by it.
+  const StopAsked* stop_asked = nullptr;
   float* last_logits = nullptr;      ///< while sampling, see OpArgs
   std::function<Status()> snapshot;  ///< run by kSnapshot
 };
@@ -79,6 +84,7 @@ class Interpreter {
   Status execute(const Instruction& instruction);
   Result<MicroBatchView> next_batch(int micro_batch);
   Status wait_for(comm::WorkPtr& work);
+  bool asked_to_stop() const;
   Status forward(const Instruction& instruction);
   void backward(const Instruction& instruction, bool weights);
   Status reduce(int bucket);

@@ -174,11 +174,11 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
           .targets_of_step = setup_.spec.batch.global_sequences * setup_.spec.data.sequence_length};
 }
 
-Result<StepReport> Engine::step(MicroBatchSource& batches, bool stop_requested) {
+Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kStep, .step = steps_done_});
   StepSetup setup = base_setup(batches, program_, plan_);
-  setup.stop_requested = stop_requested;
+  setup.stop_asked = &stop_asked;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
   ++steps_done_;
   const kernels::OptimizerScalars& scalars = optimizer_->scalars();
@@ -206,7 +206,9 @@ Status Engine::grow_arena(int64_t bytes) {
   return {};
 }
 
-Result<double> Engine::evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes) {
+Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches,
+                                          std::span<const int64_t> micro_sizes,
+                                          const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kEvaluate, .step = steps_done_});
   const StepProgram program =
@@ -216,8 +218,10 @@ Result<double> Engine::evaluate(MicroBatchSource& batches, std::span<const int64
   TRAINYARD_TRY(grow_arena(plan.bytes()));
   StepSetup setup = base_setup(batches, program, plan);
   setup.training = false;
+  setup.stop_asked = &stop_asked;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
-  return mean_loss(control);
+  return EvaluationReport{.loss = mean_loss(control),
+                          .stop_requested = control.stop_requested != 0};
 }
 
 Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> tokens) {

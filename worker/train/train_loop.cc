@@ -68,6 +68,10 @@ class Run {
     TRAINYARD_TRY(open_files());
     TRAINYARD_TRY(build_engine());
     TRAINYARD_TRY(begin_generation());
+    TRAINYARD_ASSIGN(stopping_, anybody_asked_to_stop());
+    if (stopping_) {  // nothing is lost: its state is as it was found
+      return TrainOutcome{.checkpointed = true, .result = {.step = engine_->steps_done()}};
+    }
     TRAINYARD_TRY(open_batches());
     context_.progress->set_phase(contract::Phase::kTraining);
     if (context_.meter != nullptr) context_.meter->begin(trace::monotonic_ns());
@@ -166,7 +170,7 @@ class Run {
       TRAINYARD_ASSIGN(checkpoints_, CheckpointSchedule::begin(context_, *state_));
     }
     const bool restored = checkpoints_ && checkpoints_->restored();
-    if (!restored) TRAINYARD_TRY(make_weights());
+    if (!restored && !context_.stop_requested()) TRAINYARD_TRY(make_weights());
     inputs_->imported.reset();
     context_.progress->restored_step(engine_->steps_done());
     if (engine_->steps_done() > spec_.steps) {
@@ -177,6 +181,11 @@ class Run {
                        "fewer steps"};
     }
     return {};
+  }
+
+  /// Before the first step, for ranks that have given up to restore or to make their weights.
+  Result<bool> anybody_asked_to_stop() {
+    return checkpoint::CommunicatorCommitGroup(*context_.world).any(context_.stop_requested());
   }
 
   Status make_weights() {
@@ -218,7 +227,7 @@ class Run {
     const MonoTime begin = context_.clock->mono();
     if (pace_from_ == MonoTime{}) pace_from_ = begin;
     work_.begin_step();
-    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested()));
+    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested));
     const MonoTime end = context_.clock->mono();
     const Duration taken = end - begin;
     step_seconds_ = smoothed(step_seconds_, seconds(taken));
@@ -270,12 +279,14 @@ class Run {
     return evaluate();
   }
 
-  /// A complete run has been evaluated at its last step: also one that was asked to stop in it,
-  /// whose checkpoint comes first, and one that goes on from that checkpoint.
+  /// A complete run has been evaluated at its last step: also one that goes on from the checkpoint
+  /// of that step, because it was asked to stop in it.
   Status evaluate_at_end() {
-    if (!evaluation_ || !is_last_step() || evaluated_step_ == engine_->steps_done()) return {};
+    if (!is_last_step() || is_evaluated() || (stopping_ && checkpoints_)) return {};
     return evaluate();
   }
+
+  bool is_evaluated() const { return !evaluation_ || evaluated_step_ == engine_->steps_done(); }
 
   Status evaluate() {
     context_.progress->set_phase(contract::Phase::kEvaluating);
@@ -283,14 +294,21 @@ class Run {
     EvaluationBatches batches(*evaluation_);
     const auto sizes = micro_batch_sizes(evaluation_->windows(), spec_.batch.micro_sequences,
                                          context_.world->size(), context_.world->rank());
-    TRAINYARD_ASSIGN(validation_loss_, engine_->evaluate(batches, sizes));
+    // Without a checkpoint the run could not go on from here.
+    const StopAsked never;
+    TRAINYARD_ASSIGN(
+        const EvaluationReport report,
+        engine_->evaluate(batches, sizes, checkpoints_ ? context_.stop_requested : never));
+    context_.progress->set_phase(contract::Phase::kTraining);
+    stopping_ = stopping_ || report.stop_requested;
+    if (report.stop_requested) return {};
+    validation_loss_ = report.loss;
     evaluated_step_ = engine_->steps_done();
     context_.progress->validation_loss(validation_loss_);
     if (context_.world->rank() == 0) {
       context_.log->info("evaluated",
                          {{"step", engine_->steps_done()}, {"loss", validation_loss_}});
     }
-    context_.progress->set_phase(contract::Phase::kTraining);
     return {};
   }
 
@@ -330,7 +348,7 @@ class Run {
   }
 
   Result<TrainOutcome> finish() {
-    TrainOutcome outcome{.complete = engine_->steps_done() >= spec_.steps};
+    TrainOutcome outcome{.complete = is_last_step() && is_evaluated()};
     // What follows takes as long as it takes, also without checkpoints: it is no step that hangs.
     context_.progress->set_phase(contract::Phase::kCheckpointing);
     if (checkpoints_) {

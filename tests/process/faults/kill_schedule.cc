@@ -234,8 +234,8 @@ std::string draw_fault(Dice& dice, int ranks, int generation) {
                                   "stop", "agent-kill", "agent-term", "agent-stop"};
   const std::string action = dice.pick(kActions);
   std::string place = place_of(dice, generation > 1);
-  // Before a rank trains nobody can stop it with a checkpoint: SIGTERM then means something else.
-  const bool early = place.find('.') == std::string::npos;
+  // Before ranks have met there is nobody to agree with on a stop: SIGTERM is a failure then.
+  const bool early = place == "starting" || place == "rendezvous";
   if (early && action.ends_with("term")) place = "0.0";
   return std::to_string(dice.below(ranks)) + ":" + std::to_string(generation) + ":" + place + ":" +
          action;

@@ -377,8 +377,8 @@ TEST_F(LoneRankTest, ARunEndsWithItsLossesWhereverItWasDisturbedLast) {
   ASSERT_EQ(train(spec, undisturbed, {}, "undisturbed").exit_code, 0) << content("err");
   ASSERT_TRUE(undisturbed["finalLoss"].is_number()) << undisturbed;
   ASSERT_TRUE(undisturbed["validationLoss"].is_number()) << undisturbed;
-  // Killed when all is done but said, so that it goes on from its last step; asked to stop by the
-  // evaluation before the last step, so that it stops at the end of that.
+  // Killed when all is done but said, so that it goes on from its last step; asked to stop in the
+  // evaluation before the last step, so that it stops there or at the end of the next step.
   for (const std::string fault : {"0:1:done:kill", "0:1:evaluating:term"}) {
     SCOPED_TRACE(fault);
     std::filesystem::remove(path("journal"));

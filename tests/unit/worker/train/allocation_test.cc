@@ -80,7 +80,7 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
     for (int64_t step = 0; step < kWarmUpSteps + kSteps; ++step) {
       batches.start_step(step);
       around_step([&] {
-        const auto report = (*engine)->step(batches, false);
+        const auto report = (*engine)->step(batches);
         EXPECT_TRUE(report) << report.error().message;
       });
     }
