@@ -58,7 +58,7 @@ Error missing_or_vanished(FileSystem& files, const std::filesystem::path& direct
 }
 
 Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
-                              const CheckpointReader& source, const LineageRecord& record) {
+                          const CheckpointReader& source, const LineageRecord& record) {
   Manifest manifest = source.manifest();
   manifest.adopted_from = ManifestRef{manifest.id(), source.checksum()};
   manifest.generation = record.generation;
@@ -68,8 +68,7 @@ Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
 
   const std::filesystem::path directory = root / directory_name(manifest.id());
   TRAINYARD_TRY(files.make_directory(directory));
-  TRAINYARD_ASSIGN(const bool copied,
-                   link_or_copy(files, source.directory(), directory, manifest));
+  TRAINYARD_ASSIGN(const bool copied, link_or_copy(files, source.directory(), directory, manifest));
   TRAINYARD_TRY(files.sync_directory(directory));
   TRAINYARD_TRY(replace_file(files, directory / kManifestFile, text, ".tmp"));
   TRAINYARD_TRY(files.sync_directory(root));
@@ -80,7 +79,7 @@ Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
 }  // namespace
 
 Result<Adopted> adopt(FileSystem& files, const std::filesystem::path& root,
-                          const CheckpointId& source, const LineageRecord& record) {
+                      const CheckpointId& source, const LineageRecord& record) {
   const std::filesystem::path directory = root / directory_name(source);
   const auto reader = CheckpointReader::open(files, directory, Verify::kManifest);
   if (!reader) return missing_or_vanished(files, directory, reader.error());

@@ -25,6 +25,6 @@ struct Adopted {
 /// Errors: kNotFound when the source vanished meanwhile (look again), kInvalidData when its
 /// manifest is damaged or a shard is missing or of another size, kIo.
 Result<Adopted> adopt(FileSystem& files, const std::filesystem::path& root,
-                          const CheckpointId& source, const LineageRecord& record);
+                      const CheckpointId& source, const LineageRecord& record);
 
 }  // namespace trainyard::checkpoint

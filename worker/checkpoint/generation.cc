@@ -261,8 +261,9 @@ Result<Proposal> share(CommitGroup& group, const Proposal& own) {
   return decode_proposal(text);
 }
 
-/// What is on the disk twice since it had to be copied goes under its older name, or restarts without
-/// a new checkpoint in between would fill the disk. Every step stays. A failure costs room only.
+/// What is on the disk twice since it had to be copied goes under its older name, or restarts
+/// without a new checkpoint in between would fill the disk. Every step stays. A failure costs room
+/// only.
 void remove_duplicates(FileSystem& files, const std::filesystem::path& root,
                        const LineageRecord& own) {
   const RetentionPolicy every_step{.keep_last = std::numeric_limits<int64_t>::max()};

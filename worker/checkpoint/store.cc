@@ -77,8 +77,8 @@ void sweep_lineage_leftovers(FileSystem& files, const std::filesystem::path& dir
     const std::string record = name.substr(0, suffix + kJsonSuffix.size());
     const std::string_view rest = std::string_view(name).substr(record.size());
     // Without the record a claim still keeps a second process of that generation off.
-    const bool served = rest == kClaimSuffix && std::binary_search(names->begin(), names->end(),
-                                                                   record);
+    const bool served =
+        rest == kClaimSuffix && std::binary_search(names->begin(), names->end(), record);
     if (!served && !rest.starts_with(".tmp.")) continue;
     const auto generation = generation_of(record);
     if (generation && *generation < own) (void)files.remove_file(directory / name);

@@ -15,8 +15,8 @@ namespace trainyard::engine {
 
 /// Completes a spec with what only the data and an imported model know, and turns Auto into what it
 /// means here: model sizes (import), vocabulary (token shards), positions and sequence length,
-/// numerics. `imported`: the import's shape, if there is one. Errors: kInvalidConfig naming the field when the manifest
-/// contradicts the import or the data.
+/// numerics. `imported`: the import's shape, if there is one. Errors: kInvalidConfig naming the
+/// field when the manifest contradicts the import or the data.
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                     const std::optional<hf::Gpt2Config>& imported);
 

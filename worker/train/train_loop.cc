@@ -97,8 +97,8 @@ class Run {
 
   Status open_files() {
     const bool goes_on = context_.resume.parent_generation.has_value();
-    TRAINYARD_ASSIGN(inputs_, open_inputs(spec_, goes_on ? context_.checkpoint_root
-                                                         : std::filesystem::path()));
+    TRAINYARD_ASSIGN(
+        inputs_, open_inputs(spec_, goes_on ? context_.checkpoint_root : std::filesystem::path()));
     return {};
   }
 
@@ -156,7 +156,8 @@ class Run {
           "engine.model.dropout counts, not the import's",
           {{"dropout", spec_.model.dropout}, {"resid_pdrop of config.json", theirs}});
     }
-    const std::string doubt = doubt_of_tokens(inputs_->tokens, spec_.model.import_path, spec_.model.vocab);
+    const std::string doubt =
+        doubt_of_tokens(inputs_->tokens, spec_.model.import_path, spec_.model.vocab);
     if (doubt.empty()) return;
     context_.log->warning(doubt);
     if (context_.warn) context_.warn(doubt);
@@ -201,24 +202,25 @@ class Run {
   }
 
   Status open_batches() {
-    TRAINYARD_ASSIGN(auto loader, data::BatchLoader::open(
-                                      inputs_->tokens, {.seed = static_cast<uint64_t>(spec_.seed),
-                                                 .tokens_per_sample = spec_.data.sequence_length,
-                                                 .global_sequences = spec_.batch.global_sequences,
-                                                 .micro_sequences = spec_.batch.micro_sequences,
-                                                 .data_ranks = context_.world->size(),
-                                                 .data_rank = context_.world->rank(),
-                                                 .first_step = engine_->steps_done()}));
+    TRAINYARD_ASSIGN(
+        auto loader,
+        data::BatchLoader::open(inputs_->tokens, {.seed = static_cast<uint64_t>(spec_.seed),
+                                                  .tokens_per_sample = spec_.data.sequence_length,
+                                                  .global_sequences = spec_.batch.global_sequences,
+                                                  .micro_sequences = spec_.batch.micro_sequences,
+                                                  .data_ranks = context_.world->size(),
+                                                  .data_rank = context_.world->rank(),
+                                                  .first_step = engine_->steps_done()}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
     batches_ = std::make_unique<TrainingBatches>(*loader_);
     if (!inputs_->validation) return {};
-    TRAINYARD_ASSIGN(
-        auto held_out,
-        data::EvaluationLoader::open(*inputs_->validation, {.tokens_per_sample = spec_.data.sequence_length,
-                                                    .micro_sequences = spec_.batch.micro_sequences,
-                                                    .windows_max = spec_.evaluation.sequences,
-                                                    .data_ranks = context_.world->size(),
-                                                    .data_rank = context_.world->rank()}));
+    TRAINYARD_ASSIGN(auto held_out,
+                     data::EvaluationLoader::open(*inputs_->validation,
+                                                  {.tokens_per_sample = spec_.data.sequence_length,
+                                                   .micro_sequences = spec_.batch.micro_sequences,
+                                                   .windows_max = spec_.evaluation.sequences,
+                                                   .data_ranks = context_.world->size(),
+                                                   .data_rank = context_.world->rank()}));
     evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
     return {};
   }

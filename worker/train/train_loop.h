@@ -48,8 +48,9 @@ struct TrainOutcome {
 
 /// Trains from the newest good checkpoint (or from the beginning) to the last step, or until asked
 /// to stop: then the step under way is the last one, an evaluation is cut short where a checkpoint
-/// lets a later run make up for it, and a rank that restores gives up. Collective over the world. Errors: kInvalidConfig, kInvalidData (data set, checkpoint,
-/// a model that has diverged: every step is skipped), kPeerLost and its kin from the communicator.
+/// lets a later run make up for it, and a rank that restores gives up. Collective over the world.
+/// Errors: kInvalidConfig, kInvalidData (data set, checkpoint, a model that has diverged: every
+/// step is skipped), kPeerLost and its kin from the communicator.
 Result<TrainOutcome> train(const TrainContext& context);
 
 }  // namespace trainyard::engine

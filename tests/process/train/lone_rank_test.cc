@@ -136,15 +136,15 @@ class LoneRankTest : public ::testing::Test {
     return trainyard({"validate", path("job.yaml")});
   }
   static json job_of(const json& engine) {
-    return {{"apiVersion", "trainyard.dev/v1alpha1"},
-            {"kind", "TrainingJob"},
-            {"metadata", {{"name", "tiny"}}},
-            {"spec",
-             {{"numNodes", 1},
-              {"engine", engine},
-              {"checkpointPolicy",
-               {{"storage", {{"persistentVolumeClaim", {{"claimName", "c"}}}}}}},
-              {"failurePolicy", {{"backoff", {{"initialSeconds", 1}, {"maxSeconds", 1}}}}}}}};
+    return {
+        {"apiVersion", "trainyard.dev/v1alpha1"},
+        {"kind", "TrainingJob"},
+        {"metadata", {{"name", "tiny"}}},
+        {"spec",
+         {{"numNodes", 1},
+          {"engine", engine},
+          {"checkpointPolicy", {{"storage", {{"persistentVolumeClaim", {{"claimName", "c"}}}}}}},
+          {"failurePolicy", {{"backoff", {{"initialSeconds", 1}, {"maxSeconds", 1}}}}}}}};
   }
   /// `trainyard run`; its summary in `summary`.
   Ended run_job(const json& job, json& summary, std::map<std::string, std::string> environment,
@@ -356,7 +356,8 @@ TEST_F(LoneRankTest, ARunWithACheckpointNeedsTheFolderThatItImportedNoMore) {
       << content("err");
   json summary;
   const std::map<std::string, std::string> killed = {{contract::kEnvFault, "0:1:12.0:kill"}};
-  ASSERT_EQ(run_job(job, summary, killed, {"--run-dir", path("run")}).exit_code, 1) << content("err");
+  ASSERT_EQ(run_job(job, summary, killed, {"--run-dir", path("run")}).exit_code, 1)
+      << content("err");
   std::filesystem::remove_all(path("imported"));
   const Ended ended = run_job(job, summary, {}, {"--run-dir", path("run"), "--retry"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err << summary;

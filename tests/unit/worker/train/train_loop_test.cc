@@ -62,9 +62,8 @@ struct Life {
 class TrainLoopTest : public ::testing::Test {
  protected:
   TrainLoopTest() {
-    auto writer = data::TokenWriter::create(folder_.path() / "train", {.token_bytes = 4,
-                                                                       .vocabulary = kBytes,
-                                                                       .tokenizer = "bytes"});
+    auto writer = data::TokenWriter::create(
+        folder_.path() / "train", {.token_bytes = 4, .vocabulary = kBytes, .tokenizer = "bytes"});
     EXPECT_TRUE(writer) << writer.error().message;
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < 4096; ++i)
@@ -163,8 +162,7 @@ TEST_F(TrainLoopTest, TheLastEvaluationIsLeftToTheRunThatGoesOn) {
 
 TEST_F(TrainLoopTest, WithoutCheckpointsTheLastEvaluationIsMade) {
   AskAfter stop(trace::Activity::kForward, kSteps - 1);
-  const TrainOutcome outcome =
-      train({.root = "", .stop_asked = stop.stop_asked(), .spans = &stop});
+  const TrainOutcome outcome = train({.root = "", .stop_asked = stop.stop_asked(), .spans = &stop});
   EXPECT_TRUE(outcome.complete);
   EXPECT_GT(outcome.result.validation_loss, 0);
 }
@@ -173,8 +171,7 @@ TEST_F(TrainLoopTest, ACheckpointIsReadNoFurther) {
   AskAfter stop(trace::Activity::kForward, 3);
   ASSERT_TRUE(train({.stop_asked = stop.stop_asked(), .spans = &stop}).checkpointed);
   // Who reads it finds that it is damaged.
-  const auto shard =
-      folder_.path() / "checkpoints/g1-step-0000000004/shard-0-of-1.safetensors";
+  const auto shard = folder_.path() / "checkpoints/g1-step-0000000004/shard-0-of-1.safetensors";
   {
     std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-1, std::ios::end);
@@ -187,9 +184,9 @@ TEST_F(TrainLoopTest, ACheckpointIsReadNoFurther) {
   EXPECT_TRUE(outcome.checkpointed);
   EXPECT_EQ(outcome.result.step, 4);
   // The next one begins where this one would have begun, and reads.
-  const auto world = comm::make_communicator(
-      comm::TransportKind::kLocal,
-      {.endpoints = {{.rank = 0}}, .generation = 3, .job_uid = "test"}, {});
+  const auto world =
+      comm::make_communicator(comm::TransportKind::kLocal,
+                              {.endpoints = {{.rank = 0}}, .generation = 3, .job_uid = "test"}, {});
   const auto damaged = train({.generation = 3, .parent = 2}, **world);
   ASSERT_FALSE(damaged);
   EXPECT_EQ(damaged.error().code, ErrorCode::kInvalidData);
