@@ -56,6 +56,10 @@ struct StepSetup {
   bool training = true;
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
+  /// Of the programs before, where an evaluation is cut into several: what they returned, and how
+  /// many micro-batches they took.
+  ControlWord carried;
+  int first_micro_batch = 0;
   /// Not owned; null: nobody asks. What it says goes into the control word as late as can be, so
   /// that the step under way is the last one; an evaluation is cut short by it.
   const StopAsked* stop_asked = nullptr;
@@ -74,7 +78,8 @@ class Interpreter {
   explicit Interpreter(Machine machine);
   ~Interpreter();
 
-  /// Runs a whole program; returns what the ranks agreed on. Errors: those of the communicator and
+  /// Runs a whole program; returns what the ranks agreed on, or, where the program does not reduce
+  /// the control word, what this one has so far. Errors: those of the communicator and
   /// of the batch source; the state is then undefined and must be restored.
   Result<ControlWord> run(const StepSetup& setup);
 
@@ -90,6 +95,7 @@ class Interpreter {
   Status reduce(int bucket);
   Status gather(int bucket);
   Status optimize();
+  void note_overflows();
   Status finish_control();
   bool start_gradient(int param, bool overwrites);
   void run_node(int micro_batch, int layer, int node, InstructionKind pass);

@@ -79,7 +79,8 @@ class Engine {
   Result<StepReport> step(MicroBatchSource& batches, const StopAsked& stop_asked = {});
 
   /// Over this rank's micro-batches of held-out windows, reduced over the group. `micro_sizes`:
-  /// this rank's. Cut short at the next instruction once `stop_asked` says so. Collective.
+  /// this rank's. Cut short at the next instruction once `stop_asked` says so. Collective. Memory
+  /// does not grow with the number of micro-batches.
   Result<EvaluationReport> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes,
                                     const StopAsked& stop_asked = {});
 

@@ -149,6 +149,29 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   EXPECT_TRUE(std::isnan(evaluated->loss)) << evaluated->loss;
 }
 
+TEST_F(EngineTest, AnEvaluationInPiecesHasTheSameLoss) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto stream = matrix::make_token_stream(8192, spec.model.vocab, 1);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory);
+  ASSERT_NE(engine, nullptr);
+  engine->initialize();
+  constexpr int64_t kWindows = 150;
+  spec.batch.global_sequences = kWindows;
+  const auto loss_by = [&](int64_t micro_sequences) {
+    spec.batch.micro_sequences = micro_sequences;
+    matrix::StreamBatches batches(stream, spec, 1, 0);
+    batches.start_step(0);
+    const auto report =
+        engine->evaluate(batches, micro_batch_sizes(kWindows, micro_sequences, 1, 0));
+    EXPECT_TRUE(report) << report.error().message;
+    return report ? report->loss : 0;
+  };
+  const double whole = loss_by(50);
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(loss_by(1), whole) << "150 micro-batches";
+}
+
 /// One span an instruction of each step, in the program's order, and all within their step.
 void expect_program(const std::vector<trace::Span>& spans, const StepProgram& program) {
   size_t next = 0;
