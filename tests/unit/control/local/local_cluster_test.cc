@@ -137,6 +137,9 @@ TEST_F(LocalClusterTest, WhoHasThePidOfAProcessThatEndedIsLeftAlone) {
   EXPECT_EQ(ended(ref).exit->exit_code, 7);
 
   const PodRef other = create(1);
+  ASSERT_TRUE(wait_until([&] {
+    return std::filesystem::exists(run_dir() / "pods" / other.name / "end");
+  })) << "it has begun";
   kill_process(process_of(other));
   EXPECT_EQ(ended(other).exit->signal, SIGKILL);
 }
