@@ -39,8 +39,11 @@ class AskAfter final : public trace::SpanSink {
  public:
   AskAfter(trace::Activity activity, int64_t step) : activity_(activity), step_(step) {}
   void add(trace::Track /*track*/, const trace::Span& span) override {
+    if (asked_ && span.activity == trace::Activity::kDataWait) ++batches_since_;
     if (span.activity == activity_ && span.step == step_) asked_ = true;
   }
+  /// Micro-batches that have been taken since it asked.
+  int batches_since() const { return batches_since_; }
   std::function<bool()> stop_asked() const {
     return [this] { return asked_.load(); };
   }
@@ -49,6 +52,7 @@ class AskAfter final : public trace::SpanSink {
   const trace::Activity activity_;
   const int64_t step_;
   std::atomic<bool> asked_{false};
+  std::atomic<int> batches_since_{0};
 };
 
 /// One rank's life.
@@ -148,6 +152,7 @@ TEST_F(TrainLoopTest, AnEvaluationIsCutShort) {
   EXPECT_FALSE(outcome.complete);
   EXPECT_TRUE(outcome.checkpointed);
   EXPECT_EQ(outcome.result.step, kEvaluateEvery);
+  EXPECT_EQ(stop.batches_since(), 0) << "of three";
   EXPECT_TRUE(std::isnan(outcome.result.validation_loss)) << outcome.result.validation_loss;
   expect_same_end(1);
 }
