@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/completions.h"
+
 namespace trainyard::control {
 namespace {
 
@@ -52,6 +54,12 @@ bool is_alive(const ObservedPod& pod) {
 
 bool is_finished(const ObservedPod& pod) { return !is_alive(pod) && !pod.terminating; }
 
+bool holds_place(const ObservedPod& pod, Time now) {
+  if (pod.node_state != NodeState::kReady) return false;
+  if (!is_alive(pod) && !pod.lingers) return false;
+  return !pod.ends_at || *pod.ends_at > now;
+}
+
 std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
                                  const api::TrainingJobStatus& status) {
   if (!spec.engine || !spec.checkpoint_policy.storage) return std::nullopt;
@@ -68,9 +76,11 @@ std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
 PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
                   const api::TrainingJobStatus& status) {
   PodSets sets;
+  sets.completed = completed_indexes(status);
   for (const ObservedPod& pod : pods) {
     if (pod.created_generation > status.membership.generation) sets.stale = true;
-    (is_condemned(pod, spec, status) ? sets.condemned : sets.members).push_back(&pod);
+    const bool done = is_alive(pod) && sets.completed.contains(pod.node_index);
+    (done || is_condemned(pod, spec, status) ? sets.condemned : sets.members).push_back(&pod);
   }
   std::stable_sort(sets.members.begin(), sets.members.end(), comes_before);
   condemn_doubles(sets);

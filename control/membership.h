@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/api/training_job.h"
@@ -14,6 +15,7 @@ namespace trainyard::control {
 struct PodSets {
   std::vector<const ObservedPod*> members;    ///< by node index
   std::vector<const ObservedPod*> condemned;  ///< to be ended, being ended, or kept for their logs
+  std::set<int> completed;                    ///< indexes that status says have ended well
   /// A pod of a generation that this view of status does not know: the view is stale.
   bool stale = false;
 };
@@ -24,6 +26,10 @@ bool is_alive(const ObservedPod& pod);
 /// Has exited and is not being deleted.
 bool is_finished(const ObservedPod& pod);
 
+/// Whether a pod that is condemned still keeps its place on a node from a new one: not where the
+/// node is lost, nor when its grace is over, as nobody tells how much longer that lasts.
+bool holds_place(const ObservedPod& pod, Time now);
+
 /// Until when the ranks of the generation before may write a checkpoint: it was ended by a change
 /// of size or a suspension that is over already, which can wait for that. nullopt for any other.
 std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
@@ -32,8 +38,9 @@ std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
 /// Sorts pods into members and condemned by status alone, so that a restart that was written down
 /// but not carried out is carried out by whoever looks next. A pod is condemned when it has lost
 /// the label `member`; when its generation is over and every pod was replaced (RecreateAll, a
-/// resume, a resize); when an attempt that ended names it (ReplacePod); or when a newer pod is a
-/// member of its index.
+/// resume, a resize); when an attempt that ended names it (ReplacePod); when a newer pod is a
+/// member of its index; or when it runs though its index has ended well, as one does that a process
+/// which stood still made late.
 PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,
                   const api::TrainingJobStatus& status);
 

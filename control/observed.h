@@ -75,6 +75,8 @@ struct ObservedPod {
   std::optional<Time> created_at;
   std::vector<PodCondition> conditions;
   std::optional<ContainerExit> exit;
+  /// How the others have ended, bad ends only: a failure rule may name them.
+  std::vector<ContainerExit> sidecar_exits;
   /// The container that decides has ended, others run on: the pod still holds its place on a node.
   bool lingers = false;
   std::string message;  ///< what is said of the pod as a whole ("Evicted: low on memory")
@@ -110,6 +112,9 @@ struct Observed {
   Duration progress_period = std::chrono::seconds(5);
   /// Pods that the cluster could run for this job now, running ones included; nullopt: unknown.
   std::optional<int64_t> feasible_nodes;
+  /// Since when no pod that is on its way out holds a place that a new one could have, as far as
+  /// this process knows; nullopt: none has.
+  std::optional<Time> room_since;
 };
 
 }  // namespace trainyard::control

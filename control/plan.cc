@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/completions.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
 #include "control/policies/elastic.h"
@@ -57,8 +58,8 @@ std::optional<int64_t> Planner::last_step() const {
   return step;
 }
 
-void Planner::end_attempt(const policies::Loss* cause, const std::string& reason) {
-  close_attempt(next_, {cause, reason, last_step()}, now_);
+void Planner::end_attempt(const policies::Loss* cause, const std::string& reason, bool requested) {
+  close_attempt(next_, {cause, reason, last_step(), requested}, now_);
 }
 
 void Planner::close_books(goodput::Category category) {
@@ -92,6 +93,7 @@ void Planner::decide() {
   }
   next_.observed_generation = observed_.metadata.generation;
   note_facts(next_, observed_.facts);
+  if (next_.membership.generation > 0 && !is_stopping()) note_completions(next_, sets_.members);
   const bool ending = is_true(next_, ConditionType::kFailureTarget) ||
                       is_true(next_, ConditionType::kSuccessCriteriaMet);
   if (ending || end_if_over()) {
@@ -186,6 +188,8 @@ void Planner::plan_stopping() {
   if (before == nullptr || before->reason != api::reason::kSuspended) {
     ahead_ = true;
     if (next_.membership.generation > 0) end_attempt(nullptr, api::reason::kSuspended);
+    next_.completed_indexes.clear();  // of a generation that is over
+    sort();
     clear_running_conditions(next_, why, now_);
     clear_condition(next_, ConditionType::kDegraded, api::reason::kBelowNumNodes, why, now_);
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kSuspended,
@@ -229,7 +233,8 @@ bool Planner::is_stopping() const {
 /// Decides the job's end where it is due now, which stop requests do not undo.
 bool Planner::end_if_over() {
   if (next_.membership.generation == 0) return false;
-  auto reason = policies::judge_success(spec_.success_policy, sets_.members, next_.nodes.target);
+  auto reason = policies::judge_success(spec_.success_policy, sets_.members, next_.nodes.target,
+                                        sets_.completed);
   // Asked to stop as the last step was done: the pods are on their way out, but rank 0 has told the
   // result, which it has only of a complete run.
   if (!reason && facts_are_current() && observed_.facts.result && is_stopping()) {
@@ -333,6 +338,7 @@ bool Planner::may_wait(const api::TrainingJobStatus& quiet) {
   same.nodes = observed_.status.nodes;
   same.nodes.target = quiet.nodes.target;
   same.roles = observed_.status.roles;
+  same.completed_indexes = observed_.status.completed_indexes;
   if (same != observed_.status) return false;
   look_in(*observed_.counts_due - now_);
   return true;

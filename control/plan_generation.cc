@@ -39,21 +39,26 @@ bool was_running(const api::TrainingJobStatus& status) {
 // ---------------------------------------------------------------
 
 void Planner::plan_running() {
-  policies::Gang gang = policies::look_at_gang(sets_.members, next_.nodes.target);
+  policies::Gang gang = look_at_gang();
   accept(&gang);
   if (!ahead_) {
-    const bool decided =
-        restart_if_lost(gang) || restart_if_stalled(gang) || resize_if_wanted(gang);
+    const bool decided = restart_if_lost(gang) || restart_if_stalled(gang) ||
+                         resize_if_wanted(gang) || renew_if_edited(gang);
     if (is_true(next_, ConditionType::kFailureTarget)) {
       plan_ending();
       return;
     }
-    if (decided) gang = policies::look_at_gang(sets_.members, next_.nodes.target);
+    if (decided) gang = look_at_gang();
   }
   // Agents of a generation that is over are fenced: their ranks write no checkpoint any more. A
   // program without an agent may need its whole grace, and ranks that yield to a change of size.
   const bool fenced = spec_.agent != api::AgentMode::kNone && observed_.facts.hosted &&
                       yields_until(spec_, next_).value_or(now_) <= now_;
+  // Caches of pods that are behind the status show one that has ended as running.
+  for (const ObservedPod* pod : sets_.condemned) {
+    const bool done = sets_.completed.contains(pod->node_index);
+    if (done && pod->member && is_alive(*pod)) plan_.rests_on_absence = true;
+  }
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
@@ -73,6 +78,8 @@ bool Planner::restart_if_lost(const policies::Gang& gang) {
 std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   std::vector<Loss> losses;
   for (const ObservedPod* pod : sets_.members) {
+    // Whatever becomes of what is left of it.
+    if (sets_.completed.contains(pod->node_index)) continue;
     if (pod->phase == PodPhase::kFailed) {
       losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
     } else if (pod->terminating && is_alive(*pod)) {
@@ -219,20 +226,39 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .now = now_,
                             .failed_growths = policies::count_failed_growths(next_),
                             .refused = refused && !gang.whole,
-                            .degraded = is_true(observed_.status, ConditionType::kDegraded)});
+                            .degraded = is_true(observed_.status, ConditionType::kDegraded),
+                            .room_since = observed_.room_since});
   look_in(wanted.look_again);
   if (wanted.target) {
-    resize(*wanted.target, wanted.reason);
+    resize(*wanted.target, wanted.reason, wanted.requested);
     return true;
   }
   const bool other_world =
       next_.membership.world_size != next_.nodes.target * spec_.num_proc_per_node;
   if (spec_changed && other_world) {
     const bool up = next_.nodes.target * spec_.num_proc_per_node > next_.membership.world_size;
-    resize(next_.nodes.target, up ? api::reason::kScaleUp : api::reason::kScaleDown);
+    resize(next_.nodes.target, up ? api::reason::kScaleUp : api::reason::kScaleDown,
+           /*requested=*/true);
     return true;
   }
   return false;
+}
+
+/// Pods of a gang are made from one configuration: where the spec was edited before all of them
+/// are made, they are all made anew.
+bool Planner::renew_if_edited(const policies::Gang& gang) {
+  if (ahead_ || observed_.refusal) return false;
+  if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return false;
+  if (!is_edited()) return false;
+  plan_.rests_on_absence = true;
+  resize(next_.nodes.target, api::reason::kSpecChanged, /*requested=*/true);
+  return true;
+}
+
+/// Whether pods would be made from another configuration than those of the present generation.
+bool Planner::is_edited() const {
+  const std::string& made_from = next_.membership.configuration;
+  return !made_from.empty() && made_from != configuration_of(spec_);
 }
 
 /// All missing pods of the generation, once its back-off is over.
@@ -252,6 +278,7 @@ void Planner::create_missing(const policies::Gang& gang) {
   for (const int index : gang.missing) {
     plan_.create.push_back(make_pod_spec(observed_.metadata, spec_, index,
                                          next_.membership.generation, next_.nodes.target));
+    plan_.create.back().configuration = next_.membership.configuration;
   }
 }
 
@@ -298,15 +325,17 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
 }
 
 /// Ends the generation's attempt. Where single pods are replaced, every lost one is named, unless a
-/// member that has succeeded is needed again or too many went at once: then all are replaced.
+/// member that has succeeded is needed again, the spec was edited or too many went at once: then
+/// all are replaced.
 void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
   const bool single = spec_.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
   const bool any_succeeded =
+      !sets_.completed.empty() ||
       std::any_of(sets_.members.begin(), sets_.members.end(),
                   [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
   const bool job_wide = cause.pod_name.empty();
   if (single && !job_wide) {
-    if (any_succeeded || losses.size() > kMaxSingleReplacements) {
+    if (any_succeeded || is_edited() || losses.size() > kMaxSingleReplacements) {
       Loss everybody;
       everybody.failure_class = cause.failure_class;
       everybody.reason = cause.reason;
@@ -322,16 +351,18 @@ void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
   end_attempt(&cause, {});
 }
 
-void Planner::resize(int64_t target, std::string_view reason) {
+void Planner::resize(int64_t target, std::string_view reason, bool requested) {
   ahead_ = true;
   const int64_t before = next_.nodes.target;
   close_books(goodput::Category::kInfra);
-  end_attempt(nullptr, std::string(reason));
+  end_attempt(nullptr, std::string(reason), requested);
   ++next_.restarts.resizes;
   clear_running_conditions(next_, "resizing", now_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
   const std::string message =
-      "from " + std::to_string(before) + " to " + std::to_string(target) + " nodes";
+      reason == api::reason::kSpecChanged
+          ? "the spec was edited before all pods were made"
+          : "from " + std::to_string(before) + " to " + std::to_string(target) + " nodes";
   set(ConditionType::kResizing, ConditionStatus::kTrue, reason, message);
   sort();
   tell(EventType::kNormal, std::string(reason), message);

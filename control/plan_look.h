@@ -53,6 +53,8 @@ class Planner {
   bool restart_if_lost(const policies::Gang& gang);
   bool restart_if_stalled(const policies::Gang& gang);
   bool resize_if_wanted(const policies::Gang& gang);
+  bool renew_if_edited(const policies::Gang& gang);
+  bool is_edited() const;
   void create_missing(const policies::Gang& gang);
 
   std::vector<policies::Loss> find_losses(const policies::Gang& gang);
@@ -61,8 +63,11 @@ class Planner {
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
   void end_attempts(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
-  void resize(int64_t target, std::string_view reason);
+  void resize(int64_t target, std::string_view reason, bool requested);
 
+  policies::Gang look_at_gang() const {
+    return policies::look_at_gang(sets_.members, next_.nodes.target, sets_.completed);
+  }
   void sort() { sets_ = sort_pods(observed_.pods, spec_, next_); }
   void set(api::ConditionType type, api::ConditionStatus status, std::string_view reason,
            const std::string& message) {
@@ -83,7 +88,7 @@ class Planner {
   /// The newest step that the present generation is known to have done, or went on from; nullopt
   /// before it had a state.
   std::optional<int64_t> last_step() const;
-  void end_attempt(const policies::Loss* cause, const std::string& reason);
+  void end_attempt(const policies::Loss* cause, const std::string& reason, bool requested = false);
   bool any_not_gone() const {
     return std::any_of(observed_.pods.begin(), observed_.pods.end(),
                        [](const ObservedPod& pod) { return !is_finished(pod); });

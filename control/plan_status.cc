@@ -66,7 +66,8 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
   status.nodes.target = target;
   // Generations are reserved in blocks only where ranks restart in place.
   status.membership = {generation, generation, target * spec.num_proc_per_node,
-                       metadata.name + "-0"};
+                       metadata.name + "-0", configuration_of(spec)};
+  status.completed_indexes.clear();
   api::Attempt attempt;
   attempt.generation = generation;
   attempt.start_time = now;
@@ -88,6 +89,7 @@ void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time n
     fill_cause(attempt, *end.cause);
   } else {
     attempt.reason = end.reason;
+    if (end.requested) attempt.requested = true;
   }
   replace_open(status, std::move(attempt));
 }
@@ -132,7 +134,9 @@ void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
                 const PodSets& sets) {
   api::NodeCounts nodes;
   nodes.target = status.nodes.target;
+  nodes.succeeded = std::ssize(sets.completed);
   for (const ObservedPod* pod : sets.members) {
+    if (sets.completed.contains(pod->node_index)) continue;
     if (pod->phase == PodPhase::kSucceeded) {
       ++nodes.succeeded;
     } else if (pod->phase == PodPhase::kFailed) {

@@ -25,6 +25,7 @@ struct AttemptEnd {
   const policies::Loss* cause = nullptr;  ///< nullptr: it was stopped, not lost
   std::string reason;                     ///< of the stop, without a cause
   std::optional<int64_t> last_step;       ///< newest step seen
+  bool requested = false;                 ///< of a change of size: by an edit of the spec
 };
 
 /// Ends the open attempt of the current generation.

@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 
+#include "common/api/encode.h"
 #include "common/hash/hash.h"
 #include "common/worker_contract.h"
 
@@ -38,6 +39,30 @@ std::string pod_name(const std::string& job_name, const std::string& job_uid, in
   return name;
 }
 
+std::string configuration_of(const api::TrainingJobSpec& spec) {
+  constexpr size_t kBytes = 8;
+  const api::TrainingJobSpec defaults;
+  api::TrainingJobSpec seen = spec;
+  seen.suspend = defaults.suspend;
+  seen.managed_by = defaults.managed_by;
+  seen.active_deadline = defaults.active_deadline;
+  seen.ttl_after_finished = defaults.ttl_after_finished;
+  seen.num_nodes = defaults.num_nodes;
+  seen.elastic_policy = defaults.elastic_policy;
+  seen.spares = defaults.spares;
+  seen.failure_policy = defaults.failure_policy;
+  seen.success_policy = defaults.success_policy;
+  seen.keep_failed_pods = defaults.keep_failed_pods;
+  seen.progress_policy = defaults.progress_policy;
+  if (spec.engine) {  // of which the pods' time-out is made
+    seen.progress_policy.startup_timeout = spec.progress_policy.startup_timeout;
+    seen.progress_policy.max_stall = spec.progress_policy.max_stall;
+  }
+  const std::string text = api::encode_spec(seen);
+  const Hash128 digest = xxh3_128(std::as_bytes(std::span(text)));
+  return to_hex(std::span(digest).first(kBytes));
+}
+
 std::chrono::seconds grace_of(const api::TrainingJobSpec& spec) {
   return spec.checkpoint_policy.preemption_checkpoint + kGraceMargin;
 }
@@ -52,6 +77,7 @@ PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpe
   pod.node_index = node_index;
   pod.created_generation = generation;
   pod.grace = grace_of(spec);
+  pod.spec_generation = metadata.generation;
   pod.environment = {
       {contract::kEnvJob, metadata.name},
       {contract::kEnvJobUid, metadata.uid},

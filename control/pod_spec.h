@@ -49,7 +49,10 @@ struct PodSpec {
   /// (control address, engine configuration, checkpoint folder, master address).
   std::map<std::string, std::string> environment;
   std::chrono::seconds grace{0};  ///< between SIGTERM and SIGKILL
-  std::string template_json;      ///< opaque PodTemplateSpec; empty: the cluster's default worker
+  /// Of the spec that it is made from (configuration_of); empty: whatever that is by then.
+  std::string configuration;
+  int64_t spec_generation = 0;  ///< metadata.generation of that spec
+  std::string template_json;    ///< opaque PodTemplateSpec; empty: the cluster's default worker
 };
 
 /// `<job>-<index>-<h5>` with h5 five letters of a hash of (job UID, index, generation at creation):
@@ -60,6 +63,10 @@ std::string pod_name(const std::string& job_name, const std::string& job_uid, in
 /// The pod of `node_index` made in `generation`, for a gang of `num_nodes`.
 PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpec& spec,
                       int node_index, int64_t generation, int64_t num_nodes);
+
+/// A short hash of what of a spec its pods are made from: all pods of a gang have one. What pods do
+/// not see, as budgets, deadlines and sizes, does not change it.
+std::string configuration_of(const api::TrainingJobSpec& spec);
 
 /// terminationGracePeriodSeconds of a job's pods: preemptionCheckpointSeconds + 30.
 std::chrono::seconds grace_of(const api::TrainingJobSpec& spec);

@@ -61,9 +61,24 @@ Reconciler::Memory Reconciler::recall(const JobKey& key, const Observed& observe
   const std::lock_guard lock(mutex_);
   Memory memory = memory_[key];
   if (memory.uid == observed.metadata.uid) return memory;
+  const bool inherited = observed.status.membership.generation > 0;
   return {.uid = observed.metadata.uid,
-          .inherited = observed.status.membership.generation > 0,
-          .looked_at = memory.looked_at};
+          .inherited = inherited,
+          .looked_at = memory.looked_at,
+          .crowded = inherited};  // whoever looked before may have seen it so
+}
+
+/// New pods that wait for the places of old ones, which have their grace, are not waiting for nodes
+/// yet.
+void Reconciler::note_room(Observed& observed, Memory& memory, Time now) {
+  if (!observed.spec.elastic_policy) return;
+  const PodSets sets = sort_pods(observed.pods, observed.spec, observed.status);
+  const bool crowded =
+      std::any_of(sets.condemned.begin(), sets.condemned.end(),
+                  [now](const ObservedPod* pod) { return holds_place(*pod, now); });
+  if (crowded || memory.crowded) memory.room_since = now;
+  memory.crowded = crowded;
+  observed.room_since = memory.room_since;
 }
 
 /// Another job, or none, has the name of one whose membership was told: nobody retires it later.
@@ -120,6 +135,7 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
     observed.spec.failure_policy.restart_strategy = api::RestartStrategy::kRecreateAll;
   }
   const Time now = options_.clock->now();
+  note_room(observed, memory, now);
   if (memory.wrote_at) {
     const Duration left = *memory.wrote_at + options_.counts_period - options_.clock->mono();
     if (left > Duration::zero()) observed.counts_due = now + left;

@@ -109,6 +109,8 @@ class Reconciler {
     std::string version;     ///< of the job, when this process last found it to be the newest
     std::optional<MonoTime> looked_at;
     std::optional<MonoTime> wrote_at;  ///< the status
+    bool crowded = false;              ///< pods on their way out held places at the last look
+    std::optional<Time> room_since;    ///< Observed::room_since
   };
 
   void work_on(const JobKey& key);
@@ -123,6 +125,7 @@ class Reconciler {
   void tell_membership(const Observed& observed, const api::TrainingJobStatus& status);
   void retire_namesake(const JobKey& key, const std::string& uid);
   Memory recall(const JobKey& key, const Observed& observed);
+  static void note_room(Observed& observed, Memory& memory, Time now);
   void remember(const JobKey& key, const Memory& memory);
 
   const Options options_;

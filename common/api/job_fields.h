@@ -65,7 +65,8 @@ void visit_fields(V& visit, S& elastic) {
         elastic.scale_up_snooze);
   visit({.name = "pendingTimeoutSeconds",
          .description = "Seconds that pods may be pending, or some of them be refused (a quota), "
-                        "before the job runs with fewer nodes.",
+                        "before the job runs with fewer nodes; counted from when those before them "
+                        "have left their nodes.",
          .minimum = 1,
          .maximum = kMaxSeconds},
         elastic.pending_timeout);
@@ -116,9 +117,10 @@ void visit_fields(V& visit, S& backoff) {
 template <class V, Is<OnExitCodes> S>
 void visit_fields(V& visit, S& on) {
   visit({.name = "containerName",
-         .description = "The container whose exit code counts.",
+         .description = "The container whose exit code counts when the trainer has failed; a "
+                        "sidecar that has ended by then may be named, too.",
          .max_length = 63,
-         .default_note = "any"},
+         .default_note = "the one that ended the pod"},
         on.container_name);
   visit({.name = "operator", .description = "Whether the code must be in the list or outside."},
         on.op);

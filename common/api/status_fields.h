@@ -26,7 +26,7 @@ void visit_fields(V& visit, S& nodes) {
   visit({.name = "target", .description = "Nodes the job is to run at now."}, nodes.target);
   visit({.name = "active", .description = "Pods neither condemned nor finished."}, nodes.active);
   visit({.name = "ready", .description = "Pods that are ready."}, nodes.ready);
-  visit({.name = "succeeded", .description = "Pods that ended well."}, nodes.succeeded);
+  visit({.name = "succeeded", .description = "Nodes that have ended well."}, nodes.succeeded);
   visit({.name = "failed",
          .description = "Pods that failed and are still there; status.restarts counts over the "
                         "job's life."},
@@ -54,6 +54,9 @@ void visit_fields(V& visit, S& membership) {
       {.name = "worldSize", .description = "Ranks of the generation; 0 with numProcPerNode: auto."},
       membership.world_size);
   visit({.name = "master", .description = "Host name of the first node."}, membership.master);
+  visit({.name = "configuration",
+         .description = "Hash of what of the spec the generation's pods are made from."},
+        membership.configuration);
 }
 
 template <class V, Is<ClassRestarts> S>
@@ -75,7 +78,10 @@ void visit_fields(V& visit, S& restarts) {
   visit({.name = "inPlace", .description = "Restarts that kept every pod."}, restarts.in_place);
   visit({.name = "podReplacements", .description = "Restarts that replaced single pods."},
         restarts.pod_replacements);
-  visit({.name = "resizes", .description = "Changes of the number of nodes."}, restarts.resizes);
+  visit({.name = "resizes",
+         .description = "Changes of the number of nodes, and gangs begun anew as the spec was "
+                        "edited before all of their pods were made."},
+        restarts.resizes);
 }
 
 template <class V, Is<Attempt> S>
@@ -105,6 +111,9 @@ void visit_fields(V& visit, S& attempt) {
         attempt.resumed_from_step);
   visit({.name = "lostSteps", .description = "Steps done that the next one has to do again."},
         attempt.lost_steps);
+  visit({.name = "requested",
+         .description = "Of a change of size: whether an edit of the spec asked for it."},
+        attempt.requested);
 }
 
 template <class V, Is<ProgressStatus> S>
@@ -211,6 +220,11 @@ void visit_fields(V& visit, S& status) {
   visit({.name = "roles", .description = "Counts of pods by role.", .max_items = 16}, status.roles);
   visit({.name = "membership", .description = "The present generation of members."},
         status.membership);
+  visit({.name = "completedIndexes",
+         .description = "Node indexes of the present generation that have ended well, for example "
+                        "\"0-3,7\": they stay so when their pods are deleted.",
+         .max_length = kMaxCompletedIndexes},
+        status.completed_indexes);
   visit({.name = "restarts", .description = "Counts of restarts."}, status.restarts);
   visit({.name = "attempts",
          .description = "The last generations, oldest first.",

@@ -140,7 +140,7 @@ struct RestartBackoff {
 };
 
 struct OnExitCodes {
-  std::string container_name;                   ///< empty: any container
+  std::string container_name;                   ///< empty: the one that ended the pod
   ExitCodeOperator op = ExitCodeOperator::kIn;  ///< `operator`
   std::vector<int64_t> values;
 

@@ -19,6 +19,7 @@ inline constexpr int kMaxRecentRestarts = 100;             ///< per class
 inline constexpr int64_t kMaxNewestAttemptMessage = 1024;  ///< bytes, escaped
 inline constexpr int64_t kMaxAttemptMessage = 160;         ///< bytes, escaped
 inline constexpr int64_t kMaxConditionMessage = 200;       ///< bytes, escaped
+inline constexpr int64_t kMaxCompletedIndexes = 1024;      ///< bytes
 inline constexpr int64_t kMaxStatusBytes = 16 << 10;       ///< of the whole status as compact JSON
 
 /// The summary of the conditions for humans.
@@ -74,6 +75,7 @@ inline constexpr char kStalled[] = "Stalled";
 inline constexpr char kScaleUp[] = "ScaleUp";
 inline constexpr char kScaleDown[] = "ScaleDown";
 inline constexpr char kFaultyNodeRemoved[] = "FaultyNodeRemoved";
+inline constexpr char kSpecChanged[] = "SpecChanged";
 inline constexpr char kBelowNumNodes[] = "BelowNumNodes";
 inline constexpr char kSparesExhausted[] = "SparesExhausted";
 inline constexpr char kNoStepProgress[] = "NoStepProgress";
@@ -123,6 +125,7 @@ struct Membership {
   int64_t reserved_up_to = 0;
   int64_t world_size = 0;
   std::string master;
+  std::string configuration;  ///< a hash of what its pods are made from
 
   bool operator==(const Membership&) const = default;
 };
@@ -165,6 +168,7 @@ struct Attempt {
   std::optional<int64_t> end_step;
   std::optional<int64_t> resumed_from_step;
   std::optional<int64_t> lost_steps;
+  std::optional<bool> requested;  ///< of a change of size: by an edit of the spec
 
   bool operator==(const Attempt&) const = default;
 };
@@ -241,6 +245,9 @@ struct TrainingJobStatus {
   NodeCounts nodes;
   std::vector<RoleStatus> roles;
   Membership membership;
+  /// Nodes of the present generation that have ended well ("0-3,7"), whether or not their pods are
+  /// still there.
+  std::string completed_indexes;
   RestartCounts restarts;
   std::vector<Attempt> attempts;  ///< oldest first, at most kMaxAttempts
   std::optional<ProgressStatus> progress;

@@ -16,14 +16,27 @@ Duration left_of(Duration limit, Time since, Time now) {
 }
 
 Resize to_size(const ElasticInput& input, std::optional<int64_t> size) {
-  if (!size || *size == input.target) return {};
-  return {size, *size > input.target ? api::reason::kScaleUp : api::reason::kScaleDown, {}};
+  Resize resize;
+  if (!size || *size == input.target) return resize;
+  resize.target = size;
+  resize.reason = *size > input.target ? api::reason::kScaleUp : api::reason::kScaleDown;
+  return resize;
+}
+
+Resize look_in(Duration wait) {
+  Resize resize;
+  resize.look_again = wait;
+  return resize;
+}
+
+bool is_own(const api::Attempt& attempt, std::string_view reason) {
+  return attempt.reason == reason && !attempt.requested.value_or(false);
 }
 
 Resize judge_unplaced(const ElasticInput& input) {
-  const Duration wait =
-      left_of(input.spec->elastic_policy->pending_timeout, input.since, input.now);
-  if (wait > Duration::zero()) return {{}, {}, wait};
+  const Time since = std::max(input.since, input.room_since.value_or(input.since));
+  const Duration wait = left_of(input.spec->elastic_policy->pending_timeout, since, input.now);
+  if (wait > Duration::zero()) return look_in(wait);
   // What the cluster does not take finds no node, however many there are.
   const int64_t room = input.refused ? input.placed : input.feasible.value_or(input.placed);
   if (room >= input.target) return {};
@@ -34,7 +47,7 @@ Resize judge_placed(const ElasticInput& input) {
   if (!input.feasible) return {};
   // Not every pod that ends elsewhere is heard of: ask again some time.
   if (*input.feasible <= input.target) {
-    return {{}, {}, std::max<Duration>(input.spec->elastic_policy->scale_up_snooze, kShortestAsk)};
+    return look_in(std::max<Duration>(input.spec->elastic_policy->scale_up_snooze, kShortestAsk));
   }
   const std::optional<int64_t> size = largest_allowed(*input.spec, *input.feasible);
   if (!size || *size <= input.target) return {};
@@ -44,7 +57,7 @@ Resize judge_placed(const ElasticInput& input) {
     if (snooze < kLongestDoubled) snooze *= 2;
   }
   const Duration wait = left_of(snooze, input.since, input.now);
-  if (wait > Duration::zero()) return {{}, {}, wait};
+  if (wait > Duration::zero()) return look_in(wait);
   return to_size(input, size);
 }
 
@@ -71,8 +84,8 @@ std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t
 int64_t count_failed_growths(const api::TrainingJobStatus& status) {
   int64_t failed = 0;
   for (size_t i = 1; i < status.attempts.size(); ++i) {
-    const bool grew = status.attempts[i - 1].reason == api::reason::kScaleUp;
-    if (grew && status.attempts[i].reason == api::reason::kScaleDown) ++failed;
+    const bool grew = is_own(status.attempts[i - 1], api::reason::kScaleUp);
+    if (grew && is_own(status.attempts[i], api::reason::kScaleDown)) ++failed;
   }
   return failed;
 }
@@ -85,7 +98,11 @@ Resize judge_size(const ElasticInput& input) {
   // Growing on the user's word asks no cluster first: a gang that finds no room shrinks again.
   // Where there were too few nodes before, any edit would pass for such a word.
   const bool by_word = input.spec_changed && !(input.degraded && input.feasible);
-  if (too_large || rigid || (by_word && *wanted > input.target)) return to_size(input, wanted);
+  if (too_large || rigid || (by_word && *wanted > input.target)) {
+    Resize resize = to_size(input, wanted);
+    resize.requested = true;
+    return resize;
+  }
   // Pods that do not exist yet say nothing about room, unless nobody takes them.
   if (!input.gang_whole) {
     return input.refused && input.placed > 0 ? judge_unplaced(input) : Resize();

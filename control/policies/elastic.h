@@ -31,14 +31,17 @@ struct ElasticInput {
   bool refused = false;
   /// It has had fewer nodes than the spec wanted before this look, too.
   bool degraded = false;
+  /// Since when no pod of the generation before keeps its place from it; nullopt: none has.
+  std::optional<Time> room_since;
 };
 
-/// Growths among the attempts that were undone.
+/// Growths among the attempts that were undone. Neither is one that the user has asked for.
 int64_t count_failed_growths(const api::TrainingJobStatus& status);
 
 struct Resize {
   std::optional<int64_t> target;  ///< the size to run at from now on
   std::string_view reason;        ///< ScaleUp or ScaleDown
+  bool requested = false;         ///< the spec asks for it, not what room there is
   std::optional<Duration> look_again;
 };
 

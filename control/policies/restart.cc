@@ -21,23 +21,44 @@ bool has_condition(const ObservedPod& pod, const std::string& type, const std::s
                      [&](const PodCondition& c) { return c.type == type && c.status == status; });
 }
 
-bool matches(const api::FailureRule& rule, const ObservedPod& pod) {
-  if (rule.on_exit_codes) {
-    const api::OnExitCodes& codes = *rule.on_exit_codes;
-    if (!pod.exit || pod.exit->exit_code == 0) return false;
-    if (!codes.container_name.empty() && codes.container_name != pod.exit->container) return false;
-    const bool listed = std::find(codes.values.begin(), codes.values.end(), pod.exit->exit_code) !=
-                        codes.values.end();
-    return listed == (codes.op == api::ExitCodeOperator::kIn);
-  }
-  return std::any_of(rule.on_pod_conditions.begin(), rule.on_pod_conditions.end(),
-                     [&](const auto& c) { return has_condition(pod, c.type, c.status); });
+bool matches(const api::OnExitCodes& codes, const ContainerExit& exit) {
+  if (exit.exit_code == 0) return false;
+  if (!codes.container_name.empty() && codes.container_name != exit.container) return false;
+  const bool listed =
+      std::find(codes.values.begin(), codes.values.end(), exit.exit_code) != codes.values.end();
+  return listed == (codes.op == api::ExitCodeOperator::kIn);
 }
 
-const api::FailureRule* first_match(const api::FailurePolicy& policy, const ObservedPod& pod) {
-  const auto found = std::find_if(policy.rules.begin(), policy.rules.end(),
-                                  [&](const auto& rule) { return matches(rule, pod); });
-  return found == policy.rules.end() ? nullptr : &*found;
+/// The end of a container that the rule is about; nullptr where there is none. Without a name it is
+/// about the container that decides. Of a pod that was asked to end a sidecar's code is no news.
+const ContainerExit* matching_exit(const api::OnExitCodes& codes, const ObservedPod& pod) {
+  if (pod.exit && matches(codes, *pod.exit)) return &*pod.exit;
+  if (codes.container_name.empty() || pod.phase != PodPhase::kFailed || pod.terminating) {
+    return nullptr;
+  }
+  const auto found = std::find_if(pod.sidecar_exits.begin(), pod.sidecar_exits.end(),
+                                  [&](const ContainerExit& exit) { return matches(codes, exit); });
+  return found == pod.sidecar_exits.end() ? nullptr : &*found;
+}
+
+struct Match {
+  const api::FailureRule* rule = nullptr;
+  const ContainerExit* exit = nullptr;  ///< of a rule about exit codes
+};
+
+std::optional<Match> first_match(const api::FailurePolicy& policy, const ObservedPod& pod) {
+  for (const api::FailureRule& rule : policy.rules) {
+    if (rule.on_exit_codes) {
+      const ContainerExit* const exit = matching_exit(*rule.on_exit_codes, pod);
+      if (exit != nullptr) return Match{&rule, exit};
+      continue;
+    }
+    const bool holds =
+        std::any_of(rule.on_pod_conditions.begin(), rule.on_pod_conditions.end(),
+                    [&](const auto& c) { return has_condition(pod, c.type, c.status); });
+    if (holds) return Match{&rule, nullptr};
+  }
+  return std::nullopt;
 }
 
 FailureClass class_of(const ObservedPod& pod) {
@@ -57,6 +78,14 @@ FailureClass class_of(const ObservedPod& pod) {
   return FailureClass::kApplication;
 }
 
+void describe_exit(const ContainerExit& exit, Loss& loss) {
+  loss.container = exit.container;
+  loss.rank = exit.rank;
+  loss.exit_code = exit.exit_code;
+  loss.signal = exit.signal;
+  if (!exit.message.empty()) loss.message = exit.message;
+}
+
 Loss describe(const ObservedPod& pod) {
   Loss loss;
   loss.pod_name = pod.name;
@@ -64,17 +93,20 @@ Loss describe(const ObservedPod& pod) {
   loss.node = pod.node;
   loss.message = pod.message;
   if (pod.exit) {
-    loss.container = pod.exit->container;
-    loss.rank = pod.exit->rank;
-    loss.exit_code = pod.exit->exit_code;
-    loss.signal = pod.exit->signal;
-    if (!pod.exit->message.empty()) loss.message = pod.exit->message;
+    describe_exit(*pod.exit, loss);
     loss.at = pod.exit->finished_at;
   }
   return loss;
 }
 
-void apply_rule(const api::FailureRule& rule, Loss& loss) {
+void apply_rule(const Match& match, const ObservedPod& pod, Loss& loss) {
+  const api::FailureRule& rule = *match.rule;
+  // Whoever reads why wants to see the end that the rule is about.
+  const bool by_sidecar = match.exit != nullptr && !(pod.exit && match.exit == &*pod.exit);
+  if (by_sidecar) {
+    loss.message.clear();
+    describe_exit(*match.exit, loss);
+  }
   const std::string name = api::reason::kRulePrefix + rule.name;
   loss.fatal_reason.reset();
   if (rule.action == api::RuleAction::kFailJob) {
@@ -106,7 +138,7 @@ Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) 
   if (code == contract::kExitBadConfig || code == contract::kExitBadData) {
     loss.fatal_reason = api::reason::kFatalExitCode;
   }
-  if (const api::FailureRule* rule = first_match(policy, pod)) apply_rule(*rule, loss);
+  if (const auto match = first_match(policy, pod)) apply_rule(*match, pod, loss);
   return loss;
 }
 
@@ -120,7 +152,7 @@ Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
                            ? FailureClass::kPreemption
                            : FailureClass::kInfrastructure;
   loss.message = message;
-  if (const api::FailureRule* rule = first_match(policy, pod)) apply_rule(*rule, loss);
+  if (const auto match = first_match(policy, pod)) apply_rule(*match, pod, loss);
   return loss;
 }
 

@@ -1,7 +1,5 @@
 #include "control/policies/schedule.h"
 
-#include <set>
-
 namespace trainyard::control::policies {
 namespace {
 
@@ -15,11 +13,13 @@ bool is_placed(const ObservedPod& pod) {
 
 }  // namespace
 
-Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target) {
+Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target,
+                  const std::set<int>& completed) {
   Gang gang;
-  std::set<int> present;
+  gang.placed_count = std::ssize(completed);
+  std::set<int> present = completed;
   for (const ObservedPod* pod : members) {
-    present.insert(pod->node_index);
+    if (!present.insert(pod->node_index).second) continue;
     if (is_placed(*pod)) ++gang.placed_count;
     for (const PodCondition& condition : pod->conditions) {
       const bool refused = condition.type == kPodScheduled && condition.status == "False" &&

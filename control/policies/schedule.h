@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,15 @@
 namespace trainyard::control::policies {
 
 struct Gang {
-  bool whole = false;         ///< every index 0..target-1 has a member
+  bool whole = false;         ///< every index 0..target-1 has a member, or has completed
   bool placed = false;        ///< and every one has a node (or is finished)
-  int64_t placed_count = 0;   ///< members that have a node
-  std::vector<int> missing;   ///< indexes without a member
+  int64_t placed_count = 0;   ///< members that have a node, and indexes that have completed
+  std::vector<int> missing;   ///< indexes without a member that have not completed
   std::string unschedulable;  ///< what the scheduler says of a pod that it cannot place; or empty
 };
 
-/// Looks at the members against the target size.
-Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target);
+/// Looks at the members against the target size; `completed` indexes need none any more.
+Gang look_at_gang(const std::vector<const ObservedPod*>& members, int64_t target,
+                  const std::set<int>& completed = {});
 
 }  // namespace trainyard::control::policies

@@ -1,7 +1,6 @@
 #include "control/policies/success.h"
 
 #include <algorithm>
-#include <set>
 
 #include "common/api/validate.h"
 
@@ -32,8 +31,8 @@ bool index_listed(std::string_view list, int64_t index) {
 
 std::optional<std::string_view> judge_success(const api::SuccessPolicy& policy,
                                               const std::vector<const ObservedPod*>& members,
-                                              int64_t target) {
-  std::set<int> succeeded;
+                                              int64_t target, const std::set<int>& completed) {
+  std::set<int> succeeded = completed;
   for (const ObservedPod* pod : members) {
     if (pod->phase == PodPhase::kSucceeded) succeeded.insert(pod->node_index);
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -15,10 +16,11 @@ namespace trainyard::control::policies {
 /// one none (validation refuses it before).
 bool index_listed(std::string_view list, int64_t index);
 
-/// The reason of SuccessCriteriaMet, if the members' successes amount to it: SuccessPolicy for a
-/// rule that holds (as batch/v1, KEP-3998), CompletionsReached when all `target` succeeded.
+/// The reason of SuccessCriteriaMet, if the successes of members and of `completed` indexes amount
+/// to it: SuccessPolicy for a rule that holds (as batch/v1, KEP-3998), CompletionsReached when all
+/// `target` succeeded.
 std::optional<std::string_view> judge_success(const api::SuccessPolicy& policy,
                                               const std::vector<const ObservedPod*>& members,
-                                              int64_t target);
+                                              int64_t target, const std::set<int>& completed = {});
 
 }  // namespace trainyard::control::policies

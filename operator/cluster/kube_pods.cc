@@ -25,6 +25,13 @@ std::string shape_of(const api::TrainingJob& job, const render::PodDefaults& def
       .dump();
 }
 
+/// Whether the spec was edited since that pod was planned, so that it would be made from another
+/// configuration than the others of its gang.
+bool is_edited(const api::TrainingJob& job, const control::PodSpec& pod) {
+  if (pod.configuration.empty() || job.metadata.generation == pod.spec_generation) return false;
+  return control::configuration_of(job.spec) != pod.configuration;
+}
+
 std::string called(const char* verb, const std::string& ns, const std::string& name) {
   return std::string(verb) + " pod " + ns + "/" + name;
 }
@@ -94,6 +101,10 @@ Result<CreateReply> KubeCluster::Impl::create_pod(const control::PodSpec& spec) 
   const Job job = find_job({spec.namespace_name, spec.job_name});
   // Of a job that is not there any more nothing is made; but its name may be held.
   if (!job || job->meta.uid != spec.job_uid) return look_at_holder(spec);
+  if (is_edited(job->job, spec)) {
+    return Error{ErrorCode::kConflict,
+                 "TrainingJob " + spec.job_name + " was edited before its pods were made"};
+  }
   const json pod =
       render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults);
   own_writes_.creating(spec);

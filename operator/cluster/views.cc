@@ -101,14 +101,11 @@ void read_last_words(const std::string& words, control::ContainerExit& exit) {
   }
 }
 
-/// The trainer's, or that of the init container that left it none.
-std::optional<control::ContainerExit> exit_of(const json& pod_status, const std::string& name) {
-  const json& trainer = status_of_container(pod_status, name);
-  const json& ended = end_of(trainer).is_object() ? trainer : failed_init_container(pod_status);
-  const json& terminated = end_of(ended);
+std::optional<control::ContainerExit> exit_of(const json& container_status) {
+  const json& terminated = end_of(container_status);
   if (!terminated.is_object()) return std::nullopt;
   control::ContainerExit exit;
-  exit.container = text_at(ended, "name");
+  exit.container = text_at(container_status, "name");
   const json& code = at(terminated, "exitCode");
   exit.exit_code = code.is_number_integer() ? code.get<int>() : -1;
   exit.signal = signal_of(terminated, exit.exit_code);
@@ -118,13 +115,53 @@ std::optional<control::ContainerExit> exit_of(const json& pod_status, const std:
   return exit;
 }
 
-/// The pod's phase; a pod whose trainer has ended is over whatever its sidecars do.
+/// The trainer's, or that of the init container that left it none.
+std::optional<control::ContainerExit> deciding_exit(const json& pod_status,
+                                                    const json& trainer_status) {
+  auto exit = exit_of(trainer_status);
+  return exit ? exit : exit_of(failed_init_container(pod_status));
+}
+
+std::vector<control::ContainerExit> sidecar_exits(const json& pod_status,
+                                                  const std::string& trainer) {
+  std::vector<control::ContainerExit> exits;
+  for (const json& status : at(pod_status, "containerStatuses")) {
+    auto exit = exit_of(status);
+    if (exit && exit->exit_code != 0 && exit->container != trainer) {
+      exits.push_back(*std::move(exit));
+    }
+  }
+  return exits;
+}
+
+bool has_condition(const json& conditions, std::string_view type, std::string_view value) {
+  return std::any_of(conditions.begin(), conditions.end(), [&](const json& condition) {
+    return text_at(condition, "type") == type && text_at(condition, "status") == value;
+  });
+}
+
+/// Kubelets say that a pod is ready when all of its containers are. One beside the trainer that has
+/// ended, or is not ready itself, holds nothing up; what is no container's affair, as a lost node,
+/// leaves ContainersReady as it was.
+bool is_ready(const json& pod_status, const json& trainer_status) {
+  const json& conditions = at(pod_status, "conditions");
+  if (has_condition(conditions, "Ready", "True")) return true;
+  return has_condition(conditions, "ContainersReady", "False") &&
+         at(trainer_status, "ready") == true;
+}
+
+/// The pod's phase; a pod whose trainer has ended is over whatever its sidecars do, and has ended
+/// as it did, unless somebody else has ended the pod (evicted it): asked to end, a trainer may end
+/// well with its work undone.
 control::PodPhase phase_of(const json& pod_status,
                            const std::optional<control::ContainerExit>& exit) {
   using control::PodPhase;
   const std::string phase = text_at(pod_status, "phase");
   if (phase == "Succeeded") return PodPhase::kSucceeded;
-  if (phase == "Failed") return PodPhase::kFailed;
+  const bool ended_by_others =
+      !text_at(pod_status, "reason").empty() ||
+      has_condition(at(pod_status, "conditions"), "DisruptionTarget", "True");
+  if (phase == "Failed" && (!exit || ended_by_others)) return PodPhase::kFailed;
   if (exit) return exit->exit_code == 0 ? PodPhase::kSucceeded : PodPhase::kFailed;
   return phase == "Pending" || phase.empty() ? PodPhase::kPending : PodPhase::kRunning;
 }
@@ -138,12 +175,6 @@ control::PodCondition condition_of(const json& condition) {
   seen.reason = text_at(condition, "reason");
   seen.message = tail_of(text_at(condition, "message"));
   return seen;
-}
-
-bool has_true(const json& conditions, std::string_view type) {
-  return std::any_of(conditions.begin(), conditions.end(), [&](const json& condition) {
-    return text_at(condition, "type") == type && text_at(condition, "status") == "True";
-  });
 }
 
 /// The name of the container whose exit ends the pod: as it was written into the pod when it was
@@ -180,14 +211,16 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.terminating = at(metadata, "deletionTimestamp").is_string();
   pod.ends_at = time_at(metadata, "deletionTimestamp");
   pod.created_at = time_at(metadata, "creationTimestamp");
-  if (const std::string trainer = trainer_name(metadata, spec); !trainer.empty()) {
-    pod.exit = exit_of(status, trainer);
+  const std::string trainer = trainer_name(metadata, spec);
+  const json& trainer_status = status_of_container(status, trainer);
+  if (!trainer.empty()) {
+    pod.exit = deciding_exit(status, trainer_status);
+    pod.sidecar_exits = sidecar_exits(status, trainer);
     pod.lingers = pod.exit.has_value() && another_runs(status, trainer);
   }
   pod.phase = phase_of(status, pod.exit);
-  const json& conditions = at(status, "conditions");
-  pod.ready = pod.phase == control::PodPhase::kRunning && has_true(conditions, "Ready");
-  for (const json& condition : conditions)
+  pod.ready = pod.phase == control::PodPhase::kRunning && is_ready(status, trainer_status);
+  for (const json& condition : at(status, "conditions"))
     pod.conditions.push_back(condition_of(condition));
   pod.message = tail_of(sentence(text_at(status, "reason"), text_at(status, "message")));
   return pod;
@@ -242,7 +275,7 @@ Result<PodView> view_of_pod(const json& object) {
 Result<NodeView> view_of_node(const json& object) {
   NodeView view;
   TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));
-  view.ready = has_true(at(at(object, "status"), "conditions"), "Ready");
+  view.ready = has_condition(at(at(object, "status"), "conditions"), "Ready", "True");
   const json& spec = at(object, "spec");
   view.open = view.ready && at(spec, "unschedulable") != true;
   for (const json& taint : at(spec, "taints")) {
@@ -272,6 +305,9 @@ bool same_to_plan(const PodView& a, const PodView& b) {
     return x.has_value() == y.has_value() &&
            (!x || (x->exit_code == y->exit_code && x->message == y->message));
   };
+  const auto same_sidecar = [](const control::ContainerExit& x, const control::ContainerExit& y) {
+    return x.container == y.container && x.exit_code == y.exit_code;
+  };
   const auto same_condition = [](const control::PodCondition& x, const control::PodCondition& y) {
     return x.type == y.type && x.status == y.status && x.reason == y.reason &&
            x.message == y.message;
@@ -283,6 +319,8 @@ bool same_to_plan(const PodView& a, const PodView& b) {
          x.member == y.member && x.terminating == y.terminating && x.ends_at == y.ends_at &&
          x.phase == y.phase && x.ready == y.ready && x.lingers == y.lingers &&
          x.message == y.message && same_exit(x.exit, y.exit) &&
+         std::equal(x.sidecar_exits.begin(), x.sidecar_exits.end(), y.sidecar_exits.begin(),
+                    y.sidecar_exits.end(), same_sidecar) &&
          std::equal(x.conditions.begin(), x.conditions.end(), y.conditions.begin(),
                     y.conditions.end(), same_condition);
 }

@@ -52,6 +52,21 @@ int64_t restarts_of(const Json& status) { return number(at(status, "restarts"), 
 
 const Json* nothing() { return &at(Json(), ""); }
 
+/// Whether a list such as "0-3,7" holds the index.
+bool holds_index(const std::string& list, int64_t index) {
+  const char* from = list.data();
+  const char* const end = from + list.size();
+  while (from < end) {
+    int64_t first = -1;
+    from = std::from_chars(from, end, first).ptr;
+    int64_t last = first;
+    if (from < end && *from == '-') from = std::from_chars(from + 1, end, last).ptr;
+    if (first <= index && index <= last) return true;
+    ++from;  // the comma
+  }
+  return false;
+}
+
 struct Job {
   std::string name_space;
   const Json* spec = nothing();  ///< in the log, as is the status
@@ -67,6 +82,7 @@ struct Pod {
   std::string name;
   std::string job;   ///< UID
   std::string slot;  ///< job and index
+  std::string port;  ///< where its gang meets
   int64_t generation = 0;
   bool member = true;
   bool lost = false;  ///< counted among its job's losses
@@ -200,7 +216,7 @@ class Judge {
     const bool gone = event.verb == "delete" && event.answer.is_object() &&
                       number(at(event.answer, "metadata"), "deletionGracePeriodSeconds") == 0;
     if (failed || exit || phase == "Succeeded" || gone) pod.alive = false;
-    if (!ours && (event.verb == "delete" || failed)) lose(pod);
+    if (!ours && (event.verb == "delete" || failed) && !has_completed(pod)) lose(pod);
     if (ours && (event.verb == "delete" || event.verb == "patch")) check_announced(event, pod);
     if (ours && event.verb == "delete") ended_by_us_.insert(pod.job + "/" + pod.name);
     pod.member = pod.member && keeps_member(event);
@@ -240,6 +256,11 @@ class Judge {
             owner + "/" + label(event.answer, kLabelNodeIndex)};
     const std::string generation = label(event.answer, kLabelGeneration);
     std::from_chars(generation.data(), generation.data() + generation.size(), pod.generation);
+    for (const Json& container : at(at(event.answer, "spec"), "containers")) {
+      for (const Json& variable : at(container, "env")) {
+        if (text(variable, "name") == "MASTER_PORT") pod.port = text(variable, "value");
+      }
+    }
     return pod;
   }
 
@@ -286,9 +307,21 @@ class Judge {
     doubtful_.erase(event.name_space + "/" + pod.name);
     check_owner(event, pod);
     check_made(event, pod);
+    check_configuration(event, pod);
     take_slot(event, pod);
     newest_[event.name_space + "/" + pod.name] = pod.uid;
     pods_[pod.uid] = std::move(pod);
+  }
+
+  /// Each pod stands for its generation: what is seen of its configuration is the port.
+  void check_configuration(const AuditEvent& event, const Pod& pod) {
+    if (case_.late_writers) return;
+    const std::string generation = pod.job + "/" + std::to_string(pod.generation);
+    const auto [first, fresh] = ports_.try_emplace(generation, pod.port);
+    if (!fresh && first->second != pod.port) {
+      complain(event, "S6: pod " + pod.name + " meets its gang at port " + pod.port +
+                          ", others of its generation at " + first->second);
+    }
   }
 
   void check_made(const AuditEvent& event, const Pod& pod) {
@@ -330,6 +363,7 @@ class Judge {
     const std::string strategy = text(at(*job.spec, "failurePolicy"), "restartStrategy");
     const bool all = strategy.empty() || strategy == "RecreateAll";
     if (all && pod.generation < generation) return;
+    if (has_completed(pod)) return;
     for (const Json& attempt : at(*job.status, "attempts")) {
       if (text(attempt, "endTime").empty()) continue;
       const std::string blamed = text(attempt, "podUID");
@@ -341,6 +375,15 @@ class Judge {
     }
     if (pod.generation < generation && has_successor(pod)) return;
     complain(event, "S3: pod " + pod.name + " was condemned, which the status does not say");
+  }
+
+  /// Whether the status that is stored says that its index has ended well: nothing is lost with it
+  /// any more, and another that runs for it is one too many.
+  bool has_completed(const Pod& pod) {
+    const std::string index = pod.slot.substr(pod.slot.rfind('/') + 1);
+    int64_t number = -1;
+    std::from_chars(index.data(), index.data() + index.size(), number);
+    return holds_index(text(*jobs_[pod.job].status, "completedIndexes"), number);
   }
 
   /// "<job>-<index>".
@@ -394,6 +437,7 @@ class Judge {
   std::map<std::string, Pod> pods_;            ///< by UID
   std::map<std::string, std::string> newest_;  ///< UID by namespace and name
   std::map<std::string, Member> members_;      ///< by job and index
+  std::map<std::string, std::string> ports_;   ///< by job and generation
   std::set<std::string> ended_by_us_;
   std::set<std::string> doubtful_;  ///< namespace and name of pods that may have been made
   std::vector<std::string> violations_;

@@ -111,6 +111,11 @@ void MemoryCluster::set_room(bool room) {
   set_capacity(room ? std::numeric_limits<int64_t>::max() : 0);
 }
 
+void MemoryCluster::take_whole_grace() {
+  const std::lock_guard lock(mutex_);
+  takes_whole_grace_ = true;
+}
+
 void MemoryCluster::set_capacity(int64_t pods) {
   const std::lock_guard lock(mutex_);
   capacity_ = pods;
@@ -366,11 +371,12 @@ Result<MemoryCluster::Pod*> MemoryCluster::find(const control::PodRef& ref) {
   return &found->second;
 }
 
-Status MemoryCluster::delete_pod(const control::PodRef& pod, Duration /*grace*/) {
+Status MemoryCluster::delete_pod(const control::PodRef& pod, Duration grace) {
   return as_write([&]() -> Status {
     TRAINYARD_ASSIGN(Pod * found, find(pod));
     if (found->seen.terminating) return {};
     found->seen.terminating = true;
+    if (takes_whole_grace_) found->seen.ends_at = clock_.now() + grace;
     log_.push_back({Write::Kind::kDelete, pod.name});
     changed();
     return {};

@@ -44,6 +44,8 @@ class MemoryCluster : public control::Cluster {
   void step();
   /// Whether `step` places pods (true at first).
   void set_room(bool room);
+  /// From now on pods that are deleted end when their grace is over, not before.
+  void take_whole_grace();
   /// How many pods may have nodes at once (no limit at first); running ones stay.
   void set_capacity(int64_t pods);
   void finish_pod(const std::string& name, const control::ContainerExit& exit);
@@ -139,6 +141,7 @@ class MemoryCluster : public control::Cluster {
   int64_t version_ = 1;
   int64_t next_uid_ = 1;
   int64_t capacity_ = std::numeric_limits<int64_t>::max();
+  bool takes_whole_grace_ = false;
   int64_t quota_ = std::numeric_limits<int64_t>::max();
   std::map<std::string, Pod> pods_;
   std::deque<control::Observed> history_;

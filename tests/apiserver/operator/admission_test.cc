@@ -28,17 +28,19 @@ class AdmissionTest : public testing_support::OperatorTest {
   static Json over(int code) { return {{"terminated", {{"exitCode", code}, {"reason", "Error"}}}}; }
   static Json running() { return {{"running", {{"startedAt", "2026-01-02T03:04:05Z"}}}}; }
   /// As a kubelet does: says how the containers of a pod are that still has one that runs.
-  void tell(const std::string& pod, const std::map<std::string, Json>& states) const {
+  void tell(const std::string& pod, const std::map<std::string, Json>& states,
+            const Json& conditions = nullptr) const {
     Json list = Json::array();
     for (const auto& [name, state] : states) {
       list.push_back({{"name", name},
                       {"image", "registry.example/image:1"},
                       {"imageID", ""},
-                      {"ready", false},
+                      {"ready", state.contains("running")},
                       {"restartCount", 0},
                       {"state", state}});
     }
-    const Json status = {{"phase", "Running"}, {"containerStatuses", list}};
+    Json status = {{"phase", "Running"}, {"containerStatuses", list}};
+    if (!conditions.is_null()) status["conditions"] = conditions;
     must({"patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
           Json({{"status", status}}).dump()});
   }
@@ -119,6 +121,34 @@ TEST_F(AdmissionTest, ASidecarThatRunsOnHoldsNoJob) {
   tell(member("train", 1), {{"trainer", over(0)}});
   ASSERT_TRUE(reaches("train", "Complete"));
   EXPECT_EQ(job_status("train")["restarts"]["total"], 0);
+}
+
+TEST_F(AdmissionTest, ASidecarThatHasEndedLeavesThePodReadyAndIsNamedByARule) {
+  const Json rule = {{"name", "no-proxy"},
+                     {"action", "FailJob"},
+                     {"onExitCodes", {{"containerName", "proxy"}, {"values", Json::array({3})}}}};
+  Json job = job_manifest("train", 1);
+  job["spec"]["failurePolicy"]["rules"] = Json::array({rule});
+  job["spec"]["template"]["spec"]["containers"].push_back(
+      {{"name", "proxy"}, {"image", "registry.example/proxy:1"}});
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Running"));
+  Json conditions = Json::array();
+  for (const char* type : {"Ready", "ContainersReady"})
+    conditions.push_back({{"type", type}, {"status", "False"}, {"reason", "ContainersNotReady"}});
+  tell(member("train", 0), {{"proxy", over(3)}, {"trainer", running()}}, conditions);
+  restart_operator();  // which lists the pod as it is now
+  patch("train", {{"keepFailedPods", 2}});
+  ASSERT_TRUE(wait_until([&] {
+    return job_status("train")["observedGeneration"] ==
+           get({"tj", "train"})["metadata"]["generation"];
+  }));
+  EXPECT_TRUE(runs("train", 1, 0));
+  EXPECT_EQ(condition("train", "Running"), "True");
+  tell(member("train", 0), {{"proxy", over(3)}, {"trainer", over(1)}});
+  ASSERT_TRUE(reaches("train", "Failed"));
+  EXPECT_EQ(reason("train", "Failed"), "Rule_no-proxy");
+  EXPECT_EQ(job_status("train")["attempts"][0]["container"], "proxy");
 }
 
 /// What a mesh does: a container of its own, before those of the template.

@@ -112,6 +112,27 @@ TEST_F(PolicyTest, TheSuccessPolicyEndsTheOthers) {
   }
 }
 
+TEST_F(PolicyTest, ANodeThatHasEndedWellNeedsItsPodNoMore) {
+  apply(job_manifest("train", 3));
+  ASSERT_TRUE(reaches("train", "Running"));
+  const std::string first = member("train", 0);
+  end_container(first, 0);
+  ASSERT_TRUE(wait_until([&] { return job_status("train").value("completedIndexes", "") == "0"; }));
+  must({"delete", "pod", first});
+  restart_operator();
+  end_container(member("train", 2), 0);
+  ASSERT_TRUE(
+      wait_until([&] { return job_status("train").value("completedIndexes", "") == "0,2"; }));
+  must({"delete", "pod", member("train", 2)});
+  EXPECT_TRUE(runs("train", 1, 0));
+  EXPECT_EQ(condition("train", "Running"), "True");
+  end_container(member("train", 1), 0);
+  ASSERT_TRUE(reaches("train", "Complete"));
+  EXPECT_EQ(reason("train", "Complete"), "CompletionsReached");
+  EXPECT_EQ(job_status("train")["restarts"]["total"], 0);
+  EXPECT_EQ(job_status("train")["nodes"]["succeeded"], 3);
+}
+
 TEST_F(PolicyTest, AStatusStaysWithinSixteenKibibytesWhateverJobsHaveBeenThrough) {
   apply(job_manifest("train", 2));
   ASSERT_TRUE(reaches("train", "Running"));

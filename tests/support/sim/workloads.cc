@@ -47,6 +47,17 @@ Act deleted(int index, std::optional<int64_t> grace = std::nullopt) {
       index, [grace](SimCluster& world, const std::string& pod) { world.delete_pod(pod, grace); });
 }
 
+/// Deletes the pods of an index that are over.
+Act ended_deleted(int index) {
+  return [index](SimCluster& world) {
+    for (const Json& pod : world.pods_of(kJob)) {
+      const std::string phase = member_of(pod, "status").value("phase", "");
+      if (label(pod, "trainyard.dev/node-index") != std::to_string(index)) continue;
+      if (phase == "Succeeded" || phase == "Failed") world.delete_pod(meta_text(pod, "name"));
+    }
+  };
+}
+
 Act node_of(int index, std::function<void(SimCluster&, const std::string& node)> act) {
   return [index, act = std::move(act)](SimCluster& world) {
     const Json pod = world.member(kJob, index);
@@ -63,6 +74,22 @@ std::vector<Workload> lives() {
   return {
       {"CreateGang", 4, 2, {{create(3)}}},
       {"Completes", 4, 2, {{create(2)}, {all_exit(2, 0)}}},
+      {"OneEndsWellAndIsDeleted",
+       4,
+       2,
+       {{create(3)}, {exits(1, 0), seconds(200)}, {ended_deleted(1), seconds(20)}}},
+      {"OneEndsWellAndIsDeletedAndTheOthersEnd",
+       4,
+       2,
+       {{create(2)},
+        {exits(0, 0), seconds(200)},
+        {ended_deleted(0), seconds(20)},
+        {exits(1, 0), seconds(20)}}},
+      {"EditedWhileItIsMade",
+       4,
+       2,
+       {{create(3), std::chrono::milliseconds(20)}, {edit({{"rendezvous", {{"port", 29501}}}})}},
+       true},
       {"SuspendedAndResumed",
        4,
        2,

@@ -1,7 +1,9 @@
 #include "control/pod_spec.h"
 
 #include <chrono>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,6 +65,44 @@ TEST(PodSpecTest, WithoutATemplateOrACountTheClusterAndTheAgentChoose) {
   const PodSpec pod = make_pod_spec({}, spec, 0, 1, 1);
   EXPECT_THAT(pod.template_json, IsEmpty());
   EXPECT_EQ(pod.environment.at(kEnvNumProcPerNode), "auto");
+}
+
+TEST(ConfigurationTest, WhatPodsAreMadeFromChangesIt) {
+  api::TrainingJobSpec spec;
+  spec.pod_template.emplace();
+  spec.pod_template->json = R"({"spec":{}})";
+  spec.engine.emplace();
+  const std::string before = configuration_of(spec);
+  EXPECT_EQ(before.size(), 16u);
+  const std::vector<std::function<void(api::TrainingJobSpec&)>> edits = {
+      [](auto& edited) { edited.pod_template->json = R"({"spec":{"a":1}})"; },
+      [](auto& edited) { edited.rendezvous.port = 29501; },
+      [](auto& edited) { edited.num_proc_per_node = 2; },
+      [](auto& edited) { edited.engine->runtime.threads = 3; },
+      [](auto& edited) { edited.checkpoint_policy.every_steps = 7; },
+      [](auto& edited) { edited.progress_policy.max_stall = seconds(7); }};
+  for (size_t i = 0; i < edits.size(); ++i) {
+    api::TrainingJobSpec edited = spec;
+    edits[i](edited);
+    EXPECT_NE(configuration_of(edited), before) << i;
+  }
+}
+
+TEST(ConfigurationTest, WhatPodsDoNotSeeDoesNot) {
+  api::TrainingJobSpec spec;
+  spec.pod_template.emplace();
+  api::TrainingJobSpec edited = spec;
+  edited.suspend = true;
+  edited.managed_by = "another";
+  edited.active_deadline = seconds(1);
+  edited.ttl_after_finished = seconds(1);
+  edited.num_nodes = 9;
+  edited.elastic_policy.emplace();
+  edited.failure_policy.budgets.push_back({});
+  edited.success_policy.rules.push_back({});
+  edited.progress_policy.max_stall = seconds(7);  // which pods of the engine alone are told
+  edited.keep_failed_pods = 9;
+  EXPECT_EQ(configuration_of(edited), configuration_of(spec));
 }
 
 }  // namespace

@@ -95,6 +95,66 @@ TEST(RestartPolicyTest, ARuleOfAnotherContainerDoesNotMatch) {
   EXPECT_FALSE(policies::judge_failed_pod(policy, failed_pod(1)).fatal_reason.has_value());
 }
 
+/// A pod whose trainer has failed with 1 after its sidecar had with 3.
+ObservedPod failed_after_its_sidecar() {
+  ObservedPod pod = failed_pod(1);
+  pod.exit->message = "the proxy is gone";
+  pod.exit->rank = 2;
+  ContainerExit sidecar;
+  sidecar.container = "proxy";
+  sidecar.exit_code = 3;
+  pod.sidecar_exits = {sidecar};
+  return pod;
+}
+
+api::FailurePolicy failing_by(const std::string& container, int code) {
+  api::FailureRule rule;
+  rule.name = "bad";
+  rule.action = api::RuleAction::kFailJob;
+  rule.on_exit_codes = api::OnExitCodes{container, api::ExitCodeOperator::kIn, {code}};
+  api::FailurePolicy policy;
+  policy.rules = {rule};
+  return policy;
+}
+
+TEST(RestartPolicyTest, ARuleMayNameASidecarThatHasEnded) {
+  const ObservedPod pod = failed_after_its_sidecar();
+  const policies::Loss loss = policies::judge_failed_pod(failing_by("proxy", 3), pod);
+  EXPECT_EQ(loss.fatal_reason, "Rule_bad");
+  EXPECT_EQ(loss.container, "proxy");
+  EXPECT_EQ(loss.exit_code, 3);
+  EXPECT_FALSE(loss.rank.has_value());
+  EXPECT_EQ(loss.message, "") << "which are the trainer's words";
+  for (const api::FailurePolicy& other :
+       {failing_by("proxy", 1), failing_by("trainer", 3), failing_by("", 3)}) {
+    const policies::Loss unmatched = policies::judge_failed_pod(other, pod);
+    EXPECT_FALSE(unmatched.fatal_reason.has_value());
+    EXPECT_EQ(unmatched.container, "trainer");
+  }
+}
+
+TEST(RestartPolicyTest, TheFirstRuleThatMatchesIsTakenWhicheverContainerItNames) {
+  ObservedPod pod = failed_after_its_sidecar();
+  api::FailurePolicy policy = failing_by("trainer", 1);
+  policy.rules.push_back(failing_by("proxy", 3).rules.front());
+  policy.rules.front().name = "own";
+  EXPECT_EQ(policies::judge_failed_pod(policy, pod).fatal_reason, "Rule_own");
+  EXPECT_EQ(policies::judge_failed_pod(policy, pod).exit_code, 1);
+  pod.exit->exit_code = 2;
+  EXPECT_EQ(policies::judge_failed_pod(policy, pod).fatal_reason, "Rule_bad");
+}
+
+TEST(RestartPolicyTest, WhatASidecarEndedWithSaysNothingOfAPodThatWasAskedToEnd) {
+  const api::FailurePolicy policy = failing_by("proxy", 3);
+  ObservedPod asked = failed_after_its_sidecar();
+  asked.terminating = true;
+  EXPECT_FALSE(policies::judge_failed_pod(policy, asked).fatal_reason.has_value());
+  ObservedPod lost = failed_after_its_sidecar();
+  lost.phase = PodPhase::kRunning;
+  lost.exit.reset();
+  EXPECT_FALSE(policies::judge_lost_pod(policy, lost, "silent").fatal_reason.has_value());
+}
+
 TEST(RestartPolicyTest, TheRootCauseIsFatalThenOwnThenEarliest) {
   policies::Loss follower;
   follower.pod_name = "follower";
@@ -235,6 +295,35 @@ TEST(ElasticPolicyTest, EachGrowthThatFailedDoublesTheSnooze) {
   EXPECT_EQ(policies::judge_size(input).look_again, seconds(1));
   input.now = kNow + seconds(1200);
   EXPECT_EQ(policies::judge_size(input).target, 3);
+}
+
+TEST(ElasticPolicyTest, WhatTheUserAskedForIsNoFailedGrowth) {
+  const auto failed_growths = [](bool up_requested, bool down_requested) {
+    api::TrainingJobStatus status;
+    status.attempts.push_back({.reason = "ScaleUp"});
+    status.attempts.push_back({.reason = "ScaleDown"});
+    if (up_requested) status.attempts[0].requested = true;
+    if (down_requested) status.attempts[1].requested = true;
+    return policies::count_failed_growths(status);
+  };
+  EXPECT_EQ(failed_growths(false, false), 1);
+  EXPECT_EQ(failed_growths(true, false), 0);
+  EXPECT_EQ(failed_growths(false, true), 0);
+  EXPECT_EQ(failed_growths(true, true), 0);
+}
+
+TEST(ElasticPolicyTest, WhatTheSpecAsksForIsToldApart) {
+  const auto requested = [](int64_t num_nodes, bool spec_changed, int64_t feasible) {
+    const api::TrainingJobSpec spec = elastic_spec(num_nodes);
+    policies::ElasticInput input{&spec,    3,    spec_changed,         true, true, 3,
+                                 feasible, kNow, kNow + seconds(86400)};
+    const policies::Resize resize = policies::judge_size(input);
+    EXPECT_TRUE(resize.target.has_value());
+    return resize.requested;
+  };
+  EXPECT_TRUE(requested(4, true, 3));
+  EXPECT_TRUE(requested(2, true, 3));
+  EXPECT_FALSE(requested(4, false, 4)) << "there is room";
 }
 
 TEST(ElasticPolicyTest, PodsThatDoNotExistYetDoNotShrinkAJob) {

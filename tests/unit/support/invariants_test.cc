@@ -119,6 +119,22 @@ TEST(InvariantsTest, ARestartThatIsCountedTwiceIsSeen) {
   EXPECT_THAT(log.judged(), Contains(HasSubstr("2 restarts are counted of 1")));
 }
 
+TEST(InvariantsTest, ARestartForANodeThatHasCompletedIsSeen) {
+  const auto deleted_and_restarted = [](const char* completed) {
+    Log log;
+    log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+    log.pod("kubelet", "update", "j-0-a", 1, "Succeeded");
+    log.generation(1, 0, {{"completedIndexes", completed}});
+    log.pod("user", "delete", "j-0-a", 1, "Succeeded").generation(2, 1);
+    return log.judged();
+  };
+  EXPECT_THAT(deleted_and_restarted(""), IsEmpty());
+  EXPECT_THAT(deleted_and_restarted("1-3,7"), IsEmpty());
+  for (const char* completed : {"0", "0-3", "0,2"})
+    EXPECT_THAT(deleted_and_restarted(completed),
+                Contains(HasSubstr("1 restarts are counted of 0")));
+}
+
 TEST(InvariantsTest, AnEffectBeforeItsStatusIsSeen) {
   Log made;
   made.job().pod(kOperator, "create", "j-0-a", 1);
@@ -127,6 +143,23 @@ TEST(InvariantsTest, AnEffectBeforeItsStatusIsSeen) {
   condemned.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
   condemned.pod(kOperator, "delete", "j-0-a", 1);
   EXPECT_THAT(condemned.judged(), Contains(HasSubstr("which the status does not say")));
+}
+
+TEST(InvariantsTest, AGangOfTwoConfigurationsIsSeen) {
+  const auto gang_of = [](const char* first, const char* second) {
+    Log log;
+    log.job().generation(1, 0);
+    for (const auto& [index, port] : {std::pair("0", first), std::pair("1", second)}) {
+      log.pod(kOperator, "create", std::string("j-") + index, 1);
+      Json& answer = log.last().answer;
+      answer["metadata"]["labels"]["trainyard.dev/node-index"] = index;
+      const Json variable = {{"name", "MASTER_PORT"}, {"value", port}};
+      answer["spec"]["containers"] = Json::array({{{"env", Json::array({variable})}}});
+    }
+    return log.judged();
+  };
+  EXPECT_THAT(gang_of("29500", "29500"), IsEmpty());
+  EXPECT_THAT(gang_of("29500", "29501"), Contains(HasSubstr("S6")));
 }
 
 TEST(InvariantsTest, AGenerationWithoutAReasonIsSeen) {

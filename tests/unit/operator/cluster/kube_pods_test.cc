@@ -72,6 +72,30 @@ TEST_F(KubePodsTest, ACreatedPodIsSeenBeforeTheCacheShowsIt) {
   EXPECT_THAT(uids(), ElementsAre("made"));
 }
 
+TEST_F(KubePodsTest, APodIsNotMadeFromASpecThatWasEditedMeanwhile) {
+  start();
+  control::PodSpec pod = spec();
+  pod.configuration = control::configuration_of(look().spec);
+  json edited = job_object("False");
+  edited["metadata"]["resourceVersion"] = "30";
+  edited["metadata"]["generation"] = 2;
+  edited["spec"]["keepFailedPods"] = 4;
+  server_.push("trainingjobs", "MODIFIED", edited);
+  hear(1);
+  show(holder(pod, "made"));
+  EXPECT_TRUE(cluster_->create_pod(pod).has_value()) << "pods do not see that";
+  const size_t before = calls();
+  edited["metadata"]["resourceVersion"] = "31";
+  edited["metadata"]["generation"] = 3;
+  edited["spec"]["rendezvous"] = {{"port", 29501}};
+  server_.push("trainingjobs", "MODIFIED", edited);
+  hear(1);
+  const auto refused = cluster_->create_pod(pod);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+  EXPECT_EQ(calls(), before) << "nothing is sent";
+}
+
 /// Its event may be lost: then nothing else wakes the job.
 TEST_F(KubePodsTest, APodThatNobodyShowsIsLookedForWhenItsWordIsOver) {
   start();

@@ -117,6 +117,55 @@ TEST(PodViewTest, AnExitThatIsShownBeforeThePodsEndKeepsNoPlace) {
   EXPECT_FALSE(pod.seen.lingers) << "nothing of it runs, it stays for its log";
 }
 
+/// A running pod whose conditions Ready and ContainersReady, and whose trainer's `ready`, are so.
+PodView ready_as(const char* pod, const char* containers, const char* trainer) {
+  return view(pod_of(std::string(R"({"phase":"Running","conditions":[
+      {"type":"ContainersReady","status":")") +
+                     containers + R"("},{"type":"Ready","status":")" + pod +
+                     R"("}],"containerStatuses":[
+      {"name":"istio","ready":false,"state":{"terminated":{"exitCode":0}}},
+      {"name":"trainer","ready":)" +
+                     trainer + R"(,"state":{"running":{}}}]})"));
+}
+
+TEST(PodViewTest, ASidecarThatHasEndedLeavesThePodReady) {
+  EXPECT_TRUE(ready_as("False", "False", "true").seen.ready);
+  EXPECT_FALSE(ready_as("False", "False", "false").seen.ready) << "by its own probe";
+  EXPECT_FALSE(ready_as("False", "True", "true").seen.ready) << "its node is lost";
+  EXPECT_FALSE(ready_as("Unknown", "Unknown", "true").seen.ready);
+}
+
+PodView failed_with_trainer(const char* exit_code, const char* more) {
+  return view(pod_of(std::string(R"({"phase":"Failed","containerStatuses":[
+      {"name":"istio","state":{"terminated":{"exitCode":3}}},
+      {"name":"trainer","state":{"terminated":{"exitCode":)") +
+                     exit_code + "}}}]" + more + "}"));
+}
+
+TEST(PodViewTest, ATrainerThatEndedWellIsNotMadeAFailureByItsSidecar) {
+  EXPECT_EQ(failed_with_trainer("0", "").seen.phase, PodPhase::kSucceeded);
+  EXPECT_EQ(failed_with_trainer("1", "").seen.phase, PodPhase::kFailed);
+  EXPECT_EQ(failed_with_trainer("0", R"(,"reason":"Evicted")").seen.phase, PodPhase::kFailed)
+      << "it was asked to end";
+  EXPECT_EQ(failed_with_trainer("0", R"(,"conditions":[
+      {"type":"DisruptionTarget","status":"True"}])")
+                .seen.phase,
+            PodPhase::kFailed);
+}
+
+TEST(PodViewTest, ReadsHowSidecarsFailed) {
+  const PodView pod = view(pod_of(R"({"phase":"Failed","containerStatuses":[
+      {"name":"logs","state":{"terminated":{"exitCode":0}}},
+      {"name":"istio","state":{"terminated":{"exitCode":3,"message":"no route"}}},
+      {"name":"probe","state":{"running":{}}},
+      {"name":"trainer","state":{"terminated":{"exitCode":1}}}]})"));
+  EXPECT_EQ(pod.seen.exit->container, "trainer");
+  ASSERT_EQ(pod.seen.sidecar_exits.size(), 1u);
+  EXPECT_EQ(pod.seen.sidecar_exits[0].container, "istio");
+  EXPECT_EQ(pod.seen.sidecar_exits[0].exit_code, 3);
+  EXPECT_EQ(pod.seen.sidecar_exits[0].message, "no route");
+}
+
 TEST(PodViewTest, SaysWhatIsSaidOfAPodThatNeverRan) {
   const PodView pod =
       view(pod_of(R"({"phase":"Failed","reason":"Evicted","message":"low on memory"})"));
@@ -182,6 +231,10 @@ TEST(PodViewTest, NoiseIsTheSameToPlanAndNewsIsNot) {
   news = quiet;
   news["status"]["conditions"] = json::array({{{"type", "Ready"}, {"status", "True"}}});
   EXPECT_FALSE(same_to_plan(view(quiet), view(news)));
+  news = quiet;
+  news["status"]["containerStatuses"] =
+      json::array({{{"name", "istio"}, {"state", {{"terminated", {{"exitCode", 3}}}}}}});
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news))) << "a rule may name it";
   news = quiet;
   news["metadata"]["uid"] = "pod-2";
   EXPECT_FALSE(same_to_plan(view(quiet), view(news))) << "another pod of the name";
