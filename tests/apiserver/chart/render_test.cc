@@ -134,8 +134,12 @@ std::vector<ValueSet> value_sets() {
        "b}}}]\n"
        "  apiServerCidrs: [10.0.0.1/32]\n  extraIngress: [{ports: [{port: 1}]}]\n"
        "  extraEgress: [{ports: [{port: 53, protocol: UDP}]}]\n"
+       "  controlFrom: [{ipBlock: {cidr: 10.1.0.0/16}}]\n"
        "control: {enabled: true}\n",
-       {{"NetworkPolicy", "/spec/egress/0/to/0/ipBlock/cidr", R"("10.0.0.1/32")"},
+       {{"NetworkPolicy", "/spec/ingress/2/from/0/podSelector/matchExpressions/0/key",
+         R"("trainyard.dev/job-name")"},
+        {"NetworkPolicy", "/spec/ingress/2/from/1/ipBlock/cidr", R"("10.1.0.0/16")"},
+        {"NetworkPolicy", "/spec/egress/0/to/0/ipBlock/cidr", R"("10.0.0.1/32")"},
         {"NetworkPolicy", "/spec/ingress/3/ports/0/port", "1"}}},
       {"PlacedWithCare",
        "nodeSelector: {disk: fast}\ntolerations: [{key: control, operator: Exists, effect: "
@@ -379,3 +383,16 @@ TEST_F(ChartRenderTest, TheManifestForKubectlIsTaken) {
 
 }  // namespace
 }  // namespace trainyard::apiserver
+/// No label selects a pod with hostNetwork: whoever installs the policy hears of it.
+TEST_F(ChartRenderTest, NotesSayWhatAPolicyKeepsOut) {
+  const auto notes = [this](const std::string& values) {
+    return must_helm({"install", "try", chart(), "--dry-run=client", "--values", file(values)});
+  };
+  const auto warned = HasSubstr("unless networkPolicy.controlFrom names");
+  EXPECT_THAT(notes("{}"), Not(warned));
+  EXPECT_THAT(notes("networkPolicy: {enabled: true}"), warned);
+  EXPECT_THAT(notes("{networkPolicy: {enabled: true}, control: {enabled: false}}"), Not(warned));
+  EXPECT_THAT(notes("networkPolicy: {enabled: true, controlFrom: [{ipBlock: {cidr: 10.0.0.0/8}}]}"),
+              Not(warned));
+}
+
