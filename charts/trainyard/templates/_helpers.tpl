@@ -70,6 +70,21 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/*
+Whether the operator's pods that are there are elected by another Lease, or not at all: beside those of this version they would
+work as well. Says nothing where helm sees no cluster.
+*/}}
+{{- define "trainyard.otherLease" -}}
+{{- $name := include "trainyard.operatorName" . -}}
+{{- with lookup "apps/v1" "Deployment" .Release.Namespace $name -}}
+{{- $arguments := toJson .spec.template.spec.containers -}}
+{{- $named := contains "--leader-elect-resource-name=" $arguments -}}
+{{- /* The name that the Lease of every release had once. */}}
+{{- $unnamed := and (eq $name "trainyard-operator") (contains "--leader-elect=true" $arguments) -}}
+{{- if not (or $named $unnamed) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What cannot be said by the schema. */}}
 {{- define "trainyard.check" -}}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
