@@ -102,6 +102,11 @@ work as well. Says nothing where helm sees no cluster.
 {{- if and .Values.test.image (not .Values.test.command) -}}
 {{- fail "test.image: wanted test.command too, what that image is to run" -}}
 {{- end -}}
+{{- with .Values.podDisruptionBudget -}}
+{{- if and .enabled (kindIs "invalid" .minAvailable) (kindIs "invalid" .maxUnavailable) -}}
+{{- fail "podDisruptionBudget: wanted minAvailable or maxUnavailable, without either every pod may go" -}}
+{{- end -}}
+{{- end -}}
 {{- if eq (int .Values.probes.port) (int .Values.metrics.port) -}}
 {{- fail "probes.port: the same as metrics.port, wanted another" -}}
 {{- end -}}

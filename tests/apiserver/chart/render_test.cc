@@ -329,7 +329,15 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
       {"podDisruptionBudget: {maxUnavailable: half}", "/podDisruptionBudget/maxUnavailable"},
       {"extraArgs: [metrics]", "/extraArgs/0"},
       {"test: {node: 1}", "node"},
+      {"image: {registry: 'https://registry.example'}", "/image/registry"},
+      {"worker: {image: {repository: 'mine/worker:1'}}", "/worker/image/repository"},
+      {"extraArgs: ['--log-level debug']", "/extraArgs/0"},
+      {"metrics: {podMonitor: {port: '9400'}}", "/metrics/podMonitor/port"},
+      // Nothing where the templates find something.
+      {"control: null", "control"},
+      {"log: {level: null}", "/log"},
       // What the schema cannot say.
+      {"podDisruptionBudget: {enabled: true, maxUnavailable: null}", "podDisruptionBudget"},
       {"{replicas: 2, leaderElection: {enabled: false}}", "leaderElection.enabled"},
       {"{metrics: {enabled: false, serviceMonitor: {enabled: true}}}", "metrics.serviceMonitor"},
       {"{watchNamespaces: [a], test: {namespace: b}}", "test.namespace"},
@@ -338,6 +346,8 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
       {"control: {port: 8080}", "control.port"},
       // What would be refused later: by the server, of a Service's name; by the operator.
       {"fullnameOverride: a.b", "/fullnameOverride"},
+      // What would be cut off.
+      {"fullnameOverride: a-name-that-is-longer-than-forty-characters", "/fullnameOverride"},
       {"nameOverride: A", "/nameOverride"},
       {"control: {tls: {existingSecret: a.b}}", "/control/tls/existingSecret"},
   };
@@ -377,6 +387,19 @@ TEST_F(ChartRenderTest, NamesThatLookLikeNumbersStayNames) {
   }
 }
 
+/// No label selects a pod with hostNetwork: whoever installs the policy hears of it.
+TEST_F(ChartRenderTest, NotesSayWhatAPolicyKeepsOut) {
+  const auto notes = [this](const std::string& values) {
+    return must_helm({"install", "try", chart(), "--dry-run=client", "--values", file(values)});
+  };
+  const auto warned = HasSubstr("unless networkPolicy.controlFrom names");
+  EXPECT_THAT(notes("{}"), Not(warned));
+  EXPECT_THAT(notes("networkPolicy: {enabled: true}"), warned);
+  EXPECT_THAT(notes("{networkPolicy: {enabled: true}, control: {enabled: false}}"), Not(warned));
+  EXPECT_THAT(notes("networkPolicy: {enabled: true, controlFrom: [{ipBlock: {cidr: 10.0.0.0/8}}]}"),
+              Not(warned));
+}
+
 TEST_F(ChartRenderTest, WhatIsMadeOfTheChartIsUpToDate) {
   const CommandResult check = run_command({.argv = {TRAINYARD_SOURCE_DIR "/tools/chart", "--check"},
                                            .environment = {{"HELM", plane().folder() / "helm"}},
@@ -396,16 +419,3 @@ TEST_F(ChartRenderTest, TheManifestForKubectlIsTaken) {
 
 }  // namespace
 }  // namespace trainyard::apiserver
-/// No label selects a pod with hostNetwork: whoever installs the policy hears of it.
-TEST_F(ChartRenderTest, NotesSayWhatAPolicyKeepsOut) {
-  const auto notes = [this](const std::string& values) {
-    return must_helm({"install", "try", chart(), "--dry-run=client", "--values", file(values)});
-  };
-  const auto warned = HasSubstr("unless networkPolicy.controlFrom names");
-  EXPECT_THAT(notes("{}"), Not(warned));
-  EXPECT_THAT(notes("networkPolicy: {enabled: true}"), warned);
-  EXPECT_THAT(notes("{networkPolicy: {enabled: true}, control: {enabled: false}}"), Not(warned));
-  EXPECT_THAT(notes("networkPolicy: {enabled: true, controlFrom: [{ipBlock: {cidr: 10.0.0.0/8}}]}"),
-              Not(warned));
-}
-
