@@ -59,7 +59,7 @@ class LeaderLabelTest : public testing::Test {
 };
 
 TEST_F(LeaderLabelTest, GoesFromWhoLedBeforeToWhoLeadsNow) {
-  finds(pod("new", release("a")), {pod("old", release("a"))});
+  finds(pod("new", release("a")), json::array({pod("old", release("a"))}));
   takes(2);
   ASSERT_TRUE(label_leader(client_, {"system", "new"}));
   ASSERT_EQ(changes().size(), 2U);
@@ -69,7 +69,7 @@ TEST_F(LeaderLabelTest, GoesFromWhoLedBeforeToWhoLeadsNow) {
 
 /// Each of two releases in one namespace has a leader, and neither takes the other's label away.
 TEST_F(LeaderLabelTest, LeavesTheLeadersOfOtherReleasesAlone) {
-  finds(pod("new", release("a")), {pod("new", release("a"))});
+  finds(pod("new", release("a")), json::array({pod("new", release("a"))}));
   ASSERT_TRUE(label_leader(client_, {"system", "new"}));
   EXPECT_THAT(selector(), AllOf(HasSubstr("trainyard.dev%2Fleader%3Dtrue"),
                                 HasSubstr("app.kubernetes.io%2Fname%3Dtrainyard"),
