@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,7 @@ class AskAfter final : public trace::SpanSink {
   void add(trace::Track /*track*/, const trace::Span& span) override {
     if (span.activity == activity_ && span.step == step_) asked_ = true;
   }
-  StopAsked stop_asked() const {
+  std::function<bool()> stop_asked() const {
     return [this] { return asked_.load(); };
   }
 
@@ -55,7 +56,7 @@ struct Life {
   std::string root = "checkpoints";  ///< empty: no checkpoints
   int64_t generation = 1;
   std::optional<int64_t> parent = std::nullopt;
-  StopAsked stop_asked = [] { return false; };
+  std::function<bool()> stop_asked = [] { return false; };
   trace::SpanSink* spans = nullptr;
 };
 
