@@ -350,7 +350,8 @@ TEST_F(LoneRankTest, ARunWithACheckpointNeedsTheFolderThatItImportedNoMore) {
   write_model("imported", 0.2F, 0.125);
   json job = job_of(importing("imported", 20));
   job["spec"]["checkpointPolicy"]["everySteps"] = 5;
-  job["spec"]["failurePolicy"]["maxRestarts"] = 0;
+  job["spec"]["failurePolicy"]["budgets"] =
+      json::array({json{{"class", "Application"}, {"maxRestarts", 0}}});
   json undisturbed;
   ASSERT_EQ(run_job(job, undisturbed, {}, {"--run-dir", path("undisturbed")}).exit_code, 0)
       << content("err");

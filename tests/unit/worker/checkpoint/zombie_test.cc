@@ -249,7 +249,8 @@ TEST_F(ZombieTest, WithoutHardLinksRestartsDoNotFillTheDisk) {
   ASSERT_EQ(job_.train(files_, {.generation = 1, .steps = {10}}), "");
   const auto checkpoints = [&] {
     std::vector<std::string> names;
-    for (const std::string& name : *files_.list(job_.root())) {
+    const auto all = files_.list(job_.root());
+    for (const std::string& name : *all) {
       if (parse_directory_name(name)) names.push_back(name);
     }
     return names;
