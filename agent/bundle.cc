@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 
+#include "agent/starter_bytes.h"
 #include "common/io/file.h"
 
 namespace trainyard::agent {
@@ -44,6 +45,14 @@ Status copy_program(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+Status write_starter(const fs::path& to) {
+  TRAINYARD_TRY(write_file_atomic(to, starter_bytes()));
+  std::error_code error;
+  fs::permissions(to, fs::perms(0755), error);
+  if (error) return io_error("let everybody run " + to.string(), error.value());
+  return {};
+}
+
 }  // namespace
 
 Status install_bundle(const fs::path& folder) {
@@ -65,7 +74,7 @@ Status install_bundle(const fs::path& folder) {
     if (library.filename() == loaded.loader.filename()) continue;
     TRAINYARD_TRY(copy_program(library, folder / kBundleLibraries / library.filename()));
   }
-  return {};
+  return write_starter(folder / kBundleStarter);
 }
 
 }  // namespace trainyard::agent

@@ -4,8 +4,8 @@
 #include <map>
 #include <string_view>
 
+#include "agent/bundle_layout.h"
 #include "common/worker_contract.h"
-#include "control/env_for_ranks.h"
 
 namespace trainyard::agent {
 namespace {
@@ -59,7 +59,7 @@ std::vector<std::string> rank_environment(const AgentOptions& options, const Ran
     if (equals == std::string::npos || equals == 0) continue;
     variables[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
-  const std::string for_ranks = control::kEnvForRanks;
+  const std::string for_ranks = kEnvForRanks;
   while (true) {
     const auto kept = variables.lower_bound(for_ranks);
     if (kept == variables.end() || !kept->first.starts_with(for_ranks)) break;

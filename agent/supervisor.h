@@ -16,6 +16,7 @@
 
 namespace trainyard::coordination {
 class FromAgent;
+class RankProgress;
 class RankTable;
 class StartGeneration;
 }  // namespace trainyard::coordination
@@ -112,7 +113,8 @@ class Supervisor {
   AgentExit verdict() const;
   std::optional<int64_t> newest_step() const;
   AgentExit verdict_of_rank(const Rank& rank) const;
-  bool ended_as_asked(const RankEnd& end) const;
+  bool ended_as_asked(const Rank& rank) const;
+  coordination::RankProgress progress_of(const Rank& rank) const;
   /// The rank whose end explains the others; nullptr when all ended as wished.
   const Rank* primary_failure() const;
 

@@ -44,25 +44,33 @@ bool only_followed_a_peer(const RankEnd& end) {
 std::optional<int64_t> Supervisor::newest_step() const {
   std::optional<int64_t> newest;
   for (size_t i = 0; options_.is_engine() && i < ranks_.size(); ++i) {
-    coordination::RankProgress progress;
-    host_.read_progress(static_cast<int>(i), progress);
+    const coordination::RankProgress progress = progress_of(ranks_[i]);
     if (progress.restored_step() < 0) continue;
     newest = std::max(newest.value_or(progress.step()), progress.step());
   }
   return newest;
 }
 
-bool Supervisor::ended_as_asked(const RankEnd& end) const {
+coordination::RankProgress Supervisor::progress_of(const Rank& rank) const {
+  coordination::RankProgress progress;
+  host_.read_progress(static_cast<int>(&rank - ranks_.data()), progress);
+  return progress;
+}
+
+bool Supervisor::ended_as_asked(const Rank& rank) const {
+  const RankEnd& end = *rank.end;
   if (ended_well(end)) return true;
-  // A rank that has met no peers yet has nothing to save: asked to stop, it gives up waiting.
-  return ending_ == Ending::kStopped && options_.is_engine() && !table_delivered_ &&
-         end.signal == 0 && end.exit_code == kExitRetry;
+  if (ending_ != Ending::kStopped || !options_.is_engine() || end.signal != 0) return false;
+  // A rank that has no state yet has nothing to save: asked to stop it gives up waiting for its
+  // peers, or finds that they have.
+  const bool gave_up = end.exit_code == kExitRetry || end.exit_code == kExitPeerLost;
+  return gave_up && progress_of(rank).restored_step() < 0;
 }
 
 const Supervisor::Rank* Supervisor::primary_failure() const {
   const Rank* primary = nullptr;
   for (const Rank& rank : ranks_) {
-    if (!rank.end || ended_as_asked(*rank.end)) continue;
+    if (!rank.end || ended_as_asked(rank)) continue;
     if (rank.killed_by_us && ending_ == Ending::kFailed) continue;  // it only followed
     const auto key = [](const Rank& r) {
       return std::pair(only_followed_a_peer(*r.end), r.end_order);

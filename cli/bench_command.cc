@@ -26,7 +26,8 @@ after another, the worlds in turns, and prints the median over the rounds of the
           algbw              broadcast, reduce, point_to_point
 S is the whole buffer (all parts together; for all_to_all what one rank sends). `wire` are payload
 bytes counted over all ranks, `formula` is what they must be; `wrong` are elements that differ from a
-reference. Iterations of broadcast, reduce, scatter and gather are kept apart by a barrier that is
+reference, and before point_to_point receives that nobody answers and that neither patience nor
+cancel() ended. Iterations of broadcast, reduce, scatter and gather are kept apart by a barrier that is
 not timed. `raw` is one bare socket pair doing the same additions, `gloo` PyTorch's; raw/this and
 gloo/this are their times over this one: above 1 this is faster.
 

@@ -24,6 +24,7 @@
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
 #include "common/worker_contract.h"
+#include "control/local/job_store.h"
 #include "worker/trace/trace_file.h"
 #include "worker/train/preflight.h"
 
@@ -83,10 +84,14 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
 }
 
 /// What the ranks would refuse is refused here, before a run directory says anything of it.
-Status check_engine(const api::TrainingJobSpec& spec) {
+Status check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir) {
+  const api::TrainingJobSpec& spec = job.spec;
   if (!spec.engine) return {};
-  TRAINYARD_TRY(engine::check_inputs(*spec.engine, ranks_of(spec)));
-  return engine::check_memory(*spec.engine, ranks_of(spec));
+  TRAINYARD_ASSIGN(
+      const engine::Inputs inputs,
+      engine::open_inputs(*spec.engine, control::local::checkpoint_dir_of(run_dir, job)));
+  TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks_of(spec)));
+  return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
 }
 
 /// The agent's binary: TRAINYARD_AGENT, else beside this one.
@@ -250,14 +255,14 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
     return contract::kExitBadConfig;
   }
   api::TrainingJob job = *std::move(loaded);
-  if (const Status fit = check_engine(job.spec); !fit) {
+  LocalRunOptions run_options;
+  run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
+                                                : std::filesystem::path(options.run_dir);
+  if (const Status fit = check_engine(job, run_options.run_dir); !fit) {
     context.err << options.manifest << ": " << fit.error().message << '\n';
     return contract::exit_code_of(fit.error().code);
   }
   TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
-  LocalRunOptions run_options;
-  run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
-                                                : std::filesystem::path(options.run_dir);
   run_options.job = std::move(job);
   run_options.agent = agent_path();
   run_options.trace_steps = options.trace_steps;

@@ -51,8 +51,9 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   api::resolve_paths(*spec.engine, file.parent_path());
   const int64_t ranks = spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
   checked.data_seen = engine::sees_inputs(*spec.engine);
-  return checked.data_seen ? engine::check_inputs(*spec.engine, ranks)
-                           : engine::check_shapes(*spec.engine, ranks);
+  if (!checked.data_seen) return engine::check_shapes(*spec.engine, ranks);
+  TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
+  return engine::check_inputs(*spec.engine, inputs, ranks);
 }
 
 /// "FIELD: found X, wanted Y" taken apart again; what has another form is what was found.

@@ -161,7 +161,7 @@ struct Start {
   ResumePlan resume;
 };
 
-/// Agent to rank: checkpoint at the next step boundary, then exit 143: {"type":"stop"}.
+/// Agent to rank: checkpoint after the step under way, then exit 143: {"type":"stop"}.
 struct Stop {};
 
 /// Agent to rank: print the stacks of all threads to standard error: {"type":"dumpStacks"}.

@@ -21,5 +21,5 @@ LABEL org.opencontainers.image.title="trainyard-operator" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}"
 USER 65532:65532
-EXPOSE 8080 8081
+EXPOSE 8080 8081 9443
 ENTRYPOINT ["/usr/bin/trainyard-operator"]

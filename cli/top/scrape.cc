@@ -74,6 +74,12 @@ int64_t whole(double value) {
   return std::isfinite(value) && std::abs(value) < kLimit ? std::llround(value) : 0;
 }
 
+/// A sum of series, however many somebody sends.
+void add(int64_t& sum, double value) {
+  constexpr int64_t kMost = int64_t{1} << 60;
+  sum = std::clamp(sum + whole(value), -kMost, kMost);
+}
+
 std::optional<double> known(double value) {
   const bool sane = std::isfinite(value) && std::abs(value) < kLimit;
   return sane ? std::optional(value) : std::nullopt;
@@ -92,7 +98,7 @@ void apply_rank(const Sample& sample, control::RankReading& rank) {
   if (name == "trainyard_rank_steps_total") counters.step.buckets[0] = whole(sample.value);
   if (name == "trainyard_rank_tokens_total") counters.tokens_trained = whole(sample.value);
   if (name == "trainyard_rank_resident_memory_bytes") counters.resident_bytes = whole(sample.value);
-  if (name == "trainyard_rank_memory_bytes") counters.memory_bytes[0] += whole(sample.value);
+  if (name == "trainyard_rank_memory_bytes") add(counters.memory_bytes[0], sample.value);
   if (name == "trainyard_rank_phase" && sample.value == 1) {
     for (int i = 0; i <= static_cast<int>(contract::Phase::kDone); ++i) {
       const auto phase = static_cast<contract::Phase>(i);
@@ -122,7 +128,7 @@ void apply_job(const Sample& sample, LiveState& state) {
   if (name == "trainyard_job_phase" && value == 1) state.activity = sample.label("phase");
   if (name == "trainyard_job_generation") state.generation = whole(value);
   if (name == "trainyard_job_expected_ranks") state.expected_ranks = whole(value);
-  if (name == "trainyard_restarts_total") state.restarts += whole(value);
+  if (name == "trainyard_restarts_total") add(state.restarts, value);
   if (name == "trainyard_lost_steps_total") state.lost_steps = whole(value);
   if (name == "trainyard_wall_seconds_total") state.wall_s = known(value).value_or(0);
   if (name == "trainyard_goodput_ratio" && value > 0) state.goodput = known(value);

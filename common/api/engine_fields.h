@@ -85,7 +85,8 @@ void visit_fields(V& visit, S& model) {
         model.dropout);
   visit({.name = "import",
          .description = "A Hugging Face folder (config.json and safetensors) whose shape and "
-                        "weights the run starts from; excludes preset, and shape keys must agree.",
+                        "weights the run starts from; excludes preset, and shape keys must agree. "
+                        "Once there is a checkpoint it may be gone.",
          .default_note = "fresh weights",
          .content = Content::kPath},
         model.import_path);

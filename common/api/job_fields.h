@@ -256,7 +256,8 @@ void visit_fields(V& visit, S& checkpoint) {
          .maximum = 10000},
         checkpoint.keep_last);
   visit({.name = "preemptionCheckpointSeconds",
-         .description = "Seconds a checkpoint may take when the job is told to stop.",
+         .description = "Seconds that ranks have when the job is told to stop: for the step under "
+                        "way, a checkpoint that is being written, and the last one.",
          .minimum = 1,
          .maximum = 86'400},
         checkpoint.preemption_checkpoint);

@@ -79,7 +79,8 @@ Status make_directories(const std::filesystem::path& directory) {
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A FIFO that nobody writes to must not block: it is refused below.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return open_error(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return io_error("stat " + path.string(), errno);

@@ -263,8 +263,15 @@ void reap(int pidfd) {
   ::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG);
 }
 
-std::vector<pid_t> session_members(pid_t leader_pid) {
-  std::vector<pid_t> members;
+void kill_process(const ProcessId& process) {
+  const Result<UniqueFd> fd = open_process(process);
+  if (fd) send_signal(fd->get(), SIGKILL);
+}
+
+std::vector<ProcessId> session_members(pid_t leader_pid) {
+  std::vector<ProcessId> members;
+  const Result<std::string> boot = boot_id();
+  if (!boot) return members;
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", code)) {
     const std::string name = entry.path().filename().string();
@@ -272,22 +279,24 @@ std::vector<pid_t> session_members(pid_t leader_pid) {
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (error != std::errc() || end != name.data() + name.size()) continue;
     const std::optional<Stat> stat = read_stat(pid);
-    if (stat && stat->session == leader_pid && is_running(*stat)) members.push_back(pid);
+    if (stat && stat->session == leader_pid && is_running(*stat)) {
+      members.push_back({pid, stat->start_ticks, *boot});
+    }
   }
   return members;
 }
 
 void kill_session(const ProcessId& leader) {
   if (const Result<std::string> boot = boot_id(); !boot || *boot != leader.boot_id) return;
-  // A session's id is not given to a new process while the session has members; so a process that
-  // has the pid with another start time proves that the session is over.
-  const std::optional<Stat> holder = read_stat(leader.pid);
-  if (holder && holder->start_ticks != leader.start_ticks) return;
   for (int round = 0; round < kMaxRounds; ++round) {
-    const std::vector<pid_t> members = session_members(leader.pid);
+    // A session's id is not given to a new process while the session has members; so a process that
+    // has the pid with another start time proves that the session is over.
+    const std::optional<Stat> holder = read_stat(leader.pid);
+    if (holder && holder->start_ticks != leader.start_ticks) return;
+    const std::vector<ProcessId> members = session_members(leader.pid);
     if (members.empty()) return;
-    for (const pid_t member : members)
-      ::kill(member, SIGKILL);
+    for (const ProcessId& member : members)
+      kill_process(member);
   }
 }
 

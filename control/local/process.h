@@ -72,15 +72,19 @@ void send_signal(int pidfd, int signal);
 /// Reaps an ended child; nothing for anybody else's.
 void reap(int pidfd);
 
+/// SIGKILL to exactly that process; nothing when it has ended, whoever has its pid now.
+void kill_process(const ProcessId& process);
+
 /// Kills every process of the session that `leader` leads or led, again until none is left
-/// (children made meanwhile) or `kMaxRounds` are over. Does nothing when the pid has come to
-/// another process.
+/// (children made meanwhile) or `kMaxRounds` are over. Ends nothing else: neither when the leader's
+/// pid has come to another process, nor when a member ends and its pid comes to somebody between
+/// the look and the kill.
 void kill_session(const ProcessId& leader);
 
 /// How often kill_session looks for processes made meanwhile.
 inline constexpr int kMaxRounds = 20;
 
-/// Pids of the processes in the session of `leader_pid`, zombies left out.
-std::vector<pid_t> session_members(pid_t leader_pid);
+/// The processes in the session of `leader_pid`, zombies left out; none where this boot has no id.
+std::vector<ProcessId> session_members(pid_t leader_pid);
 
 }  // namespace trainyard::control::local

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/validate.h"
-#include "control/env_for_ranks.h"
 #include "operator/render/companions.h"
 #include "operator/render/environment.h"
 #include "operator/render/names.h"
@@ -225,22 +224,6 @@ json agent_bringer(const std::string& image) {
             {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
 }
 
-/// What the template wants its dynamic loader to load first is built for the image's libraries: a
-/// loader ends a program whose library is too old for one of them, and the agent's may be. The
-/// agent gets nothing instead, which also holds against what the image says.
-void keep_from_agent(json& container) {
-  json& variables = list_part(container, "env");
-  for (const char* name : {"LD_PRELOAD", "LD_AUDIT"}) {
-    bool found = false;
-    for (json& variable : variables) {
-      if (!variable.is_object() || variable.value("name", json()) != name) continue;
-      variable["name"] = std::string(control::kEnvForRanks) + name;
-      found = true;
-    }
-    if (found) variables.push_back({{"name", name}, {"value", ""}});
-  }
-}
-
 /// The agent becomes the container's first process and starts its command once a rank. It comes
 /// with its own loader and libraries: the image may have others, or none (docs/adr/0012).
 void inject_agent(json& spec, json& container, const std::string& image) {
@@ -248,9 +231,7 @@ void inject_agent(json& spec, json& container, const std::string& image) {
              /*read_only=*/true);
   json& before = list_part(spec, "initContainers");
   before.insert(before.begin(), agent_bringer(image));
-  const std::string folder = kAgentFolder;
-  json command = json::array({folder + "/loader", "--inhibit-cache", "--library-path",
-                              folder + "/lib", folder + "/trainyard-agent", "--"});
+  json command = json::array({std::string(kAgentFolder) + "/start", "--"});
   for (json& word : list_part(container, "command"))
     command.push_back(std::move(word));
   container["command"] = std::move(command);
@@ -300,7 +281,6 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   }
   set_default(trainer, "terminationMessagePolicy", "FallbackToLogsOnError");
   add_environment(trainer, environment_of(job, spec, pod, defaults));
-  if (api::needs_injected_agent(spec)) keep_from_agent(trainer);
   add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
              kShmPath, /*read_only=*/false);
   if (spec.engine) {

@@ -16,7 +16,8 @@
 namespace trainyard::operator_runtime {
 namespace {
 
-constexpr char kLeaseName[] = "trainyard-operator";
+/// By which our series are told from those of other programs, whatever the Lease is called.
+constexpr char kElection[] = "trainyard-operator";
 /// The Service that selects the leader's pod.
 constexpr char kControlService[] = "trainyard-control";
 /// What is begun may take so long once the operator is told to stop; Kubernetes kills it after 30
@@ -76,7 +77,7 @@ LeaderElection::Options election_options(const OperatorOptions& options,
   made.clock = &clock;
   made.logger = &logger;
   made.ns = options.leader_elect_namespace.empty() ? config.ns : options.leader_elect_namespace;
-  made.name = kLeaseName;
+  made.name = options.leader_elect_resource_name;
   made.identity = identity;
   made.random = random_fraction;
   return made;
@@ -220,7 +221,7 @@ Status Operator::listen() {
 
 std::string Operator::metrics_text(const http::ServerCounters& counters) const {
   OperatorFacts facts{reconciler_.queue_stats(), cluster_.counts(), options_.workers,
-                      election_.is_leader(), kLeaseName};
+                      election_.is_leader(), kElection};
   if (!options_.leader_elect) facts.leader = true;
   if (facts.leader) facts.jobs = cluster_.cached_jobs();
   if (stream_) facts.streams = stream_->counts();

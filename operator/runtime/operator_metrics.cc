@@ -191,7 +191,7 @@ std::string OperatorMetrics::text(const OperatorFacts& facts,
   out.add(kActive, {kController}, static_cast<double>(facts.queue.active));
   out.add(kWorkers, {kController}, facts.workers);
   add_queue(out, facts.queue);
-  out.add(kLeader, {facts.lease}, facts.leader ? 1 : 0);
+  out.add(kLeader, {facts.election}, facts.leader ? 1 : 0);
   out.add(kObjects, {"TrainingJob"}, static_cast<double>(facts.cache.jobs));
   out.add(kObjects, {"Pod"}, static_cast<double>(facts.cache.pods));
   out.add(kObjects, {"Node"}, static_cast<double>(facts.cache.nodes));

@@ -47,7 +47,7 @@ struct OperatorFacts {
   cluster::CacheCounts cache;
   int workers = 0;
   bool leader = false;
-  std::string lease;  ///< its name
+  std::string election;  ///< label of the series that says who leads
   stream::AdmittedTransport::Counts streams;
   /// Only the leader's: two that tell of the same jobs would double every sum.
   std::vector<std::shared_ptr<const api::TrainingJob>> jobs;

@@ -31,6 +31,10 @@ std::string check_namespace(const std::string& name) {
   return api::is_dns_label(name) ? "" : "\"" + name + "\" is no name of a namespace";
 }
 
+std::string check_lease(const std::string& name) {
+  return api::is_dns_subdomain(name) ? "" : "\"" + name + "\" is no name of a Lease";
+}
+
 std::string check_secret(const std::string& name) {
   return api::is_dns_label(name) ? "" : "\"" + name + "\" is no name of a Secret (one label)";
 }
@@ -72,10 +76,14 @@ void add_connection_flags(CLI::App& app, OperatorOptions& options) {
 
 void add_work_flags(CLI::App& app, OperatorOptions& options) {
   app.add_flag("--leader-elect,!--no-leader-elect", options.leader_elect,
-               "Work only while holding the Lease trainyard-operator, so that several may run");
+               "Work only while holding a Lease, so that several may run");
   app.add_option("--leader-elect-namespace", options.leader_elect_namespace,
                  "Namespace of the Lease; default: the operator's own")
       ->check(check_namespace);
+  app.add_option("--leader-elect-resource-name", options.leader_elect_resource_name,
+                 "Name of the Lease; operators that serve other namespaces have another")
+      ->check(check_lease)
+      ->capture_default_str();
   app.add_option("--max-concurrent-reconciles", options.workers, "Jobs worked on at once")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

@@ -18,6 +18,7 @@ struct OperatorOptions {
   std::vector<std::string> namespaces;  ///< empty: all
   bool leader_elect = false;
   std::string leader_elect_namespace;  ///< empty: the pod's, else the context's
+  std::string leader_elect_resource_name = "trainyard-operator";
   std::string metrics_address = ":8080";
   std::string probe_address = ":8081";
   double api_qps = 1000;

@@ -11,8 +11,8 @@ namespace trainyard::stream {
 /// ready is not being the leader.
 inline constexpr char kLeaderLabel[] = "trainyard.dev/leader";
 
-/// Puts the label on `pod` and takes it from all other pods of the namespace: one that led before
-/// may have ended without a word. Errors: those of the API server.
+/// Puts the label on `pod` and takes it from all other pods of its release in the namespace: one
+/// that led before may have ended without a word. Errors: those of the API server.
 Status label_leader(const kube::Client& client, const kube::ObjectName& pod);
 
 }  // namespace trainyard::stream

@@ -8,10 +8,15 @@ target_link_libraries(trainyard-fake-rank PRIVATE common_contract common_io)
 trainyard_test(process_host_test TIER process
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/process_host_test.cc
   DEPS agent_process process_test_support)
+# A library that ends whatever program loads it; itself without what a sanitizer would want loaded before.
+add_library(trainyard-unwanted SHARED ${CMAKE_CURRENT_LIST_DIR}/agent/unwanted_library.cc)
+target_compile_options(trainyard-unwanted PRIVATE -fno-sanitize=all)
+target_link_options(trainyard-unwanted PRIVATE -fno-sanitize=all)
 trainyard_test(agent_bundle_test TIER process
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/bundle_test.cc
   DEPS agent_process process_test_support)
-add_dependencies(agent_bundle_test trainyard-agent)
+target_compile_definitions(agent_bundle_test PRIVATE TRAINYARD_UNWANTED_LIBRARY="$<TARGET_FILE:trainyard-unwanted>")
+add_dependencies(agent_bundle_test trainyard-agent trainyard-unwanted)
 trainyard_library(ledger_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/ledger_check.cc
   DEPS common_text nlohmann_json::nlohmann_json)

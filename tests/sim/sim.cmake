@@ -7,7 +7,8 @@ trainyard_library(sim_test_support
           ${sim_support}/sim/replica.cc
           ${sim_support}/sim/sim_cluster.cc ${sim_support}/sim/store.cc ${sim_support}/sim/transport.cc
           ${sim_support}/sim/watch_server.cc ${sim_support}/sim/workloads.cc
-  DEPS operator_cluster control_core common_text nlohmann_json::nlohmann_json)
+  DEPS operator_cluster control_core common_text nlohmann_json::nlohmann_json
+  APART ${sim_support}/sim/random_story.cc)
 trainyard_test(sim_conformance_test TIER sim
   SOURCES ${sim_tests}/conformance_test.cc ${sim_support}/cluster_conformance.cc
   DEPS sim_test_support)

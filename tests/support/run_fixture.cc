@@ -156,6 +156,9 @@ void RunFixture::expect_end(ChildProcess& child, int exit_code) {
   ASSERT_TRUE(end) << "still running: " << output();
   EXPECT_EQ(end->signal, 0);
   EXPECT_EQ(end->exit_code, exit_code) << output() << errors();
+  if (exit_code == 0) {
+    EXPECT_TRUE(status().contains("goodput")) << "no ledger to look at";
+  }
   expect_ledger_conserves();
 }
 

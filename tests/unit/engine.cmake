@@ -15,6 +15,8 @@ trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIS
                DEPS worker_sample worker_matrix worker_checkpoint)
 trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
 trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
+trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/train_loop_test.cc
+               DEPS worker_train nlohmann_json::nlohmann_json)
 trainyard_test(engine_allocation_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_matrix)

@@ -48,7 +48,7 @@ def summary():
         stat("Failed", jobs_in("Failed"), bad=1, what="And not deleted yet"),
         stat("Goodput of the last hour", f'{productive} / (sum(rate({of("trainyard_wall_seconds_total")}[1h])) > 0)', "percentunit", decimals=1,
              what="The share of all jobs' time that advanced a model"),
-        stat("Leader", f"sum({LEADER})", what="Operators that hold the Lease: one"),
+        stat("Leader", f"sum({LEADER})", what="Operators that lead: one of each release"),
         stat("Alerts", 'count(ALERTS{alertname=~"Trainyard.+",alertstate="firing"}) or vector(0)', bad=1, what="That fire, of the chart's rules"),
     ])
 

@@ -16,8 +16,9 @@ PROGRAMS = {
     "worker-cpu": ["trainyard-agent", "trainyard-worker", "trainyard"],
 }
 UID = 65532  # "nonroot", as distroless images have it
-# Packages of which only headers are taken: what they give is compiled into our programs.
+# Packages of which no file is taken: what their headers and static libraries give is in our programs.
 HEADERS = ["libboost-dev", "libcli11-dev", "libexpected-dev", "nlohmann-json3-dev"]
+COMPILED_IN = {"operator": HEADERS, "worker-cpu": HEADERS + ["libc6-dev", "libstdc++-12-dev"]}  # of the agent's starter
 TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/nonexistent\nnonroot:x:{UID}:{UID}:nonroot:/tmp:/nonexistent\n",
     "etc/group": f"root:x:0:\nnonroot:x:{UID}:\n",
@@ -112,6 +113,6 @@ def assemble(image: str, binaries: pathlib.Path, out: pathlib.Path) -> dict:
     shutil.copyfile(ROOT / "LICENSE", out / "usr/share/doc/LICENSE")
     bill = sbom.document(f"trainyard-{image}", version(), epoch(), ours,
                          [(packages.describe(package), contents) for package, contents in shared.items()],
-                         [packages.describe(package) for package in HEADERS])
+                         [packages.describe(package) for package in COMPILED_IN[image]])
     tree.write(f"usr/share/sbom/trainyard-{image}.spdx.json", json.dumps(bill, indent=1, sort_keys=True) + "\n")
     return bill

@@ -48,7 +48,7 @@ def file_entry(path, content):
 
 def document(image, version, epoch, programs, shared, compiled_in):
     """The whole of it. `programs` {path: content} are ours; `shared` [(facts, {path: content})] Debian packages whose files are in
-    the image; `compiled_in` [facts] those whose headers our programs were compiled with."""
+    the image; `compiled_in` [facts] those whose headers or static libraries are in our programs."""
     ours = identifier("Image", image)
     packages = [{
         "SPDXID": ours, "name": image, "versionInfo": version, "primaryPackagePurpose": "CONTAINER",
@@ -71,7 +71,7 @@ def document(image, version, epoch, programs, shared, compiled_in):
             files.append(file_entry(path, content))
             relate(packages[-1]["SPDXID"], "CONTAINS", files[-1]["SPDXID"])
     for facts in sorted(compiled_in, key=lambda entry: entry["Package"]):
-        packages.append(package_entry(facts) | {"comment": "headers, compiled in"})
+        packages.append(package_entry(facts) | {"comment": "compiled in"})
         relate(packages[-1]["SPDXID"], "BUILD_DEPENDENCY_OF", ours)
     made_of = hashlib.sha256("".join(entry["checksums"][1]["checksumValue"] for entry in files).encode()).hexdigest()
     return {

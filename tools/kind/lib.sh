@@ -22,10 +22,17 @@ coredns_version=1.14.3
 node_programs=(kubeadm kubelet kube-proxy)
 
 kind_bin="$cache/kind-$kind_version/bin"
-coredns_bin="$cache/coredns-$coredns_version/bin"
+# A program of ours over CoreDNS's module.
+coredns_bin="$cache/coredns-$coredns_version-$(sha256sum <"$here/coredns/main.go" | cut -c 1-12)/bin"
 
-# The node image is made of the programs' versions and of this recipe, by which its file is named.
-recipe() { cat "$here"/lib.sh "$here"/image "$here"/archive.sh "$here"/node_image/* | sha256sum | cut -c 1-12; }
+# The node image is named by all that it is made of: versions of programs, and files of this folder.
+recipe() {
+  (
+    cd "$here" || exit
+    printf '%s\n' "$kubernetes_version" "$etcd_version" "$coredns_version" "$kind_version"
+    sha256sum image archive.sh node_image/* coredns/main.go
+  ) | sha256sum | cut -c 1-12
+}
 node_tag="v$kubernetes_version-$(recipe)"
 own_node_image="localhost/trainyard-node:$node_tag"
 node_archive="$cache/kind-node/$node_tag.tar"

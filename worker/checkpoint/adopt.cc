@@ -1,6 +1,7 @@
 #include "worker/checkpoint/adopt.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/store.h"
@@ -25,11 +26,25 @@ Status copy_file(FileSystem& files, const std::filesystem::path& from,
   return output->sync();
 }
 
-Status link_or_copy(FileSystem& files, const std::filesystem::path& from,
-                    const std::filesystem::path& to) {
-  const Status linked = files.link(from, to);
-  if (linked || linked.error().code != ErrorCode::kUnavailable) return linked;
-  return copy_file(files, from, to);
+/// The shards of `manifest` under the names that they have in both directories. Returns whether one
+/// had to be copied.
+Result<bool> link_or_copy(FileSystem& files, const std::filesystem::path& from,
+                          const std::filesystem::path& to, const Manifest& manifest) {
+  bool copied = false;
+  const auto count = static_cast<int64_t>(manifest.shards.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string name = shard_file_name(i, count);
+    Status made = files.link(from / name, to / name);
+    if (!made && made.error().code == ErrorCode::kUnavailable) {
+      if (!std::exchange(copied, true)) {
+        TRAINYARD_TRY(remove_unrecorded(files, to.parent_path(), manifest.generation));
+      }
+      made = copy_file(files, from / name, to / name);
+      if (!made) return made.error().with_context("copy, for want of hard links");
+    }
+    TRAINYARD_TRY(made);
+  }
+  return copied;
 }
 
 /// A missing shard beside a manifest that is still there is damage, not a clean-up in progress:
@@ -42,8 +57,8 @@ Error missing_or_vanished(FileSystem& files, const std::filesystem::path& direct
   return error;
 }
 
-Result<ManifestRef> take_over(FileSystem& files, const std::filesystem::path& root,
-                              const CheckpointReader& source, const LineageRecord& record) {
+Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
+                          const CheckpointReader& source, const LineageRecord& record) {
   Manifest manifest = source.manifest();
   manifest.adopted_from = ManifestRef{manifest.id(), source.checksum()};
   manifest.generation = record.generation;
@@ -53,28 +68,24 @@ Result<ManifestRef> take_over(FileSystem& files, const std::filesystem::path& ro
 
   const std::filesystem::path directory = root / directory_name(manifest.id());
   TRAINYARD_TRY(files.make_directory(directory));
-  for (size_t i = 0; i < manifest.shards.size(); ++i) {
-    const std::string name =
-        shard_file_name(static_cast<int64_t>(i), static_cast<int64_t>(manifest.shards.size()));
-    TRAINYARD_TRY(link_or_copy(files, source.directory() / name, directory / name));
-  }
+  TRAINYARD_ASSIGN(const bool copied, link_or_copy(files, source.directory(), directory, manifest));
   TRAINYARD_TRY(files.sync_directory(directory));
   TRAINYARD_TRY(replace_file(files, directory / kManifestFile, text, ".tmp"));
   TRAINYARD_TRY(files.sync_directory(root));
   TRAINYARD_ASSIGN(std::string checksum, manifest_checksum(text));
-  return ManifestRef{manifest.id(), std::move(checksum)};
+  return Adopted{{manifest.id(), std::move(checksum)}, copied};
 }
 
 }  // namespace
 
-Result<ManifestRef> adopt(FileSystem& files, const std::filesystem::path& root,
-                          const CheckpointId& source, const LineageRecord& record) {
+Result<Adopted> adopt(FileSystem& files, const std::filesystem::path& root,
+                      const CheckpointId& source, const LineageRecord& record) {
   const std::filesystem::path directory = root / directory_name(source);
   const auto reader = CheckpointReader::open(files, directory, Verify::kManifest);
   if (!reader) return missing_or_vanished(files, directory, reader.error());
   const CheckpointId own{record.generation, source.step};
   TRAINYARD_TRY(remove_checkpoint(files, root, own));
-  Result<ManifestRef> taken = take_over(files, root, **reader, record);
+  Result<Adopted> taken = take_over(files, root, **reader, record);
   if (!taken) {
     (void)remove_checkpoint(files, root, own);
     return missing_or_vanished(files, directory, taken.error());

@@ -9,14 +9,22 @@
 
 namespace trainyard::checkpoint {
 
+/// A checkpoint taken over, under its new name.
+struct Adopted {
+  ManifestRef checkpoint;
+  bool copied = false;  ///< some of its bytes lie on the disk twice now
+};
+
 /// Takes checkpoint `source` over under the name of the generation of `record`: its shards by hard
 /// link (by copy where the file system has none), with a manifest of its own, durably. From then on
 /// no other generation's clean-up can take the data away: nobody touches a younger generation's
 /// directories, and a linked file outlives its other names. Leftovers under that name are replaced.
+/// Before the first copy goes what older generations have left that never recorded themselves, or
+/// each start that fails would take the room of a checkpoint.
 ///
 /// Errors: kNotFound when the source vanished meanwhile (look again), kInvalidData when its
 /// manifest is damaged or a shard is missing or of another size, kIo.
-Result<ManifestRef> adopt(FileSystem& files, const std::filesystem::path& root,
-                          const CheckpointId& source, const LineageRecord& record);
+Result<Adopted> adopt(FileSystem& files, const std::filesystem::path& root,
+                      const CheckpointId& source, const LineageRecord& record);
 
 }  // namespace trainyard::checkpoint

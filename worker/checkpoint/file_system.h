@@ -49,7 +49,8 @@ class FileSystem {
   /// A second name for a file; kAlreadyExists when `to` is taken; kUnavailable where the file
   /// system has no hard links.
   virtual Status link(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
-  /// A symbolic link; kAlreadyExists when the name is taken.
+  /// A symbolic link; kAlreadyExists when the name is taken; kUnavailable where the file system has
+  /// none.
   virtual Status symlink(const std::filesystem::path& target,
                          const std::filesystem::path& path) = 0;
   /// Where a symbolic link points.

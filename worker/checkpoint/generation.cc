@@ -1,6 +1,7 @@
 #include "worker/checkpoint/generation.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "worker/checkpoint/adopt.h"
 #include "worker/checkpoint/json_fields.h"
@@ -120,6 +121,9 @@ class Proposer {
     return removed ? next() : fail(removed.error());
   }
 
+  /// Whether the checkpoint of the newest proposal has been copied.
+  bool copied() const { return copied_; }
+
  private:
   /// Looks at the directory. Errors: see start_generation.
   Status prepare() {
@@ -179,13 +183,16 @@ class Proposer {
   std::optional<Proposal> adopt_newest(const std::vector<CheckpointId>& candidates) {
     for (const CheckpointId& id : candidates) {
       const LineageRecord record = record_with(id.step);
-      const Result<ManifestRef> adopted = adopt(files_, plan_.root, id, record);
+      const Result<Adopted> adopted = adopt(files_, plan_.root, id, record);
       if (!adopted && adopted.error().code == ErrorCode::kNotFound) return std::nullopt;
       if (!adopted && adopted.error().code != ErrorCode::kInvalidData) {
         return fail(adopted.error());
       }
       tried_.push_back(id);
-      if (adopted) return Proposal{Proposal::Action::kRestore, *adopted, record, notes_, {}};
+      if (adopted) {
+        copied_ = adopted->copied;
+        return Proposal{Proposal::Action::kRestore, adopted->checkpoint, record, notes_, {}};
+      }
       notes_.push_back(directory_name(id) + ": " + adopted.error().message);
     }
     return fail({ErrorCode::kInvalidData,
@@ -232,6 +239,7 @@ class Proposer {
   LineageRecord record_;
   size_t unreadable_ = 0;  // lineage files that say nothing any more
   std::vector<CheckpointId> tried_;
+  bool copied_ = false;  // the newest proposal
   std::vector<std::string> notes_;
 };
 
@@ -253,9 +261,19 @@ Result<Proposal> share(CommitGroup& group, const Proposal& own) {
   return decode_proposal(text);
 }
 
+/// What is on the disk twice since it had to be copied goes under its older name, or restarts
+/// without a new checkpoint in between would fill the disk. Every step stays. A failure costs room
+/// only.
+void remove_duplicates(FileSystem& files, const std::filesystem::path& root,
+                       const LineageRecord& own) {
+  const RetentionPolicy every_step{.keep_last = std::numeric_limits<int64_t>::max()};
+  (void)apply_retention(files, root, own.generation, own.fork_step, every_step);
+}
+
 /// Restored everywhere: the record is the last thing, a generation without one never counts.
+/// `copied`: see Proposer.
 Result<StartedGeneration> conclude(FileSystem& files, const GenerationPlan& plan,
-                                   CommitGroup& group, const Proposal& proposal) {
+                                   CommitGroup& group, const Proposal& proposal, bool copied) {
   Proposal own = proposal;
   if (group.rank() == 0) {
     const Status recorded = write_lineage(files, plan.root, proposal.record);
@@ -265,6 +283,7 @@ Result<StartedGeneration> conclude(FileSystem& files, const GenerationPlan& plan
     } else if (proposal.action == Proposal::Action::kRestore) {
       // The old target may be what was just turned down. Convenience only: a failure harms nobody.
       (void)point_latest(files, plan.root, proposal.checkpoint.id);
+      if (copied) remove_duplicates(files, plan.root, proposal.record);
     }
   }
   TRAINYARD_ASSIGN(const Proposal agreed, share(group, own));
@@ -290,7 +309,7 @@ Result<StartedGeneration> start_generation(
       restored = restore_own(files, plan, proposal, restore);
     }
     TRAINYARD_ASSIGN(const bool failed, group.any(!restored));
-    if (!failed) return conclude(files, plan, group, proposal);
+    if (!failed) return conclude(files, plan, group, proposal, proposer.copied());
     TRAINYARD_ASSIGN(const std::vector<std::string> reports, group.gather(encode(restored)));
     if (lead) own = proposer.after_failure(proposal, reports);
   }

@@ -29,6 +29,16 @@ Error path_error(std::string_view call, const std::filesystem::path& path, int e
   return error;
 }
 
+/// The error of a call that makes a link; kUnavailable where the file system has none of the kind,
+/// cannot make another of this file, or not from one directory to the other.
+Error link_error(std::string_view call, const std::filesystem::path& path, int error_number) {
+  Error error = path_error(call, path, error_number);
+  for (const int refused : {EPERM, EOPNOTSUPP, ENOSYS, EMLINK, EXDEV}) {
+    if (error_number == refused) error.code = ErrorCode::kUnavailable;
+  }
+  return error;
+}
+
 /// Writes whole blocks past the page cache, from where they are if that is aligned, otherwise by
 /// way of one aligned buffer; the tail, and everything where the file system refuses O_DIRECT, goes
 /// through the cache.
@@ -219,18 +229,13 @@ Status PosixFileSystem::rename(const std::filesystem::path& from, const std::fil
 }
 
 Status PosixFileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::link(from.c_str(), to.c_str()) == 0) return {};
-  const int error_number = errno;
-  Error error = path_error("link", from, error_number);
-  for (const int refused : {EPERM, EOPNOTSUPP, ENOSYS, EMLINK, EXDEV}) {
-    if (error_number == refused) error.code = ErrorCode::kUnavailable;
-  }
-  return error;
+  if (::link(from.c_str(), to.c_str()) != 0) return link_error("link", from, errno);
+  return {};
 }
 
 Status PosixFileSystem::symlink(const std::filesystem::path& target,
                                 const std::filesystem::path& path) {
-  if (::symlink(target.c_str(), path.c_str()) != 0) return path_error("symlink", path, errno);
+  if (::symlink(target.c_str(), path.c_str()) != 0) return link_error("symlink", path, errno);
   return {};
 }
 

@@ -246,7 +246,8 @@ void Save::clean_up(const Verdict& verdict, CheckpointOutcome& outcome) {
     context_.disk.start([notes, id = id_, root = context_.options.root,
                          retention = context_.options.retention](FileSystem& files) {
       if (const Status moved = point_latest(files, root, id); !moved) {
-        notes->add("latest", moved.error());
+        // Where there are no symbolic links it would be said at every checkpoint.
+        if (moved.error().code != ErrorCode::kUnavailable) notes->add("latest", moved.error());
         // It must not outlive what it points to; where it cannot be removed, nothing else is
         // either.
         const Status removed = files.remove_file(root / kLatestLink);

@@ -60,18 +60,41 @@ std::optional<LineageRecord> record_from_manifests(FileSystem& files,
   return std::nullopt;
 }
 
-/// Removes temporaries that older generations left behind when they crashed; never a younger one's,
-/// so that a zombie cannot take its successor's record away before it has its name.
-void sweep_lineage_temporaries(FileSystem& files, const std::filesystem::path& directory,
-                               int64_t own) {
+/// Follows the name of a record that is written where there are no hard links: whoever makes this
+/// file alone may give the record its name.
+constexpr std::string_view kClaimSuffix = ".claim";
+
+/// Removes temporaries that older generations left behind when they crashed, and claims that have
+/// served; never a younger one's, so that a zombie cannot take its successor's record away before
+/// it has its name.
+void sweep_lineage_leftovers(FileSystem& files, const std::filesystem::path& directory,
+                             int64_t own) {
   const auto names = files.list(directory);
   if (!names) return;
   for (const std::string& name : *names) {
-    const size_t suffix = name.find(".json.tmp.");
+    const size_t suffix = name.find(kJsonSuffix);
     if (suffix == std::string::npos) continue;
-    const auto generation = generation_of(name.substr(0, suffix) + std::string(kJsonSuffix));
+    const std::string record = name.substr(0, suffix + kJsonSuffix.size());
+    const std::string_view rest = std::string_view(name).substr(record.size());
+    // Without the record a claim still keeps a second process of that generation off.
+    const bool served =
+        rest == kClaimSuffix && std::binary_search(names->begin(), names->end(), record);
+    if (!served && !rest.starts_with(".tmp.")) continue;
+    const auto generation = generation_of(record);
     if (generation && *generation < own) (void)files.remove_file(directory / name);
   }
+}
+
+/// Gives a complete file its name where there are no hard links: a rename alone would replace the
+/// record of another process of the same generation. Errors: kAlreadyExists.
+Status claim_and_rename(FileSystem& files, const std::filesystem::path& temporary,
+                        const std::filesystem::path& path) {
+  TRAINYARD_TRY(write_new_file(files, path.string() + std::string(kClaimSuffix), ""));
+  TRAINYARD_ASSIGN(const auto names, files.list(path.parent_path()));
+  if (std::binary_search(names.begin(), names.end(), path.filename().string())) {
+    return Error{ErrorCode::kAlreadyExists, path.string() + " is there"};
+  }
+  return files.rename(temporary, path);
 }
 
 /// Of kLatestLink, before it is moved into place; the generation behind it.
@@ -158,7 +181,7 @@ Status write_lineage(FileSystem& files, const std::filesystem::path& root,
                      const LineageRecord& record) {
   const std::filesystem::path directory = root / kLineageDirectory;
   TRAINYARD_TRY(make_directories(files, directory));
-  sweep_lineage_temporaries(files, directory, record.generation);
+  sweep_lineage_leftovers(files, directory, record.generation);
   const std::filesystem::path path = lineage_path(root, record.generation);
   const std::filesystem::path temporary = path.string() + random_suffix();
   const std::string text = encode(record);
@@ -166,7 +189,7 @@ Status write_lineage(FileSystem& files, const std::filesystem::path& root,
   // A link, not a rename: it refuses a name that is taken, and what it makes visible is complete.
   Status made = files.link(temporary, path);
   if (!made && made.error().code == ErrorCode::kUnavailable) {
-    made = write_new_file(files, path, text);
+    made = claim_and_rename(files, temporary, path);
   }
   (void)files.remove_file(temporary);
   if (!made && made.error().code == ErrorCode::kAlreadyExists) {
@@ -210,6 +233,16 @@ Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
     TRAINYARD_TRY(files.remove_file(directory / name));
   TRAINYARD_TRY(files.remove_directory(directory));
   return files.sync_directory(root);
+}
+
+Status remove_unrecorded(FileSystem& files, const std::filesystem::path& root, int64_t own) {
+  TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
+  TRAINYARD_ASSIGN(const std::vector<CheckpointId> names, checkpoint_names(files, root));
+  for (const CheckpointId& id : names) {
+    if (id.generation >= own || stored.recorded.contains(id.generation)) continue;
+    TRAINYARD_TRY(remove_checkpoint(files, root, id));
+  }
+  return {};
 }
 
 std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem::path& root) {

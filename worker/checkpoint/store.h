@@ -45,7 +45,11 @@ Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
 Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
                          const CheckpointId& id);
 
+/// Removes what generations older than `own` have left that died before they recorded themselves.
+Status remove_unrecorded(FileSystem& files, const std::filesystem::path& root, int64_t own);
+
 /// Moves `latest` to this checkpoint unless it points to a younger generation's. Convenience only.
+/// Errors: kUnavailable where the file system has no symbolic links.
 Status point_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id);
 
 /// Where `latest` points; nullopt when it is not there or names no checkpoint.

@@ -73,7 +73,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   RankFacts facts{.rank = rank};
   for (int64_t step = 0; step < steps; ++step) {
     batches.start_step(step);
-    TRAINYARD_ASSIGN(const engine::StepReport report, engine->step(batches, false));
+    TRAINYARD_ASSIGN(const engine::StepReport report, engine->step(batches));
     facts.losses.push_back(report.loss);
     facts.gradient_norms.push_back(report.gradient_norm);
   }

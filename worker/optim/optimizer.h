@@ -16,7 +16,7 @@ struct ControlWord {
   int64_t targets = 0;          ///< positions that the loss counts
   int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
   int64_t loss_unknown = 0;     ///< those of them where a loss was: the sums do not hold it
-  int64_t stop_requested = 0;   ///< ranks asked to stop at the next step boundary
+  int64_t stop_requested = 0;   ///< ranks asked to stop at the end of this program
 };
 static_assert(sizeof(ControlWord) == 48);
 

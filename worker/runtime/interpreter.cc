@@ -98,7 +98,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   frame.setup = &setup;
   frame.overflow.store(0, std::memory_order_relaxed);
   frame.loss_overflow.store(0, std::memory_order_relaxed);
-  frame.control = {};
+  frame.control = setup.carried;
   frame.grains_of = -1;
   frame.numerics = {.compute = setup.compute,
                     .seed = setup.seed,
@@ -149,12 +149,14 @@ Result<MicroBatchView> Interpreter::next_batch(int micro_batch) {
                                 .instruction = frame_->instruction,
                                 .micro_batch = micro_batch,
                                 .step = frame_->setup->step});
-  return frame_->setup->batches->micro_batch(micro_batch);
+  return frame_->setup->batches->micro_batch(frame_->setup->first_micro_batch + micro_batch);
 }
 
 Status Interpreter::execute(const Instruction& instruction) {
   switch (instruction.kind) {
     case InstructionKind::kForward:
+      // What an evaluation finds counts for nothing then; the control word tells the other ranks.
+      if (!frame_->setup->training && asked_to_stop()) return {};
       return forward(instruction);
     case InstructionKind::kBackwardInput:
       backward(instruction, false);
@@ -166,11 +168,8 @@ Status Interpreter::execute(const Instruction& instruction) {
       return reduce(instruction.chunk);
     case InstructionKind::kReduceControl: {
       Frame& frame = *frame_;
-      const bool loss_unknown = frame.loss_overflow.load(std::memory_order_relaxed) != 0;
-      const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
-      frame.control.loss_unknown = loss_unknown ? 1 : 0;
-      frame.control.overflow = loss_unknown || sum_overflowed ? 1 : 0;
-      frame.control.stop_requested = frame.setup->stop_requested ? 1 : 0;
+      note_overflows();
+      frame.control.stop_requested = asked_to_stop() ? 1 : 0;
       frame.control_work =
           machine_.data_group->all_reduce(std::as_writable_bytes(std::span(&frame.control, 1)),
                                           DType::kInt64, comm::ReduceOp::kSum);
@@ -184,6 +183,11 @@ Status Interpreter::execute(const Instruction& instruction) {
       return frame_->setup->snapshot();
   }
   return Error{ErrorCode::kInternal, "unknown instruction"};
+}
+
+bool Interpreter::asked_to_stop() const {
+  const StopAsked* const asked = frame_->setup->stop_asked;
+  return asked != nullptr && *asked && (*asked)();
 }
 
 void Interpreter::prepare_micro_batch(int micro_batch, const MicroBatchView& batch) {
@@ -357,8 +361,20 @@ Status Interpreter::gather(int bucket) {
   return {};
 }
 
+/// Of this rank, in this program or one whose control word was carried here.
+void Interpreter::note_overflows() {
+  Frame& frame = *frame_;
+  if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
+  const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
+  if (sum_overflowed || frame.control.loss_unknown != 0) frame.control.overflow = 1;
+}
+
 Status Interpreter::finish_control() {
-  if (!frame_->control_work) return {};
+  if (!frame_->control_work) {
+    // Of a step it has been reduced: another look would count this rank's again.
+    if (!frame_->setup->training) note_overflows();
+    return {};
+  }
   return wait_for(frame_->control_work);
 }
 

@@ -27,6 +27,9 @@ class MicroBatchSource {
   virtual Result<MicroBatchView> micro_batch(int index) = 0;
 };
 
+/// Whether this rank has been asked to stop; once true it stays so. Cheap, and from any thread.
+using StopAsked = std::function<bool()>;
+
 /// Everything a step program works on. Nothing is owned.
 struct Machine {
   const Model* model = nullptr;
@@ -53,7 +56,13 @@ struct StepSetup {
   bool training = true;
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
-  bool stop_requested = false;
+  /// Of the programs before, where an evaluation is cut into several: what they returned, and how
+  /// many micro-batches they took.
+  ControlWord carried;
+  int first_micro_batch = 0;
+  /// Not owned; null: nobody asks. What it says goes into the control word as late as can be, so
+  /// that the step under way is the last one; an evaluation is cut short by it.
+  const StopAsked* stop_asked = nullptr;
   float* last_logits = nullptr;      ///< while sampling, see OpArgs
   std::function<Status()> snapshot;  ///< run by kSnapshot
 };
@@ -69,7 +78,8 @@ class Interpreter {
   explicit Interpreter(Machine machine);
   ~Interpreter();
 
-  /// Runs a whole program; returns what the ranks agreed on. Errors: those of the communicator and
+  /// Runs a whole program; returns what the ranks agreed on, or, where the program does not reduce
+  /// the control word, what this one has so far. Errors: those of the communicator and
   /// of the batch source; the state is then undefined and must be restored.
   Result<ControlWord> run(const StepSetup& setup);
 
@@ -79,11 +89,13 @@ class Interpreter {
   Status execute(const Instruction& instruction);
   Result<MicroBatchView> next_batch(int micro_batch);
   Status wait_for(comm::WorkPtr& work);
+  bool asked_to_stop() const;
   Status forward(const Instruction& instruction);
   void backward(const Instruction& instruction, bool weights);
   Status reduce(int bucket);
   Status gather(int bucket);
   Status optimize();
+  void note_overflows();
   Status finish_control();
   bool start_gradient(int param, bool overwrites);
   void run_node(int micro_batch, int layer, int node, InstructionKind pass);

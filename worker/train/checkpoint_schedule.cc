@@ -39,7 +39,7 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
                                     .generation = context.resume.generation,
                                     .parent_generation = context.resume.parent_generation},
                                    *schedule->group_, [&](checkpoint::CheckpointReader& reader) {
-                                     return state.restore(reader);
+                                     return state.restore(reader, context.stop_requested);
                                    }));
   for (const std::string& note : started.notes) {
     context.log->warning(note);

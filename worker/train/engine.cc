@@ -14,6 +14,10 @@
 namespace trainyard::engine {
 namespace {
 
+/// Micro-batches of an evaluation that are planned together: a plan takes some ten kilobytes for
+/// each, and held-out sets have millions.
+constexpr size_t kEvaluatedAtOnce = 64;
+
 DType compute_type(api::NumberFormat format) {
   return format == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -174,11 +178,11 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
           .targets_of_step = setup_.spec.batch.global_sequences * setup_.spec.data.sequence_length};
 }
 
-Result<StepReport> Engine::step(MicroBatchSource& batches, bool stop_requested) {
+Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kStep, .step = steps_done_});
   StepSetup setup = base_setup(batches, program_, plan_);
-  setup.stop_requested = stop_requested;
+  setup.stop_asked = &stop_asked;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
   ++steps_done_;
   const kernels::OptimizerScalars& scalars = optimizer_->scalars();
@@ -206,18 +210,36 @@ Status Engine::grow_arena(int64_t bytes) {
   return {};
 }
 
-Result<double> Engine::evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes) {
+Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches,
+                                          std::span<const int64_t> micro_sizes,
+                                          const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kEvaluate, .step = steps_done_});
-  const StepProgram program =
-      forward_program(static_cast<int>(micro_sizes.size()), static_cast<int>(chunks_.size()));
-  const ActivationPlan plan = ActivationPlan::make(model_, program, chunks_, micro_sizes,
-                                                   setup_.spec.data.sequence_length, compute_);
-  TRAINYARD_TRY(grow_arena(plan.bytes()));
-  StepSetup setup = base_setup(batches, program, plan);
-  setup.training = false;
-  TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
-  return mean_loss(control);
+  StepProgram program;
+  ActivationPlan plan;
+  ControlWord control;
+  size_t done = 0;
+  while (true) {
+    const size_t count = std::min(kEvaluatedAtOnce, micro_sizes.size() - done);
+    const bool last = done + count == micro_sizes.size();
+    if (done == 0 || last) {  // those between are all alike
+      program = forward_program(static_cast<int>(count), static_cast<int>(chunks_.size()));
+      if (!last) program.pop_back();  // the ranks' numbers of pieces differ: one sum, at the end
+      plan = ActivationPlan::make(model_, program, chunks_, micro_sizes.subspan(done, count),
+                                  setup_.spec.data.sequence_length, compute_);
+      TRAINYARD_TRY(grow_arena(plan.bytes()));
+    }
+    StepSetup setup = base_setup(batches, program, plan);
+    setup.training = false;
+    setup.stop_asked = &stop_asked;
+    setup.carried = control;
+    setup.first_micro_batch = static_cast<int>(done);
+    TRAINYARD_ASSIGN(control, interpreter_->run(setup));
+    done += count;
+    if (last) break;
+  }
+  return EvaluationReport{.loss = mean_loss(control),
+                          .stop_requested = control.stop_requested != 0};
 }
 
 Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> tokens) {

@@ -42,6 +42,12 @@ struct StepReport {
   bool stop_requested = false;  ///< some rank asked to stop at this boundary
 };
 
+/// What the ranks agreed on about one evaluation.
+struct EvaluationReport {
+  double loss = 0;              ///< mean over the targets, nats; NaN where one is not finite
+  bool stop_requested = false;  ///< some rank asked to stop and cut it short: the loss says nothing
+};
+
 /// Bytes that the engine holds, by purpose; equal to what was allocated.
 struct MemoryReport {
   int64_t parameters = 0;  ///< state of ParameterStore: the three below
@@ -69,11 +75,14 @@ class Engine {
   void parameters_changed();
 
   /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
-  Result<StepReport> step(MicroBatchSource& batches, bool stop_requested);
+  /// `stop_asked` is asked at the end of the backward pass; empty: nobody asks.
+  Result<StepReport> step(MicroBatchSource& batches, const StopAsked& stop_asked = {});
 
-  /// Sum over this rank's micro-batches of held-out windows, reduced over the group: mean loss in
-  /// nats a target; NaN where a target's is not finite. `micro_sizes`: this rank's. Collective.
-  Result<double> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes);
+  /// Over this rank's micro-batches of held-out windows, reduced over the group. `micro_sizes`:
+  /// this rank's. Cut short at the next instruction once `stop_asked` says so. Collective. Memory
+  /// does not grow with the number of micro-batches.
+  Result<EvaluationReport> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes,
+                                    const StopAsked& stop_asked = {});
 
   /// Runs `copy` as the step program's SNAPSHOT: at a step boundary, under an instruction id of its
   /// own. Errors: those of `copy`.

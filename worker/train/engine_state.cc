@@ -153,7 +153,7 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
   parallel_copy(ranges, engine_.threads());
 }
 
-Status EngineState::restore(checkpoint::CheckpointReader& reader) {
+Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
   const checkpoint::Manifest& manifest = reader.manifest();
   TRAINYARD_ASSIGN(const api::EngineSpec stored,
                    api::decode_engine(manifest.config_json,
@@ -170,14 +170,15 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader) {
                      checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));
     if (seen != data_identity_) return mismatch("training tokens (hash)", seen, data_identity_);
   }
-  return load(reader);
+  return load(reader, stop_asked);
 }
 
-Status EngineState::load(checkpoint::CheckpointReader& reader) {
+Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
   const checkpoint::Manifest& manifest = reader.manifest();
   for (const int param : engine_.store().name_order()) {
     const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
     for (const TensorKind kind : kKinds) {
+      if (stop_asked && stop_asked()) break;
       TRAINYARD_TRY(reader.read_all(name, kind, tensor(param, kind)));
     }
   }

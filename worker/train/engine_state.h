@@ -31,13 +31,14 @@ class EngineState {
   /// when there is no memory for the first one.
   Result<checkpoint::Snapshot> snapshot();
 
-  /// Overwrites parameters, moments, optimizer step and data cursor. Errors: kInvalidConfig when
-  /// the checkpoint is of another model, seed, numerics, batch or data (names what differs);
-  /// kInvalidData when it is damaged.
-  Status restore(checkpoint::CheckpointReader& reader);
+  /// Overwrites parameters, moments, optimizer step and data cursor. Once `stop_asked` says so it
+  /// reads no further tensor: the step is the checkpoint's then, and nothing may be done with the
+  /// rest. Errors: kInvalidConfig when the checkpoint is of another model, seed, numerics, batch or
+  /// data (names what differs); kInvalidData when it is damaged.
+  Status restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
   /// The same without asking whether this run may go on with it: for a model that is only looked
   /// at. Errors: kInvalidData.
-  Status load(checkpoint::CheckpointReader& reader);
+  Status load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
 
   const Engine& engine() const { return engine_; }
 

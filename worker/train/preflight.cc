@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <memory>
 #include <string>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <vector>
 
 #include "common/io/control_group.h"
-#include "worker/data/dataset.h"
 #include "worker/data/tokenizer.h"
-#include "worker/hf/gpt2.h"
 #include "worker/model/gpt2.h"
 #include "worker/runtime/parameter_store.h"
 #include "worker/train/resolve.h"
@@ -21,18 +17,6 @@ namespace trainyard::engine {
 namespace {
 
 constexpr double kBytesPerGiB = 1024.0 * 1024 * 1024;
-
-Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const char* field) {
-  auto tokens = data::TokenSet::open(std::span<const std::string>(paths));
-  if (!tokens) return tokens.error().with_context(field);
-  return tokens;
-}
-
-/// Null where nothing is imported.
-Result<std::unique_ptr<hf::HfModel>> open_import(const api::ModelSpec& model) {
-  if (model.import_path.empty()) return std::unique_ptr<hf::HfModel>();
-  return hf::load_gpt2(model.import_path);
-}
 
 /// What `trainyard sample` reads the model's tokens with must be what they were made with. One that
 /// is not on this machine is not looked at: ranks need none.
@@ -121,29 +105,22 @@ Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
   return check_batch(spec.batch, ranks);
 }
 
-Status check_inputs(const api::EngineSpec& given, int64_t ranks) {
+Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
   api::EngineSpec spec = given;
-  TRAINYARD_ASSIGN(const data::TokenSet tokens,
-                   open_tokens(spec.data.tokens, "engine.data.tokens"));
-  TRAINYARD_ASSIGN(const std::unique_ptr<hf::HfModel> imported, open_import(spec.model));
-  TRAINYARD_TRY(resolve_spec(spec, tokens, imported.get()));
-  TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, tokens));
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, inputs.tokens));
   TRAINYARD_TRY(check_shapes(spec, ranks));
   TRAINYARD_TRY(make_gpt2(gpt2_config(spec)));
-  TRAINYARD_TRY(check_samples(tokens, spec.data.sequence_length, "engine.data.tokens"));
-  if (spec.data.validation.empty()) return {};
-  TRAINYARD_ASSIGN(const data::TokenSet validation,
-                   open_tokens(spec.data.validation, "engine.data.validation"));
-  TRAINYARD_TRY(check_held_out(validation, &tokens, spec.model.vocab, "engine.data.validation"));
-  return check_samples(validation, spec.data.sequence_length, "engine.data.validation");
+  TRAINYARD_TRY(check_samples(inputs.tokens, spec.data.sequence_length, "engine.data.tokens"));
+  if (!inputs.validation) return {};
+  TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,
+                               "engine.data.validation"));
+  return check_samples(*inputs.validation, spec.data.sequence_length, "engine.data.validation");
 }
 
-Status check_memory(const api::EngineSpec& given, int64_t ranks) {
+Status check_memory(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
   api::EngineSpec spec = given;
-  TRAINYARD_ASSIGN(const data::TokenSet tokens,
-                   open_tokens(spec.data.tokens, "engine.data.tokens"));
-  TRAINYARD_ASSIGN(const std::unique_ptr<hf::HfModel> imported, open_import(spec.model));
-  TRAINYARD_TRY(resolve_spec(spec, tokens, imported.get()));
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
   const double rank = least_bytes(spec);
   const Room room = room_here();
   const double all = rank * static_cast<double>(std::max<int64_t>(1, ranks));

@@ -2,6 +2,7 @@
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
+#include "worker/train/inputs.h"
 
 /// What the ranks of a job would refuse at their start, found out before there is a job: the same
 /// checks as theirs, on the same files, without allocating a model.
@@ -14,16 +15,15 @@ bool sees_inputs(const api::EngineSpec& spec);
 /// field.
 Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
 
-/// check_shapes, then the inputs: they open, fit each other, the spec and its tokenizer (where that
-/// is on this machine), and hold at least one sample each. Reads headers only of tokens. Errors:
-/// kInvalidConfig where the manifest contradicts its data; kNotFound, kInvalidData and kIo for the
-/// files themselves.
-Status check_inputs(const api::EngineSpec& spec, int64_t ranks);
+/// check_shapes, then the inputs: they fit each other, the spec and its tokenizer (where that is on
+/// this machine), and hold at least one sample each. Errors: kInvalidConfig where the manifest
+/// contradicts its data; kInvalidData and kIo for the tokenizer.
+Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
 
 /// Whether parameters, gradients, optimizer state and the least activations of the ranks on this
 /// machine, of the shape that data and import give the model, fit into its memory, or what a
 /// control group leaves of it (and into RLIMIT_AS, each rank). A lower bound: what passes may still
-/// be too large. Errors: kInvalidConfig naming both sizes; those of check_inputs.
-Status check_memory(const api::EngineSpec& spec, int64_t ranks);
+/// be too large. Errors: kInvalidConfig naming both sizes.
+Status check_memory(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
 
 }  // namespace trainyard::engine

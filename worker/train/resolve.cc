@@ -41,8 +41,8 @@ Error beyond(const char* field, int64_t found, const std::string& wanted) {
 }  // namespace
 
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
-                    const hf::HfModel* imported) {
-  if (imported != nullptr) TRAINYARD_TRY(take_import(spec.model, imported->config()));
+                    const std::optional<hf::Gpt2Config>& imported) {
+  if (imported) TRAINYARD_TRY(take_import(spec.model, *imported));
   if (spec.model.vocab == 0) spec.model.vocab = tokens.vocabulary();
   if (tokens.vocabulary() > spec.model.vocab) {
     return Error{ErrorCode::kInvalidConfig,

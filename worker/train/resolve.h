@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "common/api/engine_spec.h"
@@ -14,10 +15,10 @@ namespace trainyard::engine {
 
 /// Completes a spec with what only the data and an imported model know, and turns Auto into what it
 /// means here: model sizes (import), vocabulary (token shards), positions and sequence length,
-/// numerics. `imported` may be null. Errors: kInvalidConfig naming the field when the manifest
-/// contradicts the import or the data.
+/// numerics. `imported`: the import's shape, if there is one. Errors: kInvalidConfig naming the
+/// field when the manifest contradicts the import or the data.
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
-                    const hf::HfModel* imported);
+                    const std::optional<hf::Gpt2Config>& imported);
 
 /// Refuses held-out tokens that the model has no rows for, or that another tokenizer made than
 /// `training`'s (null where that is not known): their loss would mean nothing. `what` names them in

@@ -13,6 +13,7 @@
 #include "worker/train/engine.h"
 #include "worker/train/engine_state.h"
 #include "worker/train/import_export.h"
+#include "worker/train/inputs.h"
 #include "worker/train/resolve.h"
 #include "worker/train/work_meter.h"
 
@@ -64,9 +65,13 @@ class Run {
   Result<TrainOutcome> operator()() {
     context_.progress->set_phase(contract::Phase::kRestoring);
     TRAINYARD_TRY(check_export());
-    TRAINYARD_TRY(open_data());
+    TRAINYARD_TRY(open_files());
     TRAINYARD_TRY(build_engine());
     TRAINYARD_TRY(begin_generation());
+    TRAINYARD_ASSIGN(stopping_, anybody_asked_to_stop());
+    if (stopping_) {  // nothing is lost: its state is as it was found
+      return TrainOutcome{.checkpointed = true, .result = {.step = engine_->steps_done()}};
+    }
     TRAINYARD_TRY(open_batches());
     context_.progress->set_phase(contract::Phase::kTraining);
     if (context_.meter != nullptr) context_.meter->begin(trace::monotonic_ns());
@@ -90,32 +95,22 @@ class Run {
                  "engine.export.huggingFace: " + allowed.error().message};
   }
 
-  Status open_data() {
-    TRAINYARD_ASSIGN(auto tokens,
-                     data::TokenSet::open(std::span<const std::string>(spec_.data.tokens)));
-    tokens_ = std::make_unique<data::TokenSet>(std::move(tokens));
-    if (!spec_.data.validation.empty()) {
-      TRAINYARD_ASSIGN(auto held_out,
-                       data::TokenSet::open(std::span<const std::string>(spec_.data.validation)));
-      validation_ = std::make_unique<data::TokenSet>(std::move(held_out));
-    }
+  Status open_files() {
+    const bool goes_on = context_.resume.parent_generation.has_value();
+    TRAINYARD_ASSIGN(
+        inputs_, open_inputs(spec_, goes_on ? context_.checkpoint_root : std::filesystem::path()));
     return {};
   }
 
   Status build_engine() {
-    if (!spec_.model.import_path.empty()) {
-      TRAINYARD_ASSIGN(imported_, hf::load_gpt2(spec_.model.import_path));
-      for (const std::string& note : imported_->notes())
-        context_.log->warning(note);
-    }
-    TRAINYARD_TRY(resolve_spec(spec_, *tokens_, imported_.get()));
-    if (imported_ && context_.world->rank() == 0) tell_of_import();
-    if (validation_) {
-      TRAINYARD_TRY(
-          check_held_out(*validation_, tokens_.get(), spec_.model.vocab, "engine.data.validation"));
+    TRAINYARD_TRY(resolve_spec(spec_, inputs_->tokens, inputs_->shape));
+    tell_of_import();
+    if (inputs_->validation) {
+      TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
+                                   "engine.data.validation"));
     }
     Gpt2Config model = gpt2_config(spec_);
-    if (imported_) model.layer_norm_epsilon = imported_->config().layer_norm_epsilon;
+    if (inputs_->shape) model.layer_norm_epsilon = inputs_->shape->layer_norm_epsilon;
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
                                               .model = model,
                                               .isa = kernel_isa(spec_.runtime.isa),
@@ -131,7 +126,7 @@ class Run {
       context_.progress->instruction(id);
     });
     context_.progress->set_total_steps(spec_.steps);
-    state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens_->identity()));
+    state_ = std::make_unique<EngineState>(*engine_, to_hex(inputs_->tokens.identity()));
     const MemoryReport memory = engine_->memory();
     count_memory(memory);
     if (context_.world->rank() == 0) {
@@ -146,13 +141,23 @@ class Run {
 
   /// What is not as whoever made the model would expect.
   void tell_of_import() const {
-    const double theirs = imported_->config().dropout;
+    const bool gone = inputs_->shape && !inputs_->imported;
+    if (gone) {
+      context_.log->info("engine.model.import is gone; a checkpoint stands in for it",
+                         {{"folder", spec_.model.import_path}});
+    }
+    if (!inputs_->imported) return;
+    for (const std::string& note : inputs_->imported->notes())
+      context_.log->warning(note);
+    if (context_.world->rank() != 0) return;
+    const double theirs = inputs_->shape->dropout;
     if (theirs != spec_.model.dropout) {
       context_.log->warning(
           "engine.model.dropout counts, not the import's",
           {{"dropout", spec_.model.dropout}, {"resid_pdrop of config.json", theirs}});
     }
-    const std::string doubt = doubt_of_tokens(*tokens_, spec_.model.import_path, spec_.model.vocab);
+    const std::string doubt =
+        doubt_of_tokens(inputs_->tokens, spec_.model.import_path, spec_.model.vocab);
     if (doubt.empty()) return;
     context_.log->warning(doubt);
     if (context_.warn) context_.warn(doubt);
@@ -166,9 +171,8 @@ class Run {
       TRAINYARD_ASSIGN(checkpoints_, CheckpointSchedule::begin(context_, *state_));
     }
     const bool restored = checkpoints_ && checkpoints_->restored();
-    if (!restored && imported_) TRAINYARD_TRY(import_parameters(*imported_, *engine_));
-    if (!restored && !imported_) engine_->initialize();
-    imported_.reset();
+    if (!restored && !context_.stop_requested()) TRAINYARD_TRY(make_weights());
+    inputs_->imported.reset();
     context_.progress->restored_step(engine_->steps_done());
     if (engine_->steps_done() > spec_.steps) {
       return Error{ErrorCode::kInvalidConfig,
@@ -180,25 +184,43 @@ class Run {
     return {};
   }
 
+  /// Before the first step, for ranks that have given up to restore or to make their weights.
+  Result<bool> anybody_asked_to_stop() {
+    return checkpoint::CommunicatorCommitGroup(*context_.world).any(context_.stop_requested());
+  }
+
+  Status make_weights() {
+    if (inputs_->imported) return import_parameters(*inputs_->imported, *engine_);
+    if (inputs_->shape) {
+      return Error{ErrorCode::kNotFound,
+                   "engine.model.import: " + spec_.model.import_path +
+                       " is gone, and no checkpoint could be restored in its place: put the folder "
+                       "back"};
+    }
+    engine_->initialize();
+    return {};
+  }
+
   Status open_batches() {
-    TRAINYARD_ASSIGN(auto loader, data::BatchLoader::open(
-                                      *tokens_, {.seed = static_cast<uint64_t>(spec_.seed),
-                                                 .tokens_per_sample = spec_.data.sequence_length,
-                                                 .global_sequences = spec_.batch.global_sequences,
-                                                 .micro_sequences = spec_.batch.micro_sequences,
-                                                 .data_ranks = context_.world->size(),
-                                                 .data_rank = context_.world->rank(),
-                                                 .first_step = engine_->steps_done()}));
+    TRAINYARD_ASSIGN(
+        auto loader,
+        data::BatchLoader::open(inputs_->tokens, {.seed = static_cast<uint64_t>(spec_.seed),
+                                                  .tokens_per_sample = spec_.data.sequence_length,
+                                                  .global_sequences = spec_.batch.global_sequences,
+                                                  .micro_sequences = spec_.batch.micro_sequences,
+                                                  .data_ranks = context_.world->size(),
+                                                  .data_rank = context_.world->rank(),
+                                                  .first_step = engine_->steps_done()}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
     batches_ = std::make_unique<TrainingBatches>(*loader_);
-    if (!validation_) return {};
-    TRAINYARD_ASSIGN(
-        auto held_out,
-        data::EvaluationLoader::open(*validation_, {.tokens_per_sample = spec_.data.sequence_length,
-                                                    .micro_sequences = spec_.batch.micro_sequences,
-                                                    .windows_max = spec_.evaluation.sequences,
-                                                    .data_ranks = context_.world->size(),
-                                                    .data_rank = context_.world->rank()}));
+    if (!inputs_->validation) return {};
+    TRAINYARD_ASSIGN(auto held_out,
+                     data::EvaluationLoader::open(*inputs_->validation,
+                                                  {.tokens_per_sample = spec_.data.sequence_length,
+                                                   .micro_sequences = spec_.batch.micro_sequences,
+                                                   .windows_max = spec_.evaluation.sequences,
+                                                   .data_ranks = context_.world->size(),
+                                                   .data_rank = context_.world->rank()}));
     evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
     return {};
   }
@@ -207,7 +229,7 @@ class Run {
     const MonoTime begin = context_.clock->mono();
     if (pace_from_ == MonoTime{}) pace_from_ = begin;
     work_.begin_step();
-    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested()));
+    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested));
     const MonoTime end = context_.clock->mono();
     const Duration taken = end - begin;
     step_seconds_ = smoothed(step_seconds_, seconds(taken));
@@ -259,12 +281,14 @@ class Run {
     return evaluate();
   }
 
-  /// A complete run has been evaluated at its last step: also one that was asked to stop in it,
-  /// whose checkpoint comes first, and one that goes on from that checkpoint.
+  /// A complete run has been evaluated at its last step: also one that goes on from the checkpoint
+  /// of that step, because it was asked to stop in it.
   Status evaluate_at_end() {
-    if (!evaluation_ || !is_last_step() || evaluated_step_ == engine_->steps_done()) return {};
+    if (!is_last_step() || is_evaluated() || (stopping_ && checkpoints_)) return {};
     return evaluate();
   }
+
+  bool is_evaluated() const { return !evaluation_ || evaluated_step_ == engine_->steps_done(); }
 
   Status evaluate() {
     context_.progress->set_phase(contract::Phase::kEvaluating);
@@ -272,14 +296,21 @@ class Run {
     EvaluationBatches batches(*evaluation_);
     const auto sizes = micro_batch_sizes(evaluation_->windows(), spec_.batch.micro_sequences,
                                          context_.world->size(), context_.world->rank());
-    TRAINYARD_ASSIGN(validation_loss_, engine_->evaluate(batches, sizes));
+    // Without a checkpoint the run could not go on from here.
+    const StopAsked never;
+    TRAINYARD_ASSIGN(
+        const EvaluationReport report,
+        engine_->evaluate(batches, sizes, checkpoints_ ? context_.stop_requested : never));
+    context_.progress->set_phase(contract::Phase::kTraining);
+    stopping_ = stopping_ || report.stop_requested;
+    if (report.stop_requested) return {};
+    validation_loss_ = report.loss;
     evaluated_step_ = engine_->steps_done();
     context_.progress->validation_loss(validation_loss_);
     if (context_.world->rank() == 0) {
       context_.log->info("evaluated",
                          {{"step", engine_->steps_done()}, {"loss", validation_loss_}});
     }
-    context_.progress->set_phase(contract::Phase::kTraining);
     return {};
   }
 
@@ -319,7 +350,7 @@ class Run {
   }
 
   Result<TrainOutcome> finish() {
-    TrainOutcome outcome{.complete = engine_->steps_done() >= spec_.steps};
+    TrainOutcome outcome{.complete = is_last_step() && is_evaluated()};
     // What follows takes as long as it takes, also without checkpoints: it is no step that hangs.
     context_.progress->set_phase(contract::Phase::kCheckpointing);
     if (checkpoints_) {
@@ -347,9 +378,7 @@ class Run {
   const TrainContext& context_;
   api::EngineSpec spec_;
   HeapMemorySource memory_;
-  std::unique_ptr<data::TokenSet> tokens_;
-  std::unique_ptr<data::TokenSet> validation_;
-  std::unique_ptr<hf::HfModel> imported_;
+  std::optional<Inputs> inputs_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineState> state_;
   std::unique_ptr<CheckpointSchedule> checkpoints_;

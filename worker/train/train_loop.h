@@ -32,6 +32,7 @@ struct TrainContext {
   trace::SpanSink* spans = nullptr;
   /// One of those told; asked after each turn of the loop. May be null.
   StageMeter* meter = nullptr;
+  /// Once true it stays so.
   std::function<bool()> stop_requested;
   /// Tells people of what went wrong though training goes on; may be empty.
   std::function<void(const std::string&)> warn;
@@ -39,14 +40,17 @@ struct TrainContext {
 
 /// How a run ended.
 struct TrainOutcome {
-  bool complete = false;      ///< all steps done; otherwise stopped at a step boundary
-  bool checkpointed = false;  ///< the last step done is in a committed checkpoint
+  bool complete = false;  ///< all steps done and evaluated; otherwise stopped at a step boundary
+  /// What has been trained is in a committed checkpoint; also where nothing has been.
+  bool checkpointed = false;
   contract::RunResult result;
 };
 
 /// Trains from the newest good checkpoint (or from the beginning) to the last step, or until asked
-/// to stop. Collective over the world. Errors: kInvalidConfig, kInvalidData (data set, checkpoint,
-/// a model that has diverged: every step is skipped), kPeerLost and its kin from the communicator.
+/// to stop: then the step under way is the last one, an evaluation is cut short where a checkpoint
+/// lets a later run make up for it, and a rank that restores gives up. Collective over the world.
+/// Errors: kInvalidConfig, kInvalidData (data set, checkpoint, a model that has diverged: every
+/// step is skipped), kPeerLost and its kin from the communicator.
 Result<TrainOutcome> train(const TrainContext& context);
 
 }  // namespace trainyard::engine

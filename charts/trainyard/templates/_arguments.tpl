@@ -1,6 +1,9 @@
 {{/* The operator's command line: docs/reference/operator.md. */}}
 {{- define "trainyard.arguments" -}}
 - --leader-elect={{ .Values.leaderElection.enabled }}
+{{- if .Values.leaderElection.enabled }}
+- --leader-elect-resource-name={{ include "trainyard.operatorName" . }}
+{{- end }}
 {{- with .Values.watchNamespaces }}
 - --namespaces={{ join "," . }}
 {{- end }}

@@ -70,6 +70,21 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/*
+Whether the operator's pods that are there are elected by another Lease, or not at all: beside those of this version they would
+work as well. Says nothing where helm sees no cluster.
+*/}}
+{{- define "trainyard.otherLease" -}}
+{{- $name := include "trainyard.operatorName" . -}}
+{{- with lookup "apps/v1" "Deployment" .Release.Namespace $name -}}
+{{- $arguments := toJson .spec.template.spec.containers -}}
+{{- $named := contains "--leader-elect-resource-name=" $arguments -}}
+{{- /* The name that the Lease of every release had once. */}}
+{{- $unnamed := and (eq $name "trainyard-operator") (contains "--leader-elect=true" $arguments) -}}
+{{- if not (or $named $unnamed) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What cannot be said by the schema. */}}
 {{- define "trainyard.check" -}}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) -}}
@@ -86,6 +101,11 @@ annotations:
 {{- end -}}
 {{- if and .Values.test.image (not .Values.test.command) -}}
 {{- fail "test.image: wanted test.command too, what that image is to run" -}}
+{{- end -}}
+{{- with .Values.podDisruptionBudget -}}
+{{- if and .enabled (kindIs "invalid" .minAvailable) (kindIs "invalid" .maxUnavailable) -}}
+{{- fail "podDisruptionBudget: wanted minAvailable or maxUnavailable, without either every pod may go" -}}
+{{- end -}}
 {{- end -}}
 {{- if eq (int .Values.probes.port) (int .Values.metrics.port) -}}
 {{- fail "probes.port: the same as metrics.port, wanted another" -}}

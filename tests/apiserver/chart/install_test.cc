@@ -41,27 +41,44 @@ class ChartInstallTest : public testing_support::ChartTest {
 
   void TearDown() override {
     operator_.reset();
-    helm({"uninstall", "trainyard", "--ignore-not-found", "--wait"});
+    second_.reset();
+    for (const char* release : {"second", "trainyard"})
+      helm({"uninstall", release, "--ignore-not-found", "--wait"});
     kubectl({"delete", "crd", kCrd, "--ignore-not-found"});
     ChartTest::TearDown();
   }
 
   /// An operator as the Deployment's pod would run it.
-  void start_operator() {
-    const Json deployment = get({"deployment", "trainyard-operator"});
-    ASSERT_TRUE(deployment.is_object());
+  void start_operator() { operator_ = operator_of("trainyard-operator"); }
+  std::unique_ptr<ChildProcess> operator_of(const std::string& name) const {
+    const Json deployment = get({"deployment", name});
+    if (!deployment.is_object()) {
+      ADD_FAILURE() << "there is no Deployment " << name;
+      return nullptr;
+    }
     const std::string account = deployment["spec"]["template"]["spec"]["serviceAccountName"];
     ChildProcess::Spec spec{
         .argv = {TRAINYARD_BIN_DIR "/trainyard-operator", "--kubeconfig", kubeconfig_of(account)},
-        .output = folder() / "operator-out",
-        .errors = folder() / "operator-err"};
+        .output = folder() / (name + "-out"),
+        .errors = folder() / (name + "-err")};
     for (const std::string& argument : testing_support::operator_arguments(deployment))
       spec.argv.push_back(argument);
-    operator_ = std::make_unique<ChildProcess>(spec);
+    if (const std::string pod = pod_of(deployment); !pod.empty())
+      spec.argv.insert(spec.argv.end(), {"--pod-name", pod});
+    return std::make_unique<ChildProcess>(spec);
   }
-  std::string operator_log() const {
-    std::ifstream file(folder() / "operator-err");
+  std::string operator_log(const std::string& name = "trainyard-operator") const {
+    std::ifstream file(folder() / (name + "-err"));
     return {std::istreambuf_iterator<char>(file), {}};
+  }
+  /// Any pod of the Deployment; empty: there is none yet.
+  std::string pod_of(const Json& deployment) const {
+    std::string selector;
+    for (const auto& [label, value] : deployment["spec"]["selector"]["matchLabels"].items())
+      selector += (selector.empty() ? "" : ",") + label + "=" + value.get<std::string>();
+    const Json found = get({"pods", "--selector", selector});
+    if (!found.is_object() || found["items"].empty()) return "";
+    return found["items"][0]["metadata"]["name"];
   }
 
   /// `helm test`, with a kubelet played for its pod and for the pods of its job, which end with
@@ -116,7 +133,12 @@ class ChartInstallTest : public testing_support::ChartTest {
                .exit_code == 0;
   }
 
-  std::unique_ptr<ChildProcess> operator_;
+  /// Strategy by which the Deployment's pods are replaced.
+  std::string strategy_of(const std::string& name) const {
+    return get({"deployment", name})["spec"]["strategy"]["type"];
+  }
+
+  std::unique_ptr<ChildProcess> operator_, second_;
   std::string submitted_;  ///< what the pod of `helm test` said
 
  private:
@@ -232,6 +254,54 @@ TEST_F(ChartInstallTest, RightsAreGivenInTheNamespacesThatAreServed) {
   EXPECT_TRUE(wait_until([&] { return may("list", "nodes", name_space()); }));
   EXPECT_FALSE(may("delete", "nodes", name_space()));
   kubectl({"delete", "namespace", other, "--wait=false"});
+}
+
+/// Each leads by a Lease of its own, and the Service of each finds it by the label of its pod.
+TEST_F(ChartInstallTest, TwoReleasesOfOneNamespaceBothServeTheirJobs) {
+  const std::string other = name_space() + "-other";
+  must({"create", "namespace", other});
+  must_helm({"install", "trainyard", chart(), "--wait", "--timeout=60s", "--set",
+             "watchNamespaces={" + name_space() + "}"});
+  must_helm({"install", "second", chart(), "--wait", "--timeout=60s", "--set",
+             "crds.enabled=false,watchNamespaces={" + other + "}"});
+  const auto leaders = [&] {
+    return must({"get", "pods", "--selector", "trainyard.dev/leader=true", "-o", "name"});
+  };
+  start_operator();
+  ASSERT_TRUE(wait_until([&] { return !leaders().empty(); })) << operator_log();
+  EXPECT_THAT(leaders(), HasSubstr("pod/trainyard-operator-"));
+  second_ = operator_of("second-trainyard-operator");
+  ASSERT_TRUE(wait_until([&] { return leaders().find("pod/second-") != std::string::npos; }))
+      << operator_log("second-trainyard-operator");
+  EXPECT_THAT(leaders(), HasSubstr("pod/trainyard-operator-")) << "it leads all the same";
+  for (const std::string& ns : {name_space(), other}) {
+    must_with({"apply", "--namespace", ns}, compliant(job_manifest("mine", 2)).dump());
+    EXPECT_TRUE(wait_until([&] {
+      const Json job = get({"tj", "mine", "--namespace", ns});
+      return job.is_object() && job.value("status", Json::object()).value("phase", "") == "Running";
+    })) << ns
+        << operator_log() << operator_log("second-trainyard-operator");
+  }
+  kubectl({"delete", "namespace", other, "--wait=false"});
+}
+
+/// Pods that were made before Leases had the names of releases would lead beside those of now.
+TEST_F(ChartInstallTest, WhoIsElectedByAnotherLeaseEndsFirst) {
+  const auto forget_lease = [this](const std::string& name) {
+    must({"patch", "deployment", name, "--type=json", "-p",
+          R"([{"op": "remove", "path": "/spec/template/spec/containers/0/args/1"}])"});
+  };
+  for (const std::string release : {"second", "trainyard"})
+    must_helm({"install", release, chart(), "--set", "crds.enabled=false"});
+  EXPECT_EQ(strategy_of("second-trainyard-operator"), "RollingUpdate");
+  forget_lease("second-trainyard-operator");
+  forget_lease("trainyard-operator");
+  for (const std::string release : {"second", "trainyard"})
+    must_helm({"upgrade", release, chart(), "--reuse-values"});
+  EXPECT_EQ(strategy_of("second-trainyard-operator"), "Recreate");
+  EXPECT_EQ(strategy_of("trainyard-operator"), "RollingUpdate") << "its Lease has kept its name";
+  must_helm({"upgrade", "second", chart(), "--reuse-values"});
+  EXPECT_EQ(strategy_of("second-trainyard-operator"), "RollingUpdate");
 }
 
 TEST_F(ChartInstallTest, AnUpgradeLeavesTheCertificatesOfTheControlStream) {

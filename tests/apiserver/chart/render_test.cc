@@ -75,11 +75,11 @@ std::vector<ValueSet> value_sets() {
        "worker: {image: {tag: '7'}}\nimagePullSecrets: [{name: pull}]\n",
        {{"Deployment", at("/containers/0/image"),
          R"("registry.example/trainyard/operator@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")"},
-        {"Deployment", at("/containers/0/args/6"), R"("--worker-image=trainyard/worker-cpu:7")"},
+        {"Deployment", at("/containers/0/args/7"), R"("--worker-image=trainyard/worker-cpu:7")"},
         {"Deployment", at("/imagePullSecrets/0/name"), R"("pull")"}}},
       {"SomeNamespaces",
        "watchNamespaces: [NAMESPACE, default]\n",
-       {{"Deployment", at("/containers/0/args/1"), R"("--namespaces=NAMESPACE,default")"},
+       {{"Deployment", at("/containers/0/args/2"), R"("--namespaces=NAMESPACE,default")"},
         {"Role", "/rules/0/apiGroups/0", R"("trainyard.dev")"}}},
       {"SomeNamespacesAndNothingElse",
        "watchNamespaces: [NAMESPACE]\nrbac: {nodes: false, aggregate: false}\n"
@@ -104,12 +104,12 @@ std::vector<ValueSet> value_sets() {
        "control: {enabled: true}\n",
        {{"Service", "/spec/selector/trainyard.dev~1leader", R"("true")"},
         {"Secret", "/data", "absent"},
-        {"Role", "/rules/1/resourceNames/0", R"("try-trainyard-control-tls")"}}},
+        {"Role", "/rules/2/resourceNames/0", R"("try-trainyard-control-tls")"}}},
       {"ControlStreamByCertManager",
        "control: {enabled: true, port: 9999, tls: {existingSecret: given}}\n",
        {{"Secret", "", "absent"},
-        {"Role", "/rules/1/resourceNames/0", R"("given")"},
-        {"Role", "/rules/1/verbs", R"(["get"])"},
+        {"Role", "/rules/2/resourceNames/0", R"("given")"},
+        {"Role", "/rules/2/verbs", R"(["get"])"},
         {"Service", "/spec/ports/0/port", "9999"}}},
       {"Monitored",
        "metrics:\n  serviceMonitor: {enabled: true, interval: 10s, labels: {release: prometheus},\n"
@@ -128,14 +128,18 @@ std::vector<ValueSet> value_sets() {
       {"Unmonitored",
        "metrics: {enabled: false}\ncontrol: {enabled: false}\n",
        {{"Service", "", "absent"},
-        {"Deployment", at("/containers/0/args/4"), R"("--metrics-bind-address=0")"}}},
+        {"Deployment", at("/containers/0/args/5"), R"("--metrics-bind-address=0")"}}},
       {"Walled",
        "networkPolicy:\n  enabled: true\n  metricsFrom: [{namespaceSelector: {matchLabels: {a: "
        "b}}}]\n"
        "  apiServerCidrs: [10.0.0.1/32]\n  extraIngress: [{ports: [{port: 1}]}]\n"
        "  extraEgress: [{ports: [{port: 53, protocol: UDP}]}]\n"
+       "  controlFrom: [{ipBlock: {cidr: 10.1.0.0/16}}]\n"
        "control: {enabled: true}\n",
-       {{"NetworkPolicy", "/spec/egress/0/to/0/ipBlock/cidr", R"("10.0.0.1/32")"},
+       {{"NetworkPolicy", "/spec/ingress/2/from/0/podSelector/matchExpressions/0/key",
+         R"("trainyard.dev/job-name")"},
+        {"NetworkPolicy", "/spec/ingress/2/from/1/ipBlock/cidr", R"("10.1.0.0/16")"},
+        {"NetworkPolicy", "/spec/egress/0/to/0/ipBlock/cidr", R"("10.0.0.1/32")"},
         {"NetworkPolicy", "/spec/ingress/3/ports/0/port", "1"}}},
       {"PlacedWithCare",
        "nodeSelector: {disk: fast}\ntolerations: [{key: control, operator: Exists, effect: "
@@ -162,6 +166,19 @@ std::vector<ValueSet> value_sets() {
        {{"Deployment", at("/containers/0/env/1/name"), R"("A")"},
         {"Deployment", at("/containers/0/volumeMounts/0/mountPath"), R"("/tmp")"},
         {"Deployment", at("/containers/0/ports/0/containerPort"), "9000"}}},
+      {"ElectedByALeaseOfItsOwn",
+       "watchNamespaces: [NAMESPACE]\n",
+       {{"Deployment", at("/containers/0/args/1"),
+         R"("--leader-elect-resource-name=try-trainyard-operator")"},
+        {"Deployment", "/spec/strategy/type", R"("RollingUpdate")"},
+        {"Role", "/rules/0/resourceNames", R"(["try-trainyard-operator"])"},
+        {"Role", "/rules/0/verbs", R"(["get", "update"])"},
+        {"Role", "/rules/1/verbs", R"(["create"])"}}},
+      {"Alone",
+       "leaderElection: {enabled: false}\n",
+       {{"Deployment", at("/containers/0/args/0"), R"("--leader-elect=false")"},
+        {"Deployment", at("/containers/0/args/1"), R"("--max-concurrent-reconciles=8")"},
+        {"Deployment", "/spec/strategy/type", R"("Recreate")"}}},
       {"PartOfAnother",
        "enabled: true\nglobal: {registry: registry.example}\n",
        {{"Deployment", "/metadata/name", R"("try-trainyard-operator")"}}},
@@ -312,7 +329,15 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
       {"podDisruptionBudget: {maxUnavailable: half}", "/podDisruptionBudget/maxUnavailable"},
       {"extraArgs: [metrics]", "/extraArgs/0"},
       {"test: {node: 1}", "node"},
+      {"image: {registry: 'https://registry.example'}", "/image/registry"},
+      {"worker: {image: {repository: 'mine/worker:1'}}", "/worker/image/repository"},
+      {"extraArgs: ['--log-level debug']", "/extraArgs/0"},
+      {"metrics: {podMonitor: {port: '9400'}}", "/metrics/podMonitor/port"},
+      // Nothing where the templates find something.
+      {"control: null", "control"},
+      {"log: {level: null}", "/log"},
       // What the schema cannot say.
+      {"podDisruptionBudget: {enabled: true, maxUnavailable: null}", "podDisruptionBudget"},
       {"{replicas: 2, leaderElection: {enabled: false}}", "leaderElection.enabled"},
       {"{metrics: {enabled: false, serviceMonitor: {enabled: true}}}", "metrics.serviceMonitor"},
       {"{watchNamespaces: [a], test: {namespace: b}}", "test.namespace"},
@@ -321,6 +346,8 @@ TEST_F(ChartRenderTest, TyposAndWrongTypesAreRefusedByName) {
       {"control: {port: 8080}", "control.port"},
       // What would be refused later: by the server, of a Service's name; by the operator.
       {"fullnameOverride: a.b", "/fullnameOverride"},
+      // What would be cut off.
+      {"fullnameOverride: a-name-that-is-longer-than-forty-characters", "/fullnameOverride"},
       {"nameOverride: A", "/nameOverride"},
       {"control: {tls: {existingSecret: a.b}}", "/control/tls/existingSecret"},
   };
@@ -358,6 +385,21 @@ TEST_F(ChartRenderTest, NamesThatLookLikeNumbersStayNames) {
         "serviceAccountName: \"5\"\n", "resourceNames: [\"3\"]\n"}) {
     EXPECT_THAT(text, HasSubstr(quoted));
   }
+}
+
+/// No label selects a pod with hostNetwork: whoever installs the policy hears of it.
+TEST_F(ChartRenderTest, NotesSayWhatAPolicyKeepsOut) {
+  const auto notes = [this](const std::string& values) {
+    // The definition is there already, and not helm's.
+    return must_helm({"install", "try", chart(), "--dry-run=client", "--values", file(values),
+                      "--set", "crds.enabled=false"});
+  };
+  const auto warned = HasSubstr("unless networkPolicy.controlFrom names");
+  EXPECT_THAT(notes("{}"), Not(warned));
+  EXPECT_THAT(notes("networkPolicy: {enabled: true}"), warned);
+  EXPECT_THAT(notes("{networkPolicy: {enabled: true}, control: {enabled: false}}"), Not(warned));
+  EXPECT_THAT(notes("networkPolicy: {enabled: true, controlFrom: [{ipBlock: {cidr: 10.0.0.0/8}}]}"),
+              Not(warned));
 }
 
 TEST_F(ChartRenderTest, WhatIsMadeOfTheChartIsUpToDate) {

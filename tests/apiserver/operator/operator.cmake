@@ -30,7 +30,8 @@ set_tests_properties(operator_stream_test PROPERTIES PROCESSORS 2) # its ranks c
 trainyard_library(proxy_test_support
   SOURCES ${here}/../../support/gang_workload.cc ${here}/../../support/operator_pair.cc
           ${here}/../../support/proxied_operator.cc ${here}/../../support/proxy_lanes.cc
-  DEPS operator_test_support fault_proxy_support operator_http fmt::fmt)
+  DEPS operator_test_support fault_proxy_support operator_http fmt::fmt
+  APART ${here}/../../support/operator_pair.cc)
 trainyard_apiserver_test(operator_proxy_test SMOKE TIMEOUT 600
   SOURCES ${here}/proxy_test.cc
   DEPS proxy_test_support)

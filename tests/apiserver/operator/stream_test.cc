@@ -203,10 +203,14 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
 
 TEST_F(StreamTest, AProgramOfAnotherImageIsStartedOnceARank) {
   const std::filesystem::path met = folder() / "met";
-  apply(program_job(
+  Json job = program_job(
       "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $NODE_RANK $MASTER_PORT "
-      "$1 >>" +
-      met.string() + "; while [ $(wc -l <" + met.string() + ") -lt 4 ]; do sleep 0.1; done"));
+      "$1 $LD_LIBRARY_PATH >>" +
+      met.string() + "; while [ $(wc -l <" + met.string() + ") -lt 4 ]; do sleep 0.1; done");
+  // Kept from the agent's loader, and for the ranks all the same.
+  job["spec"]["template"]["spec"]["containers"][0]["env"] =
+      Json::array({{{"name", "LD_LIBRARY_PATH"}, {"value", "/opt/lib"}}});
+  apply(job);
   ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
       << job_status("tiny").dump(2);
   EXPECT_EQ(job_status("tiny")["restarts"]["total"], 0);
@@ -214,9 +218,10 @@ TEST_F(StreamTest, AProgramOfAnotherImageIsStartedOnceARank) {
   std::set<std::string> lines;
   for (std::string line; std::getline(file, line);)
     lines.insert(line);
-  EXPECT_THAT(lines,
-              testing::ElementsAre("0 4 0 2 0 29500 an argument", "1 4 1 2 0 29500 an argument",
-                                   "2 4 0 2 1 29500 an argument", "3 4 1 2 1 29500 an argument"));
+  EXPECT_THAT(lines, testing::ElementsAre("0 4 0 2 0 29500 an argument /opt/lib",
+                                          "1 4 1 2 0 29500 an argument /opt/lib",
+                                          "2 4 0 2 1 29500 an argument /opt/lib",
+                                          "3 4 1 2 1 29500 an argument /opt/lib"));
 }
 
 TEST_F(StreamTest, AProcessOfAProgramThatFailsFailsItsPodWithItsCodeAndItsWords) {

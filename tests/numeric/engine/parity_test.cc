@@ -96,7 +96,7 @@ TEST_F(ParityTest, ThirtyStepsFollowPyTorch) {
   double worst = 0;
   for (int64_t step = 0; step < spec_.steps; ++step) {
     batches.start_step(0);  // the data set is one global batch, seen whole at every step
-    const auto report = engine_->step(batches, false);
+    const auto report = engine_->step(batches);
     ASSERT_TRUE(report) << report.error().message;
     const auto i = static_cast<size_t>(step);
     const double loss = reference["loss"][i];

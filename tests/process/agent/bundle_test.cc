@@ -66,13 +66,7 @@ class BundleTest : public ::testing::Test {
   /// As a pod starts it, for a coordinator that never answers.
   ChildProcess::Spec start(const std::map<std::string, std::string>& more = {}) const {
     ChildProcess::Spec spec;
-    spec.argv = {folder_ / kBundleLoader,
-                 "--inhibit-cache",
-                 "--library-path",
-                 folder_ / kBundleLibraries,
-                 folder_ / kBundleProgram,
-                 "--",
-                 "true"};
+    spec.argv = {folder_ / kBundleStarter, "--", "true"};
     spec.environment = {{"TRAINYARD_JOB", "a"},
                         {"TRAINYARD_JOB_UID", "b"},
                         {"TRAINYARD_POD_NAME", "c"},
@@ -109,6 +103,54 @@ TEST_F(BundleTest, RunsWithoutAnythingOfTheImage) {
   const auto end = agent.wait(kDeadline);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->signal, 0);
+}
+
+/// An image may have every program load a library that is not made for ours.
+TEST_F(BundleTest, LoadsNothingThatTheImageWantsLoaded) {
+  ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
+  const std::string unwanted = TRAINYARD_UNWANTED_LIBRARY;
+  ChildProcess::Spec without = start({{"LD_PRELOAD", unwanted}});
+  without.argv = {folder_ / kBundleLoader,
+                  "--library-path",
+                  folder_ / kBundleLibraries,
+                  folder_ / kBundleProgram,
+                  "--",
+                  "true"};
+  const auto ended = ChildProcess(without).wait(kDeadline);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->exit_code, 99) << "the library ends every program that loads it";
+
+  ChildProcess agent(start({{"LD_PRELOAD", unwanted},
+                            {"LD_AUDIT", unwanted},
+                            {"LD_LIBRARY_PATH", "/nowhere"},
+                            {"GLIBC_TUNABLES", "glibc.malloc.check=3"},
+                            {"LDFLAGS", "-O2"}}));
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (threads_of(agent.pid()) < 2 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_FALSE(programs_in(agent.pid()).contains(unwanted));
+  const std::string environment =
+      std::string(1, '\0') + content("/proc/" + std::to_string(agent.pid()) + "/environ");
+  for (const std::string name : {"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"}) {
+    EXPECT_THAT(environment, testing::HasSubstr(std::string(1, '\0') + kEnvForRanks + name + "="))
+        << "the ranks get it";
+    EXPECT_THAT(environment, testing::Not(testing::HasSubstr(std::string(1, '\0') + name + "=")));
+  }
+  EXPECT_THAT(environment, testing::HasSubstr(std::string(1, '\0') + "LDFLAGS=-O2"));
+  agent.signal(SIGTERM);
+  const auto end = agent.wait(kDeadline);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->signal, 0);
+}
+
+TEST_F(BundleTest, SaysWhatIsMissing) {
+  ASSERT_EQ(install(folder_), 0);
+  fs::remove(folder_ / kBundleLoader);
+  const auto end = ChildProcess(start()).wait(kDeadline);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->exit_code, 75) << "another node may have it";
+  EXPECT_THAT(content(scratch_.path() / "errors"),
+              testing::HasSubstr((folder_ / kBundleLoader).string() + ": No such file"));
 }
 
 /// What reads a container's output may die alone.

@@ -39,7 +39,7 @@ class Execution {
     std::filesystem::create_directories(folder_ / "t");
   }
 
-  std::vector<std::string> run() {
+  KillOutcome run() {
     int starts = 0;
     while (starts < kMostStarts && !start_once(starts))
       ++starts;
@@ -47,12 +47,13 @@ class Execution {
     check();
     for (const pid_t pid : processes_with(mark_))
       ::kill(pid, SIGKILL);
+    const auto faults = static_cast<int64_t>(journal().size());
     if (wrong_.empty()) {
       std::filesystem::remove_all(folder_);
     } else {
       tell_what_there_is();
     }
-    return wrong_;
+    return {wrong_, faults};
   }
 
  private:
@@ -147,15 +148,23 @@ class Execution {
     if (schedule_.counts_are_exact || restarts > expected) {
       expect("restarts", std::to_string(restarts), std::to_string(expected));
     }
+    if (!status().contains("goodput")) blame("no ledger at the end");
     check_left_over();
+  }
+
+  std::vector<std::string> journal() const {
+    std::vector<std::string> lines;
+    std::ifstream file(folder_ / "journal");
+    for (std::string line; std::getline(file, line);)
+      lines.push_back(line);
+    return lines;
   }
 
   /// The journal has a line for each fault that happened; each ends a generation, but for what was
   /// only stopped for a while.
   int64_t expected_restarts() const {
     int64_t count = 0;
-    std::ifstream journal(folder_ / "journal");
-    for (std::string line; std::getline(journal, line);) {
+    for (const std::string& line : journal()) {
       const bool stop = line.ends_with("stop");
       if (!stop || !schedule_.thaw_after) ++count;
     }
@@ -234,8 +243,8 @@ std::string draw_fault(Dice& dice, int ranks, int generation) {
                                   "stop", "agent-kill", "agent-term", "agent-stop"};
   const std::string action = dice.pick(kActions);
   std::string place = place_of(dice, generation > 1);
-  // Before a rank trains nobody can stop it with a checkpoint: SIGTERM then means something else.
-  const bool early = place.find('.') == std::string::npos;
+  // Before ranks have met there is nobody to agree with on a stop: SIGTERM is a failure then.
+  const bool early = place == "starting" || place == "rendezvous";
   if (early && action.ends_with("term")) place = "0.0";
   return std::to_string(dice.below(ranks)) + ":" + std::to_string(generation) + ":" + place + ":" +
          action;
@@ -288,7 +297,7 @@ KillSchedule draw_schedule(int64_t seed) {
   return schedule;
 }
 
-std::vector<std::string> carry_out(const KillSchedule& schedule, const KillWorld& world) {
+KillOutcome carry_out(const KillSchedule& schedule, const KillWorld& world) {
   return Execution(schedule, world).run();
 }
 

@@ -44,9 +44,14 @@ struct KillWorld {
   std::vector<std::string> manifest_arguments;  ///< the run's arguments but directory, nodes, procs
 };
 
+/// How a schedule went.
+struct KillOutcome {
+  std::vector<std::string> wrong;  ///< everything that was not as it has to be, a line each
+  int64_t faults = 0;              ///< of ranks and agents that happened
+};
+
 /// Carries a schedule out in a run directory of its own, starting `trainyard run` again until it is
-/// done. Returns everything that was not as it has to be, a line each; the directory stays when
-/// there is any.
-std::vector<std::string> carry_out(const KillSchedule& schedule, const KillWorld& world);
+/// done. The directory stays when anything was wrong.
+KillOutcome carry_out(const KillSchedule& schedule, const KillWorld& world);
 
 }  // namespace trainyard::testing_support

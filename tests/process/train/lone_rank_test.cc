@@ -135,11 +135,8 @@ class LoneRankTest : public ::testing::Test {
     std::ofstream(path("job.yaml")) << json{{"engine", engine}};
     return trainyard({"validate", path("job.yaml")});
   }
-  /// `trainyard run` with restarts at once, in the run directory "run"; its summary in `summary`.
-  Ended train(const json& engine, json& summary,
-              std::map<std::string, std::string> environment = {},
-              const std::string& run_dir = "run") const {
-    const json job = {
+  static json job_of(const json& engine) {
+    return {
         {"apiVersion", "trainyard.dev/v1alpha1"},
         {"kind", "TrainingJob"},
         {"metadata", {{"name", "tiny"}}},
@@ -148,16 +145,26 @@ class LoneRankTest : public ::testing::Test {
           {"engine", engine},
           {"checkpointPolicy", {{"storage", {{"persistentVolumeClaim", {{"claimName", "c"}}}}}}},
           {"failurePolicy", {{"backoff", {{"initialSeconds", 1}, {"maxSeconds", 1}}}}}}}};
+  }
+  /// `trainyard run`; its summary in `summary`.
+  Ended run_job(const json& job, json& summary, std::map<std::string, std::string> environment,
+                const std::vector<std::string>& options) const {
     std::ofstream(path("job.yaml")) << job;
-    Ended ended =
-        run({"trainyard", "run", path("job.yaml"), "--run-dir", path(run_dir), "-o", "json"},
-            std::move(environment));
+    std::vector<std::string> argv = {"trainyard", "run", path("job.yaml"), "-o", "json"};
+    argv.insert(argv.end(), options.begin(), options.end());
+    Ended ended = run(argv, std::move(environment));
     std::istringstream lines(ended.out);
     for (std::string line; std::getline(lines, line);) {
       const json object = json::parse(line, nullptr, false);
       if (object.is_object() && object.value("type", "") == "summary") summary = object;
     }
     return ended;
+  }
+  /// The same with restarts at once, in the run directory "run".
+  Ended train(const json& engine, json& summary,
+              std::map<std::string, std::string> environment = {},
+              const std::string& run_dir = "run") const {
+    return run_job(job_of(engine), summary, std::move(environment), {"--run-dir", path(run_dir)});
   }
   std::string content(const std::string& name) const {
     std::ifstream file(path(name));
@@ -339,6 +346,32 @@ TEST_F(LoneRankTest, ACheckpointKeepsTheEpsilonOfAnImport) {
   EXPECT_EQ(json::parse(content("exported/config.json")).value("layer_norm_epsilon", 0.0), 0.125);
 }
 
+TEST_F(LoneRankTest, ARunWithACheckpointNeedsTheFolderThatItImportedNoMore) {
+  write_model("imported", 0.2F, 0.125);
+  json job = job_of(importing("imported", 20));
+  job["spec"]["checkpointPolicy"]["everySteps"] = 5;
+  for (const char* failure : {"Application", "Infrastructure"}) {
+    job["spec"]["failurePolicy"]["budgets"].push_back(json{{"class", failure}, {"maxRestarts", 0}});
+  }
+  json undisturbed;
+  ASSERT_EQ(run_job(job, undisturbed, {}, {"--run-dir", path("undisturbed")}).exit_code, 0)
+      << content("err");
+  json summary;
+  const std::map<std::string, std::string> killed = {{contract::kEnvFault, "0:1:12.0:kill"}};
+  ASSERT_EQ(run_job(job, summary, killed, {"--run-dir", path("run")}).exit_code, 1)
+      << content("err");
+  std::filesystem::remove_all(path("imported"));
+  const Ended ended = run_job(job, summary, {}, {"--run-dir", path("run"), "--retry"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err << summary;
+  EXPECT_EQ(summary["stateHash"], undisturbed["stateHash"]);
+
+  // Where nothing has been trained, there is nothing else to begin with.
+  const Ended nowhere = run_job(job, summary, {}, {"--run-dir", path("other")});
+  EXPECT_EQ(nowhere.exit_code, contract::kExitBadData);
+  EXPECT_THAT(nowhere.err, HasSubstr("engine.model.import: "));
+  EXPECT_THAT(nowhere.err, HasSubstr(path("imported")));
+}
+
 TEST_F(LoneRankTest, ARunEndsWithItsLossesWhereverItWasDisturbedLast) {
   json spec = engine(20);
   spec["data"]["validation"] = {path("train")};
@@ -347,8 +380,8 @@ TEST_F(LoneRankTest, ARunEndsWithItsLossesWhereverItWasDisturbedLast) {
   ASSERT_EQ(train(spec, undisturbed, {}, "undisturbed").exit_code, 0) << content("err");
   ASSERT_TRUE(undisturbed["finalLoss"].is_number()) << undisturbed;
   ASSERT_TRUE(undisturbed["validationLoss"].is_number()) << undisturbed;
-  // Killed when all is done but said, so that it goes on from its last step; asked to stop by the
-  // evaluation before the last step, so that it stops at the end of that.
+  // Killed when all is done but said, so that it goes on from its last step; asked to stop in the
+  // evaluation before the last step, so that it stops there or at the end of the next step.
   for (const std::string fault : {"0:1:done:kill", "0:1:evaluating:term"}) {
     SCOPED_TRACE(fault);
     std::filesystem::remove(path("journal"));

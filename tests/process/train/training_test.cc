@@ -128,13 +128,17 @@ class TrainingTest : public ::testing::Test {
     return ended;
   }
 
-  static void expect_ledgers_conserve() {
+  /// Returns how many there are.
+  static int expect_ledgers_conserve() {
+    int ledgers = 0;
     for (const auto& run : std::filesystem::directory_iterator(folder_->path())) {
       const json object = json::parse(text_of(run.path() / "status.json"), nullptr, false);
       if (!object.is_object()) continue;
+      if (object["status"].contains("goodput")) ++ledgers;
       const std::vector<std::string> faults = faults_of_ledger(object["status"]);
       EXPECT_THAT(faults, ::testing::IsEmpty()) << run.path() << object.dump(1);
     }
+    return ledgers;
   }
 
   static Ended run_to_end(const std::vector<std::string>& arguments) {
@@ -153,7 +157,9 @@ class TrainingTest : public ::testing::Test {
 
   static Ended train(const std::string& run, std::vector<std::string> more = {}) {
     const auto child = start(run_arguments(run, std::move(more)), run);
-    return finish(*child, run);
+    Ended ended = finish(*child, run);
+    EXPECT_GT(expect_ledgers_conserve(), 0) << "or nothing was looked at";
+    return ended;
   }
 
   /// Waits until a checkpoint of at least `step` is committed in the run.

@@ -297,8 +297,18 @@ TEST_F(SupervisorTest, AStopDoesNotHideWhatWentWrongBeforeTheRankTable) {
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBadConfig);
 }
 
-TEST_F(SupervisorTest, ARetryAfterTheRankTableIsToldDespiteAStop) {
+TEST_F(SupervisorTest, AStopBeforeRanksHaveAStateIsNoFailure) {
   train();
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {contract::kExitPeerLost, 0});  // the other node's ranks were quicker
+  supervisor_.on_rank_end(1, {contract::kExitRetry, 0});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitTerminatedAfterCheckpoint);
+}
+
+TEST_F(SupervisorTest, ARankThatHadAStateAndSavedNoneIsToldDespiteAStop) {
+  train();
+  host_.at(0).progress.set_restored_step(0);
   supervisor_.on_terminate();
   supervisor_.on_rank_end(0, {contract::kExitRetry, 0});
   supervisor_.on_rank_end(1, {143, 0});

@@ -151,10 +151,11 @@ TEST(InvariantsTest, AGangOfTwoConfigurationsIsSeen) {
     log.job().generation(1, 0);
     for (const auto& [index, port] : {std::pair("0", first), std::pair("1", second)}) {
       log.pod(kOperator, "create", std::string("j-") + index, 1);
-      Json& answer = log.last().answer;
+      Json answer = log.last().answer.get();
       answer["metadata"]["labels"]["trainyard.dev/node-index"] = index;
       const Json variable = {{"name", "MASTER_PORT"}, {"value", port}};
       answer["spec"]["containers"] = Json::array({{{"env", Json::array({variable})}}});
+      log.last().answer = std::move(answer);
     }
     return log.judged();
   };

@@ -1,8 +1,17 @@
 // What a rank does with bytes on its sockets that no rank of its job would send.
 
+#include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <random>
+#include <string>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +20,7 @@
 #include "worker/comm/dialer.h"
 #include "worker/comm/handshake.h"
 #include "worker/comm/message.h"
+#include "worker/comm/shared_memory_setup.h"
 #include "worker/comm/socket.h"
 
 namespace trainyard::comm {
@@ -57,6 +67,72 @@ TEST(StrangersTest, GarbageSilenceAndHangUpsDoNotDisturbAWorld) {
       EXPECT_EQ(data, std::vector<int64_t>(1000, 3));
     });
   }
+}
+
+/// A connection to a socket of an abstract name; invalid where there is none.
+UniqueFd connect_abstract(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) fd.reset();
+  return fd;
+}
+
+/// What another user gets who asks there: whether that is nothing. Skips the question where this
+/// process may not become another user.
+bool another_user_gets_nothing(const std::string& name) {
+  constexpr int kMayNot = 2;
+  if (::geteuid() != 0) return true;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    char byte = 0;
+    if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(kMayNot);
+    const UniqueFd fd = connect_abstract(name);
+    ::_exit(fd.valid() && ::recv(fd.get(), &byte, 1, 0) == 0 ? 0 : 1);
+  }
+  int status = 0;
+  const bool ended = ::waitpid(child, &status, 0) == child && WIFEXITED(status);
+  return ended && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == kMayNot);
+}
+
+TEST(StrangersTest, WhoAsksForTheSharedMemoryDoesNotDisturbThoseItIsFor) {
+  GroupIdentity identity{.job_uid = "test", .global_ranks = {0, 1}};
+  const auto deadline = Clock::now() + seconds(60);
+  // The wire between the two members passes through the test.
+  int to_leader[2];
+  int to_member[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, to_leader), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, to_member), 0);
+  const UniqueFd leaders_wire(to_leader[1]);
+  const UniqueFd members_wire(to_member[1]);
+  std::array<std::string, 2> ended;
+  const auto share = [&](int member, int wire) {
+    GroupIdentity own = identity;
+    own.member = member;
+    std::vector<UniqueFd> control(2);
+    control[static_cast<size_t>(1 - member)].reset(wire);
+    const auto segment = share_memory(own, control, deadline);
+    ended[static_cast<size_t>(member)] = segment ? "" : segment.error().message;
+  };
+  {
+    const std::jthread leader([&] { share(0, to_leader[0]); });
+    const std::jthread member([&] { share(1, to_member[0]); });
+    const auto offer = read_control_frame(leaders_wire.get(), deadline);
+    ASSERT_TRUE(offer) << offer.error().message;
+    ASSERT_EQ(offer->kind, ControlKind::kSharedMemory);
+    EXPECT_TRUE(connect_abstract(offer->address).valid()) << "and gone again";
+    EXPECT_TRUE(another_user_gets_nothing(offer->address));
+    EXPECT_TRUE(write_exactly(members_wire.get(), encode(*offer), deadline));
+    const auto answer = read_control_frame(members_wire.get(), deadline);
+    ASSERT_TRUE(answer) << answer.error().message;
+    EXPECT_EQ(answer->kind, ControlKind::kMapped);
+    EXPECT_TRUE(write_exactly(leaders_wire.get(), encode(*answer), deadline));
+  }
+  EXPECT_EQ(ended[0], "");
+  EXPECT_EQ(ended[1], "");
 }
 
 TEST(StrangersTest, BothAddressFamiliesWork) {

@@ -84,6 +84,19 @@ TEST_F(ScrapeTest, OtherServersAreRefused) {
   }
 }
 
+TEST_F(ScrapeTest, SumsOfManySeriesDoNotWrap) {
+  std::string text;
+  for (int i = 0; i < 15'000; ++i) {
+    text += "trainyard_restarts_total 9e14\n";
+    text += "trainyard_rank_memory_bytes{rank=\"0\"} 9e14\n";
+  }
+  const auto state = live_from_metrics(text, kNow);
+  ASSERT_TRUE(state) << state.error().message;
+  EXPECT_GT(state->restarts, int64_t{1} << 59);
+  ASSERT_EQ(state->ranks.size(), 1U);
+  EXPECT_GT(state->ranks[0].counters.memory_bytes[0], 0);
+}
+
 TEST_F(ScrapeTest, MalformedLinesAreLeftOut) {
   const auto state = live_from_metrics(
       "trainyard_step{trainer_job=\"a\n"

@@ -121,6 +121,29 @@ TEST_F(LocalClusterTest, AKilledPodFailsBySignalAndLeavesNoProcess) {
   EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }));
 }
 
+TEST_F(LocalClusterTest, WhoHasThePidOfAProcessThatEndedIsLeftAlone) {
+  open(kScriptUntilTold);
+  const PodRef ref = create(0);
+  const ProcessId process = process_of(ref);
+  ProcessId earlier = process;
+  earlier.start_ticks -= 1;
+  ProcessId before_the_boot = process;
+  before_the_boot.boot_id = "another";
+  for (const ProcessId& ended_long_ago : {earlier, before_the_boot}) {
+    kill_process(ended_long_ago);
+    kill_session(ended_long_ago);
+  }
+  EXPECT_TRUE(tell_to_exit(run_dir(), ref.name, 7));
+  EXPECT_EQ(ended(ref).exit->exit_code, 7);
+
+  const PodRef other = create(1);
+  ASSERT_TRUE(wait_until([&] {
+    return std::filesystem::exists(run_dir() / "pods" / other.name / "end");
+  })) << "it has begun";
+  kill_process(process_of(other));
+  EXPECT_EQ(ended(other).exit->signal, SIGKILL);
+}
+
 TEST_F(LocalClusterTest, DeletionEndsAStubbornPodAndItsChildrenAfterTheGrace) {
   open(
       "trap '' TERM; sleep 1000 & echo ready > \"$TRAINYARD_POD_DIR/ready\"; "

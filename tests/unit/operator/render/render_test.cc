@@ -310,14 +310,12 @@ TEST(AgentTest, AProgramOfItsOwnGetsNeitherTokenNorAddress) {
     EXPECT_NE(volume["name"], "trainyard-control");
 }
 
-TEST(InjectedAgentTest, StartsTheContainersCommandByItsOwnLoader) {
+TEST(InjectedAgentTest, StartsTheContainersCommand) {
   const json pod = rendered(job_of(kInjected), 0);
   EXPECT_EQ(trainer_of(pod)["image"], "train:1");
-  const std::string folder = kAgentFolder;
   EXPECT_EQ(trainer_of(pod)["command"],
-            json({folder + "/" + agent::kBundleLoader, "--inhibit-cache", "--library-path",
-                  folder + "/" + agent::kBundleLibraries, folder + "/" + agent::kBundleProgram,
-                  "--", "python", "-u", "t.py"}));
+            json({std::string(kAgentFolder) + "/" + agent::kBundleStarter, "--", "python", "-u",
+                  "t.py"}));
   EXPECT_EQ(trainer_of(pod)["args"], json({"--fast"})) << "they follow the command";
 }
 
@@ -367,21 +365,13 @@ TEST(InjectedAgentTest, KnowsItsCoordinatorAndLeavesRanksToTheAgent) {
     EXPECT_FALSE(variables.contains(name)) << name;
 }
 
-/// A loader ends a program whose C library is older than a library to be loaded first wants it.
-TEST(InjectedAgentTest, IsNotGivenLibrariesThatAreForTheRanks) {
-  const auto preloads = [](const std::string& spec) {
-    return environment(rendered(job_of("{" + spec + R"(,"template":{"spec":{
+/// The starter keeps them from the agent; here they may be referred to by others.
+TEST(InjectedAgentTest, LeavesVariablesOfTheLoaderAsTheyAre) {
+  const auto variables = environment(rendered(job_of(R"({"numProcPerNode":2,"template":{"spec":{
       "containers":[{"name":"trainer","image":"t","command":["python"],
-        "env":[{"name":"LD_PRELOAD","value":"libtcmalloc.so.4"},
-               {"name":"LD_LIBRARY_PATH","value":"/opt/lib"}]}]}}})"),
-                                0));
-  };
-  const auto injected = preloads(R"("numProcPerNode":2)");
-  EXPECT_EQ(injected.at("LD_PRELOAD"), "") << "nor what the image may say";
-  EXPECT_FALSE(injected.contains("LD_AUDIT"));
-  EXPECT_EQ(injected.at("TRAINYARD_FOR_RANKS_LD_PRELOAD"), "libtcmalloc.so.4");
-  EXPECT_EQ(injected.at("LD_LIBRARY_PATH"), "/opt/lib") << "the agent is told where its own are";
-  EXPECT_EQ(preloads(R"("numProcPerNode":2,"agent":"None")").at("LD_PRELOAD"), "libtcmalloc.so.4");
+        "env":[{"name":"LD_PRELOAD","value":"libtcmalloc.so.4"}]}]}}})"),
+                                              0));
+  EXPECT_EQ(variables.at("LD_PRELOAD"), "libtcmalloc.so.4");
 }
 
 TEST(InjectedAgentTest, AutoMeansAnAgentOnlyWhereAPodIsMoreThanOneRank) {

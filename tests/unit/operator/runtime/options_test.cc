@@ -29,6 +29,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheReference) {
   const auto options = std::get<OperatorOptions>(read({}).result);
   EXPECT_THAT(options.namespaces, IsEmpty());
   EXPECT_FALSE(options.leader_elect);
+  EXPECT_EQ(options.leader_elect_resource_name, "trainyard-operator");
   EXPECT_EQ(options.metrics_address, ":8080");
   EXPECT_EQ(options.probe_address, ":8081");
   EXPECT_EQ(options.workers, 8);
@@ -37,7 +38,8 @@ TEST(OptionsTest, DefaultsAreThoseOfTheReference) {
 
 TEST(OptionsTest, TakesTheFlagsThatControllersHave) {
   const auto options = std::get<OperatorOptions>(
-      read({"--kubeconfig", "/k", "--namespaces=a,b", "--leader-elect", "--metrics-bind-address=0",
+      read({"--kubeconfig", "/k", "--namespaces=a,b", "--leader-elect",
+            "--leader-elect-resource-name=other.operator", "--metrics-bind-address=0",
             "--health-probe-bind-address", "127.0.0.1:0", "--kube-api-qps=50",
             "--kube-api-burst=100", "--max-concurrent-reconciles=3", "--log-format=text",
             "--log-level=debug"})
@@ -45,6 +47,7 @@ TEST(OptionsTest, TakesTheFlagsThatControllersHave) {
   EXPECT_EQ(options.kubeconfig, "/k");
   EXPECT_THAT(options.namespaces, ElementsAre("a", "b"));
   EXPECT_TRUE(options.leader_elect);
+  EXPECT_EQ(options.leader_elect_resource_name, "other.operator");
   EXPECT_TRUE(is_off(options.metrics_address));
   EXPECT_FALSE(is_off(options.probe_address));
   EXPECT_EQ(options.api_qps, 50);
@@ -62,6 +65,7 @@ TEST(OptionsTest, WrongUsageEndsWith64AndNamesTheFlag) {
            {{"--max-concurrent-reconciles=0"}, "max-concurrent-reconciles"},
            {{"--kube-api-qps=-1"}, "kube-api-qps"},
            {{"--namespaces=A_B"}, "A_B"},
+           {{"--leader-elect-resource-name=a/b"}, "a/b"},
            {{"--log-format=xml"}, "log-format"}}) {
     const Read wrong = read(arguments);
     ASSERT_TRUE(std::holds_alternative<EndsAtOnce>(wrong.result)) << named;

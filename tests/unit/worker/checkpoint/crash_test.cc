@@ -13,6 +13,12 @@ using Loss = MemoryFileSystem::Loss;
 /// The life that is disturbed: a generation that writes more than it keeps, then a second one that
 /// goes on from there. One rank, so that call k is the same call every time.
 struct Life {
+  enum class Links { kThere, kRefused };
+
+  explicit Life(Links links = Links::kThere) {
+    if (links == Links::kRefused) files.refuse_links();
+  }
+
   MemoryFileSystem files;
   JobDirectory job{"/pvc/job"};
   std::string first;
@@ -26,8 +32,8 @@ struct Life {
   }
 };
 
-int64_t calls_of_an_undisturbed_life() {
-  Life life;
+int64_t calls_of_an_undisturbed_life(Life::Links links = Life::Links::kThere) {
+  Life life(links);
   life.live();
   EXPECT_EQ(life.first + life.second, "");
   EXPECT_EQ(life.job.committed_step(), 6);
@@ -82,11 +88,18 @@ constexpr int64_t kStride = 7;
 constexpr int64_t kStride = 1;
 #endif
 
-TEST(CrashTest, AnyCallMayFail) {
-  const int64_t calls = calls_of_an_undisturbed_life();
+/// On a file system that has links, and on one that has none: there every third call will do, as a
+/// file is made by at least three.
+class CrashTest : public ::testing::TestWithParam<Life::Links> {
+ protected:
+  static int64_t stride() { return GetParam() == Life::Links::kThere ? kStride : 3 * kStride; }
+};
+
+TEST_P(CrashTest, AnyCallMayFail) {
+  const int64_t calls = calls_of_an_undisturbed_life(GetParam());
   ASSERT_GT(calls, 100);
-  for (int64_t k = 0; k < calls; k += kStride) {
-    Life life;
+  for (int64_t k = 0; k < calls; k += stride()) {
+    Life life(GetParam());
     std::string where;
     life.files.set_hook([&](int64_t call, std::string_view what) -> Status {
       if (call != k) return {};
@@ -99,7 +112,7 @@ TEST(CrashTest, AnyCallMayFail) {
   }
 }
 
-TEST(CrashTest, AnyThreeCallsInARowMayFail) {
+TEST(CrashOnceTest, AnyThreeCallsInARowMayFail) {
   const int64_t calls = calls_of_an_undisturbed_life();
   for (int64_t k = 0; k < calls; k += kStride) {
     Life life;
@@ -114,10 +127,10 @@ TEST(CrashTest, AnyThreeCallsInARowMayFail) {
   }
 }
 
-TEST(CrashTest, TheProcessMayDieBeforeAnyCall) {
-  const int64_t calls = calls_of_an_undisturbed_life();
-  for (int64_t k = 0; k < calls; k += kStride) {
-    Life life;
+TEST_P(CrashTest, TheProcessMayDieBeforeAnyCall) {
+  const int64_t calls = calls_of_an_undisturbed_life(GetParam());
+  for (int64_t k = 0; k < calls; k += stride()) {
+    Life life(GetParam());
     life.files.set_hook([&](int64_t call, std::string_view) -> Status {
       if (call < k) return {};
       return Error{ErrorCode::kIo, "dead"};
@@ -128,11 +141,11 @@ TEST(CrashTest, TheProcessMayDieBeforeAnyCall) {
   }
 }
 
-TEST(CrashTest, ThePowerMayFailBeforeAnyCall) {
-  const int64_t calls = calls_of_an_undisturbed_life();
-  for (int64_t k = 0; k < calls; k += kStride) {
+TEST_P(CrashTest, ThePowerMayFailBeforeAnyCall) {
+  const int64_t calls = calls_of_an_undisturbed_life(GetParam());
+  for (int64_t k = 0; k < calls; k += stride()) {
     for (const Loss loss : {Loss::kEverything, Loss::kRandom}) {
-      Life life;
+      Life life(GetParam());
       life.files.set_hook([&](int64_t call, std::string_view) -> Status {
         if (call < k) return {};
         return Error{ErrorCode::kIo, "dead"};
@@ -147,7 +160,13 @@ TEST(CrashTest, ThePowerMayFailBeforeAnyCall) {
   }
 }
 
-TEST(CrashTest, FailureOnOneRankAbandonsTheCheckpointOnAllAndTrainingGoesOn) {
+INSTANTIATE_TEST_SUITE_P(Links, CrashTest,
+                         ::testing::Values(Life::Links::kThere, Life::Links::kRefused),
+                         [](const auto& links) {
+                           return links.param == Life::Links::kThere ? "There" : "Refused";
+                         });
+
+TEST(CrashOnceTest, FailureOnOneRankAbandonsTheCheckpointOnAllAndTrainingGoesOn) {
   MemoryFileSystem files;
   JobDirectory job("/job");
   ASSERT_EQ(job.train(files, {.generation = 1, .ranks = 3, .steps = {1}}), "");

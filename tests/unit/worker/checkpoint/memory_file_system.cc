@@ -197,6 +197,7 @@ Status MemoryFileSystem::rename(const std::filesystem::path& from,
 
 Status MemoryFileSystem::link(const std::filesystem::path& from, const std::filesystem::path& to) {
   TRAINYARD_TRY(before("link"));
+  if (!links_) return error_of(ErrorCode::kUnavailable, "link", from);
   const std::lock_guard lock(mutex_);
   const NodePtr node = find(from);
   if (node == nullptr) return error_of(ErrorCode::kNotFound, "link", from);
@@ -210,6 +211,7 @@ Status MemoryFileSystem::link(const std::filesystem::path& from, const std::file
 Status MemoryFileSystem::symlink(const std::filesystem::path& target,
                                  const std::filesystem::path& path) {
   TRAINYARD_TRY(before("symlink"));
+  if (!links_) return error_of(ErrorCode::kUnavailable, "symlink", path);
   const std::lock_guard lock(mutex_);
   TRAINYARD_ASSIGN(const NodePtr parent, parent_of(path));
   auto node = std::make_shared<Node>();

@@ -27,6 +27,8 @@ class MemoryFileSystem final : public FileSystem {
   /// system.
   using Hook = std::function<Status(int64_t call, std::string_view what)>;
   void set_hook(Hook hook) { hook_ = std::move(hook); }
+  /// From now on there are neither hard nor symbolic links, as on exFAT or a mounted bucket.
+  void refuse_links() { links_ = false; }
   int64_t calls() const { return calls_; }
   void reset_calls() { calls_ = 0; }
 
@@ -61,6 +63,7 @@ class MemoryFileSystem final : public FileSystem {
   mutable std::mutex mutex_;
   NodePtr root_;
   Hook hook_;
+  bool links_ = true;
   int64_t calls_ = 0;
 };
 

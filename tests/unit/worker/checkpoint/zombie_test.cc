@@ -8,7 +8,10 @@
 namespace trainyard::checkpoint::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::SizeIs;
 
 /// A generation that everybody believes dead: it is kept alive here and made to act at will.
 class Zombie {
@@ -231,10 +234,7 @@ TEST_F(ZombieTest, FatalErrorOfARankStopsAllInsteadOfSteppingBack) {
 TEST_F(ZombieTest, WithoutHardLinksTheForkPointIsCopied) {
   Zombie zombie(files_, job_, 1, std::nullopt);
   zombie.commit(10);
-  files_.set_hook([](int64_t, std::string_view what) -> Status {
-    if (what != "link") return {};
-    return Error{ErrorCode::kUnavailable, "no hard links here"};
-  });
+  files_.refuse_links();
   ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1, .steps = {15}}), "");
   EXPECT_EQ(job_.restored_step(), 10);
   zombie.commit(20);
@@ -242,6 +242,69 @@ TEST_F(ZombieTest, WithoutHardLinksTheForkPointIsCopied) {
   const auto fork =
       CheckpointReader::open(files_, job_.root() / "g2-step-0000000010", Verify::kAll);
   ASSERT_TRUE(fork.has_value()) << fork.error().message;
+}
+
+TEST_F(ZombieTest, WithoutHardLinksRestartsDoNotFillTheDisk) {
+  files_.refuse_links();
+  ASSERT_EQ(job_.train(files_, {.generation = 1, .steps = {10}}), "");
+  const auto checkpoints = [&] {
+    std::vector<std::string> names;
+    const auto all = files_.list(job_.root());
+    for (const std::string& name : *all) {
+      if (parse_directory_name(name)) names.push_back(name);
+    }
+    return names;
+  };
+  // Lives without a checkpoint of their own.
+  for (const int64_t generation : {2, 3, 4}) {
+    ASSERT_EQ(job_.train(files_, {.generation = generation, .parent = generation - 1}), "");
+    EXPECT_EQ(job_.restored_step(), 10);
+    EXPECT_THAT(checkpoints(), ElementsAre(directory_name({generation, 10})));
+  }
+  // Lives that end before they are recorded, in the middle of a copy or after it.
+  for (const int64_t generation : {5, 6, 7}) {
+    int64_t writes = 0;
+    files_.set_hook([&](int64_t, std::string_view what) -> Status {
+      if (what == "write") ++writes;
+      if (writes < generation - 4) return {};
+      return Error{ErrorCode::kIo, "dead"};
+    });
+    ASSERT_NE(job_.train(files_, {.generation = generation, .parent = 4}), "");
+    files_.set_hook(nullptr);
+    EXPECT_THAT(checkpoints(), SizeIs(Le(2U)));
+  }
+  ASSERT_EQ(job_.train(files_, {.generation = 8, .parent = 7}), "");
+  EXPECT_EQ(job_.restored_step(), 10);
+  EXPECT_THAT(checkpoints(), ElementsAre(directory_name({8, 10})));
+}
+
+TEST_F(ZombieTest, WithoutHardLinksARecordIsWholeAndMadeOnce) {
+  files_.refuse_links();
+  ASSERT_EQ(job_.train(files_, {.generation = 1, .steps = {10}}), "");
+  const LineageRecord again{1, "job-uid-1", std::nullopt, 5};
+  EXPECT_EQ(write_lineage(files_, job_.root(), again).error().code, ErrorCode::kConflict);
+  // Its successor removes the claim, for which there is the record.
+  ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1}), "");
+  const auto left = files_.list(job_.root() / kLineageDirectory);
+  EXPECT_THAT(*left, ElementsAre("1.json", "2.json", "2.json.claim"));
+  EXPECT_EQ(write_lineage(files_, job_.root(), again).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(load_lineage(files_, job_.root())->records.at(1).fork_step, kFromScratch);
+}
+
+TEST_F(ZombieTest, WithoutSymbolicLinksThereIsNoLatestAndNobodyIsToldAtEachCheckpoint) {
+  files_.refuse_links();
+  SoloCommitGroup group;
+  const auto started = start_generation(files_, job_.plan(1, std::nullopt), group,
+                                        [](CheckpointReader&) { return Status(); });
+  ASSERT_TRUE(started.has_value()) << started.error().message;
+  CheckpointWriter writer(borrowed(files_), group, {job_.root(), {}, 256}, *started);
+  const auto state = small_state(10);
+  ASSERT_TRUE(writer.begin(small_snapshot(state, 10, 0, 1)));
+  const auto outcome = writer.wait(std::chrono::seconds(20));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_TRUE(outcome->status) << outcome->status.error().message;
+  EXPECT_THAT(outcome->notes, ::testing::IsEmpty());
+  EXPECT_EQ(newest_step(), 10);
 }
 
 }  // namespace

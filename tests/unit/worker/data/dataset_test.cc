@@ -1,5 +1,7 @@
 #include "worker/data/dataset.h"
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,6 +86,17 @@ TEST(TokenSetTest, RefusesShardsOfDifferentVocabularies) {
   const std::vector<std::filesystem::path> paths = {a.path(), b.path()};
   EXPECT_THAT(TokenSet::open(paths).error().message,
               HasSubstr("vocabulary: found 400, wanted 50000"));
+}
+
+TEST(TokenSetTest, RefusesAFifoAtOnce) {
+  const TemporaryFolder folder;
+  const std::filesystem::path fifo = folder.path() / "00000.tokens";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::vector<std::filesystem::path> paths = {folder.path()};
+  const auto set = TokenSet::open(paths);
+  ASSERT_FALSE(set);
+  EXPECT_EQ(set.error().code, ErrorCode::kInvalidData);
+  EXPECT_THAT(set.error().message, HasSubstr("00000.tokens: not a regular file"));
 }
 
 TEST(TokenSetTest, NamesWhatIsMissing) {

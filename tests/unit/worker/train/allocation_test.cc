@@ -80,7 +80,7 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
     for (int64_t step = 0; step < kWarmUpSteps + kSteps; ++step) {
       batches.start_step(step);
       around_step([&] {
-        const auto report = (*engine)->step(batches, false);
+        const auto report = (*engine)->step(batches);
         EXPECT_TRUE(report) << report.error().message;
       });
     }
@@ -106,6 +106,53 @@ INSTANTIATE_TEST_SUITE_P(Compute, AllocationTest,
                          ::testing::Combine(::testing::Values(api::NumberFormat::kFP32,
                                                               api::NumberFormat::kBF16),
                                             ::testing::Values(1, 2, 3)));
+
+/// The same window again and again.
+class OneWindow final : public MicroBatchSource {
+ public:
+  explicit OneWindow(int64_t length) : tokens_(static_cast<size_t>(length), 1) {}
+  Result<MicroBatchView> micro_batch(int index) override {
+    EXPECT_EQ(index, next_++);
+    return MicroBatchView{.size = 1,
+                          .tokens_per_sample = static_cast<int64_t>(tokens_.size()),
+                          .tokens = tokens_,
+                          .targets = tokens_,
+                          .samples = std::span(&ordinal_, 1)};
+  }
+
+ private:
+  const std::vector<int32_t> tokens_;
+  const int64_t ordinal_ = 0;
+  int next_ = 0;
+};
+
+TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {
+  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto world = comm::make_communicator(comm::TransportKind::kLocal,
+                                             {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
+  ASSERT_TRUE(world) << world.error().message;
+  HeapMemorySource memory;
+  const auto engine = Engine::create({.spec = spec,
+                                      .model = gpt2_config(spec),
+                                      .isa = kernel_isa(api::Isa::kAuto),
+                                      .threads = 1,
+                                      .data_group = world->get()},
+                                     memory);
+  ASSERT_TRUE(engine) << engine.error().message;
+  (*engine)->initialize();
+  const auto loss_of = [&](size_t windows) {
+    OneWindow batches(spec.data.sequence_length);
+    const std::vector<int64_t> sizes(windows, 1);
+    test::take_largest_allocation();
+    const auto report = (*engine)->evaluate(batches, sizes);
+    EXPECT_TRUE(report) << report.error().message;
+    return report ? report->loss : 0;
+  };
+  const double loss = loss_of(1);
+  EXPECT_GT(loss, 0);
+  EXPECT_EQ(loss_of(8192), loss) << "of windows that are all alike, and a power of two";
+  EXPECT_LT(test::take_largest_allocation(), 1 << 20);
+}
 
 }  // namespace
 }  // namespace trainyard::engine

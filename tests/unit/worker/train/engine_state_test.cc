@@ -52,7 +52,7 @@ class EngineStateTest : public ::testing::Test {
     matrix::StreamBatches batches(stream, spec_, 1, 0);
     for (int64_t step = 0; step < steps; ++step) {
       batches.start_step(step);
-      ASSERT_TRUE(engine.step(batches, false));
+      ASSERT_TRUE(engine.step(batches));
     }
   }
 

@@ -103,7 +103,7 @@ TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
   engine->initialize();
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
-  ASSERT_TRUE(engine->step(batches, false));
+  ASSERT_TRUE(engine->step(batches));
   const std::string hash = to_hex(EngineState(*engine).hash());
   EXPECT_GE(PoisonedMemory::high_water(arena), engine->memory().activations - kArenaAlignment);
 
@@ -136,7 +136,7 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   engine->store().master(1)[0] = std::numeric_limits<float>::infinity();  // wpe: reaches every loss
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
-  const auto report = engine->step(batches, false);
+  const auto report = engine->step(batches);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->skipped);
   EXPECT_TRUE(std::isnan(report->loss)) << "no loss is not a loss of nothing: " << report->loss;
@@ -146,7 +146,30 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   batches.start_step(0);
   const auto evaluated = engine->evaluate(batches, engine->micro_sizes());
   ASSERT_TRUE(evaluated) << evaluated.error().message;
-  EXPECT_TRUE(std::isnan(*evaluated)) << *evaluated;
+  EXPECT_TRUE(std::isnan(evaluated->loss)) << evaluated->loss;
+}
+
+TEST_F(EngineTest, AnEvaluationInPiecesHasTheSameLoss) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  const auto stream = matrix::make_token_stream(8192, spec.model.vocab, 1);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory);
+  ASSERT_NE(engine, nullptr);
+  engine->initialize();
+  constexpr int64_t kWindows = 150;
+  spec.batch.global_sequences = kWindows;
+  const auto loss_by = [&](int64_t micro_sequences) {
+    spec.batch.micro_sequences = micro_sequences;
+    matrix::StreamBatches batches(stream, spec, 1, 0);
+    batches.start_step(0);
+    const auto report =
+        engine->evaluate(batches, micro_batch_sizes(kWindows, micro_sequences, 1, 0));
+    EXPECT_TRUE(report) << report.error().message;
+    return report ? report->loss : 0;
+  };
+  const double whole = loss_by(50);
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(loss_by(1), whole) << "150 micro-batches";
 }
 
 /// One span an instruction of each step, in the program's order, and all within their step.
@@ -183,7 +206,7 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
   matrix::StreamBatches batches(stream, spec, 1, 0);
   for (int64_t step = 0; step < 3; ++step) {
     batches.start_step(step);
-    ASSERT_TRUE(engine->step(batches, false));
+    ASSERT_TRUE(engine->step(batches));
   }
   const trace::Spans spans = recorder.newest();
   expect_program(spans[static_cast<size_t>(trace::Track::kStep)], engine->program());
@@ -216,7 +239,7 @@ TEST_F(EngineTest, TheLossOfADivergedModelIsLargeAndNotWrapped) {
   }
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
-  const auto report = engine->step(batches, false);
+  const auto report = engine->step(batches);
   ASSERT_TRUE(report) << report.error().message;
   const auto targets = static_cast<double>(spec.batch.global_sequences * spec.data.sequence_length);
   EXPECT_GT(report->loss * targets, 0x1p31) << "or the exact sum would have held it";

@@ -1,0 +1,227 @@
+// A rank asked to stop, wherever it is: it ends soon, with what it has trained in a checkpoint, and
+// the run that goes on ends as one that nobody disturbed.
+
+#include "worker/train/train_loop.h"
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/api/decode.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_engine.h"
+#include "worker/comm/factory.h"
+#include "worker/data/token_writer.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kBytes = 257;
+constexpr int64_t kSteps = 6;
+constexpr int64_t kEvaluateEvery = 4;
+
+/// Asks to stop as soon as an instruction of that kind has ended in the step after `step`.
+class AskAfter final : public trace::SpanSink {
+ public:
+  AskAfter(trace::Activity activity, int64_t step) : activity_(activity), step_(step) {}
+  void add(trace::Track /*track*/, const trace::Span& span) override {
+    if (asked_ && span.activity == trace::Activity::kDataWait) ++batches_since_;
+    if (span.activity == activity_ && span.step == step_) asked_ = true;
+  }
+  /// Micro-batches that have been taken since it asked.
+  int batches_since() const { return batches_since_; }
+  std::function<bool()> stop_asked() const {
+    return [this] { return asked_.load(); };
+  }
+
+ private:
+  const trace::Activity activity_;
+  const int64_t step_;
+  std::atomic<bool> asked_{false};
+  std::atomic<int> batches_since_{0};
+};
+
+/// One rank's life.
+struct Life {
+  std::string root = "checkpoints";  ///< empty: no checkpoints
+  int64_t generation = 1;
+  std::optional<int64_t> parent = std::nullopt;
+  std::function<bool()> stop_asked = [] { return false; };
+  trace::SpanSink* spans = nullptr;
+};
+
+class TrainLoopTest : public ::testing::Test {
+ protected:
+  TrainLoopTest() {
+    auto writer = data::TokenWriter::create(
+        folder_.path() / "train", {.token_bytes = 4, .vocabulary = kBytes, .tokenizer = "bytes"});
+    EXPECT_TRUE(writer) << writer.error().message;
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < 4096; ++i)
+      tokens.push_back(static_cast<int32_t>(i * 37 % kBytes));
+    EXPECT_TRUE(writer->append(tokens));
+    EXPECT_TRUE(writer->finish());
+  }
+
+  api::EngineSpec spec() const {
+    const std::string tokens = (folder_.path() / "train").string();
+    nlohmann::json engine = testing_support::tiny_engine(tokens, kSteps);
+    engine["data"]["validation"] = {tokens};
+    engine["evaluation"] = {{"everySteps", kEvaluateEvery}, {"sequences", 8}};
+    engine["runtime"] = {{"threads", 1}};
+    auto decoded = api::decode_engine(engine.dump());
+    EXPECT_TRUE(decoded) << decoded.error().message;
+    return *decoded;
+  }
+
+  Result<TrainOutcome> train(const Life& life, comm::Communicator& world) const {
+    TRAINYARD_ASSIGN(Progress progress, Progress::map(-1));
+    const auto log = Logger::to_nowhere();
+    const SystemClock clock;
+    TrainContext context{.spec = spec(),
+                         .job_uid = "test",
+                         .resume = {life.generation, life.parent},
+                         .world = &world,
+                         .progress = &progress,
+                         .log = log.get(),
+                         .clock = &clock,
+                         .spans = life.spans,
+                         .stop_requested = life.stop_asked};
+    if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
+    return engine::train(context);
+  }
+  /// A run of one rank.
+  TrainOutcome train(const Life& life) const {
+    const auto world = comm::make_communicator(
+        comm::TransportKind::kLocal,
+        {.endpoints = {{.rank = 0}}, .generation = life.generation, .job_uid = "test"}, {});
+    EXPECT_TRUE(world) << world.error().message;
+    auto outcome = train(life, **world);
+    EXPECT_TRUE(outcome) << outcome.error().message;
+    return outcome ? *std::move(outcome) : TrainOutcome{};
+  }
+
+  /// What is left to do after `generation` is done, and ends as if nothing had happened.
+  void expect_same_end(int64_t generation) const {
+    const TrainOutcome undisturbed = train({.root = "undisturbed"});
+    ASSERT_TRUE(undisturbed.complete);
+    const TrainOutcome resumed = train({.generation = generation + 1, .parent = generation});
+    EXPECT_TRUE(resumed.complete);
+    EXPECT_EQ(resumed.result.state_hash, undisturbed.result.state_hash);
+    EXPECT_EQ(resumed.result.final_loss, undisturbed.result.final_loss);
+    EXPECT_EQ(resumed.result.validation_loss, undisturbed.result.validation_loss);
+  }
+
+  const testing_support::TemporaryDirectory folder_;
+};
+
+TEST_F(TrainLoopTest, BeforeTheFirstStepNothingIsTrained) {
+  const TrainOutcome outcome = train({.stop_asked = [] { return true; }});
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_TRUE(outcome.checkpointed) << "nothing is lost";
+  EXPECT_EQ(outcome.result.step, 0);
+  expect_same_end(1);
+}
+
+TEST_F(TrainLoopTest, TheStepUnderWayIsTheLastOne) {
+  AskAfter stop(trace::Activity::kForward, 3);
+  const TrainOutcome outcome = train({.stop_asked = stop.stop_asked(), .spans = &stop});
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_TRUE(outcome.checkpointed);
+  EXPECT_EQ(outcome.result.step, 4);
+  expect_same_end(1);
+}
+
+TEST_F(TrainLoopTest, AnEvaluationIsCutShort) {
+  AskAfter stop(trace::Activity::kForward, kEvaluateEvery);
+  const TrainOutcome outcome = train({.stop_asked = stop.stop_asked(), .spans = &stop});
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_TRUE(outcome.checkpointed);
+  EXPECT_EQ(outcome.result.step, kEvaluateEvery);
+  EXPECT_EQ(stop.batches_since(), 0) << "of three";
+  EXPECT_TRUE(std::isnan(outcome.result.validation_loss)) << outcome.result.validation_loss;
+  expect_same_end(1);
+}
+
+TEST_F(TrainLoopTest, TheLastEvaluationIsLeftToTheRunThatGoesOn) {
+  AskAfter stop(trace::Activity::kForward, kSteps - 1);
+  const TrainOutcome outcome = train({.stop_asked = stop.stop_asked(), .spans = &stop});
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_TRUE(outcome.checkpointed);
+  EXPECT_EQ(outcome.result.step, kSteps);
+  expect_same_end(1);
+}
+
+TEST_F(TrainLoopTest, WithoutCheckpointsTheLastEvaluationIsMade) {
+  AskAfter stop(trace::Activity::kForward, kSteps - 1);
+  const TrainOutcome outcome = train({.root = "", .stop_asked = stop.stop_asked(), .spans = &stop});
+  EXPECT_TRUE(outcome.complete);
+  EXPECT_GT(outcome.result.validation_loss, 0);
+}
+
+TEST_F(TrainLoopTest, ACheckpointIsReadNoFurther) {
+  AskAfter stop(trace::Activity::kForward, 3);
+  ASSERT_TRUE(train({.stop_asked = stop.stop_asked(), .spans = &stop}).checkpointed);
+  // Who reads it finds that it is damaged.
+  const auto shard = folder_.path() / "checkpoints/g1-step-0000000004/shard-0-of-1.safetensors";
+  {
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x7f');
+    ASSERT_TRUE(file.good());
+  }
+  const TrainOutcome outcome =
+      train({.generation = 2, .parent = 1, .stop_asked = [] { return true; }});
+  EXPECT_FALSE(outcome.complete);
+  EXPECT_TRUE(outcome.checkpointed);
+  EXPECT_EQ(outcome.result.step, 4);
+  // The next one begins where this one would have begun, and reads.
+  const auto world =
+      comm::make_communicator(comm::TransportKind::kLocal,
+                              {.endpoints = {{.rank = 0}}, .generation = 3, .job_uid = "test"}, {});
+  const auto damaged = train({.generation = 3, .parent = 2}, **world);
+  ASSERT_FALSE(damaged);
+  EXPECT_EQ(damaged.error().code, ErrorCode::kInvalidData);
+  EXPECT_THAT(damaged.error().message, HasSubstr("none of 2 checkpoints is good"));
+}
+
+TEST_F(TrainLoopTest, OneRankThatIsAskedStopsAll) {
+  const auto local = std::make_shared<comm::LocalWorld>();
+  std::array<std::optional<TrainOutcome>, 2> outcomes;
+  {
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const auto world = comm::make_local_communicator(
+            {.rank = rank, .endpoints = {{.rank = 0}, {.rank = 1}}, .generation = 1}, local);
+        ASSERT_TRUE(world) << world.error().message;
+        const auto outcome = train({.stop_asked = [rank] { return rank == 1; }}, **world);
+        ASSERT_TRUE(outcome) << outcome.error().message;
+        outcomes[static_cast<size_t>(rank)] = *outcome;
+      });
+    }
+  }
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(outcome);
+    EXPECT_FALSE(outcome->complete);
+    EXPECT_TRUE(outcome->checkpointed);
+    EXPECT_EQ(outcome->result.step, 0);
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "worker/data/dataset.h"
+#include "worker/hf/gpt2.h"
+
+namespace trainyard::engine {
+
+/// The files that a spec names as input, opened.
+struct Inputs {
+  data::TokenSet tokens;
+  std::optional<data::TokenSet> validation;
+  /// Null where nothing is imported, and where the folder is gone.
+  std::unique_ptr<hf::HfModel> imported;
+  /// The import's shape, or that of the checkpoint which stands in for it; nullopt: no import.
+  std::optional<hf::Gpt2Config> shape;
+};
+
+/// Opens tokens, held-out tokens and the import. Reads headers only. A run that has a checkpoint
+/// needs its import no more: where the folder is gone, the newest one below `checkpoints` (empty:
+/// none) tells the shape. Errors: kNotFound, kInvalidData and kIo naming the field; those of
+/// hf::load_gpt2.
+Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints);
+
+}  // namespace trainyard::engine
