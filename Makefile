@@ -13,13 +13,13 @@ help: ## Show this list
 run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
 	@tools/run_example
 
-test: ## Install, build and run the tests: dev, asan, tsan, coverage, a minute a fuzz target, five mutants (not e2e, not test-long)
+test: ## Install, build and run the tests: dev, asan, tsan, a minute a fuzz target, five mutants (not e2e, not test-long)
 	@tools/run_tests
 
 test-quick: ## The dev build's tests only
 	@tools/run_tests --quick
 
-test-long: ## Every test without short bounds, the numeric tier under asan too
+test-long: ## Every test without short bounds, more tiers under asan, with coverage
 	@tools/run_tests --long
 
 setup: ## Install the Debian packages that building needs

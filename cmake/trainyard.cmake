@@ -111,14 +111,16 @@ function(trainyard_bench name)
 endfunction()
 
 # trainyard_test(NAME TIER unit|numeric|comm|process|sim|apiserver|cluster|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
-#                [SERIAL] [WAITS] [THREADED] [SMOKE] [NOT_UNDER thread|address])
+#                [SERIAL] [WAITS] [THREADED] [MEMORY] [SMOKE] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
 # itself. WAITS: for others more than it computes, so that twice as many run at a time. THREADED: its process has more
-# than one thread, so that ThreadSanitizer may find something: label `threads`. SMOKE: one of the few of its tier that
-# run under AddressSanitizer as well: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run
+# than one thread, so that ThreadSanitizer may find something: label `threads`. MEMORY: runs under
+# AddressSanitizer in every `make test`, label `memory`, as do the tiers unit and comm but for what is all values there:
+# the control plane's parts and the house's rules. SMOKE: one of the few of its tier that run under AddressSanitizer in
+# `make test-long`: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run
 # (say why beside the call).
 function(trainyard_test name)
-  cmake_parse_arguments(ARG "SERIAL;WAITS;THREADED;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;WAITS;THREADED;MEMORY;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
   set(cost 0) # as measured the last time
   if(ARG_TIMEOUT)
     set(cost ${ARG_TIMEOUT}) # what may take long is begun first, also in a fresh checkout
@@ -155,6 +157,10 @@ function(trainyard_test name)
     list(APPEND labels threads)
     set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_threads ${name})
   endif()
+  if(ARG_MEMORY OR (ARG_TIER MATCHES "^(unit|comm)$" AND NOT ARG_SOURCES MATCHES "/unit/(control|operator|house)/"))
+    list(APPEND labels memory)
+    set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_memory ${name})
+  endif()
   if(ARG_SMOKE)
     list(APPEND labels smoke)
     set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_smoke ${name})
@@ -174,7 +180,7 @@ function(trainyard_collect_targets)
   add_custom_target(trainyard_binaries DEPENDS ${binaries})
   get_property(benches GLOBAL PROPERTY TRAINYARD_BENCHES)
   add_custom_target(benches DEPENDS ${benches})
-  foreach(tier unit numeric comm process sim apiserver cluster fuzz threads smoke)
+  foreach(tier unit numeric comm process sim apiserver cluster fuzz threads memory smoke)
     get_property(tests GLOBAL PROPERTY TRAINYARD_TESTS_${tier})
     add_custom_target(tests_${tier} DEPENDS ${tests})
   endforeach()

@@ -5,14 +5,14 @@ trainyard_library(process_test_support
 add_executable(trainyard-fake-rank ${CMAKE_CURRENT_LIST_DIR}/../support/fake_rank.cc)
 target_link_libraries(trainyard-fake-rank PRIVATE common_contract common_io)
 
-trainyard_test(process_host_test TIER process
+trainyard_test(process_host_test TIER process MEMORY
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/process_host_test.cc
   DEPS agent_process process_test_support)
 # A library that ends whatever program loads it; itself without what a sanitizer would want loaded before.
 add_library(trainyard-unwanted SHARED ${CMAKE_CURRENT_LIST_DIR}/agent/unwanted_library.cc)
 target_compile_options(trainyard-unwanted PRIVATE -fno-sanitize=all)
 target_link_options(trainyard-unwanted PRIVATE -fno-sanitize=all)
-trainyard_test(agent_bundle_test TIER process
+trainyard_test(agent_bundle_test TIER process MEMORY
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/bundle_test.cc
   DEPS agent_process process_test_support)
 target_compile_definitions(agent_bundle_test PRIVATE TRAINYARD_UNWANTED_LIBRARY="$<TARGET_FILE:trainyard-unwanted>")

@@ -9,7 +9,7 @@ trainyard_test(hang_test TIER process TIMEOUT 1200 NOT_UNDER thread
   DEPS run_test_support)
 add_dependencies(hang_test trainyard trainyard-agent trainyard-worker)
 # As above.
-trainyard_test(lone_rank_test TIER process TIMEOUT 300 NOT_UNDER thread
+trainyard_test(lone_rank_test TIER process MEMORY TIMEOUT 300 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/lone_rank_test.cc
   DEPS worker_data worker_hf process_test_support GTest::gmock nlohmann_json::nlohmann_json)
 add_dependencies(lone_rank_test trainyard trainyard-agent trainyard-worker)
