@@ -1,6 +1,7 @@
 set(operator_tests ${CMAKE_CURRENT_LIST_DIR}/operator)
 trainyard_test(operator_render_test TIER unit
-  SOURCES ${operator_tests}/render/render_test.cc
+  SOURCES ${operator_tests}/render/agent_test.cc ${operator_tests}/render/companions_test.cc
+          ${operator_tests}/render/environment_test.cc ${operator_tests}/render/pod_test.cc
   DEPS operator_render operator_cluster agent_core nlohmann_json::nlohmann_json)
 trainyard_test(operator_cluster_test TIER unit THREADED
   SOURCES ${operator_tests}/cluster/own_writes_test.cc ${operator_tests}/cluster/parallel_calls_test.cc

@@ -1,0 +1,124 @@
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "agent/agent_options.h"
+#include "agent/bundle.h"
+#include "operator/cluster/views.h"
+#include "operator/render/names.h"
+#include "tests/unit/operator/render/jobs.h"
+
+namespace trainyard::render {
+namespace {
+
+using nlohmann::json;
+using testing::Contains;
+using testing::ElementsAre;
+
+TEST(AgentTest, APodOfAnEngineKnowsItsCoordinatorAndIsKnownByIt) {
+  const api::TrainingJob job = job_of(kEngine);
+  const json pod = rendered(job, 1);
+  const auto variables = environment(pod);
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_ADDRESS"), "control:9443");
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_TOKEN"), "/var/run/trainyard/control/token");
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_AUTHORITIES"), "/var/run/trainyard/control/ca.crt");
+  EXPECT_EQ(variables.at("TRAINYARD_TERMINATION_LOG"), trainer_of(pod)["terminationMessagePath"]);
+  json sources;
+  for (const json& volume : pod["spec"]["volumes"]) {
+    if (volume["name"] == "trainyard-control") sources = volume["projected"]["sources"];
+  }
+  ASSERT_EQ(sources.size(), 2U);
+  EXPECT_EQ(sources[0]["serviceAccountToken"]["audience"], kControlAudience);
+  EXPECT_EQ(sources[1]["configMap"]["name"], control_config_name(job.metadata));
+  EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
+}
+
+TEST(AgentTest, AProgramOfItsOwnGetsNeitherTokenNorAddress) {
+  const json pod = rendered(job_of(kForeign), 1);
+  EXPECT_FALSE(environment(pod).contains("TRAINYARD_CONTROL_ADDRESS"));
+  for (const json& volume : pod["spec"]["volumes"])
+    EXPECT_NE(volume["name"], "trainyard-control");
+}
+
+TEST(InjectedAgentTest, StartsTheContainersCommand) {
+  const json pod = rendered(job_of(kInjected), 0);
+  EXPECT_EQ(trainer_of(pod)["image"], "train:1");
+  EXPECT_EQ(trainer_of(pod)["command"],
+            json({std::string(kAgentFolder) + "/" + agent::kBundleStarter, "--", "python", "-u",
+                  "t.py"}));
+  EXPECT_EQ(trainer_of(pod)["args"], json({"--fast"})) << "they follow the command";
+}
+
+TEST(InjectedAgentTest, IsBroughtByTheWorkersImageBeforeAllElse) {
+  const json pod = rendered(job_of(kInjected), 0);
+  const json& spec = pod["spec"];
+  ASSERT_EQ(spec["initContainers"].size(), 2U);
+  EXPECT_EQ(spec["initContainers"][1]["name"], "fetch");
+  const json& bringer = spec["initContainers"][0];
+  EXPECT_EQ(bringer["image"], "worker:9");
+  EXPECT_EQ(bringer["args"], json({"install", kAgentFolder}));
+  EXPECT_THAT(spec["volumes"],
+              Contains(json{{"name", "trainyard-agent"}, {"emptyDir", json::object()}}));
+  EXPECT_THAT(bringer["volumeMounts"],
+              ElementsAre(json{{"name", "trainyard-agent"}, {"mountPath", kAgentFolder}}));
+  EXPECT_THAT(
+      trainer_of(pod)["volumeMounts"],
+      Contains(json{{"name", "trainyard-agent"}, {"mountPath", kAgentFolder}, {"readOnly", true}}));
+}
+
+/// Whatever namespace the job is in, its own containers are what may be refused.
+TEST(InjectedAgentTest, ItsBringerMeetsTheRestrictedStandardAndEveryQuota) {
+  const json pod = rendered(job_of(kInjected), 0);
+  const json& bringer = pod["spec"]["initContainers"][0];
+  const json& security = bringer["securityContext"];
+  EXPECT_EQ(security["runAsNonRoot"], true);
+  EXPECT_EQ(security["allowPrivilegeEscalation"], false);
+  EXPECT_EQ(security["capabilities"]["drop"], json({"ALL"}));
+  EXPECT_EQ(security["seccompProfile"]["type"], "RuntimeDefault");
+  EXPECT_TRUE(bringer["resources"]["requests"].contains("memory"));
+  EXPECT_EQ(bringer["resources"]["requests"], bringer["resources"]["limits"])
+      << "a pod that is Guaranteed stays so";
+  EXPECT_FALSE(pod["spec"].contains("securityContext")) << "nothing is known of the other image";
+}
+
+TEST(InjectedAgentTest, KnowsItsCoordinatorAndLeavesRanksToTheAgent) {
+  const json pod = rendered(job_of(kInjected), 1);
+  const auto variables = environment(pod);
+  EXPECT_EQ(variables.at("TRAINYARD_CONTROL_ADDRESS"), "control:9443");
+  EXPECT_EQ(variables.at("TRAINYARD_TERMINATION_LOG"), trainer_of(pod)["terminationMessagePath"]);
+  EXPECT_EQ(variables.at("TRAINYARD_STOP_GRACE_SECONDS"), "45");
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "bert-0.bert.team-a.svc");
+  EXPECT_EQ(variables.at("PET_NPROC_PER_NODE"), "2");
+  // A pod's number in place of a rank's would be wrong.
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "JAX_NUM_PROCESSES",
+                           "JAX_PROCESS_ID", "TRAINYARD_ENGINE_CONFIG"})
+    EXPECT_FALSE(variables.contains(name)) << name;
+}
+
+/// The starter keeps them from the agent; here they may be referred to by others.
+TEST(InjectedAgentTest, LeavesVariablesOfTheLoaderAsTheyAre) {
+  const auto variables = environment(rendered(job_of(R"({"numProcPerNode":2,"template":{"spec":{
+      "containers":[{"name":"trainer","image":"t","command":["python"],
+        "env":[{"name":"LD_PRELOAD","value":"libtcmalloc.so.4"}]}]}}})"),
+                                              0));
+  EXPECT_EQ(variables.at("LD_PRELOAD"), "libtcmalloc.so.4");
+}
+
+TEST(InjectedAgentTest, AutoMeansAnAgentOnlyWhereAPodIsMoreThanOneRank) {
+  const auto injected = [](const std::string& sizes) {
+    const json pod = rendered(job_of("{" + sizes + R"("template":{"spec":{"containers":[
+        {"name":"trainer","image":"t","command":["x"]}]}}})"),
+                              0);
+    EXPECT_EQ(pod["spec"].contains("initContainers"), trainer_of(pod)["command"].size() > 1);
+    return pod["spec"].contains("initContainers");
+  };
+  EXPECT_TRUE(injected(R"("numProcPerNode":2,)"));
+  EXPECT_TRUE(injected(R"("numProcPerNode":"auto",)"));
+  EXPECT_FALSE(injected(R"("numProcPerNode":1,)"));
+  EXPECT_FALSE(injected(R"("numProcPerNode":2,"agent":"None",)"));
+}
+
+}  // namespace
+}  // namespace trainyard::render
