@@ -157,8 +157,13 @@ TEST_F(FullVolumeTest, CostsCheckpointsAndNothingElse) {
   ASSERT_TRUE(runs(kJob, 1, 0));
   ASSERT_TRUE(wait_until([&] { return checkpoints("committed") >= 1; }));
   EXPECT_EQ(checkpoints("failed"), 0);
-  on_node(kNode, {"sh", "-c", "dd if=/dev/zero of=" + place() + "/rest bs=4k 2>/dev/null; true"});
-  ASSERT_TRUE(reaches(kJob, "CheckpointStale"));
+  // Again and again: what goes with an old checkpoint would be room for a new one, and so on.
+  const std::string fill =
+      "dd if=/dev/zero of=" + place() + "/rest bs=4k oflag=append conv=notrunc 2>/dev/null; true";
+  ASSERT_TRUE(wait_until([&] {
+    on_node(kNode, {"sh", "-c", fill});
+    return condition(kJob, "CheckpointStale") == "True";
+  })) << job_status(kJob).dump(2);
   EXPECT_GE(checkpoints("failed"), 1);
   const int64_t before = step();
   EXPECT_TRUE(wait_until([&] { return step() > before; })) << job_status(kJob).dump(2);
