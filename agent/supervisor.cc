@@ -240,7 +240,10 @@ void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   tell_exit(rank, local_rank);
   const bool done = end.signal == 0 && end.exit_code == kExitDone;
   if (ending_ == Ending::kNone && !done) {
-    end_with(Ending::kFailed, Escalation::kNone, kPeerSettleTime);
+    // A signal is nobody's answer to a lost peer, so there is nothing to find out. The others would
+    // notice at their next collective, which costs a recovery most of a step.
+    const bool explained = options_.is_engine() && end.signal != 0;
+    end_with(Ending::kFailed, explained ? Escalation::kKilled : Escalation::kNone, kPeerSettleTime);
   }
   finish_if_done();
 }

@@ -382,6 +382,15 @@ TEST_F(ForeignCommandTest, ListensWithoutAddressesAndStopsBySignal) {
   EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGTERM));
 }
 
+TEST_F(ForeignCommandTest, AKilledRankLeavesTheOthersTimeToEndByThemselves) {
+  start_ranks();
+  tell(table());
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  EXPECT_THAT(host_.at(1).signals, IsEmpty()) << "it may have something to put away";
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+}
+
 TEST_F(SupervisorTest, RanksThatStillRunAreAskedForTheirStacks) {
   train();
   supervisor_.on_rank_end(0, {0, 0});

@@ -39,14 +39,24 @@ TEST_F(SupervisorVerdictTest, ReportsAKilledRankAtOnceAndEndsTheOthers) {
   EXPECT_EQ(exited.signal(), SIGKILL);
   EXPECT_FALSE(exited.expected());
   EXPECT_THAT(exited.last_lines(), ElementsAre("step 7", "loss 2.5"));
-  EXPECT_THAT(host_.at(1).signals, IsEmpty()) << "it may find out by itself";
-  pass(Supervisor::kPeerSettleTime);
   EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
   supervisor_.on_rank_end(1, {0, SIGKILL});
   ASSERT_TRUE(supervisor_.finished());
   EXPECT_EQ(supervisor_.finished()->exit_code, 137);
   EXPECT_EQ(supervisor_.finished()->rank, 2);
   EXPECT_EQ(supervisor_.finished()->message, "step 7\nloss 2.5");
+}
+
+TEST_F(SupervisorVerdictTest, OneThatEndsByItselfLeavesTheOthersTimeToSayWhy) {
+  train();
+  supervisor_.on_rank_end(0, {contract::kExitBug, 0});
+  EXPECT_THAT(host_.at(1).signals, IsEmpty());
+  pass(Supervisor::kPeerSettleTime);
+  EXPECT_THAT(host_.at(1).signals, ElementsAre(SIGKILL));
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitBug);
+  EXPECT_EQ(supervisor_.finished()->rank, 2);
 }
 
 TEST_F(SupervisorVerdictTest, NamesTheRankThatFailedAndNotTheOneThatNoticedFirst) {
