@@ -22,6 +22,13 @@ def processor():
     return platform.machine()
 
 
+def multiplies_bf16():
+    """Whether the processor has instructions for bf16 products."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        flags = next((line for line in file if line.startswith("flags")), "").split()
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
 def distribution():
     with open("/etc/os-release", encoding="utf-8") as file:
         for line in file:
