@@ -22,7 +22,7 @@ class FixedPoint {
  public:
   explicit FixedPoint(int quantum_log2)
       : scale_(broadcast(power_of_two(quantum_log2))),
-        limit_(as_bits(broadcast(power_of_two(62 - quantum_log2)))) {}
+        limit_(as_bits(broadcast(power_of_two(kFittingLog2 - quantum_log2)))) {}
 
   /// round(x * 2^q), nearest even; 0 and a remembered overflow where x * 2^q is not finite or
   /// reaches 2^62; 0 in the lanes from `count` on.
@@ -34,11 +34,12 @@ class FixedPoint {
     return to_int64(scaled, fits);
   }
 
-  /// Whether convert() would remember nothing for vectors whose absolute bits are at most `bits`.
+  /// Whether convert_fitting() will do for vectors whose absolute bits are at most `bits`: convert()
+  /// would then remember nothing.
   __attribute__((always_inline)) bool all_fit(U32x16 bits) const {
     return bits_of(less_unsigned(bits, limit_)) == 0xFFFFU;
   }
-  /// convert() for values that are known to fit.
+  /// convert() for values that are known to fit, in fewer instructions.
   __attribute__((always_inline)) I64x16 convert_fitting(F32x16 x) const {
     return to_int64(x * scale_);
   }
@@ -50,7 +51,7 @@ class FixedPoint {
 
  private:
   F32x16 scale_;
-  U32x16 limit_;  // bits of 2^62 / 2^q: non-negative floats compare as their bits do
+  U32x16 limit_;  // bits of 2^kFittingLog2 / 2^q: non-negative floats compare as their bits do
   uint32_t bad_ = 0;
 };
 

@@ -35,6 +35,7 @@ TRAINYARD_INLINE F32x16 load(const float* p) {
   return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
 }
 TRAINYARD_INLINE F32x16 load_partial(const float* p, int count) {
+  if (count == 16) return load(p);
   return {_mm256_maskload_ps(p, low_lanes(count)), _mm256_maskload_ps(p + 8, low_lanes(count - 8))};
 }
 TRAINYARD_INLINE void store(float* p, F32x16 x) {
@@ -42,6 +43,7 @@ TRAINYARD_INLINE void store(float* p, F32x16 x) {
   _mm256_storeu_ps(p + 8, x.hi);
 }
 TRAINYARD_INLINE void store_partial(float* p, F32x16 x, int count) {
+  if (count == 16) return store(p, x);  // a masked store is dozens of micro-operations on Zen
   _mm256_maskstore_ps(p, low_lanes(count), x.lo);
   _mm256_maskstore_ps(p + 8, low_lanes(count - 8), x.hi);
 }
@@ -242,7 +244,7 @@ TRAINYARD_INLINE I64x16 operator+(I64x16 a, I64x16 b) {
   return {{_mm256_add_epi64(a.q[0], b.q[0]), _mm256_add_epi64(a.q[1], b.q[1]),
            _mm256_add_epi64(a.q[2], b.q[2]), _mm256_add_epi64(a.q[3], b.q[3])}};
 }
-/// Integers of magnitude below 2^51, nearest even: the sum with 1.5 * 2^52 leaves them in the low
+/// Magnitudes below 2^51, to nearest even integers: the sum with 1.5 * 2^52 leaves them in the low
 /// bits.
 TRAINYARD_INLINE __m256i small_to_int64(__m256d x) {
   const __m256d magic = _mm256_set1_pd(6755399441055744.0);
@@ -261,10 +263,12 @@ TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
   return {
       {wide_to_int64(d.q[0]), wide_to_int64(d.q[1]), wide_to_int64(d.q[2]), wide_to_int64(d.q[3])}};
 }
+/// For all lanes, all of them below 2^kFittingLog2.
+constexpr int kFittingLog2 = 51;
 TRAINYARD_INLINE I64x16 to_int64(F32x16 x) {
   const F64x16 d = to_double(x);
-  return {
-      {wide_to_int64(d.q[0]), wide_to_int64(d.q[1]), wide_to_int64(d.q[2]), wide_to_int64(d.q[3])}};
+  return {{small_to_int64(d.q[0]), small_to_int64(d.q[1]), small_to_int64(d.q[2]),
+           small_to_int64(d.q[3])}};
 }
 /// hi 2^32 and lo are exact doubles, so that their sum rounds once. The low words become doubles
 /// by placing them under the exponent of 2^52, the biased high words under that of 2^84.

@@ -294,6 +294,7 @@ TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
   TRAINYARD_LANES r.v[i] = m.v[i] != 0 ? _mm_cvtss_si64(_mm_set_ss(x.v[i])) : 0;
   return r;
 }
+constexpr int kFittingLog2 = 62;
 TRAINYARD_INLINE I64x16 to_int64(F32x16 x) { return to_int64(x, first_lanes(16)); }
 TRAINYARD_INLINE F64x16 to_double(I64x16 x) {
   F64x16 r;
