@@ -2,7 +2,10 @@
 // of the calls, as long as the grains are the same.
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+
+#include <gmock/gmock.h>
 
 #include "tests/numeric/kernels/support.h"
 
@@ -111,6 +114,46 @@ TEST_P(ExactSumTest, WeightAndBiasGradientsDoNotDependOnTheSplitOrTheOrder) {
       EXPECT_EQ(weight_gradient(kernels(), in, random_pieces(seed)), weight) << seed;
       EXPECT_EQ(bias_gradient(kernels(), in, random_pieces(seed)), bias) << seed;
     }
+  }
+}
+
+TEST_P(ExactSumTest, PartialsThatFitAreRoundedOnceWhateverTheirSize) {
+  // Chains of one element times 1. A vector converts fewer lanes at once, or in another way, where
+  // one of them is beyond the mantissa of double: each size stands alone and beside all others.
+  const std::vector<float> sizes = {0x1p-46F,         0x1.8p-45F,      -0x1.4p-44F,  0x1.fffffep3F,
+                                    0x1.fffffep5F,    0x1p6F,          -0x1.fffffep5F, -0x1p6F,
+                                    -0x1.000002p6F,   0x1.8p7F,        0x1.000002p8F,  -0x1.8p10F,
+                                    0x1.fffffep15F,   -0x1.fffffep15F, 0x1.fffffep-22F};
+  const auto chains = static_cast<int64_t>(sizes.size());
+  const std::vector<float> ones(static_cast<size_t>(chains * kOut), 1.0F);
+  std::vector<int64_t> ends(sizes.size());
+  std::iota(ends.begin(), ends.end(), 1);
+  std::vector<std::vector<float>> rows(sizes.size() + 1, std::vector<float>(sizes.size(), 0.0F));
+  rows.back() = sizes;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    rows[i][i] = sizes[i];
+  for (const std::vector<float>& row : rows) {
+    int64_t wanted = 0;
+    for (const float x : row)
+      wanted += std::llrint(std::ldexp(static_cast<double>(x), kQuantum));
+    std::vector<int64_t> sums(kOut, -1);
+    OverflowFlag overflow{0};
+    kernels().gemm({.m = 1,
+                    .n = kOut,
+                    .k = chains,
+                    .a = row.data(),
+                    .lda = chains,
+                    .b = ones.data(),
+                    .ldb = kOut,
+                    .chain_ends = ends,
+                    .output = GemmOutput::kExactAccumulate,
+                    .overwrite = true,
+                    .quantum_log2 = kQuantum,
+                    .c = sums.data(),
+                    .ldc = kOut,
+                    .overflow = &overflow});
+    EXPECT_THAT(sums, ::testing::Each(wanted));
+    EXPECT_EQ(overflow, 0U);
   }
 }
 
