@@ -227,6 +227,7 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .failed_growths = policies::count_failed_growths(next_),
                             .refused = refused && !gang.whole,
                             .degraded = is_true(observed_.status, ConditionType::kDegraded),
+                            .ending = any_succeeded(),
                             .room_since = observed_.room_since});
   look_in(wanted.look_again);
   if (wanted.target) {
@@ -329,13 +330,9 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
 /// all are replaced.
 void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
   const bool single = spec_.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
-  const bool any_succeeded =
-      !sets_.completed.empty() ||
-      std::any_of(sets_.members.begin(), sets_.members.end(),
-                  [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
   const bool job_wide = cause.pod_name.empty();
   if (single && !job_wide) {
-    if (any_succeeded || is_edited() || losses.size() > kMaxSingleReplacements) {
+    if (any_succeeded() || is_edited() || losses.size() > kMaxSingleReplacements) {
       Loss everybody;
       everybody.failure_class = cause.failure_class;
       everybody.reason = cause.reason;
@@ -349,6 +346,13 @@ void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
     }
   }
   end_attempt(&cause, {});
+}
+
+bool Planner::any_succeeded() const {
+  return !sets_.completed.empty() ||
+         std::any_of(sets_.members.begin(), sets_.members.end(), [](const ObservedPod* pod) {
+           return pod->phase == PodPhase::kSucceeded;
+         });
 }
 
 void Planner::resize(int64_t target, std::string_view reason, bool requested) {

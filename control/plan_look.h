@@ -55,6 +55,7 @@ class Planner {
   bool resize_if_wanted(const policies::Gang& gang);
   bool renew_if_edited(const policies::Gang& gang);
   bool is_edited() const;
+  bool any_succeeded() const;
   void create_missing(const policies::Gang& gang);
 
   std::vector<policies::Loss> find_losses(const policies::Gang& gang);

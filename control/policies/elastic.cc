@@ -44,7 +44,7 @@ Resize judge_unplaced(const ElasticInput& input) {
 }
 
 Resize judge_placed(const ElasticInput& input) {
-  if (!input.feasible) return {};
+  if (!input.feasible || input.ending) return {};
   // Not every pod that ends elsewhere is heard of: ask again some time.
   if (*input.feasible <= input.target) {
     return look_in(std::max<Duration>(input.spec->elastic_policy->scale_up_snooze, kShortestAsk));

@@ -31,6 +31,8 @@ struct ElasticInput {
   bool refused = false;
   /// It has had fewer nodes than the spec wanted before this look, too.
   bool degraded = false;
+  /// A member has ended well already: who grows now would do its work again.
+  bool ending = false;
   /// Since when no pod of the generation before keeps its place from it; nullopt: none has.
   std::optional<Time> room_since;
 };
@@ -46,8 +48,8 @@ struct Resize {
 };
 
 /// Shrinks a gang that is not placed within pendingTimeoutSeconds to what is, or that the cluster
-/// does not take the rest of, grows a running one after scaleUpSnoozeSeconds when the cluster has
-/// room, follows numNodes when it changes.
+/// does not take the rest of, grows a running one of which nothing has ended after
+/// scaleUpSnoozeSeconds when the cluster has room, follows numNodes when it changes.
 Resize judge_size(const ElasticInput& input);
 
 }  // namespace trainyard::control::policies

@@ -109,5 +109,25 @@ TEST(ElasticLifeTest, AGrowthByTheUsersWordThatFindsNoRoomIsTheUsers) {
   EXPECT_EQ(policies::count_failed_growths(job.status()), 0);
 }
 
+TEST(ElasticLifeTest, AGangOfWhichAMemberHasEndedDoesNotGrow) {
+  JobDriver job([] {
+    auto manifest = make_job(3);
+    manifest.spec.elastic_policy = api::ElasticPolicy{};
+    return manifest;
+  }());
+  job.cluster.set_capacity(2);
+  ASSERT_TRUE(job.pass(seconds(120)));
+  ASSERT_EQ(job.status().nodes.ready, 2);
+  job.fail(1, 0);
+  job.cluster.set_capacity(3);
+  ASSERT_TRUE(job.pass(hours(1)));
+  EXPECT_EQ(job.status().nodes.target, 2) << "index 1 would work again";
+  EXPECT_EQ(job.status().completed_indexes, "1");
+  job.fail(0, 0);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kComplete));
+  EXPECT_EQ(job.status().restarts.resizes, 1);
+}
+
 }  // namespace
 }  // namespace trainyard::control
