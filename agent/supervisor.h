@@ -41,8 +41,8 @@ struct AgentExit {
 /// Life: connect and say hello; start the ranks that StartGeneration names; tell the coordinator
 /// their addresses; hand them the rank table; then report progress until all have ended. When one
 /// fails, the others get kPeerSettleTime to find out by themselves (and to show whether the first
-/// one only followed a peer), then they are killed: nobody waits in a dead world. Where the engine's
-/// rank died of a signal that is known already, and they are killed at once.
+/// one only followed a peer), then they are killed: nobody waits in a dead world. Where the
+/// engine's rank died of a signal that is known already, and they are killed at once.
 class Supervisor {
  public:
   /// All but `options` outlive the supervisor; `seed` is for the jitter of reconnects.

@@ -350,9 +350,8 @@ void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
 
 bool Planner::any_succeeded() const {
   return !sets_.completed.empty() ||
-         std::any_of(sets_.members.begin(), sets_.members.end(), [](const ObservedPod* pod) {
-           return pod->phase == PodPhase::kSucceeded;
-         });
+         std::any_of(sets_.members.begin(), sets_.members.end(),
+                     [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
 }
 
 void Planner::resize(int64_t target, std::string_view reason, bool requested) {

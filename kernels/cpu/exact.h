@@ -34,8 +34,8 @@ class FixedPoint {
     return to_int64(scaled, fits);
   }
 
-  /// Whether convert_fitting() will do for vectors whose absolute bits are at most `bits`: convert()
-  /// would then remember nothing.
+  /// Whether convert_fitting() will do for vectors whose absolute bits are at most `bits`:
+  /// convert() would then remember nothing.
   __attribute__((always_inline)) bool all_fit(U32x16 bits) const {
     return bits_of(less_unsigned(bits, limit_)) == 0xFFFFU;
   }
