@@ -86,8 +86,8 @@ FEW_PEERS = {name: PEERS[name] for name in ("PyTorch fp32 tuned", "PyTorch bf16 
 
 # What each of ours is held against: the best of PyTorch in the same number format, where that takes part.
 RIVALS = {"fp32": ["PyTorch fp32 tuned"], "bf16": ["PyTorch bf16 eager", "PyTorch bf16 compiled"]}
-NO_BF16 = ("This processor has no instructions for bf16 products: PyTorch takes 15 times as long with them as in fp32 "
-           "here, so it takes part in fp32 only and is what ours in bf16 is held against.")
+NO_BF16 = ("This processor has no instructions for bf16 products. PyTorch took 15 times as long in bf16 as in fp32 on such "
+           "a one (AMD Zen 3), so it takes part in fp32 only, and that is what ours in bf16 is held against.")
 
 
 def summarize(shape, results):

@@ -263,7 +263,7 @@ TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
   return {
       {wide_to_int64(d.q[0]), wide_to_int64(d.q[1]), wide_to_int64(d.q[2]), wide_to_int64(d.q[3])}};
 }
-/// For all lanes, all of them below 2^kFittingLog2.
+/// What the conversion of all lanes is good for: magnitudes below 2^kFittingLog2.
 constexpr int kFittingLog2 = 51;
 TRAINYARD_INLINE I64x16 to_int64(F32x16 x) {
   const F64x16 d = to_double(x);

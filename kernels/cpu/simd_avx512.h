@@ -171,7 +171,7 @@ TRAINYARD_INLINE I64x16 to_int64(F32x16 x, Mask16 m) {
       _mm512_maskz_cvtps_epi64(static_cast<__mmask8>(m.m), _mm512_castps512_ps256(x.v)),
       _mm512_maskz_cvtps_epi64(static_cast<__mmask8>(m.m >> 8), _mm512_extractf32x8_ps(x.v, 1))};
 }
-/// The same for all lanes, all of them below 2^kFittingLog2.
+/// What the conversion of all lanes is good for: magnitudes below 2^kFittingLog2.
 constexpr int kFittingLog2 = 62;
 TRAINYARD_INLINE I64x16 to_int64(F32x16 x) {
   return {_mm512_cvtps_epi64(_mm512_castps512_ps256(x.v)),

@@ -118,8 +118,8 @@ TEST_P(ExactSumTest, WeightAndBiasGradientsDoNotDependOnTheSplitOrTheOrder) {
 }
 
 TEST_P(ExactSumTest, PartialsThatFitAreRoundedOnceWhateverTheirSize) {
-  // Chains of one element times 1. A vector converts fewer lanes at once, or in another way, where
-  // one of them is beyond the mantissa of double: each size stands alone and beside all others.
+  // Chains of one element times 1. What is beyond the mantissa of double may be converted in
+  // another way, and what waits beside it too: each size stands alone and beside all others.
   const std::vector<float> sizes = {0x1p-46F,       0x1.8p-45F,      -0x1.4p-44F,    0x1.fffffep3F,
                                     0x1.fffffep5F,  0x1p6F,          -0x1.fffffep5F, -0x1p6F,
                                     -0x1.000002p6F, 0x1.8p7F,        0x1.000002p8F,  -0x1.8p10F,
