@@ -26,6 +26,7 @@ setup: ## Install the Debian packages that building needs
 	@tools/setup build
 
 build: setup ## Build everything, the tests too (PRESET=dev|release|asan|tsan)
+	@[ $(PRESET) != asan ] || tools/setup lint
 	@cmake --preset $(PRESET)
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 

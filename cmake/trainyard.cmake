@@ -57,31 +57,74 @@ if(TRAINYARD_FUZZ)
 endif()
 include_directories(${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 
-# Compiles up to `files` of a target's files as one. The same few headers are most of what a file compiles, above all
-# instrumented. A class of one file may then use what stands in the unnamed namespace of another, which gcc takes for a
-# mistake; and seen through from file to file gcc warns of more that is not there: file by file is where warnings count.
-function(trainyard_unite name files)
-  if(TRAINYARD_UNITY)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
+# Puts up to `size` of a target's files into one, for `sources` to name it in their stead. The same few headers are
+# most of what a file compiles, above all instrumented. CMake's own way names the files by absolute paths, and no two
+# checkouts would share what ccache holds.
+function(trainyard_unite name size sources)
+  set(alone)
+  set(batch)
+  set(united)
+  foreach(source ${${sources}})
+    get_filename_component(path ${source} ABSOLUTE)
+    cmake_path(IS_PREFIX CMAKE_BINARY_DIR ${path} is_generated)
+    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${path})
+    get_source_file_property(is_apart ${source} SKIP_UNITY_BUILD_INCLUSION)
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    if(NOT path MATCHES "\\.cc$" OR is_generated OR is_apart OR options OR definitions)
+      list(APPEND alone ${source})
+      continue()
+    endif()
+    list(APPEND batch ${path})
+    list(LENGTH batch length)
+    if(length EQUAL size)
+      trainyard_write_united(${name} batch united)
+    endif()
+  endforeach()
+  trainyard_write_united(${name} batch united)
+  set(${sources} ${united} ${alone} PARENT_SCOPE)
+endfunction()
+
+# A class of one file may then use what stands in the unnamed namespace of another, which gcc takes for a mistake; and
+# seen through from file to file gcc warns of more that is not there: file by file is where warnings count.
+function(trainyard_forgive name)
+  if(TRAINYARD_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage -Wno-error)
   endif()
 endfunction()
+
+# One file that includes those of `batch`, which is empty then, is added to `united`.
+macro(trainyard_write_united name batch united)
+  if(${batch})
+    list(LENGTH ${united} index)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/united/${name}_${index}.cc)
+    list(JOIN ${batch} "\"\n#include \"" lines)
+    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${lines}\"\n" @ONLY)
+    list(APPEND ${united} ${file})
+    set(${batch})
+  endif()
+endmacro()
 
 # trainyard_library(NAME SOURCES a.cc ... [DEPS target ...] [OPTIONS flag ...] [APART a.cc ...])
 # APART: files that have names of their own for what others name the same, so that they are never compiled as one with them.
 function(trainyard_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;OPTIONS;APART" ${ARGN})
   if(ARG_SOURCES)
+    # What has options of its own are the kernels, whose bits are not to hang on this.
+    if(TRAINYARD_UNITY AND NOT ARG_OPTIONS)
+      if(ARG_APART)
+        set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      endif()
+      trainyard_unite(${name} 8 ARG_SOURCES)
+    endif()
     add_library(${name} STATIC ${ARG_SOURCES})
     target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+    # What computes is too slow without: its tests would take longer than it takes to compile.
+    if(TRAINYARD_SANITIZE AND CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/(kernels|worker)(/|$)")
+      target_compile_options(${name} PRIVATE -O1)
+    endif()
     target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
-    # What has options of its own are the kernels, whose bits are not to hang on this.
-    if(NOT ARG_OPTIONS)
-      trainyard_unite(${name} 8)
-    endif()
-    if(ARG_APART)
-      set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    endif()
+    trainyard_forgive(${name})
     # The rooms whose coverage is reported; counters in the kernels would only make them slow.
     if(TRAINYARD_COVERAGE AND CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/(common|control|agent|operator|worker)(/|$)")
       target_compile_options(${name} PRIVATE --coverage -fprofile-update=atomic)
@@ -135,21 +178,19 @@ function(trainyard_test name)
   if(TRAINYARD_SANITIZE)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 4")
   endif()
-  add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  # What it tests is optimised; its own code is compiled a third faster this way, and runs once.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
-  # Only for sources that use them: an absolute path in every command line would keep two checkouts
-  # from sharing what ccache holds.
-  foreach(source ${ARG_SOURCES})
-    file(STRINGS ${source} uses_paths REGEX "TRAINYARD_(SOURCE|BIN)_DIR" LIMIT_COUNT 1)
-    if(uses_paths)
-      set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS
-        "TRAINYARD_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";TRAINYARD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\"")
-    endif()
-  endforeach()
+  set(compiled ${ARG_SOURCES})
+  if(TRAINYARD_UNITY)
+    trainyard_unite(${name} 12 compiled)
+  endif()
+  add_executable(${name} ${compiled})
+  trainyard_forgive(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} test_paths GTest::gmock GTest::gtest_main)
+  # What it tests is optimised; its own code is compiled a third faster this way, and runs once. Under a sanitizer that
+  # is worth it where much is computed.
+  if(NOT TRAINYARD_SANITIZE OR "${ARG_SOURCES}" MATCHES "/(kernels|worker)/")
+    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
-  trainyard_unite(${name} 12)
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_${ARG_TIER} ${name})
   add_test(NAME ${name} COMMAND ${name})
   set(labels ${ARG_TIER})

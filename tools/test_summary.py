@@ -5,13 +5,32 @@
 
 DIR holds ctest's junit.xml and, under gtest/, the XML file of every GoogleTest binary. A binary
 that wrote its cases is counted by cases; one that did not (a script, or a crash before the end) is
-counted as one. Failures and skips are printed by name. Ends with `N passed, N failed, N skipped`;
+counted as one. Failures and skips are printed by name, failures with the first lines of what was
+expected, or the last that a program said which crashed or ran out of time. Ends with `N passed, N failed, N skipped`;
 the exit status is 1 when anything failed, when nothing passed, or when a report is missing.
 """
 
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
+
+
+SHOWN = 15  # lines of a failure; the whole is in DIR/ctest.log
+
+
+def last_words(output: str):
+    """Of a program that did not come to report: the case that it was in, what it missed first, its last lines."""
+    lines = output.rstrip().splitlines()
+    begun = [line.split("]", 1)[1].strip() for line in lines if line.startswith("[ RUN      ]")]
+    ended = [re.split(r"[ ,]", line.split("]", 1)[1].strip())[0] for line in lines if re.match(r"\[ *(OK|FAILED|SKIPPED) *\]", line)]
+    if begun and begun[-1] not in ended:
+        yield f"it was in {begun[-1]}, after {len(begun) - 1} others"
+    missed = next((index for index, line in enumerate(lines) if line.endswith(": Failure")), None)
+    if missed is not None and missed < len(lines) - SHOWN:
+        yield from lines[missed : missed + SHOWN // 2]
+        yield "..."
+    yield from lines[-SHOWN:]
 
 
 def cases_of(report: pathlib.Path):
@@ -47,7 +66,8 @@ def outcomes_of(folder: pathlib.Path):
         if binary_failed and not any(outcome == "failed" for _, outcome, _ in inner):
             # A crash, a time-out, a sanitizer's report at exit: no case says so, the binary does.
             failure = test.find("failure")
-            yield name, "failed", (failure.get("message") if failure is not None else "") or "see its output"
+            message = (failure.get("message") if failure is not None else "") or "without a failed case"
+            yield name, "failed", "\n".join([message, *last_words(test.findtext("system-out") or "")])
         elif status in ("notrun", "disabled"):
             yield name, "skipped" if status == "disabled" else "failed", "was not run"
         elif not inner and not binary_failed:
@@ -66,11 +86,11 @@ def main(arguments: list) -> int:
         counts = dict.fromkeys(total, 0)
         for name, outcome, message in outcomes_of(pathlib.Path(folder)):
             counts[outcome] += 1
-            first_line = message.splitlines()[0] if message else ""
+            lines = message.splitlines() or [""]
             if outcome == "failed":
-                failed.append(f"{preset}: {name}: {first_line}")
+                failed.append(f"{preset}: {name}: " + "\n             ".join(line[:300] for line in lines[: 2 * SHOWN]))
             elif outcome == "skipped":
-                skipped.append(f"{preset}: {name}: {first_line}")
+                skipped.append(f"{preset}: {name}: {lines[0]}")
         for outcome, count in counts.items():
             total[outcome] += count
         print(f"  {preset:8} {counts['passed']:5} passed {counts['failed']:4} failed {counts['skipped']:4} skipped")

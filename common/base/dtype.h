@@ -25,15 +25,19 @@ enum class DType : uint8_t {
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kInt8:
-    case DType::kUint8: return 1;
+    case DType::kUint8:
+      return 1;
     case DType::kBFloat16:
     case DType::kFloat16:
-    case DType::kUint16: return 2;
+    case DType::kUint16:
+      return 2;
     case DType::kFloat32:
     case DType::kInt32:
-    case DType::kUint32: return 4;
+    case DType::kUint32:
+      return 4;
     case DType::kFloat64:
-    case DType::kInt64: return 8;
+    case DType::kInt64:
+      return 8;
   }
   return 0;
 }
@@ -41,16 +45,26 @@ constexpr int64_t size_of(DType dtype) {
 /// The safetensors name: "F32", "BF16", "I64" ...
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32: return "F32";
-    case DType::kBFloat16: return "BF16";
-    case DType::kFloat16: return "F16";
-    case DType::kFloat64: return "F64";
-    case DType::kInt8: return "I8";
-    case DType::kUint8: return "U8";
-    case DType::kUint16: return "U16";
-    case DType::kInt32: return "I32";
-    case DType::kUint32: return "U32";
-    case DType::kInt64: return "I64";
+    case DType::kFloat32:
+      return "F32";
+    case DType::kBFloat16:
+      return "BF16";
+    case DType::kFloat16:
+      return "F16";
+    case DType::kFloat64:
+      return "F64";
+    case DType::kInt8:
+      return "I8";
+    case DType::kUint8:
+      return "U8";
+    case DType::kUint16:
+      return "U16";
+    case DType::kInt32:
+      return "I32";
+    case DType::kUint32:
+      return "U32";
+    case DType::kInt64:
+      return "I64";
   }
   return "?";
 }

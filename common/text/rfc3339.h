@@ -12,11 +12,12 @@ namespace trainyard::text {
 /// it takes to be exact.
 std::string format_time(Time time);
 
-/// The time in UTC with exactly six digits of a fraction: what metav1.MicroTime of Kubernetes reads.
+/// The time in UTC with exactly six digits of a fraction: what metav1.MicroTime of Kubernetes
+/// reads.
 std::string format_micro_time(Time time);
 
-/// The inverse of format_time; also reads other offsets ("+02:00"). nullopt for anything else, leap seconds and
-/// years before 1678 or after 2261 (which nanoseconds cannot hold).
+/// The inverse of format_time; also reads other offsets ("+02:00"). nullopt for anything else, leap
+/// seconds and years before 1678 or after 2261 (which nanoseconds cannot hold).
 std::optional<Time> parse_time(std::string_view text);
 
 }  // namespace trainyard::text

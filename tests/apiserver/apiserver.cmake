@@ -18,7 +18,6 @@ trainyard_library(apiserver_test_support
           ${CMAKE_CURRENT_LIST_DIR}/../support/control_plane.cc
           ${CMAKE_CURRENT_LIST_DIR}/../support/plane_faults.cc
   DEPS process_test_support http_test_support operator_http nlohmann_json::nlohmann_json GTest::gtest)
-target_compile_definitions(apiserver_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 
 set(here ${CMAKE_CURRENT_LIST_DIR}/api)
 # Two lists of manifests with the same short words for what is in them.

@@ -3,7 +3,6 @@ if(TARGET trainyard-operator)
   trainyard_library(chart_test_support
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/helm.cc
     DEPS operator_test_support)
-  target_compile_definitions(chart_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   set(here ${CMAKE_CURRENT_LIST_DIR}/chart)
   trainyard_apiserver_test(chart_render_test TIMEOUT 900 SOURCES ${here}/render_test.cc DEPS chart_test_support)
   trainyard_test(chart_install_test TIER apiserver WAITS TIMEOUT 600

@@ -50,9 +50,9 @@ TEST_F(AgentTest, FourProcessesOnTwoNodesMeet) {
 TEST_F(AgentTest, AProcessThatFailsIsNamedAndAllStartAgain) {
   apply(ranks_job("four", {"fail", "3"}));
   ASSERT_TRUE(reaches("four", "Complete")) << operator_log();
-  const Json status = job_status("four");
+  Json status = job_status("four");
   EXPECT_EQ(status["restarts"]["total"], 1);
-  const Json& attempt = status["attempts"][0];
+  Json& attempt = status["attempts"][0];
   EXPECT_EQ(attempt["class"], "Application") << attempt.dump(2);
   EXPECT_EQ(attempt["exitCode"], 7) << attempt.dump(2);
   EXPECT_EQ(attempt["rank"], 3) << attempt.dump(2);

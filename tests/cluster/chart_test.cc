@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/saving_job_test.h"
 
 namespace trainyard::cluster {
@@ -22,8 +23,8 @@ using testing_support::CommandResult;
 
 constexpr char kSystem[] = "trainyard-system";
 constexpr char kOperator[] = "deployment/trainyard-operator";
-constexpr char kChart[] = TRAINYARD_SOURCE_DIR "/charts/trainyard";
-constexpr char kValues[] = TRAINYARD_SOURCE_DIR "/tests/cluster/values.yaml";
+const std::string kChart = testing_support::source_path("charts/trainyard");
+const std::string kValues = testing_support::source_path("tests/cluster/values.yaml");
 constexpr std::chrono::minutes kHelmTimeout{3};
 /// Kubelets bring what is mounted of a ConfigMap up to date within a minute or two.
 constexpr std::chrono::seconds kMounted{180};

@@ -22,7 +22,7 @@ TEST_F(CheckpointTest, TrainingInPodsEndsInTheStateOfALocalRun) {
   spread(job, Apart::kAlways);
   apply(job);
   ASSERT_TRUE(reaches(kJob, "Complete"));
-  const Json status = job_status(kJob);
+  Json status = job_status(kJob);
   EXPECT_EQ(status["restarts"]["total"], 0);
   EXPECT_EQ(status["progress"]["step"], kSteps);
   EXPECT_EQ(status["checkpoint"]["lastStep"], kSteps);
@@ -39,7 +39,7 @@ TEST_F(CheckpointTest, AKilledRankCostsTheStepsSinceTheCheckpointAndNothingElse)
   on_node(node_of(pod), {"kill", "-KILL", process_of(pod, 1)});
   ASSERT_TRUE(runs(kJob, 2, 1));
   ASSERT_TRUE(saves(2, newest_saved(1).step));
-  const Json attempt = settled_attempt(0);
+  Json attempt = settled_attempt(0);
   EXPECT_EQ(attempt["podName"], pod) << attempt.dump(2);
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_EQ(attempt["signal"], SIGKILL) << attempt.dump(2);
@@ -58,9 +58,9 @@ TEST_F(CheckpointTest, ASuspendedJobGoesOnWhereItStopped) {
   const int64_t stopped_at = newest_saved().step;
   patch(kJob, {{"suspend", false}});
   ASSERT_TRUE(saves(2, stopped_at));
-  const Json status = job_status(kJob);
+  Json status = job_status(kJob);
   EXPECT_EQ(status["restarts"]["total"], 0);
-  const Json attempt = settled_attempt(0);
+  Json attempt = settled_attempt(0);
   EXPECT_EQ(attempt["resumedFromStep"], stopped_at) << attempt.dump(2);
   EXPECT_EQ(attempt["lostSteps"], 0) << attempt.dump(2);
   expect_undisturbed(job);
@@ -79,7 +79,7 @@ TEST_F(CheckpointTest, ADrainedNodeCostsNoStep) {
   for (const auto& [name, there] : nodes_of_pods(kJob))
     EXPECT_NE(there, node) << name;
   EXPECT_TRUE(saves(2, newest_saved(1).step));
-  const Json attempt = settled_attempt(0);
+  Json attempt = settled_attempt(0);
   EXPECT_EQ(attempt["podName"], pod) << attempt.dump(2);
   EXPECT_EQ(attempt["class"], "Preemption") << attempt.dump(2);
   EXPECT_EQ(attempt["lostSteps"], 0) << attempt.dump(2);
@@ -94,7 +94,7 @@ TEST_F(CheckpointTest, AStoppedRankIsNamedAndTheJobStartsAgain) {
   const std::string pod = member(kJob, 1);
   on_node(node_of(pod), {"kill", "-STOP", process_of(pod, 1)});
   ASSERT_TRUE(runs(kJob, 2, 1));
-  const Json attempt = job_status(kJob)["attempts"][0];
+  Json attempt = job_status(kJob)["attempts"][0];
   EXPECT_EQ(attempt["class"], "Hang") << attempt.dump(2);
   EXPECT_EQ(attempt["reason"], "Stalled") << attempt.dump(2);
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);

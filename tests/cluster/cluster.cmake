@@ -27,7 +27,6 @@ if(TARGET trainyard-operator)
   trainyard_library(cluster_test_support
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/cluster_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/saving_job_test.cc
     DEPS operator_test_support)
-  target_compile_definitions(cluster_test_support PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   # What a hostile job runs; an image of it is made beside those of our programs.
   add_executable(trainyard-test-intruder ${CMAKE_CURRENT_LIST_DIR}/intruder.cc)
   target_link_libraries(trainyard-test-intruder PRIVATE agent_core control_coordinator_grpc common_proto)
@@ -43,8 +42,4 @@ if(TARGET trainyard-operator)
       DEPS cluster_test_support)
     add_dependencies(cluster_${name}_test trainyard trainyard-agent trainyard-operator trainyard-worker trainyard-test-intruder)
   endforeach()
-  # Where the dashboards are drawn.
-  target_compile_definitions(cluster_monitoring_test PRIVATE TRAINYARD_PICTURES="${CMAKE_BINARY_DIR}/dashboards"
-    TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  target_compile_definitions(cluster_torchrun_test PRIVATE TRAINYARD_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 endif()

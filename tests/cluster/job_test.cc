@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cluster_test.h"
+#include "tests/support/paths.h"
 #include "tests/support/trainyard_command.h"
 
 namespace trainyard::cluster {
@@ -66,7 +67,7 @@ TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
   };
   EXPECT_TRUE(wait_until([&] { return step() > 0; })) << job_status("tiny").dump(2);
   ASSERT_TRUE(reaches("tiny", "Complete")) << operator_log();
-  const Json status = job_status("tiny");
+  Json status = job_status("tiny");
   EXPECT_EQ(status["progress"]["step"], 1500);
   EXPECT_EQ(status["restarts"]["total"], 0);
   EXPECT_LT(std::stod(status["progress"]["loss"].get<std::string>()), 3.5) << "ln 257 is 5.5";
@@ -86,7 +87,8 @@ TEST_F(JobTest, TheExampleOfTheEngineTrainsAsItIsWritten) {
                            "--tokenizer", "bytes", "--split", "heldout=_test"},
                           "prepared"),
             0);
-  must({"apply", "-f", TRAINYARD_SOURCE_DIR "/manifests/examples/engine-on-kubernetes.yaml"});
+  must({"apply", "-f",
+        testing_support::source_path("manifests/examples/engine-on-kubernetes.yaml")});
   const std::string name = "engine-on-kubernetes";
   ASSERT_TRUE(runs(name, 2, 0)) << operator_log();
   const auto step = [&] {
@@ -107,7 +109,7 @@ TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
       Json::array({{{"class", "Application"}, {"maxRestarts", 1}, {"windowSeconds", 3600}}});
   apply(job);
   ASSERT_TRUE(reaches("train", "Failed"));
-  const Json attempts = job_status("train")["attempts"];
+  Json attempts = job_status("train")["attempts"];
   ASSERT_FALSE(attempts.empty());
   // Any other SIGKILL would count as the infrastructure's.
   EXPECT_EQ(attempts.back()["class"], "Application") << attempts.dump(2);

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/saving_job_test.h"
 
 namespace trainyard::cluster {
@@ -131,11 +132,11 @@ class MonitoringTest : public testing_support::SavingJobTest {
 
   /// Draws a dashboard from what the Prometheus has; every query must have data.
   void expect_drawn(const std::string& dashboard, std::chrono::seconds since) const {
-    const CommandResult drawn =
-        run({kSource + "/tools/dashboards/render", "http://" + address_ + kPrometheus,
-             std::string(TRAINYARD_PICTURES) + "/" + dashboard + ".html", "--dashboard", dashboard,
-             "--variable", "namespace=" + name_space(), "--variable", std::string("job=") + kJob,
-             "--since", std::to_string(since.count()), "--scrape-interval", "2", "--need-data"});
+    const CommandResult drawn = run(
+        {kSource + "/tools/dashboards/render", "http://" + address_ + kPrometheus,
+         testing_support::build_path("dashboards/" + dashboard) + ".html", "--dashboard", dashboard,
+         "--variable", "namespace=" + name_space(), "--variable", std::string("job=") + kJob,
+         "--since", std::to_string(since.count()), "--scrape-interval", "2", "--need-data"});
     EXPECT_EQ(drawn.exit_code, 0) << drawn.output << drawn.errors;
   }
 
@@ -152,7 +153,7 @@ class MonitoringTest : public testing_support::SavingJobTest {
   }
 
   static constexpr std::chrono::minutes kActs{3};
-  const std::string kSource = TRAINYARD_SOURCE_DIR;
+  const std::string kSource = testing_support::source_folder();
 
   std::string address_;  ///< of kubectl proxy
 

@@ -63,7 +63,7 @@ TEST_P(NodeLossTest, TheGangGoesOnElsewhereAndTheNodeComesBackToNothing) {
   const Json stuck = get({"pod", pod});
   ASSERT_TRUE(stuck.is_object()) << "a pod cannot be gone before its kubelet has said so";
   EXPECT_TRUE(stuck["metadata"].contains("deletionTimestamp"));
-  const Json status = job_status("train");
+  Json status = job_status("train");
   EXPECT_EQ(status["restarts"]["total"], 1);
   ASSERT_FALSE(status["attempts"].empty());
   EXPECT_EQ(status["attempts"][0]["reason"], "NodeLost") << status["attempts"].dump(2);

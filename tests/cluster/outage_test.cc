@@ -61,7 +61,7 @@ TEST_F(NodeOutageTest, AnElasticJobShrinksToTheNodesThatAreLeftAndGrowsBack) {
   ASSERT_TRUE(wait_until([&] { return job_status(kJob)["nodes"].value("target", 0) == 2; }))
       << job_status(kJob).dump(2);
   ASSERT_TRUE(saves(generation(), newest_saved().step)) << "both go on";
-  const Json status = job_status(kJob);
+  Json status = job_status(kJob);
   EXPECT_EQ(status["restarts"]["total"], 1) << "changes of size are no restarts";
   EXPECT_TRUE(wait_until([&] { return last_attempt().value("lostSteps", -1) == 0; }))
       << "growing costs no step: " << last_attempt().dump(2);
@@ -141,7 +141,7 @@ class ControlOutageTest : public testing_support::SavingJobTest {
     const int64_t reached = newest_saved().step;
     EXPECT_TRUE(wait_until([&] { return step() > reached; })) << job_status(kJob).dump(2);
     EXPECT_EQ(names_of_pods(kJob), pods);
-    const Json status = job_status(kJob);
+    Json status = job_status(kJob);
     EXPECT_EQ(status["restarts"]["total"], 0) << status.dump(2);
     EXPECT_EQ(generation(), 1);
     expect_undisturbed(job);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cluster_test.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -23,7 +24,7 @@ using testing_support::CommandResult;
 constexpr char kJob[] = "torchrun-ddp";
 constexpr std::chrono::seconds kTraining{180};
 
-const std::string kSource = TRAINYARD_SOURCE_DIR;
+const std::string kSource = testing_support::source_folder();
 
 class TorchrunTest : public testing_support::ClusterTest {
  protected:
@@ -149,7 +150,7 @@ TEST_F(TorchrunTest, AKilledPodStartsAllAgainAndTheyTrainToTheEnd) {
   ASSERT_TRUE(says(first, "step 100 "));
   on_node(nodes_of_pods(kJob)[lost], {"kill", "-KILL", first_process_of(lost)});
   ASSERT_TRUE(runs(kJob, 2, 1)) << operator_log();
-  const Json attempt = job_status(kJob)["attempts"][0];
+  Json attempt = job_status(kJob)["attempts"][0];
   EXPECT_EQ(attempt["podName"], lost) << attempt.dump(2);
   EXPECT_EQ(attempt["exitCode"], 137) << attempt.dump(2);
   EXPECT_EQ(attempt["class"], "Infrastructure") << attempt.dump(2);
@@ -170,7 +171,7 @@ TEST_F(TorchrunTest, AProgramThatFailsFailsUnderItsOwnWords) {
   apply(job);
   ASSERT_TRUE(wait_until([&] { return condition(kJob, "Failed") == "True"; }, kTraining))
       << job_status(kJob).dump(2);
-  const Json attempt = job_status(kJob)["attempts"][0];
+  Json attempt = job_status(kJob)["attempts"][0];
   EXPECT_EQ(attempt["class"], "Application") << attempt.dump(2);
   EXPECT_EQ(attempt["exitCode"], 1) << attempt.dump(2);
   // Of which torchrun says at its end which rank failed first, and how.

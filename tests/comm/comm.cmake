@@ -16,16 +16,12 @@ trainyard_binary(comm_rank SOURCES ${comm_tests}/rank_main.cc ${comm_tests}/any_
 set_target_properties(comm_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
 trainyard_test(comm_processes_test TIER comm SOURCES ${comm_tests}/processes_test.cc
                DEPS tests_comm_world)
-target_compile_definitions(comm_processes_test
-                           PRIVATE COMM_RANK_BINARY="$<TARGET_FILE:comm_rank>")
 add_dependencies(comm_processes_test comm_rank)
 trainyard_test(comm_strangers_test TIER comm SOURCES ${comm_tests}/strangers_test.cc
                DEPS tests_comm_world)
 trainyard_test(comm_operation_faults_test TIER comm
                SOURCES ${comm_tests}/operation_faults_test.cc ${comm_tests}/any_operation.cc
                DEPS tests_comm_world)
-target_compile_definitions(comm_operation_faults_test
-                           PRIVATE COMM_RANK_BINARY="$<TARGET_FILE:comm_rank>")
 add_dependencies(comm_operation_faults_test comm_rank)
 trainyard_test(checkpoint_group_test TIER comm
                SOURCES ${comm_tests}/../checkpoint/communicator_group_test.cc

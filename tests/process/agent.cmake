@@ -1,6 +1,6 @@
 trainyard_library(process_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/child_process.cc
-  DEPS common_base)
+  DEPS common_base test_paths)
 # Not a part of what is installed: it stands in for trainyard-worker.
 add_executable(trainyard-fake-rank ${CMAKE_CURRENT_LIST_DIR}/../support/fake_rank.cc)
 target_link_libraries(trainyard-fake-rank PRIVATE common_contract common_io)
@@ -15,7 +15,6 @@ target_link_options(trainyard-unwanted PRIVATE -fno-sanitize=all)
 trainyard_test(agent_bundle_test TIER process MEMORY
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/agent/bundle_test.cc
   DEPS agent_process process_test_support)
-target_compile_definitions(agent_bundle_test PRIVATE TRAINYARD_UNWANTED_LIBRARY="$<TARGET_FILE:trainyard-unwanted>")
 add_dependencies(agent_bundle_test trainyard-agent trainyard-unwanted)
 trainyard_library(ledger_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/ledger_check.cc
@@ -23,7 +22,6 @@ trainyard_library(ledger_test_support
 trainyard_library(run_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/run_fixture.cc
   DEPS process_test_support ledger_test_support GTest::gmock)
-target_compile_definitions(run_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 # gRPC, which is not instrumented, gives false reports under the thread sanitizer.
 foreach(name run run_faults)
   trainyard_test(${name}_test TIER process TIMEOUT 600 NOT_UNDER thread

@@ -10,7 +10,5 @@ foreach(name save_fault zombie_process)
   trainyard_test(checkpoint_${name}_test TIER process TIMEOUT 600
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/checkpoint/${name}_test.cc
     DEPS worker_checkpoint process_test_support)
-  target_compile_definitions(checkpoint_${name}_test
-    PRIVATE CHECKPOINT_PROBE_BINARY="$<TARGET_FILE:checkpoint_probe>")
   add_dependencies(checkpoint_${name}_test checkpoint_probe)
 endforeach()

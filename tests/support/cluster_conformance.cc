@@ -174,7 +174,14 @@ TEST_P(ClusterConformance, AUidPreconditionGuardsTheSuccessorOfTheSameName) {
   ASSERT_TRUE(runs(first));
   ASSERT_TRUE(cluster().delete_pod(first, kNoGrace).has_value());
   ASSERT_TRUE(is_gone(first));
-  const PodRef second = create(spec);
+  PodRef second = create(spec);
+  // Fake kubelets end pods by name: one that is late with the first takes the second away.
+  ASSERT_TRUE(eventually([&](const Observed& observed) {
+    const auto there = cluster().create_pod(spec);
+    if (there) second.uid = there->uid;
+    const ObservedPod* pod = pod_in(observed, second.uid);
+    return pod != nullptr && pod->phase == PodPhase::kRunning;
+  }));
   ASSERT_NE(second.uid, first.uid);
   for (const Status& refused :
        {cluster().delete_pod(first, kNoGrace), cluster().remove_member_label(first)}) {

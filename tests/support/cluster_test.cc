@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
+
 namespace trainyard::testing_support {
 namespace {
 
@@ -18,7 +20,7 @@ std::string cluster_folder() {
 /// A script of tools/kind on this cluster; its output.
 std::string kind_tool(const std::string& tool, const std::vector<std::string>& arguments) {
   const TemporaryDirectory scratch;
-  ChildProcess::Spec spec{.argv = {TRAINYARD_SOURCE_DIR "/tools/kind/" + tool, cluster_folder()},
+  ChildProcess::Spec spec{.argv = {source_path("tools/kind/" + tool), cluster_folder()},
                           .output = scratch.path() / "out",
                           .errors = scratch.path() / "err"};
   spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());

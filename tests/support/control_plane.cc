@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
+
 namespace trainyard::testing_support {
 namespace {
 
@@ -25,11 +27,11 @@ std::string content(const std::filesystem::path& path) {
 /// The script that starts and ends planes.
 CommandResult plane_script(const std::string& action, const std::filesystem::path& folder) {
   const TemporaryDirectory scratch;
-  return run_command({.argv = {TRAINYARD_SOURCE_DIR "/tests/apiserver/plane", action, folder,
-                               std::to_string(::getpid())},
-                      .output = scratch.path() / "out",
-                      .errors = scratch.path() / "err"},
-                     kStartTimeout);
+  return run_command(
+      {.argv = {source_path("tests/apiserver/plane"), action, folder, std::to_string(::getpid())},
+       .output = scratch.path() / "out",
+       .errors = scratch.path() / "err"},
+      kStartTimeout);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ Result<std::string> GangWorkload::delete_a_pod() const {
 Status GangWorkload::kill_a_pod() const {
   TRAINYARD_ASSIGN(const std::string victim, delete_a_pod());
   TRAINYARD_TRY(await_running(kNodes, 1, 0));
-  const json attempts = status().value("attempts", json::array());
+  json attempts = status().value("attempts", json::array());
   const std::string blamed = attempts.empty() ? "nobody" : attempts[0].value("podName", "nobody");
   // Of a pod that is gone before it was missed, its place in the gang is all that is known.
   if (!blamed.empty() && victim.starts_with(blamed)) return {};

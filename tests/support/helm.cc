@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
+
 namespace trainyard::testing_support {
 namespace {
 
@@ -18,7 +20,7 @@ void ChartTest::SetUp() {
         "pod-security.kubernetes.io/warn=restricted"});
 }
 
-std::filesystem::path ChartTest::chart() { return TRAINYARD_SOURCE_DIR "/charts/trainyard"; }
+std::filesystem::path ChartTest::chart() { return source_path("charts/trainyard"); }
 
 ChildProcess::Spec ChartTest::helm_spec(const std::vector<std::string>& arguments) const {
   static std::atomic<int> calls{0};

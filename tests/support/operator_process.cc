@@ -8,6 +8,7 @@
 
 #include "common/text/rfc3339.h"
 #include "tests/support/api_objects.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -74,8 +75,8 @@ void OperatorProcess::start(const std::filesystem::path& kubeconfig,
   std::string list;
   for (const std::string& name : namespaces)
     list += (list.empty() ? "" : ",") + name;
-  ChildProcess::Spec spec{.argv = {TRAINYARD_BIN_DIR "/trainyard-operator", "--kubeconfig",
-                                   kubeconfig, "--metrics-bind-address", "127.0.0.1:0",
+  ChildProcess::Spec spec{.argv = {program_path("trainyard-operator"), "--kubeconfig", kubeconfig,
+                                   "--metrics-bind-address", "127.0.0.1:0",
                                    "--health-probe-bind-address", "127.0.0.1:0"},
                           .output = folder_ / "out",
                           .errors = folder_ / "err"};
@@ -218,7 +219,7 @@ std::string JobTest::message(const std::string& job, const std::string& type) co
 
 ::testing::AssertionResult JobTest::runs(const std::string& job, int ready, int restarts) const {
   const auto there = [&] {
-    const Json status = job_status(job);
+    Json status = job_status(job);
     return status.is_object() && status.contains("nodes") &&
            status["nodes"].value("ready", 0) == ready &&
            status.value("restarts", Json::object()).value("total", 0) == restarts;

@@ -12,6 +12,7 @@
 
 #include "tests/support/control_plane.h"
 #include "tests/support/http_client.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::testing_support {
@@ -63,7 +64,7 @@ void kill_part(const std::filesystem::path& folder, const std::string& part) {
 void revive(const std::filesystem::path& folder) {
   const TemporaryDirectory scratch;
   const CommandResult result =
-      run_command({.argv = {TRAINYARD_SOURCE_DIR "/tools/kubernetes/up", folder},
+      run_command({.argv = {source_path("tests/apiserver/plane"), "revive", folder},
                    .output = scratch.path() / "out",
                    .errors = scratch.path() / "err"},
                   std::chrono::minutes(3));

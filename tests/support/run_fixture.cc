@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/support/ledger_check.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::testing_support {
 
@@ -60,7 +61,7 @@ void RunFixture::write(const std::string& name, const std::string& text) const {
 }
 
 std::vector<std::string> RunFixture::arguments(const std::string& manifest) const {
-  return {std::string(TRAINYARD_BIN_DIR) + "/trainyard",
+  return {program_path("trainyard"),
           "run",
           (folder() / manifest).string(),
           "--run-dir",
@@ -70,7 +71,7 @@ std::vector<std::string> RunFixture::arguments(const std::string& manifest) cons
 }
 
 RunFixture::Environment RunFixture::environment(Environment more) const {
-  more.try_emplace("TRAINYARD_WORKER", std::string(TRAINYARD_BIN_DIR) + "/trainyard-fake-rank");
+  more.try_emplace("TRAINYARD_WORKER", program_path("trainyard-fake-rank"));
   more.try_emplace("TMPDIR", temporary());
   more[mark_.substr(0, mark_.find('='))] = mark_.substr(mark_.find('=') + 1);
   return more;
@@ -90,7 +91,7 @@ std::unique_ptr<ChildProcess> RunFixture::start(Environment more, std::vector<st
 ChildEnd RunFixture::trainyard(const std::vector<std::string>& arguments,
                                const std::string& prefix) const {
   ChildProcess::Spec spec;
-  spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard"};
+  spec.argv = {program_path("trainyard")};
   spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
   spec.environment = environment();
   spec.output = folder() / (prefix + "out");

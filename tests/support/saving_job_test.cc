@@ -114,7 +114,7 @@ SavingJobTest::Json SavingJobTest::last_attempt() const {
 SavingJobTest::Json SavingJobTest::settled_attempt(size_t number) const {
   Json attempt;
   EXPECT_TRUE(wait_until([&] {
-    const Json attempts = job_status(kJob).value("attempts", Json::array());
+    Json attempts = job_status(kJob).value("attempts", Json::array());
     if (attempts.size() <= number) return false;
     attempt = attempts[number];
     return attempt.contains("lostSteps");

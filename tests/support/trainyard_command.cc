@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::testing_support {
 namespace {
@@ -23,7 +24,7 @@ TrainyardCommand::TrainyardCommand(std::filesystem::path folder) : folder_(std::
 int TrainyardCommand::run(const std::vector<std::string>& arguments,
                           const std::string& output) const {
   ChildProcess::Spec spec;
-  spec.argv = {TRAINYARD_BIN_DIR "/trainyard"};
+  spec.argv = {program_path("trainyard")};
   spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
   spec.output = folder_ / output;
   spec.errors = folder_ / (output + "-errors");

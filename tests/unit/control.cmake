@@ -22,12 +22,11 @@ trainyard_library(control_local_test_support
 trainyard_binary(control_orphan_maker
   SOURCES ${control_tests}/local/orphan_maker.cc
   DEPS control_local_test_support)
+set_target_properties(control_orphan_maker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
 trainyard_test(control_local_test TIER unit THREADED
   SOURCES ${control_tests}/local/local_cluster_test.cc ${control_tests}/local/adoption_test.cc
           ${control_tests}/local/job_store_test.cc ${control_support}/cluster_conformance.cc
   DEPS control_local_test_support)
-target_compile_definitions(control_local_test PRIVATE
-  TRAINYARD_ORPHAN_MAKER="$<TARGET_FILE:control_orphan_maker>")
 add_dependencies(control_local_test control_orphan_maker)
 trainyard_test(control_facts_test TIER unit
   SOURCES ${control_tests}/facts_test.cc ${control_tests}/liveness_test.cc ${control_tests}/progress_test.cc

@@ -3,6 +3,8 @@ trainyard_test(data_token_test TIER unit
   SOURCES ${data_tests}/token_file_test.cc ${data_tests}/token_writer_test.cc
           ${data_tests}/dataset_test.cc
   DEPS worker_data)
+# It replaces operator new and delete, whose other halves the compiler must not see.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 trainyard_test(data_order_test TIER unit THREADED
   SOURCES ${data_tests}/sampler_test.cc ${data_tests}/batch_loader_test.cc
           ${data_tests}/evaluation_loader_test.cc
@@ -17,5 +19,3 @@ trainyard_test(data_tokenizer_test TIER unit
 trainyard_test(data_prepare_test TIER unit
   SOURCES ${data_tests}/baseline_test.cc ${data_tests}/prepare_test.cc ${data_tests}/sources_test.cc
   DEPS worker_data)
-# It replaces operator new and delete, whose other halves the compiler must not see.
-set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

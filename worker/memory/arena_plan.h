@@ -21,8 +21,8 @@ struct ArenaPlan {
 inline constexpr int64_t kArenaAlignment = 64;
 
 /// Offsets such that no two buffers alive at the same event overlap: each at the lowest offset that
-/// fits, in the best of three orders (greedy by size, by lifetime, by their product; Pisarchyk & Lee
-/// 2020). Pure.
+/// fits, in the best of three orders (greedy by size, by lifetime, by their product; Pisarchyk &
+/// Lee 2020). Pure.
 ArenaPlan plan_arena(const std::vector<BufferRequest>& requests);
 
 }  // namespace trainyard::engine

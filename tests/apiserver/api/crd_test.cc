@@ -7,6 +7,7 @@
 #include "common/api/decode.h"
 #include "tests/apiserver/api/bad_manifests.h"
 #include "tests/support/control_plane.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::apiserver {
 namespace {
@@ -25,7 +26,7 @@ class CrdTest : public testing_support::ApiServerTest {
 TEST_F(CrdTest, IsAcceptedWithoutAWarningAndKeptAsItIs) {
   const CommandResult again = kubectl({"apply", "--server-side", "--force-conflicts",
                                        "--dry-run=server", "--validate=strict", "-o", "json", "-f",
-                                       TRAINYARD_SOURCE_DIR "/manifests/crd.yaml"});
+                                       testing_support::source_path("manifests/crd.yaml")});
   EXPECT_EQ(again.exit_code, 0) << again.errors;
   EXPECT_EQ(again.errors, "");
   const Json crd = get({"crd", "trainingjobs.trainyard.dev"});
@@ -59,7 +60,7 @@ TEST_F(CrdTest, EveryDefaultOfTheServerIsTheDefaultOfTheStructs) {
 TEST_F(CrdTest, AManifestWithEveryFieldIsAccepted) {
   Json job =
       Json::parse(must({"create", "--namespace=research", "--dry-run=client", "-o", "json", "-f",
-                        TRAINYARD_SOURCE_DIR "/tests/unit/common/api/fixtures/full.yaml"}));
+                        testing_support::source_path("tests/unit/common/api/fixtures/full.yaml")}));
   for (const char* key : {"uid", "resourceVersion", "creationTimestamp", "deletionTimestamp",
                           "generation", "namespace", "finalizers", "managedFields"}) {
     job["metadata"].erase(key);

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/helm.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::apiserver {
 namespace {
@@ -57,10 +58,10 @@ class ChartInstallTest : public testing_support::ChartTest {
       return nullptr;
     }
     const std::string account = deployment["spec"]["template"]["spec"]["serviceAccountName"];
-    ChildProcess::Spec spec{
-        .argv = {TRAINYARD_BIN_DIR "/trainyard-operator", "--kubeconfig", kubeconfig_of(account)},
-        .output = folder() / (name + "-out"),
-        .errors = folder() / (name + "-err")};
+    ChildProcess::Spec spec{.argv = {testing_support::program_path("trainyard-operator"),
+                                     "--kubeconfig", kubeconfig_of(account)},
+                            .output = folder() / (name + "-out"),
+                            .errors = folder() / (name + "-err")};
     for (const std::string& argument : testing_support::operator_arguments(deployment))
       spec.argv.push_back(argument);
     if (const std::string pod = pod_of(deployment); !pod.empty())
@@ -152,7 +153,7 @@ class ChartInstallTest : public testing_support::ChartTest {
         return;
       if (pod["status"].value("phase", "") != "Running") return;
       std::ofstream(folder() / "job.yaml") << map["data"]["job.yaml"].get<std::string>();
-      ChildProcess::Spec spec{.argv = {TRAINYARD_BIN_DIR "/trainyard-operator"},
+      ChildProcess::Spec spec{.argv = {testing_support::program_path("trainyard-operator")},
                               .output = folder() / "submit-out",
                               .errors = folder() / "submit-err"};
       for (std::string argument : pod["spec"]["containers"][0]["args"]) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/helm.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::apiserver {
 namespace {
@@ -298,7 +299,7 @@ TEST_F(ChartRenderTest, TheServerTakesEverySetOfValues) {
 
 TEST_F(ChartRenderTest, EveryFlagIsOneOfTheOperators) {
   const CommandResult help =
-      run_command({.argv = {TRAINYARD_BIN_DIR "/trainyard-operator", "--help"},
+      run_command({.argv = {testing_support::program_path("trainyard-operator"), "--help"},
                    .output = folder() / "help",
                    .errors = folder() / "help-errors"},
                   std::chrono::minutes(1));
@@ -410,16 +411,17 @@ TEST_F(ChartRenderTest, NotesSayWhatAPolicyKeepsOut) {
 }
 
 TEST_F(ChartRenderTest, WhatIsMadeOfTheChartIsUpToDate) {
-  const CommandResult check = run_command({.argv = {TRAINYARD_SOURCE_DIR "/tools/chart", "--check"},
-                                           .environment = {{"HELM", plane().folder() / "helm"}},
-                                           .output = folder() / "chart-out",
-                                           .errors = folder() / "chart-err"},
-                                          std::chrono::minutes(1));
+  const CommandResult check =
+      run_command({.argv = {testing_support::source_path("tools/chart"), "--check"},
+                   .environment = {{"HELM", plane().folder() / "helm"}},
+                   .output = folder() / "chart-out",
+                   .errors = folder() / "chart-err"},
+                  std::chrono::minutes(1));
   EXPECT_EQ(check.exit_code, 0) << check.output << check.errors;
 }
 
 TEST_F(ChartRenderTest, TheManifestForKubectlIsTaken) {
-  std::ifstream text(TRAINYARD_SOURCE_DIR "/manifests/install.yaml");
+  std::ifstream text(testing_support::source_path("manifests/install.yaml"));
   const std::string manifests((std::istreambuf_iterator<char>(text)), {});
   EXPECT_THAT(manifests, AllOf(HasSubstr("pod-security.kubernetes.io/enforce: restricted"),
                                Not(HasSubstr("managed-by"))));

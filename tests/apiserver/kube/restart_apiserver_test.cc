@@ -19,6 +19,7 @@
 #include "operator/kube/http_transport.h"
 #include "operator/kube/watch_event.h"
 #include "tests/support/control_plane.h"
+#include "tests/support/paths.h"
 #include "tests/support/plane_faults.h"
 #include "tests/support/temporary_directory.h"
 
@@ -59,7 +60,8 @@ class ApiServerRestartTest : public testing::Test {
 
   /// tools/kubernetes/NAME of the plane, to its end.
   void script(const std::string& name, const std::vector<std::string>& arguments) {
-    std::vector<std::string> argv = {TRAINYARD_SOURCE_DIR "/tools/kubernetes/" + name, plane_};
+    std::vector<std::string> argv = {testing_support::source_path("tools/kubernetes/" + name),
+                                     plane_};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     const auto result = testing_support::run_command(
         {.argv = argv, .output = scratch_.path() / "out", .errors = scratch_.path() / "err"},

@@ -192,7 +192,7 @@ TEST_F(AdmissionTest, AContainerThatAPolicyPutsFirstDecidesNothing) {
   EXPECT_TRUE(runs("train", 1, 0)) << "not the job's own container";
   tell(member("train", 0), {{"proxy", over(1)}, {"main", over(7)}});
   ASSERT_TRUE(runs("train", 1, 1));
-  const Json attempt = job_status("train")["attempts"][0];
+  Json attempt = job_status("train")["attempts"][0];
   EXPECT_EQ(attempt["container"], "main");
   EXPECT_EQ(attempt["exitCode"], 7);
   must({"delete", "mutatingadmissionpolicybinding", name});

@@ -11,8 +11,7 @@ std::shared_ptr<const ControlPlane> shared_plane() {
   return plane;
 }
 
-INSTANTIATE_TEST_SUITE_P(KubeCluster, ClusterConformance,
-                         testing::Values(WorldFactory([] {
+INSTANTIATE_TEST_SUITE_P(KubeCluster, ClusterConformance, testing::Values(WorldFactory([] {
                            return make_kube_world(shared_plane());
                          })));
 

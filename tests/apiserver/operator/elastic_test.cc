@@ -84,7 +84,7 @@ TEST_F(ElasticTest, AJobGoesOnWithoutALostNodeAndGrowsIntoANewOne) {
   EXPECT_EQ(target(), 2);
   EXPECT_EQ(resizes(), 1);
   EXPECT_EQ(condition("train", "Degraded"), "True");
-  const Json attempts = job_status("train")["attempts"];
+  Json attempts = job_status("train")["attempts"];
   EXPECT_EQ(attempts[0]["reason"], "NodeLost");
   EXPECT_EQ(attempts[0]["podName"], victim);
   EXPECT_EQ(attempts[1]["reason"], "ScaleDown");
@@ -124,7 +124,7 @@ TEST_F(ElasticTest, PodsThatFindNoNodeAreWaitedForAndThenDoneWithout) {
   add_nodes(1);
   ASSERT_TRUE(runs("train", 4, 0));
   EXPECT_EQ(resizes(), 2);
-  const Json attempts = job_status("train")["attempts"];
+  Json attempts = job_status("train")["attempts"];
   EXPECT_EQ(attempts[0]["reason"], "ScaleDown");
   EXPECT_GE(length_of(attempts[0]), kPending - kGrain);
   EXPECT_EQ(attempts[1]["reason"], "ScaleUp");

@@ -128,7 +128,7 @@ TEST_F(LifecycleTest, ADeletedPodIsOneRestart) {
   const std::set<std::string> after = names_of_pods("train");
   EXPECT_EQ(after.size(), 3U);
   EXPECT_FALSE(after.contains(victim));
-  const Json attempt = job_status("train")["attempts"][0];
+  Json attempt = job_status("train")["attempts"][0];
   // Of one that was gone before the operator looked only the place is known: "train-0".
   EXPECT_THAT(victim, testing::StartsWith(attempt["podName"].get<std::string>()));
   EXPECT_EQ(attempt["class"], "Infrastructure") << attempt.dump(2);
@@ -142,7 +142,7 @@ TEST_F(LifecycleTest, AFailedContainerRestartsTheJobWithItsCode) {
   const std::string victim = *names_of_pods("train").begin();
   end_container(victim, 7, "out of ideas");
   ASSERT_TRUE(runs("train", 2, 1));
-  const Json attempt = job_status("train")["attempts"][0];
+  Json attempt = job_status("train")["attempts"][0];
   EXPECT_EQ(attempt["class"], "Application");
   EXPECT_EQ(attempt["exitCode"], 7);
   EXPECT_EQ(attempt["podName"], victim);

@@ -7,7 +7,6 @@ trainyard_library(operator_test_support
           ${CMAKE_CURRENT_LIST_DIR}/../../support/invariants.cc
           ${CMAKE_CURRENT_LIST_DIR}/../../support/trainyard_command.cc
   DEPS apiserver_test_support common_text)
-target_compile_definitions(operator_test_support PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 
 set(here ${CMAKE_CURRENT_LIST_DIR})
 trainyard_apiserver_test(operator_lifecycle_test
@@ -23,7 +22,6 @@ endforeach()
 trainyard_apiserver_test(operator_stream_test TIMEOUT 600
   SOURCES ${here}/stream_test.cc ${here}/../../support/pod_runner.cc
   DEPS operator_test_support)
-target_compile_definitions(operator_stream_test PRIVATE TRAINYARD_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 add_dependencies(operator_stream_test trainyard trainyard-agent trainyard-worker)
 set_tests_properties(operator_stream_test PROPERTIES PROCESSORS 2) # its ranks compute
 # A fault proxy between the operator and the API server.

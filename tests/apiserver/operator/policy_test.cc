@@ -163,7 +163,7 @@ TEST_F(PolicyTest, AStatusStaysWithinSixteenKibibytesWhateverJobsHaveBeenThrough
   must({"patch", "tj", "train", "--subresource=status", "--type=merge", "-p", history.dump()});
   end_container(member("train", 0), 1, std::string(1024, '\x02'));
   ASSERT_TRUE(runs("train", 2, 81));
-  const Json status = job_status("train");
+  Json status = job_status("train");
   EXPECT_LE(status.dump().size(), size_t{16} << 10U) << status.dump(2);
   EXPECT_EQ(status["restarts"]["classes"].size(), 4U);
   EXPECT_THAT(status.dump(), HasSubstr("x02")) << "the newest words are kept";

@@ -10,6 +10,7 @@
 
 #include "tests/support/free_port.h"
 #include "tests/support/operator_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/pod_runner.h"
 #include "tests/support/tiny_engine.h"
 #include "tests/support/trainyard_command.h"
@@ -39,7 +40,7 @@ class StreamTest : public testing_support::JobTest {
     options.kubectl = [this](const std::vector<std::string>& words) { return must(words); };
     options.get = [this](const std::vector<std::string>& words) { return get(words); };
     options.folder = folder() / "machine";
-    options.entrypoint = {TRAINYARD_BIN_DIR "/trainyard-agent"};
+    options.entrypoint = {testing_support::program_path("trainyard-agent")};
     machine_ = std::make_unique<PodRunner>(std::move(options));
   }
 
@@ -165,7 +166,7 @@ TEST_F(StreamTest, AnEngineTrainsInPodsToTheHashOfALocalRun) {
   apply(job);
   ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
       << job_status("tiny").dump(2);
-  const Json status = job_status("tiny");
+  Json status = job_status("tiny");
   EXPECT_EQ(status["restarts"]["total"], 0);
   EXPECT_EQ(status["progress"]["step"], 60);
   EXPECT_EQ(status["checkpoint"]["lastStep"], 60);
@@ -191,9 +192,9 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
   ::kill(rank, SIGKILL);
   ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
       << job_status("tiny").dump(2);
-  const Json status = job_status("tiny");
+  Json status = job_status("tiny");
   EXPECT_EQ(status["restarts"]["total"], 1);
-  const Json& attempt = status["attempts"][0];
+  Json& attempt = status["attempts"][0];
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_EQ(attempt["signal"], SIGKILL);
   EXPECT_GE(attempt["resumedFromStep"], 20) << attempt.dump(2);
@@ -230,8 +231,8 @@ TEST_F(StreamTest, AProcessOfAProgramThatFailsFailsItsPodWithItsCodeAndItsWords)
   ASSERT_TRUE(until([&] {
     return job_status("tiny").value("restarts", Json::object()).value("total", 0) > 0;
   })) << job_status("tiny").dump(2);
-  const Json status = job_status("tiny");
-  const Json& attempt = status["attempts"][0];
+  Json status = job_status("tiny");
+  Json& attempt = status["attempts"][0];
   EXPECT_EQ(attempt["class"], "Application") << attempt.dump(2);
   EXPECT_EQ(attempt["exitCode"], 7) << attempt.dump(2);
   EXPECT_EQ(attempt["rank"], 3) << attempt.dump(2);

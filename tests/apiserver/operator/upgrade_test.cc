@@ -11,6 +11,7 @@
 
 #include "tests/apiserver/operator/upheaval.h"
 #include "tests/support/audit_log.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::apiserver {
 namespace {
@@ -25,7 +26,7 @@ class UpgradeTest : public UpheavalTest {
   }
   void apply_newest_definition() const {
     must({"apply", "--server-side", "--force-conflicts", "-f",
-          TRAINYARD_SOURCE_DIR "/manifests/crd.yaml"});
+          testing_support::source_path("manifests/crd.yaml")});
   }
 
   /// The definition as it might have been before: without some fields of spec and status, and

@@ -6,10 +6,17 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/audited_plane.h"
+#include "tests/support/plane_faults.h"
 
 namespace trainyard::apiserver {
 
 using testing_support::AuditEvent;
+
+/// What a test that failed has left dead is no concern of the next.
+void UpheavalTest::SetUp() {
+  testing_support::revive(plane().folder());
+  OperatorTest::SetUp();
+}
 
 void UpheavalTest::TearDown() {
   if (is_judged_) {

@@ -10,6 +10,7 @@ namespace trainyard::apiserver {
 /// is as it was after each of them, and what the operator did is judged from its audit log.
 class UpheavalTest : public testing_support::OperatorTest {
  protected:
+  void SetUp() override;
   void TearDown() override;
 
   /// The operator's ServiceAccount loses its rights in the whole cluster, and has them again.

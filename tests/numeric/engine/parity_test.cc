@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "worker/hf/gpt2.h"
 #include "worker/matrix/world.h"
 #include "worker/train/import_export.h"
@@ -15,7 +16,7 @@
 namespace trainyard {
 namespace {
 
-const std::string kFixture = std::string(TRAINYARD_SOURCE_DIR) + "/tests/fixtures/parity";
+const std::string kFixture = testing_support::source_path("tests/fixtures/parity");
 
 class ParityTest : public ::testing::Test {
  protected:

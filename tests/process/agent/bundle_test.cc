@@ -17,6 +17,7 @@
 
 #include "common/base/unique_fd.h"
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::agent {
@@ -57,7 +58,7 @@ class BundleTest : public ::testing::Test {
  protected:
   int install(const fs::path& folder) const {
     ChildProcess::Spec spec;
-    spec.argv = {TRAINYARD_BIN_DIR "/trainyard-agent", "install", folder};
+    spec.argv = {testing_support::program_path("trainyard-agent"), "install", folder};
     spec.output = scratch_.path() / "output";
     spec.errors = scratch_.path() / "errors";
     return ChildProcess(spec).wait(kDeadline).value_or(testing_support::ChildEnd{}).exit_code;
@@ -108,7 +109,7 @@ TEST_F(BundleTest, RunsWithoutAnythingOfTheImage) {
 /// An image may have every program load a library that is not made for ours.
 TEST_F(BundleTest, LoadsNothingThatTheImageWantsLoaded) {
   ASSERT_EQ(install(folder_), 0) << content(scratch_.path() / "errors");
-  const std::string unwanted = TRAINYARD_UNWANTED_LIBRARY;
+  const std::string unwanted = testing_support::build_path("tests/libtrainyard-unwanted.so");
   // AddressSanitizer's runtime would end it before, for not being the first library itself.
   ChildProcess::Spec without =
       start({{"LD_PRELOAD", unwanted}, {"ASAN_OPTIONS", "verify_asan_link_order=0"}});

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard {
@@ -38,7 +39,8 @@ std::string content(const std::filesystem::path& path) {
 
 Outcome bench(std::vector<std::string> arguments) {
   const TemporaryDirectory folder;
-  arguments.insert(arguments.begin(), {TRAINYARD_BIN_DIR "/trainyard", "bench", "comm"});
+  arguments.insert(arguments.begin(),
+                   {testing_support::program_path("trainyard"), "bench", "comm"});
   ChildProcess child({.argv = std::move(arguments),
                       .output = folder.path() / "output",
                       .errors = folder.path() / "errors"});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::checkpoint::testing {
 
@@ -23,7 +24,7 @@ class ProbeRun {
            std::filesystem::path log)
       : log_(std::move(log)) {
     testing_support::ChildProcess::Spec spec;
-    spec.argv = {CHECKPOINT_PROBE_BINARY, root.string()};
+    spec.argv = {testing_support::test_program_path("checkpoint_probe"), root.string()};
     spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
     spec.output = log_;
     spec.errors = log_.string() + ".err";

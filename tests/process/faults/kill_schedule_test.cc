@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -55,12 +56,12 @@ class KillScheduleTest : public RunFixture {
   void SetUp() override {
     write("job.yaml", std::string(kKillManifest) + kPatience);
     const auto run =
-        start({{"TRAINYARD_WORKER", std::string(TRAINYARD_BIN_DIR) + "/trainyard-worker"}});
+        start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")}});
     expect_end(*run, 0);
     world_.state_hash = summary().value("stateHash", "");
     ASSERT_EQ(world_.state_hash.size(), 32u);
     world_.folder = folder();
-    world_.binaries = TRAINYARD_BIN_DIR;
+    world_.binaries = testing_support::build_path("bin");
     world_.manifest_arguments = {(folder() / "job.yaml").string(), "-o", "json"};
   }
 

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/ledger_check.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -71,7 +72,7 @@ class HangTest : public RunFixture {
   /// A job of two ranks of the real engine.
   std::unique_ptr<ChildProcess> train(const HangJob& job) {
     write("job.yaml", manifest_of(job));
-    return start({{"TRAINYARD_WORKER", std::string(TRAINYARD_BIN_DIR) + "/trainyard-worker"},
+    return start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")},
                   {"TRAINYARD_FAULT", job.fault}});
   }
 

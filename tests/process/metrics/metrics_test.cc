@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/http_client.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -280,7 +281,7 @@ TEST_F(MetricsTest, TopOnATerminalEndsWithQAndLeavesTheScreen) {
   // A run that has been silent for long, and whose process is there.
   std::ofstream(run_dir() / "live.json")
       << R"({"time":"2026-01-02T03:04:05Z","pid":1,"job":"tiny","activity":"training","ranks":[]})";
-  const std::string top = std::string(TRAINYARD_BIN_DIR) + "/trainyard top " + run_dir().string();
+  const std::string top = testing_support::program_path("trainyard") + " top " + run_dir().string();
   // script(1) makes the terminal, and types what comes from its standard input.
   ChildProcess child(
       {.argv = {"/bin/sh", "-c", "printf q | TERM=xterm script -qec '" + top + "' /dev/null"},

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -164,8 +165,8 @@ TEST_F(RunTest, TwoRunsOfOneDirectoryAreKeptApart) {
   const auto first = start({{"FAKE_RANK_STEP_MS", "40"}});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   ChildProcess::Spec spec;
-  spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard", "run",
-               (folder() / "job.yaml").string(), "--run-dir", run_dir().string()};
+  spec.argv = {testing_support::program_path("trainyard"), "run", (folder() / "job.yaml").string(),
+               "--run-dir", run_dir().string()};
   spec.output = folder() / "out2";
   spec.errors = folder() / "err2";
   ChildProcess second(spec);

@@ -25,6 +25,7 @@
 #include "common/worker_contract.h"
 #include "tests/support/byte_vocabulary.h"
 #include "tests/support/child_process.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
 #include "worker/data/token_writer.h"
@@ -113,7 +114,7 @@ class LoneRankTest : public ::testing::Test {
             std::map<std::string, std::string> environment = {}) const {
     ChildProcess::Spec spec;
     spec.argv = argv;
-    spec.argv.front() = std::string(TRAINYARD_BIN_DIR) + "/" + argv.front();
+    spec.argv.front() = testing_support::program_path(argv.front());
     spec.environment = std::move(environment);
     spec.output = path("out");
     spec.errors = path("err");
@@ -291,7 +292,7 @@ TEST_F(LoneRankTest, ARankOpensAsManyFilesAsItsHardLimitAllows) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
   std::ofstream(path("engine.json")) << engine(100'000'000);
   ChildProcess::Spec spec;
-  spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard-worker"};
+  spec.argv = {testing_support::program_path("trainyard-worker")};
   spec.environment = {{contract::kEnvEngineConfig, path("engine.json")}};
   spec.output = path("out");
   spec.errors = path("err");

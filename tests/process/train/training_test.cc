@@ -23,6 +23,7 @@
 
 #include "tests/support/child_process.h"
 #include "tests/support/ledger_check.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard {
@@ -106,7 +107,7 @@ class TrainingTest : public ::testing::Test {
   static std::unique_ptr<ChildProcess> start(std::vector<std::string> arguments,
                                              const std::string& output) {
     ChildProcess::Spec spec;
-    spec.argv = {std::string(TRAINYARD_BIN_DIR) + "/trainyard"};
+    spec.argv = {testing_support::program_path("trainyard")};
     spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
     spec.environment["TRAINING_TEST"] = folder_->path().filename().string();
     spec.output = folder_->path() / (output + ".out");

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "common/io/file.h"
+#include "tests/support/paths.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/hf/gpt2.h"
 
@@ -319,8 +320,7 @@ constexpr char kModelConfig[] =
     R"("maxPositions":16,"dropout":0}})";
 
 TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
-  const std::filesystem::path fixture =
-      std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/fixtures/hf_tiny_gpt2";
+  const std::filesystem::path fixture = testing_support::source_path("tests/fixtures/hf_tiny_gpt2");
   const auto model = hf::load_gpt2(fixture);
   ASSERT_TRUE(model.has_value()) << model.error().message;
   JobDirectory job;
@@ -340,8 +340,7 @@ TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
 }
 
 TEST(ExportCommandTest, ConfigurationThatDoesNotFitTheTensorsIsRefused) {
-  const auto model =
-      hf::load_gpt2(std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/fixtures/hf_tiny_gpt2");
+  const auto model = hf::load_gpt2(testing_support::source_path("tests/fixtures/hf_tiny_gpt2"));
   JobDirectory job;
   std::string config = kModelConfig;
   config.replace(config.find("\"ffn\":128"), 9, "\"ffn\":120");

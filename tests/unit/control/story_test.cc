@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/encode.h"
+#include "tests/support/paths.h"
 #include "tests/support/reporting_job.h"
 
 namespace trainyard::control {
@@ -28,7 +29,7 @@ using testing_support::MemoryCluster;
 using testing_support::ReportingJob;
 
 std::filesystem::path story_file(const std::string& name) {
-  return std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/unit/control/stories" /
+  return std::filesystem::path(testing_support::source_path("tests/unit/control/stories")) /
          (name + ".txt");
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/unit/house/include_rules.h"
 #include "tests/unit/house/source_tree.h"
 
@@ -18,8 +19,8 @@ std::string quoted(std::string_view target) { return "#include \"" + std::string
 std::string angled(std::string_view target) { return "#include <" + std::string(target) + ">\n"; }
 
 TEST(LayeringTest, RepositoryObeysTheRules) {
-  const std::vector<SourceFile> files = read_source_tree(TRAINYARD_SOURCE_DIR);
-  ASSERT_GT(files.size(), 30u) << "nothing was read from " << TRAINYARD_SOURCE_DIR;
+  const std::vector<SourceFile> files = read_source_tree(testing_support::source_folder());
+  ASSERT_GT(files.size(), 30u) << "nothing was read from " << testing_support::source_folder();
   EXPECT_THAT(check_tree(files), IsEmpty());
 }
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/api/enum_names.h"
+#include "tests/support/paths.h"
 #include "tests/unit/house/source_tree.h"
 
 namespace trainyard::house {
@@ -20,7 +21,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 const std::vector<SourceFile>& sources() {
-  static const std::vector<SourceFile> files = read_source_tree(TRAINYARD_SOURCE_DIR);
+  static const std::vector<SourceFile> files = read_source_tree(testing_support::source_folder());
   return files;
 }
 

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/paths.h"
 #include "tests/unit/house/source_tree.h"
 
 namespace trainyard::house {
@@ -49,7 +50,7 @@ bool is_written_by_hand(const SourceFile& file) {
 
 TEST(RepositoryTest, SpeaksOfNoPlaceButItself) {
   std::vector<std::string> found;
-  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+  for (const SourceFile& file : read_source_tree(testing_support::source_folder())) {
     for (std::string& word : find_forbidden(file))
       found.push_back(std::move(word));
   }
@@ -58,7 +59,7 @@ TEST(RepositoryTest, SpeaksOfNoPlaceButItself) {
 
 TEST(RepositoryTest, FilesStayReadable) {
   std::vector<std::string> too_long;
-  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+  for (const SourceFile& file : read_source_tree(testing_support::source_folder())) {
     if (!is_code(file.path) || !is_written_by_hand(file)) continue;
     const int64_t lines = count_lines(file.text);
     const std::string entry = file.path + ": " + std::to_string(lines) + " lines";
@@ -72,7 +73,7 @@ TEST(RepositoryTest, FilesStayReadable) {
 
 TEST(RepositoryTest, HeadersGuardThemselvesAndNoneOpensANamespace) {
   std::vector<std::string> found;
-  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+  for (const SourceFile& file : read_source_tree(testing_support::source_folder())) {
     if (!file.path.ends_with(".h")) continue;
     if (file.text.find("#pragma once") == std::string::npos) {
       found.push_back(file.path + ": lacks #pragma once");
@@ -103,11 +104,11 @@ std::vector<std::string> referenced_paths(const SourceFile& file) {
 
 TEST(RepositoryTest, WhatIsReferredToExists) {
   std::vector<std::string> dangling;
-  for (const SourceFile& file : read_source_tree(TRAINYARD_SOURCE_DIR)) {
+  for (const SourceFile& file : read_source_tree(testing_support::source_folder())) {
     const bool is_example = file.path.starts_with("tests/unit/house/");
     if (is_example || (!file.path.ends_with(".md") && !is_code(file.path))) continue;
     for (const std::string& path : referenced_paths(file)) {
-      if (!std::filesystem::exists(std::filesystem::path(TRAINYARD_SOURCE_DIR) / path)) {
+      if (!std::filesystem::exists(testing_support::source_path(path))) {
         dangling.push_back(file.path + ": refers to " + path);
       }
     }

@@ -259,7 +259,7 @@ std::string case_name(const ::testing::TestParamInfo<std::tuple<TransportKind, i
 
 INSTANTIATE_TEST_SUITE_P(Transports, CollectivesTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kTransports),
-                                            ::testing::Range(1, 10)),
+                                            ::testing::ValuesIn(testing::kWorldSizes)),
                          case_name);
 
 }  // namespace

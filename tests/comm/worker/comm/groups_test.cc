@@ -192,7 +192,7 @@ TEST_P(GroupsTest, ASubGroupKeepsTheRingOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, GroupsTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kTransports),
-                                            ::testing::Values(2, 3, 5, 9)),
+                                            ::testing::ValuesIn(testing::kGroupedWorldSizes)),
                          case_name);
 
 class RingOrderTest : public ::testing::TestWithParam<TransportKind> {};

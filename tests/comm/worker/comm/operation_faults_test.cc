@@ -15,6 +15,7 @@
 #include "tests/comm/worker/comm/any_operation.h"
 #include "tests/comm/worker/comm/process.h"
 #include "tests/comm/worker/comm/world.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::comm {
 namespace {
@@ -142,10 +143,10 @@ class ProcessOperationsTest : public OperationFaultsTest {
   std::vector<Process> spawn(int size, milliseconds deadline) {
     std::vector<Process> ranks;
     for (int rank = 0; rank < size; ++rank) {
-      ranks.emplace_back(std::vector<std::string>{COMM_RANK_BINARY, std::string(name_of(kind())),
-                                                  std::to_string(rank), std::to_string(size),
-                                                  std::to_string(deadline.count()), "60000",
-                                                  std::string(name_of(op()))});
+      ranks.emplace_back(std::vector<std::string>{
+          testing_support::test_program_path("comm_rank"), std::string(name_of(kind())),
+          std::to_string(rank), std::to_string(size), std::to_string(deadline.count()), "60000",
+          std::string(name_of(op()))});
     }
     for (Process& rank : ranks)
       table_ += rank.read_line() + " ";

@@ -14,6 +14,7 @@
 
 #include "tests/comm/worker/comm/process.h"
 #include "tests/comm/worker/comm/world.h"
+#include "tests/support/paths.h"
 
 namespace trainyard::comm {
 namespace {
@@ -62,8 +63,9 @@ class ProcessesTest : public ::testing::TestWithParam<TransportKind> {
     std::string table;
     for (int rank = 0; rank < size; ++rank) {
       ranks.emplace_back(std::vector<std::string>{
-          COMM_RANK_BINARY, std::string(name_of(GetParam())), std::to_string(rank),
-          std::to_string(size), std::to_string(deadline.count()), std::to_string(elements)});
+          testing_support::test_program_path("comm_rank"), std::string(name_of(GetParam())),
+          std::to_string(rank), std::to_string(size), std::to_string(deadline.count()),
+          std::to_string(elements)});
     }
     for (Process& rank : ranks)
       table += rank.read_line() + " ";

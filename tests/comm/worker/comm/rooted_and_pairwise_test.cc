@@ -208,7 +208,7 @@ std::string case_name(const ::testing::TestParamInfo<Parameter>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, RootedTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kTransports),
-                                            ::testing::Range(1, 10)),
+                                            ::testing::ValuesIn(testing::kWorldSizes)),
                          case_name);
 
 class RetreatTest : public ::testing::TestWithParam<TransportKind> {};

@@ -12,6 +12,7 @@
 #include "common/api/decode.h"
 #include "common/api/field_kinds.h"
 #include "common/text/document.h"
+#include "tests/support/paths.h"
 #include "tests/unit/common/api/field_walker.h"
 
 namespace trainyard::api {
@@ -23,7 +24,7 @@ using text::Kind;
 using text::Node;
 
 std::string file_text(const std::string& path) {
-  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/" + path);
+  std::ifstream file(testing_support::source_path(path));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

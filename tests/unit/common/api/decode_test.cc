@@ -10,6 +10,7 @@
 #include "common/api/encode.h"
 #include "common/api/reference.h"
 #include "common/api/validate.h"
+#include "tests/support/paths.h"
 #include "tests/unit/common/api/bad_manifest.h"
 
 namespace trainyard::api {
@@ -261,7 +262,7 @@ TEST(NearestNameTest, MeansWhatWasMistyped) {
 }
 
 TEST(ReferenceTest, CheckedInPageIsTheGeneratedOne) {
-  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/docs/reference/trainingjob.md");
+  std::ifstream file(testing_support::source_path("docs/reference/trainingjob.md"));
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   EXPECT_EQ(page, reference_page())
       << "run: trainyard reference trainingjob > docs/reference/trainingjob.md";

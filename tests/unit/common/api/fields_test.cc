@@ -9,13 +9,14 @@
 #include "common/api/encode.h"
 #include "common/api/rules.h"
 #include "common/text/document.h"
+#include "tests/support/paths.h"
 #include "tests/unit/common/api/field_walker.h"
 
 namespace trainyard::api {
 namespace {
 
 std::string read_fixture(const std::string& name) {
-  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/tests/unit/common/api/fixtures/" + name);
+  std::ifstream file(testing_support::source_path("tests/unit/common/api/fixtures/" + name));
   std::stringstream text;
   text << file.rdbuf();
   return text.str();

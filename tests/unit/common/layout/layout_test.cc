@@ -57,11 +57,13 @@ void expect_covering(const TensorSpec& tensor, const Mesh& mesh, Sharding shardi
     }
   }
   const int expected = replica_count(tensor, mesh, sharding);
-  for (const int count : holders) ASSERT_EQ(count, expected);
+  for (const int count : holders)
+    ASSERT_EQ(count, expected);
 }
 
 TEST(LayoutTest, SlicesCoverEveryTensorWithTheStatedReplicas) {
-  const TensorSpec qkv{.name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
+  const TensorSpec qkv{
+      .name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
   const TensorSpec row{.name = "row", .shape = {5, 13}, .tensor_axis = 1, .chunks = 4};
   const TensorSpec replicated{.name = "ln", .shape = {11, 1}};
   const TensorSpec tied{.name = "wte", .shape = {10, 3}, .pipeline_owners = {0, 1}};
@@ -80,7 +82,8 @@ TEST(LayoutTest, SlicesCoverEveryTensorWithTheStatedReplicas) {
 }
 
 TEST(LayoutTest, TensorSizeMustDivideTheChunks) {
-  const TensorSpec qkv{.name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
+  const TensorSpec qkv{
+      .name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
   const auto parts = slices(qkv, Mesh{.tp = 3}, 0, Sharding::kReplicated);
   ASSERT_FALSE(parts);
   EXPECT_NE(parts.error().message.find("3 must divide the 4 chunks"), std::string::npos);

@@ -15,6 +15,7 @@
 #include "control/reconciler.h"
 #include "control/status_edit.h"
 #include "tests/support/local_world.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/control/local/local_cluster_world.h"
 
@@ -49,7 +50,8 @@ class AdoptionTest : public LocalClusterWorld {
 class KilledRun {
  public:
   KilledRun(const std::filesystem::path& run_dir, const std::string& script) {
-    const std::string command = std::string("exec ") + TRAINYARD_ORPHAN_MAKER + " '" +
+    const std::string command = "exec " +
+                                testing_support::test_program_path("control_orphan_maker") + " '" +
                                 run_dir.string() + "' '" + script + "'";
     std::FILE* pipe = ::popen(command.c_str(), "re");
     char word[16] = {};

@@ -18,6 +18,7 @@
 #include "control/telemetry/rank_metrics.h"
 #include "tests/support/child_process.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard {
@@ -94,7 +95,7 @@ std::string trimmed(const std::string& cell) {
 /// | `name` | type | labels | served by | meaning |
 Families documented(const std::string& binary) {
   Families families;
-  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/docs/reference/metrics.md");
+  std::ifstream file(testing_support::source_path("docs/reference/metrics.md"));
   EXPECT_TRUE(file.good());
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with("| `trainyard_")) continue;

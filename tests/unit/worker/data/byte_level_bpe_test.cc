@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/unit/worker/data/gpt2_files.h"
 #include "tests/unit/worker/data/support.h"
 #include "worker/data/bpe_vocabulary.h"
@@ -53,7 +54,7 @@ class Gpt2Test : public testing::Test {
 
 TEST_F(Gpt2Test, EqualsTheReferenceTokenForToken) {
   const auto fixture = nlohmann::json::parse(
-      slurp(std::string(TRAINYARD_SOURCE_DIR) + "/tests/fixtures/tokenizer/gpt2_samples.json"));
+      slurp(testing_support::source_path("tests/fixtures/tokenizer/gpt2_samples.json")));
   ASSERT_GE(fixture["samples"].size(), 300U);
   for (const auto& sample : fixture["samples"]) {
     const auto text = sample["text"].get<std::string>();

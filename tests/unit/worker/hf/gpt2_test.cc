@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 #include "worker/hf/config.h"
 #include "worker/hf/export_checkpoint.h"
@@ -22,8 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kFixture =
-    std::filesystem::path(TRAINYARD_SOURCE_DIR) / "tests/fixtures/hf_tiny_gpt2";
+const std::filesystem::path kFixture = testing_support::source_path("tests/fixtures/hf_tiny_gpt2");
 
 /// The tensors of a folder's file, to be changed and written again.
 struct Stored {
