@@ -395,6 +395,15 @@ void Supervisor::tell_exit(const Rank& rank, int local_rank) {
   for (std::string& line : host_.last_lines(local_rank))
     exited.add_last_lines(std::move(line));
   if (rank.end->out_of_memory) exited.add_last_lines(kOutOfMemory);
+  if (!exited.expected()) {
+    const AgentExit explained = verdict_of_rank(rank);
+    coordination::RankVerdict& verdict = *exited.mutable_verdict();
+    verdict.set_exit_code(explained.exit_code);
+    verdict.set_signal(explained.signal.value_or(0));
+    verdict.set_reason(explained.reason);
+    verdict.set_message(explained.message);
+    if (const auto step = newest_step()) verdict.set_last_step(*step);
+  }
   logger_.info(
       "rank ended",
       {{"rank", rank.rank}, {"exit_code", rank.end->exit_code}, {"signal", rank.end->signal}});

@@ -36,6 +36,18 @@ struct RankFact {
   std::optional<double> work_seconds;       ///< its own part of a step, smoothed
 };
 
+/// The end of a rank that nobody had asked to end, as its agent tells at once; what kubelets tell
+/// of its pod comes later, and in no order with what they tell of its peers.
+struct RankEndFact {
+  int rank = -1;
+  int exit_code = 0;                 ///< 128 + signal for one that a signal ended
+  std::optional<int> signal;         ///< the signal that ended it
+  std::optional<int64_t> last_step;  ///< newest step that any rank of the pod had done
+  std::string reason;                ///< "Error", "OOMKilled"
+  std::string message;               ///< its last lines
+  Time at;                           ///< when the coordinator heard of it
+};
+
 /// One agent's stream.
 struct MemberFact {
   std::string pod_uid;
@@ -48,6 +60,8 @@ struct MemberFact {
   /// Time that the coordinator has listened since it heard from it last.
   Duration silent{0};
   std::vector<RankFact> ranks;  ///< by rank
+  /// Of ranks that failed the one that explains the others; nullopt: none has.
+  std::optional<RankEndFact> failure;
 };
 
 /// A rank whose collective failed or is overdue named the peer it waits for.

@@ -63,6 +63,7 @@ struct ObservedPod {
   std::string name;
   std::string uid;
   std::string node;
+  std::string address;  ///< where its peers reach it; empty until it has one
   int node_index = 0;
   int64_t created_generation = 0;
   bool member = false;       ///< carries the label trainyard.dev/member=true

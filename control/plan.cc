@@ -45,6 +45,11 @@ std::optional<int64_t> Planner::last_step() const {
   if (facts_are_current()) {
     consider(policies::last_step_seen(observed_.facts));
     consider(observed_.facts.resumed_from_step);
+    for (const MemberFact& member : observed_.facts.members) {
+      if (member.failure && member.generation == observed_.facts.generation) {
+        consider(member.failure->last_step);
+      }
+    }
   }
   for (const ObservedPod* pod : sets_.members) {
     if (pod->exit) consider(pod->exit->last_step);

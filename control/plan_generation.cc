@@ -16,7 +16,8 @@ using api::ConditionType;
 using policies::Loss;
 
 /// Ranks that miss a peer end before or after the peer does: wait this long for the one to blame.
-constexpr std::chrono::seconds kRootCauseGrace{2};
+/// Kubelets tell when a container ended in whole seconds, rounded down, and tell it a second late.
+constexpr std::chrono::seconds kRootCauseGrace{3};
 /// For an agent that does not even hear that it is fenced, before it is killed.
 constexpr std::chrono::seconds kFencedGrace{10};
 /// More pods lost at once than this are replaced with all the others: attempts hold no more names.
@@ -91,6 +92,7 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
                                                 "deleted by somebody else, or its node is gone"));
     }
   }
+  add_failed_ranks(losses);
   add_silent(losses);
   // Before the gang was whole a missing pod is one that is still to be made.
   if (!is_true(next_, ConditionType::kScheduled)) return losses;
@@ -136,7 +138,9 @@ std::optional<Duration> Planner::time_to_save(const ObservedPod& pod) const {
 void Planner::add_silent(std::vector<Loss>& losses) {
   std::vector<const ObservedPod*> alive;
   for (const ObservedPod* pod : sets_.members) {
-    if (is_alive(*pod) && !pod->terminating) alive.push_back(pod);
+    const bool judged = std::any_of(losses.begin(), losses.end(),
+                                    [&](const Loss& loss) { return loss.pod_uid == pod->uid; });
+    if (is_alive(*pod) && !pod->terminating && !judged) alive.push_back(pod);
   }
   const policies::Liveness liveness =
       policies::judge_liveness({&alive, &observed_.facts, next_.membership.generation,
@@ -145,6 +149,25 @@ void Planner::add_silent(std::vector<Loss>& losses) {
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {
     losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *lost.pod, lost.message));
+  }
+}
+
+/// Of pods that still run as far as the cluster tells: their agents have told of a rank that
+/// failed, and not for want of a peer. Where single pods are replaced, the peers' pods end by
+/// themselves and are waited for: they are replaced in the same restart. On one machine the pods'
+/// records are as fast, and tell more.
+void Planner::add_failed_ranks(std::vector<Loss>& losses) const {
+  const StreamFacts& facts = observed_.facts;
+  const bool all_anew = spec_.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
+  if (!facts_are_current() || facts.same_machine || (losses.empty() && !all_anew)) return;
+  for (const MemberFact& member : facts.members) {
+    if (!member.failure || member.generation != facts.generation) continue;
+    for (const ObservedPod* pod : sets_.members) {
+      if (pod->uid != member.pod_uid || !is_alive(*pod) || pod->terminating) continue;
+      if (sets_.completed.contains(pod->node_index)) continue;
+      Loss loss = policies::judge_failed_rank(spec_.failure_policy, *pod, *member.failure);
+      if (!loss.follows_peer) losses.push_back(std::move(loss));
+    }
   }
 }
 

@@ -60,6 +60,7 @@ class Planner {
 
   std::vector<policies::Loss> find_losses(const policies::Gang& gang);
   std::optional<Duration> time_to_save(const ObservedPod& pod) const;
+  void add_failed_ranks(std::vector<policies::Loss>& losses) const;
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);

@@ -191,6 +191,7 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
       RankExit exit = exit_of(message, job.pod_name_of(event.connection));
       exit_log_.note(message.fence().pod_uid(), exit, options_.clock->mono());
       effects.exits.emplace_back(job_uid, std::move(exit));
+      worth = job.exited(event.connection, message.rank_exited(), now);
       break;
     }
     case FromAgent::kRankWarning:

@@ -32,6 +32,19 @@ std::string clamped(const std::string& text, size_t limit) {
   return text.substr(0, limit);
 }
 
+RankEndFact end_of(const coordination::RankExited& exited, Time now) {
+  const coordination::RankVerdict& verdict = exited.verdict();
+  RankEndFact end;
+  end.rank = exited.rank();
+  end.exit_code = verdict.exit_code();
+  if (verdict.signal() > 0) end.signal = verdict.signal();
+  if (verdict.has_last_step()) end.last_step = verdict.last_step();
+  end.reason = clamped(verdict.reason(), kMaxNameBytes);
+  end.message = clamped(verdict.message(), kMaxTextBytes);
+  end.at = now;
+  return end;
+}
+
 std::optional<double> finite(double value) {
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
@@ -308,6 +321,22 @@ Worth JobRun::peer_lost(ConnectionId connection, const coordination::PeerLost& f
     }
   }
   peer_reports_.push_back(std::move(report));
+  return Worth::kALook;
+}
+
+/// Of several the first explains the others, if it did not only miss a peer itself.
+Worth JobRun::exited(ConnectionId connection, const coordination::RankExited& fact, Time now) {
+  Member* member = find(connection);
+  if (member == nullptr || !is_current(*member) || !is_rank(fact.rank())) return Worth::kNothing;
+  // An older agent gives no verdict: its pod will.
+  if (fact.expected() || !fact.has_verdict()) return Worth::kNothing;
+  RankEndFact end = end_of(fact, now);
+  if (end.exit_code == contract::kExitDone) return Worth::kNothing;
+  std::optional<RankEndFact>& known = member->fact.failure;
+  const bool explains_more = !known || (known->exit_code == contract::kExitPeerLost &&
+                                        end.exit_code != contract::kExitPeerLost);
+  if (!explains_more) return Worth::kNothing;
+  known = std::move(end);
   return Worth::kALook;
 }
 

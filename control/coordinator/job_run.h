@@ -22,6 +22,7 @@ class RankProgress;
 class RanksListening;
 class Heartbeat;
 class PeerLost;
+class RankExited;
 class RunResult;
 }  // namespace trainyard::coordination
 
@@ -98,6 +99,7 @@ class JobRun {
   Worth listening(ConnectionId connection, const coordination::RanksListening& fact);
   Worth heartbeat(ConnectionId connection, const coordination::Heartbeat& fact, Time now);
   Worth peer_lost(ConnectionId connection, const coordination::PeerLost& fact, Time now);
+  Worth exited(ConnectionId connection, const coordination::RankExited& fact, Time now);
   Worth result(ConnectionId connection, const coordination::RunResult& fact);
 
   /// What to send now, given order and facts: ranks to start once all members have streams, the

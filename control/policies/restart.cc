@@ -142,6 +142,21 @@ Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) 
   return loss;
 }
 
+Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod,
+                       const RankEndFact& end) {
+  ObservedPod ended = pod;
+  ended.phase = PodPhase::kFailed;
+  ContainerExit& exit = ended.exit.emplace();
+  exit.exit_code = end.exit_code;
+  exit.signal = end.signal;
+  exit.rank = end.rank;
+  exit.last_step = end.last_step;
+  exit.reason = end.reason;
+  exit.message = end.message;
+  exit.finished_at = end.at;
+  return judge_failed_pod(policy, ended);
+}
+
 Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
                     const std::string& message) {
   Loss loss = describe(pod);

@@ -87,6 +87,8 @@ struct Pod {
   bool member = true;
   bool lost = false;  ///< counted among its job's losses
   bool alive = true;  ///< neither over nor gone
+  /// The exit code that a restart blamed it with while it ran: its agent had told.
+  std::optional<int64_t> owed_exit;
 };
 
 class Judge {
@@ -174,6 +176,7 @@ class Judge {
     if (restarts + resizes + (starts ? 1 : 0) < generations || restarts + resizes > generations) {
       complain(event, "S5: a generation without its restart, resize or start");
     }
+    take_agents_at_their_word(now, number(at(before, "membership"), "generation"));
     if (const int64_t counted = restarts_of(now) - hangs_of(now); counted > job.losses) {
       complain(event, "S5: " + std::to_string(counted) + " restarts are counted of " +
                           std::to_string(job.losses) + " pods that were lost");
@@ -187,6 +190,25 @@ class Judge {
         complain(event, std::string("S5: ") + type + " though pods still run");
       }
     }
+  }
+
+  /// An attempt that ended for a rank names the pod, which may run a little longer: how it ends is
+  /// held against it. One that goes without a word (its node has gone) says nothing.
+  void take_agents_at_their_word(const Json& status, int64_t generation) {
+    for (const Json& attempt : at(status, "attempts")) {
+      const bool of_a_rank = attempt.contains("rank") && attempt.contains("exitCode");
+      if (!of_a_rank || number(attempt, "generation") != generation) continue;
+      const auto found = pods_.find(text(attempt, "podUID"));
+      if (found == pods_.end() || found->second.lost || !found->second.alive) continue;
+      found->second.owed_exit = number(attempt, "exitCode");
+      lose(found->second);
+    }
+  }
+
+  void check_owed(const AuditEvent& event, Pod& pod, int64_t exit) {
+    if (!pod.owed_exit || std::exchange(pod.owed_exit, std::nullopt) == exit) return;
+    complain(event, "S5: pod " + pod.name + " ended with " + std::to_string(exit) +
+                        ", which is not what its job was restarted for");
   }
 
   bool runs_any(const std::string& job) const {
@@ -215,6 +237,7 @@ class Judge {
     const bool failed = phase == "Failed" || exit.value_or(0) != 0;
     const bool gone = event.verb == "delete" && event.answer.is_object() &&
                       number(at(event.answer, "metadata"), "deletionGracePeriodSeconds") == 0;
+    if (exit) check_owed(event, pod, *exit);
     if (failed || exit || phase == "Succeeded" || gone) pod.alive = false;
     if (!ours && (event.verb == "delete" || failed) && !has_completed(pod)) lose(pod);
     if (ours && (event.verb == "delete" || event.verb == "patch")) check_announced(event, pod);

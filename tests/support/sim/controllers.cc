@@ -235,6 +235,10 @@ bool Controllers::run_pod(const ObjectKey& key, const Json& pod) {
   if (phase != "Pending" && !back) return false;
   Json status = pod["status"];
   status["phase"] = "Running";
+  if (!status.contains("podIP")) {
+    const int64_t number = ++addresses_;
+    status["podIP"] = "10.0." + std::to_string(number / 250) + "." + std::to_string(number % 250);
+  }
   set_condition(status, "Ready", "True", "", "");
   return tell(std::move(status));
 }
@@ -282,7 +286,8 @@ bool Controllers::lose_pods(const Pods& pods) {
 
 std::vector<std::pair<ObjectKey, Object>> Controllers::owned_by(const std::string& owner) const {
   std::vector<std::pair<ObjectKey, Object>> owned;
-  constexpr std::array kKinds = {"pods", "services", "configmaps", "poddisruptionbudgets"};
+  constexpr std::array kKinds = {"pods", "services", "configmaps", "poddisruptionbudgets",
+                                 "endpointslices"};
   for (const char* plural : kKinds) {
     for (const auto& entry : api_.store().list(plural, "")) {
       const std::string uid = owner_of(*entry.second);

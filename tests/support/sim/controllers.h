@@ -69,6 +69,7 @@ class Controllers {
 
   std::map<std::string, int> exits_;  ///< by pod UID
   std::map<std::string, Lost> lost_;  ///< by node
+  int64_t addresses_ = 0;             ///< that pods were given
 };
 
 /// Pods whose container has ended: containerStatuses and phase of a pod status.

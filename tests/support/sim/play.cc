@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ostream>
+#include <set>
 
 #include "tests/support/invariants.h"
 
@@ -21,6 +22,47 @@ Json items_of(SimCluster& world, const std::string& plural) {
   for (const auto& [key, object] : world.api().store().list(plural, ""))
     items.push_back(*object);
   return {{"items", std::move(items)}};
+}
+
+/// "train-0 10.0.0.1 <uid>" of the pods that a job's names are to lead to.
+std::set<std::string> named_pods(SimCluster& world, const std::string& job_uid) {
+  std::set<std::string> named;
+  for (const auto& [key, pod] : world.api().store().list("pods", "")) {
+    const Json& status = member_of(*pod, "status");
+    const std::string phase = status.is_object() ? status.value("phase", "") : "";
+    const bool lives = phase == "Running" && !is_terminating(*pod) && status.contains("podIP");
+    if (!lives || label(*pod, "trainyard.dev/job-uid") != job_uid ||
+        label(*pod, "trainyard.dev/member") != "true")
+      continue;
+    named.insert((*pod)["spec"].value("hostname", "") + " " + status.value("podIP", "") + " " +
+                 meta_text(*pod, "uid"));
+  }
+  return named;
+}
+
+/// N1: at rest the names of a job's pods lead to its pods that count, and to nobody else.
+void judge_names(SimCluster& world, std::vector<std::string>& found) {
+  for (const auto& [key, job] : world.api().store().list("trainingjobs", "")) {
+    const std::string uid = meta_text(*job, "uid");
+    if (is_terminating(*job)) continue;
+    std::multiset<std::string> names;
+    for (const auto& [slice_key, slice] : world.api().store().list("endpointslices", "")) {
+      if (label(*slice, "trainyard.dev/job-uid") != uid) continue;
+      for (const Json& one : (*slice)["endpoints"]) {
+        names.insert(one.value("hostname", "") + " " + one["addresses"][0].get<std::string>() +
+                     " " + one["targetRef"].value("uid", ""));
+      }
+    }
+    const std::set<std::string> pods = named_pods(world, uid);
+    if (std::equal(names.begin(), names.end(), pods.begin(), pods.end())) continue;
+    std::string text = "N1: the names of " + key.name + " lead to";
+    for (const std::string& name : names)
+      text += " [" + name + "]";
+    text += ", its pods are";
+    for (const std::string& pod : pods)
+      text += " [" + pod + "]";
+    found.push_back(std::move(text));
+  }
 }
 
 int64_t number(const Json& object, const char* part, const char* key) {
@@ -55,7 +97,7 @@ AtRest at_rest(SimCluster& world, const std::string& job) {
   rest.restarts = number(status, "restarts", "total");
   rest.resizes = number(status, "restarts", "resizes");
   rest.attempts = static_cast<int64_t>(member_of(status, "attempts").size());
-  for (const char* plural : {"services", "poddisruptionbudgets"})
+  for (const char* plural : {"services", "poddisruptionbudgets", "endpointslices"})
     rest.companions += static_cast<int64_t>(world.api().store().list(plural, "").size());
   for (const Json& pod : world.pods_of(job)) {
     ++rest.pods;
@@ -93,6 +135,7 @@ std::vector<std::string> judge(SimCluster& world, const Lenience& lenience, Dura
   judged.jobs = items_of(world, "trainingjobs");
   for (std::string& violation : testing_support::invariant_violations(judged))
     found.push_back(std::move(violation));
+  judge_names(world, found);
   return found;
 }
 

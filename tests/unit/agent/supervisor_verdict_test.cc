@@ -47,6 +47,33 @@ TEST_F(SupervisorVerdictTest, ReportsAKilledRankAtOnceAndEndsTheOthers) {
   EXPECT_EQ(supervisor_.finished()->message, "step 7\nloss 2.5");
 }
 
+TEST_F(SupervisorVerdictTest, TellsAtOnceWhatItsLastWordsWillSay) {
+  train();
+  host_.at(0).progress.set_step(7);
+  host_.at(0).progress.set_restored_step(0);
+  supervisor_.on_rank_end(0, {0, SIGKILL, true});
+  const coordination::RankVerdict told = heard().back().rank_exited().verdict();
+  supervisor_.on_rank_end(1, {0, SIGKILL, false});
+  ASSERT_TRUE(supervisor_.finished());
+  const AgentExit& last_words = *supervisor_.finished();
+  EXPECT_EQ(told.exit_code(), last_words.exit_code);
+  EXPECT_EQ(told.signal(), last_words.signal);
+  EXPECT_EQ(told.reason(), last_words.reason);
+  EXPECT_EQ(told.reason(), "OOMKilled");
+  EXPECT_EQ(told.message(), last_words.message);
+  EXPECT_EQ(told.last_step(), last_words.last_step);
+  EXPECT_EQ(told.last_step(), 7);
+}
+
+TEST_F(SupervisorVerdictTest, OfARankThatItEndsItselfItGivesNoVerdict) {
+  train();
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  const auto messages = heard();
+  EXPECT_TRUE(messages.back().rank_exited().expected());
+  EXPECT_FALSE(messages.back().rank_exited().has_verdict());
+}
+
 TEST_F(SupervisorVerdictTest, OneThatEndsByItselfLeavesTheOthersTimeToSayWhy) {
   train();
   supervisor_.on_rank_end(0, {contract::kExitBug, 0});

@@ -143,8 +143,8 @@ TEST(PlanEdgeTest, WhoeverIsToBlameIsLookedForWhenTheTimeForItIsOver) {
   const Time ended = kNow - std::chrono::milliseconds(500);
   const Plan planned = plan(running_after(contract::kExitPeerLost, ended), kNow);
   EXPECT_FALSE(planned.intent.has_value());
-  EXPECT_EQ(planned.requeue_after, std::chrono::milliseconds(1500));
-  const Plan later = plan(running_after(contract::kExitPeerLost, ended), ended + seconds(2));
+  EXPECT_EQ(planned.requeue_after, std::chrono::milliseconds(2500));
+  const Plan later = plan(running_after(contract::kExitPeerLost, ended), ended + seconds(3));
   ASSERT_TRUE(later.intent.has_value());
   EXPECT_EQ(later.intent->membership.generation, 2);
 }
@@ -155,7 +155,130 @@ TEST(PlanEdgeTest, AClockThatRunsAheadOnANodeKeepsNobodyWaiting) {
   ASSERT_TRUE(planned.intent.has_value());
   EXPECT_EQ(planned.intent->membership.generation, 2);
   const Plan near = plan(running_after(contract::kExitPeerLost, kNow + seconds(1)), kNow);
-  EXPECT_EQ(near.requeue_after, seconds(3)) << "clocks differ a little";
+  EXPECT_EQ(near.requeue_after, seconds(4)) << "clocks differ a little";
+}
+
+/// The agent of the pod that still runs has told of a rank's end.
+Observed told_of(Observed observed, RankEndFact failure) {
+  observed.facts.hosted = true;
+  observed.facts.generation = observed.status.membership.generation;
+  MemberFact member;
+  member.pod_uid = "u1";
+  member.generation = observed.facts.generation;
+  member.connected = true;
+  member.failure = std::move(failure);
+  observed.facts.members.push_back(std::move(member));
+  return observed;
+}
+
+RankEndFact ended_with(int exit_code) {
+  RankEndFact end;
+  end.rank = 5;
+  end.exit_code = exit_code;
+  if (exit_code > 128) end.signal = exit_code - 128;
+  end.reason = "Error";
+  end.at = kNow;
+  return end;
+}
+
+/// Both pods run, as far as the cluster tells.
+Observed both_run() {
+  Observed observed = running_after(0, kNow);
+  observed.pods[0].phase = PodPhase::kRunning;
+  observed.pods[0].exit.reset();
+  return observed;
+}
+
+TEST(PlanEdgeTest, ARankThatFailedIsReplacedBeforeTheClusterTellsOfItsPod) {
+  RankEndFact killed = ended_with(137);
+  killed.message = "the last line";
+  killed.last_step = 90;
+  const Plan planned = plan(told_of(both_run(), killed), kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  ASSERT_EQ(planned.intent->membership.generation, 2);
+  const api::Attempt& ended = planned.intent->attempts.at(0);
+  EXPECT_EQ(ended.pod_name, "job-1-bbbbb");
+  EXPECT_EQ(ended.rank, 5);
+  EXPECT_EQ(ended.signal, 9);
+  EXPECT_EQ(ended.exit_code, 137);
+  EXPECT_EQ(ended.end_step, 90);
+  EXPECT_EQ(ended.reason, api::reason::kPodFailed);
+  EXPECT_EQ(ended.failure_class, api::FailureClass::kInfrastructure);
+  EXPECT_THAT(ended.message, testing::HasSubstr("the last line"));
+}
+
+TEST(PlanEdgeTest, WhatAnAgentTellsDecidesAsWhatTheClusterTells) {
+  const Plan fatal = plan(told_of(both_run(), ended_with(contract::kExitBadData)), kNow);
+  ASSERT_TRUE(fatal.intent.has_value());
+  EXPECT_TRUE(is_true(*fatal.intent, ConditionType::kFailureTarget));
+  RankEndFact full = ended_with(137);
+  full.reason = "OOMKilled";
+  const Plan planned = plan(told_of(both_run(), full), kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_EQ(planned.intent->attempts.at(0).failure_class, api::FailureClass::kApplication);
+}
+
+TEST(PlanEdgeTest, WhoeverIsToBlameIsKnownFromItsAgentWhateverPodsEndFirst) {
+  Observed observed = told_of(running_after(contract::kExitPeerLost, kNow), ended_with(137));
+  for (const auto strategy :
+       {api::RestartStrategy::kRecreateAll, api::RestartStrategy::kReplacePod}) {
+    observed.spec.failure_policy.restart_strategy = strategy;
+    const Plan planned = plan(observed, kNow);
+    ASSERT_TRUE(planned.intent.has_value()) << "nothing is to be waited for";
+    const api::Condition* why = find_condition(*planned.intent, ConditionType::kRestarting);
+    ASSERT_NE(why, nullptr);
+    EXPECT_THAT(why->message, testing::HasSubstr("job-1-bbbbb"));
+  }
+}
+
+TEST(PlanEdgeTest, WhereSinglePodsAreReplacedOnePodIsWaitedFor) {
+  Observed observed = told_of(both_run(), ended_with(137));
+  observed.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
+  EXPECT_FALSE(plan(observed, kNow).intent.has_value()) << "peers' pods end by themselves";
+}
+
+TEST(PlanEdgeTest, WhatIsNoFailureOfARankThatRunsIsNotBlamed) {
+  EXPECT_FALSE(plan(told_of(both_run(), ended_with(contract::kExitPeerLost)), kNow).intent);
+  Observed before = told_of(both_run(), ended_with(137));
+  before.facts.members[0].generation = 0;
+  EXPECT_FALSE(plan(before, kNow).intent) << "of a generation that is over";
+  Observed behind = told_of(both_run(), ended_with(137));
+  behind.facts.generation = 0;
+  EXPECT_FALSE(plan(behind, kNow).intent);
+  Observed here = told_of(both_run(), ended_with(137));
+  here.facts.same_machine = true;
+  EXPECT_FALSE(plan(here, kNow).intent) << "the record comes as fast";
+}
+
+TEST(PlanEdgeTest, AFailureThatTheClusterTellsIsBlamedToo) {
+  RankEndFact later = ended_with(137);
+  later.at = kNow + seconds(1);
+  const Plan planned = plan(told_of(running_after(1, kNow), later), kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_EQ(planned.intent->attempts.at(0).pod_name, "job-0-aaaaa") << "it was first";
+}
+
+TEST(PlanEdgeTest, WhatAStopForgetsIsNotCountedAnyMore) {
+  Observed observed = both_run();
+  observed.pods.pop_back();
+  observed.status.completed_indexes = "1";
+  observed.spec.suspend = true;
+  const Plan planned = plan(observed, kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_EQ(planned.intent->completed_indexes, "");
+  EXPECT_EQ(planned.intent->nodes.succeeded, 0);
+}
+
+TEST(PlanEdgeTest, AChangeOfSizeThatComesWithAFailureIsLookedAtRightAfterIt) {
+  Observed observed = running_after(1, kNow);
+  observed.spec.elastic_policy.emplace();
+  observed.spec.elastic_policy->min_nodes = 1;
+  observed.metadata.generation = 2;
+  const Plan planned = plan(observed, kNow);
+  ASSERT_TRUE(planned.intent.has_value());
+  EXPECT_EQ(planned.intent->membership.generation, 2);
+  EXPECT_EQ(planned.intent->observed_generation, 1) << "the change is for the next look";
+  EXPECT_EQ(planned.requeue_after, std::chrono::milliseconds(1));
 }
 
 TEST(PlanEdgeTest, AJobThatIsResumedBeforeItsPodsAreGoneIsMadeAnewAtOnce) {

@@ -117,8 +117,8 @@ TEST(RestartTest, RestartsWithoutTheCulpritWhenNoneShowsItself) {
   JobDriver job(make_job(3));
   ASSERT_TRUE(job.settle());
   job.fail(0, 69, "rank 2 is gone");
-  ASSERT_TRUE(job.pass(seconds(2)));
-  EXPECT_EQ(job.status().restarts.total, 1);
+  ASSERT_TRUE(job.pass(seconds(3)));
+  ASSERT_EQ(job.status().restarts.total, 1);
   EXPECT_EQ(job.status().restarts.classes[0].failure_class, FailureClass::kInfrastructure);
 }
 

@@ -1,5 +1,6 @@
 #include "tests/support/invariants.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,15 @@ class Log {
     Json object = pod_object(name, generation, member);
     object["status"] = {{"phase", phase}};
     return add(user, verb, verb == "update" ? "pods/status" : "pods", name, std::move(object));
+  }
+  /// The kubelet tells how a pod's container has ended.
+  Log& ended(const std::string& name, int64_t generation, int exit_code) {
+    Json object = pod_object(name, generation, /*member=*/false);
+    const Json state = {{"terminated", {{"exitCode", exit_code}}}};
+    object["status"] = {
+        {"phase", exit_code == 0 ? "Succeeded" : "Failed"},
+        {"containerStatuses", Json::array({{{"name", "trainer"}, {"state", state}}})}};
+    return add("kubelet", "update", "pods/status", name, std::move(object));
   }
   static Json pod_object(const std::string& name, int64_t generation, bool member = true) {
     Json labels = {{"trainyard.dev/job-uid", "u"},
@@ -115,6 +125,35 @@ TEST(InvariantsTest, ARestartWrittenAheadIsWell) { EXPECT_THAT(restarted().judge
 
 TEST(InvariantsTest, ARestartThatIsCountedTwiceIsSeen) {
   Log log = restarted();
+  log.generation(3, 2);
+  EXPECT_THAT(log.judged(), Contains(HasSubstr("2 restarts are counted of 1")));
+}
+
+/// A job that is restarted for the end of a rank of which the agent told before the kubelet did;
+/// then its container ends so.
+Log told_by_an_agent(std::optional<int> exit_code) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  const Json attempt = {{"generation", 1},   {"endTime", "t"}, {"podName", "j-0-a"},
+                        {"podUID", "j-0-a"}, {"rank", 3},      {"exitCode", 137}};
+  log.generation(2, 1, {{"attempts", Json::array({attempt})}});
+  log.pod(kOperator, "delete", "j-0-a", 1, "Running", false);
+  if (exit_code) log.ended("j-0-a", 1, *exit_code);
+  return log;
+}
+
+TEST(InvariantsTest, ARestartForARankWhosePodEndsSoIsWell) {
+  EXPECT_THAT(told_by_an_agent(137).judged(), IsEmpty());
+}
+
+TEST(InvariantsTest, APodThatEndsOtherwiseThanItsAgentToldIsSeen) {
+  EXPECT_THAT(told_by_an_agent(0).judged(), Contains(HasSubstr("j-0-a ended with 0")));
+  EXPECT_THAT(told_by_an_agent(143).judged(), Contains(HasSubstr("j-0-a ended with 143")));
+  EXPECT_THAT(told_by_an_agent({}).judged(), IsEmpty()) << "its node has gone";
+}
+
+TEST(InvariantsTest, ARestartForARankCountsOnce) {
+  Log log = told_by_an_agent(137);
   log.generation(3, 2);
   EXPECT_THAT(log.judged(), Contains(HasSubstr("2 restarts are counted of 1")));
 }
