@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "control/status_edit.h"
 #include "operator/cluster/members.h"
 #include "operator/cluster/refusals.h"
+#include "operator/cluster/standing.h"
 #include "operator/cluster/views.h"
 #include "operator/render/companions.h"
 #include "operator/render/environment.h"
@@ -16,23 +16,6 @@ namespace trainyard::cluster {
 namespace {
 
 using nlohmann::json;
-
-bool is_over(const api::TrainingJobStatus& status) {
-  using api::ConditionType;
-  const api::Condition* suspended = control::find_condition(status, ConditionType::kSuspended);
-  const bool stopping = suspended != nullptr && suspended->reason == api::reason::kSuspended;
-  return stopping || control::is_true(status, ConditionType::kFailureTarget) ||
-         control::is_true(status, ConditionType::kSuccessCriteriaMet) ||
-         control::is_true(status, ConditionType::kComplete) ||
-         control::is_true(status, ConditionType::kFailed);
-}
-
-/// Whether somebody has made them before this process was asked to: a gang is whole only after
-/// that, and a second generation follows a first.
-bool stand_already(const api::TrainingJobStatus& status) {
-  return status.membership.generation > 1 ||
-         control::is_true(status, api::ConditionType::kScheduled);
-}
 
 kube::ObjectName name_of(const api::ObjectMeta& job) {
   return {job.namespace_name, render::service_name(job)};

@@ -49,6 +49,7 @@ KubeCluster::Impl::Impl(Options options)
     : options_(std::move(options)),
       own_writes_(*options_.clock),
       companions_(*options_.client, *options_.logger, options_.control_authorities),
+      endpoints_(*options_.client, *options_.clock, *options_.logger),
       events_(*options_.client, *options_.clock, *options_.logger, options_.instance),
       taken_pods_(*options_.clock),
       context_{.client = options_.client,
@@ -58,7 +59,7 @@ KubeCluster::Impl::Impl(Options options)
                .runner = options_.runner != nullptr ? options_.runner : &threads_,
                .random = options_.random,
                .changed = [this](const control::JobKey& key) { changed(key); },
-               .job_gone = [this](const std::string& uid) { companions_.forget(uid); }},
+               .job_gone = [this](const std::string& uid) { forget(uid); }},
       nodes_(view_of_node, {}, node_handler()),
       node_watching_(context_, nodes_,
                      {.resource = kube::kNodes, .right = cache::Right::kWelcome}) {
@@ -344,7 +345,12 @@ void KubeCluster::Impl::forget_if_gone(const control::JobKey& key, const std::st
       scope == nullptr ? nullptr : scope->jobs().find(cache::key_of(key.namespace_name, key.name));
   if (shown && shown->meta.uid == uid) return;
   own_writes_.forget_job(uid);
-  companions_.forget(uid);
+  forget(uid);
+}
+
+void KubeCluster::Impl::forget(const std::string& job_uid) {
+  companions_.forget(job_uid);
+  endpoints_.forget(job_uid);
 }
 
 Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
@@ -372,6 +378,7 @@ Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
 Result<std::optional<control::Refusal>> KubeCluster::Impl::keep_companions(
     const control::Observed& observed, const api::TrainingJobStatus& status) {
   auto kept = companions_.keep(observed.metadata, observed.spec, status);
+  if (kept && !*kept) endpoints_.keep(observed, status);
   forget_if_gone(observed.key, observed.metadata.uid);
   return kept;
 }
@@ -387,9 +394,12 @@ Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::stri
 }
 
 std::optional<Duration> KubeCluster::Impl::look_again_in(const std::string& job_uid) {
-  const auto end = own_writes_.first_end(job_uid);
-  if (!end) return std::nullopt;
-  return std::max(*end - options_.clock->mono(), Duration::zero());
+  std::optional<Duration> first = endpoints_.due_in(job_uid);
+  if (const auto end = own_writes_.first_end(job_uid)) {
+    const Duration left = std::max(*end - options_.clock->mono(), Duration::zero());
+    first = std::min(first.value_or(left), left);
+  }
+  return first;
 }
 
 Status KubeCluster::Impl::emit_event(const control::JobKey& key, const control::Event& event) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "operator/cluster/companions.h"
+#include "operator/cluster/endpoints.h"
 #include "operator/cluster/event_recorder.h"
 #include "operator/cluster/kube_cluster.h"
 #include "operator/cluster/own_writes.h"
@@ -82,12 +83,14 @@ class KubeCluster::Impl {
   Status done(const control::PodRef& pod, const kube::ApiResult<nlohmann::json>& reply,
               const std::string& what) const;
   void note_job(const nlohmann::json& reply);
+  void forget(const std::string& job_uid);
   void forget_if_gone(const control::JobKey& key, const std::string& uid);
 
   const Options options_;
   cache::ThreadRunner threads_;  ///< where the options name no runner
   mutable OwnWrites own_writes_;
   Companions companions_;
+  Endpoints endpoints_;
   EventRecorder events_;
   TakenPods taken_pods_;
   PacedCalls calls_{options_.calls_at_once};

@@ -205,6 +205,7 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.name = meta.name;
   pod.uid = meta.uid;
   pod.node = text_at(spec, "nodeName");
+  pod.address = text_at(status, "podIP");
   pod.node_index = static_cast<int>(number_of(text_at(labels, render::kLabelNodeIndex)));
   pod.created_generation = number_of(text_at(labels, render::kLabelGeneration));
   pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
@@ -314,7 +315,7 @@ bool same_to_plan(const PodView& a, const PodView& b) {
   };
   const control::ObservedPod& x = a.seen;
   const control::ObservedPod& y = b.seen;
-  return a.job_uid == b.job_uid && x.uid == y.uid && x.node == y.node &&
+  return a.job_uid == b.job_uid && x.uid == y.uid && x.node == y.node && x.address == y.address &&
          x.node_index == y.node_index && x.created_generation == y.created_generation &&
          x.member == y.member && x.terminating == y.terminating && x.ends_at == y.ends_at &&
          x.phase == y.phase && x.ready == y.ready && x.lingers == y.lingers &&

@@ -54,7 +54,7 @@ Result<NodeView> view_of_node(const nlohmann::json& object);
 /// Whether the two are the same to whoever asks how many pods fit.
 bool same_room(const NodeView& a, const NodeView& b);
 
-/// Whether the two look the same to plan.
+/// Whether the two look the same to plan, and to those who look for the pod by its name.
 bool same_to_plan(const PodView& a, const PodView& b);
 
 /// UID of the object's controller if that is a TrainingJob; empty otherwise.

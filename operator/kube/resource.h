@@ -41,6 +41,8 @@ inline constexpr Resource kTokenReviews{"authentication.k8s.io", "v1", "tokenrev
 inline constexpr Resource kLeases{"coordination.k8s.io", "v1", "leases", "Lease"};
 inline constexpr Resource kPodDisruptionBudgets{"policy", "v1", "poddisruptionbudgets",
                                                 "PodDisruptionBudget"};
+inline constexpr Resource kEndpointSlices{"discovery.k8s.io", "v1", "endpointslices",
+                                          "EndpointSlice"};
 inline constexpr Resource kTrainingJobs{"trainyard.dev", "v1alpha1", "trainingjobs", "TrainingJob"};
 
 /// The path of a collection: of one namespace, or of all where `ns` is empty. Names are

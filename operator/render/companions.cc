@@ -11,13 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-json metadata_of(const api::ObjectMeta& job, const std::string& name) {
-  return {{"name", name},
-          {"namespace", job.namespace_name},
-          {"labels", {{kLabelJobName, job.name}, {kLabelJobUid, job.uid}}},
-          {"ownerReferences", json::array({owner_reference(job)})}};
-}
-
 /// The job's pods that count: a condemned one has lost the second label.
 json selector_of(const api::ObjectMeta& job) {
   return {{kLabelJobUid, job.uid}, {kLabelMember, kMemberTrue}};
@@ -34,21 +27,33 @@ json owner_reference(const api::ObjectMeta& job) {
           {"blockOwnerDeletion", true}};
 }
 
-json render_service(const api::ObjectMeta& job, const api::TrainingJobSpec& spec) {
-  return {{"apiVersion", "v1"},
-          {"kind", "Service"},
-          {"metadata", metadata_of(job, service_name(job))},
-          {"spec",
-           {{"clusterIP", "None"},
-            {"publishNotReadyAddresses", true},
-            {"selector", selector_of(job)},
-            {"ports", json::array({{{"name", "rendezvous"}, {"port", spec.rendezvous.port}}})}}}};
+json companion_metadata(const api::ObjectMeta& job, const std::string& name) {
+  return {{"name", name},
+          {"namespace", job.namespace_name},
+          {"labels", {{kLabelJobName, job.name}, {kLabelJobUid, job.uid}}},
+          {"ownerReferences", json::array({owner_reference(job)})}};
+}
+
+json render_service(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
+                    Addresses addresses) {
+  json made = {
+      {"apiVersion", "v1"},
+      {"kind", "Service"},
+      {"metadata", companion_metadata(job, service_name(job))},
+      {"spec",
+       {{"clusterIP", "None"},
+        // Without a selector it would be that of all families that there are.
+        {"ipFamilyPolicy", "SingleStack"},
+        {"publishNotReadyAddresses", true},
+        {"ports", json::array({{{"name", kRendezvousPort}, {"port", spec.rendezvous.port}}})}}}};
+  if (addresses == Addresses::kSelected) made["spec"]["selector"] = selector_of(job);
+  return made;
 }
 
 json render_engine_config(const api::ObjectMeta& job, const api::TrainingJobSpec& spec) {
   return {{"apiVersion", "v1"},
           {"kind", "ConfigMap"},
-          {"metadata", metadata_of(job, engine_config_name(job, spec))},
+          {"metadata", companion_metadata(job, engine_config_name(job, spec))},
           {"immutable", true},
           {"data",
            {{kEngineFile, api::encode_engine(*spec.engine, api::JsonStyle::kIndented)},
@@ -59,14 +64,14 @@ json render_engine_config(const api::ObjectMeta& job, const api::TrainingJobSpec
 json render_control_config(const api::ObjectMeta& job, const std::string& authorities) {
   return {{"apiVersion", "v1"},
           {"kind", "ConfigMap"},
-          {"metadata", metadata_of(job, control_config_name(job))},
+          {"metadata", companion_metadata(job, control_config_name(job))},
           {"data", {{kAuthoritiesFile, authorities}}}};
 }
 
 json render_disruption_budget(const api::ObjectMeta& job, int64_t members) {
   return {{"apiVersion", "policy/v1"},
           {"kind", "PodDisruptionBudget"},
-          {"metadata", metadata_of(job, service_name(job))},
+          {"metadata", companion_metadata(job, service_name(job))},
           {"spec",
            {{"minAvailable", members - 1},
             {"selector", {{"matchLabels", selector_of(job)}}},

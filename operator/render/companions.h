@@ -14,8 +14,18 @@ namespace trainyard::render {
 /// The ownerReferences entry that makes the garbage collector take an object away with its job.
 nlohmann::json owner_reference(const api::ObjectMeta& job);
 
+/// Name, namespace, the job's labels and its ownership, of whatever stands beside its pods.
+nlohmann::json companion_metadata(const api::ObjectMeta& job, const std::string& name);
+
+/// Who says which addresses are behind a Service.
+enum class Addresses {
+  kOurs,      ///< the operator, in slices that it writes
+  kSelected,  ///< Kubernetes, by the Service's selector
+};
+
 /// The headless Service under whose name the pods find each other, ready or not.
-nlohmann::json render_service(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);
+nlohmann::json render_service(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
+                              Addresses addresses = Addresses::kOurs);
 
 /// The immutable ConfigMap with the engine's configuration; spec.engine is there.
 nlohmann::json render_engine_config(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);

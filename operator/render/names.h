@@ -32,6 +32,9 @@ inline constexpr char kLabelCompletionIndex[] = "batch.kubernetes.io/job-complet
 /// not accepted, and one of ours opens nothing else.
 inline constexpr char kControlAudience[] = "trainyard.dev/control";
 
+/// Name of the port of the job's Service.
+inline constexpr char kRendezvousPort[] = "rendezvous";
+
 /// Host name of the pod of an index: `<job>-<index>`; it is the same for its successors.
 std::string host_name(const std::string& job_name, int64_t node_index);
 

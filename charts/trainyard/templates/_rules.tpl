@@ -18,6 +18,9 @@ not use: tests/apiserver compares these rules with the calls that it makes. No s
 - apiGroups: [""]
   resources: [services]
   verbs: [get, create, delete]                # delete: what a deleted job of the same name has left
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]                 # what those names resolve to
+  verbs: [list, create, update]
 {{- if .Values.control.enabled }}
 - apiGroups: [""]
   resources: [configmaps]                     # of jobs with an engine: its configuration, whom to trust

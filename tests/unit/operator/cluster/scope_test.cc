@@ -132,7 +132,7 @@ TEST_F(ScopeTest, WhatMattersToNoPlanWakesNobody) {
   scope_.pods().event(kube::EventType::kAdded, pod(1));
   (void)woken();
   json noise = pod(2);
-  noise["status"]["podIP"] = "10.0.0.1";
+  noise["status"]["hostIP"] = "192.0.2.1";
   scope_.pods().event(kube::EventType::kModified, noise);
   EXPECT_THAT(woken(), IsEmpty());
 }

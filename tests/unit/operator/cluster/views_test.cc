@@ -220,11 +220,14 @@ TEST(PodViewTest, NoiseIsTheSameToPlanAndNewsIsNot) {
   const json quiet = pod_of(R"({"phase":"Running"})");
   json noise = quiet;
   noise["metadata"]["resourceVersion"] = "8";
-  noise["status"]["podIP"] = "10.0.0.1";
+  noise["status"]["hostIP"] = "192.0.2.1";
   EXPECT_TRUE(same_to_plan(view(quiet), view(noise)));
   json news = quiet;
   news["status"]["phase"] = "Failed";
   EXPECT_FALSE(same_to_plan(view(quiet), view(news)));
+  news = quiet;
+  news["status"]["podIP"] = "10.0.0.1";
+  EXPECT_FALSE(same_to_plan(view(quiet), view(news))) << "its name leads there";
   news = quiet;
   news["metadata"]["labels"].erase("trainyard.dev/member");
   EXPECT_FALSE(same_to_plan(view(quiet), view(news)));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "operator/render/endpoints.h"
 #include "operator/render/names.h"
 #include "tests/unit/operator/render/jobs.h"
 
@@ -83,7 +84,7 @@ TEST(RenderEngineTest, AChangedEngineIsAnotherConfigMap) {
 
 TEST(CompanionsTest, TheServiceResolvesMembersBeforeTheyAreReady) {
   const api::TrainingJob job = job_of(kForeign);
-  const json service = render_service(job.metadata, job.spec);
+  const json service = render_service(job.metadata, job.spec, Addresses::kSelected);
   EXPECT_EQ(service["metadata"]["name"], "bert");
   EXPECT_EQ(service["spec"]["clusterIP"], "None");
   EXPECT_EQ(service["spec"]["publishNotReadyAddresses"], true);
@@ -91,6 +92,41 @@ TEST(CompanionsTest, TheServiceResolvesMembersBeforeTheyAreReady) {
   EXPECT_EQ(selector, (json{{"trainyard.dev/job-uid", "uid-1"}, {"trainyard.dev/member", "true"}}));
   for (const auto& [key, value] : selector.items())
     EXPECT_EQ(rendered(job, 0)["metadata"]["labels"][key], value);
+}
+
+TEST(CompanionsTest, WhatTheServiceResolvesToIsSaidBySlices) {
+  const api::TrainingJob job = job_of(kForeign);
+  EXPECT_FALSE(render_service(job.metadata, job.spec)["spec"].contains("selector"));
+  const std::vector<Endpoint> endpoints = {{0, "10.0.0.7", "node-a", "bert-0-abcde", "pod-7"},
+                                           {12, "10.0.0.9", "", "bert-12-abcde", "pod-9"}};
+  const json slice = render_endpoint_slice(job.metadata, job.spec, 0, endpoints);
+  EXPECT_EQ(slice["addressType"], "IPv4");
+  EXPECT_EQ(slice["metadata"]["ownerReferences"][0]["uid"], "uid-1");
+  EXPECT_EQ(slice["metadata"]["labels"]["kubernetes.io/service-name"], "bert");
+  EXPECT_EQ(slice["ports"][0]["port"], job.spec.rendezvous.port);
+  ASSERT_EQ(slice["endpoints"].size(), 2u);
+  const json& first = slice["endpoints"][0];
+  EXPECT_EQ(first["addresses"], json::array({"10.0.0.7"}));
+  EXPECT_EQ(first["hostname"], rendered(job, 0)["spec"]["hostname"]);
+  EXPECT_EQ(first["conditions"]["ready"], true) << "names resolve before pods are ready";
+  EXPECT_EQ(first["nodeName"], "node-a");
+  EXPECT_EQ(first["targetRef"]["uid"], "pod-7");
+  EXPECT_EQ(slice["endpoints"][1]["hostname"], "bert-12");
+  const std::vector<Endpoint> six = {{0, "fd00::7", "", "bert-0-abcde", "pod-7"}};
+  EXPECT_EQ(render_endpoint_slice(job.metadata, job.spec, 0, six)["addressType"], "IPv6");
+}
+
+TEST(CompanionsTest, SlicesOfANamesakeHaveOtherNames) {
+  api::ObjectMeta job = job_of(kForeign).metadata;
+  for (const int64_t part : {0, 1, 9}) {
+    EXPECT_EQ(part_of_slice(job, endpoint_slice_name(job, part)), part);
+  }
+  const std::string before = endpoint_slice_name(job, 0);
+  for (const std::string& name : {before + "-0", before + "-01", before + "-x", before + "-9999999",
+                                  before + "1", job.name, std::string()})
+    EXPECT_EQ(part_of_slice(job, name), -1) << name;
+  job.uid = "uid-2";
+  EXPECT_NE(endpoint_slice_name(job, 0), before);
 }
 
 TEST(CompanionsTest, TheBudgetLetsOnePodBeEvicted) {

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "control/queue/work_queue.h"
+#include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::operator_runtime {
@@ -95,7 +96,7 @@ std::set<std::string> shown(const std::string& page) {
 /// The same of docs/reference/metrics.md: | `name` | type | labels | served by | meaning |
 std::set<std::string> documented() {
   std::set<std::string> families;
-  std::ifstream file(std::string(TRAINYARD_SOURCE_DIR) + "/docs/reference/metrics.md");
+  std::ifstream file(testing_support::source_path("docs/reference/metrics.md"));
   for (std::string line; std::getline(file, line);) {
     std::vector<std::string> cells;
     for (size_t at = 0; (at = line.find("| ", at)) != std::string::npos; at += 2)
