@@ -5,6 +5,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import signal
 import sys
@@ -23,12 +24,12 @@ from plane import Plane  # noqa: E402
 METHOD = """\
 * One control plane (etcd without fsync, kube-apiserver, -scheduler, -controller-manager) and kwok's kubelets, all on this machine: whoever
   makes pods shares the processors with what schedules and starts them. The audit log has one line a request, for every contestant the same.
-* Contestants take turns, each in a namespace of its own, which is gone before the next begins; a small gang that is not counted goes ahead
-  of them, as a server that has just started is slow. Medians.
+* Contestants take turns, each in a namespace of its own, which is gone before the next begins, the control plane at rest; a small gang that
+  is not counted goes ahead of them, as a server that has just started is slow. Medians.
 * pods/s = pods / (answer to the last creation - arrival of the first job, in the API server's audit log). Of the loops the jobs are there
   already: their clock starts with their first write.
 * loop: `operator_loop --whole`, 32 connections, bodies made beforehand: the operator's three watches, of each job the status before the first
-  pod, each second and after the last, Service, an event, and at the end disruption budget and event. bare loop: `operator_loop`, the POSTs of pods alone. Both with
+  pod, each second and after the last, Service (not its slices: some 5 a gang), an event, and at the end disruption budget and event. bare loop: `operator_loop`, the POSTs of pods alone. Both with
   the operator's credentials, so that the server's fairness treats them alike.
 * Indexed Jobs: those of kube-controller-manager, with `--kube-api-qps=1000 --kube-api-burst=1000` as the operator has. Their pods have one
   variable where ours have 31, and cannot find each other; "with Services" each Job has the headless Service that its pods need for that.
@@ -102,7 +103,7 @@ def parse():
     parser.add_argument("--scale", choices=SCALES, default="full",
                         help="quick: small numbers once, minutes; medium: some more, where others keep the machine busy; full: the numbers of docs/performance.md, under an hour")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be repeated")
-    parser.add_argument("--rounds", type=int, help="runs of each contestant")
+    parser.add_argument("--rounds", type=int, help="runs of each contestant, however long they take (else no round begins after some minutes)")
     parser.add_argument("--against", action="append", default=[], choices=[*list(ENTRANTS)[1:], "JobSet"],
                         help="only this contestant beside the operator; may be repeated")
     parser.add_argument("--build", required=True, help="build folder with bin/ and bench/")
@@ -114,12 +115,13 @@ def main():
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is ended in order
     scale = dataclasses.replace(SCALES[options.scale], against=tuple(options.against))
-    if options.rounds:
-        scale = dataclasses.replace(scale, rounds=options.rounds)
+    if options.rounds:  # as many, however long they take
+        scale = dataclasses.replace(scale, rounds=options.rounds, part_s=math.inf)
     build = pathlib.Path(options.build).resolve()
     described = machine.describe(str(build / "bin/trainyard-operator"), report.build_of(build))
     command = (f"make bench-operator BENCH='--scale {options.scale}{''.join(' --part ' + part for part in options.part or [])}"
-               f"{''.join(f' --against {json.dumps(name)}' for name in options.against)}'")
+               f"{''.join(f' --against {json.dumps(name)}' for name in options.against)}"
+               f"{f' --rounds {options.rounds}' if options.rounds else ''}'")
     lines = [f"## Operator, {described}", "", f"Command: `{command}`; {scale.nodes} fake nodes, {scale.rounds} round(s) at most.", "",
              METHOD]
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, \
