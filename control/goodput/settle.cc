@@ -66,6 +66,9 @@ Category category_of(Phase phase) {
 /// Evaluation is work the user asked for: it counts as the step after which it comes.
 bool is_training(Phase phase) { return phase == Phase::kTraining || phase == Phase::kEvaluating; }
 
+/// Whether it turns out only later that the time since its beginning was a stall.
+bool may_stall(Phase phase) { return is_training(phase) || phase == Phase::kCheckpointing; }
+
 class Settlement {
  public:
   Settlement(Ledger& ledger, const Look& look, Time until)
@@ -75,7 +78,8 @@ class Settlement {
     if (current) points_ = &look.facts->timeline;
   }
 
-  void count_known() {
+  /// `is_closing`: nothing comes any more that could tell what the phase under way was.
+  void count_known(bool is_closing) {
     if (holds(*look_.status, api::ConditionType::kSuspended)) {
       return ledger_.spend(look_.now, Category::kStopped);
     }
@@ -86,7 +90,7 @@ class Settlement {
     const JobPoint& last = points_->back();
     if (look_.stalled) {
       ledger_.spend(until_, Category::kStall);
-    } else if (!is_training(last.phase)) {
+    } else if (!may_stall(last.phase) || (is_closing && !is_training(last.phase))) {
       ledger_.spend(until_, category_of(last.phase));
     }
   }
@@ -128,7 +132,7 @@ class Settlement {
   void count_between(const JobPoint& from, const JobPoint& to) {
     if (to.at <= ledger_.counted_until()) return;
     // The beginning of this span has been counted as a stall: its end belongs to that.
-    if (is_training(from.phase) && from.at < ledger_.counted_until() &&
+    if (may_stall(from.phase) && from.at < ledger_.counted_until() &&
         holds(*look_.status, api::ConditionType::kStalled)) {
       ledger_.spend(to.at, Category::kStall);
       ledger_.reach_step(to.step);
@@ -154,7 +158,7 @@ void settle(Ledger& ledger, const Look& look, const std::optional<Close>& close)
   // What a generation did is over with its processes, though it shows later.
   const Time until = close && close->ended_at ? std::min(look.now, *close->ended_at) : look.now;
   Settlement settlement(ledger, look, until);
-  settlement.count_known();
+  settlement.count_known(close.has_value());
   if (close) settlement.count_rest(*close);
 }
 

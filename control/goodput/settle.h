@@ -31,8 +31,9 @@ struct Close {
   std::optional<int64_t> last_step;
 };
 
-/// Counts what is certain by now. The step under way stays uncounted until it is done or lost, so
-/// that no second is counted twice or as what it was not. With `close` nothing stays uncounted.
+/// Counts what is certain by now. The step or checkpoint under way stays uncounted until it is done
+/// or lost, or a stall, so that no second is counted twice or as what it was not. With `close`
+/// nothing stays uncounted.
 void settle(Ledger& ledger, const Look& look, const std::optional<Close>& close);
 
 }  // namespace trainyard::control::goodput

@@ -336,6 +336,35 @@ TEST(GoodputLifeTest, AStallIsCountedFromTheLastStepOn) {
   EXPECT_EQ(job.goodput().productive, milliseconds(6700));
 }
 
+TEST(GoodputLifeTest, ACheckpointThatHangsIsAStallFromItsBeginningOn) {
+  LivingJob job([] {
+    api::TrainingJob manifest = LivingJob::manifest();
+    manifest.spec.progress_policy.on_stall = api::StallAction::kReport;
+    manifest.spec.progress_policy.max_stall = seconds(6);
+    return manifest;
+  }());
+  ASSERT_TRUE(job.settle());
+  job.connect(Phase::kTraining);
+  job.facts.now.p99_step_seconds = 0.1;
+  job.pass_ms(700);
+  job.steps(7);
+  job.enter(Phase::kCheckpointing);
+  job.pass_ms(140);  // a look at a checkpoint that may yet be done
+  EXPECT_EQ(job.goodput().badput.checkpoint, milliseconds(0));
+  job.pass_ms(5860);
+  ASSERT_TRUE(job.is(api::ConditionType::kStalled));
+  EXPECT_EQ(job.goodput().badput.stall, milliseconds(6000));
+  job.pass_ms(2500);
+  job.enter(Phase::kTraining);
+  job.pass_ms(100);
+  job.steps(1);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.goodput().badput.stall, milliseconds(8500));
+  EXPECT_EQ(job.goodput().badput.checkpoint, milliseconds(0));
+  EXPECT_EQ(job.goodput().productive, milliseconds(800));
+  expect_conserved(job.status(), "after the stall");
+}
+
 TEST(GoodputLifeTest, AForeignJobThatRunsIsProductive) {
   api::TrainingJob manifest = LivingJob::manifest();
   manifest.spec.engine.reset();
