@@ -4,7 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "control/observed.h"
+#include "control/container_exit.h"
 
 /// The one JSON form of a container's exit, in exit.json, pod.json and
 /// what an agent leaves as its container's last words.

@@ -7,6 +7,7 @@
 
 #include "common/base/time.h"
 #include "common/worker_contract.h"
+#include "control/container_exit.h"
 
 /// The seam between the brain and the control stream: facts come up (FactsSource), what status has
 /// persisted goes down (MembershipSink). Neither decides anything; control/plan does.
@@ -36,18 +37,6 @@ struct RankFact {
   std::optional<double> work_seconds;       ///< its own part of a step, smoothed
 };
 
-/// The end of a rank that nobody had asked to end, as its agent tells at once; what kubelets tell
-/// of its pod comes later, and in no order with what they tell of its peers.
-struct RankEndFact {
-  int rank = -1;
-  int exit_code = 0;                 ///< 128 + signal for one that a signal ended
-  std::optional<int> signal;         ///< the signal that ended it
-  std::optional<int64_t> last_step;  ///< newest step that any rank of the pod had done
-  std::string reason;                ///< "Error", "OOMKilled"
-  std::string message;               ///< its last lines
-  Time at;                           ///< when the coordinator heard of it
-};
-
 /// One agent's stream.
 struct MemberFact {
   std::string pod_uid;
@@ -60,8 +49,10 @@ struct MemberFact {
   /// Time that the coordinator has listened since it heard from it last.
   Duration silent{0};
   std::vector<RankFact> ranks;  ///< by rank
-  /// Of ranks that failed the one that explains the others; nullopt: none has.
-  std::optional<RankEndFact> failure;
+  /// The end of the rank that explains those of the others, of ranks that nobody had asked to end,
+  /// as the agent tells it at once; what kubelets tell of its pod comes later, and in no order with
+  /// what they tell of its peers. `finished_at` is when the coordinator heard. nullopt: none failed.
+  std::optional<ContainerExit> failure;
 };
 
 /// A rank whose collective failed or is overdue named the peer it waits for.

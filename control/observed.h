@@ -8,6 +8,7 @@
 
 #include "common/api/training_job.h"
 #include "common/base/time.h"
+#include "control/container_exit.h"
 #include "control/facts.h"
 
 /// What plan decides from: projections of the world, not whole objects.
@@ -36,20 +37,6 @@ enum class PodPhase { kPending, kRunning, kSucceeded, kFailed };
 /// What is known of the machine a pod was placed on. A lost node does not mean that the pod is
 /// gone.
 enum class NodeState { kUnplaced, kReady, kNotReady, kGone };
-
-/// How the container that decides ended.
-struct ContainerExit {
-  std::string container = api::kTrainerContainer;
-  int exit_code = 0;          ///< 128 + signal for one that a signal ended
-  std::optional<int> signal;  ///< the signal that ended it
-  std::optional<int> rank;    ///< the rank that decided, where the agent names it
-  /// Newest step that any rank of the pod had done; nullopt where none had a state, or none
-  /// reports.
-  std::optional<int64_t> last_step;
-  std::string reason;               ///< "Completed", "Error", "OOMKilled" ...
-  std::string message;              ///< its last lines
-  std::optional<Time> finished_at;  ///< nullopt where nobody knows
-};
 
 struct PodCondition {
   std::string type;

@@ -32,16 +32,16 @@ std::string clamped(const std::string& text, size_t limit) {
   return text.substr(0, limit);
 }
 
-RankEndFact end_of(const coordination::RankExited& exited, Time now) {
+ContainerExit end_of(const coordination::RankExited& exited, Time now) {
   const coordination::RankVerdict& verdict = exited.verdict();
-  RankEndFact end;
+  ContainerExit end;
   end.rank = exited.rank();
   end.exit_code = verdict.exit_code();
   if (verdict.signal() > 0) end.signal = verdict.signal();
   if (verdict.has_last_step()) end.last_step = verdict.last_step();
   end.reason = clamped(verdict.reason(), kMaxNameBytes);
   end.message = clamped(verdict.message(), kMaxTextBytes);
-  end.at = now;
+  end.finished_at = now;
   return end;
 }
 
@@ -330,9 +330,9 @@ Worth JobRun::exited(ConnectionId connection, const coordination::RankExited& fa
   if (member == nullptr || !is_current(*member) || !is_rank(fact.rank())) return Worth::kNothing;
   // An older agent gives no verdict: its pod will.
   if (fact.expected() || !fact.has_verdict()) return Worth::kNothing;
-  RankEndFact end = end_of(fact, now);
+  ContainerExit end = end_of(fact, now);
   if (end.exit_code == contract::kExitDone) return Worth::kNothing;
-  std::optional<RankEndFact>& known = member->fact.failure;
+  std::optional<ContainerExit>& known = member->fact.failure;
   const bool explains_more = !known || (known->exit_code == contract::kExitPeerLost &&
                                         end.exit_code != contract::kExitPeerLost);
   if (!explains_more) return Worth::kNothing;

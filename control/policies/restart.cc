@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <set>
+#include <utility>
 
 #include "common/worker_contract.h"
 
@@ -143,17 +144,10 @@ Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod) 
 }
 
 Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod,
-                       const RankEndFact& end) {
+                       ContainerExit end) {
   ObservedPod ended = pod;
   ended.phase = PodPhase::kFailed;
-  ContainerExit& exit = ended.exit.emplace();
-  exit.exit_code = end.exit_code;
-  exit.signal = end.signal;
-  exit.rank = end.rank;
-  exit.last_step = end.last_step;
-  exit.reason = end.reason;
-  exit.message = end.message;
-  exit.finished_at = end.at;
+  ended.exit = std::move(end);
   return judge_failed_pod(policy, ended);
 }
 

@@ -159,7 +159,7 @@ TEST(PlanEdgeTest, AClockThatRunsAheadOnANodeKeepsNobodyWaiting) {
 }
 
 /// The agent of the pod that still runs has told of a rank's end.
-Observed told_of(Observed observed, RankEndFact failure) {
+Observed told_of(Observed observed, ContainerExit failure) {
   observed.facts.hosted = true;
   observed.facts.generation = observed.status.membership.generation;
   MemberFact member;
@@ -171,13 +171,13 @@ Observed told_of(Observed observed, RankEndFact failure) {
   return observed;
 }
 
-RankEndFact ended_with(int exit_code) {
-  RankEndFact end;
+ContainerExit ended_with(int exit_code) {
+  ContainerExit end;
   end.rank = 5;
   end.exit_code = exit_code;
   if (exit_code > 128) end.signal = exit_code - 128;
   end.reason = "Error";
-  end.at = kNow;
+  end.finished_at = kNow;
   return end;
 }
 
@@ -190,7 +190,7 @@ Observed both_run() {
 }
 
 TEST(PlanEdgeTest, ARankThatFailedIsReplacedBeforeTheClusterTellsOfItsPod) {
-  RankEndFact killed = ended_with(137);
+  ContainerExit killed = ended_with(137);
   killed.message = "the last line";
   killed.last_step = 90;
   const Plan planned = plan(told_of(both_run(), killed), kNow);
@@ -211,7 +211,7 @@ TEST(PlanEdgeTest, WhatAnAgentTellsDecidesAsWhatTheClusterTells) {
   const Plan fatal = plan(told_of(both_run(), ended_with(contract::kExitBadData)), kNow);
   ASSERT_TRUE(fatal.intent.has_value());
   EXPECT_TRUE(is_true(*fatal.intent, ConditionType::kFailureTarget));
-  RankEndFact full = ended_with(137);
+  ContainerExit full = ended_with(137);
   full.reason = "OOMKilled";
   const Plan planned = plan(told_of(both_run(), full), kNow);
   ASSERT_TRUE(planned.intent.has_value());
@@ -251,8 +251,8 @@ TEST(PlanEdgeTest, WhatIsNoFailureOfARankThatRunsIsNotBlamed) {
 }
 
 TEST(PlanEdgeTest, AFailureThatTheClusterTellsIsBlamedToo) {
-  RankEndFact later = ended_with(137);
-  later.at = kNow + seconds(1);
+  ContainerExit later = ended_with(137);
+  later.finished_at = kNow + seconds(1);
   const Plan planned = plan(told_of(running_after(1, kNow), later), kNow);
   ASSERT_TRUE(planned.intent.has_value());
   EXPECT_EQ(planned.intent->attempts.at(0).pod_name, "job-0-aaaaa") << "it was first";

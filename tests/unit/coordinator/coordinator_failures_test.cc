@@ -54,7 +54,7 @@ TEST_F(CoordinatorFailuresTest, OfRanksThatFailTheFirstIsKeptThatDidNotOnlyMissA
   EXPECT_EQ(first->last_step, 0);
   EXPECT_EQ(first->reason, "OOMKilled");
   EXPECT_EQ(first->message, "one\ntwo");
-  EXPECT_EQ(first->at, clock_.now());
+  EXPECT_EQ(first->finished_at, clock_.now());
   EXPECT_EQ(failure(failure_of(1, 1))->rank, 0) << "came after it";
   EXPECT_EQ(failure(failure_of(1, contract::kExitPeerLost))->rank, 0);
 }

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+
+namespace trainyard::control {
+
+/// How the container that decides ended.
+struct ContainerExit {
+  std::string container = api::kTrainerContainer;
+  int exit_code = 0;          ///< 128 + signal for one that a signal ended
+  std::optional<int> signal;  ///< the signal that ended it
+  std::optional<int> rank;    ///< the rank that decided, where the agent names it
+  /// Newest step that any rank of the pod had done; nullopt where none had a state, or none
+  /// reports.
+  std::optional<int64_t> last_step;
+  std::string reason;               ///< "Completed", "Error", "OOMKilled" ...
+  std::string message;              ///< its last lines
+  std::optional<Time> finished_at;  ///< nullopt where nobody knows
+};
+
+}  // namespace trainyard::control
