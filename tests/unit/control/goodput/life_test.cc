@@ -356,12 +356,12 @@ TEST(GoodputLifeTest, ACheckpointThatHangsIsAStallFromItsBeginningOn) {
   EXPECT_EQ(job.goodput().badput.stall, milliseconds(6000));
   job.pass_ms(2500);
   job.enter(Phase::kTraining);
-  job.pass_ms(100);
-  job.steps(1);
+  job.pass_ms(6000);
+  job.steps(60);
   ASSERT_TRUE(job.settle());
   EXPECT_EQ(job.goodput().badput.stall, milliseconds(8500));
   EXPECT_EQ(job.goodput().badput.checkpoint, milliseconds(0));
-  EXPECT_EQ(job.goodput().productive, milliseconds(800));
+  EXPECT_EQ(job.goodput().productive, milliseconds(6700));
   expect_conserved(job.status(), "after the stall");
 }
 
