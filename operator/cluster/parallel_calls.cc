@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -22,15 +23,22 @@ Status guarded(const std::function<Status(int64_t)>& call, int64_t i) {
   }
 }
 
-/// `call` for [first, last) on `width` threads, this one among them; the others as long as they are
-/// within the share.
+/// What is beyond the share looks so often whether it still is.
+constexpr std::chrono::milliseconds kStandAside{10};
+
+/// `call` for [first, last) on `width` threads, this one among them; the others stand aside while
+/// they are beyond the share.
 Status run_wide(int64_t first, int64_t last, int64_t width, const std::function<int64_t()>& share,
                 const std::function<Status(int64_t)>& call) {
   std::atomic<int64_t> next = first;
   std::mutex mutex;
   std::optional<Error> error;
   const auto work = [&](int64_t worker) {
-    while (worker == 0 || !share || worker < share()) {
+    while (next < last) {
+      if (worker > 0 && share && worker >= share()) {
+        std::this_thread::sleep_for(kStandAside);
+        continue;
+      }
       const int64_t i = next++;
       if (i >= last) return;
       Status done = guarded(call, i);

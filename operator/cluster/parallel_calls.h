@@ -17,8 +17,8 @@ inline constexpr int64_t kCallsAtOnce = 32;
 struct CallWidth {
   int64_t first = 1;
   int64_t most = kCallsAtOnce;
-  /// How many there may be by now; looked at before every call, so that it may fall meanwhile. One
-  /// always goes on. Empty: `most`.
+  /// How many there may be by now; looked at before every call, so that it may fall and rise
+  /// meanwhile. One always goes on. Empty: `most`.
   std::function<int64_t()> share;
 };
 

@@ -1,6 +1,7 @@
 #include "operator/cluster/parallel_calls.h"
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -151,6 +152,42 @@ TEST(PacedCallsTest, RunsAtTheSameTimeShareTheCalls) {
   }
   EXPECT_LE(most, 2 * kMost)
       << "unshared they are four times as many; a share is looked at before a call, not during it";
+}
+
+TEST(PacedCallsTest, ARunIsAsWideAsBeforeWhenTheOneBesideItHasEnded) {
+  constexpr int kMost = 8;
+  PacedCalls calls(kMost);
+  ASSERT_TRUE(calls.run(100, kFine).has_value());
+  std::atomic<bool> ended = false;
+  std::atomic<bool> alone_again = false;
+  std::atomic<int> now = 0;
+  std::atomic<int> most_again = 0;
+  const auto call = [&](int64_t) -> Status {
+    const int running = ++now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    int seen = most_again;
+    while (alone_again && seen < running && !most_again.compare_exchange_weak(seen, running)) {
+    }
+    --now;
+    return {};
+  };
+  const std::jthread large([&] {
+    EXPECT_TRUE(calls.run(4000, call).has_value());
+    ended = true;
+  });
+  while (now == 0)
+    std::this_thread::yield();
+  const auto look = [&](int64_t) -> Status {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_LE(now, kMost / 2) << "each run has half";
+    EXPECT_FALSE(ended);
+    return {};
+  };
+  ASSERT_TRUE(calls.run(1, look).has_value());
+  alone_again = true;
+  while (most_again < kMost && !ended)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(most_again, kMost);
 }
 
 TEST(PacedCallsTest, BeginsWithOneAfterAnErrorOrARefusal) {
