@@ -1,8 +1,12 @@
 #include "operator/kube/http_transport.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
+#include <condition_variable>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
@@ -107,6 +111,39 @@ std::optional<Duration> retry_after(const http_response& response) {
   return std::chrono::seconds(std::min(seconds, kRetryAfterSecondsMax));
 }
 
+/// Requests of the process that the library still has to do with.
+class Underway {
+ public:
+  /// Never destroyed: threads of the library outlive what is.
+  static Underway& all() {
+    static Underway& made = *new Underway;  // NOLINT(cppcoreguidelines-owning-memory): see above
+    return made;
+  }
+
+  /// Held by whatever the library is to run for one of them.
+  std::shared_ptr<void> begin() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    return {this, [](Underway* all) { all->end(); }};
+  }
+
+  bool await_none(MonoTime deadline) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, deadline, [&] { return count_ == 0; });
+  }
+
+ private:
+  void end() {
+    const std::lock_guard lock(mutex_);
+    --count_;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t count_ = 0;
+};
+
 /// One request under way. Shared with the library's continuations, which may end after the caller
 /// has given up.
 class Exchange {
@@ -121,9 +158,8 @@ class Exchange {
         concurrency::streams::streambuf<uint8_t>(std::make_shared<InletStream>(inlet_))));
     try {
       http.request(std::move(request), cancel_.get_token())
-          .then([inlet = inlet_](const pplx::task<http_response>& answer) {
-            on_head(inlet, answer);
-          });
+          .then([inlet = inlet_, underway = Underway::all().begin()](
+                    const pplx::task<http_response>& answer) { on_head(inlet, underway, answer); });
     } catch (...) {
       inlet_->fail(current_error());
     }
@@ -148,12 +184,12 @@ class Exchange {
   }
 
  private:
-  static void on_head(const std::shared_ptr<Inlet>& inlet,
+  static void on_head(const std::shared_ptr<Inlet>& inlet, const std::shared_ptr<void>& underway,
                       const pplx::task<http_response>& answer) {
     try {
       const http_response response = answer.get();
       inlet->head({response.status_code(), retry_after(response)});
-      response.content_ready().then([inlet](const pplx::task<http_response>& whole) {
+      response.content_ready().then([inlet, underway](const pplx::task<http_response>& whole) {
         try {
           whole.get();
           inlet->end();
@@ -222,11 +258,17 @@ class HttpLines final : public LineStream {
   std::optional<Error> failure_;
 };
 
+std::atomic<bool>& network_started() {
+  static std::atomic<bool> started = false;
+  return started;
+}
+
 /// Made once in a process, before anything else of the library is used.
 void start_network_threads() {
   static const bool started = [] {
     prepare_openssl();
     crossplat::threadpool::initialize_with_threads(kNetworkThreads);
+    network_started() = true;
     return true;
   }();
   (void)started;
@@ -375,6 +417,31 @@ Result<std::unique_ptr<Transport>> make_http_transport(const ServerConfig& confi
   } catch (const std::exception& error) {
     return Error{ErrorCode::kInvalidConfig, config.server + ": " + error.what()};
   }
+}
+
+void await_network_idle(Duration limit) {
+  const MonoTime deadline = now() + limit;
+  if (!network_started() || !Underway::all().await_none(deadline)) return;
+  // The library still has to let go of what it has just run: each thread comes by once more.
+  struct Rollcall {
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t here = 0;
+  };
+  const auto call = std::make_shared<Rollcall>();
+  const auto wait = [deadline](Rollcall& all, std::unique_lock<std::mutex>& lock) {
+    all.changed.wait_until(lock, deadline, [&] { return all.here == kNetworkThreads; });
+  };
+  for (size_t i = 0; i < kNetworkThreads; ++i) {
+    crossplat::threadpool::shared_instance().service().post([call, wait] {
+      std::unique_lock lock(call->mutex);
+      ++call->here;
+      call->changed.notify_all();
+      wait(*call, lock);
+    });
+  }
+  std::unique_lock lock(call->mutex);
+  wait(*call, lock);
 }
 
 }  // namespace trainyard::kube

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <iostream>
 #include <string>
 #include <thread>
@@ -8,6 +9,7 @@
 #include "common/log/log.h"
 #include "common/worker_contract.h"
 #include "operator/kube/client.h"
+#include "operator/kube/http_transport.h"
 #include "operator/runtime/connection.h"
 #include "operator/runtime/operator.h"
 #include "operator/runtime/options.h"
@@ -36,10 +38,7 @@ trainyard::Result<runtime::JobEnd> submit(const runtime::SubmitOptions& options,
   return runtime::submit(client, clock, options, server.config.ns, stop, std::cout);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+int run(const std::vector<std::string>& arguments) {
   auto read = runtime::read_options(arguments, std::cout, std::cerr);
   if (const auto* ends = std::get_if<runtime::EndsAtOnce>(&read)) return ends->exit_code;
   const trainyard::SystemClock clock;
@@ -63,4 +62,12 @@ int main(int argc, char** argv) {
   if (!ended) return fail(ended.error(), *logger);
   logger->info("stopped");
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int exit_code = run({argv + 1, argv + argc});
+  trainyard::kube::await_network_idle(std::chrono::seconds(1));
+  return exit_code;
 }
