@@ -419,9 +419,10 @@ Result<std::unique_ptr<Transport>> make_http_transport(const ServerConfig& confi
   }
 }
 
-void await_network_idle(Duration limit) {
+bool await_network_idle(Duration limit) {
   const MonoTime deadline = now() + limit;
-  if (!network_started() || !Underway::all().await_none(deadline)) return;
+  if (!network_started()) return true;
+  if (!Underway::all().await_none(deadline)) return false;
   // The library still has to let go of what it has just run: each thread comes by once more.
   struct Rollcall {
     std::mutex mutex;
@@ -430,7 +431,7 @@ void await_network_idle(Duration limit) {
   };
   const auto call = std::make_shared<Rollcall>();
   const auto wait = [deadline](Rollcall& all, std::unique_lock<std::mutex>& lock) {
-    all.changed.wait_until(lock, deadline, [&] { return all.here == kNetworkThreads; });
+    return all.changed.wait_until(lock, deadline, [&] { return all.here == kNetworkThreads; });
   };
   for (size_t i = 0; i < kNetworkThreads; ++i) {
     crossplat::threadpool::shared_instance().service().post([call, wait] {
@@ -441,7 +442,7 @@ void await_network_idle(Duration limit) {
     });
   }
   std::unique_lock lock(call->mutex);
-  wait(*call, lock);
+  return wait(*call, lock);
 }
 
 }  // namespace trainyard::kube

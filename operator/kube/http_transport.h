@@ -27,8 +27,8 @@ Result<std::unique_ptr<Transport>> make_http_transport(const ServerConfig& confi
                                                        const HttpLimits& limits = {});
 
 /// Before a process ends: waits, at most `limit`, until the network threads have put away the
-/// requests that have ended or were given up. What is left to them would be, while static objects
-/// go, a race, and to a leak checker a leak.
-void await_network_idle(Duration limit);
+/// requests that have ended or were given up; whether they have. What is left to them would be a
+/// race while static objects go, and to a leak checker a leak.
+bool await_network_idle(Duration limit);
 
 }  // namespace trainyard::kube

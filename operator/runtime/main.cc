@@ -68,6 +68,6 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   const int exit_code = run({argv + 1, argv + argc});
-  trainyard::kube::await_network_idle(std::chrono::seconds(1));
+  (void)trainyard::kube::await_network_idle(std::chrono::seconds(1));
   return exit_code;
 }

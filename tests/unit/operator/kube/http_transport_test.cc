@@ -317,6 +317,20 @@ TEST_F(HttpTransportTest, AStopEndsAStream) {
   EXPECT_EQ(opened->lines->next_line().error().code, ErrorCode::kAborted);
 }
 
+TEST_F(HttpTransportTest, TheNetworkIsIdleWhenTheLastStreamIsPutAway) {
+  LoopbackServer server([](LoopbackConnection& connection) {
+    (void)connection.read_request();
+    connection.write(kChunkedHead);
+    connection.wait_until_gone();
+  });
+  const auto http = plain(server);
+  auto opened = http->open({Method::kGet, "/w", "", "", ""}, kPatient);
+  ASSERT_TRUE(opened.has_value());
+  EXPECT_FALSE(await_network_idle(kShort));
+  opened->lines.reset();
+  EXPECT_TRUE(await_network_idle(seconds(20)));
+}
+
 TEST_F(HttpTransportTest, AnEndlessLineIsRefused) {
   LoopbackServer server([](LoopbackConnection& connection) {
     (void)connection.read_request();
