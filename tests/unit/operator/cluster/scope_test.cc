@@ -187,6 +187,20 @@ TEST_F(ScopeTest, AListThatLacksAPodSettlesWhatWasWaitedFor) {
   EXPECT_THAT(seen(), IsEmpty());
 }
 
+TEST_F(ScopeTest, OnlyTheJobOfWhichAListLacksAPodIsLookedAt) {
+  json other = job(2);
+  other["metadata"]["name"] = "other";
+  other["metadata"]["uid"] = "uid-of-other";
+  list(scope_.jobs(), {job(1), other});
+  make_pod();
+  clock_.advance(seconds(1));
+  (void)woken();
+  list(scope_.pods(), {});
+  EXPECT_THAT(woken(), ElementsAre("n/train")) << "the pod came and went between two lists";
+  list(scope_.pods(), {});
+  EXPECT_THAT(woken(), IsEmpty()) << "nothing is awaited any more";
+}
+
 TEST_F(ScopeTest, ADeletedJobIsGoneUntilAListThatBeganLaterShowsIt) {
   list(scope_.jobs(), {job(1)});
   own_writes_.deleted_job(kUid);
