@@ -51,7 +51,7 @@ struct MemberFact {
   std::vector<RankFact> ranks;  ///< by rank
   /// The end of the rank that explains those of the others, of ranks that nobody had asked to end,
   /// as the agent tells it at once; what kubelets tell of its pod comes later, and in no order with
-  /// what they tell of its peers. `finished_at` is when the coordinator heard. nullopt: none failed.
+  /// what they tell of its peers. `finished_at` is when the coordinator heard. nullopt: none.
   std::optional<ContainerExit> failure;
 };
 

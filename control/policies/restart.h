@@ -38,9 +38,9 @@ struct Loss {
 /// DisruptionTarget are Preemption; all else is Application.
 Loss judge_failed_pod(const api::FailurePolicy& policy, const ObservedPod& pod);
 
-/// Judges a member whose agent has told how a rank failed before the cluster told of the pod.
-Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod,
-                       ContainerExit end);
+/// Judges a member whose agent has told how a rank failed before the cluster told of the pod: as
+/// if the pod had ended so.
+Loss judge_failed_rank(const api::FailurePolicy& policy, const ObservedPod& pod, ContainerExit end);
 
 /// Judges a member that is terminating though nobody condemned it, or silent by the rule of
 /// policies/liveness.
