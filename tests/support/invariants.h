@@ -35,7 +35,8 @@ struct Case {
 ///   S5  a status goes forward: observedGeneration, generations one at a time and each with its
 ///       restart, resize or start; no more restarts than pods that failed or were taken away by
 ///       others before their index was told to have ended well, hangs aside; a pod that is
-///       blamed for a rank's end before it has ended ends so; what is Complete or Failed stays so; nothing is Complete, Failed or Suspended while a pod of it runs
+///       blamed for a rank's end before it has ended ends so; what is Complete or Failed stays so;
+///       nothing is Complete, Failed or Suspended while a pod of it runs
 ///   S6  the pods of one generation are made from one configuration
 /// Judged are the operator's writes; what others write, statuses among it, is the world it is in.
 std::vector<std::string> invariant_violations(const Case& judged);
