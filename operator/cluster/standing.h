@@ -5,7 +5,7 @@
 /// Where a job stands, to whoever keeps something beside its pods.
 namespace trainyard::cluster {
 
-/// It has ended or is to: no pod is made again, for now.
+/// It has ended or is to: no pod is made again unless it is resumed.
 bool is_over(const api::TrainingJobStatus& status);
 
 /// Whether somebody has made what stands beside the pods before this process was asked to: a gang
