@@ -31,6 +31,11 @@ Result<Meta> read_meta(const nlohmann::json& object) {
   return meta;
 }
 
+std::string version_of(const nlohmann::json& object) {
+  const nlohmann::json* metadata = kube::member(object, "metadata");
+  return metadata == nullptr ? std::string() : kube::string_member(*metadata, "resourceVersion");
+}
+
 std::string key_of(std::string_view ns, std::string_view name) {
   std::string key(ns);
   if (!key.empty()) key += '/';

@@ -23,6 +23,9 @@ struct Meta {
 /// empty.
 Result<Meta> read_meta(const nlohmann::json& object);
 
+/// metadata.resourceVersion; empty where there is none.
+std::string version_of(const nlohmann::json& object);
+
 /// "namespace/name", or "name" without a namespace.
 std::string key_of(std::string_view ns, std::string_view name);
 std::string key_of(const Meta& meta);

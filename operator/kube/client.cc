@@ -24,6 +24,12 @@ constexpr Duration kWatchHeadMax = std::chrono::seconds(30);
 
 bool is_success(int status) { return status >= 200 && status < 300; }
 
+/// The Accept header that asks for no more than these parts, of objects wrapped in `type`.
+std::string accepted(Parts parts, std::string_view type) {
+  if (parts == Parts::kAll) return kJson;
+  return std::string(kJson) + ";as=" + std::string(type) + ";g=meta.k8s.io;v=v1," + kJson;
+}
+
 std::string write_query(const WriteOptions& options) {
   Query query;
   if (options.dry_run == DryRun::kServer) query.add("dryRun", "All");
@@ -212,8 +218,10 @@ ApiResult<ListPage> Client::list(const Resource& resource, std::string_view ns,
   if (options.limit > 0) query.add("limit", std::to_string(options.limit));
   query.add("continue", options.next);
   query.add("resourceVersion", options.resource_version);
-  ApiResult<json> answer =
-      call({.method = Method::kGet, .path = collection_path(resource, ns), .query = query.text()});
+  ApiResult<json> answer = call({.method = Method::kGet,
+                                 .path = collection_path(resource, ns),
+                                 .query = query.text(),
+                                 .accept = accepted(options.parts, "PartialObjectMetadataList")});
   if (!answer) return std::move(answer).error();
   const json* metadata = member(*answer, "metadata");
   const auto items = answer->find("items");
@@ -298,8 +306,10 @@ ApiResult<Watch> Client::watch(const Resource& resource, std::string_view ns,
   query.add("fieldSelector", options.field_selector);
   query.add("resourceVersion", options.resource_version);
   query.add("timeoutSeconds", std::to_string(options.timeout_seconds));
-  const Request request{
-      .method = Method::kGet, .path = collection_path(resource, ns), .query = query.text()};
+  const Request request{.method = Method::kGet,
+                        .path = collection_path(resource, ns),
+                        .query = query.text(),
+                        .accept = accepted(options.parts, "PartialObjectMetadata")};
   if (auto error = deferred(request)) return *std::move(error);
   const Status turn = await_turn(options.stop);
   if (!turn) return no_answer(turn.error());

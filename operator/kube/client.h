@@ -28,12 +28,19 @@ struct ListPage {
   std::string next;  ///< continue token: pass it to get the next page; empty: this is the last
 };
 
+/// Of a list's or watch's objects.
+enum class Parts {
+  kAll,
+  kMetadata,  ///< metadata alone, so that large objects cost nothing; a server may send all
+};
+
 struct ListOptions {
   std::string label_selector;
   std::string field_selector;
   int64_t limit = 500;           ///< items a page at most; 0: everything at once
   std::string next;              ///< ListPage::next of the page before
   std::string resource_version;  ///< "": the newest state; "0": any (cheap, perhaps old)
+  Parts parts = Parts::kAll;
 };
 
 /// Preconditions: the server refuses with kConflict where the object is another one by now.
@@ -64,7 +71,8 @@ struct DeleteOptions {
 struct WatchOptions {
   std::string label_selector;
   std::string field_selector;
-  std::string resource_version;   ///< events after this one
+  std::string resource_version;  ///< events after this one
+  Parts parts = Parts::kAll;
   int64_t timeout_seconds = 300;  ///< the server ends the stream then
   Duration idle{};                ///< nothing for so long (bookmarks come each minute): kDeadline
   std::stop_token stop;

@@ -1,48 +1,20 @@
 #include "operator/kube/json_text.h"
 
 #include <exception>
+#include <optional>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "operator/kube/json_read.h"
+
 namespace trainyard::kube {
-namespace {
-
 using nlohmann::json;
-
-/// Decides while reading what is kept.
-class Filter {
- public:
-  /// `depth`: of what is around the key or value.
-  bool operator()(int depth, json::parse_event_t event, const json& parsed) {
-    using Event = json::parse_event_t;
-    if (event == Event::object_start || event == Event::array_start) return depth < kJsonDepthMax;
-    if (event != Event::key) return true;
-    // Also of what would still fit: the library forgets a member only by its key.
-    if (depth >= kJsonDepthMax) return false;
-    const auto& key = parsed.get_ref<const std::string&>();
-    if (depth == metadata_depth_ + 1 && key == "managedFields") return false;
-    if (key == "metadata") {
-      metadata_depth_ = depth;
-    } else if (depth <= metadata_depth_) {
-      metadata_depth_ = kNone;
-    }
-    return true;
-  }
-
- private:
-  static constexpr int kNone = -2;
-  int metadata_depth_ = kNone;
-};
-
-}  // namespace
 
 Result<json> parse_json_text(std::string_view text) {
   try {
-    Filter filter;
-    return json::parse(text.begin(), text.end(),
-                       [&filter](int depth, json::parse_event_t event, json& parsed) {
-                         return filter(depth, event, parsed);
-                       });
+    std::optional<json> read = read_json_quickly(text);
+    return read ? *std::move(read) : read_json_carefully(text);
   } catch (const std::exception& error) {
     return Error{ErrorCode::kInvalidData, "no JSON: " + quoted_words(error.what(), 200) + ", in " +
                                               std::to_string(text.size()) + " bytes that begin " +

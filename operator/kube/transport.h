@@ -25,6 +25,7 @@ struct Request {
   std::string query;         ///< percent-encoded, without '?'; may be empty
   std::string body;          ///< empty: none
   std::string content_type;  ///< of the body
+  std::string accept = "application/json";  ///< media types, the best first
 };
 
 struct Response {

@@ -9,6 +9,7 @@
 
 #include "operator/cache/meta.h"
 #include "operator/kube/config.h"
+#include "operator/kube/json_read.h"
 #include "operator/kube/json_text.h"
 #include "operator/kube/server_url.h"
 #include "operator/kube/watch_event.h"
@@ -24,6 +25,15 @@ bool is_printable(const std::string& text) {
     if (byte < 0x20 || byte == 0x7f) return false;
   }
   return true;
+}
+
+void check_json(std::string_view text) {
+  const auto quick = kube::read_json_quickly(text);
+  if (!quick) return;
+  const nlohmann::json careful = kube::read_json_carefully(text);
+  TRAINYARD_REQUIRE(*quick == careful, "the two ways of reading differ");
+  TRAINYARD_REQUIRE(kube::to_json_text(*quick) == kube::to_json_text(careful),
+                    "the two differ in a type");
 }
 
 void check_event(std::string_view line) {
@@ -77,6 +87,7 @@ void check_url(std::string_view text) {
 // NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  check_json(text);
   check_event(text);
   check_answer(text);
   check_kubeconfig(text);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/kube/base64.h"
+#include "operator/kube/json_read.h"
 #include "operator/kube/json_text.h"
 #include "operator/kube/resource.h"
 #include "operator/kube/server_url.h"
@@ -142,6 +143,49 @@ TEST(JsonTextTest, LeavesManagedFieldsOutOfMetadataOnly) {
   EXPECT_EQ(*value, nlohmann::json::parse(
                         R"({"metadata":{"name":"a","uid":"u"},"data":{"managedFields":"mine"},)"
                         R"("items":[{"metadata":{"name":"b"}}],"managedFields":2})"));
+}
+
+TEST(JsonTextTest, LeavesManagedFieldsOutWhateverIsNamedMetadataBeforeThem) {
+  const std::string text =
+      R"({"metadata":{"labels":{"metadata":"x"},"managedFields":[1],"name":"a"},)"
+      R"("items":[{"metadata":[{"managedFields":1}]}]})";
+  const nlohmann::json wanted =
+      nlohmann::json::parse(R"({"metadata":{"labels":{"metadata":"x"},"name":"a"},)"
+                            R"("items":[{"metadata":[{"managedFields":1}]}]})");
+  EXPECT_EQ(read_json_quickly(text), wanted);
+  EXPECT_EQ(read_json_carefully(text), wanted);
+}
+
+/// The type of each number too, which == does not tell.
+bool is_same(const nlohmann::json& a, const nlohmann::json& b) {
+  if (a.type() != b.type() || a.size() != b.size()) return false;
+  return a.is_structured() ? std::equal(a.begin(), a.end(), b.begin(), is_same) : a == b;
+}
+
+TEST(JsonTextTest, ReadsQuicklyWhatItReadsCarefully) {
+  for (const char* text :
+       {R"({"a":1,"a":{"b":2},"a":[3]})", R"([0,-1,9223372036854775807,9223372036854775808])",
+        R"([18446744073709551615,-9223372036854775808,1.0,-0.0,1e3,2.5E-3,123456789.123456789])",
+        R"(["","\u0000\ud83d\ude00\/\b","\u00e9 é"," "])", " \n\t{ \r} ", "null", "[true,false]",
+        R"({"":{"":{}},"metadata":null})"}) {
+    const std::optional<nlohmann::json> quick = read_json_quickly(text);
+    ASSERT_TRUE(quick.has_value()) << text;
+    const nlohmann::json careful = read_json_carefully(text);
+    EXPECT_EQ(*quick, careful) << text;
+    EXPECT_TRUE(is_same(*quick, careful)) << text;
+  }
+  // What only the careful way reads.
+  const std::string deep = std::string(200, '[') + std::string(200, ']');
+  for (const std::string& text :
+       {std::string("[18446744073709551616]"), std::string("\xef\xbb\xbf[1]"), deep}) {
+    EXPECT_FALSE(read_json_quickly(text).has_value()) << text;
+    EXPECT_TRUE(parse_json_text(text).has_value()) << text;
+  }
+  for (const char* text :
+       {"", " ", "[1", "[1]]", "{\"a\":}", "[\"\xff\"]", "[1e400]", "[\"\\ud800\"]"}) {
+    EXPECT_FALSE(read_json_quickly(text).has_value()) << text;
+    EXPECT_FALSE(parse_json_text(text).has_value()) << text;
+  }
 }
 
 int depth_of(const nlohmann::json& value) {
