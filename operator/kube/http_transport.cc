@@ -5,6 +5,7 @@
 #include <charconv>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,10 @@
 
 // The only file that knows the HTTP library. Its exceptions and tasks end here: a task whose
 // exception nobody takes ends the process, and a thread of its pool that blocks stops its network.
+//
+// The pool has one thread, and whatever closes a connection runs on it. The library guards a socket
+// only where an operation of several steps begins: one that is closed between two steps of a read
+// that another thread does crashes (cpprestsdk 2.10.18 under Boost.Asio 1.74).
 namespace trainyard::kube {
 namespace {
 
@@ -31,11 +36,13 @@ using concurrency::streams::details::streambuf_state_manager;
 using web::http::http_request;
 using web::http::http_response;
 
-constexpr size_t kNetworkThreads = 4;
+constexpr size_t kNetworkThreads = 1;
 /// The library's own timers, which only clean up after the waits here have ended.
 constexpr std::chrono::seconds kCallCleanup{120};
 constexpr std::chrono::minutes kWatchCleanup{30};
 constexpr int64_t kRetryAfterSecondsMax = 600;
+
+boost::asio::io_service& network() { return crossplat::threadpool::shared_instance().service(); }
 
 MonoTime now() { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
 
@@ -74,15 +81,10 @@ class InletStream final : public streambuf_state_manager<uint8_t> {
   pplx::task<size_t> _putn(const uint8_t* data, size_t count) override {
     const pplx::task_completion_event<size_t> resumed;
     const std::string_view bytes(reinterpret_cast<const char*>(data), count);
-    switch (inlet_->push(bytes, [resumed, count] { resumed.set(count); })) {
-      case Inlet::Flow::kGoOn:
-        return pplx::task_from_result(count);
-      case Inlet::Flow::kWait:
-        return pplx::create_task(resumed);
-      case Inlet::Flow::kClosed:
-        break;
-    }
-    return pplx::task_from_exception<size_t>(std::runtime_error("nobody reads this answer"));
+    // What nobody reads is dropped until the connection is closed. To refuse it would be an
+    // exception, upon which the library waits for its own thread.
+    const Inlet::Flow flow = inlet_->push(bytes, [resumed, count] { resumed.set(count); });
+    return flow == Inlet::Flow::kWait ? pplx::create_task(resumed) : pplx::task_from_result(count);
   }
   // Nothing is read from here.
   pplx::task<int_type> _bumpc() override { return nothing(); }
@@ -165,14 +167,16 @@ class Exchange {
     }
   }
 
-  /// The caller is gone: closes the connection.
+  /// The caller is gone: closes the connection, on the network's thread.
   void abandon() {
     inlet_->close();
-    try {
-      cancel_.cancel();
-    } catch (...) {
-      inlet_->fail(current_error());  // its message is all that there is to keep
-    }
+    network().post([inlet = inlet_, cancel = cancel_, underway = Underway::all().begin()] {
+      try {
+        cancel.cancel();
+      } catch (...) {
+        inlet->fail(current_error());  // its message is all that there is to keep
+      }
+    });
   }
 
   /// What the caller is told: with the request and what TLS has to say.
@@ -342,7 +346,7 @@ class HttpTransport final : public Transport {
       message.set_request_uri(
           web::uri(request.path + (request.query.empty() ? "" : "?" + request.query)));
       auto& headers = message.headers();
-      headers.add("Accept", "application/json");
+      headers.add("Accept", request.accept);
       headers.add("User-Agent", user_agent_);
       if (!host_header_.empty()) headers.add("Host", host_header_);
       if (!token.empty()) headers.add("Authorization", "Bearer " + token);
@@ -423,26 +427,11 @@ bool await_network_idle(Duration limit) {
   const MonoTime deadline = now() + limit;
   if (!network_started()) return true;
   if (!Underway::all().await_none(deadline)) return false;
-  // The library still has to let go of what it has just run: each thread comes by once more.
-  struct Rollcall {
-    std::mutex mutex;
-    std::condition_variable changed;
-    size_t here = 0;
-  };
-  const auto call = std::make_shared<Rollcall>();
-  const auto wait = [deadline](Rollcall& all, std::unique_lock<std::mutex>& lock) {
-    return all.changed.wait_until(lock, deadline, [&] { return all.here == kNetworkThreads; });
-  };
-  for (size_t i = 0; i < kNetworkThreads; ++i) {
-    crossplat::threadpool::shared_instance().service().post([call, wait] {
-      std::unique_lock lock(call->mutex);
-      ++call->here;
-      call->changed.notify_all();
-      wait(*call, lock);
-    });
-  }
-  std::unique_lock lock(call->mutex);
-  return wait(*call, lock);
+  // The library still has to let go of what it has just run.
+  const auto come_by = std::make_shared<std::promise<void>>();
+  std::future<void> came_by = come_by->get_future();
+  network().post([come_by] { come_by->set_value(); });
+  return came_by.wait_until(deadline) == std::future_status::ready;
 }
 
 }  // namespace trainyard::kube

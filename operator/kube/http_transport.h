@@ -19,14 +19,14 @@ struct HttpLimits {
 /// HTTP/1.1 over TLS 1.2 or newer, or over plain TCP without an identity (docs/adr/0008). Calls
 /// share connections; a watch has its own. A 401 leads to one more try where the token file holds
 /// another token by then. TLS errors say what was refused, whom we trust and until when. Network
-/// threads: four for the whole process, made by the first call. `clock` outlives the transport.
+/// thread: one for the whole process, made by the first call. `clock` outlives the transport.
 /// Errors: kInvalidConfig for a server, certificate or key that cannot be used.
 Result<std::unique_ptr<Transport>> make_http_transport(const ServerConfig& config,
                                                        const Clock& clock,
                                                        const std::string& user_agent,
                                                        const HttpLimits& limits = {});
 
-/// Before a process ends: waits, at most `limit`, until the network threads have put away the
+/// Before a process ends: waits, at most `limit`, until the network thread has put away the
 /// requests that have ended or were given up; whether they have. What is left to them would be a
 /// race while static objects go, and to a leak checker a leak.
 bool await_network_idle(Duration limit);

@@ -178,6 +178,32 @@ TEST_F(HttpTransportTest, RefusesAnEndlessBody) {
   EXPECT_THAT(answer.error().message, HasSubstr("more than 4194304 bytes"));
 }
 
+/// Connections are closed while the library reads from them, whose thread must not come to wait for
+/// itself.
+TEST_F(HttpTransportTest, BodiesAreGivenUpInTheirMiddle) {
+  LoopbackServer server([&](LoopbackConnection& connection) {
+    (void)connection.read_request();
+    connection.write(kChunkedHead);
+    const std::string part(1 << 20, 'x');
+    while (connection.chunk(part)) {
+    }
+  });
+  const auto http = plain(server, {.body_bytes_max = 2 << 20});
+  std::atomic<int> refused = 0;
+  std::vector<std::jthread> callers(8);
+  for (std::jthread& caller : callers) {
+    caller = std::jthread([&] {
+      for (int i = 0; i < 20; ++i) {
+        const auto answer = http->send({Method::kGet, "/", "", "", ""}, kPatient);
+        if (!answer && answer.error().code == ErrorCode::kInvalidData) ++refused;
+      }
+    });
+  }
+  callers.clear();
+  EXPECT_EQ(refused, 8 * 20);
+  EXPECT_TRUE(await_network_idle(seconds(60)));
+}
+
 TEST_F(HttpTransportTest, ACutBodyIsAnError) {
   LoopbackServer server([](LoopbackConnection& connection) {
     (void)connection.read_request();
