@@ -28,11 +28,6 @@ kube::ApiError damaged(std::string message) {
   return {.status = 200, .reason = kube::Reason::kUnknown, .message = std::move(message)};
 }
 
-std::string version_of(const nlohmann::json& object) {
-  const nlohmann::json* metadata = kube::member(object, "metadata");
-  return metadata == nullptr ? "" : kube::string_member(*metadata, "resourceVersion");
-}
-
 }  // namespace
 
 std::string_view name_of(ReflectorState state) {
@@ -100,7 +95,8 @@ Duration Reflector::read_page() {
                     .field_selector = options_.field_selector,
                     .limit = page_size_,
                     .next = next_page_,
-                    .resource_version = {}});
+                    .resource_version = {},
+                    .parts = options_.parts});
   if (!page) {
     // Few large objects must not hide all others for ever.
     const bool too_large = page.error().no_answer == ErrorCode::kInvalidData;
@@ -126,7 +122,7 @@ Duration Reflector::read_page() {
   }
   resource_version_ = page->resource_version;
   fruitless_watches_ = 0;
-  sink_.end_list(list_started_);
+  sink_.end_list(list_started_, resource_version_);
   enter(ReflectorState::kInitListed);
   return Duration::zero();
 }
@@ -146,6 +142,7 @@ Duration Reflector::open_watch(const std::stop_token& stop) {
                     {.label_selector = options_.label_selector,
                      .field_selector = options_.field_selector,
                      .resource_version = resource_version_,
+                     .parts = options_.parts,
                      .timeout_seconds = options_.watch_min.count() + extra,
                      .idle = options_.idle,
                      .stop = stop});
@@ -187,8 +184,8 @@ Duration Reflector::take_event(const kube::WatchEvent& event) {
   heard_ = true;
   fruitless_watches_ = 0;
   resource_version_ = std::move(version);
-  if (event.type == kube::EventType::kBookmark) return Duration::zero();
   sink_.event(event.type, event.object);
+  if (event.type == kube::EventType::kBookmark) return Duration::zero();
   const std::lock_guard lock(mutex_);
   ++report_.events;
   return Duration::zero();

@@ -47,13 +47,14 @@ struct ReflectorReport {
 /// arrows are those of kube-rs's watcher, the times those of client-go's Reflector:
 ///
 ///   Empty       -> InitPage | InitListed   the first page of a list came (all of it)
-///   InitPage    -> InitPage | InitListed   a further page; or, the list being lost or a page
-///                                          refused again and again, -> Empty
-///   InitListed  -> Watching                a watch was opened; or, the version being lost, ->
-///   Empty Watching    -> Watching                an event Watching    -> InitListed the watch
-///   ended or was cut off: goes on at its version Watching    -> Empty                   the
-///   version is lost (410), or two watches in a row gave
-///                                          nothing but a failure
+///   InitPage    -> InitPage | InitListed   a further page
+///   InitPage    -> Empty                   the list is lost, or a page refused again and again
+///   InitListed  -> Watching                a watch was opened
+///   InitListed  -> Empty                   the version is lost
+///   Watching    -> Watching                an event
+///   Watching    -> InitListed              the watch ended or was cut off: goes on there
+///   Watching    -> Empty                   the version is lost (410), or two watches in a row
+///                                          gave nothing but a failure
 ///
 /// Lists ask for the newest state, never for what a server happens to have cached, so that nothing
 /// goes back in time when the server changes. A list that shows an older state all the same is
@@ -67,6 +68,7 @@ class Reflector {
     std::string label_selector;
     std::string field_selector;
     Right right = Right::kNeeded;
+    kube::Parts parts = kube::Parts::kAll;
     int64_t page_size = 500;  ///< at first; a quarter of it where pages are too large to be read
     std::chrono::seconds watch_min{300};  ///< the server is asked to end a watch after a
     std::chrono::seconds watch_max{600};  ///< random time between these

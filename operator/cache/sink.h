@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include "common/base/time.h"
@@ -17,9 +19,10 @@ class Sink {
   /// An object of the list; not visible yet.
   virtual void list_item(const nlohmann::json& object) = 0;
   /// The list is complete: what it holds replaces everything. `started`: when it was asked for, so
-  /// that everything done before is in it.
-  virtual void end_list(MonoTime started) = 0;
-  /// kAdded, kModified or kDeleted.
+  /// that everything done before is in it. `version`: the resourceVersion of the whole.
+  virtual void end_list(MonoTime started, const std::string& version) = 0;
+  /// kAdded, kModified, kDeleted; or kBookmark, whose object has nothing but the version up to
+  /// which everything has been shown.
   virtual void event(kube::EventType type, const nlohmann::json& object) = 0;
 };
 

@@ -84,6 +84,12 @@ class Store final : public Sink {
     return objects_.size();
   }
 
+  /// The resourceVersion up to which everything is in it; empty before the first list.
+  std::string version() const {
+    const std::lock_guard lock(mutex_);
+    return version_;
+  }
+
   /// Whether a first list has been taken over and told to the handler.
   bool synced() const {
     const std::lock_guard lock(mutex_);
@@ -107,7 +113,7 @@ class Store final : public Sink {
     if (Object projected = projected_or_refused(object, key)) staged_[key] = std::move(projected);
   }
 
-  void end_list(MonoTime started) override {
+  void end_list(MonoTime started, const std::string& version) override {
     std::vector<Change> changes;
     {
       const std::lock_guard lock(mutex_);
@@ -118,6 +124,7 @@ class Store final : public Sink {
         put_locked(key, nullptr, changes);
       for (auto& [key, object] : staged_)
         put_locked(key, std::move(object), changes);
+      version_ = version;
     }
     staged_.clear();
     tell(changes);
@@ -128,13 +135,19 @@ class Store final : public Sink {
   }
 
   void event(kube::EventType type, const nlohmann::json& object) override {
-    if (type == kube::EventType::kBookmark) return;
+    std::string version = version_of(object);
+    if (type == kube::EventType::kBookmark) {
+      const std::lock_guard lock(mutex_);
+      version_ = std::move(version);
+      return;
+    }
     std::string key;
     Object projected = projected_or_refused(object, key);
     if (key.empty()) return;
     std::vector<Change> changes;
     {
       const std::lock_guard lock(mutex_);
+      version_ = std::move(version);
       if (type == kube::EventType::kDeleted) {
         put_locked(key, nullptr, changes);
         const bool same =
@@ -240,6 +253,7 @@ class Store final : public Sink {
   mutable std::condition_variable_any synced_changed_;
   Objects objects_;
   std::map<std::string, std::unordered_map<std::string, Objects>> indexes_;
+  std::string version_;
   bool synced_ = false;
 };
 

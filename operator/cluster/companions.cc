@@ -1,5 +1,6 @@
 #include "operator/cluster/companions.h"
 
+#include <chrono>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -16,6 +17,10 @@ namespace trainyard::cluster {
 namespace {
 
 using nlohmann::json;
+
+/// For what has the name to go, which nothing tells of.
+constexpr std::chrono::seconds kLateBudgetPause{5};
+constexpr std::chrono::seconds kLossPause{1};
 
 kube::ObjectName name_of(const api::ObjectMeta& job) {
   return {job.namespace_name, render::service_name(job)};
@@ -54,7 +59,24 @@ Companions::Companions(const kube::Client& client, Logger& logger,
 
 Companions::Kept Companions::recall(const std::string& job_uid) {
   const std::lock_guard lock(mutex_);
-  return kept_[job_uid];
+  Kept& kept = kept_[job_uid];
+  const auto lost = lost_.find(job_uid);
+  if (lost == lost_.end()) return kept;
+  if (lost->second.service) kept.generation = 0;
+  if (lost->second.budget && kept.budgeted > 0) kept.budgeted = kUnknown;
+  lost_.erase(lost);
+  return kept;
+}
+
+bool Companions::lost(const kube::Resource& resource, const std::string& job_uid) {
+  const std::lock_guard lock(mutex_);
+  const auto kept = kept_.find(job_uid);
+  if (kept == kept_.end()) return false;  // whoever looks first finds out
+  // What this process itself takes away is known when the job is looked at next; so is whether one
+  // that is being made was meant.
+  Lost& lost = lost_[job_uid];
+  (resource.plural == kube::kServices.plural ? lost.service : lost.budget) = true;
+  return lost.matters_to(kept->second);
 }
 
 void Companions::remember(const std::string& job_uid, const Kept& kept) {
@@ -62,9 +84,20 @@ void Companions::remember(const std::string& job_uid, const Kept& kept) {
   kept_[job_uid] = kept;
 }
 
+std::optional<Duration> Companions::due_in(const std::string& job_uid) {
+  const std::lock_guard lock(mutex_);
+  const auto kept = kept_.find(job_uid);
+  if (kept == kept_.end()) return std::nullopt;
+  const auto lost = lost_.find(job_uid);
+  if (lost != lost_.end() && lost->second.matters_to(kept->second)) return kLossPause;
+  if (kept->second.budget_is_late) return kLateBudgetPause;
+  return std::nullopt;
+}
+
 void Companions::forget(const std::string& job_uid) {
   const std::lock_guard lock(mutex_);
   kept_.erase(job_uid);
+  lost_.erase(job_uid);
 }
 
 Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& job,
@@ -116,6 +149,7 @@ Result<std::optional<control::Refusal>> Companions::keep_objects(const api::Obje
   if (!same_generation) {
     TRAINYARD_ASSIGN(ensured,
                      ensure(kube::kServices, render::render_service(job, spec), job, before));
+    if (ensured.refusal && spec.num_nodes > 1) add_foreign_budget(job, *ensured.refusal);
   }
   if (!ensured.refusal && spec.engine) {
     TRAINYARD_ASSIGN(
@@ -182,6 +216,18 @@ Result<Companions::Ensured> Companions::settle(const kube::Resource& resource,
       {}};
 }
 
+/// A job may leave both behind (`kubectl delete --cascade=orphan`). The budget is in nobody's way
+/// until the gang is up, which would then go without one: so it is told of while somebody cleans
+/// up.
+void Companions::add_foreign_budget(const api::ObjectMeta& job, control::Refusal& refusal) const {
+  if (refusal.reason != api::reason::kNameConflict || refusal.passing) return;
+  const auto found = client_.get(kube::kPodDisruptionBudgets, name_of(job));
+  if (!found || controlling_job(*found) == job.uid || is_left_by_namesake(*found, job)) return;
+  const std::string name = name_of(job).name;
+  refusal.message = "Service " + name + " and PodDisruptionBudget " + name +
+                    " exist and are not this job's; delete both or rename the job";
+}
+
 /// They may change while pods run: what is mounted follows within a minute or two.
 Result<std::optional<control::Refusal>> Companions::keep_authorities(const api::ObjectMeta& job,
                                                                      Before before, Kept& kept) {
@@ -225,6 +271,7 @@ Status Companions::remove_leftover(const kube::Resource& resource, const kube::O
 /// A budget protects from evictions; a cluster that does not take it still runs the job.
 Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Before before,
                                Kept& kept) {
+  if (members == 0) kept.budget_is_late = false;
   if (kept.budgeted == members) return {};
   if (members == 0) {
     TRAINYARD_TRY(remove_budget(job));
@@ -236,14 +283,21 @@ Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Befo
   TRAINYARD_ASSIGN(const bool settled,
                    there ? settle_budget(job, members) : make_budget(job, members));
   if (settled) kept.budgeted = members;
+  kept.budget_is_late = !settled;
   return {};
 }
 
 Result<bool> Companions::make_budget(const api::ObjectMeta& job, int64_t members) {
+  TRAINYARD_ASSIGN(const bool made, put_budget(job, members));
+  return made ? Result<bool>(true) : settle_budget(job, members);
+}
+
+/// False: there is one of the name.
+Result<bool> Companions::put_budget(const api::ObjectMeta& job, int64_t members) {
   const auto made = client_.create(kube::kPodDisruptionBudgets, job.namespace_name,
                                    render::render_disruption_budget(job, members));
   if (made) return true;
-  if (made.error().reason == kube::Reason::kAlreadyExists) return settle_budget(job, members);
+  if (made.error().reason == kube::Reason::kAlreadyExists) return false;
   const Error error = made.error().to_error("create PodDisruptionBudget " + job.name);
   if (!refusal_of(made.error())) return error;
   logger_.warning("disruption budget refused",
@@ -259,9 +313,7 @@ Result<bool> Companions::settle_budget(const api::ObjectMeta& job, int64_t membe
   if (found.error().reason != kube::Reason::kNotFound) {
     return found.error().to_error("get PodDisruptionBudget " + name.name);
   }
-  const auto made = client_.create(kube::kPodDisruptionBudgets, name.ns,
-                                   render::render_disruption_budget(job, members));
-  return made.has_value();
+  return put_budget(job, members);
 }
 
 Result<bool> Companions::adjust_budget(const api::ObjectMeta& job, const json& budget,
@@ -269,9 +321,7 @@ Result<bool> Companions::adjust_budget(const api::ObjectMeta& job, const json& b
   const kube::ObjectName name = name_of(job);
   if (is_left_by_namesake(budget, job)) {
     TRAINYARD_TRY(remove_leftover(kube::kPodDisruptionBudgets, name, budget));
-    const auto made = client_.create(kube::kPodDisruptionBudgets, name.ns,
-                                     render::render_disruption_budget(job, members));
-    return made.has_value();
+    return put_budget(job, members);
   }
   if (controlling_job(budget) != job.uid) {
     logger_.warning("disruption budget is somebody else's",

@@ -88,8 +88,9 @@ void read_slice(const json& slice, std::vector<Endpoint>& found) {
 
 }  // namespace
 
-Endpoints::Endpoints(const kube::Client& client, const Clock& clock, Logger& logger)
-    : client_(client), clock_(clock), logger_(logger) {}
+Endpoints::Endpoints(const kube::Client& client, const Clock& clock, Logger& logger,
+                     ListPods list_pods)
+    : client_(client), clock_(clock), logger_(logger), list_pods_(std::move(list_pods)) {}
 
 std::shared_ptr<Endpoints::Kept> Endpoints::kept_of(const std::string& job_uid) {
   const std::lock_guard lock(mutex_);
@@ -104,6 +105,19 @@ std::optional<Duration> Endpoints::due_in(const std::string& job_uid) {
   if (found == kept_.end() || !found->second->due) return std::nullopt;
   const Duration left = *found->second->due - clock_.mono();
   return left > Duration::zero() ? left : kPause;
+}
+
+bool Endpoints::lost(const std::string& job_uid) {
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(job_uid);
+  if (found == kept_.end()) return false;  // whoever looks first finds out
+  found->second->lost = true;
+  return true;
+}
+
+bool Endpoints::take_loss(Kept& kept) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(kept.lost, false);
 }
 
 void Endpoints::forget(const std::string& job_uid) {
@@ -123,6 +137,7 @@ void Endpoints::keep(const control::Observed& observed, const api::TrainingJobSt
   if (kept->not_before && now < *kept->not_before) return;
   kept->not_before.reset();
   put_off(*kept, std::nullopt);
+  if (take_loss(*kept)) kept->sight = Sight::kDoubtful;
   const Status done = keep(observed, status, *kept);
   if (done) return;
   kept->sight = Sight::kDoubtful;
@@ -137,11 +152,20 @@ void Endpoints::keep(const control::Observed& observed, const api::TrainingJobSt
 Status Endpoints::keep(const control::Observed& observed, const api::TrainingJobStatus& status,
                        Kept& kept) {
   if (kept.selected) return {};
-  const std::vector<Endpoint> wanted = wanted_of(observed.pods);
+  std::vector<Endpoint> wanted = wanted_of(observed.pods);
   // Of a gang that gathers for the first time there is hardly anything yet: a creation finds out.
   const bool gathers = !stand_already(status) && !is_over(status);
   if (kept.sight == Sight::kDoubtful || (kept.sight == Sight::kNone && !gathers)) {
     TRAINYARD_TRY(learn(observed.metadata, kept));
+    // What is seen of the pods may be older than what was read just now: a leader of yesterday that
+    // stood still would put back the pods of yesterday, with the version of today.
+    if (wanted != kept.written) {
+      TRAINYARD_ASSIGN(const std::vector<control::ObservedPod> pods, list_pods_(observed));
+      const std::vector<Endpoint> seen = std::exchange(wanted, wanted_of(pods));
+      if (seen != wanted) kept.outdated_look = observed.look;
+    }
+  } else if (observed.look == kept.outdated_look) {
+    return {};  // the second time that the same look comes here
   }
   kept.sight = Sight::kClear;
   if (wanted == kept.written) return {};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,8 +27,12 @@ namespace trainyard::cluster {
 /// jobs.
 class Endpoints {
  public:
+  /// The job's pods as the server has them now.
+  using ListPods =
+      std::function<Result<std::vector<control::ObservedPod>>(const control::Observed&)>;
+
   /// Client, clock and logger outlive it.
-  Endpoints(const kube::Client& client, const Clock& clock, Logger& logger);
+  Endpoints(const kube::Client& client, const Clock& clock, Logger& logger, ListPods list_pods);
 
   /// Brings the slices in line with the pods that count: at once where pod 0 is concerned, by whose
   /// name the others meet, where all have their addresses, where a new generation has lost some and
@@ -39,6 +44,8 @@ class Endpoints {
   /// come to it (the job's status cannot be written, say) has another one first.
   std::optional<Duration> due_in(const std::string& job_uid);
 
+  /// Somebody has taken a slice away; whether the job is to be looked at for it.
+  bool lost(const std::string& job_uid);
   /// The job is gone, and with it the server's garbage collector takes its slices away.
   void forget(const std::string& job_uid);
 
@@ -54,14 +61,17 @@ class Endpoints {
     Sight sight = Sight::kNone;
     bool selected = false;  ///< Kubernetes does it all
     Listed written;
-    std::vector<Slice> slices;  ///< by part
-    int64_t generation = 0;     ///< in which it was written
+    std::optional<int64_t> outdated_look;  ///< one that showed less than the server had already
+    std::vector<Slice> slices;             ///< by part
+    int64_t generation = 0;                ///< in which it was written
     std::optional<MonoTime> written_at;
     std::optional<MonoTime> not_before;  ///< after a failure
     std::optional<MonoTime> due;         ///< guarded by mutex_
+    bool lost = false;                   ///< a slice, since the last look; likewise
   };
 
   std::shared_ptr<Kept> kept_of(const std::string& job_uid);
+  bool take_loss(Kept& kept);
   void put_off(Kept& kept, std::optional<MonoTime> until);
   Status keep(const control::Observed& observed, const api::TrainingJobStatus& status, Kept& kept);
   Status learn(const api::ObjectMeta& job, Kept& kept) const;
@@ -73,6 +83,7 @@ class Endpoints {
   const kube::Client& client_;
   const Clock& clock_;
   Logger& logger_;
+  const ListPods list_pods_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Kept>> kept_;  ///< by job UID; guarded by mutex_
 };

@@ -7,6 +7,7 @@
 
 #include "common/api/encode.h"
 #include "common/api/validate.h"
+#include "control/policies/elastic.h"
 #include "operator/cluster/kube_cluster_impl.h"
 
 namespace trainyard::cluster {
@@ -36,7 +37,8 @@ std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec,
 /// Runs with fewer nodes than it wants.
 bool is_degraded(const api::TrainingJob& job) {
   return job.spec.elastic_policy && job.status.membership.generation > 0 &&
-         job.status.nodes.target < job.spec.num_nodes;
+         job.status.nodes.target <
+             control::policies::largest_allowed(job.spec, job.spec.num_nodes).value_or(0);
 }
 
 Error no_job(const control::JobKey& key) {
@@ -49,17 +51,23 @@ KubeCluster::Impl::Impl(Options options)
     : options_(std::move(options)),
       own_writes_(*options_.clock),
       companions_(*options_.client, *options_.logger, options_.control_authorities),
-      endpoints_(*options_.client, *options_.clock, *options_.logger),
+      endpoints_(*options_.client, *options_.clock, *options_.logger,
+                 [this](const control::Observed& observed) { return list_pods(observed); }),
       events_(*options_.client, *options_.clock, *options_.logger, options_.instance),
       taken_pods_(*options_.clock),
-      context_{.client = options_.client,
-               .clock = options_.clock,
-               .logger = options_.logger,
-               .own_writes = &own_writes_,
-               .runner = options_.runner != nullptr ? options_.runner : &threads_,
-               .random = options_.random,
-               .changed = [this](const control::JobKey& key) { changed(key); },
-               .job_gone = [this](const std::string& uid) { forget(uid); }},
+      context_{
+          .client = options_.client,
+          .clock = options_.clock,
+          .logger = options_.logger,
+          .own_writes = &own_writes_,
+          .listed_pods = &listed_pods_,
+          .gone_pods = &gone_pods_,
+          .runner = options_.runner != nullptr ? options_.runner : &threads_,
+          .random = options_.random,
+          .changed = [this](const control::JobKey& key) { changed(key); },
+          .companion_gone = [this](const kube::Resource& resource, const control::JobKey& job,
+                                   const std::string& uid) { companion_gone(resource, job, uid); },
+          .job_gone = [this](const std::string& uid) { forget(uid); }},
       nodes_(view_of_node, {}, node_handler()),
       node_watching_(context_, nodes_,
                      {.resource = kube::kNodes, .right = cache::Right::kWelcome}) {
@@ -205,6 +213,15 @@ void KubeCluster::Impl::changed(const control::JobKey& key) {
   if (listener_) listener_(key);
 }
 
+/// With the job, or taken away from it.
+void KubeCluster::Impl::companion_gone(const kube::Resource& resource, const control::JobKey& job,
+                                       const std::string& uid) {
+  const bool is_missed = resource.plural == kube::kEndpointSlices.plural
+                             ? endpoints_.lost(uid)
+                             : companions_.lost(resource, uid);
+  if (is_missed) changed(job);
+}
+
 void KubeCluster::Impl::set_listener(Listener listener) {
   const std::unique_lock lock(listener_mutex_);
   listener_ = std::move(listener);
@@ -298,16 +315,28 @@ KubeCluster::Impl::Job KubeCluster::Impl::find_job(const control::JobKey& key) c
   return own_writes_.newest(scope->jobs().find(cache::key_of(key.namespace_name, key.name)));
 }
 
+/// What the cache shows, unless a list was seen that is newer; and what this process has written.
 std::vector<control::ObservedPod> KubeCluster::Impl::pods_of(const JobView& job) const {
-  const auto awaited = own_writes_.awaited(job.meta.uid);
+  const auto& cache = scope_of(job.meta.ns)->pods();
+  for (;;) {
+    const auto awaited = own_writes_.awaited(job.meta.uid);
+    const ListedPods::Pods listed = listed_pods_.newer_than(cache.version(), job.meta.uid);
+    std::vector<control::ObservedPod> pods = listed ? *listed : cached_pods_of(job);
+    own_writes_.amend(job.meta.uid, awaited, pods);
+    for (control::ObservedPod& pod : pods)
+      pod.node_state = state_of_node(pod.node);
+    // A creation that the cache has shown since is neither in the list nor awaited any more.
+    if (!listed || listed_pods_.newer_than(cache.version(), job.meta.uid)) return pods;
+  }
+}
+
+std::vector<control::ObservedPod> KubeCluster::Impl::cached_pods_of(const JobView& job) const {
   std::vector<control::ObservedPod> pods;
   for (const auto& pod : scope_of(job.meta.ns)->pods().find_by(kPodsByJob, job.meta.uid)) {
     // An owner is of its object's own namespace: elsewhere anybody may name this job.
     if (pod->meta.ns != job.meta.ns) continue;
     pods.push_back(pod->seen);
-    pods.back().node_state = state_of_node(pod->seen.node);
   }
-  own_writes_.amend(job.meta.uid, awaited, pods);
   return pods;
 }
 
@@ -320,12 +349,16 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
   }
   control::Observed observed;
   observed.key = key;
+  observed.look = ++looks_;
   observed.metadata = job->job.metadata;
   observed.spec = job->job.spec;
   observed.status = job->job.status;
   observed.spec_faults =
       job->faults.empty() ? not_in_pods(job->job.spec, options_.pod_defaults) : job->faults;
   observed.pods = pods_of(*job);
+  observed.gone = gone_pods_.of(job->meta.uid, observed.pods);
+  for (control::ObservedPod& pod : observed.gone)
+    pod.node_state = state_of_node(pod.node);
   observed.feasible_nodes = room_for(*job, observed.pods);
   return observed;
 }
@@ -351,6 +384,8 @@ void KubeCluster::Impl::forget_if_gone(const control::JobKey& key, const std::st
 void KubeCluster::Impl::forget(const std::string& job_uid) {
   companions_.forget(job_uid);
   endpoints_.forget(job_uid);
+  listed_pods_.forget(job_uid);
+  gone_pods_.forget(job_uid);
 }
 
 Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
@@ -395,6 +430,7 @@ Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::stri
 
 std::optional<Duration> KubeCluster::Impl::look_again_in(const std::string& job_uid) {
   std::optional<Duration> first = endpoints_.due_in(job_uid);
+  if (const auto due = companions_.due_in(job_uid)) first = std::min(first.value_or(*due), *due);
   if (const auto end = own_writes_.first_end(job_uid)) {
     const Duration left = std::max(*end - options_.clock->mono(), Duration::zero());
     first = std::min(first.value_or(left), left);

@@ -64,6 +64,7 @@ class KubeCluster::Impl {
   /// The newest view of a job; nullptr when there is none.
   Job find_job(const control::JobKey& key) const;
   std::vector<control::ObservedPod> pods_of(const JobView& job) const;
+  std::vector<control::ObservedPod> cached_pods_of(const JobView& job) const;
   control::NodeState state_of_node(const std::string& name) const;
   std::optional<int64_t> room_for(const JobView& job,
                                   const std::vector<control::ObservedPod>& pods) const;
@@ -72,6 +73,8 @@ class KubeCluster::Impl {
   cache::Handler<NodeView> node_handler();
   void node_changed(const std::string& name);
   void changed(const control::JobKey& key);
+  void companion_gone(const kube::Resource& resource, const control::JobKey& job,
+                      const std::string& uid);
   std::vector<Watching*> watchings();
   bool may_see_nodes() const;
   std::optional<bool> may_see_jobs(const std::string& ns) const;
@@ -89,6 +92,9 @@ class KubeCluster::Impl {
   const Options options_;
   cache::ThreadRunner threads_;  ///< where the options name no runner
   mutable OwnWrites own_writes_;
+  mutable ListedPods listed_pods_;
+  GonePods gone_pods_;
+  std::atomic<int64_t> looks_ = 0;
   Companions companions_;
   Endpoints endpoints_;
   EventRecorder events_;

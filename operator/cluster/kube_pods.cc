@@ -43,6 +43,7 @@ Result<std::vector<control::ObservedPod>> KubeCluster::Impl::list_pods(
     const control::Observed& observed) {
   kube::ListOptions options;
   options.label_selector = std::string(render::kLabelJobUid) + "=" + observed.metadata.uid;
+  ListedPods::List list{.ns = observed.key.namespace_name, .asked = options_.clock->mono()};
   std::vector<control::ObservedPod> pods;
   do {
     const auto page = options_.client->list(kube::kPods, observed.key.namespace_name, options);
@@ -53,8 +54,11 @@ Result<std::vector<control::ObservedPod>> KubeCluster::Impl::list_pods(
       view.seen.node_state = state_of_node(view.seen.node);
       pods.push_back(std::move(view.seen));
     }
+    if (list.version.empty()) list.version = page->resource_version;
     options.next = page->next;
   } while (!options.next.empty());
+  list.pods = std::make_shared<const std::vector<control::ObservedPod>>(pods);
+  listed_pods_.keep(observed.metadata.uid, std::move(list));
   return pods;
 }
 
@@ -94,6 +98,7 @@ Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control
   if (reply || reply.error().reason == kube::Reason::kAlreadyExists) return Reply();
   Reply refusal = refusal_of(reply.error());
   if (!refusal) return reply.error().to_error(called("try", spec.namespace_name, spec.name));
+  if (job->job.spec.pod_template) name_quantity(job->job.spec.pod_template->json, *refusal);
   return refusal;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "control/observed.h"
 #include "operator/kube/api_error.h"
@@ -11,5 +12,10 @@ namespace trainyard::cluster {
 /// accept as it is (400, 422), AdmissionRefused for what it does not allow now (403: quota, policy,
 /// a missing ServiceAccount, rights). nullopt: nothing about the job, try again.
 std::optional<control::Refusal> refusal_of(const kube::ApiError& error);
+
+/// The server says of a quantity that it cannot read ("cpu: lots") neither where it stands nor what
+/// it is: this puts field and value before its words. Any other refusal stays as it is.
+/// `pod_template` is a PodTemplateSpec as JSON.
+void name_quantity(std::string_view pod_template, control::Refusal& refusal);
 
 }  // namespace trainyard::cluster

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -12,6 +13,8 @@
 #include "operator/cache/reflector.h"
 #include "operator/cache/reflector_runner.h"
 #include "operator/cache/store.h"
+#include "operator/cluster/gone_pods.h"
+#include "operator/cluster/listed_pods.h"
 #include "operator/cluster/own_writes.h"
 #include "operator/cluster/views.h"
 #include "operator/kube/client.h"
@@ -28,9 +31,14 @@ struct ScopeContext {
   const Clock* clock = nullptr;
   Logger* logger = nullptr;
   OwnWrites* own_writes = nullptr;
+  ListedPods* listed_pods = nullptr;
+  GonePods* gone_pods = nullptr;
   cache::ReflectorRunner* runner = nullptr;
   std::function<double()> random;
-  std::function<void(const control::JobKey&)> changed;   ///< a job, or pods of it
+  std::function<void(const control::JobKey&)> changed;  ///< a job, or pods of it
+  /// What stood beside a job's pods is there no more, or a list shows none beside them.
+  std::function<void(const kube::Resource&, const control::JobKey&, const std::string& job_uid)>
+      companion_gone;
   std::function<void(const std::string& uid)> job_gone;  ///< after `changed`
 };
 
@@ -40,6 +48,7 @@ struct Watched {
   std::string ns;  ///< empty: all
   std::string label_selector;
   cache::Right right = cache::Right::kNeeded;
+  kube::Parts parts = kube::Parts::kAll;
 };
 
 /// A reflector that the context's runner keeps going.
@@ -57,8 +66,29 @@ class Watching {
   cache::Reflector reflector_;
 };
 
-/// The caches of one namespace, or of all where `ns` is empty: TrainingJobs and their pods. The
-/// context outlives it.
+/// Which objects of one kind stand beside jobs' pods. Whoever may not see them goes on without:
+/// what somebody takes away then comes back with the next generation.
+class Beside {
+ public:
+  /// `jobs` outlives it.
+  Beside(const ScopeContext& context, const std::string& ns, const kube::Resource& resource,
+         const cache::Store<JobView>& jobs);
+
+  Watching& watching() { return watching_; }
+  cache::Store<CompanionView>& objects() { return objects_; }
+
+ private:
+  cache::Handler<CompanionView> handler();
+
+  const ScopeContext& context_;
+  const kube::Resource resource_;
+  const cache::Store<JobView>& jobs_;
+  cache::Store<CompanionView> objects_;
+  Watching watching_;
+};
+
+/// The caches of one namespace, or of all where `ns` is empty: TrainingJobs, their pods and what
+/// stands beside these. The context outlives it.
 class Scope {
  public:
   Scope(const ScopeContext& context, const std::string& ns);
@@ -70,11 +100,13 @@ class Scope {
   /// Whether it must be filled before work begins.
   bool is_awaited() const { return awaited_; }
   void do_not_await() { awaited_ = false; }
-  std::vector<Watching*> watchings() { return {&job_watching_, &pod_watching_}; }
+  std::vector<Watching*> watchings();
+  std::array<Beside, 3>& beside() { return beside_; }
 
  private:
   cache::Handler<JobView> job_handler();
   cache::Handler<PodView> pod_handler();
+  void note_gone(const PodView& pod) const;
 
   const ScopeContext& context_;
   const std::string ns_;
@@ -83,6 +115,7 @@ class Scope {
   cache::Store<PodView> pods_;
   Watching job_watching_;
   Watching pod_watching_;
+  std::array<Beside, 3> beside_;
 };
 
 }  // namespace trainyard::cluster

@@ -273,6 +273,14 @@ Result<PodView> view_of_pod(const json& object) {
   return view;
 }
 
+Result<CompanionView> view_of_companion(const json& object) {
+  CompanionView view;
+  TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));
+  view.job_name = text_at(at(at(object, "metadata"), "labels"), render::kLabelJobName);
+  view.job_uid = controlling_job(object);
+  return view;
+}
+
 Result<NodeView> view_of_node(const json& object) {
   NodeView view;
   TRAINYARD_ASSIGN(view.meta, cache::read_meta(object));

@@ -34,6 +34,13 @@ struct PodView {
   control::ObservedPod seen;
 };
 
+/// What stands beside a job's pods: that it is there, and whose it is.
+struct CompanionView {
+  cache::Meta meta;
+  std::string job_name;  ///< of the label
+  std::string job_uid;   ///< as PodView's
+};
+
 /// A node.
 struct NodeView {
   cache::Meta meta;
@@ -50,6 +57,8 @@ Result<JobView> view_of_job(const nlohmann::json& object);
 Result<PodView> view_of_pod(const nlohmann::json& object);
 /// As view_of_pod.
 Result<NodeView> view_of_node(const nlohmann::json& object);
+/// As view_of_pod; metadata is enough.
+Result<CompanionView> view_of_companion(const nlohmann::json& object);
 
 /// Whether the two are the same to whoever asks how many pods fit.
 bool same_room(const NodeView& a, const NodeView& b);

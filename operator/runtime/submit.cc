@@ -18,6 +18,9 @@ using cluster::text_at;
 using nlohmann::json;
 
 constexpr int64_t kManifestBytesMax = 1 << 20;
+/// An operator that is there has written a status long before, also right after it has begun.
+constexpr std::chrono::seconds kFirstStatus{10};
+constexpr char kNoStatus[] = "without a status from an operator";
 
 /// The manifest with its namespace written in. Whether it is a good job, the server says.
 Result<json> read_job(const SubmitOptions& options, const std::string& ns) {
@@ -62,7 +65,8 @@ class Submission {
 
   Result<JobEnd> run() {
     TRAINYARD_TRY(make_way());
-    const auto made = client_.create(kube::kTrainingJobs, name_.ns, job_);
+    const auto made = client_.create(kube::kTrainingJobs, name_.ns, job_,
+                                     {.field_validation = kube::FieldValidation::kStrict});
     if (!made) return made.error().to_error("create " + title());
     uid_ = text_at((*made)["metadata"], "uid");
     out_ << title() << ": created" << std::endl;
@@ -126,6 +130,7 @@ class Submission {
 
   Result<JobEnd> wait_for_end() const {
     std::string told;
+    const MonoTime made = clock_.mono();
     while (true) {
       TRAINYARD_ASSIGN(const std::optional<json> job, look());
       if (!job || text_at((*job)["metadata"], "uid") != uid_) {
@@ -133,9 +138,12 @@ class Submission {
       }
       const json status = job->value("status", json::object());
       std::string phase = text_at(status, "phase");
-      if (phase.empty()) phase = "seen by no operator";
-      if (phase != told) out_ << title() << ": " << phase << std::endl;
-      told = phase;
+      const bool early = phase.empty() && clock_.mono() - made < kFirstStatus;
+      if (phase.empty()) phase = kNoStatus;
+      if (phase != told && !early) {
+        out_ << title() << ": " << phase << std::endl;
+        told = phase;
+      }
       for (const json& condition : status.value("conditions", json::array())) {
         const std::string type = text_at(condition, "type");
         if (text_at(condition, "status") != "True" || (type != "Complete" && type != "Failed")) {

@@ -4,8 +4,8 @@ trainyard_test(operator_render_test TIER unit
           ${operator_tests}/render/environment_test.cc ${operator_tests}/render/pod_test.cc
   DEPS operator_render operator_cluster agent_core nlohmann_json::nlohmann_json)
 trainyard_test(operator_cluster_test TIER unit THREADED
-  SOURCES ${operator_tests}/cluster/own_writes_test.cc ${operator_tests}/cluster/parallel_calls_test.cc
-          ${operator_tests}/cluster/room_test.cc ${operator_tests}/cluster/taken_pods_test.cc
+  SOURCES ${operator_tests}/cluster/listed_pods_test.cc ${operator_tests}/cluster/own_writes_test.cc
+          ${operator_tests}/cluster/parallel_calls_test.cc ${operator_tests}/cluster/room_test.cc ${operator_tests}/cluster/taken_pods_test.cc
           ${operator_tests}/cluster/views_test.cc
   DEPS operator_cluster nlohmann_json::nlohmann_json)
 trainyard_test(operator_objects_test TIER unit THREADED

@@ -56,16 +56,20 @@ class NotingSink final : public Sink {
  public:
   void begin_list() override { notes.push_back("begin"); }
   void list_item(const json& object) override { notes.push_back(name_of_object(object)); }
-  void end_list(MonoTime started) override {
+  void end_list(MonoTime started, const std::string& version) override {
+    versions.push_back(version);
     notes.push_back("end " + std::to_string(started.time_since_epoch() / std::chrono::seconds(1)));
   }
   void event(EventType type, const json& object) override {
+    versions.push_back(object["metadata"]["resourceVersion"]);
+    if (type == EventType::kBookmark) return;
     static const std::vector<std::string> kSigns = {"+", "~", "-", "?"};
     notes.push_back(kSigns[static_cast<size_t>(type)] + name_of_object(object));
   }
   static std::string name_of_object(const json& object) { return object["metadata"]["name"]; }
 
   std::vector<std::string> notes;
+  std::vector<std::string> versions;  ///< up to which it was told
 };
 
 /// client-go's values; no jitter.
@@ -279,6 +283,7 @@ TEST_F(ReflectorTest, ABookmarkMovesTheVersionAndNothingElse) {
   watch({event("BOOKMARK", "", 90), EndOfStream{}});
   (void)step();
   EXPECT_THAT(sink_.notes, IsEmpty());
+  EXPECT_THAT(sink_.versions, ElementsAre("5", "90"));
   (void)step();
   transport_.stream({});
   (void)step();

@@ -72,11 +72,12 @@ class StoreTest : public testing::Test {
   static std::string text(const Part& thing) {
     return thing.meta.name + ":" + thing.meta.uid + ":" + std::to_string(thing.value);
   }
-  void list(const std::vector<json>& objects, int64_t started = 1) {
+  void list(const std::vector<json>& objects, int64_t started = 1,
+            const std::string& version = "9") {
     store_.begin_list();
     for (const json& object : objects)
       store_.list_item(object);
-    store_.end_list(MonoTime(Duration(started)));
+    store_.end_list(MonoTime(Duration(started)), version);
   }
   Told told() { return std::exchange(told_, {}); }
   std::vector<std::string> of_job(const std::string& job) {
@@ -97,7 +98,7 @@ TEST_F(StoreTest, ShowsAListOnlyWhenItIsWhole) {
   EXPECT_EQ(store_.size(), 0u);
   EXPECT_FALSE(store_.synced());
   store_.list_item(thing("b", "2", 2));
-  store_.end_list(MonoTime(Duration(5)));
+  store_.end_list(MonoTime(Duration(5)), "9");
   EXPECT_THAT(told(), ElementsAre("+a:1:1", "+b:2:2", "listed 5"));
   EXPECT_TRUE(store_.synced());
   EXPECT_EQ(store_.size(), 2u);
@@ -139,6 +140,21 @@ TEST_F(StoreTest, ARepeatedEventIsNotTold) {
   store_.event(EventType::kBookmark, thing("a", "1", 2));
   store_.event(EventType::kDeleted, thing("gone", "9", 9));
   EXPECT_THAT(told(), IsEmpty());
+}
+
+TEST_F(StoreTest, SaysUpToWhichVersionItShowsEverything) {
+  EXPECT_EQ(store_.version(), "");
+  list({thing("a", "1", 1)}, 1, "5");
+  EXPECT_EQ(store_.version(), "5");
+  store_.event(EventType::kModified, thing("a", "1", 6));
+  EXPECT_EQ(store_.version(), "6");
+  store_.event(EventType::kDeleted, thing("a", "1", 7));
+  EXPECT_EQ(store_.version(), "7");
+  store_.event(EventType::kBookmark, json{{"metadata", {{"resourceVersion", "80"}}}});
+  EXPECT_EQ(store_.version(), "80");
+  EXPECT_EQ(store_.size(), 0U);
+  list({}, 2, "3");
+  EXPECT_EQ(store_.version(), "3") << "of a server that was restored";
 }
 
 TEST_F(StoreTest, ANameUsedAgainIsAnEndAndAnAddition) {

@@ -21,9 +21,24 @@ TEST_F(BudgetTest, ABudgetThatCouldNotBeMadeIsTriedAgain) {
   done();
   taken();  // ... a finalizer holds
   EXPECT_EQ(kept().back(), "POST poddisruptionbudgets");
+  EXPECT_TRUE(companions_.due_in("now").has_value()) << "nothing tells when that one is gone";
   done();
   EXPECT_THAT(kept(), ElementsAre("POST poddisruptionbudgets"));
   EXPECT_THAT(kept(), IsEmpty()) << "now it stands";
+  EXPECT_FALSE(companions_.due_in("now").has_value());
+}
+
+TEST_F(BudgetTest, ABudgetThatCouldNotBeMadeIsWantedNoMoreWhenTheJobIsOver) {
+  done();   // the service
+  taken();  // as above
+  left_over();
+  done();
+  taken();
+  (void)kept();
+  ASSERT_TRUE(companions_.due_in("now").has_value());
+  set(api::ConditionType::kSuccessCriteriaMet);
+  (void)kept();
+  EXPECT_FALSE(companions_.due_in("now").has_value());
 }
 
 TEST_F(BudgetTest, ABudgetLetsOneMemberGo) {
@@ -75,6 +90,17 @@ TEST_F(BudgetTest, ABudgetThatSomebodyHasRemovedIsMadeAnew) {
   EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "POST poddisruptionbudgets"));
   EXPECT_EQ(sent()["spec"]["minAvailable"], 1);
   EXPECT_THAT(kept(), IsEmpty());
+}
+
+TEST_F(BudgetTest, ABudgetThatIsGoneAndCannotBeMadeAnewIsAFault) {
+  settle();
+  status_.nodes.target = 2;
+  missing();
+  broken();
+  EXPECT_THAT(fault().message, HasSubstr("create PodDisruptionBudget train"));
+  missing();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "POST poddisruptionbudgets"));
 }
 
 TEST_F(BudgetTest, ABudgetThatCouldNotBeChangedIsTriedAgain) {

@@ -257,7 +257,36 @@ TEST_F(CompanionsTest, TheControllersNameCountsAndNoOtherOwners) {
   const auto reply = keep();
   ASSERT_TRUE(reply && *reply);
   EXPECT_EQ((*reply)->reason, api::reason::kNameConflict);
-  EXPECT_THAT(requests(), ElementsAre("POST services", "GET services"));
+  EXPECT_THAT(requests(), ElementsAre("POST services", "GET services", "GET poddisruptionbudgets"));
+}
+
+TEST_F(CompanionsTest, ABudgetThatIsInTheWayAsWellIsNamedWithTheService) {
+  const std::string orphan =
+      R"({"metadata":{"name":"train","namespace":"n","uid":"u","resourceVersion":"1"}})";
+  const auto message = [&](const std::string& budget) {
+    taken();
+    transport_.answer(200, orphan);
+    transport_.answer(200, budget);
+    const auto reply = keep();
+    return reply && *reply ? (*reply)->message : "";
+  };
+  const char* const service_only =
+      "Service train exists and is not this job's; delete it or rename the job";
+  EXPECT_EQ(message(orphan),
+            "Service train and PodDisruptionBudget train exist and are not this job's; delete both "
+            "or rename the job");
+  EXPECT_EQ(message(object_of("other", "before")),
+            "Service train and PodDisruptionBudget train exist and are not this job's; delete both "
+            "or rename the job");
+  EXPECT_EQ(message(object_of("train", "before")), service_only) << "that one is removed";
+  spec_.num_nodes = 1;
+  const size_t asked = transport_.requests().size();
+  taken();
+  transport_.answer(200, orphan);
+  const auto alone = keep();
+  ASSERT_TRUE(alone && *alone);
+  EXPECT_EQ((*alone)->message, service_only);
+  EXPECT_EQ(transport_.requests().size(), asked + 2) << "a job of one node has no budget";
 }
 
 TEST_F(CompanionsTest, ALeftoverThatHasGoneMeanwhileIsNoFault) {
@@ -287,6 +316,51 @@ TEST_F(CompanionsTest, AServerThatFailsAfterTheLeftoverIsAFault) {
   done();
   broken();
   EXPECT_THAT(fault().message, HasSubstr("create Service train"));
+}
+
+TEST_F(CompanionsTest, WhatSomebodyTakesAwayIsMadeAnew) {
+  EXPECT_FALSE(companions_.lost(kube::kServices, "now")) << "nobody has looked yet";
+  settle();
+  EXPECT_TRUE(companions_.lost(kube::kServices, "now"));
+  EXPECT_TRUE(companions_.lost(kube::kPodDisruptionBudgets, "now"));
+  EXPECT_FALSE(companions_.lost(kube::kServices, "another"));
+  done();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST services", "POST poddisruptionbudgets"));
+  EXPECT_THAT(kept(), IsEmpty());
+}
+
+TEST_F(CompanionsTest, WhatIsTakenAwayWhileItIsMadeIsLookedForSoon) {
+  settle();
+  EXPECT_FALSE(companions_.due_in("now").has_value());
+  (void)companions_.lost(kube::kPodDisruptionBudgets, "now");
+  EXPECT_EQ(companions_.due_in("now"), std::chrono::seconds(1))
+      << "a look that is under way does not know";
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST poddisruptionbudgets"));
+  EXPECT_FALSE(companions_.due_in("now").has_value());
+  EXPECT_FALSE(companions_.due_in("another").has_value());
+}
+
+TEST_F(CompanionsTest, WhatWasTakenAwayIsNotForgottenWhereItCouldNotBeMade) {
+  settle();
+  (void)companions_.lost(kube::kServices, "now");
+  broken();
+  (void)fault();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST services"));
+}
+
+TEST_F(CompanionsTest, WhatTheJobHasTakenAwayItselfIsNotMissed) {
+  settle();
+  set(api::ConditionType::kSuccessCriteriaMet);
+  ours();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
+  EXPECT_FALSE(companions_.lost(kube::kPodDisruptionBudgets, "now"));
+  EXPECT_THAT(kept(), IsEmpty());
+  companions_.forget("now");
+  EXPECT_FALSE(companions_.lost(kube::kServices, "now"));
 }
 
 TEST_F(CompanionsTest, WhatWasKeptOfAJobThatIsGoneIsForgotten) {

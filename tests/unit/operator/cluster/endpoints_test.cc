@@ -2,6 +2,7 @@
 #include "operator/cluster/endpoints.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,7 +121,13 @@ class EndpointsTest : public testing::Test {
   testing_support::ManualClock clock_;
   kube::Client client_{transport_, clock_, {}};
   std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
-  Endpoints endpoints_{client_, clock_, *logger_};
+  Endpoints::ListPods lists() {
+    return [this](const control::Observed& /*observed*/) {
+      return Result<std::vector<control::ObservedPod>>(server_pods_.value_or(observed_.pods));
+    };
+  }
+  std::optional<std::vector<control::ObservedPod>> server_pods_;  ///< nothing: those that are seen
+  Endpoints endpoints_{client_, clock_, *logger_, lists()};
   control::Observed observed_;
   api::TrainingJobStatus status_;
 };
@@ -214,7 +221,7 @@ TEST_F(EndpointsTest, AJobOnItsWayOutIsLeftAlone) {
 TEST_F(EndpointsTest, ANewLeaderFindsWhatStandsAndWritesNothing) {
   settle();
   const json endpoints = sent()["endpoints"];
-  Endpoints next(client_, clock_, *logger_);
+  Endpoints next(client_, clock_, *logger_, lists());
   status_.membership.generation = 2;
   listed(json::array({stored(first_name(), "7", endpoints)}));
   next.keep(observed_, status_);
@@ -226,6 +233,40 @@ TEST_F(EndpointsTest, ANewLeaderFindsWhatStandsAndWritesNothing) {
   EXPECT_EQ(transport_.last_request().method, kube::Method::kPut);
   EXPECT_EQ(sent()["metadata"]["resourceVersion"], "7");
   EXPECT_EQ(sent()["metadata"]["uid"], "slice");
+}
+
+/// One that stood still has its view of the pods from before, and what it reads from after.
+TEST_F(EndpointsTest, ALeaderOfYesterdayPutsNoPodsOfYesterdayBack) {
+  settle();
+  const json endpoints = sent()["endpoints"];
+  status_.membership.generation = 2;
+  server_pods_ = observed_.pods;
+  for (control::ObservedPod& pod : observed_.pods)
+    pod.uid += "-of-yesterday";
+  Endpoints zombie(client_, clock_, *logger_, lists());
+  listed(json::array({stored(first_name(), "7", endpoints)}));
+  zombie.keep(observed_, status_);
+  EXPECT_EQ(transport_.left(), 0u);
+  EXPECT_EQ(transport_.last_request().method, kube::Method::kGet) << "nothing is written";
+}
+
+TEST_F(EndpointsTest, ALookThatWasOlderThanTheListIsAsOldTheNextTime) {
+  control::set_condition(status_,
+                         {ConditionType::kScheduled, api::ConditionStatus::kTrue, "Reason", ""},
+                         clock_.now());
+  observed_.look = 7;
+  whole();
+  server_pods_ = observed_.pods;
+  observed_.pods[2].address.clear();
+  listed(json::array({stored(first_name(), "4", json::array())}));
+  done("5");
+  EXPECT_THAT(kept(), ElementsAre("GET slices", "PUT slices"));
+  EXPECT_THAT(hosts(), ElementsAre("train-0", "train-1", "train-2"));
+  clock_.advance(std::chrono::seconds(10));
+  EXPECT_THAT(kept(), IsEmpty()) << "by the same look";
+  observed_.look = 8;
+  done("6");
+  EXPECT_THAT(kept(), ElementsAre("PUT slices"));
 }
 
 TEST_F(EndpointsTest, WhatSomebodyElseMadeOfASliceIsMended) {
@@ -369,6 +410,18 @@ TEST_F(EndpointsTest, ASliceOfAnotherJobWithOurLabelIsNotOurs) {
   listed(json::array({foreign}));
   done();
   EXPECT_THAT(kept(), ElementsAre("GET slices", "POST slices"));
+}
+
+TEST_F(EndpointsTest, ASliceThatSomebodyTakesAwayIsWrittenAnew) {
+  EXPECT_FALSE(endpoints_.lost("now")) << "nobody has looked yet";
+  settle();
+  EXPECT_TRUE(endpoints_.lost("now"));
+  EXPECT_FALSE(endpoints_.lost("another"));
+  listed(json::array());
+  done("5");
+  EXPECT_THAT(kept(), ElementsAre("GET slices", "POST slices"));
+  EXPECT_THAT(hosts(), ElementsAre("train-0", "train-1", "train-2"));
+  EXPECT_THAT(kept(), IsEmpty());
 }
 
 TEST_F(EndpointsTest, WhatIsForgottenIsWrittenAnew) {

@@ -1,4 +1,5 @@
 // What a view of a job is made of, what is told of changes, and the job's own object.
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -25,13 +26,29 @@ class KubeClusterTest : public KubeClusterWorld {
   KubeClusterTest() { server_.jobs = {job_object("True")}; }
 
   /// What the server has of the job's pods when it is asked for them.
-  void there(const std::vector<json>& pods) {
-    server_.script.answer(200,
-                          json{{"metadata", {{"resourceVersion", "9"}}}, {"items", pods}}.dump());
+  void there(const std::vector<json>& pods, int version = 9) {
+    const json metadata = {{"resourceVersion", std::to_string(version)}};
+    server_.script.answer(200, json{{"metadata", metadata}, {"items", pods}}.dump());
   }
   std::vector<std::string> observed_pods() {
     start();
     return names_of(look().pods);
+  }
+  void await_watches(int64_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (cluster_->counts().watches < count && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+  }
+  static json pod_at(int index, const std::string& version, const char* phase = "Running") {
+    json pod = pod_object(index);
+    pod["metadata"]["resourceVersion"] = version;
+    pod["status"]["phase"] = phase;
+    return pod;
+  }
+  static json job_at(const std::string& scheduled, const std::string& version) {
+    json job = job_object(scheduled);
+    job["metadata"]["resourceVersion"] = version;
+    return job;
   }
 };
 
@@ -52,6 +69,50 @@ TEST_F(KubeClusterTest, TheServerIsAskedForAllPodsOfTheJob) {
   EXPECT_THAT(names_of(*listed), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
   EXPECT_EQ((*listed)[0].node_state, control::NodeState::kGone) << "there is no node";
   EXPECT_THAT(server_.script.last_request().query, HasSubstr(std::string("job-uid%3D") + kUid));
+}
+
+TEST_F(KubeClusterTest, WhatAListHasShownIsNotUnseenByACacheThatIsBehind) {
+  server_.pods = {pod_object(1)};
+  start();
+  there({pod_object(0), pod_object(1)}, 20);
+  ASSERT_TRUE(cluster_->list_pods(look()).has_value());
+  EXPECT_THAT(names_of(look().pods), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  server_.push("pods", "MODIFIED", pod_at(1, "15", "Failed"));
+  (void)hear(1);
+  EXPECT_THAT(names_of(look().pods), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  server_.push("pods", "DELETED", pod_at(1, "21"));
+  (void)hear(1);
+  EXPECT_THAT(look().pods, IsEmpty()) << "the cache, which never saw pod 0, is ahead now";
+}
+
+TEST_F(KubeClusterTest, AMemberThatWentIsShownAsItWasLastKnown) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  json evicted = pod_at(1, "20");
+  evicted["status"]["conditions"] = json::array({{{"type", "DisruptionTarget"},
+                                                  {"status", "True"},
+                                                  {"reason", "EvictionByEvictionAPI"},
+                                                  {"message", "evicting"}}});
+  server_.push("pods", "DELETED", evicted);
+  (void)hear(1);
+  const control::Observed observed = look();
+  EXPECT_THAT(names_of(observed.pods), ElementsAre("train-0-aaaaa"));
+  ASSERT_THAT(names_of(observed.gone), ElementsAre("train-1-aaaaa"));
+  EXPECT_EQ(observed.gone[0].conditions.at(0).reason, "EvictionByEvictionAPI");
+  EXPECT_EQ(observed.gone[0].node, "node");
+  server_.push("pods", "ADDED", pod_at(1, "21"));
+  (void)hear(1);
+  EXPECT_THAT(look().gone, IsEmpty()) << "another is in its place";
+}
+
+TEST_F(KubeClusterTest, APodThatDidNotCountIsNotMissed) {
+  server_.pods = {pod_object(0), pod_object(1)};
+  start();
+  json replaced = pod_at(1, "20");
+  replaced["metadata"]["labels"]["trainyard.dev/member"] = "false";
+  server_.push("pods", "DELETED", replaced);
+  (void)hear(1);
+  EXPECT_THAT(look().gone, IsEmpty());
 }
 
 TEST_F(KubeClusterTest, APodOfAnotherOwnerIsNoneOfTheJobsWhateverItsLabels) {
@@ -87,6 +148,25 @@ TEST_F(KubeClusterTest, ShowsTheJobsAsTheyWereSeenLast) {
   EXPECT_EQ(jobs[0]->metadata.namespace_name, "n");
   EXPECT_EQ(jobs[0]->metadata.name, "train");
   EXPECT_FALSE(jobs[0]->status.conditions.empty());
+}
+
+TEST_F(KubeClusterTest, WhoseServiceIsTakenAwayIsLookedAt) {
+  const auto companion = [](const char* version, const std::string& owner) {
+    json object = pod_object(0, owner);
+    object["metadata"]["name"] = "train";
+    object["metadata"]["resourceVersion"] = version;
+    return object;
+  };
+  server_.companions["services"] = {companion("7", kUid)};
+  server_.companions["poddisruptionbudgets"] = {companion("7", kUid)};
+  start();
+  server_.script.answer(200, companion("7", kUid).dump());  // the Service
+  server_.script.answer(200, companion("7", kUid).dump());  // the budget
+  server_.script.answer(200, companion("8", kUid).dump());
+  const control::Observed observed = look();
+  EXPECT_TRUE(cluster_->keep_companions(observed, observed.status).has_value());
+  server_.push("services", "DELETED", companion("12", kUid));
+  EXPECT_THAT(hear(1), ElementsAre("train"));
 }
 
 // ---- Nodes -------------------------------------------------------------------------------------
@@ -138,9 +218,7 @@ TEST_F(KubeClusterTest, WithoutTheRightToSeeNodesEveryNodeIsGood) {
 TEST_F(KubeClusterTest, AServerThatIsInTroubleMayStillShowItsNodes) {
   server_.nodes_status = 500;
   begin();
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (cluster_->counts().watches < 2 && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::yield();
+  await_watches(2);
   EXPECT_FALSE(cluster_->synced()) << "jobs and pods are there, nodes are waited for";
 }
 
@@ -164,6 +242,15 @@ TEST_F(KubeClusterTest, WhereNoNamespaceMayBeReadOneIsWaitedFor) {
   server_.forbids = [](const std::string& path) { return is_of(path, "gone") || is_of(path, "n"); };
   begin();
   EXPECT_FALSE(cluster_->synced());
+}
+
+TEST_F(KubeClusterTest, ANamespaceOfAServerInTroubleIsWaitedFor) {
+  namespaces_ = {"troubled", "n"};
+  server_.forbids = [](const std::string& path) { return is_of(path, "troubled"); };
+  server_.refusal_status = 500;
+  begin();
+  await_watches(3);
+  EXPECT_FALSE(cluster_->synced()) << "jobs and pods of n are there, and nodes";
 }
 
 TEST_F(KubeClusterTest, AJobWhosePodsMayNotBeReadIsLeftAlone) {
@@ -244,19 +331,59 @@ TEST_F(KubeClusterTest, OfAJobThatWentMeanwhileNothingIsRemembered) {
   server_.pods = {pod_object(0), pod_object(1)};
   start();
   const control::Observed before = look();
-  json gone = job_object("True");
-  gone["metadata"]["resourceVersion"] = "20";
-  server_.push("trainingjobs", "DELETED", gone);
+  server_.push("trainingjobs", "DELETED", job_at("True", "20"));
   hear(1);
-  json written = job_object("True");
-  written["metadata"]["resourceVersion"] = "19";
-  server_.script.answer(200, written.dump());
+  server_.script.answer(200, job_at("True", "19").dump());
   ASSERT_TRUE(cluster_->put_status(before.key, kUid, before.status, "9").has_value());
-  json again = job_object("True");
-  again["metadata"]["resourceVersion"] = "12";
-  server_.push("trainingjobs", "ADDED", again);
+  server_.push("trainingjobs", "ADDED", job_at("True", "12"));
   hear(1);
   EXPECT_EQ(look().metadata.resource_version, "12") << "not what was written of it as it went";
+}
+
+TEST_F(KubeClusterTest, OfAJobWhoseNamesakeIsThereNothingIsRemembered) {
+  start();
+  const control::Observed before = look();
+  json namesake = job_at("True", "21");
+  namesake["metadata"]["uid"] = "uid-of-namesake";
+  server_.push("trainingjobs", "DELETED", job_at("True", "20"));
+  server_.push("trainingjobs", "ADDED", namesake);
+  hear(2);
+  server_.script.answer(200, job_at("True", "19").dump());
+  ASSERT_TRUE(cluster_->put_status(before.key, kUid, before.status, "9").has_value());
+  server_.push("trainingjobs", "DELETED", namesake);
+  server_.push("trainingjobs", "ADDED", job_at("True", "12"));
+  hear(2);
+  EXPECT_EQ(look().metadata.resource_version, "12") << "not what was written of it as it went";
+}
+
+TEST_F(KubeClusterTest, TheServiceOfAJobThatWentMeanwhileIsLookedForAgain) {
+  start();
+  const control::Observed seen = look();
+  const json service = {
+      {"metadata",
+       {{"name", "train"},
+        {"uid", "uid-of-service"},
+        {"resourceVersion", "3"},
+        {"ownerReferences", json::array({{{"apiVersion", "trainyard.dev/v1alpha1"},
+                                          {"kind", "TrainingJob"},
+                                          {"uid", kUid},
+                                          {"controller", true}}})}}}};
+  enum class Service { kAnswers, kIsNotAsked };
+  const auto asked_after_keeping = [&](Service is) {
+    if (is == Service::kAnswers) server_.script.answer(200, service.dump());
+    // What comes after the Service has no answer.
+    EXPECT_FALSE(cluster_->keep_companions(seen, seen.status).has_value());
+    const std::vector<kube::Request> all = server_.script.requests();
+    return std::count_if(all.begin(), all.end(), [](const kube::Request& one) {
+      return one.path.ends_with("/services/train");
+    });
+  };
+  EXPECT_EQ(asked_after_keeping(Service::kAnswers), 1);
+  EXPECT_EQ(asked_after_keeping(Service::kIsNotAsked), 1) << "it is known to stand";
+  server_.push("trainingjobs", "DELETED", job_at("True", "20"));
+  hear(1);
+  EXPECT_EQ(asked_after_keeping(Service::kAnswers), 2) << "the job's end has been shown";
+  EXPECT_EQ(asked_after_keeping(Service::kAnswers), 3) << "nothing tells of its end again";
 }
 
 TEST_F(KubeClusterTest, ADeletedJobIsGoneAtOnceAndOnlyIfItWasThisOne) {

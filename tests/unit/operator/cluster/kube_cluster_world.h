@@ -30,9 +30,11 @@ class WatchedServer final : public kube::Transport {
   std::vector<Json> jobs;
   std::vector<Json> pods;
   std::vector<Json> nodes;
-  int nodes_status = 200;  ///< of lists of nodes
-  /// Which lists are answered by 403, by their path; thread-safe.
+  std::map<std::string, std::vector<Json>> companions;  ///< by plural
+  int nodes_status = 200;                               ///< of lists of nodes
+  /// Which lists are refused, by their path, with which status; thread-safe.
   std::function<bool(const std::string& path)> forbids = [](const std::string&) { return false; };
+  int refusal_status = 403;
   testing_support::ScriptedTransport script;
 
   /// An event for whoever watches these: "pods", "nodes", "trainingjobs".
@@ -46,17 +48,19 @@ class WatchedServer final : public kube::Transport {
                               const kube::Patience& patience) override {
     const bool by_job = request.query.find("job-uid") != std::string::npos;
     if (request.method == kube::Method::kGet && !by_job && forbids(request.path)) {
-      return kube::Response{403, testing_support::status_body(403, "Forbidden", "no"), {}};
+      return refusal(refusal_status);
     }
     if (request.method == kube::Method::kGet && !by_job) {
       if (request.path.ends_with("/trainingjobs")) return list(jobs);
       if (request.path.ends_with("/pods")) return list(pods);
-      if (request.path.ends_with("/nodes") && nodes_status != 200) {
-        const char* const reason = nodes_status == 403 ? "Forbidden" : "InternalError";
-        return kube::Response{
-            nodes_status, testing_support::status_body(nodes_status, reason, "no"), {}};
+      for (const char* plural : {"/services", "/endpointslices", "/poddisruptionbudgets"}) {
+        if (!request.path.ends_with(plural)) continue;
+        const auto found = companions.find(plural + 1);
+        return list(found == companions.end() ? std::vector<Json>() : found->second);
       }
-      if (request.path.ends_with("/nodes")) return list(nodes);
+      if (request.path.ends_with("/nodes")) {
+        return nodes_status == 200 ? list(nodes) : refusal(nodes_status);
+      }
     }
     return script.send(request, patience);
   }
@@ -88,6 +92,11 @@ class WatchedServer final : public kube::Transport {
     const std::string plural_;
     const std::stop_token stop_;
   };
+
+  static kube::Response refusal(int status) {
+    const char* const reason = status == 403 ? "Forbidden" : "InternalError";
+    return {status, testing_support::status_body(status, reason, "no"), std::nullopt};
+  }
 
   static kube::Response list(const std::vector<Json>& items) {
     const Json body = {{"metadata", {{"resourceVersion", "9"}}}, {"items", items}};

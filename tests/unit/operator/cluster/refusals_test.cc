@@ -1,5 +1,6 @@
 #include "operator/cluster/refusals.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/api/training_job.h"
@@ -40,6 +41,42 @@ TEST(RefusalOfTest, WhatMayPassIsNoRefusal) {
         error_of(429, Reason::kTooManyRequests), error_of(500, Reason::kInternalError),
         error_of(503, Reason::kServiceUnavailable), error_of(401, Reason::kUnauthorized)}) {
     EXPECT_FALSE(refusal_of(error).has_value()) << error.status;
+  }
+}
+
+constexpr char kNoField[] =
+    "Pod in version \"v1\" cannot be handled as a Pod: quantities must match the regular "
+    "expression";
+
+TEST(NameQuantityTest, AQuantityThatCannotBeReadIsNamed) {
+  control::Refusal refusal{api::reason::kInvalidPodTemplate, kNoField};
+  name_quantity(R"({"spec": {"containers": [{"name": "a"},
+      {"resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"cpu": "lots", "memory": "1Gi"}}}]}})",
+                refusal);
+  EXPECT_EQ(
+      refusal.message,
+      "spec.template.spec.containers[1].resources.requests[cpu]: \"lots\" is no quantity; want "
+      "e.g. 500m, 2 or 4Gi (" +
+          std::string(kNoField) + ")");
+  refusal.message = "unable to parse quantity's suffix";
+  name_quantity(R"({"spec": {"initContainers": [{"resources": {"limits": {"memory": "4GB"}}}]}})",
+                refusal);
+  EXPECT_THAT(refusal.message,
+              testing::StartsWith("spec.template.spec.initContainers[0].resources.limits[memory]: "
+                                  "\"4GB\" is no quantity"));
+}
+
+TEST(NameQuantityTest, OtherRefusalsStayAsTheyAre) {
+  const char* const bad =
+      R"({"spec": {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}})";
+  const char* const good =
+      R"({"spec": {"containers": [{"resources": {"requests": {"cpu": "+1", "memory": "1e3"}}}]}})";
+  for (const auto& [pod_template, words] :
+       {std::pair(bad, "spec.containers[0].image: Required value"), std::pair(good, kNoField),
+        std::pair("no JSON", kNoField), std::pair(R"({"spec": {"containers": 3}})", kNoField)}) {
+    control::Refusal refusal{api::reason::kInvalidPodTemplate, words};
+    name_quantity(pod_template, refusal);
+    EXPECT_EQ(refusal.message, words);
   }
 }
 

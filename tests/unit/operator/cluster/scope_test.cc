@@ -64,7 +64,7 @@ class ScopeTest : public testing::Test {
     store.begin_list();
     for (const json& object : objects)
       store.list_item(object);
-    store.end_list(clock_.mono());
+    store.end_list(clock_.mono(), "1");
   }
   /// Who was to be looked at since the last question.
   std::vector<std::string> woken() { return std::exchange(woken_, {}); }
@@ -85,6 +85,7 @@ class ScopeTest : public testing::Test {
 
   std::vector<std::string> woken_;
   std::vector<std::string> gone_;
+  std::vector<std::string> missed_;
   control::PodSpec spec_;
   testing_support::ManualClock clock_;
   testing_support::ScriptedTransport transport_;
@@ -92,17 +93,27 @@ class ScopeTest : public testing::Test {
   std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
   cache::ThreadRunner runner_;
   OwnWrites own_writes_{clock_};
-  ScopeContext context_{.client = &client_,
-                        .clock = &clock_,
-                        .logger = logger_.get(),
-                        .own_writes = &own_writes_,
-                        .runner = &runner_,
-                        .random = [] { return 0.5; },
-                        .changed =
-                            [this](const control::JobKey& key) {
-                              woken_.push_back(key.namespace_name + "/" + key.name);
-                            },
-                        .job_gone = [this](const std::string& uid) { gone_.push_back(uid); }};
+  ListedPods listed_pods_;
+  GonePods gone_pods_;
+  ScopeContext context_{
+      .client = &client_,
+      .clock = &clock_,
+      .logger = logger_.get(),
+      .own_writes = &own_writes_,
+      .listed_pods = &listed_pods_,
+      .gone_pods = &gone_pods_,
+      .runner = &runner_,
+      .random = [] { return 0.5; },
+      .changed =
+          [this](const control::JobKey& key) {
+            woken_.push_back(key.namespace_name + "/" + key.name);
+          },
+      .companion_gone =
+          [this](const kube::Resource& resource, const control::JobKey& key,
+                 const std::string& uid) {
+            missed_.push_back(std::string(resource.plural) + " of " + key.name + ", " + uid);
+          },
+      .job_gone = [this](const std::string& uid) { gone_.push_back(uid); }};
   Scope scope_{context_, "n"};
 };
 
@@ -126,6 +137,20 @@ TEST_F(ScopeTest, AJobIsLookedAtWhenAPodOfItComesChangesAndGoes) {
   EXPECT_THAT(woken(), ElementsAre("n/train"));
   scope_.pods().event(kube::EventType::kDeleted, pod(3));
   EXPECT_THAT(woken(), ElementsAre("n/train"));
+}
+
+TEST_F(ScopeTest, WhatStoodBesideAJobIsMissedByItsEndAndByAList) {
+  json service = pod(2);
+  service["metadata"]["name"] = "train";
+  auto& services = scope_.beside()[0].objects();
+  scope_.jobs().event(kube::EventType::kAdded, job(1));
+  list(services, {service});
+  EXPECT_THAT(missed_, IsEmpty());
+  services.event(kube::EventType::kDeleted, service);
+  const std::string missing = "services of train, uid-of-job";
+  EXPECT_THAT(std::exchange(missed_, {}), ElementsAre(missing));
+  list(services, {});
+  EXPECT_THAT(missed_, ElementsAre(missing)) << "it may have come and gone since the last list";
 }
 
 TEST_F(ScopeTest, WhatMattersToNoPlanWakesNobody) {

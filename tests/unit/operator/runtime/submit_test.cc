@@ -80,6 +80,7 @@ TEST_F(SubmitTest, SubmitsWaitsAndRemoves) {
   EXPECT_THAT(verbs(), ElementsAre("GET", "POST", "GET", "GET", "GET", "GET", "DELETE"));
   const std::vector<kube::Request> requests = transport_.requests();
   EXPECT_EQ(requests[1].path, "/apis/trainyard.dev/v1alpha1/namespaces/team-a/trainingjobs");
+  EXPECT_EQ(requests[1].query, "fieldValidation=Strict") << "a key that is misspelt does nothing";
   EXPECT_EQ(json::parse(requests[1].body)["spec"]["numNodes"], 2);
   EXPECT_EQ(json::parse(requests[6].body)["preconditions"]["uid"], "1");
   EXPECT_EQ(out_.str(),
@@ -133,6 +134,28 @@ TEST_F(SubmitTest, TheTimeOutTellsWhatWasLastSeen) {
   EXPECT_THAT(end.error().message,
               AllOf(HasSubstr("team-a/try"), HasSubstr("waited 4 s"), HasSubstr("Pending")));
   EXPECT_EQ(verbs().back(), "DELETE") << "it is not left behind";
+}
+
+TEST_F(SubmitTest, AJobWithoutAStatusIsToldOfWhenAnOperatorWouldHaveWrittenOne) {
+  no_job();
+  for (int i = 0; i < 9; ++i)
+    job("1", "");
+  job("1", "Pending");
+  job("1", "Complete", "Complete");
+  transport_.answer(200, "{}");
+  ASSERT_TRUE(run().has_value());
+  EXPECT_THAT(out_.str(), testing::Not(HasSubstr("without a status")));
+
+  options_.timeout = std::chrono::seconds(14);
+  no_job();
+  for (int i = 0; i < 14; ++i)
+    job("1", "");
+  transport_.answer(200, "{}");
+  const auto end = run();
+  ASSERT_FALSE(end.has_value());
+  EXPECT_THAT(out_.str(), HasSubstr("team-a/try: without a status from an operator\n"));
+  EXPECT_THAT(end.error().message,
+              HasSubstr("waited 14 s for its end; it is still: without a status"));
 }
 
 TEST_F(SubmitTest, AnAbsentServerIsAskedAgainAndARefusalIsNot) {
