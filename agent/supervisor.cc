@@ -257,6 +257,7 @@ void Supervisor::on_terminate() {
 void Supervisor::end_with(Ending ending, Escalation first_step, Duration grace) {
   const bool stronger = ending == Ending::kFenced && ending_ != Ending::kFenced;
   if (finished_ || (ending_ != Ending::kNone && !stronger)) return;
+  if (stronger && ending_ == Ending::kFailed) failed_before_fence_ = own_failure();
   ending_ = ending;
   if (!ending_reason_.empty()) logger_.info("ending", {{"reason", ending_reason_}});
   escalation_ = first_step;

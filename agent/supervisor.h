@@ -118,6 +118,8 @@ class Supervisor {
   coordination::RankProgress progress_of(const Rank& rank) const;
   /// The rank whose end explains the others; nullptr when all ended as wished.
   const Rank* primary_failure() const;
+  /// The same where it did not only follow a peer.
+  const Rank* own_failure() const;
 
   const AgentOptions options_;
   control::ControlChannel& channel_;
@@ -143,6 +145,7 @@ class Supervisor {
 
   Ending ending_ = Ending::kNone;
   std::string ending_reason_;
+  const Rank* failed_before_fence_ = nullptr;  ///< of ranks_: what the next generation is for
   Escalation escalation_ = Escalation::kNone;
   std::optional<MonoTime> escalate_at_;
   std::optional<AgentExit> finished_;

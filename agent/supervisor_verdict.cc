@@ -80,6 +80,11 @@ const Supervisor::Rank* Supervisor::primary_failure() const {
   return primary;
 }
 
+const Supervisor::Rank* Supervisor::own_failure() const {
+  const Rank* primary = primary_failure();
+  return primary == nullptr || only_followed_a_peer(*primary->end) ? nullptr : primary;
+}
+
 AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   const int local_rank = static_cast<int>(&rank - ranks_.data());
   AgentExit exit;
@@ -124,6 +129,8 @@ AgentExit Supervisor::verdict() const {
       break;  // every rank ended with 0
     case Ending::kFenced:
     case Ending::kOrphaned:
+      // The pod's record says what the job was restarted for, however soon the fence came.
+      if (failed_before_fence_ != nullptr) return verdict_of_rank(*failed_before_fence_);
       return {kExitRetry, std::nullopt, std::nullopt, "Error", ending_reason_};
     case Ending::kFailed: {
       if (primary != nullptr) return verdict_of_rank(*primary);

@@ -328,6 +328,29 @@ TEST_F(SupervisorTest, ANewerGenerationEndsItWithoutCheckpoint) {
   EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
 }
 
+TEST_F(SupervisorTest, ANewerGenerationDoesNotHideTheFailureThatItIsFor) {
+  train();
+  supervisor_.on_rank_end(1, {7, 0});
+  ToAgent message = decision(4);
+  message.mutable_fenced()->set_reason("generation 4 has taken over");
+  tell(message);
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 7);
+  EXPECT_EQ(supervisor_.finished()->rank, 3);
+}
+
+TEST_F(SupervisorTest, WhoOnlyFollowedAPeerIsFenced) {
+  train();
+  supervisor_.on_rank_end(1, {contract::kExitPeerLost, 0});
+  ToAgent message = decision(4);
+  message.mutable_fenced()->set_reason("generation 4 has taken over");
+  tell(message);
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+}
+
 TEST_F(SupervisorTest, FencingOverridesAStopThatIsUnderWay) {
   train();
   supervisor_.on_terminate();
