@@ -45,7 +45,7 @@ std::optional<Refusal> refusal_of(const PodSpec& spec, CreateReply reply) {
   if (reply.outcome == CreateReply::Outcome::kRefused) return std::move(reply.refusal);
   if (reply.outcome != CreateReply::Outcome::kNameConflict) return std::nullopt;
   return Refusal{api::reason::kNameConflict,
-                 "pod " + spec.name + " exists and is not this job's; delete or rename it"};
+                 "pod " + spec.name + " exists and is not this job's; delete it or rename the job"};
 }
 
 /// Creates what is planned; returns the first refusal. One refusal tells for all of them.
@@ -152,6 +152,7 @@ class Application {
                     {api::ConditionType::kAccepted, api::ConditionStatus::kFalse,
                      applied_.refusal->reason, applied_.refusal->message},
                     now_);
+      fit_status(outcome);
     } else if (plan_.accept_if_taken) {
       set_condition(outcome,
                     {api::ConditionType::kAccepted, api::ConditionStatus::kTrue,

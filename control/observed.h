@@ -82,6 +82,7 @@ struct Refusal {
 /// One look at one job.
 struct Observed {
   JobKey key;
+  int64_t look = 0;          ///< tells looks of the same process apart, where the cluster counts
   api::ObjectMeta metadata;  ///< resource_version is what put_status wants back
   api::TrainingJobSpec spec;
   api::TrainingJobStatus status;
@@ -90,6 +91,8 @@ struct Observed {
   /// What the cluster said of a pod of this spec that was only tried; nothing new is made then.
   std::optional<Refusal> refusal;
   std::vector<ObservedPod> pods;
+  /// Members that went before a look at them: as they were last known, where that is known.
+  std::vector<ObservedPod> gone;
   StreamFacts facts;
   /// The person at the terminal asked to stop: as suspend, without touching the spec.
   bool requested_stop = false;
@@ -103,6 +106,9 @@ struct Observed {
   /// Since when no pod that is on its way out holds a place that a new one could have, as far as
   /// this process knows; nullopt: none has.
   std::optional<Time> room_since;
+  /// The status is the newest there is, and yet of an older generation than this one, of which
+  /// there are pods or which this process has written: somebody has emptied or changed it.
+  std::optional<int64_t> lost_generation;
 };
 
 }  // namespace trainyard::control

@@ -20,6 +20,8 @@ using api::ConditionType;
 /// A view older than our own writes: look again when the newer one should be there.
 constexpr std::chrono::seconds kStaleViewPause{1};
 
+constexpr char kStatusLost[] = "StatusLost";
+
 std::string nodes_text(int64_t nodes) {
   return std::to_string(nodes) + (nodes == 1 ? " node" : " nodes");
 }
@@ -28,13 +30,34 @@ std::string nodes_text(int64_t nodes) {
 
 Plan Planner::run() {
   sort();
-  if (sets_.stale) {
+  if (observed_.lost_generation) {
+    recover_status(*observed_.lost_generation);
+  } else if (sets_.stale) {
     look_in(kStaleViewPause);
     return std::move(plan_);
   }
   decide();
   finish();
   return std::move(plan_);
+}
+
+/// Generations are never counted back: agents and checkpoints of a later one would take what comes
+/// for a thing of the past. What else the status said (restarts, attempts, progress) is gone.
+void Planner::recover_status(int64_t last_generation) {
+  ahead_ = true;
+  recovers_ = true;
+  if (open_attempt(next_) != nullptr) end_attempt(nullptr, kStatusLost);
+  clear_running_conditions(next_, "somebody has changed the status", now_);
+  tell(EventType::kWarning, kStatusLost,
+       "somebody has emptied or changed the status, which speaks of generation " +
+           std::to_string(next_.membership.generation) + " after " +
+           std::to_string(last_generation) + " began: what it counted is lost");
+  next_.membership.generation = last_generation;
+  if (next_.nodes.target == 0) {
+    next_.nodes.target =
+        policies::largest_allowed(spec_, spec_.num_nodes).value_or(spec_.num_nodes);
+  }
+  sort();
 }
 
 std::optional<int64_t> Planner::last_step() const {
@@ -103,12 +126,12 @@ void Planner::decide() {
                       is_true(next_, ConditionType::kSuccessCriteriaMet);
   if (ending || end_if_over()) {
     plan_ending();
-  } else if (!observed_.spec_faults.empty()) {
-    plan_invalid();
   } else if (spec_.suspend || observed_.requested_stop) {
     plan_stopping();
+  } else if (!observed_.spec_faults.empty()) {
+    plan_invalid();
   } else {
-    if (next_.membership.generation == 0 || is_stopping()) {
+    if (next_.membership.generation == 0 || is_stopping() || recovers_) {
       if (observed_.refusal) {
         plan_refused();
         return;
@@ -121,6 +144,7 @@ void Planner::decide() {
 
 /// Complete or Failed: nothing changes any more but that what is left goes away.
 void Planner::plan_finished() {
+  next_.observed_generation = observed_.metadata.generation;
   const bool failed = is_true(next_, ConditionType::kFailed);
   std::vector<const ObservedPod*> over = sets_.condemned;
   for (const ObservedPod* pod : sets_.members) {
@@ -151,9 +175,10 @@ void Planner::plan_ending() {
       next_, failed ? ConditionType::kFailureTarget : ConditionType::kSuccessCriteriaMet);
   if (open_attempt(next_) != nullptr) end_attempt(nullptr, cause.reason);
   close_books(failed ? goodput::Category::kInfra : goodput::Category::kStartup);
-  const char* const why = failed ? "the job failed" : "the job is complete";
-  clear_running_conditions(next_, why, now_);
-  clear_condition(next_, ConditionType::kDegraded, api::reason::kBelowNumNodes, why, now_);
+  end_running_conditions(
+      next_, failed ? api::reason::kJobFailed : api::reason::kJobComplete,
+      failed ? "the job has failed: its pods are over" : "the job is complete: its pods are over",
+      now_);
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
   next_.completion_time = now_;
@@ -168,9 +193,13 @@ void Planner::plan_ending() {
        cause.message);
 }
 
-void Planner::plan_invalid() {
+void Planner::refuse_spec() {
   set(ConditionType::kAccepted, ConditionStatus::kFalse, api::reason::kInvalidSpec,
       observed_.spec_faults.front());
+}
+
+void Planner::plan_invalid() {
+  refuse_spec();
   if (next_ != observed_.status) {
     tell(EventType::kWarning, api::reason::kInvalidSpec, observed_.spec_faults.front());
   }
@@ -187,7 +216,11 @@ void Planner::plan_refused() {
 /// Suspended, or asked to stop: written down first, so that pods that are gone later count as
 /// stopped, not as lost. Suspended is True only when no pod is left.
 void Planner::plan_stopping() {
-  accept(nullptr);
+  if (!observed_.spec_faults.empty()) {
+    refuse_spec();
+  } else if (!is_refused()) {
+    accept(nullptr);
+  }
   const std::string why = observed_.requested_stop ? "stopped on request" : "suspend is set";
   const api::Condition* before = find_condition(next_, ConditionType::kSuspended);
   if (before == nullptr || before->reason != api::reason::kSuspended) {
@@ -195,8 +228,8 @@ void Planner::plan_stopping() {
     if (next_.membership.generation > 0) end_attempt(nullptr, api::reason::kSuspended);
     next_.completed_indexes.clear();  // of a generation that is over
     sort();
-    clear_running_conditions(next_, why, now_);
-    clear_condition(next_, ConditionType::kDegraded, api::reason::kBelowNumNodes, why, now_);
+    end_running_conditions(next_, api::reason::kJobSuspended,
+                           why + ": the job's pods end or have ended", now_);
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kSuspended,
         "waiting for the pods to end: " + why);
   }
@@ -220,6 +253,7 @@ void Planner::plan_next_life() {
   if (find_condition(next_, ConditionType::kSuspended) != nullptr) {
     next_.last_resume_time = now_;
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kResumed, "resumed");
+    note_resumption(next_, now_);
   }
   const int64_t target =
       policies::largest_allowed(spec_, spec_.num_nodes).value_or(spec_.num_nodes);
@@ -260,14 +294,21 @@ bool Planner::end_if_over() {
     look_in(left);
     return false;
   }
-  fail(api::reason::kDeadlineExceeded,
-       "ran for activeDeadlineSeconds " + std::to_string(spec_.active_deadline->count()));
+  fail(api::reason::kDeadlineExceeded, "was active for longer than activeDeadlineSeconds " +
+                                           std::to_string(spec_.active_deadline->count()));
   return true;
 }
 
 void Planner::fail(std::string_view reason, const std::string& message) {
   ahead_ = true;
   set(ConditionType::kFailureTarget, ConditionStatus::kTrue, reason, message);
+}
+
+/// What the cluster has said of a pod of this spec, and has not taken back.
+bool Planner::is_refused() const {
+  const api::Condition* accepted = find_condition(next_, ConditionType::kAccepted);
+  return accepted != nullptr && accepted->status == ConditionStatus::kFalse &&
+         accepted->reason != api::reason::kInvalidSpec;
 }
 
 /// Accepted, except that what was refused stands until the gang is whole and the cluster takes what
@@ -278,10 +319,7 @@ void Planner::accept(const policies::Gang* gang) {
         observed_.refusal->message);
     return;
   }
-  const api::Condition* accepted = find_condition(next_, ConditionType::kAccepted);
-  const bool refused = accepted != nullptr && accepted->status == ConditionStatus::kFalse &&
-                       accepted->reason != api::reason::kInvalidSpec;
-  if (refused) {
+  if (is_refused()) {
     plan_.accept_if_taken = gang == nullptr || gang->whole;
     return;
   }
@@ -309,6 +347,9 @@ void Planner::finish() {
                         is_true(observed_.status, ConditionType::kFailed);
   count_pods(next_, observed_.metadata, sets_);
   next_.phase = phase_of(next_);
+  // What still holds, holds of the spec that was looked at: `kubectl wait` asks for that.
+  for (api::Condition& condition : next_.conditions)
+    condition.observed_generation = next_.observed_generation;
   if (was_over) {
     if (next_ != observed_.status) plan_.outcome = std::move(next_);
     return;
@@ -332,7 +373,19 @@ void Planner::finish() {
   next_.progress = progress;
   if (next_.start_time) next_.goodput = counted_goodput();
   fit_status(next_);
+  if (says_nothing_new(due)) return;  // what is written is cut already
   (ahead_ ? plan_.intent : plan_.outcome) = std::move(next_);
+}
+
+/// Whether what is to be written is no decision, tells of nothing that is due, and differs from
+/// what is there only in where the job's time went.
+bool Planner::says_nothing_new(bool due) const {
+  if (ahead_ || due) return false;
+  api::TrainingJobStatus same = next_;
+  same.progress = observed_.status.progress;
+  same.checkpoint = observed_.status.checkpoint;
+  same.goodput = observed_.status.goodput;
+  return same == observed_.status;
 }
 
 /// Whether only counts of pods have changed, which a large gang that starts changes all the time,

@@ -1,11 +1,12 @@
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "common/api/enum_names.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
 #include "control/policies/elastic.h"
-#include "control/policies/liveness.h"
 #include "control/policies/progress.h"
 
 namespace trainyard::control {
@@ -23,6 +24,17 @@ constexpr std::chrono::seconds kFencedGrace{10};
 /// More pods lost at once than this are replaced with all the others: attempts hold no more names.
 constexpr size_t kMaxSingleReplacements = 4;
 
+/// What is known of why a pod that is gone has gone.
+std::string gone_text(const ObservedPod& pod) {
+  std::string text = "the pod is gone";
+  for (const PodCondition& condition : pod.conditions) {
+    if (condition.type != "DisruptionTarget" || condition.status != "True") continue;
+    text += ": " + condition.reason;
+    if (!condition.message.empty()) text += ", " + condition.message;
+  }
+  return text;
+}
+
 /// Whether the present generation has been ready as a whole: a pod that ends well, or is not ready
 /// for a while, does not make it start again.
 bool was_running(const api::TrainingJobStatus& status) {
@@ -36,8 +48,7 @@ bool was_running(const api::TrainingJobStatus& status) {
 
 }  // namespace
 
-// ---- What is wrong with a generation that is to run
-// ---------------------------------------------------------------
+// ---- What is wrong with a generation that is to run --------------------------------------------
 
 void Planner::plan_running() {
   policies::Gang gang = look_at_gang();
@@ -78,13 +89,14 @@ bool Planner::restart_if_lost(const policies::Gang& gang) {
 
 std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   std::vector<Loss> losses;
+  const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
   for (const ObservedPod* pod : sets_.members) {
     // Whatever becomes of what is left of it.
     if (sets_.completed.contains(pod->node_index)) continue;
     if (pod->phase == PodPhase::kFailed) {
       losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
     } else if (pod->terminating && is_alive(*pod)) {
-      if (const std::optional<Duration> left = time_to_save(*pod)) {
+      if (const std::optional<Duration> left = time_to_save(*pod, told)) {
         look_in(*left);
         continue;
       }
@@ -92,19 +104,31 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
                                                 "deleted by somebody else, or its node is gone"));
     }
   }
-  add_failed_ranks(losses);
+  add_failed_ranks(told, losses);
   add_silent(losses);
   // Before the gang was whole a missing pod is one that is still to be made.
   if (!is_true(next_, ConditionType::kScheduled)) return losses;
   if (!gang.missing.empty()) plan_.rests_on_absence = true;
-  for (const int index : gang.missing) {
-    Loss loss;
-    loss.pod_name = observed_.metadata.name + "-" + std::to_string(index);
-    loss.reason = api::reason::kPodLost;
-    loss.message = "the pod is gone";
-    losses.push_back(std::move(loss));
-  }
+  for (const int index : gang.missing)
+    losses.push_back(judge_missing(index));
   return losses;
+}
+
+/// A member that is no more, by what was last known of it.
+Loss Planner::judge_missing(int index) const {
+  const auto last = std::find_if(observed_.gone.begin(), observed_.gone.end(),
+                                 [&](const ObservedPod& pod) { return pod.node_index == index; });
+  if (last != observed_.gone.end() && last->phase == PodPhase::kFailed) {
+    return policies::judge_failed_pod(spec_.failure_policy, *last);
+  }
+  if (last != observed_.gone.end()) {
+    return policies::judge_lost_pod(spec_.failure_policy, *last, gone_text(*last));
+  }
+  Loss loss;
+  loss.pod_name = observed_.metadata.name + "-" + std::to_string(index);
+  loss.reason = api::reason::kPodLost;
+  loss.message = "the pod is gone";
+  return loss;
 }
 
 /// How long to wait for a pod that somebody else deletes or evicts (a drain) and that is about to
@@ -112,15 +136,14 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
 /// step. A new generation would end them before. It ends when the ranks do, and no later than the
 /// pod's grace. nullopt: it has nothing to save, or nobody hears it. A coordinator that has just
 /// begun, as where the drain took the leader's pod as well, has not heard of everybody yet.
-std::optional<Duration> Planner::time_to_save(const ObservedPod& pod) const {
+std::optional<Duration> Planner::time_to_save(const ObservedPod& pod,
+                                              const policies::MembersByPod& told) const {
   if (!pod.ends_at || *pod.ends_at <= now_) return std::nullopt;
   if (!spec_.engine || !spec_.checkpoint_policy.storage) return std::nullopt;
-  const std::vector<MemberFact>& members = observed_.facts.members;
-  const auto told = std::find_if(members.begin(), members.end(), [&](const MemberFact& member) {
-    return member.pod_uid == pod.uid;
-  });
+  const auto found = told.find(pod.uid);
+  const MemberFact* const fact = found == told.end() ? nullptr : found->second;
   const bool heard =
-      facts_are_current() && told != members.end() && !(told->connected && told->ranks.empty());
+      facts_are_current() && fact != nullptr && !(fact->connected && fact->ranks.empty());
   if (!heard) {
     const bool node_lost =
         pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
@@ -128,19 +151,20 @@ std::optional<Duration> Planner::time_to_save(const ObservedPod& pod) const {
     if (node_lost || left <= Duration::zero()) return std::nullopt;
     return std::min<Duration>(left, *pod.ends_at - now_);
   }
-  const bool saves = told->connected &&
-                     std::all_of(told->ranks.begin(), told->ranks.end(), [](const RankFact& rank) {
+  const bool saves = fact->connected &&
+                     std::all_of(fact->ranks.begin(), fact->ranks.end(), [](const RankFact& rank) {
                        return rank.phase >= contract::Phase::kTraining;
                      });
   return saves ? std::optional<Duration>(*pod.ends_at - now_) : std::nullopt;
 }
 
 void Planner::add_silent(std::vector<Loss>& losses) {
+  std::unordered_set<std::string_view> judged;
+  for (const Loss& loss : losses)
+    judged.insert(loss.pod_uid);
   std::vector<const ObservedPod*> alive;
   for (const ObservedPod* pod : sets_.members) {
-    const bool judged = std::any_of(losses.begin(), losses.end(),
-                                    [&](const Loss& loss) { return loss.pod_uid == pod->uid; });
-    if (is_alive(*pod) && !pod->terminating && !judged) alive.push_back(pod);
+    if (is_alive(*pod) && !pod->terminating && !judged.contains(pod->uid)) alive.push_back(pod);
   }
   const policies::Liveness liveness =
       policies::judge_liveness({&alive, &observed_.facts, next_.membership.generation,
@@ -156,18 +180,19 @@ void Planner::add_silent(std::vector<Loss>& losses) {
 /// failed, and not for want of a peer. Where single pods are replaced, the peers' pods end by
 /// themselves and are waited for: they are replaced in the same restart. On one machine the pods'
 /// records are as fast, and tell more.
-void Planner::add_failed_ranks(std::vector<Loss>& losses) const {
+void Planner::add_failed_ranks(const policies::MembersByPod& told,
+                               std::vector<Loss>& losses) const {
   const StreamFacts& facts = observed_.facts;
   const bool all_anew = spec_.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
   if (!facts_are_current() || facts.same_machine || (losses.empty() && !all_anew)) return;
-  for (const MemberFact& member : facts.members) {
+  for (const ObservedPod* pod : sets_.members) {
+    if (!is_alive(*pod) || pod->terminating || sets_.completed.contains(pod->node_index)) continue;
+    const auto found = told.find(pod->uid);
+    if (found == told.end()) continue;
+    const MemberFact& member = *found->second;
     if (!member.failure || member.generation != facts.generation) continue;
-    for (const ObservedPod* pod : sets_.members) {
-      if (pod->uid != member.pod_uid || !is_alive(*pod) || pod->terminating) continue;
-      if (sets_.completed.contains(pod->node_index)) continue;
-      Loss loss = policies::judge_failed_rank(spec_.failure_policy, *pod, *member.failure);
-      if (!loss.follows_peer) losses.push_back(std::move(loss));
-    }
+    Loss loss = policies::judge_failed_rank(spec_.failure_policy, *pod, *member.failure);
+    if (!loss.follows_peer) losses.push_back(std::move(loss));
   }
 }
 
@@ -253,6 +278,10 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .ending = any_succeeded(),
                             .room_since = observed_.room_since});
   look_in(wanted.look_again);
+  const std::optional<int64_t> largest = policies::largest_allowed(spec_, spec_.num_nodes);
+  if (spec_changed && largest && *largest < spec_.num_nodes) {
+    tell(EventType::kNormal, "SizeNotAllowed", policies::not_allowed_text(spec_));
+  }
   if (wanted.target) {
     resize(*wanted.target, wanted.reason, wanted.requested);
     return true;
@@ -289,15 +318,10 @@ bool Planner::is_edited() const {
 void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
   if (observed_.refusal) return;
-  const api::Attempt* open = open_attempt(next_);
-  const bool restarting = is_true(next_, ConditionType::kRestarting);
-  if (restarting && open != nullptr && open->start_time) {
-    const Duration wait = policies::backoff_of(spec_.failure_policy, next_, now_);
-    const Duration left = *open->start_time + wait - now_;
-    if (left > Duration::zero()) {
-      look_in(left);
-      return;
-    }
+  const std::optional<BackOff> back_off = back_off_of(next_, spec_);
+  if (back_off && back_off->ends > now_) {
+    look_in(back_off->ends - now_);
+    return;
   }
   for (const int index : gang.missing) {
     plan_.create.push_back(make_pod_spec(observed_.metadata, spec_, index,
@@ -309,7 +333,7 @@ void Planner::create_missing(const policies::Gang& gang) {
 // ---- Decisions ---------------------------------------------------------------------------------
 
 void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
-  const std::string sentence = sentence_of(cause);
+  const std::string sentence = sentence_of(cause, api::kMaxConditionWords);
   const bool hung = cause.failure_class == api::FailureClass::kHang;
   close_books(hung ? goodput::Category::kStall : goodput::Category::kInfra);
   if (cause.fatal_reason) {
@@ -345,7 +369,7 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
   sort();
   tell(EventType::kWarning, "Restarting",
        "generation " + std::to_string(next_.membership.generation) + ", " + cause.reason + ": " +
-           sentence);
+           sentence_of(cause));
 }
 
 /// Ends the generation's attempt. Where single pods are replaced, every lost one is named, unless a

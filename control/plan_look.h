@@ -10,6 +10,7 @@
 #include "control/goodput/settle.h"
 #include "control/membership.h"
 #include "control/plan.h"
+#include "control/policies/liveness.h"
 #include "control/policies/restart.h"
 #include "control/policies/schedule.h"
 #include "control/status_edit.h"
@@ -29,9 +30,11 @@ class Planner {
 
  private:
   // The life of the job (plan.cc).
+  void recover_status(int64_t last_generation);
   void decide();
   void plan_finished();
   void plan_ending();
+  void refuse_spec();
   void plan_invalid();
   void plan_refused();
   void plan_stopping();
@@ -39,10 +42,12 @@ class Planner {
   bool end_if_over();
   bool is_stopping() const;
   void fail(std::string_view reason, const std::string& message);
+  bool is_refused() const;
   void accept(const policies::Gang* gang);
   void condemn(const std::vector<const ObservedPod*>& pods,
                std::optional<Duration> grace = std::nullopt);
   void finish();
+  bool says_nothing_new(bool due) const;
   bool may_wait(const api::TrainingJobStatus& quiet);
   api::GoodputStatus counted_goodput() const;
   /// The present generation is over: how its uncounted time is to be counted.
@@ -59,8 +64,11 @@ class Planner {
   void create_missing(const policies::Gang& gang);
 
   std::vector<policies::Loss> find_losses(const policies::Gang& gang);
-  std::optional<Duration> time_to_save(const ObservedPod& pod) const;
-  void add_failed_ranks(std::vector<policies::Loss>& losses) const;
+  std::optional<Duration> time_to_save(const ObservedPod& pod,
+                                       const policies::MembersByPod& told) const;
+  void add_failed_ranks(const policies::MembersByPod& told,
+                        std::vector<policies::Loss>& losses) const;
+  policies::Loss judge_missing(int index) const;
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
@@ -101,7 +109,8 @@ class Planner {
   const Time now_;
   api::TrainingJobStatus next_;
   PodSets sets_;
-  bool ahead_ = false;  ///< next_ holds a decision: it is written before it is carried out
+  bool recovers_ = false;  ///< from a status that somebody has emptied or changed
+  bool ahead_ = false;     ///< next_ holds a decision: it is written before it is carried out
   std::optional<goodput::Close> close_;  ///< of the generation that was observed
   bool truce_ = false;                   ///< too many streams went silent at once to blame a member
   Plan plan_;

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "common/text/readable.h"
+#include "common/text/rfc3339.h"
 #include "control/pod_spec.h"
+#include "control/policies/elastic.h"
 #include "control/status_edit.h"
 
 namespace trainyard::control {
@@ -39,13 +41,46 @@ void set_step(api::ProgressStatus& progress, int64_t step) {
   if (progress.total_steps > 0) progress.percentage = 100 * step / progress.total_steps;
 }
 
+/// Sets a condition to False for this reason, also one that was False for another.
+void end_condition(api::TrainingJobStatus& status, ConditionType type, std::string_view reason,
+                   std::string_view message, Time now) {
+  if (find_condition(status, type) == nullptr) return;
+  set_condition(status, {type, ConditionStatus::kFalse, reason, message}, now);
+}
+
+/// True before the pods are made and after: a status write less.
+std::string sentence_of(const BackOff& back_off, int64_t restart) {
+  using std::chrono::ceil;
+  using std::chrono::seconds;
+  return " of restart " + std::to_string(restart) + ", which begins at " +
+         text::format_time(ceil<seconds>(back_off.ends)) + " after a back-off of " +
+         std::to_string(ceil<seconds>(back_off.length).count()) + " s";
+}
+
 std::string count_of(int64_t some, int64_t all, std::string_view what) {
   return std::to_string(some) + " of " + std::to_string(all) + " " + std::string(what);
 }
 
+void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec, Time now) {
+  const int64_t target = status.nodes.target;
+  const int64_t wanted = policies::largest_allowed(spec, spec.num_nodes).value_or(spec.num_nodes);
+  if (target < wanted) {
+    set_condition(status,
+                  {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kBelowNumNodes,
+                   count_of(target, wanted, "nodes")},
+                  now);
+  } else if (wanted < spec.num_nodes || find_condition(status, ConditionType::kDegraded)) {
+    set_condition(
+        status,
+        {ConditionType::kDegraded, ConditionStatus::kFalse, api::reason::kBelowNumNodes,
+         wanted < spec.num_nodes ? policies::not_allowed_text(spec) : "all nodes wanted are there"},
+        now);
+  }
+}
+
 }  // namespace
 
-std::string sentence_of(const policies::Loss& loss) {
+std::string sentence_of(const policies::Loss& loss, int64_t words_bytes) {
   std::string text;
   if (!loss.pod_name.empty()) text += "pod " + loss.pod_name;
   if (!loss.container.empty()) text += " container " + loss.container;
@@ -56,7 +91,8 @@ std::string sentence_of(const policies::Loss& loss) {
   } else if (loss.exit_code) {
     text += ": exit code " + std::to_string(*loss.exit_code);
   }
-  if (!loss.message.empty()) text += (text.empty() ? "" : ": ") + loss.message;
+  const std::string words = shortened_text(loss.message, words_bytes);
+  if (!words.empty()) text += (text.empty() ? "" : ": ") + words;
   return text;
 }
 
@@ -160,6 +196,16 @@ void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
   status.selector = "trainyard.dev/job-uid=" + metadata.uid + ",trainyard.dev/member=true";
 }
 
+std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
+                                   const api::TrainingJobSpec& spec) {
+  const api::Attempt* open = open_attempt(status);
+  if (!is_true(status, ConditionType::kRestarting)) return std::nullopt;
+  if (open == nullptr || !open->start_time) return std::nullopt;
+  const Duration length = policies::backoff_of(spec.failure_policy, status, *open->start_time);
+  if (length <= Duration::zero()) return std::nullopt;
+  return BackOff{*open->start_time + length, length};
+}
+
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
                          const policies::Gang& gang, Time now) {
   const int64_t target = status.nodes.target;
@@ -171,7 +217,9 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
         now);
   } else if (!is_true(status, ConditionType::kScheduled)) {
     const bool refused = !gang.unschedulable.empty();
-    const std::string waiting = "waiting for all " + std::to_string(target) + " pods";
+    std::string waiting = "waiting for all " + std::to_string(target) + " pods";
+    const std::optional<BackOff> back_off = back_off_of(status, spec);
+    if (back_off) waiting += sentence_of(*back_off, status.restarts.total);
     set_condition(status,
                   {ConditionType::kScheduled, ConditionStatus::kFalse,
                    refused ? api::reason::kUnschedulable : api::reason::kWaitingForGang,
@@ -180,10 +228,14 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
   }
   const bool running = status.nodes.ready + status.nodes.succeeded >= target && target > 0;
   if (running) {
-    set_condition(status,
-                  {ConditionType::kRunning, ConditionStatus::kTrue, api::reason::kAllNodesReady,
-                   count_of(target, target, "nodes are ready")},
-                  now);
+    // Nodes that end one after the other are no reason to write the status each time.
+    const std::string which =
+        status.nodes.succeeded == 0
+            ? count_of(target, target, "nodes are ready")
+            : "each of " + std::to_string(target) + " nodes is ready or has ended well";
+    set_condition(
+        status,
+        {ConditionType::kRunning, ConditionStatus::kTrue, api::reason::kAllNodesReady, which}, now);
     const std::string again =
         "generation " + std::to_string(status.membership.generation) + " is running";
     for (const ConditionType type : {ConditionType::kRestarting, ConditionType::kResizing}) {
@@ -191,18 +243,10 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
       if (condition != nullptr) clear_condition(status, type, condition->reason, again, now);
     }
   } else {
-    clear_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
-                    "fewer than " + std::to_string(target) + " nodes are ready", now);
+    end_condition(status, ConditionType::kRunning, api::reason::kBelowMinNodes,
+                  "fewer than " + std::to_string(target) + " nodes are ready", now);
   }
-  if (target < spec.num_nodes) {
-    set_condition(status,
-                  {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kBelowNumNodes,
-                   count_of(target, spec.num_nodes, "nodes")},
-                  now);
-  } else {
-    clear_condition(status, ConditionType::kDegraded, api::reason::kBelowNumNodes,
-                    "all nodes wanted are there", now);
-  }
+  describe_size(status, spec, now);
 }
 
 std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,
@@ -235,6 +279,25 @@ void clear_running_conditions(api::TrainingJobStatus& status, std::string_view m
   for (const ConditionType type : {ConditionType::kRestarting, ConditionType::kResizing}) {
     const api::Condition* condition = find_condition(status, type);
     if (condition != nullptr) clear_condition(status, type, condition->reason, message, now);
+  }
+}
+
+void note_resumption(api::TrainingJobStatus& status, Time now) {
+  for (const api::Condition& condition : status.conditions) {
+    if (condition.reason != api::reason::kJobSuspended) continue;
+    end_condition(status, condition.type, api::reason::kResumed, "resumed", now);
+  }
+}
+
+void end_running_conditions(api::TrainingJobStatus& status, std::string_view reason,
+                            std::string_view message, Time now) {
+  for (const ConditionType type :
+       {ConditionType::kScheduled, ConditionType::kRunning, ConditionType::kDegraded}) {
+    end_condition(status, type, reason, message, now);
+  }
+  for (const ConditionType type : {ConditionType::kStalled, ConditionType::kCheckpointStale,
+                                   ConditionType::kRestarting, ConditionType::kResizing}) {
+    clear_condition(status, type, reason, message, now);
   }
 }
 

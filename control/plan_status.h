@@ -45,6 +45,17 @@ void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts);
 void count_pods(api::TrainingJobStatus& status, const api::ObjectMeta& metadata,
                 const PodSets& sets);
 
+/// The wait between a restart and the pods of its generation.
+struct BackOff {
+  Time ends;
+  Duration length{0};
+};
+
+/// That of the restart which is not running again yet, also where it is over; nullopt: none. It
+/// stands from when the generation began, so that what is told of it stays true.
+std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
+                                   const api::TrainingJobSpec& spec);
+
 /// Conditions Scheduled, Running, Restarting, Resizing and Degraded of a generation that is to run.
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
                          const policies::Gang& gang, Time now);
@@ -53,10 +64,20 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
 std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,
                                                 const api::TrainingJobSpec& spec, Time now);
 
-/// Sets the conditions of a running generation to False: it is over.
+/// Sets the conditions of a running generation to False: it is over, and another follows.
 void clear_running_conditions(api::TrainingJobStatus& status, std::string_view message, Time now);
 
-/// "pod a-0-x container trainer on node n: exit code 70: last lines".
-std::string sentence_of(const policies::Loss& loss);
+/// Likewise where none follows for now. What was False already says why with this reason, too: no
+/// pod is waited for.
+void end_running_conditions(api::TrainingJobStatus& status, std::string_view reason,
+                            std::string_view message, Time now);
+
+/// The job goes on: what was False because it was suspended is so no more for that reason.
+void note_resumption(api::TrainingJobStatus& status, Time now);
+
+/// "pod a-0-x container trainer on node n: exit code 70: last lines", of which at most
+/// `words_bytes` are told.
+std::string sentence_of(const policies::Loss& loss,
+                        int64_t words_bytes = api::kMaxNewestAttemptMessage);
 
 }  // namespace trainyard::control

@@ -18,6 +18,8 @@ namespace {
 constexpr std::chrono::seconds kRefusalPause{10};
 /// The same of what goes by itself.
 constexpr std::chrono::seconds kPassingPause{2};
+/// Longer than a cache is usually behind.
+constexpr std::chrono::seconds kOldViewsPass{5};
 /// More is left of a job than one application does: it goes to the end of the queue.
 constexpr Duration kAtOnce{1};
 
@@ -122,8 +124,10 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
   retire_namesake(key, observed.metadata.uid);
   Memory memory = recall(key, observed);
   memory.reports = observed.facts.hosted && observed.spec.engine.has_value();
+  observed.lost_generation = lost_generation(observed, memory);
   // A view from before our own last decision would plan what is over.
-  if (observed.status.membership.generation < memory.generation) {
+  if (observed.status.membership.generation < memory.generation && !observed.lost_generation) {
+    remember(key, memory);
     return Error{ErrorCode::kConflict, "job " + key.name + ": the view shows generation " +
                                            std::to_string(observed.status.membership.generation) +
                                            ", older than " + std::to_string(memory.generation) +
@@ -157,6 +161,8 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
     memory.wrote_at = options_.clock->mono();
     memory.version = applied.resource_version;
   }
+  // A status whose answer was lost may have been written all the same, and be newer than this.
+  if (applied.error) memory.version.clear();
   remember(key, memory);
   if (applied.error) return about_a_part(*std::move(applied.error));
   reconciled.requeue_after = planned.requeue_after;
@@ -175,6 +181,27 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
                                   is_true(reconciled.status, api::ConditionType::kFailed));
   reconciled.stopped = !left && is_true(reconciled.status, api::ConditionType::kSuspended);
   return reconciled;
+}
+
+/// A view of the status that is behind the job's pods, or behind what this process has written, is
+/// an old one and passes. One that stays is none: whoever made it so has a newer version than ours,
+/// and a status that is written over it is refused where it was old all the same.
+std::optional<int64_t> Reconciler::lost_generation(const Observed& observed, Memory& memory) const {
+  int64_t last = memory.generation;
+  for (const ObservedPod& pod : observed.pods)
+    last = std::max(last, pod.created_generation);
+  const std::string& version = observed.metadata.resource_version;
+  const MonoTime now = options_.clock->mono();
+  if (last <= observed.status.membership.generation) {
+    memory.behind_since.reset();
+    return std::nullopt;
+  }
+  if (!memory.behind_since || memory.behind != version) {
+    memory.behind = version;
+    memory.behind_since = now;
+  }
+  if (now - *memory.behind_since < kOldViewsPass) return std::nullopt;
+  return last;
 }
 
 /// The plan. What rests on a pod that is not in view is planned again with all that are there: a

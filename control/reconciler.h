@@ -111,11 +111,14 @@ class Reconciler {
     std::optional<MonoTime> wrote_at;  ///< the status
     bool crowded = false;              ///< pods on their way out held places at the last look
     std::optional<Time> room_since;    ///< Observed::room_since
+    std::string behind;                ///< version of the job whose status is behind its pods
+    std::optional<MonoTime> behind_since;
   };
 
   void work_on(const JobKey& key);
   Result<Reconciled> reconcile_guarded(const JobKey& key);
   Result<Reconciled> reconcile_unguarded(const JobKey& key);
+  std::optional<int64_t> lost_generation(const Observed& observed, Memory& memory) const;
   Result<Plan> plan_taken_pods(Observed& observed, Memory& memory, Time now);
   Status try_growth(Observed& observed, Plan& planned, Time now);
   Status confirm(Observed& observed, const Plan& planned, Memory& memory);

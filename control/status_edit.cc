@@ -1,9 +1,11 @@
 #include "control/status_edit.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/api/encode.h"
+#include "control/policies/restart.h"
 
 namespace trainyard::control {
 namespace {
@@ -49,6 +51,21 @@ std::string bounded_text(std::string_view text, int64_t limit_bytes) {
     }
   }
   return out;
+}
+
+std::string shortened_text(std::string_view text, int64_t limit_bytes) {
+  static constexpr std::string_view kEllipsis = "...";
+  std::string whole = bounded_text(text, std::numeric_limits<int64_t>::max());
+  const auto limit = static_cast<size_t>(std::max<int64_t>(limit_bytes, 0));
+  if (whole.size() <= limit) return whole;
+  if (limit < kEllipsis.size()) return {};
+  size_t head = (limit - kEllipsis.size()) / 3;
+  size_t tail = whole.size() - (limit - kEllipsis.size() - head);
+  while (head > 0 && continues_character(whole[head]))
+    --head;
+  while (tail < whole.size() && continues_character(whole[tail]))
+    ++tail;
+  return whole.substr(0, head) + std::string(kEllipsis) + whole.substr(tail);
 }
 
 const api::Condition* find_condition(const api::TrainingJobStatus& status, ConditionType type) {
@@ -128,6 +145,15 @@ void fit_status(api::TrainingJobStatus& status) {
     status.attempts[i].message.clear();
   while (status.attempts.size() > kAlwaysKept && !fits())
     status.attempts.erase(status.attempts.begin());
+  if (fits()) return;
+  for (api::Condition& condition : status.conditions)
+    condition.message = bounded_text(condition.message, api::kMaxCrowdedMessage);
+  for (api::ClassRestarts& entry : status.restarts.classes) {
+    const size_t kept = policies::kCrowdedRecentRestarts;
+    if (entry.recent.size() <= kept || fits()) continue;
+    entry.recent.erase(entry.recent.begin(),
+                       entry.recent.end() - static_cast<std::ptrdiff_t>(kept));
+  }
 }
 
 const api::Attempt* open_attempt(const api::TrainingJobStatus& status) {

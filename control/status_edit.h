@@ -14,6 +14,10 @@ namespace trainyard::control {
 /// start and ended by "..." where it was longer.
 std::string bounded_text(std::string_view text, int64_t limit_bytes);
 
+/// The same, but cut in its middle, with "..." there: the end of a program's words tells most,
+/// their beginning where they are from.
+std::string shortened_text(std::string_view text, int64_t limit_bytes);
+
 /// The condition of this type; nullptr when there is none.
 const api::Condition* find_condition(const api::TrainingJobStatus& status, api::ConditionType type);
 
@@ -42,7 +46,9 @@ api::JobPhase phase_of(const api::TrainingJobStatus& status);
 void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt);
 
 /// Keeps the whole within kMaxStatusBytes where names and texts are as long as they may be: first
-/// the messages of older attempts go, then the oldest attempts, never the newest two.
+/// the messages of older attempts go, then the oldest attempts, never the newest two; then the
+/// messages of conditions are cut to kMaxCrowdedMessage; at last the oldest restarts that are
+/// remembered of a class go, down to policies::kCrowdedRecentRestarts.
 void fit_status(api::TrainingJobStatus& status);
 
 /// The attempt of the current generation that has not ended; nullptr when there is none.

@@ -56,8 +56,14 @@ Node columns() {
   return list;
 }
 
+/// What `kubectl explain trainingjob` begins with.
+constexpr char kDescription[] =
+    "A distributed training job: a gang of pods that start together, restart together when one "
+    "fails, and go on from their newest checkpoint.";
+
 Node version() {
   Node root = schema::training_job();
+  root.members.insert(root.members.begin(), {"description", 0, 0, string_node(kDescription)});
   schema::apply_rules(root);
   Node scale = mapping_node({{"specReplicasPath", string_node(".spec.numNodes")},
                              {"statusReplicasPath", string_node(".status.nodes.active")},

@@ -5,8 +5,10 @@
 #include "common/api/crd_rules.h"
 #include "common/api/field_kinds.h"
 
-/// Which fields of a job may change, and when. What no table here names changes only while the job
-/// is suspended; a field that is added to the API is bound by that without further words. Of the
+/// Which fields of a job may change, and when. A job that has not begun (its spec was refused, or
+/// nobody has looked at it yet) may be changed at will: its first generation is written only over
+/// the version that was looked at. What no table here names changes else only while the job is
+/// suspended; a field that is added to the API is bound by that without further words. Of the
 /// pod template's parts that the schema does not know, the server (1.34) compares the values of
 /// equal keys and the number of keys: one key exchanged for another is not seen, and counts from
 /// the next generation of pods on.
@@ -14,6 +16,7 @@ namespace trainyard::api::schema {
 namespace {
 
 constexpr char kNever[] = "never changes";
+constexpr char kNeverOnceBegun[] = "never changes once the job has begun";
 constexpr char kWhileSuspended[] = "changes only while the job is suspended";
 constexpr char kWhileEmpty[] = "changes only while the job is suspended and has no pods";
 
@@ -87,65 +90,69 @@ std::string same(const std::string& parent, const FieldNames::Name& field) {
   return "has(" + now + ") == has(" + before + ") && (!has(" + now + ") || " + equal + ")";
 }
 
-/// True for a job that was told to stop and has said that no pod is left, or never had one.
-constexpr char kEmpty[] =
-    "(oldSelf.spec.suspend && (!has(oldSelf.status) || !has(oldSelf.status.membership) || "
-    "!has(oldSelf.status.membership.generation) || oldSelf.status.membership.generation == 0 || "
-    "(has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(condition, condition.type "
-    "== 'Suspended' && condition.status == 'True'))))";
+/// True for a job that never had a pod. Ends with "||".
+constexpr char kUnlessBegun[] =
+    "!has(oldSelf.status) || !has(oldSelf.status.membership) || "
+    "!has(oldSelf.status.membership.generation) || oldSelf.status.membership.generation == 0 || ";
+/// True for one that was told to stop and has said that no pod is left. Ends with "||".
+constexpr char kUnlessEmpty[] =
+    "(oldSelf.spec.suspend && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists("
+    "condition, condition.type == 'Suspended' && condition.status == 'True')) || ";
+
+CelRule unless_begun(const std::string& holds, const char* message, const std::string& path) {
+  return {"", kUnlessBegun + ("(" + holds) + ")", message, path};
+}
+CelRule while_suspended(const std::string& holds, const char* message, const std::string& path) {
+  return unless_begun("oldSelf.spec.suspend || (" + holds + ")", message, path);
+}
+CelRule while_empty(const std::string& holds, const std::string& path) {
+  return unless_begun(kUnlessEmpty + ("(" + holds) + ")", kWhileEmpty, path);
+}
 
 void add_spec_changes(std::vector<CelRule>& rules) {
   for (const FieldNames::Name& field : FieldNames::of<TrainingJobSpec>()) {
     const std::string path = "spec." + field.name;
     if (is_in(kEmptySpec, field.name)) {
-      rules.push_back(
-          {"", std::string(kEmpty) + " || (" + same(".spec", field) + ")", kWhileEmpty, path});
+      rules.push_back(while_empty(same(".spec", field), path));
     } else if (!is_in(kFreeSpec, field.name)) {
-      rules.push_back(
-          {"spec", "oldSelf.suspend || (" + same("", field) + ")", kWhileSuspended, field.name});
+      rules.push_back(while_suspended(same(".spec", field), kWhileSuspended, path));
     }
   }
   rules.push_back({"spec", same("", {"managedBy", false}), kNever, "managedBy"});
-  rules.push_back({"spec",
-                   "oldSelf.suspend || has(self.elasticPolicy) == has(oldSelf.elasticPolicy)",
-                   "comes and goes only while the job is suspended", "elasticPolicy"});
-  rules.push_back(
-      {"spec", "oldSelf.suspend || has(self.elasticPolicy) || self.numNodes == oldSelf.numNodes",
-       "changes only while the job is suspended, as it has no elasticPolicy", "numNodes"});
+  rules.push_back(while_suspended("has(self.spec.elasticPolicy) == has(oldSelf.spec.elasticPolicy)",
+                                  "comes and goes only while the job is suspended",
+                                  "spec.elasticPolicy"));
+  rules.push_back(while_suspended(
+      "has(self.spec.elasticPolicy) || self.spec.numNodes == oldSelf.spec.numNodes",
+      "changes only while the job is suspended, as it has no elasticPolicy", "spec.numNodes"));
   for (const FieldNames::Name& field : FieldNames::of<FailurePolicy>()) {
     if (is_in(kFreeFailurePolicy, field.name)) continue;
-    rules.push_back({"spec", "oldSelf.suspend || (" + same(".failurePolicy", field) + ")",
-                     kWhileSuspended, "failurePolicy." + field.name});
+    rules.push_back(while_suspended(same(".spec.failurePolicy", field), kWhileSuspended,
+                                    "spec.failurePolicy." + field.name));
   }
 }
 
 void add_engine_changes(std::vector<CelRule>& rules) {
-  rules.push_back(
-      {"spec", "has(self.engine) == has(oldSelf.engine)", "never comes or goes", "engine"});
+  rules.push_back(unless_begun("has(self.spec.engine) == has(oldSelf.spec.engine)",
+                               "never comes or goes once the job has begun", "spec.engine"));
   for (const FieldNames::Name& field : FieldNames::of<EngineSpec>()) {
     if (is_in(kFreeEngine, field.name)) continue;
-    if (is_in(kNeverEngine, field.name)) {
-      rules.push_back({"spec.engine", same("", field), kNever, field.name});
-      continue;
-    }
-    rules.push_back({"",
-                     std::string(kEmpty) +
-                         " || !has(self.spec.engine) || !has(oldSelf.spec.engine) "
-                         "|| (" +
-                         same(".spec.engine", field) + ")",
-                     kWhileEmpty, "spec.engine." + field.name});
+    const std::string path = "spec.engine." + field.name;
+    const std::string holds = "!has(self.spec.engine) || !has(oldSelf.spec.engine) || (" +
+                              same(".spec.engine", field) + ")";
+    rules.push_back(is_in(kNeverEngine, field.name) ? unless_begun(holds, kNeverOnceBegun, path)
+                                                    : while_empty(holds, path));
   }
 }
 
 void add_checkpoint_changes(std::vector<CelRule>& rules) {
   for (const FieldNames::Name& field : FieldNames::of<CheckpointPolicy>()) {
     if (is_in(kFreeCheckpointPolicy, field.name)) continue;
-    if (is_in(kNeverCheckpointPolicy, field.name)) {
-      rules.push_back({"spec.checkpointPolicy", same("", field), kNever, field.name});
-      continue;
-    }
-    rules.push_back({"spec", "oldSelf.suspend || (" + same(".checkpointPolicy", field) + ")",
-                     kWhileSuspended, "checkpointPolicy." + field.name});
+    const std::string path = "spec.checkpointPolicy." + field.name;
+    const std::string holds = same(".spec.checkpointPolicy", field);
+    rules.push_back(is_in(kNeverCheckpointPolicy, field.name)
+                        ? unless_begun(holds, kNeverOnceBegun, path)
+                        : while_suspended(holds, kWhileSuspended, path));
   }
 }
 

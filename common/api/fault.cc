@@ -5,7 +5,7 @@ namespace trainyard::api {
 std::string to_string(const Fault& fault) {
   std::string text = fault.file;
   if (fault.line > 0) text += ":" + std::to_string(fault.line);
-  text += ": ";
+  if (!text.empty()) text += ": ";
   if (!fault.field.empty()) text += fault.field + ": ";
   if (!fault.found.empty()) text += "found " + fault.found + ", ";
   return text + "wanted " + fault.wanted;

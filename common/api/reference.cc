@@ -17,10 +17,16 @@ constexpr char kIntroduction[] =
 `trainyard.dev/v1alpha1`, kind `TrainingJob`. This page is made from the field tables in `common/api`
 by `trainyard reference trainingjob`; do not edit it.
 
-Manifests are read strictly: an unknown or repeated key, a word such as `yes`, a number such as
-`0777`, a tag or a second document is refused, with its line and what to write instead.
-`trainyard validate FILE` lists everything that is wrong with a manifest. A file with the one key
-`engine` is a job too: one node, one rank.
+`trainyard validate` and `trainyard run` read manifests strictly: an unknown or repeated key, a word
+such as `yes`, a number such as `0777`, a tag or a second document is refused, with its line and what
+to write instead. `trainyard validate FILE` lists everything that is wrong with a manifest. A file
+with the one key `engine` is a job too: one node, one rank.
+
+On its way into a cluster less is refused. `kubectl apply` reads YAML by older rules (`yes` is true,
+`0777` is 511, of a repeated key the last counts) and has the API server refuse unknown keys, unless
+it is told `--validate=warn` or `ignore`; `trainyard-operator submit` reads it as strictly as
+`trainyard validate` and has them refused, too. Other clients (helm, controllers) may not ask for
+that: the API server then drops the keys that it does not know, and the job runs without them.
 
 Under `trainyard run`, relative paths are taken from the manifest's folder. In a cluster paths are
 those inside the container, where volumes are mounted, and absolute.

@@ -17,7 +17,7 @@ void visit_fields(V& visit, S& condition) {
   visit({.name = "lastTransitionTime", .description = "When its status changed last."},
         condition.last_transition_time);
   visit({.name = "reason", .description = "Why, in one word for programs."}, condition.reason);
-  visit({.name = "message", .description = "Why, for people; at most 200 bytes."},
+  visit({.name = "message", .description = "Why, for people; at most 1,024 bytes."},
         condition.message);
 }
 

@@ -181,7 +181,7 @@ void check_rule(const FailureRule& rule, const TrainingJobSpec& spec, const Rule
 void check_failure_policy(const TrainingJobSpec& spec, const Rules& rules) {
   const FailurePolicy& policy = spec.failure_policy;
   rules.not_in_this_version(policy.restart_strategy == RestartStrategy::kInPlace, "restartStrategy",
-                            "InPlace", "RecreateAll");
+                            "InPlace", "RecreateAll or ReplacePod");
   std::set<FailureClass> classes;
   for (size_t i = 0; i < policy.budgets.size(); ++i) {
     const FailureClass failure_class = policy.budgets[i].failure_class;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "common/api/training_job.h"
@@ -14,6 +15,8 @@ namespace trainyard::control::policies {
 /// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes; nullopt
 /// where there is none.
 std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit);
+/// Says, for people, that numNodes is no such size, and which is the next below.
+std::string not_allowed_text(const api::TrainingJobSpec& spec);
 
 struct ElasticInput {
   const api::TrainingJobSpec* spec = nullptr;

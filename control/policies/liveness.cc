@@ -1,22 +1,11 @@
 #include "control/policies/liveness.h"
 
 #include <algorithm>
-#include <string_view>
-#include <unordered_map>
 
 #include "control/policies/progress.h"
 
 namespace trainyard::control::policies {
 namespace {
-
-/// By pod; at every look the facts of thousands are asked for.
-std::unordered_map<std::string_view, const MemberFact*> by_pod(const StreamFacts& facts) {
-  std::unordered_map<std::string_view, const MemberFact*> members;
-  members.reserve(facts.members.size());
-  for (const MemberFact& fact : facts.members)
-    members.emplace(fact.pod_uid, &fact);
-  return members;
-}
 
 /// The moment the newest mass loss ended, if there was one.
 std::optional<Time> mass_loss_at(const StreamFacts& facts) {
@@ -100,6 +89,14 @@ void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness&
 
 }  // namespace
 
+MembersByPod members_by_pod(const StreamFacts& facts) {
+  MembersByPod members;
+  members.reserve(facts.members.size());
+  for (const MemberFact& fact : facts.members)
+    members.emplace(fact.pod_uid, &fact);
+  return members;
+}
+
 Liveness judge_liveness(const LivenessInput& input) {
   Liveness liveness;
   if (!input.facts->hosted) return liveness;
@@ -109,7 +106,7 @@ Liveness judge_liveness(const LivenessInput& input) {
     look_in(liveness, *at + kMassLossTruce - input.now);
     return liveness;
   }
-  const auto facts = by_pod(*input.facts);
+  const MembersByPod facts = members_by_pod(*input.facts);
   for (const ObservedPod* pod : *input.members) {
     const auto found = facts.find(pod->uid);
     if (found == facts.end()) {

@@ -2,6 +2,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "common/api/training_job.h"
@@ -22,6 +24,11 @@ inline constexpr std::chrono::seconds kReconnectTime{15};
 /// because it may be our own network (not where all are on one machine).
 inline constexpr std::chrono::seconds kMassLossWindow{2};
 inline constexpr std::chrono::seconds kMassLossTruce{60};
+
+/// What is told of each pod, by its UID: at one look the facts of thousands are asked for. Keys and
+/// values are views of the facts.
+using MembersByPod = std::unordered_map<std::string_view, const MemberFact*>;
+MembersByPod members_by_pod(const StreamFacts& facts);
 
 struct LostMember {
   const ObservedPod* pod = nullptr;

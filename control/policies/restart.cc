@@ -109,11 +109,11 @@ void apply_rule(const Match& match, const ObservedPod& pod, Loss& loss) {
     describe_exit(*match.exit, loss);
   }
   const std::string name = api::reason::kRulePrefix + rule.name;
+  loss.reason = name;
   loss.fatal_reason.reset();
   if (rule.action == api::RuleAction::kFailJob) {
     loss.fatal_reason = name;
   } else {
-    loss.reason = name;
     loss.counted = rule.action == api::RuleAction::kRestartJob && rule.count_towards_max;
   }
 }
@@ -184,7 +184,9 @@ bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& r
     const auto used = std::count_if(entry.recent.begin(), entry.recent.end(),
                                     [&](Time at) { return now - at < budget.window; });
     // The window may hold more than are remembered.
-    return (used < api::kMaxRecentRestarts ? used : entry.total) < budget.max_restarts;
+    const bool all_within = used == std::ssize(entry.recent);
+    const bool may_be_more = all_within && used >= kCrowdedRecentRestarts;
+    return (may_be_more ? entry.total : used) < budget.max_restarts;
   }
   return budget.max_restarts > 0;
 }

@@ -51,8 +51,11 @@ Loss judge_lost_pod(const api::FailurePolicy& policy, const ObservedPod& pod,
 /// `losses` is not empty.
 const Loss& root_cause(const std::vector<Loss>& losses);
 
-/// Whether the class has a restart left at `now`. Where the window holds all of the
-/// kMaxRecentRestarts that are remembered, a larger budget is compared with the class's total
+/// So many of a class's restarts are remembered in a status that is full otherwise.
+inline constexpr int kCrowdedRecentRestarts = 50;
+
+/// Whether the class has a restart left at `now`. Where the window holds all that are remembered,
+/// and these are kCrowdedRecentRestarts or more, a larger budget is compared with the class's total
 /// instead, which is stricter.
 bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& restarts,
                    api::FailureClass failure_class, Time now);

@@ -43,7 +43,8 @@ trainyard_test(control_policies_test TIER unit
           ${control_tests}/policy_edges_test.cc
   DEPS control_core)
 trainyard_test(control_reconciler_test TIER unit THREADED
-  SOURCES ${control_tests}/apply_test.cc ${control_tests}/outcome_test.cc ${control_tests}/reconciler_test.cc
+  SOURCES ${control_tests}/apply_test.cc ${control_tests}/lost_status_test.cc
+          ${control_tests}/outcome_test.cc ${control_tests}/reconciler_test.cc
           ${control_tests}/retry_test.cc
   DEPS control_test_support Threads::Threads)
 trainyard_test(ledger_check_test TIER unit

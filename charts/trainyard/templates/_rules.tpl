@@ -17,10 +17,10 @@ not use: tests/apiserver compares these rules with the calls that it makes. No s
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, create, delete]                # delete: what a deleted job of the same name has left
+  verbs: [get, list, watch, create, delete]   # delete: what a deleted job of the same name has left
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]                 # what those names resolve to
-  verbs: [list, create, update]
+  verbs: [list, watch, create, update]
 {{- if .Values.control.enabled }}
 - apiGroups: [""]
   resources: [configmaps]                     # of jobs with an engine: its configuration, whom to trust
@@ -31,7 +31,7 @@ not use: tests/apiserver compares these rules with the calls that it makes. No s
   verbs: [get]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

@@ -47,6 +47,31 @@ TEST(ElasticLifeTest, PodsThatWaitForTheGraceOfOthersAreNotPendingYet) {
   EXPECT_EQ(job.status().restarts.resizes, 0);
 }
 
+TEST(ElasticLifeTest, ANumberBetweenTwoSizesIsNoLackOfNodes) {
+  api::TrainingJob made = make_job(2);
+  made.spec.elastic_policy = api::ElasticPolicy{};
+  made.spec.elastic_policy->min_nodes = 2;
+  made.spec.elastic_policy->node_increment_step = 2;
+  JobDriver job(made);
+  ASSERT_TRUE(job.settle());
+  const auto scale = [&](int64_t nodes) {
+    job.cluster.edit_spec([&](api::TrainingJobSpec& spec) { spec.num_nodes = nodes; });
+    ASSERT_TRUE(job.settle());
+  };
+  scale(3);
+  EXPECT_EQ(job.status().nodes.target, 2);
+  EXPECT_FALSE(job.is(ConditionType::kDegraded));
+  EXPECT_EQ(job.message_of(ConditionType::kDegraded),
+            "numNodes 3 is no size that elasticPolicy allows: the largest below it is 2");
+  int64_t told = 0;
+  for (const auto& write : job.cluster.writes())
+    told += write.what == "SizeNotAllowed" ? 1 : 0;
+  EXPECT_EQ(told, 1);
+  scale(4);
+  EXPECT_EQ(job.status().nodes.target, 4) << "at once, as the user's word";
+  EXPECT_EQ(job.message_of(ConditionType::kDegraded), "all nodes wanted are there");
+}
+
 TEST(ElasticLifeTest, TheScheduleHasItsTimeWhenTheOthersHaveGone) {
   JobWithASlowPod job;
   job.cluster.set_room(false);

@@ -6,6 +6,7 @@
 
 #include "common/api/encode.h"
 #include "common/api/enum_names.h"
+#include "control/policies/restart.h"
 #include "tests/support/job_driver.h"
 
 namespace trainyard::control {
@@ -209,8 +210,23 @@ TEST(LifeTest, TerminalConditionsNeverChange) {
   ASSERT_TRUE(job.pass(hours(24)));
   job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
   ASSERT_TRUE(job.pass(hours(24)));
-  EXPECT_EQ(job.status().conditions, before.conditions);
+  std::vector<api::Condition> wanted = before.conditions;
+  for (api::Condition& condition : wanted)
+    condition.observed_generation = 3;
+  EXPECT_EQ(job.status().conditions, wanted) << "but for the spec that they hold of";
+  EXPECT_EQ(job.status().observed_generation, 3);
   EXPECT_EQ(job.status().completion_time, before.completion_time);
+}
+
+/// `kubectl wait` looks at no condition of an older spec.
+TEST(LifeTest, WhatStillHoldsAfterAnEditHoldsOfTheNewSpec) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.ttl_after_finished = hours(1); });
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(is_true(job.status(), api::ConditionType::kRunning));
+  for (const api::Condition& condition : job.status().conditions)
+    EXPECT_EQ(condition.observed_generation, 2) << api::name_of(condition.type);
 }
 
 TEST(LifeTest, AnotherManagersJobIsLeftAlone) {
@@ -396,6 +412,26 @@ TEST(LifeTest, WhatIsOverOrSuspendedIsNotDegraded) {
   }
 }
 
+TEST(LifeTest, WhatIsOverOrSuspendedIsNotSaidToWaitForPods) {
+  auto manifest = make_job(2);
+  manifest.spec.active_deadline = seconds(1000);
+  JobDriver job(std::move(manifest));
+  job.cluster.set_room(false);
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.reason_of(ConditionType::kScheduled), "WaitingForGang");
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kScheduled), "JobSuspended");
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kScheduled), "WaitingForGang");
+  ASSERT_TRUE(job.pass(seconds(1001)));
+  EXPECT_TRUE(job.is(ConditionType::kFailed));
+  EXPECT_EQ(job.reason_of(ConditionType::kScheduled), "JobFailed");
+  EXPECT_EQ(job.message_of(ConditionType::kFailed),
+            "was active for longer than activeDeadlineSeconds 1000");
+}
+
 TEST(LifeTest, WithoutElasticityAChangedNumNodesIsAResize) {
   JobDriver job(make_job(2));
   ASSERT_TRUE(job.settle());
@@ -439,6 +475,14 @@ TEST(LifeTest, AStatusOfTheLongestNamesAndTextsStaysWithinSixteenKibibytes) {
     ASSERT_TRUE(job.settle());
   }
   ASSERT_EQ(job.status().restarts.total, 90);
+  job.cluster.refuse_created_pods(Refusal{"AdmissionRefused", std::string(4000, '"')});
+  ContainerExit exit;
+  exit.exit_code = 1;
+  exit.message = std::string(4000, '"');
+  job.cluster.finish_pod(job.member(0).name, exit);
+  ASSERT_TRUE(job.settle());
+  ASSERT_TRUE(job.pass(seconds(2)));
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "AdmissionRefused");
   int64_t largest = 0;
   for (const api::TrainingJobStatus& status : job.cluster.status_history())
     largest = std::max(largest, static_cast<int64_t>(api::encode_status(status).size()));
@@ -461,6 +505,97 @@ TEST(LifeTest, FittingAStatusKeepsTheNewestAttempts) {
   EXPECT_EQ(status.attempts.back().generation, api::kMaxAttempts);
   EXPECT_EQ(status.attempts.back().message, "m");
   EXPECT_EQ(status.attempts.front().message, "");
+}
+
+TEST(LifeTest, FittingAStatusForgetsOldRestartsLast) {
+  api::TrainingJobStatus status;
+  for (int i = 0; i < 11; ++i) {
+    set_condition(status,
+                  {static_cast<ConditionType>(i), api::ConditionStatus::kFalse,
+                   std::string(64, 'R'), std::string(2000, '"')},
+                  {});
+  }
+  for (int64_t generation = 1; generation <= api::kMaxAttempts; ++generation) {
+    api::Attempt attempt;
+    attempt.generation = generation;
+    attempt.node = std::string(253, 'n');
+    attempt.pod_name = std::string(63, 'p');
+    attempt.message = std::string(2000, '"');
+    push_attempt(status, attempt);
+  }
+  for (const auto failure_class :
+       {api::FailureClass::kApplication, api::FailureClass::kInfrastructure,
+        api::FailureClass::kPreemption, api::FailureClass::kHang}) {
+    api::ClassRestarts entry{failure_class, api::kMaxRecentRestarts, {}};
+    for (int i = 0; i < api::kMaxRecentRestarts; ++i)
+      entry.recent.emplace_back(std::chrono::milliseconds(1'000'000'000'123 + i));
+    status.restarts.classes.push_back(entry);
+  }
+  fit_status(status);
+  EXPECT_LE(static_cast<int64_t>(api::encode_status(status).size()), api::kMaxStatusBytes);
+  EXPECT_EQ(status.attempts.size(), 2U);
+  const std::vector<Time>& oldest = status.restarts.classes.front().recent;
+  EXPECT_EQ(std::ssize(oldest), policies::kCrowdedRecentRestarts);
+  EXPECT_EQ(oldest.back(), Time(std::chrono::milliseconds(1'000'000'000'222))) << "the newest stay";
+}
+
+TEST(LifeTest, FittingAStatusCutsTheConditionsLastAndWritesThemOnce) {
+  api::TrainingJobStatus status;
+  for (const auto type :
+       {ConditionType::kAccepted, ConditionType::kScheduled, ConditionType::kRunning,
+        ConditionType::kStalled, ConditionType::kFailureTarget, ConditionType::kFailed}) {
+    set_condition(status, {type, api::ConditionStatus::kFalse, "Because", std::string(2000, '"')},
+                  {});
+  }
+  api::TrainingJobStatus small = status;
+  fit_status(small);
+  EXPECT_EQ(small, status) << "it fits";
+  for (int64_t generation = 1; generation <= 2; ++generation) {
+    api::Attempt attempt;
+    attempt.generation = generation;
+    attempt.node = std::string(2500, 'n');
+    status.attempts.push_back(attempt);
+  }
+  fit_status(status);
+  EXPECT_LE(static_cast<int64_t>(api::encode_status(status).size()), api::kMaxStatusBytes);
+  EXPECT_EQ(status.attempts.size(), 2u);
+  for (const api::Condition& condition : status.conditions)
+    EXPECT_EQ(static_cast<int64_t>(condition.message.size()), api::kMaxCrowdedMessage);
+}
+
+TEST(LifeTest, AStatusThatIsCutIsNotWrittenAgainAndAgain) {
+  auto manifest = make_job(2);
+  manifest.metadata.name = std::string(57, 'j');
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  const Observed seen = job.cluster.truth();
+  api::TrainingJobStatus full = seen.status;
+  full.checkpoint.emplace();
+  full.checkpoint->uri = std::string(11'000, 'u');
+  ASSERT_TRUE(
+      job.cluster.put_status(seen.key, seen.metadata.uid, full, seen.metadata.resource_version));
+  job.cluster.set_room(false);
+  job.fail(0, 1, std::string(4000, '"'));
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  job.cluster.set_pod_condition(job.member(0).name,
+                                {"PodScheduled", "False", "Unschedulable", std::string(4000, '"')});
+  ASSERT_TRUE(job.settle());
+  const int64_t writes = job.cluster.writes_count();
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.cluster.writes_count(), writes) << "nothing but time has passed";
+  EXPECT_EQ(static_cast<int64_t>(job.message_of(ConditionType::kScheduled).size()),
+            api::kMaxCrowdedMessage);
+}
+
+TEST(LifeTest, AConditionTellsTheEndOfLastWords) {
+  JobDriver job(make_job(1));
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1, "Traceback:" + std::string(900, ' ') + "ValueError: no such file");
+  ASSERT_TRUE(job.settle());
+  EXPECT_THAT(
+      job.message_of(ConditionType::kRestarting),
+      testing::AllOf(testing::HasSubstr("exit code 1: Traceback:"), testing::HasSubstr("..."),
+                     testing::EndsWith("ValueError: no such file")));
 }
 
 TEST(LifeTest, AnAttemptsHistoryIsBounded) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/text/rfc3339.h"
 #include "common/worker_contract.h"
 #include "control/plan.h"
 #include "control/plan_status.h"
@@ -41,6 +42,42 @@ Observed running() {
   pod.phase = PodPhase::kRunning;
   observed.pods.push_back(pod);
   return observed;
+}
+
+TEST(PlanEdgeTest, AMemberThatWentUnseenIsJudgedByWhatWasLastKnownOfIt) {
+  for (const bool evicted : {false, true}) {
+    Observed observed = running();
+    set_condition(observed.status,
+                  {ConditionType::kScheduled, ConditionStatus::kTrue, "GangScheduled", ""}, kNow);
+    observed.gone = std::exchange(observed.pods, {});
+    if (evicted) {
+      observed.gone[0].conditions = {
+          {"DisruptionTarget", "True", "EvictionByEvictionAPI", "evicting"}};
+    }
+    const Plan planned = plan(observed, kNow);
+    ASSERT_TRUE(planned.intent.has_value());
+    const api::Attempt& attempt = planned.intent->attempts.at(0);
+    EXPECT_EQ(attempt.pod_name, "job-0-aaaaa");
+    EXPECT_EQ(attempt.reason, "PodLost");
+    EXPECT_EQ(attempt.failure_class,
+              evicted ? api::FailureClass::kPreemption : api::FailureClass::kInfrastructure);
+    EXPECT_EQ(attempt.message,
+              evicted ? "the pod is gone: EvictionByEvictionAPI, evicting" : "the pod is gone");
+  }
+}
+
+TEST(PlanEdgeTest, AWrongSpecThatIsSuspendedStopsAndStaysWrong) {
+  Observed observed = running();
+  observed.spec.suspend = true;
+  observed.spec_faults = {"spec.numNodes: found 0, wanted 1 or more"};
+  const Plan stops = plan(observed, kNow);
+  EXPECT_EQ(stops.condemn.size(), 1U);
+  observed.pods.clear();
+  observed.status = *stops.intent;
+  const Plan stopped = plan(observed, kNow + seconds(1));
+  ASSERT_TRUE(stopped.outcome.has_value());
+  EXPECT_TRUE(is_true(*stopped.outcome, ConditionType::kSuspended));
+  EXPECT_EQ(find_condition(*stopped.outcome, ConditionType::kAccepted)->reason, "InvalidSpec");
 }
 
 TEST(PlanEdgeTest, ASpecWithFaultsIsSaidToBeWrongAndNothingIsMade) {
@@ -398,6 +435,68 @@ TEST(ConditionEdgeTest, NothingThatHoldsOfARunningGenerationOutlivesIt) {
   clear_running_conditions(status, "over", kNow);
   for (const ConditionType type : types)
     EXPECT_FALSE(is_true(status, type)) << static_cast<int>(type);
+}
+
+TEST(ConditionEdgeTest, AnEndIsTheReasonAlsoOfWhatDidNotHoldBefore) {
+  api::TrainingJobStatus status;
+  set_condition(status, {ConditionType::kScheduled, ConditionStatus::kFalse, "WaitingForGang", ""},
+                kNow);
+  set_condition(status, {ConditionType::kStalled, ConditionStatus::kTrue, "NoStepProgress", ""},
+                kNow);
+  end_running_conditions(status, "JobSuspended", "over", kNow);
+  ASSERT_EQ(status.conditions.size(), 2u) << "what never held is not told of";
+  for (const api::Condition& condition : status.conditions) {
+    EXPECT_EQ(condition.status, ConditionStatus::kFalse);
+    EXPECT_EQ(condition.reason, "JobSuspended");
+    EXPECT_EQ(condition.message, "over");
+  }
+  note_resumption(status, kNow);
+  for (const api::Condition& condition : status.conditions)
+    EXPECT_EQ(condition.reason, "Resumed");
+}
+
+TEST(ConditionEdgeTest, ANodeThatHasEndedIsNotCalledReady) {
+  api::TrainingJobStatus status;
+  status.nodes.target = 3;
+  status.nodes.ready = 3;
+  const auto message = [&] {
+    describe_generation(status, {}, {}, kNow);
+    return find_condition(status, ConditionType::kRunning)->message;
+  };
+  EXPECT_EQ(message(), "3 of 3 nodes are ready");
+  status.nodes.ready = 2;
+  status.nodes.succeeded = 1;
+  const std::string one_ended = message();
+  EXPECT_EQ(one_ended, "each of 3 nodes is ready or has ended well");
+  status.nodes.ready = 1;
+  status.nodes.succeeded = 2;
+  EXPECT_EQ(message(), one_ended) << "no write for each node that ends";
+}
+
+TEST(ConditionEdgeTest, ABackOffIsToldOnceAndStaysTrue) {
+  api::TrainingJobStatus status;
+  status.nodes.target = 2;
+  status.membership.generation = 4;
+  status.restarts.total = 3;
+  status.restarts.classes = {{api::FailureClass::kApplication, 3, {kNow, kNow, kNow}}};
+  api::Attempt open;
+  open.generation = 4;
+  open.start_time = kNow;
+  push_attempt(status, open);
+  api::TrainingJobSpec spec;
+  spec.failure_policy.backoff = {seconds(10), seconds(300)};
+  EXPECT_FALSE(back_off_of(status, spec)) << "a generation that is no restart";
+  set_condition(status, {ConditionType::kRestarting, ConditionStatus::kTrue, "PodFailed", ""},
+                kNow);
+  const std::string wanted = "waiting for all 2 pods of restart 3, which begins at " +
+                             text::format_time(kNow + seconds(40)) + " after a back-off of 40 s";
+  for (const seconds later : {seconds(0), seconds(39), seconds(60)}) {
+    describe_generation(status, spec, {}, kNow + later);
+    EXPECT_EQ(find_condition(status, ConditionType::kScheduled)->message, wanted);
+  }
+  spec.failure_policy.backoff = {seconds(0), seconds(0)};
+  describe_generation(status, spec, {}, kNow);
+  EXPECT_EQ(find_condition(status, ConditionType::kScheduled)->message, "waiting for all 2 pods");
 }
 
 TEST(AttemptEdgeTest, AnEndWithoutABeginningIsStillOfItsGeneration) {

@@ -121,6 +121,7 @@ TEST(RestartPolicyTest, ARuleMayNameASidecarThatHasEnded) {
   const ObservedPod pod = failed_after_its_sidecar();
   const policies::Loss loss = policies::judge_failed_pod(failing_by("proxy", 3), pod);
   EXPECT_EQ(loss.fatal_reason, "Rule_bad");
+  EXPECT_EQ(loss.reason, "Rule_bad") << "the attempt says it too";
   EXPECT_EQ(loss.container, "proxy");
   EXPECT_EQ(loss.exit_code, 3);
   EXPECT_FALSE(loss.rank.has_value());

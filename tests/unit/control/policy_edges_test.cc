@@ -300,6 +300,23 @@ TEST(RestartEdgeTest, ABudgetOfAsManyAsAreRememberedStillHasItsWindow) {
                                       kJudgedAt + seconds(60)));
 }
 
+TEST(RestartEdgeTest, WhereOldRestartsWereForgottenTheTotalCounts) {
+  api::FailurePolicy policy;
+  policy.budgets = {{api::FailureClass::kApplication, 80, seconds(60)}};
+  api::RestartCounts restarts;
+  for (int i = 0; i < 79; ++i)
+    policies::count_restart(restarts, policy.budgets.front(), true, kJudgedAt);
+  std::vector<Time>& recent = restarts.classes.front().recent;
+  recent.resize(policies::kCrowdedRecentRestarts);
+  const auto has_one_left = [&](Time now) {
+    return policies::within_budget(policy, restarts, api::FailureClass::kApplication, now);
+  };
+  EXPECT_TRUE(has_one_left(kJudgedAt));
+  policies::count_restart(restarts, policy.budgets.front(), true, kJudgedAt);
+  EXPECT_FALSE(has_one_left(kJudgedAt)) << "though 51 are remembered";
+  EXPECT_TRUE(has_one_left(kJudgedAt + seconds(60)));
+}
+
 TEST(GangEdgeTest, AGangOfNobodyIsNeitherWholeNorDone) {
   EXPECT_FALSE(policies::look_at_gang({}, 0).whole);
   EXPECT_FALSE(policies::look_at_gang({}, 0).placed);
@@ -309,6 +326,15 @@ TEST(GangEdgeTest, AGangOfNobodyIsNeitherWholeNorDone) {
 TEST(BoundedTextEdgeTest, WhereOnlyDotsFitThereAreDots) {
   EXPECT_EQ(bounded_text("abcdef", 3), "...");
   EXPECT_EQ(bounded_text("abcdef", 2), "");
+}
+
+TEST(ShortenedTextEdgeTest, TheMiddleIsCutAndNoCharacterSplit) {
+  EXPECT_EQ(shortened_text("abcdefghi", 9), "abcdefghi");
+  EXPECT_EQ(shortened_text("abcdefghijkl", 9), "ab...ijkl");
+  EXPECT_EQ(shortened_text("a\nb", 4), "a\\nb");
+  EXPECT_EQ(shortened_text("a\u00e4cdefgh\u00e4jkl", 9), "a...jkl");
+  EXPECT_EQ(shortened_text("abcdef", 3), "...");
+  EXPECT_EQ(shortened_text("abcdef", 2), "");
 }
 
 TEST(PhaseEdgeTest, BeforeTheFirstGenerationAJobIsPending) {

@@ -57,6 +57,21 @@ TEST(RefusalTest, ARepairedTemplateRuns) {
   EXPECT_FALSE(job.last.refused);
 }
 
+TEST(RefusalTest, WhatIsSuspendedIsNotAcceptedForThat) {
+  JobDriver job(make_job(2));
+  job.cluster.refuse_tried_pods(kBadTemplate);
+  ASSERT_TRUE(job.settle());
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = true; });
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(is_true(job.status(), ConditionType::kSuspended));
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "InvalidPodTemplate");
+  job.cluster.refuse_tried_pods(std::nullopt);
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.suspend = false; });
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.reason_of(ConditionType::kAccepted), "Accepted");
+  EXPECT_EQ(job.status().nodes.ready, 2);
+}
+
 TEST(RefusalTest, APodIsTriedOnceForEachSpec) {
   JobDriver job(make_job(3));
   ASSERT_TRUE(job.settle());

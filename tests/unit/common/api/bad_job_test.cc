@@ -107,7 +107,7 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  spares: {mode: Hot})",
      R"(10: spec.spares.mode: found "Hot", wanted Warm or Cold)"},
     {kAppend, R"(  failurePolicy: {restartStrategy: InPlace})",
-     R"(10: spec.failurePolicy.restartStrategy: found InPlace, wanted RecreateAll (not in this version))"},
+     R"(10: spec.failurePolicy.restartStrategy: found InPlace, wanted RecreateAll or ReplacePod (not in this version))"},
     {kAppend, R"(  failurePolicy: {restartStrategy: Recreate})",
      R"(10: spec.failurePolicy.restartStrategy: found "Recreate", wanted RecreateAll, ReplacePod or InPlace)"},
     {kAppend, R"(  failurePolicy: {budgets: [{class: Hang}, {class: Hang}]})",
