@@ -17,7 +17,9 @@ AuditEvent event_of(const Json& line) {
   const std::string subresource = text(reference, "subresource");
   const std::string uri = text(line, "requestURI");
   const Json& status = at(line, "responseStatus");
-  return {.time = text(line, "stageTimestamp"),
+  // What follows from an eviction may be answered before it is, and no revision tells.
+  const bool asked = subresource == "eviction";
+  return {.time = text(line, asked ? "requestReceivedTimestamp" : "stageTimestamp"),
           .user = text(at(line, "user"), "username"),
           .verb = text(line, "verb"),
           .group = text(reference, "apiGroup"),

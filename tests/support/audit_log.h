@@ -14,7 +14,7 @@ namespace trainyard::testing_support {
 
 /// One request as the API server's audit log has it (audit.k8s.io/v1).
 struct AuditEvent {
-  std::string time;  ///< when the answer was given; comparable as text
+  std::string time;  ///< when the answer was given, an eviction asked for; comparable as text
   std::string user;
   std::string verb;
   std::string group;     ///< API group; empty: core

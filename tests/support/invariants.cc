@@ -48,6 +48,8 @@ int64_t hangs_of(const Json& status) {
   return 0;
 }
 
+int64_t generation_of(const Json& status) { return number(at(status, "membership"), "generation"); }
+
 int64_t restarts_of(const Json& status) { return number(at(status, "restarts"), "total"); }
 
 const Json* nothing() { return &at(Json(), ""); }
@@ -73,7 +75,8 @@ struct Job {
   const Json* status = nothing();
   bool leaving = false;  ///< has a deletionTimestamp, or is gone
   bool gone = false;
-  int64_t losses = 0;  ///< pods that failed, or that others took away
+  int64_t losses = 0;         ///< pods that failed, or that others took away
+  int64_t set_back_from = 0;  ///< generation that somebody has taken out of the status
 };
 
 struct Pod {
@@ -120,6 +123,10 @@ class Judge {
       take_job(event);
     } else if (event.resource == "pods" || event.resource == "pods/status") {
       take_pod(event);
+    } else if (event.resource == "pods/eviction") {
+      // The pod may stay for its grace, and its end be told long after the restart.
+      Pod* const pod = pod_of(event);
+      if (pod != nullptr && !has_completed(*pod)) lose(*pod);
     }
   }
 
@@ -150,7 +157,9 @@ class Judge {
         check_forward(event, uid, job, status);
       } else {  // a history that somebody has made up
         job.losses += std::max<int64_t>(0, restarts_of(status) - restarts_of(*job.status));
+        job.set_back_from = std::max(job.set_back_from, generation_of(*job.status));
       }
+      if (generation_of(status) >= job.set_back_from) job.set_back_from = 0;
     }
     job.status = &status;
   }
@@ -164,7 +173,11 @@ class Judge {
     if (number(now, "observedGeneration") < number(before, "observedGeneration")) {
       complain(event, "S5: observedGeneration went back");
     }
-    const int64_t generations = delta("membership", "generation");
+    // Where somebody has set it back, it is counted on from what it was.
+    int64_t generations = delta("membership", "generation");
+    if (generations != 0 && job.set_back_from > 0) {
+      generations -= job.set_back_from - generation_of(before);
+    }
     const int64_t restarts = delta("restarts", "total");
     const int64_t resizes = delta("restarts", "resizes");
     if (generations < 0 || generations > 1 || restarts < 0 || resizes < 0) {
@@ -172,7 +185,8 @@ class Judge {
                           std::to_string(restarts) + ", resizes " + std::to_string(resizes) +
                           " in one write");
     }
-    const bool starts = number(at(before, "membership"), "generation") == 0 || is_stopping(before);
+    const bool starts = number(at(before, "membership"), "generation") == 0 ||
+                        is_stopping(before) || job.set_back_from > 0;
     if (restarts + resizes + (starts ? 1 : 0) < generations || restarts + resizes > generations) {
       complain(event, "S5: a generation without its restart, resize or start");
     }

@@ -76,6 +76,13 @@ void MemoryCluster::edit_spec(const std::function<void(api::TrainingJobSpec&)>& 
   changed();
 }
 
+void MemoryCluster::edit_status(const std::function<void(api::TrainingJobStatus&)>& edit) {
+  const Change change(*this);
+  edit(job_.status);
+  ++version_;
+  changed();
+}
+
 void MemoryCluster::step() {
   const Change change(*this);
   const auto holds_room = [](const auto& entry) {

@@ -38,6 +38,8 @@ class MemoryCluster : public control::Cluster {
   bool job_exists() const;
   /// Edits the spec, as a user: a new metadata.generation.
   void edit_spec(const std::function<void(api::TrainingJobSpec&)>& edit);
+  /// Edits the status, as somebody who has no business there.
+  void edit_status(const std::function<void(api::TrainingJobStatus&)>& edit);
 
   // ---- The world moves -----------------------------------------------------------------------
   /// Places pending pods, starts placed ones, ends terminating ones on nodes that are there.

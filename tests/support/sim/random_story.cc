@@ -99,6 +99,7 @@ class Story {
         world_(options(seed)),
         random_(seed * 7919 + 17),
         freezes_(seed % 2 == 0) {
+    if (seed % 4 == 3) meddling_.emplace(seed);
     const FaultDice dice(freezes_, random_);
     short_lived_ = dice.write() == WriteKind::kDeleteJob || dice.write() == WriteKind::kTryPod;
     world_.set_fault_plan([dice](WriteKind kind, int64_t index) { return dice(kind, index); });
@@ -111,6 +112,7 @@ class Story {
       const bool enough = world_.reconciles() >= kReconcilesMin && world_.faults() >= kFaultsMin;
       if (acts >= kActs && enough && acts % kMoreActs == 0) break;
       act();
+      if (meddling_ && (*meddling_)() % 4 == 0) take_away();
       world_.run_for(milliseconds(pick(8000)));
     }
     end_all();
@@ -272,6 +274,38 @@ class Story {
     }
   }
 
+  /// What stands beside the pods, one object of anybody's.
+  void take_away() {
+    static constexpr std::array kPlurals = {"services", "endpointslices", "poddisruptionbudgets"};
+    const auto all = world_.api().store().list(kPlurals.at((*meddling_)() % kPlurals.size()), "");
+    if (all.empty()) return;
+    const auto one = std::next(all.begin(), static_cast<int64_t>((*meddling_)() % all.size()));
+    world_.delete_object(one->first);
+  }
+
+  /// Of what stands beside the pods of the job that is called so now.
+  int64_t standing(const std::string& name, const char* plural) {
+    const std::string uid = meta_text(world_.job(name), "uid");
+    const auto all = world_.api().store().list(plural, "");
+    return std::count_if(all.begin(), all.end(), [&](const auto& entry) {
+      const Json& labels = member_of((*entry.second)["metadata"], "labels");
+      return labels.is_object() && labels.value("trainyard.dev/job-uid", "") == uid;
+    });
+  }
+
+  /// N2: at rest what is to stand beside a job's pods stands; where some of them have succeeded
+  /// already, a disruption budget may.
+  void check_companions(const std::string& name, int64_t target, int64_t done,
+                        std::vector<std::string>& violations) {
+    const int64_t services = standing(name, "services");
+    const int64_t budgets = standing(name, "poddisruptionbudgets");
+    const int64_t budgets_min = target > 1 && done == 0 ? 1 : 0;
+    if (services == 1 && budgets >= budgets_min && budgets <= 1) return;
+    violations.push_back("N2: " + name + " of " + std::to_string(target) + " nodes runs with " +
+                         std::to_string(services) + " Services and " + std::to_string(budgets) +
+                         " disruption budgets");
+  }
+
   /// Nodes come back, nobody is suspended, faults end; the world has time to come to rest.
   void end_all() {
     world_.heal();
@@ -305,6 +339,7 @@ class Story {
                              std::to_string(rest.members.size()) + " of " + std::to_string(target) +
                              " members alive");
       }
+      if (rest.phase == "Running") check_companions(name, target, done, violations);
       const int64_t ready = nodes.is_object() ? nodes.value("ready", int64_t{0}) : 0;
       const int64_t going = nodes.is_object() ? nodes.value("condemned", int64_t{0}) : 0;
       if (ready != std::ssize(rest.members) || going != 0) {
@@ -319,6 +354,7 @@ class Story {
   SimCluster world_;
   std::mt19937_64 random_;
   const bool freezes_;
+  std::optional<std::mt19937_64> meddling_;  ///< a user's who takes away what is the operator's
   bool short_lived_ = false;  ///< jobs come and go quickly, so that those writes are many
 };
 

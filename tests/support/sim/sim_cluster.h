@@ -84,6 +84,7 @@ class SimCluster {
   int edit_job(const std::string& name, const Json& change);
   /// `propagation`: Background, Foreground or Orphan.
   int delete_job(const std::string& name, const std::string& propagation);
+  int delete_object(const ObjectKey& key) { return user_call("delete", key, {}).code; }
   int delete_pod(const std::string& name, std::optional<int64_t> grace = std::nullopt);
   /// The pod gets the condition DisruptionTarget and is deleted, as by a drain.
   void evict_pod(const std::string& name);

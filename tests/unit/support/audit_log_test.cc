@@ -100,5 +100,22 @@ TEST(AuditLogTest, PutsWhatWasStoredInTheOrderOfTheStore) {
               ElementsAre("create", "patch", "update", "get", "delete"));
 }
 
+/// Its effects are answered before it is.
+TEST(AuditLogTest, AnEvictionStandsWhereItWasAskedFor) {
+  const std::string eviction =
+      Json{{"auditID", "b"},
+           {"stage", "ResponseComplete"},
+           {"verb", "create"},
+           {"requestReceivedTimestamp", "2026-01-01T00:00:02"},
+           {"stageTimestamp", "2026-01-01T00:00:05"},
+           {"objectRef", {{"resource", "pods"}, {"subresource", "eviction"}}},
+           {"responseStatus", {{"code", 201}}}}
+          .dump() +
+      "\n";
+  EXPECT_THAT(verbs_of(line(1, "a", "ResponseComplete", "get", "11") + eviction +
+                       line(3, "c", "ResponseComplete", "update", "12")),
+              ElementsAre("get", "create", "update"));
+}
+
 }  // namespace
 }  // namespace trainyard::testing_support

@@ -90,13 +90,13 @@ class Log {
     made.jobs = jobs;
     return invariant_violations(made);
   }
-
- private:
-  static std::string time_of(size_t index) { return std::string(index, 't'); }
   static Json job_object(const Json& status) {
     return {
         {"metadata", {{"name", "j"}, {"uid", "u"}}}, {"spec", Json::object()}, {"status", status}};
   }
+
+ private:
+  static std::string time_of(size_t index) { return std::string(index, 't'); }
   std::vector<AuditEvent> events_;
 };
 
@@ -122,6 +122,16 @@ Log restarted() {
 }
 
 TEST(InvariantsTest, ARestartWrittenAheadIsWell) { EXPECT_THAT(restarted().judged(), IsEmpty()); }
+
+TEST(InvariantsTest, APodIsLostWithItsEvictionNotWithItsEnd) {
+  Log log;
+  log.job().generation(1, 0).pod(kOperator, "create", "j-0-a", 1);
+  log.add("user", "create", "pods/eviction", "j-0-a", Json());
+  log.generation(2, 1);
+  log.pod("kubelet", "delete", "j-0-a", 1);
+  EXPECT_THAT(log.judged(), IsEmpty());
+  EXPECT_THAT(log.generation(3, 2).judged(), Contains(HasSubstr("2 restarts are counted of 1")));
+}
 
 TEST(InvariantsTest, ARestartThatIsCountedTwiceIsSeen) {
   Log log = restarted();
@@ -305,6 +315,20 @@ TEST(InvariantsTest, AnOrphanAtRestIsSeen) {
   EXPECT_THAT(log.judged(), IsEmpty());
   log.remaining["items"].push_back(Log::pod_object("j-0-b", 1));
   EXPECT_THAT(log.judged(), Contains(HasSubstr("S1: at rest")));
+}
+
+TEST(InvariantsTest, GenerationsGoOnFromWhatSomebodyTookOutOfTheStatus) {
+  const auto emptied = [] {
+    Log log;
+    log.job().generation(1, 0).generation(2, 0, {{"restarts", {{"resizes", 1}}}});
+    return log.add("user", "patch", "trainingjobs/status", "j", Log::job_object(Json::object()));
+  };
+  EXPECT_THAT(emptied().generation(3, 0).judged(), IsEmpty());
+  EXPECT_THAT(emptied().status(Json::object()).generation(3, 0).judged(), IsEmpty());
+  EXPECT_THAT(emptied().generation(1, 0).judged(), Contains(HasSubstr("S5: generation -1")));
+  EXPECT_THAT(emptied().generation(4, 0).judged(), Contains(HasSubstr("S5: generation 2")));
+  EXPECT_THAT(emptied().generation(3, 0).generation(4, 0).judged(),
+              Contains(HasSubstr("without its restart")));
 }
 
 TEST(InvariantsTest, ANamespaceThatGoesTakesItsPodsAway) {
