@@ -106,7 +106,8 @@ TEST_F(HelmTestTest, RunsAJobToItsEndAndLeavesNothing) {
 TEST_F(HelmTestTest, FailsWhereTheOperatorOrTheNodesRunNoJob) {
   const std::string soon = "test.timeoutSeconds=15";
   helm().release(soon + ",replicas=0");
-  EXPECT_THAT(failure(), AllOf(HasSubstr("waited 15 s"), HasSubstr("seen by no operator")));
+  EXPECT_THAT(failure(),
+              AllOf(HasSubstr("waited 15 s"), HasSubstr("without a status from an operator")));
 
   helm().release(soon);
   must({"delete", "clusterrolebinding", "trainyard-operator"});

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing_support::CommandResult;
 
 /// When a change of a job is allowed.
-enum class When { kAlways, kSuspended, kSuspendedWithoutPods, kNever };
+enum class When { kAlways, kSuspended, kSuspendedWithoutPods, kBeforeItBegins, kNever };
 
 struct Change {
   Base base;
@@ -64,21 +64,21 @@ constexpr Change kChanges[] = {
     {E, R"({"spec": {"template": {"spec": {"containers": [{"name": "trainer"}]}}}})", "spec.template", When::kSuspendedWithoutPods},
 
     {T, R"({"spec": {"managedBy": "example.com/other"}})", "spec.managedBy", When::kNever},
-    {T, R"({"spec": {"checkpointPolicy": {"path": "elsewhere"}}})", "spec.checkpointPolicy.path", When::kNever},
-    {T, R"({"spec": {"checkpointPolicy": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}}})", "spec.checkpointPolicy.storage", When::kNever},
-    {T, R"({"spec": {"checkpointPolicy": {"storage": null}}})", "spec.checkpointPolicy.storage", When::kNever},
-    {E, R"({"spec": {"engine": {"model": {"preset": "gpt2-355m"}}}})", "spec.engine.model", When::kNever},
-    {E, R"({"spec": {"engine": {"model": {"layers": 6}}}})", "spec.engine.model", When::kNever},
-    {E, R"({"spec": {"engine": {"seed": 1}}})", "spec.engine.seed", When::kNever},
-    {E, R"({"spec": {"engine": {"numerics": {"grainTokens": 64}}}})", "spec.engine.numerics", When::kNever},
-    {E, R"({"spec": {"engine": null, "template": {"spec": {"containers": [{"name": "a", "image": "a"}]}}}})", "spec.engine", When::kNever},
+    {T, R"({"spec": {"checkpointPolicy": {"path": "elsewhere"}}})", "spec.checkpointPolicy.path", When::kBeforeItBegins},
+    {T, R"({"spec": {"checkpointPolicy": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}}})", "spec.checkpointPolicy.storage", When::kBeforeItBegins},
+    {T, R"({"spec": {"checkpointPolicy": {"storage": null}}})", "spec.checkpointPolicy.storage", When::kBeforeItBegins},
+    {E, R"({"spec": {"engine": {"model": {"preset": "gpt2-355m"}}}})", "spec.engine.model", When::kBeforeItBegins},
+    {E, R"({"spec": {"engine": {"model": {"layers": 6}}}})", "spec.engine.model", When::kBeforeItBegins},
+    {E, R"({"spec": {"engine": {"seed": 1}}})", "spec.engine.seed", When::kBeforeItBegins},
+    {E, R"({"spec": {"engine": {"numerics": {"grainTokens": 64}}}})", "spec.engine.numerics", When::kBeforeItBegins},
+    {E, R"({"spec": {"engine": null, "template": {"spec": {"containers": [{"name": "a", "image": "a"}]}}}})", "spec.engine", When::kBeforeItBegins},
 };
 // clang-format on
 
 class ChangeTest : public testing_support::ApiServerTest {
  protected:
-  /// A job in the state that a running or suspended one is in, as the operator's status tells it.
-  void make(Base base, bool suspended, int active) {
+  /// A job that nobody has looked at yet.
+  void make_new(Base base, bool suspended) {
     Json job = Json::parse(good_manifest(base));
     job["spec"]["suspend"] = suspended;
     if (base == Base::kTemplate) {
@@ -86,12 +86,18 @@ class ChangeTest : public testing_support::ApiServerTest {
       job["spec"]["checkpointPolicy"]["storage"]["persistentVolumeClaim"]["claimName"] = "ckpt";
     }
     must_with({"create"}, job.dump());
-    const Json status = {
-        {"nodes", {{"active", active}}},
-        {"membership", {{"generation", 1}}},
-        {"conditions", {{{"type", "Suspended"}, {"status", active == 0 ? "True" : "False"}}}}};
+  }
+  void set_status(const Json& status) {
     must({"patch", "tj", "job", "--subresource=status", "--type=merge", "-p",
           Json({{"status", status}}).dump()});
+  }
+  /// A job in the state that a running or suspended one is in, as the operator's status tells it.
+  void make(Base base, bool suspended, int active) {
+    make_new(base, suspended);
+    set_status(
+        {{"nodes", {{"active", active}}},
+         {"membership", {{"generation", 1}}},
+         {"conditions", {{{"type", "Suspended"}, {"status", active == 0 ? "True" : "False"}}}}});
   }
   void remove() { must({"delete", "tj", "job"}); }
 
@@ -111,6 +117,18 @@ class ChangeTest : public testing_support::ApiServerTest {
     }
   }
 };
+
+TEST_F(ChangeTest, OfAJobThatHasNotBegunAreMost) {
+  for (const Base base : {T, E}) {
+    for (const bool refused : {false, true}) {
+      make_new(base, false);
+      if (refused) set_status({{"conditions", {{{"type", "Accepted"}, {"status", "False"}}}}});
+      judge(base,
+            {When::kAlways, When::kSuspended, When::kSuspendedWithoutPods, When::kBeforeItBegins});
+      remove();
+    }
+  }
+}
 
 TEST_F(ChangeTest, OfARunningJobAreFew) {
   for (const Base base : {T, E}) {
@@ -140,6 +158,7 @@ TEST_F(ChangeTest, AnElasticJobScalesWhileItRuns) {
   Json job = Json::parse(good_manifest(T));
   job["spec"]["elasticPolicy"] = {{"minNodes", 1}};
   must_with({"create"}, job.dump());
+  set_status({{"membership", {{"generation", 1}}}});
   must({"scale", "tj/job", "--replicas=4"});
   must({"patch", "tj", "job", "--type=merge", "-p",
         R"({"spec": {"elasticPolicy": {"minNodes": 2}}})"});
@@ -159,6 +178,7 @@ TEST_F(ChangeTest, AJobThatWasSuspendedFromTheStartIsFree) {
   // As queue controllers do: place the pods and let the job go in one write.
   must({"patch", "tj", "job", "--type=merge", "-p",
         R"({"spec": {"suspend": false, "template": {"spec": {"nodeSelector": {"zone": "a"}}}}})"});
+  set_status({{"membership", {{"generation", 1}}}});
   EXPECT_NE(kubectl({"patch", "tj", "job", "--type=merge", "-p",
                      R"({"spec": {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}})"})
                 .exit_code,

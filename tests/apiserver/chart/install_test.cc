@@ -223,7 +223,8 @@ TEST_F(ChartInstallTest, HelmTestFailsWhereJobsDoNotRun) {
   must_helm({"install", "trainyard", chart(), "--set", "test.timeoutSeconds=10"});
   const CommandResult without = helm_test(0);
   EXPECT_NE(without.exit_code, 0) << without.output;
-  EXPECT_THAT(submitted_, AllOf(HasSubstr("waited 10 s"), HasSubstr("seen by no operator")));
+  EXPECT_THAT(submitted_,
+              AllOf(HasSubstr("waited 10 s"), HasSubstr("without a status from an operator")));
   EXPECT_EQ(get({"pod", "trainyard-test"})["status"]["phase"], "Failed")
       << "it stays, to be looked at";
   EXPECT_NE(kubectl({"get", "tj", "trainyard-test"}).exit_code, 0);

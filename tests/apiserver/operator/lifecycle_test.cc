@@ -68,6 +68,54 @@ TEST_F(LifecycleTest, DeletionTakesEverythingAlong) {
   }
 }
 
+TEST_F(LifecycleTest, WhatSomebodyTakesAwayBesideThePodsComesBack) {
+  apply(job_manifest("train", 2));
+  ASSERT_TRUE(reaches("train", "Running"));
+  ASSERT_TRUE(has_budget(1));
+  const std::string slices = "endpointslices.discovery.k8s.io";
+  const auto addresses = [&] {
+    size_t count = 0;
+    const Json found = get({slices});
+    for (const Json& slice : found["items"])
+      count += slice["endpoints"].is_array() ? slice["endpoints"].size() : 0;
+    return count;
+  };
+  ASSERT_TRUE(wait_until([&] { return addresses() == 2; }));
+  must({"delete", "service/train", "pdb/train"});
+  must({"delete", slices, "--all"});
+  EXPECT_TRUE(wait_until([&] { return get({"service", "train"}).is_object(); }));
+  EXPECT_TRUE(has_budget(1));
+  EXPECT_TRUE(wait_until([&] { return addresses() == 2; })) << must({"get", slices, "-o", "yaml"});
+  EXPECT_EQ(job_status("train")["membership"]["generation"], 1) << "its pods did not notice";
+}
+
+TEST_F(LifecycleTest, AJobWhoseStatusSomebodyRemovedRunsOn) {
+  apply(job_manifest("train", 2));
+  ASSERT_TRUE(reaches("train", "Running"));
+  must({"patch", "tj", "train", "--subresource=status", "--type=json", "-p",
+        R"([{"op": "remove", "path": "/status"}])"});
+  ASSERT_TRUE(reaches("train", "Running"));
+  EXPECT_EQ(job_status("train")["membership"]["generation"], 2);
+  EXPECT_TRUE(wait_until([&] {
+    return must({"describe", "tj", "train"}).find("StatusLost") != std::string::npos;
+  })) << must({"describe", "tj", "train"});
+}
+
+TEST_F(LifecycleTest, ARefusedJobIsMendedByAnotherApply) {
+  Json job = job_manifest("train", 2);
+  const Json good = job;
+  job["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes";
+  apply(job);
+  ASSERT_TRUE(reaches("train", "Accepted", "False"));
+  EXPECT_EQ(reason("train", "Accepted"), "InvalidPodTemplate");
+  patch("train", {{"suspend", true}});
+  ASSERT_TRUE(reaches("train", "Suspended"));
+  EXPECT_EQ(reason("train", "Accepted"), "InvalidPodTemplate");
+  patch("train", {{"suspend", false}});
+  apply(good);
+  ASSERT_TRUE(reaches("train", "Running"));
+}
+
 TEST_F(LifecycleTest, WhatIsOrphanedStaysAndBelongsToNobodyElse) {
   apply(job_manifest("train", 2));
   ASSERT_TRUE(reaches("train", "Running"));

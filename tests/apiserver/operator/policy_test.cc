@@ -91,6 +91,29 @@ TEST_F(PolicyTest, TheFirstRuleThatMatchesSaysWhatAFailureMeans) {
     EXPECT_TRUE(runs(name, 1, 2)) << "what does not count is never too much";
 }
 
+/// Nodes without processes end a pod at once: it may be gone before anybody looks.
+TEST_F(PolicyTest, AnEvictionIsAPreemptionHoweverQuicklyThePodGoes) {
+  const Json drained = {
+      {"name", "drained"},
+      {"action", "Ignore"},
+      {"onPodConditions", Json::array({{{"type", "DisruptionTarget"}, {"status", "True"}}})}};
+  run_all({job("evicted", Json::array({drained}), "Preemption", 0)});
+  for (int evictions = 1; evictions <= 3; ++evictions) {
+    const std::string pod = *names_of_pods("evicted").begin();
+    const std::string path = "/api/v1/namespaces/" + name_space() + "/pods/" + pod + "/eviction";
+    must_with({"create", "--raw", path},
+              Json{{"apiVersion", "policy/v1"},
+                   {"kind", "Eviction"},
+                   {"metadata", {{"name", pod}, {"namespace", name_space()}}}}
+                  .dump());
+    ASSERT_TRUE(runs("evicted", 1, evictions)) << job_status("evicted").dump(2);
+    const Json attempt = job_status("evicted")["attempts"][evictions - 1];
+    EXPECT_EQ(attempt["class"], "Preemption") << attempt.dump(2);
+    EXPECT_EQ(attempt["reason"], "Rule_drained");
+    EXPECT_EQ(attempt["podName"], pod);
+  }
+}
+
 TEST_F(PolicyTest, TheSuccessPolicyEndsTheOthers) {
   Json by_index = job_manifest("by-index", 3);
   by_index["spec"]["successPolicy"] = {{"rules", Json::array({{{"succeededIndexes", "0"}}})}};

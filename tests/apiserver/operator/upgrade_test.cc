@@ -29,24 +29,29 @@ class UpgradeTest : public UpheavalTest {
           testing_support::source_path("manifests/crd.yaml")});
   }
 
+  static void drop_elastic_rules(Json& schema) {
+    Json kept = Json::array();
+    for (const Json& rule : schema["x-kubernetes-validations"]) {
+      if (rule["rule"].get<std::string>().find("elasticPolicy") == std::string::npos)
+        kept.push_back(rule);
+    }
+    schema["x-kubernetes-validations"] = kept;
+  }
   /// The definition as it might have been before: without some fields of spec and status, and
   /// without the rules about them.
   void apply_older_definition() const {
     Json definition = get({"crd", kDefinition});
     definition["metadata"] = {{"name", kDefinition}, {"labels", definition["metadata"]["labels"]}};
     definition.erase("status");
-    Json& properties = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+    Json& schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    Json& properties = schema["properties"];
     Json& spec = properties["spec"];
     for (const char* field : {"elasticPolicy", "keepFailedPods", "ttlSecondsAfterFinished"})
       spec["properties"].erase(field);
     for (const char* field : {"goodput", "roles"})
       properties["status"]["properties"].erase(field);
-    Json kept = Json::array();
-    for (const Json& rule : spec["x-kubernetes-validations"]) {
-      if (rule["rule"].get<std::string>().find("elasticPolicy") == std::string::npos)
-        kept.push_back(rule);
-    }
-    spec["x-kubernetes-validations"] = kept;
+    drop_elastic_rules(spec);
+    drop_elastic_rules(schema);
     must_with({"replace"}, definition.dump());
     ASSERT_TRUE(wait_until([&] { return !takes_elastic_jobs(); }));
   }
