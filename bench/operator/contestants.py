@@ -82,6 +82,7 @@ class World:
         self.cache = pathlib.Path(os.environ.get("TRAINYARD_CACHE") or pathlib.Path.home() / ".cache" / "trainyard")
         self.kubeconfig = work / "operator.kubeconfig"
         plane.write_operator_kubeconfig(self.kubeconfig)
+        self.missed = []  # goals, each told in a line
         self._namespaces = 0
 
     def jobset(self):

@@ -131,7 +131,10 @@ def main():
         lines += report.of_parts((title(scale), functools.partial(part, world, scale))
                                  for title, part in (PARTS[name] for name in options.part or PARTS))
     report.publish(lines, options.out)
+    for missed in world.missed:
+        print(f"missed: {missed}", file=sys.stderr)
+    return 1 if world.missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

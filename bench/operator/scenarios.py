@@ -14,6 +14,7 @@ from contestants import Shape, World
 from plane import wait_for
 
 RESTART_LIMIT_S = 600
+PEAK_MB_MAX = 150  # of 10,000 pods; fewer take less
 SMALL_LIMIT_S = 120
 
 
@@ -66,7 +67,7 @@ def _per_thousand(results, field, shape):
 
 
 def at_scale(world: World, shape: Shape, rest_s):
-    """Memory with all pods there, and writes while nothing happens to them."""
+    """Memory with all pods there, and writes while nothing happens to them. Adds to world.missed."""
     with world.namespace() as namespace, world.operator() as operator:
         path = contestants.job_path(namespace)
         world.plane.call_many([("POST", path, contestants.training_job(name, shape.pods)) for name in shape.names()])
@@ -76,14 +77,22 @@ def at_scale(world: World, shape: Shape, rest_s):
         before = process.processor_seconds(operator.pid)
         time.sleep(rest_s)
         spent = process.processor_seconds(operator.pid) - before
-        written = contestants.operator_writes(log.read())
-        rows = [[f"{shape}: peak resident memory", f"{process.memory_mb(operator.pid):.0f} MB"],
-                ["resident memory at rest", f"{process.memory_mb(operator.pid, 'VmRSS'):.0f} MB"],
-                [f"writes in {rest_s} s at rest, its lease aside", sum(written.values())],
-                ["processor time at rest", f"{100 * spent / rest_s:.2f} % of a core"]]
+        written = sum(contestants.operator_writes(log.read()).values())
+        peak = process.memory_mb(operator.pid)
+        rows = [_held_against(world, f"{shape}: peak resident memory", peak, f"{peak:.0f} MB", PEAK_MB_MAX),
+                ["resident memory at rest", f"{process.memory_mb(operator.pid, 'VmRSS'):.0f} MB", "", ""],
+                _held_against(world, f"writes in {rest_s} s at rest, its lease aside", written, written, 0),
+                ["processor time at rest", f"{100 * spent / rest_s:.2f} % of a core", "", ""]]
     with world.namespace() as namespace:
-        rows += _taken_over(world, namespace, shape)
-    return measure.table(["", "measured"], rows)
+        rows.append(_taken_over(world, namespace, shape))
+    return measure.table(["", "measured", "goal: at most", ""], rows)
+
+
+def _held_against(world, what, measured, told, most):
+    """A row of the table."""
+    if measured > most:
+        world.missed.append(f"{what}: {told}, wanted at most {most}")
+    return [what, told, most, "reached" if measured <= most else "missed"]
 
 
 def _taken_over(world, namespace, shape):
@@ -98,8 +107,8 @@ def _taken_over(world, namespace, shape):
         time.sleep(5)
         events = log.read()
     written = contestants.operator_writes(events)
-    told = ", ".join(f"{count} {what}" for what, count in sorted(written.items())) or "none"
-    return [[f"writes of a new leader that finds {shape.jobs} running jobs", told]]
+    told = ", ".join(f"{count} {what}" for what, count in sorted(written.items())) or "0"
+    return _held_against(world, f"writes of a new leader that finds {shape.jobs} running jobs", sum(written.values()), told, 0)
 
 
 def restart(world: World, pods, rounds, budget_s):
