@@ -149,8 +149,7 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
   void OnReadInitialMetadataDone(bool ok) override {
     if (!ok) return;
     const std::lock_guard lock(mutex_);
-    open_ = true;
-    shared_->events.push(ChannelEvent(ChannelEvent::Kind::kOpened, ""));
+    open_locked();
   }
 
   void OnReadDone(bool ok) override {
@@ -160,6 +159,7 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
       outgoing_.erase(outgoing_.begin() + (writing_ ? 1 : 0), outgoing_.end());
       return release_locked();
     }
+    open_locked();  // gRPC's threads tell the first message and the opening before it in any order
     shared_->events.push(ChannelEvent(std::make_unique<ToAgent>(std::exchange(incoming_, {}))));
     StartRead(&incoming_);
   }
@@ -185,6 +185,11 @@ class GrpcChannel::Stream final : public grpc::ClientBidiReactor<FromAgent, ToAg
   }
 
  private:
+  void open_locked() {
+    if (std::exchange(open_, true)) return;
+    shared_->events.push(ChannelEvent(ChannelEvent::Kind::kOpened, ""));
+  }
+
   void write_next_locked() {
     if (writing_ || !held_) return;
     if (!outgoing_.empty()) {

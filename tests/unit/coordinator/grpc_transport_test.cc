@@ -165,6 +165,23 @@ TEST_F(GrpcTransportTest, ClosingTellsTheAgentAfterWhatWasSent) {
   EXPECT_EQ(events[2].kind, ChannelEvent::Kind::kClosed);
 }
 
+TEST_F(GrpcTransportTest, TheOpeningIsToldBeforeTheFirstMessage) {
+  constexpr int kStreams = 50;  // each tells both at almost the same time, from two threads of gRPC
+  for (int i = 0; i < kStreams; ++i) {
+    GrpcChannel channel(transport_->address());
+    channel.open();
+    const auto opened = server_events(1);
+    ASSERT_EQ(opened.size(), 1u);
+    ASSERT_TRUE(transport_->send(opened[0].connection, ToAgent{}));
+    const auto events = channel_events(channel, 2);
+    ASSERT_EQ(events.size(), 2u);
+    ASSERT_EQ(events[0].kind, ChannelEvent::Kind::kOpened) << "stream " << i;
+    ASSERT_EQ(events[1].kind, ChannelEvent::Kind::kMessage) << "stream " << i;
+    transport_->close(opened[0].connection);
+    ASSERT_EQ(server_events(1).size(), 1u);
+  }
+}
+
 TEST_F(GrpcTransportTest, WhoDoesNotReadIsNeitherHeardNorKeptOnceItIsClosed) {
   const auto channel =
       grpc::CreateChannel(transport_->address(), grpc::InsecureChannelCredentials());
