@@ -99,7 +99,7 @@ class KubeCluster::Impl {
   Endpoints endpoints_;
   EventRecorder events_;
   TakenPods taken_pods_;
-  PacedCalls calls_{options_.calls_at_once};
+  PacedCalls calls_{options_.calls_at_once, *options_.clock};
   ScopeContext context_;
   std::vector<std::unique_ptr<Scope>> scopes_;  ///< one, or one a namespace
   Nodes nodes_;

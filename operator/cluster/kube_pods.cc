@@ -85,6 +85,7 @@ Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control
   if (!job || job->meta.uid != spec.job_uid) {
     return Error{ErrorCode::kConflict, "TrainingJob " + key.name + " is another one by now"};
   }
+  const PacedCalls::Precedence first = calls_.precede(job->job.spec.num_nodes);
   TRAINYARD_ASSIGN(const Reply unshared, try_storage(spec.namespace_name, job->job.spec));
   if (unshared) return unshared;
   const std::string shape = shape_of(job->job, options_.pod_defaults);

@@ -78,12 +78,32 @@ Status slow_start(int64_t count, CallWidth width, const std::function<Status(int
   return {};
 }
 
+PacedCalls::Precedence::~Precedence() {
+  if (calls_ == nullptr) return;
+  calls_->last_preceded_ = calls_->clock_.mono();
+  --calls_->preceding_;
+}
+
+PacedCalls::Precedence PacedCalls::precede(int64_t pods) {
+  if (pods > kLarge) return Precedence(nullptr);
+  ++preceding_;
+  return Precedence(this);
+}
+
+int64_t PacedCalls::share(bool large) const {
+  const int64_t fair = std::max<int64_t>(1, most_ / runs_);
+  if (!large) return fair;
+  const bool aside = preceding_ > 0 || clock_.mono() < last_preceded_.load() + kNextCall;
+  return aside ? std::min(fair, kAside) : fair;
+}
+
 Status PacedCalls::run(int64_t count, const std::function<Status(int64_t)>& call) {
   if (count == 0) return {};
   const int64_t refusals = refusals_;
   const int64_t first = first_;
+  const Precedence before_large_runs = precede(count);
   ++runs_;
-  const auto share = [this] { return std::max<int64_t>(1, most_ / runs_); };
+  const auto share = [this, large = count > kLarge] { return this->share(large); };
   const Status done = slow_start(count, {first, most_, share}, call);
   --runs_;
   const bool well = done.has_value() && refusals == refusals_;

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 
 namespace trainyard::cluster {
@@ -32,20 +35,50 @@ Status slow_start(int64_t count, CallWidth width, const std::function<Status(int
 /// slow_start that remembers how the last calls went: it begins as wide as they ended where all of
 /// them went well, and with one where any did not. So a server that is well is not asked again for
 /// each part of a large gang whether it is. Runs at the same time share the calls, so that ten
-/// large jobs ask no more of the server than one. Thread-safe.
+/// large jobs ask no more of the server than one; and beside a small job's calls a large run stands
+/// aside, because a call waits for all that were there before it. Thread-safe.
 class PacedCalls {
  public:
-  /// `most` calls at once in all run()s together, and one in each.
-  explicit PacedCalls(int64_t most) : most_(most) {}
+  /// Runs and jobs of more pods than that are large.
+  static constexpr int64_t kLarge = 64;
+  /// The calls of a large run beside a small job's.
+  static constexpr int64_t kAside = 4;
+  /// So long after a small job's call its next one is expected.
+  static constexpr std::chrono::milliseconds kNextCall{100};
+
+  /// While it lives, and kNextCall longer, a small job asks something of the server.
+  class Precedence {
+   public:
+    Precedence(Precedence&& other) noexcept : calls_(std::exchange(other.calls_, nullptr)) {}
+    Precedence(const Precedence&) = delete;
+    Precedence& operator=(const Precedence&) = delete;
+    Precedence& operator=(Precedence&&) = delete;
+    ~Precedence();
+
+   private:
+    friend class PacedCalls;
+    explicit Precedence(PacedCalls* calls) : calls_(calls) {}
+    PacedCalls* calls_;  ///< nullptr: of a large job
+  };
+
+  /// `most` calls at once in all run()s together, and one in each. `clock` outlives this.
+  PacedCalls(int64_t most, const Clock& clock) : most_(most), clock_(clock) {}
 
   /// As slow_start.
   Status run(int64_t count, const std::function<Status(int64_t)>& call);
+  /// To be held while a job of `pods` pods is waited for by a single call.
+  [[nodiscard]] Precedence precede(int64_t pods);
   /// A call was answered by a refusal: the next run() begins with one.
   void refused() { ++refusals_; }
 
  private:
+  int64_t share(bool large) const;
+
   const int64_t most_;
-  std::atomic<int64_t> runs_ = 0;  ///< under way
+  const Clock& clock_;
+  std::atomic<int64_t> runs_ = 0;                         ///< under way
+  std::atomic<int64_t> preceding_ = 0;                    ///< small jobs' calls under way
+  std::atomic<MonoTime> last_preceded_{MonoTime::min()};  ///< the end of the last one
   std::atomic<int64_t> first_ = 1;
   std::atomic<int64_t> refusals_ = 0;
 };

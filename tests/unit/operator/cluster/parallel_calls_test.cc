@@ -5,10 +5,13 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tests/support/manual_clock.h"
 
 namespace trainyard::cluster {
 namespace {
@@ -93,12 +96,14 @@ int64_t calls_of_a_failing_run(PacedCalls& calls) {
 const auto kFine = [](int64_t) -> Status { return {}; };
 
 TEST(PacedCallsTest, BeginsWithOne) {
-  PacedCalls calls(50);
+  const testing_support::ManualClock clock;
+  PacedCalls calls(50, clock);
   EXPECT_EQ(calls_of_a_failing_run(calls), 1);
 }
 
 TEST(PacedCallsTest, BeginsAsWideAsItHasEnded) {
-  PacedCalls calls(50);
+  const testing_support::ManualClock clock;
+  PacedCalls calls(50, clock);
   ASSERT_TRUE(calls.run(8, kFine).has_value());
   std::mutex mutex;
   std::set<std::thread::id> threads;
@@ -119,9 +124,10 @@ TEST(PacedCallsTest, BeginsAsWideAsItHasEnded) {
 }
 
 TEST(PacedCallsTest, RunsAtTheSameTimeShareTheCalls) {
+  const testing_support::ManualClock clock;
   constexpr int64_t kMost = 8;
   constexpr int kRuns = 4;
-  PacedCalls calls(kMost);
+  PacedCalls calls(kMost, clock);
   ASSERT_TRUE(calls.run(100, kFine).has_value());
   std::atomic<int> arrived = 0;
   std::atomic<int> now = 0;
@@ -155,8 +161,9 @@ TEST(PacedCallsTest, RunsAtTheSameTimeShareTheCalls) {
 }
 
 TEST(PacedCallsTest, ARunIsAsWideAsBeforeWhenTheOneBesideItHasEnded) {
+  testing_support::ManualClock clock;
   constexpr int kMost = 8;
-  PacedCalls calls(kMost);
+  PacedCalls calls(kMost, clock);
   ASSERT_TRUE(calls.run(100, kFine).has_value());
   std::atomic<bool> ended = false;
   std::atomic<bool> alone_again = false;
@@ -184,14 +191,86 @@ TEST(PacedCallsTest, ARunIsAsWideAsBeforeWhenTheOneBesideItHasEnded) {
     return {};
   };
   ASSERT_TRUE(calls.run(1, look).has_value());
+  clock.advance(PacedCalls::kNextCall);
   alone_again = true;
   while (most_again < kMost && !ended)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(most_again, kMost);
 }
 
+/// How many calls of a large run are under way when it has come to its share.
+class LargeRun {
+ public:
+  static constexpr int64_t kMost = 16;
+
+  explicit LargeRun(PacedCalls& calls) {
+    EXPECT_TRUE(calls.run(100, kFine).has_value());
+    thread_ = std::jthread([this, &calls](const std::stop_token& stop) {
+      (void)calls.run(1'000'000, [&](int64_t) -> Status {
+        ++now_;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        --now_;
+        if (stop.stop_requested()) return Error{ErrorCode::kAborted, "enough was seen"};
+        return {};
+      });
+    });
+  }
+  /// Whether it comes to between `least` and `most` calls at once, and stays for a while.
+  bool settles(int64_t least, int64_t most) const {
+    constexpr int kLooks = 10;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    int good = 0;
+    while (good < kLooks && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      const int64_t now = now_;
+      good = least <= now && now <= most ? good + 1 : 0;
+    }
+    return good == kLooks;
+  }
+
+ private:
+  std::atomic<int64_t> now_ = 0;
+  std::jthread thread_;
+};
+
+TEST(PacedCallsTest, ALargeRunStandsAsideForASmallJobsCallAndTheNextOne) {
+  testing_support::ManualClock clock;
+  PacedCalls calls(LargeRun::kMost, clock);
+  const LargeRun large(calls);
+  EXPECT_TRUE(large.settles(PacedCalls::kAside + 1, LargeRun::kMost));
+  {
+    const PacedCalls::Precedence first = calls.precede(PacedCalls::kLarge);
+    EXPECT_TRUE(large.settles(1, PacedCalls::kAside));
+  }
+  EXPECT_TRUE(large.settles(1, PacedCalls::kAside)) << "another call is expected";
+  clock.advance(PacedCalls::kNextCall);
+  EXPECT_TRUE(large.settles(PacedCalls::kAside + 1, LargeRun::kMost));
+}
+
+TEST(PacedCallsTest, ALargeRunStandsAsideForASmallOne) {
+  testing_support::ManualClock clock;
+  PacedCalls calls(LargeRun::kMost, clock);
+  const LargeRun large(calls);
+  ASSERT_TRUE(calls
+                  .run(1,
+                       [&](int64_t) -> Status {
+                         EXPECT_TRUE(large.settles(1, PacedCalls::kAside));
+                         return {};
+                       })
+                  .has_value());
+}
+
+TEST(PacedCallsTest, ALargeJobsCallsHaveNoPrecedence) {
+  testing_support::ManualClock clock;
+  PacedCalls calls(LargeRun::kMost, clock);
+  const LargeRun large(calls);
+  const PacedCalls::Precedence none = calls.precede(PacedCalls::kLarge + 1);
+  EXPECT_TRUE(large.settles(PacedCalls::kAside + 1, LargeRun::kMost));
+}
+
 TEST(PacedCallsTest, BeginsWithOneAfterAnErrorOrARefusal) {
-  PacedCalls calls(50);
+  const testing_support::ManualClock clock;
+  PacedCalls calls(50, clock);
   ASSERT_TRUE(calls.run(1000, kFine).has_value());
   EXPECT_GE(calls_of_a_failing_run(calls), 1);
   EXPECT_EQ(calls_of_a_failing_run(calls), 1);
