@@ -7,7 +7,6 @@
 
 #include "common/api/encode.h"
 #include "common/api/validate.h"
-#include "control/policies/elastic.h"
 #include "operator/cluster/kube_cluster_impl.h"
 
 namespace trainyard::cluster {
@@ -32,13 +31,6 @@ std::vector<std::string> not_in_pods(const api::TrainingJobSpec& spec,
   if (!api::needs_injected_agent(spec)) return {};
   if (!served || defaults.worker_image.empty()) return {kAgentNotServed};
   return {};
-}
-
-/// Runs with fewer nodes than it wants.
-bool is_degraded(const api::TrainingJob& job) {
-  return job.spec.elastic_policy && job.status.membership.generation > 0 &&
-         job.status.nodes.target <
-             control::policies::largest_allowed(job.spec, job.spec.num_nodes).value_or(0);
 }
 
 Error no_job(const control::JobKey& key) {
@@ -98,16 +90,6 @@ std::vector<Watching*> KubeCluster::Impl::watchings() {
 }
 
 /// Nodes belong to no namespace: an operator that serves some may have no right to them.
-bool KubeCluster::Impl::may_see_nodes() const {
-  const auto page = options_.client->list(kube::kNodes, "", {.limit = 1, .resource_version = "0"});
-  if (page || page.error().reason != kube::Reason::kForbidden) return true;
-  options_.logger->warning(
-      "nodes may not be read: until they may, lost nodes are seen by their pods alone, and "
-      "elastic jobs do not grow",
-      {{"error", page.error().message}});
-  return false;
-}
-
 /// Nothing where the server does not say.
 std::optional<bool> KubeCluster::Impl::may_see_jobs(const std::string& ns) const {
   for (const kube::Resource& resource : {kube::kTrainingJobs, kube::kPods}) {
@@ -227,81 +209,6 @@ void KubeCluster::Impl::set_listener(Listener listener) {
   listener_ = std::move(listener);
 }
 
-cache::Handler<NodeView> KubeCluster::Impl::node_handler() {
-  using Node = cache::Handler<NodeView>::Object;
-  cache::Handler<NodeView> handler;
-  handler.added = [this](const Node& node) {
-    node_changed(node->meta.name);
-    room_changed();
-  };
-  handler.updated = [this](const Node& before, const Node& node) {
-    if (before->ready != node->ready) node_changed(node->meta.name);
-    if (node->open && !same_room(*before, *node)) room_changed();
-  };
-  handler.removed = [this](const Node& node) { node_changed(node->meta.name); };
-  return handler;
-}
-
-void KubeCluster::Impl::node_changed(const std::string& name) {
-  for (const auto& scope : scopes_) {
-    for (const auto& pod : scope->pods().find_by(kPodsByNode, name))
-      changed({pod->meta.ns, pod->job_name});
-  }
-}
-
-/// Jobs that run with fewer nodes than they want may find more now.
-void KubeCluster::Impl::room_changed() {
-  for (const auto& scope : scopes_) {
-    for (const auto& job : scope->jobs().all()) {
-      if (is_degraded(job->job)) changed({job->meta.ns, job->meta.name});
-    }
-  }
-}
-
-/// By our jobs' pods; what others use is not known here.
-Amounts KubeCluster::Impl::used_on(const std::string& node) const {
-  Amounts used;
-  for (const auto& scope : scopes_) {
-    for (const auto& pod : scope->pods().find_by(kPodsByNode, node)) {
-      const bool over = pod->seen.phase == control::PodPhase::kSucceeded ||
-                        pod->seen.phase == control::PodPhase::kFailed;
-      if (over) continue;
-      const auto job = scope->jobs().find(cache::key_of(pod->meta.ns, pod->job_name));
-      if (job) add_to(used, job->needs.requests);
-    }
-  }
-  return used;
-}
-
-/// Told only of a job that runs, every pod of it placed, with fewer nodes than it wants: what a
-/// gang that waits for nodes gets, the scheduler says.
-std::optional<int64_t> KubeCluster::Impl::room_for(
-    const JobView& job, const std::vector<control::ObservedPod>& pods) const {
-  if (!is_degraded(job.job) || !nodes_.synced()) return std::nullopt;
-  int64_t placed = 0;
-  for (const control::ObservedPod& pod : pods) {
-    if (!pod.member || pod.terminating) continue;
-    if (pod.node.empty()) return std::nullopt;
-    ++placed;
-  }
-  int64_t room = placed;
-  for (const auto& node : nodes_.all()) {
-    if (room >= job.job.spec.num_nodes) break;
-    if (!node->open || !may_go_to(job.needs, node->labels, node->taints)) continue;
-    room += pods_that_fit(job.needs, node->allocatable, used_on(node->meta.name));
-  }
-  return std::min(room, job.job.spec.num_nodes);
-}
-
-control::NodeState KubeCluster::Impl::state_of_node(const std::string& name) const {
-  using control::NodeState;
-  if (name.empty()) return NodeState::kUnplaced;
-  if (!nodes_.synced()) return NodeState::kReady;
-  const Nodes::Object node = nodes_.find(name);
-  if (!node) return NodeState::kGone;
-  return node->ready ? NodeState::kReady : NodeState::kNotReady;
-}
-
 Scope* KubeCluster::Impl::scope_of(const std::string& ns) const {
   if (options_.namespaces.empty()) return scopes_.front().get();
   const auto found = std::find(options_.namespaces.begin(), options_.namespaces.end(), ns);
@@ -400,6 +307,7 @@ Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
                          {"uid", uid},
                          {"resourceVersion", resource_version}}},
                        {"status", json::parse(api::encode_status(status))}};
+  const PacedCalls::Precedence first = calls_.precede(status.nodes.target);
   const auto reply = options_.client->update_status(kube::kTrainingJobs, object);
   if (!reply) {
     return reply.error().to_error("status of TrainingJob " + key.namespace_name + "/" + key.name);
@@ -412,6 +320,7 @@ Result<std::string> KubeCluster::Impl::put_status(const control::JobKey& key,
 
 Result<std::optional<control::Refusal>> KubeCluster::Impl::keep_companions(
     const control::Observed& observed, const api::TrainingJobStatus& status) {
+  const PacedCalls::Precedence first = calls_.precede(status.nodes.target);
   auto kept = companions_.keep(observed.metadata, observed.spec, status);
   if (kept && !*kept) endpoints_.keep(observed, status);
   forget_if_gone(observed.key, observed.metadata.uid);
