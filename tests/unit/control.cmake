@@ -6,10 +6,10 @@ trainyard_library(control_test_support
 trainyard_test(control_life_test TIER unit
   SOURCES ${control_tests}/completions_test.cc ${control_tests}/configuration_test.cc ${control_tests}/elastic_life_test.cc
           ${control_tests}/life_test.cc ${control_tests}/refusal_test.cc ${control_tests}/restart_test.cc
-          ${control_tests}/unseen_pods_test.cc
+          ${control_tests}/status_size_test.cc ${control_tests}/unseen_pods_test.cc
   DEPS control_test_support)
 trainyard_test(control_story_test TIER unit
-  SOURCES ${control_tests}/plan_edges_test.cc ${control_tests}/story_test.cc
+  SOURCES ${control_tests}/plan_edges_test.cc ${control_tests}/plan_status_test.cc ${control_tests}/story_test.cc
   DEPS control_test_support nlohmann_json::nlohmann_json)
 trainyard_test(control_cluster_test TIER unit
   SOURCES ${control_tests}/memory_cluster_test.cc ${control_support}/cluster_conformance.cc
@@ -45,7 +45,7 @@ trainyard_test(control_policies_test TIER unit
 trainyard_test(control_reconciler_test TIER unit THREADED
   SOURCES ${control_tests}/apply_test.cc ${control_tests}/lost_status_test.cc
           ${control_tests}/outcome_test.cc ${control_tests}/reconciler_test.cc
-          ${control_tests}/retry_test.cc
+          ${control_tests}/reconciler_view_test.cc ${control_tests}/retry_test.cc
   DEPS control_test_support Threads::Threads)
 trainyard_test(ledger_check_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/support/ledger_check_test.cc
