@@ -86,6 +86,31 @@ TEST_F(LostStatusTest, AStatusThatWasSetBackIsCountedOnFromTheLast) {
   EXPECT_EQ(generation(), 3);
   EXPECT_TRUE(is(ConditionType::kRunning));
   EXPECT_EQ(live_members().size(), 2U);
+  ASSERT_EQ(job_.status().attempts.size(), 2U) << "what was said of the second is lost";
+  EXPECT_EQ(job_.status().attempts[0].reason, "StatusLost");
+  EXPECT_TRUE(job_.status().attempts[0].end_time.has_value());
+}
+
+TEST_F(LostStatusTest, WhatWasSetBackIsMendedBeforeThePodsThatProveItGo) {
+  const auto set_suspend = [this](bool wanted) {
+    job_.cluster.edit_spec([&](api::TrainingJobSpec& spec) { spec.suspend = wanted; });
+  };
+  ASSERT_TRUE(job_.settle());
+  set_suspend(true);
+  ASSERT_TRUE(job_.settle());
+  const api::TrainingJobStatus suspended = job_.status();
+  set_suspend(false);
+  ASSERT_TRUE(job_.settle());
+  ASSERT_EQ(generation(), 2);
+  set_suspend(true);
+  job_.cluster.edit_status([&](api::TrainingJobStatus& status) { status = suspended; });
+  const size_t before = job_.cluster.writes().size();
+  look_on();
+  EXPECT_TRUE(live_members().empty());
+  const auto writes = job_.cluster.writes();
+  ASSERT_GT(writes.size(), before);
+  EXPECT_EQ(writes[before].kind, MemoryCluster::Write::Kind::kStatus);
+  EXPECT_EQ(generation(), 2);
 }
 
 TEST_F(LostStatusTest, ASuspendedJobStaysSuspended) {

@@ -169,10 +169,12 @@ TEST_F(LocalClusterTest, DeletionGivesThePodItsGrace) {
 
 TEST_F(LocalClusterTest, TheListenerHearsThatAFinishedPodIsTakenAway) {
   open("exit 0");
-  // Several times: the call that tells of the pod's end may come late and be taken for this one.
+  // A pause, and several times: the call that tells of the pod's end may come late and be taken for
+  // this one.
   for (int index = 0; index < 5; ++index) {
     const PodRef ref = create(index);
     EXPECT_EQ(ended(ref).phase, PodPhase::kSucceeded);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     std::atomic<int> calls = 0;
     cluster_->set_listener([&](const JobKey&) { ++calls; });
     ASSERT_TRUE(cluster_->delete_pod(ref, seconds(1)).has_value());

@@ -34,11 +34,6 @@ class KubeClusterTest : public KubeClusterWorld {
     start();
     return names_of(look().pods);
   }
-  void await_watches(int64_t count) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (cluster_->counts().watches < count && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::yield();
-  }
   static json pod_at(int index, const std::string& version, const char* phase = "Running") {
     json pod = pod_object(index);
     pod["metadata"]["resourceVersion"] = version;
@@ -218,7 +213,8 @@ TEST_F(KubeClusterTest, WithoutTheRightToSeeNodesEveryNodeIsGood) {
 TEST_F(KubeClusterTest, AServerThatIsInTroubleMayStillShowItsNodes) {
   server_.nodes_status = 500;
   begin();
-  await_watches(2);
+  ASSERT_TRUE(
+      server_.await_watches({"/namespaces/n/trainingjobs", "/namespaces/n/pods"}, kPatience));
   EXPECT_FALSE(cluster_->synced()) << "jobs and pods are there, nodes are waited for";
 }
 
@@ -249,7 +245,8 @@ TEST_F(KubeClusterTest, ANamespaceOfAServerInTroubleIsWaitedFor) {
   server_.forbids = [](const std::string& path) { return is_of(path, "troubled"); };
   server_.refusal_status = 500;
   begin();
-  await_watches(3);
+  ASSERT_TRUE(server_.await_watches({"/namespaces/n/trainingjobs", "/namespaces/n/pods", "/nodes"},
+                                    kPatience));
   EXPECT_FALSE(cluster_->synced()) << "jobs and pods of n are there, and nodes";
 }
 

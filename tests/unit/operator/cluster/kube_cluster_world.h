@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +46,18 @@ class WatchedServer final : public kube::Transport {
     more_.notify_all();
   }
 
+  /// Waits until watches of all of these are open, by the ends of their paths; they were listed
+  /// before.
+  bool await_watches(const std::vector<std::string>& ends, std::chrono::seconds limit) {
+    const auto is_watched = [&](const std::string& end) {
+      return std::any_of(watched_.begin(), watched_.end(),
+                         [&](const std::string& path) { return path.ends_with(end); });
+    };
+    std::unique_lock lock(mutex_);
+    return more_.wait_for(lock, limit,
+                          [&] { return std::all_of(ends.begin(), ends.end(), is_watched); });
+  }
+
   Result<kube::Response> send(const kube::Request& request,
                               const kube::Patience& patience) override {
     const bool by_job = request.query.find("job-uid") != std::string::npos;
@@ -67,6 +81,11 @@ class WatchedServer final : public kube::Transport {
 
   Result<kube::Opened> open(const kube::Request& request, const kube::Patience& patience) override {
     const std::string plural = request.path.substr(request.path.rfind('/') + 1);
+    {
+      const std::lock_guard lock(mutex_);
+      watched_.insert(request.path);
+      more_.notify_all();
+    }
     return kube::Opened{
         200, {}, std::nullopt, std::make_unique<Lines>(*this, plural, patience.stop)};
   }
@@ -106,6 +125,7 @@ class WatchedServer final : public kube::Transport {
   std::mutex mutex_;
   std::condition_variable_any more_;
   std::map<std::string, std::deque<std::string>> lines_;
+  std::set<std::string> watched_;  ///< paths
 };
 
 /// A KubeCluster over such a server, and who was to be looked at.
@@ -191,10 +211,13 @@ class KubeClusterWorld : public testing::Test {
     });
     cluster_->start();
   }
-  /// Fills the caches.
+  /// Fills the caches; also those that nobody waits for: what a late first list lacks counts as
+  /// lost.
   void start() {
     begin();
     EXPECT_TRUE(cluster_->wait_synced(kPatience, {}).has_value());
+    EXPECT_TRUE(server_.await_watches({"/services", "/endpointslices", "/poddisruptionbudgets"},
+                                      kPatience));
     const std::lock_guard lock(mutex_);
     heard_.clear();
   }

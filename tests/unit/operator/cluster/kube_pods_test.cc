@@ -266,6 +266,21 @@ TEST_F(KubePodsTest, AfterARefusalTheShapeIsTriedAgain) {
   EXPECT_EQ(calls(), 3u);
 }
 
+TEST_F(KubePodsTest, AQuantityThatNoServerReadsIsNamedWithItsField) {
+  json job = job_object("False");
+  job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = "4GB";
+  server_.jobs = {job};
+  start();
+  server_.script.answer(
+      400, status_body(400, "BadRequest",
+                       "Pod in version \"v1\" cannot be handled as a Pod: quantities must match "
+                       "the regular expression"));
+  const auto tried = cluster_->try_pod(spec());
+  ASSERT_TRUE(tried && *tried);
+  EXPECT_THAT((*tried)->message,
+              HasSubstr("spec.template.spec.containers[0].resources.limits[memory]: \"4GB\""));
+}
+
 TEST_F(KubePodsTest, ATakenNameSaysNothingOfTheTemplate) {
   start();
   const control::PodSpec pod = spec();

@@ -197,6 +197,23 @@ TEST_F(ScopeTest, OfAPodThatIsGoneNothingIsRemembered) {
   EXPECT_FALSE(pods[0].terminating);
 }
 
+TEST_F(ScopeTest, OnlyOfAJobThatGoesOnIsKeptWhatItHasLost) {
+  const auto lost = [this] { return gone_pods_.of(kUid, {}).size(); };
+  const auto lose_pod = [this](int version) {
+    scope_.pods().event(kube::EventType::kAdded, pod(version));
+    scope_.pods().event(kube::EventType::kDeleted, pod(version + 1));
+  };
+  list(scope_.jobs(), {job(1)});
+  lose_pod(1);
+  EXPECT_EQ(lost(), 1u);
+  gone_pods_.forget(kUid);
+  json namesake = job(2);
+  namesake["metadata"]["uid"] = "uid-of-namesake";
+  list(scope_.jobs(), {namesake});
+  lose_pod(3);
+  EXPECT_EQ(lost(), 0u) << "nobody would ask for it, or forget it";
+}
+
 TEST_F(ScopeTest, APodThatGoesUnseenIsNotAwaited) {
   own_writes_.creating(spec_);
   scope_.pods().event(kube::EventType::kAdded, pod(1));
