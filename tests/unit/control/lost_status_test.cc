@@ -91,26 +91,39 @@ TEST_F(LostStatusTest, AStatusThatWasSetBackIsCountedOnFromTheLast) {
   EXPECT_TRUE(job_.status().attempts[0].end_time.has_value());
 }
 
-TEST_F(LostStatusTest, WhatWasSetBackIsMendedBeforeThePodsThatProveItGo) {
-  const auto set_suspend = [this](bool wanted) {
-    job_.cluster.edit_spec([&](api::TrainingJobSpec& spec) { spec.suspend = wanted; });
+/// The pods alone prove that there was a later generation: it is written down before they go.
+TEST(LostStatusCrashTest, NoGenerationIsThereTwiceWhereverTheControllerDies) {
+  const auto suspend = [](testing_support::JobDriver& job, bool wanted) {
+    job.cluster.edit_spec([&](api::TrainingJobSpec& spec) { spec.suspend = wanted; });
   };
-  ASSERT_TRUE(job_.settle());
-  set_suspend(true);
-  ASSERT_TRUE(job_.settle());
-  const api::TrainingJobStatus suspended = job_.status();
-  set_suspend(false);
-  ASSERT_TRUE(job_.settle());
-  ASSERT_EQ(generation(), 2);
-  set_suspend(true);
-  job_.cluster.edit_status([&](api::TrainingJobStatus& status) { status = suspended; });
-  const size_t before = job_.cluster.writes().size();
-  look_on();
-  EXPECT_TRUE(live_members().empty());
-  const auto writes = job_.cluster.writes();
-  ASSERT_GT(writes.size(), before);
-  EXPECT_EQ(writes[before].kind, MemoryCluster::Write::Kind::kStatus);
-  EXPECT_EQ(generation(), 2);
+  int64_t crashes = 0;
+  for (int64_t index = 0; crashes == index; ++index) {
+    testing_support::JobDriver job(make_job(2));
+    ASSERT_TRUE(job.settle());
+    suspend(job, true);
+    ASSERT_TRUE(job.settle());
+    const api::TrainingJobStatus suspended = job.status();
+    suspend(job, false);
+    ASSERT_TRUE(job.settle());
+    ASSERT_EQ(job.status().membership.generation, 2);
+    suspend(job, true);
+    job.cluster.edit_status([&](api::TrainingJobStatus& status) { status = suspended; });
+    const auto failed = [&] { return !job.reconciler->reconcile(job.cluster.key()).has_value(); };
+    ASSERT_TRUE(failed()) << "it may be an old view";
+    job.clock.advance(kOldViewsPass);
+    job.cluster.crash_at(index, MemoryCluster::CrashPoint::kAfter);
+    crashes += failed() ? 1 : 0;
+    job.cluster.step();
+    job.restart_controller();
+    ASSERT_TRUE(job.settle());
+    ASSERT_TRUE(job.pass(kOldViewsPass));
+    suspend(job, false);
+    ASSERT_TRUE(job.settle());
+    ASSERT_TRUE(job.pass(kOldViewsPass));
+    EXPECT_EQ(job.status().membership.generation, 3) << "died after write " << index;
+    EXPECT_TRUE(is_true(job.status(), ConditionType::kRunning));
+  }
+  EXPECT_GT(crashes, 4);
 }
 
 TEST_F(LostStatusTest, ASuspendedJobStaysSuspended) {
