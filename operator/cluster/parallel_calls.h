@@ -42,7 +42,7 @@ class PacedCalls {
   /// Runs and jobs of more pods than that are large.
   static constexpr int64_t kLarge = 64;
   /// The calls of a large run beside a small job's.
-  static constexpr int64_t kAside = 4;
+  static constexpr int64_t kAside = 2;
   /// So long after a small job's call its next one is expected.
   static constexpr std::chrono::milliseconds kNextCall{100};
 
