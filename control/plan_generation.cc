@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -109,19 +110,22 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   // Before the gang was whole a missing pod is one that is still to be made.
   if (!is_true(next_, ConditionType::kScheduled)) return losses;
   if (!gang.missing.empty()) plan_.rests_on_absence = true;
-  for (const int index : gang.missing)
-    losses.push_back(judge_missing(index));
+  std::unordered_map<int, const ObservedPod*> gone;
+  for (const ObservedPod& pod : observed_.gone)
+    gone.emplace(pod.node_index, &pod);
+  for (const int index : gang.missing) {
+    const auto last = gone.find(index);
+    losses.push_back(judge_missing(index, last == gone.end() ? nullptr : last->second));
+  }
   return losses;
 }
 
-/// A member that is no more, by what was last known of it.
-Loss Planner::judge_missing(int index) const {
-  const auto last = std::find_if(observed_.gone.begin(), observed_.gone.end(),
-                                 [&](const ObservedPod& pod) { return pod.node_index == index; });
-  if (last != observed_.gone.end() && last->phase == PodPhase::kFailed) {
+/// A member that is no more, by what was last known of it; nullptr: nothing.
+Loss Planner::judge_missing(int index, const ObservedPod* last) const {
+  if (last != nullptr && last->phase == PodPhase::kFailed) {
     return policies::judge_failed_pod(spec_.failure_policy, *last);
   }
-  if (last != observed_.gone.end()) {
+  if (last != nullptr) {
     return policies::judge_lost_pod(spec_.failure_policy, *last, gone_text(*last));
   }
   Loss loss;

@@ -68,7 +68,7 @@ class Planner {
                                        const policies::MembersByPod& told) const;
   void add_failed_ranks(const policies::MembersByPod& told,
                         std::vector<policies::Loss>& losses) const;
-  policies::Loss judge_missing(int index) const;
+  policies::Loss judge_missing(int index, const ObservedPod* last) const;
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
