@@ -347,14 +347,17 @@ Status Interpreter::gather(int bucket) {
       layout::even_share(elements, machine_.data_group->size(), machine_.data_group->rank());
   const double scale = std::ldexp(1.0, -frame.numerics.gradient_quantum_log2) /
                        static_cast<double>(frame.setup->targets_of_step);
-  for (int64_t at = shard.begin; at < shard.end; at += kRoundElements) {
-    const int64_t count = std::min(kRoundElements, shard.end - at);
-    machine_.kernels->exact_to_float({.count = count,
-                                      .acc = sums.data() + at,
-                                      .scale = scale,
-                                      .gradient = frame.staging.data()});
-    std::memcpy(gradient.data() + at, frame.staging.data(),
-                static_cast<size_t>(count) * sizeof(float));
+  for (int64_t at = shard.begin, count = 0; at < shard.end; at += count) {
+    // Images of elements [at, 2 at) end where their sums begin, so that all of them can be made at
+    // once where they belong; the first ones pass through a buffer.
+    const bool apart = at >= kRoundElements;
+    count = std::min(apart ? at : kRoundElements, shard.end - at);
+    float* const images = apart ? gradient.data() + at : frame.staging.data();
+    machine_.kernels->exact_to_float(
+        {.count = count, .acc = sums.data() + at, .scale = scale, .gradient = images});
+    if (!apart) {
+      std::memcpy(gradient.data() + at, images, static_cast<size_t>(count) * sizeof(float));
+    }
   }
   frame.gather_work[b] = machine_.data_group->all_gather(std::as_writable_bytes(gradient),
                                                          frame.counts[b], DType::kFloat32);
