@@ -14,8 +14,8 @@
 /// Canonical numerics, the rules all implementations of one device kind keep to the bit, whatever
 /// the instruction set or thread count (docs/concepts/canonical-numerics.md):
 ///  * a GEMM chain is acc = fma(a, b, acc) over ascending k from +0, one accumulator per element;
-///    bf16 input: pairs (k, k+1) counted from the chain's start, the odd element first, then the
-///    even one, as VDPBF16PS does; odd tails padded with +0;
+///    bf16 input: acc = acc + (even + odd) per 32 elements counted from the chain's start, each a
+///    chain of fmas from +0 over those of even or odd k, as TDPBF16PS does; tails padded with +0;
 ///  * sums across a row (layer norm, softmax, norms) use 16 lanes (element i goes to lane i % 16,
 ///    ascending; missing elements contribute the identity) and then the fixed tree 8, 4, 2, 1;
 ///  * own exp, tanh, rsqrt; no libm; FTZ and DAZ set in every thread;
@@ -27,7 +27,7 @@
 /// Shapes: M rows are token rows (sample-major: row = sample * T + position).
 namespace trainyard::kernels {
 
-enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512, kAmx };
 std::string_view name_of(Isa isa);
 
 /// Set to non-zero when an exact partial overflowed or was not finite. Lives in device memory.

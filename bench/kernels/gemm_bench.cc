@@ -1,4 +1,4 @@
-// gemm_bench [--threads N] [--isa generic|avx2|avx512] [--repeats N] [--shape part-of-name]
+// gemm_bench [--threads N] [--isa generic|avx2|avx512|amx] [--repeats N] [--shape part-of-name]
 //
 // Rate of the matrix products that training runs, beside the peak of a register-only loop and,
 // where found when this was configured, OpenBLAS (fp32) and oneDNN (both types). Every repeat runs
@@ -265,7 +265,7 @@ bool parse(int argc, char** argv, Options& options) {
     } else if (name == "--shape") {
       options.shape = value;
     } else if (name == "--isa") {
-      for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {
+      for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
         if (value == name_of(isa)) options.isa = isa;
       }
       if (value != name_of(options.isa)) return false;
@@ -292,7 +292,7 @@ int main(int argc, char** argv) {
   trainyard::bench::Options options;
   if (!trainyard::bench::parse(argc, argv, options)) {
     std::fprintf(stderr,
-                 "usage: gemm_bench [--threads N] [--isa generic|avx2|avx512] [--repeats N] "
+                 "usage: gemm_bench [--threads N] [--isa generic|avx2|avx512|amx] [--repeats N] "
                  "[--shape part-of-name]\n");
     return 64;
   }

@@ -3,7 +3,37 @@
 #include "kernels/cpu/gemm_core.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+
+/// Products of tiles, each of which waits for its own last result only.
+int64_t peak_bfloat16(int64_t iterations, float* sink) {
+  const MatrixUnit unit;
+  alignas(64) float tile[kLanes * kLanes] = {};
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  for (int64_t n = 0; n < iterations; ++n) {
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_dpbf16ps(1, 4, 5);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+  _tile_stored(0, tile, kLanes * sizeof(float));
+  *sink += tile[0];
+  return iterations * 4 * kLanes * kLanes * 2 * BFloat16Input::kSumWords * BFloat16Input::kPerWord;
+}
+
+#else
 namespace {
+
+template <class Input>
+F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) {
+  if constexpr (Input::kPerWord == 1) return fma(a, b, c);
+  return dot_bf16(as_bits(a), as_bits(b), c);
+}
 
 template <class Input>
 int64_t loop(int64_t iterations, float* sink) {
@@ -22,7 +52,7 @@ int64_t loop(int64_t iterations, float* sink) {
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 24
     for (int i = 0; i < kAccumulators; ++i) {
-      c[i] = Input::multiply_add(as_bits(a), as_bits(b), c[i]);
+      c[i] = multiply_add<Input>(a, b, c[i]);
     }
   }
   for (int i = 0; i < kAccumulators; ++i)
@@ -38,5 +68,7 @@ int64_t peak_float32(int64_t iterations, float* sink) {
 int64_t peak_bfloat16(int64_t iterations, float* sink) {
   return loop<BFloat16Input>(iterations, sink);
 }
+
+#endif
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

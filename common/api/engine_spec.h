@@ -49,7 +49,7 @@ enum class NumericsMode { kAuto, kCanonical, kFast };
 enum class Transport { kAuto, kLocal, kShm, kTcp, kNccl };
 
 /// CPU instruction set of the kernels.
-enum class Isa { kAuto, kAvx512, kAvx2, kGeneric };
+enum class Isa { kAuto, kAmx, kAvx512, kAvx2, kGeneric };
 
 /// The model's shape. After decoding, a preset's values and derived ones (kvHeads, ffn) are filled
 /// in; 0 remains only where the shape comes from elsewhere: every size when `import_path` is set

@@ -161,6 +161,7 @@ template <>
 struct EnumTable<Isa> {
   static constexpr auto kNames = std::to_array<EnumName<Isa>>({
       {Isa::kAuto, "Auto"},
+      {Isa::kAmx, "Amx"},
       {Isa::kAvx512, "Avx512"},
       {Isa::kAvx2, "Avx2"},
       {Isa::kGeneric, "Generic"},

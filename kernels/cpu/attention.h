@@ -4,7 +4,8 @@
 //
 // A head is walked by key blocks in ascending order; for each, the query blocks from the diagonal
 // on. Within the diagonal block rows are taken in tiles of kRowTile: a row's chains run over the
-// keys up to the end of its tile, those after the row itself with probability +0.
+// keys up to the end of its tile, or of the words that are added up together there, those after the
+// row itself with probability +0.
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_limits.h"
@@ -35,6 +36,7 @@ struct AttentionScratch {
   uint32_t keys[kBlockElements];
   uint32_t rows[kBlockElements];                                   // packed Q or dO
   uint32_t transposed[kBlockElements + kTileRows * kMaxKeyBlock];  // packed P^T or dS^T
+  uint32_t row_tile[2 * kRowTile * kMaxKeyBlock];                  // packed rows of a tile
   int64_t d_keys[kBlockElements];
   int64_t d_values[kBlockElements];
   float factors[kMaxKeyBlock + 4 * kLanes];
@@ -82,15 +84,28 @@ TRAINYARD_INLINE void zero_elements(Element* row, int64_t begin, int64_t n) {
   if (n > begin) __builtin_memset(row + begin, 0, static_cast<size_t>(n - begin) * sizeof(Element));
 }
 
-/// C = A B for a tile of rows that lie in memory row-major, `words` words each.
+/// Keys of the diagonal block that a row tile which ends at `end` of it takes.
+template <class Input>
+TRAINYARD_INLINE int64_t visible_keys(int64_t keys, int64_t end) {
+  return smaller(keys, round_up(end, int64_t{Input::kSumWords} * Input::kPerWord));
+}
+
+/// C = A B for at most kRowTile rows of `length` elements, which lie in memory row-major.
 template <class Input>
 TRAINYARD_INLINE void multiply_rows(const typename Input::Element* a, int64_t lda, int64_t rows,
-                                    const uint32_t* b, int64_t panel_words, int64_t words,
+                                    const uint32_t* b, int64_t panel_words, int64_t length,
                                     int64_t columns, int64_t packed_columns, bool resume, float* c,
-                                    int64_t ldc) {
-  const int64_t bytes = lda * static_cast<int64_t>(sizeof(typename Input::Element));
-  multiply_block<Input>({reinterpret_cast<const char*>(a), bytes, 4}, kTileRows * bytes, rows, b,
-                        panel_words, 0, words, columns, packed_columns, resume, c, ldc);
+                                    int64_t ldc, AttentionScratch& scratch) {
+  const int64_t words = words_of<Input>(length);
+  if constexpr (Input::kReadsRows) {
+    const int64_t bytes = lda * static_cast<int64_t>(sizeof(typename Input::Element));
+    multiply_block<Input>({reinterpret_cast<const char*>(a), bytes, 4}, kTileRows * bytes, rows, b,
+                          panel_words, 0, words, columns, packed_columns, resume, c, ldc);
+  } else {
+    pack_a<Input>(a, lda, false, length, rows, words, 0, scratch.row_tile);
+    multiply_block<Input>(packed_tile<Input>(scratch.row_tile, words, false), 4 * kTileRows * words,
+                          rows, b, panel_words, 0, words, columns, packed_columns, resume, c, ldc);
+  }
 }
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

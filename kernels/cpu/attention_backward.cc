@@ -7,8 +7,10 @@
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
-// Key rows of dK and dV that share their first query row; a multiple of every kTileRows and of 16.
-constexpr int64_t kKeyGroup = 48;
+// Key rows of dK and dV that share their first query row; a multiple of every kTileRows and of the
+// elements that are added up together.
+template <class Input>
+constexpr int64_t kKeyGroup = Input::kPerWord == 1 ? 48 : 96;
 
 template <class Input>
 class BackwardHead {
@@ -102,12 +104,12 @@ class BackwardHead {
     auto* score_gradients = reinterpret_cast<Element*>(s_.score_gradients);
     for (int64_t r = 0; r < rows; r += kRowTile) {
       const int64_t count = smaller(kRowTile, rows - r);
-      const int64_t visible = diagonal ? smaller(keys, r + kRowTile) : keys;
+      const int64_t visible = diagonal ? visible_keys<Input>(keys, r + kRowTile) : keys;
       const int64_t dim_words = words_of<Input>(h_.dim);
       multiply_rows<Input>(h_.q + (row0 + r) * h_.stride, h_.stride, count, s_.keys_by_dim,
-                           dim_words, dim_words, visible, keys, false, s_.scores, ld);
+                           dim_words, h_.dim, visible, keys, false, s_.scores, ld, s_);
       multiply_rows<Input>(d_out + r * d_out_stride, d_out_stride, count, s_.values_by_dim,
-                           dim_words, dim_words, visible, keys, false, s_.gradients, ld);
+                           dim_words, h_.dim, visible, keys, false, s_.gradients, ld, s_);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = (r + i) * ld;
         const int64_t allowed = smaller(visible, row0 + r + i - key0 + 1);
@@ -117,8 +119,8 @@ class BackwardHead {
         zero_elements(score_gradients + at, round_up(allowed, kLanes), ld);
       }
       multiply_rows<Input>(score_gradients + r * ld, ld, count, s_.keys, words_of<Input>(keys),
-                           words_of<Input>(visible), h_.dim, h_.dim, key0 > 0,
-                           s_.carry + (row0 + r) * h_.padded_dim, h_.padded_dim);
+                           visible, h_.dim, h_.dim, key0 > 0, s_.carry + (row0 + r) * h_.padded_dim,
+                           h_.padded_dim, s_);
     }
     add_grain(probabilities, ld, d_out, d_out_stride, rows, keys, diagonal, s_.d_values);
     add_grain(score_gradients, ld, h_.q + row0 * h_.stride, h_.stride, rows, keys, diagonal,
@@ -176,13 +178,15 @@ class BackwardHead {
     const int64_t words = words_of<Input>(rows);
     pack_b<Input>(b, ldb, false, rows, h_.dim, words, 0, s_.rows);
     pack_a<Input>(a, lda, true, rows, keys, words, 0, s_.transposed);
-    for (int64_t j = 0; j < keys; j += kKeyGroup) {
-      const int64_t count = smaller(kKeyGroup, keys - j);
+    constexpr int64_t kGroup = kKeyGroup<Input>;
+    static_assert(kGroup % kTileRows == 0 && kGroup % (Input::kSumWords * Input::kPerWord) == 0);
+    for (int64_t j = 0; j < keys; j += kGroup) {
+      const int64_t count = smaller(kGroup, keys - j);
       const int64_t skipped = diagonal ? words_of<Input>(j) : 0;
       const uint32_t* panel = s_.transposed + (j / kTileRows * words + skipped) * kTileRows;
-      multiply_block<Input>({reinterpret_cast<const char*>(panel), 4, 4 * kTileRows},
-                            words * kTileRows * 4, count, s_.rows, words, skipped, words - skipped,
-                            h_.dim, h_.dim, false, s_.gradients, h_.padded_dim);
+      multiply_block<Input>(packed_tile<Input>(panel, words, true), words * kTileRows * 4, count,
+                            s_.rows, words, skipped, words - skipped, h_.dim, h_.dim, false,
+                            s_.gradients, h_.padded_dim);
       for (int64_t i = 0; i < count; ++i) {
         for (int64_t d = 0; d < h_.dim; d += kLanes) {
           add_to(
@@ -208,6 +212,7 @@ class BackwardHead {
 template <class Input>
 void run_backward(const CpuContext& context, const AttentionBackward& p) {
   parallel_for(context, p.samples_count * p.heads, [&](int64_t task, int thread) {
+    const MatrixUnit unit;
     BackwardHead<Input> head(p, task / p.heads, task % p.heads,
                              *scratch_of<AttentionScratch>(context, thread));
     head.run();
@@ -221,7 +226,11 @@ void attention_backward(const CpuContext& context, const AttentionBackward& p) {
   if (p.type == DType::kBFloat16) {
     run_backward<BFloat16Input>(context, p);
   } else {
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+    isa_avx512::attention_backward(context, p);
+#else
     run_backward<Float32Input>(context, p);
+#endif
   }
 }
 

@@ -35,7 +35,8 @@ class ForwardHead {
         const int64_t block_end = smaller(p_.tokens, ((row0 / p_.key_block) + 1) * p_.key_block);
         const int64_t rows = smaller(kRowTile, block_end - row0);
         const bool diagonal = row0 < key0 + p_.key_block;
-        merge(row0, rows, key0, keys, diagonal ? smaller(keys, row0 - key0 + kRowTile) : keys);
+        merge(row0, rows, key0, keys,
+              diagonal ? visible_keys<Input>(keys, row0 - key0 + kRowTile) : keys);
         if (diagonal) finish(row0, rows);
         if (rows < kRowTile) row0 += rows - kRowTile;
       }
@@ -49,16 +50,14 @@ class ForwardHead {
     const int64_t ld = round_up(keys, kLanes);
     auto* probabilities = reinterpret_cast<Element*>(s_.probabilities);
     multiply_rows<Input>(h_.q + row0 * h_.stride, h_.stride, rows, s_.keys_by_dim,
-                         words_of<Input>(h_.dim), words_of<Input>(h_.dim), visible, keys, false,
-                         s_.scores, ld);
+                         words_of<Input>(h_.dim), h_.dim, visible, keys, false, s_.scores, ld, s_);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t allowed = smaller(visible, row0 + r - key0 + 1);
       softmax_row(row0 + r, key0, allowed, s_.scores + r * ld, probabilities + r * ld);
       zero_elements(probabilities + r * ld, round_up(allowed, kLanes), ld);
     }
-    multiply_rows<Input>(probabilities, ld, rows, s_.values, words_of<Input>(keys),
-                         words_of<Input>(visible), h_.dim, h_.dim, key0 > 0,
-                         s_.carry + row0 * h_.padded_dim, h_.padded_dim);
+    multiply_rows<Input>(probabilities, ld, rows, s_.values, words_of<Input>(keys), visible, h_.dim,
+                         h_.dim, key0 > 0, s_.carry + row0 * h_.padded_dim, h_.padded_dim, s_);
   }
 
   /// Turns a row of scores into probabilities relative to the row's new maximum and rescales what
@@ -129,6 +128,7 @@ class ForwardHead {
 template <class Input>
 void run_forward(const CpuContext& context, const AttentionForward& p) {
   parallel_for(context, p.samples_count * p.heads, [&](int64_t task, int thread) {
+    const MatrixUnit unit;
     ForwardHead<Input> head(p, task / p.heads, task % p.heads,
                             *scratch_of<AttentionScratch>(context, thread));
     if (!head.run() && p.overflow != nullptr) raise(p.overflow);
@@ -142,7 +142,11 @@ void attention_forward(const CpuContext& context, const AttentionForward& p) {
   if (p.type == DType::kBFloat16) {
     run_forward<BFloat16Input>(context, p);
   } else {
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+    isa_avx512::attention_forward(context, p);
+#else
     run_forward<Float32Input>(context, p);
+#endif
   }
 }
 

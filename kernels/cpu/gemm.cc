@@ -3,6 +3,7 @@
 // dimension ends inside one; its accumulators then wait in fp32, which changes no bit.
 
 #include "kernels/cpu/exact.h"
+#include "kernels/cpu/gemm_blocks.h"
 #include "kernels/cpu/gemm_core.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/parallel.h"
@@ -14,13 +15,20 @@ constexpr int64_t kPackBWords = 160 * 1024;  // 640 KiB: most of a Zen 5 core's 
 // Where A has to be packed too, doing that once is worth more than B in L2: B then lies in L3, and
 // one of its panels and a group of A's rows share L2.
 constexpr int64_t kPackBWideWords = 1024 * 1024;
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+constexpr int64_t kPackAWords = 192 * 1024;  // 768 KiB: less than half of an L2
+#else
 constexpr int64_t kPackAWords = 64 * 1024;
+#endif
 // Words of the summed dimension that are taken at once: all, or blocks of about kBlockWords.
 constexpr int64_t kWholeWords = 1536;
 constexpr int64_t kBlockWords = 512;
 // Where the summed dimension takes several blocks, the state of a task's C waits in scratch.
 constexpr int64_t kSplitRows = 480;  // a multiple of every kTileRows
 constexpr int64_t kSplitColumns = 288;
+
+/// int64 elements of C that no cache near a core would hold until they are read: 4 MiB.
+constexpr int64_t kStreamedElements = 512 * 1024;
 
 struct Scratch {
   uint32_t b[kPackBWideWords];
@@ -30,74 +38,16 @@ struct Scratch {
 };
 static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
 static_assert(kBlockWords * kSplitColumns <= kPackBWords);
+static_assert(kBlockWords % BFloat16Input::kSumWords == 0);
 static_assert(kSplitRows % kTileRows == 0 && kSplitColumns % kTileColumns == 0);
 
 // Finished chains of a tile that wait to be added up together: their sums then pass through memory
-// once for all of them. 12 KiB of the first-level cache.
+// once for all of them. Up to 16 KiB of the first-level cache.
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+constexpr int kWaitingChains = 4;  // of 4 KiB
+#else
 constexpr int kWaitingChains = 8;
-
-/// A stretch of the summed dimension that is packed at once.
-struct Block {
-  int64_t begin = 0, end = 0;  ///< elements
-  int64_t words = 0;
-  int64_t first_chain = 0;
-  bool resumes = false;  ///< begins inside a chain
-  bool open = false;     ///< ends inside a chain
-  bool first = true, last = false;
-};
-
-struct Chains {
-  const int64_t* ends;
-  int64_t count;
-};
-
-/// A rectangle of memory that is called into the second-level cache bit by bit while products run:
-/// rows far apart, which no hardware prefetcher follows.
-class Prefetcher {
- public:
-  Prefetcher() = default;
-  /// `steps` calls of step() cover `rows` rows of `bytes`, `stride` bytes apart.
-  Prefetcher(const void* base, int64_t stride, int64_t rows, int64_t bytes, int64_t steps)
-      : base_(static_cast<const char*>(base)),
-        stride_(stride),
-        bytes_(bytes),
-        rows_(rows),
-        rows_per_step_(ceil_div(rows, larger(steps, 1))) {}
-
-  void step() {
-    const int64_t end = smaller(rows_, row_ + rows_per_step_);
-    for (; row_ < end; ++row_) {
-      for (int64_t i = 0; i < bytes_; i += 64)
-        __builtin_prefetch(base_ + row_ * stride_ + i, 0, 2);
-    }
-  }
-
- private:
-  const char* base_ = nullptr;
-  int64_t stride_ = 0, bytes_ = 0, rows_ = 0, rows_per_step_ = 0, row_ = 0;
-};
-
-/// The block that begins at `begin` inside (or at the start of) chain `chain`: as many whole chains
-/// as fit `limit` words, or the part of one that does.
-template <class Input>
-Block next_block(const Chains& chains, int64_t k, int64_t limit, int64_t begin, int64_t chain) {
-  Block block{.begin = begin, .end = begin, .first_chain = chain};
-  block.first = begin == 0;
-  block.resumes = begin > (chain == 0 ? 0 : chains.ends[chain - 1]);
-  while (chain < chains.count) {
-    const int64_t words = words_of<Input>(chains.ends[chain] - block.end);
-    if (block.words + words > limit) break;
-    block.words += words;
-    block.end = chains.ends[chain++];
-  }
-  if (block.words == 0 && block.end < k) {
-    block.words = limit;
-    block.end = begin + limit * Input::kPerWord;
-    block.open = true;
-  }
-  block.last = block.end == k;
-  return block;
-}
+#endif
 
 template <class Input>
 class Gemm {
@@ -109,12 +59,14 @@ class Gemm {
     if (chains_.count == 0) chains_ = {&whole_, 1};
     const Block block = next_block<Input>(chains_, p.k, kWholeWords, 0, 0);
     limit_ = block.last ? kWholeWords : kBlockWords;
-    direct_a_ = !p.transpose_a && all_words_full();
+    direct_a_ = Input::kReadsRows && !p.transpose_a && all_words_full();
+    streams_ =
+        p.output == GemmOutput::kExactAccumulate && p.overwrite && p.m * p.n >= kStreamedElements;
     columns_per_task_ = kSplitColumns;
     rows_per_task_ = kSplitRows;
     if (block.last) {
       const int64_t words = block.words > 0 ? block.words : 1;
-      const int64_t room = p.transpose_a ? kPackBWideWords : kPackBWords;
+      const int64_t room = direct_a_ ? kPackBWords : kPackBWideWords;
       const int64_t fitting = room / words / kTileColumns * kTileColumns;
       columns_per_task_ = fitting < kTileColumns ? kTileColumns : fitting;
       rows_per_task_ = p.m;
@@ -156,7 +108,7 @@ class Gemm {
         row_tasks * column_tasks < int64_t{8} * threads) {
       const int64_t wanted = ceil_div(column_tasks, threads) * threads;
       // Tasks of other columns pack the same rows of A.
-      if (!p_.transpose_a && p_.n >= wanted * kTileColumns) {
+      if (direct_a_ && p_.n >= wanted * kTileColumns) {
         column_tasks = wanted;
       } else {
         row_tasks = ceil_div(row_tasks, threads) * threads;
@@ -173,6 +125,7 @@ class Gemm {
     task.rows = smaller(rows_per_task_, p_.m - task.row0);
     task.columns = smaller(columns_per_task_, p_.n - task.column0);
     if (task.rows <= 0 || task.columns <= 0) return;
+    const MatrixUnit unit;
     int64_t begin = 0;
     int64_t chain = 0;
     while (true) {
@@ -183,6 +136,7 @@ class Gemm {
       while (chains_.ends[chain] <= begin)
         ++chain;
     }
+    if (streams_) finish_streams();
     task.fixed.report(p_.overflow);
   }
 
@@ -233,7 +187,7 @@ class Gemm {
         for (int64_t m = 0; m < rows; m += kTileRows) {
           const uint32_t* panel = task.scratch->a + m * block.words;
           run_one_tile(task, block, m0 + m, n, static_cast<int>(smaller(kTileRows, rows - m)),
-                       {reinterpret_cast<const char*>(panel), 4, 4 * kTileRows});
+                       packed_tile<Input>(panel, block.words, p_.transpose_a));
         }
       }
     }
@@ -278,7 +232,9 @@ class Gemm {
     const bool exact = p_.output != GemmOutput::kStore;
     float* carry = task.scratch->carry + m * kSplitColumns + n;
     task.next_rows.step();
-    if (p_.output == GemmOutput::kExactAccumulate) prefetch_sums(task, m, n, rows, columns);
+    if (p_.output == GemmOutput::kExactAccumulate && !overwrites(block)) {
+      prefetch_sums(task, m, n, rows, columns);
+    }
     if (block.resumes) {
       copy_rows(carry, kSplitColumns, partials.tiles[0], kTileColumns, rows, vectors);
     }
@@ -403,16 +359,20 @@ class Gemm {
     }
   }
 
+  /// No chain ended before this block: it is the first to write to its tiles of C.
+  bool overwrites(const Block& block) const { return p_.overwrite && block.first_chain == 0; }
+
   /// C += sums, or = where nothing was there before this product.
   void accumulate(const Task& task, const Block& block, int64_t m, int64_t n, int rows,
                   int64_t columns, const int64_t* sums) const {
-    // No chain ended before this block: it is the first to write to this tile.
-    const bool overwrites = p_.overwrite && block.first_chain == 0;
+    const bool first = overwrites(block);
     for (int i = 0; i < rows; ++i) {
       auto* row = static_cast<int64_t*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
       for (int64_t j = 0; j < columns; j += kLanes) {
         const I64x16 x = load_i64(sums + i * kTileColumns + j);
-        if (overwrites) {
+        if (first && streams_ && columns - j >= kLanes && is_line(row + j)) {
+          stream_i64(row + j, x);
+        } else if (first) {
           store_to(row + j, x, clamp_lanes(columns - j));
         } else {
           add_to(row + j, x, clamp_lanes(columns - j));
@@ -420,6 +380,8 @@ class Gemm {
       }
     }
   }
+
+  static bool is_line(const int64_t* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
   /// kExactRound: adds the block's sums to those of earlier blocks; rounds after the last.
   void round_or_keep(const Task& task, const Block& block, int64_t m, int64_t n, int rows,
@@ -470,6 +432,7 @@ class Gemm {
   Chains chains_{};
   int64_t limit_ = 0;
   bool direct_a_ = false;
+  bool streams_ = false;  ///< what is overwritten goes past the caches, which it would only empty
   int64_t columns_per_task_ = 0;
   int64_t rows_per_task_ = 0;
 };
@@ -481,7 +444,11 @@ void gemm(const CpuContext& context, const GemmParams& p) {
   if (p.input == DType::kBFloat16) {
     Gemm<BFloat16Input>(p).run(context);
   } else {
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+    isa_avx512::gemm(context, p);
+#else
     Gemm<Float32Input>(p).run(context);
+#endif
   }
 }
 

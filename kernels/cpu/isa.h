@@ -12,6 +12,8 @@ struct ProcessorFeatures {
   bool avx2 = false;
   /// AVX-512 F, BW, DQ, VL and BF16.
   bool avx512 = false;
+  /// AMX with bf16.
+  bool amx = false;
 };
 
 /// Those that this processor has and its operating system saves.

@@ -61,7 +61,7 @@ struct OpTable {
   void (*int64_to_double16)(const int64_t* x, double* y);
 };
 
-// Defined by the three compilations of kernels/cpu/op_table.cc.
+// Defined by the compilations of kernels/cpu/op_table.cc, the last in op_table_amx.cc.
 namespace isa_generic {
 const OpTable& op_table();
 }
@@ -69,6 +69,9 @@ namespace isa_avx2 {
 const OpTable& op_table();
 }
 namespace isa_avx512 {
+const OpTable& op_table();
+}
+namespace isa_amx {
 const OpTable& op_table();
 }
 

@@ -5,6 +5,15 @@
 #include "kernels/cpu/op_table.h"
 #include "kernels/cpu/simd.h"
 
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+// AMX multiplies bf16 only: products of fp32 are those of AVX-512.
+namespace trainyard::kernels::isa_avx512 {
+void gemm(const CpuContext&, const GemmParams&);
+void attention_forward(const CpuContext&, const AttentionForward&);
+void attention_backward(const CpuContext&, const AttentionBackward&);
+}  // namespace trainyard::kernels::isa_avx512
+#endif
+
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 
 void gemm(const CpuContext&, const GemmParams&);

@@ -1,8 +1,9 @@
 #pragma once
 
 // The vector types of the one-source kernels. Every file under kernels/cpu that includes this one
-// is compiled three times (kernels/CMakeLists.txt), each time with another TRAINYARD_CPU_ISA and
-// into another namespace, so that no function compiled for AVX can be merged into generic code.
+// is compiled for each instruction set (kernels/cpu/CMakeLists.txt), each time with another
+// TRAINYARD_CPU_ISA and into another namespace, so that no function compiled for AVX can be merged
+// into generic code.
 //
 // F32x16 and its companions always hold 16 lanes: one AVX-512 register, two AVX2 registers, or an
 // array. All operations are IEEE, round to nearest even, with FTZ and DAZ as MXCSR says, and
@@ -12,12 +13,15 @@
 #define TRAINYARD_ISA_GENERIC 0
 #define TRAINYARD_ISA_AVX2 1
 #define TRAINYARD_ISA_AVX512 2
+#define TRAINYARD_ISA_AMX 3  // AVX-512, and matrix products of bf16 by AMX
 
 #ifndef TRAINYARD_CPU_ISA
 #error "compile through kernels/CMakeLists.txt, which defines TRAINYARD_CPU_ISA"
 #endif
 
-#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
+#define TRAINYARD_ISA_NAMESPACE isa_amx
+#elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
 #define TRAINYARD_ISA_NAMESPACE isa_avx512
 #elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX2
 #define TRAINYARD_ISA_NAMESPACE isa_avx2
@@ -27,7 +31,7 @@
 
 #define TRAINYARD_INLINE static inline __attribute__((always_inline))
 
-#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512
 #include "kernels/cpu/simd_avx512.h"
 #elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX2
 #include "kernels/cpu/simd_avx2.h"
@@ -61,7 +65,7 @@ TRAINYARD_INLINE F32x16 dot_bf16_by_fma(U32x16 a, U32x16 b, F32x16 acc) {
   acc = fma(as_float(a & high), as_float(b & high), acc);
   return fma(as_float(shift_left(a, 16)), as_float(shift_left(b, 16)), acc);
 }
-#if TRAINYARD_CPU_ISA != TRAINYARD_ISA_AVX512
+#if TRAINYARD_CPU_ISA < TRAINYARD_ISA_AVX512
 TRAINYARD_INLINE F32x16 dot_bf16(U32x16 a, U32x16 b, F32x16 acc) {
   return dot_bf16_by_fma(a, b, acc);
 }

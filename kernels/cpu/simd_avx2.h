@@ -186,6 +186,13 @@ TRAINYARD_INLINE __m256i to_bf16_half(__m256 x) {
   const __m256i sign = _mm256_and_si256(top, _mm256_set1_epi32(0x8000));
   return _mm256_blendv_epi8(_mm256_blendv_epi8(rounded, quiet, nan), sign, tiny);
 }
+TRAINYARD_INLINE __m256i separate_neighbours(__m256i x) {
+  return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0x72), 0x72);
+}
+TRAINYARD_INLINE U32x16 separate_neighbours(U32x16 x) {
+  return {separate_neighbours(x.lo), separate_neighbours(x.hi)};
+}
+
 TRAINYARD_INLINE U32x16 to_bf16(F32x16 x) { return {to_bf16_half(x.lo), to_bf16_half(x.hi)}; }
 
 TRAINYARD_INLINE float sum_lanes(F32x16 x) {
@@ -240,6 +247,11 @@ TRAINYARD_INLINE void store_i64(int64_t* p, I64x16 x) {
   for (int i = 0; i < 4; ++i)
     _mm256_storeu_si256(v + i, x.q[i]);
 }
+TRAINYARD_INLINE void stream_i64(int64_t* p, I64x16 x) {
+  for (int i = 0; i < 4; ++i)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p + 4 * i), x.q[i]);
+}
+TRAINYARD_INLINE void finish_streams() { _mm_sfence(); }
 TRAINYARD_INLINE I64x16 operator+(I64x16 a, I64x16 b) {
   return {{_mm256_add_epi64(a.q[0], b.q[0]), _mm256_add_epi64(a.q[1], b.q[1]),
            _mm256_add_epi64(a.q[2], b.q[2]), _mm256_add_epi64(a.q[3], b.q[3])}};

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <immintrin.h>
 
-namespace trainyard::kernels::isa_avx512 {
+namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 
 struct F32x16 {
   __m512 v;
@@ -121,6 +121,11 @@ TRAINYARD_INLINE F32x16 dot_bf16(U32x16 a, U32x16 b, F32x16 acc) {
   return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
 
+/// Of each two neighbouring lanes with halves (e0, o0), (e1, o1): (e1, e0), (o1, o0).
+TRAINYARD_INLINE U32x16 separate_neighbours(U32x16 x) {
+  return {_mm512_shufflehi_epi16(_mm512_shufflelo_epi16(x.v, 0x72), 0x72)};
+}
+
 /// Lanes i and i + 8, then 4, 2, 1.
 TRAINYARD_INLINE float sum_lanes(F32x16 x) {
   const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
@@ -162,6 +167,12 @@ TRAINYARD_INLINE void store_i64(int64_t* p, I64x16 x) {
   _mm512_storeu_si512(p, x.lo);
   _mm512_storeu_si512(p + 8, x.hi);
 }
+/// Past the caches; p is at a multiple of 64 bytes. finish_streams() before other threads read it.
+TRAINYARD_INLINE void stream_i64(int64_t* p, I64x16 x) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p), x.lo);
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(p + 8), x.hi);
+}
+TRAINYARD_INLINE void finish_streams() { _mm_sfence(); }
 TRAINYARD_INLINE I64x16 operator+(I64x16 a, I64x16 b) {
   return {_mm512_add_epi64(a.lo, b.lo), _mm512_add_epi64(a.hi, b.hi)};
 }
@@ -215,4 +226,4 @@ TRAINYARD_INLINE void transpose(U32x16 (&rows)[16]) {
   }
 }
 
-}  // namespace trainyard::kernels::isa_avx512
+}  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

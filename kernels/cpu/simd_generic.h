@@ -224,6 +224,16 @@ TRAINYARD_INLINE void multiply_wide(U32x16 a, U32x16 b, U32x16& high, U32x16& lo
   }
 }
 
+TRAINYARD_INLINE U32x16 separate_neighbours(U32x16 x) {
+  for (int i = 0; i < 16; i += 2) {
+    const uint32_t first = x.v[i];
+    const uint32_t second = x.v[i + 1];
+    x.v[i] = first << 16U | (second & 0xFFFFU);
+    x.v[i + 1] = (first & 0xFFFF0000U) | second >> 16U;
+  }
+  return x;
+}
+
 TRAINYARD_INLINE U32x16 to_bf16(F32x16 x) {
   U32x16 r;
   TRAINYARD_LANES {
@@ -284,6 +294,8 @@ TRAINYARD_INLINE I64x16 load_i64(const int64_t* p) {
   return r;
 }
 TRAINYARD_INLINE void store_i64(int64_t* p, I64x16 x) { std::memcpy(p, x.v, sizeof(x.v)); }
+TRAINYARD_INLINE void stream_i64(int64_t* p, I64x16 x) { store_i64(p, x); }
+TRAINYARD_INLINE void finish_streams() {}
 TRAINYARD_INLINE I64x16 operator+(I64x16 a, I64x16 b) {
   TRAINYARD_LANES a.v[i] =
       static_cast<int64_t>(static_cast<uint64_t>(a.v[i]) + static_cast<uint64_t>(b.v[i]));

@@ -8,7 +8,7 @@ trainyard_test(kernels_cpu_kernel_set_test TIER unit
 
 # Instrumented objects define the sanitizers' and gcov's own weak symbols.
 if(NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_COVERAGE)
-  foreach(isa generic avx2 avx512)
+  foreach(isa generic avx2 avx512 amx)
     add_test(NAME kernels_${isa}_symbols_test
              COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} -DNAMESPACE=isa_${isa}
                      "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:kernels_cpu_${isa}>, >"

@@ -139,6 +139,8 @@ Gpt2Config gpt2_config(const api::EngineSpec& spec) {
 
 kernels::Isa kernel_isa(api::Isa isa) {
   switch (isa) {
+    case api::Isa::kAmx:
+      return kernels::Isa::kAmx;
     case api::Isa::kAvx512:
       return kernels::Isa::kAvx512;
     case api::Isa::kAvx2:

@@ -73,7 +73,8 @@ void record_gemm(KernelSet& kernels, Flavour flavour, DType type, Recorder& reco
     bool ta, tb;
   };
   for (const Shape& s : {Shape{19, 67, 45, false, true}, Shape{50, 33, 64, true, false},
-                         Shape{9, 100, 31, true, true}, Shape{16, 112, 3501, false, false}}) {
+                         Shape{9, 100, 31, true, true}, Shape{16, 112, 3501, false, false},
+                         Shape{97, 48, 160, true, true}}) {
     const Tensor a(type, data(s.m * s.k, 1, flavour));
     const Tensor b(type, data(s.k * s.n, 2, flavour));
     const std::vector<float> bias = data(s.n, 3, flavour);
@@ -267,7 +268,8 @@ void record_attention(KernelSet& kernels, Flavour flavour, DType type, Recorder&
     int64_t samples, tokens, heads, head_dim, key_block;
     float rate;
   };
-  for (const Shape& s : {Shape{2, 43, 3, 22, 128, 0.0F}, Shape{1, 75, 2, 64, 24, 0.15F}}) {
+  for (const Shape& s : {Shape{2, 43, 3, 22, 128, 0.0F}, Shape{1, 75, 2, 64, 24, 0.15F},
+                         Shape{1, 300, 1, 48, 128, 0.0F}}) {
     const int64_t width = s.heads * s.head_dim;
     const Tensor qkv(type, data(s.samples * s.tokens * 3 * width, 1, flavour));
     const std::vector<float> d_out = data(s.samples * s.tokens * width, 2, flavour);
@@ -409,7 +411,9 @@ INSTANTIATE_TEST_SUITE_P(Isa, EqualBitsTest,
                                                      {Isa::kAvx2, 2},
                                                      {Isa::kAvx512, 1},
                                                      {Isa::kAvx512, 2},
-                                                     {Isa::kAvx512, 3}})),
+                                                     {Isa::kAvx512, 3},
+                                                     {Isa::kAmx, 1},
+                                                     {Isa::kAmx, 3}})),
                          name_of_variant);
 
 TEST_P(EqualBitsTest, Gemm) { expect_same_bits(record_gemm); }

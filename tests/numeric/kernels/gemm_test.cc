@@ -6,10 +6,10 @@ namespace {
 struct Shape {
   int64_t m, n, k;
 };
-// Tails of every register tile (8 x 48, 6 x 16, 4 x 16), single rows and columns, primes, and one
-// that takes several blocks of the summed dimension with chains cut inside.
-const Shape kShapes[] = {{1, 1, 1},   {1, 16, 2},  {7, 47, 31},  {8, 48, 64},
-                         {9, 49, 65}, {13, 97, 3}, {37, 17, 129}};
+// Tails of every register tile (32 x 32, 8 x 48, 6 x 16, 4 x 16), single rows and columns, primes,
+// and one that takes several blocks of the summed dimension with chains cut inside.
+const Shape kShapes[] = {{1, 1, 1},   {1, 16, 2},  {7, 47, 31},   {8, 48, 64},
+                         {9, 49, 65}, {13, 97, 3}, {37, 17, 129}, {65, 80, 96}};
 constexpr Shape kLong = {11, 53, 4099};
 
 struct Case {

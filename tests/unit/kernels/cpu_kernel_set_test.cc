@@ -31,7 +31,8 @@ TEST(CpuKernelSetTest, RefusesAnInstructionSetTheProcessorLacksByName) {
   const ProcessorFeatures old_processor = {.avx2 = true, .avx512 = false};
   const ProcessorFeatures foreign_processor = {};
   for (const auto& [isa, features, best] :
-       {std::tuple(Isa::kAvx512, old_processor, Isa::kAvx2),
+       {std::tuple(Isa::kAmx, old_processor, Isa::kAvx2),
+        std::tuple(Isa::kAvx512, old_processor, Isa::kAvx2),
         std::tuple(Isa::kAvx512, foreign_processor, Isa::kGeneric),
         std::tuple(Isa::kAvx2, foreign_processor, Isa::kGeneric)}) {
     const auto set = make_cpu_kernel_set(isa, 1, features);
@@ -49,6 +50,10 @@ TEST(CpuKernelSetTest, OffersWhatTheProcessorHasSlowestFirst) {
   EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true}),
               ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512));
   EXPECT_THAT(available_isas({.avx512 = true}), ElementsAre(Isa::kGeneric, Isa::kAvx512));
+  EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true, .amx = true}),
+              ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx));
+  EXPECT_THAT(available_isas({.amx = true}), ElementsAre(Isa::kGeneric))
+      << "its other kernels are those of AVX-512";
 }
 
 TEST(CpuKernelSetTest, WhatIsNotThereIsReplacedByTheBestThatIs) {
