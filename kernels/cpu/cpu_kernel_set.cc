@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_kernel_set.h"
 
 #include <string>
+#include <unistd.h>
 
 #include "common/base/check.h"
 #include "kernels/cpu/op_table.h"
@@ -11,12 +12,19 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
+/// 1 MiB where the system does not say.
+int64_t second_level_cache() {
+  const long bytes = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? bytes : 1 << 20;
+}
+
 class CpuKernelSet final : public KernelSet {
  public:
   CpuKernelSet(Isa isa, const OpTable& table, int threads)
       : isa_(isa), table_(table), pool_(threads) {
     context_.pool = &pool_;
     context_.threads = threads;
+    context_.l2_bytes = second_level_cache();
   }
 
   Isa isa() const override { return isa_; }

@@ -11,15 +11,17 @@
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
-constexpr int64_t kPackBWords = 160 * 1024;  // 640 KiB: most of a Zen 5 core's L2
+// Words that are packed at once. Of B, most of a core's L2; of A 256 KiB, or more where there is
+// more: every group of A's rows costs a reading of B.
+struct Room {
+  int64_t a, b;
+};
+constexpr Room kUsual = {.a = 64 * 1024, .b = 160 * 1024};   // an L2 of 1 MiB: Zen 4, Zen 5
+constexpr Room kLarge = {.a = 192 * 1024, .b = 320 * 1024};  // 2 MiB: Intel's since 2023
+constexpr int64_t kLargeCacheBytes = 2 << 20;
 // Where A has to be packed too, doing that once is worth more than B in L2: B then lies in L3, and
 // one of its panels and a group of A's rows share L2.
 constexpr int64_t kPackBWideWords = 1024 * 1024;
-#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
-constexpr int64_t kPackAWords = 192 * 1024;  // 768 KiB: less than half of an L2
-#else
-constexpr int64_t kPackAWords = 64 * 1024;
-#endif
 // Words of the summed dimension that are taken at once: all, or blocks of about kBlockWords.
 constexpr int64_t kWholeWords = 1536;
 constexpr int64_t kBlockWords = 512;
@@ -32,12 +34,12 @@ constexpr int64_t kStreamedElements = 512 * 1024;
 
 struct Scratch {
   uint32_t b[kPackBWideWords];
-  uint32_t a[kPackAWords + kTileRows * kWholeWords];
+  uint32_t a[kLarge.a + kTileRows * kWholeWords];
   float carry[kSplitRows * kSplitColumns];
   int64_t totals[kSplitRows * kSplitColumns];
 };
 static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
-static_assert(kBlockWords * kSplitColumns <= kPackBWords);
+static_assert(kBlockWords * kSplitColumns <= kUsual.b);
 static_assert(kBlockWords % BFloat16Input::kSumWords == 0);
 static_assert(kSplitRows % kTileRows == 0 && kSplitColumns % kTileColumns == 0);
 
@@ -54,7 +56,8 @@ class Gemm {
  public:
   using Element = typename Input::Element;
 
-  explicit Gemm(const GemmParams& p) : p_(p), whole_(p.k) {
+  Gemm(const GemmParams& p, int64_t l2_bytes)
+      : p_(p), whole_(p.k), room_(l2_bytes >= kLargeCacheBytes ? kLarge : kUsual) {
     chains_ = {p.chain_ends.data(), static_cast<int64_t>(p.chain_ends.size())};
     if (chains_.count == 0) chains_ = {&whole_, 1};
     const Block block = next_block<Input>(chains_, p.k, kWholeWords, 0, 0);
@@ -66,7 +69,7 @@ class Gemm {
     rows_per_task_ = kSplitRows;
     if (block.last) {
       const int64_t words = block.words > 0 ? block.words : 1;
-      const int64_t room = direct_a_ ? kPackBWords : kPackBWideWords;
+      const int64_t room = direct_a_ ? room_.b : kPackBWideWords;
       const int64_t fitting = room / words / kTileColumns * kTileColumns;
       columns_per_task_ = fitting < kTileColumns ? kTileColumns : fitting;
       rows_per_task_ = p.m;
@@ -173,7 +176,7 @@ class Gemm {
       return;
     }
     const int64_t words = block.words > 0 ? block.words : 1;
-    const int64_t group = larger(kPackAWords / words / kTileRows, 1) * kTileRows;
+    const int64_t group = larger(room_.a / words / kTileRows, 1) * kTileRows;
     for (int64_t m0 = 0; m0 < task.rows; m0 += group) {
       const int64_t rows = smaller(group, task.rows - m0);
       for_each_segment(block, [&](int64_t k, int64_t length, int64_t word) {
@@ -429,6 +432,7 @@ class Gemm {
 
   const GemmParams& p_;
   int64_t whole_;
+  Room room_;
   Chains chains_{};
   int64_t limit_ = 0;
   bool direct_a_ = false;
@@ -442,12 +446,12 @@ class Gemm {
 void gemm(const CpuContext& context, const GemmParams& p) {
   if (p.m <= 0 || p.n <= 0) return;
   if (p.input == DType::kBFloat16) {
-    Gemm<BFloat16Input>(p).run(context);
+    Gemm<BFloat16Input>(p, context.l2_bytes).run(context);
   } else {
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
     isa_avx512::gemm(context, p);
 #else
-    Gemm<Float32Input>(p).run(context);
+    Gemm<Float32Input>(p, context.l2_bytes).run(context);
 #endif
   }
 }

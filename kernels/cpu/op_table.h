@@ -16,6 +16,7 @@ namespace trainyard::kernels {
 struct CpuContext {
   ThreadPool* pool = nullptr;
   int threads = 1;
+  int64_t l2_bytes = 1 << 20;  ///< second-level cache of a core
   std::byte* scratch = nullptr;
 };
 
