@@ -4,16 +4,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "common/base/check.h"
+#include "worker/runtime/round_sums.h"
 
 namespace trainyard::engine {
 namespace {
-
-/// Elements rounded at a time into the staging buffer: fits L2, so that the move down to the fp32
-/// gradient costs no memory traffic.
-constexpr int64_t kRoundElements = 64 * 1024;
 
 std::vector<int64_t> shard_counts(int64_t elements, int ranks) {
   std::vector<int64_t> counts;
@@ -333,9 +329,8 @@ Status Interpreter::reduce(int bucket) {
   return {};
 }
 
-/// Rounds this rank's shard of the exact sums to fp32 in the same memory, lower half, and starts
-/// gathering the other shards. The fp32 image of element i lies at byte 4i, below its int64 at byte
-/// 8i, so ascending pieces never overwrite sums not yet read.
+/// Rounds this rank's shard of the exact sums to fp32 in the same memory and starts gathering the
+/// other shards.
 Status Interpreter::gather(int bucket) {
   Frame& frame = *frame_;
   const auto b = static_cast<size_t>(bucket);
@@ -347,18 +342,7 @@ Status Interpreter::gather(int bucket) {
       layout::even_share(elements, machine_.data_group->size(), machine_.data_group->rank());
   const double scale = std::ldexp(1.0, -frame.numerics.gradient_quantum_log2) /
                        static_cast<double>(frame.setup->targets_of_step);
-  for (int64_t at = shard.begin, count = 0; at < shard.end; at += count) {
-    // Images of elements [at, 2 at) end where their sums begin, so that all of them can be made at
-    // once where they belong; the first ones pass through a buffer.
-    const bool apart = at >= kRoundElements;
-    count = std::min(apart ? at : kRoundElements, shard.end - at);
-    float* const images = apart ? gradient.data() + at : frame.staging.data();
-    machine_.kernels->exact_to_float(
-        {.count = count, .acc = sums.data() + at, .scale = scale, .gradient = images});
-    if (!apart) {
-      std::memcpy(gradient.data() + at, images, static_cast<size_t>(count) * sizeof(float));
-    }
-  }
+  round_sums(*machine_.kernels, sums, shard, scale, gradient, frame.staging);
   frame.gather_work[b] = machine_.data_group->all_gather(std::as_writable_bytes(gradient),
                                                          frame.counts[b], DType::kFloat32);
   return {};
