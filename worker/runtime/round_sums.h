@@ -10,7 +10,7 @@ namespace trainyard::engine {
 
 /// Elements that round_sums() needs a buffer for: fits L2, so that the move down to the fp32
 /// gradient costs no memory traffic.
-inline constexpr int64_t kRoundElements = 64 * 1024;
+inline constexpr int64_t kRoundElements = int64_t{64} * 1024;
 
 /// A piece of a shard that is rounded at once, by threads in whatever order.
 struct RoundedPiece {
