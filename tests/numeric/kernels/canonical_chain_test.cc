@@ -141,5 +141,25 @@ TEST_P(CanonicalChainTest, ProductsAddUpInTheOrderWrittenDown) {
   }
 }
 
+// An accumulator and both chains of the last, short stretch are -0, which only results too small
+// for a normal number become: what is padded makes the sum +0.
+TEST_P(CanonicalChainTest, PaddingDecidesTheSignOfANothing) {
+  constexpr int64_t kLength = 68;
+  Product p{1, kLanes, kLength, false, true, {}, {}};
+  p.a.resize(kLength);
+  p.b.resize(kLength * kLanes);
+  const auto set = [&p](size_t k, float a, float b) {
+    p.a[k] = a;
+    for (size_t column = 0; column < kLanes; ++column)
+      p.b[column * kLength + k] = b;
+  };
+  set(0, 0x1.8p-63F, 0x1p-63F);
+  set(32, -0x1.Cp-63F, 0x1p-63F);
+  for (size_t k = 64; k < kLength; ++k)
+    set(k, -0x1p-70F, 0x1p-70F);
+  expect_order(p, DType::kBFloat16);
+  EXPECT_FALSE(std::signbit(multiply(p, DType::kBFloat16)[0]));
+}
+
 }  // namespace
 }  // namespace trainyard::kernels::test
