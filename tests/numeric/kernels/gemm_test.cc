@@ -185,6 +185,37 @@ TEST_P(GemmTest, OverwriteIsAccumulateIntoZeros) {
   }
 }
 
+// What is overwritten goes past the caches where it is large and whole lines are written: rows that
+// begin lines, and rows that do not.
+TEST_P(GemmTest, OverwritingALargeResultIsNoDifferent) {
+  const Case c{{1024, 531, 5}, DType::kBFloat16, true, false};
+  Operands o(c);
+  const auto [m, n, k] = c.shape;
+  OverflowFlag overflow{0};
+  o.params.output = GemmOutput::kExactAccumulate;
+  o.params.overflow = &overflow;
+  o.params.c_type = DType::kInt64;
+  for (const int64_t ldc : {int64_t{536}, int64_t{531}}) {
+    constexpr size_t kLine = 8;  // int64 elements
+    const auto count = static_cast<size_t>(m * ldc);
+    const auto result = [&](int64_t before, bool overwrite) {
+      std::vector<int64_t> memory(count + kLine, before);
+      const size_t past = reinterpret_cast<uintptr_t>(memory.data()) / sizeof(int64_t) % kLine;
+      int64_t* const c_line = memory.data() + (kLine - past) % kLine;
+      o.params.c = c_line;
+      o.params.ldc = ldc;
+      o.params.overwrite = overwrite;
+      kernels().gemm(o.params);
+      return std::vector<int64_t>(c_line, c_line + count);
+    };
+    std::vector<int64_t> added = result(0, false);
+    constexpr int64_t kBefore = 0x123456789abcdef;
+    for (int64_t i = 0; i < m; ++i)
+      std::fill(added.begin() + i * ldc + n, added.begin() + (i + 1) * ldc, kBefore);
+    EXPECT_TRUE(result(kBefore, true) == added) << "rows " << ldc << " apart";
+  }
+}
+
 TEST_P(GemmTest, WritesNothingBeyondItsColumns) {
   const Case c{{9, 17, 5}, DType::kFloat32, false, false};
   Operands o(c);
