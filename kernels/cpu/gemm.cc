@@ -62,7 +62,7 @@ class Gemm {
     if (chains_.count == 0) chains_ = {&whole_, 1};
     const Block block = next_block<Input>(chains_, p.k, kWholeWords, 0, 0);
     limit_ = block.last ? kWholeWords : kBlockWords;
-    direct_a_ = Input::kReadsRows && !p.transpose_a && all_words_full();
+    direct_a_ = Input::kReadsRows && !p.transpose_a;
     streams_ =
         p.output == GemmOutput::kExactAccumulate && p.overwrite && p.m * p.n >= kStreamedElements;
     columns_per_task_ = kSplitColumns;
@@ -93,15 +93,6 @@ class Gemm {
     FixedPoint fixed;
     Prefetcher next_rows;  ///< of A
   };
-
-  bool all_words_full() const {
-    int64_t begin = 0;
-    for (int64_t i = 0; i < chains_.count; ++i) {
-      if ((chains_.ends[i] - begin) % Input::kPerWord != 0) return false;
-      begin = chains_.ends[i];
-    }
-    return true;
-  }
 
   /// Makes the tasks equal in size and, where C is large enough, a multiple of the threads.
   void balance(int threads) {
