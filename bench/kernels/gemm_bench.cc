@@ -265,7 +265,7 @@ bool parse(int argc, char** argv, Options& options) {
     } else if (name == "--shape") {
       options.shape = value;
     } else if (name == "--isa") {
-      for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+      for (const Isa isa : kernels::available_isas()) {
         if (value == name_of(isa)) options.isa = isa;
       }
       if (value != name_of(options.isa)) return false;
