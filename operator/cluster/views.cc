@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
 #include "common/api/decode.h"
 #include "common/text/rfc3339.h"
 #include "control/exit_json.h"
+#include "control/pod_spec.h"
 #include "operator/cluster/members.h"
 #include "operator/render/names.h"
 #include "operator/render/pod.h"
@@ -196,9 +198,39 @@ bool another_runs(const json& status, const std::string& container) {
   });
 }
 
+/// The reference to the job that controls the object; a null where none does.
+const json& controlling_owner(const json& object) {
+  static const json kNone;
+  for (const json& owner : at(at(object, "metadata"), "ownerReferences")) {
+    const bool job = text_at(owner, "kind") == api::kKind &&
+                     text_at(owner, "apiVersion").starts_with("trainyard.dev/");
+    if (job && at(owner, "controller") == true) return owner;
+  }
+  return kNone;
+}
+
+/// Index, generation and membership, from the labels. A pod's name is made of job, index and
+/// generation: where the labels say another thing, somebody has changed them, or made a pod by
+/// hand. Such a pod is no member, and of no generation: taken at its word it would end a gang, or
+/// count generations on to where there are no more.
+void read_place(const json& object, control::ObservedPod& pod) {
+  const json& labels = at(at(object, "metadata"), "labels");
+  const int64_t index = number_of(text_at(labels, render::kLabelNodeIndex));
+  const bool possible = index >= 0 && index <= std::numeric_limits<int>::max();
+  pod.node_index = possible ? static_cast<int>(index) : -1;
+  pod.created_generation = number_of(text_at(labels, render::kLabelGeneration));
+  pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
+  const json& owner = controlling_owner(object);
+  if (pod.name == control::pod_name(text_at(owner, "name"), text_at(owner, "uid"), pod.node_index,
+                                    pod.created_generation)) {
+    return;
+  }
+  pod.member = false;
+  pod.created_generation = 0;
+}
+
 control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   const json& metadata = at(object, "metadata");
-  const json& labels = at(metadata, "labels");
   const json& spec = at(object, "spec");
   const json& status = at(object, "status");
   control::ObservedPod pod;
@@ -206,9 +238,7 @@ control::ObservedPod observed_pod(const json& object, const cache::Meta& meta) {
   pod.uid = meta.uid;
   pod.node = text_at(spec, "nodeName");
   pod.address = text_at(status, "podIP");
-  pod.node_index = static_cast<int>(number_of(text_at(labels, render::kLabelNodeIndex)));
-  pod.created_generation = number_of(text_at(labels, render::kLabelGeneration));
-  pod.member = text_at(labels, render::kLabelMember) == render::kMemberTrue;
+  read_place(object, pod);
   pod.terminating = at(metadata, "deletionTimestamp").is_string();
   pod.ends_at = time_at(metadata, "deletionTimestamp");
   pod.created_at = time_at(metadata, "creationTimestamp");
@@ -335,12 +365,7 @@ bool same_to_plan(const PodView& a, const PodView& b) {
 }
 
 std::string controlling_job(const json& object) {
-  for (const json& owner : at(at(object, "metadata"), "ownerReferences")) {
-    const bool job = text_at(owner, "kind") == api::kKind &&
-                     text_at(owner, "apiVersion").starts_with("trainyard.dev/");
-    if (job && at(owner, "controller") == true) return text_at(owner, "uid");
-  }
-  return {};
+  return text_at(controlling_owner(object), "uid");
 }
 
 }  // namespace trainyard::cluster

@@ -51,7 +51,7 @@ class KubeClusterTest : public KubeClusterWorld {
 
 TEST_F(KubeClusterTest, AViewIsMadeOfTheCacheAlone) {
   server_.pods = {pod_object(1)};
-  EXPECT_THAT(observed_pods(), ElementsAre("train-1-aaaaa")) << "though it shows a gang with a gap";
+  EXPECT_THAT(observed_pods(), ElementsAre(pod_name(1))) << "though it shows a gang with a gap";
   EXPECT_THAT(server_.script.requests(), IsEmpty());
 }
 
@@ -61,7 +61,7 @@ TEST_F(KubeClusterTest, TheServerIsAskedForAllPodsOfTheJob) {
   there({pod_object(0), pod_object(1)});
   const auto listed = cluster_->list_pods(look());
   ASSERT_TRUE(listed.has_value());
-  EXPECT_THAT(names_of(*listed), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  EXPECT_THAT(names_of(*listed), UnorderedElementsAre(pod_name(0), pod_name(1)));
   EXPECT_EQ((*listed)[0].node_state, control::NodeState::kGone) << "there is no node";
   EXPECT_THAT(server_.script.last_request().query, HasSubstr(std::string("job-uid%3D") + kUid));
 }
@@ -71,10 +71,10 @@ TEST_F(KubeClusterTest, WhatAListHasShownIsNotUnseenByACacheThatIsBehind) {
   start();
   there({pod_object(0), pod_object(1)}, 20);
   ASSERT_TRUE(cluster_->list_pods(look()).has_value());
-  EXPECT_THAT(names_of(look().pods), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  EXPECT_THAT(names_of(look().pods), UnorderedElementsAre(pod_name(0), pod_name(1)));
   server_.push("pods", "MODIFIED", pod_at(1, "15", "Failed"));
   (void)hear(1);
-  EXPECT_THAT(names_of(look().pods), UnorderedElementsAre("train-0-aaaaa", "train-1-aaaaa"));
+  EXPECT_THAT(names_of(look().pods), UnorderedElementsAre(pod_name(0), pod_name(1)));
   server_.push("pods", "DELETED", pod_at(1, "21"));
   (void)hear(1);
   EXPECT_THAT(look().pods, IsEmpty()) << "the cache, which never saw pod 0, is ahead now";
@@ -91,8 +91,8 @@ TEST_F(KubeClusterTest, AMemberThatWentIsShownAsItWasLastKnown) {
   server_.push("pods", "DELETED", evicted);
   (void)hear(1);
   const control::Observed observed = look();
-  EXPECT_THAT(names_of(observed.pods), ElementsAre("train-0-aaaaa"));
-  ASSERT_THAT(names_of(observed.gone), ElementsAre("train-1-aaaaa"));
+  EXPECT_THAT(names_of(observed.pods), ElementsAre(pod_name(0)));
+  ASSERT_THAT(names_of(observed.gone), ElementsAre(pod_name(1)));
   EXPECT_EQ(observed.gone[0].conditions.at(0).reason, "EvictionByEvictionAPI");
   EXPECT_EQ(observed.gone[0].node, "node");
   server_.push("pods", "ADDED", pod_at(1, "21"));
@@ -115,7 +115,7 @@ TEST_F(KubeClusterTest, APodOfAnotherOwnerIsNoneOfTheJobsWhateverItsLabels) {
   there({pod_object(0, "another-job"), pod_object(1)});
   const auto listed = cluster_->list_pods(look());
   ASSERT_TRUE(listed.has_value());
-  EXPECT_THAT(names_of(*listed), ElementsAre("train-1-aaaaa"));
+  EXPECT_THAT(names_of(*listed), ElementsAre(pod_name(1)));
 }
 
 TEST_F(KubeClusterTest, APodOfAnotherNamespaceIsNoneOfTheJobsWhateverItsOwner) {
@@ -123,17 +123,17 @@ TEST_F(KubeClusterTest, APodOfAnotherNamespaceIsNoneOfTheJobsWhateverItsOwner) {
   json elsewhere = pod_object(1);
   elsewhere["metadata"]["namespace"] = "other";
   server_.pods = {pod_object(0), elsewhere};
-  EXPECT_THAT(observed_pods(), ElementsAre("train-0-aaaaa"));
-  EXPECT_EQ(cluster_->job_of({"n", "train-0-aaaaa", "uid-of-train-0-aaaaa"}), kUid);
-  EXPECT_EQ(cluster_->job_of({"other", "train-1-aaaaa", "uid-of-train-1-aaaaa"}), "");
+  EXPECT_THAT(observed_pods(), ElementsAre(pod_name(0)));
+  EXPECT_EQ(cluster_->job_of({"n", pod_name(0), "uid-of-" + pod_name(0)}), kUid);
+  EXPECT_EQ(cluster_->job_of({"other", pod_name(1), "uid-of-" + pod_name(1)}), "");
 }
 
 TEST_F(KubeClusterTest, APodOfAJobThatIsNotThereIsNobodys) {
   server_.pods = {pod_object(0), pod_object(1, "uid-of-another")};
   start();
-  EXPECT_EQ(cluster_->job_of({"n", "train-0-aaaaa", "uid-of-train-0-aaaaa"}), kUid);
-  EXPECT_EQ(cluster_->job_of({"n", "train-0-aaaaa", "uid-of-another-pod"}), "");
-  EXPECT_EQ(cluster_->job_of({"n", "train-1-aaaaa", "uid-of-train-1-aaaaa"}), "");
+  EXPECT_EQ(cluster_->job_of({"n", pod_name(0), "uid-of-" + pod_name(0)}), kUid);
+  EXPECT_EQ(cluster_->job_of({"n", pod_name(0), "uid-of-another-pod"}), "");
+  EXPECT_EQ(cluster_->job_of({"n", pod_name(1), "uid-of-" + pod_name(1)}), "");
 }
 
 TEST_F(KubeClusterTest, ShowsTheJobsAsTheyWereSeenLast) {

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "control/pod_spec.h"
 #include "operator/cluster/kube_cluster.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_transport.h"
@@ -135,9 +136,12 @@ class KubeClusterWorld : public testing::Test {
   static constexpr char kUid[] = "uid-of-job";
   static constexpr std::chrono::seconds kPatience{10};
 
+  static std::string pod_name(int index, const std::string& job_uid = kUid) {
+    return control::pod_name("train", job_uid, index, 2);
+  }
   /// A pod of the job that the operator made, running on "node".
   static Json pod_object(int index, const std::string& job_uid = kUid) {
-    const std::string name = "train-" + std::to_string(index) + "-aaaaa";
+    const std::string name = pod_name(index, job_uid);
     return {{"metadata",
              {{"name", name},
               {"namespace", "n"},

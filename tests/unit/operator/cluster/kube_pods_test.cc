@@ -53,7 +53,7 @@ class KubePodsTest : public KubeClusterWorld {
   control::PodRef there() {
     server_.pods = {pod_object(0)};
     start();
-    return {"n", "train-0-aaaaa", "uid-of-train-0-aaaaa"};
+    return {"n", pod_name(0), "uid-of-" + pod_name(0)};
   }
 };
 

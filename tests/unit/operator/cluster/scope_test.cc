@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "control/pod_spec.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/scripted_transport.h"
 
@@ -22,6 +23,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 constexpr char kUid[] = "uid-of-job";
+/// Of index 0 and, having no such label, of generation 0.
+const std::string kPod = control::pod_name("train", kUid, 0, 0);
 
 json job(int version) {
   return {{"metadata",
@@ -33,7 +36,7 @@ json job(int version) {
 
 json pod(int version) {
   return {{"metadata",
-           {{"name", "train-0-a"},
+           {{"name", kPod},
             {"namespace", "n"},
             {"uid", "uid-of-pod"},
             {"resourceVersion", std::to_string(version)},
@@ -55,7 +58,7 @@ json terminating(json pod) {
 class ScopeTest : public testing::Test {
  protected:
   ScopeTest() {
-    spec_.name = "train-0-a";
+    spec_.name = kPod;
     spec_.job_uid = kUid;
   }
 

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "control/pod_spec.h"
+
 namespace trainyard::cluster {
 namespace {
 
@@ -18,7 +20,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 json pod_of(const std::string& status, const std::string& more_metadata = "") {
-  return json::parse(R"({"metadata":{"name":"bert-1-abcde","namespace":"ns","uid":"pod-1",
+  return json::parse(R"({"metadata":{"name":")" + control::pod_name("bert", "job-1", 1, 4) +
+                     R"(","namespace":"ns","uid":"pod-1",
       "resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z",
       "labels":{"trainyard.dev/job-name":"bert","trainyard.dev/node-index":"1",
                 "trainyard.dev/created-generation":"4","trainyard.dev/member":"true"},
@@ -40,7 +43,7 @@ TEST(PodViewTest, ReadsARunningPod) {
       R"({"phase":"Running","conditions":[{"type":"Ready","status":"True","reason":"x"}]})"));
   EXPECT_EQ(pod.job_uid, "job-1");
   EXPECT_EQ(pod.job_name, "bert");
-  EXPECT_EQ(pod.seen.name, "bert-1-abcde");
+  EXPECT_EQ(pod.seen.name, control::pod_name("bert", "job-1", 1, 4));
   EXPECT_EQ(pod.seen.uid, "pod-1");
   EXPECT_EQ(pod.seen.node, "n1");
   EXPECT_EQ(pod.seen.node_index, 1);
@@ -205,6 +208,27 @@ TEST(PodViewTest, TakesOddObjectsAsTheyAre) {
     EXPECT_EQ(view(pod_of(status)).seen.phase, PodPhase::kPending) << status;
   }
   EXPECT_FALSE(view_of_pod(json::parse(R"({"metadata":{"name":3}})")).has_value());
+}
+
+TEST(PodViewTest, APodWhoseLabelsContradictItsNameIsNoMemberOfAnyGeneration) {
+  for (const auto& [label, text] : std::vector<std::pair<std::string, std::string>>{
+           {"trainyard.dev/created-generation", "9223372036854775806"},
+           {"trainyard.dev/created-generation", "5"},
+           {"trainyard.dev/created-generation", ""},
+           {"trainyard.dev/node-index", "0"},
+           {"trainyard.dev/node-index", "-1"},
+           {"trainyard.dev/node-index", "4294967297"},
+           {"trainyard.dev/node-index", "99999999999999999999"}}) {
+    json pod = pod_of("{}");
+    pod["metadata"]["labels"][label] = text;
+    const control::ObservedPod seen = view(pod).seen;
+    EXPECT_FALSE(seen.member) << label << " " << text;
+    EXPECT_EQ(seen.created_generation, 0) << label << " " << text;
+    EXPECT_GE(seen.node_index, -1) << label << " " << text;
+  }
+  json foreign = pod_of("{}");
+  foreign["metadata"]["ownerReferences"][0]["uid"] = "job-2";
+  EXPECT_FALSE(view(foreign).seen.member) << "a name of another job's";
 }
 
 TEST(PodViewTest, AnOwnerThatDoesNotControlIsNone) {
