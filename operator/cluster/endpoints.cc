@@ -24,13 +24,16 @@ using render::Endpoint;
 /// Between two writes while a gang gathers.
 constexpr std::chrono::seconds kPause{3};
 
-/// Of the pods that count and have not ended, by node index.
-std::vector<Endpoint> wanted_of(const std::vector<control::ObservedPod>& pods) {
+/// Of the pods that count and have not ended, by node index. An index is a pod's label, which
+/// whoever may write pods can set to anything: one that a gang of `nodes` does not have counts for
+/// nothing.
+std::vector<Endpoint> wanted_of(const std::vector<control::ObservedPod>& pods, int64_t nodes) {
   using control::PodPhase;
   std::vector<Endpoint> wanted;
   for (const control::ObservedPod& pod : pods) {
     const bool lives = pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;
     if (!pod.member || pod.terminating || !lives || pod.address.empty()) continue;
+    if (pod.node_index < 0 || pod.node_index >= nodes) continue;
     wanted.push_back({pod.node_index, pod.address, pod.node, pod.name, pod.uid});
   }
   std::sort(wanted.begin(), wanted.end());
@@ -74,6 +77,12 @@ int64_t index_of(const std::string& host) {
   return read.ec == std::errc() && read.ptr == end ? index : -1;
 }
 
+render::AddressType type_of(const json& slice) {
+  using render::AddressType;
+  const bool six = text_at(slice, "addressType") == render::name_of(AddressType::kIPv6);
+  return six ? AddressType::kIPv6 : AddressType::kIPv4;
+}
+
 /// What a slice holds. What somebody else has made of one differs from all that is wanted.
 void read_slice(const json& slice, std::vector<Endpoint>& found) {
   for (const json& one : at(slice, "endpoints")) {
@@ -115,9 +124,18 @@ bool Endpoints::lost(const std::string& job_uid) {
   return true;
 }
 
-bool Endpoints::take_loss(Kept& kept) {
+void Endpoints::lost_service(const std::string& job_uid) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(kept.lost, false);
+  const auto found = kept_.find(job_uid);
+  if (found != kept_.end()) found->second->lost_service = true;
+}
+
+/// What is gone is to be found out anew.
+void Endpoints::take_losses(Kept& kept) {
+  const std::lock_guard lock(mutex_);
+  const bool lost_selector = std::exchange(kept.lost_service, false) && kept.selected;
+  if (lost_selector) kept.selected = false;
+  if (std::exchange(kept.lost, false) || lost_selector) kept.sight = Sight::kDoubtful;
 }
 
 void Endpoints::forget(const std::string& job_uid) {
@@ -137,7 +155,7 @@ void Endpoints::keep(const control::Observed& observed, const api::TrainingJobSt
   if (kept->not_before && now < *kept->not_before) return;
   kept->not_before.reset();
   put_off(*kept, std::nullopt);
-  if (take_loss(*kept)) kept->sight = Sight::kDoubtful;
+  take_losses(*kept);
   const Status done = keep(observed, status, *kept);
   if (done) return;
   kept->sight = Sight::kDoubtful;
@@ -152,7 +170,7 @@ void Endpoints::keep(const control::Observed& observed, const api::TrainingJobSt
 Status Endpoints::keep(const control::Observed& observed, const api::TrainingJobStatus& status,
                        Kept& kept) {
   if (kept.selected) return {};
-  std::vector<Endpoint> wanted = wanted_of(observed.pods);
+  std::vector<Endpoint> wanted = wanted_of(observed.pods, status.nodes.target);
   // Of a gang that gathers for the first time there is hardly anything yet: a creation finds out.
   const bool gathers = !stand_already(status) && !is_over(status);
   if (kept.sight == Sight::kDoubtful || (kept.sight == Sight::kNone && !gathers)) {
@@ -161,7 +179,8 @@ Status Endpoints::keep(const control::Observed& observed, const api::TrainingJob
     // stood still would put back the pods of yesterday, with the version of today.
     if (wanted != kept.written) {
       TRAINYARD_ASSIGN(const std::vector<control::ObservedPod> pods, list_pods_(observed));
-      const std::vector<Endpoint> seen = std::exchange(wanted, wanted_of(pods));
+      const std::vector<Endpoint> seen =
+          std::exchange(wanted, wanted_of(pods, status.nodes.target));
       if (seen != wanted) kept.outdated_look = observed.look;
     }
   } else if (observed.look == kept.outdated_look) {
@@ -202,7 +221,7 @@ Status Endpoints::learn(const api::ObjectMeta& job, Kept& kept) const {
     if (static_cast<size_t>(part) >= kept.slices.size()) {
       kept.slices.resize(static_cast<size_t>(part) + 1);
     }
-    kept.slices[static_cast<size_t>(part)] = {meta.uid, meta.resource_version};
+    kept.slices[static_cast<size_t>(part)] = {meta.uid, meta.resource_version, type_of(slice)};
     read_slice(slice, kept.written);
   }
   std::sort(kept.written.begin(), kept.written.end());
@@ -227,7 +246,8 @@ Status Endpoints::put(const control::Observed& observed, int64_t part,
                       std::span<const Endpoint> endpoints, Kept& kept) {
   const api::ObjectMeta& job = observed.metadata;
   Slice& slice = kept.slices[static_cast<size_t>(part)];
-  json object = render::render_endpoint_slice(job, observed.spec, part, endpoints);
+  const render::AddressType type = render::address_type_of(endpoints, slice.type);
+  json object = render::render_endpoint_slice(job, observed.spec, part, type, endpoints);
   const std::string what = "EndpointSlice " + object["metadata"]["name"].get<std::string>();
   const bool there = !slice.uid.empty();
   if (there) {
@@ -244,7 +264,7 @@ Status Endpoints::put(const control::Observed& observed, int64_t part,
   }
   if (!reply) return reply.error().to_error(std::string(there ? "update " : "create ") + what);
   TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*reply));
-  slice = {meta.uid, meta.resource_version};
+  slice = {meta.uid, meta.resource_version, type};
   return {};
 }
 

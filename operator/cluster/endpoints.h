@@ -46,6 +46,9 @@ class Endpoints {
 
   /// Somebody has taken a slice away; whether the job is to be looked at for it.
   bool lost(const std::string& job_uid);
+  /// The job's Service is gone. Where Kubernetes keeps the slices it did so by that Service's
+  /// selector, which the one that is made in its place does not have.
+  void lost_service(const std::string& job_uid);
   /// The job is gone, and with it the server's garbage collector takes its slices away.
   void forget(const std::string& job_uid);
 
@@ -54,6 +57,7 @@ class Endpoints {
   struct Slice {
     std::string uid;  ///< empty: the server has none
     std::string resource_version;
+    render::AddressType type = render::AddressType::kIPv4;
   };
   /// What this process knows of the server's slices.
   enum class Sight { kNone, kDoubtful, kClear };
@@ -68,10 +72,11 @@ class Endpoints {
     std::optional<MonoTime> not_before;  ///< after a failure
     std::optional<MonoTime> due;         ///< guarded by mutex_
     bool lost = false;                   ///< a slice, since the last look; likewise
+    bool lost_service = false;           ///< likewise
   };
 
   std::shared_ptr<Kept> kept_of(const std::string& job_uid);
-  bool take_loss(Kept& kept);
+  void take_losses(Kept& kept);
   void put_off(Kept& kept, std::optional<MonoTime> until);
   Status keep(const control::Observed& observed, const api::TrainingJobStatus& status, Kept& kept);
   Status learn(const api::ObjectMeta& job, Kept& kept) const;

@@ -198,6 +198,7 @@ void KubeCluster::Impl::changed(const control::JobKey& key) {
 /// With the job, or taken away from it.
 void KubeCluster::Impl::companion_gone(const kube::Resource& resource, const control::JobKey& job,
                                        const std::string& uid) {
+  if (resource.plural == kube::kServices.plural) endpoints_.lost_service(uid);
   const bool is_missed = resource.plural == kube::kEndpointSlices.plural
                              ? endpoints_.lost(uid)
                              : companions_.lost(resource, uid);

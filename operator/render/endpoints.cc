@@ -59,14 +59,21 @@ int64_t part_of_slice(const api::ObjectMeta& job, const std::string& name) {
   return ours ? part : -1;
 }
 
+AddressType address_type_of(std::span<const Endpoint> endpoints, AddressType before) {
+  if (endpoints.empty()) return before;
+  const bool six = endpoints.front().address.find(':') != std::string::npos;
+  return six ? AddressType::kIPv6 : AddressType::kIPv4;
+}
+
+const char* name_of(AddressType type) { return type == AddressType::kIPv6 ? "IPv6" : "IPv4"; }
+
 json render_endpoint_slice(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
-                           int64_t part, std::span<const Endpoint> endpoints) {
-  const bool six = !endpoints.empty() && endpoints.front().address.find(':') != std::string::npos;
+                           int64_t part, AddressType type, std::span<const Endpoint> endpoints) {
   json made = {
       {"apiVersion", "discovery.k8s.io/v1"},
       {"kind", "EndpointSlice"},
       {"metadata", companion_metadata(job, endpoint_slice_name(job, part))},
-      {"addressType", six ? "IPv6" : "IPv4"},
+      {"addressType", name_of(type)},
       {"ports", json::array({{{"name", kRendezvousPort}, {"port", spec.rendezvous.port}}})},
       {"endpoints", json::array()}};
   json& labels = made["metadata"]["labels"];

@@ -33,8 +33,17 @@ std::string endpoint_slice_name(const api::ObjectMeta& job, int64_t part);
 /// The part of which that is the name; -1: of none.
 int64_t part_of_slice(const api::ObjectMeta& job, const std::string& name);
 
-/// The slice of a part, all of one address family. Ready or not: names resolve before pods are.
+/// A slice's addressType, which is never changed.
+enum class AddressType { kIPv4, kIPv6 };
+
+/// That of the endpoints, which are all of one family; of none what the slice had before.
+AddressType address_type_of(std::span<const Endpoint> endpoints, AddressType before);
+/// "IPv4", "IPv6".
+const char* name_of(AddressType type);
+
+/// The slice of a part. Ready or not: names resolve before pods are.
 nlohmann::json render_endpoint_slice(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
-                                     int64_t part, std::span<const Endpoint> endpoints);
+                                     int64_t part, AddressType type,
+                                     std::span<const Endpoint> endpoints);
 
 }  // namespace trainyard::render

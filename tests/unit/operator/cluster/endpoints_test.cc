@@ -111,6 +111,11 @@ class EndpointsTest : public testing::Test {
       names.push_back(one["hostname"]);
     return names;
   }
+  void over() {
+    control::set_condition(
+        status_, {ConditionType::kSuccessCriteriaMet, api::ConditionStatus::kTrue, "Reason", ""},
+        clock_.now());
+  }
   void settle() {
     whole();
     done();
@@ -178,6 +183,15 @@ TEST_F(EndpointsTest, PodsThatDoNotCountHaveNoName) {
   EXPECT_EQ(sent()["endpoints"][0]["targetRef"]["uid"], "next");
 }
 
+TEST_F(EndpointsTest, AnIndexThatTheGangDoesNotHaveMakesNoSlice) {
+  settle();
+  for (const int index : {2'147'483'000, 3, -1}) {
+    observed_.pods.push_back(pod(index, "odd", "10.0.0.9"));
+    EXPECT_THAT(kept(), IsEmpty()) << index;
+    observed_.pods.pop_back();
+  }
+}
+
 TEST_F(EndpointsTest, WhatANewGenerationHasLostIsForgottenAtOnce) {
   settle();
   status_.membership.generation = 2;
@@ -189,15 +203,42 @@ TEST_F(EndpointsTest, WhatANewGenerationHasLostIsForgottenAtOnce) {
 
 TEST_F(EndpointsTest, OfAJobThatIsOverNothingIsLeft) {
   settle();
-  control::set_condition(
-      status_, {ConditionType::kSuccessCriteriaMet, api::ConditionStatus::kTrue, "Reason", ""},
-      clock_.now());
+  over();
   for (control::ObservedPod& one : observed_.pods)
     one.phase = control::PodPhase::kSucceeded;
   done("2");
   EXPECT_THAT(kept(), ElementsAre("PUT slices"));
   EXPECT_THAT(hosts(), IsEmpty());
   EXPECT_THAT(kept(), IsEmpty());
+}
+
+TEST_F(EndpointsTest, ASliceOfAnotherFamilyIsEmptiedAsWhatItIs) {
+  for (size_t i = 0; i < observed_.pods.size(); ++i)
+    observed_.pods[i].address = "fd00::" + std::to_string(i + 1);
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST slices"));
+  EXPECT_EQ(sent()["addressType"], "IPv6");
+  for (control::ObservedPod& one : observed_.pods)
+    one.phase = control::PodPhase::kSucceeded;
+  over();
+  done("2");
+  EXPECT_THAT(kept(), ElementsAre("PUT slices"));
+  EXPECT_THAT(hosts(), IsEmpty());
+  EXPECT_EQ(sent()["addressType"], "IPv6") << "the server refuses another";
+}
+
+TEST_F(EndpointsTest, ASliceOfAnotherFamilyThatALeaderBeforeLeftIsEmptiedAsWhatItIs) {
+  observed_.pods.clear();
+  over();
+  json slice = stored(first_name(), "7",
+                      json::array({{{"addresses", json::array({"fd00::1"})},
+                                    {"hostname", "train-0"},
+                                    {"targetRef", {{"name", "train-0-p0"}, {"uid", "p0"}}}}}));
+  slice["addressType"] = "IPv6";
+  listed(json::array({slice}));
+  done("8");
+  EXPECT_THAT(kept(), ElementsAre("GET slices", "PUT slices"));
+  EXPECT_EQ(sent()["addressType"], "IPv6");
 }
 
 TEST_F(EndpointsTest, WhatALeaderBeforeLeftOfAJobThatIsOverIsFoundAndCleared) {
@@ -337,6 +378,32 @@ TEST_F(EndpointsTest, WhereAdmissionRefusesSlicesTheServiceGetsASelector) {
   EXPECT_EQ(sent()["spec"]["selector"]["trainyard.dev/job-uid"], "now");
   observed_.pods[0].address = "10.0.0.77";
   EXPECT_THAT(kept(), IsEmpty()) << "Kubernetes does the rest";
+}
+
+TEST_F(EndpointsTest, AServiceThatIsGoneIsGivenItsSelectorAgain) {
+  whole();
+  endpoints_.lost_service("now");  // before anything is known of the job
+  refused(403, "Forbidden", "not allowed");
+  refused(404, "NotFound");
+  answered(service());
+  EXPECT_THAT(kept(), ElementsAre("POST slices", "GET services", "POST services"));
+  EXPECT_THAT(kept(), IsEmpty());
+  endpoints_.lost_service("now");  // the job gets another, without a selector
+  listed(json::array());
+  refused(403, "Forbidden", "not allowed");
+  answered(service());
+  answered(service());
+  answered(service());
+  EXPECT_THAT(kept(), ElementsAre("GET slices", "POST slices", "GET services", "DELETE services",
+                                  "POST services"));
+  EXPECT_EQ(sent()["spec"]["selector"]["trainyard.dev/job-uid"], "now");
+  EXPECT_THAT(kept(), IsEmpty());
+}
+
+TEST_F(EndpointsTest, OfAServiceThatHadNoSelectorTheSlicesStay) {
+  settle();
+  endpoints_.lost_service("now");
+  EXPECT_THAT(kept(), IsEmpty());
 }
 
 TEST_F(EndpointsTest, AServiceThatWasOnlyTakenAwayIsMadeAtTheNextTry) {

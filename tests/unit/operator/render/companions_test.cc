@@ -99,7 +99,8 @@ TEST(CompanionsTest, WhatTheServiceResolvesToIsSaidBySlices) {
   EXPECT_FALSE(render_service(job.metadata, job.spec)["spec"].contains("selector"));
   const std::vector<Endpoint> endpoints = {{0, "10.0.0.7", "node-a", "bert-0-abcde", "pod-7"},
                                            {12, "10.0.0.9", "", "bert-12-abcde", "pod-9"}};
-  const json slice = render_endpoint_slice(job.metadata, job.spec, 0, endpoints);
+  const json slice =
+      render_endpoint_slice(job.metadata, job.spec, 0, AddressType::kIPv4, endpoints);
   EXPECT_EQ(slice["addressType"], "IPv4");
   EXPECT_EQ(slice["metadata"]["ownerReferences"][0]["uid"], "uid-1");
   EXPECT_EQ(slice["metadata"]["labels"]["kubernetes.io/service-name"], "bert");
@@ -112,8 +113,17 @@ TEST(CompanionsTest, WhatTheServiceResolvesToIsSaidBySlices) {
   EXPECT_EQ(first["nodeName"], "node-a");
   EXPECT_EQ(first["targetRef"]["uid"], "pod-7");
   EXPECT_EQ(slice["endpoints"][1]["hostname"], "bert-12");
+}
+
+TEST(CompanionsTest, ASliceIsOfTheFamilyOfItsAddressesAndStaysSoWhenItIsEmptied) {
+  const api::TrainingJob job = job_of(kForeign);
   const std::vector<Endpoint> six = {{0, "fd00::7", "", "bert-0-abcde", "pod-7"}};
-  EXPECT_EQ(render_endpoint_slice(job.metadata, job.spec, 0, six)["addressType"], "IPv6");
+  const std::vector<Endpoint> four = {{0, "10.0.0.7", "", "bert-0-abcde", "pod-7"}};
+  EXPECT_EQ(address_type_of(six, AddressType::kIPv4), AddressType::kIPv6);
+  EXPECT_EQ(address_type_of(four, AddressType::kIPv6), AddressType::kIPv4);
+  EXPECT_EQ(address_type_of({}, AddressType::kIPv6), AddressType::kIPv6);
+  EXPECT_EQ(render_endpoint_slice(job.metadata, job.spec, 0, AddressType::kIPv6, {})["addressType"],
+            "IPv6");
 }
 
 TEST(CompanionsTest, SlicesOfANamesakeHaveOtherNames) {
