@@ -64,8 +64,11 @@ Time time_of(const ASN1_TIME* time) {
   return Time(std::chrono::seconds(::timegm(&parts)));
 }
 
-void add_extension(X509* certificate, int nid, const char* value) {
-  X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, nullptr, nid, value);
+/// `issuer`: for extensions that speak of it; else null.
+void add_extension(X509* certificate, int nid, const char* value, X509* issuer = nullptr) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, &context, nid, value);
   TRAINYARD_CHECK(extension != nullptr && X509_add_ext(certificate, extension, -1) == 1);
   X509_EXTENSION_free(extension);
 }
@@ -146,6 +149,7 @@ Credential make_authority(const std::string& common_name, Time now, Duration lif
   X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get()));
   add_extension(certificate.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
   add_extension(certificate.get(), NID_key_usage, "critical,keyCertSign,cRLSign");
+  add_extension(certificate.get(), NID_subject_key_identifier, "hash");
   TRAINYARD_CHECK(X509_sign(certificate.get(), key.get(), EVP_sha256()) > 0);
   return {pem_of(certificate.get()), pem_of(key.get())};
 }
@@ -167,6 +171,12 @@ Result<Credential> issue(const Credential& authority, const std::vector<std::str
   add_extension(certificate.get(), NID_basic_constraints, "critical,CA:FALSE");
   add_extension(certificate.get(), NID_key_usage, "critical,digitalSignature");
   add_extension(certificate.get(), NID_ext_key_usage, "serverAuth");
+  // An authority and its successor are of one name. Whoever verifies looks for the issuer by name
+  // and takes the first of a bundle, unless the key is named too. (Authorities made before
+  // 2026-11-25 name none.)
+  if (X509_get_ext_by_NID(issuer.get(), NID_subject_key_identifier, -1) >= 0) {
+    add_extension(certificate.get(), NID_authority_key_identifier, "keyid:always", issuer.get());
+  }
   TRAINYARD_CHECK(X509_sign(certificate.get(), issuer_key.get(), EVP_sha256()) > 0);
   return Credential{pem_of(certificate.get()), pem_of(key.get())};
 }

@@ -1,7 +1,12 @@
 #include "operator/stream/certificates.h"
 
+#include <memory>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/x509_vfy.h>
+
+#include "common/pem/pem.h"
 
 namespace trainyard::stream {
 namespace {
@@ -27,6 +32,40 @@ TEST(CertificatesTest, AServerIsVouchedForByItsAuthorityAlone) {
   ASSERT_TRUE(facts);
   EXPECT_THAT(facts->hosts, ElementsAre("control.svc", "127.0.0.1", "::1"));
   EXPECT_EQ(facts->not_after, kNow + hours(5));
+}
+
+/// As a TLS client does it that trusts the bundle.
+bool verifies(const std::string& bundle, const std::string& certificate) {
+  const pem::Certificate leaf = pem::next_certificate(pem::reader_of(certificate));
+  const std::unique_ptr<X509_STORE, pem::Deleter<X509_STORE_free>> store(X509_STORE_new());
+  const pem::Bio reader = pem::reader_of(bundle);
+  for (pem::Certificate one = pem::next_certificate(reader); one;
+       one = pem::next_certificate(reader)) {
+    X509_STORE_add_cert(store.get(), one.get());
+  }
+  const std::unique_ptr<X509_STORE_CTX, pem::Deleter<X509_STORE_CTX_free>> context(
+      X509_STORE_CTX_new());
+  X509_STORE_CTX_init(context.get(), store.get(), leaf.get(), nullptr);
+  X509_VERIFY_PARAM_set_time(X509_STORE_CTX_get0_param(context.get()),
+                             std::chrono::system_clock::to_time_t(kNow));
+  return X509_verify_cert(context.get()) == 1;
+}
+
+TEST(CertificatesTest, BesideItsSuccessorAnAuthorityStillVouches) {
+  for (int i = 0; i < 8; ++i) {
+    const Credential before = make_authority("one", kNow, hours(10));
+    const Credential after = make_authority("one", kNow, hours(10));
+    for (const std::string& bundle :
+         {before.certificate + after.certificate, after.certificate + before.certificate}) {
+      for (const Credential& signer : {before, after}) {
+        const auto server = issue(signer, {"control.svc"}, kNow, hours(5));
+        ASSERT_TRUE(server) << server.error().message;
+        EXPECT_TRUE(verifies(bundle, server->certificate));
+      }
+    }
+    const auto server = issue(before, {"control.svc"}, kNow, hours(5));
+    EXPECT_FALSE(verifies(after.certificate, server->certificate));
+  }
 }
 
 TEST(CertificatesTest, WhatIsNoHostIsNamed) {
