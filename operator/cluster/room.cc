@@ -17,6 +17,8 @@ namespace {
 using nlohmann::json;
 
 constexpr double kThousand = 1000;
+/// Thousandths; more than can be counted is this, of one quantity and of a sum.
+constexpr int64_t kMost = 4'000'000'000'000'000'000;
 constexpr char kPodsResource[] = "pods";
 
 /// Suffixes of quantities, the longer ones first.
@@ -70,8 +72,7 @@ std::optional<int64_t> parse_quantity(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   const double thousandths = std::ceil(number * unit * kThousand);
   if (!std::isfinite(thousandths) || thousandths < 0) return std::nullopt;
-  constexpr double kMost = 4e18;  // sums of two of them do not overflow
-  return static_cast<int64_t>(std::min(thousandths, kMost));
+  return static_cast<int64_t>(std::min(thousandths, static_cast<double>(kMost)));
 }
 
 Amounts amounts_of(const json& quantities) {
@@ -88,7 +89,7 @@ Amounts amounts_of(const json& quantities) {
 
 void add_to(Amounts& sum, const Amounts& amounts) {
   for (const auto& [name, amount] : amounts)
-    sum[name] += amount;
+    sum[name] = amount > kMost - sum[name] ? kMost : sum[name] + amount;
 }
 
 PodNeeds needs_of(const json& pod_spec) {

@@ -36,6 +36,19 @@ TEST(NeedsTest, SumsContainersAndTakesTheLargestInitContainer) {
   EXPECT_EQ(needs.requests.at("pods"), 1000);
 }
 
+TEST(NeedsTest, MoreThanCanBeCountedFitsNowhere) {
+  const json huge = json::parse(R"({"resources":{"requests":{"memory":"4E"}}})");
+  const PodNeeds needs = needs_of({{"containers", {huge, huge, huge}}});
+  EXPECT_EQ(needs.requests.at("memory"), 4'000'000'000'000'000'000);
+  const Amounts node = amounts_of(json::parse(R"({"memory":"1Ti","pods":"110"})"));
+  EXPECT_EQ(pods_that_fit(needs, node, {}), 0);
+  Amounts used = needs.requests;
+  add_to(used, needs.requests);
+  const PodNeeds small =
+      needs_of(json::parse(R"({"containers":[{"resources":{"requests":{"memory":"1Gi"}}}]})"));
+  EXPECT_EQ(pods_that_fit(small, node, used), 0);
+}
+
 TEST(RoomTest, TheScarcestResourceDecides) {
   const PodNeeds needs = needs_of(json::parse(
       R"({"containers":[{"resources":{"requests":{"cpu":"2","nvidia.com/gpu":"4"}}}]})"));
