@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 
@@ -81,7 +80,15 @@ def authorities():
 
 def assemble(image: str, binaries: pathlib.Path, out: pathlib.Path) -> dict:
     """Fills the new folder `out`; the bill of materials, which is in there, too."""
-    tree = Tree(out)
+    before = os.umask(0o022)  # who runs the image is another user, and folders take their modes from here
+    try:
+        return fill(Tree(out), image, binaries)
+    finally:
+        os.umask(before)
+
+
+def fill(tree: Tree, image: str, binaries: pathlib.Path) -> dict:
+    out = tree.out
     ours, shared = {}, {}
     libraries = {}
     for name in PROGRAMS[image]:
@@ -110,7 +117,7 @@ def assemble(image: str, binaries: pathlib.Path, out: pathlib.Path) -> dict:
     for package in sorted(shared):
         tree.write(f"usr/share/doc/{package}/copyright", packages.copyright_of(package).read_bytes())
         tree.write(f"var/lib/dpkg/status.d/{package}", packages.status_of(package))
-    shutil.copyfile(ROOT / "LICENSE", out / "usr/share/doc/LICENSE")
+    tree.write("usr/share/doc/LICENSE", (ROOT / "LICENSE").read_bytes())
     bill = sbom.document(f"trainyard-{image}", version(), epoch(), ours,
                          [(packages.describe(package), contents) for package, contents in shared.items()],
                          [packages.describe(package) for package in COMPILED_IN[image]])
