@@ -66,6 +66,11 @@ bool pods_fit(api::TrainingJobSpec a, const api::TrainingJobSpec& b) {
   a.success_policy = b.success_policy;
   a.elastic_policy = b.elastic_policy;
   a.keep_failed_pods = b.keep_failed_pods;
+  // Ranks read these as they start: they count from the next generation on. How many threads a rank
+  // has also follows the cores that this run may use, so it differs where nobody changed anything.
+  a.checkpoint_policy.every_steps = b.checkpoint_policy.every_steps;
+  a.checkpoint_policy.keep_last = b.checkpoint_policy.keep_last;
+  if (a.engine && b.engine) a.engine->runtime = b.engine->runtime;
   // A different number of nodes or ranks is a resize, which plan decides.
   a.num_nodes = b.num_nodes;
   a.num_proc_per_node = b.num_proc_per_node;

@@ -1,6 +1,7 @@
 // What a cluster makes of pods that an earlier process left.
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <signal.h>
 #include <string>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/api/decode.h"
 #include "common/io/file.h"
 #include "control/local/pod_exit.h"
 #include "control/local/pod_record.h"
@@ -45,6 +47,16 @@ class AdoptionTest : public LocalClusterWorld {
     return record;
   }
 };
+
+/// As script_options, for a job of the engine.
+LocalClusterOptions engine_options(const std::filesystem::path& run_dir, const Clock& clock) {
+  LocalClusterOptions options = script_options(run_dir, clock, kScriptUntilTold);
+  options.job.spec.engine = *api::decode_engine(
+      R"({"model":{"layers":1,"hidden":8,"heads":1},"batch":{"globalSequences":8},
+          "data":{"tokens":["/data"],"sequenceLength":8},"steps":10,"runtime":{"threads":4}})",
+      {.file = "engine"});
+  return options;
+}
 
 /// Another process that opened the run directory, started two pods and was killed.
 class KilledRun {
@@ -156,6 +168,34 @@ TEST_F(AdoptionTest, WhatWasDoneToAPodIsKnownToTheNextOne) {
   EXPECT_TRUE(look(doomed)->member);
   EXPECT_FALSE(look(unlabelled)->member);
   EXPECT_FALSE(look(unlabelled)->terminating);
+}
+
+TEST_F(AdoptionTest, WhatMayChangeAtAnyTimeEndsNoPod) {
+  const std::vector<std::function<void(api::TrainingJobSpec&)>> changes = {
+      [](auto& spec) { spec.engine->runtime.threads = 1; },  // the run may have fewer cores now
+      [](auto& spec) { spec.engine->runtime.isa = api::Isa::kAvx2; },
+      [](auto& spec) { spec.checkpoint_policy.every_steps = 7; },
+      [](auto& spec) { spec.checkpoint_policy.keep_last = 9; },
+      [](auto& spec) { spec.num_nodes = 3, spec.engine->runtime.threads = 2; },
+      [](auto& spec) { spec.num_proc_per_node = 2, spec.engine->runtime.threads = 3; }};
+  auto options = engine_options(run_dir(), clock_);
+  cluster_ = *LocalCluster::open(options);
+  const PodRef ref = create(0);
+  const ProcessId process = process_of(ref);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    cluster_.reset();
+    changes[i](options.job.spec);
+    auto opened = LocalCluster::open(options);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    cluster_ = *std::move(opened);
+    ASSERT_FALSE(session_members(process.pid).empty()) << i;
+    EXPECT_EQ(look(ref)->phase, PodPhase::kRunning) << i;
+  }
+  cluster_.reset();
+  options.job.spec.engine->steps = 11;
+  cluster_ = *LocalCluster::open(options);
+  EXPECT_TRUE(wait_until([&] { return session_members(process.pid).empty(); }))
+      << "a spec that is no more";
 }
 
 TEST_F(AdoptionTest, APidThatCameToAnotherProcessIsNotAdopted) {
