@@ -60,7 +60,7 @@ struct Problem {
 
 /// Everything is bounded: hostile text costs no more than large honest text.
 struct Limits {
-  int64_t bytes = 1 << 20;
+  int64_t bytes = 1 << 20;  ///< of the text; copies of anchored values hold at most 4 x as much
   int depth = 64;
   int64_t nodes = 100'000;  ///< after expansion of aliases
   int64_t problems = 100;

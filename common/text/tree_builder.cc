@@ -10,6 +10,12 @@
 #include "common/text/utf8.h"
 
 namespace trainyard::text {
+namespace {
+
+/// Copies of anchored values may hold so many times the text that a document may have.
+constexpr int64_t kCopiesOfText = 4;
+
+}  // namespace
 
 void TreeBuilder::begin(Kind kind, Mark mark) {
   if (static_cast<int>(open_.size()) >= limits_.depth) {
@@ -64,6 +70,15 @@ void TreeBuilder::charge(int64_t nodes, Mark mark) {
   nodes_ += nodes;
   if (nodes_ <= limits_.nodes) return;
   stop(mark, "more than " + std::to_string(limits_.nodes) + " values, aliases expanded",
+       "a smaller document");
+}
+
+void TreeBuilder::charge_copy(const TreeSize& size, Mark mark) {
+  charge(size.nodes, mark);
+  copied_bytes_ += size.text_bytes;
+  const int64_t most = kCopiesOfText * limits_.bytes;
+  if (copied_bytes_ <= most) return;
+  stop(mark, "more than " + std::to_string(most) + " bytes of text in copies, aliases expanded",
        "a smaller document");
 }
 
@@ -254,13 +269,15 @@ std::optional<Problem> check_bytes(std::string_view& text, const Limits& limits)
   return std::nullopt;
 }
 
-int64_t count_nodes(const Node& node) {
-  int64_t count = 1;
+TreeSize size_of(const Node& node) {
+  TreeSize size{1, std::ssize(node.string)};
   for (const Node& item : node.items)
-    count += count_nodes(item);
-  for (const Member& member : node.members)
-    count += count_nodes(member.value);
-  return count;
+    size += size_of(item);
+  for (const Member& member : node.members) {
+    size += size_of(member.value);
+    size.text_bytes += std::ssize(member.key);
+  }
+  return size;
 }
 
 }  // namespace trainyard::text

@@ -21,6 +21,19 @@ struct Mark {
 /// reader's surface.
 struct StopReading {};
 
+/// What a tree takes.
+struct TreeSize {
+  int64_t nodes = 0;       ///< itself included
+  int64_t text_bytes = 0;  ///< of scalars and keys
+
+  TreeSize& operator+=(const TreeSize& other) {
+    nodes += other.nodes;
+    text_bytes += other.text_bytes;
+    return *this;
+  }
+};
+TreeSize size_of(const Node& node);
+
 /// What both readers have in common: turns events into a tree and enforces the limits.
 class TreeBuilder {
  public:
@@ -41,6 +54,9 @@ class TreeBuilder {
   bool expects_key() const;
   /// Counts nodes against the limit.
   void charge(int64_t nodes, Mark mark);
+  /// Counts a copy of an anchored node against the limits: its nodes, and its text, of which few
+  /// nodes may hold much.
+  void charge_copy(const TreeSize& size, Mark mark);
   /// Notes a problem at the place where the next value will stand.
   void problem(Mark mark, std::string found, std::string wanted);
   /// Notes a problem and stops reading.
@@ -68,6 +84,7 @@ class TreeBuilder {
   Node root_;
   Node dropped_;
   int64_t nodes_ = 0;
+  int64_t copied_bytes_ = 0;  ///< text of anchored nodes that was copied
   std::vector<Problem> problems_;
 };
 
@@ -82,8 +99,5 @@ PlainScalar resolve_plain(std::string_view text, Mark mark);
 /// Strips a byte order mark and checks size, encoding and control characters; a problem, or
 /// nullopt.
 std::optional<Problem> check_bytes(std::string_view& text, const Limits& limits);
-
-/// Nodes in the tree, itself included.
-int64_t count_nodes(const Node& node);
 
 }  // namespace trainyard::text

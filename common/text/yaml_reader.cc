@@ -58,7 +58,9 @@ class Events final : public YAML::EventHandler {
     if (found == anchors_.end()) {
       builder_.stop(mark, "an alias of a value that contains it", "a value that ends");
     }
-    builder_.charge(count_nodes(found->second) - 1, mark);
+    TreeSize size = size_of(found->second);
+    --size.nodes;  // value() charges the first
+    builder_.charge_copy(size, mark);
     builder_.value(found->second);
   }
 
@@ -150,7 +152,7 @@ class Events final : public YAML::EventHandler {
 
   void remember(YAML::anchor_t anchor, const Node& node, Mark mark) {
     if (anchor == 0) return;
-    builder_.charge(count_nodes(node), mark);  // the copy takes memory too
+    builder_.charge_copy(size_of(node), mark);  // the copy takes memory too
     anchors_[anchor] = node;
   }
 

@@ -27,6 +27,15 @@ int64_t count_nodes(const Node& node, int depth) {
   return count;
 }
 
+int64_t text_bytes(const Node& node) {
+  auto bytes = static_cast<int64_t>(node.string.size());
+  for (const Node& item : node.items)
+    bytes += text_bytes(item);
+  for (const auto& member : node.members)
+    bytes += static_cast<int64_t>(member.key.size()) + text_bytes(member.value);
+  return bytes;
+}
+
 void check(const Document& document) {
   TRAINYARD_REQUIRE(static_cast<int64_t>(document.problems.size()) <= kLimits.problems,
                     "more problems than the limit");
@@ -36,6 +45,8 @@ void check(const Document& document) {
   }
   TRAINYARD_REQUIRE(count_nodes(document.root, 1) <= kLimits.nodes + 1,
                     "more nodes than the limit");
+  TRAINYARD_REQUIRE(text_bytes(document.root) <= 5 * kLimits.bytes,
+                    "more text than was read and its copies may have");
   if (!document.problems.empty()) return;
   const std::string json = to_json(document.root);
   const Document again = trainyard::text::parse_json(json);

@@ -42,6 +42,25 @@ TEST(HostileYamlTest, NestedAnchorsDoNotMultiplyMemory) {
   expect_refused(parse_yaml(text), "more than 100000 values, aliases expanded");
 }
 
+TEST(HostileYamlTest, AliasesOfLongTextDoNotMultiplyMemory) {
+  const std::string text(500'000, 'x');
+  const std::string refused = "more than 4194304 bytes of text in copies, aliases expanded";
+  expect_refused(parse_yaml("a: &a " + text + "\nb: [*a" + repeat(", *a", 4000) + "]"), refused);
+  expect_refused(parse_yaml("a: &a {? " + text + "\n: 1}\nb: [*a" + repeat(", *a", 4000) + "]"),
+                 refused);
+  std::string nested = "a: ";  // every anchor keeps a copy of what is below it
+  for (int level = 0; level < 50; ++level)
+    nested += "&a" + std::to_string(level) + " [";
+  expect_refused(parse_yaml(nested + text + repeat("]", 50)), refused);
+}
+
+TEST(HostileYamlTest, LongTextMayBeUsedAgain) {
+  const std::string text(100'000, 'x');
+  const Document document = parse_yaml("a: &a " + text + "\nb: [*a, *a, *a]");
+  ASSERT_TRUE(document.complete);
+  EXPECT_EQ(document.root.find("b")->items[2].string, text);
+}
+
 TEST(HostileYamlTest, AliasOfItselfIsRefused) {
   const Document document = parse_yaml("a: &a [*a]");
   EXPECT_FALSE(document.problems.empty());
