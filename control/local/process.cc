@@ -115,13 +115,45 @@ class SpawnOptions {
   posix_spawnattr_t attributes_;
 };
 
-Result<pid_t> spawn(const LaunchSpec& spec, int log_fd, int gate_fd) {
-  std::vector<std::string> arguments = {"/bin/sh", "-c", kLauncher, spec.started.string()};
-  arguments.insert(arguments.end(), spec.command.begin(), spec.command.end());
+/// Whether a shell hands a variable of this name on: others, which Kubernetes and the kernel allow,
+/// it drops.
+bool passes_shells(std::string_view name) {
+  const auto is_letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !name.empty() && is_letter(name.front()) &&
+         std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || is_digit(c); });
+}
+
+/// What the shell is started with, and what it starts once the gate is open.
+struct Start {
+  std::vector<std::string> arguments;
   std::vector<std::string> environment;
-  environment.reserve(spec.environment.size());
+};
+
+/// Variables that the shell would drop are set behind it, by env. Only those: for a moment others
+/// on the machine may read what is an argument.
+Start start_of(const LaunchSpec& spec) {
+  Start start{{"/bin/sh", "-c", kLauncher, spec.started.string()}, {}};
+  std::vector<std::string> behind;
   for (const auto& [name, value] : spec.environment)
-    environment.emplace_back(name).append("=").append(value);
+    (passes_shells(name) ? start.environment : behind).push_back(name + "=" + value);
+  const auto add = [&](const std::vector<std::string>& more) {
+    start.arguments.insert(start.arguments.end(), more.begin(), more.end());
+  };
+  if (!behind.empty()) {
+    add({"/usr/bin/env", "--"});
+    add(behind);
+    // To env a path with '=' is one more variable.
+    if (spec.command.front().find('=') != std::string::npos) add({"/usr/bin/nice", "-n", "0"});
+  }
+  add(spec.command);
+  return start;
+}
+
+Result<pid_t> spawn(const LaunchSpec& spec, int log_fd, int gate_fd) {
+  auto [arguments, environment] = start_of(spec);
   std::vector<char*> argv = pointers_to(arguments);
   std::vector<char*> envp = pointers_to(environment);
   SpawnOptions options;

@@ -54,8 +54,9 @@ struct LaunchSpec {
 /// Starts a process in a session of its own, that waits before it executes `command` until
 /// `on_identified` (called with its identity, on this thread) has returned success; otherwise, or
 /// if this process dies meanwhile, it ends without executing it. No code of ours runs between fork
-/// and exec (posix_spawn of /bin/sh, which reads one line and executes), so threads and locks of
-/// this process do not matter. Errors: on_identified's; kIo.
+/// and exec (posix_spawn of /bin/sh, which reads one line and executes, through /usr/bin/env where
+/// variables have names that no shell hands on), so threads and locks of this process do not
+/// matter. Errors: on_identified's; kIo.
 Result<ProcessId> launch(const LaunchSpec& spec,
                          const std::function<Status(const ProcessId&)>& on_identified);
 

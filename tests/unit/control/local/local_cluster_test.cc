@@ -360,6 +360,32 @@ TEST(LaunchTest, NothingRunsWhenTheRecordIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(witness));
 }
 
+TEST(LaunchTest, VariablesOfEveryNameArrive) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path odd = directory.path() / "a=b";  // where env looks for variables
+  std::filesystem::create_symlink("/usr/bin/env", odd);
+  for (const std::string& program : {std::string("/usr/bin/env"), odd.string()}) {
+    LaunchSpec spec;
+    spec.command = {program, "LAST=argument"};
+    spec.environment = {{"a.b", "dotted = $PATH"},
+                        {"-c", "dashed\nline"},
+                        {"1", "first"},
+                        {"A_1", "plain"},
+                        {"PATH", "/nowhere"}};
+    spec.log = directory.path() / "log";
+    std::filesystem::remove(spec.log);
+    const auto launched = launch(spec, [](const ProcessId&) { return Status(); });
+    ASSERT_TRUE(launched.has_value()) << launched.error().message;
+    int status = -1;
+    ASSERT_EQ(::waitpid(launched->pid, &status, 0), launched->pid);
+    EXPECT_EQ(status, 0) << program;
+    const std::string log = "\n" + read_file(spec.log, 1 << 16).value_or("");
+    for (const char* line : {"\na.b=dotted = $PATH\n", "\n-c=dashed\nline\n", "\n1=first\n",
+                             "\nA_1=plain\n", "\nPATH=/nowhere\n", "\nLAST=argument\n"})
+      EXPECT_THAT(log, HasSubstr(line)) << program;
+  }
+}
+
 TEST(PodExitTest, IsReadBackAsWrittenUnderItsUidOnly) {
   const TemporaryDirectory directory;
   ContainerExit exit;
