@@ -43,6 +43,10 @@ goes on where it stopped; ranks that fail are restarted from the newest checkpoi
 Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. A reader of standard output
 that goes away (| head -1) does not stop the run.
 
+A program of your own (spec.template) has the environment of this command and the env of its own
+container. What that takes from a cluster (valueFrom) is to be set in the environment of this
+command; envFrom is not looked at.
+
 Exit codes: 0 complete; 64 wrong usage, manifest or run directory (no room there, too), or another
 run uses it; 65 bad data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74
 complete, but standard output could not be written; 75 stopped with a checkpoint, run it again to go

@@ -1,8 +1,10 @@
 #include "cli/run/local_run.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
+#include "cli/run/foreign_program.h"
 #include "cli/run/result_file.h"
 #include "cli/run/run_metrics.h"
 #include "cli/run/snapshot.h"
@@ -34,6 +36,10 @@ Error unusable(const std::filesystem::path& run_dir, Error error) {
                                          "; make room there or name another one (--run-dir)"};
 }
 
+bool is_set_here(const std::string& name) {
+  return std::getenv(name.c_str()) != nullptr;  // NOLINT(concurrency-mt-unsafe): only ever read
+}
+
 bool any_alive(const control::Observed& observed) {
   return std::any_of(observed.pods.begin(), observed.pods.end(),
                      [](const control::ObservedPod& pod) { return !pod.exit; });
@@ -43,28 +49,6 @@ bool any_alive(const control::Observed& observed) {
 
 int64_t threads_per_rank(int64_t cores, int64_t ranks) {
   return std::max<int64_t>(1, cores / std::max<int64_t>(1, ranks));
-}
-
-Result<std::vector<std::string>> foreign_command(const api::TrainingJobSpec& spec) {
-  std::vector<std::string> command;
-  if (spec.engine) return command;
-  const std::vector<api::Container> none;
-  const auto& containers = spec.pod_template ? spec.pod_template->containers : none;
-  const api::Container* chosen = containers.size() == 1 ? &containers.front() : nullptr;
-  for (const api::Container& container : containers) {
-    if (container.name == api::kTrainerContainer) chosen = &container;
-  }
-  if (chosen != nullptr) {
-    command = chosen->command;
-    command.insert(command.end(), chosen->args.begin(), chosen->args.end());
-  }
-  if (chosen == nullptr || chosen->command.empty()) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "spec.template: found no command in container \"" +
-                     std::string(api::kTrainerContainer) +
-                     "\", wanted one, or spec.engine: this machine runs no images"};
-  }
-  return command;
 }
 
 LocalRun::LocalRun(LocalRunOptions options) : options_(std::move(options)) {}
@@ -78,15 +62,10 @@ Result<std::unique_ptr<LocalRun>> LocalRun::start(LocalRunOptions options) {
   return run;
 }
 
-std::map<std::string, std::string> LocalRun::pod_environment() const {
-  std::map<std::string, std::string> environment;
+Result<std::map<std::string, std::string>> LocalRun::pod_environment() const {
   const api::TrainingJobSpec& spec = options_.job.spec;
-  if (spec.pod_template && !spec.engine) {
-    for (const api::Container& container : spec.pod_template->containers) {
-      for (const api::EnvVar& variable : container.env)
-        environment[variable.name] = variable.value;
-    }
-  }
+  std::map<std::string, std::string> environment;
+  TRAINYARD_ASSIGN(environment, foreign_environment(spec, is_set_here));
   environment[control::kEnvOrphanLimit] = std::to_string(kOrphanSeconds);
   environment[control::kEnvStopGrace] =
       std::to_string(spec.checkpoint_policy.preemption_checkpoint.count());
@@ -116,7 +95,7 @@ Status LocalRun::open() {
     cluster_options.pod_command.insert(cluster_options.pod_command.end(), command.begin(),
                                        command.end());
   }
-  cluster_options.environment = pod_environment();
+  TRAINYARD_ASSIGN(cluster_options.environment, pod_environment());
   cluster_options.clock = &clock_;
   cluster_options.after_failure = options_.after_failure;
   TRAINYARD_ASSIGN(cluster_, control::local::LocalCluster::open(std::move(cluster_options)));

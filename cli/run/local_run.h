@@ -92,7 +92,7 @@ class LocalRun {
   RunFacts facts() const;
   void keep_result();
   void add_notice(Notice notice);
-  std::map<std::string, std::string> pod_environment() const;
+  Result<std::map<std::string, std::string>> pod_environment() const;
 
   const LocalRunOptions options_;
   const SystemClock clock_;
@@ -121,10 +121,6 @@ class LocalRun {
   std::jthread coordinating_;
   std::jthread reconciling_;
 };
-
-/// The argv of a foreign job's container: its command and arguments; empty with engine.
-/// Errors: kInvalidConfig when there is neither engine nor command.
-Result<std::vector<std::string>> foreign_command(const api::TrainingJobSpec& spec);
 
 /// Threads of one rank when `ranks` share this machine's `cores`: at least one.
 int64_t threads_per_rank(int64_t cores, int64_t ranks);

@@ -36,6 +36,18 @@ std::optional<int64_t> thousandths(std::string_view text) {
   return value;
 }
 
+/// Where a container's variable has its value from.
+EnvSource source_of(const Node& variable) {
+  const Node* from = variable.find("valueFrom");
+  if (from == nullptr || from->kind == Kind::kNull) return EnvSource::kValue;
+  for (const char* key : {"secretKeyRef", "configMapKeyRef"}) {
+    const Node* reference = from->find(key);
+    const Node* optional = reference == nullptr ? nullptr : reference->find("optional");
+    if (optional != nullptr && optional->boolean) return EnvSource::kClusterIfThere;
+  }
+  return EnvSource::kCluster;
+}
+
 }  // namespace
 
 void Decoder::refuse(const Node& node, const std::string& path, std::string wanted) {
@@ -215,6 +227,7 @@ void Decoder::decode_container(const Node& node, const std::string& path, Contai
     }
     decode_member(env->items[i], item_path, "name", variable.name);
     decode_member(env->items[i], item_path, "value", variable.value);
+    variable.source = source_of(env->items[i]);
   }
 }
 

@@ -69,10 +69,18 @@ enum class StallAction {
 /// Who places the pods of a generation together.
 enum class SchedulingProvider { kNone, kVolcano, kCoscheduling, kKueue };
 
+/// Where a variable's value comes from.
+enum class EnvSource {
+  kValue,           ///< `value`
+  kCluster,         ///< what only a cluster can look up (valueFrom)
+  kClusterIfThere,  ///< the same, but the variable may be missing (optional)
+};
+
 /// One variable of a container.
 struct EnvVar {
   std::string name;
-  std::string value;  ///< empty also where the value comes from elsewhere (valueFrom)
+  std::string value;  ///< of kValue
+  EnvSource source = EnvSource::kValue;
 
   bool operator==(const EnvVar&) const = default;
 };

@@ -280,5 +280,31 @@ spec:
   expect_nothing_left();
 }
 
+TEST_F(RunTest, AForeignProgramHasTheVariablesOfItsOwnContainer) {
+  write("foreign.yaml", R"(
+apiVersion: trainyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: foreign}
+spec:
+  template:
+    spec:
+      containers:
+      - name: trainer
+        image: none
+        command: [sh, -c, 'echo "$FLAVOUR $TOPPING $TOKEN" > "$0/rank-$RANK"', ")" +
+                            folder().string() +
+                            R"("]
+        env: [{name: FLAVOUR, value: vanilla}, {name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: t}}}]
+      - name: sidecar
+        image: none
+        env: [{name: FLAVOUR, value: mint}, {name: TOPPING, value: nuts}]
+)");
+  expect_end(*start({}, {}, "foreign.yaml"), 64);
+  EXPECT_THAT(errors(), HasSubstr("spec.template.spec.containers[0].env[1] (TOKEN)"));
+  expect_end(*start({{"TOKEN", "secret"}}, {}, "foreign.yaml"), 0);
+  EXPECT_EQ(content_of(folder() / "rank-0"), "vanilla  secret\n");
+  expect_nothing_left();
+}
+
 }  // namespace
 }  // namespace trainyard

@@ -12,9 +12,7 @@
 namespace trainyard::cli {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr Time kNow{std::chrono::seconds(1'700'000'000)};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -167,21 +165,6 @@ TEST(LocalRunTest, RanksShareTheCores) {
   EXPECT_EQ(threads_per_rank(8, 2), 4);
   EXPECT_EQ(threads_per_rank(8, 3), 2);
   EXPECT_EQ(threads_per_rank(2, 5), 1);
-}
-
-TEST(LocalRunTest, AForeignCommandComesFromTheTrainerContainer) {
-  api::TrainingJobSpec spec;
-  EXPECT_FALSE(foreign_command(spec)) << "neither engine nor command";
-  spec.pod_template.emplace();
-  spec.pod_template->containers.resize(2);
-  spec.pod_template->containers[0].name = "sidecar";
-  spec.pod_template->containers[0].command = {"log"};
-  spec.pod_template->containers[1].name = "trainer";
-  spec.pod_template->containers[1].command = {"python3"};
-  spec.pod_template->containers[1].args = {"train.py"};
-  EXPECT_THAT(*foreign_command(spec), ElementsAre("python3", "train.py"));
-  spec.engine.emplace();
-  EXPECT_THAT(*foreign_command(spec), IsEmpty());
 }
 
 }  // namespace
