@@ -50,7 +50,8 @@ command; envFrom is not looked at.
 Exit codes: 0 complete; 64 wrong usage, manifest or run directory (no room there, too), or another
 run uses it; 65 bad data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74
 complete, but standard output could not be written; 75 stopped with a checkpoint, run it again to go
-on; 130 stopped at once; 1 a restart budget or a deadline ran out.)";
+on; 130 stopped at once; 1 a deadline ran out, or a restart budget for another reason. A failed job
+has the code of the rank that ended it, if that is 64, 65 or 70, not of one that was restarted.)";
 
 constexpr int kExitKilled = 130;
 constexpr char kTraceFile[] = "trace.json";

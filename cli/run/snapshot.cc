@@ -57,16 +57,16 @@ std::string activity_of(const RunFacts& facts) {
   return running ? "running" : "starting";
 }
 
-/// The exit code of the rank that failed the job, if it was that.
-int failure_exit_code(const api::TrainingJobStatus& status) {
-  for (auto attempt = status.attempts.rbegin(); attempt != status.attempts.rend(); ++attempt) {
-    if (!attempt->exit_code) continue;
-    const auto code = static_cast<int>(*attempt->exit_code);
-    const bool told = code == contract::kExitBadConfig || code == contract::kExitBadData ||
-                      code == contract::kExitBug;
-    return told ? code : kExitFailed;
-  }
-  return kExitFailed;
+/// The exit code of the rank that failed the job, if it was that: of the last end. Ranks that were
+/// restarted before are not to blame for what came later, a deadline for instance.
+int failure_exit_code(const api::TrainingJobStatus& status, const std::string& reason) {
+  const bool by_time =
+      reason == api::reason::kDeadlineExceeded || reason == api::reason::kStartupTimeout;
+  if (by_time || status.attempts.empty()) return kExitFailed;
+  const auto code = status.attempts.back().exit_code.value_or(kExitFailed);
+  const bool told = code == contract::kExitBadConfig || code == contract::kExitBadData ||
+                    code == contract::kExitBug;
+  return told ? static_cast<int>(code) : kExitFailed;
 }
 
 void judge(const RunFacts& facts, Summary& summary) {
@@ -74,7 +74,7 @@ void judge(const RunFacts& facts, Summary& summary) {
   if (const api::Condition* failed = find(status, api::ConditionType::kFailed);
       failed != nullptr && failed->status == api::ConditionStatus::kTrue) {
     summary.outcome = Summary::Outcome::kFailed;
-    summary.exit_code = failure_exit_code(status);
+    summary.exit_code = failure_exit_code(status, failed->reason);
     summary.reason = failed->reason + ": " + failed->message;
   } else if (!has_condition(status, api::ConditionType::kComplete)) {
     summary.outcome = Summary::Outcome::kStopped;

@@ -24,8 +24,8 @@ struct RunFacts {
 
 Snapshot make_snapshot(const RunFacts& facts, Time now);
 
-/// `exit_code` and `outcome` follow api.md: 0 complete; 64, 65 and 70 as the rank that failed the
-/// job; 1 otherwise failed; 75 stopped.
+/// `exit_code` and `outcome`: 0 complete; 64, 65 and 70 as the rank by whose end the job failed,
+/// also where that used up a restart budget; 1 otherwise failed; 75 stopped.
 Summary make_summary(const RunFacts& facts, Time now);
 
 /// The condition of that type is True.

@@ -155,6 +155,30 @@ TEST_F(SnapshotTest, ExitCodesOfFailures) {
   }
 }
 
+TEST_F(SnapshotTest, ARankThatWasRestartedIsNotToBlameForALaterEnd) {
+  const Time ended = kNow;
+  status_.attempts.resize(2);
+  status_.attempts[0].exit_code = 70;
+  status_.attempts[0].end_time = ended;
+  status_.attempts[1].end_time = ended;  // hung, say: nobody exited
+  set(api::ConditionType::kFailed, "BudgetExceeded");
+  EXPECT_EQ(make_summary(facts(), Time{}).exit_code, 1);
+  for (const char* reason : {"DeadlineExceeded", "StartupTimeout"}) {
+    status_.attempts[1].exit_code = 70;
+    status_.conditions.clear();
+    set(api::ConditionType::kFailed, reason);
+    EXPECT_EQ(make_summary(facts(), Time{}).exit_code, 1) << "not because a rank ended";
+  }
+}
+
+TEST_F(SnapshotTest, TheLastRankOfABudgetTellsTheExitCode) {
+  status_.attempts.resize(2);
+  status_.attempts[0].exit_code = 65;
+  status_.attempts[1].exit_code = 70;
+  set(api::ConditionType::kFailed, "BudgetExceeded");
+  EXPECT_EQ(make_summary(facts(), Time{}).exit_code, 70);
+}
+
 TEST_F(SnapshotTest, WhatIsNeitherCompleteNorFailedWasStopped) {
   const Summary summary = make_summary(facts(), Time{});
   EXPECT_EQ(summary.outcome, Summary::Outcome::kStopped);
