@@ -1,5 +1,5 @@
-// Any bytes as what a stranger may send to a rank's port: what is accepted encodes to the same
-// bytes.
+// Any bytes as what a stranger or a peer may send to a rank's port: what is accepted encodes to the
+// same bytes.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <span>
 
 #include "tests/fuzz/require.h"
+#include "worker/comm/control_frame.h"
 #include "worker/comm/handshake.h"
 #include "worker/comm/message.h"
 
@@ -24,6 +25,17 @@ void check(const uint8_t* data, size_t size, Decode decode) {
   TRAINYARD_REQUIRE(encode(*message) == wire, "a message changes on a round trip");
 }
 
+/// Long texts are cut when they are sent: what was accepted is accepted again, not the same.
+void check_control(const uint8_t* data, size_t size) {
+  const auto frame = comm::decode_control(std::as_bytes(std::span(data, size)));
+  if (!frame) return;
+  const auto again = comm::decode_control(encode(*frame));
+  TRAINYARD_REQUIRE(again.has_value(), "a control frame is refused on a round trip");
+  TRAINYARD_REQUIRE(again->kind == frame->kind && again->failure.lost == frame->failure.lost &&
+                        again->waiting.members == frame->waiting.members,
+                    "a control frame changes on a round trip");
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
@@ -31,5 +43,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check<comm::kHeaderBytes>(data, size, comm::decode_message);
   check<comm::kHelloBytes>(data, size, comm::decode_hello);
   check<comm::kWelcomeBytes>(data, size, comm::decode_welcome);
+  check_control(data, size);
   return 0;
 }

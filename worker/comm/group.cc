@@ -132,6 +132,14 @@ void Group::on_bye(int member) {
 }
 
 void Group::on_waiting(int member, const WaitReport& report) {
+  const auto stranger =
+      std::find_if(report.members.begin(), report.members.end(),
+                   [this](int awaited) { return awaited < 0 || awaited >= identity_.size(); });
+  if (stranger != report.members.end()) {
+    on_lost(member, "it waits for member " + std::to_string(*stranger) + " of a group of " +
+                        std::to_string(identity_.size()) + ": what came is damaged");
+    return;
+  }
   bool answer = false;
   {
     const std::lock_guard lock(mutex_);

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
+#include "worker/comm/control_frame.h"
 #include "worker/comm/dialer.h"
 #include "worker/comm/handshake.h"
 #include "worker/comm/message.h"
@@ -153,8 +154,10 @@ class Impostor {
  public:
   Impostor() : world_(make_world(TransportKind::kTcp, 2)) {}
 
-  /// Runs one int64 all-reduce of 100 elements on the real rank while `wire` is what rank 0 sends.
-  Error error_for(std::span<const std::byte> wire, bool hangs_up = false) {
+  /// Runs one int64 all-reduce of 100 elements on the real rank while `wire` is what rank 0 sends
+  /// on that channel.
+  Error error_for(std::span<const std::byte> wire, bool hangs_up = false,
+                  Channel channel = Channel::kData) {
     Error error;
     std::thread real([&] {
       auto c = world_.connect(1);
@@ -178,7 +181,8 @@ class Impostor {
     std::vector<int> lost;
     const Status dialled = dial_all(dials, Clock::now() + seconds(30), lost);
     EXPECT_TRUE(dialled.has_value()) << message_of(dialled);
-    EXPECT_TRUE(write_exactly(dials[1].fd.get(), wire, Clock::now() + seconds(30)).has_value());
+    const int fd = dials[channel == Channel::kControl ? 0 : 1].fd.get();
+    EXPECT_TRUE(write_exactly(fd, wire, Clock::now() + seconds(30)).has_value());
     if (hangs_up) dials.clear();
     real.join();
     return error;
@@ -224,6 +228,18 @@ TEST(ImpostorTest, AMessageOfAnotherGroupIsNamed) {
   const Error error = Impostor().error_for(encode(other));
   EXPECT_EQ(error.code, ErrorCode::kInternal);
   EXPECT_THAT(error.message, HasSubstr("a message of group 99"));
+}
+
+TEST(ImpostorTest, WhoWaitsForNobodyOfTheGroupIsLost) {
+  for (const int nobody : {2, 500, 65535}) {
+    ControlFrame frame;
+    frame.kind = ControlKind::kWaiting;
+    frame.waiting = {.waiting = true, .members = {nobody}};
+    const Error error = Impostor().error_for(encode(frame), false, Channel::kControl);
+    EXPECT_EQ(error.code, ErrorCode::kPeerLost) << nobody;
+    EXPECT_THAT(error.message, AllOf(HasSubstr("rank 0 is lost"),
+                                     HasSubstr("waits for member " + std::to_string(nobody))));
+  }
 }
 
 TEST(ImpostorTest, HalfAMessageAndAHangUpIsALostPeer) {
