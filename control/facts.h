@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,12 @@
 /// The seam between the brain and the control stream: facts come up (FactsSource), what status has
 /// persisted goes down (MembershipSink). Neither decides anything; control/plan does.
 namespace trainyard::control {
+
+/// Agents whose coordinator has gone try the next one again within 5 s (agent/supervisor.cc): so
+/// long after it began to listen it has heard of those that live.
+inline constexpr std::chrono::seconds kReconnectTime{15};
+/// The same where agents are on the coordinator's machine: they try again within 1 s.
+inline constexpr std::chrono::seconds kLocalReconnectTime{2};
 
 /// What one rank last reported.
 struct RankFact {
@@ -145,6 +152,9 @@ struct MembershipOrder {
   /// may write a checkpoint: nothing of this one starts before they have ended; nullopt: they are
   /// fenced.
   std::optional<Time> yields_until;
+  /// UIDs of its pods that still live, where it may write one: a coordinator that has just begun
+  /// has not heard of them yet.
+  std::vector<std::string> yielding_pods;
   /// When the stall began for which every rank is to print its stacks, once; nullopt: none.
   std::optional<Time> dump_stacks;
   std::string dump_reason;

@@ -151,7 +151,7 @@ std::optional<Duration> Planner::time_to_save(const ObservedPod& pod,
   if (!heard) {
     const bool node_lost =
         pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
-    const Duration left = observed_.facts.listens_since + policies::kReconnectTime - now_;
+    const Duration left = observed_.facts.listens_since + kReconnectTime - now_;
     if (node_lost || left <= Duration::zero()) return std::nullopt;
     return std::min<Duration>(left, *pod.ends_at - now_);
   }

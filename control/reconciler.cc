@@ -284,10 +284,14 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
     order.dump_stacks = stalled->last_transition_time;
     order.dump_reason = stalled->message;
   }
-  for (const ObservedPod* pod : sort_pods(observed.pods, observed.spec, status).members) {
+  const PodSets sets = sort_pods(observed.pods, observed.spec, status);
+  for (const ObservedPod* pod : sets.members) {
     if (is_alive(*pod) && !pod->terminating) {
       order.members.push_back({pod->name, pod->uid, pod->node_index});
     }
+  }
+  for (const ObservedPod* pod : sets.condemned) {
+    if (order.yields_until && is_alive(*pod)) order.yielding_pods.push_back(pod->uid);
   }
   options_.membership->publish(order);
 }

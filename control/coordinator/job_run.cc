@@ -143,6 +143,7 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.table_delivered = hello.table_delivered();
   member.fenced = false;
   member.silent = Duration::zero();
+  if (listened_ < time_to_come_back()) heard_pods_.insert(fence.pod_uid());
   return Worth::kALook;
 }
 
@@ -158,6 +159,7 @@ Worth JobRun::heard(ConnectionId connection, Time now) {
 
 Worth JobRun::pass(Duration listened, Time now) {
   if (std::exchange(moved_, false)) timeline_.look(all_ranks(), now);
+  listened_ += listened;
   bool a_look = false;
   for (auto& [uid, member] : members_) {
     // Before it is told to start ranks an agent has nothing to tell; without a stream it is silent
@@ -173,11 +175,12 @@ Worth JobRun::pass(Duration listened, Time now) {
 }
 
 Worth JobRun::end_yield(Time now) {
-  if (yield_over_ || !order_ || !order_->yields_until || now < *order_->yields_until) {
-    return Worth::kNothing;
-  }
-  yield_over_ = true;
-  return Worth::kALook;
+  if (!order_ || !order_->yields_until) return Worth::kNothing;
+  const bool goes_on = waits_for_yield_ && !anybody_yields(now);
+  const bool ends_now = !yield_over_ && now >= *order_->yields_until;
+  if (goes_on) waits_for_yield_ = false;
+  if (ends_now) yield_over_ = true;
+  return worth(goes_on || ends_now);
 }
 
 Worth JobRun::closed(ConnectionId connection, Time now) {

@@ -91,7 +91,8 @@ class JobRun {
   /// as good as without a stream, until it is heard again. What the job as a whole did is looked
   /// at here too: once for all that came, as it needs every rank.
   Worth pass(Duration listened, Time now);
-  /// Notices once that ranks of the generation before have had their time to yield.
+  /// Notices once that ranks of the generation before have had their time to yield, and that
+  /// nobody is waited for any more.
   Worth end_yield(Time now);
   /// The stream is gone. One that was silent before has been so since then.
   Worth closed(ConnectionId connection, Time now);
@@ -150,6 +151,8 @@ class JobRun {
   /// The order's members by node index; nullopt until all are known and have streamed.
   std::optional<std::vector<Seat>> seats();
   bool anybody_yields(Time now) const;
+  bool anybody_may_come_back() const;
+  Duration time_to_come_back() const;
   void ask_stacks(std::vector<Decision>& decisions);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
   void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
@@ -167,7 +170,11 @@ class JobRun {
   std::map<std::string, Member> members_;              ///< by pod UID
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
   std::optional<Time> table_ready_at_;
-  bool yield_over_ = false;  ///< of the order's generation, and noticed
+  bool yield_over_ = false;       ///< of the order's generation, and noticed
+  bool waits_for_yield_ = false;  ///< decisions wait for ranks that yield
+  Duration listened_{0};          ///< since this was made
+  /// Pods whose agents have been heard while those of before may still come back.
+  std::set<std::string> heard_pods_;
   std::vector<PeerReport> peer_reports_;
   Timeline timeline_;
   bool moved_ = false;               ///< heartbeats came since the timeline was looked at

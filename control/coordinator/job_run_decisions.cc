@@ -18,7 +18,8 @@ void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
 
 std::vector<JobRun::Decision> JobRun::decide(Time now) {
   std::vector<Decision> decisions;
-  if (!order_ || anybody_yields(now)) return decisions;
+  waits_for_yield_ = order_ && anybody_yields(now);
+  if (!order_ || waits_for_yield_) return decisions;
   for (auto& [uid, member] : members_) {
     if (member.connection == 0 || member.fenced) continue;
     if (member.fact.generation >= order_->generation) continue;
@@ -38,14 +39,28 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
   return decisions;
 }
 
-/// Whether ranks of an older generation are heard of that may still write a checkpoint.
+/// Whether ranks of an older generation are heard of that may still write a checkpoint, or may be
+/// heard of soon.
 bool JobRun::anybody_yields(Time now) const {
   if (!order_->yields_until || now >= *order_->yields_until) return false;
+  if (anybody_may_come_back()) return true;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
     return member.fact.connected && member.ranks_started && !member.fenced &&
            member.fact.generation < order_->generation;
   });
+}
+
+/// Whoever has just begun has heard of nobody: agents that have lost the one before come back later
+/// than those of new pods come.
+bool JobRun::anybody_may_come_back() const {
+  if (listened_ >= time_to_come_back()) return false;
+  return std::any_of(order_->yielding_pods.begin(), order_->yielding_pods.end(),
+                     [&](const std::string& uid) { return !heard_pods_.contains(uid); });
+}
+
+Duration JobRun::time_to_come_back() const {
+  return same_machine_ ? kLocalReconnectTime : kReconnectTime;
 }
 
 std::optional<std::vector<JobRun::Seat>> JobRun::seats() {

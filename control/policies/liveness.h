@@ -17,9 +17,6 @@ namespace trainyard::control::policies {
 
 /// A stream that is gone for less than this is reconnecting.
 inline constexpr std::chrono::seconds kStreamGrace{3};
-/// Agents whose coordinator has gone try the next one again within 5 s (agent/supervisor.cc): so
-/// long after it began to listen it has heard of those that live.
-inline constexpr std::chrono::seconds kReconnectTime{15};
 /// More than half of all streams lost within kMassLossWindow: nobody is lost for kMassLossTruce,
 /// because it may be our own network (not where all are on one machine).
 inline constexpr std::chrono::seconds kMassLossWindow{2};

@@ -77,6 +77,41 @@ TEST_F(ReconcilerTest, TheNextGenerationsOrderLeavesTheDeadOut) {
   EXPECT_TRUE(sink_.orders.back().members.empty());
 }
 
+TEST(ReconcilerYieldTest, PodsThatMayStillWriteACheckpointAreNamedUntilTheyEnd) {
+  ManualClock clock;
+  api::TrainingJob job = make_job(2);
+  job.spec.engine.emplace();
+  job.spec.checkpoint_policy.storage.emplace();
+  job.spec.checkpoint_policy.storage->persistent_volume_claim.claim_name = "ckpt";
+  MemoryCluster cluster(clock, job);
+  Listening sink;
+  Reconciler reconciler({&cluster, &clock, nullptr, &sink, {}, {}});
+  const auto rounds = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ASSERT_TRUE(reconciler.reconcile(cluster.key()).has_value());
+      cluster.step();
+    }
+  };
+  rounds(4);
+  EXPECT_THAT(sink.orders.back().yielding_pods, testing::IsEmpty());
+  std::vector<std::string> before;
+  for (const MemberRef& member : sink.orders.back().members)
+    before.push_back(member.pod_uid);
+  ASSERT_EQ(before.size(), 2u);
+  cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 1; });
+  const size_t told = sink.orders.size();
+  rounds(1);
+  ASSERT_GT(sink.orders.size(), told);
+  EXPECT_EQ(sink.orders[told].generation, 2);
+  EXPECT_THAT(sink.orders[told].yielding_pods, testing::UnorderedElementsAreArray(before));
+  for (int i = 0; i < 10; ++i) {
+    clock.advance(seconds(10));
+    rounds(1);
+  }
+  EXPECT_TRUE(sink.orders.back().yields_until.has_value());
+  EXPECT_THAT(sink.orders.back().yielding_pods, testing::IsEmpty());
+}
+
 /// Agents of an older generation are fenced: a pod that was kept would be the next to fail.
 TEST(ReconcilerAgentsTest, PodsWithAgentsAreReplacedTogetherWhateverTheStrategy) {
   for (const bool agents : {true, false}) {

@@ -203,6 +203,110 @@ TEST_F(CoordinatorTest, RanksThatYieldToAChangeOfSizeEndBeforeTheNextBegin) {
   EXPECT_TRUE(told[0].has_start_generation());
 }
 
+/// A coordinator that has taken over while the ranks of pod-a and pod-b write their checkpoint, and
+/// hears of the next generation's agents first.
+class TakeoverTest : public CoordinatorTest {
+ protected:
+  TakeoverTest() : c_(transport_, "pod-c", 1, 4), d_(transport_, "pod-d", 4, 4) {
+    order_ = order_after_a_resize(clock_.now() + seconds(60));
+    order_.yielding_pods = {"pod-a", "pod-b"};
+  }
+
+  void take_over() {
+    coordinator_.publish(order_);
+    c_.connect();
+    d_.connect();
+    poll();
+  }
+
+  void listen(Duration duration) {
+    for (Duration passed{0}; passed < duration; passed += milliseconds(100)) {
+      clock_.advance(milliseconds(100));
+      poll();
+    }
+  }
+
+  bool is_started() {
+    const auto told = c_.told();
+    return !told.empty() && told[0].has_start_generation();
+  }
+
+  MembershipOrder order_;
+  ScriptedAgent c_;
+  ScriptedAgent d_;
+};
+
+TEST_F(TakeoverTest, RanksThatYieldHaveTheTimeToComeBack) {
+  take_over();
+  EXPECT_FALSE(is_started()) << "nobody has been heard yet";
+  listen(kReconnectTime - seconds(1));
+  EXPECT_FALSE(is_started());
+  a_.connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  poll();
+  listen(seconds(3));
+  EXPECT_THAT(a_.told(), IsEmpty()) << "it writes";
+  EXPECT_FALSE(is_started());
+  a_.leave();
+  poll();
+  EXPECT_TRUE(is_started()) << "the other one has not come back in time";
+}
+
+TEST_F(TakeoverTest, RanksThatDoNotComeBackAreNotWaitedForAnyLonger) {
+  take_over();
+  const int changes = changes_;
+  listen(kReconnectTime - seconds(1));
+  EXPECT_FALSE(is_started());
+  EXPECT_EQ(changes_, changes);
+  listen(seconds(1));
+  EXPECT_TRUE(is_started()) << "nobody has said anything more";
+}
+
+TEST_F(TakeoverTest, OnlyTimeListenedCountsForComingBack) {
+  take_over();
+  clock_.advance(seconds(30));  // it was stopped
+  poll();
+  EXPECT_FALSE(is_started());
+}
+
+TEST_F(TakeoverTest, WhoeverCameBackAndHasEndedIsNotWaitedFor) {
+  take_over();
+  a_.connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  b_.connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  poll();
+  a_.leave();
+  poll();
+  EXPECT_FALSE(is_started());
+  b_.leave();
+  poll();
+  EXPECT_TRUE(is_started());
+}
+
+TEST_F(TakeoverTest, PodsThatAreGoneAreNotWaitedFor) {
+  take_over();
+  EXPECT_FALSE(is_started());
+  order_.yielding_pods.clear();
+  coordinator_.publish(order_);
+  EXPECT_TRUE(is_started());
+}
+
+TEST_F(CoordinatorTest, OnOneMachineRanksThatYieldComeBackSooner) {
+  JobRun run("job-1", 9, /*same_machine=*/true);
+  MembershipOrder order = order_after_a_resize(clock_.now() + seconds(60));
+  order.num_nodes = 1;
+  order.members = {{"tiny-1", "pod-c", 1}};
+  order.yielding_pods = {"pod-a"};
+  run.set_order(order);
+  coordination::Fence fence;
+  fence.set_generation(4);
+  fence.set_pod_uid("pod-c");
+  run.hello(1, fence, coordination::Hello(), clock_.now());
+  EXPECT_THAT(run.decide(clock_.now()), IsEmpty());
+  run.pass(kLocalReconnectTime, clock_.now());
+  EXPECT_EQ(run.end_yield(clock_.now()), Worth::kALook);
+  EXPECT_EQ(run.end_yield(clock_.now()), Worth::kNothing) << "told once";
+  EXPECT_EQ(run.decide(clock_.now()).size(), 1u);
+}
+
 TEST_F(CoordinatorTest, RanksThatDoNotYieldInTimeAreFenced) {
   start_training();
   coordinator_.publish(order_after_a_resize(clock_.now() + seconds(20)));
