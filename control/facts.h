@@ -91,6 +91,13 @@ struct JobPoint {
   bool operator==(const JobPoint&) const = default;
 };
 
+/// A time in which the coordinator heard nobody, whatever was told: its process was stopped or its
+/// machine slept.
+struct DeafTime {
+  Time from;
+  Time to;
+};
+
 /// Everything the control stream knows of one job; values as of the call.
 struct StreamFacts {
   /// False where no control stream exists (agent: None, or no coordinator): streams then prove
@@ -101,6 +108,8 @@ struct StreamFacts {
   /// Since when the coordinator listens, also to a job that it does not know yet: what agents did
   /// before then it learns only when they are back.
   Time listens_since{};
+  /// What it missed since then, oldest first; the source keeps the newest.
+  std::vector<DeafTime> deaf;
   int64_t generation = 0;         ///< generation the coordinator executes
   bool rank_table_ready = false;  ///< every rank of that generation listens; the table went out
   std::optional<Time> rank_table_ready_at;

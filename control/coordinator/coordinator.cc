@@ -18,6 +18,8 @@ constexpr size_t kMaxJobs = 65536;
 constexpr std::chrono::milliseconds kPollInterval{200};
 /// The most that one poll counts as time listened.
 constexpr Duration kLongestListening = 2 * kPollInterval;
+/// Times of deafness that are kept: a busy machine makes short ones, of which the newest count.
+constexpr size_t kMaxDeafTimes = 64;
 /// Lines of a rank's end that are kept.
 constexpr int kMaxLastLines = 100;
 
@@ -46,6 +48,7 @@ Coordinator::Coordinator(Options options)
       term_(options_.term) {
   TRAINYARD_CHECK(options_.transport != nullptr && options_.logger != nullptr);
   listened_until_ = options_.clock->mono();
+  heard_until_ = listens_since_;
 }
 
 Coordinator::~Coordinator() = default;
@@ -99,6 +102,11 @@ void Coordinator::pass_time_locked(Effects& effects) {
   const MonoTime now = options_.clock->mono();
   const Duration listened = std::min<Duration>(now - listened_until_, kLongestListening);
   listened_until_ = now;
+  if (const std::optional<DeafTime> missed = deafness_locked()) {
+    if (deaf_.size() >= kMaxDeafTimes) deaf_.erase(deaf_.begin());
+    deaf_.push_back(*missed);
+  }
+  heard_until_ = options_.clock->now();
   exit_log_.tell_rest(now);
   for (const auto& [job_uid, job] : jobs_) {
     if (job->pass(listened, options_.clock->now()) == Worth::kALook) {
@@ -107,6 +115,13 @@ void Coordinator::pass_time_locked(Effects& effects) {
     }
     if (job->end_yield(options_.clock->now()) == Worth::kALook) effects.changed.push_back(job_uid);
   }
+}
+
+/// By the clock that steps are dated by, which also goes on while a machine sleeps.
+std::optional<DeafTime> Coordinator::deafness_locked() const {
+  const Time now = options_.clock->now();
+  if (now - heard_until_ <= kLongestListening) return std::nullopt;
+  return DeafTime{heard_until_ + kLongestListening, now};
 }
 
 void Coordinator::handle_locked(ServerEvent& event, Effects& effects) {
@@ -228,6 +243,9 @@ StreamFacts Coordinator::facts(const std::string& job_uid) const {
   StreamFacts facts;
   if (it != jobs_.end()) facts = it->second->facts();
   facts.listens_since = listens_since_;
+  facts.deaf = deaf_;
+  // Whoever goes on after a stop may ask before the polling thread has looked at what has come.
+  if (const std::optional<DeafTime> missed = deafness_locked()) facts.deaf.push_back(*missed);
   return facts;
 }
 

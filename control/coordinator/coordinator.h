@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -87,13 +88,17 @@ class Coordinator final : public FactsSource, public MembershipSink {
   JobRun* job_locked(const std::string& job_uid);
   std::unique_ptr<JobRun> make_job_locked(const std::string& job_uid) const;
   void pass_time_locked(Effects& effects);
+  /// What was missed between the last poll and now; nullopt: nothing.
+  std::optional<DeafTime> deafness_locked() const;
 
   const Options options_;
   const Time listens_since_;
   MonoTime listened_until_;  ///< polling thread only, as exit_log_
   ExitLog exit_log_;
   mutable FairMutex mutex_;  ///< fair: the polling thread takes it again and again
-  int64_t term_;             ///< guarded by mutex_
+  Time heard_until_;  ///< as listened_until_, by the clock that facts go by; guarded by mutex_
+  std::vector<DeafTime> deaf_;                           ///< newest last; guarded by mutex_
+  int64_t term_;                                         ///< guarded by mutex_
   std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_
   /// Streams and the job they introduced themselves for; empty before. Guarded by mutex_.
   std::map<ConnectionId, std::string> connections_;

@@ -51,7 +51,7 @@ bool steps_stand_still(const LivenessInput& input, const MemberFact& fact) {
     return standstill && standstill->still >= standstill->bound;
   }
   const Time moved = min_step_moved_at(facts).value_or(fact.since);
-  return input.now - moved >= stall_bound(*input.policy, facts);
+  return listened_since(facts, moved, input.now) >= stall_bound(*input.policy, facts);
 }
 
 std::optional<std::string> second_sign(const LivenessInput& input, const ObservedPod& pod,

@@ -104,12 +104,14 @@ std::string in_seconds(Duration duration) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(duration).count()) + " s";
 }
 
-/// `laggard` has made a step.
+/// `laggard` has made a step. What stands still is judged in time listened: where nobody was heard
+/// nobody stood.
 Standstill standstill_of(const RankFact& laggard, const RankFact& blamed,
                          const api::ProgressPolicy& policy, const StreamFacts& facts, Time now) {
   const Time moved = std::max(*laggard.last_step_at, blamed.phase_since.value_or(Time::min()));
-  return {now - moved, blamed.phase == Phase::kTraining ? stall_bound(policy, facts)
-                                                        : Duration(policy.max_stall)};
+  return {listened_since(facts, moved, now), blamed.phase == Phase::kTraining
+                                                 ? stall_bound(policy, facts)
+                                                 : Duration(policy.max_stall)};
 }
 
 /// The rank with the most work a step, where all tell and there is more than one.
@@ -143,7 +145,7 @@ Stall judge_startup(const StallInput& input) {
   Stall stall;
   if (const RankFact* stopped = stopped_of(input)) {
     const Duration bound = input.policy->max_stall;
-    const Duration still = input.now - *stopped->stopped_since;
+    const Duration still = listened_since(*input.facts, *stopped->stopped_since, input.now);
     if (still >= bound) {
       stall.kind = Stall::Kind::kHeartbeat;
       stall.rank = stopped->rank;
@@ -162,7 +164,8 @@ Stall judge_startup(const StallInput& input) {
     return stall;
   }
   // A new coordinator knows of no step before the ranks have told it.
-  const Duration waited = input.now - std::max(*input.scheduled_at, input.facts->listens_since);
+  const Duration waited = listened_since(
+      *input.facts, std::max(*input.scheduled_at, input.facts->listens_since), input.now);
   const Duration limit = input.policy->startup_timeout;
   if (waited < limit) {
     stall.look_again = std::min<Duration>(limit - waited, stall.look_again.value_or(limit));
@@ -188,6 +191,15 @@ Duration stall_bound(const api::ProgressPolicy& policy, const StreamFacts& facts
   if (!(seconds < most)) return policy.max_stall;
   const Duration bound(std::llround(seconds * 1e9));
   return std::max<Duration>(bound, policy.min_stall);
+}
+
+Duration listened_since(const StreamFacts& facts, Time since, Time now) {
+  Duration listened = now - since;
+  for (const DeafTime& deaf : facts.deaf) {
+    const Duration missed = std::min(deaf.to, now) - std::max(deaf.from, since);
+    listened -= std::max(missed, Duration::zero());
+  }
+  return listened;
 }
 
 std::optional<Time> min_step_moved_at(const StreamFacts& facts) {
@@ -241,8 +253,9 @@ Stall judge_stall(const StallInput& input) {
     stall.look_again = kStaleNews;
     return stall;
   }
-  const Time beat = blamed.last_heartbeat_at.value_or(Time::min());
-  stall.kind = input.now - beat < bound ? Stall::Kind::kNoStep : Stall::Kind::kHeartbeat;
+  const std::optional<Time> beat = blamed.last_heartbeat_at;
+  const bool beats = beat && listened_since(*input.facts, *beat, input.now) < bound;
+  stall.kind = beats ? Stall::Kind::kNoStep : Stall::Kind::kHeartbeat;
   stall.rank = blamed.rank;
   stall.message = position_of(blamed) + " for " + in_seconds(still) + ", allowed " +
                   in_seconds(bound) + (ranks.size() > 1 ? "; the others wait for it" : "");

@@ -27,6 +27,9 @@ inline constexpr std::chrono::seconds kStaleNews{1};
 /// time is known.
 Duration stall_bound(const api::ProgressPolicy& policy, const StreamFacts& facts);
 
+/// How much of the time from `since` to `now` the coordinator listened.
+Duration listened_since(const StreamFacts& facts, Time since, Time now);
+
 /// When the lowest step of all ranks moved last in this generation; nullopt before every rank has
 /// made one.
 std::optional<Time> min_step_moved_at(const StreamFacts& facts);

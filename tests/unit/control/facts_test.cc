@@ -198,6 +198,39 @@ TEST(StallTest, StepsThatStandStillRestartTheJobAndNameTheRank) {
   EXPECT_THAT(attempt.message, HasSubstr("rank 1 has stood at step 41"));
 }
 
+TEST(StallTest, NobodyStoodStillWhileNobodyWasHeard) {
+  ReportingJob job(make_job(2));
+  job.facts.now.p99_step_seconds = 3.0;  // bound 30 s
+  job.step_to(41);
+  const Time stepped = job.clock.now();
+  job.facts.now.deaf = {{stepped - seconds(20), stepped - seconds(10)},
+                        {stepped - seconds(5), stepped + seconds(5)},
+                        {stepped + seconds(10), stepped + seconds(30)}};
+  ASSERT_TRUE(job.pass(seconds(54)));
+  EXPECT_EQ(job.status().restarts.total, 0) << "29 s of listening";
+  EXPECT_LE(job.last.requeue_after.value_or(seconds(99)), seconds(1));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  ASSERT_EQ(job.status().restarts.total, 1);
+  EXPECT_THAT(job.status().attempts[0].message, HasSubstr("for 30 s, allowed 30 s"));
+}
+
+TEST(StallTest, AFirstStepIsWaitedForWhileSomebodyListens) {
+  for (const bool stopped : {false, true}) {
+    auto manifest = make_job(1);
+    manifest.spec.progress_policy.startup_timeout = seconds(stopped ? 1000 : 100);
+    manifest.spec.progress_policy.max_stall = seconds(100);
+    ReportingJob job(std::move(manifest));
+    job.set_phase(Phase::kRendezvous);
+    job.rank(0).stopped = stopped;
+    if (stopped) job.rank(0).stopped_since = job.clock.now();
+    job.facts.now.deaf = {{job.clock.now(), job.clock.now() + seconds(80)}};
+    ASSERT_TRUE(job.pass(seconds(170)));
+    EXPECT_EQ(job.status().restarts.total, 0) << stopped;
+    ASSERT_TRUE(job.pass(seconds(11)));
+    EXPECT_EQ(job.status().restarts.total, 1) << stopped;
+  }
+}
+
 TEST(StallTest, TheRankThatDidNotArriveIsNamedWithItsInstruction) {
   ReportingJob job(make_job(4));
   job.facts.now.p99_step_seconds = 0.1;

@@ -246,6 +246,19 @@ TEST(LivenessTest, OnOneMachineNoNetworkExcusesSilence) {
   EXPECT_THAT(job.status().attempts[0].message, HasSubstr("silent for"));
 }
 
+TEST(LivenessTest, OnOneMachineStepsThatNobodyHeardOfDoNotSpeakAgainstASilentAgent) {
+  ReportingJob job(make_job(1));
+  job.facts.now.same_machine = true;
+  job.facts.now.p99_step_seconds = 1.0;  // bound 10 s
+  job.step_to(1);
+  job.facts.now.deaf = {{job.clock.now(), job.clock.now() + seconds(60)}};
+  job.disconnect(0);
+  ASSERT_TRUE(job.pass(seconds(69)));
+  EXPECT_EQ(job.status().restarts.total, 0);
+  ASSERT_TRUE(job.pass(seconds(2)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+}
+
 TEST(LivenessTest, LossesFarApartAreNoMassLoss) {
   ReportingJob job(make_job(3));
   job.facts.now.p99_step_seconds = 1.0;

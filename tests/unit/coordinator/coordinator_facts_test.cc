@@ -278,6 +278,27 @@ TEST_F(CoordinatorFactsTest, NobodyIsSilentForTheTimeInWhichWeDidNotListen) {
   EXPECT_TRUE(facts().members[0].connected);
 }
 
+TEST_F(CoordinatorFactsTest, TellInWhichTimeNobodyWasHeard) {
+  start_training();
+  listen_to_b(seconds(3));
+  EXPECT_THAT(facts().deaf, IsEmpty());
+  const Time stopped = clock_.now();
+  clock_.advance(seconds(15));
+  ASSERT_EQ(facts().deaf.size(), 1u) << "asked before what has come is looked at";
+  poll();
+  ASSERT_EQ(facts().deaf.size(), 1u);
+  EXPECT_EQ(facts().deaf[0].from, stopped + milliseconds(400));
+  EXPECT_EQ(facts().deaf[0].to, stopped + seconds(15));
+  listen_to_b(seconds(3));
+  EXPECT_EQ(facts().deaf.size(), 1u);
+  for (int i = 0; i < 100; ++i) {
+    clock_.advance(seconds(1));
+    poll();
+  }
+  EXPECT_EQ(facts().deaf.size(), 64u);
+  EXPECT_EQ(facts().deaf.back().to, clock_.now()) << "the newest are kept";
+}
+
 TEST_F(CoordinatorFactsTest, AnAgentThatHasNothingToTellIsNotSilent) {
   coordinator_.publish(order_of_two_nodes());
   a_.connect();  // and waits for the other
