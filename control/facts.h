@@ -164,7 +164,8 @@ struct MembershipOrder {
   /// UIDs of its pods that still live, where it may write one: a coordinator that has just begun
   /// has not heard of them yet.
   std::vector<std::string> yielding_pods;
-  /// When the stall began for which every rank is to print its stacks, once; nullopt: none.
+  /// When the stall began for which every rank is to print its stacks, once a stream; nullopt:
+  /// none.
   std::optional<Time> dump_stacks;
   std::string dump_reason;
 

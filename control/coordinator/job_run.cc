@@ -142,6 +142,7 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.ranks_started = hello.ranks_started();
   member.table_delivered = hello.table_delivered();
   member.fenced = false;
+  member.stacks_asked.reset();
   member.silent = Duration::zero();
   if (listened_ < time_to_come_back()) heard_pods_.insert(fence.pod_uid());
   return Worth::kALook;

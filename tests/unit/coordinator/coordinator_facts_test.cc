@@ -182,6 +182,21 @@ TEST_F(CoordinatorFactsTest, AsksForStacksOncePerStall) {
   EXPECT_EQ(a_.told().size(), 1u);
 }
 
+TEST_F(CoordinatorFactsTest, AsksForStacksAgainOnTheNextStream) {
+  start_training();
+  MembershipOrder order = order_of_two_nodes();
+  order.dump_stacks = clock_.now();
+  coordinator_.publish(order);
+  a_.leave();  // perhaps before it has heard
+  poll();
+  a_.told();
+  a_.connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  poll();
+  const auto told = a_.told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].has_dump_stacks());
+}
+
 TEST_F(CoordinatorFactsTest, RemembersTheNewestCheckpointBeyondAGeneration) {
   start_training();
   a_.beat(0, 20, contract::Phase::kTraining, 0, 20);
