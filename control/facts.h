@@ -79,6 +79,7 @@ struct CheckpointFact {
   std::string uri;     ///< may be empty where only the step is known
   std::string digest;  ///< may be empty
   Time at;
+  int64_t generation = 0;  ///< whose ranks told of it; 0: not known
 };
 
 /// What a job as a whole did from `at` on: its phase and step are those of the rank that holds the

@@ -78,6 +78,16 @@ void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& s
   }
 }
 
+/// Whether what is told of is a checkpoint after the one written down. Ranks that fell back past
+/// one that cannot be read commit lower steps than it has; it is of an earlier generation.
+bool is_newer(const CheckpointFact& told, const api::TrainingJobStatus& status) {
+  if (!status.checkpoint || told.step > status.checkpoint->last_step) return true;
+  const api::Attempt* open = open_attempt(status);
+  return told.step < status.checkpoint->last_step &&
+         told.generation == status.membership.generation && open != nullptr && open->start_time &&
+         status.checkpoint->last_time && *status.checkpoint->last_time < *open->start_time;
+}
+
 }  // namespace
 
 std::string sentence_of(const policies::Loss& loss, int64_t words_bytes) {
@@ -147,8 +157,7 @@ void note_further_loss(api::TrainingJobStatus& status, const policies::Loss& los
 
 void note_facts(api::TrainingJobStatus& status, const StreamFacts& facts) {
   if (!facts.hosted) return;
-  if (facts.checkpoint &&
-      (!status.checkpoint || facts.checkpoint->step > status.checkpoint->last_step)) {
+  if (facts.checkpoint && is_newer(*facts.checkpoint, status)) {
     status.checkpoint = {facts.checkpoint->step, facts.checkpoint->uri, facts.checkpoint->digest,
                          facts.checkpoint->at};
   }

@@ -237,14 +237,21 @@ Worth JobRun::heartbeat(ConnectionId connection, const coordination::Heartbeat& 
     if (!progress.has_counters()) rank.reading.counters = counted;
     a_look |= update(rank, progress, now) || !known;
     if (known && is_current(*member)) note_step_time(before, rank.fact, now);
-    if (progress.checkpoint_step() >= 0 && is_current(*member) &&
-        (!checkpoint_ || progress.checkpoint_step() > checkpoint_->step)) {
-      checkpoint_ = CheckpointFact{progress.checkpoint_step(), "", "", now};
-      a_look = true;
-    }
+    if (is_current(*member)) a_look |= note_checkpoint(progress.checkpoint_step(), now);
   }
   moved_ |= is_current(*member);
   return worth(a_look);
+}
+
+/// Of the order's generation. It may have fallen back past one that cannot be read: then its own
+/// are of lower steps. Returns whether it is newer than what was known.
+bool JobRun::note_checkpoint(int64_t step, Time now) {
+  const int64_t generation = order_->generation;
+  if (step < 0) return false;
+  const bool newer = !checkpoint_ || std::pair(generation, step) >
+                                         std::pair(checkpoint_->generation, checkpoint_->step);
+  if (newer) checkpoint_ = CheckpointFact{step, "", "", now, generation};
+  return newer;
 }
 
 std::vector<const RankFact*> JobRun::all_ranks() const {

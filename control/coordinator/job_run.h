@@ -159,6 +159,7 @@ class JobRun {
   /// The facts of all ranks of the order; empty until every one has reported.
   std::vector<const RankFact*> all_ranks() const;
   bool update(Rank& rank, const coordination::RankProgress& progress, Time now);
+  bool note_checkpoint(int64_t step, Time now);
   void note_step_time(const RankFact& before, const RankFact& after, Time now);
   std::unique_ptr<coordination::ToAgent> message_to(const Member& member) const;
 

@@ -44,6 +44,29 @@ TEST(CountEdgeTest, EveryPodIsCountedWhereItBelongs) {
   EXPECT_EQ(status.nodes.condemned, 2);
 }
 
+TEST(CheckpointEdgeTest, AGenerationThatFellBackReplacesWhatItCouldNotRead) {
+  api::TrainingJobStatus status;
+  api::TrainingJobSpec spec;
+  StreamFacts facts;
+  facts.hosted = true;
+  const auto tell = [&](int64_t step, int64_t generation, seconds later) {
+    facts.generation = generation;
+    facts.checkpoint = CheckpointFact{step, "", "", kLookedAt + later, generation};
+    note_facts(status, facts);
+    return status.checkpoint->last_step;
+  };
+  open_generation(status, {}, spec, 1, 1, kLookedAt);
+  EXPECT_EQ(tell(200, 1, seconds(10)), 200);
+  EXPECT_EQ(tell(150, 1, seconds(11)), 200) << "a rank that lags, heard first by a new coordinator";
+  close_attempt(status, {nullptr, "Suspended", std::nullopt, false}, kLookedAt + seconds(20));
+  open_generation(status, {}, spec, 2, 1, kLookedAt + seconds(20));
+  EXPECT_EQ(tell(150, 1, seconds(21)), 200) << "of the generation before";
+  EXPECT_EQ(tell(150, 2, seconds(30)), 150);
+  EXPECT_EQ(status.checkpoint->last_time, kLookedAt + seconds(30));
+  EXPECT_EQ(tell(140, 2, seconds(31)), 150);
+  EXPECT_EQ(tell(160, 2, seconds(40)), 160);
+}
+
 TEST(ConditionEdgeTest, RunningEndsAsSoonAsOneIsNotReadyAndNobodyIsNotRunning) {
   api::TrainingJobStatus status;
   describe_generation(status, {}, {}, kLookedAt);

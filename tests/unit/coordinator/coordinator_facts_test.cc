@@ -206,6 +206,25 @@ TEST_F(CoordinatorFactsTest, RemembersTheNewestCheckpointBeyondAGeneration) {
   EXPECT_EQ(facts().checkpoint->step, 20);
 }
 
+TEST_F(CoordinatorFactsTest, AGenerationThatFellBackTellsOfItsOwnCheckpoints) {
+  start_training();
+  a_.beat(0, 200, contract::Phase::kTraining, 0, 200);
+  poll();
+  EXPECT_EQ(facts().checkpoint->generation, 3);
+  MembershipOrder next = order_of_two_nodes(4);
+  next.members = {{"tiny-4", "pod-d", 4}, {"tiny-1", "pod-c", 1}};
+  coordinator_.publish(next);
+  ScriptedAgent c(transport_, "pod-c", 1, 4);
+  c.connect();
+  c.beat(0, 150, contract::Phase::kTraining, 100, 150);
+  poll();
+  EXPECT_EQ(facts().checkpoint->step, 150) << "what it fell back past cannot be read";
+  EXPECT_EQ(facts().checkpoint->generation, 4);
+  c.beat(1, 150, contract::Phase::kTraining, 100, 100);
+  poll();
+  EXPECT_EQ(facts().checkpoint->step, 150) << "a rank that has not heard of it yet";
+}
+
 TEST_F(CoordinatorFactsTest, AStreamThatEndsIsAFactAndNotADecision) {
   start_training();
   clock_.advance(seconds(5));
