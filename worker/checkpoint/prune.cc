@@ -37,6 +37,10 @@ Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& roo
     return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
   }
   const NewestChecked checked = check_newest(files, root, accepted, policy.keep_last, Verify::kAll);
+  // Others would go on the strength of one that nobody can read.
+  if (checked.unread) {
+    return checked.unread->with_context(root.string() + ": nothing may be removed");
+  }
   if (checked.good_steps == 0) {
     return Error{ErrorCode::kInvalidData,
                  root.string() + ": none of " + std::to_string(accepted.size()) +

@@ -24,7 +24,7 @@ struct PrunePlan {
 /// byte for byte are kept, however many damaged ones lie between them; damaged ones, what the
 /// newest generation has not finished and other branches are left alone. Reads what it keeps in
 /// full. Errors: kNotFound when there is no checkpoint; kInvalidData when none of them is good, so
-/// that nothing may be removed; kIo.
+/// that nothing may be removed; kIo where one that would be kept cannot be read.
 Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& root,
                              const RetentionPolicy& policy);
 

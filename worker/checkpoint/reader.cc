@@ -225,6 +225,9 @@ NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
       checked.notes.push_back(directory_name(id) + ": damaged: " + reader.error().message);
     } else {
       good.insert(id.step);
+      if (!reader && !checked.unread) {
+        checked.unread = reader.error().with_context(directory_name(id));
+      }
     }
   }
   checked.good_steps = static_cast<int64_t>(good.size());

@@ -79,6 +79,7 @@ struct NewestChecked {
   int64_t good_steps = 0;             ///< steps found good; the same step under two names is one
   std::vector<CheckpointId> damaged;  ///< on the way there
   std::vector<std::string> notes;     ///< one line a damaged one
+  std::optional<Error> unread;        ///< why the first that counts as good could not be read
 };
 
 /// Opens `newest_first` one after another until `wanted` steps are found good. One that cannot be

@@ -257,6 +257,15 @@ TEST_F(CkptCommandTest, PruneRefusesWithoutAGoodOneAndNeverRemovesTheOnlyOne) {
   EXPECT_EQ(trainyard({"ckpt", "prune", "--keep-last", "0", path}).exit_code, 64);
 }
 
+/// Not damage, which would be passed over: here a file has a checkpoint's name.
+TEST_F(CkptCommandTest, PruneRemovesNothingForTheSakeOfACheckpointThatCannotBeRead) {
+  spill(job_.root() / "g2-step-0000000040", "stray");
+  const Ran ran = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", root()});
+  EXPECT_EQ(ran.exit_code, 75) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("nothing may be removed"), HasSubstr("g2-step-0000000040")));
+  EXPECT_TRUE(std::filesystem::exists(job_.root() / "g2-step-0000000030/manifest.json"));
+}
+
 TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
   const trainyard::testing_support::TemporaryDirectory run;
   const auto checkpoints = run.path() / "pvc/claim/job";
