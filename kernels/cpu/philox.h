@@ -68,24 +68,39 @@ TRAINYARD_INLINE void philox16(uint32_t first, uint32_t c1, uint32_t c2, uint32_
   words[3] = x3;
 }
 
-/// factors[i] = scale where element `first + i` is kept, else 0, for i < round_up(count, 64);
-/// `first` is a multiple of 4 and factors has room for all of them.
-TRAINYARD_INLINE void dropout_factors(const DropoutStream& stream, uint32_t first, uint32_t c1,
-                                      uint32_t c2, int64_t count, float* factors) {
+/// factors[i] = scale where element 4 * counter + i is kept, else 0, for the 64 elements from there
+/// on.
+TRAINYARD_INLINE void dropout_factors64(const DropoutStream& stream, uint32_t counter, uint32_t c1,
+                                        uint32_t c2, float* factors) {
   const U32x16 threshold = broadcast_u32(stream.threshold);
   const F32x16 scale = broadcast(stream.scale);
-  for (int64_t i = 0; i < count; i += 4 * kLanes) {
-    U32x16 words[4];
-    philox16(first / 4 + static_cast<uint32_t>(i / 4), c1, c2, stream.sample, stream.key0,
-             stream.key1, words);
-    float by_word[4][kLanes];
-    for (int w = 0; w < 4; ++w) {
-      store(by_word[w], select(less_unsigned(words[w], threshold), zero(), scale));
+  U32x16 words[4];
+  philox16(counter, c1, c2, stream.sample, stream.key0, stream.key1, words);
+  float by_word[4][kLanes];
+  for (int w = 0; w < 4; ++w)
+    store(by_word[w], select(less_unsigned(words[w], threshold), zero(), scale));
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int w = 0; w < 4; ++w)
+      factors[4 * lane + w] = by_word[w][lane];
+  }
+}
+
+/// factors[i] = scale where element `first + i` is kept, else 0, for i < round_up(count, 64), for
+/// which factors has room.
+TRAINYARD_INLINE void dropout_factors(const DropoutStream& stream, uint32_t first, uint32_t c1,
+                                      uint32_t c2, int64_t count, float* factors) {
+  constexpr int64_t kAtOnce = 4 * kLanes;
+  const int64_t skipped = first % 4;  // of the first counter's elements
+  for (int64_t i = 0; i < count; i += kAtOnce) {
+    const uint32_t counter = first / 4 + static_cast<uint32_t>(i / 4);
+    if (skipped == 0) {
+      dropout_factors64(stream, counter, c1, c2, factors + i);
+      continue;
     }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      for (int w = 0; w < 4; ++w)
-        factors[i + 4 * lane + w] = by_word[w][lane];
-    }
+    float two[2 * kAtOnce];
+    dropout_factors64(stream, counter, c1, c2, two);
+    dropout_factors64(stream, counter + kLanes, c1, c2, two + kAtOnce);
+    __builtin_memcpy(factors + i, two + skipped, kAtOnce * sizeof(float));
   }
 }
 
