@@ -42,9 +42,9 @@ Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, cons
                    " tokens, and a sample is one token longer than sequenceLength"};
 }
 
-/// Lower bound of one rank's bytes. In floating point: the product of absurd sizes overflows
+/// Lower bound of any rank's bytes. In floating point: the product of absurd sizes overflows
 /// integers.
-double least_bytes(const api::EngineSpec& spec) {
+double least_bytes(const api::EngineSpec& spec, int64_t ranks) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const api::ModelSpec& model = spec.model;
   const double hidden = number(model.hidden);
@@ -52,8 +52,11 @@ double least_bytes(const api::EngineSpec& spec) {
                             number(model.layers) * hidden * (4 * hidden + 2 * number(model.ffn));
   const DType compute =
       spec.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
-  // Forward keeps at least the inputs of both branches of every layer for backward.
-  const double kept = 2 * number(model.layers) * number(spec.batch.micro_sequences) *
+  // Forward keeps at least the inputs of both branches of every layer for backward. A rank's
+  // micro-batch is never larger than its share.
+  const int64_t sequences =
+      std::min(spec.batch.micro_sequences, spec.batch.global_sequences / ranks);
+  const double kept = 2 * number(model.layers) * number(sequences) *
                       number(spec.data.sequence_length) * hidden * number(size_of(compute));
   return parameters * number(parameter_state_bytes(compute)) + kept;
 }
@@ -121,7 +124,7 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
 Status check_memory(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
   api::EngineSpec spec = given;
   TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
-  const double rank = least_bytes(spec);
+  const double rank = least_bytes(spec, std::max<int64_t>(1, ranks));
   const Room room = room_here();
   const double all = rank * static_cast<double>(std::max<int64_t>(1, ranks));
   if (all <= room.machine && rank <= room.process) return {};

@@ -115,8 +115,8 @@ Status check_batch(const api::BatchSpec& batch, int64_t ranks) {
                      ", wanted at least the " + std::to_string(ranks) +
                      " data-parallel ranks; use fewer ranks or a larger batch"};
   }
-  const int64_t micro_batches =
-      (batch.global_sequences / ranks + batch.micro_sequences) / batch.micro_sequences;
+  const int64_t share = (batch.global_sequences + ranks - 1) / ranks;  // the largest
+  const int64_t micro_batches = (share + batch.micro_sequences - 1) / batch.micro_sequences;
   if (micro_batches > kMicroBatchesMax) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +

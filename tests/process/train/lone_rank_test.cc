@@ -272,6 +272,11 @@ TEST_F(LoneRankTest, AnImportThatTakesMoreMemoryThanThereIsIsRefusedWithBothSize
   EXPECT_EQ(ended.exit_code, contract::kExitBadConfig) << ended.err;
   EXPECT_THAT(ended.err, HasSubstr("engine.model: found one that takes at least 51"));
   EXPECT_FALSE(std::filesystem::exists(path("run")));
+  // A micro-batch is never larger than the rank's share, whatever it may be.
+  spec["data"]["sequenceLength"] = 512;
+  spec["batch"]["globalSequences"] = 2;
+  const Ended small = train(spec, summary);
+  EXPECT_EQ(small.exit_code, contract::kExitDone) << small.err;
 }
 
 TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {
