@@ -238,8 +238,10 @@ Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches,
     done += count;
     if (last) break;
   }
-  return EvaluationReport{.loss = mean_loss(control),
-                          .stop_requested = control.stop_requested != 0};
+  // Where a sum did not fit, what did not is missing in it: the loss would be finite and wrong.
+  const double loss =
+      control.overflow != 0 ? std::numeric_limits<double>::quiet_NaN() : mean_loss(control);
+  return EvaluationReport{.loss = loss, .stop_requested = control.stop_requested != 0};
 }
 
 Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> tokens) {

@@ -44,7 +44,9 @@ struct StepReport {
 
 /// What the ranks agreed on about one evaluation.
 struct EvaluationReport {
-  double loss = 0;              ///< mean over the targets, nats; NaN where one is not finite
+  /// Mean over the targets, nats; NaN where one is not finite or a sum on the way to it did not
+  /// fit.
+  double loss = 0;
   bool stop_requested = false;  ///< some rank asked to stop and cut it short: the loss says nothing
 };
 

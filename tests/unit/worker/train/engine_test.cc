@@ -124,6 +124,18 @@ TEST_F(EngineTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
       << result.error().message;
 }
 
+TEST(BatchLimitsTest, ARanksMicroBatchesAreThoseOfItsShare) {
+  const auto refused = [](int64_t global, int64_t micro, int64_t ranks) {
+    return !check_batch({.global_sequences = global, .micro_sequences = micro}, ranks);
+  };
+  EXPECT_FALSE(refused(4096, 1, 1));
+  EXPECT_TRUE(refused(4097, 1, 1));
+  EXPECT_FALSE(refused(8192, 1, 2));
+  EXPECT_TRUE(refused(8193, 1, 2)) << "one of them has 4,097";
+  EXPECT_FALSE(refused(8192, 2, 1));
+  EXPECT_TRUE(refused(8193, 2, 1));
+}
+
 TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
   const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
@@ -143,6 +155,27 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   EXPECT_EQ(engine->store().master(wte)[5], before) << "parameters are untouched";
   EXPECT_EQ(engine->optimizer().updates(), 0) << "Adam's t does not advance";
   EXPECT_EQ(engine->steps_done(), 1) << "the batch is consumed";
+  batches.start_step(0);
+  const auto evaluated = engine->evaluate(batches, engine->micro_sizes());
+  ASSERT_TRUE(evaluated) << evaluated.error().message;
+  EXPECT_TRUE(std::isnan(evaluated->loss)) << evaluated->loss;
+}
+
+TEST_F(EngineTest, AnEvaluationInWhichASumDidNotFitHasNoLoss) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.model.dropout = 0;
+  const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+  HeapMemorySource memory;
+  const auto engine = make(spec, memory);
+  ASSERT_NE(engine, nullptr);
+  engine->initialize();
+  for (size_t p = 0; p < engine->model().params.size(); ++p) {
+    if (!engine->model().params[p].name().ends_with("mlp.c_proj.weight")) continue;
+    // The last norm takes the scale out again: what is missing in the sums leaves a finite loss.
+    for (float& weight : engine->store().master(static_cast<int>(p)))
+      weight *= 1e9F;
+  }
+  matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
   const auto evaluated = engine->evaluate(batches, engine->micro_sizes());
   ASSERT_TRUE(evaluated) << evaluated.error().message;
