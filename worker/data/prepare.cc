@@ -19,6 +19,11 @@ namespace fs = std::filesystem;
 
 // The most text held back because no place to cut it was seen.
 constexpr size_t kUncutBytesMax = size_t{256} << 20;
+
+Error without_white_space(size_t bytes) {
+  return {ErrorCode::kInvalidData, "found " + std::to_string(bytes >> 20) +
+                                       " MiB without white space, wanted text (at most 256 MiB)"};
+}
 constexpr char kTrain[] = "train";
 
 // Four decimals: enough to read, few enough that another libm's last bit does not show.
@@ -172,6 +177,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
   size_t wanted = 1;  // look for a place to cut only when so much is there
   std::vector<int32_t> ids;
   const auto encode = [&](size_t size) -> Status {
+    if (size > kUncutBytesMax) return without_white_space(size);
     ids.clear();
     tokenizer_->encode(std::string_view(text).substr(0, size), ids);
     text.erase(0, size);
@@ -187,12 +193,8 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
     if (text.size() < wanted) return {};
     const size_t cut = tokenizer_->safe_cut(text);
     // Twice as much before the next look, so that looking stays linear in all.
-    wanted = cut > 0 ? 1 : text.size() * 2;
-    if (cut == 0 && text.size() > kUncutBytesMax) {
-      return Error{ErrorCode::kInvalidData,
-                   "found " + std::to_string(text.size() >> 20) +
-                       " MiB without white space, wanted text (at most 256 MiB)"};
-    }
+    wanted = cut > 0 ? 1 : std::min(text.size() * 2, kUncutBytesMax + 1);
+    if (cut == 0 && text.size() > kUncutBytesMax) return without_white_space(text.size());
     return encode(cut);
   }));
   TRAINYARD_TRY(encode(text.size()));
