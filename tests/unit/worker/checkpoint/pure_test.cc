@@ -152,6 +152,36 @@ TEST(RectangleTest, PartitionMustBeDisjointAndComplete) {
   EXPECT_FALSE(check_partition(std::vector<int64_t>{0}, {}));
 }
 
+TEST(RectangleTest, APartitionNeedNotBeMadeOfCutsFromSideToSide) {
+  const std::vector<int64_t> shape = {3, 3};
+  std::vector<Rectangle> pinwheel = {
+      {{0, 0}, {1, 2}}, {{0, 2}, {2, 1}}, {{2, 1}, {1, 2}}, {{1, 0}, {2, 1}}, {{1, 1}, {1, 1}}};
+  EXPECT_TRUE(check_partition(shape, pinwheel));
+  for (Rectangle& part : pinwheel) {
+    const Rectangle right = part;
+    std::swap(part.shape[0], part.shape[1]);
+    const bool same = part.shape == right.shape;
+    EXPECT_EQ(check_partition(shape, pinwheel).has_value(), same);
+    part = right;
+  }
+}
+
+/// With every slice compared with every other this takes minutes.
+TEST(RectangleTest, ManySlicesAlongAnyAxisAreCheckedQuickly) {
+  constexpr int64_t kSlices = 16384;
+  constexpr int kTensors = 48;
+  const std::vector<int64_t> shape = {1, 1, kSlices, 2};
+  std::vector<Rectangle> parts;
+  for (int64_t i = 0; i < kSlices; ++i)
+    parts.push_back({{0, 0, i, 0}, {1, 1, 1, 2}});
+  for (int i = 0; i < kTensors; ++i)
+    ASSERT_TRUE(check_partition(shape, parts));
+  parts.back() = parts.front();
+  EXPECT_THAT(check_partition(shape, parts).error().message, HasSubstr("overlap"));
+  parts.pop_back();
+  EXPECT_THAT(check_partition(shape, parts).error().message, HasSubstr("cover 32766 of the 32768"));
+}
+
 TEST(RectangleTest, HugeNumbersDoNotOverflow) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(checked_volume(std::vector<int64_t>{kMost}), std::nullopt);
