@@ -1,7 +1,10 @@
 #include "worker/checkpoint/generation.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <limits>
+#include <thread>
 
 #include "worker/checkpoint/adopt.h"
 #include "worker/checkpoint/json_fields.h"
@@ -77,6 +80,9 @@ std::string encode(const Status& status) {
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
+/// Before a checkpoint that could not be read is tried again.
+constexpr std::array kPauses = {std::chrono::milliseconds(200), std::chrono::milliseconds(1000)};
+
 /// Why the ranks could not restore; fatal when an older checkpoint would not help.
 struct Verdict {
   bool fatal = true;
@@ -116,6 +122,13 @@ class Proposer {
   Proposal after_failure(const Proposal& proposal, const std::vector<std::string>& reports) {
     const Verdict verdict = judge(reports);
     notes_.push_back(directory_name(tried_.back()) + ": " + verdict.error.message);
+    // A disk's bad moment is no damage, and what an older checkpoint costs is lost for good.
+    if (verdict.error.code == ErrorCode::kIo && again_ < kPauses.size()) {
+      std::this_thread::sleep_for(kPauses[again_++]);
+      return {Proposal::Action::kRestore, proposal.checkpoint, proposal.record, notes_, {}};
+    }
+    again_ = 0;
+    io_failed_ |= verdict.error.code == ErrorCode::kIo;
     const Status removed = remove_checkpoint(files_, plan_.root, proposal.checkpoint.id);
     if (verdict.fatal) return fail(verdict.error);
     return removed ? next() : fail(removed.error());
@@ -195,9 +208,14 @@ class Proposer {
       }
       notes_.push_back(directory_name(id) + ": " + adopted.error().message);
     }
+    const std::string none =
+        plan_.root.string() + ": none of " + std::to_string(tried_.size()) + " checkpoints ";
+    if (io_failed_) {
+      return fail({ErrorCode::kIo, none + "can be read; " + notes_.back() +
+                                       "; look at the storage, another attempt may read them"});
+    }
     return fail({ErrorCode::kInvalidData,
-                 plan_.root.string() + ": none of " + std::to_string(tried_.size()) +
-                     " checkpoints is good; " + notes_.back() +
+                 none + "is good; " + notes_.back() +
                      "; repair them from a copy, or remove them to start from scratch"});
   }
 
@@ -239,7 +257,9 @@ class Proposer {
   LineageRecord record_;
   size_t unreadable_ = 0;  // lineage files that say nothing any more
   std::vector<CheckpointId> tried_;
-  bool copied_ = false;  // the newest proposal
+  bool copied_ = false;     // the newest proposal
+  size_t again_ = 0;        // attempts at the newest proposal after the first
+  bool io_failed_ = false;  // some candidate was given up without being known to be damaged
   std::vector<std::string> notes_;
 };
 

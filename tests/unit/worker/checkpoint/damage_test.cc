@@ -135,6 +135,51 @@ TEST_F(DamageTest, NothingGoodIsAnErrorAndNotAFreshStart) {
   EXPECT_THAT(trouble, HasSubstr("shard-0-of-1.safetensors: chunk"));
 }
 
+/// Begins generation 2 on two ranks, on the second of which `reads(step)` says whether a disk lets
+/// a checkpoint be read. What rank 0 is told.
+Result<StartedGeneration> begin_on(FileSystem& files, const JobDirectory& job,
+                                   const std::function<bool(int64_t)>& reads) {
+  std::optional<Result<StartedGeneration>> told;
+  run_ranks(2, [&](CommitGroup& group) {
+    auto started =
+        start_generation(files, job.plan(2, 1), group, [&](CheckpointReader& reader) -> Status {
+          if (group.rank() == 0 || reads(reader.manifest().step)) {
+            return {};
+          }
+          return Error{ErrorCode::kIo, "stale file handle"};
+        });
+    if (group.rank() == 0) told = std::move(started);
+  });
+  return *std::move(told);
+}
+
+TEST_F(DamageTest, ADisksBadMomentCostsNoProgress) {
+  int failures = 2;
+  const auto started = begin_on(files_, job_, [&](int64_t) { return failures-- <= 0; });
+  ASSERT_TRUE(started) << started.error().message;
+  ASSERT_TRUE(started->resumed_from);
+  EXPECT_EQ(started->resumed_from->id.step, 20);
+  ASSERT_EQ(started->notes.size(), 2U);
+  EXPECT_THAT(started->notes[0], HasSubstr("rank 1: stale file handle"));
+}
+
+TEST_F(DamageTest, ACheckpointThatStaysUnreadableIsSteppedBackFrom) {
+  const auto started = begin_on(files_, job_, [](int64_t step) { return step != 20; });
+  ASSERT_TRUE(started) << started.error().message;
+  ASSERT_TRUE(started->resumed_from);
+  EXPECT_EQ(started->resumed_from->id.step, 10);
+}
+
+TEST_F(DamageTest, WhereNoneCanBeReadAnotherAttemptMay) {
+  const auto started = begin_on(files_, job_, [](int64_t) { return false; });
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code, ErrorCode::kIo) << "damage would end the job for good";
+  EXPECT_THAT(started.error().message, HasSubstr("none of 2 checkpoints can be read"));
+  const auto next = begin_on(files_, job_, [](int64_t) { return true; });
+  ASSERT_TRUE(next) << next.error().message;
+  EXPECT_EQ(next->resumed_from->id.step, 20);
+}
+
 TEST_F(DamageTest, MissingShardIsDamageNotCleanUp) {
   ASSERT_TRUE(files_.remove_file(newest("shard-0-of-1.safetensors")));
   ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1}), "");
