@@ -1,12 +1,9 @@
 #include "operator/stream/certificates.h"
 
-#include <memory>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <openssl/x509_vfy.h>
 
-#include "common/pem/pem.h"
+#include "tests/support/verify_certificate.h"
 
 namespace trainyard::stream {
 namespace {
@@ -15,6 +12,7 @@ using std::chrono::hours;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing_support::verifies;
 
 const Time kNow{std::chrono::seconds(1'700'000'000)};
 
@@ -34,23 +32,6 @@ TEST(CertificatesTest, AServerIsVouchedForByItsAuthorityAlone) {
   EXPECT_EQ(facts->not_after, kNow + hours(5));
 }
 
-/// As a TLS client does it that trusts the bundle.
-bool verifies(const std::string& bundle, const std::string& certificate) {
-  const pem::Certificate leaf = pem::next_certificate(pem::reader_of(certificate));
-  const std::unique_ptr<X509_STORE, pem::Deleter<X509_STORE_free>> store(X509_STORE_new());
-  const pem::Bio reader = pem::reader_of(bundle);
-  for (pem::Certificate one = pem::next_certificate(reader); one;
-       one = pem::next_certificate(reader)) {
-    X509_STORE_add_cert(store.get(), one.get());
-  }
-  const std::unique_ptr<X509_STORE_CTX, pem::Deleter<X509_STORE_CTX_free>> context(
-      X509_STORE_CTX_new());
-  X509_STORE_CTX_init(context.get(), store.get(), leaf.get(), nullptr);
-  X509_VERIFY_PARAM_set_time(X509_STORE_CTX_get0_param(context.get()),
-                             std::chrono::system_clock::to_time_t(kNow));
-  return X509_verify_cert(context.get()) == 1;
-}
-
 TEST(CertificatesTest, BesideItsSuccessorAnAuthorityStillVouches) {
   for (int i = 0; i < 8; ++i) {
     const Credential before = make_authority("one", kNow, hours(10));
@@ -60,11 +41,11 @@ TEST(CertificatesTest, BesideItsSuccessorAnAuthorityStillVouches) {
       for (const Credential& signer : {before, after}) {
         const auto server = issue(signer, {"control.svc"}, kNow, hours(5));
         ASSERT_TRUE(server) << server.error().message;
-        EXPECT_TRUE(verifies(bundle, server->certificate));
+        EXPECT_TRUE(verifies(bundle, server->certificate, kNow));
       }
     }
     const auto server = issue(before, {"control.svc"}, kNow, hours(5));
-    EXPECT_FALSE(verifies(after.certificate, server->certificate));
+    EXPECT_FALSE(verifies(after.certificate, server->certificate, kNow));
   }
 }
 
