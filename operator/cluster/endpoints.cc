@@ -73,7 +73,8 @@ bool is_kept_from_us(const kube::ApiError& error) {
 int64_t index_of(const std::string& host) {
   int64_t index = -1;
   const char* const end = host.data() + host.size();
-  const auto read = std::from_chars(host.data() + host.rfind('-') + 1, end, index);
+  const size_t from = host.rfind('-') + 1;  // 0 where there is no dash
+  const auto read = std::from_chars(host.data() + from, end, index);
   return read.ec == std::errc() && read.ptr == end ? index : -1;
 }
 
