@@ -6,6 +6,7 @@
 #include <random>
 
 #include "common/base/check.h"
+#include "common/random/philox.h"
 
 namespace trainyard::checkpoint {
 namespace {
@@ -49,12 +50,19 @@ size_t first_contiguous_axis(const Rectangle& common, const Rectangle& a, const 
   return axis;
 }
 
+/// What both cover of one axis; begin >= end: nothing.
+struct Extent {
+  int64_t begin, end;
+};
+Extent common_extent(const Rectangle& a, const Rectangle& b, size_t axis) {
+  return {std::max(a.offset[axis], b.offset[axis]),
+          std::min(a.offset[axis] + a.shape[axis], b.offset[axis] + b.shape[axis])};
+}
+
 bool overlap(const Rectangle& a, const Rectangle& b) {
   for (size_t axis = 0; axis < a.offset.size(); ++axis) {
-    const int64_t begin = std::max(a.offset[axis], b.offset[axis]);
-    if (begin >= std::min(a.offset[axis] + a.shape[axis], b.offset[axis] + b.shape[axis])) {
-      return false;
-    }
+    const Extent extent = common_extent(a, b, axis);
+    if (extent.begin >= extent.end) return false;
   }
   return true;
 }
@@ -83,14 +91,8 @@ class RandomMeasure {
     using Wide = unsigned __int128;
     return static_cast<uint64_t>(Wide{a} * b % kPrime);
   }
-  /// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-  static uint64_t mixed(uint64_t x) {
-    x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-    x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-    return x ^ (x >> 31U);
-  }
   uint64_t place(size_t axis, int64_t at) const {
-    return mixed(mixed(static_cast<uint64_t>(at) ^ keys_[0]) + axis + keys_[1]) % kPrime;
+    return mix64(mix64(static_cast<uint64_t>(at) ^ keys_[0]) + axis + keys_[1]) % kPrime;
   }
   static uint64_t drawn() {
     std::random_device source;
@@ -152,8 +154,7 @@ std::optional<Rectangle> intersection(const Rectangle& a, const Rectangle& b) {
   TRAINYARD_CHECK(a.offset.size() == b.offset.size());
   Rectangle common;
   for (size_t axis = 0; axis < a.offset.size(); ++axis) {
-    const int64_t begin = std::max(a.offset[axis], b.offset[axis]);
-    const int64_t end = std::min(a.offset[axis] + a.shape[axis], b.offset[axis] + b.shape[axis]);
+    const auto [begin, end] = common_extent(a, b, axis);
     if (begin >= end) return std::nullopt;
     common.offset.push_back(begin);
     common.shape.push_back(end - begin);

@@ -19,12 +19,12 @@ namespace fs = std::filesystem;
 
 // The most text held back because no place to cut it was seen.
 constexpr size_t kUncutBytesMax = size_t{256} << 20;
+constexpr char kTrain[] = "train";
 
 Error without_white_space(size_t bytes) {
   return {ErrorCode::kInvalidData, "found " + std::to_string(bytes >> 20) +
                                        " MiB without white space, wanted text (at most 256 MiB)"};
 }
-constexpr char kTrain[] = "train";
 
 // Four decimals: enough to read, few enough that another libm's last bit does not show.
 double rounded(double bits) { return std::round(bits * 1e4) / 1e4; }
