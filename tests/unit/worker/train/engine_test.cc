@@ -40,6 +40,15 @@ class PoisonedMemory final : public MemorySource {
   std::vector<std::span<std::byte>> blocks_;
 };
 
+/// Of every parameter whose name ends so.
+void scale_weights(Engine& engine, const std::string& name, float scale) {
+  for (size_t p = 0; p < engine.model().params.size(); ++p) {
+    if (!engine.model().params[p].name().ends_with(name)) continue;
+    for (float& weight : engine.store().master(static_cast<int>(p)))
+      weight *= scale;
+  }
+}
+
 /// What an instruction is called in a trace.
 std::string name_in_trace(InstructionKind kind) {
   switch (kind) {
@@ -169,12 +178,8 @@ TEST_F(EngineTest, AnEvaluationInWhichASumDidNotFitHasNoLoss) {
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
   engine->initialize();
-  for (size_t p = 0; p < engine->model().params.size(); ++p) {
-    if (!engine->model().params[p].name().ends_with("mlp.c_proj.weight")) continue;
-    // The last norm takes the scale out again: what is missing in the sums leaves a finite loss.
-    for (float& weight : engine->store().master(static_cast<int>(p)))
-      weight *= 1e9F;
-  }
+  // The last norm takes the scale out again: what is missing in the sums leaves a finite loss.
+  scale_weights(*engine, "mlp.c_proj.weight", 1e9F);
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
   const auto evaluated = engine->evaluate(batches, engine->micro_sizes());
@@ -265,11 +270,8 @@ TEST_F(EngineTest, TheLossOfADivergedModelIsLargeAndNotWrapped) {
   const auto engine = make(spec, memory);
   ASSERT_NE(engine, nullptr);
   engine->initialize();
-  for (size_t p = 0; p < engine->model().params.size(); ++p) {
-    if (engine->model().params[p].name() != "ln_f.weight") continue;
-    for (float& weight : engine->store().master(static_cast<int>(p)))
-      weight = 3e8F;  // each loss fits its fixed point, their sum does not
-  }
+  scale_weights(*engine, "ln_f.weight",
+                3e8F);  // each loss fits its fixed point, their sum does not
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
   const auto report = engine->step(batches);
