@@ -10,6 +10,7 @@ trainyard_test(operator_cluster_test TIER unit THREADED
   DEPS operator_cluster nlohmann_json::nlohmann_json)
 trainyard_test(operator_objects_test TIER unit THREADED
   SOURCES ${operator_tests}/cluster/budget_test.cc ${operator_tests}/cluster/companions_test.cc
+          ${operator_tests}/cluster/endpoints_left_test.cc
           ${operator_tests}/cluster/endpoints_test.cc ${operator_tests}/cluster/event_recorder_test.cc
           ${operator_tests}/cluster/kube_cluster_test.cc ${operator_tests}/cluster/kube_pods_test.cc
           ${operator_tests}/cluster/refusals_test.cc ${operator_tests}/cluster/scope_test.cc
