@@ -178,6 +178,9 @@ void Supervisor::deliver_table(const coordination::RankTable& table) {
   if (table.resume().has_parent_generation()) {
     start.resume.parent_generation = table.resume().parent_generation();
   }
+  if (table.resume().has_committed_step()) {
+    start.resume.committed_step = table.resume().committed_step();
+  }
   for (const coordination::RankTableEntry& entry : table.ranks()) {
     start.ranks.push_back({entry.rank(), entry.node_index(), entry.host_id(), entry.address()});
   }

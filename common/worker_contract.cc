@@ -124,6 +124,11 @@ Result<ResumePlan> decode_resume(const Json& object) {
     TRAINYARD_ASSIGN(plan.parent_generation,
                      integer_member(*found, "parentGeneration", 0, kMaxGeneration));
   }
+  const Json* committed = find(*found, "committedStep");
+  if (committed != nullptr && !committed->is_null()) {
+    TRAINYARD_ASSIGN(plan.committed_step,
+                     integer_member(*found, "committedStep", 0, kMaxGeneration));
+  }
   return plan;
 }
 
@@ -145,6 +150,7 @@ std::string encode(const Start& message) {
   if (message.resume.parent_generation) {
     resume["parentGeneration"] = *message.resume.parent_generation;
   }
+  if (message.resume.committed_step) resume["committedStep"] = *message.resume.committed_step;
   return line_of({{"type", "start"},
                   {"generation", message.generation},
                   {"ranks", std::move(ranks)},

@@ -151,10 +151,14 @@ struct ResumePlan {
   int64_t generation = 0;
   /// Generation whose line of checkpoints this one goes on with; nullopt: a fresh run.
   std::optional<int64_t> parent_generation;
+  /// Step of the newest checkpoint that is known to have been committed, so that a directory that
+  /// holds none is not taken for a fresh start; nullopt: none.
+  std::optional<int64_t> committed_step;
 };
 
 /// Agent to rank, once, when every rank of the generation listens:
-/// {"type":"start","generation":3,"ranks":[...],"resume":{"generation":3,"parentGeneration":2}}.
+/// {"type":"start","generation":3,"ranks":[...],"resume":{"generation":3,"parentGeneration":2,
+/// "committedStep":400}}.
 struct Start {
   int64_t generation = 0;
   std::vector<RankEntry> ranks;

@@ -152,6 +152,8 @@ struct MembershipOrder {
   int64_t generation = 0;
   /// Generation before this one in status; nullopt for the first.
   std::optional<int64_t> previous_generation;
+  /// Step of the newest checkpoint that status knows of; nullopt: none has been committed.
+  std::optional<int64_t> committed_step;
   int64_t num_nodes = 0;          ///< pods the generation has when whole
   int64_t num_proc_per_node = 1;  ///< 0: as each agent reports (auto)
   /// Pods known by now, at most num_nodes; the generation starts when all of them have streams.

@@ -271,6 +271,7 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
   order.job_name = observed.metadata.name;
   order.generation = status.membership.generation;
   if (order.generation > 1) order.previous_generation = order.generation - 1;
+  if (status.checkpoint) order.committed_step = status.checkpoint->last_step;
   order.num_nodes = status.nodes.target;
   order.num_proc_per_node = observed.spec.num_proc_per_node;
   const api::Condition* suspended = find_condition(status, api::ConditionType::kSuspended);

@@ -12,6 +12,7 @@ using coordination::ToAgent;
 void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
   plan.set_generation(order.generation);
   if (order.previous_generation) plan.set_parent_generation(*order.previous_generation);
+  if (order.committed_step) plan.set_committed_step(*order.committed_step);
 }
 
 }  // namespace

@@ -213,9 +213,9 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                                   "; use another run directory"};
     }
     TRAINYARD_ASSIGN(stored_status, read_status(run_dir, stored.metadata.uid));
-    const bool nothing_trained = stored_status &&
-                                 is_true(stored_status->status, api::ConditionType::kFailed) &&
-                                 !any_checkpoint(checkpoint_dir_of(run_dir, stored));
+    const bool nothing_trained =
+        stored_status && is_true(stored_status->status, api::ConditionType::kFailed) &&
+        !stored_status->status.checkpoint && !any_checkpoint(checkpoint_dir_of(run_dir, stored));
     if (!nothing_trained) TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
     job.metadata = stored.metadata;
     changed = differs(stored.spec, wanted.spec);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/store.h"
 
 namespace trainyard::checkpoint {
@@ -78,17 +77,23 @@ Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
 
 }  // namespace
 
-Result<Adopted> adopt(FileSystem& files, const std::filesystem::path& root,
-                      const CheckpointId& source, const LineageRecord& record) {
-  const std::filesystem::path directory = root / directory_name(source);
-  const auto reader = CheckpointReader::open(files, directory, Verify::kManifest);
+Result<std::unique_ptr<CheckpointReader>> open_source(FileSystem& files,
+                                                      const std::filesystem::path& root,
+                                                      const CheckpointId& id) {
+  const std::filesystem::path directory = root / directory_name(id);
+  auto reader = CheckpointReader::open(files, directory, Verify::kManifest);
   if (!reader) return missing_or_vanished(files, directory, reader.error());
-  const CheckpointId own{record.generation, source.step};
+  return reader;
+}
+
+Result<Adopted> adopt(FileSystem& files, const std::filesystem::path& root,
+                      const CheckpointReader& source, const LineageRecord& record) {
+  const CheckpointId own{record.generation, source.manifest().step};
   TRAINYARD_TRY(remove_checkpoint(files, root, own));
-  Result<Adopted> taken = take_over(files, root, **reader, record);
+  Result<Adopted> taken = take_over(files, root, source, record);
   if (!taken) {
     (void)remove_checkpoint(files, root, own);
-    return missing_or_vanished(files, directory, taken.error());
+    return missing_or_vanished(files, source.directory(), taken.error());
   }
   return taken;
 }

@@ -140,7 +140,6 @@ class Proposer {
  private:
   /// Looks at the directory. Errors: see start_generation.
   Status prepare() {
-    TRAINYARD_TRY(make_directories(files_, plan_.root));
     TRAINYARD_ASSIGN(StoredLineage stored, load_lineage(files_, plan_.root));
     notes_ = std::move(stored.notes);
     unreadable_ = stored.recorded.size() - stored.records.size();
@@ -174,8 +173,8 @@ class Proposer {
       if (!directory.committed) continue;
       return Error{ErrorCode::kInvalidData,
                    plan_.root.string() + ": found " + directory_name(directory.id) +
-                       " but no lineage folder; restore it from a copy, or give "
-                       "checkpointPolicy.path another value to start from scratch"};
+                       " but no lineage folder; restore it from a copy; to start from "
+                       "scratch, begin a new job with another checkpointPolicy.path"};
     }
     return {};
   }
@@ -192,15 +191,30 @@ class Proposer {
                  plan_.root.string() + ": checkpoints vanish as fast as they are found"});
   }
 
+  /// See open_source. A disk's bad moment is no damage.
+  Result<std::unique_ptr<CheckpointReader>> open_again_after_pauses(const CheckpointId& id) {
+    for (const std::chrono::milliseconds pause : kPauses) {
+      auto source = open_source(files_, plan_.root, id);
+      if (source || source.error().code != ErrorCode::kIo) return source;
+      notes_.push_back(directory_name(id) + ": " + source.error().message);
+      std::this_thread::sleep_for(pause);
+    }
+    return open_source(files_, plan_.root, id);
+  }
+
   /// Nullopt when a candidate vanished meanwhile, so that it is worth looking again.
   std::optional<Proposal> adopt_newest(const std::vector<CheckpointId>& candidates) {
     for (const CheckpointId& id : candidates) {
       const LineageRecord record = record_with(id.step);
-      const Result<Adopted> adopted = adopt(files_, plan_.root, id, record);
+      const auto source = open_again_after_pauses(id);
+      const Result<Adopted> adopted =
+          source ? adopt(files_, plan_.root, **source, record) : Result<Adopted>(source.error());
       if (!adopted && adopted.error().code == ErrorCode::kNotFound) return std::nullopt;
-      if (!adopted && adopted.error().code != ErrorCode::kInvalidData) {
+      const bool unread = !source && source.error().code == ErrorCode::kIo;
+      if (!adopted && adopted.error().code != ErrorCode::kInvalidData && !unread) {
         return fail(adopted.error());
       }
+      io_failed_ |= unread;
       tried_.push_back(id);
       if (adopted) {
         copied_ = adopted->copied;
@@ -219,11 +233,21 @@ class Proposer {
                      "; repair them from a copy, or remove them to start from scratch"});
   }
 
+  /// A volume that is not mounted looks like a run that has not begun.
   Proposal from_scratch() const {
+    if (plan_.committed_step) {
+      return fail({ErrorCode::kInvalidData,
+                   plan_.root.string() + ": found no checkpoint, though one at step " +
+                       std::to_string(*plan_.committed_step) +
+                       " was committed; mount the volume that holds it or restore it from a copy; "
+                       "to start from scratch, begin a new job (a local run: another --run-dir)"});
+    }
     if (unreadable_ > 0 && record_.parent_generation != plan_.parent_generation) {
       return fail({ErrorCode::kInvalidData,
                    plan_.root.string() + ": the history cannot be read: " + notes_.back()});
     }
+    const Status made = make_directories(files_, plan_.root);
+    if (!made) return fail(made.error());
     return {Proposal::Action::kFresh, {}, record_, notes_, {}};
   }
 

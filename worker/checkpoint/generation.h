@@ -22,6 +22,8 @@ struct GenerationPlan {
   int64_t generation = 0;
   /// The generation whose history this one goes on with; nullopt: a fresh run.
   std::optional<int64_t> parent_generation;
+  /// Step of the newest checkpoint that somebody knows to have been committed; nullopt: none.
+  std::optional<int64_t> committed_step;
 };
 
 /// How a generation began; handed on to the CheckpointWriter.

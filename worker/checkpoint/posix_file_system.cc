@@ -25,6 +25,8 @@ constexpr size_t kBufferBytes = 1 << 20;
 Error path_error(std::string_view call, const std::filesystem::path& path, int error_number) {
   Error error = io_error(std::string(call) + " " + path.string(), error_number);
   if (error_number == ENOENT) error.code = ErrorCode::kNotFound;
+  // A file where a directory is wanted: no other attempt will find one.
+  if (error_number == ENOTDIR) error.code = ErrorCode::kInvalidData;
   if (error_number == EEXIST || error_number == ENOTEMPTY) error.code = ErrorCode::kAlreadyExists;
   return error;
 }

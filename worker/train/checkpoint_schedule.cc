@@ -37,7 +37,8 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
                                    {.root = context.checkpoint_root,
                                     .job_uid = context.job_uid,
                                     .generation = context.resume.generation,
-                                    .parent_generation = context.resume.parent_generation},
+                                    .parent_generation = context.resume.parent_generation,
+                                    .committed_step = context.resume.committed_step},
                                    *schedule->group_, [&](checkpoint::CheckpointReader& reader) {
                                      return state.restore(reader, context.stop_requested);
                                    }));

@@ -269,6 +269,22 @@ TEST_F(TrainingTest, CheckpointsWithoutTheirLineageAreNeitherIgnoredNorRemoved) 
   EXPECT_TRUE(reached("no-lineage", 40)) << "the checkpoints are still there";
 }
 
+/// As a volume looks that is not mounted.
+TEST_F(TrainingTest, CheckpointsThatAreGoneAreMissedAndNotBegunAgain) {
+  const auto first = start(run_arguments("gone", {}), "gone-1");
+  ASSERT_TRUE(reached("gone", 40));
+  first->signal(SIGINT);
+  ASSERT_EQ(finish(*first, "gone-1").exit_code, 75);
+  const auto root = folder_->path() / "gone/pvc/ckpt/small";
+  std::filesystem::rename(root, folder_->path() / "elsewhere");
+  EXPECT_EQ(train("gone").exit_code, 65);
+  EXPECT_FALSE(std::filesystem::exists(root)) << "nothing has begun";
+  std::filesystem::rename(folder_->path() / "elsewhere", root);
+  const Ended last = train("gone", {"--retry"});
+  EXPECT_EQ(last.exit_code, 0);
+  EXPECT_EQ(last.summary.value("stateHash", ""), hash_) << last.summary.dump();
+}
+
 TEST_F(TrainingTest, EveryStepTokenAndSecondIsCounted) {
   std::ifstream file(folder_->path() / "undisturbed/live.json");
   const json live = json::parse(file, nullptr, false);

@@ -16,7 +16,7 @@ Start two_rank_start() {
   Start start;
   start.generation = 3;
   start.ranks = {{0, 0, "boot/1", "127.0.0.1:4711"}, {1, 2, "boot/2", "[::1]:80"}};
-  start.resume = {3, 2};
+  start.resume = {3, 2, 400};
   return start;
 }
 
@@ -123,14 +123,17 @@ TEST(WorkerContractTest, StartComesBackAsItWent) {
   EXPECT_EQ(decoded->ranks[1].address, "[::1]:80");
   EXPECT_EQ(decoded->resume.generation, 3);
   EXPECT_EQ(decoded->resume.parent_generation, 2);
+  EXPECT_EQ(decoded->resume.committed_step, 400);
 }
 
 TEST(WorkerContractTest, StartOfAFreshRunHasNoParent) {
   Start start = two_rank_start();
   start.resume.parent_generation.reset();
+  start.resume.committed_step.reset();
   const auto decoded = decode_start(encode(start));
   ASSERT_TRUE(decoded) << decoded.error().message;
   EXPECT_FALSE(decoded->resume.parent_generation.has_value());
+  EXPECT_FALSE(decoded->resume.committed_step.has_value());
 }
 
 TEST(WorkerContractTest, PeerLostKeepsItsTextExceptBytesThatAreNoText) {
@@ -233,6 +236,7 @@ TEST(WorkerContractTest, HostileStartsAreRefusedByName) {
       {start("[" + good_rank + "]", R"({"generation":2})"), "found generation 2"},
       {start("[" + good_rank + "]", R"({"generation":1,"parentGeneration":"2"})"),
        "parentGeneration"},
+      {start("[" + good_rank + "]", R"({"generation":1,"committedStep":-1})"), "committedStep"},
   };
   for (const auto& [line, message] : cases) {
     expect_refused({line.c_str(), message}, outcome_of(decode_start(line)));

@@ -48,6 +48,7 @@ TEST_F(CoordinatorTest, StartsNothingBeforeAllMembersHaveStreams) {
   EXPECT_EQ(start.node_count(), 2);
   EXPECT_EQ(start.resume().generation(), 3);
   EXPECT_EQ(start.resume().parent_generation(), 2);
+  EXPECT_EQ(start.resume().committed_step(), 400);
   EXPECT_EQ(told_b[0].fence().term(), 9);
   EXPECT_EQ(told_b[0].fence().generation(), 3);
   EXPECT_EQ(told_b[0].fence().pod_uid(), "pod-b");
@@ -90,11 +91,13 @@ TEST_F(CoordinatorTest, AgentsCountTheirDevicesWhereTheManifestSaysAuto) {
 TEST_F(CoordinatorTest, TheFirstGenerationHasNoParent) {
   MembershipOrder order = order_of_two_nodes();
   order.previous_generation.reset();
+  order.committed_step.reset();
   coordinator_.publish(order);
   a_.connect();
   b_.connect();
   poll();
   EXPECT_FALSE(a_.told().at(0).start_generation().resume().has_parent_generation());
+  EXPECT_FALSE(b_.told().at(0).start_generation().resume().has_committed_step());
 }
 
 TEST_F(CoordinatorTest, SendsTheTableOnceAllRanksListen) {

@@ -116,6 +116,7 @@ inline MembershipOrder order_of_two_nodes(int64_t generation = 3) {
   order.job_name = "tiny";
   order.generation = generation;
   order.previous_generation = generation - 1;
+  order.committed_step = 400;
   order.num_nodes = 2;
   order.num_proc_per_node = 2;
   // Indexes have holes and come in any order: ranks are dense all the same.

@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/worker/checkpoint/hooked_file_system.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/memory_file_system.h"
+#include "worker/checkpoint/store.h"
 
 namespace trainyard::checkpoint::testing {
 namespace {
@@ -180,6 +182,62 @@ TEST_F(DamageTest, WhereNoneCanBeReadAnotherAttemptMay) {
   EXPECT_EQ(next->resumed_from->id.step, 20);
 }
 
+/// Begins generation 2 alone on a disk that says `failing_opens` times that manifests of step 20
+/// cannot be opened.
+Result<StartedGeneration> begin_on_bad_manifest(MemoryFileSystem& files, const JobDirectory& job,
+                                                int failing_opens) {
+  HookedFileSystem bad(borrowed(files), [&](std::string_view what, const auto& path) -> Status {
+    const bool newest = path.string().find("step-0000000020/manifest.json") != std::string::npos;
+    if (what != "open" || !newest || failing_opens-- <= 0) return {};
+    return Error{ErrorCode::kIo, "open " + path.string() + ": Input/output error"};
+  });
+  std::optional<Result<StartedGeneration>> told;
+  run_ranks(1, [&](CommitGroup& group) {
+    told = start_generation(bad, job.plan(2, 1), group,
+                            [](CheckpointReader&) -> Status { return {}; });
+  });
+  return *std::move(told);
+}
+
+TEST_F(DamageTest, AManifestThatOpensAtTheThirdAttemptCostsNoProgress) {
+  const auto started = begin_on_bad_manifest(files_, job_, 2);
+  ASSERT_TRUE(started) << started.error().message;
+  EXPECT_EQ(started->resumed_from->id.step, 20);
+  ASSERT_EQ(started->notes.size(), 2U);
+  EXPECT_THAT(started->notes[0], HasSubstr("g1-step-0000000020: open"));
+}
+
+TEST_F(DamageTest, AManifestThatStaysUnreadableIsSteppedBackFrom) {
+  const auto started = begin_on_bad_manifest(files_, job_, 1000);
+  ASSERT_TRUE(started) << started.error().message;
+  EXPECT_EQ(started->resumed_from->id.step, 10);
+}
+
+TEST_F(DamageTest, WhereACommittedCheckpointIsGoneNothingBeginsFromScratch) {
+  for (const char* removed : {"steps", "everything"}) {
+    const auto found = find_checkpoints(files_, job_.root());
+    ASSERT_TRUE(found);
+    for (const FoundDirectory& directory : *found)
+      ASSERT_TRUE(remove_checkpoint(files_, job_.root(), directory.id));
+    if (std::string_view(removed) == "everything") {
+      ASSERT_TRUE(files_.remove_file(job_.root() / "lineage/1.json"));
+    }
+    GenerationPlan plan = job_.plan(2, 1);
+    plan.committed_step = 20;
+    run_ranks(1, [&](CommitGroup& group) {
+      const auto started = start_generation(files_, plan, group, [](CheckpointReader&) -> Status {
+        ADD_FAILURE() << "there is nothing to restore";
+        return {};
+      });
+      ASSERT_FALSE(started) << removed;
+      EXPECT_EQ(started.error().code, ErrorCode::kInvalidData);
+      EXPECT_THAT(started.error().message,
+                  HasSubstr("/job: found no checkpoint, though one at step 20 was committed"));
+    });
+    EXPECT_FALSE(files_.open(job_.root() / "lineage/2.json")) << "it has not begun";
+  }
+}
+
 TEST_F(DamageTest, MissingShardIsDamageNotCleanUp) {
   ASSERT_TRUE(files_.remove_file(newest("shard-0-of-1.safetensors")));
   ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1}), "");
@@ -214,6 +272,15 @@ TEST_F(DamageTest, FileWhereACheckpointShouldBeIsPassedOver) {
   const auto reader = open_newest_good(files_, job_.root(), 1, Verify::kAll, &notes);
   ASSERT_TRUE(reader.has_value());
   EXPECT_EQ((*reader)->manifest().step, 20);
+}
+
+TEST(DamageOnDiskTest, FileWhereACheckpointShouldBeIsPassedOver) {
+  PosixFileSystem files;
+  JobDirectory job;
+  ASSERT_EQ(job.train(files, {.generation = 1, .steps = {10, 20}}), "");
+  ASSERT_TRUE(write_new_file(files, job.root() / "g1-step-0000000030", "not a directory"));
+  ASSERT_EQ(job.train(files, {.generation = 2, .parent = 1, .steps = {21}}), "");
+  EXPECT_EQ(job.restored_step(), 20);
 }
 
 TEST_F(DamageTest, ManifestUnderAnotherNameIsRefused) {
