@@ -32,6 +32,24 @@ std::optional<Error> error_in(const std::string& text) {
                message ? *message : "no message"};
 }
 
+/// Every rank has written its shard; this one, which is about to say that all are there, looks for
+/// them. Ranks on nodes whose directories only have the same name would find out when they resume.
+Status find_shards(FileSystem& files, const std::filesystem::path& directory,
+                   const std::vector<int64_t>& sizes) {
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    const std::string name =
+        shard_file_name(static_cast<int64_t>(rank), static_cast<int64_t>(sizes.size()));
+    const auto shard = files.open(directory / name);
+    if (!shard && shard.error().code != ErrorCode::kNotFound) return shard.error();
+    if (shard && (*shard)->size() == sizes[rank]) continue;
+    return Error{ErrorCode::kNotFound,
+                 "rank " + std::to_string(rank) + " has written " + name + ", rank 0 finds " +
+                     (shard ? std::to_string((*shard)->size()) + " bytes of it" : "no such file") +
+                     " in " + directory.string() + ": is that one directory shared by all ranks?"};
+  }
+  return {};
+}
+
 }  // namespace
 
 // The results of file jobs: written by the disk thread, read here after the job's end.
@@ -79,6 +97,7 @@ CheckpointOutcome Save::run(Result<Snapshot> snapshot) {
   CheckpointOutcome outcome;
   outcome.step = id_.step;
   outcome.directory = directory_name(id_);
+  limit_ = SteadyClock::now() + context_.options.save_limit;
   const Status agreed = agree(std::move(snapshot), outcome);
   if (!agreed) {
     context_.disk.abandon();
@@ -109,11 +128,10 @@ Status Save::agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
 /// Waits until no rank has a job in progress that moves. `own`: whether this rank waits for one.
 /// True when it has ended or there was none; false when it hangs and has been abandoned.
 Result<bool> Save::await_all(bool own) {
-  const auto limit = SteadyClock::now() + context_.options.save_limit;
   bool hangs = false;
   while (true) {
     if (own && context_.disk.wait(context_.options.round)) own = false;
-    if (own && (context_.disk.hung() || SteadyClock::now() >= limit)) {
+    if (own && (context_.disk.hung() || SteadyClock::now() >= limit_)) {
       context_.disk.abandon();
       hangs = true;
       own = false;
@@ -165,18 +183,28 @@ Result<std::string> Save::write_own_shard(Result<Snapshot> snapshot, CheckpointO
 Result<Save::Verdict> Save::commit(const Snapshot& described,
                                    const std::vector<std::string>& reports) {
   Result<std::string> text = std::string();
+  std::vector<int64_t> sizes;
   auto committed = std::make_shared<Committed>();
   bool begun = false;
   if (context_.group.rank() == 0) {
-    text = make_manifest(described, reports);
+    const Result<Manifest> manifest = make_manifest(described, reports);
+    text = manifest ? encode(*manifest) : Result<std::string>(manifest.error());
+    if (text && static_cast<int64_t>(text->size()) > kMaxManifestBytes) {
+      text = Error{ErrorCode::kUnavailable, "manifest: " + std::to_string(text->size()) +
+                                                " bytes, at most " +
+                                                std::to_string(kMaxManifestBytes) + " can be read"};
+    }
     begun = text.has_value();
+    for (size_t i = 0; begun && i < manifest->shards.size(); ++i)
+      sizes.push_back(manifest->shards[i].bytes);
   }
   if (begun) {
     context_.disk.start(
-        [committed, text = *text, root = context_.options.root,
+        [committed, text = *text, sizes, root = context_.options.root,
          directory = context_.options.root / directory_name(id_)](FileSystem& files) {
+          committed->status = find_shards(files, directory, sizes);
           // The directory's own name must be durable before anything in it counts.
-          committed->status = files.sync_directory(root);
+          if (committed->status) committed->status = files.sync_directory(root);
           if (!committed->status) return;
           committed->status = replace_file(files, directory / kManifestFile, text, ".tmp");
           if (committed->status) return;
@@ -194,8 +222,8 @@ Result<Save::Verdict> Save::commit(const Snapshot& described,
   return Verdict{};
 }
 
-Result<std::string> Save::make_manifest(const Snapshot& described,
-                                        const std::vector<std::string>& reports) const {
+Result<Manifest> Save::make_manifest(const Snapshot& described,
+                                     const std::vector<std::string>& reports) const {
   Manifest manifest;
   std::vector<ShardReport> shards;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -220,7 +248,7 @@ Result<std::string> Save::make_manifest(const Snapshot& described,
   manifest.scalars = described.scalars;
   manifest.chunk_bytes = context_.options.chunk_bytes;
   TRAINYARD_TRY(merge_reports(std::move(shards), &manifest));
-  return encode(manifest);
+  return manifest;
 }
 
 /// Nothing here can harm a checkpoint, and nobody else waits for it: what takes longer than a round

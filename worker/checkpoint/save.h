@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,14 +46,15 @@ class Save {
   Result<bool> await_all(bool own);
   Result<std::string> write_own_shard(Result<Snapshot> snapshot, CheckpointOutcome& outcome);
   Result<Verdict> commit(const Snapshot& described, const std::vector<std::string>& reports);
-  Result<std::string> make_manifest(const Snapshot& described,
-                                    const std::vector<std::string>& reports) const;
+  Result<Manifest> make_manifest(const Snapshot& described,
+                                 const std::vector<std::string>& reports) const;
   void clean_up(const Verdict& verdict, CheckpointOutcome& outcome);
   Error hanging(const char* what) const;
 
   SaveContext context_;
   CheckpointId id_;
   std::optional<ManifestRef> previous_;
+  std::chrono::steady_clock::time_point limit_;  // of all waits together
 };
 
 }  // namespace trainyard::checkpoint

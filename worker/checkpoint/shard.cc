@@ -1,6 +1,7 @@
 #include "worker/checkpoint/shard.h"
 
 #include <algorithm>
+#include <atomic>
 #include <ctime>
 #include <map>
 #include <thread>
@@ -23,6 +24,9 @@ constexpr size_t kDataAlignment = 4096;
 // From here on the second thread, some 50 us, is paid for by the hashing it takes over: SHA-256
 // does about 2 GB/s where the processor has instructions for it, 0.5 GB/s elsewhere.
 constexpr size_t kHashBesideBytes = 4 << 20;
+// How far writing may run ahead of it: what is hashed after the last call would look like a disk
+// that hangs, and to wait earlier takes no longer.
+constexpr int64_t kHashLagBytes = 64 << 20;
 
 double thread_cpu_s() {
   timespec now{};
@@ -67,19 +71,27 @@ Result<Content> write_beside_hashing(OutputFile& file, const Parts& parts, int64
   const double begin = thread_cpu_s();
   Content content;
   Status hashed;
+  std::atomic<int64_t> hashed_bytes = 0;
   std::jthread hashing([&](const std::stop_token& stop) {
     const double hashing_begin = thread_cpu_s();
     FileHasher hasher(chunk_bytes);
     hashed = for_each_piece(parts, kPieceBytes, [&](std::span<const std::byte> piece) -> Status {
       if (stop.stop_requested()) return Error{ErrorCode::kAborted, "the write has failed"};
       hasher.update(piece);
+      hashed_bytes += static_cast<int64_t>(piece.size());
+      hashed_bytes.notify_one();
       return {};
     });
     if (hashed) content.record = hasher.finish();
     content.cpu_s = thread_cpu_s() - hashing_begin;
   });
-  Status written = for_each_piece(
-      parts, kWriteBytes, [&](std::span<const std::byte> piece) { return file.write(piece); });
+  int64_t written_bytes = 0;
+  Status written = for_each_piece(parts, kWriteBytes, [&](std::span<const std::byte> piece) {
+    written_bytes += static_cast<int64_t>(piece.size());
+    for (int64_t done = hashed_bytes; written_bytes - done > kHashLagBytes; done = hashed_bytes)
+      hashed_bytes.wait(done);
+    return file.write(piece);
+  });
   if (written) written = file.sync();
   if (!written) hashing.request_stop();
   hashing.join();  // its destructor would ask it to stop, however well the write went

@@ -28,7 +28,7 @@ struct WriterOptions {
   /// A disk none of whose calls ends for this long is held to hang, and the checkpoint abandoned.
   /// Each call moves at most a few MiB, so that slowness alone does not look like that.
   std::chrono::milliseconds hang_limit{60'000};
-  /// A rank's shard, or the manifest, may take this long in all, however slowly it moves.
+  /// A save may take this long in all, however slowly it moves.
   std::chrono::milliseconds save_limit{30 * 60'000};
   /// How often ranks that wait for another's disk hear that it moves: far below the group's
   /// deadline.

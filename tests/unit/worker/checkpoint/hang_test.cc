@@ -69,7 +69,7 @@ class HangTest : public ::testing::Test {
     return {.root = job.root(),
             .retention = {.keep_last = 2},
             .chunk_bytes = 256,
-            .hang_limit = milliseconds(60),
+            .hang_limit = milliseconds(200),
             .round = milliseconds(50)};
   }
   StartedGeneration started(CommitGroup& group, int64_t generation = 1) {
@@ -181,6 +181,24 @@ TEST_F(HangTest, OnOneRankAbandonsTheCheckpointOnAllAndTheGroupLives) {
     EXPECT_EQ(error, errors[0]);
     EXPECT_THAT(error, HasSubstr("rank 1: shard: the disk hangs"));
   }
+}
+
+/// Each of its calls ends in time, and so do those of the shard and those of the manifest.
+TEST_F(HangTest, ASaveThatOnlyCreepsIsAbandonedAtItsLimit) {
+  files_->set_hook([](int64_t, std::string_view) {
+    std::this_thread::sleep_for(milliseconds(50));
+    return Status();
+  });
+  run_ranks(1, [&](CommitGroup& group) {
+    WriterOptions creeping = options(job_);
+    creeping.hang_limit = kDeadline;
+    creeping.save_limit = milliseconds(400);
+    CheckpointWriter writer(files_, group, creeping, started(group));
+    const Status status = save(writer, 10);
+    ASSERT_FALSE(status);
+    EXPECT_THAT(status.error().message, HasSubstr("the disk hangs"));
+  });
+  EXPECT_EQ(newest_step(), -1);
 }
 
 TEST_F(HangTest, WriterGoesAwayAndLeavesTheThreadBehind) {

@@ -1,8 +1,10 @@
 #include <filesystem>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker/checkpoint/job_directory.h"
+#include "tests/unit/worker/checkpoint/memory_file_system.h"
 #include "tests/unit/worker/checkpoint/small_state.h"
 #include "worker/checkpoint/state_hash.h"
 #include "worker/checkpoint/store.h"
@@ -11,6 +13,7 @@ namespace trainyard::checkpoint::testing {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 TEST(RoundTripTest, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
   PosixFileSystem files;
@@ -151,6 +154,32 @@ TEST(RoundTripTest, WriterReportsABusyPredecessorAndAStepTwice) {
   EXPECT_GT(outcome->bytes, 0);
   EXPECT_EQ(writer.begin(small_snapshot(state, 1, 0, 1)).error().code, ErrorCode::kAlreadyExists);
   EXPECT_FALSE(writer.poll().has_value());
+}
+
+/// Two nodes whose directories only have the same name.
+TEST(RoundTripTest, AShardThatRankZeroDoesNotSeeIsNotCommitted) {
+  const JobDirectory job("/job");
+  MemoryFileSystem disks[2];
+  std::string told;
+  for (MemoryFileSystem& files : disks)
+    ASSERT_TRUE(make_directories(files, job.root()));
+  run_ranks(2, [&](CommitGroup& group) {
+    MemoryFileSystem& files = disks[group.rank()];
+    const auto started = start_generation(files, job.plan(1, std::nullopt), group,
+                                          [](CheckpointReader&) -> Status { return {}; });
+    ASSERT_TRUE(started) << started.error().message;
+    CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
+    const auto state = small_state(10);
+    ASSERT_TRUE(writer.begin(small_snapshot(state, 10, group.rank(), group.size())));
+    const auto outcome = writer.wait(std::chrono::seconds(20));
+    ASSERT_TRUE(outcome);
+    ASSERT_FALSE(outcome->status);
+    if (group.rank() == 0) told = outcome->status.error().message;
+  });
+  EXPECT_THAT(told, HasSubstr("rank 1 has written shard-1-of-2.safetensors, rank 0 finds no such "
+                              "file in /job/g1-step-0000000010: is that one directory shared by "
+                              "all ranks?"));
+  EXPECT_FALSE(disks[0].open(job.root() / "g1-step-0000000010/manifest.json"));
 }
 
 TEST(RoundTripTest, SliceThatContradictsItselfIsRefused) {

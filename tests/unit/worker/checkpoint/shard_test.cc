@@ -33,9 +33,9 @@ class FastDisk final : public HookedFileSystem {
   };
 };
 
-/// Large enough to be hashed beside the write.
+/// Large enough to be hashed beside the write, and for the write to wait for the hashing.
 struct LargeState {
-  std::vector<float> values = std::vector<float>(4 << 20);
+  std::vector<float> values = std::vector<float>(20 << 20);
   LargeState() {
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<float>(i % 8191);
