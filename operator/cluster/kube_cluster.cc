@@ -41,7 +41,6 @@ Error no_job(const control::JobKey& key) {
 
 KubeCluster::Impl::Impl(Options options)
     : options_(std::move(options)),
-      own_writes_(*options_.clock),
       companions_(*options_.client, *options_.logger, options_.control_authorities),
       endpoints_(*options_.client, *options_.clock, *options_.logger,
                  [this](const control::Observed& observed) { return list_pods(observed); }),
@@ -51,7 +50,6 @@ KubeCluster::Impl::Impl(Options options)
           .client = options_.client,
           .clock = options_.clock,
           .logger = options_.logger,
-          .own_writes = &own_writes_,
           .listed_pods = &listed_pods_,
           .gone_pods = &gone_pods_,
           .runner = options_.runner != nullptr ? options_.runner : &threads_,
@@ -217,20 +215,28 @@ Scope* KubeCluster::Impl::scope_of(const std::string& ns) const {
   return scopes_[static_cast<size_t>(found - options_.namespaces.begin())].get();
 }
 
+/// Where nobody looks, whatever is noted is read by nobody.
+OwnWrites& KubeCluster::Impl::own_writes(const std::string& ns) const {
+  Scope* const scope = scope_of(ns);
+  return (scope != nullptr ? *scope : *scopes_.front()).own_writes();
+}
+
 KubeCluster::Impl::Job KubeCluster::Impl::find_job(const control::JobKey& key) const {
   Scope* const scope = scope_of(key.namespace_name);
   if (scope == nullptr) return nullptr;
-  return own_writes_.newest(scope->jobs().find(cache::key_of(key.namespace_name, key.name)));
+  return scope->own_writes().newest(
+      scope->jobs().find(cache::key_of(key.namespace_name, key.name)));
 }
 
 /// What the cache shows, unless a list was seen that is newer; and what this process has written.
 std::vector<control::ObservedPod> KubeCluster::Impl::pods_of(const JobView& job) const {
   const auto& cache = scope_of(job.meta.ns)->pods();
+  OwnWrites& own = own_writes(job.meta.ns);
   for (;;) {
-    const auto awaited = own_writes_.awaited(job.meta.uid);
+    const auto awaited = own.awaited(job.meta.uid);
     const ListedPods::Pods listed = listed_pods_.newer_than(cache.version(), job.meta.uid);
     std::vector<control::ObservedPod> pods = listed ? *listed : cached_pods_of(job);
-    own_writes_.amend(job.meta.uid, awaited, pods);
+    own.amend(job.meta.uid, awaited, pods);
     for (control::ObservedPod& pod : pods)
       pod.node_state = state_of_node(pod.node);
     // A creation that the cache has shown since is neither in the list nor awaited any more.
@@ -275,7 +281,9 @@ Result<control::Observed> KubeCluster::Impl::observe(const control::JobKey& key)
 
 void KubeCluster::Impl::note_job(const json& reply) {
   Result<JobView> view = view_of_job(reply);
-  if (view) own_writes_.wrote_job(std::make_shared<const JobView>(*std::move(view)));
+  if (!view) return;
+  auto job = std::make_shared<const JobView>(*std::move(view));
+  own_writes(job->meta.ns).wrote_job(std::move(job));
 }
 
 /// What is noted of a job after its end has been shown would stay for ever: nothing tells of that
@@ -285,7 +293,7 @@ void KubeCluster::Impl::forget_if_gone(const control::JobKey& key, const std::st
   const auto shown =
       scope == nullptr ? nullptr : scope->jobs().find(cache::key_of(key.namespace_name, key.name));
   if (shown && shown->meta.uid == uid) return;
-  own_writes_.forget_job(uid);
+  own_writes(key.namespace_name).forget_job(uid);
   forget(uid);
 }
 
@@ -333,7 +341,7 @@ Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::stri
       kube::kTrainingJobs, {key.namespace_name, key.name},
       {.preconditions = {.uid = uid}, .propagation = kube::Propagation::kBackground});
   if (!reply) return reply.error().to_error("delete TrainingJob " + key.name);
-  own_writes_.deleted_job(uid);
+  own_writes(key.namespace_name).deleted_job(uid);
   forget_if_gone(key, uid);
   return {};
 }
@@ -341,7 +349,9 @@ Status KubeCluster::Impl::delete_job(const control::JobKey& key, const std::stri
 std::optional<Duration> KubeCluster::Impl::look_again_in(const std::string& job_uid) {
   std::optional<Duration> first = endpoints_.due_in(job_uid);
   if (const auto due = companions_.due_in(job_uid)) first = std::min(first.value_or(*due), *due);
-  if (const auto end = own_writes_.first_end(job_uid)) {
+  for (const auto& scope : scopes_) {
+    const auto end = scope->own_writes().first_end(job_uid);
+    if (!end) continue;
     const Duration left = std::max(*end - options_.clock->mono(), Duration::zero());
     first = std::min(first.value_or(left), left);
   }

@@ -61,6 +61,8 @@ class KubeCluster::Impl {
   using Nodes = cache::Store<NodeView>;
 
   Scope* scope_of(const std::string& ns) const;
+  /// What was written in that namespace.
+  OwnWrites& own_writes(const std::string& ns) const;
   /// The newest view of a job; nullptr when there is none.
   Job find_job(const control::JobKey& key) const;
   std::vector<control::ObservedPod> pods_of(const JobView& job) const;
@@ -91,7 +93,6 @@ class KubeCluster::Impl {
 
   const Options options_;
   cache::ThreadRunner threads_;  ///< where the options name no runner
-  mutable OwnWrites own_writes_;
   mutable ListedPods listed_pods_;
   GonePods gone_pods_;
   std::atomic<int64_t> looks_ = 0;

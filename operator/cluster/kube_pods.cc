@@ -113,18 +113,18 @@ Result<CreateReply> KubeCluster::Impl::create_pod(const control::PodSpec& spec) 
   }
   const json pod =
       render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults);
-  own_writes_.creating(spec);
+  own_writes(spec.namespace_name).creating(spec);
   const auto reply = options_.client->create(kube::kPods, spec.namespace_name, pod);
   if (reply) {
     TRAINYARD_ASSIGN(const cache::Meta meta, cache::read_meta(*reply));
-    own_writes_.created(spec, meta.uid);
+    own_writes(spec.namespace_name).created(spec, meta.uid);
     forget_if_gone({spec.namespace_name, spec.job_name}, spec.job_uid);
     return CreateReply{CreateReply::Outcome::kCreated, meta.uid, {}, {}};
   }
   const kube::ApiError& error = reply.error();
   if (error.reason == kube::Reason::kAlreadyExists) return look_at_holder(spec);
   // Without an answer it may have been made all the same: the expectation stands.
-  if (error.reason != kube::Reason::kNoAnswer) own_writes_.not_created(spec);
+  if (error.reason != kube::Reason::kNoAnswer) own_writes(spec.namespace_name).not_created(spec);
   if (auto refusal = refusal_of(error)) {
     calls_.refused();
     taken_pods_.forget(spec.namespace_name);
@@ -138,7 +138,7 @@ Result<CreateReply> KubeCluster::Impl::look_at_holder(const control::PodSpec& sp
   const std::string what = called("get", spec.namespace_name, spec.name);
   const auto found = options_.client->get(kube::kPods, {spec.namespace_name, spec.name});
   if (!found) {
-    own_writes_.not_created(spec);
+    own_writes(spec.namespace_name).not_created(spec);
     if (found.error().reason == kube::Reason::kNotFound) {
       return Error{ErrorCode::kUnavailable, what + ": the name was held a moment ago; try again"};
     }
@@ -146,10 +146,10 @@ Result<CreateReply> KubeCluster::Impl::look_at_holder(const control::PodSpec& sp
   }
   TRAINYARD_ASSIGN(const PodView holder, view_of_pod(*found));
   if (holder.job_uid == spec.job_uid && !holder.seen.terminating) {
-    own_writes_.created(spec, holder.meta.uid);
+    own_writes(spec.namespace_name).created(spec, holder.meta.uid);
     return CreateReply{CreateReply::Outcome::kExists, holder.meta.uid, {}, {}};
   }
-  own_writes_.not_created(spec);
+  own_writes(spec.namespace_name).not_created(spec);
   return CreateReply{CreateReply::Outcome::kNameConflict, holder.meta.uid, holder.job_uid, {}};
 }
 
@@ -173,7 +173,7 @@ Status KubeCluster::Impl::delete_pod(const control::PodRef& pod, Duration grace)
       kube::kPods, {pod.namespace_name, pod.name},
       {.preconditions = {.uid = pod.uid}, .grace_seconds = seconds.count()});
   TRAINYARD_TRY(done(pod, reply, called("delete", pod.namespace_name, pod.name)));
-  own_writes_.deleted_pod(pod.uid);
+  own_writes(pod.namespace_name).deleted_pod(pod.uid);
   return {};
 }
 
@@ -182,7 +182,7 @@ Status KubeCluster::Impl::remove_member_label(const control::PodRef& pod) {
       kube::kPods, {pod.namespace_name, pod.name},
       {{"metadata", {{"labels", {{render::kLabelMember, nullptr}}}}}}, {.uid = pod.uid});
   TRAINYARD_TRY(done(pod, reply, called("patch", pod.namespace_name, pod.name)));
-  own_writes_.unlabelled_pod(pod.uid);
+  own_writes(pod.namespace_name).unlabelled_pod(pod.uid);
   return {};
 }
 

@@ -73,6 +73,7 @@ cache::Handler<CompanionView> Beside::handler() {
 Scope::Scope(const ScopeContext& context, const std::string& ns)
     : context_(context),
       ns_(ns),
+      own_writes_(*context.clock),
       jobs_(view_of_job, {}, job_handler()),
       pods_(view_of_pod,
             {{kPodsByJob, [](const PodView& pod) { return unless_empty(pod.job_uid); }},
@@ -98,11 +99,11 @@ cache::Handler<JobView> Scope::job_handler() {
   handler.added = [this](const Job& job) { context_.changed(key_of(*job)); };
   handler.updated = [this](const Job&, const Job& job) { context_.changed(key_of(*job)); };
   handler.removed = [this](const Job& job) {
-    context_.own_writes->shows_no_more(*job);
+    own_writes_.shows_no_more(*job);
     context_.job_gone(job->meta.uid);
     context_.changed(key_of(*job));
   };
-  handler.listed = [this](MonoTime started) { context_.own_writes->lists_jobs(started); };
+  handler.listed = [this](MonoTime started) { own_writes_.lists_jobs(started); };
   handler.refused = [this](const std::string& key, const Error& error) {
     context_.logger->warning("TrainingJob cannot be read",
                              {{"job", key}, {"error", error.message}});
@@ -122,21 +123,21 @@ cache::Handler<PodView> Scope::pod_handler() {
   using Pod = cache::Handler<PodView>::Object;
   cache::Handler<PodView> handler;
   handler.added = [this](const Pod& pod) {
-    context_.own_writes->shows(*pod);
+    own_writes_.shows(*pod);
     context_.changed(key_of(*pod));
   };
   handler.updated = [this](const Pod& before, const Pod& pod) {
-    context_.own_writes->shows(*pod);
+    own_writes_.shows(*pod);
     if (!same_to_plan(*before, *pod)) context_.changed(key_of(*pod));
   };
   handler.removed = [this](const Pod& pod) {
-    context_.own_writes->shows_no_more(*pod);
+    own_writes_.shows_no_more(*pod);
     note_gone(*pod);
     context_.changed(key_of(*pod));
   };
   handler.listed = [this](MonoTime started) {
     context_.listed_pods->cache_listed(ns_, started);
-    const std::set<std::string> lacking = context_.own_writes->lists_pods(started);
+    const std::set<std::string> lacking = own_writes_.lists_pods(started);
     if (lacking.empty()) return;
     // A pod that was made and went between two lists: the job counts on it, and no event comes.
     for (const auto& job : jobs_.all()) {

@@ -30,7 +30,6 @@ struct ScopeContext {
   const kube::Client* client = nullptr;
   const Clock* clock = nullptr;
   Logger* logger = nullptr;
-  OwnWrites* own_writes = nullptr;
   ListedPods* listed_pods = nullptr;
   GonePods* gone_pods = nullptr;
   cache::ReflectorRunner* runner = nullptr;
@@ -96,6 +95,8 @@ class Scope {
   const std::string& ns() const { return ns_; }
   cache::Store<JobView>& jobs() { return jobs_; }
   cache::Store<PodView>& pods() { return pods_; }
+  /// Of these caches alone: a list of another namespace says nothing about them.
+  OwnWrites& own_writes() { return own_writes_; }
   bool is_filled() const { return jobs_.synced() && pods_.synced(); }
   /// Whether it must be filled before work begins.
   bool is_awaited() const { return awaited_; }
@@ -111,6 +112,7 @@ class Scope {
   const ScopeContext& context_;
   const std::string ns_;
   std::atomic<bool> awaited_ = true;
+  OwnWrites own_writes_;
   cache::Store<JobView> jobs_;
   cache::Store<PodView> pods_;
   Watching job_watching_;

@@ -30,7 +30,7 @@ WRITE = re.compile(
     rf"(?:\b(?:{'|'.join(CLUSTER_WRITES)})\()|(?:\b{CLIENT}(?:{'|'.join(CLIENT_WRITES)})\()"
     rf"|(?:(?<![\w.>:])(?:{'|'.join(OWN_WRITES)})\()|(?:\bmembership->(?:publish|retire)\()")
 EXPECTATION = re.compile(
-    r"\b(?:own_writes(?:_\.|->)\w+\(|expectations_\.(?!pending|first_end)\w+\(|remember\(|note_job\(|"
+    r"\b(?:own_writes(?:_\.|\([\w.]+\)\.)\w+\(|expectations_\.(?!pending|first_end)\w+\(|remember\(|note_job\(|"
     r"companions_\.forget\(|job_gone\(|(?:created_|changes_|jobs_|deleted_jobs_|memory_|kept_|stop_requested_)"
     r"(?:\[.*?\]\s*=|\.(?:erase|insert)\())|^std::erase_if\(|\bchange_of\([^)]*\)\.\w+ =|^memory\.\w+ =|^kept\.\w+ =")
 REQUEUE = re.compile(

@@ -95,14 +95,12 @@ class ScopeTest : public testing::Test {
   kube::Client client_{transport_, clock_, {}};
   std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
   cache::ThreadRunner runner_;
-  OwnWrites own_writes_{clock_};
   ListedPods listed_pods_;
   GonePods gone_pods_;
   ScopeContext context_{
       .client = &client_,
       .clock = &clock_,
       .logger = logger_.get(),
-      .own_writes = &own_writes_,
       .listed_pods = &listed_pods_,
       .gone_pods = &gone_pods_,
       .runner = &runner_,
@@ -118,6 +116,7 @@ class ScopeTest : public testing::Test {
           },
       .job_gone = [this](const std::string& uid) { gone_.push_back(uid); }};
   Scope scope_{context_, "n"};
+  OwnWrites& own_writes_ = scope_.own_writes();
 };
 
 TEST_F(ScopeTest, AJobIsLookedAtWhenItComesChangesAndGoes) {
@@ -230,6 +229,18 @@ TEST_F(ScopeTest, AListThatLacksAPodSettlesWhatWasWaitedFor) {
   clock_.advance(seconds(1));
   list(scope_.pods(), {});
   EXPECT_THAT(seen(), IsEmpty());
+}
+
+TEST_F(ScopeTest, AListOfAnotherNamespaceSettlesNothing) {
+  Scope other{context_, "m"};
+  make_pod();
+  own_writes_.deleted_job(kUid);
+  list(scope_.jobs(), {job(1)});
+  clock_.advance(seconds(1));
+  list(other.pods(), {});
+  list(other.jobs(), {});
+  EXPECT_EQ(seen().size(), 1U) << "it would look lost";
+  EXPECT_FALSE(is_there());
 }
 
 TEST_F(ScopeTest, OnlyTheJobOfWhichAListLacksAPodIsLookedAt) {
