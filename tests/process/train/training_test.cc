@@ -278,7 +278,7 @@ TEST_F(TrainingTest, CheckpointsThatAreGoneAreMissedAndNotBegunAgain) {
   const auto root = folder_->path() / "gone/pvc/ckpt/small";
   std::filesystem::rename(root, folder_->path() / "elsewhere");
   EXPECT_EQ(train("gone").exit_code, 65);
-  EXPECT_FALSE(std::filesystem::exists(root)) << "nothing has begun";
+  EXPECT_TRUE(std::filesystem::is_empty(root)) << "nothing has begun";
   std::filesystem::rename(folder_->path() / "elsewhere", root);
   const Ended last = train("gone", {"--retry"});
   EXPECT_EQ(last.exit_code, 0);
