@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
 #include <set>
 
 #include "common/base/check.h"
@@ -10,12 +11,62 @@
 
 namespace trainyard::checkpoint {
 
-/// One opened shard file: hands out bytes whose chunks have been verified.
+/// The shard files that are open: those used last, and no more than kOpenFilesMax of them, because
+/// there may be more shards than files that a process may open.
+class CheckpointReader::OpenFiles {
+ public:
+  OpenFiles(FileSystem& files, const std::filesystem::path& directory, const Manifest& manifest)
+      : files_(files), directory_(directory), manifest_(manifest) {}
+
+  /// The file of one shard, valid until the next call. Each time that it is opened it must have its
+  /// recorded size; that its bytes are still the same ones the chunks' hashes tell.
+  Result<InputFile*> of(int64_t shard) {
+    const auto found = std::find_if(open_.begin(), open_.end(),
+                                    [&](const Open& open) { return open.shard == shard; });
+    if (found != open_.end()) {
+      open_.splice(open_.begin(), open_, found);
+      return open_.front().file.get();
+    }
+    const ShardRecord& record = manifest_.shards[static_cast<size_t>(shard)];
+    const std::string name = shard_file_name(shard, static_cast<int64_t>(manifest_.shards.size()));
+    if (open_.size() >= kOpenFilesMax) open_.pop_back();
+    TRAINYARD_ASSIGN(std::unique_ptr<InputFile> file, files_.open(directory_ / name));
+    if (file->size() != record.bytes) {
+      return Error{ErrorCode::kInvalidData, name + ": has " + std::to_string(file->size()) +
+                                                " bytes, the manifest says " +
+                                                std::to_string(record.bytes)};
+    }
+    open_.push_front({shard, std::move(file)});
+    return open_.front().file.get();
+  }
+
+  void close(int64_t shard) {
+    open_.remove_if([&](const Open& open) { return open.shard == shard; });
+  }
+
+ private:
+  // Ranks that read beside each other, and two checkpoints that are compared, stay far below the
+  // usual limit of 1,024 open files.
+  static constexpr size_t kOpenFilesMax = 64;
+
+  struct Open {
+    int64_t shard;
+    std::unique_ptr<InputFile> file;
+  };
+
+  FileSystem& files_;
+  const std::filesystem::path& directory_;
+  const Manifest& manifest_;
+  std::list<Open> open_;  // used last first
+};
+
+/// One shard: hands out bytes whose chunks have been verified.
 class CheckpointReader::Shard {
  public:
-  Shard(std::unique_ptr<InputFile> file, const ShardRecord& record, std::string name,
+  Shard(OpenFiles& files, int64_t index, const ShardRecord& record, std::string name,
         int64_t chunk_bytes)
-      : file_(std::move(file)),
+      : files_(files),
+        index_(index),
         record_(record),
         name_(std::move(name)),
         chunk_bytes_(chunk_bytes) {}
@@ -45,7 +96,8 @@ class CheckpointReader::Shard {
 
   /// Reads and verifies one chunk; `out` has its size.
   Status read_chunk(int64_t chunk, std::span<std::byte> out) {
-    TRAINYARD_TRY(file_->read_at(chunk * chunk_bytes_, out));
+    TRAINYARD_ASSIGN(InputFile * file, files_.of(index_));
+    TRAINYARD_TRY(file->read_at(chunk * chunk_bytes_, out));
     const Hash128& wanted = record_.chunks[static_cast<size_t>(chunk)];
     const Hash128 found = xxh3_128(out);
     if (found == wanted) return {};
@@ -67,7 +119,8 @@ class CheckpointReader::Shard {
     return {};
   }
 
-  std::unique_ptr<InputFile> file_;
+  OpenFiles& files_;
+  int64_t index_;
   const ShardRecord& record_;
   std::string name_;
   int64_t chunk_bytes_;
@@ -77,10 +130,10 @@ class CheckpointReader::Shard {
 
 CheckpointReader::CheckpointReader(FileSystem& files, std::filesystem::path directory,
                                    Manifest manifest, std::string checksum)
-    : files_(files),
-      directory_(std::move(directory)),
+    : directory_(std::move(directory)),
       manifest_(std::move(manifest)),
       checksum_(std::move(checksum)),
+      open_files_(std::make_unique<OpenFiles>(files, directory_, manifest_)),
       shards_(manifest_.shards.size()) {}
 
 CheckpointReader::~CheckpointReader() = default;
@@ -100,8 +153,8 @@ Result<std::unique_ptr<CheckpointReader>> CheckpointReader::open(
   std::unique_ptr<CheckpointReader> reader(
       new CheckpointReader(files, directory, std::move(manifest), std::move(checksum)));
   for (size_t i = 0; i < reader->shards_.size(); ++i) {
-    TRAINYARD_TRY(reader->shard(static_cast<int64_t>(i)));
-    reader->shards_[i].reset();  // opened again when needed: there may be thousands
+    TRAINYARD_TRY(reader->open_files_->of(static_cast<int64_t>(i)));
+    reader->open_files_->close(static_cast<int64_t>(i));  // opened again when needed
   }
   if (verify == Verify::kAll) {
     const std::vector<Damage> damages = reader->verify_all();
@@ -110,20 +163,14 @@ Result<std::unique_ptr<CheckpointReader>> CheckpointReader::open(
   return reader;
 }
 
-Result<CheckpointReader::Shard*> CheckpointReader::shard(int64_t index) {
+CheckpointReader::Shard& CheckpointReader::shard(int64_t index) {
   std::unique_ptr<Shard>& shard = shards_[static_cast<size_t>(index)];
   if (shard == nullptr) {
-    const ShardRecord& record = manifest_.shards[static_cast<size_t>(index)];
-    const std::string name = shard_file_name(index, static_cast<int64_t>(shards_.size()));
-    TRAINYARD_ASSIGN(std::unique_ptr<InputFile> file, files_.open(directory_ / name));
-    if (file->size() != record.bytes) {
-      return Error{ErrorCode::kInvalidData, name + ": has " + std::to_string(file->size()) +
-                                                " bytes, the manifest says " +
-                                                std::to_string(record.bytes)};
-    }
-    shard = std::make_unique<Shard>(std::move(file), record, name, manifest_.chunk_bytes);
+    shard = std::make_unique<Shard>(
+        *open_files_, index, manifest_.shards[static_cast<size_t>(index)],
+        shard_file_name(index, static_cast<int64_t>(shards_.size())), manifest_.chunk_bytes);
   }
-  return shard.get();
+  return *shard;
 }
 
 Status CheckpointReader::read(std::string_view name, TensorKind kind, const Rectangle& where,
@@ -142,12 +189,13 @@ Status CheckpointReader::read(std::string_view name, TensorKind kind, const Rect
   }
   for (const SliceRecord& slice : tensor->slices) {
     if (!intersection(slice.where, where)) continue;
-    TRAINYARD_ASSIGN(Shard * source, shard(slice.shard));
-    TRAINYARD_TRY(for_each_run(slice.where, where, [&](const Run& run) {
-      return source->read(slice.byte_offset + run.source * element_bytes,
-                          out.subspan(static_cast<size_t>(run.destination * element_bytes),
-                                      static_cast<size_t>(run.count * element_bytes)));
-    }));
+    Shard& source = shard(slice.shard);
+    const Status copied = for_each_run(slice.where, where, [&](const Run& run) {
+      return source.read(slice.byte_offset + run.source * element_bytes,
+                         out.subspan(static_cast<size_t>(run.destination * element_bytes),
+                                     static_cast<size_t>(run.count * element_bytes)));
+    });
+    TRAINYARD_TRY(copied);
   }
   return {};
 }
@@ -174,27 +222,28 @@ Status CheckpointReader::verify_chunk(int64_t shard_index, int64_t chunk) {
     return Error{ErrorCode::kInvalidData, "shard " + std::to_string(shard_index) + " chunk " +
                                               std::to_string(chunk) + ": there is none"};
   }
-  TRAINYARD_ASSIGN(Shard * source, shard(shard_index));
-  std::vector<std::byte> buffer(static_cast<size_t>(source->chunk_size(chunk)));
-  return source->read_chunk(chunk, buffer);
+  Shard& source = shard(shard_index);
+  std::vector<std::byte> buffer(static_cast<size_t>(source.chunk_size(chunk)));
+  return source.read_chunk(chunk, buffer);
 }
 
 std::vector<Damage> CheckpointReader::verify_all() {
   std::vector<Damage> damages;
   std::vector<std::byte> buffer;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    const std::string name =
-        shard_file_name(static_cast<int64_t>(i), static_cast<int64_t>(shards_.size()));
-    Result<Shard*> opened = shard(static_cast<int64_t>(i));
+    const auto index = static_cast<int64_t>(i);
+    const std::string name = shard_file_name(index, static_cast<int64_t>(shards_.size()));
+    const Result<InputFile*> opened = open_files_->of(index);
     if (!opened) {
       damages.push_back({name, -1, opened.error().message});
       continue;
     }
+    Shard& source = shard(index);
     Sha256Stream whole;
     const size_t before = damages.size();
-    for (int64_t chunk = 0; chunk < (*opened)->chunk_count(); ++chunk) {
-      buffer.resize(static_cast<size_t>((*opened)->chunk_size(chunk)));
-      const Status status = (*opened)->read_chunk(chunk, buffer);
+    for (int64_t chunk = 0; chunk < source.chunk_count(); ++chunk) {
+      buffer.resize(static_cast<size_t>(source.chunk_size(chunk)));
+      const Status status = source.read_chunk(chunk, buffer);
       if (!status) damages.push_back({name, chunk, status.error().message});
       whole.update(buffer);
     }
@@ -204,7 +253,7 @@ std::vector<Damage> CheckpointReader::verify_all() {
                          name + ": SHA-256 is " + to_hex(found) + ", the manifest says " +
                              to_hex(manifest_.shards[i].sha256)});
     }
-    shards_[i].reset();
+    open_files_->close(index);
   }
   return damages;
 }

@@ -30,7 +30,8 @@ struct Damage {
 };
 
 /// Reads one checkpoint, whatever layout wrote it. Used by one thread at a time.
-/// Memory: one chunk an open shard.
+/// Memory: one chunk a shard that is read piece by piece. Holds at most 64 files open, however many
+/// shards there are.
 class CheckpointReader {
  public:
   /// `directory` is the checkpoint's own (".../g3-step-0000000100"). `files` must outlive the
@@ -62,15 +63,16 @@ class CheckpointReader {
   std::vector<Damage> verify_all();
 
  private:
+  class OpenFiles;
   class Shard;
   CheckpointReader(FileSystem& files, std::filesystem::path directory, Manifest manifest,
                    std::string checksum);
-  Result<Shard*> shard(int64_t index);
+  Shard& shard(int64_t index);
 
-  FileSystem& files_;
   std::filesystem::path directory_;
   Manifest manifest_;
   std::string checksum_;
+  std::unique_ptr<OpenFiles> open_files_;
   std::vector<std::unique_ptr<Shard>> shards_;
 };
 

@@ -1,4 +1,7 @@
+#include <array>
 #include <filesystem>
+#include <iterator>
+#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -86,6 +89,102 @@ TEST(RoundTripTest, BufferedAndDirectWritesLeaveTheSameBytes) {
           << size;
     }
   }
+}
+
+/// No more than `more` files may be opened beside those that are.
+class FewFiles {
+ public:
+  explicit FewFiles(rlim_t more) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                    std::filesystem::directory_iterator());
+    const rlimit few{static_cast<rlim_t>(open) + more, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewFiles(const FewFiles&) = delete;
+  FewFiles& operator=(const FewFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+/// A checkpoint of one tensor, of which each of `ranks` has written one of `ranks` rows.
+class ManyShards {
+ public:
+  explicit ManyShards(int ranks) : ranks_(ranks) {
+    for (int64_t i = 0; i < ranks * kColumns; ++i)
+      values_.push_back(static_cast<float>(i));
+    run_ranks(ranks, [&](CommitGroup& group) {
+      const auto started = start_generation(files_, job_.plan(1, std::nullopt), group,
+                                            [](CheckpointReader&) { return Status(); });
+      if (!started) return;
+      CheckpointWriter writer(borrowed(files_), group, {job_.root(), {}, 256}, *started);
+      Snapshot snapshot;
+      snapshot.step = 10;
+      snapshot.slices.push_back({"rows",
+                                 TensorKind::kParameter,
+                                 DType::kFloat32,
+                                 {ranks_, kColumns},
+                                 {group.rank(), 0},
+                                 {1, kColumns},
+                                 std::as_bytes(std::span(values_).subspan(
+                                     static_cast<size_t>(group.rank()) * kColumns, kColumns))});
+      if (writer.begin(snapshot)) (void)writer.wait(seconds(20));
+    });
+  }
+  std::filesystem::path directory() const { return job_.root() / directory_name({1, 10}); }
+  FileSystem& files() { return files_; }
+  const std::vector<float>& values() const { return values_; }
+
+  static Status read_row(CheckpointReader& reader, int64_t row, std::span<float> out) {
+    return reader.read("rows", TensorKind::kParameter, {{row, 0}, {1, kColumns}},
+                       std::as_writable_bytes(out));
+  }
+  static constexpr int64_t kColumns = 16;
+
+ private:
+  PosixFileSystem files_;
+  JobDirectory job_;
+  int64_t ranks_;
+  std::vector<float> values_;
+};
+
+TEST(RoundTripTest, MoreShardsThanFilesMayBeOpenAreReadWhole) {
+  ManyShards written(100);
+  const FewFiles few(70);
+  const auto reader = CheckpointReader::open(written.files(), written.directory(), Verify::kAll);
+  ASSERT_TRUE(reader.has_value()) << reader.error().message;
+  std::vector<float> found(written.values().size());
+  const Status whole = (*reader)->read_all("rows", TensorKind::kParameter, found);
+  ASSERT_TRUE(whole.has_value()) << whole.error().message;
+  EXPECT_EQ(found, written.values());
+  // From behind, too: each shard was closed and is opened again.
+  std::array<float, ManyShards::kColumns> row{};
+  for (int64_t i = 99; i >= 0; --i) {
+    const Status again = ManyShards::read_row(**reader, i, row);
+    ASSERT_TRUE(again.has_value()) << again.error().message;
+    EXPECT_EQ(row[0], static_cast<float>(i * ManyShards::kColumns));
+  }
+}
+
+TEST(RoundTripTest, ShardThatIsAnotherWhenItIsOpenedAgainIsDamage) {
+  ManyShards written(100);
+  const auto reader =
+      CheckpointReader::open(written.files(), written.directory(), Verify::kManifest);
+  ASSERT_TRUE(reader.has_value()) << reader.error().message;
+  std::array<float, ManyShards::kColumns> row{};
+  for (int64_t i = 0; i < 100; ++i)
+    ASSERT_TRUE(ManyShards::read_row(**reader, i, row));
+  const auto shard = [&](int64_t i) { return written.directory() / shard_file_name(i, 100); };
+  std::filesystem::rename(shard(1), shard(0));
+  std::filesystem::copy(shard(2), shard(1));
+  spill(shard(3), slurp(shard(3)) + "more");
+  EXPECT_THAT((*reader)->verify_chunk(0, 0).error().message, HasSubstr("shard-0-of-100"));
+  EXPECT_THAT((*reader)->verify_chunk(1, 0).error().message,
+              HasSubstr("shard-1-of-100.safetensors: chunk 0"));
+  EXPECT_THAT(ManyShards::read_row(**reader, 3, row).error().message,
+              HasSubstr("bytes, the manifest says"));
 }
 
 TEST(RoundTripTest, AnyRectangleOfAnyTensorIsAssembledFromSlices) {
