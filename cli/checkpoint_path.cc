@@ -1,6 +1,7 @@
 #include "cli/checkpoint_path.h"
 
 #include <algorithm>
+#include <ostream>
 
 #include "common/api/decode.h"
 #include "common/io/file.h"
@@ -31,12 +32,26 @@ bool is_checkpoint(checkpoint::FileSystem& files, const std::filesystem::path& p
          std::binary_search(names->begin(), names->end(), std::string(checkpoint::kManifestFile));
 }
 
-Result<std::unique_ptr<checkpoint::CheckpointReader>> open_checkpoint(
-    checkpoint::FileSystem& files, const std::filesystem::path& path, checkpoint::Verify verify,
-    std::vector<std::string>* notes) {
-  if (is_checkpoint(files, path)) return checkpoint::CheckpointReader::open(files, path, verify);
+Result<std::unique_ptr<checkpoint::CheckpointReader>> read_checkpoint(
+    checkpoint::FileSystem& files, const std::filesystem::path& path,
+    const std::function<Status(checkpoint::CheckpointReader&)>& use, PassedOver& passed_over) {
+  if (is_checkpoint(files, path)) {
+    TRAINYARD_ASSIGN(auto reader, checkpoint::CheckpointReader::open(
+                                      files, path, checkpoint::Verify::kManifest));
+    const Status used = use(*reader);
+    if (used) return reader;
+    return reader->shard_error() ? used.error().with_context(path.string()) : used.error();
+  }
   TRAINYARD_ASSIGN(const std::filesystem::path root, checkpoints_at(path));
-  return checkpoint::open_newest_good(files, root, std::nullopt, verify, notes);
+  std::vector<std::string> notes;
+  auto reader = checkpoint::read_newest_good(files, root, use, &notes);
+  for (const std::string& note : notes)
+    passed_over.tell(root.string() + "/" + note);
+  return reader;
+}
+
+void PassedOver::tell(const std::string& note) {
+  if (told_.insert(note).second) err_ << "passed over " << note << '\n';
 }
 
 }  // namespace trainyard::cli

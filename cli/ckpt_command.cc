@@ -31,8 +31,13 @@ constexpr char kFooter[] = R"(Examples:
   trainyard ckpt prune --keep-last 2 runs/gpt2
 
 A path is a checkpoint's own directory, a job's checkpoint directory or the directory of a
-`trainyard run`. `ls` looks at manifests and at the size of every shard; with --verify it reads
-every byte, as `verify` does, and then "current" means good.
+`trainyard run`. Of the last two `show`, `hash` and `diff` take the newest good one: what they pass
+over they say on standard error. `show` without --hash goes by the manifest and the size of every
+shard, what reads tensors finds flipped bits in them as well. A damaged checkpoint that is named
+itself is an error.
+
+`ls` looks at manifests and at the size of every shard; with --verify it reads every byte, as
+`verify` does, and then "current" means good.
 
 Exit codes: 0 done; 1 `diff` found a difference; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
 
@@ -257,24 +262,17 @@ std::string manifest_as_json(const ckpt::CheckpointReader& reader, const std::st
   return json.take();
 }
 
-Result<std::unique_ptr<ckpt::CheckpointReader>> open_named(ckpt::FileSystem& files,
-                                                           const CkptOptions& options,
-                                                           CommandContext& context) {
-  std::vector<std::string> notes;
-  auto reader = open_checkpoint(files, options.path, ckpt::Verify::kManifest, &notes);
-  for (const std::string& note : notes)
-    context.err << "passed over " << note << '\n';
-  return reader;
-}
-
 Status run_show(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
-  TRAINYARD_ASSIGN(const auto reader, open_named(files, options, context));
+  PassedOver passed_over(context.err);
   std::string hash;
-  if (options.hash) {
-    TRAINYARD_ASSIGN(const Hash128 found, ckpt::state_hash_of(*reader));
+  const auto read = [&](ckpt::CheckpointReader& reader) -> Status {
+    if (!options.hash) return {};
+    TRAINYARD_ASSIGN(const Hash128 found, ckpt::state_hash_of(reader));
     hash = to_hex(found);
-  }
+    return {};
+  };
+  TRAINYARD_ASSIGN(const auto reader, read_checkpoint(files, options.path, read, passed_over));
   if (options.output == "json") {
     context.out << manifest_as_json(*reader, hash) << '\n';
   } else {
@@ -285,8 +283,13 @@ Status run_show(const CkptOptions& options, CommandContext& context) {
 
 Status run_hash(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
-  TRAINYARD_ASSIGN(const auto reader, open_named(files, options, context));
-  TRAINYARD_ASSIGN(const Hash128 hash, ckpt::state_hash_of(*reader));
+  PassedOver passed_over(context.err);
+  Hash128 hash;
+  const auto read = [&](ckpt::CheckpointReader& reader) -> Status {
+    TRAINYARD_ASSIGN(hash, ckpt::state_hash_of(reader));
+    return {};
+  };
+  TRAINYARD_ASSIGN(const auto reader, read_checkpoint(files, options.path, read, passed_over));
   if (options.output == "json") {
     text::JsonWriter json;
     json.begin_object();

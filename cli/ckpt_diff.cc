@@ -180,15 +180,19 @@ std::string comparison_as_json(const ckpt::CheckpointReader& a, const ckpt::Chec
 
 Status run_diff(const DiffOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
-  std::vector<std::string> notes;
-  const auto open = [&](const std::string& path) {
-    return open_checkpoint(files, path, ckpt::Verify::kManifest, &notes);
+  PassedOver passed_over(context.err);
+  ckpt::Comparison comparison;
+  std::unique_ptr<ckpt::CheckpointReader> b;
+  // Whichever side a damaged shard is on, that side steps back.
+  const auto read = [&](ckpt::CheckpointReader& reader_a) -> Status {
+    const auto compare = [&](ckpt::CheckpointReader& reader_b) -> Status {
+      TRAINYARD_ASSIGN(comparison, ckpt::compare(reader_a, reader_b));
+      return {};
+    };
+    TRAINYARD_ASSIGN(b, read_checkpoint(files, options.b, compare, passed_over));
+    return {};
   };
-  TRAINYARD_ASSIGN(const auto a, open(options.a));
-  TRAINYARD_ASSIGN(const auto b, open(options.b));
-  for (const std::string& note : notes)
-    context.err << "passed over " << note << '\n';
-  TRAINYARD_ASSIGN(const ckpt::Comparison comparison, ckpt::compare(*a, *b));
+  TRAINYARD_ASSIGN(const auto a, read_checkpoint(files, options.a, read, passed_over));
   if (options.output == "json") {
     context.out << comparison_as_json(*a, *b, comparison) << '\n';
   } else {

@@ -106,12 +106,14 @@ void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& ou
 
 Status evaluate(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
-  std::vector<std::string> notes;
-  TRAINYARD_ASSIGN(const auto reader, open_checkpoint(files, options.checkpoint,
-                                                      checkpoint::Verify::kManifest, &notes));
-  for (const std::string& note : notes)
-    context.err << note << "\n";
-  TRAINYARD_ASSIGN(const auto model, engine::TrainedModel::load(*reader, options.threads));
+  PassedOver passed_over(context.err);
+  std::unique_ptr<engine::TrainedModel> model;
+  const auto load = [&](checkpoint::CheckpointReader& reader) -> Status {
+    TRAINYARD_ASSIGN(model, engine::TrainedModel::load(reader, options.threads));
+    return {};
+  };
+  TRAINYARD_ASSIGN(const auto reader,
+                   read_checkpoint(files, options.checkpoint, load, passed_over));
   std::vector<Score> scores;
   for (const std::string& set : options.sets) {
     TRAINYARD_ASSIGN(Score score, evaluate_set(model->engine(), set, options));

@@ -28,27 +28,27 @@ struct ExportOptions {
 
 Status export_model(const ExportOptions& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
-  std::vector<std::string> notes;
-  auto reader = open_checkpoint(files, options.checkpoint, checkpoint::Verify::kManifest, &notes);
-  for (const std::string& note : notes)
-    context.err << "passed over " << note << '\n';
-  if (!reader) return reader.error();
-  TRAINYARD_TRY(hf::export_checkpoint(**reader, options.folder));
+  PassedOver passed_over(context.err);
+  const auto write = [&](checkpoint::CheckpointReader& reader) {
+    return hf::export_checkpoint(reader, options.folder);
+  };
+  TRAINYARD_ASSIGN(const auto reader,
+                   read_checkpoint(files, options.checkpoint, write, passed_over));
   if (options.output == "json") {
     text::JsonWriter json;
     json.begin_object();
     json.key("path");
     json.string(options.folder);
     json.key("step");
-    json.integer((*reader)->manifest().step);
+    json.integer(reader->manifest().step);
     json.key("checkpoint");
-    json.string((*reader)->directory().string());
+    json.string(reader->directory().string());
     json.end_object();
     context.out << json.take() << '\n';
     return {};
   }
-  context.out << options.folder << ": step " << (*reader)->manifest().step << " of "
-              << (*reader)->directory().string() << '\n';
+  context.out << options.folder << ": step " << reader->manifest().step << " of "
+              << reader->directory().string() << '\n';
   return {};
 }
 

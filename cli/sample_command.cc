@@ -49,12 +49,14 @@ Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
 
 Status sample(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
-  std::vector<std::string> notes;
-  TRAINYARD_ASSIGN(const auto reader, open_checkpoint(files, options.checkpoint,
-                                                      checkpoint::Verify::kManifest, &notes));
-  for (const std::string& note : notes)
-    context.err << note << "\n";
-  TRAINYARD_ASSIGN(const auto model, engine::TrainedModel::load(*reader, options.threads));
+  PassedOver passed_over(context.err);
+  std::unique_ptr<engine::TrainedModel> model;
+  const auto load = [&](checkpoint::CheckpointReader& reader) -> Status {
+    TRAINYARD_ASSIGN(model, engine::TrainedModel::load(reader, options.threads));
+    return {};
+  };
+  TRAINYARD_ASSIGN(const auto reader,
+                   read_checkpoint(files, options.checkpoint, load, passed_over));
   TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, model->engine()));
   const bool as_text = options.output == "text";
   std::string text;

@@ -195,6 +195,7 @@ Status CheckpointReader::read(std::string_view name, TensorKind kind, const Rect
                          out.subspan(static_cast<size_t>(run.destination * element_bytes),
                                      static_cast<size_t>(run.count * element_bytes)));
     });
+    if (!copied && !shard_error_) shard_error_ = copied.error();
     TRAINYARD_TRY(copied);
   }
   return {};
@@ -283,11 +284,13 @@ NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
   return checked;
 }
 
-Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,
-                                                           const std::filesystem::path& root,
-                                                           std::optional<int64_t> generation,
-                                                           Verify verify,
-                                                           std::vector<std::string>* notes) {
+namespace {
+
+/// Candidates newest first, until one opens and `use` can read what it wants.
+Result<std::unique_ptr<CheckpointReader>> newest_good(
+    FileSystem& files, const std::filesystem::path& root, std::optional<int64_t> generation,
+    Verify verify, const std::function<Status(CheckpointReader&)>& use,
+    std::vector<std::string>* notes) {
   TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
   const auto note = [&](const std::string& line) {
     if (notes != nullptr) notes->push_back(line);
@@ -310,13 +313,32 @@ Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,
   std::string last;
   for (const CheckpointId& id : candidates) {
     auto reader = CheckpointReader::open(files, root / directory_name(id), verify);
-    if (reader) return reader;
-    last = directory_name(id) + ": " + reader.error().message;
+    const Status used = reader ? use(**reader) : Status(reader.error());
+    if (used) return reader;
+    if (reader && !(*reader)->shard_error()) return used.error();
+    last = directory_name(id) + ": " + (reader ? *(*reader)->shard_error() : used.error()).message;
     note(last);
   }
   return Error{ErrorCode::kInvalidData, root.string() + ": none of " +
                                             std::to_string(candidates.size()) +
                                             " checkpoints is good; the last one tried was " + last};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,
+                                                           const std::filesystem::path& root,
+                                                           std::optional<int64_t> generation,
+                                                           Verify verify,
+                                                           std::vector<std::string>* notes) {
+  return newest_good(
+      files, root, generation, verify, [](CheckpointReader&) { return Status(); }, notes);
+}
+
+Result<std::unique_ptr<CheckpointReader>> read_newest_good(
+    FileSystem& files, const std::filesystem::path& root,
+    const std::function<Status(CheckpointReader&)>& use, std::vector<std::string>* notes) {
+  return newest_good(files, root, std::nullopt, Verify::kManifest, use, notes);
 }
 
 }  // namespace trainyard::checkpoint

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,6 +57,10 @@ class CheckpointReader {
   /// The whole of a float32 tensor. Errors: as read(); kInvalidData for another dtype or size.
   Status read_all(std::string_view name, TensorKind kind, std::span<float> out);
 
+  /// Why read() could not have bytes of a shard, the first time that this was so: damage or I/O,
+  /// in contrast to a wrong question. nullopt: it never was.
+  const std::optional<Error>& shard_error() const { return shard_error_; }
+
   /// Reads one chunk of one shard, both by index, and compares its hash. Errors: kInvalidData for
   /// damage, or when there is no such chunk; kIo.
   Status verify_chunk(int64_t shard_index, int64_t chunk);
@@ -74,6 +79,7 @@ class CheckpointReader {
   std::string checksum_;
   std::unique_ptr<OpenFiles> open_files_;
   std::vector<std::unique_ptr<Shard>> shards_;
+  std::optional<Error> shard_error_;
 };
 
 /// What a look at the newest checkpoints of a history found.
@@ -101,5 +107,13 @@ Result<std::unique_ptr<CheckpointReader>> open_newest_good(FileSystem& files,
                                                            std::optional<int64_t> generation,
                                                            Verify verify,
                                                            std::vector<std::string>* notes);
+
+/// The same of the newest recorded generation, but what is good is found by using it, so that no
+/// byte is read twice: `use` reads what it wants, and where a shard fails it (shard_error) the
+/// checkpoint before is tried with another call. Errors: besides, those of `use` that are not the
+/// shards' fault.
+Result<std::unique_ptr<CheckpointReader>> read_newest_good(
+    FileSystem& files, const std::filesystem::path& root,
+    const std::function<Status(CheckpointReader&)>& use, std::vector<std::string>* notes);
 
 }  // namespace trainyard::checkpoint

@@ -352,6 +352,38 @@ TEST_F(LoneRankTest, ACheckpointKeepsTheEpsilonOfAnImport) {
   EXPECT_EQ(json::parse(content("exported/config.json")).value("layer_norm_epsilon", 0.0), 0.125);
 }
 
+TEST_F(LoneRankTest, WhatReadsTheNewestCheckpointStepsBackFromADamagedShard) {
+  json job = job_of(engine(10));
+  job["spec"]["checkpointPolicy"]["everySteps"] = 5;
+  json summary;
+  ASSERT_EQ(run_job(job, summary, {}, {"--run-dir", path("run")}).exit_code, 0) << content("err");
+  const std::filesystem::path newest =
+      std::filesystem::path(summary.value("checkpointDir", "")) / "g1-step-0000000010";
+  std::fstream shard(newest / "shard-0-of-1.safetensors",
+                     std::ios::in | std::ios::out | std::ios::binary);
+  // Behind the header: of the first tensor, which is read first, all bits are turned.
+  shard.seekp(4096);
+  shard << std::string(64, '\xff');
+  shard.close();
+  ASSERT_TRUE(shard);
+
+  const auto json_of = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"-o", "json"});
+    const Ended ended = trainyard(arguments);
+    EXPECT_EQ(ended.exit_code, 0) << arguments[0] << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr("passed over " + newest.string() + ": shard-0-of-1"));
+    return json::parse(ended.out, nullptr, false);
+  };
+  EXPECT_EQ(json_of({"sample", path("run"), "--tokens", "4", "--tokenizer", "bytes"})["step"], 5);
+  EXPECT_EQ(json_of({"evaluate", path("run"), path("train"), "--sequences", "2"})["step"], 5);
+  EXPECT_EQ(
+      json_of({"export", "--checkpoint", path("run"), "--hugging-face", path("exported")})["step"],
+      5);
+  const Ended named = trainyard({"sample", newest.string(), "--tokens", "4"});
+  EXPECT_EQ(named.exit_code, contract::kExitBadData);
+  EXPECT_THAT(named.err, HasSubstr(newest.string() + ": shard-0-of-1.safetensors: chunk 0"));
+}
+
 TEST_F(LoneRankTest, ARunWithACheckpointNeedsTheFolderThatItImportedNoMore) {
   write_model("imported", 0.2F, 0.125);
   json job = job_of(importing("imported", 20));

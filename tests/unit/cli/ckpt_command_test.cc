@@ -116,7 +116,74 @@ TEST_F(CkptCommandTest, ShowTakesTheNewestGoodOne) {
   flip_a_bit(job_.root() / "g2-step-0000000030/manifest.json", 100);
   const Ran before = trainyard({"ckpt", "show", "-o", "json", root()});
   EXPECT_EQ(nlohmann::json::parse(before.out)["step"], 20);
-  EXPECT_THAT(before.err, HasSubstr("passed over g2-step-0000000030: manifest.json: checksum"));
+  EXPECT_THAT(before.err,
+              HasSubstr("passed over " + root() + "/g2-step-0000000030: manifest.json: checksum"));
+}
+
+/// Of generation 2's newest checkpoint the end of a shard: data, unlike its beginning.
+class DamagedShardTest : public CkptCommandTest {
+ protected:
+  void SetUp() override {
+    CkptCommandTest::SetUp();
+    hash_before_ = trainyard({"ckpt", "hash", root() + "/g2-step-0000000020"}).out;
+    damage("g2-step-0000000030");
+  }
+  void damage(const std::string& checkpoint) const {
+    const auto shard = job_.root() / checkpoint /
+                       (checkpoint == "g2-step-0000000030" ? "shard-1-of-3.safetensors"
+                                                           : "shard-1-of-2.safetensors");
+    flip_a_bit(shard, std::filesystem::file_size(shard) - 1);
+  }
+  std::string passed_over() const {
+    return "passed over " + root() + "/g2-step-0000000030: shard-1-of-3.safetensors: chunk ";
+  }
+
+  std::string hash_before_;
+};
+
+TEST_F(DamagedShardTest, HashAndShowTakeTheGoodOneBefore) {
+  const Ran hash = trainyard({"ckpt", "hash", root()});
+  EXPECT_EQ(hash.exit_code, 0) << hash.err;
+  EXPECT_EQ(hash.out, hash_before_);
+  EXPECT_THAT(hash.err, HasSubstr(passed_over()));
+  const Ran show = trainyard({"ckpt", "show", "--hash", "-o", "json", root()});
+  EXPECT_EQ(show.exit_code, 0) << show.err;
+  EXPECT_EQ(nlohmann::json::parse(show.out)["stateHash"].get<std::string>() + "\n", hash_before_);
+  EXPECT_EQ(nlohmann::json::parse(show.out)["step"], 20);
+  EXPECT_THAT(show.err, HasSubstr(passed_over()));
+}
+
+TEST_F(DamagedShardTest, NamedItselfIsBadData) {
+  for (const char* name : {"/g2-step-0000000030", "/latest"}) {
+    for (std::vector<std::string> command :
+         {std::vector<std::string>{"ckpt", "hash"}, {"ckpt", "show", "--hash"}}) {
+      command.push_back(root() + name);
+      const Ran ran = trainyard(command);
+      EXPECT_EQ(ran.exit_code, 65) << name;
+      EXPECT_THAT(ran.err, HasSubstr(name + std::string(": shard-1-of-3.safetensors: chunk ")));
+    }
+  }
+}
+
+TEST_F(DamagedShardTest, DiffStepsBackOnWhicheverSideItIs) {
+  const std::string good = root() + "/g2-step-0000000020";
+  for (const auto& [a, b] :
+       {std::pair(root(), good), std::pair(good, root()), std::pair(root(), root())}) {
+    const Ran ran = trainyard({"ckpt", "diff", a, b});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("12 of 12 tensors equal: the same state"));
+    EXPECT_THAT(ran.err, HasSubstr(passed_over()));
+    EXPECT_EQ(ran.err.find("passed over"), ran.err.rfind("passed over")) << "told once";
+  }
+}
+
+TEST_F(DamagedShardTest, NoGoodOneIsBadData) {
+  damage("g2-step-0000000020");  // adopted: the same file as generation 1's
+  damage("g1-step-0000000010");
+  const Ran ran = trainyard({"ckpt", "hash", root()});
+  EXPECT_EQ(ran.exit_code, 65);
+  EXPECT_EQ(ran.out, "");
+  EXPECT_THAT(ran.err, HasSubstr("checkpoints is good; the last one tried was g1-step-0000000010"));
 }
 
 TEST_F(CkptCommandTest, ShowFollowsLatestAndHashesTheState) {
