@@ -42,6 +42,7 @@ itself is an error.
 Exit codes: 0 done; 1 `diff` found a difference; 65 a checkpoint is damaged or there is none; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
+constexpr char kDamaged[] = "damaged";
 
 struct CkptOptions {
   std::string path;
@@ -67,6 +68,13 @@ int64_t bytes_of(const ckpt::Manifest& manifest) {
   return bytes;
 }
 
+/// Whether what was a checkpoint is none any more: a running job cleans up, and reading takes long.
+bool removed_meanwhile(ckpt::FileSystem& files, const std::filesystem::path& path) {
+  const auto names = files.list(path);
+  if (!names) return names.error().code == ErrorCode::kNotFound;
+  return !std::binary_search(names->begin(), names->end(), std::string(ckpt::kManifestFile));
+}
+
 Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
                                              const std::filesystem::path& root,
                                              ckpt::Verify verify) {
@@ -81,9 +89,10 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
   for (const ckpt::FoundDirectory& directory : found) {
     Listed one{directory.id, "incomplete", "", std::nullopt};
     if (directory.committed) {
-      const auto reader =
-          ckpt::CheckpointReader::open(files, root / ckpt::directory_name(directory.id), verify);
-      one.state = !reader ? "damaged" : lineage.accepts(directory.id) ? "current" : "superseded";
+      const std::filesystem::path path = root / ckpt::directory_name(directory.id);
+      const auto reader = ckpt::CheckpointReader::open(files, path, verify);
+      if (!reader && removed_meanwhile(files, path)) continue;
+      one.state = !reader ? kDamaged : lineage.accepts(directory.id) ? "current" : "superseded";
       if (reader) one.manifest = (*reader)->manifest();
       if (!reader) one.message = reader.error().message;
     }
@@ -140,6 +149,19 @@ std::string listed_as_json(const std::vector<Listed>& listed) {
   return json.take();
 }
 
+/// kInvalidData that names the damaged ones.
+Status damage_of(const std::vector<Listed>& listed, const std::filesystem::path& root) {
+  int64_t damaged = 0;
+  std::string names;
+  for (const Listed& one : listed) {
+    if (one.state != kDamaged) continue;
+    names += (damaged++ == 0 ? "" : ", ") + ckpt::directory_name(one.id);
+  }
+  if (damaged == 0) return {};
+  return Error{ErrorCode::kInvalidData, root.string() + ": " + std::to_string(damaged) + " of " +
+                                            std::to_string(listed.size()) + " damaged: " + names};
+}
+
 Status run_ls(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
   TRAINYARD_ASSIGN(const std::filesystem::path root, checkpoints_at(options.path));
@@ -157,7 +179,7 @@ Status run_ls(const CkptOptions& options, CommandContext& context) {
   } else {
     print_listed(listed, context.out);
   }
-  return {};
+  return damage_of(listed, root);
 }
 
 std::string scalar_text(const ckpt::Scalar& scalar) {
@@ -377,8 +399,12 @@ Status run_verify(const CkptOptions& options, CommandContext& context) {
   ckpt::PosixFileSystem files;
   TRAINYARD_ASSIGN(const auto paths, paths_to_verify(files, options.path));
   std::vector<Verified> results;
-  for (const std::filesystem::path& path : paths)
-    results.push_back(verify_one(files, path));
+  for (const std::filesystem::path& path : paths) {
+    Verified verified = verify_one(files, path);
+    const bool several = paths.size() > 1;
+    if (!verified.damages.empty() && several && removed_meanwhile(files, path)) continue;
+    results.push_back(std::move(verified));
+  }
   for (const Verified& verified : results) {
     if (!verified.damages.empty()) context.exit_code = contract::kExitBadData;
     if (options.output == "json") continue;

@@ -74,10 +74,17 @@ TEST_F(CkptCommandTest, LsTellsWhatIsThere) {
 TEST_F(CkptCommandTest, LsReadsEveryByteWhereItIsToldTo) {
   flip_a_bit(job_.root() / "g2-step-0000000030/shard-1-of-3.safetensors", 300);
   EXPECT_THAT(trainyard({"ckpt", "ls", root()}).out, Not(HasSubstr("damaged")));
+  EXPECT_EQ(trainyard({"ckpt", "ls", root()}).exit_code, 0);
   const Ran read = trainyard({"ckpt", "ls", "--verify", root()});
-  EXPECT_EQ(read.exit_code, 0) << read.err;
+  EXPECT_EQ(read.exit_code, 65);
   EXPECT_THAT(read.out,
               AllOf(HasSubstr("damaged: shard-1-of-3.safetensors: chunk 1"), HasSubstr("current")));
+  EXPECT_THAT(read.err, HasSubstr(root() + ": 1 of 3 damaged: g2-step-0000000030\n"));
+  flip_a_bit(job_.root() / "g1-step-0000000010/manifest.json", 100);
+  const Ran json = trainyard({"ckpt", "ls", "--verify", "-o", "json", root()});
+  EXPECT_EQ(json.exit_code, 65);
+  EXPECT_EQ(nlohmann::json::parse(json.out).size(), 3U) << "the whole table";
+  EXPECT_THAT(json.err, HasSubstr("2 of 3 damaged: g1-step-0000000010, g2-step-0000000030\n"));
 }
 
 TEST_F(CkptCommandTest, ARunDirectoryStandsForItsCheckpoints) {
@@ -178,7 +185,7 @@ TEST_F(DamagedShardTest, DiffStepsBackOnWhicheverSideItIs) {
 }
 
 TEST_F(DamagedShardTest, NoGoodOneIsBadData) {
-  damage("g2-step-0000000020");  // adopted: the same file as generation 1's
+  damage("g2-step-0000000020");
   damage("g1-step-0000000010");
   const Ran ran = trainyard({"ckpt", "hash", root()});
   EXPECT_EQ(ran.exit_code, 65);
