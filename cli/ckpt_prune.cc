@@ -22,8 +22,12 @@ namespace ckpt = checkpoint;
 constexpr char kFooter[] =
     R"(Without --yes nothing is removed, only told. The newest --keep-last checkpoints that verify byte for
 byte stay, so that a damaged one never counts, and so does every one whose step is a multiple of
---keep-every. Damaged and unfinished checkpoints and those of another branch are left alone. A
-running job cleans up after itself (checkpointPolicy.keepLast): below the directory of a
+--keep-every. Left alone is what was found damaged on the way to those, what the newest generation
+has not finished, and what is of another branch. The rest goes: older checkpoints, which are not
+read for it, and what older generations have not finished. While one that would count cannot be
+read for another reason than damage (permissions, an I/O error), nothing is removed.
+
+A running job cleans up after itself (checkpointPolicy.keepLast): below the directory of a
 `trainyard run` its lock is taken first, elsewhere --stopped must say that no job writes here.
 
 Examples:
@@ -31,7 +35,7 @@ Examples:
   trainyard ckpt prune --keep-last 1 --keep-every 1000 --yes runs/gpt2/pvc/ckpt/gpt2
 
 Exit codes: 0 done; 64 no run directory above and no --stopped; 65 there is no good checkpoint; 75
-the job runs, or input or output failed.)";
+the job runs, a checkpoint cannot be read, or input or output failed.)";
 
 constexpr int kIndent = 2;
 // RUN/pvc/CLAIM/PATH, where PATH may have several parts.

@@ -15,16 +15,17 @@ namespace trainyard::checkpoint {
 struct PrunePlan {
   std::vector<CheckpointId> removed;  ///< ascending
   std::vector<CheckpointId> kept;     ///< ascending; committed ones of the newest history
-  /// One line each: what is left alone although no policy keeps it (damaged, unfinished, or of
-  /// another branch).
+  /// One line each: what is left alone although no policy keeps it (found damaged, unfinished by
+  /// the newest generation, or of another branch).
   std::vector<std::string> left_alone;
 };
 
 /// What a policy removes from the newest generation's history. The `keep_last` newest that verify
-/// byte for byte are kept, however many damaged ones lie between them; damaged ones, what the
-/// newest generation has not finished and other branches are left alone. Reads what it keeps in
-/// full. Errors: kNotFound when there is no checkpoint; kInvalidData when none of them is good, so
-/// that nothing may be removed; kIo where one that would be kept cannot be read.
+/// byte for byte are kept, however many damaged ones lie between them; those, what the newest
+/// generation has not finished and other branches are left alone. Reads in full until it has found
+/// those `keep_last`; what is older is not read, so that nobody knows whether it is damaged.
+/// Errors: kNotFound when there is no checkpoint; kInvalidData when none of them is good, so that
+/// nothing may be removed; kIo where one that would be kept cannot be read.
 Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& root,
                              const RetentionPolicy& policy);
 

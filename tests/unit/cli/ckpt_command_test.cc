@@ -316,6 +316,17 @@ TEST_F(CkptCommandTest, PruneCountsOnlyGoodOnesAndKeepsMultiples) {
   EXPECT_THAT(multiples["kept"].dump(), HasSubstr("g1-step-0000000010"));
 }
 
+TEST_F(CkptCommandTest, PruneTakesWhatIsOlderThanTheKeptUnreadAndWhatNobodyWillFinish) {
+  flip_a_bit(job_.root() / "g1-step-0000000010/shard-0-of-2.safetensors", 300);
+  std::filesystem::create_directories(job_.root() / "g1-step-0000000015");
+  const auto removed = [&](const char* keep_last) {
+    const Ran ran = trainyard({"ckpt", "prune", "--keep-last", keep_last, "-o", "json", root()});
+    return nlohmann::json::parse(ran.out)["removed"].dump();
+  };
+  EXPECT_EQ(removed("2"), R"(["g1-step-0000000010","g1-step-0000000015"])");
+  EXPECT_EQ(removed("3"), R"(["g1-step-0000000015"])") << "read, found damaged, left alone";
+}
+
 TEST_F(CkptCommandTest, PruneRefusesWithoutAGoodOneAndNeverRemovesTheOnlyOne) {
   JobDirectory single;
   ASSERT_EQ(single.train(files_, {.generation = 1, .steps = {10}}), "");
