@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "cli/named_path.h"
 #include "common/api/decode.h"
 #include "common/io/file.h"
 #include "control/local/job_store.h"
@@ -12,10 +13,12 @@ namespace trainyard::cli {
 namespace {
 
 constexpr int64_t kMaxJobBytes = 1 << 20;
+constexpr char kWanted[] = "that of a checkpoint, of a job's checkpoints or of a run";
 
 }  // namespace
 
 Result<std::filesystem::path> checkpoints_at(const std::filesystem::path& path) {
+  TRAINYARD_TRY(check_directory(path, kWanted));
   const std::filesystem::path file = path / control::local::kJobFile;
   const Result<std::string> text = read_file(file, kMaxJobBytes);
   // Whatever keeps it from being read, it is said of the checkpoints that are not there either.
@@ -26,7 +29,8 @@ Result<std::filesystem::path> checkpoints_at(const std::filesystem::path& path) 
 }
 
 bool is_checkpoint(checkpoint::FileSystem& files, const std::filesystem::path& path) {
-  if (checkpoint::parse_directory_name(path.filename().string())) return true;
+  const bool named = checkpoint::parse_directory_name(path.filename().string()).has_value();
+  if (named && check_directory(path, kWanted)) return true;
   const auto names = files.list(path);
   return names &&
          std::binary_search(names->begin(), names->end(), std::string(checkpoint::kManifestFile));

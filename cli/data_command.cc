@@ -15,6 +15,7 @@
 #include "cli/camel_keys.h"
 #include "cli/commands.h"
 #include "cli/data_progress.h"
+#include "cli/named_path.h"
 #include "cli/registry.h"
 #include "common/base/clock.h"
 #include "common/text/json_writer.h"
@@ -39,7 +40,7 @@ A data set holds one folder of token shards for each split; engine.data names th
 A data set that is there already, made from the same files and options, is left as it is; one from
 others is replaced only with --force.
 
-Exit codes: 0 done; 64 a wrong option; 65 data is damaged or missing; 75 input or output failed.)";
+Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 data is damaged or missing; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
 
@@ -105,6 +106,7 @@ Result<data::PrepareOptions> options_of(const PrepareArguments& arguments) {
 }
 
 Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
+  TRAINYARD_TRY(check_output_folder("--out", arguments.out));
   TRAINYARD_ASSIGN(data::PrepareOptions options, options_of(arguments));
   const SystemClock clock;
   DataProgress progress(context.err, ::isatty(STDERR_FILENO) == 1, clock);
@@ -112,7 +114,12 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
   const MonoTime start = clock.mono();
   const Result<data::PrepareOutcome> outcome = data::prepare(options);
   progress.clear();
-  if (!outcome) return outcome.error();
+  if (!outcome) {
+    Error error = outcome.error();
+    // Something else lies at --out: another folder is the user's to choose.
+    if (error.code == ErrorCode::kAlreadyExists) error.code = ErrorCode::kInvalidConfig;
+    return error;
+  }
 
   const double seconds = std::chrono::duration<double>(clock.mono() - start).count();
   int64_t bytes = 0;

@@ -6,6 +6,7 @@
 
 #include "cli/checkpoint_path.h"
 #include "cli/commands.h"
+#include "cli/named_path.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
 #include "worker/hf/export_checkpoint.h"
@@ -17,8 +18,10 @@ constexpr char kFooter[] = R"help(Example:
   trainyard export --checkpoint runs/gpt2/pvc/ckpt --hugging-face gpt2-exported
   python3 -c "import transformers; transformers.GPT2LMHeadModel.from_pretrained('gpt2-exported')"
 
-Exit codes: 0 exported; 64 this model cannot be exported; 65 no good checkpoint; 75 input or output
-failed.)help";
+Exit codes: 0 exported; 64 this model cannot be exported, or not to that folder; 65 no good checkpoint;
+75 input or output failed.)help";
+
+constexpr char kFolderOption[] = "--hugging-face";
 
 struct ExportOptions {
   std::string checkpoint;
@@ -27,6 +30,11 @@ struct ExportOptions {
 };
 
 Status export_model(const ExportOptions& options, CommandContext& context) {
+  TRAINYARD_TRY(check_output_folder(kFolderOption, options.folder));
+  // Before the checkpoint is read, and as what it is: the wrong folder.
+  if (const Status free = hf::check_export_folder(options.folder, ""); !free) {
+    return Error{ErrorCode::kInvalidConfig, free.error().with_context(kFolderOption).message};
+  }
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
   const auto write = [&](checkpoint::CheckpointReader& reader) {
@@ -62,7 +70,7 @@ void register_export(CLI::App& app, CommandContext& context) {
       ->add_option("--checkpoint", options->checkpoint,
                    "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
       ->required();
-  command->add_option("--hugging-face", options->folder, "Folder to make, as transformers reads it")
+  command->add_option(kFolderOption, options->folder, "Folder to make, as transformers reads it")
       ->required();
   add_output(*command, options->output);
   command->footer(kFooter);

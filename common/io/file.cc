@@ -12,7 +12,8 @@ namespace {
 
 Error open_error(const std::filesystem::path& path, int error_number) {
   Error error = io_error("open " + path.string(), error_number);
-  if (error_number == ENOENT) error.code = ErrorCode::kNotFound;
+  // ENOTDIR: below a file there is nothing.
+  if (error_number == ENOENT || error_number == ENOTDIR) error.code = ErrorCode::kNotFound;
   return error;
 }
 

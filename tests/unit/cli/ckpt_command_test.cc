@@ -228,6 +228,31 @@ TEST_F(CkptCommandTest, MissingDirectoryIsBadData) {
   }
 }
 
+TEST_F(CkptCommandTest, FileWhereADirectoryIsWantedIsBadData) {
+  const std::string file = (job_.root() / "g7-step-0000000001").string();
+  spill(file, "stray");
+  for (const std::string& path : {file, file + "/below/it"}) {
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"ckpt", "ls", path},
+          {"ckpt", "show", path},
+          {"ckpt", "hash", path},
+          {"ckpt", "verify", path},
+          {"ckpt", "prune", path},
+          {"ckpt", "diff", path, root()},
+          {"ckpt", "diff", root(), path},
+          {"sample", path},
+          {"evaluate", path, root()},
+          {"export", "--checkpoint", path, "--hugging-face", root() + "/exported"}}) {
+      const Ran ran = trainyard(command);
+      EXPECT_EQ(ran.exit_code, 65) << command[0] << command[1];
+      EXPECT_THAT(ran.err, AllOf(HasSubstr(file), HasSubstr("is no directory, wanted that of a ")));
+    }
+    const Ran exported = trainyard({"export", "--checkpoint", root(), "--hugging-face", path});
+    EXPECT_EQ(exported.exit_code, 64);
+    EXPECT_THAT(exported.err, HasSubstr("--hugging-face: found " + path));
+  }
+}
+
 TEST_F(CkptCommandTest, ExportOfARunWithoutAModelSaysWhy) {
   const Ran ran =
       trainyard({"export", "--checkpoint", root(), "--hugging-face", root() + "/exported"});
@@ -430,7 +455,8 @@ TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
   for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors((*model)->config())) {
     EXPECT_EQ(*(*exported)->tensor(tensor.name), *(*model)->tensor(tensor.name)) << tensor.name;
   }
-  EXPECT_EQ(trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out}).exit_code, 75);
+  EXPECT_EQ(trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out}).exit_code, 64)
+      << "another model is there";
 }
 
 TEST(ExportCommandTest, ConfigurationThatDoesNotFitTheTensorsIsRefused) {

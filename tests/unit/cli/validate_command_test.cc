@@ -187,6 +187,23 @@ TEST_F(ValidateCommandTest, DataIsPrintedInOneStyleOfKeys) {
   }
 }
 
+TEST_F(ValidateCommandTest, AFolderThatCannotBeMadeIsTheUsersToChange) {
+  const std::string text = folder_ + "/a.txt";
+  std::ofstream(text) << "words";
+  std::filesystem::create_directory(folder_ + "/others");
+  std::ofstream(folder_ + "/others/file") << "mine";
+  for (const std::string& out : {text, text + "/below", folder_ + "/others"}) {
+    for (std::vector<std::string> arguments :
+         {std::vector<std::string>{"data", "prepare", text, "--out", out},
+          {"data", "prepare", text, "--force", "--out", out}}) {
+      const Outcome outcome = run_with(arguments);
+      EXPECT_EQ(outcome.exit_code, 64) << out;
+      EXPECT_THAT(outcome.err, HasSubstr(out));
+    }
+  }
+  EXPECT_EQ(run_with({"data", "show", text + "/below"}).exit_code, 65) << "nothing is there";
+}
+
 TEST_F(ValidateCommandTest, TopEndsWhenNobodyReadsItAnyMore) {
   LiveState state;
   state.at = std::chrono::system_clock::now();
