@@ -147,7 +147,7 @@ void register_evaluate(CLI::App& app, CommandContext& context) {
   command->add_option("TOKENS", options->sets, "Sets of token shards, each scored apart")
       ->required();
   command->add_option("--sequences", options->sequences, "First N windows only; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
       ->capture_default_str();
   command->add_option("--micro-sequences", options->micro_sequences, "Windows at a time")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/registry.h"
+#include "cli/usage.h"
 #include "common/worker_contract.h"
 
 namespace trainyard::cli {
@@ -45,9 +46,13 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
+    const std::string missing = asked ? "" : missing_command(app);
     std::ostringstream help;
-    app.exit(error, help, err);
+    std::ostringstream complaint;
+    app.exit(error, help, complaint);
     out << wrapped(help.str());
+    err << (missing.empty() ? complaint.str()
+                            : missing + "\nRun with --help for more information.\n");
     return settle_output(asked ? 0 : contract::kExitBadConfig, out, err);
   }
   return settle_output(context.exit_code, out, err);

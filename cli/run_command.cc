@@ -54,6 +54,9 @@ on; 130 stopped at once; 1 a deadline ran out, or a restart budget for another r
 has the code of the rank that ended it, if that is 64, 65 or 70, not of one that was restarted.)";
 
 constexpr int kExitKilled = 130;
+// As of spec.numNodes and spec.numProcPerNode (common/api/job_fields.h).
+constexpr int64_t kNodesMax = 65'536;
+constexpr int64_t kProcsMax = 1024;
 constexpr char kTraceFile[] = "trace.json";
 constexpr std::chrono::milliseconds kRefresh{200};
 
@@ -303,9 +306,9 @@ void register_run(CLI::App& app, CommandContext& context) {
   command->add_option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON")->required();
   command->add_option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
   command->add_option("--nodes", options->nodes, "Instead of spec.numNodes")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kNodesMax));
   command->add_option("--procs", options->procs, "Instead of spec.numProcPerNode: ranks a node")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kProcsMax));
   command->add_option("-o,--output", options->output, "json: one object a line")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

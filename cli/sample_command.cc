@@ -1,4 +1,6 @@
+#include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -120,14 +122,17 @@ void register_sample(CLI::App& app, CommandContext& context) {
   command
       ->add_option("--top-k", options->sample.top_k,
                    "Draw among the K most probable tokens; 0: among all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
       ->capture_default_str();
   command->add_option("--seed", options->sample.seed, "Seed of the draws")
       ->check(CLI::Validator(
           [](const std::string& text) {
-            const bool digits =
-                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-            return digits ? std::string() : "found " + text + ", wanted a whole number from 0";
+            uint64_t value = 0;
+            const char* end = text.data() + text.size();
+            const auto [read, code] = std::from_chars(text.data(), end, value);
+            if (code == std::errc() && read == end) return std::string();
+            return "found " + text + ", wanted a whole number from 0 to " +
+                   std::to_string(std::numeric_limits<uint64_t>::max());
           },
           "UINT"))
       ->capture_default_str();

@@ -225,9 +225,29 @@ TEST(CommandLineTest, NumbersThatMeanNothingAreWrongUsage) {
         {"sample", "x", "--temperature", "-1"},
         {"sample", "x", "--temperature", "inf"},
         {"sample", "x", "--seed", "-1"},
-        {"sample", "x", "--seed", "1.5"}}) {
-    EXPECT_EQ(run_with(arguments).exit_code, 64) << arguments.back();
+        {"sample", "x", "--seed", "1.5"},
+        {"sample", "x", "--seed", "18446744073709551616"},
+        {"sample", "x", "--top-k", "-1"},
+        {"evaluate", "x", "y", "--sequences", "-1"},
+        {"run", "x", "--nodes", "-1"},
+        {"run", "x", "--procs", "0"}}) {
+    const Outcome outcome = run_with(arguments);
+    EXPECT_EQ(outcome.exit_code, 64) << arguments.back();
+    EXPECT_LT(outcome.err.size(), 150u) << "a range that can be read: " << outcome.err;
   }
+  EXPECT_THAT(run_with({"run", "x", "--procs", "0"}).err, HasSubstr("1 to 1024"));
+}
+
+TEST(CommandLineTest, AnUnknownCommandIsNamedWithThoseThatThereAre) {
+  const Outcome unknown = run_with({"frob"});
+  EXPECT_EQ(unknown.exit_code, 64);
+  EXPECT_THAT(unknown.err, HasSubstr("trainyard: found \"frob\", wanted a command: run, top, "));
+  EXPECT_THAT(unknown.err, testing::Not(HasSubstr("reference"))) << "not for users";
+  EXPECT_THAT(run_with({"ckpt", "frob", "x"}).err,
+              HasSubstr("trainyard ckpt: found \"frob\", wanted a command: ls, show, hash, "));
+  EXPECT_THAT(run_with({"data"}).err,
+              HasSubstr("trainyard data: found nothing, wanted a command: prepare, show, verify"));
+  EXPECT_THAT(run_with({"run"}).err, HasSubstr("MANIFEST is required"));
 }
 
 TEST(CommandLineTest, HelpFitsAHundredColumns) {
