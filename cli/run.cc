@@ -40,6 +40,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   app.footer(kFooter);
   for (const RegisterCommand register_command : kCommands)
     register_command(app, context);
+  refuse_empty_values(app);
 
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
   try {

@@ -6,6 +6,16 @@
 
 namespace trainyard::cli {
 
+void refuse_empty_values(CLI::App& app) {
+  const auto not_empty = [](const std::string& value) {
+    return std::string(value.empty() ? "found \"\", wanted a word that is not empty" : "");
+  };
+  for (CLI::Option* option : app.get_options())
+    option->transform(CLI::Validator(not_empty, ""));  // before every check, unlike check()
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
+    refuse_empty_values(*command);
+}
+
 std::string missing_command(CLI::App& app) {
   CLI::App* at = &app;
   std::string path = app.get_name();

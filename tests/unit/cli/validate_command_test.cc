@@ -250,6 +250,23 @@ TEST(CommandLineTest, AnUnknownCommandIsNamedWithThoseThatThereAre) {
   EXPECT_THAT(run_with({"run"}).err, HasSubstr("MANIFEST is required"));
 }
 
+TEST(CommandLineTest, AnEmptyWordIsWrongUsage) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"run", "job.yaml", "--run-dir", ""},
+        {"run", ""},
+        {"run", "job.yaml", "--metrics-address", ""},
+        {"run", "job.yaml", "--procs", ""},
+        {"top", ""},
+        {"ckpt", "ls", ""},
+        {"evaluate", "x", ""},
+        {"data", "prepare", "x", "--out", ""},
+        {"export", "--checkpoint", "x", "--hugging-face", ""}}) {
+    const Outcome outcome = run_with(arguments);
+    EXPECT_EQ(outcome.exit_code, 64) << arguments[0];
+    EXPECT_THAT(outcome.err, HasSubstr(": found \"\", wanted a word that is not empty"));
+  }
+}
+
 TEST(CommandLineTest, HelpFitsAHundredColumns) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"run"},
                                                   {"validate"},
