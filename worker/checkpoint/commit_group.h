@@ -9,8 +9,8 @@ namespace trainyard::checkpoint {
 
 /// How the ranks of one generation agree about a checkpoint: the only thing this library asks of a
 /// communicator. Every call is collective: all ranks make the same calls in the same order. Calls
-/// block, but never longer than the implementation's own deadline; an error (kPeerLost, kDeadline,
-/// kAborted) is final for the group. Used from one thread at a time.
+/// block, but never longer than the implementation's own deadline; an error, of whatever kind, is
+/// final for the group. Used from one thread at a time.
 class CommitGroup {
  public:
   virtual ~CommitGroup() = default;

@@ -98,10 +98,10 @@ CheckpointOutcome Save::run(Result<Snapshot> snapshot) {
   outcome.step = id_.step;
   outcome.directory = directory_name(id_);
   limit_ = SteadyClock::now() + context_.options.save_limit;
-  const Status agreed = agree(std::move(snapshot), outcome);
-  if (!agreed) {
+  const Status status = agree(std::move(snapshot), outcome);
+  if (!status) {
     context_.disk.abandon();
-    outcome.status = agreed.error().with_context("checkpoint at step " + std::to_string(id_.step));
+    outcome.status = status.error().with_context("checkpoint at step " + std::to_string(id_.step));
   }
   return outcome;
 }
@@ -119,6 +119,7 @@ Status Save::agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
   TRAINYARD_ASSIGN(const std::vector<std::string> reports, context_.group.gather(std::move(own)));
   TRAINYARD_ASSIGN(Verdict verdict, commit(described, reports));
   TRAINYARD_ASSIGN(const std::string text, context_.group.broadcast(verdict.encoded()));
+  outcome.agreed = true;
   verdict = Verdict::decoded(text);
   clean_up(verdict, outcome);
   if (verdict.error) return *verdict.error;

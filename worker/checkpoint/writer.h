@@ -39,9 +39,11 @@ struct WriterOptions {
 struct CheckpointOutcome {
   int64_t step = 0;
   /// Success: committed and durable. An error: abandoned on every rank (the message names the rank
-  /// and the cause), training may go on and the checkpoint before stays; kPeerLost, kDeadline and
-  /// kAborted mean that the group is gone.
+  /// and the cause), training may go on and the checkpoint before stays, if they agreed on it.
   Status status;
+  /// False where the ranks could not agree, whatever the error's kind: the group is gone, and no
+  /// later checkpoint can succeed.
+  bool agreed = false;
   int64_t bytes = 0;               ///< written by this rank
   double seconds = 0;              ///< from begin() to the end of the commit
   double write_s = 0;              ///< of it, this rank's shard: hashing, writing, syncing

@@ -14,9 +14,8 @@ constexpr size_t kListMax = 256;
 constexpr int kNobody = 0xFFFF;
 constexpr size_t kTextBytesMax = 2048;
 
-Error damaged(const std::string& what) {
-  return {ErrorCode::kInvalidData, "control frame: " + what};
-}
+/// As of a message (message.cc): who says what cannot be understood is lost to its peers.
+Error damaged(const std::string& what) { return {ErrorCode::kPeerLost, "control frame: " + what}; }
 
 void append_list(std::vector<std::byte>& out, const std::vector<int>& list) {
   const size_t count = std::min(list.size(), kListMax);
@@ -94,8 +93,9 @@ Result<int64_t> control_payload_bytes(std::span<const std::byte, kControlHeaderB
                    std::to_string(kControlMagic));
   }
   if (const auto version = get_le<uint16_t>(at + 4); version != kProtocolVersion) {
-    return damaged("version is " + std::to_string(version) + ", wanted " +
-                   std::to_string(kProtocolVersion));
+    return Error{ErrorCode::kConflict, "control frame: version is " + std::to_string(version) +
+                                           ", wanted " + std::to_string(kProtocolVersion) +
+                                           ": run the same build on every rank"};
   }
   const auto kind = get_le<uint8_t>(at + 6);
   if (kind < static_cast<uint8_t>(ControlKind::kAbort) ||

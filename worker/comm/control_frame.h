@@ -34,10 +34,10 @@ struct ControlFrame {
 /// Texts and lists beyond the payload limit are cut.
 std::vector<std::byte> encode(const ControlFrame& frame);
 
-/// Payload bytes after this header. Errors: kInvalidData (magic, version, kind, length).
+/// Payload bytes after this header. Errors: kPeerLost (magic, kind, length), kConflict (version).
 Result<int64_t> control_payload_bytes(std::span<const std::byte, kControlHeaderBytes> header);
 
-/// A whole frame, header included. Errors: kInvalidData naming the field.
+/// A whole frame, header included. Errors: kPeerLost or kConflict naming the field.
 Result<ControlFrame> decode_control(std::span<const std::byte> frame);
 
 }  // namespace trainyard::comm

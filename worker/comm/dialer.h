@@ -21,8 +21,8 @@ struct Dial {
 
 /// Makes all connections at the same time; after a failure only for a moment longer, and what was
 /// made by then is kept, so that those peers can be told why. Errors, as a failure that names the
-/// ranks lost: kPeerLost (refused by its machine, closed, or silent until `deadline`), kConflict
-/// (the peer refuses, in its words), kInvalidData, kIo.
+/// ranks lost: kPeerLost (refused by its machine, closed, silent until `deadline`, or an answer
+/// that no rank gives), kConflict (the peer refuses, in its words, or runs another version), kIo.
 Status dial_all(std::vector<Dial>& dials, std::chrono::steady_clock::time_point deadline,
                 std::vector<int>& lost);
 

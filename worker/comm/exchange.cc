@@ -103,7 +103,14 @@ Result<bool> Exchange::pass(std::vector<Transfer>& batch, const Signature& what)
     }
     const int64_t before = transfer.payload_moved;
     auto result = transport_->advance(transfer, sendable);
-    if (!result) return fail(Failure(std::move(result).error()), what);
+    if (!result) {
+      Failure failure(std::move(result).error());
+      // Who sends what no rank sends is as good as gone.
+      if (failure.error.code == ErrorCode::kPeerLost) {
+        failure.lost = {group_->identity().rank_of(transfer.peer)};
+      }
+      return fail(std::move(failure), what);
+    }
     const int64_t payload = transfer.payload_moved - before;
     auto& counter = transfer.sends() ? bytes_sent_ : bytes_received_;
     if (payload != 0) counter.fetch_add(payload, std::memory_order_relaxed);

@@ -11,10 +11,9 @@ namespace {
 
 Status check_start(const std::byte* at, uint32_t wanted_magic, const char* what) {
   if (const auto magic = get_le<uint32_t>(at); magic != wanted_magic) {
-    return Error{ErrorCode::kInvalidData, std::string(what) + ": magic is " +
-                                              std::to_string(magic) + ", wanted " +
-                                              std::to_string(wanted_magic) +
-                                              ": the other side is no rank of a training job"};
+    return Error{ErrorCode::kPeerLost, std::string(what) + ": magic is " + std::to_string(magic) +
+                                           ", wanted " + std::to_string(wanted_magic) +
+                                           ": the other side is no rank of a training job"};
   }
   if (const auto version = get_le<uint16_t>(at + 4); version != kProtocolVersion) {
     return Error{ErrorCode::kConflict, std::string(what) + ": protocol version is " +
@@ -66,11 +65,11 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire) {
   const auto channel = get_le<uint8_t>(at + 6);
   if (channel != static_cast<uint8_t>(Channel::kControl) &&
       channel != static_cast<uint8_t>(Channel::kData)) {
-    return Error{ErrorCode::kInvalidData,
+    return Error{ErrorCode::kPeerLost,
                  "handshake: channel " + std::to_string(channel) + " is not known"};
   }
   const bool reserved = get_le<uint8_t>(at + 7) != 0 || get_le<uint32_t>(at + 52) != 0;
-  if (reserved) return Error{ErrorCode::kInvalidData, "handshake: reserved bytes are not zero"};
+  if (reserved) return Error{ErrorCode::kPeerLost, "handshake: reserved bytes are not zero"};
   Hello hello;
   hello.channel = static_cast<Channel>(channel);
   std::memcpy(hello.job.data(), at + 8, hello.job.size());
@@ -89,7 +88,7 @@ Result<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> wire) {
   TRAINYARD_TRY(check_start(at, kWelcomeMagic, "answer to the handshake"));
   const auto verdict = get_le<uint8_t>(at + 6);
   if (verdict > 1 || get_le<uint8_t>(at + 7) != 0 || get_le<uint64_t>(at + 24) != 0) {
-    return Error{ErrorCode::kInvalidData,
+    return Error{ErrorCode::kPeerLost,
                  "answer to the handshake: verdict " + std::to_string(verdict) +
                      " or its reserved bytes are wrong, wanted 0 or 1 and zeros"};
   }
@@ -99,9 +98,9 @@ Result<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> wire) {
   welcome.rank = get_le<uint32_t>(at + 16);
   welcome.text_bytes = get_le<uint32_t>(at + 20);
   if (welcome.text_bytes > kRefusalTextBytesMax) {
-    return Error{ErrorCode::kInvalidData,
-                 "answer to the handshake: a reason of " + std::to_string(welcome.text_bytes) +
-                     " bytes, at most " + std::to_string(kRefusalTextBytesMax) + " are allowed"};
+    return Error{ErrorCode::kPeerLost, "answer to the handshake: a reason of " +
+                                           std::to_string(welcome.text_bytes) + " bytes, at most " +
+                                           std::to_string(kRefusalTextBytesMax) + " are allowed"};
   }
   return welcome;
 }

@@ -50,9 +50,9 @@ struct Welcome {
 std::array<std::byte, kHelloBytes> encode(const Hello& hello);
 std::array<std::byte, kWelcomeBytes> encode(const Welcome& welcome);
 
-/// Errors: kInvalidData for other magic or reserved bytes, kConflict for another version.
+/// Errors: kPeerLost for other magic or reserved bytes, kConflict for another version.
 Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> wire);
-/// Errors: as decode_hello; kInvalidData for a reason longer than the limit.
+/// Errors: as decode_hello; kPeerLost for a reason longer than the limit.
 Result<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> wire);
 
 /// Who answers, to judge a Hello by.

@@ -109,10 +109,10 @@ Result<Transport::Moved> MemoryTransport::receive(Transfer& transfer) {
   const int64_t available = readable(lane);
   if (available == 0) return Moved::kNothing;
   if (available < 0 || available > static_cast<int64_t>(ring_bytes_) || available % 64 != 0) {
-    return Error{ErrorCode::kInvalidData, "shared memory from rank " +
-                                              std::to_string(identity_.rank_of(transfer.peer)) +
-                                              ": " + std::to_string(available) +
-                                              " bytes in a ring of " + std::to_string(ring_bytes_)};
+    return Error{ErrorCode::kPeerLost, "shared memory from rank " +
+                                           std::to_string(identity_.rank_of(transfer.peer)) + ": " +
+                                           std::to_string(available) + " bytes in a ring of " +
+                                           std::to_string(ring_bytes_)};
   }
   int64_t left = available;
   if (transfer.header_moved == 0) {

@@ -28,9 +28,8 @@ constexpr int kPayloadAt = 56;
 constexpr int kRootShift = 48;
 constexpr uint64_t kCountsMask = (uint64_t{1} << kRootShift) - 1;
 
-Error damaged(const std::string& what) {
-  return {ErrorCode::kInvalidData, "message header: " + what};
-}
+/// What a peer sends is not the user's data: as with one that is gone, a new generation helps.
+Error damaged(const std::string& what) { return {ErrorCode::kPeerLost, "message header: " + what}; }
 
 }  // namespace
 
@@ -79,8 +78,9 @@ Result<MessageHeader> decode_message(std::span<const std::byte, kHeaderBytes> wi
                    std::to_string(kMessageMagic) + ": the other side speaks another protocol");
   }
   if (const auto version = get_le<uint16_t>(at + kVersionAt); version != kProtocolVersion) {
-    return damaged("version is " + std::to_string(version) + ", wanted " +
-                   std::to_string(kProtocolVersion) + ": run the same build on every rank");
+    return Error{ErrorCode::kConflict, "message header: version is " + std::to_string(version) +
+                                           ", wanted " + std::to_string(kProtocolVersion) +
+                                           ": run the same build on every rank"};
   }
   const auto op = get_le<uint8_t>(at + kOpAt);
   const auto dtype = get_le<uint8_t>(at + kDTypeAt);

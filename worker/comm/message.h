@@ -47,13 +47,13 @@ using WireHeader = std::array<std::byte, kHeaderBytes>;
 
 WireHeader encode(const MessageHeader& header);
 
-/// Errors: kInvalidData naming the field: magic, version, unknown operation or types, sizes beyond
-/// limits, reserved bytes that are not zero.
+/// Errors: kPeerLost naming the field: magic, unknown operation or types, sizes beyond limits,
+/// reserved bytes that are not zero; kConflict for another version.
 Result<MessageHeader> decode_message(std::span<const std::byte, kHeaderBytes> wire);
 
 /// Why `found` is not the message `wanted` that was due from global rank `source_rank`. Errors:
-/// kInvalidData (damaged), kConflict (another generation), kInternal (another group, source or
-/// signature; both sides named). Success only when they are equal.
+/// kPeerLost (damaged), kConflict (another version or generation), kInternal (another group, source
+/// or signature; both sides named). Success only when they are equal.
 Status check_header(const WireHeader& wanted, const WireHeader& found, int own_rank,
                     int source_rank);
 

@@ -42,7 +42,7 @@ Result<ControlFrame> expect(const GroupIdentity& identity, int member, int fd, C
   }
   if (frame->kind != kind) {
     return lost_during(identity, member,
-                       {ErrorCode::kInvalidData,
+                       {ErrorCode::kPeerLost,
                         "control frame of kind " + std::to_string(static_cast<int>(frame->kind)) +
                             ", wanted " + std::to_string(static_cast<int>(kind))});
   }
@@ -101,7 +101,7 @@ Status hand_out(int listener, int memory) {
 Result<UniqueFd> fetch(const std::string& name, Deadline deadline) {
   sockaddr_un address;
   if (name.empty() || name.size() >= sizeof(address.sun_path) - 1) {
-    return Error{ErrorCode::kInvalidData,
+    return Error{ErrorCode::kPeerLost,
                  "a socket name of " + std::to_string(name.size()) + " bytes"};
   }
   const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -131,7 +131,7 @@ Result<UniqueFd> fetch(const std::string& name, Deadline deadline) {
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return Error{ErrorCode::kInvalidData, "no descriptor came with the message"};
+    return Error{ErrorCode::kPeerLost, "no descriptor came with the message"};
   }
   int memory = -1;
   std::memcpy(&memory, CMSG_DATA(header), sizeof(int));

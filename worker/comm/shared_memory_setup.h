@@ -12,8 +12,8 @@
 
 namespace trainyard::comm {
 
-/// Reads one frame from a control connection and no byte more. Errors: as read_exactly (socket.h),
-/// kInvalidData.
+/// Reads one frame from a control connection and no byte more. Errors: as read_exactly (socket.h)
+/// and decode_control.
 Result<ControlFrame> read_control_frame(int fd, std::chrono::steady_clock::time_point deadline);
 
 /// Gives all members one shared memory. Member 0 makes it, as a memfd, and hands the descriptor to

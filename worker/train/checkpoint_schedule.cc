@@ -72,7 +72,7 @@ Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) 
     count_commit(outcome);
     return {};
   }
-  if (ends_generation(outcome.status.error().code)) return outcome.status;
+  if (!outcome.agreed || ends_generation(outcome.status.error().code)) return outcome.status;
   count_failure(outcome);
   return {};
 }

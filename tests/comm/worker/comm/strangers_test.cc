@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <poll.h>
 #include <random>
 #include <string>
 #include <sys/socket.h>
@@ -30,6 +31,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::AllOf;
 using testing::bytes_of;
+using ::testing::ElementsAre;
 using testing::for_each_rank;
 using ::testing::HasSubstr;
 using testing::make_world;
@@ -166,6 +168,7 @@ class Impostor {
       const Status status = (*c)->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kSum)->wait();
       ASSERT_FALSE(status.has_value());
       error = status.error();
+      lost_ = (*c)->lost_ranks();
     });
     std::vector<Dial> dials(2);
     for (size_t i = 0; i < 2; ++i) {
@@ -188,8 +191,12 @@ class Impostor {
     return error;
   }
 
+  /// Whom the real rank held lost.
+  const std::vector<int>& lost() const { return lost_; }
+
  private:
   testing::World world_;
+  std::vector<int> lost_;
 };
 
 MessageHeader right_header() {
@@ -217,9 +224,46 @@ TEST(ImpostorTest, AnotherProtocolVersionIsNamed) {
 TEST(ImpostorTest, APayloadBeyondTheLimitIsNamedAndNotAllocated) {
   MessageHeader huge = right_header();
   huge.payload_bytes = int64_t{1} << 60;
-  const Error error = Impostor().error_for(encode(huge));
-  EXPECT_EQ(error.code, ErrorCode::kInvalidData);
+  Impostor impostor;
+  const Error error = impostor.error_for(encode(huge));
+  EXPECT_EQ(error.code, ErrorCode::kPeerLost);
   EXPECT_THAT(error.message, HasSubstr("payload of 1152921504606846976 bytes"));
+  EXPECT_THAT(impostor.lost(), ElementsAre(0));
+}
+
+TEST(ImpostorTest, ADamagedWireIsALostPeerAndNotTheUsersData) {
+  WireHeader wire = encode(right_header());
+  wire[0] = std::byte{'X'};
+  Impostor impostor;
+  const Error error = impostor.error_for(wire);
+  EXPECT_EQ(error.code, ErrorCode::kPeerLost);
+  EXPECT_THAT(error.message, HasSubstr("from rank 0: message header: magic"));
+  EXPECT_THAT(impostor.lost(), ElementsAre(0));
+}
+
+TEST(StrangersTest, AnAddressThatAStrangerAnswersIsALostRank) {
+  auto listener = Listener::bind("127.0.0.1");
+  ASSERT_TRUE(listener.has_value());
+  const std::jthread stranger([&] {
+    pollfd entry{listener->fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&entry, 1, 30'000), 1);
+    const UniqueFd fd(::accept(listener->fd(), nullptr, nullptr));
+    const std::string words = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    EXPECT_GT(::send(fd.get(), words.data(), words.size(), MSG_NOSIGNAL), 0);
+    char byte = 0;
+    while (::recv(fd.get(), &byte, 1, 0) > 0) {
+    }
+  });
+  std::vector<Dial> dials(1);
+  dials[0].rank = 4;
+  dials[0].address = *parse_address(listener->address());
+  std::vector<int> lost;
+  const Status status = dial_all(dials, Clock::now() + seconds(30), lost);
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
+  EXPECT_THAT(status.error().message,
+              AllOf(HasSubstr("rank 4"), HasSubstr("the other side is no rank of a training job")));
+  EXPECT_THAT(lost, ElementsAre(4));
 }
 
 TEST(ImpostorTest, AMessageOfAnotherGroupIsNamed) {

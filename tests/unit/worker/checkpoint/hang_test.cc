@@ -126,6 +126,63 @@ TEST_F(HangTest, AbandonsTheCheckpointAndLaterOnesAtOnceUntilTheDiskIsBack) {
   EXPECT_GE(newest_step(), 4);
 }
 
+/// A group that ends at its n-th call, with an error of any kind.
+class EndingGroup final : public CommitGroup {
+ public:
+  EndingGroup(int64_t calls, ErrorCode code) : calls_(calls), code_(code) {}
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Result<std::vector<std::string>> gather(std::string own_record) override {
+    TRAINYARD_TRY(call());
+    return std::vector<std::string>{std::move(own_record)};
+  }
+  Result<std::string> broadcast(std::string from_rank_0) override {
+    TRAINYARD_TRY(call());
+    return from_rank_0;
+  }
+  Result<bool> any(bool failed) override {
+    TRAINYARD_TRY(call());
+    return failed;
+  }
+  bool over() const { return calls_ < 0; }
+
+ private:
+  Status call() {
+    if (--calls_ >= 0) return {};
+    return Error{code_, "the group is over"};
+  }
+
+  int64_t calls_;
+  ErrorCode code_;
+};
+
+TEST_F(HangTest, AGroupThatIsOverIsToldFromACheckpointThatFailed) {
+  SoloCommitGroup alone;
+  const StartedGeneration generation = started(alone);
+  const auto outcome_of = [&](CommitGroup& group, int64_t step) {
+    const auto state = std::make_shared<std::vector<WholeTensor>>(small_state(step));
+    Snapshot snapshot = small_snapshot(*state, step, 0, 1);
+    snapshot.owner = state;
+    CheckpointWriter writer(files_, group, options(job_), generation);
+    EXPECT_TRUE(writer.begin(std::move(snapshot)));
+    return writer.wait(kDeadline).value();
+  };
+  for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kConflict, ErrorCode::kIo}) {
+    for (int64_t calls = 0;; ++calls) {
+      EndingGroup group(calls, code);
+      const CheckpointOutcome outcome = outcome_of(group, calls + 1);
+      EXPECT_EQ(outcome.agreed, !group.over()) << calls;
+      EXPECT_EQ(outcome.status.has_value(), !group.over()) << calls;
+      if (!group.over()) break;
+      EXPECT_EQ(outcome.status.error().code, code);
+    }
+  }
+  brake_->hold(files_->calls() + 4);
+  const CheckpointOutcome hung = outcome_of(alone, 100);
+  EXPECT_FALSE(hung.status);
+  EXPECT_TRUE(hung.agreed);
+}
+
 TEST_F(HangTest, AnyCallMayHang) {
   SoloCommitGroup group;
   int64_t held = 0;
