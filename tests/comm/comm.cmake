@@ -19,6 +19,8 @@ trainyard_test(comm_processes_test TIER comm SOURCES ${comm_tests}/processes_tes
 add_dependencies(comm_processes_test comm_rank)
 trainyard_test(comm_strangers_test TIER comm SOURCES ${comm_tests}/strangers_test.cc
                DEPS tests_comm_world)
+trainyard_test(comm_meeting_test TIER comm SOURCES ${comm_tests}/meeting_test.cc
+               DEPS tests_comm_world)
 trainyard_test(comm_operation_faults_test TIER comm
                SOURCES ${comm_tests}/operation_faults_test.cc ${comm_tests}/any_operation.cc
                DEPS tests_comm_world)

@@ -14,6 +14,12 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+Error gave_up(int rank, const Error& reason) {
+  const bool of_both = reason.code == ErrorCode::kConflict || reason.code == ErrorCode::kInternal;
+  return {of_both ? reason.code : ErrorCode::kPeerLost,
+          "rank " + std::to_string(rank) + " gave up: " + reason.message};
+}
+
 int GroupIdentity::place_of(int of_member) const {
   if (ring.empty()) return of_member;
   return static_cast<int>(std::find(ring.begin(), ring.end(), of_member) - ring.begin());

@@ -147,6 +147,10 @@ class Group {
   std::shared_ptr<Waker> waker_;
 };
 
+/// What it is to the others that a rank gives up while they meet. Not a fault of theirs, so
+/// kPeerLost, but for kConflict and kInternal, of which both sides tell.
+Error gave_up(int rank, const Error& reason);
+
 /// "rank 3", "ranks 3 and 5", from global ranks.
 std::string describe_ranks(const std::vector<int>& ranks);
 

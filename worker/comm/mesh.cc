@@ -1,8 +1,10 @@
 #include "worker/comm/mesh.h"
 
 #include <algorithm>
+#include <optional>
 #include <poll.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <utility>
 
 #include "common/hash/hash.h"
@@ -21,6 +23,9 @@ using Clock = std::chrono::steady_clock;
 
 /// How often who waits for peers to connect looks whether one that is connected failed meanwhile.
 constexpr std::chrono::milliseconds kLookEvery{20};
+/// More than a peer says before this rank has met all.
+constexpr size_t kLookBytes =
+    4 * static_cast<size_t>(kControlHeaderBytes + kControlPayloadBytesMax);
 
 HandshakeIdentity identity_of(const Options& options) {
   HandshakeIdentity identity;
@@ -70,25 +75,54 @@ void give_up(const std::vector<UniqueFd>& control, const Error& error) {
   }
 }
 
-/// An error if a connected peer gave up or is gone; nothing is read unless it gave up.
+/// What a peer has said so far, and whether it has closed; nothing is taken from the connection,
+/// since some of it is for later (shared_memory_setup.h).
+struct Said {
+  std::optional<Error> abort;
+  bool bye = false;
+  bool closed = false;
+};
+
+Said look_at(int fd) {
+  Said said;
+  // First: what it said before it closed is there by then.
+  pollfd entry{fd, POLLRDHUP, 0};
+  said.closed = ::poll(&entry, 1, 0) > 0;
+  std::vector<std::byte> bytes(kLookBytes);
+  const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+  bytes.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  std::span<const std::byte> rest(bytes);
+  while (rest.size() >= static_cast<size_t>(kControlHeaderBytes)) {
+    const auto payload =
+        control_payload_bytes(rest.first<static_cast<size_t>(kControlHeaderBytes)>());
+    if (!payload) break;  // who reads it in the end refuses it
+    const auto frame_bytes = static_cast<size_t>(kControlHeaderBytes + *payload);
+    if (rest.size() < frame_bytes) break;
+    const auto frame = decode_control(rest.first(frame_bytes));
+    if (frame && frame->kind == ControlKind::kAbort) said.abort = frame->failure.error;
+    said.bye = said.bye || (frame && frame->kind == ControlKind::kBye);
+    rest = rest.subspan(frame_bytes);
+  }
+  return said;
+}
+
+/// An error if a connected peer gave up or is gone, be it after words that nobody has read yet.
 Status check_connected(const GroupIdentity& identity, const std::vector<UniqueFd>& control) {
+  std::vector<int> lost;
   for (int member = 0; member < identity.size(); ++member) {
     const UniqueFd& fd = control[static_cast<size_t>(member)];
     if (!fd.valid()) continue;
-    std::byte header[kControlHeaderBytes];
-    const ssize_t got = ::recv(fd.get(), header, sizeof(header), MSG_PEEK | MSG_DONTWAIT);
-    const std::string who = "rank " + std::to_string(identity.rank_of(member));
-    if (got == 0 || (got < 0 && means_peer_gone(errno))) {
-      return Error{ErrorCode::kPeerLost,
-                   "meeting the peers: " + who + " is lost: it closed its connection"};
-    }
-    if (got == kControlHeaderBytes && header[6] == std::byte{1}) {
-      TRAINYARD_ASSIGN(const ControlFrame frame,
-                       read_control_frame(fd.get(), Clock::now() + kLookEvery));
-      return frame.failure.error.with_context("meeting the peers: " + who + " gave up");
-    }
+    const Said said = look_at(fd.get());
+    const int rank = identity.rank_of(member);
+    // Who gave up says for whom, which tells more than that somebody is gone.
+    if (said.abort) return gave_up(rank, *said.abort).with_context("meeting the peers");
+    if (said.closed && !said.bye) lost.push_back(rank);
   }
-  return {};
+  if (lost.empty()) return {};
+  const bool one = lost.size() == 1;
+  return Error{ErrorCode::kPeerLost, "meeting the peers: " + describe_ranks(lost) +
+                                         (one ? " is lost: it closed its connection"
+                                              : " are lost: they closed their connections")};
 }
 
 }  // namespace

@@ -16,7 +16,12 @@
 namespace trainyard::comm {
 namespace {
 
-using Deadline = std::chrono::steady_clock::time_point;
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+/// How long who gave up may take to say why.
+constexpr std::chrono::seconds kWordsPatience{1};
+constexpr char kSetUp[] = "handing out shared memory";
 
 /// The abstract socket address of a name: a zero byte, then the name (unix(7)).
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
@@ -27,7 +32,7 @@ socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
 }
 
 Error lost_during(const GroupIdentity& identity, int member, const Error& error) {
-  const std::string what = "handing out shared memory: rank " +
+  const std::string what = std::string(kSetUp) + ": rank " +
                            std::to_string(identity.rank_of(member)) + ": " + error.message;
   return {error.code == ErrorCode::kDeadline ? ErrorCode::kPeerLost : error.code, what};
 }
@@ -38,7 +43,7 @@ Result<ControlFrame> expect(const GroupIdentity& identity, int member, int fd, C
   auto frame = read_control_frame(fd, deadline);
   if (!frame) return lost_during(identity, member, frame.error());
   if (frame->kind == ControlKind::kAbort) {
-    return lost_during(identity, member, frame->failure.error);
+    return gave_up(identity.rank_of(member), frame->failure.error).with_context(kSetUp);
   }
   if (frame->kind != kind) {
     return lost_during(identity, member,
@@ -47,6 +52,16 @@ Result<ControlFrame> expect(const GroupIdentity& identity, int member, int fd, C
                             ", wanted " + std::to_string(static_cast<int>(kind))});
   }
   return frame;
+}
+
+/// Why a member does not go on, of whom `met` is all that is known. Who gives up for another rank
+/// says so, the leader only after it has closed its socket.
+Error words_of(const GroupIdentity& identity, int member, int fd, const Error& met) {
+  const auto frame = read_control_frame(fd, Clock::now() + kWordsPatience);
+  if (frame && frame->kind == ControlKind::kAbort) {
+    return gave_up(identity.rank_of(member), frame->failure.error).with_context(kSetUp);
+  }
+  return lost_during(identity, member, met);
 }
 
 Result<UniqueFd> listen_abstract(std::string& name) {
@@ -109,7 +124,9 @@ Result<UniqueFd> fetch(const std::string& name, Deadline deadline) {
   const socklen_t length = abstract_address(name, address);
   // Connecting to a Unix socket does not wait: the backlog has room for every rank of a host.
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return io_error("connect to the rank that shares its memory", errno);
+    Error error = io_error("connect to the rank that shares its memory", errno);
+    if (means_peer_gone(errno)) error.code = ErrorCode::kPeerLost;
+    return error;
   }
   pollfd entry{fd.get(), POLLIN, 0};
   while (::poll(&entry, 1, poll_timeout_ms(deadline, 60'000)) <= 0) {
@@ -128,6 +145,8 @@ Result<UniqueFd> fetch(const std::string& name, Deadline deadline) {
   if (::recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC) != 1) {
     return Error{ErrorCode::kPeerLost, "it closed the connection instead of handing out memory"};
   }
+  // So the system says that this process has no descriptor left (unix(7)).
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return io_error("take over shared memory", EMFILE);
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
@@ -145,8 +164,9 @@ Status serve(const GroupIdentity& identity, const std::vector<UniqueFd>& control
   TRAINYARD_ASSIGN(const UniqueFd listener, listen_abstract(frame.address));
   const auto bytes = encode(frame);
   for (int member = 1; member < identity.size(); ++member) {
-    const auto sent = write_exactly(control[static_cast<size_t>(member)].get(), bytes, deadline);
-    if (!sent) return lost_during(identity, member, sent.error());
+    const int fd = control[static_cast<size_t>(member)].get();
+    const auto sent = write_exactly(fd, bytes, deadline);
+    if (!sent) return words_of(identity, member, fd, sent.error());
   }
   // Members answer on their control connections; until all have, hand the memory to who asks.
   std::vector<bool> mapped(static_cast<size_t>(identity.size()), false);
@@ -164,8 +184,11 @@ Status serve(const GroupIdentity& identity, const std::vector<UniqueFd>& control
     if (ready < 0 && errno != EINTR) return io_error("poll while sharing memory", errno);
     if (ready <= 0) {
       if (std::chrono::steady_clock::now() < deadline) continue;
-      return lost_during(identity, members.front(),
-                         {ErrorCode::kDeadline, "did not map the memory in time"});
+      std::vector<int> ranks;
+      for (const int member : members)
+        ranks.push_back(identity.rank_of(member));
+      return Error{ErrorCode::kPeerLost, std::string(kSetUp) + ": " + describe_ranks(ranks) +
+                                             " did not map the memory in time"};
     }
     if (entries[0].revents != 0) TRAINYARD_TRY(hand_out(listener.get(), memory));
     for (size_t i = 0; i < members.size(); ++i) {
@@ -204,12 +227,16 @@ Result<std::shared_ptr<MemorySegment>> share_memory(const GroupIdentity& identit
   TRAINYARD_ASSIGN(const ControlFrame frame,
                    expect(identity, 0, leader, ControlKind::kSharedMemory, deadline));
   auto memory = fetch(frame.address, deadline);
-  if (!memory) return lost_during(identity, 0, memory.error());
+  if (!memory) {
+    if (memory.error().code != ErrorCode::kPeerLost)
+      return lost_during(identity, 0, memory.error());
+    return words_of(identity, 0, leader, memory.error());
+  }
   TRAINYARD_ASSIGN(auto segment, MemorySegment::map_shared(identity.size(), *memory));
   ControlFrame answer;
   answer.kind = ControlKind::kMapped;
   const auto told = write_exactly(leader, encode(answer), deadline);
-  if (!told) return lost_during(identity, 0, told.error());
+  if (!told) return words_of(identity, 0, leader, told.error());
   return segment;
 }
 

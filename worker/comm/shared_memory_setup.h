@@ -20,7 +20,7 @@ Result<ControlFrame> read_control_frame(int fd, std::chrono::steady_clock::time_
 /// the others over a Unix socket of an abstract, random name that it tells them on their control
 /// connections; it is gone when all have it. Nothing has a name in a file system at any time.
 /// `control` by member, invalid for the own one. Other users who ask for the memory get nothing.
-/// Errors: kPeerLost naming the rank awaited, kIo; or what a peer gave up with.
+/// Errors: kPeerLost naming the rank lost, or who gave up and why; kIo; as gave_up (group.h).
 Result<std::shared_ptr<MemorySegment>> share_memory(const GroupIdentity& identity,
                                                     const std::vector<UniqueFd>& control,
                                                     std::chrono::steady_clock::time_point deadline);
