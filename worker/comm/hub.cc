@@ -22,6 +22,9 @@ constexpr size_t kArrivalsMax = 1024;
 /// Connections accepted and not yet asked for (sub-groups that this rank has still to make).
 constexpr size_t kAcceptedMax = 65'536;
 constexpr size_t kRefusalsKept = 4;
+/// How long connections are left in the backlog after one could not be accepted for want of a
+/// descriptor or memory: poll would tell of them at once, again and again.
+constexpr std::chrono::milliseconds kAcceptPause{100};
 
 }  // namespace
 
@@ -120,7 +123,9 @@ void Hub::thread_main() {
   std::vector<pollfd> entries;
   std::vector<Watched> watched;
   while (true) {
-    entries.assign({{state_->wake_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}});
+    const bool pausing = Clock::now() < accepts_after_;
+    // poll passes over negative descriptors.
+    entries.assign({{state_->wake_.get(), POLLIN, 0}, {pausing ? -1 : listener_.fd(), POLLIN, 0}});
     for (const Arrival& arrival : arrivals_)
       entries.push_back({arrival.fd.get(), POLLIN, 0});
     const size_t control_begin = entries.size();
@@ -137,8 +142,8 @@ void Hub::thread_main() {
         }
       }
     }
-    const int timeout_ms =
-        arrivals_.empty() ? -1 : poll_timeout_ms(arrivals_.front().deadline, 5000);
+    int timeout_ms = arrivals_.empty() ? -1 : poll_timeout_ms(arrivals_.front().deadline, 5000);
+    if (pausing) timeout_ms = poll_timeout_ms(accepts_after_, timeout_ms < 0 ? 5000 : timeout_ms);
     if (::poll(entries.data(), entries.size(), timeout_ms) < 0) continue;  // EINTR
     if (entries[0].revents != 0) {
       uint64_t count = 0;
@@ -157,8 +162,13 @@ void Hub::thread_main() {
 void Hub::accept_all() {
   while (true) {
     UniqueFd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    // EAGAIN: no more. Out of descriptors: the peer waits in the backlog and names us in its error.
-    if (!fd.valid()) return;
+    if (!fd.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      // EAGAIN: no more. Out of descriptors: the peer waits in the backlog until there are some, or
+      // names us in its error.
+      if (errno != EAGAIN && errno != EWOULDBLOCK) accepts_after_ = Clock::now() + kAcceptPause;
+      return;
+    }
     set_no_delay(fd.get());
     Arrival arrival;
     arrival.fd = std::move(fd);

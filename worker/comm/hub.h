@@ -109,6 +109,7 @@ class Hub {
   const Listener listener_;
   const std::shared_ptr<HubState> state_;
   std::deque<Arrival> arrivals_;
+  std::chrono::steady_clock::time_point accepts_after_;  ///< of the thread, as arrivals_
   std::thread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <random>
 #include <string>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -21,6 +22,7 @@
 #include "worker/comm/control_frame.h"
 #include "worker/comm/dialer.h"
 #include "worker/comm/handshake.h"
+#include "worker/comm/hub.h"
 #include "worker/comm/message.h"
 #include "worker/comm/shared_memory_setup.h"
 #include "worker/comm/socket.h"
@@ -28,6 +30,7 @@
 namespace trainyard::comm {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using testing::bytes_of;
@@ -70,6 +73,53 @@ TEST(StrangersTest, GarbageSilenceAndHangUpsDoNotDisturbAWorld) {
       EXPECT_EQ(data, std::vector<int64_t>(1000, 3));
     });
   }
+}
+
+/// No descriptor more for this process while it lives.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    // The lowest that is free: all below it are taken.
+    const UniqueFd free(::dup(STDIN_FILENO));
+    const rlimit none{static_cast<rlim_t>(free.get()), before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+std::chrono::microseconds processor_time() {
+  rusage usage{};
+  EXPECT_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
+  return seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+TEST(StrangersTest, AHubWithoutDescriptorsWaitsAndThenAnswers) {
+  auto listener = Listener::bind("127.0.0.1");
+  ASSERT_TRUE(listener.has_value());
+  const auto address = *parse_address(listener->address());
+  const auto hub = Hub::start(*std::move(listener), HandshakeIdentity{});
+  ASSERT_TRUE(hub.has_value());
+  const UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto hello = encode(Hello{});
+  pollfd answer{fd.get(), POLLIN, 0};
+  {
+    const NoDescriptors none;
+    ASSERT_EQ(::connect(fd.get(), address.raw(), address.length), 0);
+    ASSERT_EQ(::send(fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(hello.size()));
+    const auto before = processor_time();
+    EXPECT_EQ(::poll(&answer, 1, 500), 0) << "accepted without a descriptor";
+    // A thread that looks again and again takes all 500 ms.
+    EXPECT_LT(processor_time() - before, milliseconds(150));
+  }
+  EXPECT_EQ(::poll(&answer, 1, 20'000), 1) << "the connection is forgotten";
 }
 
 /// A connection to a socket of an abstract name; invalid where there is none.
