@@ -44,9 +44,9 @@ struct PointToPoint {
 
 /// When a point-to-point operation gives up by itself.
 struct PointToPointOptions {
-  /// Nothing of it was sent or received for this long: it ends with kDeadline, naming the ranks
-  /// awaited, and the communicator stays usable. Once a byte has moved, and where none is given,
-  /// Options::deadline holds.
+  /// Nothing of it was sent or received for this long, which may be longer than Options::deadline:
+  /// it ends with kDeadline, naming the ranks awaited, and the communicator stays usable. Once a
+  /// byte has moved, and where none is given, Options::deadline holds.
   std::optional<std::chrono::milliseconds> patience;
 };
 

@@ -38,6 +38,12 @@ bool follows(const std::vector<Transfer>& batch, const Transfer& transfer) {
   return !source.done() && transfer.payload_moved == source.payload_moved;
 }
 
+/// Nothing of it has been sent or received.
+bool untouched(const std::vector<Transfer>& batch) {
+  return std::none_of(batch.begin(), batch.end(),
+                      [](const Transfer& t) { return t.header_moved > 0; });
+}
+
 /// Into `members`, whose memory a wait that comes again does not take anew.
 const std::vector<int>& awaited_members(const std::vector<Transfer>& batch,
                                         const std::vector<int>& heads, std::vector<int>& members) {
@@ -153,8 +159,13 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what, const
     return status;
   }
   const auto deadline = std::chrono::duration_cast<Clock::duration>(group_->identity().deadline);
-  if (idle_for >= deadline) return silent(awaited_members(batch, heads_, awaited_), what);
-  auto next_look = deadline;
+  // Patience beyond the deadline is what the caller wants, as long as it can still retreat.
+  Clock::duration limit = deadline;
+  if (retreat.patience && untouched(batch)) {
+    limit = std::max<Clock::duration>(limit, *retreat.patience);
+  }
+  if (idle_for >= limit) return silent(awaited_members(batch, heads_, awaited_), what);
+  auto next_look = limit;
   if (!stalled_) {
     next_look = std::min<Clock::duration>(kStallAfter, deadline / 4);
     if (idle_for >= next_look) {
@@ -167,7 +178,7 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what, const
     if (idle_for >= next_look) {
       announced_ = true;
       group_->announce_waiting();
-      next_look = deadline;
+      next_look = limit;
     }
   }
   pending_.clear();
@@ -188,9 +199,7 @@ Status Exchange::retreats(const std::vector<Transfer>& batch, const Signature& w
       retreat.cancelled != nullptr && retreat.cancelled->load(std::memory_order_acquire);
   const bool late = retreat.patience && idle_for >= *retreat.patience;
   if (!cancelled && !late) return {};
-  const bool touched =
-      std::any_of(batch.begin(), batch.end(), [](const Transfer& t) { return t.header_moved > 0; });
-  if (touched) return {};
+  if (!untouched(batch)) return {};
   if (cancelled) {
     return Error{ErrorCode::kAborted,
                  describe(what) + ": cancelled before anything was sent or received"};
