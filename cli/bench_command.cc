@@ -36,7 +36,8 @@ Examples:
   trainyard bench comm --ops all --transports local,shm,tcp --ranks 3 --max-bytes 1M --rounds 3
   trainyard bench comm --dtype I64 --max-bytes 128M --raw --peer-python /usr/bin/python3 -o json
 
-Exit codes: 0 every result right and every byte as the formula says; 64 wrong usage; 70 otherwise.)";
+Exit codes: 0 every result right and every byte as the formula says; 64 wrong usage; 70 a wrong
+result, a wrong count of bytes, or a rank that fails; 75 a rank that cannot be started or is silent.)";
 
 struct CommOptions {
   bench::CommBenchOptions bench;

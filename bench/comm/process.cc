@@ -2,20 +2,27 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
 extern char** environ;
 
 namespace trainyard::bench {
+namespace {
 
-Result<Process> Process::start(const std::vector<std::string>& arguments) {
+constexpr std::chrono::seconds kEndPatience{5};
+
+}  // namespace
+
+Result<Process> Process::start(const std::vector<std::string>& arguments, const std::string& name) {
   // A socket to write to, since writing to a pipe of a child that died would raise SIGPIPE.
   int to_child[2];
   int from_child[2];
@@ -38,8 +45,8 @@ Result<Process> Process::start(const std::vector<std::string>& arguments) {
   pid_t pid = -1;
   const int error = ::posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return io_error("start " + arguments[0], error);
-  return Process(pid, std::move(input), std::move(output), arguments[0]);
+  if (error != 0) return io_error("start " + name, error);
+  return Process(pid, std::move(input), std::move(output), name);
 }
 
 Process::Process(pid_t pid, UniqueFd input, UniqueFd output, std::string name)
@@ -50,7 +57,8 @@ Process::Process(Process&& other) noexcept
       input_(std::move(other.input_)),
       output_(std::move(other.output_)),
       name_(std::move(other.name_)),
-      buffered_(std::move(other.buffered_)) {}
+      buffered_(std::move(other.buffered_)),
+      end_(std::move(other.end_)) {}
 
 Process::~Process() {
   if (pid_ < 0) return;
@@ -64,10 +72,29 @@ Status Process::write_line(const std::string& line) {
   while (at < text.size()) {
     const ssize_t put = ::send(input_.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return Error{ErrorCode::kPeerLost, name_ + " does not read any more"};
+    if (put < 0) return gone();
     at += static_cast<size_t>(put);
   }
   return {};
+}
+
+Error Process::gone() {
+  using Clock = std::chrono::steady_clock;
+  // Its files are closed a moment before it can be waited for.
+  for (const auto until = Clock::now() + kEndPatience; pid_ >= 0 && Clock::now() < until;) {
+    int status = 0;
+    if (::waitpid(pid_, &status, WNOHANG) != pid_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
+    pid_ = -1;
+    const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    end_ = signal != 0
+               ? "was ended by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")"
+               : "ended with exit code " + std::to_string(WEXITSTATUS(status));
+  }
+  return {ErrorCode::kInternal,
+          name_ + " " + (end_.empty() ? "closed its output" : end_) + " and gave no answer"};
 }
 
 Result<std::string> Process::read_line(std::chrono::milliseconds patience) {
@@ -89,7 +116,7 @@ Result<std::string> Process::read_line(std::chrono::milliseconds patience) {
     }
     char chunk[4096];
     const ssize_t got = ::read(output_.get(), chunk, sizeof(chunk));
-    if (got <= 0) return Error{ErrorCode::kPeerLost, name_ + " ended without an answer"};
+    if (got <= 0) return gone();
     buffered_.append(chunk, static_cast<size_t>(got));
   }
 }

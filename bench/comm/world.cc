@@ -79,14 +79,18 @@ Result<std::unique_ptr<World>> start_world(const std::string& name, const WorldO
     std::vector<std::string> command = options.member_command;
     for (std::string& word : encode(role))
       command.push_back(std::move(word));
-    TRAINYARD_ASSIGN(Process process, Process::start(command));
+    const std::string who = threads ? "the process of world local"
+                                    : "rank " + std::to_string(role.rank) + " of world " + name;
+    TRAINYARD_ASSIGN(Process process, Process::start(command, who));
     world->processes.push_back(std::move(process));
   }
   if (threads) return std::unique_ptr<World>(std::move(world));
   std::string table;
   for (Process& process : world->processes) {
     TRAINYARD_ASSIGN(const std::string address, process.read_line(kStartPatience));
-    if (address.starts_with("error")) return Error{ErrorCode::kInternal, name + ": " + address};
+    if (address.starts_with("error ")) {
+      return Error{ErrorCode::kInternal, process.name() + ": " + address.substr(6)};
+    }
     table += address + " ";
   }
   for (Process& process : world->processes)
@@ -100,7 +104,8 @@ Result<std::unique_ptr<World>> start_gloo(const std::string& python, int ranks) 
   for (int rank = 0; rank < ranks; ++rank) {
     TRAINYARD_ASSIGN(Process process,
                      Process::start({python, "-c", kGlooPeer, std::to_string(rank),
-                                     std::to_string(ranks), scratch.path() + "/store"}));
+                                     std::to_string(ranks), scratch.path() + "/store"},
+                                    python + " (rank " + std::to_string(rank) + " of world gloo)"));
     world->processes.push_back(std::move(process));
   }
   for (Process& process : world->processes) {

@@ -17,7 +17,8 @@ class World {
   virtual ~World() = default;
   /// "shm", "tcp", "local", "raw", "gloo".
   virtual const std::string& name() const = 0;
-  /// The samples of all ranks. Errors: as a member says; kDeadline; kPeerLost.
+  /// The samples of all ranks. Errors: as a member says; kDeadline; kInternal for a member that
+  /// ended, by name.
   virtual Result<std::vector<Sample>> run(const Case& one) = 0;
 };
 

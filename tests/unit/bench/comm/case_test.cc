@@ -5,6 +5,7 @@
 
 #include "bench/comm/member.h"
 #include "bench/comm/pattern.h"
+#include "bench/comm/world.h"
 #include "worker/comm/reduce.h"
 
 namespace trainyard::bench {
@@ -44,6 +45,25 @@ TEST(CaseTest, RolesSurviveTheRoundTrip) {
   EXPECT_FALSE(decode_role({"tcp", "3", "3", ""}).has_value());
   EXPECT_FALSE(decode_role({"udp", "0", "2", ""}).has_value());
   EXPECT_FALSE(decode_role({"tcp", "0", "2"}).has_value());
+}
+
+TEST(WorldTest, AMemberThatEndsIsNamedByItsRankAndHowItEnded) {
+  const auto error_of = [](const char* script) {
+    const auto world = start_world("shm", {{"/bin/sh", "-c", script, "sh"}, 2, {}});
+    EXPECT_FALSE(world.has_value());
+    return world ? Error{} : world.error();
+  };
+  const Error exited = error_of("exit 3");
+  EXPECT_EQ(exited.code, ErrorCode::kInternal);
+  EXPECT_EQ(exited.message, "rank 0 of world shm ended with exit code 3 and gave no answer");
+  // By its second argument the script knows which rank it is.
+  EXPECT_EQ(error_of("test $2 = 0 && echo 127.0.0.1:1 && exec cat; kill -9 $$").message,
+            "rank 1 of world shm was ended by signal 9 (Killed) and gave no answer");
+  EXPECT_EQ(error_of("echo error it may not listen; exec cat").message,
+            "rank 0 of world shm: it may not listen");
+  const auto missing = start_world("tcp", {{"/nowhere/trainyard"}, 2, {}});
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_EQ(missing.error().message, "start rank 0 of world tcp: No such file or directory");
 }
 
 TEST(CaseTest, BusFactorsAreThoseOfTheLinks) {
