@@ -28,8 +28,10 @@ S is the whole buffer (all parts together; for all_to_all what one rank sends). 
 bytes counted over all ranks, `formula` is what they must be; `wrong` are elements that differ from a
 reference, and before point_to_point receives that nobody answers and that neither patience nor
 cancel() ended. Iterations of broadcast, reduce, scatter and gather are kept apart by a barrier that is
-not timed. `raw` is one bare socket pair doing the same additions, `gloo` PyTorch's; raw/this and
-gloo/this are their times over this one: above 1 this is faster.
+not timed. `raw` is a bare socket pair doing the same additions, `gloo` PyTorch's; raw/this and
+gloo/this are their times over this one: above 1 this is faster. Two such pairs are measured, one whose
+send buffer is the kernel's and one that bounds it as the engine does; the row is the faster one's at
+that size, and says which.
 
 Examples:
   trainyard bench comm
@@ -73,7 +75,7 @@ void print_row(const bench::CommBenchRow& row, std::ostream& out) {
   const std::string wrong = row.checked ? std::to_string(row.wrong) : "-";
   std::snprintf(line, sizeof line,
                 "%-5s %-14s %12lld %12lld %-4s %-4s %10.2f %10.2f %8.3f %8.3f %12lld %12lld %6s "
-                "%8s %9s\n",
+                "%8s %9s",
                 row.world.c_str(), std::string(comm::name_of(row.one.op)).c_str(),
                 static_cast<long long>(row.one.bytes), static_cast<long long>(row.one.count()),
                 std::string(name_of(row.one.dtype)).c_str(),
@@ -81,7 +83,9 @@ void print_row(const bench::CommBenchRow& row, std::ostream& out) {
                 row.algbw_GBps(), row.busbw_GBps(), static_cast<long long>(row.bytes_sent),
                 static_cast<long long>(row.bytes_expected), wrong.c_str(),
                 ratio(row.raw_over_this).c_str(), ratio(row.gloo_over_this).c_str());
-  out << line << std::flush;
+  out << line;
+  if (!row.send_buffer.empty()) out << "  send buffer: " << row.send_buffer;
+  out << "\n" << std::flush;
 }
 
 void write_ratio(text::JsonWriter& json, const char* key, const std::optional<double>& value) {
@@ -133,6 +137,10 @@ void write_row(text::JsonWriter& json, const bench::CommBenchRow& row) {
     json.null();
   write_ratio(json, "rawOverThis", row.raw_over_this);
   write_ratio(json, "glooOverThis", row.gloo_over_this);
+  if (!row.send_buffer.empty()) {
+    json.key("sendBuffer");
+    json.string(row.send_buffer);
+  }
   json.end_object();
 }
 
@@ -242,7 +250,7 @@ void add_comm_options(CLI::App& command, CommOptions& options) {
   command.add_option("--iterations", bench.iterations, "Calls a round; 0: by the size")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  command.add_flag("--raw", bench.raw, "Also a bare socket pair doing the same additions");
+  command.add_flag("--raw", bench.raw, "Also bare socket pairs doing the same additions");
   command.add_option("--peer-python", bench.peer_python,
                      "A Python with torch: also PyTorch's gloo");
   add_output(command, options.output);

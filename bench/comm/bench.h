@@ -24,7 +24,7 @@ struct CommBenchOptions {
   int iterations = 0;  ///< a round; 0: as many as fit a size
   int ranks = 2;
   std::vector<int> ring;
-  bool raw = false;                         ///< also the raw socket pair (two ranks, all_reduce)
+  bool raw = false;                         ///< also raw socket pairs (two ranks, all_reduce)
   std::string peer_python;                  ///< also gloo, run by it; empty: not
   std::vector<std::string> member_command;  ///< WorldOptions
 };
@@ -42,6 +42,8 @@ struct CommBenchRow {
   bool checked = false;                  ///< gloo is only timed
   std::optional<double> raw_over_this;   ///< the raw pair's p50 / this p50
   std::optional<double> gloo_over_this;  ///< gloo's p50 / this p50
+  /// Of the raw pair: with which SendBuffer it was faster at this size, whose figures these are.
+  std::string send_buffer;
   std::string failed;  ///< why there are no figures (a peer that cannot do it); empty: there are
 
   /// bytes / p50, in 1e9 bytes a second.

@@ -1,10 +1,12 @@
 #include "bench/comm/member.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <functional>
 #include <memory>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "bench/comm/case.h"
@@ -107,9 +109,10 @@ Status serve_rank(const MemberRole& role, std::istream& in, std::ostream& out) {
   for (comm::Endpoint& endpoint : options.endpoints)
     table >> endpoint.address;
   if (!table) return Error{ErrorCode::kInvalidData, "no table of addresses: '" + line + "'"};
-  if (role.world == "raw") {
+  if (role.world.starts_with("raw")) {
+    const auto buffer = role.world == "raw" ? SendBuffer::kKernels : SendBuffer::kBounded;
     TRAINYARD_ASSIGN(UniqueFd connection,
-                     connect_pair(role.rank, listener.fd(), options.endpoints[0].address));
+                     connect_pair(role.rank, listener.fd(), options.endpoints[0].address, buffer));
     RawPair pair(std::move(connection), role.rank);
     return serve([&](const Case& one) { return std::vector{pair.measure(one)}; }, in, out);
   }
@@ -131,8 +134,9 @@ std::vector<std::string> encode(const MemberRole& role) {
 }
 
 Result<MemberRole> decode_role(const std::vector<std::string>& arguments) {
-  const Error wrong{ErrorCode::kInvalidConfig,
-                    "a member wants four arguments: shm, tcp, local or raw; rank; size; ring"};
+  const Error wrong{
+      ErrorCode::kInvalidConfig,
+      "a member wants four arguments: shm, tcp, local, raw or raw-bounded; rank; size; ring"};
   if (arguments.size() != 4) return wrong;
   MemberRole role;
   role.world = arguments[0];
@@ -140,8 +144,8 @@ Result<MemberRole> decode_role(const std::vector<std::string>& arguments) {
     const auto end = text.data() + text.size();
     return std::from_chars(text.data(), end, out).ptr == end && !text.empty();
   };
-  const bool known =
-      role.world == "shm" || role.world == "tcp" || role.world == "local" || role.world == "raw";
+  constexpr std::array<std::string_view, 5> kWorlds = {"shm", "tcp", "local", "raw", "raw-bounded"};
+  const bool known = std::find(kWorlds.begin(), kWorlds.end(), role.world) != kWorlds.end();
   if (!known || !number(arguments[1], role.rank) || !number(arguments[2], role.size) ||
       role.size < 1 || role.rank < 0 || role.rank >= role.size) {
     return wrong;

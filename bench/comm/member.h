@@ -11,7 +11,9 @@ namespace trainyard::bench {
 
 /// What a process of `trainyard bench comm` is.
 struct MemberRole {
-  std::string world = "shm";  ///< shm, tcp: one rank; local: all ranks as threads; raw: a raw pair
+  /// shm, tcp: one rank; local: all ranks as threads; raw, raw-bounded: one of a raw pair, with
+  /// either SendBuffer.
+  std::string world = "shm";
   int rank = 0;
   int size = 2;
   std::vector<int> ring;  ///< as comm::Options::ring_order

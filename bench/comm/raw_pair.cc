@@ -121,7 +121,12 @@ Result<Sample> RawPair::measure(const Case& one) {
   return sample;
 }
 
-Result<UniqueFd> connect_pair(int rank, int listener_fd, const std::string& address) {
+std::string_view name_of(SendBuffer buffer) {
+  return buffer == SendBuffer::kKernels ? "kernel" : "bounded";
+}
+
+Result<UniqueFd> connect_pair(int rank, int listener_fd, const std::string& address,
+                              SendBuffer buffer) {
   UniqueFd fd;
   if (rank == 1) {
     TRAINYARD_ASSIGN(const comm::SocketAddress peer, comm::parse_address(address));
@@ -137,6 +142,7 @@ Result<UniqueFd> connect_pair(int rank, int listener_fd, const std::string& addr
     if (!fd.valid()) return io_error("accept", errno);
   }
   comm::set_no_delay(fd.get());
+  if (buffer == SendBuffer::kBounded) comm::bound_local_buffer(fd.get());
   return fd;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,14 @@ class RawPair {
   std::vector<std::byte> received_;
 };
 
+/// How much the system may buffer of what a raw pair sends: as much as it likes, or what the engine
+/// bounds its own connections to (comm::bound_local_buffer). Which of the two is faster depends on
+/// the size, so the yardstick is the better one at each.
+enum class SendBuffer : uint8_t { kKernels, kBounded };
+std::string_view name_of(SendBuffer buffer);
+
 /// Rank 1 connects to `address`, rank 0 accepts on `listener_fd`. Errors: kDeadline; kIo.
-Result<UniqueFd> connect_pair(int rank, int listener_fd, const std::string& address);
+Result<UniqueFd> connect_pair(int rank, int listener_fd, const std::string& address,
+                              SendBuffer buffer);
 
 }  // namespace trainyard::bench

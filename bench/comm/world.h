@@ -15,7 +15,7 @@ namespace trainyard::bench {
 class World {
  public:
   virtual ~World() = default;
-  /// "shm", "tcp", "local", "raw", "gloo".
+  /// "shm", "tcp", "local", "raw", "raw-bounded", "gloo".
   virtual const std::string& name() const = 0;
   /// The samples of all ranks. Errors: as a member says; kDeadline; kInternal for a member that
   /// ended, by name.
@@ -30,7 +30,7 @@ struct WorldOptions {
   std::vector<int> ring;
 };
 
-/// A world of ours: shm, tcp, local, or the raw pair. Errors: kIo, or what a member says.
+/// A world of ours: shm, tcp, local, or a raw pair. Errors: kIo, or what a member says.
 Result<std::unique_ptr<World>> start_world(const std::string& name, const WorldOptions& options);
 
 /// PyTorch's gloo, run by this Python. Errors: kUnavailable where it has no torch or does not

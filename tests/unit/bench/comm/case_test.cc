@@ -42,6 +42,8 @@ TEST(CaseTest, RolesSurviveTheRoundTrip) {
   const auto decoded = decode_role(encode(role));
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(encode(*decoded), encode(role));
+  EXPECT_TRUE(decode_role({"raw", "0", "2", ""}).has_value());
+  EXPECT_TRUE(decode_role({"raw-bounded", "1", "2", ""}).has_value());
   EXPECT_FALSE(decode_role({"tcp", "3", "3", ""}).has_value());
   EXPECT_FALSE(decode_role({"udp", "0", "2", ""}).has_value());
   EXPECT_FALSE(decode_role({"tcp", "0", "2"}).has_value());
