@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,9 +21,9 @@
 ///    ascending; missing elements contribute the identity) and then the fixed tree 8, 4, 2, 1;
 ///  * own exp, tanh, rsqrt; no libm; FTZ and DAZ set in every thread;
 ///  * a sum that a layout can split is fixed point (`ExactSum`): the fp32 partial of one grain,
-///  times
-///    2^q, rounded to nearest-even int64, added. A partial that is not finite or whose magnitude
-///    times 2^q reaches 2^62 sets the overflow flag and adds nothing.
+///    times 2^q, rounded to nearest-even int64, added. A partial that is not finite or whose
+///    magnitude times 2^q reaches 2^fitting_log2(partials of the whole sum) sets the overflow flag
+///    and adds nothing.
 ///
 /// Shapes: M rows are token rows (sample-major: row = sample * T + position).
 namespace trainyard::kernels {
@@ -33,16 +34,27 @@ std::string_view name_of(Isa isa);
 /// Set to non-zero when an exact partial overflowed or was not finite. Lives in device memory.
 using OverflowFlag = std::atomic<uint32_t>;
 
+/// What a partial of a sum of `partials`, over all calls, micro-batches and ranks, must stay below,
+/// its quantum being 1: so many add up to at most 2^62, in whatever order and groups, and two such
+/// sums to what an int64 holds. A limit that followed the sum so far would depend on the layout.
+constexpr int fitting_log2(int64_t partials) {
+  return 62 - (partials > 1 ? std::bit_width(static_cast<uint64_t>(partials - 1)) : 0);
+}
+
 /// Ends of the chains along a summed dimension, ascending; the last equals its length.
 /// Empty means one chain.
 using ChainEnds = std::span<const int64_t>;
 
 /// Quantum of forward sums and activation gradients (row-parallel Y, column-parallel dX, dK, dV).
 inline constexpr int kActivationQuantumLog2 = 40;
-/// Quantum of the reported loss.
+/// Quantum of the reported loss, whose exact sum is modulo 2^64: a model that diverged wraps it.
 inline constexpr int kLossQuantumLog2 = 32;
-/// Quantum of its coarse twin, which holds where a model that diverged would wrap the exact sum.
-inline constexpr int kCoarseLossQuantumLog2 = 8;
+/// Quantum of its coarse twin, which says how often. It lacks less than one quantum for each loss:
+/// of kLossesMax of them together less than the 2^32 nats that the exact sum spans.
+inline constexpr int kCoarseLossQuantumLog2 = 3;
+inline constexpr int64_t kLossesMax = int64_t{1} << 35;
+/// A loss of 2^25 nats does not fit: the coarse sum holds kLossesMax of those that do.
+inline constexpr int kLossLimitLog2 = 25;
 /// Elements a block of the gradient norm; no shard cuts one.
 inline constexpr int64_t kNormBlockElements = 64 * 1024;
 
@@ -65,6 +77,9 @@ struct GemmParams {
   ChainEnds chain_ends;
   GemmOutput output = GemmOutput::kStore;
   bool overwrite = false;  ///< with kExactAccumulate: what C holds before is not read
+  /// With kExactAccumulate: chains of an element's whole sum, of all calls. kExactRound has its
+  /// own.
+  int64_t partials = 1;
   int quantum_log2 = kActivationQuantumLog2;
   const float* bias = nullptr;  ///< [N] or null; not with kExactAccumulate
   void* c = nullptr;
@@ -103,6 +118,7 @@ struct LayerNormBackwardWeight {
   const float* rstd = nullptr;
   ChainEnds grain_ends;  ///< along rows
   int quantum_log2 = 0;
+  int64_t partials = 1;       ///< grains of an element's whole sum, of all calls
   int64_t* dgamma = nullptr;  ///< [width] +=
   int64_t* dbeta = nullptr;   ///< [width] +=
   OverflowFlag* overflow = nullptr;
@@ -116,6 +132,7 @@ struct BiasBackward {
   DType dy_type = DType::kFloat32;
   ChainEnds grain_ends;
   int quantum_log2 = 0;
+  int64_t partials = 1;       ///< grains of an element's whole sum, of all calls
   int64_t* d_bias = nullptr;  ///< [width] +=
   OverflowFlag* overflow = nullptr;
 };
@@ -183,6 +200,7 @@ struct EmbeddingBackward {
   const int32_t* tokens = nullptr;
   const float* dy = nullptr;
   int quantum_log2 = 0;
+  int64_t partials = 1;  ///< positions of an element's whole sum, of all calls
   int64_t* d_wte = nullptr;
   int64_t* d_wpe = nullptr;
   OverflowFlag* overflow = nullptr;
@@ -224,7 +242,8 @@ struct AttentionBackward {
 /// Softmax cross-entropy over rows of logits in chunks of the vocabulary: per chunk (max, sum of
 /// exponentials), chunks combined in ascending order; columns >= vocab are excluded.
 /// loss_sum += sum over rows of fixed(loss, kLossQuantumLog2), modulo 2^64; coarse_loss_sum += the
-/// same of each row's whole kCoarseLossQuantumLog2 quanta. d_logits = softmax - one_hot
+/// same of each row's whole kCoarseLossQuantumLog2 quanta. A loss of 2^kLossLimitLog2
+/// does not fit. d_logits = softmax - one_hot
 /// (gradient of the loss *sum*), 0 in excluded columns; null: loss only.
 struct CrossEntropy {
   int64_t rows = 0, vocab = 0, padded_vocab = 0;

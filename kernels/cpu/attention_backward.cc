@@ -25,7 +25,7 @@ class BackwardHead {
         h_(head_of<Input>(p, sample, head)),
         scale_(score_scale(p.head_dim)),
         width_(p.heads * p.head_dim),
-        fixed_(kActivationQuantumLog2) {
+        fixed_(kActivationQuantumLog2, fitting_log2(ceil_div(p.tokens, p.key_block))) {
     if (p.dropout.rate > 0) stream_ = dropout_stream(p.dropout, p.samples.data()[sample]);
   }
 

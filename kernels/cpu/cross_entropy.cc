@@ -110,8 +110,8 @@ int64_t loss_of_row(const CrossEntropy& p, int64_t row, FixedPoint& fixed) {
 
 void cross_entropy(const CpuContext& context, const CrossEntropy& p) {
   parallel_ranges(context, p.rows, 1, 4 * p.padded_vocab, [&](int64_t begin, int64_t end, int) {
-    FixedPoint fixed(kLossQuantumLog2);
-    uint64_t sum = 0;  // may wrap: the coarse sum then tells
+    FixedPoint fixed(kLossQuantumLog2, kLossQuantumLog2 + kLossLimitLog2);
+    uint64_t sum = 0;  // may wrap: the coarse sum then tells how often
     int64_t coarse = 0;
     for (int64_t row = begin; row < end; ++row) {
       const int64_t loss = loss_of_row(p, row, fixed);

@@ -32,7 +32,7 @@ void embedding_forward(const CpuContext& context, const EmbeddingForward& p) {
 void embedding_backward(const CpuContext& context, const EmbeddingBackward& p) {
   // Threads take columns, not rows: two rows may hold the same token.
   parallel_ranges(context, p.width, kLanes, p.rows, [&](int64_t begin, int64_t end, int) {
-    FixedPoint fixed(p.quantum_log2);
+    FixedPoint fixed(p.quantum_log2, fitting_log2(p.partials));
     for (int64_t row = 0; row < p.rows; ++row) {
       int64_t* token = p.d_wte + p.tokens[row] * p.width;
       int64_t* position = p.d_wpe + position_of(p, row) * p.width;

@@ -20,16 +20,19 @@ TRAINYARD_INLINE float power_of_two(int n) {
 /// Converts partials to fixed point with one quantum and remembers whether any did not fit.
 class FixedPoint {
  public:
-  explicit FixedPoint(int quantum_log2)
+  /// Partials fit below 2^limit_log2 quanta, at most 2^62: see fitting_log2().
+  FixedPoint(int quantum_log2, int limit_log2)
       : scale_(broadcast(power_of_two(quantum_log2))),
-        limit_(as_bits(broadcast(power_of_two(kFittingLog2 - quantum_log2)))) {}
+        limit_(broadcast(power_of_two(limit_log2))),
+        all_fit_limit_(as_bits(broadcast(power_of_two(
+            (limit_log2 < kFittingLog2 ? limit_log2 : kFittingLog2) - quantum_log2)))) {}
 
   /// round(x * 2^q), nearest even; 0 and a remembered overflow where x * 2^q is not finite or
-  /// reaches 2^62; 0 in the lanes from `count` on.
+  /// reaches the limit; 0 in the lanes from `count` on.
   __attribute__((always_inline)) I64x16 convert(F32x16 x, int count) {
     const F32x16 scaled = x * scale_;
     const Mask16 valid = first_lanes(count);
-    const Mask16 fits = less(abs(scaled), broadcast(0x1p62F)) & valid;
+    const Mask16 fits = less(abs(scaled), limit_) & valid;
     bad_ |= bits_of(fits) ^ bits_of(valid);
     return to_int64(scaled, fits);
   }
@@ -37,7 +40,7 @@ class FixedPoint {
   /// Whether convert_fitting() will do for vectors whose absolute bits are at most `bits`:
   /// convert() would then remember nothing.
   __attribute__((always_inline)) bool all_fit(U32x16 bits) const {
-    return bits_of(less_unsigned(bits, limit_)) == 0xFFFFU;
+    return bits_of(less_unsigned(bits, all_fit_limit_)) == 0xFFFFU;
   }
   /// convert() for values that are known to fit, in fewer instructions.
   __attribute__((always_inline)) I64x16 convert_fitting(F32x16 x) const {
@@ -51,7 +54,9 @@ class FixedPoint {
 
  private:
   F32x16 scale_;
-  U32x16 limit_;  // bits of 2^kFittingLog2 / 2^q: non-negative floats compare as their bits do
+  F32x16 limit_;
+  // Bits of the limit, or of 2^kFittingLog2, / 2^q: non-negative floats compare as their bits do.
+  U32x16 all_fit_limit_;
   uint32_t bad_ = 0;
 };
 

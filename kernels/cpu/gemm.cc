@@ -94,6 +94,11 @@ class Gemm {
     Prefetcher next_rows;  ///< of A
   };
 
+  /// Of an element's whole sum.
+  int64_t partials() const {
+    return p_.output == GemmOutput::kExactAccumulate ? p_.partials : chains_.count;
+  }
+
   /// Makes the tasks equal in size and, where C is large enough, a multiple of the threads.
   void balance(int threads) {
     int64_t column_tasks = ceil_div(p_.n, columns_per_task_);
@@ -113,9 +118,13 @@ class Gemm {
   }
 
   void run_task(int64_t row_task, int64_t column_task, Scratch& scratch) {
-    Task task{
-        row_task * rows_per_task_,   0,           column_task * columns_per_task_, 0, &scratch,
-        FixedPoint(p_.quantum_log2), Prefetcher()};
+    Task task{row_task * rows_per_task_,
+              0,
+              column_task * columns_per_task_,
+              0,
+              &scratch,
+              FixedPoint(p_.quantum_log2, fitting_log2(partials())),
+              Prefetcher()};
     task.rows = smaller(rows_per_task_, p_.m - task.row0);
     task.columns = smaller(columns_per_task_, p_.n - task.column0);
     if (task.rows <= 0 || task.columns <= 0) return;

@@ -86,7 +86,7 @@ TRAINYARD_INLINE void for_each_grain(ChainEnds ends, int64_t rows, const AddRow&
 }
 
 void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int64_t columns) {
-  FixedPoint fixed(p.quantum_log2);
+  FixedPoint fixed(p.quantum_log2, fitting_log2(p.partials));
   constexpr int kVectors = kColumnStep / kLanes;
   const int vectors = static_cast<int>(ceil_div(columns, kLanes));
   F32x16 gamma[kVectors];
@@ -121,7 +121,7 @@ void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int
 
 template <class In>
 void bias_gradient_of_columns(const BiasBackward& p, int64_t n, int64_t columns) {
-  FixedPoint fixed(p.quantum_log2);
+  FixedPoint fixed(p.quantum_log2, fitting_log2(p.partials));
   constexpr int kVectors = kColumnStep / kLanes;
   const int vectors = static_cast<int>(ceil_div(columns, kLanes));
   const In* dy = static_cast<const In*>(p.dy);

@@ -20,9 +20,9 @@ void dot_bf16_by_fma16(const uint32_t* a, const uint32_t* b, const float* c, flo
   store(y, dot_bf16_by_fma(load_u32(a), load_u32(b), load(c)));
 }
 void to_bf16_16(const float* x, uint16_t* y) { store(y, load(x)); }
-bool fixed16(const float* x, int quantum_log2, int64_t* y) {
+bool fixed16(const float* x, int quantum_log2, int limit_log2, int64_t* y) {
   OverflowFlag flag{0};
-  FixedPoint fixed(quantum_log2);
+  FixedPoint fixed(quantum_log2, limit_log2);
   store_i64(y, fixed.convert(load(x), kLanes));
   fixed.report(&flag);
   return flag.load(std::memory_order_relaxed) == 0;

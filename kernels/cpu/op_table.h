@@ -57,7 +57,7 @@ struct OpTable {
   void (*dot_bf16_by_fma16)(const uint32_t* a, const uint32_t* b, const float* c, float* y);
   void (*to_bf16_16)(const float* x, uint16_t* y);
   /// round(x * 2^q); returns whether all fitted.
-  bool (*fixed16)(const float* x, int quantum_log2, int64_t* y);
+  bool (*fixed16)(const float* x, int quantum_log2, int limit_log2, int64_t* y);
   void (*int64_to_float16)(const int64_t* x, float* y);
   void (*int64_to_double16)(const int64_t* x, double* y);
 };

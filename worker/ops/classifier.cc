@@ -103,6 +103,7 @@ void Classifier::backward_weight(const OpArgs& args) const {
   gemm.output = kernels::GemmOutput::kExactAccumulate;
   gemm.overwrite = args.params[0].gradient_is_new;
   gemm.quantum_log2 = args.numerics->gradient_quantum_log2;
+  gemm.partials = args.numerics->grains_of_step;
   gemm.c = args.params[0].gradient;
   gemm.ldc = shape_.width;
   gemm.c_type = DType::kInt64;

@@ -49,6 +49,7 @@ void Embedding::backward_weight(const OpArgs& args) const {
                                     .tokens = batch.tokens.data(),
                                     .dy = dy,
                                     .quantum_log2 = args.numerics->gradient_quantum_log2,
+                                    .partials = args.numerics->targets_of_step,
                                     .d_wte = args.params[0].gradient,
                                     .d_wpe = args.params[1].gradient,
                                     .overflow = args.numerics->overflow});

@@ -40,6 +40,7 @@ void LayerNorm::backward_weight(const OpArgs& args) const {
                                             .rstd = static_cast<const float*>(args.saved[1]),
                                             .grain_ends = args.numerics->grain_ends,
                                             .quantum_log2 = args.numerics->gradient_quantum_log2,
+                                            .partials = args.numerics->grains_of_step,
                                             .dgamma = args.params[0].gradient,
                                             .dbeta = args.params[1].gradient,
                                             .overflow = args.numerics->overflow});

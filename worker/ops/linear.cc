@@ -71,6 +71,7 @@ void Linear::backward_weight(const OpArgs& args) const {
   gemm.output = GemmOutput::kExactAccumulate;
   gemm.overwrite = args.params[0].gradient_is_new;
   gemm.quantum_log2 = args.numerics->gradient_quantum_log2;
+  gemm.partials = args.numerics->grains_of_step;
   gemm.c = args.params[0].gradient;
   gemm.ldc = shape_.inputs;
   gemm.c_type = DType::kInt64;
@@ -84,6 +85,7 @@ void Linear::backward_weight(const OpArgs& args) const {
                                .dy_type = args.numerics->compute,
                                .grain_ends = args.numerics->grain_ends,
                                .quantum_log2 = args.numerics->gradient_quantum_log2,
+                               .partials = args.numerics->grains_of_step,
                                .d_bias = args.params[1].gradient,
                                .overflow = args.numerics->overflow});
 }

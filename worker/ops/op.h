@@ -31,6 +31,9 @@ struct StepNumerics {
   int64_t grain_tokens = 128;
   kernels::ChainEnds grain_ends;  ///< ends of grains along the rows of this micro-batch
   int gradient_quantum_log2 = 40;
+  /// Of all micro-batches and ranks: what the partials of a gradient's whole sum are counted by.
+  int64_t grains_of_step = 1;
+  int64_t targets_of_step = 1;
   kernels::OverflowFlag* overflow = nullptr;
   kernels::OverflowFlag* loss_overflow = nullptr;  ///< the same of losses: their sum is not known
 };

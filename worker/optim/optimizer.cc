@@ -24,6 +24,15 @@ Optimizer::Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSche
   block_sums_.resize(static_cast<size_t>(blocks));
 }
 
+double loss_total(const ControlWord& control) {
+  constexpr int kFiner = kernels::kLossQuantumLog2 - kernels::kCoarseLossQuantumLog2;
+  const auto coarse = static_cast<uint64_t>(control.coarse_loss_sum) << kFiner;
+  const uint64_t rest = static_cast<uint64_t>(control.loss_sum) - coarse;
+  const auto quanta =
+      (static_cast<__int128>(control.coarse_loss_sum) << kFiner) + static_cast<__int128>(rest);
+  return std::ldexp(static_cast<double>(quanta), -kernels::kLossQuantumLog2);
+}
+
 /// Block sums of every parameter once, in ascending order of global name: the same double for every
 /// layout, because no shard cuts a block and the order is fixed.
 double Optimizer::gradient_norm(kernels::KernelSet& kernels, ParameterStore& store) {

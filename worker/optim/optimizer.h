@@ -12,13 +12,16 @@ namespace trainyard::engine {
 /// What all ranks agree on at the end of a step: summed as int64 over the data-parallel group.
 struct ControlWord {
   int64_t loss_sum = 0;         ///< exact modulo 2^64, kLossQuantumLog2, nats summed over targets
-  int64_t coarse_loss_sum = 0;  ///< kCoarseLossQuantumLog2: where that has wrapped
+  int64_t coarse_loss_sum = 0;  ///< kCoarseLossQuantumLog2: how often that has wrapped
   int64_t targets = 0;          ///< positions that the loss counts
   int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
   int64_t loss_unknown = 0;     ///< those of them where a loss was: the sums do not hold it
   int64_t stop_requested = 0;   ///< ranks asked to stop at the end of this program
 };
 static_assert(sizeof(ControlWord) == 48);
+
+/// Its sum of losses in nats, rounded once. Of at most kernels::kLossesMax targets.
+double loss_total(const ControlWord& control);
 
 /// AdamW over a ParameterStore with global-norm clipping. Norm, clip scale, learning rate and skip
 /// are scalars in device memory, written by finish() and read by the update kernels.

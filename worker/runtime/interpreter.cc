@@ -101,6 +101,8 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
                     .training = setup.training,
                     .grain_tokens = setup.grain_tokens,
                     .gradient_quantum_log2 = gradient_quantum_log2(setup.targets_of_step),
+                    .grains_of_step = setup.grains_of_step,
+                    .targets_of_step = setup.targets_of_step,
                     .overflow = &frame.overflow,
                     .loss_overflow = &frame.loss_overflow};
   if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);

@@ -56,6 +56,7 @@ struct StepSetup {
   bool training = true;
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
+  int64_t grains_of_step = 0;   ///< over all ranks
   /// Of the programs before, where an evaluation is cut into several: what they returned, and how
   /// many micro-batches they took.
   ControlWord carried;

@@ -24,15 +24,12 @@ DType compute_type(api::NumberFormat format) {
 
 double mean_loss(const ControlWord& control) {
   // A loss that is not finite or too large counts as nothing in the sums: their mean would flatter.
-  if (control.loss_unknown != 0) return std::numeric_limits<double>::quiet_NaN();
+  // Of more targets than the sums are made for they may have wrapped.
+  if (control.loss_unknown != 0 || control.targets > kernels::kLossesMax) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   if (control.targets == 0) return 0;
-  const auto targets = static_cast<double>(control.targets);
-  const double coarse =
-      std::ldexp(static_cast<double>(control.coarse_loss_sum), -kernels::kCoarseLossQuantumLog2);
-  // The exact sum spans 2^31 nats either way; well before, its coarse twin takes over.
-  constexpr double kExactNatsMax = 0x1p30;
-  if (std::abs(coarse) >= kExactNatsMax) return coarse / targets;
-  return std::ldexp(static_cast<double>(control.loss_sum), -kernels::kLossQuantumLog2) / targets;
+  return loss_total(control) / static_cast<double>(control.targets);
 }
 
 std::vector<int> ready_chunks(const ParameterStore& store) {
@@ -167,6 +164,9 @@ void Engine::parameters_changed() {
 
 StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& program,
                              const ActivationPlan& plan) {
+  const api::BatchSpec& batch = setup_.spec.batch;
+  const int64_t length = setup_.spec.data.sequence_length;
+  const int64_t grain = setup_.spec.numerics.grain_tokens;
   return {.program = &program,
           .plan = &plan,
           .arena = arena_->bytes(),
@@ -174,8 +174,9 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
           .compute = compute_,
           .seed = static_cast<uint64_t>(setup_.spec.seed),
           .step = steps_done_,
-          .grain_tokens = setup_.spec.numerics.grain_tokens,
-          .targets_of_step = setup_.spec.batch.global_sequences * setup_.spec.data.sequence_length};
+          .grain_tokens = grain,
+          .targets_of_step = batch.global_sequences * length,
+          .grains_of_step = batch.global_sequences * ((length + grain - 1) / grain)};
 }
 
 Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop_asked) {

@@ -157,6 +157,126 @@ TEST_P(ExactSumTest, PartialsThatFitAreRoundedOnceWhateverTheirSize) {
   }
 }
 
+/// What kGrains grains of which each element adds up to `partial` leave in the sums of all
+/// operations, and whether something did not fit, with `per_call` grains a call. The last grain is
+/// negative where `signs_differ`.
+struct LimitCase {
+  float partial;
+  int64_t per_call;
+  bool signs_differ = false;
+};
+std::pair<std::vector<int64_t>, bool> sums_at_the_limit(KernelSet& kernels, const LimitCase& c) {
+  std::vector<int64_t> sums(5 * kOut, 0);
+  OverflowFlag overflow{0};
+  const std::vector<float> ones(kGrains, 1.0F);
+  const std::vector<float> zeros(kGrains, 0.0F);
+  const std::vector<int32_t> tokens(kGrains, 0);
+  for (int64_t first = 0; first < kGrains; first += c.per_call) {
+    const int64_t count = std::min(c.per_call, kGrains - first);
+    std::vector<float> dy(static_cast<size_t>(count * kOut), c.partial);  // a row is a grain
+    if (c.signs_differ && first + count == kGrains) {
+      std::fill(dy.end() - kOut, dy.end(), -c.partial);
+    }
+    std::vector<int64_t> ends(static_cast<size_t>(count));
+    std::iota(ends.begin(), ends.end(), 1);
+    kernels.gemm({.m = 1,
+                  .n = kOut,
+                  .k = count,
+                  .a = ones.data(),
+                  .lda = 1,
+                  .transpose_a = true,
+                  .b = dy.data(),
+                  .ldb = kOut,
+                  .chain_ends = ends,
+                  .output = GemmOutput::kExactAccumulate,
+                  .partials = kGrains,
+                  .quantum_log2 = kQuantum,
+                  .c = sums.data(),
+                  .ldc = kOut,
+                  .overflow = &overflow});
+    kernels.bias_backward({.rows = count,
+                           .width = kOut,
+                           .dy = dy.data(),
+                           .stride = kOut,
+                           .grain_ends = ends,
+                           .quantum_log2 = kQuantum,
+                           .partials = kGrains,
+                           .d_bias = sums.data() + kOut,
+                           .overflow = &overflow});
+    kernels.layer_norm_backward_weight({.rows = count,
+                                        .width = kOut,
+                                        .dy = dy.data(),
+                                        .x = dy.data(),
+                                        .mean = zeros.data(),
+                                        .rstd = zeros.data(),
+                                        .grain_ends = ends,
+                                        .quantum_log2 = kQuantum,
+                                        .partials = kGrains,
+                                        .dgamma = sums.data() + 2 * kOut,
+                                        .dbeta = sums.data() + 2 * kOut,
+                                        .overflow = &overflow});
+    kernels.embedding_backward({.rows = count,
+                                .width = kOut,
+                                .tokens_per_sample = 1,
+                                .tokens = tokens.data(),
+                                .dy = dy.data(),
+                                .quantum_log2 = kQuantum,
+                                .partials = kGrains,
+                                .d_wte = sums.data() + 3 * kOut,
+                                .d_wpe = sums.data() + 4 * kOut,
+                                .overflow = &overflow});
+  }
+  return {sums, overflow != 0};
+}
+
+TEST_P(ExactSumTest, WhatFitsDoesNotDependOnTheCalls) {
+  // Nine grains, up to a power of two 16: partials below 2^58 quanta.
+  const float limit = std::ldexp(1.0F, fitting_log2(kGrains) - kQuantum);
+  ASSERT_EQ(limit, 0x1p13F);
+  const float below = std::nextafter(limit, 0.0F);
+  for (const int64_t per_call : {1, 2, 4, 9}) {
+    const auto each = std::llrint(std::ldexp(static_cast<double>(below), kQuantum));
+    EXPECT_THAT(sums_at_the_limit(kernels(), {below, per_call}),
+                ::testing::Pair(::testing::Each(kGrains * each), false));
+    EXPECT_THAT(sums_at_the_limit(kernels(), {-below, per_call}),
+                ::testing::Pair(::testing::Each(-kGrains * each), false));
+    EXPECT_THAT(sums_at_the_limit(kernels(), {below, per_call, true}),
+                ::testing::Pair(::testing::Each((kGrains - 2) * each), false));
+    // Also where the signs take out what is too large: it depends on the order.
+    EXPECT_THAT(sums_at_the_limit(kernels(), {limit, per_call, true}),
+                ::testing::Pair(::testing::Each(0), true));
+    EXPECT_THAT(sums_at_the_limit(kernels(), {0x1p16F, per_call}),
+                ::testing::Pair(::testing::Each(0), true))
+        << "all of them would wrap";
+  }
+}
+
+TEST_P(ExactSumTest, ProductsThatRoundTheirSumCannotWrapItEither) {
+  constexpr int64_t kChains = 4;
+  const std::vector<float> ones(kChains, 1.0F);
+  const std::vector<int64_t> ends = {1, 2, 3, 4};
+  const float limit = std::ldexp(1.0F, fitting_log2(kChains) - kActivationQuantumLog2);
+  for (const float partial : {std::nextafter(limit, 0.0F), limit}) {
+    const std::vector<float> b(kChains, partial);
+    float sum = 0;
+    OverflowFlag overflow{0};
+    kernels().gemm({.m = 1,
+                    .n = 1,
+                    .k = kChains,
+                    .a = ones.data(),
+                    .lda = kChains,
+                    .b = b.data(),
+                    .ldb = 1,
+                    .chain_ends = ends,
+                    .output = GemmOutput::kExactRound,
+                    .c = &sum,
+                    .ldc = 1,
+                    .overflow = &overflow});
+    EXPECT_EQ(overflow != 0, partial == limit);
+    EXPECT_EQ(sum, partial == limit ? 0.0F : kChains * partial);
+  }
+}
+
 TEST_P(ExactSumTest, RowParallelProductIsTheSumOfItsParts) {
   // Two ranks that hold chunks [0, 3) and [3, 6) of the summed dimension send int64 partial sums;
   // their sum, rounded once, is what one rank that holds all of it stores.

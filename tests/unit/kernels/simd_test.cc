@@ -244,7 +244,7 @@ TEST_P(SimdTest, FixedPointRoundsToNearestEven) {
     float x[16];
     int64_t y[16];
     std::fill_n(x, 16, e.x);
-    EXPECT_TRUE(table().fixed16(x, 0, y));
+    EXPECT_TRUE(table().fixed16(x, 0, 62, y));
     EXPECT_EQ(y[0], e.expected) << std::hexfloat << e.x;
     EXPECT_EQ(y[15], e.expected);
   }
@@ -258,7 +258,7 @@ TEST_P(SimdTest, FixedPointOnRandomValues) {
     int64_t y[16];
     for (float& v : x)
       v = std::ldexp(mantissa(engine), static_cast<int>(engine() % 80) - 60);
-    ASSERT_TRUE(table().fixed16(x, 40, y));
+    ASSERT_TRUE(table().fixed16(x, 40, 62, y));
     for (int i = 0; i < 16; ++i)
       ASSERT_EQ(y[i], std::llrint(std::ldexp(static_cast<double>(x[i]), 40)));
   }
@@ -273,7 +273,7 @@ TEST_P(SimdTest, FixedPointRefusesWhatDoesNotFit) {
       int64_t y[16];
       std::fill_n(x, 16, 7.0F);
       x[lane] = bad;
-      EXPECT_FALSE(table().fixed16(x, 0, y)) << bad;
+      EXPECT_FALSE(table().fixed16(x, 0, 62, y)) << bad;
       for (int i = 0; i < 16; ++i)
         EXPECT_EQ(y[i], i == lane ? 0 : 7);
     }
@@ -281,8 +281,8 @@ TEST_P(SimdTest, FixedPointRefusesWhatDoesNotFit) {
   float x[16];
   int64_t y[16];
   std::fill_n(x, 16, 0x1p30F);  // fits until the quantum multiplies it
-  EXPECT_TRUE(table().fixed16(x, 31, y));
-  EXPECT_FALSE(table().fixed16(x, 32, y));
+  EXPECT_TRUE(table().fixed16(x, 31, 62, y));
+  EXPECT_FALSE(table().fixed16(x, 32, 62, y));
 }
 
 TEST_P(SimdTest, IntegersBecomeFloatsWithOneRounding) {
