@@ -65,8 +65,9 @@ int64_t micro_batches_of(const BatchLoaderOptions& options) {
 
 /// A ring of buffers between the reading thread and the consumer. Buffers [held, read) are filled;
 /// the consumer may use the two newest it was given, so the ring has two more than are read ahead.
-struct BatchLoader::Impl {
-  Impl(const TokenSet& token_set, const BatchLoaderOptions& loader_options)
+/// Whoever of the two goes last destroys it: a thread that a disk holds up cannot be joined.
+struct BatchLoader::Ring {
+  Ring(const TokenSet& token_set, const BatchLoaderOptions& loader_options)
       : tokens(token_set),
         options(loader_options),
         sampler(loader_options.seed, token_set.samples(loader_options.tokens_per_sample)),
@@ -92,9 +93,18 @@ struct BatchLoader::Impl {
     buffer.begin(step, micro_index);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t ordinal = step * options.global_sequences + row;
-      TRAINYARD_TRY(buffer.add_row(tokens, sampler.sample_at(ordinal), ordinal));
+      const int64_t sample = sampler.sample_at(ordinal);
+      reading.store(sample, std::memory_order_relaxed);
+      TRAINYARD_TRY(buffer.add_row(tokens, sample, ordinal));
     }
     return {};
+  }
+
+  void run(const std::stop_token& stop) {
+    read_ahead(stop);
+    const std::scoped_lock lock(mutex);
+    ended = true;
+    ready.notify_one();
   }
 
   void read_ahead(const std::stop_token& stop) {
@@ -116,22 +126,57 @@ struct BatchLoader::Impl {
     }
   }
 
-  const TokenSet& tokens;
+  Error is_late() const {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options.timeout).count();
+    const int64_t begin = reading.load(std::memory_order_relaxed) * options.tokens_per_sample;
+    const std::string first = tokens.file_of(begin).path().string();
+    const std::string last = tokens.file_of(begin + options.tokens_per_sample).path().string();
+    return {ErrorCode::kDeadline,
+            "batch loader: waited " + std::to_string(seconds) + " s for tokens " +
+                std::to_string(begin) + " to " + std::to_string(begin + options.tokens_per_sample) +
+                " of engine.data.tokens, in " + first + (last == first ? "" : " to " + last) +
+                "; look whether its disk or network mount is alive"};
+  }
+
+  const TokenSet tokens;
   const BatchLoaderOptions options;
   const Sampler sampler;
   const layout::Range rows;  // of each global batch
   const int64_t micro_batches;
   std::vector<MicroBatchBuffer> ring;
+  std::atomic<int64_t> reading{0};  // the sample that is read now or was last
 
   std::mutex mutex;
   std::condition_variable_any room;
   std::condition_variable_any ready;
-  int64_t read = 0;  // batches filled, guarded by mutex as are the next three
+  int64_t read = 0;  // batches filled, guarded by mutex as is all below
   int64_t held = 0;  // the oldest batch the consumer may still use
   int64_t given = 0;
   Status failure;
   Duration waited{};
-  std::jthread thread;  // last: joined before anything it uses goes
+  bool ended = false;  // the thread is about to
+};
+
+struct BatchLoader::Impl {
+  explicit Impl(std::shared_ptr<Ring> shared)
+      : ring(std::move(shared)),
+        thread([ring = ring](const std::stop_token& stop) { ring->run(stop); }) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// A read that has begun ends by itself where the disk answers. One that hangs would hold up the
+  /// rank's end for ever: its thread is left alone with what it uses, and goes with the process.
+  ~Impl() {
+    constexpr std::chrono::seconds kReadEnds{1};
+    thread.request_stop();
+    std::unique_lock lock(ring->mutex);
+    const bool ended = ring->ready.wait_for(lock, kReadEnds, [this] { return ring->ended; });
+    lock.unlock();
+    if (!ended) thread.detach();
+  }
+
+  const std::shared_ptr<Ring> ring;
+  std::jthread thread;
 };
 
 Result<BatchLoader> BatchLoader::open(const TokenSet& tokens, const BatchLoaderOptions& options) {
@@ -143,10 +188,7 @@ Result<BatchLoader> BatchLoader::open(const TokenSet& tokens, const BatchLoaderO
                      " tokens, wanted at least sequenceLength + 1 = " +
                      std::to_string(options.tokens_per_sample + 1) + " and at most 2^48 samples"};
   }
-  auto impl = std::make_unique<Impl>(tokens, options);
-  impl->thread =
-      std::jthread([raw = impl.get()](const std::stop_token& stop) { raw->read_ahead(stop); });
-  return BatchLoader(std::move(impl));
+  return BatchLoader(std::make_unique<Impl>(std::make_shared<Ring>(tokens, options)));
 }
 
 BatchLoader::BatchLoader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -155,37 +197,28 @@ BatchLoader& BatchLoader::operator=(BatchLoader&&) noexcept = default;
 BatchLoader::~BatchLoader() = default;
 
 Result<MicroBatch> BatchLoader::next() {
-  Impl& impl = *impl_;
-  std::unique_lock lock(impl.mutex);
+  Ring& ring = *impl_->ring;
+  std::unique_lock lock(ring.mutex);
   // The batch before the last one given goes back to the reader; the last one stays usable.
-  impl.held = std::max<int64_t>(0, impl.given - 1);
-  impl.room.notify_one();
-  const auto is_ready = [&] { return impl.read > impl.given || !impl.failure; };
+  ring.held = std::max<int64_t>(0, ring.given - 1);
+  ring.room.notify_one();
+  const auto is_ready = [&] { return ring.read > ring.given || !ring.failure; };
   if (!is_ready()) {
     const auto start = std::chrono::steady_clock::now();
-    const bool in_time = impl.ready.wait_for(lock, impl.options.timeout, is_ready);
-    impl.waited += std::chrono::steady_clock::now() - start;
-    if (!in_time) {
-      const auto seconds =
-          std::chrono::duration_cast<std::chrono::seconds>(impl.options.timeout).count();
-      return Error{ErrorCode::kDeadline,
-                   "batch loader: waited " + std::to_string(seconds) +
-                       " s for the reading thread to read micro-batch " +
-                       std::to_string(impl.given) + " from " +
-                       impl.tokens.files().front().path().parent_path().string() +
-                       "; is its disk or network mount alive?"};
-    }
+    const bool in_time = ring.ready.wait_for(lock, ring.options.timeout, is_ready);
+    ring.waited += std::chrono::steady_clock::now() - start;
+    if (!in_time) return ring.is_late();
   }
-  if (impl.read <= impl.given) return impl.failure.error();
-  const int64_t batch = impl.given++;
-  return impl.slot(batch).view();
+  if (ring.read <= ring.given) return ring.failure.error();
+  const int64_t batch = ring.given++;
+  return ring.slot(batch).view();
 }
 
-int64_t BatchLoader::samples() const { return impl_->sampler.samples(); }
+int64_t BatchLoader::samples() const { return impl_->ring->sampler.samples(); }
 
 Duration BatchLoader::waited() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->waited;
+  const std::scoped_lock lock(impl_->ring->mutex);
+  return impl_->ring->waited;
 }
 
 }  // namespace trainyard::data

@@ -48,17 +48,19 @@ int64_t micro_batches_of(const BatchLoaderOptions& options);
 /// After warm-up neither side allocates. A resize or restart builds a new loader (microseconds).
 class BatchLoader {
  public:
-  /// `tokens` must outlive the loader. Errors: kInvalidConfig when D > B, or a number is out of its
+  /// Errors: kInvalidConfig when D > B, or a number is out of its
   /// range, or the data set holds no sample of T + 1 tokens.
   static Result<BatchLoader> open(const TokenSet& tokens, const BatchLoaderOptions& options);
   BatchLoader(BatchLoader&&) noexcept;
   BatchLoader& operator=(BatchLoader&&) noexcept;
-  /// Stops and joins the reading thread.
+  /// Stops the reading thread and joins it, or leaves it alone where its read has not ended within
+  /// a second: it then keeps what it uses.
   ~BatchLoader();
 
   /// The next micro-batch; blocks until it is read. Its spans stay valid until the next-but-one
   /// call of next(): the batch before may still be in use while this one is taken. Errors: what
-  /// reading met (kInvalidData), at its place in the sequence and at every later call; kDeadline.
+  /// reading met (kInvalidData), at its place in the sequence and at every later call; kDeadline
+  /// naming the tokens and files that are waited for.
   Result<MicroBatch> next();
 
   /// Samples of an epoch.
@@ -67,6 +69,7 @@ class BatchLoader {
   Duration waited() const;
 
  private:
+  struct Ring;
   struct Impl;
   explicit BatchLoader(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

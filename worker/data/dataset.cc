@@ -56,9 +56,10 @@ Status check_alike(const TokenFile& first, const TokenFile& other) {
 
 }  // namespace
 
-TokenSet::TokenSet(std::vector<TokenFile> files) : files_(std::move(files)) {
-  ends_.reserve(files_.size());
-  for (const TokenFile& file : files_) {
+TokenSet::TokenSet(std::vector<TokenFile> files)
+    : files_(std::make_shared<const std::vector<TokenFile>>(std::move(files))) {
+  ends_.reserve(files_->size());
+  for (const TokenFile& file : *files_) {
     tokens_ += file.info().tokens;
     ends_.push_back(tokens_);
   }
@@ -99,14 +100,14 @@ Result<TokenSet> TokenSet::open(std::span<const std::string> paths) {
 
 int64_t TokenSet::documents() const {
   int64_t documents = 0;
-  for (const TokenFile& file : files_)
+  for (const TokenFile& file : *files_)
     documents += file.info().documents;
   return documents;
 }
 
 int64_t TokenSet::text_bytes() const {
   int64_t bytes = 0;
-  for (const TokenFile& file : files_)
+  for (const TokenFile& file : *files_)
     bytes += file.info().text_bytes;
   return bytes;
 }
@@ -116,10 +117,19 @@ int64_t TokenSet::samples(int64_t sequence_length) const {
   return (tokens_ - 1) / sequence_length;
 }
 
+size_t TokenSet::index_of(int64_t token) const {
+  return static_cast<size_t>(std::ranges::upper_bound(ends_, token) - ends_.begin());
+}
+
+const TokenFile& TokenSet::file_of(int64_t token) const {
+  TRAINYARD_CHECK(token >= 0 && token < tokens_);
+  return (*files_)[index_of(token)];
+}
+
 Hash128 TokenSet::identity() const {
   Xxh3Stream hash;
   hash.update(std::as_bytes(std::span(tokenizer_hash())));
-  for (const TokenFile& file : files_) {
+  for (const TokenFile& file : *files_) {
     const int64_t tokens = file.info().tokens;
     hash.update(std::as_bytes(std::span(&tokens, 1)));
     hash.update(std::as_bytes(std::span(file.info().content_hash)));
@@ -129,9 +139,9 @@ Hash128 TokenSet::identity() const {
 
 Status TokenSet::read(int64_t first, std::span<int32_t> out) const {
   TRAINYARD_CHECK(first >= 0 && static_cast<int64_t>(out.size()) <= tokens_ - first);
-  auto index = static_cast<size_t>(std::ranges::upper_bound(ends_, first) - ends_.begin());
+  size_t index = index_of(first);
   while (!out.empty()) {
-    const TokenFile& file = files_[index];
+    const TokenFile& file = (*files_)[index];
     const int64_t in_file = first - (ends_[index] - file.info().tokens);
     const int64_t count = std::min<int64_t>(static_cast<int64_t>(out.size()), ends_[index] - first);
     TRAINYARD_TRY(file.read(in_file, out.first(static_cast<size_t>(count))));
@@ -143,7 +153,7 @@ Status TokenSet::read(int64_t first, std::span<int32_t> out) const {
 }
 
 Status TokenSet::verify() const {
-  for (const TokenFile& file : files_)
+  for (const TokenFile& file : *files_)
     TRAINYARD_TRY(file.verify());
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 namespace trainyard::data {
 
 /// Token shards of one tokenizer laid end to end: what engine.data.tokens names. Thread-safe.
+/// Copies share the mapped files, which stay as long as one of them does.
 class TokenSet {
  public:
   /// Opens each path in the order given: a shard, or a folder whose *.tokens files are taken in
@@ -27,14 +29,17 @@ class TokenSet {
   /// Bytes of the text that the tokens stand for; bits per byte = (loss in nats / ln 2) x tokens /
   /// text_bytes.
   int64_t text_bytes() const;
-  int64_t vocabulary() const { return files_.front().info().vocabulary; }
-  const std::string& tokenizer() const { return files_.front().info().tokenizer; }
-  const Hash128& tokenizer_hash() const { return files_.front().info().tokenizer_hash; }
-  const std::vector<TokenFile>& files() const { return files_; }
+  int64_t vocabulary() const { return files_->front().info().vocabulary; }
+  const std::string& tokenizer() const { return files_->front().info().tokenizer; }
+  const Hash128& tokenizer_hash() const { return files_->front().info().tokenizer_hash; }
+  const std::vector<TokenFile>& files() const { return *files_; }
 
   /// Samples of `sequence_length` + 1 tokens with stride `sequence_length`:
   /// floor((tokens - 1) / sequence_length); 0 when there are too few tokens.
   int64_t samples(int64_t sequence_length) const;
+
+  /// The file that holds a token of [0, tokens()).
+  const TokenFile& file_of(int64_t token) const;
 
   /// Identity of the tokens, their order, their tokenizer and their cut into shards, not of file
   /// names: store it in a checkpoint and refuse to go on with other data. O(shards).
@@ -49,8 +54,9 @@ class TokenSet {
 
  private:
   explicit TokenSet(std::vector<TokenFile> files);
+  size_t index_of(int64_t token) const;
 
-  std::vector<TokenFile> files_;
+  std::shared_ptr<const std::vector<TokenFile>> files_;
   std::vector<int64_t> ends_;  // ends_[i]: tokens in files 0..i
   int64_t tokens_ = 0;
 };

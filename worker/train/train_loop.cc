@@ -210,7 +210,8 @@ class Run {
                                                   .micro_sequences = spec_.batch.micro_sequences,
                                                   .data_ranks = context_.world->size(),
                                                   .data_rank = context_.world->rank(),
-                                                  .first_step = engine_->steps_done()}));
+                                                  .first_step = engine_->steps_done(),
+                                                  .timeout = context_.data_timeout}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
     batches_ = std::make_unique<TrainingBatches>(*loader_);
     if (!inputs_->validation) return {};

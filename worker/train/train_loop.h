@@ -28,6 +28,7 @@ struct TrainContext {
   Progress* progress = nullptr;
   Logger* log = nullptr;
   const Clock* clock = nullptr;
+  Duration data_timeout = std::chrono::seconds(60);  ///< for tokens that are not there yet
   /// Told of everything the rank's time goes to; may be null.
   trace::SpanSink* spans = nullptr;
   /// One of those told; asked after each turn of the loop. May be null.

@@ -1,11 +1,16 @@
 #include "worker/data/batch_loader.h"
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/allocation_counter.h"
+#include "tests/support/hanging_files.h"
 #include "tests/unit/worker/data/support.h"
 #include "worker/data/sampler.h"
 #include "worker/data/token_format.h"
@@ -18,6 +23,7 @@ using test::slurp;
 using test::spill;
 using test::TemporaryFolder;
 using testing::HasSubstr;
+using testing_support::HangingFiles;
 
 BatchLoaderOptions small_options() {
   BatchLoaderOptions options;
@@ -132,6 +138,43 @@ TEST_F(BatchLoaderTest, StopsAtOnceWhetherReadFromOrNot) {
     BatchLoader other = std::move(loader);
     loader = BatchLoader::open(tokens_, small_options()).value();
   }
+}
+
+size_t threads_here() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+TEST_F(BatchLoaderTest, ADiskThatHangsHoldsNobodyUp) {
+  if (!HangingFiles::possible()) GTEST_SKIP() << "userfaultfd is not available here";
+  const size_t threads = threads_here();
+  auto hanging = std::make_unique<HangingFiles>(folder_.path().string());
+  ASSERT_EQ(hanging->count(), 4) << "shards";
+  BatchLoaderOptions options = small_options();
+  options.timeout = std::chrono::seconds(1);
+  auto tokens = std::make_unique<TokenSet>(tokens_);
+  auto loader = std::make_unique<BatchLoader>(BatchLoader::open(*tokens, options).value());
+  const auto batch = loader->next();
+  ASSERT_FALSE(batch);
+  EXPECT_EQ(batch.error().code, ErrorCode::kDeadline);
+  const Sampler sampler(options.seed, tokens_.samples(8));
+  const int64_t first = sampler.sample_at(0) * 8;
+  EXPECT_THAT(batch.error().message,
+              HasSubstr("waited 1 s for tokens " + std::to_string(first) + " to " +
+                        std::to_string(first + 8) + " of engine.data.tokens, in " +
+                        tokens_.file_of(first).path().string()));
+  EXPECT_THAT(batch.error().message, HasSubstr("look whether its disk or network mount is alive"));
+  const auto start = std::chrono::steady_clock::now();
+  loader.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(threads_here(), threads + 1) << "its thread is left alone";
+  // It has what it needs when the disk is back, and ends then.
+  tokens.reset();
+  hanging.reset();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (threads_here() > threads && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  EXPECT_EQ(threads_here(), threads);
 }
 
 TEST_F(BatchLoaderTest, ADamagedTokenSurfacesAtItsPlaceAndStays) {

@@ -5,14 +5,19 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -20,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/decode.h"
+#include "tests/support/hanging_files.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
 #include "worker/comm/factory.h"
@@ -62,6 +68,7 @@ struct Life {
   std::optional<int64_t> parent = std::nullopt;
   std::function<bool()> stop_asked = [] { return false; };
   trace::SpanSink* spans = nullptr;
+  Duration data_timeout = std::chrono::minutes(10);
 };
 
 class TrainLoopTest : public ::testing::Test {
@@ -99,6 +106,7 @@ class TrainLoopTest : public ::testing::Test {
                          .progress = &progress,
                          .log = log.get(),
                          .clock = &clock,
+                         .data_timeout = life.data_timeout,
                          .spans = life.spans,
                          .stop_requested = life.stop_asked};
     if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
@@ -197,6 +205,50 @@ TEST_F(TrainLoopTest, ACheckpointIsReadNoFurther) {
   ASSERT_FALSE(damaged);
   EXPECT_EQ(damaged.error().code, ErrorCode::kInvalidData);
   EXPECT_THAT(damaged.error().message, HasSubstr("none of 2 checkpoints is good"));
+}
+
+TEST_F(TrainLoopTest, ARankWhoseDiskHangsEndsWithTheFileAndTheCode) {
+  if (!testing_support::HangingFiles::possible()) {
+    GTEST_SKIP() << "userfaultfd is not available here";
+  }
+  int message[2];
+  ASSERT_EQ(::pipe(message), 0);
+  const auto start = std::chrono::steady_clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // As the worker's main(): an error is told, and its code is what the process ends with.
+    std::optional<testing_support::HangingFiles> hanging;
+    const auto world = comm::make_communicator(
+        comm::TransportKind::kLocal,
+        {.endpoints = {{.rank = 0}}, .generation = 1, .job_uid = "test"}, {});
+    const auto hang = [&] {  // asked before the first batch, when the files are open
+      if (!hanging) hanging.emplace((folder_.path() / "train").string());
+      return false;
+    };
+    const auto outcome =
+        train({.stop_asked = hang, .data_timeout = std::chrono::seconds(1)}, **world);
+    if (outcome) std::exit(0);
+    const std::string& text = outcome.error().message;
+    (void)!::write(message[1], text.data(), text.size());
+    std::exit(contract::exit_code_of(outcome.error().code));
+  }
+  ::close(message[1]);
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(60)) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &status, 0);
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(WIFEXITED(status)) << "it had to be killed";
+  EXPECT_EQ(WEXITSTATUS(status), 75);
+  std::array<char, 4096> text{};
+  EXPECT_GT(::read(message[0], text.data(), text.size() - 1), 0);
+  ::close(message[0]);
+  EXPECT_THAT(text.data(), HasSubstr("waited 1 s for tokens"));
+  EXPECT_THAT(text.data(), HasSubstr((folder_.path() / "train").string() + "/00000.tokens"));
 }
 
 TEST_F(TrainLoopTest, OneRankThatIsAskedStopsAll) {
