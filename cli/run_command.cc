@@ -27,6 +27,7 @@
 #include "control/local/job_store.h"
 #include "worker/trace/trace_file.h"
 #include "worker/train/preflight.h"
+#include "worker/train/same_run.h"
 
 namespace trainyard::cli {
 namespace {
@@ -95,10 +96,13 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
 Status check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir) {
   const api::TrainingJobSpec& spec = job.spec;
   if (!spec.engine) return {};
-  TRAINYARD_ASSIGN(
-      const engine::Inputs inputs,
-      engine::open_inputs(*spec.engine, control::local::checkpoint_dir_of(run_dir, job)));
+  const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
+  TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks_of(spec)));
+  std::error_code error;
+  if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
+    TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
+  }
   return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
 }
 

@@ -5,56 +5,21 @@
 #include <limits>
 #include <pthread.h>
 
-#include "common/api/decode.h"
 #include "common/api/encode.h"
 #include "worker/checkpoint/partition.h"
 #include "worker/checkpoint/state_hash.h"
 #include "worker/hf/export_checkpoint.h"
 #include "worker/memory/parallel_copy.h"
+#include "worker/train/same_run.h"
 
 namespace trainyard::engine {
 namespace {
 
 using checkpoint::TensorKind;
-/// Scalar of a checkpoint: which tokens the run has seen, in which order.
-constexpr char kDataIdentityScalar[] = "dataIdentity";
 /// Loss of the checkpoint's step, nats a token; absent where it is not finite.
 constexpr char kLossScalar[] = "loss";
 constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
                                  TensorKind::kSecondMoment};
-
-Error mismatch(const std::string& what, const std::string& found, const std::string& wanted) {
-  return {ErrorCode::kInvalidConfig, "checkpoint: " + what + ": found " + found + ", wanted " +
-                                         wanted + "; use the run's own checkpoint directory"};
-}
-
-/// What a checkpoint must have in common with the run that goes on with it. A difference is the
-/// manifest's fault, not damage: no older checkpoint would do better.
-Status check_config(const api::EngineSpec& found, const api::EngineSpec& wanted) {
-  const auto numbers = [](int64_t a) { return std::to_string(a); };
-  if (found.model != wanted.model) {
-    return Error{
-        ErrorCode::kInvalidConfig,
-        "checkpoint: it holds another model than engine.model describes; use the run's own "
-        "checkpoint directory"};
-  }
-  if (found.seed != wanted.seed) {
-    return mismatch("seed", numbers(found.seed), numbers(wanted.seed));
-  }
-  if (found.numerics.grain_tokens != wanted.numerics.grain_tokens) {
-    return mismatch("numerics.grainTokens", numbers(found.numerics.grain_tokens),
-                    numbers(wanted.numerics.grain_tokens));
-  }
-  if (found.batch.global_sequences != wanted.batch.global_sequences) {
-    return mismatch("batch.globalSequences", numbers(found.batch.global_sequences),
-                    numbers(wanted.batch.global_sequences));
-  }
-  if (found.data.sequence_length != wanted.data.sequence_length) {
-    return mismatch("data.sequenceLength", numbers(found.data.sequence_length),
-                    numbers(wanted.data.sequence_length));
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -155,20 +120,15 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
 
 Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
   const checkpoint::Manifest& manifest = reader.manifest();
-  TRAINYARD_ASSIGN(const api::EngineSpec stored,
-                   api::decode_engine(manifest.config_json,
-                                      {.file = reader.directory().string() + "/manifest.json",
-                                       .unknown_keys = api::UnknownKeys::kIgnore}));
-  TRAINYARD_TRY(check_config(stored, engine_.spec()));
+  TRAINYARD_TRY(check_same_run(reader, engine_.spec(), data_identity_));
   const double epsilon = engine_.config().layer_norm_epsilon;
   const double stored_epsilon = hf::layer_norm_epsilon_of(manifest.config_json).value_or(epsilon);
   if (stored_epsilon != epsilon) {
-    return mismatch("layer_norm_epsilon", std::to_string(stored_epsilon), std::to_string(epsilon));
-  }
-  if (!data_identity_.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
-    TRAINYARD_ASSIGN(const std::string seen,
-                     checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));
-    if (seen != data_identity_) return mismatch("training tokens (hash)", seen, data_identity_);
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.model.import: its layer_norm_epsilon: found " + std::to_string(epsilon) +
+                     ", wanted " + std::to_string(stored_epsilon) + " as in the checkpoint " +
+                     reader.directory().filename().string() +
+                     ", from which the run goes on; put the imported folder back"};
   }
   return load(reader, stop_asked);
 }

@@ -258,6 +258,39 @@ TEST_F(TrainingTest, StoppedAndResumedAtOtherRankCountsGivesTheSameBits) {
   EXPECT_EQ(last.summary.value("stateHash", ""), hash_) << last.summary.dump();
 }
 
+TEST_F(TrainingTest, AnotherBatchOrOtherDataIsRefusedBeforeAnythingStarts) {
+  const auto first = start(run_arguments("changed", {}), "changed");
+  ASSERT_TRUE(reached("changed", 20));
+  first->signal(SIGINT);
+  ASSERT_EQ(finish(*first, "changed").exit_code, 75);
+  const std::string job = text_of(folder_->path() / "changed/job.json");
+  const std::string manifest = text_of(folder_->path() / "job.yaml");
+  const auto refuses = [&](const std::string& from, const std::string& to,
+                           const std::string& what) {
+    std::string other = manifest;
+    other.replace(other.find(from), from.size(), to);
+    std::ofstream(folder_->path() / "other.yaml") << other;
+    const Ended ended = run_to_end({"run", (folder_->path() / "other.yaml").string(), "--run-dir",
+                                    (folder_->path() / "changed").string()});
+    EXPECT_EQ(ended.exit_code, 64);
+    EXPECT_THAT(text_of(folder_->path() / "once.err"), ::testing::HasSubstr(what));
+    EXPECT_EQ(text_of(folder_->path() / "changed/job.json"), job) << "the run is as it was";
+  };
+  refuses("globalSequences: 7", "globalSequences: 14",
+          "engine.batch.globalSequences: found 14, wanted 7 as in the checkpoint g1-step-");
+  refuses("sequenceLength: 32", "sequenceLength: 16",
+          "engine.data.sequenceLength: found 16, wanted 32 as in the checkpoint g1-step-");
+  const std::string data = (folder_->path() / "data").string();
+  refuses("tokens: [data/train]", "tokens: [data/heldout]",
+          "engine.data.tokens: found " + data + "/heldout (");
+  EXPECT_THAT(text_of(folder_->path() / "once.err"),
+              ::testing::HasSubstr("), wanted " + data + "/train ("));
+
+  const Ended last = train("changed");
+  EXPECT_EQ(last.exit_code, 0);
+  EXPECT_EQ(last.summary.value("stateHash", ""), hash_) << last.summary.dump();
+}
+
 TEST_F(TrainingTest, CheckpointsWithoutTheirLineageAreNeitherIgnoredNorRemoved) {
   const auto first = start(run_arguments("no-lineage", {}), "no-lineage-1");
   ASSERT_TRUE(reached("no-lineage", 40));

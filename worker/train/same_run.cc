@@ -1,0 +1,77 @@
+#include "worker/train/same_run.h"
+
+#include <vector>
+
+#include "common/api/decode.h"
+#include "worker/train/resolve.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// `found` is the manifest's, `wanted` the checkpoint's: a checkpoint never changes.
+Error another_run(const checkpoint::CheckpointReader& checkpoint, const std::string& field,
+                  const std::string& found, const std::string& wanted) {
+  return {ErrorCode::kInvalidConfig,
+          "engine." + field + ": found " + found + ", wanted " + wanted + " as in the checkpoint " +
+              checkpoint.directory().filename().string() +
+              ", from which the run goes on; put that back, or train with the new value as another "
+              "job, in a run directory of its own"};
+}
+
+/// "a/train (identity)", "a/train and 2 more (identity)".
+std::string tokens_of(const std::vector<std::string>& paths, const std::string& identity) {
+  std::string text = paths.front();
+  if (paths.size() > 1) text += " and " + std::to_string(paths.size() - 1) + " more";
+  return text + " (" + identity + ")";
+}
+
+}  // namespace
+
+Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                      const std::string& data_identity) {
+  const checkpoint::Manifest& manifest = checkpoint.manifest();
+  TRAINYARD_ASSIGN(const api::EngineSpec stored,
+                   api::decode_engine(manifest.config_json,
+                                      {.file = checkpoint.directory().string() + "/manifest.json",
+                                       .unknown_keys = api::UnknownKeys::kIgnore}));
+  struct Number {
+    const char* field;
+    int64_t found;
+    int64_t wanted;
+  };
+  for (const Number& number :
+       {Number{"seed", spec.seed, stored.seed},
+        Number{"numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens},
+        Number{"batch.globalSequences", spec.batch.global_sequences, stored.batch.global_sequences},
+        Number{"data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length}}) {
+    if (number.found == number.wanted) continue;
+    return another_run(checkpoint, number.field, std::to_string(number.found),
+                       std::to_string(number.wanted));
+  }
+  if (!data_identity.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
+    TRAINYARD_ASSIGN(const std::string seen,
+                     checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));
+    if (seen != data_identity) {
+      return another_run(checkpoint, "data.tokens", tokens_of(spec.data.tokens, data_identity),
+                         tokens_of(stored.data.tokens, seen));
+    }
+  }
+  // Last, for its sizes may follow from those above.
+  if (stored.model == spec.model) return {};
+  return another_run(checkpoint, "model", "another model", "the same");
+}
+
+Status check_goes_on(const api::EngineSpec& given, const Inputs& inputs,
+                     const std::filesystem::path& checkpoints) {
+  checkpoint::PosixFileSystem files;
+  const auto newest = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
+                                                   checkpoint::Verify::kManifest, nullptr);
+  if (!newest) return {};
+  api::EngineSpec spec = given;
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  const Status same = check_same_run(**newest, spec, to_hex(inputs.tokens.identity()));
+  if (same || same.error().code != ErrorCode::kInvalidConfig) return {};
+  return same;
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/train/inputs.h"
+
+namespace trainyard::engine {
+
+/// Scalar of a checkpoint: which tokens the run has seen, in which order (TokenSet::identity,
+/// hexadecimal).
+inline constexpr char kDataIdentityScalar[] = "dataIdentity";
+
+/// Whether a run of `spec` (resolved) over tokens of `data_identity` (empty: not known, not
+/// compared) is the one that left this checkpoint: the steps it has done say which samples come
+/// next only under the same batch and data. A difference is the manifest's fault, not damage: no
+/// older checkpoint would do better. Errors: kInvalidConfig naming field, value and the
+/// checkpoint's; kInvalidData for a configuration that cannot be read.
+Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                      const std::string& data_identity);
+
+/// The same, before there are ranks, of the newest checkpoint below `checkpoints`. Good where none
+/// can be read: what is to be said of that the ranks say. Errors: kInvalidConfig.
+Status check_goes_on(const api::EngineSpec& spec, const Inputs& inputs,
+                     const std::filesystem::path& checkpoints);
+
+}  // namespace trainyard::engine
