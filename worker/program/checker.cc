@@ -1,16 +1,14 @@
 #include "worker/program/checker.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
+#include <iterator>
+#include <optional>
+#include <string>
+
+#include "common/base/check.h"
 
 namespace trainyard::engine {
 namespace {
-
-bool is_collective(InstructionKind kind) {
-  return kind == InstructionKind::kReduce || kind == InstructionKind::kReduceControl ||
-         kind == InstructionKind::kGather;
-}
 
 Error violation(int rank, size_t index, const Instruction& instruction, const std::string& rule) {
   return {ErrorCode::kInternal, "step program of rank " + std::to_string(rank) + ", instruction " +
@@ -21,124 +19,193 @@ Error violation(int rank, size_t index, const Instruction& instruction, const st
 /// State of one rank's walk through its program.
 class RankCheck {
  public:
-  RankCheck(int rank, int chunks, const std::vector<int>& ready)
-      : rank_(rank), chunks_(chunks), ready_(ready) {}
+  RankCheck(int rank, int micro_batches, int chunks, const std::vector<int>& ready)
+      : rank_(rank),
+        chunks_(chunks),
+        ready_(ready),
+        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(chunks)),
+        weights_left_(static_cast<size_t>(chunks)),
+        reduced_(ready.size()),
+        gathered_(ready.size()) {}
 
   Status walk(const StepProgram& program) {
     for (const Instruction& i : program) {
-      if (i.kind == InstructionKind::kBackwardWeight) ++weights_left_[i.chunk];
+      const bool adds = i.kind == InstructionKind::kBackwardWeight && has_chunk(i);
+      if (adds) ++weights_left_[static_cast<size_t>(i.chunk)];
     }
     for (size_t index = 0; index < program.size(); ++index) {
       const std::string rule = broken_rule(program[index]);
       if (!rule.empty()) return violation(rank_, index, program[index], rule);
     }
-    for (size_t b = 0; b < ready_.size(); ++b) {
-      if (!gathered_[static_cast<int>(b)] && optimized_) {
-        return Error{ErrorCode::kInternal, "step program of rank " + std::to_string(rank_) +
-                                               ": bucket " + std::to_string(b) +
-                                               " is never gathered"};
-      }
-    }
-    return {};
+    const std::optional<Instruction> missing = first_missing();
+    if (!missing) return {};
+    return Error{ErrorCode::kInternal, "step program of rank " + std::to_string(rank_) + ": " +
+                                           to_string(*missing) + " is missing"};
   }
 
  private:
+  struct MicroBatch {
+    explicit MicroBatch(int chunks)
+        : backward_next(chunks - 1), weighted(static_cast<size_t>(chunks)) {}
+    int forward_next = 0;
+    int backward_next;
+    std::vector<bool> weighted;  // by chunk
+  };
+
+  bool has_chunk(const Instruction& i) const { return i.chunk >= 0 && i.chunk < chunks_; }
+
   std::string broken_rule(const Instruction& i) {
     switch (i.kind) {
       case InstructionKind::kForward:
-        return forward(i);
       case InstructionKind::kBackwardInput:
-        return backward_input(i);
       case InstructionKind::kBackwardWeight:
-        return backward_weight(i);
+        return compute(i);
       case InstructionKind::kReduce:
-        return reduce(i);
       case InstructionKind::kGather:
-        return gather(i);
+        if (i.chunk < 0 || i.chunk >= std::ssize(ready_)) {
+          return "no such bucket: there are " + std::to_string(ready_.size());
+        }
+        return i.kind == InstructionKind::kReduce ? reduce(i) : gather(i);
+      case InstructionKind::kReduceControl:
+        return reduce_control();
       case InstructionKind::kOptimize:
         return optimize();
-      case InstructionKind::kReduceControl:
       case InstructionKind::kSnapshot:
         return "";
     }
     return "unknown kind";
   }
 
-  std::string forward(const Instruction& i) {
-    int& next = forward_next_[i.micro_batch];
-    if (i.chunk != next) return "chunk " + std::to_string(next) + " must go forward first";
-    ++next;
-    return "";
-  }
-
-  std::string backward_input(const Instruction& i) {
-    if (forward_next_[i.micro_batch] != chunks_) return "its forward is not complete";
-    const auto [it, first] = backward_next_.try_emplace(i.micro_batch, chunks_ - 1);
-    if (i.chunk != it->second) {
-      return "chunk " + std::to_string(it->second) + " must go backward first";
+  std::string compute(const Instruction& i) {
+    if (i.micro_batch < 0 || i.micro_batch >= std::ssize(micro_batches_)) {
+      return "no such micro-batch: there are " + std::to_string(micro_batches_.size());
     }
-    --it->second;
+    if (!has_chunk(i)) return "no such chunk: there are " + std::to_string(chunks_);
+    if (controlled_) return "loss and overflow have been reduced already";
+    MicroBatch& m = micro_batches_[static_cast<size_t>(i.micro_batch)];
+    if (i.kind == InstructionKind::kForward) return forward(i, m);
+    if (i.kind == InstructionKind::kBackwardInput) return backward_input(i, m);
+    return backward_weight(i, m);
+  }
+
+  static std::string turn_of(int chunk, int chunks, const char* direction) {
+    if (chunk < 0 || chunk >= chunks) return "runs twice";
+    return "chunk " + std::to_string(chunk) + " must go " + direction + " first";
+  }
+
+  std::string forward(const Instruction& i, MicroBatch& m) const {
+    if (i.chunk != m.forward_next) return turn_of(m.forward_next, chunks_, "forward");
+    ++m.forward_next;
     return "";
   }
 
-  std::string backward_weight(const Instruction& i) {
-    const auto it = backward_next_.find(i.micro_batch);
-    if (it == backward_next_.end() || it->second >= i.chunk) return "its B has not run";
-    if (weighted_[{i.micro_batch, i.chunk}]++ > 0) return "runs twice";
-    --weights_left_[i.chunk];
+  std::string backward_input(const Instruction& i, MicroBatch& m) const {
+    if (m.forward_next != chunks_) return "its forward is not complete";
+    if (i.chunk != m.backward_next) return turn_of(m.backward_next, chunks_, "backward");
+    --m.backward_next;
+    return "";
+  }
+
+  std::string backward_weight(const Instruction& i, MicroBatch& m) {
+    if (m.backward_next >= i.chunk) return "its B has not run";
+    const auto chunk = static_cast<size_t>(i.chunk);
+    if (m.weighted[chunk]) return "runs twice";
+    m.weighted[chunk] = true;
+    --weights_left_[chunk];
     return "";
   }
 
   std::string reduce(const Instruction& i) {
-    if (i.chunk < 0 || i.chunk >= static_cast<int>(ready_.size())) return "no such bucket";
-    if (reduced_[i.chunk]++ > 0) return "reduced twice";
-    for (int c = ready_[static_cast<size_t>(i.chunk)]; c < chunks_; ++c) {
-      if (weights_left_[c] > 0) {
+    const auto bucket = static_cast<size_t>(i.chunk);
+    if (reduced_[bucket]) return "reduced twice";
+    reduced_[bucket] = true;
+    for (int c = ready_[bucket]; c < chunks_; ++c) {
+      if (weights_left_[static_cast<size_t>(c)] > 0) {
         return "chunk " + std::to_string(c) + " still adds to the bucket";
       }
     }
     return "";
   }
 
+  std::string reduce_control() {
+    if (controlled_) return "runs twice";
+    controlled_ = true;
+    return "";
+  }
+
   std::string gather(const Instruction& i) {
-    if (reduced_[i.chunk] == 0) return "gathered before it was reduced";
-    if (gathered_[i.chunk]++ > 0) return "gathered twice";
+    const auto bucket = static_cast<size_t>(i.chunk);
+    if (!reduced_[bucket]) return "gathered before it was reduced";
+    if (gathered_[bucket]) return "gathered twice";
+    gathered_[bucket] = true;
     return optimized_ ? "gathered after OPT" : "";
   }
 
   std::string optimize() {
-    if (optimized_) return "OPT runs twice";
+    if (optimized_) return "runs twice";
     optimized_ = true;
-    const auto gathered = static_cast<size_t>(std::count_if(
-        gathered_.begin(), gathered_.end(), [](const auto& entry) { return entry.second > 0; }));
-    return gathered == ready_.size() ? "" : "OPT before every bucket is gathered";
+    if (!controlled_) return "loss and overflow are not reduced";
+    return first_false(gathered_) == std::ssize(gathered_) ? ""
+                                                           : "OPT before every bucket is gathered";
+  }
+
+  static int64_t first_false(const std::vector<bool>& all) {
+    return std::find(all.begin(), all.end(), false) - all.begin();
+  }
+
+  /// The first instruction that should have come and did not.
+  std::optional<Instruction> first_missing() const {
+    for (int m = 0; m < std::ssize(micro_batches_); ++m) {
+      const MicroBatch& done = micro_batches_[static_cast<size_t>(m)];
+      Instruction next{.micro_batch = m};
+      if (done.forward_next < chunks_) {
+        next.kind = InstructionKind::kForward;
+        next.chunk = done.forward_next;
+      } else if (done.backward_next >= 0) {
+        next.kind = InstructionKind::kBackwardInput;
+        next.chunk = done.backward_next;
+      } else {
+        next.kind = InstructionKind::kBackwardWeight;
+        next.chunk = static_cast<int>(first_false(done.weighted));
+      }
+      if (next.chunk < chunks_) return next;
+    }
+    const int64_t bucket = first_false(gathered_);
+    if (bucket < std::ssize(gathered_)) {
+      return Instruction{.kind = InstructionKind::kGather, .chunk = static_cast<int>(bucket)};
+    }
+    if (!optimized_) return Instruction{.kind = InstructionKind::kOptimize};
+    return std::nullopt;
   }
 
   int rank_;
   int chunks_;
   const std::vector<int>& ready_;
-  std::map<int, int> forward_next_;
-  std::map<int, int> backward_next_;
-  std::map<std::pair<int, int>, int> weighted_;
-  std::map<int, int> weights_left_;
-  std::map<int, int> reduced_;
-  std::map<int, int> gathered_;
+  std::vector<MicroBatch> micro_batches_;
+  std::vector<int> weights_left_;  // by chunk: W that are still to come
+  std::vector<bool> reduced_;      // by bucket, as is the next
+  std::vector<bool> gathered_;
+  bool controlled_ = false;
   bool optimized_ = false;
 };
 
 std::vector<Instruction> collectives_of(const StepProgram& program) {
   std::vector<Instruction> found;
   std::copy_if(program.begin(), program.end(), std::back_inserter(found),
-               [](const Instruction& i) { return is_collective(i.kind); });
+               [](const Instruction& i) { return begins_collective(i.kind); });
   return found;
 }
 
 }  // namespace
 
-Status check_programs(const std::vector<StepProgram>& programs, int chunks,
+Status check_programs(const std::vector<StepProgram>& programs,
+                      const std::vector<int>& micro_batches, int chunks,
                       const std::vector<int>& bucket_ready_chunk) {
+  TRAINYARD_CHECK(micro_batches.size() == programs.size());
+  for (const int chunk : bucket_ready_chunk)
+    TRAINYARD_CHECK(chunk >= 0 && chunk < chunks);
   for (size_t rank = 0; rank < programs.size(); ++rank) {
-    RankCheck check(static_cast<int>(rank), chunks, bucket_ready_chunk);
+    RankCheck check(static_cast<int>(rank), micro_batches[rank], chunks, bucket_ready_chunk);
     TRAINYARD_TRY(check.walk(programs[rank]));
   }
   for (size_t rank = 1; rank < programs.size(); ++rank) {

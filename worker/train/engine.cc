@@ -108,13 +108,15 @@ Status Engine::plan_step(MemorySource& memory) {
   TRAINYARD_TRY(check_batch(batch, ranks));
   const std::vector<int> ready = ready_chunks(*store_);
   std::vector<StepProgram> programs;
+  std::vector<int> micro_batches;
   for (int d = 0; d < ranks; ++d) {
     const auto sizes = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
-    programs.push_back(data_parallel_program({.micro_batches = static_cast<int>(sizes.size()),
+    micro_batches.push_back(static_cast<int>(sizes.size()));
+    programs.push_back(data_parallel_program({.micro_batches = micro_batches.back(),
                                               .chunks = static_cast<int>(chunks_.size()),
                                               .bucket_ready_chunk = ready}));
   }
-  TRAINYARD_TRY(check_programs(programs, static_cast<int>(chunks_.size()), ready));
+  TRAINYARD_TRY(check_programs(programs, micro_batches, static_cast<int>(chunks_.size()), ready));
   const int rank = setup_.data_group->rank();
   program_ = std::move(programs[static_cast<size_t>(rank)]);
   micro_sizes_ = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, rank);

@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "worker/program/checker.h"
@@ -5,6 +11,8 @@
 
 namespace trainyard::engine {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int kChunks = 4;
 const std::vector<int> kReady = {3, 1, 0};
@@ -26,12 +34,12 @@ template <class Change>
 Status check_after(Change change) {
   std::vector<StepProgram> programs = {program_of(2), program_of(2)};
   change(programs[1]);
-  return check_programs(programs, kChunks, kReady);
+  return check_programs(programs, {2, 2}, kChunks, kReady);
 }
 
 TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
   for (int a = 0; a <= 3; ++a) {
-    const Status status = check_programs({program_of(a), program_of(3)}, kChunks, kReady);
+    const Status status = check_programs({program_of(a), program_of(3)}, {a, 3}, kChunks, kReady);
     EXPECT_TRUE(status) << status.error().message;
   }
 }
@@ -87,6 +95,120 @@ TEST(ProgramCheckerTest, FindsAWeightGradientAddedTwice) {
 
 TEST(ProgramCheckerTest, FindsAnOptBeforeTheLastGather) {
   EXPECT_FALSE(check_after([](StepProgram& p) { std::swap(p[p.size() - 1], p[p.size() - 2]); }));
+}
+
+/// What the checker says where all ranks' programs have the same change.
+std::string said_after(const std::function<void(StepProgram&)>& change) {
+  StepProgram program = program_of(2);
+  change(program);
+  const Status status = check_programs({program, program}, {2, 2}, kChunks, kReady);
+  return status ? "nothing" : status.error().message;
+}
+
+void drop(StepProgram& program, const Instruction& instruction) {
+  const auto at = std::find(program.begin(), program.end(), instruction);
+  ASSERT_NE(at, program.end()) << to_string(instruction);
+  program.erase(at);
+}
+
+TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
+  using Kind = InstructionKind;
+  const std::pair<Instruction, const char*> cases[] = {
+      {{.kind = Kind::kBackwardWeight, .micro_batch = 1, .chunk = 2}, "0: W m1 c2 is missing"},
+      {{.kind = Kind::kBackwardWeight, .micro_batch = 0, .chunk = 0}, "0: W m0 c0 is missing"},
+      {{.kind = Kind::kBackwardInput, .micro_batch = 0, .chunk = 2},
+       "(W m0 c2): its B has not run"},
+      {{.kind = Kind::kForward, .micro_batch = 0, .chunk = 1},
+       "(F m0 c2): chunk 1 must go forward first"},
+      {{.kind = Kind::kReduce, .chunk = 1}, "(GATHER c1): gathered before it was reduced"},
+      {{.kind = Kind::kGather, .chunk = 1}, "(OPT): OPT before every bucket is gathered"},
+      {{.kind = Kind::kReduceControl}, "(OPT): loss and overflow are not reduced"},
+      {{.kind = Kind::kOptimize}, "0: OPT is missing"},
+  };
+  for (const auto& [instruction, said] : cases) {
+    EXPECT_THAT(said_after([&](StepProgram& p) { drop(p, instruction); }), HasSubstr(said))
+        << to_string(instruction);
+  }
+  EXPECT_THAT(said_after([](StepProgram& p) {
+                drop(p, {.kind = Kind::kGather, .chunk = 1});
+                drop(p, {.kind = Kind::kOptimize});
+              }),
+              HasSubstr("GATHER c1 is missing"));
+  EXPECT_THAT(said_after([](StepProgram& p) { p = program_of(1); }),
+              HasSubstr("F m1 c0 is missing"))
+      << "a whole micro-batch";
+  EXPECT_THAT(said_after([](StepProgram& p) { p.clear(); }), HasSubstr("F m0 c0 is missing"));
+}
+
+TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
+  const auto said_with = [](InstructionKind kind, int micro_batch, int chunk) {
+    return said_after([&](StepProgram& p) {
+      p.insert(p.begin(), {.kind = kind, .micro_batch = micro_batch, .chunk = chunk});
+    });
+  };
+  using Kind = InstructionKind;
+  for (const Kind kind : {Kind::kForward, Kind::kBackwardInput, Kind::kBackwardWeight}) {
+    EXPECT_THAT(said_with(kind, 0, kChunks), HasSubstr("no such chunk: there are 4"));
+    EXPECT_THAT(said_with(kind, 0, -1), HasSubstr("no such chunk: there are 4"));
+    EXPECT_THAT(said_with(kind, 2, 0), HasSubstr("no such micro-batch: there are 2"));
+    EXPECT_THAT(said_with(kind, -1, 0), HasSubstr("no such micro-batch: there are 2"));
+  }
+  for (const Kind kind : {Kind::kReduce, Kind::kGather}) {
+    EXPECT_THAT(said_with(kind, -1, 3), HasSubstr("no such bucket: there are 3"));
+    EXPECT_THAT(said_with(kind, -1, -1), HasSubstr("no such bucket: there are 3"));
+  }
+}
+
+TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
+  EXPECT_THAT(said_after([](StepProgram& p) {
+                const Instruction control{.kind = InstructionKind::kReduceControl};
+                drop(p, control);
+                p.insert(p.begin() + 5, control);
+              }),
+              HasSubstr("loss and overflow have been reduced already"));
+}
+
+// Programs of every shape, all of whose ranks have the same mistake: comparing them shows nothing.
+TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
+  int programs = 0;
+  for (int micro_batches = 0; micro_batches <= 3; ++micro_batches) {
+    for (const auto& [chunks, ready] : std::vector<std::pair<int, std::vector<int>>>{
+             {1, {0}}, {1, {0, 0}}, {2, {1, 0}}, {3, {0}}, {4, {3, 1, 0}}, {5, {4, 4, 2, 0}}}) {
+      const StepProgram good = data_parallel_program(
+          {.micro_batches = micro_batches, .chunks = chunks, .bucket_ready_chunk = ready});
+      const auto is_good = [&](const StepProgram& program) {
+        return check_programs({program, program}, {micro_batches, micro_batches}, chunks, ready)
+            .has_value();
+      };
+      ASSERT_TRUE(is_good(good));
+      ++programs;
+      for (size_t at = 0; at < good.size(); ++at) {
+        const auto place = static_cast<int64_t>(at);
+        StepProgram bad = good;
+        bad.erase(bad.begin() + place);
+        EXPECT_FALSE(is_good(bad)) << "without " << to_string(good[at]);
+        bad = good;
+        bad.insert(bad.begin() + place, good[at]);
+        EXPECT_FALSE(is_good(bad)) << "twice " << to_string(good[at]);
+        bad = good;
+        bad.push_back(good[at]);
+        EXPECT_FALSE(is_good(bad)) << "once more at the end " << to_string(good[at]);
+        if (good[at].chunk < 0) continue;
+        for (const int chunk : {-1, good[at].chunk - 1, good[at].chunk + 1, 1 << 30}) {
+          bad = good;
+          bad[at].chunk = chunk;
+          EXPECT_FALSE(is_good(bad)) << to_string(good[at]) << " became " << to_string(bad[at]);
+        }
+        if (good[at].micro_batch < 0) continue;
+        for (const int micro_batch : {-1, good[at].micro_batch + 1, 1 << 30}) {
+          bad = good;
+          bad[at].micro_batch = micro_batch;
+          EXPECT_FALSE(is_good(bad)) << to_string(good[at]) << " became " << to_string(bad[at]);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(programs, 24);
 }
 
 TEST(InstructionTest, SpellsItselfForPeople) {
