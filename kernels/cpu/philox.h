@@ -85,22 +85,26 @@ TRAINYARD_INLINE void dropout_factors64(const DropoutStream& stream, uint32_t co
   }
 }
 
-/// factors[i] = scale where element `first + i` is kept, else 0, for i < round_up(count, 64), for
-/// which factors has room.
+/// factors[i] = scale where element `first + i` is kept, else 0, for i < count; there is room for
+/// round_up(count, 64), and what is written there beyond is finite.
 TRAINYARD_INLINE void dropout_factors(const DropoutStream& stream, uint32_t first, uint32_t c1,
                                       uint32_t c2, int64_t count, float* factors) {
   constexpr int64_t kAtOnce = 4 * kLanes;
   const int64_t skipped = first % 4;  // of the first counter's elements
-  for (int64_t i = 0; i < count; i += kAtOnce) {
-    const uint32_t counter = first / 4 + static_cast<uint32_t>(i / 4);
-    if (skipped == 0) {
+  uint32_t counter = first / 4;
+  if (skipped == 0) {
+    for (int64_t i = 0; i < count; i += kAtOnce, counter += kLanes)
       dropout_factors64(stream, counter, c1, c2, factors + i);
-      continue;
-    }
-    float two[2 * kAtOnce];
-    dropout_factors64(stream, counter, c1, c2, two);
-    dropout_factors64(stream, counter + kLanes, c1, c2, two + kAtOnce);
-    __builtin_memcpy(factors + i, two + skipped, kAtOnce * sizeof(float));
+    return;
+  }
+  float drawn[2 * kAtOnce] = {};
+  dropout_factors64(stream, counter, c1, c2, drawn);
+  for (int64_t i = 0; i < count; i += kAtOnce) {
+    counter += kLanes;
+    const bool reaches_next = count - i > kAtOnce - skipped;
+    if (reaches_next) dropout_factors64(stream, counter, c1, c2, drawn + kAtOnce);
+    __builtin_memcpy(factors + i, drawn + skipped, kAtOnce * sizeof(float));
+    __builtin_memcpy(drawn, drawn + kAtOnce, kAtOnce * sizeof(float));
   }
 }
 
