@@ -61,7 +61,8 @@ struct PointToPointOptions {
 ///
 /// Thread-safe: operations may be issued from one thread at a time; abort() from any thread.
 /// Reduction order: for integers and kMin/kMax/kLor the result does not depend on it. For floating
-/// point kSum/kProd it is ascending by rank, the same bits on every rank, transport and ring order.
+/// point kSum/kProd it is ascending by rank, the same bits on every rank, transport and ring order,
+/// but for the sign and payload of a NaN.
 ///
 /// A call whose arguments cannot be right (counts, root, peer) fails the group with kInvalidConfig.
 class Communicator {

@@ -12,7 +12,8 @@
 /// Integers wrap. kMin and kMax of floating point order -0 below +0 and give the positive quiet NaN
 /// when any input is a NaN, so that they do not depend on the order. kLor gives 0 or 1; a NaN
 /// counts as true. kSum and kProd of 16-bit floating point accumulate in fp32 and round once, to
-/// nearest even.
+/// nearest even. Of a NaN that kSum or kProd give, sign and payload depend on the order of their
+/// operands.
 namespace trainyard::comm {
 
 /// into[e] = into[e] op from[e] for `count` elements; the ranges do not overlap.
