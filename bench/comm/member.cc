@@ -124,19 +124,23 @@ Status serve_rank(const MemberRole& role, std::istream& in, std::ostream& out) {
                out);
 }
 
+/// For the ring as it comes: the command line refuses empty words.
+constexpr char kByRank[] = "by-rank";
+
 }  // namespace
 
 std::vector<std::string> encode(const MemberRole& role) {
   std::string ring;
   for (const int rank : role.ring)
     ring += (ring.empty() ? "" : ",") + std::to_string(rank);
-  return {role.world, std::to_string(role.rank), std::to_string(role.size), ring};
+  return {role.world, std::to_string(role.rank), std::to_string(role.size),
+          ring.empty() ? kByRank : ring};
 }
 
 Result<MemberRole> decode_role(const std::vector<std::string>& arguments) {
-  const Error wrong{
-      ErrorCode::kInvalidConfig,
-      "a member wants four arguments: shm, tcp, local, raw or raw-bounded; rank; size; ring"};
+  const Error wrong{ErrorCode::kInvalidConfig,
+                    "a member wants four arguments: shm, tcp, local, raw or raw-bounded; rank; "
+                    "size; ring or by-rank"};
   if (arguments.size() != 4) return wrong;
   MemberRole role;
   role.world = arguments[0];
@@ -150,6 +154,7 @@ Result<MemberRole> decode_role(const std::vector<std::string>& arguments) {
       role.size < 1 || role.rank < 0 || role.rank >= role.size) {
     return wrong;
   }
+  if (arguments[3] == kByRank) return role;
   std::istringstream ring(arguments[3]);
   for (std::string word; std::getline(ring, word, ',');) {
     int rank = 0;

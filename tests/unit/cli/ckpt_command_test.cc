@@ -367,9 +367,11 @@ TEST_F(CkptCommandTest, PruneRefusesWithoutAGoodOneAndNeverRemovesTheOnlyOne) {
   EXPECT_EQ(trainyard({"ckpt", "prune", "--keep-last", "0", path}).exit_code, 64);
 }
 
-/// Not damage, which would be passed over: here a file has a checkpoint's name.
+/// Not damage, which would be passed over: here its manifest is a link to itself.
 TEST_F(CkptCommandTest, PruneRemovesNothingForTheSakeOfACheckpointThatCannotBeRead) {
-  spill(job_.root() / "g2-step-0000000040", "stray");
+  std::filesystem::create_directories(job_.root() / "g2-step-0000000040");
+  std::filesystem::create_symlink("manifest.json",
+                                  job_.root() / "g2-step-0000000040/manifest.json");
   const Ran ran = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", root()});
   EXPECT_EQ(ran.exit_code, 75) << ran.err;
   EXPECT_THAT(ran.err, AllOf(HasSubstr("nothing may be removed"), HasSubstr("g2-step-0000000040")));
