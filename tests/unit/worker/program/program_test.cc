@@ -126,7 +126,8 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
       {{.kind = Kind::kOptimize}, "0: OPT is missing"},
   };
   for (const auto& [instruction, said] : cases) {
-    EXPECT_THAT(said_after([&](StepProgram& p) { drop(p, instruction); }), HasSubstr(said))
+    EXPECT_THAT(said_after([&dropped = instruction](StepProgram& p) { drop(p, dropped); }),
+                HasSubstr(said))
         << to_string(instruction);
   }
   EXPECT_THAT(said_after([](StepProgram& p) {
@@ -176,8 +177,9 @@ TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
              {1, {0}}, {1, {0, 0}}, {2, {1, 0}}, {3, {0}}, {4, {3, 1, 0}}, {5, {4, 4, 2, 0}}}) {
       const StepProgram good = data_parallel_program(
           {.micro_batches = micro_batches, .chunks = chunks, .bucket_ready_chunk = ready});
-      const auto is_good = [&](const StepProgram& program) {
-        return check_programs({program, program}, {micro_batches, micro_batches}, chunks, ready)
+      const auto is_good = [&, count = chunks, &ready_chunks = ready](const StepProgram& program) {
+        return check_programs({program, program}, {micro_batches, micro_batches}, count,
+                              ready_chunks)
             .has_value();
       };
       ASSERT_TRUE(is_good(good));
