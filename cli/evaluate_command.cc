@@ -1,18 +1,16 @@
 #include <cmath>
-#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
-#include "cli/checkpoint_path.h"
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "cli/trained_model.h"
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/evaluation_loader.h"
-#include "worker/sample/trained_model.h"
 #include "worker/train/batches.h"
 #include "worker/train/resolve.h"
 
@@ -107,20 +105,15 @@ void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& ou
 Status evaluate(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
-  std::unique_ptr<engine::TrainedModel> model;
-  const auto load = [&](checkpoint::CheckpointReader& reader) -> Status {
-    TRAINYARD_ASSIGN(model, engine::TrainedModel::load(reader, options.threads));
-    return {};
-  };
-  TRAINYARD_ASSIGN(const auto reader,
-                   read_checkpoint(files, options.checkpoint, load, passed_over));
+  TRAINYARD_ASSIGN(const NamedModel named,
+                   load_model(files, options.checkpoint, options.threads, passed_over));
   std::vector<Score> scores;
   for (const std::string& set : options.sets) {
-    TRAINYARD_ASSIGN(Score score, evaluate_set(model->engine(), set, options));
+    TRAINYARD_ASSIGN(Score score, evaluate_set(named.model->engine(), set, options));
     scores.push_back(std::move(score));
   }
   if (options.output == "json") {
-    print_json(scores, reader->manifest().step, context.out);
+    print_json(scores, named.checkpoint->manifest().step, context.out);
     return {};
   }
   char line[160];

@@ -8,13 +8,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/checkpoint_path.h"
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "cli/trained_model.h"
 #include "common/text/json_writer.h"
 #include "worker/data/tokenizer.h"
 #include "worker/sample/generator.h"
-#include "worker/sample/trained_model.h"
 
 namespace trainyard::cli {
 namespace {
@@ -52,20 +51,15 @@ Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
 Status sample(const Options& options, CommandContext& context) {
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
-  std::unique_ptr<engine::TrainedModel> model;
-  const auto load = [&](checkpoint::CheckpointReader& reader) -> Status {
-    TRAINYARD_ASSIGN(model, engine::TrainedModel::load(reader, options.threads));
-    return {};
-  };
-  TRAINYARD_ASSIGN(const auto reader,
-                   read_checkpoint(files, options.checkpoint, load, passed_over));
-  TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, model->engine()));
+  TRAINYARD_ASSIGN(const NamedModel named,
+                   load_model(files, options.checkpoint, options.threads, passed_over));
+  TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, named.model->engine()));
   const bool as_text = options.output == "text";
   std::string text;
   Status decoded;
   if (as_text) context.out << options.prompt << std::flush;
-  TRAINYARD_TRY(engine::generate(model->engine(), tokenizer->encode(options.prompt), options.sample,
-                                 [&](int32_t token) {
+  TRAINYARD_TRY(engine::generate(named.model->engine(), tokenizer->encode(options.prompt),
+                                 options.sample, [&](int32_t token) {
                                    std::string piece;
                                    decoded = tokenizer->decode_token(token, piece);
                                    text += piece;
@@ -80,9 +74,9 @@ Status sample(const Options& options, CommandContext& context) {
   text::JsonWriter json;
   json.begin_object();
   json.key("checkpoint");
-  json.string(reader->directory().string());
+  json.string(named.checkpoint->directory().string());
   json.key("step");
-  json.integer(reader->manifest().step);
+  json.integer(named.checkpoint->manifest().step);
   json.key("seed");
   json.integer(static_cast<int64_t>(options.sample.seed));
   json.key("prompt");
