@@ -17,8 +17,9 @@ namespace trainyard::agent {
 namespace {
 
 /// Descriptors are moved above this before they are put into place, so that none is overwritten.
-constexpr int kStagingFd = 64;
+constexpr int kStagingFd = 20;
 constexpr int kMaxInheritedFds = 16;
+static_assert(kStagingFd >= 3 + kMaxInheritedFds);
 
 /// Everything the child needs, ready before fork: it may not allocate.
 struct ChildPlan {

@@ -23,6 +23,7 @@
 #include "common/api/decode.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
+#include "common/io/open_files.h"
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "worker/trace/trace_file.h"
@@ -58,6 +59,12 @@ constexpr int kExitKilled = 130;
 // As of spec.numNodes and spec.numProcPerNode (common/api/job_fields.h).
 constexpr int64_t kNodesMax = 65'536;
 constexpr int64_t kProcsMax = 1024;
+// What this process, an agent and a rank have open whatever the job, and how many more at least for
+// each node, each rank of a node and each other rank; counted in /proc.
+constexpr int64_t kFilesAlways = 40;
+constexpr int64_t kFilesPerNode = 2;
+constexpr int64_t kFilesPerLocalRank = 5;
+constexpr int64_t kFilesPerPeer = 2;
 constexpr char kTraceFile[] = "trace.json";
 constexpr std::chrono::milliseconds kRefresh{200};
 
@@ -104,6 +111,15 @@ Status check_engine(const api::TrainingJob& job, const std::filesystem::path& ru
     TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
   }
   return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
+}
+
+/// Whether this process, the agents and the ranks may open what they need: the limit goes to all.
+Status check_open_files(const api::TrainingJobSpec& spec) {
+  const int64_t ranks_of_node = std::max<int64_t>(1, spec.num_proc_per_node);
+  const int64_t most = std::max({kFilesPerNode * spec.num_nodes, kFilesPerLocalRank * ranks_of_node,
+                                 spec.engine ? kFilesPerPeer * ranks_of(spec) : 0});
+  return allow_open_files(kFilesAlways + most, std::to_string(spec.num_nodes) + " x " +
+                                                   std::to_string(ranks_of_node) + " ranks");
 }
 
 /// The agent's binary: TRAINYARD_AGENT, else beside this one.
@@ -270,7 +286,9 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   LocalRunOptions run_options;
   run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
                                                 : std::filesystem::path(options.run_dir);
-  if (const Status fit = check_engine(job, run_options.run_dir); !fit) {
+  Status fit = check_open_files(job.spec);
+  if (fit) fit = check_engine(job, run_options.run_dir);
+  if (!fit) {
     context.err << options.manifest << ": " << fit.error().message << '\n';
     return contract::exit_code_of(fit.error().code);
   }

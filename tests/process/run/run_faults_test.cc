@@ -197,6 +197,20 @@ TEST_F(RunFaultsTest, WhatRanksWouldRefuseIsRefusedBeforeThereIsARun) {
   EXPECT_FALSE(std::filesystem::exists(run_dir()));
 }
 
+TEST_F(RunFaultsTest, TooFewOpenFilesAreRefusedAndAsManyAsSaidAreEnough) {
+  const auto limited = [&](const std::string& limit) {
+    return shell("ulimit " + limit + " && exec \"$@\" --nodes 2 --procs 4").exit_code;
+  };
+  EXPECT_EQ(limited("-n 59"), 64);
+  EXPECT_THAT(errors(), HasSubstr("found 59 (ulimit -Hn), wanted at least 60 for 2 x 4 ranks"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir()));
+  EXPECT_EQ(limited("-n 60"), 0) << errors();
+  EXPECT_EQ(summary().value("restarts", -1), 0);
+  std::filesystem::remove_all(run_dir());
+  EXPECT_EQ(limited("-Sn 30"), 0) << errors();  // the soft one is ours to raise
+  expect_nothing_left();
+}
+
 TEST_F(RunFaultsTest, ProgramsThatCannotRunAreNamedAtOnce) {
   write("garbage", "neither");
   std::filesystem::permissions(folder() / "garbage", std::filesystem::perms::owner_all);
