@@ -1,6 +1,7 @@
 #include "control/coordinator/coordinator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.h"
@@ -78,6 +79,8 @@ void Coordinator::poll(Duration timeout) {
     for (ServerEvent& event : events)
       handle_locked(event, effects);
     pass_time_locked(effects);
+    std::move(newly_hosted_.begin(), newly_hosted_.end(), std::back_inserter(effects.changed));
+    newly_hosted_.clear();
     std::sort(effects.changed.begin(), effects.changed.end());
     effects.changed.erase(std::unique(effects.changed.begin(), effects.changed.end()),
                           effects.changed.end());
@@ -260,6 +263,8 @@ void Coordinator::publish(const MembershipOrder& order) {
   std::unique_ptr<JobRun>& job = jobs_[order.job_uid];
   if (job == nullptr) job = make_job_locked(order.job_uid);
   if (job->order() == order) return;
+  // Whoever publishes had looked before there were facts, and of silence comes no event.
+  if (!job->order()) newly_hosted_.push_back(order.job_uid);
   job->set_order(order);
   send_locked(job->decide(options_.clock->now()));
 }

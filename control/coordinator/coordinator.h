@@ -43,7 +43,8 @@ class Coordinator final : public FactsSource, public MembershipSink {
     int64_t term = 0;
     /// All agents run on this machine (StreamFacts::same_machine).
     bool same_machine = false;
-    /// Called on the polling thread, no lock held, with each job that deserves a look of the brain.
+    /// Called on the polling thread, no lock held, with each job that deserves a look of the brain:
+    /// news of its agents, and its first order, as the look that led to that had no facts.
     std::function<void(const std::string& job_uid)> on_change;
     /// Called on the polling thread, no lock held.
     std::function<void(const std::string& job_uid, const RankExit&)> on_rank_exit;
@@ -100,6 +101,8 @@ class Coordinator final : public FactsSource, public MembershipSink {
   std::vector<DeafTime> deaf_;                           ///< newest last; guarded by mutex_
   int64_t term_;                                         ///< guarded by mutex_
   std::map<std::string, std::unique_ptr<JobRun>> jobs_;  ///< by UID; guarded by mutex_
+  /// Jobs whose first order has come since the last poll; guarded by mutex_.
+  std::vector<std::string> newly_hosted_;
   /// Streams and the job they introduced themselves for; empty before. Guarded by mutex_.
   std::map<ConnectionId, std::string> connections_;
 };

@@ -75,16 +75,22 @@ void look_in(Liveness& liveness, Duration wait) {
 }
 
 /// A coordinator that began after the agent did knows of no stream that could have ended: as where
-/// a node took its leader along.
+/// a node took its leader along, or where `trainyard run` was started anew beside a stopped agent.
 void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness& liveness) {
-  const bool node_lost =
-      pod.node_state == NodeState::kNotReady || pod.node_state == NodeState::kGone;
-  if (!input.ran || !node_lost) return;
-  const Duration left = input.facts->listens_since + kReconnectTime - input.now;
-  if (left > Duration::zero()) return look_in(liveness, left);
-  const char* const sign =
-      pod.node_state == NodeState::kGone ? "its node is gone" : "its node is not ready";
-  liveness.lost.push_back({&pod, std::string("not heard of by a new coordinator, and ") + sign});
+  std::string sign;
+  Duration limit = kReconnectTime;
+  if (pod.node_state == NodeState::kGone) {
+    sign = ", and its node is gone";
+  } else if (pod.node_state == NodeState::kNotReady) {
+    sign = ", and its node is not ready";
+  } else if (input.facts->same_machine) {
+    limit = std::max(limit, stall_bound(*input.policy, *input.facts));
+    sign = " within " + in_seconds(limit);
+  }
+  if (!input.ran || sign.empty()) return;
+  const Duration listened = listened_since(*input.facts, input.facts->listens_since, input.now);
+  if (listened < limit) return look_in(liveness, limit - listened);
+  liveness.lost.push_back({&pod, "not heard of by a new coordinator" + sign});
 }
 
 }  // namespace

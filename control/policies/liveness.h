@@ -55,7 +55,7 @@ struct Liveness {
 /// one last told of its own is no news of them. Where nobody is connected, and on one machine,
 /// where no network can make agents seem lost, the steps that all have told of count. Of a
 /// generation that ran also members that have not come back to a new coordinator, and whose nodes
-/// are not ready.
+/// are not ready, or, on one machine, not within the stall bound: a stopped agent.
 Liveness judge_liveness(const LivenessInput& input);
 
 }  // namespace trainyard::control::policies

@@ -99,7 +99,7 @@ void ControlStream::job_changed(const std::string& job_uid) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = keys_.find(job_uid);
-    if (found == keys_.end()) return;  // its first publish() makes up for it
+    if (found == keys_.end()) return;  // its first order wakes it
     key = found->second;
   }
   options_.wake(key);
@@ -121,14 +121,11 @@ control::StreamFacts ControlStream::facts(const std::string& job_uid) const {
 void ControlStream::publish(const control::MembershipOrder& order) {
   if (!started_) return;
   const control::JobKey key{order.job_namespace, order.job_name};
-  bool is_new = false;
   {
     const std::lock_guard lock(mutex_);
-    is_new = keys_.insert_or_assign(order.job_uid, key).second;
+    keys_.insert_or_assign(order.job_uid, key);
   }
   coordinator_->publish(order);
-  // Agents may have spoken before there was a key to wake, and who publishes had looked before.
-  if (is_new) options_.wake(key);
 }
 
 void ControlStream::retire(const std::string& job_uid) {

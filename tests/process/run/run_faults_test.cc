@@ -71,6 +71,25 @@ TEST_F(RunFaultsTest, AStoppedAgentIsNamedAndItsWorkGoesOn) {
   expect_nothing_left();
 }
 
+TEST_F(RunFaultsTest, AnAgentThatIsStoppedWhenTheRunIsStartedAnewIsReplaced) {
+  write("job.yaml",
+        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 3}\n");
+  auto run = start({{"FAKE_RANK_STEP_MS", "40"}});
+  ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
+  const std::vector<pid_t> agents = running("trainyard-agent");
+  ASSERT_EQ(agents.size(), 1u);
+  ::kill(agents[0], SIGSTOP);
+  run->signal(SIGKILL);
+  ASSERT_TRUE(run->wait(kDeadline));
+  run = start({{"FAKE_RANK_STEP_MS", "40"}});
+  expect_end(*run, 0);
+  EXPECT_EQ(summary().value("restarts", -1), 1);
+  const Json attempt = status()["attempts"][0];
+  EXPECT_THAT(attempt.value("message", ""), HasSubstr("not heard of by a new coordinator"))
+      << attempt.dump(1);
+  expect_nothing_left();
+}
+
 TEST_F(RunFaultsTest, ARunDirectoryThatIsRemovedEndsTheRunAndItsRanks) {
   const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "100000"}});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();

@@ -109,10 +109,11 @@ class LivenessEdgeTest : public testing::Test {
     }
   }
   policies::Liveness judge() {
-    return policies::judge_liveness({&members_, &facts_, 1, &policy_, kJudgedAt});
+    return policies::judge_liveness({&members_, &facts_, 1, &policy_, kJudgedAt, ran_});
   }
 
-  const api::ProgressPolicy policy_;
+  api::ProgressPolicy policy_;
+  bool ran_ = false;
   ObservedPod pods_[2];
   std::vector<const ObservedPod*> members_;
   StreamFacts facts_;
@@ -124,6 +125,33 @@ TEST_F(LivenessEdgeTest, LooksAgainWhenTheFirstSilenceIsToBeJudged) {
     facts_.members[1].since = kJudgedAt - seconds(second);
     EXPECT_EQ(judge().look_again, seconds(1) + milliseconds(1));
   }
+}
+
+TEST_F(LivenessEdgeTest, AnAgentThatStaysAwayFromANewRunOfItsMachineIsLostByTheStallBound) {
+  facts_.members.clear();
+  policy_.max_stall = seconds(40);
+  ran_ = true;
+  facts_.listens_since = kJudgedAt - seconds(39);
+  EXPECT_TRUE(judge().lost.empty());
+  EXPECT_EQ(judge().look_again, seconds(1));
+  facts_.listens_since = kJudgedAt - seconds(41);
+  EXPECT_EQ(judge().lost.size(), 2u);
+  EXPECT_THAT(judge().lost[0].message, HasSubstr("not heard of by a new coordinator within 40 s"));
+  // Time in which nobody listened says nothing of it.
+  facts_.deaf = {{kJudgedAt - seconds(30), kJudgedAt - seconds(28)}};
+  EXPECT_EQ(judge().look_again, seconds(1));
+  facts_.deaf.clear();
+  // However short a stall is, it has the time to come back.
+  policy_.max_stall = seconds(5);
+  facts_.listens_since = kJudgedAt - kReconnectTime + seconds(2);
+  EXPECT_EQ(judge().look_again, seconds(2));
+  // Before it ran an agent may still be starting, and elsewhere a network may be cut.
+  facts_.listens_since = kJudgedAt - seconds(100);
+  ran_ = false;
+  EXPECT_TRUE(judge().lost.empty());
+  ran_ = true;
+  facts_.same_machine = false;
+  EXPECT_TRUE(judge().lost.empty());
 }
 
 TEST_F(LivenessEdgeTest, SilenceWithoutASecondSignIsLookedAtEachSecond) {

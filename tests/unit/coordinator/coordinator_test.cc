@@ -29,6 +29,15 @@ TEST_F(CoordinatorTest, StartsNothingBeforeStatusHoldsTheGeneration) {
   EXPECT_TRUE(facts().hosted);
 }
 
+TEST_F(CoordinatorTest, TheBrainLooksAgainOnceItsFirstOrderHasMadeFacts) {
+  coordinator_.publish(order_of_two_nodes());
+  poll();
+  EXPECT_EQ(changes_, 1) << "silence would lead to no look";
+  coordinator_.publish(order_of_two_nodes());
+  poll();
+  EXPECT_EQ(changes_, 1);
+}
+
 TEST_F(CoordinatorTest, StartsNothingBeforeAllMembersHaveStreams) {
   coordinator_.publish(order_of_two_nodes());
   a_.connect();

@@ -1,6 +1,9 @@
 // Whom the control stream wakes; the port itself is shown by the operator's own tests.
 #include "operator/stream/control_stream.h"
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -28,8 +31,19 @@ class ControlStreamTest : public testing::Test {
     made.bind_address = "127.0.0.1:0";
     made.secret = {"n", "tls"};
     made.job_of = [](const TokenOwner&) { return std::string(); };
-    made.wake = [this](const JobKey& key) { woken_.push_back(key.name); };
+    made.wake = [this](const JobKey& key) {
+      const std::lock_guard lock(mutex_);
+      woken_.push_back(key.name);
+      told_.notify_all();
+    };
     return made;
+  }
+
+  /// Who has been woken, in this order, once there are so many.
+  std::vector<std::string> woken(size_t count) {
+    std::unique_lock lock(mutex_);
+    told_.wait_for(lock, std::chrono::seconds(10), [&] { return woken_.size() >= count; });
+    return woken_;
   }
 
   static control::MembershipOrder order_of(const std::string& name) {
@@ -46,26 +60,29 @@ class ControlStreamTest : public testing::Test {
   testing_support::ManualClock clock_;
   const kube::Client client_{transport_, clock_, {}};
   const std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
+  std::mutex mutex_;
+  std::condition_variable told_;
   std::vector<std::string> woken_;
 };
 
 TEST_F(ControlStreamTest, AJobIsLookedAtOnceMoreWhenItIsFirstPublished) {
   ControlStream stream(options());
   stream.publish(order_of("early"));
-  EXPECT_THAT(woken_, IsEmpty()) << "it does not lead";
+  EXPECT_THAT(woken(0), IsEmpty()) << "it does not lead";
   stream.start(1);
   stream.publish(order_of("a"));
   EXPECT_TRUE(stream.facts("uid of a").hosted);
-  EXPECT_THAT(woken_, ElementsAre("a")) << "its agents may have spoken before";
+  EXPECT_THAT(woken(1), ElementsAre("a")) << "its agents may have spoken before";
   stream.publish(order_of("a"));
   control::MembershipOrder next = order_of("a");
   next.generation = 2;
   stream.publish(next);
   stream.publish(order_of("b"));
-  EXPECT_THAT(woken_, ElementsAre("a", "b"));
+  EXPECT_THAT(woken(2), ElementsAre("a", "b"));
   stream.retire("uid of a");
   EXPECT_FALSE(stream.facts("uid of a").hosted);
-  EXPECT_THAT(woken_, ElementsAre("a", "b"));
+  stream.publish(order_of("c"));
+  EXPECT_THAT(woken(3), ElementsAre("a", "b", "c"));
 }
 
 }  // namespace
