@@ -113,8 +113,11 @@ AgentExit Supervisor::verdict_of_rank(const Rank& rank) const {
   }
   if (exit.message.empty() && exit.exit_code != kExitDone && !exit.signal) {
     const bool silent = host_.last_lines(local_rank).empty();
-    exit.message =
-        "rank " + std::to_string(rank.rank) + (silent ? " printed nothing" : " gave no reason");
+    const bool asked = options_.is_engine() && exit.exit_code == kExitTerminatedAfterCheckpoint;
+    exit.message = "rank " + std::to_string(rank.rank) +
+                   (asked    ? " was asked to end by a SIGTERM from outside, and did"
+                    : silent ? " printed nothing"
+                             : " gave no reason");
   }
   return exit;
 }

@@ -23,9 +23,11 @@ Result<std::filesystem::path> checkpoints_at(const std::filesystem::path& path) 
   const Result<std::string> text = read_file(file, kMaxJobBytes);
   // Whatever keeps it from being read, it is said of the checkpoints that are not there either.
   if (!text) return path;
-  TRAINYARD_ASSIGN(const api::TrainingJob job,
-                   api::decode_training_job(*text, {file.string(), api::UnknownKeys::kIgnore}));
-  return control::local::checkpoint_dir_of(path, job);
+  const Result<api::TrainingJob> job =
+      api::decode_training_job(*text, {file.string(), api::UnknownKeys::kIgnore});
+  if (job) return control::local::checkpoint_dir_of(path, *job);
+  return Error{ErrorCode::kInvalidData,
+               job.error().message + "; name the directory of the checkpoints instead"};
 }
 
 bool is_checkpoint(checkpoint::FileSystem& files, const std::filesystem::path& path) {

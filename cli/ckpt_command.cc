@@ -58,6 +58,7 @@ struct Listed {
   ckpt::CheckpointId id;
   std::string state;  // current, superseded, incomplete, damaged
   std::string message;
+  bool unread = false;  ///< damaged or not: the disk does not let it be read
   std::optional<ckpt::Manifest> manifest;
 };
 
@@ -87,7 +88,7 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
   }
   std::vector<Listed> listed;
   for (const ckpt::FoundDirectory& directory : found) {
-    Listed one{directory.id, "incomplete", "", std::nullopt};
+    Listed one{directory.id, "incomplete", "", false, std::nullopt};
     if (directory.committed) {
       const std::filesystem::path path = root / ckpt::directory_name(directory.id);
       const auto reader = ckpt::CheckpointReader::open(files, path, verify);
@@ -95,6 +96,7 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
       one.state = !reader ? kDamaged : lineage.accepts(directory.id) ? "current" : "superseded";
       if (reader) one.manifest = (*reader)->manifest();
       if (!reader) one.message = reader.error().message;
+      one.unread = !reader && reader.error().code == ErrorCode::kIo;
     }
     listed.push_back(std::move(one));
   }
@@ -149,17 +151,21 @@ std::string listed_as_json(const std::vector<Listed>& listed) {
   return json.take();
 }
 
-/// kInvalidData that names the damaged ones.
+/// kInvalidData that names the damaged ones; kIo where one of them may be good.
 Status damage_of(const std::vector<Listed>& listed, const std::filesystem::path& root) {
   int64_t damaged = 0;
+  bool unread = false;
   std::string names;
   for (const Listed& one : listed) {
     if (one.state != kDamaged) continue;
+    unread |= one.unread;
     names += (damaged++ == 0 ? "" : ", ") + ckpt::directory_name(one.id);
   }
   if (damaged == 0) return {};
-  return Error{ErrorCode::kInvalidData, root.string() + ": " + std::to_string(damaged) + " of " +
-                                            std::to_string(listed.size()) + " damaged: " + names};
+  return Error{unread ? ErrorCode::kIo : ErrorCode::kInvalidData,
+               root.string() + ": " + std::to_string(damaged) + " of " +
+                   std::to_string(listed.size()) +
+                   (unread ? " damaged or not to be read: " : " damaged: ") + names};
 }
 
 Status run_ls(const CkptOptions& options, CommandContext& context) {
@@ -401,9 +407,12 @@ Status run_verify(const CkptOptions& options, CommandContext& context) {
   std::vector<Verified> results;
   for (const std::filesystem::path& path : paths) {
     Verified verified = verify_one(files, path);
-    const bool several = paths.size() > 1;
-    if (!verified.damages.empty() && several && removed_meanwhile(files, path)) continue;
+    const bool named = path == options.path;
+    if (!verified.damages.empty() && !named && removed_meanwhile(files, path)) continue;
     results.push_back(std::move(verified));
+  }
+  if (results.empty()) {
+    return Error{ErrorCode::kNotFound, options.path + ": its checkpoints were removed meanwhile"};
   }
   for (const Verified& verified : results) {
     if (!verified.damages.empty()) context.exit_code = contract::kExitBadData;

@@ -9,19 +9,24 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr size_t kColumns = 100;
-
 /// Where the last column of a line of help begins: behind its last gap of two blanks or more.
-size_t hanging_indent(const std::string& line) {
-  const size_t gap = line.rfind("  ", kColumns / 2);
+size_t hanging_indent(const std::string& line, size_t columns) {
+  const size_t gap = line.rfind("  ", columns / 2);
   const size_t text = gap == std::string::npos ? 0 : line.find_first_not_of(' ', gap);
   return text == std::string::npos ? 0 : text;
 }
 
-void add_wrapped(std::string line, std::string& out) {
-  const size_t indent = hanging_indent(line);
-  while (line.size() > kColumns) {
-    const size_t cut = line.rfind(' ', kColumns);
+/// Whether the next line of help belongs to the same paragraph.
+bool goes_on(const std::string& paragraph, const std::string& line) {
+  if (paragraph.empty() || line.empty()) return false;
+  if (paragraph.front() == ' ' || paragraph.back() == ':' || line.front() == ' ') return false;
+  return line.rfind("Usage: ", 0) != 0;
+}
+
+void add_wrapped(std::string line, size_t columns, std::string& out) {
+  const size_t indent = hanging_indent(line, columns);
+  while (line.size() > columns) {
+    const size_t cut = line.rfind(' ', columns);
     if (cut == std::string::npos || cut <= indent) break;  // a word too long to be cut
     out += line.substr(0, cut) + "\n";
     line = std::string(indent, ' ') + line.substr(cut + 1);
@@ -31,11 +36,20 @@ void add_wrapped(std::string line, std::string& out) {
 
 }  // namespace
 
-std::string wrapped(const std::string& text) {
+std::string wrapped(const std::string& text, size_t columns) {
   std::istringstream lines(text);
   std::string out;
-  for (std::string line; std::getline(lines, line);)
-    add_wrapped(std::move(line), out);
+  std::string paragraph;
+  bool first = true;
+  for (std::string line; std::getline(lines, line);) {
+    if (goes_on(paragraph, line)) {
+      paragraph += " " + line;
+      continue;
+    }
+    if (!std::exchange(first, false)) add_wrapped(std::move(paragraph), columns, out);
+    paragraph = std::move(line);
+  }
+  if (!first) add_wrapped(std::move(paragraph), columns, out);
   return out;
 }
 

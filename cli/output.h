@@ -12,8 +12,9 @@ inline constexpr int kExitLostOutput = 74;
 /// failure.
 bool reader_has_left();
 
-/// `text` with lines of at most 100 columns: longer ones go on below where their last column began.
-std::string wrapped(const std::string& text);
+/// Help: `text` with lines of at most `columns`. Lines of a paragraph are one, however they were
+/// broken; what is indented keeps its lines, longer ones go on below where their last column began.
+std::string wrapped(const std::string& text, size_t columns);
 
 /// Flushes `out` and gives the code to exit with: `exit_code`, but where output was lost (a full
 /// disk) says so on `err` and turns 0 into kExitLostOutput.

@@ -7,11 +7,15 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/registry.h"
+#include "cli/run/terminal.h"
 #include "cli/usage.h"
 #include "common/worker_contract.h"
 
 namespace trainyard::cli {
 namespace {
+
+constexpr size_t kHelpColumnsMin = 40;
+constexpr size_t kHelpColumnsMax = 100;
 
 constexpr char kFooter[] =
     "Exit codes: 0 done; 64 wrong usage or a wrong manifest; 74 standard output could not be\n"
@@ -51,7 +55,8 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     std::ostringstream help;
     std::ostringstream complaint;
     app.exit(error, help, complaint);
-    out << wrapped(help.str());
+    const auto columns = static_cast<size_t>(terminal::size().columns);
+    out << wrapped(help.str(), std::clamp(columns, kHelpColumnsMin, kHelpColumnsMax));
     err << (missing.empty() ? complaint.str()
                             : missing + "\nRun with --help for more information.\n");
     return settle_output(asked ? 0 : contract::kExitBadConfig, out, err);

@@ -15,7 +15,9 @@
 #include "cli/registry.h"
 #include "cli/report/report.h"
 #include "cli/run/format.h"
+#include "cli/run/limits.h"
 #include "cli/run/local_run.h"
+#include "cli/run/result_file.h"
 #include "cli/run/run_view.h"
 #include "cli/run/signals.h"
 #include "cli/run/status_endpoint.h"
@@ -23,7 +25,6 @@
 #include "common/api/decode.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
-#include "common/io/open_files.h"
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "worker/trace/trace_file.h"
@@ -59,12 +60,6 @@ constexpr int kExitKilled = 130;
 // As of spec.numNodes and spec.numProcPerNode (common/api/job_fields.h).
 constexpr int64_t kNodesMax = 65'536;
 constexpr int64_t kProcsMax = 1024;
-// What this process, an agent and a rank have open whatever the job, and how many more at least for
-// each node, each rank of a node and each other rank; counted in /proc.
-constexpr int64_t kFilesAlways = 40;
-constexpr int64_t kFilesPerNode = 2;
-constexpr int64_t kFilesPerLocalRank = 5;
-constexpr int64_t kFilesPerPeer = 2;
 constexpr char kTraceFile[] = "trace.json";
 constexpr std::chrono::milliseconds kRefresh{200};
 
@@ -107,19 +102,11 @@ Status check_engine(const api::TrainingJob& job, const std::filesystem::path& ru
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks_of(spec)));
   std::error_code error;
-  if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
+  // One that is complete does not go on, whatever has become of its data.
+  if (std::filesystem::exists(run_dir / control::local::kJobFile, error) && !read_result(run_dir)) {
     TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
   }
   return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
-}
-
-/// Whether this process, the agents and the ranks may open what they need: the limit goes to all.
-Status check_open_files(const api::TrainingJobSpec& spec) {
-  const int64_t ranks_of_node = std::max<int64_t>(1, spec.num_proc_per_node);
-  const int64_t most = std::max({kFilesPerNode * spec.num_nodes, kFilesPerLocalRank * ranks_of_node,
-                                 spec.engine ? kFilesPerPeer * ranks_of(spec) : 0});
-  return allow_open_files(kFilesAlways + most, std::to_string(spec.num_nodes) + " x " +
-                                                   std::to_string(ranks_of_node) + " ranks");
 }
 
 /// The agent's binary: TRAINYARD_AGENT, else beside this one.
@@ -205,6 +192,7 @@ std::string same_command(const RunOptions& options) {
 
 std::vector<std::string> next_commands(const RunOptions& options, const Summary& summary) {
   std::vector<std::string> commands;
+  if (summary.directory_gone) return commands;
   if (summary.outcome != Summary::Outcome::kComplete) {
     const bool can_go_on = summary.outcome != Summary::Outcome::kFailed;
     if (can_go_on) {
@@ -256,8 +244,13 @@ void show_endpoint(StatusEndpoint& endpoint, LocalRun& run, RunView& view) {
 }
 
 /// What there is to say of the run directory found.
-std::vector<std::string> remarks_of(LocalRun& run) {
+std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
   std::vector<std::string> remarks;
+  const bool is_new = run.header().generation == 0;
+  if (retry && is_new) {
+    remarks.emplace_back("there is no run to take up again in " + run.header().run_dir +
+                         ": this is a new one");
+  }
   if (run.header().tries_again) {
     remarks.emplace_back("this run had failed; trying again from its newest checkpoint");
   }
@@ -286,7 +279,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   LocalRunOptions run_options;
   run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
                                                 : std::filesystem::path(options.run_dir);
-  Status fit = check_open_files(job.spec);
+  Status fit = check_limits(job.spec);
   if (fit) fit = check_engine(job, run_options.run_dir);
   if (!fit) {
     context.err << options.manifest << ": " << fit.error().message << '\n';
@@ -310,7 +303,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
       make_live_view(make_recording_view(make_view(options, context), run->header().run_dir),
                      run->header().run_dir);
   view->begin(run->header());
-  for (const std::string& remark : remarks_of(*run))
+  for (const std::string& remark : remarks_of(*run, options.retry))
     view->notice({Notice::Kind::kMessage, "", remark, {}});
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals, context);

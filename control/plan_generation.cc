@@ -162,6 +162,12 @@ std::optional<Duration> Planner::time_to_save(const ObservedPod& pod,
   return saves ? std::optional<Duration>(*pod.ends_at - now_) : std::nullopt;
 }
 
+std::optional<Time> Planner::scheduled_at() const {
+  const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
+  const bool placed = scheduled != nullptr && scheduled->status == ConditionStatus::kTrue;
+  return placed ? scheduled->last_transition_time : std::nullopt;
+}
+
 void Planner::add_silent(std::vector<Loss>& losses) {
   std::unordered_set<std::string_view> judged;
   for (const Loss& loss : losses)
@@ -172,7 +178,7 @@ void Planner::add_silent(std::vector<Loss>& losses) {
   }
   const policies::Liveness liveness =
       policies::judge_liveness({&alive, &observed_.facts, next_.membership.generation,
-                                &spec_.progress_policy, now_, was_running(next_)});
+                                &spec_.progress_policy, now_, was_running(next_), scheduled_at()});
   truce_ = liveness.truce;
   look_in(liveness.look_again);
   for (const policies::LostMember& lost : liveness.lost) {
@@ -218,15 +224,13 @@ bool Planner::may_wait_for_root_cause(const std::vector<Loss>& losses) {
 
 bool Planner::restart_if_stalled(const policies::Gang& gang) {
   if (truce_) return false;
-  const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
-  const bool placed = scheduled != nullptr && scheduled->status == ConditionStatus::kTrue;
   const bool all_ready =
       was_running(next_) ||
       (gang.whole && std::all_of(sets_.members.begin(), sets_.members.end(),
                                  [](const ObservedPod* pod) { return pod->ready; }));
-  const policies::Stall stall = policies::judge_stall(
-      {&spec_.progress_policy, &observed_.facts, next_.membership.generation,
-       placed ? scheduled->last_transition_time : std::nullopt, all_ready, now_});
+  const policies::Stall stall =
+      policies::judge_stall({&spec_.progress_policy, &observed_.facts, next_.membership.generation,
+                             scheduled_at(), all_ready, now_});
   look_in(stall.look_again);
   if (stall.kind == policies::Stall::Kind::kNone) {
     clear_condition(next_, ConditionType::kStalled, api::reason::kNoStepProgress,

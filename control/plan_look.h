@@ -69,6 +69,8 @@ class Planner {
   void add_failed_ranks(const policies::MembersByPod& told,
                         std::vector<policies::Loss>& losses) const;
   policies::Loss judge_missing(int index, const ObservedPod* last) const;
+  /// When the gang of this generation was placed; nullopt: not yet.
+  std::optional<Time> scheduled_at() const;
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);

@@ -35,8 +35,9 @@ std::string_view name_of(Isa isa);
 using OverflowFlag = std::atomic<uint32_t>;
 
 /// What a partial of a sum of `partials`, over all calls, micro-batches and ranks, must stay below,
-/// its quantum being 1: so many add up to at most 2^62, in whatever order and groups, and two such
-/// sums to what an int64 holds. A limit that followed the sum so far would depend on the layout.
+/// its quantum being 1: so many add up to less than 2^62, in whatever order and groups, and two
+/// such sums to what an int64 holds. A limit that followed the sum so far would depend on the
+/// layout.
 constexpr int fitting_log2(int64_t partials) {
   return 62 - (partials > 1 ? std::bit_width(static_cast<uint64_t>(partials - 1)) : 0);
 }

@@ -321,6 +321,7 @@ Summary LocalRun::summary() {
   if (state_ == State::kLost) {
     summary.outcome = Summary::Outcome::kFailed;
     summary.exit_code = contract::kExitBadData;
+    summary.directory_gone = true;
     summary.reason = "RunDirectoryGone: " + header_.run_dir +
                      " was removed, moved or replaced while the run used it; its ranks were "
                      "stopped. Put it back to go on from its checkpoints, or start anew";

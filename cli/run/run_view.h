@@ -78,7 +78,8 @@ struct Summary {
   Outcome outcome = Outcome::kComplete;
   int exit_code = 0;
   std::string job_name;
-  std::string reason;  ///< of a failure
+  std::string reason;           ///< of a failure
+  bool directory_gone = false;  ///< nothing is where it was: the same command would begin anew
   int64_t step = 0;
   int64_t total_steps = 0;
   std::optional<double> final_loss;

@@ -24,6 +24,8 @@ constexpr char kEngineFile[] = "engine.json";
 constexpr char kPolicyFile[] = "checkpoint-policy.json";
 constexpr int64_t kMaxBytes = 1 << 20;
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 Error refused(const std::string& field, const std::filesystem::path& run_dir) {
   return {ErrorCode::kInvalidConfig,
           "spec." + field + ": differs from the job in " + run_dir.string() +
@@ -108,6 +110,13 @@ Status write_job_files(const std::filesystem::path& run_dir, const api::Training
   return {};
 }
 
+Error damaged(const std::filesystem::path& path, const std::string& fault) {
+  return {ErrorCode::kInvalidData,
+          path.string() + ": damaged: " + fault +
+              "; put back a copy of it, or train in another run directory (the checkpoints here "
+              "stay as they are)"};
+}
+
 struct StoredStatus {
   int64_t version = 1;
   api::TrainingJobStatus status;
@@ -136,11 +145,26 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
     TRAINYARD_ASSIGN(stored.status, api::decode_status(object.at("status").dump()));
     return std::optional(std::move(stored));
   } catch (const json::exception& error) {
-    return Error{ErrorCode::kInvalidData,
-                 path.string() + ": damaged: " + fault_of(error) +
-                     "; put back a copy of it, or train in another run directory (the "
-                     "checkpoints here stay as they are)"};
+    return damaged(path, fault_of(error));
   }
+}
+
+/// Without its job a run that is not over is not begun anew over what it has counted.
+Status check_no_run(const std::filesystem::path& run_dir) {
+  const Result<std::string> text = read_file(run_dir / kStatusFile, kMaxBytes);
+  if (!text) return {};
+  const json object = json::parse(*text, nullptr, false);
+  if (!object.is_object() || !object.contains("uid") || !object.contains("status")) return {};
+  const auto status = api::decode_status(object["status"].dump());
+  if (!status || status->membership.generation == 0 ||
+      is_true(*status, api::ConditionType::kComplete)) {
+    return {};
+  }
+  return Error{ErrorCode::kInvalidData,
+               (run_dir / kJobFile).string() + ": found nothing, wanted the job " +
+                   object["uid"].dump() + " of the run that " + kStatusFile +
+                   " tells of; put back a copy of it, or train in another run directory (the "
+                   "checkpoints here stay as they are)"};
 }
 
 /// A failed job as one that was stopped: its next life begins where its checkpoints end.
@@ -205,8 +229,10 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   bool changed = false;
   if (text) {
     const std::string file = (run_dir / kJobFile).string();
-    TRAINYARD_ASSIGN(const api::TrainingJob stored,
-                     api::decode_training_job(*text, {file, api::UnknownKeys::kIgnore}));
+    const Result<api::TrainingJob> decoded =
+        api::decode_training_job(*text, {"", api::UnknownKeys::kIgnore});
+    if (!decoded) return damaged(file, first_line(decoded.error().message));
+    const api::TrainingJob& stored = *decoded;
     if (stored.metadata.name != wanted.metadata.name) {
       return Error{ErrorCode::kInvalidConfig, file + ": metadata.name is " + stored.metadata.name +
                                                   ", the manifest's is " + wanted.metadata.name +
@@ -222,6 +248,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     if (changed) ++job.metadata.generation;
     misfit = !pods_fit(stored.spec, wanted.spec);
   } else if (text.error().code == ErrorCode::kNotFound) {
+    TRAINYARD_TRY(check_no_run(run_dir));
     TRAINYARD_ASSIGN(job.metadata.uid, new_uid());
     job.metadata.generation = 1;
     job.metadata.creation_timestamp = now;

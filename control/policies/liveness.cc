@@ -83,7 +83,8 @@ void judge_unheard(const LivenessInput& input, const ObservedPod& pod, Liveness&
     sign = ", and its node is gone";
   } else if (pod.node_state == NodeState::kNotReady) {
     sign = ", and its node is not ready";
-  } else if (input.facts->same_machine) {
+  } else if (input.facts->same_machine && input.scheduled_at &&
+             *input.scheduled_at < input.facts->listens_since) {
     limit = std::max(limit, stall_bound(*input.policy, *input.facts));
     sign = " within " + in_seconds(limit);
   }

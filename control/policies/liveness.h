@@ -40,6 +40,7 @@ struct LivenessInput {
   Time now;
   /// The generation has run as a whole: each of its agents has had a stream.
   bool ran = false;
+  std::optional<Time> scheduled_at;  ///< when the gang was placed; nullopt: not yet
 };
 
 struct Liveness {
@@ -55,7 +56,8 @@ struct Liveness {
 /// one last told of its own is no news of them. Where nobody is connected, and on one machine,
 /// where no network can make agents seem lost, the steps that all have told of count. Of a
 /// generation that ran also members that have not come back to a new coordinator, and whose nodes
-/// are not ready, or, on one machine, not within the stall bound: a stopped agent.
+/// are not ready, or, on one machine, of one that is older than the coordinator, not within the
+/// stall bound: a stopped agent.
 Liveness judge_liveness(const LivenessInput& input);
 
 }  // namespace trainyard::control::policies

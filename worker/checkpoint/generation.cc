@@ -17,6 +17,8 @@ namespace {
 // generation's clean-up). Each time the older generation must have committed something newer.
 constexpr int kMaxRescans = 16;
 
+constexpr char kAnew[] = "to start from scratch, begin a new job (a local run: another --run-dir)";
+
 /// What rank 0 tells the others to do next.
 struct Proposal {
   enum class Action : uint8_t { kRestore, kFresh, kFail };
@@ -229,22 +231,22 @@ class Proposer {
                                        "; look at the storage, another attempt may read them"});
     }
     return fail({ErrorCode::kInvalidData,
-                 none + "is good; " + notes_.back() +
-                     "; repair them from a copy, or remove them to start from scratch"});
+                 none + "is good; " + notes_.back() + "; repair them from a copy; " + kAnew});
   }
 
   /// A volume that is not mounted looks like a run that has not begun.
   Proposal from_scratch() const {
+    if (unreadable_ > 0 && record_.parent_generation != plan_.parent_generation) {
+      return fail({ErrorCode::kInvalidData,
+                   plan_.root.string() + ": the history cannot be read: " + notes_.back()});
+    }
     if (plan_.committed_step) {
       return fail({ErrorCode::kInvalidData,
                    plan_.root.string() + ": found no checkpoint, though one at step " +
                        std::to_string(*plan_.committed_step) +
-                       " was committed; mount the volume that holds it or restore it from a copy; "
-                       "to start from scratch, begin a new job (a local run: another --run-dir)"});
-    }
-    if (unreadable_ > 0 && record_.parent_generation != plan_.parent_generation) {
-      return fail({ErrorCode::kInvalidData,
-                   plan_.root.string() + ": the history cannot be read: " + notes_.back()});
+                       " was committed; mount the volume that holds it or restore it from a "
+                       "copy; " +
+                       kAnew});
     }
     const Status made = make_directories(files_, plan_.root);
     if (!made) return fail(made.error());

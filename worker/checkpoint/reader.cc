@@ -311,17 +311,22 @@ Result<std::unique_ptr<CheckpointReader>> newest_good(
     return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
   }
   std::string last;
+  bool unread = false;
   for (const CheckpointId& id : candidates) {
     auto reader = CheckpointReader::open(files, root / directory_name(id), verify);
     const Status used = reader ? use(**reader) : Status(reader.error());
     if (used) return reader;
     if (reader && !(*reader)->shard_error()) return used.error();
-    last = directory_name(id) + ": " + (reader ? *(*reader)->shard_error() : used.error()).message;
+    const Error& cause = reader ? *(*reader)->shard_error() : used.error();
+    unread |= cause.code == ErrorCode::kIo;
+    last = directory_name(id) + ": " + cause.message;
     note(last);
   }
-  return Error{ErrorCode::kInvalidData, root.string() + ": none of " +
-                                            std::to_string(candidates.size()) +
-                                            " checkpoints is good; the last one tried was " + last};
+  // What a disk does not let us read may be good.
+  return Error{unread ? ErrorCode::kIo : ErrorCode::kInvalidData,
+               root.string() + ": none of " + std::to_string(candidates.size()) +
+                   (unread ? " checkpoints can be read" : " checkpoints is good") +
+                   "; the last one tried was " + last};
 }
 
 }  // namespace

@@ -48,6 +48,13 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
     return another_run(checkpoint, number.field, std::to_string(number.found),
                        std::to_string(number.wanted));
   }
+  if (manifest.step > spec.steps) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.steps: found " + std::to_string(spec.steps) + ", wanted at least " +
+                     std::to_string(manifest.step) +
+                     ", the step of the newest checkpoint; use another run directory to train "
+                     "fewer steps"};
+  }
   if (!data_identity.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
     TRAINYARD_ASSIGN(const std::string seen,
                      checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));

@@ -18,12 +18,12 @@ inline constexpr char kDataIdentityScalar[] = "dataIdentity";
 /// compared) is the one that left this checkpoint: the steps it has done say which samples come
 /// next only under the same batch and data. A difference is the manifest's fault, not damage: no
 /// older checkpoint would do better. Errors: kInvalidConfig naming field, value and the
-/// checkpoint's; kInvalidData for a configuration that cannot be read.
+/// checkpoint's, or what of the checkpoint's configuration this version does not accept.
 Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
                       const std::string& data_identity);
 
-/// The same, before there are ranks, of the newest checkpoint below `checkpoints`. Good where none
-/// can be read: what is to be said of that the ranks say. Errors: kInvalidConfig.
+/// The same, before there are ranks, of the newest checkpoint below `checkpoints`. Good where there
+/// is none that can be opened: what is to be said of that the ranks say. Errors: kInvalidConfig.
 Status check_goes_on(const api::EngineSpec& spec, const Inputs& inputs,
                      const std::filesystem::path& checkpoints);
 

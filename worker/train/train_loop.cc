@@ -174,13 +174,6 @@ class Run {
     if (!restored && !context_.stop_requested()) TRAINYARD_TRY(make_weights());
     inputs_->imported.reset();
     context_.progress->restored_step(engine_->steps_done());
-    if (engine_->steps_done() > spec_.steps) {
-      return Error{ErrorCode::kInvalidConfig,
-                   "engine.steps: found " + std::to_string(spec_.steps) + ", wanted at least " +
-                       std::to_string(engine_->steps_done()) +
-                       ", the step of the newest checkpoint; use another run directory to train "
-                       "fewer steps"};
-    }
     return {};
   }
 

@@ -230,6 +230,15 @@ TEST_F(RunFaultsTest, TooFewOpenFilesAreRefusedAndAsManyAsSaidAreEnough) {
   expect_nothing_left();
 }
 
+TEST_F(RunFaultsTest, LimitsThatNothingCouldRunUnderAreNamedAtOnce) {
+  EXPECT_EQ(shell("ulimit -f 100 && exec \"$@\"").exit_code, 64);
+  EXPECT_THAT(errors(),
+              HasSubstr("limit of file size: found 100 KiB (ulimit -f), wanted at least"));
+  EXPECT_EQ(shell("ulimit -v 400000 && exec \"$@\"").exit_code, 64);
+  EXPECT_THAT(errors(), HasSubstr("limit of address space: found 400000 KiB (ulimit -v), wanted"));
+  EXPECT_FALSE(std::filesystem::exists(run_dir()));
+}
+
 TEST_F(RunFaultsTest, ProgramsThatCannotRunAreNamedAtOnce) {
   write("garbage", "neither");
   std::filesystem::permissions(folder() / "garbage", std::filesystem::perms::owner_all);
@@ -273,6 +282,31 @@ TEST_F(RunFaultsTest, ADamagedStatusIsNamedAndNothingIsLost) {
   EXPECT_THAT(errors(), HasSubstr("status.json: damaged: no JSON at byte 1"));
   EXPECT_THAT(errors(), Not(HasSubstr("nlohmann")));
   EXPECT_TRUE(checkpointed(50));
+}
+
+TEST_F(RunFaultsTest, AJobThatIsDamagedOrGoneIsNamedAndWhatItCountedStays) {
+  expect_end(*start({{"FAKE_RANK_FAULT", "0:25:config"}}), 64);
+  const std::string job = content_of(run_dir() / "job.json");
+  const std::string counted = content_of(run_dir() / "status.json");
+  for (const std::string& rubbish : {std::string(), std::string("rubbish"), std::string("{}")}) {
+    write("run/job.json", rubbish);
+    expect_end(*start(), 65);
+    EXPECT_THAT(errors(), HasSubstr("job.json: damaged: "));
+    EXPECT_THAT(errors(), HasSubstr("put back a copy of it"));
+    EXPECT_EQ(trainyard({"ckpt", "ls", run_dir().string()}, "ls").exit_code, 65);
+  }
+  std::filesystem::remove(run_dir() / "job.json");
+  expect_end(*start(), 65);
+  EXPECT_THAT(errors(), HasSubstr("job.json: found nothing, wanted the job \""));
+  EXPECT_EQ(content_of(run_dir() / "status.json"), counted);
+  write("run/job.json", job);
+  expect_end(*start({}, {"--retry"}), 0);
+}
+
+TEST_F(RunFaultsTest, WhereThereIsNothingToRetryThatIsSaid) {
+  expect_end(*start({}, {"--retry"}), 0);
+  EXPECT_THAT(printed("event").at(0).value("message", ""),
+              HasSubstr("there is no run to take up again"));
 }
 
 TEST_F(RunFaultsTest, AFailedRunGoesOnOnceItIsMended) {

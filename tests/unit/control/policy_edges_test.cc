@@ -109,11 +109,13 @@ class LivenessEdgeTest : public testing::Test {
     }
   }
   policies::Liveness judge() {
-    return policies::judge_liveness({&members_, &facts_, 1, &policy_, kJudgedAt, ran_});
+    return policies::judge_liveness(
+        {&members_, &facts_, 1, &policy_, kJudgedAt, ran_, scheduled_at_});
   }
 
   api::ProgressPolicy policy_;
   bool ran_ = false;
+  std::optional<Time> scheduled_at_;
   ObservedPod pods_[2];
   std::vector<const ObservedPod*> members_;
   StreamFacts facts_;
@@ -131,6 +133,7 @@ TEST_F(LivenessEdgeTest, AnAgentThatStaysAwayFromANewRunOfItsMachineIsLostByTheS
   facts_.members.clear();
   policy_.max_stall = seconds(40);
   ran_ = true;
+  scheduled_at_ = kJudgedAt - seconds(200);
   facts_.listens_since = kJudgedAt - seconds(39);
   EXPECT_TRUE(judge().lost.empty());
   EXPECT_EQ(judge().look_again, seconds(1));
@@ -150,6 +153,9 @@ TEST_F(LivenessEdgeTest, AnAgentThatStaysAwayFromANewRunOfItsMachineIsLostByTheS
   ran_ = false;
   EXPECT_TRUE(judge().lost.empty());
   ran_ = true;
+  scheduled_at_ = kJudgedAt - seconds(99);
+  EXPECT_TRUE(judge().lost.empty()) << "a generation that this coordinator has begun";
+  scheduled_at_ = kJudgedAt - seconds(200);
   facts_.same_machine = false;
   EXPECT_TRUE(judge().lost.empty());
 }

@@ -8,6 +8,8 @@
 namespace trainyard::control {
 namespace {
 
+using ::testing::IsEmpty;
+
 class CoordinatorSilenceTest : public CoordinatorTest {
  protected:
   /// Only the second agent is heard.

@@ -213,6 +213,23 @@ TEST_F(DamageTest, AManifestThatStaysUnreadableIsSteppedBackFrom) {
   EXPECT_EQ(started->resumed_from->id.step, 10);
 }
 
+TEST_F(DamageTest, AReaderToldOfIoErrorsAloneCallsNothingDamaged) {
+  const auto code_of = [&](const std::string& unreadable) {
+    HookedFileSystem bad(borrowed(files_), [&](std::string_view what, const auto& path) -> Status {
+      if (what != "open" || path.string().find(unreadable) == std::string::npos) return {};
+      return Error{ErrorCode::kIo, "open " + path.string() + ": Input/output error"};
+    });
+    const auto reader = open_newest_good(bad, job_.root(), std::nullopt, Verify::kAll, nullptr);
+    return reader ? ErrorCode::kInternal : reader.error().code;
+  };
+  EXPECT_EQ(code_of("manifest.json"), ErrorCode::kIo);
+  EXPECT_EQ(code_of("shard-0-of-1"), ErrorCode::kIo) << "a shard of each";
+  files_.content(newest("shard-0-of-1.safetensors")).back() ^= 1;
+  EXPECT_EQ(code_of("0000000010/manifest.json"), ErrorCode::kIo) << "the other may be good";
+  files_.content(job_.root() / "g1-step-0000000010/shard-0-of-1.safetensors").back() ^= 1;
+  EXPECT_EQ(code_of("nothing at all"), ErrorCode::kInvalidData);
+}
+
 TEST_F(DamageTest, WhereACommittedCheckpointIsGoneNothingBeginsFromScratch) {
   for (const char* removed : {"steps", "everything"}) {
     const auto found = find_checkpoints(files_, job_.root());
