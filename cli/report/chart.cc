@@ -16,6 +16,8 @@ constexpr double kBottom = 38;
 /// Room that a number on an axis wants.
 constexpr double kTickWidth = 90;
 constexpr double kTickHeight = 36;
+/// At most this wide is half a letter of it.
+constexpr double kHalfLetter = 4;
 constexpr double kMarkRadius = 4;
 /// A curve of so few points shows each of them.
 constexpr size_t kDotsMax = 24;
@@ -116,8 +118,10 @@ std::string axes(const Chart& chart, const Frame& frame) {
   }
   const int columns = std::max(2, static_cast<int>((frame.right() - kLeft) / kTickWidth));
   for (const double tick : axis_ticks(frame.x.low, frame.x.high, columns)) {
+    const std::string text = tick_text(tick);
+    const double last = frame.size.width - kHalfLetter * static_cast<double>(text.size());
     svg += fmt::format("<text class='tick' x='{:.1f}' y='{}' text-anchor='middle'>{}</text>",
-                       frame.at_x(tick), frame.bottom() + 16, tick_text(tick));
+                       std::min(frame.at_x(tick), last), frame.bottom() + 16, text);
   }
   svg +=
       fmt::format("<text class='label' x='{}' y='{}' text-anchor='middle'>{}</text>",

@@ -280,7 +280,7 @@ TEST_F(TrainingTest, AnotherBatchOrOtherDataIsRefusedBeforeAnythingStarts) {
           "engine.batch.globalSequences: found 14, wanted 7 as in the checkpoint g1-step-");
   refuses("sequenceLength: 32", "sequenceLength: 16",
           "engine.data.sequenceLength: found 16, wanted 32 as in the checkpoint g1-step-");
-  refuses("steps: 240", "steps: 4", "engine.steps: found 4, wanted at least ");
+  refuses("steps: 240", "steps: 12", "engine.steps: found 12, wanted at least ");
   const std::string data = (folder_->path() / "data").string();
   refuses("tokens: [data/train]", "tokens: [data/heldout]",
           "engine.data.tokens: found " + data + "/heldout (");
