@@ -347,12 +347,14 @@ TEST_F(TrainingTest, AFullDiskCostsCheckpointsAndNothingElse) {
   const auto child = start(run_arguments("full", {}), "full");
   ASSERT_TRUE(reached("full", 20));
   // A limit on the size of files ends a write in its middle, as a full disk does.
-  const rlimit little{64 << 10, RLIM_INFINITY};
+  rlimit much{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &much), 0);  // nobody need be allowed to raise the hard one
+  much.rlim_cur = much.rlim_max;
+  const rlimit little{64 << 10, much.rlim_max};
   const std::vector<pid_t> ranks = {rank_process(0), rank_process(1)};
   for (const pid_t rank : ranks)
     ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &little, nullptr), 0);
   ASSERT_TRUE(rank_says("full", "checkpoint abandoned; training goes on"));
-  const rlimit much{RLIM_INFINITY, RLIM_INFINITY};
   for (const pid_t rank : ranks)
     ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &much, nullptr), 0);
   const Ended ended = finish(*child, "full");
