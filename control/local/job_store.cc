@@ -23,6 +23,9 @@ constexpr char kStatusFile[] = "status.json";
 constexpr char kEngineFile[] = "engine.json";
 constexpr char kPolicyFile[] = "checkpoint-policy.json";
 constexpr int64_t kMaxBytes = 1 << 20;
+constexpr char kPutBack[] =
+    "; put back a copy of it, or train in another run directory (the checkpoints here stay as they "
+    "are)";
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -111,10 +114,7 @@ Status write_job_files(const std::filesystem::path& run_dir, const api::Training
 }
 
 Error damaged(const std::filesystem::path& path, const std::string& fault) {
-  return {ErrorCode::kInvalidData,
-          path.string() + ": damaged: " + fault +
-              "; put back a copy of it, or train in another run directory (the checkpoints here "
-              "stay as they are)"};
+  return {ErrorCode::kInvalidData, path.string() + ": damaged: " + fault + kPutBack};
 }
 
 struct StoredStatus {
@@ -160,11 +160,10 @@ Status check_no_run(const std::filesystem::path& run_dir) {
       is_true(*status, api::ConditionType::kComplete)) {
     return {};
   }
-  return Error{ErrorCode::kInvalidData,
-               (run_dir / kJobFile).string() + ": found nothing, wanted the job " +
-                   object["uid"].dump() + " of the run that " + kStatusFile +
-                   " tells of; put back a copy of it, or train in another run directory (the "
-                   "checkpoints here stay as they are)"};
+  return Error{ErrorCode::kInvalidData, (run_dir / kJobFile).string() +
+                                            ": found nothing, wanted the job " +
+                                            object["uid"].dump() + " of the run that " +
+                                            kStatusFile + " tells of" + kPutBack};
 }
 
 /// A failed job as one that was stopped: its next life begins where its checkpoints end.

@@ -16,9 +16,10 @@ inline constexpr char kDataIdentityScalar[] = "dataIdentity";
 
 /// Whether a run of `spec` (resolved) over tokens of `data_identity` (empty: not known, not
 /// compared) is the one that left this checkpoint: the steps it has done say which samples come
-/// next only under the same batch and data. A difference is the manifest's fault, not damage: no
-/// older checkpoint would do better. Errors: kInvalidConfig naming field, value and the
-/// checkpoint's, or what of the checkpoint's configuration this version does not accept.
+/// next only under the same batch and data, and they are not to be more than it has. A difference
+/// is the manifest's fault, not damage: no older checkpoint would do better. Errors: kInvalidConfig
+/// naming field, value and the checkpoint's, or what of the checkpoint's configuration this version
+/// does not accept.
 Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
                       const std::string& data_identity);
 
