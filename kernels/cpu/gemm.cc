@@ -235,8 +235,10 @@ class Gemm {
     const bool exact = p_.output != GemmOutput::kStore;
     float* carry = task.scratch->carry + m * kSplitColumns + n;
     task.next_rows.step();
-    if (p_.output == GemmOutput::kExactAccumulate && !overwrites(block)) {
-      prefetch_sums(task, m, n, rows, columns);
+    if (p_.output != GemmOutput::kExactAccumulate) {
+      if (block.last) prefetch_output(task, m, n, rows, columns);
+    } else if (!overwrites(block)) {
+      prefetch_tile<int64_t>(task, m, n, rows, columns);
     }
     if (block.resumes) {
       copy_rows(carry, kSplitColumns, partials.tiles[0], kTileColumns, rows, vectors);
@@ -351,14 +353,22 @@ class Gemm {
     return even + odd;
   }
 
-  /// Calls the int64 tile of C into the cache while the chains run: its rows are far apart.
-  void prefetch_sums(const Task& task, int64_t m, int64_t n, int rows, int64_t columns) const {
-    constexpr int64_t kLine = 64 / sizeof(int64_t);
+  /// Calls a tile of C into the cache while the chains run: its rows are far apart.
+  template <class Out>
+  void prefetch_tile(const Task& task, int64_t m, int64_t n, int rows, int64_t columns) const {
+    constexpr int64_t kLine = 64 / sizeof(Out);
     for (int i = 0; i < rows; ++i) {
       const auto* row =
-          static_cast<const int64_t*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
+          static_cast<const Out*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
       for (int64_t j = 0; j < columns; j += kLine)
         __builtin_prefetch(row + j, 1);
+    }
+  }
+  void prefetch_output(const Task& task, int64_t m, int64_t n, int rows, int64_t columns) const {
+    if (p_.c_type == DType::kBFloat16) {
+      prefetch_tile<uint16_t>(task, m, n, rows, columns);
+    } else {
+      prefetch_tile<float>(task, m, n, rows, columns);
     }
   }
 
@@ -421,6 +431,13 @@ class Gemm {
     const float* bias = p_.bias == nullptr ? nullptr : p_.bias + task.column0 + n;
     for (int i = 0; i < rows; ++i) {
       Out* row = static_cast<Out*>(p_.c) + (task.row0 + m + i) * p_.ldc + task.column0 + n;
+      if (columns == kTileColumns) {  // nothing to mask
+        for (int j = 0; j < kTileColumns; j += kLanes) {
+          const F32x16 x = load(tile + i * kTileColumns + j);
+          store(row + j, bias == nullptr ? x : x + load(bias + j));
+        }
+        continue;
+      }
       for (int64_t j = 0; j < columns; j += kLanes) {
         const int count = clamp_lanes(columns - j);
         F32x16 x = load(tile + i * kTileColumns + j);

@@ -36,8 +36,17 @@ template <class Input>
 static void pack_panel_rows(const typename Input::Element* b, int64_t ldb, int64_t length,
                             int64_t columns, int vectors, int64_t w0, int64_t w1, uint32_t* out) {
   constexpr int kStep = Input::kSeparated ? 2 : 1;
+  constexpr int64_t kRowsRead = int64_t{kStep} * Input::kPerWord;
+  constexpr int64_t kLine = 64 / sizeof(typename Input::Element);
   const int64_t row = int64_t{vectors} * kLanes;
+  const int64_t width = smaller(columns, row);
   for (int64_t w = w0; w < w1; w += kStep) {
+    // The same columns of what the next call but those of the other panels reads.
+    const auto* ahead = b + (w + kWordsAtOnce) * Input::kPerWord * ldb;
+    for (int64_t i = 0; i < kRowsRead; ++i) {
+      for (int64_t n = 0; n < width; n += kLine)
+        __builtin_prefetch(ahead + i * ldb + n);
+    }
     for (int v = 0; v < vectors; ++v) {
       const int64_t n = static_cast<int64_t>(v) * kLanes;
       const int count = clamp_lanes(columns - n);
@@ -67,6 +76,7 @@ static void pack_panel_columns(const typename Input::Element* b, int64_t ldb, in
       const int count = static_cast<int>(smaller(length - k, kStep));
       U32x16 block[kLanes];
       for (int i = 0; i < kLanes; ++i) {
+        __builtin_prefetch(base + (i + kLanes) * ldb + k);  // of the next vector
         block[i] = i < rows ? Input::load_words(base + i * ldb + k, count) : broadcast_u32(0);
       }
       transpose(block);
@@ -191,6 +201,9 @@ TRAINYARD_INLINE void pack_two_panels(const typename Input::Element* a, int64_t 
   }
 }
 
+/// Rows that end soon and begin far apart: a hardware prefetcher begins anew with each.
+constexpr int64_t kRowsAhead = 2;
+
 /// One chain segment of A from an [M, K] matrix.
 template <class Input>
 static void pack_a_rows(const typename Input::Element* a, int64_t lda, int64_t length, int64_t rows,
@@ -199,9 +212,11 @@ static void pack_a_rows(const typename Input::Element* a, int64_t lda, int64_t l
   const int64_t words = words_of<Input>(length);
   for (int64_t i = 0; i < rows; ++i) {
     uint32_t* target = out + i * panel_words + first_word;
+    const auto* row = a + i * lda;
     for (int64_t w = 0; w < words; w += kLanes) {
       const int64_t k = w * Input::kPerWord;
-      U32x16 x = Input::load_words(a + i * lda + k, static_cast<int>(smaller(length - k, kGroup)));
+      __builtin_prefetch(row + kRowsAhead * lda + k);
+      U32x16 x = Input::load_words(row + k, static_cast<int>(smaller(length - k, kGroup)));
       if constexpr (Input::kSeparated) x = separate_neighbours(x);
       store_partial(reinterpret_cast<float*>(target + w), as_float(x), clamp_lanes(words - w));
     }

@@ -73,29 +73,53 @@ struct Tile<BFloat16Input, kRows, kVectors> {
 
   __attribute__((noinline)) static void run(const TileA& a, const PanelB& panel, int64_t words,
                                             bool resume, float* acc) {
+    constexpr int64_t kWhole = BFloat16Input::kSumWords;
+    if (!resume) {
+      for (int i = 0; i < kRows; ++i) {
+        for (int v = 0; v < kVectors; ++v)
+          store(acc + i * kTileColumns + v * kLanes, zero());
+      }
+    }
     const char* pa = a.base;
     const uint32_t* b = panel.data;
-    bool begins = !resume;
-    // Of no words a chain is +0, which one round leaves.
-    do {
-      const int64_t count = smaller(words, BFloat16Input::kSumWords);
-      add_sums<kFirst>(a, pa, b, panel.stride, count, begins, acc);
+    for (; words >= kWhole; words -= kWhole) {
+      add_whole<kFirst>(a, pa, b, panel.stride, acc);
       if constexpr (kRows > kHalf) {
-        add_sums<kRows - kHalf>(a, pa + kHalf * a.row_bytes, b, panel.stride, count, begins,
-                                acc + kHalf * kTileColumns);
+        add_whole<kRows - kHalf>(a, pa + kHalf * a.row_bytes, b, panel.stride,
+                                 acc + kHalf * kTileColumns);
       }
-      begins = false;
-      pa += count * a.word_bytes;
-      b += count * panel.stride;
-      words -= count;
-    } while (words > 0);
+      pa += kWhole * a.word_bytes;
+      b += kWhole * panel.stride;
+    }
+    if (words == 0) return;
+    add_rest<kFirst>(a, pa, b, panel.stride, words, acc);
+    if constexpr (kRows > kHalf) {
+      add_rest<kRows - kHalf>(a, pa + kHalf * a.row_bytes, b, panel.stride, words,
+                              acc + kHalf * kTileColumns);
+    }
   }
 
-  /// acc = (begins: 0, else acc) + (even + odd) over `count` words, which are separated.
+  // Functions of their own: together in run() their addresses do not fit the general registers, and
+  // what GCC spills into vector registers costs an eighth of the rate.
+
+  /// acc += even + odd over kSumWords words, which are separated.
+  template <int kCount>
+  __attribute__((noinline)) static void add_whole(const TileA& a, const char* pa, const uint32_t* b,
+                                                  int64_t stride, float* acc) {
+    add_sums<kCount>(a, pa, b, stride, BFloat16Input::kSumWords, false, acc);
+  }
+
+  /// The same over fewer words. A word of padding: it makes +0 of a -0 that a denormal left.
+  template <int kCount>
+  __attribute__((noinline)) static void add_rest(const TileA& a, const char* pa, const uint32_t* b,
+                                                 int64_t stride, int64_t words, float* acc) {
+    add_sums<kCount>(a, pa, b, stride, words, true, acc);
+  }
+
   template <int kCount>
   __attribute__((always_inline)) static void add_sums(const TileA& a, const char* pa,
                                                       const uint32_t* b, int64_t stride,
-                                                      int64_t count, bool begins, float* acc) {
+                                                      int64_t count, bool padded, float* acc) {
     F32x16 even[kCount][kVectors];
     F32x16 odd[kCount][kVectors];
 #pragma GCC unroll 4
@@ -114,8 +138,6 @@ struct Tile<BFloat16Input, kRows, kVectors> {
       pa += 2 * word_bytes;
       b += 2 * stride;
     }
-    // A word of padding: it makes +0 of a -0 that a denormal left.
-    const bool padded = count < BFloat16Input::kSumWords;
 #pragma GCC unroll 4
     for (int i = 0; i < kCount; ++i) {
 #pragma GCC unroll 3
@@ -125,7 +147,7 @@ struct Tile<BFloat16Input, kRows, kVectors> {
           odd[i][v] = odd[i][v] + zero();
         }
         float* at = acc + i * kTileColumns + v * kLanes;
-        store(at, (begins ? zero() : load(at)) + (even[i][v] + odd[i][v]));
+        store(at, load(at) + (even[i][v] + odd[i][v]));
       }
     }
   }
