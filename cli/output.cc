@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <algorithm>
 #include <iostream>
 #include <poll.h>
 #include <sstream>
@@ -23,11 +24,15 @@ bool goes_on(const std::string& paragraph, const std::string& line) {
   return line.rfind("Usage: ", 0) != 0;
 }
 
+size_t first_word(const std::string& line) { return line.find_first_not_of(' '); }
+
 void add_wrapped(std::string line, size_t columns, std::string& out) {
   const size_t indent = hanging_indent(line, columns);
   while (line.size() > columns) {
-    const size_t cut = line.rfind(' ', columns);
-    if (cut == std::string::npos || cut <= indent) break;  // a word too long to be cut
+    size_t cut = line.rfind(' ', columns);
+    const bool too_long = cut == std::string::npos || cut <= indent || cut < first_word(line);
+    if (too_long) cut = line.find(' ', std::max(columns, first_word(line)));  // stays whole
+    if (cut == std::string::npos) break;
     out += line.substr(0, cut) + "\n";
     line = std::string(indent, ' ') + line.substr(cut + 1);
   }
