@@ -38,6 +38,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.004
 START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 120
+LAST_LINES = 10
 
 # Offsets in a rank's progress page (common/worker_contract.h).
 MAGIC, PAGE_BYTES = 0x5459415244504731, 4096
@@ -185,7 +186,14 @@ class Experiment:
             if len(self.ranks) == self.options.ranks and min(rank.page.step() for rank in self.ranks) > 0:
                 return
             time.sleep(POLL_SECONDS)
-        raise SystemExit(f"no first step within {START_SECONDS_MAX} s; see {self.run_dir.with_suffix('.log')}")
+        ended = self.process.poll() is not None
+        late = f"no first step within {START_SECONDS_MAX} s"
+        raise SystemExit(self.last_words("ended before its first step" if ended else late))
+
+    def last_words(self, what):
+        """What happened and what the run said last; its log goes with the folder."""
+        lines = self.run_dir.with_suffix(".log").read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n".join([f"{self.run_dir.name}: {what}; it said:"] + ["  " + line for line in lines])
 
     def next_kill(self, now):
         return now + self.random.expovariate(1 / self.mean) if self.mean > 0 else float("inf")
@@ -199,7 +207,7 @@ class Experiment:
             kill_at = self.next_kill(begun)
             while (now := time.monotonic()) < begun + self.options.seconds:
                 if self.process.poll() is not None:
-                    raise SystemExit(f"the run ended by itself; see {self.run_dir.with_suffix('.log')}")
+                    raise SystemExit(self.last_words("ended by itself"))
                 self.observe(now)
                 if now >= kill_at and self.kill_one(now):
                     kill_at = self.next_kill(now)
