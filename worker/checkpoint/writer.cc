@@ -101,6 +101,16 @@ class CheckpointWriter::Impl {
   std::jthread thread_;  // last: it starts when everything above is there
 };
 
+bool ends_generation(ErrorCode code) {
+  return code == ErrorCode::kPeerLost || code == ErrorCode::kDeadline ||
+         code == ErrorCode::kAborted || code == ErrorCode::kInternal;
+}
+
+bool CheckpointOutcome::ends_generation() const {
+  if (status) return false;
+  return !agreed || checkpoint::ends_generation(status.error().code);
+}
+
 CheckpointWriter::CheckpointWriter(std::shared_ptr<FileSystem> files, CommitGroup& group,
                                    WriterOptions options, StartedGeneration started)
     : impl_(std::make_unique<Impl>(std::move(files), group, std::move(options),

@@ -35,6 +35,10 @@ struct WriterOptions {
   std::chrono::milliseconds round{1'000};
 };
 
+/// Whether an error is none of a checkpoint alone: the ranks have lost each other, or one has a
+/// bug.
+bool ends_generation(ErrorCode code);
+
 /// How one checkpoint ended.
 struct CheckpointOutcome {
   int64_t step = 0;
@@ -50,6 +54,9 @@ struct CheckpointOutcome {
   double write_cpu_s = 0;          ///< processor time of that
   std::string directory;           ///< name within the root
   std::vector<std::string> notes;  ///< what went wrong without harm (clean-up, `latest`)
+
+  /// Whether training may not go on: the ranks no longer agree, or have lost each other.
+  bool ends_generation() const;
 };
 
 /// Writes checkpoints of one rank beside training: the step pays for the snapshot only. A thread of

@@ -12,11 +12,6 @@ namespace {
 /// group's deadline.
 constexpr std::chrono::minutes kTalkTimeout{5};
 
-bool ends_generation(ErrorCode code) {
-  return code == ErrorCode::kPeerLost || code == ErrorCode::kDeadline ||
-         code == ErrorCode::kAborted || code == ErrorCode::kInternal;
-}
-
 }  // namespace
 
 CheckpointSchedule::~CheckpointSchedule() = default;
@@ -72,7 +67,7 @@ Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) 
     count_commit(outcome);
     return {};
   }
-  if (!outcome.agreed || ends_generation(outcome.status.error().code)) return outcome.status;
+  if (outcome.ends_generation()) return outcome.status;
   count_failure(outcome);
   return {};
 }
@@ -158,7 +153,7 @@ Status CheckpointSchedule::start() {
   begun_step_ = step();
   Result<checkpoint::Snapshot> snapshot = state_.snapshot();
   if (snapshot) return writer_->begin(*std::move(snapshot));
-  if (ends_generation(snapshot.error().code)) return snapshot.error();
+  if (checkpoint::ends_generation(snapshot.error().code)) return snapshot.error();
   return writer_->decline(begun_step_, snapshot.error());
 }
 

@@ -173,6 +173,7 @@ TEST_F(HangTest, AGroupThatIsOverIsToldFromACheckpointThatFailed) {
       const CheckpointOutcome outcome = outcome_of(group, calls + 1);
       EXPECT_EQ(outcome.agreed, !group.over()) << calls;
       EXPECT_EQ(outcome.status.has_value(), !group.over()) << calls;
+      EXPECT_EQ(outcome.ends_generation(), group.over()) << calls;
       if (!group.over()) break;
       EXPECT_EQ(outcome.status.error().code, code);
     }
@@ -181,6 +182,18 @@ TEST_F(HangTest, AGroupThatIsOverIsToldFromACheckpointThatFailed) {
   const CheckpointOutcome hung = outcome_of(alone, 100);
   EXPECT_FALSE(hung.status);
   EXPECT_TRUE(hung.agreed);
+  EXPECT_FALSE(hung.ends_generation()) << "a disk costs the checkpoint and nothing else";
+}
+
+TEST(CheckpointOutcomeTest, RanksThatHaveLostEachOtherEndTheGenerationThoughTheyAgreed) {
+  for (const ErrorCode code : {ErrorCode::kPeerLost, ErrorCode::kDeadline, ErrorCode::kAborted,
+                               ErrorCode::kInternal, ErrorCode::kIo, ErrorCode::kInvalidData}) {
+    CheckpointOutcome outcome;
+    outcome.status = Error{code, "why"};
+    EXPECT_TRUE(outcome.ends_generation());
+    outcome.agreed = true;
+    EXPECT_EQ(outcome.ends_generation(), code != ErrorCode::kIo && code != ErrorCode::kInvalidData);
+  }
 }
 
 TEST_F(HangTest, AnyCallMayHang) {
