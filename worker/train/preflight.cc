@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/api/enum_names.h"
 #include "common/io/control_group.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/gpt2.h"
@@ -137,6 +138,22 @@ Status check_memory(const api::EngineSpec& given, const Inputs& inputs, int64_t 
                                   (room.limited ? " that a control group limits us to"
                                                 : " of this machine")) +
                    "; use a smaller model, smaller micro-batches or fewer ranks here"};
+}
+
+Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {
+  const api::Isa wanted = spec.runtime.isa;
+  const auto offered = [&](api::Isa isa) {
+    return kernels::is_available(kernel_isa(isa), features);
+  };
+  if (wanted == api::Isa::kAuto || offered(wanted)) return {};
+  std::string others;
+  for (const api::Isa isa : {api::Isa::kAvx512, api::Isa::kAvx2, api::Isa::kGeneric}) {
+    if (offered(isa)) others += ", " + std::string(api::name_of(isa));
+  }
+  return Error{ErrorCode::kInvalidConfig, "engine.runtime.isa: found " +
+                                              std::string(api::name_of(wanted)) +
+                                              ", which this processor does not offer, wanted Auto" +
+                                              others + "; all give the same bits"};
 }
 
 }  // namespace trainyard::engine

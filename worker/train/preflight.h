@@ -2,6 +2,7 @@
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
+#include "kernels/cpu/isa.h"
 #include "worker/train/inputs.h"
 
 /// What the ranks of a job would refuse at their start, found out before there is a job: the same
@@ -25,5 +26,10 @@ Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t r
 /// control group leaves of it (and into RLIMIT_AS, each rank). A lower bound: what passes may still
 /// be too large. Errors: kInvalidConfig naming both sizes.
 Status check_memory(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
+
+/// Whether a processor runs the instruction set that the spec names. Errors: kInvalidConfig naming
+/// what it offers instead.
+Status check_processor(const api::EngineSpec& spec,
+                       const kernels::ProcessorFeatures& features = kernels::this_processor());
 
 }  // namespace trainyard::engine
