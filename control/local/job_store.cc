@@ -118,29 +118,28 @@ Error damaged(const std::filesystem::path& path, const std::string& fault) {
 }
 
 struct StoredStatus {
+  std::string uid;  ///< of the job whose status it is
   int64_t version = 1;
   api::TrainingJobStatus status;
 };
 
-Status write_status(const std::filesystem::path& run_dir, const std::string& uid,
-                    const StoredStatus& stored) {
-  const json object = {{"uid", uid},
+Status write_status(const std::filesystem::path& run_dir, const StoredStatus& stored) {
+  const json object = {{"uid", stored.uid},
                        {"version", stored.version},
                        {"status", json::parse(api::encode_status(stored.status))}};
   return write_file_atomic(run_dir / kStatusFile, object.dump(2) + "\n");
 }
 
-/// nullopt: none of this job.
-Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run_dir,
-                                                const std::string& uid) {
+/// nullopt: none.
+Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run_dir) {
   const std::filesystem::path path = run_dir / kStatusFile;
   Result<std::string> text = read_file(path, kMaxBytes);
   if (!text && text.error().code == ErrorCode::kNotFound) return std::optional<StoredStatus>();
   if (!text) return std::move(text).error();
   try {
     const json object = json::parse(*text);
-    if (object.at("uid").get<std::string>() != uid) return std::optional<StoredStatus>();
     StoredStatus stored;
+    stored.uid = object.at("uid").get<std::string>();
     stored.version = object.at("version").get<int64_t>();
     TRAINYARD_ASSIGN(stored.status, api::decode_status(object.at("status").dump()));
     return std::optional(std::move(stored));
@@ -151,18 +150,14 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
 
 /// Without its job a run that is not over is not begun anew over what it has counted.
 Status check_no_run(const std::filesystem::path& run_dir) {
-  const Result<std::string> text = read_file(run_dir / kStatusFile, kMaxBytes);
-  if (!text) return {};
-  const json object = json::parse(*text, nullptr, false);
-  if (!object.is_object() || !object.contains("uid") || !object.contains("status")) return {};
-  const auto status = api::decode_status(object["status"].dump());
-  if (!status || status->membership.generation == 0 ||
-      is_true(*status, api::ConditionType::kComplete)) {
+  TRAINYARD_ASSIGN(const std::optional<StoredStatus> stored, read_status(run_dir));
+  if (!stored || stored->status.membership.generation == 0 ||
+      is_true(stored->status, api::ConditionType::kComplete)) {
     return {};
   }
   return Error{ErrorCode::kInvalidData, (run_dir / kJobFile).string() +
                                             ": found nothing, wanted the job " +
-                                            object["uid"].dump() + " of the run that " +
+                                            json(stored->uid).dump() + " of the run that " +
                                             kStatusFile + " tells of" + kPutBack};
 }
 
@@ -237,7 +232,8 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                                   ", the manifest's is " + wanted.metadata.name +
                                                   "; use another run directory"};
     }
-    TRAINYARD_ASSIGN(stored_status, read_status(run_dir, stored.metadata.uid));
+    TRAINYARD_ASSIGN(stored_status, read_status(run_dir));
+    if (stored_status && stored_status->uid != stored.metadata.uid) stored_status.reset();
     const bool nothing_trained =
         stored_status && is_true(stored_status->status, api::ConditionType::kFailed) &&
         !stored_status->status.checkpoint && !any_checkpoint(checkpoint_dir_of(run_dir, stored));
@@ -267,7 +263,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   if (again) {  // before the spec: a crash in between leaves a stopped run, not a failed one
     take_up_again(job.status, now);
     ++stored_status->version;
-    TRAINYARD_TRY(write_status(run_dir, job.metadata.uid, {stored_status->version, job.status}));
+    TRAINYARD_TRY(write_status(run_dir, {job.metadata.uid, stored_status->version, job.status}));
   }
   TRAINYARD_TRY(write_job_files(run_dir, job));
   JobStore store(run_dir, std::move(job));
@@ -295,7 +291,7 @@ Result<std::string> JobStore::put_status(const std::string& uid,
     return Error{ErrorCode::kConflict, "status of job " + job_.metadata.name + " is at version " +
                                            version + ", the write wanted " + resource_version};
   }
-  TRAINYARD_TRY(write_status(run_dir_, uid, {version_ + 1, status}));
+  TRAINYARD_TRY(write_status(run_dir_, {uid, version_ + 1, status}));
   ++version_;
   job_.status = status;
   return std::to_string(version_);
