@@ -101,6 +101,7 @@ Status check_engine(const api::TrainingJob& job, const std::filesystem::path& ru
   const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks_of(spec)));
+  TRAINYARD_TRY(engine::check_processor(*spec.engine));
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
   if (std::filesystem::exists(run_dir / control::local::kJobFile, error) && !read_result(run_dir)) {
@@ -154,6 +155,7 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
     }
     signals_seen += arrived;
     run.check_directory();
+    run.press_stop();
     for (const Notice& notice : run.take_notices())
       view.notice(notice);
     view.update(run.snapshot());

@@ -32,6 +32,8 @@ constexpr int64_t kThreadsTried = 512;
 constexpr int64_t kBytesPerMiB = 1 << 20;
 constexpr int64_t kAddressMiB = 1024;
 constexpr int64_t kFileMiB = 16;
+// Of a thread, of this process, agents and ranks alike: the system gives each as much as the first.
+constexpr int64_t kStackMiB = 1;
 
 struct Size {
   int64_t nodes;
@@ -113,6 +115,7 @@ Status check_threads(const api::TrainingJobSpec& spec) {
 Status check_limits(const api::TrainingJobSpec& spec) {
   TRAINYARD_TRY(check_open_files(spec));
   TRAINYARD_TRY(check_bytes(RLIMIT_AS, kAddressMiB, "limit of address space", "-v"));
+  TRAINYARD_TRY(check_bytes(RLIMIT_STACK, kStackMiB, "limit of stack size", "-s"));
   TRAINYARD_TRY(check_bytes(RLIMIT_FSIZE, kFileMiB, "limit of file size", "-f"));
   return check_threads(spec);
 }

@@ -17,6 +17,8 @@ namespace {
 /// An agent whose run has died ends after this long without it (docs/concepts/control-stream.md).
 constexpr int kOrphanSeconds = 10;
 constexpr std::chrono::seconds kKillTimeout{5};
+/// How long a requested stop may fail to be written down before the ranks are told without.
+constexpr std::chrono::seconds kStopPatience{3};
 constexpr std::chrono::milliseconds kKillPoll{20};
 /// Notices nobody has taken yet; the newest are kept.
 constexpr size_t kMaxNotices = 256;
@@ -32,8 +34,10 @@ std::string exit_text(const control::RankExit& exit) {
 /// Before anything runs, what the system refuses (no room, no such place) is for the user to mend.
 Error unusable(const std::filesystem::path& run_dir, Error error) {
   if (error.code != ErrorCode::kIo) return error;
-  return {ErrorCode::kInvalidConfig, "run directory " + run_dir.string() + ": " + error.message +
-                                         "; make room there or name another one (--run-dir)"};
+  return {ErrorCode::kInvalidConfig,
+          "run directory " + run_dir.string() + ": " + error.message +
+              "; mend that (make room, where it is full) or name another "
+              "one (--run-dir)"};
 }
 
 bool is_set_here(const std::string& name) {
@@ -166,14 +170,7 @@ void LocalRun::begin_threads() {
       .facts = coordinator_.get(),
       .membership = coordinator_.get(),
       .on_reconciled = [this](const control::Reconciled& reconciled) { on_reconciled(reconciled); },
-      .on_error =
-          [this](const control::JobKey&, const Error& error) {
-            logger_->warning("reconcile failed", {{"error", error.message}});
-            // A lost race is tried again and no news; the same complaint is told once.
-            if (error.code == ErrorCode::kConflict || error.message == last_error_) return;
-            last_error_ = error.message;
-            add_notice({Notice::Kind::kWarning, "ReconcileFailed", error.message, {}});
-          }});
+      .on_error = [this](const control::JobKey&, const Error& error) { on_error(error); }});
   cluster_->set_listener([this](const control::JobKey& changed) { reconciler_->wake(changed); });
   coordinating_ = std::jthread([this](std::stop_token stop) { coordinator_->run(stop); });
   reconciling_ = std::jthread([this](std::stop_token stop) { reconciler_->run(stop); });
@@ -193,8 +190,26 @@ LocalRun::~LocalRun() {
   if (observed && !any_alive(*observed)) socket_folder_->remove();
 }
 
+void LocalRun::on_error(const Error& error) {
+  logger_->warning("reconcile failed", {{"error", error.message}});
+  // A lost race is tried again and no news; the same complaint is told once.
+  if (error.code == ErrorCode::kConflict) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failing_since_) failing_since_ = clock_.mono();
+    failing_ = error.message;
+  }
+  if (error.message == std::exchange(last_error_, error.message)) return;
+  std::string text = error.message;
+  if (error.code == ErrorCode::kIo) {
+    text += "; it is tried again until it works: make room there, or stop with Ctrl-C";
+  }
+  add_notice({Notice::Kind::kWarning, "ReconcileFailed", std::move(text), {}});
+}
+
 void LocalRun::on_reconciled(const control::Reconciled& reconciled) {
   const std::lock_guard lock(mutex_);
+  failing_since_.reset();
   status_ = reconciled.status;
   if (reconciled.observed.facts.result) result_ = reconciled.observed.facts.result;
   if (reconciled.finished) state_ = State::kFinished;
@@ -287,7 +302,7 @@ RunFacts LocalRun::facts() const {
           .status = &status_,
           .readings = &readings_,
           .result = result_,
-          .stop_requested = stop_requested_};
+          .stop_requested = stop_requested_at_.has_value()};
 }
 
 std::string LocalRun::metrics_text(const http::ServerCounters& server) {
@@ -327,6 +342,12 @@ Summary LocalRun::summary() {
                      "stopped. Put it back to go on from its checkpoints, or start anew";
     return summary;
   }
+  if (state_ == State::kUnrecorded) {
+    summary.reason =
+        "NotRecorded: its ranks have ended, but how the run stands could not be written "
+        "down: " +
+        failing_ + ". Make room there and run it again to go on";
+  }
   if (options_.job.spec.engine) summary.checkpoint_dir = cluster_->checkpoint_dir().string();
   return summary;
 }
@@ -334,9 +355,32 @@ Summary LocalRun::summary() {
 void LocalRun::request_stop() {
   {
     const std::lock_guard lock(mutex_);
-    stop_requested_ = true;
+    stop_requested_at_ = clock_.mono();
   }
   reconciler_->request_stop(cluster_->key());
+}
+
+void LocalRun::press_stop() {
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kRunning || !stop_requested_at_ || !failing_since_) return;
+    if (clock_.mono() - std::max(*stop_requested_at_, *failing_since_) < kStopPatience) return;
+    why = failing_;
+  }
+  const auto observed = cluster_->observe(cluster_->key());
+  if (!observed) return;
+  if (!any_alive(*observed)) {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kRunning) state_ = State::kUnrecorded;
+    return;
+  }
+  if (std::exchange(pressed_, true)) return;
+  cluster_->terminate_all();
+  add_notice({Notice::Kind::kWarning,
+              "StopNotRecorded",
+              why + ": the ranks are told to checkpoint and end all the same",
+              {}});
 }
 
 std::chrono::seconds LocalRun::stop_limit() const {

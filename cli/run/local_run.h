@@ -44,8 +44,9 @@ struct LocalRunOptions {
 /// one thread, the control stream on another. Pods outlive it. Used from one thread.
 class LocalRun {
  public:
-  /// kLost: the run directory is gone from under it; nothing is left running.
-  enum class State { kRunning, kFinished, kStopped, kLost };
+  /// kLost: the run directory is gone from under it; kUnrecorded: stopped where that could not be
+  /// written down. Nothing is left running then.
+  enum class State { kRunning, kFinished, kStopped, kLost, kUnrecorded };
 
   /// Takes the run directory and starts, or goes on. Errors: those of LocalCluster::open and
   /// GrpcTransport::listen_on_unix_socket; kInvalidConfig for a job that cannot run here, or a
@@ -71,6 +72,9 @@ class LocalRun {
 
   /// Checkpoint and stop: the state becomes kStopped once no pod is left (or kFinished).
   void request_stop();
+  /// A stop is written down before pods hear of it. Where that fails (a full disk) this tells them
+  /// all the same, and once none is left the state becomes kUnrecorded.
+  void press_stop();
   /// How long a requested stop may take: the time to checkpoint, and what pods have beyond it.
   std::chrono::seconds stop_limit() const;
   /// Kills all processes of the job and waits until they are gone, at most a few seconds.
@@ -85,6 +89,7 @@ class LocalRun {
   void on_reconciled(const control::Reconciled& reconciled);
   void on_rank_exit(const control::RankExit& exit);
   void on_rank_warning(const control::RankWarning& warning);
+  void on_error(const Error& error);
   void on_event(const control::Event& event);
   void keep_readings();
   void keep_reachable();
@@ -108,13 +113,16 @@ class LocalRun {
 
   mutable std::mutex mutex_;  ///< guards what follows
   State state_ = State::kRunning;
-  bool stop_requested_ = false;
+  std::optional<MonoTime> stop_requested_at_;
+  std::optional<MonoTime> failing_since_;  ///< of reconciles, one after the other
+  std::string failing_;                    ///< the newest of their errors
   api::TrainingJobStatus status_;
   std::vector<control::RankReading> readings_;  ///< newest that were not empty
   std::optional<contract::RunResult> result_;
   std::vector<Notice> notices_;
   std::string last_error_;
   std::string last_unreachable_;  ///< thread of check_directory() only
+  bool pressed_ = false;          ///< thread of press_stop() only
   bool result_kept_ = false;      ///< polling thread only
   std::string last_warning_;      ///< polling thread only
 

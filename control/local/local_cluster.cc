@@ -118,6 +118,12 @@ Result<LocalCluster::Impl::Pod*> LocalCluster::Impl::find(const PodRef& ref) {
   return &found->second;
 }
 
+void LocalCluster::Impl::ask_to_end(const Pod& pod) {
+  send_signal(pod.pidfd.get(), SIGTERM);
+  // One that somebody has stopped would not hear it before the grace is over.
+  send_signal(pod.pidfd.get(), SIGCONT);
+}
+
 Status LocalCluster::Impl::delete_pod(const PodRef& ref, Duration grace) {
   const std::lock_guard lock(mutex_);
   TRAINYARD_ASSIGN(Pod * pod, find(ref));
@@ -132,9 +138,7 @@ Status LocalCluster::Impl::delete_pod(const PodRef& ref, Duration grace) {
   record.kill_at = options_.clock->now() + grace;
   TRAINYARD_TRY(write_pod_record(dir_of(ref.name), record));
   pod->record = std::move(record);
-  send_signal(pod->pidfd.get(), SIGTERM);
-  // One that somebody has stopped would not hear it before the grace is over.
-  send_signal(pod->pidfd.get(), SIGCONT);
+  ask_to_end(*pod);
   wake();
   return {};
 }
@@ -162,6 +166,13 @@ Status LocalCluster::Impl::delete_job(const JobKey& key, const std::string& uid)
 }
 
 bool LocalCluster::Impl::is_in_place() const { return lock_.is_at(options_.run_dir); }
+
+void LocalCluster::Impl::terminate_all() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, pod] : pods_) {
+    if (!pod.record.exit) ask_to_end(pod);
+  }
+}
 
 void LocalCluster::Impl::kill_all() {
   const std::lock_guard lock(mutex_);
@@ -233,6 +244,7 @@ const std::filesystem::path& LocalCluster::checkpoint_dir() const {
 void LocalCluster::set_environment(const std::string& name, const std::string& value) {
   impl_->set_environment(name, value);
 }
+void LocalCluster::terminate_all() { impl_->terminate_all(); }
 void LocalCluster::kill_all() { impl_->kill_all(); }
 bool LocalCluster::is_in_place() const { return impl_->is_in_place(); }
 bool LocalCluster::tries_again() const { return impl_->store().tries_again(); }

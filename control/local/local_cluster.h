@@ -63,6 +63,8 @@ class LocalCluster final : public Cluster {
   /// Whether opening this took up a run that had failed.
   bool tries_again() const;
 
+  /// Asks every pod to end without writing it down, for where nothing can be (a full disk).
+  void terminate_all();
   /// Kills every pod's processes at once, as a second Ctrl-C wants.
   void kill_all();
 

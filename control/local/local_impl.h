@@ -37,6 +37,7 @@ class LocalCluster::Impl {
   Status remove_member_label(const PodRef& ref);
   Status delete_job(const JobKey& key, const std::string& uid);
   Status emit_event(const Event& event);
+  void terminate_all();
   void kill_all();
   bool is_in_place() const;
   void set_listener(Listener listener);
@@ -62,6 +63,7 @@ class LocalCluster::Impl {
   Result<Pod> start(const PodSpec& spec, const std::string& pod_uid);
   Result<Pod*> find(const PodRef& ref);
   ObservedPod view_of(const Pod& pod) const;
+  static void ask_to_end(const Pod& pod);
   void note_end(Pod& pod);
   bool never_began(const Pod& pod) const;
   Status adopt_one(PodRecord record);

@@ -32,6 +32,7 @@ trainyard_test(grpc_transport_test TIER unit NOT_UNDER thread
 trainyard_test(run_views_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/control_socket_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/foreign_program_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/run/limits_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/snapshot_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/views_test.cc
   DEPS cli_run nlohmann_json::nlohmann_json)

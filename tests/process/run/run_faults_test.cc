@@ -42,6 +42,26 @@ class RunFaultsTest : public RunFixture {
     return ChildProcess(spec).wait(kDeadline).value_or(ChildEnd{});
   }
 
+  /// Nothing can take the place of status.json until unblock_status(), as on a full disk.
+  void block_status() const {
+    std::filesystem::rename(run_dir() / "status.json", folder() / "kept.json");
+    std::filesystem::create_directories(run_dir() / "status.json/in-the-way");
+  }
+  void unblock_status() const {
+    std::filesystem::remove_all(run_dir() / "status.json");
+    std::filesystem::rename(folder() / "kept.json", run_dir() / "status.json");
+  }
+
+  /// The run ends by itself, with nothing left, and says why it could not be written down.
+  void expect_not_recorded(ChildProcess& run) const {
+    const auto end = run.wait(kDeadline);
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->exit_code, 75) << errors();
+    EXPECT_EQ(summary().value("outcome", ""), "Stopped");
+    EXPECT_THAT(summary().value("reason", ""), HasSubstr("status.json"));
+    EXPECT_THAT(running(), IsEmpty());
+  }
+
   void replace(const std::string& what, const std::string& with) const {
     std::string manifest = kManifest;
     manifest.replace(manifest.find(what), what.size(), with);
@@ -123,6 +143,37 @@ TEST_F(RunFaultsTest, WhatIsRemovedFromUnderARunIsPutBack) {
   EXPECT_EQ(summary().value("restarts", -1), 1) << output();
   for (size_t i = 1; i < files.size(); ++i)
     EXPECT_TRUE(std::filesystem::exists(run_dir() / files[i])) << files[i];
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, AStopThatCannotBeWrittenDownStillCheckpointsAndEnds) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
+  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  block_status();
+  const auto asked_at = std::chrono::steady_clock::now();
+  run->signal(SIGINT);
+  expect_not_recorded(*run);
+  EXPECT_LT(std::chrono::steady_clock::now() - asked_at, seconds(30)) << "the limit is 60";
+  EXPECT_TRUE(checkpointed(5)) << "ranks heard of it all the same";
+  unblock_status();
+  expect_end(*start(), 0);
+  EXPECT_EQ(summary().value("step", 0), 50);
+  EXPECT_THAT(output(), HasSubstr("\"resumed\":true"));
+  expect_nothing_left();
+}
+
+TEST_F(RunFaultsTest, AnEndThatCannotBeWrittenDownLetsOneCtrlCGo) {
+  const auto run = start({{"FAKE_RANK_STEP_MS", "20"}});
+  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  block_status();
+  ASSERT_TRUE(wait_until([&] { return running("trainyard-agent").empty(); }));
+  EXPECT_THAT(output(), HasSubstr("it is tried again until it works: make room there"));
+  run->signal(SIGINT);
+  expect_not_recorded(*run);
+  unblock_status();
+  expect_end(*start(), 0);
+  EXPECT_EQ(summary().value("step", 0), 50);
+  EXPECT_EQ(summary().value("restarts", -1), 0) << "its ranks had left word of their ends";
   expect_nothing_left();
 }
 
@@ -299,6 +350,10 @@ TEST_F(RunFaultsTest, AJobThatIsDamagedOrGoneIsNamedAndWhatItCountedStays) {
   expect_end(*start(), 65);
   EXPECT_THAT(errors(), HasSubstr("job.json: found nothing, wanted the job \""));
   EXPECT_EQ(content_of(run_dir() / "status.json"), counted);
+  write("run/status.json", "what nobody understands is not written over");
+  expect_end(*start(), 65);
+  EXPECT_THAT(errors(), HasSubstr("status.json: damaged: "));
+  write("run/status.json", counted);
   write("run/job.json", job);
   expect_end(*start({}, {"--retry"}), 0);
 }

@@ -1,0 +1,84 @@
+// Limits of the system that `trainyard run` looks at before it starts anything. Each is set in a
+// process of its own, as no test may keep it, and as a user who may not raise it again.
+#include "cli/run/limits.h"
+
+#include <string>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace trainyard::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Somebody who has no other processes, and whom no limit spares.
+constexpr uid_t kNobodyElse = 64'321;
+
+/// Of one rank a node.
+api::TrainingJobSpec job_of(int64_t nodes, api::Transport transport) {
+  api::TrainingJobSpec spec;
+  spec.num_nodes = nodes;
+  spec.num_proc_per_node = 1;
+  spec.engine.emplace().runtime.transport = transport;
+  return spec;
+}
+
+/// What check_limits says under a limit: empty where it finds nothing.
+std::string said_under(__rlimit_resource_t resource, rlim_t most,
+                       const api::TrainingJobSpec& spec) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit limit{most, most};
+    const bool nobody = ::getuid() != 0 || ::setuid(kNobodyElse) == 0;
+    std::string said = "could not set the limit";
+    if (nobody && ::setrlimit(resource, &limit) == 0) {
+      const Status fit = check_limits(spec);
+      said = fit ? "" : fit.error().message;
+    }
+    (void)!::write(ends[1], said.data(), said.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(ends[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<size_t>(n));
+  ::close(ends[0]);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return said;
+}
+
+TEST(LimitsTest, TooFewThreadsAreNamedWithHowManyThereAreAndHowManyItTakes) {
+  const std::string said = said_under(RLIMIT_NPROC, 1, job_of(2, api::Transport::kShm));
+  EXPECT_THAT(said, HasSubstr("limit of processes and threads: found room for 0, wanted at least"));
+  EXPECT_THAT(said, HasSubstr("for 2 x 1 ranks; raise it (ulimit -u"));
+}
+
+TEST(LimitsTest, TcpTakesTwiceTheFilesOfSharedMemory) {
+  const auto tcp = job_of(20, api::Transport::kTcp);
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 119, tcp),
+              HasSubstr("found 119 (ulimit -Hn), wanted at least 120"));
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 120, tcp), IsEmpty());
+  const auto shared = job_of(20, api::Transport::kShm);
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 79, shared), HasSubstr("wanted at least 80"));
+  EXPECT_THAT(said_under(RLIMIT_NOFILE, 80, shared), IsEmpty());
+}
+
+TEST(LimitsTest, ASmallStackIsNamed) {
+  const auto spec = job_of(1, api::Transport::kShm);
+  EXPECT_THAT(said_under(RLIMIT_STACK, 100 << 10, spec),
+              HasSubstr("limit of stack size: found 100 KiB (ulimit -s)"));
+  EXPECT_THAT(said_under(RLIMIT_STACK, 1 << 20, spec), IsEmpty());
+}
+
+}  // namespace
+}  // namespace trainyard::cli
