@@ -17,7 +17,7 @@ constexpr size_t kEventsShown = 200;
 
 std::string outcome_sentence(const Summary& summary) {
   const std::string text = outcome_text(summary.outcome);
-  return summary.outcome == Summary::Outcome::kFailed ? text + ": " + summary.reason : text;
+  return summary.reason.empty() ? text : text + ": " + summary.reason;
 }
 
 const char* outcome_class(Summary::Outcome outcome) {

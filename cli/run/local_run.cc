@@ -194,15 +194,18 @@ void LocalRun::on_error(const Error& error) {
   logger_->warning("reconcile failed", {{"error", error.message}});
   // A lost race is tried again and no news; the same complaint is told once.
   if (error.code == ErrorCode::kConflict) return;
+  bool stopping = false;  // to whom one Ctrl-C would be the second
   {
     const std::lock_guard lock(mutex_);
     if (!failing_since_) failing_since_ = clock_.mono();
     failing_ = error.message;
+    stopping = stop_requested_at_.has_value();
   }
   if (error.message == std::exchange(last_error_, error.message)) return;
   std::string text = error.message;
   if (error.code == ErrorCode::kIo) {
-    text += "; it is tried again until it works: make room there, or stop with Ctrl-C";
+    text += "; it is tried again until it works: mend that (make room, where it is full)";
+    if (!stopping) text += ", or stop with Ctrl-C";
   }
   add_notice({Notice::Kind::kWarning, "ReconcileFailed", std::move(text), {}});
 }
@@ -342,11 +345,11 @@ Summary LocalRun::summary() {
                      "stopped. Put it back to go on from its checkpoints, or start anew";
     return summary;
   }
-  if (state_ == State::kUnrecorded) {
+  if (state_ == State::kUnrecorded && summary.outcome == Summary::Outcome::kStopped) {
     summary.reason =
-        "NotRecorded: its ranks have ended, but how the run stands could not be written "
-        "down: " +
-        failing_ + ". Make room there and run it again to go on";
+        "NotRecorded: its ranks have ended, but how the run stands could not be "
+        "written down: " +
+        failing_ + ". Mend that (make room, where it is full) and run it again to go on";
   }
   if (options_.job.spec.engine) summary.checkpoint_dir = cluster_->checkpoint_dir().string();
   return summary;
@@ -364,16 +367,27 @@ void LocalRun::press_stop() {
   std::string why;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::kRunning || !stop_requested_at_ || !failing_since_) return;
-    if (clock_.mono() - std::max(*stop_requested_at_, *failing_since_) < kStopPatience) return;
+    if (state_ != State::kRunning || !stop_requested_at_) return;
+    if (reconciling_.joinable()) {  // else this has begun to end it
+      if (!failing_since_) return;
+      if (clock_.mono() - std::max(*stop_requested_at_, *failing_since_) < kStopPatience) return;
+    }
     why = failing_;
   }
-  const auto observed = cluster_->observe(cluster_->key());
-  if (!observed) return;
-  if (!any_alive(*observed)) {
-    const std::lock_guard lock(mutex_);
-    if (state_ == State::kRunning) state_ = State::kUnrecorded;
-    return;
+  const auto left = [this] {
+    const auto observed = cluster_->observe(cluster_->key());
+    return !observed || any_alive(*observed);
+  };
+  if (!left()) {
+    // From now on nothing is started, nor written down that it could not be written down.
+    reconciling_.request_stop();
+    if (reconciling_.joinable()) reconciling_.join();
+    if (!left()) {
+      const std::lock_guard lock(mutex_);
+      if (state_ == State::kRunning) state_ = State::kUnrecorded;
+      return;
+    }
+    pressed_ = false;  // one was started meanwhile
   }
   if (std::exchange(pressed_, true)) return;
   cluster_->terminate_all();

@@ -120,7 +120,7 @@ class LocalRun {
   std::vector<control::RankReading> readings_;  ///< newest that were not empty
   std::optional<contract::RunResult> result_;
   std::vector<Notice> notices_;
-  std::string last_error_;
+  std::string last_error_;        ///< reconciling thread only
   std::string last_unreachable_;  ///< thread of check_directory() only
   bool pressed_ = false;          ///< thread of press_stop() only
   bool result_kept_ = false;      ///< polling thread only

@@ -130,8 +130,9 @@ Status write_status(const std::filesystem::path& run_dir, const StoredStatus& st
   return write_file_atomic(run_dir / kStatusFile, object.dump(2) + "\n");
 }
 
-/// nullopt: none.
-Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run_dir) {
+/// nullopt: none, or none of the job `of`.
+Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run_dir,
+                                                const std::optional<std::string>& of = {}) {
   const std::filesystem::path path = run_dir / kStatusFile;
   Result<std::string> text = read_file(path, kMaxBytes);
   if (!text && text.error().code == ErrorCode::kNotFound) return std::optional<StoredStatus>();
@@ -141,7 +142,10 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
     StoredStatus stored;
     stored.uid = object.at("uid").get<std::string>();
     stored.version = object.at("version").get<int64_t>();
-    TRAINYARD_ASSIGN(stored.status, api::decode_status(object.at("status").dump()));
+    if (of && stored.uid != *of) return std::optional<StoredStatus>();
+    Result<api::TrainingJobStatus> status = api::decode_status(object.at("status").dump());
+    if (!status) return damaged(path, first_line(status.error().message));
+    stored.status = *std::move(status);
     return std::optional(std::move(stored));
   } catch (const json::exception& error) {
     return damaged(path, fault_of(error));
@@ -232,8 +236,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                                   ", the manifest's is " + wanted.metadata.name +
                                                   "; use another run directory"};
     }
-    TRAINYARD_ASSIGN(stored_status, read_status(run_dir));
-    if (stored_status && stored_status->uid != stored.metadata.uid) stored_status.reset();
+    TRAINYARD_ASSIGN(stored_status, read_status(run_dir, stored.metadata.uid));
     const bool nothing_trained =
         stored_status && is_true(stored_status->status, api::ConditionType::kFailed) &&
         !stored_status->status.checkpoint && !any_checkpoint(checkpoint_dir_of(run_dir, stored));

@@ -147,13 +147,16 @@ TEST_F(RunFaultsTest, WhatIsRemovedFromUnderARunIsPutBack) {
 }
 
 TEST_F(RunFaultsTest, AStopThatCannotBeWrittenDownStillCheckpointsAndEnds) {
-  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
+  const auto run = start({{"FAKE_RANK_STEP_MS", "400"}, {"FAKE_RANK_EVERY", "1000"}});
   ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
   block_status();
   const auto asked_at = std::chrono::steady_clock::now();
   run->signal(SIGINT);
   expect_not_recorded(*run);
   EXPECT_LT(std::chrono::steady_clock::now() - asked_at, seconds(30)) << "the limit is 60";
+  EXPECT_THAT(output(), HasSubstr("StopNotRecorded"));
+  EXPECT_THAT(output(), Not(HasSubstr("stop with Ctrl-C"))) << "it would be the second";
+  EXPECT_LT(summary().value("step", 50), 50);
   EXPECT_TRUE(checkpointed(5)) << "ranks heard of it all the same";
   unblock_status();
   expect_end(*start(), 0);
@@ -163,11 +166,13 @@ TEST_F(RunFaultsTest, AStopThatCannotBeWrittenDownStillCheckpointsAndEnds) {
 }
 
 TEST_F(RunFaultsTest, AnEndThatCannotBeWrittenDownLetsOneCtrlCGo) {
-  const auto run = start({{"FAKE_RANK_STEP_MS", "20"}});
+  const auto run = start({{"FAKE_RANK_STEP_MS", "80"}});
   ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
   block_status();
   ASSERT_TRUE(wait_until([&] { return running("trainyard-agent").empty(); }));
-  EXPECT_THAT(output(), HasSubstr("it is tried again until it works: make room there"));
+  ASSERT_TRUE(wait_until([&] {
+    return output().find("it is tried again until it works: mend that") != std::string::npos;
+  })) << output();
   run->signal(SIGINT);
   expect_not_recorded(*run);
   unblock_status();
@@ -351,6 +356,9 @@ TEST_F(RunFaultsTest, AJobThatIsDamagedOrGoneIsNamedAndWhatItCountedStays) {
   EXPECT_THAT(errors(), HasSubstr("job.json: found nothing, wanted the job \""));
   EXPECT_EQ(content_of(run_dir() / "status.json"), counted);
   write("run/status.json", "what nobody understands is not written over");
+  expect_end(*start(), 65);
+  EXPECT_THAT(errors(), HasSubstr("status.json: damaged: "));
+  write("run/status.json", R"({"uid": "x", "version": 1, "status": []})");
   expect_end(*start(), 65);
   EXPECT_THAT(errors(), HasSubstr("status.json: damaged: "));
   write("run/status.json", counted);
