@@ -156,9 +156,9 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
     signals_seen += arrived;
     run.check_directory();
     run.press_stop();
+    view.update(run.snapshot());  // first: the history notes at which step something happened
     for (const Notice& notice : run.take_notices())
       view.notice(notice);
-    view.update(run.snapshot());
     if (!context.out.good() && !std::exchange(told, true)) {
       context.err << "trainyard run: standard output cannot be written any more; the run goes on, "
                      "its status is in "
@@ -177,9 +177,9 @@ Summary follow(LocalRun& run, RunView& view, StopSignals& signals, CommandContex
     summary.exit_code = kExitKilled;
     return summary;
   }
+  if (watched) view.update(run.snapshot());  // what the ranks said last
   for (const Notice& notice : run.take_notices())
     view.notice(notice);
-  if (watched) view.update(run.snapshot());  // what the ranks said last
   return run.summary();
 }
 

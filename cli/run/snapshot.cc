@@ -145,6 +145,7 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
   snapshot.generation = facts.status->membership.generation;
   if (facts.job->spec.engine) snapshot.total_steps = facts.job->spec.engine->steps;
   if (facts.status->progress) snapshot.step = facts.status->progress->step;
+  if (facts.result) snapshot.step = facts.result->step;  // told after the last heartbeat
   if (facts.status->checkpoint) snapshot.checkpoint_step = facts.status->checkpoint->last_step;
   if (first_reading(facts) == nullptr) return snapshot;
   snapshot.ranks = *facts.readings;
@@ -156,7 +157,7 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
   snapshot.validation_loss = finite(first.validation_loss);
   // Before a rank has restored its state its zeros mean nothing.
   if (first.restored_step < 0) return snapshot;
-  snapshot.step = first.step;
+  if (!facts.result) snapshot.step = first.step;
   if (first.step <= first.restored_step) return snapshot;
   snapshot.loss = finite(first.loss);
   snapshot.learning_rate = finite(first.learning_rate);

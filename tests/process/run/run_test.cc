@@ -39,6 +39,8 @@ TEST_F(RunTest, TrainsToTheEnd) {
   EXPECT_EQ(status()["goodput"]["badputSeconds"].value("infra", "0"), "0") << "nothing failed";
   EXPECT_GE(printed("progress").size(), 1u);
   expect_nothing_left();
+  EXPECT_THAT(content_of(run_dir() / "history.jsonl"),
+              HasSubstr("\"step\":50,\"reason\":\"Completed\""));
 }
 
 TEST_F(RunTest, WhatToDoNextCanBePastedWhateverItsNames) {
