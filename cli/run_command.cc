@@ -107,6 +107,7 @@ Status check_engine(const api::TrainingJob& job, const std::filesystem::path& ru
   if (std::filesystem::exists(run_dir / control::local::kJobFile, error) && !read_result(run_dir)) {
     TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
   }
+  TRAINYARD_TRY(engine::check_file_size(*spec.engine, inputs, ranks_of(spec)));
   return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
 }
 
@@ -282,6 +283,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   run_options.run_dir = options.run_dir.empty() ? std::filesystem::path("runs") / job.metadata.name
                                                 : std::filesystem::path(options.run_dir);
   Status fit = check_limits(job.spec);
+  if (fit) fit = control::local::check_entries(run_options.run_dir);
   if (fit) fit = check_engine(job, run_options.run_dir);
   if (!fit) {
     context.err << options.manifest << ": " << fit.error().message << '\n';

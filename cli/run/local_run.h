@@ -125,6 +125,9 @@ class LocalRun {
   bool pressed_ = false;          ///< thread of press_stop() only
   bool result_kept_ = false;      ///< polling thread only
   std::string last_warning_;      ///< polling thread only
+  std::string warning_kind_;      ///< polling thread only, as the next two
+  int64_t warnings_ = 0;
+  int64_t next_warning_ = 1;
 
   std::jthread coordinating_;
   std::jthread reconciling_;

@@ -139,6 +139,7 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
   if (!text) return std::move(text).error();
   try {
     const json object = json::parse(*text);
+    if (!object.is_object()) return damaged(path, "no JSON object");
     StoredStatus stored;
     stored.uid = object.at("uid").get<std::string>();
     stored.version = object.at("version").get<int64_t>();
@@ -195,6 +196,19 @@ Result<std::string> new_uid() {
   while (!uid.empty() && uid.back() == '\n')
     uid.pop_back();
   return uid;
+}
+
+Status check_entries(const std::filesystem::path& run_dir) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir, code)) {
+    std::error_code ignored;
+    if (!entry.is_other(ignored)) continue;
+    return Error{ErrorCode::kInvalidConfig,
+                 entry.path().string() +
+                     ": found a pipe, socket or device, wanted a regular file or folder; move it "
+                     "away, or use another run directory"};
+  }
+  return {};
 }
 
 std::filesystem::path checkpoint_dir_of(const std::filesystem::path& run_dir,

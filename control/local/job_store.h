@@ -67,6 +67,10 @@ class JobStore {
 /// A random UUID. Errors: kIo.
 Result<std::string> new_uid();
 
+/// Whether a run directory holds only what can be read without waiting for somebody to write: no
+/// pipes. Errors: kInvalidConfig naming the entry.
+Status check_entries(const std::filesystem::path& run_dir);
+
 /// Where checkpoints of this job lie: RUN/pvc/<claim>/<path>, or RUN/checkpoints/<path> without
 /// storage; an absolute path of the policy without storage is taken as it is.
 std::filesystem::path checkpoint_dir_of(const std::filesystem::path& run_dir,

@@ -44,7 +44,7 @@ Status check_run_dir(const std::filesystem::path& run_dir) {
   };
   if (!std::filesystem::is_directory(nearest, code)) return refused("no directory");
   if (::access(nearest.c_str(), W_OK | X_OK) != 0) return refused("not writable for this user");
-  return {};
+  return check_entries(run_dir);
 }
 
 }  // namespace

@@ -17,6 +17,8 @@
 namespace trainyard::engine {
 namespace {
 
+/// A parameter in a checkpoint: its fp32 master and the two moments of AdamW.
+constexpr double kCheckpointBytes = 12;
 constexpr double kBytesPerGiB = 1024.0 * 1024 * 1024;
 
 /// What `trainyard sample` reads the model's tokens with must be what they were made with. One that
@@ -43,14 +45,21 @@ Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, cons
                    " tokens, and a sample is one token longer than sequenceLength"};
 }
 
-/// Lower bound of any rank's bytes. In floating point: the product of absurd sizes overflows
+double number(int64_t value) { return static_cast<double>(value); }
+
+/// Lower bound of the parameters. In floating point: the product of absurd sizes overflows
 /// integers.
+double least_parameters(const api::ModelSpec& model) {
+  const double hidden = number(model.hidden);
+  return (number(model.vocab) + number(model.max_positions)) * hidden +
+         number(model.layers) * hidden * (4 * hidden + 2 * number(model.ffn));
+}
+
+/// Lower bound of any rank's bytes.
 double least_bytes(const api::EngineSpec& spec, int64_t ranks) {
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
   const api::ModelSpec& model = spec.model;
   const double hidden = number(model.hidden);
-  const double parameters = (number(model.vocab) + number(model.max_positions)) * hidden +
-                            number(model.layers) * hidden * (4 * hidden + 2 * number(model.ffn));
+  const double parameters = least_parameters(model);
   const DType compute =
       spec.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
   // Forward keeps at least the inputs of both branches of every layer for backward. A rank's
@@ -138,6 +147,22 @@ Status check_memory(const api::EngineSpec& given, const Inputs& inputs, int64_t 
                                   (room.limited ? " that a control group limits us to"
                                                 : " of this machine")) +
                    "; use a smaller model, smaller micro-batches or fewer ranks here"};
+}
+
+Status check_file_size(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
+  api::EngineSpec spec = given;
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  const double shard =
+      kCheckpointBytes * least_parameters(spec.model) / number(std::max<int64_t>(1, ranks));
+  if (shard <= static_cast<double>(limit.rlim_cur)) return {};
+  const double wanted = std::min(shard / 1024 + 1, 1e15);
+  return Error{ErrorCode::kInvalidConfig,
+               "limit of file size: found " + std::to_string(limit.rlim_cur / 1024) +
+                   " KiB (ulimit -f), wanted at least " +
+                   std::to_string(static_cast<int64_t>(wanted)) +
+                   " for a rank's part of a checkpoint; raise it (ulimit -f unlimited)"};
 }
 
 Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {

@@ -27,6 +27,10 @@ Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t r
 /// be too large. Errors: kInvalidConfig naming both sizes.
 Status check_memory(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
 
+/// Whether each rank's part of a checkpoint may be as large as it will be (RLIMIT_FSIZE); a lower
+/// bound. Errors: kInvalidConfig naming both sizes.
+Status check_file_size(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
+
 /// Whether a processor runs the instruction set that the spec names. Errors: kInvalidConfig naming
 /// what it offers instead.
 Status check_processor(const api::EngineSpec& spec,

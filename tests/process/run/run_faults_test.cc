@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -290,6 +291,9 @@ TEST_F(RunFaultsTest, LimitsThatNothingCouldRunUnderAreNamedAtOnce) {
   EXPECT_EQ(shell("ulimit -f 100 && exec \"$@\"").exit_code, 64);
   EXPECT_THAT(errors(),
               HasSubstr("limit of file size: found 100 KiB (ulimit -f), wanted at least"));
+  replace("hidden: 16", "hidden: 512");
+  EXPECT_EQ(shell("ulimit -f 16384 && exec \"$@\"").exit_code, 64);
+  EXPECT_THAT(errors(), HasSubstr("for a rank's part of a checkpoint; raise it"));
   EXPECT_EQ(shell("ulimit -v 400000 && exec \"$@\"").exit_code, 64);
   EXPECT_THAT(errors(), HasSubstr("limit of address space: found 400000 KiB (ulimit -v), wanted"));
   EXPECT_FALSE(std::filesystem::exists(run_dir()));
@@ -329,6 +333,20 @@ TEST_F(RunFaultsTest, WhatCannotBeARunDirectoryIsAWrongUsage) {
   EXPECT_EQ(nowhere.exit_code, 64);
   EXPECT_THAT(errors(), HasSubstr("run directory /proc/trainyard/run: "));
   EXPECT_THAT(errors(), HasSubstr("name another one (--run-dir)"));
+}
+
+TEST_F(RunFaultsTest, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
+  expect_end(*start(), 0);
+  for (const std::string& file : {"status.json", "job.json", "events.jsonl", "run.log"}) {
+    std::filesystem::rename(run_dir() / file, folder() / "kept");
+    ASSERT_EQ(::mkfifo((run_dir() / file).c_str(), 0600), 0);
+    const auto run = start();
+    const auto end = run->wait(kDeadline);
+    ASSERT_TRUE(end) << file;
+    EXPECT_EQ(end->exit_code, 64) << file;
+    EXPECT_THAT(errors(), HasSubstr(file + ": found a pipe"));
+    std::filesystem::rename(folder() / "kept", run_dir() / file);
+  }
 }
 
 TEST_F(RunFaultsTest, ADamagedStatusIsNamedAndNothingIsLost) {
