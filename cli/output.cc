@@ -10,6 +10,8 @@
 namespace trainyard::cli {
 namespace {
 
+constexpr size_t kGoesOnIndent = 6;
+
 /// Where the last column of a line of help begins: behind its last gap of two blanks or more.
 size_t hanging_indent(const std::string& line, size_t columns) {
   const size_t gap = line.rfind("  ", columns / 2);
@@ -26,7 +28,41 @@ bool goes_on(const std::string& paragraph, const std::string& line) {
 
 size_t first_word(const std::string& line) { return line.find_first_not_of(' '); }
 
+/// An example to be pasted, with nothing beside it.
+bool is_command(const std::string& line) {
+  return line.rfind("  trainyard ", 0) == 0 && line.find("  ", 2) == std::string::npos;
+}
+
+/// The last blank before `columns` that is in no quotes and parts two words, else the first one.
+size_t blank_of_command(const std::string& line, size_t columns) {
+  size_t found = std::string::npos;
+  char quote = '\0';
+  for (size_t i = first_word(line); i < line.size(); ++i) {
+    if (i >= columns && found != std::string::npos) break;
+    if (quote != '\0') {
+      if (line[i] == quote) quote = '\0';
+    } else if (line[i] == '\'' || line[i] == '"') {
+      quote = line[i];
+    } else if (line[i] == ' ') {
+      found = i;
+    }
+  }
+  return found;
+}
+
+/// As a shell takes it: what goes on in the next line says so.
+void add_command(std::string line, size_t columns, std::string& out) {
+  while (line.size() > columns) {
+    const size_t cut = blank_of_command(line, columns - 1);
+    if (cut == std::string::npos || line.substr(cut + 1) == "\\") break;
+    out += line.substr(0, cut) + " \\\n";
+    line = std::string(kGoesOnIndent, ' ') + line.substr(cut + 1);
+  }
+  out += line + "\n";
+}
+
 void add_wrapped(std::string line, size_t columns, std::string& out) {
+  if (is_command(line)) return add_command(std::move(line), columns, out);
   const size_t indent = hanging_indent(line, columns);
   while (line.size() > columns) {
     size_t cut = line.rfind(' ', columns);

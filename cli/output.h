@@ -13,7 +13,8 @@ inline constexpr int kExitLostOutput = 74;
 bool reader_has_left();
 
 /// Help: `text` with lines of at most `columns`. Lines of a paragraph are one, however they were
-/// broken; what is indented keeps its lines, longer ones go on below where their last column began.
+/// broken; what is indented keeps its lines, longer ones go on below where their last column began,
+/// and examples of commands as a shell takes them.
 std::string wrapped(const std::string& text, size_t columns);
 
 /// Flushes `out` and gives the code to exit with: `exit_code`, but where output was lost (a full

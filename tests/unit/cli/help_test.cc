@@ -59,8 +59,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   std::istringstream stream(text);
-  for (std::string word; stream >> word;)
-    words.push_back(word);
+  for (std::string word; stream >> word;) {
+    if (word != "\\") words.push_back(word);
+  }
   return words;
 }
 
@@ -92,7 +93,8 @@ TEST(HelpTest, FitsEveryWidthAndLosesNoWord) {
       const std::string text = help_in_terminal(command, columns);
       const size_t most = std::clamp<size_t>(columns, 40, 100);
       EXPECT_EQ(words_of(text), words_of(help)) << columns;
-      for (const std::string& line : lines_of(text)) {
+      for (std::string line : lines_of(text)) {
+        if (line.ends_with(" \\")) line.resize(line.size() - 2);
         // A word too long for its column stays whole.
         const size_t gap = line.rfind("  ");
         const size_t first = line.find_first_not_of(' ', gap == std::string::npos ? 0 : gap);
@@ -109,6 +111,11 @@ TEST(HelpTest, AParagraphIsFilledAndWhatIsIndentedKeepsItsLines) {
   EXPECT_EQ(wrapped("one two three\n", 8), "one two\nthree\n");
   EXPECT_EQ(wrapped("  --x    one two three\n", 18), "  --x    one two\n         three\n");
   EXPECT_EQ(wrapped("Examples:\nrun it\n", 100), "Examples:\nrun it\n");
+  // A command that is pasted stays one.
+  EXPECT_EQ(wrapped("  trainyard data --a 1 --b 'c d' e\n", 28),
+            "  trainyard data --a 1 --b \\\n      'c d' e\n");
+  EXPECT_EQ(wrapped("  trainyard data --b 'c d e f g h'\n", 28),
+            "  trainyard data --b \\\n      'c d e f g h'\n");
 }
 
 }  // namespace
