@@ -192,6 +192,10 @@ void prepare_signals() {
 }
 
 int run_agent(const AgentOptions& options, std::vector<std::string> environment, Logger& logger) {
+  if (!options.pod_dir.empty()) {
+    // A disk without that much room has more to say soon.
+    static_cast<void>(control::local::reserve_pod_exit(options.pod_dir));
+  }
   const sigset_t signals = agent_signals();
   UniqueFd signal_fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   // Descendants of ranks come to us when their parents die, so that nothing is left behind.

@@ -44,7 +44,7 @@ ContainerExit lost_exit(const PodRecord& record, Time now) {
   exit.exit_code = 128 + SIGKILL;
   exit.reason = "Lost";
   exit.message = "process " + std::to_string(record.process.pid) +
-                 " is gone and left no exit record: it was killed";
+                 " is gone and left no exit record: it was killed, or the disk was full";
   exit.finished_at = now;
   return exit;
 }

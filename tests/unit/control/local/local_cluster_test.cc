@@ -386,6 +386,23 @@ TEST(LaunchTest, VariablesOfEveryNameArrive) {
   }
 }
 
+TEST(PodExitTest, IsWrittenIntoTheRoomTakenBeforeWhereThereIsNoOther) {
+  const TemporaryDirectory directory;
+  const std::string other_room = "exit.json.tmp." + std::to_string(::getpid());
+  std::filesystem::create_directories(directory.path() / other_room / "in-the-way");
+  ContainerExit exit;
+  exit.exit_code = 143;
+  EXPECT_FALSE(write_pod_exit(directory.path(), "uid", exit)) << "nothing was reserved";
+  ASSERT_TRUE(reserve_pod_exit(directory.path()));
+  ASSERT_TRUE(write_pod_exit(directory.path(), "uid", exit));
+  EXPECT_EQ(read_pod_exit(directory.path(), "uid")->exit_code, 143);
+  EXPECT_FALSE(write_pod_exit(directory.path(), "uid", exit)) << "it was used up";
+  std::filesystem::remove_all(directory.path() / other_room);
+  ASSERT_TRUE(reserve_pod_exit(directory.path()));
+  ASSERT_TRUE(write_pod_exit(directory.path(), "uid", exit));
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "exit.json.reserve"));
+}
+
 TEST(PodExitTest, IsReadBackAsWrittenUnderItsUidOnly) {
   const TemporaryDirectory directory;
   ContainerExit exit;
