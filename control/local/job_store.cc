@@ -202,10 +202,10 @@ Status check_entries(const std::filesystem::path& run_dir) {
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(run_dir, code)) {
     std::error_code ignored;
-    if (!entry.is_other(ignored)) continue;
+    if (!entry.is_fifo(ignored) && !entry.is_socket(ignored)) continue;
     return Error{ErrorCode::kInvalidConfig,
                  entry.path().string() +
-                     ": found a pipe, socket or device, wanted a regular file or folder; move it "
+                     ": found a pipe or socket, wanted a regular file or folder; move it "
                      "away, or use another run directory"};
   }
   return {};

@@ -337,7 +337,7 @@ TEST_F(RunFaultsTest, WhatCannotBeARunDirectoryIsAWrongUsage) {
 
 TEST_F(RunFaultsTest, APipeInPlaceOfAFileIsNamedAndNotWaitedFor) {
   expect_end(*start(), 0);
-  for (const std::string& file : {"status.json", "job.json", "events.jsonl", "run.log"}) {
+  for (const std::string file : {"status.json", "job.json", "events.jsonl", "run.log"}) {
     std::filesystem::rename(run_dir() / file, folder() / "kept");
     ASSERT_EQ(::mkfifo((run_dir() / file).c_str(), 0600), 0);
     const auto run = start();
