@@ -390,7 +390,7 @@ void LocalRun::press_stop() {
     return !observed || any_alive(*observed);
   };
   if (!left()) {
-    // From now on nothing is started, nor written down that it could not be written down.
+    // From now on no pod is started, and no status written that would belie what is said below.
     reconciling_.request_stop();
     if (reconciling_.joinable()) reconciling_.join();
     if (!left()) {
