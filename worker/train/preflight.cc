@@ -150,10 +150,10 @@ Status check_memory(const api::EngineSpec& given, const Inputs& inputs, int64_t 
 }
 
 Status check_file_size(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
-  api::EngineSpec spec = given;
-  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  api::EngineSpec spec = given;
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
   const double shard =
       kCheckpointBytes * least_parameters(spec.model) / number(std::max<int64_t>(1, ranks));
   if (shard <= static_cast<double>(limit.rlim_cur)) return {};
