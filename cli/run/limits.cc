@@ -4,9 +4,9 @@
 #include <future>
 #include <pthread.h>
 #include <string>
-#include <sys/resource.h>
 #include <vector>
 
+#include "common/io/byte_limits.h"
 #include "common/io/open_files.h"
 
 namespace trainyard::cli {
@@ -29,11 +29,11 @@ constexpr int64_t kThreadsTried = 512;
 
 // Address space of this process at its largest (stacks and the allocator's arenas, most of it never
 // touched), and the least that ranks write as one file: what they share, and their logs.
-constexpr int64_t kBytesPerMiB = 1 << 20;
-constexpr int64_t kAddressMiB = 1024;
-constexpr int64_t kFileMiB = 16;
+constexpr double kBytesPerMiB = 1 << 20;
+constexpr double kAddressBytes = 1024 * kBytesPerMiB;
+constexpr double kFileBytes = 16 * kBytesPerMiB;
 // Of a thread, of this process, agents and ranks alike: the system gives each as much as the first.
-constexpr int64_t kStackMiB = 1;
+constexpr double kStackBytes = kBytesPerMiB;
 
 struct Size {
   int64_t nodes;
@@ -55,19 +55,6 @@ Status check_open_files(const api::TrainingJobSpec& spec) {
       std::max({kFilesPerNode * size.nodes, kFilesPerLocalRank * size.ranks_of_node,
                 spec.engine ? per_peer * size.nodes * size.ranks_of_node : 0});
   return allow_open_files(kFilesAlways + most, size.text());
-}
-
-/// A limit in bytes, which ulimit counts in KiB.
-Status check_bytes(int resource, int64_t wanted_mib, const char* what, const char* option) {
-  rlimit limit{};
-  const bool known = ::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) == 0;
-  if (!known || limit.rlim_cur == RLIM_INFINITY) return {};
-  if (limit.rlim_cur >= static_cast<rlim_t>(wanted_mib * kBytesPerMiB)) return {};
-  return Error{ErrorCode::kInvalidConfig, std::string(what) + ": found " +
-                                              std::to_string(limit.rlim_cur / 1024) +
-                                              " KiB (ulimit " + option + "), wanted at least " +
-                                              std::to_string(wanted_mib * 1024) +
-                                              "; raise it (ulimit " + option + " unlimited)"};
 }
 
 void* wait_for_end(void* end) {
@@ -114,9 +101,9 @@ Status check_threads(const api::TrainingJobSpec& spec) {
 
 Status check_limits(const api::TrainingJobSpec& spec) {
   TRAINYARD_TRY(check_open_files(spec));
-  TRAINYARD_TRY(check_bytes(RLIMIT_AS, kAddressMiB, "limit of address space", "-v"));
-  TRAINYARD_TRY(check_bytes(RLIMIT_STACK, kStackMiB, "limit of stack size", "-s"));
-  TRAINYARD_TRY(check_bytes(RLIMIT_FSIZE, kFileMiB, "limit of file size", "-f"));
+  TRAINYARD_TRY(check_limit(kAddressSpaceLimit, kAddressBytes));
+  TRAINYARD_TRY(check_limit(kStackLimit, kStackBytes));
+  TRAINYARD_TRY(check_limit(kFileSizeLimit, kFileBytes));
   return check_threads(spec);
 }
 

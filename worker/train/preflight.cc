@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/api/enum_names.h"
+#include "common/io/byte_limits.h"
 #include "common/io/control_group.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/gpt2.h"
@@ -150,19 +151,12 @@ Status check_memory(const api::EngineSpec& given, const Inputs& inputs, int64_t 
 }
 
 Status check_file_size(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  if (!is_set(kFileSizeLimit)) return {};
   api::EngineSpec spec = given;
   TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
   const double shard =
       kCheckpointBytes * least_parameters(spec.model) / number(std::max<int64_t>(1, ranks));
-  if (shard <= static_cast<double>(limit.rlim_cur)) return {};
-  const double wanted = std::min(shard / 1024 + 1, 1e15);
-  return Error{ErrorCode::kInvalidConfig,
-               "limit of file size: found " + std::to_string(limit.rlim_cur / 1024) +
-                   " KiB (ulimit -f), wanted at least " +
-                   std::to_string(static_cast<int64_t>(wanted)) +
-                   " for a rank's part of a checkpoint; raise it (ulimit -f unlimited)"};
+  return check_limit(kFileSizeLimit, shard, " for a rank's part of a checkpoint");
 }
 
 Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {
