@@ -187,8 +187,7 @@ LocalRun::~LocalRun() {
   transport_.reset();
   if (!socket_folder_ || !cluster_) return;
   // Agents that are left look for the socket's folder until another run listens there.
-  const auto observed = cluster_->observe(cluster_->key());
-  if (observed && !any_alive(*observed)) socket_folder_->remove();
+  if (!may_be_alive()) socket_folder_->remove();
 }
 
 void LocalRun::on_error(const Error& error) {
@@ -385,15 +384,11 @@ void LocalRun::press_stop() {
     }
     why = failing_;
   }
-  const auto left = [this] {
-    const auto observed = cluster_->observe(cluster_->key());
-    return !observed || any_alive(*observed);
-  };
-  if (!left()) {
+  if (!may_be_alive()) {
     // From now on no pod is started, and no status written that would belie what is said below.
     reconciling_.request_stop();
     if (reconciling_.joinable()) reconciling_.join();
-    if (!left()) {
+    if (!may_be_alive()) {
       const std::lock_guard lock(mutex_);
       if (state_ == State::kRunning) state_ = State::kUnrecorded;
       return;
@@ -408,6 +403,11 @@ void LocalRun::press_stop() {
               {}});
 }
 
+bool LocalRun::may_be_alive() const {
+  const auto observed = cluster_->observe(cluster_->key());
+  return !observed || any_alive(*observed);
+}
+
 std::chrono::seconds LocalRun::stop_limit() const {
   // As terminationGracePeriodSeconds of a pod: 30 s for all that is no checkpoint.
   return options_.job.spec.checkpoint_policy.preemption_checkpoint + std::chrono::seconds(30);
@@ -420,8 +420,7 @@ void LocalRun::kill() {
   cluster_->kill_all();
   const auto deadline = std::chrono::steady_clock::now() + kKillTimeout;
   while (std::chrono::steady_clock::now() < deadline) {
-    const auto observed = cluster_->observe(cluster_->key());
-    if (!observed || !any_alive(*observed)) return;
+    if (!may_be_alive()) return;
     std::this_thread::sleep_for(kKillPoll);
   }
 }

@@ -85,6 +85,8 @@ class LocalRun {
   Status check_programs() const;
   Status open();
   void fill_header(const control::Observed& before, bool over);
+  /// Whether a process of the job is there, or it cannot be known.
+  bool may_be_alive() const;
   void begin_threads();
   void on_reconciled(const control::Reconciled& reconciled);
   void on_rank_exit(const control::RankExit& exit);
