@@ -117,6 +117,11 @@ Error damaged(const std::filesystem::path& path, const std::string& fault) {
   return {ErrorCode::kInvalidData, path.string() + ": damaged: " + fault + kPutBack};
 }
 
+Error damaged(const std::filesystem::path& path, api::Fault fault) {
+  const int line = std::exchange(fault.line, 0);
+  return damaged(path, (line > 0 ? "line " + std::to_string(line) + ": " : "") + to_string(fault));
+}
+
 struct StoredStatus {
   std::string uid;  ///< of the job whose status it is
   int64_t version = 1;
@@ -241,10 +246,9 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   bool changed = false;
   if (text) {
     const std::string file = (run_dir / kJobFile).string();
-    const Result<api::TrainingJob> decoded =
-        api::decode_training_job(*text, {"", api::UnknownKeys::kIgnore});
-    if (!decoded) return damaged(file, first_line(decoded.error().message));
-    const api::TrainingJob& stored = *decoded;
+    const api::CheckedJob decoded = api::check_training_job(*text, {"", api::UnknownKeys::kIgnore});
+    if (!decoded.faults.empty()) return damaged(file, decoded.faults.front());
+    const api::TrainingJob& stored = decoded.job;
     if (stored.metadata.name != wanted.metadata.name) {
       return Error{ErrorCode::kInvalidConfig, file + ": metadata.name is " + stored.metadata.name +
                                                   ", the manifest's is " + wanted.metadata.name +

@@ -366,6 +366,7 @@ TEST_F(RunFaultsTest, AJobThatIsDamagedOrGoneIsNamedAndWhatItCountedStays) {
     write("run/job.json", rubbish);
     expect_end(*start(), 65);
     EXPECT_THAT(errors(), HasSubstr("job.json: damaged: "));
+    EXPECT_THAT(errors(), Not(HasSubstr("damaged: :")));
     EXPECT_THAT(errors(), HasSubstr("put back a copy of it"));
     EXPECT_EQ(trainyard({"ckpt", "ls", run_dir().string()}, "ls").exit_code, 65);
   }
