@@ -1,5 +1,6 @@
 """Medians, interleaving and Markdown tables."""
 
+import random
 import statistics
 import sys
 import time
@@ -10,8 +11,8 @@ def median(values):
 
 
 def interleave(rounds, contestants, budget_s):
-    """Runs every contestant once a round, in turn, so that a slow minute of the machine meets all of them. Each round begins
-    with another one: who comes after a small one finds less memory that the kernel has at hand.
+    """Runs every contestant once a round, so that a slow minute of the machine meets all of them, each round in another
+    order: who comes after a small one, or one with small pages, finds less memory that the kernel has at hand.
 
     `contestants` maps a name to a function that returns a measurement or None. Stops after the round in which `budget_s`
     ran out. Returns {name: [measurement, ...]}.
@@ -20,8 +21,7 @@ def interleave(rounds, contestants, budget_s):
     results = {name: [] for name in names}
     began = time.monotonic()
     for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in random.Random(turn).sample(names, len(names)):
             started = time.monotonic()
             result = contestants[name]()
             took = time.monotonic() - started
