@@ -9,10 +9,24 @@
 #include "agent/bundle.h"
 #include "agent/devices.h"
 #include "agent/event_loop.h"
+#include "common/base/program_help.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
 
 namespace {
+
+constexpr char kHelp[] =
+    R"(The first process of a TrainingJob's pod: starts the ranks of its node, watches them, reports to
+the control plane and carries out what that decides. `trainyard run` and the operator start it.
+Usage: trainyard-agent                        the ranks of the built-in engine (trainyard-worker)
+       trainyard-agent -- COMMAND [ARG]...   a program of your own, once a rank
+       trainyard-agent install FOLDER         copy what pods of other images need to FOLDER
+       trainyard-agent --help | --version
+
+What it works for it is told by its environment, which the control plane sets. What it says goes to
+standard error, a JSON object a line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 to be
+tried again, 143 stopped.
+)";
 
 /// `trainyard-agent install FOLDER`: the work of a pod's init container.
 int install(const std::string& folder, trainyard::Logger& logger) {
@@ -29,6 +43,10 @@ int main(int argc, char** argv) {
   agent::prepare_signals();
   const auto logger = trainyard::Logger::to_stderr(trainyard::LogLevel::kInfo);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const auto answered = trainyard::answer_about_itself(
+          argc, argv, {"trainyard-agent", TRAINYARD_VERSION, kHelp})) {
+    return *answered;
+  }
   if (arguments.size() == 2 && arguments[0] == "install") return install(arguments[1], *logger);
   std::error_code error;
   const auto own_binary = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -104,17 +104,17 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
 }
 
 void print_listed(const std::vector<Listed>& listed, std::ostream& out) {
-  out << std::left << std::setw(24) << "CHECKPOINT" << std::right << std::setw(10) << "STEP"
-      << std::setw(14) << "SAMPLES" << std::setw(7) << "RANKS" << std::setw(15) << "BYTES"
+  out << std::left << std::setw(22) << "CHECKPOINT" << std::right << std::setw(10) << "STEP"
+      << std::setw(12) << "SAMPLES" << std::setw(6) << "RANKS" << std::setw(15) << "BYTES"
       << "  STATE\n";
   for (const Listed& one : listed) {
-    out << std::left << std::setw(24) << ckpt::directory_name(one.id) << std::right << std::setw(10)
+    out << std::left << std::setw(22) << ckpt::directory_name(one.id) << std::right << std::setw(10)
         << one.id.step;
     if (one.manifest) {
-      out << std::setw(14) << one.manifest->samples_consumed << std::setw(7)
+      out << std::setw(12) << one.manifest->samples_consumed << std::setw(6)
           << one.manifest->shards.size() << std::setw(15) << bytes_of(*one.manifest);
     } else {
-      out << std::setw(14) << "-" << std::setw(7) << "-" << std::setw(15) << "-";
+      out << std::setw(12) << "-" << std::setw(6) << "-" << std::setw(15) << "-";
     }
     out << "  " << one.state << (one.message.empty() ? "" : ": " + one.message) << '\n';
   }

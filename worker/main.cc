@@ -1,11 +1,31 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "common/base/program_help.h"
 #include "common/io/open_files.h"
 #include "common/log/log.h"
 #include "worker/rank.h"
 
-int main() {
+namespace {
+
+constexpr char kHelp[] =
+    R"(One rank of a TrainingJob: trains its part of the model as the engine's configuration says.
+`trainyard-agent` starts it, once a rank; to train on this machine use `trainyard run FILE`.
+Usage: trainyard-worker
+       trainyard-worker --help | --version
+
+What it works on it is told by its environment, which the agent sets. What it says goes to standard
+error, a JSON object a line. Exit codes: 0 done, 64 a bad setting, 65 bad data, 75 to be tried
+again, 143 stopped with a checkpoint.
+)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (const auto answered = trainyard::answer_about_itself(
+          argc, argv, {"trainyard-worker", TRAINYARD_VERSION, kHelp})) {
+    return *answered;
+  }
   // SIGTERM is received by the link's thread alone, as a request to stop at the next step boundary;
   // SIGINT of a terminal goes to the whole foreground group, and the agent decides what it means.
   sigset_t blocked;

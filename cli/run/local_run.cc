@@ -17,7 +17,6 @@ namespace {
 /// An agent whose run has died ends after this long without it (docs/concepts/control-stream.md).
 constexpr int kOrphanSeconds = 10;
 constexpr std::chrono::seconds kKillTimeout{5};
-constexpr int64_t kWarningsFactor = 8;
 /// How long a requested stop may fail to be written down before the ranks are told without.
 constexpr std::chrono::seconds kStopPatience{3};
 constexpr std::chrono::milliseconds kKillPoll{20};
@@ -229,24 +228,13 @@ void LocalRun::on_rank_exit(const control::RankExit& exit) {
   add_notice(std::move(notice));
 }
 
-/// All ranks of a checkpoint tell of the same failure, and a full disk fails each checkpoint: what
-/// differs in its numbers only is shown once, then when there have been 8, 64, 512 ... of it.
 void LocalRun::on_rank_warning(const control::RankWarning& warning) {
   logger_->warning("rank warns", {{"rank", warning.rank}, {"text", warning.message}});
-  if (warning.message == std::exchange(last_warning_, warning.message)) return;
-  std::string kind = warning.message;
-  std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });
-  if (kind != std::exchange(warning_kind_, kind)) {
-    warnings_ = 0;
-    next_warning_ = 1;
-  }
-  if (++warnings_ < next_warning_) return;
-  next_warning_ *= kWarningsFactor;
-  const std::string count =
-      warnings_ > 1 ? " (" + std::to_string(warnings_) + " such warnings by now)" : "";
+  const std::optional<std::string> text = warnings_.take(warning.message);
+  if (!text) return;
   add_notice({Notice::Kind::kWarning,
               "RankWarning",
-              "rank " + std::to_string(warning.rank) + ": " + warning.message + count,
+              "rank " + std::to_string(warning.rank) + ": " + *text,
               {}});
 }
 

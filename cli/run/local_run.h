@@ -14,6 +14,7 @@
 #include "cli/run/event_tap.h"
 #include "cli/run/run_view.h"
 #include "cli/run/snapshot.h"
+#include "cli/run/warning_filter.h"
 #include "common/api/training_job.h"
 #include "common/base/clock.h"
 #include "common/http/status_server.h"
@@ -126,10 +127,7 @@ class LocalRun {
   std::string last_unreachable_;  ///< thread of check_directory() only
   bool pressed_ = false;          ///< thread of press_stop() only
   bool result_kept_ = false;      ///< polling thread only
-  std::string last_warning_;      ///< polling thread only
-  std::string warning_kind_;      ///< polling thread only, as the next two
-  int64_t warnings_ = 0;
-  int64_t next_warning_ = 1;
+  WarningFilter warnings_;        ///< polling thread only
 
   std::jthread coordinating_;
   std::jthread reconciling_;

@@ -35,4 +35,5 @@ trainyard_test(run_views_test TIER unit
           ${CMAKE_CURRENT_LIST_DIR}/run/limits_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/snapshot_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/views_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/run/warning_filter_test.cc
   DEPS cli_run nlohmann_json::nlohmann_json)

@@ -175,7 +175,7 @@ class Proposer {
       if (!directory.committed) continue;
       return Error{ErrorCode::kInvalidData,
                    plan_.root.string() + ": found " + directory_name(directory.id) +
-                       " but no lineage folder; restore it from a copy; to start from "
+                       " but no record in lineage/; restore that folder from a copy; to start from "
                        "scratch, begin a new job with another checkpointPolicy.path"};
     }
     return {};

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/ledger_check.h"
+#include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -438,6 +439,18 @@ TEST_F(RunFaultsTest, LostOutputIsSaid) {
   for (const std::string& command : {"data show '" + (folder() / "data").string() + "'",
                                      std::string("--version"), std::string("--help")}) {
     EXPECT_EQ(shell("\"$1\" " + command + " > /dev/full").exit_code, 74) << command;
+  }
+}
+
+TEST_F(RunFaultsTest, ProgramsThatARunStartsSayWhatTheyAre) {
+  for (const std::string program : {"trainyard-agent", "trainyard-worker"}) {
+    const std::string path = testing_support::program_path(program);
+    const auto asked = [&](const std::string& rest) {
+      return shell("'" + path + "' " + rest).exit_code;
+    };
+    EXPECT_EQ(asked("--help | grep -q '^Usage: " + program + "'"), 0);
+    EXPECT_EQ(asked("--version | grep -q '^" + program + " [0-9]'"), 0);
+    EXPECT_EQ(asked("--help > /dev/full"), 74);
   }
 }
 
