@@ -45,7 +45,10 @@ ChildProcess::ChildProcess(const Spec& spec) {
   std::vector<std::string> variables = merged(spec.environment);
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> environment = pointers(variables);
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+  const int flags = O_WRONLY | O_CREAT;
+  // Before anybody reads them: what is there may be another child's.
+  for (const std::filesystem::path& file : {spec.output, spec.errors})
+    ::close(::open(file.c_str(), flags | O_TRUNC | O_CLOEXEC, 0644));
   pid_ = ::fork();
   if (pid_ != 0) return;
   ::setsid();

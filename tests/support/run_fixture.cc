@@ -128,6 +128,11 @@ int64_t RunFixture::step_printed() const {
   return all.empty() ? -1 : all.back().value("step", int64_t{0});
 }
 
+int64_t RunFixture::step_shown() const {
+  const Json live = Json::parse(content_of(run_dir() / "live.json"), nullptr, false);
+  return live.is_object() ? live.value("step", int64_t{-1}) : -1;
+}
+
 bool RunFixture::wait_until(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kDeadline;
   while (std::chrono::steady_clock::now() < deadline) {

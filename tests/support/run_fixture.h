@@ -53,8 +53,10 @@ class RunFixture : public ::testing::Test {
   std::string errors() const;
   /// status.json's status; empty when there is none.
   Json status() const;
-  /// The newest step printed; -1 before the first.
+  /// The newest step printed; -1 before the first. Up to a second old, see step_shown.
   int64_t step_printed() const;
+  /// The step of live.json, which is renewed five times a second; -1 without one.
+  int64_t step_shown() const;
 
   static bool wait_until(const std::function<bool()>& condition);
   /// The fake checkpoint has that step.

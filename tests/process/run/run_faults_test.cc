@@ -46,8 +46,11 @@ class RunFaultsTest : public RunFixture {
 
   /// Nothing can take the place of status.json until unblock_status(), as on a full disk.
   void block_status() const {
-    std::filesystem::rename(run_dir() / "status.json", folder() / "kept.json");
-    std::filesystem::create_directories(run_dir() / "status.json/in-the-way");
+    std::error_code taken;  // the run may write it once more in between
+    do {
+      std::filesystem::rename(run_dir() / "status.json", folder() / "kept.json");
+      std::filesystem::create_directories(run_dir() / "status.json/in-the-way", taken);
+    } while (taken);
   }
   void unblock_status() const {
     std::filesystem::remove_all(run_dir() / "status.json");
@@ -78,7 +81,8 @@ TEST_F(RunFaultsTest, AStoppedAgentIsNamedAndItsWorkGoesOn) {
   // A shorter bound than it takes to find an agent silent: its rank is not to blame all the same.
   write("job.yaml",
         std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 3}\n");
-  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}}, {"--nodes", "2"});
+  const auto run =
+      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}}, {"--nodes", "2"});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   const std::vector<pid_t> agents = running("trainyard-agent");
   ASSERT_EQ(agents.size(), 2u);
@@ -96,14 +100,14 @@ TEST_F(RunFaultsTest, AStoppedAgentIsNamedAndItsWorkGoesOn) {
 TEST_F(RunFaultsTest, AnAgentThatIsStoppedWhenTheRunIsStartedAnewIsReplaced) {
   write("job.yaml",
         std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 3}\n");
-  auto run = start({{"FAKE_RANK_STEP_MS", "40"}});
+  auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   const std::vector<pid_t> agents = running("trainyard-agent");
   ASSERT_EQ(agents.size(), 1u);
   ::kill(agents[0], SIGSTOP);
   run->signal(SIGKILL);
   ASSERT_TRUE(run->wait(kDeadline));
-  run = start({{"FAKE_RANK_STEP_MS", "40"}});
+  run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}});
   expect_end(*run, 0);
   EXPECT_EQ(summary().value("restarts", -1), 1);
   const Json attempt = status()["attempts"][0];
@@ -123,7 +127,7 @@ TEST_F(RunFaultsTest, ARunDirectoryThatIsRemovedEndsTheRunAndItsRanks) {
 }
 
 TEST_F(RunFaultsTest, WhatIsRemovedFromUnderARunIsPutBack) {
-  const auto run = start({{"FAKE_RANK_STEP_MS", "20"}, {"FAKE_RANK_STEPS", "400"}});
+  const auto run = start({{"FAKE_RANK_STEP_MS", "20"}, {"FAKE_RANK_STEPS", "800"}});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   const std::vector<std::string> files = {"lock", "job.json", "engine.json",
                                           "checkpoint-policy.json"};
@@ -168,8 +172,8 @@ TEST_F(RunFaultsTest, AStopThatCannotBeWrittenDownStillCheckpointsAndEnds) {
 }
 
 TEST_F(RunFaultsTest, AnEndThatCannotBeWrittenDownLetsOneCtrlCGo) {
-  const auto run = start({{"FAKE_RANK_STEP_MS", "80"}});
-  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  const auto run = start({{"FAKE_RANK_STEP_MS", "80"}, {"FAKE_RANK_STEPS", "100"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() >= 5; })) << errors();
   block_status();
   ASSERT_TRUE(wait_until([&] { return running("trainyard-agent").empty(); }));
   ASSERT_TRUE(wait_until([&] {
@@ -178,8 +182,8 @@ TEST_F(RunFaultsTest, AnEndThatCannotBeWrittenDownLetsOneCtrlCGo) {
   run->signal(SIGINT);
   expect_not_recorded(*run);
   unblock_status();
-  expect_end(*start(), 0);
-  EXPECT_EQ(summary().value("step", 0), 50);
+  expect_end(*start({{"FAKE_RANK_STEPS", "100"}}), 0);
+  EXPECT_EQ(summary().value("step", 0), 100);
   EXPECT_EQ(summary().value("restarts", -1), 0) << "its ranks had left word of their ends";
   expect_nothing_left();
 }
@@ -202,8 +206,9 @@ TEST_F(RunFaultsTest, ALongRunDirectoryIsNoObstacle) {
 }
 
 TEST_F(RunFaultsTest, ARankAskedToEndEndsWithACheckpointAndIsAPreemption) {
-  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
-  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  const auto run =
+      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}, {"FAKE_RANK_EVERY", "1000"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() >= 5; })) << errors();
   const std::vector<pid_t> ranks = running("trainyard-fake-rank");
   ASSERT_EQ(ranks.size(), 2u);
   ::kill(ranks[0], SIGTERM);
@@ -216,8 +221,9 @@ TEST_F(RunFaultsTest, ARankAskedToEndEndsWithACheckpointAndIsAPreemption) {
 }
 
 TEST_F(RunFaultsTest, AnAgentAskedToEndHasItsRanksCheckpoint) {
-  const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_EVERY", "1000"}});
-  ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
+  const auto run =
+      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}, {"FAKE_RANK_EVERY", "1000"}});
+  ASSERT_TRUE(wait_until([&] { return step_shown() >= 5; })) << errors();
   const std::vector<pid_t> agents = running("trainyard-agent");
   ASSERT_EQ(agents.size(), 1u);
   ::kill(agents[0], SIGTERM);

@@ -50,7 +50,7 @@ spec:
     model: {family: GPT2, layers: 2, hidden: 64, heads: 4, maxPositions: 32, dropout: 0.1}
     data: {tokens: [data/train], validation: [data/heldout], sequenceLength: 32}
     batch: {globalSequences: 7, microSequences: 2}
-    steps: 480
+    steps: 240
     optimizer: {learningRate: 3.0e-3, gradientClip: 0.5}
     learningRateSchedule: {name: Cosine, warmupSteps: 10}
     evaluation: {everySteps: 60, sequences: 9}
@@ -105,11 +105,13 @@ class TrainingTest : public ::testing::Test {
   static std::string mark() { return "TRAINING_TEST=" + folder_->path().filename().string(); }
 
   static std::unique_ptr<ChildProcess> start(std::vector<std::string> arguments,
-                                             const std::string& output) {
+                                             const std::string& output,
+                                             const std::string& fault = "") {
     ChildProcess::Spec spec;
     spec.argv = {testing_support::program_path("trainyard")};
     spec.argv.insert(spec.argv.end(), arguments.begin(), arguments.end());
     spec.environment["TRAINING_TEST"] = folder_->path().filename().string();
+    if (!fault.empty()) spec.environment["TRAINYARD_FAULT"] = fault;
     spec.output = folder_->path() / (output + ".out");
     spec.errors = folder_->path() / (output + ".err");
     return std::make_unique<ChildProcess>(spec);
@@ -178,14 +180,18 @@ class TrainingTest : public ::testing::Test {
     return newest;
   }
 
-  /// Waits until a checkpoint of at least `step` is committed in the run.
-  static bool reached(const std::string& run, int64_t step) {
+  static bool wait_until(const std::function<bool()>& condition) {
     const auto deadline = std::chrono::steady_clock::now() + kDeadline;
     while (std::chrono::steady_clock::now() < deadline) {
-      if (newest_checkpoint(run) >= step) return true;
+      if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return false;
+  }
+
+  /// Waits until a checkpoint of at least `step` is committed in the run.
+  static bool reached(const std::string& run, int64_t step) {
+    return wait_until([&] { return newest_checkpoint(run) >= step; });
   }
 
   static std::string text_of(const std::filesystem::path& path) {
@@ -195,17 +201,57 @@ class TrainingTest : public ::testing::Test {
 
   /// Waits until a rank of the run has printed that.
   static bool rank_says(const std::string& run, const std::string& what) {
-    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-    while (std::chrono::steady_clock::now() < deadline) {
+    return wait_until([&] {
       std::error_code none;
       for (const auto& entry :
            std::filesystem::recursive_directory_iterator(folder_->path() / run / "pods", none)) {
         const bool log = entry.path().filename().string().rfind("rank-", 0) == 0;
         if (log && text_of(entry.path()).find(what) != std::string::npos) return true;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      return false;
+    });
+  }
+
+  /// The process of rank 0, once a fault of it has stopped it; -1: none has.
+  static pid_t first_rank_that_stands_still() {
+    pid_t rank = -1;
+    const bool stands = wait_until([&] {
+      rank = rank_process(0);
+      const std::string stat = text_of("/proc/" + std::to_string(rank) + "/stat");
+      return rank > 0 && stat.find(") T ") != std::string::npos;
+    });
+    return stands ? rank : -1;
+  }
+
+  /// How many agents of the run have asked their ranks to end.
+  static int agents_that_end(const std::string& run) {
+    int count = 0;
+    std::error_code none;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(folder_->path() / run / "pods", none)) {
+      if (entry.path().filename() != "log") continue;  // the agent's own
+      count += text_of(entry.path()).find("\"message\":\"ending\"") != std::string::npos ? 1 : 0;
     }
-    return false;
+    return count;
+  }
+
+  /// Trains until that step of that generation and stops it with a checkpoint there or little
+  /// later: rank 0 stands still from the step until it has been asked to end, as nobody knows how
+  /// far ranks get meanwhile on a busy machine.
+  static void train_and_stop(const std::string& run, int generation, int step,
+                             std::vector<std::string> more = {}) {
+    const auto child =
+        start(run_arguments(run, std::move(more)), run,
+              "0:" + std::to_string(generation) + ":" + std::to_string(step) + ".0:stop");
+    const pid_t rank = first_rank_that_stands_still();
+    ASSERT_GT(rank, 0);
+    const int ended_before = agents_that_end(run);
+    child->signal(SIGINT);
+    EXPECT_TRUE(wait_until([&] { return agents_that_end(run) > ended_before; }));
+    ASSERT_EQ(::kill(rank, SIGCONT), 0);
+    EXPECT_EQ(finish(*child, run).exit_code, 75) << "stopped with a checkpoint";
+    EXPECT_GE(newest_checkpoint(run), step);
+    EXPECT_LT(newest_checkpoint(run), step + 20);
   }
 
   /// The process of that rank.
@@ -228,11 +274,7 @@ std::string TrainingTest::hash_;
 TEST_F(TrainingTest, AnyRankKilledOnceGivesTheSameBits) {
   for (const int rank : {0, 1}) {
     const std::string run = "killed-" + std::to_string(rank);
-    const auto child = start(run_arguments(run, {}), run);
-    ASSERT_TRUE(reached(run, 40));
-    const pid_t victim = rank_process(rank);
-    ASSERT_GT(victim, 0);
-    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    const auto child = start(run_arguments(run, {}), run, std::to_string(rank) + ":1:50.3:kill");
     const Ended ended = finish(*child, run);
     EXPECT_EQ(ended.exit_code, 0);
     EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
@@ -251,28 +293,15 @@ TEST_F(TrainingTest, TheRunKilledAndStartedAgainGivesTheSameBits) {
 }
 
 TEST_F(TrainingTest, StoppedAndResumedAtOtherRankCountsGivesTheSameBits) {
-  const auto first = start(run_arguments("resized", {"--procs", "3"}), "resized-1");
-  ASSERT_TRUE(reached("resized", 20));
-  first->signal(SIGINT);
-  EXPECT_EQ(finish(*first, "resized-1").exit_code, 75) << "stopped with a checkpoint";
-
-  // How far a run gets while it is told to stop depends on the load; the second must have begun.
-  const int64_t stopped_at = newest_checkpoint("resized");
-  const auto second = start(run_arguments("resized", {"--procs", "1"}), "resized-2");
-  ASSERT_TRUE(reached("resized", stopped_at + 1));
-  second->signal(SIGINT);
-  EXPECT_EQ(finish(*second, "resized-2").exit_code, 75);
-
+  train_and_stop("resized", 1, 30, {"--procs", "3"});
+  train_and_stop("resized", 2, 100, {"--procs", "1"});
   const Ended last = train("resized", {"--procs", "5"});
   EXPECT_EQ(last.exit_code, 0);
   EXPECT_EQ(last.summary.value("stateHash", ""), hash_) << last.summary.dump();
 }
 
 TEST_F(TrainingTest, AnotherBatchOrOtherDataIsRefusedBeforeAnythingStarts) {
-  const auto first = start(run_arguments("changed", {}), "changed");
-  ASSERT_TRUE(reached("changed", 20));
-  first->signal(SIGINT);
-  ASSERT_EQ(finish(*first, "changed").exit_code, 75);
+  train_and_stop("changed", 1, 30);
   const std::string job = text_of(folder_->path() / "changed/job.json");
   const std::string manifest = text_of(folder_->path() / "job.yaml");
   const auto refuses = [&](const std::string& from, const std::string& to,
@@ -290,7 +319,7 @@ TEST_F(TrainingTest, AnotherBatchOrOtherDataIsRefusedBeforeAnythingStarts) {
           "engine.batch.globalSequences: found 14, wanted 7 as in the checkpoint g1-step-");
   refuses("sequenceLength: 32", "sequenceLength: 16",
           "engine.data.sequenceLength: found 16, wanted 32 as in the checkpoint g1-step-");
-  refuses("steps: 480", "steps: 12", "engine.steps: found 12, wanted at least ");
+  refuses("steps: 240", "steps: 12", "engine.steps: found 12, wanted at least ");
   const std::string data = (folder_->path() / "data").string();
   refuses("tokens: [data/train]", "tokens: [data/heldout]",
           "engine.data.tokens: found " + data + "/heldout (");
@@ -303,10 +332,7 @@ TEST_F(TrainingTest, AnotherBatchOrOtherDataIsRefusedBeforeAnythingStarts) {
 }
 
 TEST_F(TrainingTest, CheckpointsWithoutTheirLineageAreNeitherIgnoredNorRemoved) {
-  const auto first = start(run_arguments("no-lineage", {}), "no-lineage-1");
-  ASSERT_TRUE(reached("no-lineage", 40));
-  first->signal(SIGINT);
-  ASSERT_EQ(finish(*first, "no-lineage-1").exit_code, 75);
+  train_and_stop("no-lineage", 1, 50);
   const auto root = folder_->path() / "no-lineage/pvc/ckpt/small";
   std::filesystem::remove_all(root / "lineage");
   EXPECT_EQ(train("no-lineage").exit_code, 65);
@@ -315,10 +341,7 @@ TEST_F(TrainingTest, CheckpointsWithoutTheirLineageAreNeitherIgnoredNorRemoved) 
 
 /// As a volume looks that is not mounted.
 TEST_F(TrainingTest, CheckpointsThatAreGoneAreMissedAndNotBegunAgain) {
-  const auto first = start(run_arguments("gone", {}), "gone-1");
-  ASSERT_TRUE(reached("gone", 40));
-  first->signal(SIGINT);
-  ASSERT_EQ(finish(*first, "gone-1").exit_code, 75);
+  train_and_stop("gone", 1, 50);
   const auto root = folder_->path() / "gone/pvc/ckpt/small";
   std::filesystem::rename(root, folder_->path() / "elsewhere");
   EXPECT_EQ(train("gone").exit_code, 65);
@@ -335,11 +358,11 @@ TEST_F(TrainingTest, EveryStepTokenAndSecondIsCounted) {
   ASSERT_TRUE(live.is_object());
   EXPECT_EQ(live.value("over", false), true);
   EXPECT_EQ(live.value("activity", ""), "complete");
-  EXPECT_EQ(live.value("step", 0), 480);
+  EXPECT_EQ(live.value("step", 0), 240);
   ASSERT_EQ(live["ranks"].size(), 2U);
   int64_t tokens = 0;
   for (const json& rank : live["ranks"]) {
-    EXPECT_EQ(rank.value("stepsDone", 0), 480) << rank;
+    EXPECT_EQ(rank.value("stepsDone", 0), 240) << rank;
     tokens += rank.value("tokensTrained", int64_t{0});
     int64_t spent_ns = 0;
     for (const auto& [stage, ns] : rank["stageNanoseconds"].items()) {
@@ -350,23 +373,27 @@ TEST_F(TrainingTest, EveryStepTokenAndSecondIsCounted) {
     EXPECT_GT(rank.value("plannedBytes", 0), 100'000) << rank;
     EXPECT_GT(rank.value("residentBytes", int64_t{0}), 1 << 20) << "a program's own size";
   }
-  EXPECT_EQ(tokens, 480 * 7 * 32);
+  EXPECT_EQ(tokens, 240 * 7 * 32);
 }
 
 TEST_F(TrainingTest, AFullDiskCostsCheckpointsAndNothingElse) {
-  const auto child = start(run_arguments("full", {}), "full");
-  ASSERT_TRUE(reached("full", 20));
+  const auto child = start(run_arguments("full", {}), "full", "0:1:30.0:stop,0:1:110.0:stop");
   // A limit on the size of files ends a write in its middle, as a full disk does.
   rlimit much{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &much), 0);  // nobody need be allowed to raise the hard one
   much.rlim_cur = much.rlim_max;
   const rlimit little{64 << 10, much.rlim_max};
-  const std::vector<pid_t> ranks = {rank_process(0), rank_process(1)};
+  const pid_t first = first_rank_that_stands_still();
+  ASSERT_GT(first, 0);
+  const std::vector<pid_t> ranks = {first, rank_process(1)};
   for (const pid_t rank : ranks)
     ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &little, nullptr), 0);
+  ASSERT_EQ(::kill(first, SIGCONT), 0);
   ASSERT_TRUE(rank_says("full", "checkpoint abandoned; training goes on"));
+  ASSERT_EQ(first_rank_that_stands_still(), first) << "before the end, on any machine";
   for (const pid_t rank : ranks)
     ASSERT_EQ(::prlimit(rank, RLIMIT_FSIZE, &much, nullptr), 0);
+  ASSERT_EQ(::kill(first, SIGCONT), 0);
   const Ended ended = finish(*child, "full");
   EXPECT_EQ(ended.exit_code, 0);
   EXPECT_EQ(ended.summary.value("stateHash", ""), hash_) << ended.summary.dump();
@@ -433,9 +460,9 @@ TEST_F(TrainingTest, ATraceNestsCountsInstructionsAndChangesNoBit) {
         "checkpoint_wait", "snapshot", "checkpoint_write", "checkpoint_commit", "evaluate"}) {
     EXPECT_TRUE(kinds.contains(kind)) << kind;
   }
-  // 480 steps: the last twelve, numbered by the steps done before.
+  // 240 steps: the last twelve, numbered by the steps done before.
   const std::vector<json>& step_track = threads[{0, 0}];
-  EXPECT_EQ(step_track.front()["args"]["step"], 468);
+  EXPECT_EQ(step_track.front()["args"]["step"], 228);
 }
 
 TEST_F(TrainingTest, TheTrainedModelIsSampledAndExported) {
