@@ -69,7 +69,7 @@ TEST_F(ElasticTest, AJobGoesOnWithoutALostNodeAndGrowsIntoANewOne) {
   add_nodes(3);
   apply(job({{"minNodes", 2},
              {"allowedNumNodes", {2, 4}},
-             {"pendingTimeoutSeconds", 2},
+             {"pendingTimeoutSeconds", 10},
              {"scaleUpSnoozeSeconds", 2}}));
   ASSERT_TRUE(runs("train", 3, 0));
   std::string victim;
@@ -102,7 +102,7 @@ TEST_F(ElasticTest, AJobGoesOnWithoutALostNodeAndGrowsIntoANewOne) {
 }
 
 TEST_F(ElasticTest, PodsThatFindNoNodeAreWaitedForAndThenDoneWithout) {
-  constexpr std::chrono::seconds kPending{3};
+  constexpr std::chrono::seconds kPending{8};
   constexpr std::chrono::seconds kSnooze{4};
   // Pods are made at whole seconds.
   constexpr std::chrono::seconds kGrain{1};

@@ -208,7 +208,7 @@ TEST_F(LifecycleTest, AFatalCodeFailsTheJob) {
 
 TEST_F(LifecycleTest, SuccessOfAllCompletesAndTheTtlRemoves) {
   Json job = job_manifest("train", 2);
-  job["spec"]["ttlSecondsAfterFinished"] = 3;
+  job["spec"]["ttlSecondsAfterFinished"] = 15;
   apply(job);
   ASSERT_TRUE(reaches("train", "Running"));
   for (const std::string& pod : names_of_pods("train"))
