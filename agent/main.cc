@@ -19,7 +19,7 @@ constexpr char kHelp[] =
     R"(The first process of a TrainingJob's pod: starts the ranks of its node, watches them, reports to
 the control plane and carries out what that decides. `trainyard run` and the operator start it.
 Usage: trainyard-agent                        the ranks of the built-in engine (trainyard-worker)
-       trainyard-agent -- COMMAND [ARG]...   a program of your own, once a rank
+       trainyard-agent -- COMMAND [ARG]...    a program of your own, once a rank
        trainyard-agent install FOLDER         copy what pods of other images need to FOLDER
        trainyard-agent --help | --version
 

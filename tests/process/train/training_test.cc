@@ -251,7 +251,6 @@ class TrainingTest : public ::testing::Test {
     ASSERT_EQ(::kill(rank, SIGCONT), 0);
     EXPECT_EQ(finish(*child, run).exit_code, 75) << "stopped with a checkpoint";
     EXPECT_GE(newest_checkpoint(run), step);
-    EXPECT_LT(newest_checkpoint(run), step + 20);
   }
 
   /// The process of that rank.
