@@ -87,7 +87,7 @@ void OperatorProcess::start(const std::filesystem::path& kubeconfig,
 
 int OperatorProcess::stop() {
   // Before it has begun to speak, the signal would find the default action.
-  const auto begun = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto begun = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (log().empty() && std::chrono::steady_clock::now() < begun &&
          !process_->wait(std::chrono::milliseconds(5))) {
   }

@@ -179,13 +179,16 @@ TEST(PacedCallsTest, ARunIsAsWideAsBeforeWhenTheOneBesideItHasEnded) {
     return {};
   };
   const std::jthread large([&] {
-    EXPECT_TRUE(calls.run(4000, call).has_value());
+    EXPECT_TRUE(calls.run(8000, call).has_value());
     ended = true;
   });
   while (now == 0)
     std::this_thread::yield();
   const auto look = [&](int64_t) -> Status {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    // Those of the large run that had begun before end first.
+    for (int i = 0; i < 100 && now > kMost / 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_LE(now, kMost / 2) << "each run has half";
     EXPECT_FALSE(ended);
     return {};

@@ -319,8 +319,8 @@ TEST_F(HttpTransportTest, ASilentStreamEndsAfterItsIdleTime) {
     connection.chunk("line\n");
     connection.wait_until_gone();
   });
-  auto opened =
-      plain(server)->open({Method::kGet, "/w", "", "", ""}, {.limit = seconds(60), .idle = kShort});
+  auto opened = plain(server)->open({Method::kGet, "/w", "", "", ""},
+                                    {.limit = seconds(60), .idle = seconds(2)});
   ASSERT_TRUE(opened.has_value());
   EXPECT_EQ(opened->lines->next_line().value(), "line");
   const auto silence = opened->lines->next_line();
