@@ -1,6 +1,5 @@
 """Medians, interleaving and Markdown tables."""
 
-import random
 import statistics
 import sys
 import time
@@ -10,9 +9,18 @@ def median(values):
     return statistics.median(values) if values else None
 
 
+def in_turn(names, turn):
+    """The order of one round: a row of a Williams design, where after as many rounds as there are names (twice as many, if
+    they are odd in number) each has come once (twice) at each place and behind each other one."""
+    count = len(names)
+    zigzag = [-(step // 2) if step % 2 == 0 else (step + 1) // 2 for step in range(count)]
+    row = [names[(place + turn) % count] for place in zigzag]
+    return row[::-1] if count % 2 and turn // count % 2 else row
+
+
 def interleave(rounds, contestants, budget_s):
-    """Runs every contestant once a round, so that a slow minute of the machine meets all of them, each round in another
-    order: who comes after a small one, or one with small pages, finds less memory that the kernel has at hand.
+    """Runs every contestant once a round, so that a slow minute of the machine meets all of them, and each behind another one
+    in each round: the one before decides how much memory the kernel has at hand.
 
     `contestants` maps a name to a function that returns a measurement or None. Stops after the round in which `budget_s`
     ran out. Returns {name: [measurement, ...]}.
@@ -21,7 +29,7 @@ def interleave(rounds, contestants, budget_s):
     results = {name: [] for name in names}
     began = time.monotonic()
     for turn in range(rounds):
-        for name in random.Random(turn).sample(names, len(names)):
+        for name in in_turn(names, turn):
             started = time.monotonic()
             result = contestants[name]()
             took = time.monotonic() - started
