@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "bench/comm/bench.h"
 #include "bench/comm/member.h"
 #include "cli/commands.h"
@@ -209,61 +207,58 @@ Status run_comm(CommOptions& options, CommandContext& context) {
   return {};
 }
 
-void add_comm_options(CLI::App& command, CommOptions& options) {
+void add_comm_options(const Command& command, CommOptions& options) {
   bench::CommBenchOptions& bench = options.bench;
   std::vector<std::string> ops = names_of_ops();
   ops.emplace_back("all");
-  command.add_option("--ops", options.ops, "Operations, or all")
-      ->delimiter(',')
-      ->check(CLI::IsMember(ops))
-      ->capture_default_str();
-  command.add_option("--transports", bench.worlds, "Of local, shm, tcp")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"local", "shm", "tcp"}))
-      ->capture_default_str();
-  command.add_option("--ranks", bench.ranks, "Processes")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command.add_option("--min-bytes", bench.min_bytes, "Smallest buffer (suffixes K, M, G)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
-      ->capture_default_str();
-  command.add_option("--max-bytes", bench.max_bytes, "Largest buffer")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
-      ->capture_default_str();
-  command.add_option("--factor", bench.factor, "From one size to the next")
-      ->check(CLI::Range(int64_t{2}, int64_t{1024}))
-      ->capture_default_str();
-  command.add_option("--dtype", options.dtype, "F32, BF16, F16, F64, I8, U8, U16, I32, U32, I64")
-      ->check(CLI::IsMember({"F32", "BF16", "F16", "F64", "I8", "U8", "U16", "I32", "U32", "I64"}))
-      ->capture_default_str();
-  command.add_option("--reduce", options.reduce, "sum, min, max, prod or lor")
-      ->check(CLI::IsMember({"sum", "min", "max", "prod", "lor"}))
-      ->capture_default_str();
-  command.add_option("--ring-order", bench.ring, "Ranks in the order of the rings")
-      ->delimiter(',')
-      ->check(CLI::Range(0, 63));
-  command.add_option("--rounds", bench.rounds, "Turns of all worlds; figures are their medians")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command.add_option("--iterations", bench.iterations, "Calls a round; 0: by the size")
-      ->check(CLI::Range(0, 1'000'000))
-      ->capture_default_str();
-  command.add_flag("--raw", bench.raw, "Also bare socket pairs doing the same additions");
-  command.add_option("--peer-python", bench.peer_python,
-                     "A Python with torch: also PyTorch's gloo");
-  add_output(command, options.output);
+  command.option("--ops", options.ops, "Operations, or all")
+      .separated_by(',')
+      .one_of(ops)
+      .show_default();
+  command.option("--transports", bench.worlds, "Of local, shm, tcp")
+      .separated_by(',')
+      .one_of({"local", "shm", "tcp"})
+      .show_default();
+  command.option("--ranks", bench.ranks, "Processes").between(1, 64).show_default();
+  command.option("--min-bytes", bench.min_bytes, "Smallest buffer (suffixes K, M, G)")
+      .with_suffixes()
+      .between(1, int64_t{1} << 34)
+      .show_default();
+  command.option("--max-bytes", bench.max_bytes, "Largest buffer")
+      .with_suffixes()
+      .between(1, int64_t{1} << 34)
+      .show_default();
+  command.option("--factor", bench.factor, "From one size to the next")
+      .between(2, 1024)
+      .show_default();
+  command.option("--dtype", options.dtype, "F32, BF16, F16, F64, I8, U8, U16, I32, U32, I64")
+      .one_of({"F32", "BF16", "F16", "F64", "I8", "U8", "U16", "I32", "U32", "I64"})
+      .show_default();
+  command.option("--reduce", options.reduce, "sum, min, max, prod or lor")
+      .one_of({"sum", "min", "max", "prod", "lor"})
+      .show_default();
+  command.option("--ring-order", bench.ring, "Ranks in the order of the rings")
+      .separated_by(',')
+      .between(0, 63);
+  command.option("--rounds", bench.rounds, "Turns of all worlds; figures are their medians")
+      .between(1, 1000)
+      .show_default();
+  command.option("--iterations", bench.iterations, "Calls a round; 0: by the size")
+      .between(0, 1'000'000)
+      .show_default();
+  command.flag("--raw", bench.raw, "Also bare socket pairs doing the same additions");
+  command.option("--peer-python", bench.peer_python, "A Python with torch: also PyTorch's gloo");
+  command.output(options.output);
   command.footer(kCommFooter);
 }
 
 /// What `bench comm` starts its ranks by; not for people.
-void register_member(CLI::App& bench, CommandContext& context) {
-  CLI::App* member = bench.add_subcommand("comm-member", "One rank of `bench comm`.");
-  member->group("");
+void register_member(const Command& bench, CommandContext& context) {
+  const Command member = bench.command("comm-member", "One rank of `bench comm`.");
+  member.hide();
   auto arguments = std::make_shared<std::vector<std::string>>();
-  member->add_option("role", *arguments)->expected(4);
-  member->callback([arguments, &context] {
+  member.option("role", *arguments).words(4);
+  member.runs([arguments, &context] {
     const auto role = bench::decode_role(*arguments);
     finish(role ? bench::run_member(*role, std::cin, std::cout) : Status(role.error()),
            "trainyard bench comm-member", context);
@@ -272,16 +267,16 @@ void register_member(CLI::App& bench, CommandContext& context) {
 
 }  // namespace
 
-void register_bench(CLI::App& app, CommandContext& context) {
-  CLI::App* bench = app.add_subcommand("bench", "Measures this machine and this build.");
-  bench->require_subcommand(1);
-  CLI::App* comm = bench->add_subcommand("comm", "Latency and bandwidth of collectives.");
+void register_bench(const Command& app, CommandContext& context) {
+  const Command bench = app.command("bench", "Measures this machine and this build.");
+  bench.require_command();
+  const Command comm = bench.command("comm", "Latency and bandwidth of collectives.");
   auto options = std::make_shared<CommOptions>();
-  add_comm_options(*comm, *options);
-  comm->callback([options, &context] {
+  add_comm_options(comm, *options);
+  comm.runs([options, &context] {
     finish(run_comm(*options, context), "trainyard bench comm", context);
   });
-  register_member(*bench, context);
+  register_member(bench, context);
 }
 
 }  // namespace trainyard::cli

@@ -6,8 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
 #include "cli/commands.h"
@@ -428,44 +426,44 @@ Status run_verify(const CkptOptions& options, CommandContext& context) {
   return {};
 }
 
-void add_command(CLI::App& parent, CommandContext& context, const char* name, const char* what,
+void add_command(const Command& parent, CommandContext& context, const char* name, const char* what,
                  const char* path_help, bool with_output, Command run) {
-  CLI::App* command = parent.add_subcommand(name, what);
+  const Command command = parent.command(name, what);
   auto options = std::make_shared<CkptOptions>();
-  command->add_option("PATH", options->path, path_help)->required();
+  command.option("PATH", options->path, path_help).required();
   if (with_output) {
-    add_output(*command, options->output);
+    command.output(options->output);
   }
   if (run == run_ls) {
-    command->add_flag("--verify", options->verify, "Read every byte: find flipped bits as well");
+    command.flag("--verify", options->verify, "Read every byte: find flipped bits as well");
   }
   if (run == run_show) {
-    command->add_flag("--hash", options->hash, "Compute the state hash as well (reads everything)");
+    command.flag("--hash", options->hash, "Compute the state hash as well (reads everything)");
   }
-  command->callback(
+  command.runs(
       [options, run, &context] { finish(run(*options, context), "trainyard ckpt", context); });
 }
 
 }  // namespace
 
-void register_ckpt(CLI::App& app, CommandContext& context) {
-  CLI::App* command =
-      app.add_subcommand("ckpt", "Lists, shows, verifies, compares and removes checkpoints.");
-  command->require_subcommand(1);
-  command->footer(kFooter);
+void register_ckpt(const Command& app, CommandContext& context) {
+  const Command command =
+      app.command("ckpt", "Lists, shows, verifies, compares and removes checkpoints.");
+  command.require_command();
+  command.footer(kFooter);
   constexpr char kJobPath[] = "A job's checkpoint directory, or a run directory";
   constexpr char kEitherPath[] =
       "A checkpoint, or a job's checkpoint or run directory (the newest good one)";
   constexpr char kAllPath[] = "A checkpoint, or a job's checkpoint or run directory (all of them)";
-  add_command(*command, context, "ls", "Lists checkpoints.", kJobPath, true, run_ls);
-  add_command(*command, context, "show", "Shows what a checkpoint holds.", kEitherPath, true,
+  add_command(command, context, "ls", "Lists checkpoints.", kJobPath, true, run_ls);
+  add_command(command, context, "show", "Shows what a checkpoint holds.", kEitherPath, true,
               run_show);
-  add_command(*command, context, "hash", "Prints a checkpoint's state hash.", kEitherPath, true,
+  add_command(command, context, "hash", "Prints a checkpoint's state hash.", kEitherPath, true,
               run_hash);
-  add_command(*command, context, "verify", "Reads every byte and names what is damaged.", kAllPath,
+  add_command(command, context, "verify", "Reads every byte and names what is damaged.", kAllPath,
               true, run_verify);
-  register_ckpt_diff(*command, context);
-  register_ckpt_prune(*command, context);
+  register_ckpt_diff(command, context);
+  register_ckpt_prune(command, context);
 }
 
 }  // namespace trainyard::cli

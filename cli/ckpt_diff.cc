@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
 #include "common/text/json_writer.h"
@@ -204,15 +202,15 @@ Status run_diff(const DiffOptions& options, CommandContext& context) {
 
 }  // namespace
 
-void register_ckpt_diff(CLI::App& parent, CommandContext& context) {
-  CLI::App* command = parent.add_subcommand("diff", "Compares two checkpoints tensor by tensor.");
-  command->footer(kFooter);
+void register_ckpt_diff(const Command& parent, CommandContext& context) {
+  const Command command = parent.command("diff", "Compares two checkpoints tensor by tensor.");
+  command.footer(kFooter);
   auto options = std::make_shared<DiffOptions>();
   constexpr char kPath[] = "A checkpoint, or a job's checkpoint or run directory (newest good one)";
-  command->add_option("A", options->a, kPath)->required();
-  command->add_option("B", options->b, kPath)->required();
-  add_output(*command, options->output);
-  command->callback(
+  command.option("A", options->a, kPath).required();
+  command.option("B", options->b, kPath).required();
+  command.output(options->output);
+  command.runs(
       [options, &context] { finish(run_diff(*options, context), "trainyard ckpt", context); });
 }
 

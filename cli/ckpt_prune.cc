@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
 #include "common/io/file.h"
@@ -158,26 +156,26 @@ Status run_prune(const PruneOptions& options, CommandContext& context) {
 
 }  // namespace
 
-void register_ckpt_prune(CLI::App& parent, CommandContext& context) {
-  CLI::App* command =
-      parent.add_subcommand("prune", "Removes old checkpoints of a job that does not run.");
-  command->footer(kFooter);
+void register_ckpt_prune(const Command& parent, CommandContext& context) {
+  const Command command =
+      parent.command("prune", "Removes old checkpoints of a job that does not run.");
+  command.footer(kFooter);
   auto options = std::make_shared<PruneOptions>();
-  command->add_option("PATH", options->path, "A job's checkpoint directory, or a run directory")
-      ->required();
-  command->add_option("--keep-last", options->keep_last, "How many of the newest good ones stay")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
-      ->capture_default_str();
+  command.option("PATH", options->path, "A job's checkpoint directory, or a run directory")
+      .required();
+  command.option("--keep-last", options->keep_last, "How many of the newest good ones stay")
+      .between(1, 1'000'000)
+      .show_default();
   command
-      ->add_option("--keep-every", options->keep_every,
-                   "Also every one whose step is a multiple of this; 0: none")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000'000}))
-      ->capture_default_str();
-  command->add_flag("--yes", options->yes, "Remove, instead of telling what would be removed");
-  command->add_flag("--stopped", options->stopped,
-                    "No job writes here (where no run directory lies above)");
-  add_output(*command, options->output);
-  command->callback(
+      .option("--keep-every", options->keep_every,
+              "Also every one whose step is a multiple of this; 0: none")
+      .between(0, 1'000'000'000'000)
+      .show_default();
+  command.flag("--yes", options->yes, "Remove, instead of telling what would be removed");
+  command.flag("--stopped", options->stopped,
+               "No job writes here (where no run directory lies above)");
+  command.output(options->output);
+  command.runs(
       [options, &context] { finish(run_prune(*options, context), "trainyard ckpt", context); });
 }
 

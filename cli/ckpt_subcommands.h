@@ -6,8 +6,8 @@
 namespace trainyard::cli {
 
 /// Adds `diff`.
-void register_ckpt_diff(CLI::App& parent, CommandContext& context);
+void register_ckpt_diff(const Command& parent, CommandContext& context);
 /// Adds `prune`.
-void register_ckpt_prune(CLI::App& parent, CommandContext& context);
+void register_ckpt_prune(const Command& parent, CommandContext& context);
 
 }  // namespace trainyard::cli

@@ -5,11 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/command.h"
 #include "common/base/error.h"
-
-namespace CLI {
-class App;
-}
 
 /// The sub-commands of `trainyard`. Each lives in `cli/<name>_command.cc`, which defines
 /// `register_<name>`, and is listed in cli/CMakeLists.txt by `trainyard_command(<name> DEPS ...)`;
@@ -25,10 +22,7 @@ struct CommandContext {
 
 /// Adds a sub-command to `app`. Its callback does the work, prints to `context.out` (results) and
 /// `context.err` (complaints) and sets `context.exit_code`; both arguments outlive the callback.
-using RegisterCommand = void (*)(CLI::App& app, CommandContext& context);
-
-/// Adds `-o, --output` with "text" or "json"; the default is what `output` holds.
-void add_output(CLI::App& command, std::string& output);
+using RegisterCommand = void (*)(const Command& app, CommandContext& context);
 
 /// Where a command has failed: complains as `command`, for example "trainyard sample", and sets the
 /// exit code that belongs to the error.

@@ -10,8 +10,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/camel_keys.h"
 #include "cli/commands.h"
 #include "cli/data_progress.h"
@@ -262,60 +260,55 @@ Status run_verify(const PathArguments& arguments, CommandContext& context) {
   return status;
 }
 
-void add_prepare(CLI::App& parent, CommandContext& context) {
-  CLI::App* command = parent.add_subcommand("prepare", "Turns text into token shards.");
+void add_prepare(const Command& parent, CommandContext& context) {
+  const Command command = parent.command("prepare", "Turns text into token shards.");
   auto arguments = std::make_shared<PrepareArguments>();
   command
-      ->add_option("--tokenizer", arguments->tokenizer,
-                   "'bytes', a folder with encoder.json and vocab.bpe, or a tokenizer.json")
-      ->capture_default_str();
-  command->add_option("--out", arguments->out, "The data set's folder, made whole or not at all")
-      ->required();
+      .option("--tokenizer", arguments->tokenizer,
+              "'bytes', a folder with encoder.json and vocab.bpe, or a tokenizer.json")
+      .show_default();
+  command.option("--out", arguments->out, "The data set's folder, made whole or not at all")
+      .required();
   command
-      ->add_option(
-          "--split", arguments->splits,
-          "NAME=EXPRESSION: files whose name matches are held out as split NAME; the first "
-          "that matches counts, the rest is 'train'; may be repeated")
-      ->take_all()
-      ->allow_extra_args(false);
-  command->add_option("--include", arguments->include, "Which files of a folder are read")
-      ->capture_default_str();
-  command->add_option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard")
-      ->capture_default_str();
-  command->add_flag("--force", arguments->force,
-                    "Replace a data set made from other files or options");
-  command->add_option("--dtype", arguments->dtype, "Bytes of a token: auto, u16 or u32")
-      ->check(CLI::IsMember({"auto", "u16", "u32"}))
-      ->capture_default_str();
-  add_output(*command, arguments->output);
-  command->add_option("INPUT", arguments->inputs, "Text files, or folders of them")->required();
-  command->callback([arguments, &context] {
+      .option("--split", arguments->splits,
+              "NAME=EXPRESSION: files whose name matches are held out as split NAME; the first "
+              "that matches counts, the rest is 'train'; may be repeated")
+      .repeatable();
+  command.option("--include", arguments->include, "Which files of a folder are read")
+      .show_default();
+  command.option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard").show_default();
+  command.flag("--force", arguments->force, "Replace a data set made from other files or options");
+  command.option("--dtype", arguments->dtype, "Bytes of a token: auto, u16 or u32")
+      .one_of({"auto", "u16", "u32"})
+      .show_default();
+  command.output(arguments->output);
+  command.option("INPUT", arguments->inputs, "Text files, or folders of them").required();
+  command.runs([arguments, &context] {
     finish(run_prepare(*arguments, context), "trainyard data", context);
   });
 }
 
 using PathCommand = Status (*)(const PathArguments&, CommandContext&);
 
-void add_path_command(CLI::App& parent, CommandContext& context, const char* name, const char* what,
-                      PathCommand run) {
-  CLI::App* command = parent.add_subcommand(name, what);
+void add_path_command(const Command& parent, CommandContext& context, const char* name,
+                      const char* what, PathCommand run) {
+  const Command command = parent.command(name, what);
   auto arguments = std::make_shared<PathArguments>();
-  command->add_option("PATH", arguments->path, "A data set, a folder of shards, or a shard")
-      ->required();
-  add_output(*command, arguments->output);
-  command->callback(
+  command.option("PATH", arguments->path, "A data set, a folder of shards, or a shard").required();
+  command.output(arguments->output);
+  command.runs(
       [arguments, run, &context] { finish(run(*arguments, context), "trainyard data", context); });
 }
 
 }  // namespace
 
-void register_data(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("data", "Prepares, shows and verifies training data.");
-  command->require_subcommand(1);
-  command->footer(kFooter);
-  add_prepare(*command, context);
-  add_path_command(*command, context, "show", "Shows what a data set or shard holds.", run_show);
-  add_path_command(*command, context, "verify", "Reads every byte and names what is damaged.",
+void register_data(const Command& app, CommandContext& context) {
+  const Command command = app.command("data", "Prepares, shows and verifies training data.");
+  command.require_command();
+  command.footer(kFooter);
+  add_prepare(command, context);
+  add_path_command(command, context, "show", "Shows what a data set or shard holds.", run_show);
+  add_path_command(command, context, "verify", "Reads every byte and names what is damaged.",
                    run_verify);
 }
 

@@ -3,8 +3,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/trained_model.h"
@@ -129,28 +127,27 @@ Status evaluate(const Options& options, CommandContext& context) {
 
 }  // namespace
 
-void register_evaluate(CLI::App& app, CommandContext& context) {
-  CLI::App* command =
-      app.add_subcommand("evaluate", "Measures a checkpoint's loss on held-out token shards.");
+void register_evaluate(const Command& app, CommandContext& context) {
+  const Command command =
+      app.command("evaluate", "Measures a checkpoint's loss on held-out token shards.");
   auto options = std::make_shared<Options>();
   command
-      ->add_option("CHECKPOINT", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
-      ->required();
-  command->add_option("TOKENS", options->sets, "Sets of token shards, each scored apart")
-      ->required();
-  command->add_option("--sequences", options->sequences, "First N windows only; 0: all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
-      ->capture_default_str();
-  command->add_option("--micro-sequences", options->micro_sequences, "Windows at a time")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
-      ->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  add_output(*command, options->output);
-  command->footer(kFooter);
-  command->callback(
+      .option("CHECKPOINT", options->checkpoint,
+              "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
+      .required();
+  command.option("TOKENS", options->sets, "Sets of token shards, each scored apart").required();
+  command.option("--sequences", options->sequences, "First N windows only; 0: all")
+      .between(0, 1'000'000'000)
+      .show_default();
+  command.option("--micro-sequences", options->micro_sequences, "Windows at a time")
+      .between(1, int64_t{1} << 16)
+      .show_default();
+  command.option("--threads", options->threads, "Threads; 0: all cores")
+      .between(0, 1024)
+      .show_default();
+  command.output(options->output);
+  command.footer(kFooter);
+  command.runs(
       [options, &context] { finish(evaluate(*options, context), "trainyard evaluate", context); });
 }
 

@@ -2,8 +2,6 @@
 #include <ostream>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/checkpoint_path.h"
 #include "cli/commands.h"
 #include "cli/named_path.h"
@@ -62,19 +60,19 @@ Status export_model(const ExportOptions& options, CommandContext& context) {
 
 }  // namespace
 
-void register_export(CLI::App& app, CommandContext& context) {
-  CLI::App* command =
-      app.add_subcommand("export", "Writes a trained model for other programs to load.");
+void register_export(const Command& app, CommandContext& context) {
+  const Command command =
+      app.command("export", "Writes a trained model for other programs to load.");
   auto options = std::make_shared<ExportOptions>();
   command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
-      ->required();
-  command->add_option(kFolderOption, options->folder, "Folder to make, as transformers reads it")
-      ->required();
-  add_output(*command, options->output);
-  command->footer(kFooter);
-  command->callback([options, &context] {
+      .option("--checkpoint", options->checkpoint,
+              "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
+      .required();
+  command.option(kFolderOption, options->folder, "Folder to make, as transformers reads it")
+      .required();
+  command.output(options->output);
+  command.footer(kFooter);
+  command.runs([options, &context] {
     finish(export_model(*options, context), "trainyard export", context);
   });
 }

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
@@ -131,34 +129,33 @@ Status run(Options& options, CommandContext& context) {
 
 }  // namespace
 
-void register_matrix(CLI::App& app, CommandContext& context) {
-  CLI::App* command =
-      app.add_subcommand("matrix", "Proves that the layout does not change the bits.");
+void register_matrix(const Command& app, CommandContext& context) {
+  const Command command = app.command("matrix", "Proves that the layout does not change the bits.");
   auto options = std::make_shared<Options>();
   options->transports = {"local", "shm", "tcp"};
-  command->add_option("--ranks", options->matrix.ranks, "Numbers of ranks")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 11))
-      ->capture_default_str();
-  command->add_option("--transports", options->transports, "Of local, shm, tcp")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"local", "shm", "tcp"}))
-      ->capture_default_str();
-  command->add_option("--micro-sequences", options->matrix.micro_sequences, "Micro-batch sizes")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{11}))
-      ->capture_default_str();
-  command->add_option("--threads", options->matrix.threads, "Threads a rank")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--steps", options->matrix.steps, "Optimizer steps a cell")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
-      ->capture_default_str();
-  command->add_flag("--quick", options->quick, "Ranks 1 and 3 over shm, two splits, three steps");
-  add_output(*command, options->output);
-  command->footer(kFooter);
-  command->callback(
+  command.option("--ranks", options->matrix.ranks, "Numbers of ranks")
+      .separated_by(',')
+      .between(1, 11)
+      .show_default();
+  command.option("--transports", options->transports, "Of local, shm, tcp")
+      .separated_by(',')
+      .one_of({"local", "shm", "tcp"})
+      .show_default();
+  command.option("--micro-sequences", options->matrix.micro_sequences, "Micro-batch sizes")
+      .separated_by(',')
+      .between(1, 11)
+      .show_default();
+  command.option("--threads", options->matrix.threads, "Threads a rank")
+      .separated_by(',')
+      .between(1, 64)
+      .show_default();
+  command.option("--steps", options->matrix.steps, "Optimizer steps a cell")
+      .between(1, 1000)
+      .show_default();
+  command.flag("--quick", options->quick, "Ranks 1 and 3 over shm, two splits, three steps");
+  command.output(options->output);
+  command.footer(kFooter);
+  command.runs(
       [options, &context] { finish(run(*options, context), "trainyard matrix", context); });
 }
 

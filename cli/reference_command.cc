@@ -2,8 +2,6 @@
 #include <ostream>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/api/crd.h"
@@ -21,18 +19,17 @@ Exit codes: 0 printed.)";
 }  // namespace
 
 /// For the project's own documentation: left out of `trainyard --help`.
-void register_reference(CLI::App& app, CommandContext& context) {
-  CLI::App* command =
-      app.add_subcommand("reference", "Prints what is made from the field tables of the API.");
+void register_reference(const Command& app, CommandContext& context) {
+  const Command command =
+      app.command("reference", "Prints what is made from the field tables of the API.");
   auto page = std::make_shared<std::string>();
   command
-      ->add_option("PAGE", *page,
-                   "trainingjob: the reference page; crd: the custom resource definition")
-      ->required()
-      ->check(CLI::IsMember({"trainingjob", "crd"}));
-  command->group("");
-  command->footer(kFooter);
-  command->callback([page, &context] {
+      .option("PAGE", *page, "trainingjob: the reference page; crd: the custom resource definition")
+      .required()
+      .one_of({"trainingjob", "crd"});
+  command.hide();
+  command.footer(kFooter);
+  command.runs([page, &context] {
     context.out << (*page == "crd" ? api::crd_manifest() : api::reference_page());
   });
 }

@@ -9,8 +9,6 @@
 #include <unistd.h>
 #include <utility>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/report/report.h"
@@ -319,32 +317,27 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
 
 }  // namespace
 
-void register_run(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("run", "Trains a TrainingJob on this machine.");
+void register_run(const Command& app, CommandContext& context) {
+  const Command command = app.command("run", "Trains a TrainingJob on this machine.");
   auto options = std::make_shared<RunOptions>();
-  command->add_option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON")->required();
-  command->add_option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
-  command->add_option("--nodes", options->nodes, "Instead of spec.numNodes")
-      ->check(CLI::Range(int64_t{1}, kNodesMax));
-  command->add_option("--procs", options->procs, "Instead of spec.numProcPerNode: ranks a node")
-      ->check(CLI::Range(int64_t{1}, kProcsMax));
-  command->add_option("-o,--output", options->output, "json: one object a line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->add_flag("--retry", options->retry,
-                    "Takes up a run that has failed, from its newest checkpoint");
-  command->add_flag("--plain", options->plain, "Lines instead of a block rewritten in place");
+  command.option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON").required();
+  command.option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
+  command.option("--nodes", options->nodes, "Instead of spec.numNodes").between(1, kNodesMax);
+  command.option("--procs", options->procs, "Instead of spec.numProcPerNode: ranks a node")
+      .between(1, kProcsMax);
+  command.output(options->output, "json: one object per line");
+  command.flag("--retry", options->retry,
+               "Takes up a run that has failed, from its newest checkpoint");
+  command.flag("--plain", options->plain, "Lines instead of a block rewritten in place");
   command
-      ->add_flag("--trace{" + std::to_string(contract::kTraceStepsDefault) + "}",
-                 options->trace_steps,
-                 "Leave a trace of the newest steps (--trace=N: N of them) as RUN/trace.json")
-      ->check(CLI::Range(1, contract::kTraceStepsMax));
-  command->add_option(
-      "--metrics-address", options->metrics_address,
-      "Serve /metrics, /healthz and /readyz here: 127.0.0.1:9100, [::1]:9100, "
-      "localhost:9100, :9100 (all addresses); port 0: a free one (default: nowhere)");
-  command->footer(kFooter);
-  command->callback([options, &context] {
+      .flag("--trace{" + std::to_string(contract::kTraceStepsDefault) + "}", options->trace_steps,
+            "Leave a trace of the newest steps (--trace=N: N of them) as RUN/trace.json")
+      .between(1, contract::kTraceStepsMax);
+  command.option("--metrics-address", options->metrics_address,
+                 "Serve /metrics, /healthz and /readyz here: 127.0.0.1:9100, [::1]:9100, "
+                 "localhost:9100, :9100 (all addresses); port 0: a free one (default: nowhere)");
+  command.footer(kFooter);
+  command.runs([options, &context] {
     const Result<int> code = run_job(*options, context);
     if (!code) context.err << "trainyard run: " << code.error().message << '\n';
     context.exit_code = code ? *code : exit_code_of(code.error());

@@ -6,8 +6,6 @@
 #include <ostream>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/trained_model.h"
@@ -90,36 +88,36 @@ Status sample(const Options& options, CommandContext& context) {
 
 }  // namespace
 
-void register_sample(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("sample", "Generates text from a trained checkpoint.");
+void register_sample(const Command& app, CommandContext& context) {
+  const Command command = app.command("sample", "Generates text from a trained checkpoint.");
   auto options = std::make_shared<Options>();
   command
-      ->add_option("CHECKPOINT", options->checkpoint,
-                   "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
-      ->required();
-  command->add_option("--prompt", options->prompt, "Text to go on from (default: a new line)");
-  command->add_option("--tokens", options->sample.tokens, "Tokens to generate")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      .option("CHECKPOINT", options->checkpoint,
+              "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
+      .required();
+  command.option("--prompt", options->prompt, "Text to go on from (default: a new line)");
+  command.option("--tokens", options->sample.tokens, "Tokens to generate")
+      .between(1, int64_t{1} << 20)
+      .show_default();
   command
-      ->add_option("--temperature", options->sample.temperature,
-                   "Sharpness: 0 always takes the most probable token")
-      ->check(CLI::Validator(
+      .option("--temperature", options->sample.temperature,
+              "Sharpness: 0 always takes the most probable token")
+      .check(
           [](const std::string& text) {
             char* end = nullptr;
             const double value = std::strtod(text.c_str(), &end);
             const bool good = end != text.c_str() && *end == '\0' && value >= 0 && value <= 100;
             return good ? std::string() : "found " + text + ", wanted a number from 0 to 100";
           },
-          "NUMBER in [0 - 100]"))
-      ->capture_default_str();
+          "NUMBER in [0 - 100]")
+      .show_default();
   command
-      ->add_option("--top-k", options->sample.top_k,
-                   "Draw among the K most probable tokens; 0: among all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}))
-      ->capture_default_str();
-  command->add_option("--seed", options->sample.seed, "Seed of the draws")
-      ->check(CLI::Validator(
+      .option("--top-k", options->sample.top_k,
+              "Draw among the K most probable tokens; 0: among all")
+      .between(0, 1'000'000'000)
+      .show_default();
+  command.option("--seed", options->sample.seed, "Seed of the draws")
+      .check(
           [](const std::string& text) {
             uint64_t value = 0;
             const char* end = text.data() + text.size();
@@ -128,16 +126,16 @@ void register_sample(CLI::App& app, CommandContext& context) {
             return "found " + text + ", wanted a whole number from 0 to " +
                    std::to_string(std::numeric_limits<uint64_t>::max());
           },
-          "UINT"))
-      ->capture_default_str();
-  command->add_option("--tokenizer", options->tokenizer,
-                      "\"bytes\" or a tokenizer folder; default: the run's own");
-  command->add_option("--threads", options->threads, "Threads; 0: all cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  add_output(*command, options->output);
-  command->footer(kFooter);
-  command->callback(
+          "UINT")
+      .show_default();
+  command.option("--tokenizer", options->tokenizer,
+                 "\"bytes\" or a tokenizer folder; default: the run's own");
+  command.option("--threads", options->threads, "Threads; 0: all cores")
+      .between(0, 1024)
+      .show_default();
+  command.output(options->output);
+  command.footer(kFooter);
+  command.runs(
       [options, &context] { finish(sample(*options, context), "trainyard sample", context); });
 }
 

@@ -9,8 +9,6 @@
 #include <thread>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "cli/run/signals.h"
@@ -171,23 +169,21 @@ std::string explain(const TopOptions& options, const Error& error) {
 
 }  // namespace
 
-void register_top(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("top", "Shows a run as it goes, rank by rank.");
+void register_top(const Command& app, CommandContext& context) {
+  const Command command = app.command("top", "Shows a run as it goes, rank by rank.");
   auto options = std::make_shared<TopOptions>();
   command
-      ->add_option("RUN", options->run,
-                   "A run directory (runs/NAME), or the address where a run or an agent serves "
-                   "its metrics")
-      ->required();
-  command->add_flag("--once", options->once, "Print one state and end");
-  command->add_option("--interval", options->interval_s, "Seconds between looks")
-      ->check(CLI::Range(kMinInterval_s, kMaxInterval_s))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "json: one object a line")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
-  command->footer(kFooter);
-  command->callback([options, &context] {
+      .option("RUN", options->run,
+              "A run directory (runs/NAME), or the address where a run or an agent serves "
+              "its metrics")
+      .required();
+  command.flag("--once", options->once, "Print one state and end");
+  command.option("--interval", options->interval_s, "Seconds between looks")
+      .between_reals(kMinInterval_s, kMaxInterval_s)
+      .show_default();
+  command.output(options->output, "json: one object per line");
+  command.footer(kFooter);
+  command.runs([options, &context] {
     const Status shown = show(*options, context);
     if (shown) return;
     context.err << "trainyard top: " << explain(*options, shown.error()) << '\n';

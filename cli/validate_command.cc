@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
 #include "cli/registry.h"
 #include "common/api/decode.h"
@@ -145,13 +143,13 @@ void validate(const ValidateOptions& options, CommandContext& context) {
 
 }  // namespace
 
-void register_validate(CLI::App& app, CommandContext& context) {
-  CLI::App* command = app.add_subcommand("validate", "Lists everything wrong with manifests.");
+void register_validate(const Command& app, CommandContext& context) {
+  const Command command = app.command("validate", "Lists everything wrong with manifests.");
   auto options = std::make_shared<ValidateOptions>();
-  command->add_option("FILE", options->files, "Manifests to check, YAML or JSON")->required();
-  add_output(*command, options->output);
-  command->footer(kFooter);
-  command->callback([options, &context] { validate(*options, context); });
+  command.option("FILE", options->files, "Manifests to check, YAML or JSON").required();
+  command.output(options->output);
+  command.footer(kFooter);
+  command.runs([options, &context] { validate(*options, context); });
 }
 
 }  // namespace trainyard::cli
