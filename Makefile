@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 KIND ?= runs/kind
-.PHONY: help images chart run test test-quick test-long bench bench-operator lint fuzz mutants features build programs setup clean kind-up kind-load kind-down e2e
+.PHONY: help images chart run test test-all test-long bench bench-operator lint fuzz mutants features build programs setup clean kind-up kind-load kind-down e2e
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -13,13 +13,13 @@ help: ## Show this list
 run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
 	@tools/run_example
 
-test: ## Install, build and run the tests: dev, asan, tsan, a minute a fuzz target, five mutants (not e2e, not test-long)
+test: ## Install, build and run the tests: unit, numeric, comm, process, sim (about 20 minutes the first time)
 	@tools/run_tests
 
-test-quick: ## The dev build's tests only
-	@tools/run_tests --quick
+test-all: ## What CI runs: also a real API server and cluster, asan, tsan, fuzzing, five mutants
+	@tools/run_tests --all
 
-test-long: ## Every test without short bounds, more tiers under asan, with coverage
+test-long: ## Every test without bounds: hours
 	@tools/run_tests --long
 
 setup: ## Install the Debian packages that building needs

@@ -3,11 +3,13 @@
 
     tools/test_summary.py PRESET=DIR [PRESET=DIR ...]
 
-DIR holds ctest's junit.xml and, under gtest/, the XML file of every GoogleTest binary. A binary
-that wrote its cases is counted by cases; one that did not (a script, or a crash before the end) is
-counted as one. Failures and skips are printed by name, failures with the first lines of what was
-expected, or the last that a program said which crashed or ran out of time. Ends with `N passed, N failed, N skipped`;
-the exit status is 1 when anything failed, when nothing passed, or when a report is missing.
+DIR holds ctest's junit.xml and, under gtest/, the XML file of every GoogleTest binary; or the folders beside/,
+timing/ and again/ of tools/run_ctest, which hold the same each. A binary that wrote its cases is counted by cases.
+A script, or a binary that crashed before its end, is counted as one. Failures and skips are printed by name,
+failures with the first lines of what was expected, or the last lines of a program that crashed or ran out of time.
+A program that failed and passed in again/ is flaky: it counts as passed and is printed by name. More than three
+flaky programs are a failure. Ends with `N passed, N failed, N skipped`. The exit status is 1 when anything failed,
+when nothing passed, or when a report is missing.
 """
 
 import pathlib
@@ -16,7 +18,12 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 
-SHOWN = 15  # lines of a failure; the whole is in DIR/ctest.log
+SHOWN = 15  # lines of a failure; the whole is in ctest.log
+FLAKY_MAX = 3  # programs per run
+
+
+def shortened(message: str) -> str:
+    return "\n             ".join(line[:300] for line in (message.splitlines() or [""])[: 2 * SHOWN])
 
 
 def last_words(output: str):
@@ -49,55 +56,80 @@ def cases_of(report: pathlib.Path):
                 yield name, "passed", ""
 
 
-def outcomes_of(folder: pathlib.Path):
-    """Yields (test, outcome, message) of one preset."""
+def programs_of(folder: pathlib.Path):
+    """The outcomes, [(test, outcome, message)], of each program of one call of ctest, by name."""
     cases = {}
     for report in sorted((folder / "gtest").glob("*.xml")):
         try:
             cases.setdefault(report.stem, []).extend(cases_of(report))
         except ElementTree.ParseError:
             pass  # cut off by a crash: ctest's verdict on the binary stands
+    programs = {}
     for test in ElementTree.parse(folder / "junit.xml").getroot().iter("testcase"):
         name, status = test.get("name"), test.get("status")
-        inner = cases.get(name, [])
-        for case, outcome, message in inner:
-            yield f"{name}: {case}", outcome, message
-        binary_failed = status == "fail"
-        if binary_failed and not any(outcome == "failed" for _, outcome, _ in inner):
+        outcomes = [(f"{name}: {case}", outcome, message) for case, outcome, message in cases.get(name, [])]
+        failed = status == "fail"
+        if failed and not any(outcome == "failed" for _, outcome, _ in outcomes):
             # A crash, a time-out, a sanitizer's report at exit: no case says so, the binary does.
             failure = test.find("failure")
             message = (failure.get("message") if failure is not None else "") or "without a failed case"
-            yield name, "failed", "\n".join([message, *last_words(test.findtext("system-out") or "")])
+            outcomes.append((name, "failed", "\n".join([message, *last_words(test.findtext("system-out") or "")])))
         elif status in ("notrun", "disabled"):
-            yield name, "skipped" if status == "disabled" else "failed", "was not run"
-        elif not inner and not binary_failed:
-            yield name, "passed", ""
+            outcomes.append((name, "skipped" if status == "disabled" else "failed", "was not run"))
+        elif not outcomes:
+            outcomes.append((name, "passed", ""))
+        programs[name] = outcomes
+    return programs
+
+
+def has_failed(outcomes) -> bool:
+    return any(outcome == "failed" for _, outcome, _ in outcomes)
+
+
+def outcomes_of(folder: pathlib.Path):
+    """The outcomes of one preset, and the flaky programs: [(program, first failure)]."""
+    runs = [folder / name for name in ("beside", "timing") if (folder / name / "junit.xml").is_file()] or [folder]
+    programs, flaky = {}, []
+    for run in runs:
+        programs.update(programs_of(run))
+    if (folder / "again" / "junit.xml").is_file():
+        for name, outcomes in programs_of(folder / "again").items():
+            first = programs.get(name, [])
+            if has_failed(first) and not has_failed(outcomes):
+                flaky.append((name, next(f"{test}: {message}" for test, outcome, message in first if outcome == "failed")))
+                programs[name] = outcomes
+    return [outcome for outcomes in programs.values() for outcome in outcomes], flaky
 
 
 def main(arguments: list) -> int:
     total = {"passed": 0, "failed": 0, "skipped": 0}
-    failed, skipped = [], []
+    failed, skipped, flaky = [], [], []
     for argument in arguments:
         preset, _, folder = argument.partition("=")
-        if not (pathlib.Path(folder) / "junit.xml").is_file():
+        folder = pathlib.Path(folder)
+        if not (folder / "junit.xml").is_file() and not (folder / "beside" / "junit.xml").is_file():
             total["failed"] += 1
             failed.append(f"{preset}: no report in {folder}: the tests did not run to their end")
             continue
         counts = dict.fromkeys(total, 0)
-        for name, outcome, message in outcomes_of(pathlib.Path(folder)):
+        outcomes, found = outcomes_of(folder)
+        flaky += [f"{preset}: {name} failed beside other tests and passed alone ({folder}/*/ctest.log); "
+                  f"first: {shortened(message)}" for name, message in found]
+        for name, outcome, message in outcomes:
             counts[outcome] += 1
-            lines = message.splitlines() or [""]
             if outcome == "failed":
-                failed.append(f"{preset}: {name}: " + "\n             ".join(line[:300] for line in lines[: 2 * SHOWN]))
+                failed.append(f"{preset}: {name}: {shortened(message)}")
             elif outcome == "skipped":
-                skipped.append(f"{preset}: {name}: {lines[0]}")
+                skipped.append(f"{preset}: {name}: {(message.splitlines() or [''])[0]}")
         for outcome, count in counts.items():
             total[outcome] += count
         print(f"  {preset:8} {counts['passed']:5} passed {counts['failed']:4} failed {counts['skipped']:4} skipped")
-    for name in skipped:
-        print(f"  skipped  {name}")
-    for name in failed:
-        print(f"  FAILED   {name}")
+    if len(flaky) > FLAKY_MAX:
+        total["failed"] += 1
+        failed.append(f"{len(flaky)} programs are flaky, at most {FLAKY_MAX} are allowed")
+    for kind, names in (("skipped", skipped), ("flaky", flaky), ("FAILED", failed)):
+        for name in names:
+            print(f"  {kind:8} {name}")
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 0 if total["failed"] == 0 and total["passed"] > 0 else 1
 

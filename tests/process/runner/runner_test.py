@@ -1,0 +1,157 @@
+"""How tools/run_ctest and tools/test_summary.py judge: planted tests fail, crash, hang and disturb each other.
+
+    runner_test.py BUILD     BUILD is the folder of the dev build, for the lists of tools/run_tests
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else None
+
+# Fails the first time that it runs, passes the second time.
+ONCE = 'test -e {name}.seen || { touch {name}.seen; exit 1; }'
+
+
+class Planted:
+    """A repository of its own with the runner and tests that are shell commands."""
+
+    def __init__(self, folder: str, preset: str = "dev"):
+        self.root, self.preset = pathlib.Path(folder), preset
+        (self.root / "tools").mkdir()
+        for name in ("run_ctest", "test_summary.py"):
+            shutil.copy(ROOT / "tools" / name, self.root / "tools" / name)
+        self.build = self.root / "build" / preset
+        self.build.mkdir(parents=True)
+        self.lines = []
+        self.add("steady", "unit", "true")
+
+    def add(self, name: str, labels: str, command: str, more: str = "") -> None:
+        script = self.build / name
+        script.write_text(f"#!/bin/sh\ncd {self.build}\n{command.replace('{name}', name)}\n")
+        script.chmod(0o755)
+        self.lines += [f'add_test({name} "{script}")',
+                       f'set_tests_properties({name} PROPERTIES LABELS "{labels}" TIMEOUT 20 {more})']
+
+    def run(self) -> tuple:
+        """(status, output) of the summary after both passes."""
+        (self.build / "CTestTestfile.cmake").write_text("\n".join(self.lines) + "\n")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("CTEST_")}
+        for action in ("beside", "alone"):
+            subprocess.run([self.root / "tools/run_ctest", action, self.preset], check=True, env=environment,
+                           stdout=subprocess.PIPE)
+        judged = subprocess.run([sys.executable, "-B", self.root / "tools/test_summary.py",
+                                 f"{self.preset}={self.build}/results"], text=True, stdout=subprocess.PIPE)
+        return judged.returncode, judged.stdout
+
+
+class RunnerTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def test_a_process_test_that_fails_beside_others_only_is_flaky_and_green(self):
+        planted = Planted(self.folder.name)
+        planted.add("disturbed", "process", f"echo first words; {ONCE}")
+        status, output = planted.run()
+        self.assertEqual(status, 0, output)
+        self.assertIn("flaky    dev: disturbed failed beside other tests and passed alone", output)
+        self.assertTrue(output.endswith("2 passed, 0 failed, 0 skipped\n"), output)
+        for run in ("beside", "again"):  # both outputs are kept
+            self.assertIn("first words" if run == "beside" else "100% tests passed",
+                          (planted.build / "results" / run / "ctest.log").read_text())
+
+    def test_what_fails_twice_is_red(self):
+        planted = Planted(self.folder.name)
+        planted.add("broken", "process", "echo why; exit 1")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: broken", output)
+        self.assertTrue(output.endswith("1 passed, 1 failed, 0 skipped\n"), output)
+
+    def test_unit_tests_and_exact_ones_never_run_again(self):
+        planted = Planted(self.folder.name)
+        planted.add("of_unit", "unit", ONCE)
+        planted.add("of_sim", "sim", ONCE)
+        planted.add("of_bits", "comm;exact", ONCE)
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertTrue(output.endswith("1 passed, 3 failed, 0 skipped\n"), output)
+
+    def test_nothing_under_a_sanitizer_runs_again(self):
+        for preset in ("asan", "tsan"):
+            with self.subTest(preset), tempfile.TemporaryDirectory() as folder:
+                planted = Planted(folder, preset)
+                planted.add("raced", "comm", ONCE)
+                self.assertEqual(planted.run()[0], 1)
+
+    def test_a_crash_is_red_at_once(self):
+        planted = Planted(self.folder.name)
+        planted.add("crashed", "process", "test -e crashed.seen && exit 0; touch crashed.seen; kill -SEGV $$")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: crashed", output)
+
+    def test_a_time_limit_is_red_at_once(self):
+        planted = Planted(self.folder.name)
+        planted.add("hung", "process", "test -e hung.seen && exit 0; touch hung.seen; exec sleep 100", "TIMEOUT 1")
+        self.assertEqual(planted.run()[0], 1)
+
+    def test_four_flaky_programs_are_red_three_are_not(self):
+        planted = Planted(self.folder.name)
+        for index in range(3):
+            planted.add(f"flaky{index}", "process", ONCE)
+        status, output = planted.run()
+        self.assertEqual(status, 0, output)
+        for seen in planted.build.glob("*.seen"):
+            seen.unlink()
+        planted.add("flaky3", "cluster", ONCE)
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("4 programs are flaky, at most 3 are allowed", output)
+
+    def test_what_depends_on_time_runs_last_and_alone(self):
+        planted = Planted(self.folder.name)
+        for index in range(3):
+            planted.add(f"timed{index}", "unit;timing", "mkdir alone && sleep 0.2 && rmdir alone && test -e others")
+        planted.add("other", "unit", "sleep 0.5; touch others")
+        status, output = planted.run()
+        self.assertEqual(status, 0, output)
+
+    def test_a_lost_report_is_red(self):
+        planted = Planted(self.folder.name)
+        planted.run()
+        shutil.rmtree(planted.build / "results")
+        judged = subprocess.run([sys.executable, "-B", planted.root / "tools/test_summary.py",
+                                 f"dev={planted.build}/results"], stdout=subprocess.PIPE)
+        self.assertEqual(judged.returncode, 1)
+
+
+@unittest.skipUnless(BUILD == ROOT / "build" / "dev", "the lists of tools/run_tests are those of build/dev")
+class ListsTest(unittest.TestCase):
+    def names(self, *options) -> set:
+        listed = subprocess.run([ROOT / "tools/run_tests", *options, "--list"], check=True, text=True,
+                                stdout=subprocess.PIPE)
+        return {line for line in listed.stdout.splitlines() if line.startswith("dev ")}
+
+    def test_what_ci_runs_contains_what_make_test_runs(self):
+        quick, everything = self.names(), self.names("--all")
+        self.assertGreater(len(quick), 100)
+        self.assertLess(quick, everything)
+
+    def test_the_names_of_the_commands(self):
+        for target, command in (("test", "tools/run_tests"), ("test-all", "tools/run_tests --all"),
+                                ("test-long", "tools/run_tests --long")):
+            shown = subprocess.run(["make", "-n", "-C", ROOT, "--no-print-directory", target], check=True, text=True,
+                                   stdout=subprocess.PIPE)
+            self.assertEqual(shown.stdout.strip(), command)
+        self.assertIn("exec make test-all\n", (ROOT / ".ci/run").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
