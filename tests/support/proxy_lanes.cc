@@ -38,11 +38,6 @@ json joined(const kube::Client& admin, const kube::Resource& resource,
 
 }  // namespace
 
-bool is_long_run() {
-  const char* value = std::getenv("TRAINYARD_LONG_TESTS");  // NOLINT(concurrency-mt-unsafe)
-  return value != nullptr && std::string(value) == "1";
-}
-
 uint64_t draw_seed() {
   const char* given = std::getenv("TRAINYARD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
   const uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device()();

@@ -15,8 +15,6 @@
 
 namespace trainyard::testing_support {
 
-/// Where TRAINYARD_LONG_TESTS is 1.
-bool is_long_run();
 /// TRAINYARD_TEST_SEED, or one drawn now; printed.
 uint64_t draw_seed();
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/support/proxy_lanes.h"
 
 namespace trainyard::apiserver {
@@ -78,7 +79,7 @@ std::vector<Crash> choose(int64_t writes) {
     crashes.push_back({write, Kind::kCrashBefore});
     crashes.push_back({write, Kind::kCrashAfter});
   }
-  if (testing_support::is_long_run()) return crashes;
+  if (testing_support::runs_everything()) return crashes;
   std::mt19937_64 random(testing_support::draw_seed());
   std::shuffle(crashes.begin(), crashes.end(), random);
   crashes.resize(std::min(crashes.size(), kSample));

@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/audited_plane.h"
+#include "tests/support/extent.h"
 #include "tests/support/proxy_lanes.h"
 
 namespace trainyard::apiserver {
@@ -65,7 +66,7 @@ std::vector<Trial> choose(int64_t writes, Fate one, Fate other) {
     trials.push_back({write, other});
   }
   const size_t all = trials.size();
-  if (!testing_support::is_long_run()) {
+  if (!testing_support::runs_everything()) {
     std::mt19937_64 random(testing_support::draw_seed());
     std::shuffle(trials.begin(), trials.end(), random);
     trials.resize(std::min(trials.size(), kSample));

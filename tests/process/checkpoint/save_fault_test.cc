@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/process/checkpoint/probe_run.h"
+#include "tests/support/extent.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/checkpoint/disk_thread.h"
 #include "worker/checkpoint/state_hash.h"
@@ -84,11 +85,6 @@ const std::vector<Fault> kFaults = {{"EIO", "error=EIO"},
 bool applies(const Fault& fault, const Call& call) {
   static const std::set<std::string> kCounted = {"write", "pwrite64", "pread64", "read"};
   return fault.name != "short" || kCounted.contains(call.name);
-}
-
-bool long_tests() {
-  const char* value = std::getenv("TRAINYARD_LONG_TESTS");  // NOLINT(concurrency-mt-unsafe)
-  return value != nullptr && std::string(value) == "1";
 }
 
 class SaveFaultTest : public ::testing::Test {
@@ -222,7 +218,8 @@ class SaveFaultTest : public ::testing::Test {
     for (size_t i = 0; i < calls.size(); ++i) {
       for (size_t f = 0; f < kFaults.size(); ++f) {
         const Fault& fault = kFaults[f];
-        const bool chosen = long_tests() || fault.name == "short" || f == i % kFaults.size();
+        const bool chosen =
+            testing_support::runs_everything() || fault.name == "short" || f == i % kFaults.size();
         if (!applies(fault, calls[i]) || !chosen) continue;
         SCOPED_TRACE(part + ": " + calls[i].name + " number " + std::to_string(calls[i].count) +
                      ": " + fault.name);
@@ -281,7 +278,7 @@ TEST_F(SaveFaultTest, AFullDiskCutsAWriteShortAtAnyByte) {
        std::filesystem::directory_iterator(template_->root() / "g1-step-0000000002")) {
     largest = std::max(largest, entry.file_size());
   }
-  const uintmax_t stride = long_tests() ? 1 : largest / 24;
+  const uintmax_t stride = testing_support::runs_everything() ? 1 : largest / 24;
   // The probe's own few lines go to a file as well.
   for (uintmax_t limit = 1024; limit < largest; limit += stride) {
     SCOPED_TRACE("files of at most " + std::to_string(limit) + " bytes");

@@ -5,7 +5,7 @@
 //   TRAINYARD_SIM_SEED=N        plays that story alone
 //   TRAINYARD_SIM_FIRST=N       begins with that story (default 1; under TRAINYARD_LONG_TESTS=1 one
 //                               by the time of day)
-//   TRAINYARD_SIM_SECONDS=N     how long stories are played (default 180; an hour under
+//   TRAINYARD_SIM_SECONDS=N     how long stories are played (default 20; an hour under
 //                               TRAINYARD_LONG_TESTS=1)
 //   TRAINYARD_SIM_THREADS=N     how many are played at once (default: one a core)
 #include <algorithm>
@@ -26,6 +26,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/support/sim/random_story.h"
 
 namespace trainyard::sim {
@@ -142,9 +143,8 @@ TEST_F(RandomTest, StoriesUnderFaultsComeToTheirRest) {
     print(matrix_);
     return;
   }
-  const bool is_long = std::getenv("TRAINYARD_LONG_TESTS") != nullptr;
-  const seconds limit(
-      number_in_environment("TRAINYARD_SIM_SECONDS").value_or(is_long ? 3600 : 180));
+  const bool is_long = testing_support::runs_everything();
+  const seconds limit(number_in_environment("TRAINYARD_SIM_SECONDS").value_or(is_long ? 3600 : 20));
   const uint64_t first = first_story(is_long);
   play_from(first, std::chrono::steady_clock::now() + limit);
   std::cout << stories_ << " stories from seed " << first << ", " << reconciles_ << " reconciles, "
