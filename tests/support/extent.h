@@ -15,6 +15,20 @@ inline bool runs_everything() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
+#if defined(__has_feature)  // clang
+#define TRAINYARD_HAS_FEATURE(feature) __has_feature(feature)
+#else
+#define TRAINYARD_HAS_FEATURE(feature) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    TRAINYARD_HAS_FEATURE(address_sanitizer) || TRAINYARD_HAS_FEATURE(thread_sanitizer)
+/// A sanitizer makes code up to twenty times slower.
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#undef TRAINYARD_HAS_FEATURE
+
 /// Whether case `index` of the series `name` runs: one in `share` unless everything runs. The
 /// number TRAINYARD_TEST_SEED (default 0) and the name decide which; the same seed draws the same
 /// cases.

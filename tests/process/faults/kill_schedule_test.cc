@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
 
@@ -39,14 +40,13 @@ spec:
   failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 0}}
   progressPolicy: )";
 
-#ifdef __SANITIZE_ADDRESS__
-/// Instrumented ranks are several times as slow: the dev build carries out all of them.
-constexpr int64_t kShortSeeds = 12;
-constexpr char kPatience[] = "{minStallSeconds: 20, maxStallSeconds: 30}\n";
-#else
-constexpr int64_t kShortSeeds = 60;
-constexpr char kPatience[] = "{minStallSeconds: 5, maxStallSeconds: 8}\n";
-#endif
+/// Instrumented ranks are several times as slow: the dev build carries out more of them.
+const int64_t kShortSeeds = testing_support::kSanitized          ? 12
+                            : testing_support::runs_everything() ? 60
+                                                                 : 36;
+constexpr const char* kPatience = testing_support::kSanitized
+                                      ? "{minStallSeconds: 20, maxStallSeconds: 30}\n"
+                                      : "{minStallSeconds: 5, maxStallSeconds: 8}\n";
 
 /// Schedules carried out at the same time; they mostly wait.
 constexpr int kAtOnce = 3;
@@ -112,7 +112,7 @@ std::string name_of_seeds(const ::testing::TestParamInfo<Seeds>& seeds) {
 /// None unless TRAINYARD_LONG_TESTS is set: a thousand, or those that
 /// TRAINYARD_KILL_SEEDS=FIRST:COUNT chooses.
 std::vector<Seeds> long_seeds() {
-  if (std::getenv("TRAINYARD_LONG_TESTS") == nullptr) return {};
+  if (!testing_support::runs_everything()) return {};
   const char* chosen = std::getenv("TRAINYARD_KILL_SEEDS");
   const std::string seeds = chosen == nullptr ? "100000:1000" : chosen;
   return {{std::stoll(seeds), std::stoll(seeds.substr(seeds.find(':') + 1))}};

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/memory_file_system.h"
 #include "worker/checkpoint/state_hash.h"
@@ -109,11 +110,7 @@ class BitsTest : public ::testing::Test {
 constexpr size_t kThrough = 997;
 
 // Every byte in the plain build; a sanitizer, fifty times slower, looks at every thirty-first.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kStride = 31;
-#else
-constexpr size_t kStride = 1;
-#endif
+constexpr size_t kStride = testing_support::kSanitized ? 31 : 1;
 
 TEST_F(BitsTest, EveryBitOfEveryShardIsFoundAndTheOneBeforeUsed) {
   size_t bytes = 0;

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/memory_file_system.h"
 #include "worker/checkpoint/store.h"
@@ -81,24 +82,25 @@ void expect_promises_kept(Life& life, const std::string& what) {
   }
 }
 
-// Every call in the plain build; a sanitizer, twenty times slower, looks at every seventh.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int64_t kStride = 7;
-#else
-constexpr int64_t kStride = 1;
-#endif
+/// One call in so many is struck where not every one is.
+constexpr int64_t kShare = testing_support::kSanitized ? 21 : 4;
 
 /// On a file system that has links, and on one that has none: there every third call will do, as a
 /// file is made by at least three.
 class CrashTest : public ::testing::TestWithParam<Life::Links> {
  protected:
-  static int64_t stride() { return GetParam() == Life::Links::kThere ? kStride : 3 * kStride; }
+  static bool is_struck(const char* fault, int64_t call) {
+    if (GetParam() == Life::Links::kRefused && call % 3 != 0) return false;
+    return testing_support::in_sample(fault, GetParam() == Life::Links::kThere ? call : call / 3,
+                                      kShare);
+  }
 };
 
 TEST_P(CrashTest, AnyCallMayFail) {
   const int64_t calls = calls_of_an_undisturbed_life(GetParam());
   ASSERT_GT(calls, 100);
-  for (int64_t k = 0; k < calls; k += stride()) {
+  for (int64_t k = 0; k < calls; ++k) {
+    if (!is_struck("fails", k)) continue;
     Life life(GetParam());
     std::string where;
     life.files.set_hook([&](int64_t call, std::string_view what) -> Status {
@@ -114,7 +116,8 @@ TEST_P(CrashTest, AnyCallMayFail) {
 
 TEST(CrashOnceTest, AnyThreeCallsInARowMayFail) {
   const int64_t calls = calls_of_an_undisturbed_life();
-  for (int64_t k = 0; k < calls; k += kStride) {
+  for (int64_t k = 0; k < calls; ++k) {
+    if (!testing_support::in_sample("three fail", k, kShare)) continue;
     Life life;
     life.files.set_hook([&](int64_t call, std::string_view) -> Status {
       if (call < k || call > k + 2) return {};
@@ -129,7 +132,8 @@ TEST(CrashOnceTest, AnyThreeCallsInARowMayFail) {
 
 TEST_P(CrashTest, TheProcessMayDieBeforeAnyCall) {
   const int64_t calls = calls_of_an_undisturbed_life(GetParam());
-  for (int64_t k = 0; k < calls; k += stride()) {
+  for (int64_t k = 0; k < calls; ++k) {
+    if (!is_struck("dies", k)) continue;
     Life life(GetParam());
     life.files.set_hook([&](int64_t call, std::string_view) -> Status {
       if (call < k) return {};
@@ -143,7 +147,8 @@ TEST_P(CrashTest, TheProcessMayDieBeforeAnyCall) {
 
 TEST_P(CrashTest, ThePowerMayFailBeforeAnyCall) {
   const int64_t calls = calls_of_an_undisturbed_life(GetParam());
-  for (int64_t k = 0; k < calls; k += stride()) {
+  for (int64_t k = 0; k < calls; ++k) {
+    if (!is_struck("power", k)) continue;
     for (const Loss loss : {Loss::kEverything, Loss::kRandom}) {
       Life life(GetParam());
       life.files.set_hook([&](int64_t call, std::string_view) -> Status {
