@@ -257,7 +257,7 @@ void register_member(const Command& bench, CommandContext& context) {
   const Command member = bench.command("comm-member", "One rank of `bench comm`.");
   member.hide();
   auto arguments = std::make_shared<std::vector<std::string>>();
-  member.option("role", *arguments).words(4);
+  member.option("role", *arguments, "What it does, where and for whom").words(4);
   member.runs([arguments, &context] {
     const auto role = bench::decode_role(*arguments);
     finish(role ? bench::run_member(*role, std::cin, std::cout) : Status(role.error()),

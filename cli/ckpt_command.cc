@@ -49,7 +49,7 @@ struct CkptOptions {
   bool verify = false;
 };
 
-using Command = Status (*)(const CkptOptions&, CommandContext&);
+using Run = Status (*)(const CkptOptions&, CommandContext&);
 
 /// What `ls` says of one directory.
 struct Listed {
@@ -427,7 +427,7 @@ Status run_verify(const CkptOptions& options, CommandContext& context) {
 }
 
 void add_command(const Command& parent, CommandContext& context, const char* name, const char* what,
-                 const char* path_help, bool with_output, Command run) {
+                 const char* path_help, bool with_output, Run run) {
   const Command command = parent.command(name, what);
   auto options = std::make_shared<CkptOptions>();
   command.option("PATH", options->path, path_help).required();

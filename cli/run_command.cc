@@ -330,7 +330,7 @@ void register_run(const Command& app, CommandContext& context) {
                "Takes up a run that has failed, from its newest checkpoint");
   command.flag("--plain", options->plain, "Lines instead of a block rewritten in place");
   command
-      .flag("--trace{" + std::to_string(contract::kTraceStepsDefault) + "}", options->trace_steps,
+      .flag("--trace", options->trace_steps, contract::kTraceStepsDefault,
             "Leave a trace of the newest steps (--trace=N: N of them) as RUN/trace.json")
       .between(1, contract::kTraceStepsMax);
   command.option("--metrics-address", options->metrics_address,
