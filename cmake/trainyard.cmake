@@ -165,7 +165,7 @@ endfunction()
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
 # itself. WAITS: for others more than it computes, so that twice as many run at a time. THREADED: its process has more
 # than one thread, so that ThreadSanitizer may find something: label `threads`. MEMORY: runs under
-# AddressSanitizer in every `make test`, label `memory`, as do the tiers unit and comm but for what is all values there:
+# AddressSanitizer in `make test-all`, label `memory`, as do the tiers unit and comm but for what is all values there:
 # the control plane's parts and the house's rules. SMOKE: one of the few of its tier that run under AddressSanitizer in
 # `make test-long`: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run
 # (say why beside the call).

@@ -3,6 +3,7 @@
 // of every workload under TRAINYARD_LONG_TESTS=1, else a sample of them (tests/support/extent.h).
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,8 +53,8 @@ class ExhaustiveTest : public testing::TestWithParam<Workload> {
     }
   }
 
-  static bool is_struck(const std::string& what, int64_t at) {
-    return testing_support::in_sample(GetParam().name + what, at, kShare);
+  static bool is_struck(std::string_view what, int64_t at) {
+    return testing_support::in_sample(GetParam().name + std::string(what), at, kShare);
   }
 
   void check(const Played& played, const std::string& what) const {
