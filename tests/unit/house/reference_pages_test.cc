@@ -54,7 +54,7 @@ TEST(ReferencePagesTest, TheOperatorsPageListsItsFlagsAndNoOthers) {
 TEST(ReferencePagesTest, ThePageOfCommandsListsThemAllAndOptionsThatAreThere) {
   const std::string code = text_below("cli/");
   const std::string page = text_below("docs/reference/cli.md");
-  std::set<std::string> commands = matches(code, R"re(add_subcommand\("([a-z-]+)")re");
+  std::set<std::string> commands = matches(code, R"re(\.command\("([a-z-]+)")re");
   commands.merge(matches(code, R"re(add_(?:path_)?command\([^;"]*"([a-z]+)")re"));
   EXPECT_THAT(commands, Contains("prune")) << "registered with its name";
   EXPECT_THAT(commands, Contains("verify")) << "registered by a function of ours";
@@ -97,7 +97,7 @@ bool shows_commands(const SourceFile& file) {
 
 TEST(ReferencePagesTest, CommandsInTheTextHaveTheOptionsThatTheyAreShownWith) {
   const std::string code = text_below("cli/");
-  const Known known{matches(code, R"re(add_subcommand\("([a-z-]+)")re"),
+  const Known known{matches(code, R"re(\.command\("([a-z-]+)")re"),
                     matches(code, R"re("(?:-o,)?(--[a-z-]+))re")};
   int seen = 0;
   std::vector<std::string> wrong;
