@@ -161,16 +161,18 @@ function(trainyard_bench name)
 endfunction()
 
 # trainyard_test(NAME TIER unit|numeric|comm|process|sim|apiserver|cluster|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
-#                [SERIAL] [WAITS] [THREADED] [MEMORY] [SMOKE] [NOT_UNDER thread|address])
+#                [SERIAL] [TIMING] [WAITS] [THREADED] [MEMORY] [SMOKE] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
-# itself. WAITS: for others more than it computes, so that twice as many run at a time. THREADED: its process has more
+# itself. TIMING: its verdict depends on a bound of less than 30 s of real time within which what is well must move:
+# label `timing`. Such tests run last, with nothing beside them, and one that fails is run once more. A condition that
+# is only awaited gets at least 60 s instead and needs no label. WAITS: for others more than it computes, so that twice as many run at a time. THREADED: its process has more
 # than one thread, so that ThreadSanitizer may find something: label `threads`. MEMORY: runs under
 # AddressSanitizer in `make test-all`, label `memory`, as do the tiers unit and comm but for what is all values there:
 # the control plane's parts and the house's rules. SMOKE: one of the few of its tier that run under AddressSanitizer in
 # `make test-long`: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run
 # (say why beside the call).
 function(trainyard_test name)
-  cmake_parse_arguments(ARG "SERIAL;WAITS;THREADED;MEMORY;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;TIMING;WAITS;THREADED;MEMORY;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
   set(cost 0) # as measured the last time
   if(ARG_TIMEOUT)
     set(cost ${ARG_TIMEOUT}) # what may take long is begun first, also in a fresh checkout
@@ -200,6 +202,9 @@ function(trainyard_test name)
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_${ARG_TIER} ${name})
   add_test(NAME ${name} COMMAND ${name})
   set(labels ${ARG_TIER})
+  if(ARG_TIMING)
+    list(APPEND labels timing)
+  endif()
   if(ARG_THREADED)
     list(APPEND labels threads)
     set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_threads ${name})

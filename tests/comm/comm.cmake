@@ -9,12 +9,14 @@ trainyard_test(comm_rooted_and_pairwise_test TIER comm TIMEOUT 900
 trainyard_test(comm_groups_test TIER comm TIMEOUT 900 SOURCES ${comm_tests}/groups_test.cc
                DEPS tests_comm_world)
 trainyard_test(comm_faults_test TIER comm SOURCES ${comm_tests}/faults_test.cc DEPS tests_comm_world)
+trainyard_test(comm_timing_test TIER comm TIMING
+               SOURCES ${comm_tests}/timing_test.cc ${comm_tests}/any_operation.cc DEPS tests_comm_world)
 
 # One rank as a process, for the tests that kill and stop it.
 trainyard_binary(comm_rank SOURCES ${comm_tests}/rank_main.cc ${comm_tests}/any_operation.cc
                  DEPS worker_comm)
 set_target_properties(comm_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
-trainyard_test(comm_processes_test TIER comm SOURCES ${comm_tests}/processes_test.cc
+trainyard_test(comm_processes_test TIER comm TIMING SOURCES ${comm_tests}/processes_test.cc
                DEPS tests_comm_world)
 add_dependencies(comm_processes_test comm_rank)
 trainyard_test(comm_strangers_test TIER comm SOURCES ${comm_tests}/strangers_test.cc

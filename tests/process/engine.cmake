@@ -4,7 +4,7 @@ trainyard_test(training_test TIER process TIMEOUT 1200 NOT_UNDER thread
   DEPS process_test_support ledger_test_support GTest::gmock)
 add_dependencies(training_test trainyard trainyard-agent trainyard-worker)
 # As above.
-trainyard_test(hang_test TIER process TIMEOUT 1200 NOT_UNDER thread
+trainyard_test(hang_test TIER process TIMING TIMEOUT 1200 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/hang/hang_test.cc
   DEPS run_test_support)
 add_dependencies(hang_test trainyard trainyard-agent trainyard-worker)

@@ -1,12 +1,11 @@
-// What ranks see when calls disagree, peers are silent, aborted, gone, or speak nonsense.
+// What ranks see when calls disagree, peers are aborted, gone, or speak nonsense.
 
-#include <atomic>
 #include <barrier>
-#include <chrono>
-#include <future>
-#include <mutex>
-#include <set>
+#include <functional>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,8 +15,6 @@
 namespace trainyard::comm {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::AllOf;
 using testing::bytes_of;
 using ::testing::ElementsAre;
@@ -26,8 +23,6 @@ using ::testing::HasSubstr;
 using testing::make_world;
 using testing::message_of;
 using testing::run_world;
-
-using Clock = std::chrono::steady_clock;
 
 class FaultsTest : public ::testing::TestWithParam<TransportKind> {};
 
@@ -144,63 +139,6 @@ TEST_P(FaultsTest, AbortWakesEveryWaiterWithTheReason) {
   });
 }
 
-TEST_P(FaultsTest, ARankThatDoesNotCallIsNamedByAllAfterTheDeadline) {
-  const milliseconds deadline(600);
-  std::atomic<int> failed{0};
-  run_world(
-      GetParam(), 5,
-      [&](Communicator& c) {
-        std::vector<int64_t> data(50'000, 1);
-        ASSERT_TRUE(c.barrier()->wait().has_value());
-        if (c.rank() == 3) {
-          while (failed.load() < 4)
-            std::this_thread::sleep_for(milliseconds(1));
-          return;
-        }
-        const auto begin = Clock::now();
-        const Status status = c.all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kSum)->wait();
-        const auto took = Clock::now() - begin;
-        failed.fetch_add(1);
-        ASSERT_FALSE(status.has_value());
-        EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
-        EXPECT_THAT(status.error().message,
-                    AllOf(HasSubstr("awaiting rank 3"), HasSubstr("all_reduce #1"),
-                          HasSubstr("no progress for 0.600 s")));
-        EXPECT_THAT(c.lost_ranks(), ElementsAre(3));
-        EXPECT_GE(took, milliseconds(300));
-        EXPECT_LT(took, seconds(10));
-      },
-      deadline);
-}
-
-TEST_P(FaultsTest, ASlowPeerThatMovesDoesNotFail) {
-  const milliseconds deadline(400);
-  run_world(
-      GetParam(), 2,
-      [&](Communicator& c) {
-        ASSERT_TRUE(c.barrier()->wait().has_value());
-        std::vector<std::vector<int64_t>> pieces(6, std::vector<int64_t>(100));
-        if (c.rank() == 0) {
-          // One operation that lasts three deadlines.
-          std::vector<PointToPoint> all;
-          for (auto& piece : pieces) {
-            all.push_back({PointToPoint::Kind::kReceive, 1, bytes_of(piece)});
-          }
-          const auto begin = Clock::now();
-          EXPECT_EQ(message_of(c.batch_point_to_point(all)->wait()), "");
-          EXPECT_GE(Clock::now() - begin, deadline);
-          return;
-        }
-        for (auto& piece : pieces) {
-          std::this_thread::sleep_for(deadline / 2);  // the slowness under test
-          const WorkPtr sent =
-              c.batch_point_to_point({{PointToPoint::Kind::kSend, 0, bytes_of(piece)}});
-          EXPECT_EQ(message_of(sent->wait()), "");
-        }
-      },
-      deadline);
-}
-
 TEST_P(FaultsTest, DestroyingWithPendingWorkAbortsItInBoundedTime) {
   auto world = make_world(GetParam(), 3);
   std::barrier phase(3);
@@ -214,9 +152,7 @@ TEST_P(FaultsTest, DestroyingWithPendingWorkAbortsItInBoundedTime) {
     if (rank == 0) {
       // The others never call this one, so it cannot end otherwise.
       const WorkPtr pending = c->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kSum);
-      const auto begin = Clock::now();
       c.reset();
-      EXPECT_LT(Clock::now() - begin, seconds(5));
       ASSERT_TRUE(pending->done());
       EXPECT_EQ(pending->wait().error().code, ErrorCode::kAborted);
       phase.arrive_and_wait();
@@ -244,42 +180,6 @@ TEST_P(FaultsTest, ARankThatLeftIsNamedToWhoStillWaitsForIt) {
     EXPECT_THAT(status.error().message, HasSubstr("rank 1"));
     EXPECT_THAT((*c)->lost_ranks(), ElementsAre(1));
   });
-}
-
-TEST_P(FaultsTest, ARankThatNeverComesIsNamed) {
-  auto world = make_world(GetParam(), 3, milliseconds(400));
-  for_each_rank(3, [&](int rank) {
-    if (rank == 2) return;
-    const auto c = world.connect(rank);
-    ASSERT_FALSE(c.has_value());
-    EXPECT_EQ(c.error().code, ErrorCode::kPeerLost);
-    EXPECT_THAT(c.error().message, HasSubstr("rank 2"));
-  });
-}
-
-TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
-  for (const bool generation : {true, false}) {
-    auto world = make_world(GetParam(), 2, milliseconds(500));
-    if (generation)
-      world.options[0].generation = 6;
-    else
-      world.options[0].job_uid = "another";
-    for_each_rank(2, [&](int rank) {
-      const auto c = world.connect(rank);
-      ASSERT_FALSE(c.has_value());
-      if (GetParam() != TransportKind::kLocal && rank == 0) {
-        EXPECT_EQ(c.error().code, ErrorCode::kConflict);
-        EXPECT_THAT(
-            c.error().message,
-            AllOf(HasSubstr("rank 1 refuses a connection from rank 0"),
-                  HasSubstr(generation ? "generation 6, this is generation 7" : "job hash")));
-      } else if (GetParam() != TransportKind::kLocal) {
-        EXPECT_EQ(c.error().code, ErrorCode::kPeerLost);
-        EXPECT_THAT(c.error().message, AllOf(HasSubstr("meeting the peers: rank 0"),
-                                             HasSubstr("refuses a connection from rank 0")));
-      }
-    });
-  }
 }
 
 TEST_P(FaultsTest, CallsThatCannotBeRightFailTheGroup) {

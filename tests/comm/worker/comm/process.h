@@ -21,7 +21,7 @@ class Process {
   pid_t pid() const { return pid_; }
   void write_line(const std::string& line);
   /// The next line of its output; "" at its end or when `patience` is over.
-  std::string read_line(std::chrono::milliseconds patience = std::chrono::seconds(30));
+  std::string read_line(std::chrono::milliseconds patience = std::chrono::seconds(60));
   void signal(int number);
   /// Waits for its end; the exit code, or -1 for a signal.
   int wait();

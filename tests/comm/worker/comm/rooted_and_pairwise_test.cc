@@ -21,7 +21,6 @@ namespace trainyard::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::AllOf;
 using testing::bytes_of;
 using testing::contribution;
@@ -267,38 +266,6 @@ TEST_P(RetreatTest, PatienceEndsAReceiveAndNothingElse) {
     over.arrive_and_wait();
     ASSERT_EQ(message_of(c.barrier()->wait()), "");
   });
-}
-
-TEST_P(RetreatTest, PatienceBeyondTheDeadlineHoldsUntilSomethingMoves) {
-  const milliseconds deadline(500);
-  const milliseconds patience(1300);
-  std::barrier over(2);
-  run_world(
-      GetParam(), 2,
-      [&](Communicator& c) {
-        ASSERT_EQ(message_of(c.barrier()->wait()), "");
-        std::vector<int64_t> data(10, c.rank());
-        if (c.rank() == 0) {
-          const auto begin = std::chrono::steady_clock::now();
-          const Status status = c.receive(bytes_of(data), 1, {.patience = patience})->wait();
-          ASSERT_FALSE(status.has_value());
-          EXPECT_EQ(status.error().code, ErrorCode::kDeadline) << status.error().message;
-          EXPECT_GE(std::chrono::steady_clock::now() - begin, patience);
-          EXPECT_THAT(c.lost_ranks(), ::testing::IsEmpty());
-        }
-        over.arrive_and_wait();
-        ASSERT_EQ(message_of(c.barrier()->wait()), "");
-        if (c.rank() == 1) {
-          std::this_thread::sleep_for(deadline + deadline / 2);  // the lateness under test
-          ASSERT_EQ(message_of(c.send(bytes_of(data), 0)->wait()), "");
-        } else {
-          ASSERT_EQ(message_of(c.receive(bytes_of(data), 1, {.patience = seconds(60)})->wait()),
-                    "");
-          EXPECT_EQ(data, std::vector<int64_t>(10, 1));
-        }
-        ASSERT_EQ(message_of(c.barrier()->wait()), "");
-      },
-      deadline);
 }
 
 TEST_P(RetreatTest, WhatHasBegunAndCollectivesAreNotCancelled) {

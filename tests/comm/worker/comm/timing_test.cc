@@ -1,0 +1,206 @@
+// What has a deadline of less than a second, within which ranks that are well must move.
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/comm/worker/comm/any_operation.h"
+#include "tests/comm/worker/comm/world.h"
+
+namespace trainyard::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using testing::AnyOperation;
+using testing::bytes_of;
+using ::testing::ElementsAre;
+using testing::for_each_rank;
+using ::testing::HasSubstr;
+using testing::make_world;
+using testing::message_of;
+using testing::run_world;
+
+using Clock = std::chrono::steady_clock;
+
+std::string transport_name(const ::testing::TestParamInfo<TransportKind>& info) {
+  return std::string(name_of(info.param));
+}
+
+class FaultsTest : public ::testing::TestWithParam<TransportKind> {};
+
+TEST_P(FaultsTest, ARankThatDoesNotCallIsNamedByAllAfterTheDeadline) {
+  const milliseconds deadline(600);
+  std::atomic<int> failed{0};
+  run_world(
+      GetParam(), 5,
+      [&](Communicator& c) {
+        std::vector<int64_t> data(50'000, 1);
+        ASSERT_TRUE(c.barrier()->wait().has_value());
+        if (c.rank() == 3) {
+          while (failed.load() < 4)
+            std::this_thread::sleep_for(milliseconds(1));
+          return;
+        }
+        const auto begin = Clock::now();
+        const Status status = c.all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kSum)->wait();
+        const auto took = Clock::now() - begin;
+        failed.fetch_add(1);
+        ASSERT_FALSE(status.has_value());
+        EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
+        EXPECT_THAT(status.error().message,
+                    AllOf(HasSubstr("awaiting rank 3"), HasSubstr("all_reduce #1"),
+                          HasSubstr("no progress for 0.600 s")));
+        EXPECT_THAT(c.lost_ranks(), ElementsAre(3));
+        EXPECT_GE(took, milliseconds(300));
+      },
+      deadline);
+}
+
+TEST_P(FaultsTest, ASlowPeerThatMovesDoesNotFail) {
+  const milliseconds deadline(400);
+  run_world(
+      GetParam(), 2,
+      [&](Communicator& c) {
+        ASSERT_TRUE(c.barrier()->wait().has_value());
+        std::vector<std::vector<int64_t>> pieces(6, std::vector<int64_t>(100));
+        if (c.rank() == 0) {
+          // One operation that lasts three deadlines.
+          std::vector<PointToPoint> all;
+          for (auto& piece : pieces) {
+            all.push_back({PointToPoint::Kind::kReceive, 1, bytes_of(piece)});
+          }
+          const auto begin = Clock::now();
+          EXPECT_EQ(message_of(c.batch_point_to_point(all)->wait()), "");
+          EXPECT_GE(Clock::now() - begin, deadline);
+          return;
+        }
+        for (auto& piece : pieces) {
+          std::this_thread::sleep_for(deadline / 2);  // the slowness under test
+          const WorkPtr sent =
+              c.batch_point_to_point({{PointToPoint::Kind::kSend, 0, bytes_of(piece)}});
+          EXPECT_EQ(message_of(sent->wait()), "");
+        }
+      },
+      deadline);
+}
+
+TEST_P(FaultsTest, ARankThatNeverComesIsNamed) {
+  auto world = make_world(GetParam(), 3, milliseconds(400));
+  for_each_rank(3, [&](int rank) {
+    if (rank == 2) return;
+    const auto c = world.connect(rank);
+    ASSERT_FALSE(c.has_value());
+    EXPECT_EQ(c.error().code, ErrorCode::kPeerLost);
+    EXPECT_THAT(c.error().message, HasSubstr("rank 2"));
+  });
+}
+
+TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
+  for (const bool generation : {true, false}) {
+    auto world = make_world(GetParam(), 2, milliseconds(500));
+    if (generation)
+      world.options[0].generation = 6;
+    else
+      world.options[0].job_uid = "another";
+    for_each_rank(2, [&](int rank) {
+      const auto c = world.connect(rank);
+      ASSERT_FALSE(c.has_value());
+      if (GetParam() != TransportKind::kLocal && rank == 0) {
+        EXPECT_EQ(c.error().code, ErrorCode::kConflict);
+        EXPECT_THAT(
+            c.error().message,
+            AllOf(HasSubstr("rank 1 refuses a connection from rank 0"),
+                  HasSubstr(generation ? "generation 6, this is generation 7" : "job hash")));
+      } else if (GetParam() != TransportKind::kLocal) {
+        EXPECT_EQ(c.error().code, ErrorCode::kPeerLost);
+        EXPECT_THAT(c.error().message, AllOf(HasSubstr("meeting the peers: rank 0"),
+                                             HasSubstr("refuses a connection from rank 0")));
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, FaultsTest, ::testing::ValuesIn(testing::kTransports),
+                         transport_name);
+
+class OperationFaultsTest : public ::testing::TestWithParam<std::tuple<TransportKind, Op>> {};
+
+TEST_P(OperationFaultsTest, ASilentRankIsNamedByAllAfterTheDeadline) {
+  const milliseconds deadline(500);
+  std::atomic<int> failed{0};
+  run_world(
+      kind(), 4,
+      [&](Communicator& c) {
+        AnyOperation buffers(c, 100'000);
+        EXPECT_EQ(message_of(c.barrier()->wait()), "");
+        if (c.rank() == 1) {
+          while (failed.load() < 3)
+            std::this_thread::sleep_for(milliseconds(1));
+          return;
+        }
+        const Status status = op_and_barrier(buffers, c);
+        failed.fetch_add(1);
+        ASSERT_FALSE(status.has_value());
+        EXPECT_EQ(status.error().code, ErrorCode::kPeerLost) << status.error().message;
+        EXPECT_THAT(status.error().message, HasSubstr("awaiting rank 1"));
+        EXPECT_THAT(c.lost_ranks(), ElementsAre(1));
+      },
+      deadline);
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, OperationFaultsTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kTransports),
+                                            ::testing::ValuesIn(kOperations)),
+                         [](const auto& info) {
+                           return std::string(name_of(std::get<0>(info.param))) + "_" +
+                                  std::string(name_of(std::get<1>(info.param)));
+                         });
+
+class RetreatTest : public ::testing::TestWithParam<TransportKind> {};
+
+TEST_P(RetreatTest, PatienceBeyondTheDeadlineHoldsUntilSomethingMoves) {
+  const milliseconds deadline(500);
+  const milliseconds patience(1300);
+  std::barrier over(2);
+  run_world(
+      GetParam(), 2,
+      [&](Communicator& c) {
+        ASSERT_EQ(message_of(c.barrier()->wait()), "");
+        std::vector<int64_t> data(10, c.rank());
+        if (c.rank() == 0) {
+          const auto begin = std::chrono::steady_clock::now();
+          const Status status = c.receive(bytes_of(data), 1, {.patience = patience})->wait();
+          ASSERT_FALSE(status.has_value());
+          EXPECT_EQ(status.error().code, ErrorCode::kDeadline) << status.error().message;
+          EXPECT_GE(std::chrono::steady_clock::now() - begin, patience);
+          EXPECT_THAT(c.lost_ranks(), ::testing::IsEmpty());
+        }
+        over.arrive_and_wait();
+        ASSERT_EQ(message_of(c.barrier()->wait()), "");
+        if (c.rank() == 1) {
+          std::this_thread::sleep_for(deadline + deadline / 2);  // the lateness under test
+          ASSERT_EQ(message_of(c.send(bytes_of(data), 0)->wait()), "");
+        } else {
+          ASSERT_EQ(message_of(c.receive(bytes_of(data), 1, {.patience = seconds(60)})->wait()),
+                    "");
+          EXPECT_EQ(data, std::vector<int64_t>(10, 1));
+        }
+        ASSERT_EQ(message_of(c.barrier()->wait()), "");
+      },
+      deadline);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RetreatTest, ::testing::ValuesIn(testing::kTransports),
+                         transport_name);
+
+}  // namespace
+}  // namespace trainyard::comm
