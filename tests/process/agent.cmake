@@ -23,8 +23,12 @@ trainyard_library(run_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/run_fixture.cc
   DEPS process_test_support ledger_test_support GTest::gmock)
 # gRPC, which is not instrumented, gives false reports under the thread sanitizer.
-foreach(name run run_crash run_faults)
-  trainyard_test(${name}_test TIER process TIMEOUT 600 NOT_UNDER thread
+foreach(name run run_crash run_faults run_timing)
+  set(timing)
+  if(name STREQUAL "run_timing")
+    set(timing TIMING)
+  endif()
+  trainyard_test(${name}_test TIER process ${timing} TIMEOUT 600 NOT_UNDER thread
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/${name}_test.cc
     DEPS run_test_support)
   add_dependencies(${name}_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)

@@ -17,7 +17,6 @@
 namespace trainyard {
 namespace {
 
-using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -75,45 +74,6 @@ class RunFaultsTest : public RunFixture {
 // ---- What is stopped or lost while it runs
 // -----------------------------------------------------------------------
 
-TEST_F(RunFaultsTest, AStoppedAgentIsNamedAndItsWorkGoesOn) {
-  // A shorter bound than it takes to find an agent silent: its rank is not to blame all the same.
-  write("job.yaml",
-        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 3}\n");
-  const auto run =
-      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}}, {"--nodes", "2"});
-  ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
-  const std::vector<pid_t> agents = running("trainyard-agent");
-  ASSERT_EQ(agents.size(), 2u);
-  const auto stopped_at = std::chrono::steady_clock::now();
-  ::kill(agents[0], SIGSTOP);
-  expect_end(*run, 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - stopped_at, seconds(40));
-  EXPECT_EQ(summary().value("restarts", -1), 1);
-  const Json attempt = status()["attempts"][0];
-  EXPECT_THAT(attempt.value("message", ""), HasSubstr("silent")) << attempt.dump(1);
-  EXPECT_THAT(attempt.value("podName", ""), HasSubstr("tiny-")) << attempt.dump(1);
-  expect_nothing_left();
-}
-
-TEST_F(RunFaultsTest, AnAgentThatIsStoppedWhenTheRunIsStartedAnewIsReplaced) {
-  write("job.yaml",
-        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 2, maxStallSeconds: 3}\n");
-  auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}});
-  ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
-  const std::vector<pid_t> agents = running("trainyard-agent");
-  ASSERT_EQ(agents.size(), 1u);
-  ::kill(agents[0], SIGSTOP);
-  run->signal(SIGKILL);
-  ASSERT_TRUE(run->wait(kDeadline));
-  run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}});
-  expect_end(*run, 0);
-  EXPECT_EQ(summary().value("restarts", -1), 1);
-  const Json attempt = status()["attempts"][0];
-  EXPECT_THAT(attempt.value("message", ""), HasSubstr("not heard of by a new coordinator"))
-      << attempt.dump(1);
-  expect_nothing_left();
-}
-
 TEST_F(RunFaultsTest, ARunDirectoryThatIsRemovedEndsTheRunAndItsRanks) {
   const auto run = start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "100000"}});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
@@ -154,10 +114,8 @@ TEST_F(RunFaultsTest, AStopThatCannotBeWrittenDownStillCheckpointsAndEnds) {
   const auto run = start({{"FAKE_RANK_STEP_MS", "400"}, {"FAKE_RANK_EVERY", "1000"}});
   ASSERT_TRUE(wait_until([&] { return step_printed() >= 5; })) << errors();
   block_status();
-  const auto asked_at = std::chrono::steady_clock::now();
   run->signal(SIGINT);
   expect_not_recorded(*run);
-  EXPECT_LT(std::chrono::steady_clock::now() - asked_at, seconds(30)) << "the limit is 60";
   EXPECT_THAT(output(), HasSubstr("StopNotRecorded"));
   EXPECT_THAT(output(), Not(HasSubstr("stop with Ctrl-C"))) << "it would be the second";
   EXPECT_LT(summary().value("step", 50), 50);

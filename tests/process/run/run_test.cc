@@ -1,7 +1,6 @@
 // `trainyard run` as a user starts it, with real agents and ranks that train nothing
 // (tests/support/fake_rank.cc).
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <signal.h>
 #include <string>
@@ -16,7 +15,6 @@
 namespace trainyard {
 namespace {
 
-using std::chrono::seconds;
 using ::testing::HasSubstr;
 using testing_support::ChildEnd;
 using testing_support::ChildProcess;
@@ -122,17 +120,6 @@ TEST_F(RunTest, AKilledAgentTakesItsRanksAlongAndIsOneRestart) {
   ::kill(agents[0], SIGKILL);
   expect_end(*run, 0);
   EXPECT_EQ(summary().value("restarts", -1), 1);
-  expect_nothing_left();
-}
-
-TEST_F(RunTest, ARankThatHangsIsFoundAndRestarted) {
-  write("job.yaml",
-        std::string(kManifest) + "  progressPolicy: {minStallSeconds: 5, maxStallSeconds: 10}\n");
-  const auto run = start({{"FAKE_RANK_FAULT", "1:25:hang"}});
-  expect_end(*run, 0);
-  const Json now = status();
-  EXPECT_EQ(now["restarts"].value("total", 0), 1) << now["restarts"].dump(1);
-  EXPECT_EQ(now["restarts"]["classes"][0].value("class", ""), "Hang");
   expect_nothing_left();
 }
 
@@ -247,9 +234,7 @@ TEST_F(RunTest, WithoutAnotherRunTheOrphansCheckpointAndEnd) {
   })) << errors();
   run->signal(SIGKILL);
   ASSERT_TRUE(run->wait(kDeadline));
-  const auto killed = std::chrono::steady_clock::now();
   ASSERT_TRUE(wait_until([&] { return running().empty(); }));
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, seconds(40));
   EXPECT_TRUE(checkpointed(5)) << "with a checkpoint";
 
   run = start({{"FAKE_RANK_STEPS", "300"}, {"FAKE_RANK_STEP_MS", "5"}});
