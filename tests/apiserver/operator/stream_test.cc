@@ -244,7 +244,7 @@ TEST_F(StreamTest, AProcessOfAProgramThatFailsFailsItsPodWithItsCodeAndItsWords)
 TEST_F(StreamTest, TrainingGoesOnWhileTheOperatorIsAway) {
   make_claim();
   Json job = engine_job(2, 100'000);
-  constexpr std::chrono::seconds kStartup{15};
+  constexpr std::chrono::seconds kStartup{40};
   job["spec"]["progressPolicy"]["startupTimeoutSeconds"] = kStartup.count();
   const auto began = std::chrono::steady_clock::now();
   apply(job);

@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr seconds kRunDeadline{120};
-constexpr seconds kQuietDeadline{20};
+constexpr seconds kRunDeadline{300};
+constexpr seconds kQuietDeadline{60};
 constexpr milliseconds kLook{10};
 constexpr int kMostStarts = 8;
 // Of the manifest (kill_schedule_test.cc): faults fall into the first half, so that a stop that

@@ -38,15 +38,13 @@ spec:
     steps: 150
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 15}
   failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 0}}
-  progressPolicy: )";
+  progressPolicy: {minStallSeconds: 30, maxStallSeconds: 40}
+)";
 
 /// Instrumented ranks are several times as slow: the dev build carries out more of them.
 const int64_t kShortSeeds = testing_support::kSanitized          ? 12
                             : testing_support::runs_everything() ? 60
                                                                  : 36;
-constexpr const char* kPatience = testing_support::kSanitized
-                                      ? "{minStallSeconds: 20, maxStallSeconds: 30}\n"
-                                      : "{minStallSeconds: 5, maxStallSeconds: 8}\n";
 
 /// Schedules carried out at the same time; they mostly wait.
 constexpr int kAtOnce = 3;
@@ -54,7 +52,7 @@ constexpr int kAtOnce = 3;
 class KillScheduleTest : public RunFixture {
  protected:
   void SetUp() override {
-    write("job.yaml", std::string(kKillManifest) + kPatience);
+    write("job.yaml", kKillManifest);
     const auto run =
         start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")}});
     expect_end(*run, 0);

