@@ -6,4 +6,4 @@ if(NOT TRAINYARD_SANITIZE)
 endif()
 # What the node image of tools/kind is called, which decides whether it is made anew.
 add_test(NAME node_image_name_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/node_image_name_test.py)
-set_tests_properties(node_image_name_test PROPERTIES LABELS process TIMEOUT 60)
+set_tests_properties(node_image_name_test PROPERTIES LABELS process TIMEOUT 300)

@@ -65,7 +65,7 @@ class ClusterConformance : public testing::TestWithParam<WorldFactory> {
   /// Moves the world until `holds` does, or fails after a generous while.
   ::testing::AssertionResult eventually(
       const std::function<bool(const control::Observed&)>& holds) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < deadline) {
       if (holds(look())) return ::testing::AssertionSuccess();
       world_->move_on();

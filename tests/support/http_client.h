@@ -25,7 +25,7 @@ struct HttpAnswer {
 
 /// One request with a connection of its own; a body is JSON.
 HttpAnswer http_request(std::string_view address, std::string_view method, std::string_view target,
-                        std::chrono::milliseconds timeout = std::chrono::seconds(10),
+                        std::chrono::milliseconds timeout = std::chrono::seconds(60),
                         std::string_view body = {});
 inline HttpAnswer http_get(std::string_view address, std::string_view target) {
   return http_request(address, "GET", target);

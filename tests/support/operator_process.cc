@@ -15,6 +15,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// For the first words of an operator, and for its end.
+constexpr std::chrono::seconds kPatience{60};
+
 /// kubectl as the administrator; its output.
 std::string admin(const ControlPlane& plane, const std::filesystem::path& folder,
                   const std::vector<std::string>& arguments) {
@@ -87,12 +90,12 @@ void OperatorProcess::start(const std::filesystem::path& kubeconfig,
 
 int OperatorProcess::stop() {
   // Before it has begun to speak, the signal would find the default action.
-  const auto begun = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto begun = std::chrono::steady_clock::now() + kPatience;
   while (log().empty() && std::chrono::steady_clock::now() < begun &&
          !process_->wait(std::chrono::milliseconds(5))) {
   }
   process_->signal(SIGTERM);
-  const auto end = process_->wait(std::chrono::seconds(40));
+  const auto end = process_->wait(kPatience);
   return end && end->signal == 0 ? end->exit_code : -1;
 }
 

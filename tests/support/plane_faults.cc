@@ -18,7 +18,7 @@
 namespace trainyard::testing_support {
 namespace {
 
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kPatience{60};
 
 /// Whether a thread of the process has not ended yet, and keeps what the process has open: the
 /// first may be a zombie before the others.

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr char kAddress[] = "127.0.0.1";
 constexpr char kLastWords[] = "/dev/termination-log";
 constexpr int kSignalBase = 128;
-constexpr std::chrono::seconds kInitTimeout{30};
+constexpr std::chrono::seconds kInitTimeout{60};
 
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -46,7 +46,7 @@ void ProxiedOperator::kill() {
   const std::lock_guard lock(mutex_);
   ChildProcess& process = processes_.back()->process();
   process.signal(SIGKILL);
-  const auto end = process.wait(std::chrono::seconds(30));
+  const auto end = process.wait(std::chrono::seconds(60));
   if (!end || end->signal != SIGKILL) {
     complaint_ += fmt::format("operator {} ended by itself with code {}\n", processes_.size(),
                               end ? end->exit_code : -1);

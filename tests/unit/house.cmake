@@ -15,4 +15,4 @@ trainyard_test(reference_pages_test TIER unit
 # survive; `tools/run_mutants` plants them.
 add_test(NAME mutants_list_test COMMAND ${CMAKE_SOURCE_DIR}/tools/run_mutants --check)
 add_test(NAME mutants_generator_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/house/mutants_test.py)
-set_tests_properties(mutants_list_test mutants_generator_test PROPERTIES LABELS unit TIMEOUT 60)
+set_tests_properties(mutants_list_test mutants_generator_test PROPERTIES LABELS unit TIMEOUT 300)

@@ -200,15 +200,13 @@ class ChartRenderTest : public testing_support::ChartTest {
             plane().folder() / "prometheus-operator" / (std::string(name) + ".yaml")});
     }
     // `kubectl wait` fails at once on one that has no conditions yet.
-    ASSERT_TRUE(wait_until(
-        [&] {
-          return kubectl({"wait", "--for=condition=Established", "--timeout=30s",
-                          "crd/servicemonitors.monitoring.coreos.com",
-                          "crd/podmonitors.monitoring.coreos.com",
-                          "crd/prometheusrules.monitoring.coreos.com"})
-                     .exit_code == 0;
-        },
-        std::chrono::seconds(30)));
+    ASSERT_TRUE(wait_until([&] {
+      return kubectl({"wait", "--for=condition=Established", "--timeout=30s",
+                      "crd/servicemonitors.monitoring.coreos.com",
+                      "crd/podmonitors.monitoring.coreos.com",
+                      "crd/prometheusrules.monitoring.coreos.com"})
+                 .exit_code == 0;
+    }));
   }
 
   std::string here(std::string text) const {

@@ -140,7 +140,7 @@ TEST_F(KubeClientTest, WhoMayNotIsTold) {
   ASSERT_TRUE(write_file_atomic(config.token_file, token).has_value());
   connect(config);
   EXPECT_EQ(client_->list(kPods, name_space(), {}).error().reason, Reason::kForbidden);
-  EXPECT_EQ(client_->watch(kPods, name_space(), {.idle = std::chrono::seconds(30)}).error().reason,
+  EXPECT_EQ(client_->watch(kPods, name_space(), {.idle = std::chrono::seconds(60)}).error().reason,
             Reason::kForbidden);
 
   ASSERT_TRUE(write_file_atomic(config.token_file, "no-such-token").has_value());

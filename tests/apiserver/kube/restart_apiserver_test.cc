@@ -158,7 +158,7 @@ TEST_F(ApiServerRestartTest, ReflectorAndListsSurviveKillsAndCompaction) {
 
   // A watch from before the restart: the server no longer knows what came after it.
   auto watch = client().watch(kConfigMaps, kNamespace,
-                              {.resource_version = "1", .idle = std::chrono::seconds(30)});
+                              {.resource_version = "1", .idle = std::chrono::seconds(60)});
   const auto event =
       watch ? watch->next() : kube::ApiResult<std::optional<kube::WatchEvent>>(watch.error());
   ASSERT_FALSE(event.has_value());

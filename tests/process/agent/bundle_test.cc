@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing_support::ChildProcess;
 
-constexpr seconds kDeadline{30};
+constexpr seconds kDeadline{60};
 
 std::string content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -27,13 +27,12 @@
 namespace trainyard::agent {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr seconds kDeadline{30};
+constexpr seconds kDeadline{60};
 
 std::string content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -158,7 +157,7 @@ TEST_F(ProcessHostTest, WhatARankLeavesBehindIsEnded) {
   ASSERT_TRUE(start("setsid sleep 1000 & exit 0"));
   ASSERT_TRUE(serve_to_the_end());
   ASSERT_EQ(testing_support::processes_with(mark_).size(), 1u) << "the daemon is adopted";
-  end_adopted_children(milliseconds(5000));
+  end_adopted_children(kDeadline);
   EXPECT_THAT(testing_support::processes_with(mark_), IsEmpty());
 }
 
@@ -166,14 +165,14 @@ TEST_F(ProcessHostTest, WhatARankHasStartedMayNotHoldItsEndUpByWriting) {
   ASSERT_TRUE(start("yes & exit 3"));
   ASSERT_TRUE(serve_to_the_end());
   EXPECT_EQ(ends_[0].exit_code, 3);
-  end_adopted_children(milliseconds(5000));
+  end_adopted_children(kDeadline);
 }
 
 TEST_F(ProcessHostTest, RanksDieWithTheirHost) {
   ASSERT_TRUE(start("while :; do sleep 0.05; done"));
   ASSERT_EQ(testing_support::processes_with(mark_).empty(), false);
   host_.reset();
-  end_adopted_children(milliseconds(5000));
+  end_adopted_children(kDeadline);
   EXPECT_THAT(testing_support::processes_with(mark_), IsEmpty());
 }
 

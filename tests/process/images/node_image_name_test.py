@@ -24,7 +24,7 @@ class NodeImageNameTest(unittest.TestCase):
         shutil.copytree(ROOT / "tools", self.root / "tools")
 
     def said(self, *command):
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True, timeout=30,
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True, timeout=60,
                               env=os.environ | {"TRAINYARD_CACHE": str(self.root / "cache")})
         return done.stdout.strip()
 

@@ -432,7 +432,7 @@ void checkpoint_of(const hf::HfModel& model, const std::string& config_json, Job
                                tensor.shape, std::as_bytes(std::span(values.back()))});
   }
   ASSERT_TRUE(writer.begin(snapshot));
-  const auto outcome = writer.wait(std::chrono::seconds(20));
+  const auto outcome = writer.wait(std::chrono::seconds(60));
   ASSERT_TRUE(outcome && outcome->status);
 }
 

@@ -313,7 +313,7 @@ TEST(ReconcilerRunTest, WakesRequeuesAndStops) {
   std::jthread thread([&](const std::stop_token& stop) { reconciler.run(stop); });
   reconciler.wake(cluster.key());
   auto is_running = running.get_future();
-  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(60);
   while (is_running.wait_for(milliseconds(1)) != std::future_status::ready &&
          std::chrono::steady_clock::now() < deadline) {
     cluster.step();
@@ -342,7 +342,7 @@ TEST(ReconcilerRunTest, AnErrorIsTriedAgainByItself) {
                          }});
   std::jthread thread([&](const std::stop_token& stop) { reconciler.run(stop); });
   reconciler.wake(cluster.key());
-  EXPECT_EQ(recovered.get_future().wait_for(seconds(30)), std::future_status::ready);
+  EXPECT_EQ(recovered.get_future().wait_for(seconds(60)), std::future_status::ready);
   thread.request_stop();
   thread.join();
   EXPECT_EQ(errors, 3);
@@ -374,7 +374,7 @@ TEST(ReconcilerRunTest, WorkersNeverShareAJob) {
     workers.emplace_back([&] { reconciler.run(stop.get_token()); });
   for (int i = 0; i < 500; ++i)
     reconciler.wake(cluster.key());
-  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(60);
   while ((cluster.looks == 0 ||
           reconciler.queue_stats().depth + reconciler.queue_stats().active > 0) &&
          std::chrono::steady_clock::now() < deadline) {

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kRanksPerNode = 2;
-constexpr seconds kDeadline{20};
+constexpr seconds kDeadline{60};
 
 /// A node: a supervisor in its own thread whose ranks listen at once, train `steps` steps of a
 /// millisecond after the table has come, and end.
@@ -39,7 +39,7 @@ class Node {
     options.pod_uid = "pod-" + std::to_string(index);
     options.node_index = index;
     options.generation = 1;
-    options.orphan_limit = seconds(10);
+    options.orphan_limit = kDeadline;
     thread_ = std::jthread([this, options] { run(options); });
   }
 

@@ -191,7 +191,7 @@ class JudgeTest(unittest.TestCase):
                       for of in (marks, others))
         try:
             tree.end_left_behind(marks)
-            self.assertEqual(left.wait(timeout=30), -signal.SIGKILL)
+            self.assertEqual(left.wait(timeout=60), -signal.SIGKILL)
             self.assertIsNone(kept.poll())
         finally:
             for process in (left, kept):

@@ -173,7 +173,7 @@ TEST(WorkQueueThreadsTest, NoAddIsLostAndNoKeyIsSharedByTwoWorkers) {
       queue.add({"ns", std::to_string(k)});
     }
   }
-  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(60);
   const auto all_reached = [&] {
     for (size_t k = 0; k < kKeys; ++k) {
       if (reached[k] != wanted[k]) return false;

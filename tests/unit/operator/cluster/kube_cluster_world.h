@@ -134,7 +134,7 @@ class KubeClusterWorld : public testing::Test {
  protected:
   using Json = nlohmann::json;
   static constexpr char kUid[] = "uid-of-job";
-  static constexpr std::chrono::seconds kPatience{10};
+  static constexpr std::chrono::seconds kPatience{60};
 
   static std::string pod_name(int index, const std::string& job_uid = kUid) {
     return control::pod_name("train", job_uid, index, 2);

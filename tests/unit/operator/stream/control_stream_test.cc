@@ -42,7 +42,7 @@ class ControlStreamTest : public testing::Test {
   /// Who has been woken, in this order, once there are so many.
   std::vector<std::string> woken(size_t count) {
     std::unique_lock lock(mutex_);
-    told_.wait_for(lock, std::chrono::seconds(30), [&] { return woken_.size() >= count; });
+    told_.wait_for(lock, std::chrono::seconds(60), [&] { return woken_.size() >= count; });
     return woken_;
   }
 

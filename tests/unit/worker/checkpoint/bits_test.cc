@@ -36,7 +36,7 @@ class BitsTest : public ::testing::Test {
       for (const int64_t step : {10, 20}) {
         const std::vector<float> values = values_at(step);
         ASSERT_TRUE(writer.begin(snapshot(values, step, group.rank())));
-        const auto outcome = writer.wait(std::chrono::seconds(20));
+        const auto outcome = writer.wait(std::chrono::seconds(60));
         ASSERT_TRUE(outcome && outcome->status);
       }
     });

@@ -194,7 +194,7 @@ TEST(CrashOnceTest, FailureOnOneRankAbandonsTheCheckpointOnAllAndTrainingGoesOn)
       }
       ASSERT_TRUE(group.any(false));  // rank 1 has prepared its trouble
       ASSERT_TRUE(writer.begin(small_snapshot(state, step, group.rank(), group.size())));
-      const auto outcome = writer.wait(std::chrono::seconds(20));
+      const auto outcome = writer.wait(std::chrono::seconds(60));
       ASSERT_TRUE(outcome.has_value());
       EXPECT_EQ(outcome->status.has_value(), step == 3);
       if (outcome->status) continue;

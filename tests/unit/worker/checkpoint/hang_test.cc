@@ -18,7 +18,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr seconds kDeadline{20};
+constexpr seconds kDeadline{60};
 
 /// A disk that stops answering in the middle of a call until it is told to go on.
 class Brake {
@@ -365,7 +365,7 @@ TEST(DiskThreadTest, AbandonedJobMakesNoFurtherCall) {
   std::promise<void> abandoned;
   Status status;
   {
-    DiskThread disk(files, seconds(20));
+    DiskThread disk(files, kDeadline);
     disk.start([&](FileSystem& watched) {
       abandoned.get_future().wait();
       status = watched.make_directory("/late");

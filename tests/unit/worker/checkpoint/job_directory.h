@@ -80,7 +80,7 @@ class JobDirectory {
         const auto state = small_state(step);
         const Status begun = writer.begin(small_snapshot(state, step, group.rank(), group.size()));
         if (!begun) return report(begun.error().message);
-        const auto outcome = writer.wait(std::chrono::seconds(20));
+        const auto outcome = writer.wait(std::chrono::seconds(60));
         if (!outcome) return report("no outcome");
         if (!outcome->status) report(outcome->status.error().message);
         if (outcome->status && group.rank() == 0) committed_ = std::max(committed_, step);

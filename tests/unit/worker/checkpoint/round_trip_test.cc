@@ -130,7 +130,7 @@ class ManyShards {
                                  {1, kColumns},
                                  std::as_bytes(std::span(values_).subspan(
                                      static_cast<size_t>(group.rank()) * kColumns, kColumns))});
-      if (writer.begin(snapshot)) (void)writer.wait(seconds(20));
+      if (writer.begin(snapshot)) (void)writer.wait(seconds(60));
     });
   }
   std::filesystem::path directory() const { return job_.root() / directory_name({1, 10}); }
@@ -246,7 +246,7 @@ TEST(RoundTripTest, WriterReportsABusyPredecessorAndAStepTwice) {
   const auto state = small_state(1);
   ASSERT_TRUE(writer.begin(small_snapshot(state, 1, 0, 1)));
   EXPECT_EQ(writer.begin(small_snapshot(state, 2, 0, 1)).error().code, ErrorCode::kUnavailable);
-  const auto outcome = writer.wait(seconds(20));
+  const auto outcome = writer.wait(seconds(60));
   ASSERT_TRUE(outcome.has_value());
   EXPECT_TRUE(outcome->status) << outcome->status.error().message;
   EXPECT_EQ(outcome->directory, "g1-step-0000000001");
@@ -270,7 +270,7 @@ TEST(RoundTripTest, AShardThatRankZeroDoesNotSeeIsNotCommitted) {
     CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
     const auto state = small_state(10);
     ASSERT_TRUE(writer.begin(small_snapshot(state, 10, group.rank(), group.size())));
-    const auto outcome = writer.wait(std::chrono::seconds(20));
+    const auto outcome = writer.wait(std::chrono::seconds(60));
     ASSERT_TRUE(outcome);
     ASSERT_FALSE(outcome->status);
     if (group.rank() == 0) told = outcome->status.error().message;
@@ -306,7 +306,7 @@ TEST(RoundTripTest, RanksThatLeaveAHoleAbandonTheCheckpointWithAReason) {
   CheckpointWriter writer(borrowed(files), group, {job.root(), {}, 256}, *started);
   const auto state = small_state(1);
   ASSERT_TRUE(writer.begin(small_snapshot(state, 1, 0, 2)));  // half of the state
-  const auto outcome = writer.wait(seconds(20));
+  const auto outcome = writer.wait(seconds(60));
   ASSERT_TRUE(outcome.has_value());
   ASSERT_FALSE(outcome->status.has_value());
   EXPECT_EQ(outcome->status.error().code, ErrorCode::kInternal);

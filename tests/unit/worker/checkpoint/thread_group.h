@@ -30,7 +30,7 @@ class Meeting {
       all_here_.notify_all();
       return result_;
     }
-    if (!all_here_.wait_for(lock, std::chrono::seconds(20), [&] { return round_ != round; })) {
+    if (!all_here_.wait_for(lock, std::chrono::seconds(60), [&] { return round_ != round; })) {
       return Error{ErrorCode::kDeadline, "another rank of the test did not come"};
     }
     return result_;

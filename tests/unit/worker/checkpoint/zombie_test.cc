@@ -31,7 +31,7 @@ class Zombie {
     const auto state = small_state(step);
     Snapshot snapshot = small_snapshot(state, step, 0, 1);
     ASSERT_TRUE(writer_->begin(std::move(snapshot)));
-    const auto outcome = writer_->wait(std::chrono::seconds(20));
+    const auto outcome = writer_->wait(std::chrono::seconds(60));
     ASSERT_TRUE(outcome.has_value());
     ASSERT_TRUE(outcome->status) << outcome->status.error().message;
   }
@@ -152,7 +152,7 @@ TEST_F(ZombieTest, ItsSuccessorMayCleanUpAtAnyMomentOfItsCommit) {
     CheckpointWriter writer(borrowed(files), group, {job.root(), {.keep_last = 1}, 256}, *started);
     const auto first = small_state(10);
     ASSERT_TRUE(writer.begin(small_snapshot(first, 10, 0, 1)));
-    ASSERT_TRUE(writer.wait(std::chrono::seconds(20))->status);
+    ASSERT_TRUE(writer.wait(std::chrono::seconds(60))->status);
     ASSERT_EQ(job.train(files, {.generation = 2, .parent = 1}), "");
     files.reset_calls();
     bool acted = false;
@@ -164,7 +164,7 @@ TEST_F(ZombieTest, ItsSuccessorMayCleanUpAtAnyMomentOfItsCommit) {
     });
     const auto second = small_state(20);
     ASSERT_TRUE(writer.begin(small_snapshot(second, 20, 0, 1)));
-    ASSERT_TRUE(writer.wait(std::chrono::seconds(20)).has_value());
+    ASSERT_TRUE(writer.wait(std::chrono::seconds(60)).has_value());
     files.set_hook(nullptr);
     const auto reader = open_newest_good(files, job.root(), std::nullopt, Verify::kAll, nullptr);
     ASSERT_TRUE(reader.has_value()) << k;
@@ -300,7 +300,7 @@ TEST_F(ZombieTest, WithoutSymbolicLinksThereIsNoLatestAndNobodyIsToldAtEachCheck
   CheckpointWriter writer(borrowed(files_), group, {job_.root(), {}, 256}, *started);
   const auto state = small_state(10);
   ASSERT_TRUE(writer.begin(small_snapshot(state, 10, 0, 1)));
-  const auto outcome = writer.wait(std::chrono::seconds(20));
+  const auto outcome = writer.wait(std::chrono::seconds(60));
   ASSERT_TRUE(outcome.has_value());
   EXPECT_TRUE(outcome->status) << outcome->status.error().message;
   EXPECT_THAT(outcome->notes, ::testing::IsEmpty());

@@ -60,7 +60,7 @@ class TrainedModelTest : public ::testing::Test {
       auto snapshot = state.snapshot();
       ASSERT_TRUE(snapshot) << snapshot.error().message;
       ASSERT_TRUE(writer.begin(*std::move(snapshot)));
-      const auto outcome = writer.wait(std::chrono::seconds(20));
+      const auto outcome = writer.wait(std::chrono::seconds(60));
       ASSERT_TRUE(outcome && outcome->status);
     });
   }

@@ -76,7 +76,7 @@ TEST(StacksTest, AThreadThatCannotAnswerIsNamedAndHoldsNobodyUp) {
     std::this_thread::yield();
   const auto begin = std::chrono::steady_clock::now();
   const std::string text = dumped();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
   stop = true;
   deaf.join();
   EXPECT_THAT(text, HasSubstr("(deaf) does not answer"));
