@@ -38,7 +38,7 @@ std::string transport_name(const ::testing::TestParamInfo<TransportKind>& info) 
 class FaultsTest : public ::testing::TestWithParam<TransportKind> {};
 
 TEST_P(FaultsTest, ARankThatDoesNotCallIsNamedByAllAfterTheDeadline) {
-  const milliseconds deadline(600);
+  const milliseconds deadline(400);
   std::atomic<int> failed{0};
   run_world(
       GetParam(), 5,
@@ -58,9 +58,9 @@ TEST_P(FaultsTest, ARankThatDoesNotCallIsNamedByAllAfterTheDeadline) {
         EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
         EXPECT_THAT(status.error().message,
                     AllOf(HasSubstr("awaiting rank 3"), HasSubstr("all_reduce #1"),
-                          HasSubstr("no progress for 0.600 s")));
+                          HasSubstr("no progress for 0.400 s")));
         EXPECT_THAT(c.lost_ranks(), ElementsAre(3));
-        EXPECT_GE(took, milliseconds(300));
+        EXPECT_GE(took, deadline / 2);
       },
       deadline);
 }
@@ -106,7 +106,7 @@ TEST_P(FaultsTest, ARankThatNeverComesIsNamed) {
 
 TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
   for (const bool generation : {true, false}) {
-    auto world = make_world(GetParam(), 2, milliseconds(500));
+    auto world = make_world(GetParam(), 2, milliseconds(300));
     if (generation)
       world.options[0].generation = 6;
     else
@@ -135,10 +135,12 @@ INSTANTIATE_TEST_SUITE_P(Transports, FaultsTest, ::testing::ValuesIn(testing::kT
 class OperationFaultsTest : public ::testing::TestWithParam<std::tuple<TransportKind, Op>> {};
 
 TEST_P(OperationFaultsTest, ASilentRankIsNamedByAllAfterTheDeadline) {
-  const milliseconds deadline(500);
+  const milliseconds deadline(300);
+  const TransportKind kind = std::get<0>(GetParam());
+  const Op op = std::get<1>(GetParam());
   std::atomic<int> failed{0};
   run_world(
-      kind(), 4,
+      kind, 4,
       [&](Communicator& c) {
         AnyOperation buffers(c, 100'000);
         EXPECT_EQ(message_of(c.barrier()->wait()), "");
@@ -147,7 +149,9 @@ TEST_P(OperationFaultsTest, ASilentRankIsNamedByAllAfterTheDeadline) {
             std::this_thread::sleep_for(milliseconds(1));
           return;
         }
-        const Status status = op_and_barrier(buffers, c);
+        // A rank that only sends may be done before its peer has looked.
+        Status status = buffers.start(op)->wait();
+        if (status) status = c.barrier()->wait();
         failed.fetch_add(1);
         ASSERT_FALSE(status.has_value());
         EXPECT_EQ(status.error().code, ErrorCode::kPeerLost) << status.error().message;
@@ -168,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Operations, OperationFaultsTest,
 class RetreatTest : public ::testing::TestWithParam<TransportKind> {};
 
 TEST_P(RetreatTest, PatienceBeyondTheDeadlineHoldsUntilSomethingMoves) {
-  const milliseconds deadline(500);
-  const milliseconds patience(1300);
+  const milliseconds deadline(300);
+  const milliseconds patience(800);
   std::barrier over(2);
   run_world(
       GetParam(), 2,

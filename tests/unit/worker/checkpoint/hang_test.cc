@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/memory_file_system.h"
 #include "worker/checkpoint/disk_thread.h"
@@ -200,6 +201,10 @@ TEST_F(HangTest, AnyCallMayHang) {
   SoloCommitGroup group;
   int64_t held = 0;
   for (int64_t k = 0; k == held; ++k) {
+    if (!testing_support::in_sample("hangs", k, 4)) {
+      ++held;
+      continue;
+    }
     files_ = std::make_shared<MemoryFileSystem>();
     SetUp();
     CheckpointWriter writer(files_, group, options(job_), started(group));
