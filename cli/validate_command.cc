@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "cli/server_check.h"
 #include "common/api/decode.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
@@ -21,22 +22,31 @@ namespace {
 constexpr char kFooter[] = R"(Examples:
   trainyard validate job.yaml
   trainyard validate -o json jobs/*.yaml
+  trainyard validate --server job.yaml
+  helm template chart | trainyard validate -
 
-Every fault is printed, a line each: FILE:LINE: FIELD: found X, wanted Y.
-Where the data is on this machine, the manifest is held against it as well.
+Every fault is printed, one per line: FILE:LINE: FIELD: found X, wanted Y.
+The pod template is checked against the types and rules of Kubernetes' PodTemplateSpec.
+Where the data is on this machine, the manifest is checked against it as well.
+The line of a valid file says what was not looked at.
 
-Exit codes: 0 every file is valid; 64 a file has faults or cannot be read.)";
+Exit codes: 0 every file is valid; 64 a file has faults or cannot be read; 75 --server
+could not ask an API server.)";
 
 struct ValidateOptions {
   std::vector<std::string> files;
   std::string output = "text";
+  bool server = false;
 };
 
 struct Checked {
   std::string file;
   std::string job_name;
   std::vector<api::Fault> faults;
-  bool data_seen = false;  ///< held against the data, or needs none
+  bool data_seen = false;      ///< held against the data, or needs none
+  bool has_template = false;   ///< whose pods an API server would judge
+  bool server_asked = false;   ///< and it takes the manifest, where there is no fault
+  std::string server_silence;  ///< why it could not be asked, though it was to be
 };
 
 /// A manifest without faults, held against what its ranks would hold it against.
@@ -61,26 +71,56 @@ api::Fault fault_of(const std::string& file, const std::string& message) {
   const size_t found = message.find(kFound);
   const size_t wanted = message.find(kWanted);
   if (found == std::string::npos || wanted == std::string::npos || wanted < found) {
-    return {file, 0, "engine", message, "inputs that ranks can use"};
+    return {file, 0, "engine", message, ""};
   }
   const size_t value = found + kFound.size();
   return {file, 0, message.substr(0, found), message.substr(value, wanted - value),
           message.substr(wanted + kWanted.size())};
 }
 
-/// Reads the file once: it may be a pipe.
-Checked check_file(const std::string& file) {
-  const Result<std::string> text = read_file(file, api::kMaxManifestBytes);
+/// What the API server says about a manifest without faults.
+void check_server(const std::string& manifest, const api::TrainingJob& job, Checked& checked) {
+  Result<ServerAnswer> answer = ask_server(manifest, job);
+  if (!answer) {
+    checked.server_silence = answer.error().message;
+  } else if (!answer->not_asked.empty()) {
+    checked.server_silence = answer->not_asked;
+  } else if (!answer->refusal.empty()) {
+    checked.faults.push_back(
+        {checked.file, 0, "", "the API server refuses it: " + answer->refusal, ""});
+  }
+  checked.server_asked = checked.server_silence.empty();
+}
+
+/// Reads the file once: it may be a pipe. "-" is standard input.
+Checked check_file(const std::string& file, bool server) {
+  const Result<std::string> text =
+      read_file(file == "-" ? "/dev/stdin" : file, api::kMaxManifestBytes);
   if (!text) {
     return {file, "", {{file, 0, "", "", "a readable manifest: " + text.error().message}}};
   }
   api::CheckedJob checked = api::check_training_job(*text, {.file = file});
   Checked result{file, checked.job.metadata.name, std::move(checked.faults)};
   if (!result.faults.empty()) return result;
+  result.has_template = checked.job.spec.pod_template.has_value();
+  if (server) check_server(*text, checked.job, result);
   if (const Status fit = check_engine(std::move(checked.job.spec), result); !fit) {
     result.faults.push_back(fault_of(file, fit.error().message));
   }
   return result;
+}
+
+/// " (X was not looked at; Y)" for what a valid file was not held against; empty where for all.
+std::string unseen(const Checked& result) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? " (" : "; ") + part; };
+  if (!result.data_seen) add("its data is not here and was not looked at");
+  if (!result.server_silence.empty()) {
+    add("no API server was asked: " + result.server_silence);
+  } else if (result.has_template && !result.server_asked) {
+    add("its pods were not shown to an API server, as --server does");
+  }
+  return text.empty() ? text : text + ")";
 }
 
 void print_text(const std::vector<Checked>& results, CommandContext& context) {
@@ -88,9 +128,7 @@ void print_text(const std::vector<Checked>& results, CommandContext& context) {
     for (const api::Fault& fault : result.faults)
       context.err << api::to_string(fault) << '\n';
     if (!result.faults.empty()) continue;
-    context.out << result.file << ": valid"
-                << (result.data_seen ? "" : " (its data is not here and was not looked at)")
-                << '\n';
+    context.out << result.file << ": valid" << unseen(result) << '\n';
   }
 }
 
@@ -106,6 +144,12 @@ void print_json(const std::vector<Checked>& results, CommandContext& context) {
     json.boolean(result.faults.empty());
     json.key("dataSeen");
     json.boolean(result.data_seen);
+    json.key("serverAsked");
+    json.boolean(result.server_asked);
+    if (!result.server_silence.empty()) {
+      json.key("serverSilence");
+      json.string(result.server_silence);
+    }
     json.key("faults");
     json.begin_array();
     for (const api::Fault& fault : result.faults) {
@@ -130,14 +174,18 @@ void print_json(const std::vector<Checked>& results, CommandContext& context) {
 void validate(const ValidateOptions& options, CommandContext& context) {
   std::vector<Checked> results;
   for (const std::string& file : options.files)
-    results.push_back(check_file(file));
+    results.push_back(check_file(file, options.server));
   if (options.output == "json") {
     print_json(results, context);
   } else {
     print_text(results, context);
   }
   for (const Checked& result : results) {
-    if (!result.faults.empty()) context.exit_code = contract::kExitBadConfig;
+    if (!result.faults.empty()) {
+      context.exit_code = contract::kExitBadConfig;
+    } else if (!result.server_silence.empty() && context.exit_code == 0) {
+      context.exit_code = contract::kExitRetry;
+    }
   }
 }
 
@@ -146,7 +194,10 @@ void validate(const ValidateOptions& options, CommandContext& context) {
 void register_validate(const Command& app, CommandContext& context) {
   const Command command = app.command("validate", "Lists everything wrong with manifests.");
   auto options = std::make_shared<ValidateOptions>();
-  command.option("FILE", options->files, "Manifests to check, YAML or JSON").required();
+  command.option("FILE", options->files, "Manifests to check, YAML or JSON; - reads standard input")
+      .required();
+  command.flag("--server", options->server,
+               "Ask the API server of kubectl's context too, by a dry run that changes nothing");
   command.output(options->output);
   command.footer(kFooter);
   command.runs([options, &context] { validate(*options, context); });

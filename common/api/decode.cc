@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "common/api/decoder.h"
+#include "common/api/pod_template.h"
 #include "common/api/validate.h"
 #include "common/io/file.h"
 
@@ -52,6 +53,14 @@ std::string job_name_of(const std::string& file) {
   while (!name.empty() && name.back() == '-')
     name.pop_back();
   return name.empty() ? "engine" : name;
+}
+
+/// Holds `spec.template` against Kubernetes' own types.
+void check_template(const text::Node& root, FaultList& faults) {
+  const text::Node* spec = root.find("spec");
+  const text::Node* pod_template = spec == nullptr ? nullptr : spec->find("template");
+  if (pod_template == nullptr || pod_template->kind == text::Kind::kNull) return;
+  check_pod_template(*pod_template, "spec.template", faults);
 }
 
 template <class T>
@@ -111,6 +120,8 @@ CheckedJob check_training_job(std::string_view text, const DecodeOptions& option
       decode_root(document.root, options.unknown_keys, faults, checked.job);
       // Without a mapping there is nothing that rules could be about.
       if (document.root.kind == text::Kind::kMapping) validate_job(checked.job, faults);
+      // What an API server holds has been checked by it, which may know more than we do.
+      if (options.unknown_keys == UnknownKeys::kRefuse) check_template(document.root, faults);
     }
   }
   checked.faults = faults.take();

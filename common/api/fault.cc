@@ -7,6 +7,7 @@ std::string to_string(const Fault& fault) {
   if (fault.line > 0) text += ":" + std::to_string(fault.line);
   if (!text.empty()) text += ": ";
   if (!fault.field.empty()) text += fault.field + ": ";
+  if (fault.wanted.empty()) return text + fault.found;
   if (!fault.found.empty()) text += "found " + fault.found + ", ";
   return text + "wanted " + fault.wanted;
 }

@@ -22,11 +22,23 @@ such as `yes`, a number such as `0777`, a tag or a second document is refused, w
 to write instead. `trainyard validate FILE` lists everything that is wrong with a manifest. A file
 with the one key `engine` is a job too: one node, one rank.
 
+`spec.template` is checked against the types and rules of Kubernetes' own PodTemplateSpec: unknown
+fields, kinds of values, required fields, words, quantities, names, ranges, repeated ports and
+mounts. What depends on a cluster (quotas, policies, classes, admission) only its API server knows:
+`trainyard validate --server FILE` asks the one of kubectl's context by a dry run.
+
 On its way into a cluster less is refused. `kubectl apply` reads YAML by older rules (`yes` is true,
 `0777` is 511, of a repeated key the last counts) and has the API server refuse unknown keys, unless
 it is told `--validate=warn` or `ignore`; `trainyard-operator submit` reads it as strictly as
 `trainyard validate` and has them refused, too. Other clients (helm, controllers) may not ask for
 that: the API server then drops the keys that it does not know, and the job runs without them.
+
+A program of one's own (`spec.template` without `engine`) starts under `trainyard run` as its container
+says: in its `workingDir`, with its `env`, and with `$(NAME)` replaced in `command`, `args` and `env` as
+in a cluster. Variables of `envFrom` come from files (`--env-from NAME=FILE`), those of `valueFrom` from
+the environment of `trainyard run`. Volumes are not mounted: what is mounted in a cluster must exist
+there. Other containers, `initContainers`, `lifecycle`, `livenessProbe`, `securityContext` and what else
+would change the program are left out, and `trainyard run` names them at its start.
 
 Under `trainyard run`, relative paths are taken from the manifest's folder. In a cluster paths are
 those inside the container, where volumes are mounted, and absolute.

@@ -41,6 +41,9 @@ bool needs_injected_agent(const TrainingJobSpec& spec);
 bool is_reserved_env(std::string_view name);
 std::span<const std::string_view> reserved_env();
 
+/// Whether two paths of a container name one place: "/dev/shm" and "/dev//shm/".
+bool is_same_place(std::string_view a, std::string_view b);
+
 /// True for an RFC 1123 subdomain of at most 253 characters (names of most Kubernetes objects).
 bool is_dns_subdomain(std::string_view name);
 /// True for an RFC 1123 label of at most 63 characters.

@@ -90,16 +90,20 @@ Result<std::optional<control::Refusal>> KubeCluster::Impl::try_pod(const control
   if (unshared) return unshared;
   const std::string shape = shape_of(job->job, options_.pod_defaults);
   if (taken_pods_.has(spec.namespace_name, shape)) return Reply();
+  const json pod =
+      render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults);
   const auto reply = options_.client->create(
-      kube::kPods, spec.namespace_name,
-      render::render_pod(job->job.metadata, job->job.spec, spec, options_.pod_defaults),
+      kube::kPods, spec.namespace_name, pod,
       {.dry_run = kube::DryRun::kServer, .field_validation = kube::FieldValidation::kStrict});
   // A taken name says nothing about the template; the creation will tell whose it is.
   if (reply) taken_pods_.add(spec.namespace_name, shape);
   if (reply || reply.error().reason == kube::Reason::kAlreadyExists) return Reply();
   Reply refusal = refusal_of(reply.error());
   if (!refusal) return reply.error().to_error(called("try", spec.namespace_name, spec.name));
-  if (job->job.spec.pod_template) name_quantity(job->job.spec.pod_template->json, *refusal);
+  if (!job->job.spec.pod_template) return refusal;
+  const std::string& pod_template = job->job.spec.pod_template->json;
+  name_indexes(pod, json::parse(pod_template, nullptr, /*allow_exceptions=*/false), *refusal);
+  name_quantity(pod_template, *refusal);
   return refusal;
 }
 

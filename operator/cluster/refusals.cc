@@ -1,5 +1,6 @@
 #include "operator/cluster/refusals.h"
 
+#include <charconv>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -20,7 +21,7 @@ constexpr int64_t kValueBytes = 60;
 bool is_unreadable(const json& value) {
   if (!value.is_string()) return false;
   const std::string text = value.get<std::string>();
-  return !text.starts_with('+') && !text.starts_with('-') && !parse_quantity(text);
+  return !text.starts_with('+') && !text.starts_with('-') && !text::parse_quantity(text);
 }
 
 /// "FIELD: "VALUE" is no quantity"; empty where all are some.
@@ -39,6 +40,30 @@ std::string unreadable_of(const json& pod_spec, const char* list) {
     }
   }
   return {};
+}
+
+size_t count_of(const json& object, const char* list) {
+  const json& items = at(object, list);
+  return items.is_array() ? items.size() : 0;
+}
+
+/// Every index that follows `list` in `text` made smaller by `added`, as in the template; those
+/// of the items that were added stay.
+void lower_indexes(std::string& text, const std::string& list, size_t added) {
+  if (added == 0) return;
+  constexpr std::string_view kWhere = "spec.template.";
+  for (size_t found = text.find(list); found != std::string::npos; found = text.find(list, found)) {
+    const size_t digits = found + list.size();
+    size_t index = 0;
+    const auto [end, error] =
+        std::from_chars(text.data() + digits, text.data() + text.size(), index);
+    const auto length = static_cast<size_t>(end - text.data()) - digits;
+    found = digits;
+    if (error != std::errc() || index < added) continue;
+    text.replace(digits, length, std::to_string(index - added));
+    text.insert(digits - list.size(), kWhere);
+    found += kWhere.size();
+  }
 }
 
 }  // namespace
@@ -65,6 +90,19 @@ std::optional<control::Refusal> refusal_of(const kube::ApiError& error) {
     return control::Refusal{api::reason::kAdmissionRefused, error.message};
   }
   return std::nullopt;
+}
+
+void name_indexes(const json& pod, const json& pod_template, control::Refusal& refusal) {
+  const json& rendered = at(pod, "spec");
+  const json& theirs = at(pod_template, "spec");
+  lower_indexes(refusal.message, "spec.initContainers[",
+                count_of(rendered, "initContainers") - count_of(theirs, "initContainers"));
+  const json& containers = at(theirs, "containers");
+  for (size_t i = 0; containers.is_array() && i < containers.size(); ++i) {
+    lower_indexes(
+        refusal.message, "spec.containers[" + std::to_string(i) + "].env[",
+        count_of(at(rendered, "containers").at(i), "env") - count_of(containers[i], "env"));
+  }
 }
 
 void name_quantity(std::string_view pod_template, control::Refusal& refusal) {

@@ -1,14 +1,12 @@
 #include "operator/cluster/room.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "common/text/quantity.h"
 #include "operator/cluster/members.h"
 
 namespace trainyard::cluster {
@@ -17,28 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kThousand = 1000;
-/// Thousandths; more than can be counted is this, of one quantity and of a sum.
-constexpr int64_t kMost = 4'000'000'000'000'000'000;
 constexpr char kPodsResource[] = "pods";
-
-/// Suffixes of quantities, the longer ones first.
-constexpr std::array<std::pair<std::string_view, double>, 15> kSuffixes = {{
-    {"Ki", 0x1p10},
-    {"Mi", 0x1p20},
-    {"Gi", 0x1p30},
-    {"Ti", 0x1p40},
-    {"Pi", 0x1p50},
-    {"Ei", 0x1p60},
-    {"n", 1e-9},
-    {"u", 1e-6},
-    {"m", 1e-3},
-    {"k", 1e3},
-    {"M", 1e6},
-    {"G", 1e9},
-    {"T", 1e12},
-    {"P", 1e15},
-    {"E", 1e18},
-}};
 
 Amounts requests_of(const json& container) {
   const json& resources = at(container, "resources");
@@ -58,30 +35,13 @@ bool tolerates(const PodNeeds::Toleration& toleration, const Taint& taint) {
 
 }  // namespace
 
-std::optional<int64_t> parse_quantity(std::string_view text) {
-  double unit = 1;
-  for (const auto& [suffix, factor] : kSuffixes) {
-    if (!text.ends_with(suffix)) continue;
-    // "1E3" ends in a digit; "1E" is an exa.
-    unit = factor;
-    text.remove_suffix(suffix.size());
-    break;
-  }
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  const double thousandths = std::ceil(number * unit * kThousand);
-  if (!std::isfinite(thousandths) || thousandths < 0) return std::nullopt;
-  return static_cast<int64_t>(std::min(thousandths, static_cast<double>(kMost)));
-}
-
 Amounts amounts_of(const json& quantities) {
   Amounts amounts;
   if (!quantities.is_object()) return amounts;
   for (const auto& [name, value] : quantities.items()) {
     std::optional<int64_t> amount;
-    if (value.is_string()) amount = parse_quantity(value.get_ref<const std::string&>());
-    if (value.is_number()) amount = parse_quantity(value.dump());
+    if (value.is_string()) amount = text::parse_quantity(value.get_ref<const std::string&>());
+    if (value.is_number()) amount = text::parse_quantity(value.dump());
     if (amount) amounts[name] = *amount;
   }
   return amounts;
@@ -89,7 +49,8 @@ Amounts amounts_of(const json& quantities) {
 
 void add_to(Amounts& sum, const Amounts& amounts) {
   for (const auto& [name, amount] : amounts)
-    sum[name] = amount > kMost - sum[name] ? kMost : sum[name] + amount;
+    sum[name] =
+        amount > text::kMostThousandths - sum[name] ? text::kMostThousandths : sum[name] + amount;
 }
 
 PodNeeds needs_of(const json& pod_spec) {

@@ -16,10 +16,6 @@ namespace trainyard::cluster {
 /// Amounts by resource ("cpu", "memory", "nvidia.com/gpu", "pods"), in thousandths.
 using Amounts = std::map<std::string, int64_t>;
 
-/// A quantity such as "500m", "2", "1.5Gi" or "1e3" in thousandths; nullopt for what is none.
-/// Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-std::optional<int64_t> parse_quantity(std::string_view text);
-
 /// The quantities of an object ({"cpu": "2", ...}); what is none is left out.
 Amounts amounts_of(const nlohmann::json& quantities);
 

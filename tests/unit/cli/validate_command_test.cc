@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -95,6 +96,70 @@ TEST_F(ValidateCommandTest, AManifestMayComeThroughAPipe) {
   writer.join();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("valid"));
+}
+
+/// A manifest whose pods are judged by an API server.
+constexpr char kPodManifest[] =
+    "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job, namespace: "
+    "team}\n"
+    "spec: {template: {spec: {containers: [{name: trainer, image: i, command: [run]}]}}}\n";
+
+/// PATH with a folder first in which `kubectl` is this script, or with that folder alone.
+class PathWithKubectl {
+ public:
+  PathWithKubectl(const std::string& folder, const std::string& script)
+      : before_(std::getenv("PATH")) {
+    if (!script.empty()) {
+      std::ofstream(folder + "/kubectl") << "#!/bin/sh\n" << script;
+      ::chmod((folder + "/kubectl").c_str(), 0700);
+    }
+    ::setenv("PATH", (script.empty() ? folder : folder + ":" + before_).c_str(), 1);
+  }
+  PathWithKubectl(const PathWithKubectl&) = delete;
+  PathWithKubectl& operator=(const PathWithKubectl&) = delete;
+  ~PathWithKubectl() { ::setenv("PATH", before_.c_str(), 1); }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(ValidateCommandTest, SaysThatNoServerWasAsked) {
+  const std::string file = write("job.yaml", kPodManifest);
+  EXPECT_EQ(run_with({"validate", file}).out,
+            file + ": valid (its pods were not shown to an API server, as --server does)\n");
+  const PathWithKubectl path(folder_, "");
+  const Outcome asked = run_with({"validate", "--server", file});
+  EXPECT_EQ(asked.exit_code, 75);
+  EXPECT_EQ(asked.out, file + ": valid (no API server was asked: kubectl is not on PATH)\n");
+}
+
+TEST_F(ValidateCommandTest, TheServerJudgesTheJobAndAPodOfIt) {
+  const std::string file = write("job.yaml", kPodManifest);
+  {
+    const PathWithKubectl path(
+        folder_, "echo \"$@\" >> " + folder_ + "/asked; cat >> " + folder_ + "/asked\n");
+    EXPECT_EQ(run_with({"validate", "--server", file}).out, file + ": valid\n");
+  }
+  std::stringstream asked;
+  asked << std::ifstream(folder_ + "/asked").rdbuf();
+  EXPECT_THAT(asked.str(), testing::StartsWith("apply --dry-run=server"));
+  EXPECT_THAT(asked.str(), HasSubstr("--namespace team"));
+  EXPECT_THAT(asked.str(), HasSubstr(kPodManifest));
+  EXPECT_THAT(asked.str(), HasSubstr(R"("kind":"Pod")"));
+  EXPECT_THAT(asked.str(), HasSubstr(R"("name":"job-dry-run")"));
+  const PathWithKubectl path(folder_,
+                             "grep -q '\"Pod\"' || exit 0; echo no such class >&2; exit 1\n");
+  const Outcome refused = run_with({"validate", "--server", file});
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_EQ(refused.err, file + ": the API server refuses it: no such class\n");
+}
+
+TEST_F(ValidateCommandTest, AServerThatIsNotReachedHasNotJudged) {
+  const std::string file = write("job.yaml", kPodManifest);
+  const PathWithKubectl path(folder_, "echo 'Unable to connect to the server: EOF' >&2; exit 1\n");
+  const Outcome asked = run_with({"validate", "--server", file});
+  EXPECT_EQ(asked.exit_code, 75);
+  EXPECT_THAT(asked.out, HasSubstr("no API server was asked: Unable to connect"));
 }
 
 TEST_F(ValidateCommandTest, FoldersAndMissingFilesExit64) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "common/api/training_job.h"
 
@@ -9,6 +10,7 @@ namespace trainyard::cluster {
 namespace {
 
 using kube::Reason;
+using nlohmann::json;
 
 kube::ApiError error_of(int status, Reason reason) {
   return {.status = status, .reason = reason, .message = "the server's words"};
@@ -42,6 +44,24 @@ TEST(RefusalOfTest, WhatMayPassIsNoRefusal) {
         error_of(503, Reason::kServiceUnavailable), error_of(401, Reason::kUnauthorized)}) {
     EXPECT_FALSE(refusal_of(error).has_value()) << error.status;
   }
+}
+
+TEST(NameIndexesTest, IndexesAreThoseOfTheTemplate) {
+  const json theirs = json::parse(R"({"spec": {"initContainers": [{}, {}],
+      "containers": [{"env": [{}, {}]}, {"env": [{}]}]}})");
+  const json pod = json::parse(R"({"spec": {"initContainers": [{}, {}, {}],
+      "containers": [{"env": [{}, {}, {}, {}, {}]}, {"env": [{}]}]}})");
+  control::Refusal refusal{api::reason::kInvalidPodTemplate,
+                           "[spec.initContainers[1].image: Required value, "
+                           "spec.initContainers[0].name: ours, spec.containers[0].env[4].name: "
+                           "Invalid, spec.containers[0].env[12].name: Invalid, "
+                           "spec.containers[1].env[0].name: Invalid]"};
+  name_indexes(pod, theirs, refusal);
+  EXPECT_EQ(refusal.message,
+            "[spec.template.spec.initContainers[0].image: Required value, "
+            "spec.initContainers[0].name: ours, spec.template.spec.containers[0].env[1].name: "
+            "Invalid, spec.template.spec.containers[0].env[9].name: Invalid, "
+            "spec.containers[1].env[0].name: Invalid]");
 }
 
 constexpr char kNoField[] =

@@ -1,0 +1,52 @@
+#include "common/text/quantity.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+namespace trainyard::text {
+namespace {
+
+constexpr double kThousand = 1000;
+
+/// Suffixes of quantities, the longer ones first.
+constexpr std::array<std::pair<std::string_view, double>, 15> kSuffixes = {{
+    {"Ki", 0x1p10},
+    {"Mi", 0x1p20},
+    {"Gi", 0x1p30},
+    {"Ti", 0x1p40},
+    {"Pi", 0x1p50},
+    {"Ei", 0x1p60},
+    {"n", 1e-9},
+    {"u", 1e-6},
+    {"m", 1e-3},
+    {"k", 1e3},
+    {"M", 1e6},
+    {"G", 1e9},
+    {"T", 1e12},
+    {"P", 1e15},
+    {"E", 1e18},
+}};
+
+}  // namespace
+
+std::optional<int64_t> parse_quantity(std::string_view text) {
+  double unit = 1;
+  for (const auto& [suffix, factor] : kSuffixes) {
+    if (!text.ends_with(suffix)) continue;
+    // "1E3" ends in a digit; "1E" is an exa.
+    unit = factor;
+    text.remove_suffix(suffix.size());
+    break;
+  }
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  const double thousandths = std::ceil(number * unit * kThousand);
+  if (!std::isfinite(thousandths) || thousandths < 0) return std::nullopt;
+  return static_cast<int64_t>(std::min(thousandths, static_cast<double>(kMostThousandths)));
+}
+
+}  // namespace trainyard::text
