@@ -189,6 +189,8 @@ void prepare_signals() {
   const sigset_t signals = agent_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  // Where a parent ignores it, the kernel keeps no exit status of children.
+  ::signal(SIGCHLD, SIG_DFL);
 }
 
 int run_agent(const AgentOptions& options, std::vector<std::string> environment, Logger& logger) {

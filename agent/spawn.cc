@@ -11,6 +11,7 @@
 
 #include <climits>
 
+#include "common/base/signals.h"
 #include "common/base/unique_fd.h"
 
 namespace trainyard::agent {
@@ -43,8 +44,12 @@ struct ChildPlan {
 [[noreturn]] void run_child(const ChildPlan& plan) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail(plan.failure_fd);
   if (::getppid() != plan.parent) ::_exit(126);  // the parent was faster: nobody wants this child
-  for (int signal_number = 1; signal_number < NSIG; ++signal_number)
+  // A hang-up that somebody wanted ignored (nohup) stays ignored; the rest is the agent's own, or
+  // what it stops ranks by.
+  for (int signal_number = 1; signal_number < NSIG; ++signal_number) {
+    if (signal_number == SIGHUP && ignores_signal(SIGHUP)) continue;
     ::signal(signal_number, SIG_DFL);
+  }
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

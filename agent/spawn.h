@@ -22,10 +22,10 @@ inline constexpr int kFirstInheritedFd = 3;
 
 /// Forks and executes. The child dies with the calling *thread* (PR_SET_PDEATHSIG): call it on one
 /// that lives as long as the process. It stays in the caller's process group, has default signal
-/// handlers, an empty signal mask and /dev/null as standard input. Between fork and exec only
-/// async-signal-safe calls are made: other threads may hold any lock.
-/// Errors: kInvalidConfig when there is no such program or it cannot be executed (the message names
-/// it); kIo.
+/// handlers (an ignored SIGHUP stays ignored), an empty signal mask and /dev/null as standard
+/// input. Between fork and exec only async-signal-safe calls are made: other threads may hold any
+/// lock. Errors: kInvalidConfig when there is no such program or it cannot be executed (the message
+/// names it); kIo.
 Result<pid_t> spawn(const SpawnRequest& request);
 
 }  // namespace trainyard::agent

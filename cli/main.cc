@@ -1,3 +1,4 @@
+#include <csignal>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -5,6 +6,8 @@
 #include "cli/commands.h"
 
 int main(int argc, char** argv) {
+  // Where a parent ignores it, the kernel keeps no exit status of children.
+  std::signal(SIGCHLD, SIG_DFL);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   return trainyard::cli::run(arguments, std::cout, std::cerr);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <signal.h>
 
 #include "common/base/error.h"
 #include "common/base/unique_fd.h"
@@ -8,8 +9,9 @@
 namespace trainyard::cli {
 
 /// Ctrl-C and its relatives (SIGINT, SIGTERM, SIGHUP) taken from a descriptor instead of by
-/// handlers. SIGPIPE is ignored meanwhile: a write to a reader that has left is an error like
-/// others. Made before any thread is, which inherit the mask; all is put back at the end.
+/// handlers, as far as the parent has left them to this process (takes_signal). SIGPIPE is ignored
+/// meanwhile: a write to a reader that has left is an error like others. Made before any thread is,
+/// which inherit the mask; all is put back at the end.
 class StopSignals {
  public:
   /// Errors: kIo.
@@ -24,8 +26,10 @@ class StopSignals {
   int fd() const { return fd_.get(); }
 
  private:
-  explicit StopSignals(UniqueFd fd);
+  StopSignals(UniqueFd fd, const sigset_t& signals);
   UniqueFd fd_;
+  sigset_t signals_;
+  void (*sigpipe_)(int);
 };
 
 }  // namespace trainyard::cli

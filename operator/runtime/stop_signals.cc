@@ -4,6 +4,7 @@
 #include <ctime>
 #include <signal.h>
 
+#include "common/base/signals.h"
 #include "common/text/readable.h"
 
 namespace trainyard::operator_runtime {
@@ -12,8 +13,9 @@ namespace {
 sigset_t watched() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal_number : {SIGTERM, SIGINT}) {
+    if (takes_signal(signal_number)) sigaddset(&signals, signal_number);
+  }
   return signals;
 }
 
@@ -31,8 +33,9 @@ StopSignals::StopSignals() {
 void StopSignals::watch(const std::stop_token& over, Logger& logger) {
   const sigset_t signals = watched();
   while (!over.stop_requested()) {
-    const int signal_number = ::sigtimedwait(&signals, nullptr, &kLook);
-    if (signal_number <= 0) continue;
+    siginfo_t info{};
+    const int signal_number = ::sigtimedwait(&signals, &info, &kLook);
+    if (signal_number <= 0 || !takes_signal_of(signal_number, info.si_code)) continue;
     logger.info("told to stop", {{"signal", signal_text(signal_number)}});
     stop_.request_stop();
   }

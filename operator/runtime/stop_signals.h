@@ -6,7 +6,8 @@
 
 namespace trainyard::operator_runtime {
 
-/// SIGTERM and SIGINT as a stop token. Made before any thread is: the signals are blocked in all of
+/// SIGTERM and SIGINT as a stop token, as far as the parent has left them to this process
+/// (takes_signal). Made before any thread is: the signals are blocked in all of
 /// them and taken by one that waits. SIGPIPE is ignored: a peer that has left is an error like
 /// others.
 class StopSignals {

@@ -33,6 +33,7 @@ trainyard_test(run_views_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/control_socket_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/foreign_program_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/limits_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/run/signals_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/snapshot_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/views_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/run/warning_filter_test.cc
