@@ -291,7 +291,10 @@ bool JobRun::update(Rank& rank, const coordination::RankProgress& progress, Time
   fact.stopped = progress.stopped();
   if (!fact.stopped) fact.stopped_since.reset();
   if (fact.stopped && !fact.stopped_since) fact.stopped_since = now;
-  if (phase_changed) fact.phase_since = now;
+  // A checkpoint that fails again is written again: nothing hangs.
+  const int64_t failures = progress.checkpoints().failures();
+  if (phase_changed || failures > rank.checkpoint_failures) fact.phase_since = now;
+  rank.checkpoint_failures = failures;
   if (moved) fact.last_step_at = now;
   if (progress.beats() != rank.beats) fact.last_heartbeat_at = now;
   rank.beats = progress.beats();

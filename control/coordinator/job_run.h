@@ -119,6 +119,7 @@ class JobRun {
     RankFact fact;
     RankReading reading;
     int64_t beats = -1;
+    int64_t checkpoint_failures = 0;
   };
   struct Member {
     MemberFact fact;

@@ -162,7 +162,9 @@ Result<std::string> Save::write_own_shard(Result<Snapshot> snapshot, CheckpointO
                          rank = context_.group.rank(), size = context_.group.size(),
                          chunk_bytes = context_.options.chunk_bytes](FileSystem& files) {
       const auto begin = SteadyClock::now();
-      const Status made = files.make_directory(directory);
+      Status made = files.make_directory(directory);
+      // Of a write of this step that was abandoned.
+      if (made) made = files.remove_file(directory / shard_file_name(rank, size));
       written->report =
           made ? write_shard(files, directory, rank, size, snapshot.slices, chunk_bytes)
                : Result<ShardReport>(made.error());

@@ -33,7 +33,8 @@ class CheckpointWriter::Impl {
       return Error{ErrorCode::kUnavailable, "checkpoint at step " + std::to_string(last_step_) +
                                                 " has not ended, or its outcome was not fetched"};
     }
-    if (step <= last_step_) {
+    const bool again = step == last_step_ && failed_;
+    if (step <= last_step_ && !again) {
       return Error{ErrorCode::kAlreadyExists, "checkpoint at step " + std::to_string(step) +
                                                   ": step " + std::to_string(last_step_) +
                                                   " has been begun already"};
@@ -78,6 +79,7 @@ class CheckpointWriter::Impl {
       outcome.seconds = std::chrono::duration<double>(SteadyClock::now() - begun).count();
       lock.lock();
       busy_ = false;
+      failed_ = !outcome.status;
       outcome_ = std::move(outcome);
       ended_.notify_all();
     }
@@ -96,6 +98,7 @@ class CheckpointWriter::Impl {
   std::optional<CheckpointOutcome> outcome_;
   bool busy_ = false;
   int64_t last_step_;
+  bool failed_ = false;  ///< how the newest one ended
   SteadyClock::time_point begun_;
 
   std::jthread thread_;  // last: it starts when everything above is there

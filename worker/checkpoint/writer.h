@@ -80,8 +80,8 @@ class CheckpointWriter {
   /// Starts writing and returns at once; the tensors' memory must stay as it is until poll() or
   /// wait() has returned the outcome, and longer while a disk hangs: see Snapshot::owner. Errors:
   /// kUnavailable while one is being written or its outcome has not been fetched; kAlreadyExists
-  /// when `step` is not after the last one begun (or resumed from); kInternal for a slice that
-  /// contradicts itself.
+  /// when `step` is neither after the last one begun (or resumed from) nor that one, abandoned;
+  /// kInternal for a slice that contradicts itself.
   Status begin(Snapshot snapshot);
   /// Instead of begin(), on a rank that has nothing to give: the checkpoint is abandoned on all
   /// ranks for this reason. Errors: as begin().

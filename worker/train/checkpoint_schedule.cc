@@ -1,6 +1,8 @@
 #include "worker/train/checkpoint_schedule.h"
 
+#include <algorithm>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "worker/checkpoint/generation.h"
@@ -11,6 +13,12 @@ namespace {
 /// Beyond what the writer allows a save: its talk with the other ranks, each wait of which has the
 /// group's deadline.
 constexpr std::chrono::minutes kTalkTimeout{5};
+
+/// Between two tries to write the last checkpoint: growing, and far below what counts as a stall.
+constexpr std::chrono::seconds kFirstPause{1};
+constexpr std::chrono::seconds kLongestPause{10};
+/// How soon a pause ends when a rank is asked to stop.
+constexpr std::chrono::milliseconds kStopLook{100};
 
 }  // namespace
 
@@ -99,14 +107,17 @@ void CheckpointSchedule::count_failure(const checkpoint::CheckpointOutcome& outc
   figures_.failed_step = outcome.step;
   figures_.failure = outcome.status.error().message;
   context_.progress->checkpoints(figures_);
-  context_.log->error("checkpoint abandoned; training goes on and the one before stays",
+  const std::string consequence = keeps_trying_
+                                      ? "the trained state is kept and written again until that "
+                                        "succeeds or the run is stopped"
+                                      : "training goes on and the one before stays";
+  context_.log->error("checkpoint abandoned; " + consequence,
                       {{"step", outcome.step},
                        {"failures", figures_.failures},
                        {"error", outcome.status.error().message}});
   if (!context_.warn) return;
-  context_.warn("checkpoint of step " + std::to_string(outcome.step) +
-                " was not written; training goes on and the one before stays: " +
-                outcome.status.error().message);
+  context_.warn("checkpoint of step " + std::to_string(outcome.step) + " was not written; " +
+                consequence + ": " + outcome.status.error().message);
 }
 
 Status CheckpointSchedule::drain() {
@@ -157,10 +168,33 @@ Status CheckpointSchedule::start() {
   return writer_->decline(begun_step_, snapshot.error());
 }
 
-Result<bool> CheckpointSchedule::finish() {
+/// Waits, but no longer than until a rank is asked to stop; whether one is.
+Result<bool> CheckpointSchedule::asked_to_stop_within(Duration pause) {
+  const MonoTime end = context_.clock->mono() + pause;
+  while (true) {
+    // Clocks differ between ranks: they go on together.
+    const bool stop = context_.stop_requested();
+    TRAINYARD_ASSIGN(const bool stopping, group_->any(stop));
+    if (stopping) return true;
+    const Duration left = end - context_.clock->mono();
+    TRAINYARD_ASSIGN(const bool waiting, group_->any(left > Duration::zero()));
+    if (!waiting) return false;
+    std::this_thread::sleep_for(std::clamp<Duration>(left, Duration::zero(), kStopLook));
+  }
+}
+
+Result<bool> CheckpointSchedule::finish(bool keep_trying) {
   const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kCheckpointWait, .step = step()});
+  keeps_trying_ = keep_trying;
   TRAINYARD_TRY(drain());
+  for (Duration pause = kFirstPause; keep_trying && committed_step_ != step();
+       pause = std::min<Duration>(2 * pause, kLongestPause)) {
+    TRAINYARD_ASSIGN(const bool stopping, asked_to_stop_within(pause));
+    if (stopping) break;
+    TRAINYARD_TRY(start());
+    TRAINYARD_TRY(drain());
+  }
   return committed_step_ == step();
 }
 

@@ -28,8 +28,11 @@ class CheckpointSchedule {
   /// page, and training goes on. Errors: only those that end the generation (the group is gone).
   Status after_step(bool last);
 
-  /// Waits for the checkpoint in progress; true when the newest step done is committed.
-  Result<bool> finish();
+  /// Waits for the checkpoint in progress; true when the newest step done is committed. With
+  /// `keep_trying` one that was abandoned is written again and again, at pauses of up to 10 s,
+  /// until it is committed or a rank is asked to stop: the state it holds is nowhere else.
+  /// Collective.
+  Result<bool> finish(bool keep_trying);
 
  private:
   CheckpointSchedule(const TrainContext& context, EngineState& state)
@@ -38,6 +41,7 @@ class CheckpointSchedule {
   void count_commit(const checkpoint::CheckpointOutcome& outcome);
   void count_failure(const checkpoint::CheckpointOutcome& outcome);
   Status drain();
+  Result<bool> asked_to_stop_within(Duration pause);
   Status start();
   int64_t step() const;
 
@@ -52,6 +56,7 @@ class CheckpointSchedule {
   bool restored_ = false;
   int64_t begun_step_ = -1;
   int64_t committed_step_ = -1;
+  bool keeps_trying_ = false;  ///< what failed is written again
 };
 
 }  // namespace trainyard::engine

@@ -348,13 +348,14 @@ class Run {
     // What follows takes as long as it takes, also without checkpoints: it is no step that hangs.
     context_.progress->set_phase(contract::Phase::kCheckpointing);
     if (checkpoints_) {
-      TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish());
+      TRAINYARD_ASSIGN(outcome.checkpointed, checkpoints_->finish(outcome.complete));
       if (outcome.complete && !outcome.checkpointed) {
         return Error{ErrorCode::kIo,
-                     "the last checkpoint, step " + std::to_string(engine_->steps_done()) +
-                         ", could not be written to " + context_.checkpoint_root.string() +
-                         " (see the errors above); without it the trained model "
-                         "is lost, so the run is not complete"};
+                     "stopped before the last checkpoint, step " +
+                         std::to_string(engine_->steps_done()) + ", could be written to " +
+                         context_.checkpoint_root.string() +
+                         " (see the errors above); the steps since the one before are lost, so "
+                         "the run is not complete"};
       }
     }
     count_turn();

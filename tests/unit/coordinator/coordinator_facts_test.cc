@@ -41,6 +41,24 @@ TEST_F(CoordinatorFactsTest, FactsTellWhenStepsMoved) {
   EXPECT_EQ(rank.last_heartbeat_at, started + seconds(5));
 }
 
+/// A rank that writes its last checkpoint again and again does not hang.
+TEST_F(CoordinatorFactsTest, ACheckpointThatFailsAgainBeginsThePhaseAnew) {
+  start_training();
+  const auto failed = [&](int64_t failures) {
+    a_.beat(0, 9, contract::Phase::kCheckpointing, 0, -1, failures);
+    poll();
+    return facts().members[0].ranks.at(0).phase_since;
+  };
+  const Time began = clock_.now();
+  EXPECT_EQ(failed(0), began);
+  clock_.advance(seconds(10));
+  EXPECT_EQ(failed(1), began + seconds(10));
+  clock_.advance(seconds(10));
+  EXPECT_EQ(failed(1), began + seconds(10));
+  clock_.advance(seconds(10));
+  EXPECT_EQ(failed(2), began + seconds(30));
+}
+
 TEST_F(CoordinatorFactsTest, SaySinceWhenTheyAreHeard) {
   const Time began = clock_.now();
   clock_.advance(seconds(2));

@@ -61,7 +61,8 @@ class ScriptedAgent {
   }
 
   void beat(int rank, int64_t step, contract::Phase phase = contract::Phase::kTraining,
-            int64_t restored_step = 0, int64_t checkpoint_step = -1) {
+            int64_t restored_step = 0, int64_t checkpoint_step = -1,
+            int64_t checkpoint_failures = 0) {
     FromAgent message;
     auto& progress = *message.mutable_heartbeat()->add_ranks();
     progress.set_rank(rank);
@@ -71,6 +72,7 @@ class ScriptedAgent {
     progress.set_loss(step > 0 ? 5.0 : std::numeric_limits<double>::quiet_NaN());
     progress.set_restored_step(restored_step);
     progress.set_checkpoint_step(checkpoint_step);
+    progress.mutable_checkpoints()->set_failures(checkpoint_failures);
     progress.set_beats(++beats_);
     say(std::move(message));
   }

@@ -69,6 +69,7 @@ struct Life {
   std::function<bool()> stop_asked = [] { return false; };
   trace::SpanSink* spans = nullptr;
   Duration data_timeout = std::chrono::minutes(10);
+  std::function<void(const std::string&)> warn = {};
 };
 
 class TrainLoopTest : public ::testing::Test {
@@ -108,7 +109,8 @@ class TrainLoopTest : public ::testing::Test {
                          .clock = &clock,
                          .data_timeout = life.data_timeout,
                          .spans = life.spans,
-                         .stop_requested = life.stop_asked};
+                         .stop_requested = life.stop_asked,
+                         .warn = life.warn};
     if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
     return engine::train(context);
   }
@@ -179,6 +181,45 @@ TEST_F(TrainLoopTest, WithoutCheckpointsTheLastEvaluationIsMade) {
   const TrainOutcome outcome = train({.root = "", .stop_asked = stop.stop_asked(), .spans = &stop});
   EXPECT_TRUE(outcome.complete);
   EXPECT_GT(outcome.result.validation_loss, 0);
+}
+
+TEST_F(TrainLoopTest, TheLastCheckpointIsWrittenAgainUntilItIsThere) {
+  const auto in_the_way = folder_.path() / "checkpoints/g1-step-0000000006";
+  std::vector<std::string> warnings;
+  Life life;
+  // A file stands where the checkpoint is to be, until the second failure.
+  life.warn = [&](const std::string& warning) {
+    warnings.push_back(warning);
+    if (warnings.size() == 2) std::filesystem::remove(in_the_way);
+  };
+  std::filesystem::create_directories(in_the_way.parent_path());
+  std::ofstream(in_the_way) << "in the way";
+  const TrainOutcome outcome = train(life);
+  EXPECT_TRUE(outcome.complete);
+  EXPECT_TRUE(outcome.checkpointed);
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_THAT(warnings[0], HasSubstr("checkpoint of step 6 was not written; the trained state is "
+                                     "kept and written again until that succeeds"));
+  EXPECT_EQ(outcome.result.state_hash, train({.root = "undisturbed"}).result.state_hash);
+  EXPECT_TRUE(train({.generation = 2, .parent = 1}).complete) << "it can be read";
+}
+
+TEST_F(TrainLoopTest, ARunThatCannotWriteItsLastCheckpointCanBeStopped) {
+  const auto in_the_way = folder_.path() / "checkpoints/g1-step-0000000006";
+  std::filesystem::create_directories(in_the_way.parent_path());
+  std::ofstream(in_the_way) << "in the way";
+  std::atomic<bool> warned{false};
+  Life life;
+  life.warn = [&](const std::string& /*warning*/) { warned = true; };
+  life.stop_asked = [&] { return warned.load(); };
+  const auto world =
+      comm::make_communicator(comm::TransportKind::kLocal,
+                              {.endpoints = {{.rank = 0}}, .generation = 1, .job_uid = "test"}, {});
+  ASSERT_TRUE(world) << world.error().message;
+  const auto outcome = train(life, **world);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kIo);
+  EXPECT_THAT(outcome.error().message, HasSubstr("stopped before the last checkpoint, step 6"));
 }
 
 TEST_F(TrainLoopTest, ACheckpointIsReadNoFurther) {
