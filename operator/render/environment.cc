@@ -76,14 +76,15 @@ void add_engine(Entries& entries) {
   entries.set(contract::kEnvCheckpointPolicy, folder + "/" + kCheckpointPolicyFile);
 }
 
-void add_agent(const api::TrainingJobSpec& spec, const PodDefaults& defaults, Entries& entries) {
+void add_agent(const api::TrainingJobSpec& spec, const PodDefaults& defaults, int port,
+               Entries& entries) {
   entries.set(control::kEnvStopGrace, spec.checkpoint_policy.preemption_checkpoint.count());
   const std::string folder = std::string(kControlFolder) + "/";
   entries.set(contract::kEnvControlAddress, defaults.control_address);
   entries.set(control::kEnvControlAuthorities, folder + kAuthoritiesFile);
   entries.set(control::kEnvControlToken, folder + kTokenFile);
   entries.set(control::kEnvTerminationLog, kTerminationLog);
-  entries.set(control::kEnvAgentMetricsAddress, ":" + std::to_string(kAgentMetricsPort));
+  entries.set(control::kEnvAgentMetricsAddress, ":" + std::to_string(port));
 }
 
 }  // namespace
@@ -99,7 +100,7 @@ std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJob
 }
 
 json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
-                    const control::PodSpec& pod, const PodDefaults& defaults) {
+                    const control::PodSpec& pod, const PodDefaults& defaults, int agent_port) {
   Entries entries;
   for (const auto& [name, value] : pod.environment)
     entries.set(name, value);
@@ -115,7 +116,7 @@ json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec
     if (spec.num_proc_per_node == 1) add_single_rank(job, pod, place, entries);
     add_jax(pod, place, entries);
   }
-  if (runs_agent(spec)) add_agent(spec, defaults, entries);
+  if (runs_agent(spec)) add_agent(spec, defaults, agent_port, entries);
   const std::string checkpoints = checkpoint_folder(job, spec);
   if (!checkpoints.empty()) entries.set(contract::kEnvCheckpointDir, checkpoints);
   return entries.take();

@@ -34,7 +34,7 @@ inline constexpr char kTokenFile[] = "token";
 inline constexpr char kTerminationLog[] = "/dev/termination-log";
 /// Where the agent lies in the pods of other images, with all that it needs to run there.
 inline constexpr char kAgentFolder[] = "/var/run/trainyard/agent";
-/// Where an agent in a pod serves its metrics.
+/// Where an agent in a pod serves its metrics, unless the pod has its node's network.
 inline constexpr int kAgentMetricsPort = 9400;
 inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
 
@@ -43,10 +43,12 @@ inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
 /// JAX's, the pod's own UID and address, and where configuration and checkpoints are. Where the
 /// container's command is started once in each pod and a pod is one rank (numProcPerNode 1), RANK
 /// and WORLD_SIZE and their kin are among them, too; otherwise the agent or a launcher in the pod
-/// sets them. An agent also gets where its coordinator is, and whom to trust.
-/// Source: torchrun's "Environment Variables" and its PET_ options, jax.distributed.initialize.
+/// sets them. An agent also gets where its coordinator is, whom to trust, and the port of its
+/// metrics (0: any that is free). Source: torchrun's "Environment Variables" and its PET_ options,
+/// jax.distributed.initialize.
 nlohmann::json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
-                              const control::PodSpec& pod, const PodDefaults& defaults);
+                              const control::PodSpec& pod, const PodDefaults& defaults,
+                              int agent_port = kAgentMetricsPort);
 
 /// Folder of the job's checkpoints in its pods; empty where the job names no storage.
 std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);

@@ -87,13 +87,14 @@ json metadata_of(const json& from_template, const api::ObjectMeta& job,
   return metadata;
 }
 
+/// Whether something is mounted at that place, however its path is written.
 bool mounts(const json& container, const std::string& path) {
   const auto list = container.find("volumeMounts");
   if (list == container.end() || !list->is_array()) return false;
-  for (const json& mount : *list) {
-    if (mount.is_object() && mount.value("mountPath", json()) == path) return true;
-  }
-  return false;
+  return std::any_of(list->begin(), list->end(), [&](const json& mount) {
+    const json there = mount.is_object() ? mount.value("mountPath", json()) : json();
+    return there.is_string() && api::is_same_place(there.get_ref<const std::string&>(), path);
+  });
 }
 
 /// Adds a volume and its place in the container, unless something else is mounted there.
@@ -181,6 +182,18 @@ json& trainer_of(json& spec) {
   return trainer;
 }
 
+/// The port at which an agent serves its metrics. Pods that share the network of their node share
+/// its ports: there the agent takes any that is free (0), unless the template declares the usual
+/// one.
+int agent_port(const json& spec, const json& container) {
+  const json ports = container.value("ports", json::array());
+  const bool declared = std::any_of(ports.begin(), ports.end(), [](const json& port) {
+    return port.is_object() && port.value("containerPort", json()) == kAgentMetricsPort;
+  });
+  const bool shared = spec.value("hostNetwork", json()) == true;
+  return shared && !declared ? 0 : kAgentMetricsPort;
+}
+
 /// What an agent finds in its pod: a token that is good for the control stream alone, the
 /// authorities to trust, a port for its metrics.
 void prepare_agent(const api::ObjectMeta& job, json& spec, json& container) {
@@ -197,6 +210,8 @@ void prepare_agent(const api::ObjectMeta& job, json& spec, json& container) {
              kControlFolder, /*read_only=*/true);
   // It tells us more than its last lines do: a message of its own.
   container["terminationMessagePath"] = kTerminationLog;
+  // Declared in a pod of its node's network, a port becomes one of the node.
+  if (spec.value("hostNetwork", json()) == true) return;
   json& ports = list_part(container, "ports");
   const bool named = std::any_of(ports.begin(), ports.end(), [](const json& port) {
     return port.is_object() && (port.value("name", json()) == kMetricsPortName ||
@@ -280,7 +295,7 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
     restrict_built_in(pod_spec, trainer);
   }
   set_default(trainer, "terminationMessagePolicy", "FallbackToLogsOnError");
-  add_environment(trainer, environment_of(job, spec, pod, defaults));
+  add_environment(trainer, environment_of(job, spec, pod, defaults, agent_port(pod_spec, trainer)));
   add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
              kShmPath, /*read_only=*/false);
   if (spec.engine) {

@@ -35,6 +35,26 @@ TEST(AgentTest, APodOfAnEngineKnowsItsCoordinatorAndIsKnownByIt) {
   EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
 }
 
+/// Pods of several jobs share a node's ports.
+TEST(AgentTest, APodOfItsNodesNetworkDeclaresNoPort) {
+  const auto pod_with = [](const std::string& ports) {
+    return rendered(job_of(R"({"numProcPerNode":2,"template":{"spec":{"hostNetwork":true,
+        "containers":[{"name":"trainer","image":"t","command":["x"],"ports":)" +
+                           ports + "}]}}}"),
+                    0);
+  };
+  const json pod = pod_with("[]");
+  EXPECT_EQ(trainer_of(pod)["ports"], json::array());
+  EXPECT_EQ(environment(pod).at("TRAINYARD_METRICS_ADDRESS"), ":0") << "any that is free";
+  const json asked = pod_with(R"([{"name":"agent","containerPort":9400}])");
+  EXPECT_EQ(trainer_of(asked)["ports"].size(), 1U);
+  EXPECT_EQ(environment(asked).at("TRAINYARD_METRICS_ADDRESS"), ":9400");
+  const json of_its_own = rendered(job_of(kInjected), 0);
+  EXPECT_THAT(trainer_of(of_its_own)["ports"],
+              Contains(json{{"name", "metrics"}, {"containerPort", 9400}}));
+  EXPECT_EQ(environment(of_its_own).at("TRAINYARD_METRICS_ADDRESS"), ":9400");
+}
+
 TEST(AgentTest, AProgramOfItsOwnGetsNeitherTokenNorAddress) {
   const json pod = rendered(job_of(kForeign), 1);
   EXPECT_FALSE(environment(pod).contains("TRAINYARD_CONTROL_ADDRESS"));

@@ -121,6 +121,18 @@ TEST(RenderPodTest, MountsSharedMemoryUnlessTheTemplateDoes) {
   EXPECT_EQ(trainer_of(own)["volumeMounts"].size(), 1u);
 }
 
+TEST(RenderPodTest, AMountIsKnownHoweverItsPathIsWritten) {
+  for (const char* path : {"/dev/shm/", "/dev//shm", "/dev/./shm", "/dev/x/../shm"}) {
+    const json pod = rendered(job_of(std::string(R"({"agent":"None","template":{"spec":{
+        "volumes":[{"name":"big","emptyDir":{}}],
+        "containers":[{"name":"trainer","image":"t","command":["x"],
+                       "volumeMounts":[{"name":"big","mountPath":")") +
+                                     path + R"("}]}]}}})"),
+                              0);
+    EXPECT_EQ(trainer_of(pod)["volumeMounts"].size(), 1u) << path;
+  }
+}
+
 TEST(RenderPodTest, StripsWhatATemplateMayNotSay) {
   api::TrainingJob job = job_of(kForeign);
   job.spec.pod_template->json = R"({"metadata":{"ownerReferences":[{"uid":"evil"}],
