@@ -9,7 +9,10 @@
 namespace trainyard::cli {
 namespace {
 
-constexpr double kLeft = 52;
+/// Of the numbers of the vertical axis, at least; more where they are wider.
+constexpr double kLeftLeast = 52;
+constexpr double kLetter = 6.2;
+constexpr double kTickGap = 7;
 constexpr double kRight = 12;
 constexpr double kTop = 12;
 constexpr double kBottom = 38;
@@ -42,19 +45,57 @@ struct Extent {
   }
 };
 
+struct Tick {
+  double value = 0;
+  std::string text;
+};
+
 struct Frame {
   ChartSize size;
   Extent x;
   Extent y;
+  double left = kLeftLeast;
+  std::vector<Tick> rows;  ///< of the vertical axis
   double right() const { return size.width - kRight; }
   double bottom() const { return size.height - kBottom; }
   double at_x(double value) const {
-    return kLeft + (value - x.low) / (x.high - x.low) * (right() - kLeft);
+    return left + (value - x.low) / (x.high - x.low) * (right() - left);
   }
   double at_y(double value) const {
     return bottom() - (value - y.low) / (y.high - y.low) * (bottom() - kTop);
   }
 };
+
+/// Numbers of one axis, told apart by as few digits as that takes, all in one unit.
+std::vector<Tick> labelled(const std::vector<double>& values) {
+  std::vector<Tick> ticks;
+  double largest = 0;
+  for (const double value : values)
+    largest = std::max(largest, std::fabs(value));
+  const double step = values.size() > 1 ? values[1] - values[0] : std::max(largest / 100, 1e-300);
+  // Decimal places that a number of the size of `of` needs, for steps to show.
+  const auto places = [&](double of) {
+    constexpr double kMost = 9;
+    const double fraction = std::floor(std::log10(of)) - std::floor(std::log10(step) + 1e-9);
+    return static_cast<int>(std::clamp(fraction, 0.0, kMost));
+  };
+  for (const double value : values) {
+    // 0 may come out as a rest of what was added up.
+    if (std::fabs(value) < 1e-9 * step) {
+      ticks.push_back({0, "0"});
+    } else if (largest >= 1e6) {
+      ticks.push_back({value, largest < 1e12 ? fmt::format("{:.{}f}M", value / 1e6, places(1e6))
+                                             : fmt::format("{:.{}e}", value, places(largest))});
+    } else if (largest >= 1e4) {
+      ticks.push_back({value, fmt::format("{:.{}f}k", value / 1e3, places(1e3))});
+    } else if (largest < 1e-3) {
+      ticks.push_back({value, fmt::format("{:.{}e}", value, places(std::fabs(value)))});
+    } else {
+      ticks.push_back({value, fmt::format("{:.{}f}", value, places(1))});
+    }
+  }
+  return ticks;
+}
 
 Frame frame_of(const Chart& chart, const std::vector<ChartSeries>& series, const ChartSize& size) {
   Frame frame{size, {}, {}};
@@ -68,6 +109,12 @@ Frame frame_of(const Chart& chart, const std::vector<ChartSeries>& series, const
   if (chart.from_zero || chart.stacked) frame.y.include(0);
   frame.x.widen();
   frame.y.widen();
+  const int rows = std::max(2, static_cast<int>((frame.bottom() - kTop) / kTickHeight));
+  frame.rows = labelled(axis_ticks(frame.y.low, frame.y.high, rows));
+  for (const Tick& tick : frame.rows) {
+    const double width = kLetter * static_cast<double>(tick.text.size());
+    frame.left = std::max(frame.left, std::ceil(width + kTickGap));
+  }
   return frame;
 }
 
@@ -97,35 +144,24 @@ ChartSeries thinned(const ChartSeries& series, const ChartSize& size) {
   return kept;
 }
 
-std::string tick_text(double value) {
-  if (value == 0) return "0";
-  const double size = std::fabs(value);
-  if (size >= 1e6) return fmt::format("{:.3g}M", value / 1e6);
-  if (size >= 1e4) return fmt::format("{:.3g}k", value / 1e3);
-  if (size < 1e-4) return fmt::format("{:.2e}", value);
-  return fmt::format("{:.4g}", value);
-}
-
 std::string axes(const Chart& chart, const Frame& frame) {
   std::string svg;
-  const int rows = std::max(2, static_cast<int>((frame.bottom() - kTop) / kTickHeight));
-  for (const double tick : axis_ticks(frame.y.low, frame.y.high, rows)) {
-    const double y = frame.at_y(tick);
+  for (const Tick& tick : frame.rows) {
+    const double y = frame.at_y(tick.value);
     svg += fmt::format(
         "<line class='grid' x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}'/>"
         "<text class='tick' x='{}' y='{:.1f}' text-anchor='end'>{}</text>",
-        kLeft, frame.right(), y, y, kLeft - 7, y + 4, tick_text(tick));
+        frame.left, frame.right(), y, y, frame.left - kTickGap, y + 4, tick.text);
   }
-  const int columns = std::max(2, static_cast<int>((frame.right() - kLeft) / kTickWidth));
-  for (const double tick : axis_ticks(frame.x.low, frame.x.high, columns)) {
-    const std::string text = tick_text(tick);
-    const double last = frame.size.width - kHalfLetter * static_cast<double>(text.size());
+  const int columns = std::max(2, static_cast<int>((frame.right() - frame.left) / kTickWidth));
+  for (const Tick& tick : labelled(axis_ticks(frame.x.low, frame.x.high, columns))) {
+    const double last = frame.size.width - kHalfLetter * static_cast<double>(tick.text.size());
     svg += fmt::format("<text class='tick' x='{:.1f}' y='{}' text-anchor='middle'>{}</text>",
-                       std::min(frame.at_x(tick), last), frame.bottom() + 16, text);
+                       std::min(frame.at_x(tick.value), last), frame.bottom() + 16, tick.text);
   }
-  svg +=
-      fmt::format("<text class='label' x='{}' y='{}' text-anchor='middle'>{}</text>",
-                  (kLeft + frame.right()) / 2, frame.size.height - 5, escape_html(chart.x_label));
+  svg += fmt::format("<text class='label' x='{}' y='{}' text-anchor='middle'>{}</text>",
+                     (frame.left + frame.right()) / 2, frame.size.height - 5,
+                     escape_html(chart.x_label));
   return svg;
 }
 

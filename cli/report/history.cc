@@ -168,6 +168,7 @@ void HistoryWriter::write(const std::string& line) {
 }
 
 void HistoryWriter::add(const Snapshot& snapshot, double time_s) {
+  newest_step_ = snapshot.step;
   // Evaluations follow their step, the last one too.
   const bool evaluated = snapshot.validation_loss != last_validation_loss_;
   // Known after a step, other than a loss that is no number: that one is a gap in the curve.
@@ -214,7 +215,7 @@ void HistoryWriter::add(const Notice& notice, double time_s) {
   json.string("event");
   add_number(json, "time", time_s);
   json.key("step");
-  json.integer(last_step_);
+  json.integer(notice.step >= 0 ? notice.step : newest_step_);
   json.key("reason");
   json.string(notice.reason);
   json.key("message");

@@ -58,8 +58,9 @@ class HistoryWriter {
   explicit HistoryWriter(int fd) : fd_(fd) {}
   void write(const std::string& line);
   int fd_;
-  bool cut_ = false;  ///< the file's last line has no end
-  int64_t last_step_ = -1;
+  bool cut_ = false;         ///< the file's last line has no end
+  int64_t last_step_ = -1;   ///< of the newest point kept
+  int64_t newest_step_ = 0;  ///< of the newest snapshot
   std::optional<double> last_validation_loss_;
   double last_time_s_ = 0;
 };

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cstdlib>
 
 #include "cli/report/report.h"
 #include "cli/run/format.h"
@@ -12,6 +13,12 @@ constexpr size_t kPointsDrawn = 4000;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Whether there is a screen on which a browser could open.
+bool has_desktop() {
+  return std::getenv("DISPLAY") != nullptr ||        // NOLINT(concurrency-mt-unsafe): only read
+         std::getenv("WAYLAND_DISPLAY") != nullptr;  // NOLINT(concurrency-mt-unsafe): only read
 }
 
 class RecordingView final : public RunView {
@@ -39,7 +46,8 @@ class RecordingView final : public RunView {
   void end(const Summary& summary) override {
     Summary shown = summary;
     if (write_report(summary)) {
-      shown.next_commands.push_back("xdg-open " + shell_word((run_dir_ / kReportFile).string()));
+      shown.report_file = (run_dir_ / kReportFile).string();
+      if (has_desktop()) shown.next_commands.push_back("xdg-open " + shell_word(shown.report_file));
     }
     inner_->end(shown);
   }

@@ -24,6 +24,8 @@ struct RunHeader {
   int64_t step = 0;               ///< that run's newest checkpoint
   bool tries_again = false;       ///< that run had failed
   bool manifest_changed = false;  ///< since that run; it goes on with the new one
+  /// Of the pod template: what a cluster would apply and this machine does not.
+  std::vector<std::string> unapplied_fields;
 };
 
 /// A part of some time.
@@ -62,6 +64,7 @@ struct Notice {
   std::string reason;   ///< a word: "Restarting", "RankExited" ...
   std::string message;  ///< for people
   std::vector<std::string> details;
+  int64_t step = -1;  ///< newest that a rank had told of; -1: not known
 };
 
 /// What the trace says of one rank.
@@ -94,8 +97,9 @@ struct Summary {
   int64_t lost_steps = 0;
   std::optional<api::GoodputStatus> goodput;  ///< where the time went
   std::string checkpoint_dir;
-  std::string state_hash;  ///< empty: not reported
-  std::string trace_file;  ///< empty: not traced
+  std::string state_hash;   ///< empty: not reported
+  std::string report_file;  ///< empty: not written
+  std::string trace_file;   ///< empty: not traced
   std::vector<TracedRank> traced_ranks;
   std::vector<std::string> next_commands;
 };

@@ -36,7 +36,10 @@ TEST(HistoryTest, ReadsBackWhatWasKeptAcrossTwoRuns) {
     (*writer)->add(at_step(10 * run + 1, 2.5), 100 * run + 5);    // the same step again
     (*writer)->add(at_step(10 * run + 2, 2.4), 100 * run + 1.1);  // too soon
     (*writer)->add(at_step(10 * run + 3, 2.25), 100 * run + 9);
+    (*writer)->add(at_step(10 * run + 4, 2.25), 100 * run + 9.1);  // too soon
     (*writer)->add(Notice{Notice::Kind::kWarning, "Restarting", "rank 1 <died>", {}},
+                   100 * run + 10);
+    (*writer)->add(Notice{Notice::Kind::kRankExit, "RankExited", "rank 1", {}, 10 * run + 7},
                    100 * run + 10);
   }
   std::ofstream(folder.path() / kHistoryFile, std::ios::app) << "{\"type\":\"point\",\"st";
@@ -45,8 +48,9 @@ TEST(HistoryTest, ReadsBackWhatWasKeptAcrossTwoRuns) {
   ASSERT_EQ(history->points.size(), 4U);
   EXPECT_EQ(history->points[3].step, 13);
   EXPECT_EQ(history->points[3].loss, 2.25);
-  ASSERT_EQ(history->events.size(), 2U);
-  EXPECT_EQ(history->events[1].step, 13);
+  ASSERT_EQ(history->events.size(), 4U);
+  EXPECT_EQ(history->events[2].step, 14) << "the newest step, kept or not";
+  EXPECT_EQ(history->events[3].step, 17) << "what the notice knows better";
 }
 
 TEST(HistoryTest, KeepsAnEvaluationOfTheSameStep) {
@@ -158,6 +162,52 @@ TEST(ChartTest, TicksAreRoundAndInside) {
     EXPECT_LE(tick, 1.9101);
   }
   EXPECT_TRUE(axis_ticks(1, 1, 5).empty());
+}
+
+/// The texts of `<text ... text-anchor='end'>` with the room to the left edge that each has.
+std::vector<std::pair<std::string, double>> row_labels(const std::string& svg) {
+  std::vector<std::pair<std::string, double>> labels;
+  const std::string head = "<text class='tick' x='";
+  for (size_t at = svg.find(head); at != std::string::npos; at = svg.find(head, at + 1)) {
+    const size_t end = svg.find("</text>", at);
+    const size_t text = svg.find('>', at) + 1;
+    if (svg.substr(at, text - at).find("'end'") == std::string::npos) continue;
+    labels.emplace_back(svg.substr(text, end - text), std::stod(svg.substr(at + head.size())));
+  }
+  return labels;
+}
+
+TEST(ChartTest, LabelsFitAndDiffer) {
+  constexpr double kLetterWidth = 5.8;
+  for (const auto& [low, high] : std::vector<std::pair<double, double>>{{0, 5e-5},
+                                                                        {0, 1.3e-9},
+                                                                        {2.0001e-6, 2.0009e-6},
+                                                                        {0, 3e-4},
+                                                                        {10.001, 10.002},
+                                                                        {99.9995, 100.0005},
+                                                                        {0, 9500},
+                                                                        {123456, 123460},
+                                                                        {0, 4.5e6},
+                                                                        {1e6, 1e6 + 8},
+                                                                        {0, 3e13},
+                                                                        {-0.002, 0.002}}) {
+    Chart chart;
+    chart.series.push_back({"s", "a", {{0, low}, {1, high}}});
+    for (const ChartSize& size : {kWideChart, kNarrowChart}) {
+      const auto labels = row_labels(render_svg(chart, size));
+      EXPECT_GE(labels.size(), 2U);
+      std::vector<std::string> texts;
+      for (const auto& [text, room] : labels) {
+        EXPECT_LE(kLetterWidth * static_cast<double>(text.size()), room) << text;
+        texts.push_back(text);
+      }
+      EXPECT_EQ(std::unique(texts.begin(), texts.end()), texts.end()) << low << " to " << high;
+    }
+  }
+  Chart rate;
+  rate.from_zero = true;
+  rate.series.push_back({"s", "a", {{0, 0}, {1, 5e-5}}});
+  EXPECT_EQ(row_labels(render_svg(rate, {300, 150})).back().first, "5e-05");
 }
 
 TEST(ChartTest, ACurveBreaksWhereThereIsNoValueAndAFlatOneIsDrawn) {
