@@ -23,7 +23,9 @@ void DataProgress::show(const data::PrepareProgress& progress) {
        << " % of " << total / 1e6 << " MB, " << rate / 1e6 << " MB/s, ETA " << std::setprecision(0)
        << (rate > 0 ? (total - done) / rate : 0) << " s, " << progress.file;
   if (on_terminal_) {
-    out_ << '\r' << terminal::kClearLine << line.str() << std::flush;
+    // What wrapped could not be written over.
+    const auto columns = static_cast<size_t>(terminal::size(STDERR_FILENO).columns);
+    out_ << '\r' << terminal::kClearLine << line.str().substr(0, columns - 1) << std::flush;
     line_open_ = true;
   } else {
     out_ << line.str() << std::endl;

@@ -186,7 +186,10 @@ std::string summary_text(const Summary& summary) {
     add_row(text, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
   }
   add_row(text, "wall time", duration_text(summary.wall_s));
-  if (summary.goodput && summary.goodput->wall.count() > 0) {
+  // A run that was complete before anybody had looked has no figure, rather than one of 0.
+  const bool unseen = summary.outcome == Summary::Outcome::kComplete && summary.goodput &&
+                      summary.goodput->productive.count() == 0;
+  if (summary.goodput && summary.goodput->wall.count() > 0 && !unseen) {
     add_row(text, "goodput", fixed(100 * summary.goodput->ratio, 1) + " %");
     const std::string lost = lost_time_text(summary);
     if (!lost.empty()) add_row(text, "time lost", lost);
@@ -206,6 +209,7 @@ std::string summary_text(const Summary& summary) {
                 : fmt::format("none: all {} steps will be done again", grouped(behind)));
   }
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
+  if (!summary.report_file.empty()) add_row(text, "report", summary.report_file);
   if (!summary.trace_file.empty()) add_row(text, "trace", summary.trace_file);
   for (const TracedRank& rank : summary.traced_ranks)
     add_row(text, ("  rank " + std::to_string(rank.rank)).c_str(), traced_rank_text(rank));

@@ -1,14 +1,13 @@
 #include "cli/run/terminal.h"
 
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 namespace trainyard::cli::terminal {
 
-Size size() {
+Size size(int fd) {
   Size size;
   winsize told{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &told) != 0) return size;
+  if (::ioctl(fd, TIOCGWINSZ, &told) != 0) return size;
   if (told.ws_col > 0) size.columns = told.ws_col;
   if (told.ws_row > 0) size.rows = told.ws_row;
   return size;

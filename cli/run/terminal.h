@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 /// What views that draw on a terminal share.
 namespace trainyard::cli::terminal {
 
@@ -20,7 +22,7 @@ struct Size {
   int rows = 24;
 };
 
-/// Of the terminal at standard output; what is not known is as above.
-Size size();
+/// Of the terminal that the descriptor is; what is not known is as above.
+Size size(int fd = STDOUT_FILENO);
 
 }  // namespace trainyard::cli::terminal

@@ -273,6 +273,8 @@ std::vector<std::string> render_top(const TopFrame& frame) {
     add_broken(fmt::format("... {} more; those behind are shown", now.ranks.size() - room),
                frame.columns, lines);
   }
+  // On a screen of fewer rows than that what comes last is left out.
+  if (frame.rows > 0) lines.resize(std::min(lines.size(), static_cast<size_t>(frame.rows)));
   for (std::string& line : lines) {
     if (line.size() > static_cast<size_t>(frame.columns)) line.resize(frame.columns);
   }

@@ -1,5 +1,10 @@
+#include <algorithm>
+#include <cstdio>
 #include <limits>
+#include <pty.h>
 #include <sstream>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,6 +76,17 @@ TEST(FormatTest, SummaryTellsWhatARunCameTo) {
   }
 }
 
+TEST(SummaryTextTest, NamesTheReportAndNoGoodputThatNobodySaw) {
+  Summary summary = complete();
+  summary.report_file = "runs/tiny/report.html";
+  EXPECT_THAT(summary_text(summary), HasSubstr("runs/tiny/report.html\n"));
+  summary.goodput->productive = std::chrono::milliseconds(0);
+  summary.goodput->ratio = 0;
+  EXPECT_THAT(summary_text(summary), Not(HasSubstr("goodput")));
+  summary.outcome = Summary::Outcome::kStopped;
+  EXPECT_THAT(summary_text(summary), HasSubstr("0.0 %"));
+}
+
 TEST(SummaryTextTest, AStopBeyondTheNewestCheckpointSaysWhatIsLost) {
   Summary summary = complete();
   summary.outcome = Summary::Outcome::kStopped;
@@ -116,6 +132,49 @@ TEST(TerminalViewTest, RewritesItsBlockInPlace) {
     out.str("");
   }
   EXPECT_THAT(out.str(), ::testing::EndsWith("\x1b[?25h")) << "the cursor is given back";
+}
+
+/// A terminal of that many rows as standard output, until the end of the scope.
+class SmallTerminal {
+ public:
+  explicit SmallTerminal(unsigned short rows) {
+    const winsize size{rows, 80, 0, 0};
+    EXPECT_EQ(::openpty(&own_, &theirs_, nullptr, nullptr, &size), 0);
+    before_ = ::dup(STDOUT_FILENO);
+    std::fflush(stdout);
+    ::dup2(theirs_, STDOUT_FILENO);
+  }
+  SmallTerminal(const SmallTerminal&) = delete;
+  SmallTerminal& operator=(const SmallTerminal&) = delete;
+  ~SmallTerminal() {
+    std::fflush(stdout);
+    ::dup2(before_, STDOUT_FILENO);
+    for (const int fd : {own_, theirs_, before_})
+      ::close(fd);
+  }
+
+ private:
+  int own_ = -1;
+  int theirs_ = -1;
+  int before_ = -1;
+};
+
+TEST(TerminalViewTest, ABlockIsNoHigherThanTheTerminal) {
+  for (const unsigned short rows : {1, 2, 4, 24}) {
+    std::ostringstream out;
+    {
+      const SmallTerminal terminal(rows);
+      const auto view = make_terminal_view(out);
+      Snapshot snapshot = training(1);
+      for (int rank = 0; rank < 3; ++rank) {
+        snapshot.ranks.emplace_back();
+        snapshot.ranks.back().rank = rank;
+      }
+      view->update(snapshot);
+    }
+    const std::string text = out.str();
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), std::min(rows - 1, 6)) << rows;
+  }
 }
 
 TEST(JsonViewTest, PrintsOneObjectALine) {
