@@ -23,6 +23,7 @@
 #include "common/api/decode.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
+#include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "worker/trace/trace_file.h"
@@ -44,9 +45,11 @@ goes on where it stopped; ranks that fail are restarted from the newest checkpoi
 Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. A reader of standard output
 that goes away (| head -1) does not stop the run.
 
-A program of your own (spec.template) has the environment of this command and the env of its own
-container. What that takes from a cluster (valueFrom) is to be set in the environment of this
-command; envFrom is not looked at.
+A program of your own (spec.template) starts in the workingDir of its container, with the
+environment of this command and the container's env; $(NAME) means what it means in a cluster. Set
+what the container takes from a cluster (valueFrom) in the environment of this command, and give a
+file for each ConfigMap or Secret of envFrom (--env-from NAME=FILE). Volumes are not mounted: what
+is mounted in a cluster must exist here. Other fields that are left out are named at the start.
 
 Exit codes: 0 complete; 64 wrong usage, manifest or run directory (no room there, too), or another
 run uses it; 65 bad data or checkpoint, or the run directory was lost; 70 a bug in a rank; 74
@@ -71,6 +74,7 @@ struct RunOptions {
   int64_t trace_steps = 0;
   std::string metrics_address;
   bool retry = false;
+  std::vector<std::string> env_from;
 };
 
 int64_t ranks_of(const api::TrainingJobSpec& spec) {
@@ -107,6 +111,22 @@ Status check_engine(const api::TrainingJob& job, const std::filesystem::path& ru
   }
   TRAINYARD_TRY(engine::check_file_size(*spec.engine, inputs, ranks_of(spec)));
   return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
+}
+
+/// NAME=FILE of each --env-from, with the text of the file.
+Result<std::map<std::string, std::string>> read_env_files(const std::vector<std::string>& given) {
+  std::map<std::string, std::string> files;
+  for (const std::string& item : given) {
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Error{ErrorCode::kInvalidConfig,
+                   "--env-from: found \"" + item +
+                       "\", wanted NAME=FILE, NAME that of a ConfigMap or Secret"};
+    }
+    TRAINYARD_ASSIGN(files[item.substr(0, equals)],
+                     read_file(item.substr(equals + 1), api::kMaxManifestBytes));
+  }
+  return files;
 }
 
 /// The agent's binary: TRAINYARD_AGENT, else beside this one.
@@ -259,13 +279,22 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
     remarks.emplace_back(
         "the manifest or its options have changed since; going on with the new ones");
   }
+  std::string unapplied;
+  for (const std::string& field : run.header().unapplied_fields)
+    unapplied += (unapplied.empty() ? "" : ", ") + field;
+  if (!unapplied.empty()) {
+    remarks.push_back("not applied on this machine, though a cluster does: " + unapplied);
+  }
   if (run.state() != LocalRun::State::kFinished) return remarks;
   if (run.summary().outcome == Summary::Outcome::kFailed) {
     remarks.emplace_back(
         "this run is over: it failed. Mend what the reason names: a changed manifest goes on from "
         "the newest checkpoint, --retry does so with the same one");
   } else {
-    remarks.emplace_back("this run is over; use another --run-dir to train again");
+    remarks.emplace_back(
+        "this run is over; use another --run-dir to train again. To train its model further, "
+        "export "
+        "it (trainyard export) and name the folder as engine.model.import there");
   }
   return remarks;
 }
@@ -288,6 +317,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
     return contract::exit_code_of(fit.error().code);
   }
   TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
+  TRAINYARD_ASSIGN(run_options.env_files, read_env_files(options.env_from));
   run_options.job = std::move(job);
   run_options.agent = agent_path();
   run_options.trace_steps = options.trace_steps;
@@ -328,6 +358,9 @@ void register_run(const Command& app, CommandContext& context) {
   command.output(options->output, "json: one object per line");
   command.flag("--retry", options->retry,
                "Takes up a run that has failed, from its newest checkpoint");
+  command.option("--env-from", options->env_from,
+                 "NAME=FILE: variables (lines NAME=VALUE) in place of a ConfigMap or Secret of "
+                 "envFrom; repeatable");
   command.flag("--plain", options->plain, "Lines instead of a block rewritten in place");
   command
       .flag("--trace", options->trace_steps, contract::kTraceStepsDefault,

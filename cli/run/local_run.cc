@@ -40,8 +40,9 @@ Error unusable(const std::filesystem::path& run_dir, Error error) {
               "one (--run-dir)"};
 }
 
-bool is_set_here(const std::string& name) {
-  return std::getenv(name.c_str()) != nullptr;  // NOLINT(concurrency-mt-unsafe): only ever read
+std::optional<std::string> variable_here(const std::string& name) {
+  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): only ever read
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 bool any_alive(const control::Observed& observed) {
@@ -66,10 +67,9 @@ Result<std::unique_ptr<LocalRun>> LocalRun::start(LocalRunOptions options) {
   return run;
 }
 
-Result<std::map<std::string, std::string>> LocalRun::pod_environment() const {
+std::map<std::string, std::string> LocalRun::pod_environment() const {
   const api::TrainingJobSpec& spec = options_.job.spec;
   std::map<std::string, std::string> environment;
-  TRAINYARD_ASSIGN(environment, foreign_environment(spec, is_set_here));
   environment[control::kEnvOrphanLimit] = std::to_string(kOrphanSeconds);
   environment[control::kEnvStopGrace] =
       std::to_string(spec.checkpoint_policy.preemption_checkpoint.count());
@@ -89,17 +89,20 @@ Status LocalRun::check_programs() const {
 
 Status LocalRun::open() {
   TRAINYARD_TRY(check_programs());
-  TRAINYARD_ASSIGN(const std::vector<std::string> command, foreign_command(options_.job.spec));
   control::local::LocalClusterOptions cluster_options;
   cluster_options.run_dir = options_.run_dir;
   cluster_options.job = options_.job;
   cluster_options.pod_command = {options_.agent.string()};
-  if (!command.empty()) {
-    cluster_options.pod_command.emplace_back("--");
-    cluster_options.pod_command.insert(cluster_options.pod_command.end(), command.begin(),
-                                       command.end());
+  const api::TrainingJobSpec& spec = options_.job.spec;
+  TRAINYARD_TRY(check_foreign_folders(spec));
+  TRAINYARD_ASSIGN(cluster_options.program, foreign_command(spec));
+  TRAINYARD_ASSIGN(cluster_options.program_environment,
+                   foreign_environment(spec, variable_here, options_.env_files));
+  if (!cluster_options.program.empty()) {
+    cluster_options.working_directory = foreign_working_dir(spec);
+    header_.unapplied_fields = unapplied_fields(spec);
   }
-  TRAINYARD_ASSIGN(cluster_options.environment, pod_environment());
+  cluster_options.environment = pod_environment();
   cluster_options.clock = &clock_;
   cluster_options.after_failure = options_.after_failure;
   TRAINYARD_ASSIGN(cluster_, control::local::LocalCluster::open(std::move(cluster_options)));
@@ -263,6 +266,8 @@ void LocalRun::keep_result() {
 
 void LocalRun::add_notice(Notice notice) {
   const std::lock_guard lock(mutex_);
+  for (const control::RankReading& reading : readings_)
+    notice.step = std::max(notice.step, reading.step);
   notices_.push_back(std::move(notice));
   if (notices_.size() > kMaxNotices) notices_.erase(notices_.begin());
 }

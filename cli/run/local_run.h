@@ -38,6 +38,8 @@ struct LocalRunOptions {
   control::local::AfterFailure after_failure = control::local::AfterFailure::kStay;
   /// For tests: where this process kills itself.
   std::optional<CrashPoints::Point> crash;
+  /// What stands for the ConfigMaps and Secrets of envFrom (foreign_program.h).
+  std::map<std::string, std::string> env_files;
   int64_t trace_steps = 0;  ///< ranks trace as many of their newest steps; 0: none
 };
 
@@ -100,7 +102,7 @@ class LocalRun {
   RunFacts facts() const;
   void keep_result();
   void add_notice(Notice notice);
-  Result<std::map<std::string, std::string>> pod_environment() const;
+  std::map<std::string, std::string> pod_environment() const;
 
   const LocalRunOptions options_;
   const SystemClock clock_;

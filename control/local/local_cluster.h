@@ -14,6 +14,15 @@
 
 namespace trainyard::control::local {
 
+/// A variable of a program's container.
+struct ProgramVariable {
+  std::string name;
+  std::string value;
+  bool refers = true;  ///< "$(NAME)" in the value is a reference
+
+  bool operator==(const ProgramVariable&) const = default;
+};
+
 struct LocalClusterOptions {
   /// Holds everything of one job: lock, job.json, status.json, engine.json, checkpoint-policy.json,
   /// pods/<name>/{pod.json,log,exit.json}, checkpoints/ or pvc/<claim>/. Made when absent; made
@@ -24,6 +33,11 @@ struct LocalClusterOptions {
   api::TrainingJob job;
   /// argv of a pod's supervisor; the first an absolute path. The same for every pod.
   std::vector<std::string> pod_command;
+  /// The program that the supervisor starts, appended to its argv after "--"; empty: none. Words
+  /// and values refer to variables by "$(NAME)" (references.h).
+  std::vector<std::string> program;
+  /// The program's own variables, in their order.
+  std::vector<ProgramVariable> program_environment;
   /// Added to every pod's environment, over the process's own and under the reserved names.
   std::map<std::string, std::string> environment;
   /// Where pods start; empty: where this process is.

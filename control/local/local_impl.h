@@ -58,6 +58,7 @@ class LocalCluster::Impl {
 
   std::filesystem::path pods_dir() const { return options_.run_dir / "pods"; }
   std::filesystem::path dir_of(const std::string& name) const { return pods_dir() / name; }
+  std::map<std::string, std::string> referable(const PodSpec& spec) const;
   std::map<std::string, std::string> environment_of(const PodSpec& spec,
                                                     const std::string& pod_uid) const;
   Result<Pod> start(const PodSpec& spec, const std::string& pod_uid);

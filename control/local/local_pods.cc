@@ -9,6 +9,7 @@
 #include "common/worker_contract.h"
 #include "control/local/local_impl.h"
 #include "control/local/pod_exit.h"
+#include "control/local/references.h"
 
 namespace trainyard::control::local {
 namespace {
@@ -59,6 +60,23 @@ std::string reason_of(const ChildExit& exit) {
   return exit.exit_code == 0 ? "Completed" : "Error";
 }
 
+/// What a pod of one rank says of it, as in a cluster (operator/render/environment.cc); of several
+/// ranks only their agent knows.
+std::map<std::string, std::string> single_rank_of(const PodSpec& spec) {
+  const auto of = [&](const char* name) {
+    const auto found = spec.environment.find(name);
+    return found == spec.environment.end() ? std::string() : found->second;
+  };
+  if (of(kEnvNumProcPerNode) != "1") return {};
+  std::map<std::string, std::string> variables = {{contract::kEnvLocalRank, "0"},
+                                                  {contract::kEnvLocalWorldSize, "1"}};
+  for (const char* name : {contract::kEnvRank, "NODE_RANK", "GROUP_RANK", "JAX_PROCESS_ID"})
+    variables[name] = of(kEnvNodeRank);
+  for (const char* name : {contract::kEnvWorldSize, "GROUP_WORLD_SIZE", "JAX_NUM_PROCESSES"})
+    variables[name] = of(kEnvNumNodes);
+  return variables;
+}
+
 }  // namespace
 
 // ---- Adoption ----------------------------------------------------------------------------------
@@ -103,11 +121,31 @@ Status LocalCluster::Impl::adopt_one(PodRecord record) {
 
 // ---- A pod's beginning and end -----------------------------------------------------------------
 
+/// What "$(NAME)" may refer to in a pod's program: our variables, then its own.
+std::map<std::string, std::string> LocalCluster::Impl::referable(const PodSpec& spec) const {
+  std::map<std::string, std::string> variables = single_rank_of(spec);
+  variables.insert(spec.environment.begin(), spec.environment.end());
+  const std::string port = std::to_string(rendezvous_port_);
+  for (const char* name : {"MASTER_ADDR", "PET_MASTER_ADDR"})
+    variables[name] = "127.0.0.1";
+  for (const char* name : {"MASTER_PORT", "PET_MASTER_PORT"})
+    variables[name] = port;
+  variables[contract::kEnvCheckpointDir] = checkpoint_dir_.string();
+  for (const ProgramVariable& variable : options_.program_environment) {
+    variables[variable.name] =
+        variable.refers ? expand_references(variable.value, variables) : variable.value;
+  }
+  return variables;
+}
+
 std::map<std::string, std::string> LocalCluster::Impl::environment_of(
     const PodSpec& spec, const std::string& pod_uid) const {
   std::map<std::string, std::string> variables = own_environment();
   for (const auto& [name, value] : options_.environment)
     variables[name] = value;
+  const std::map<std::string, std::string> expanded = referable(spec);
+  for (const ProgramVariable& variable : options_.program_environment)
+    variables[variable.name] = expanded.at(variable.name);
   for (const auto& [name, value] : spec.environment)
     variables[name] = value;
   const std::string port = std::to_string(rendezvous_port_);
@@ -141,7 +179,12 @@ Result<LocalCluster::Impl::Pod> LocalCluster::Impl::start(const PodSpec& spec,
   record.created_generation = spec.created_generation;
   record.member = spec.member;
   record.created_at = options_.clock->now();
-  const LaunchSpec what{options_.pod_command, environment_of(spec, pod_uid), dir / kLogFile,
+  std::vector<std::string> command = options_.pod_command;
+  if (!options_.program.empty()) command.emplace_back("--");
+  const std::map<std::string, std::string> variables = referable(spec);
+  for (const std::string& word : options_.program)
+    command.push_back(expand_references(word, variables));
+  const LaunchSpec what{std::move(command), environment_of(spec, pod_uid), dir / kLogFile,
                         options_.working_directory, dir / kStartedFile};
   const auto on_identified = [&](const ProcessId& process) -> Status {
     // What nobody could watch is not to run.

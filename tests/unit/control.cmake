@@ -26,7 +26,7 @@ trainyard_binary(control_orphan_maker
 set_target_properties(control_orphan_maker PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
 trainyard_test(control_local_test TIER unit THREADED
   SOURCES ${control_tests}/local/local_cluster_test.cc ${control_tests}/local/adoption_test.cc
-          ${control_tests}/local/job_store_test.cc ${control_support}/cluster_conformance.cc
+          ${control_tests}/local/job_store_test.cc ${control_tests}/local/references_test.cc ${control_support}/cluster_conformance.cc
   DEPS control_local_test_support)
 add_dependencies(control_local_test control_orphan_maker)
 trainyard_test(control_facts_test TIER unit

@@ -44,6 +44,7 @@ TEST_F(RunTest, TrainsToTheEnd) {
 TEST_F(RunTest, WhatToDoNextCanBePastedWhateverItsNames) {
   std::filesystem::create_directory(folder() / "a yard's");
   const auto dir = folder() / "a yard's/run $1";
+  ::setenv("DISPLAY", ":0", 1);  // NOLINT(concurrency-mt-unsafe): a screen, for xdg-open
   const ChildEnd end =
       trainyard({"run", (folder() / "job.yaml").string(), "--run-dir", dir.string()});
   ASSERT_EQ(end.exit_code, 0) << errors();
@@ -291,6 +292,42 @@ spec:
   EXPECT_THAT(errors(), HasSubstr("spec.template.spec.containers[0].env[1] (TOKEN)"));
   expect_end(*start({{"TOKEN", "secret"}}, {}, "foreign.yaml"), 0);
   EXPECT_EQ(content_of(folder() / "rank-0"), "vanilla  secret\n");
+  expect_nothing_left();
+}
+
+TEST_F(RunTest, AForeignProgramStartsAsItsContainerSays) {
+  std::filesystem::create_directory(folder() / "work");
+  const std::string work = std::filesystem::canonical(folder() / "work").string();
+  write("vars", "COLOUR=$(FLAVOUR) red\n");
+  write("foreign.yaml", R"(
+apiVersion: trainyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: foreign}
+spec:
+  numNodes: 2
+  template:
+    spec:
+      containers:
+      - name: trainer
+        image: none
+        workingDir: ")" + work +
+                            R"("
+        command: [sh, -c, 'echo "$(pwd) $DATA $P_COLOUR $0 $1 $2" > said-$RANK']
+        args: ["$(RANK)/$(WORLD_SIZE)", "$$(DATA)", "$(NONE)"]
+        envFrom: [{prefix: P_, configMapRef: {name: palette}}]
+        env: [{name: BASE, value: /srv}, {name: DATA, value: "$(BASE)/data"}]
+      - {name: sidecar, image: none}
+)");
+  expect_end(*start({}, {}, "foreign.yaml"), 64);
+  EXPECT_THAT(errors(),
+              HasSubstr("spec.template.spec.containers[0].envFrom[0]: found \"palette\""));
+  expect_end(*start({}, {"--env-from", "palette=" + (folder() / "vars").string()}, "foreign.yaml"),
+             0);
+  for (const char* const rank : {"0", "1"}) {
+    EXPECT_EQ(content_of(folder() / "work" / (std::string("said-") + rank)),
+              work + " /srv/data $(FLAVOUR) red " + rank + "/2 $(DATA) $(NONE)\n");
+  }
+  EXPECT_THAT(output(), HasSubstr("spec.template.spec.containers[1] (sidecar)"));
   expect_nothing_left();
 }
 
