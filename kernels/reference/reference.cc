@@ -80,6 +80,47 @@ LayerNormGradient layer_norm_backward(int64_t rows, int64_t width, const Vector&
   return g;
 }
 
+namespace {
+
+double rms_rstd(int64_t width, const double* x, double epsilon) {
+  double squares = 0;
+  for (int64_t i = 0; i < width; ++i)
+    squares += x[i] * x[i];
+  return 1 / std::sqrt(squares / static_cast<double>(width) + epsilon);
+}
+
+}  // namespace
+
+Vector rms_norm(int64_t rows, int64_t width, const Vector& x, const Vector& gamma, double epsilon) {
+  Vector y(at(rows * width));
+  for (int64_t row = 0; row < rows; ++row) {
+    const double rstd = rms_rstd(width, x.data() + row * width, epsilon);
+    for (int64_t i = 0; i < width; ++i)
+      y[at(row * width + i)] = x[at(row * width + i)] * rstd * gamma[at(i)];
+  }
+  return y;
+}
+
+LayerNormGradient rms_norm_backward(int64_t rows, int64_t width, const Vector& dy, const Vector& x,
+                                    const Vector& gamma, double epsilon) {
+  LayerNormGradient g{Vector(at(rows * width)), Vector(at(width)), {}};
+  for (int64_t row = 0; row < rows; ++row) {
+    const double rstd = rms_rstd(width, x.data() + row * width, epsilon);
+    double sum_normal = 0;
+    for (int64_t i = 0; i < width; ++i) {
+      const double normal = x[at(row * width + i)] * rstd;
+      sum_normal += dy[at(row * width + i)] * gamma[at(i)] * normal;
+      g.dgamma[at(i)] += dy[at(row * width + i)] * normal;
+    }
+    for (int64_t i = 0; i < width; ++i) {
+      const double normal = x[at(row * width + i)] * rstd;
+      g.dx[at(row * width + i)] = rstd * (dy[at(row * width + i)] * gamma[at(i)] -
+                                          normal * sum_normal / static_cast<double>(width));
+    }
+  }
+  return g;
+}
+
 Vector column_sums(int64_t rows, int64_t width, const Vector& dy) {
   Vector sums(at(width));
   for (int64_t row = 0; row < rows; ++row) {

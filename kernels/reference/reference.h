@@ -29,6 +29,12 @@ struct LayerNormGradient {
 LayerNormGradient layer_norm_backward(int64_t rows, int64_t width, const Vector& dy,
                                       const Vector& x, const Vector& gamma, double epsilon);
 
+/// x rstd gamma, rstd = 1 / sqrt(mean of squares + epsilon).
+Vector rms_norm(int64_t rows, int64_t width, const Vector& x, const Vector& gamma, double epsilon);
+/// dbeta is empty.
+LayerNormGradient rms_norm_backward(int64_t rows, int64_t width, const Vector& dy, const Vector& x,
+                                    const Vector& gamma, double epsilon);
+
 /// Sums over rows.
 Vector column_sums(int64_t rows, int64_t width, const Vector& dy);
 

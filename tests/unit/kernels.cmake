@@ -16,3 +16,5 @@ if(NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_COVERAGE)
     set_tests_properties(kernels_${isa}_symbols_test PROPERTIES LABELS unit TIMEOUT 60)
   endforeach()
 endif()
+trainyard_emulated_test(kernels_simt SOURCES ${kernels_unit}/simt_test.cc
+                        KERNELS ${kernels_unit}/simt_kernels.cc)

@@ -77,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"operator/kube/client.cc", quoted("cli/output.h")},
                     Planted{"worker/model/op.cc", angled("cuda_runtime.h")},
                     Planted{"kernels/cpu/gemm.cc", angled("cuda_runtime.h")},
+                    Planted{"kernels/simt/host.h", angled("cuda_runtime.h")},
                     Planted{"worker/comm/tcp.cc", angled("nccl.h")}));
 
 TEST(IncludeRulesTest, AllowsWhatTheArchitectureAllows) {

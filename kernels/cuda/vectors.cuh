@@ -1,0 +1,99 @@
+#pragma once
+
+// Eight elements at a time, in fp32 registers, from and to rows of fp32 or bf16.
+
+#include "kernels/simt/simt.h"
+
+namespace trainyard::kernels::cuda {
+
+inline constexpr int kVector = 8;
+
+__device__ inline float load_one(const float* p) { return *p; }
+__device__ inline float load_one(const simt::BFloat16* p) { return simt::to_float(*p); }
+__device__ inline void store_one(float* p, float x) { *p = x; }
+__device__ inline void store_one(simt::BFloat16* p, float x) { *p = simt::to_bf16(x); }
+
+__device__ inline void load_aligned(const float* p, float (&x)[kVector]) {
+  const float4 a = *reinterpret_cast<const float4*>(p);
+  const float4 b = *reinterpret_cast<const float4*>(p + 4);
+  x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+  x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+__device__ inline float bf16_low(unsigned pair) {
+  return simt::to_float(simt::BFloat16{static_cast<uint16_t>(pair & 0xffffU)});
+}
+__device__ inline float bf16_high(unsigned pair) {
+  return simt::to_float(simt::BFloat16{static_cast<uint16_t>(pair >> 16U)});
+}
+__device__ inline void load_aligned(const simt::BFloat16* p, float (&x)[kVector]) {
+  const uint4 v = *reinterpret_cast<const uint4*>(p);
+  x[0] = bf16_low(v.x), x[1] = bf16_high(v.x), x[2] = bf16_low(v.y), x[3] = bf16_high(v.y);
+  x[4] = bf16_low(v.z), x[5] = bf16_high(v.z), x[6] = bf16_low(v.w), x[7] = bf16_high(v.w);
+}
+__device__ inline void store_aligned(float* p, const float (&x)[kVector]) {
+  *reinterpret_cast<float4*>(p) = make_float4(x[0], x[1], x[2], x[3]);
+  *reinterpret_cast<float4*>(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+__device__ inline void store_aligned(simt::BFloat16* p, const float (&x)[kVector]) {
+  *reinterpret_cast<uint4*>(p) =
+      make_uint4(simt::pack_bf16(x[0], x[1]), simt::pack_bf16(x[2], x[3]),
+                 simt::pack_bf16(x[4], x[5]), simt::pack_bf16(x[6], x[7]));
+}
+
+/// Elements i .. i+7 of a row of `width`, 0 from its end on. kAligned: width is a multiple of 8.
+template <bool kAligned, typename T>
+__device__ inline void load8(const T* row, int64_t i, int64_t width, float (&x)[kVector]) {
+  if constexpr (kAligned) {
+    load_aligned(row + i, x);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+      x[j] = i + j < width ? load_one(row + i + j) : 0.0F;
+  }
+}
+template <bool kAligned, typename T>
+__device__ inline void store8(T* row, int64_t i, int64_t width, const float (&x)[kVector]) {
+  if constexpr (kAligned) {
+    store_aligned(row + i, x);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      if (i + j < width) store_one(row + i + j, x[j]);
+    }
+  }
+}
+
+/// x as a T holds it.
+template <typename T>
+__device__ inline float rounded(float x) {
+  if constexpr (sizeof(T) == 2) {
+    return simt::to_float(simt::to_bf16(x));
+  } else {
+    return x;
+  }
+}
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2)
+    x += __shfl_xor_sync(0xffffffffU, x, by);
+  return x;
+}
+
+/// Calls `f.template operator()<T, kAligned>()` for a DType and a width.
+template <typename F>
+cudaError_t by_type(DType type, int64_t width, const F& f) {
+  if (type == DType::kFloat32) {
+    return width % kVector == 0 ? f.template operator()<float, true>()
+                                : f.template operator()<float, false>();
+  }
+  if (type != DType::kBFloat16) return cudaErrorInvalidValue;
+  return width % kVector == 0 ? f.template operator()<simt::BFloat16, true>()
+                              : f.template operator()<simt::BFloat16, false>();
+}
+
+inline unsigned blocks_for(int64_t count, int64_t per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+}  // namespace trainyard::kernels::cuda

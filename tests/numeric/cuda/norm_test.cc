@@ -1,0 +1,164 @@
+// LayerNorm and RMSNorm against references in double, and their sums over rows.
+
+#include "tests/numeric/cuda/support.h"
+
+namespace trainyard::kernels::cuda::test {
+namespace {
+
+constexpr double kEpsilon = 1e-5F;
+constexpr int kQuantum = 40;
+
+class CudaNormTest : public CudaTest {
+ protected:
+  /// Rows with a mean that a careless variance would trip over.
+  static std::vector<float> activations(int64_t count, uint32_t seed) {
+    std::vector<float> x = normal(count, seed);
+    for (float& v : x)
+      v += 4.0F;
+    return x;
+  }
+};
+TRAINYARD_CUDA_TEST_SUITE(CudaNormTest);
+
+struct Shape {
+  DType type;
+  int64_t rows, width;
+};
+const Shape kShapes[] = {{DType::kBFloat16, 5, 768},  {DType::kBFloat16, 3, 77},
+                         {DType::kFloat32, 3, 200},   {DType::kFloat32, 2, 1},
+                         {DType::kBFloat16, 2, 2056}, {DType::kFloat32, 2, 4101}};
+
+TEST_P(CudaNormTest, ForwardAddsResidualAndBias) {
+  for (const Shape& s : kShapes) {
+    const int64_t count = s.rows * s.width;
+    const Tensor x(s.type, activations(count, 1));
+    const Tensor residual(s.type, normal(count, 2));
+    const std::vector<float> bias = normal(s.width, 3);
+    const std::vector<float> gamma = normal(s.width, 4);
+    const std::vector<float> beta = normal(s.width, 5);
+    LayerNormForward p{.rows = s.rows, .width = s.width, .type = s.type};
+    p.x = upload(x);
+    p.residual = upload(residual);
+    p.bias = upload(bias);
+    p.gamma = upload(gamma);
+    p.beta = upload(beta);
+    p.sum = allocate(s.type, count);
+    p.y = allocate(s.type, count);
+    p.mean = allocate<float>(s.rows);
+    p.rstd = allocate<float>(s.rows);
+    ASSERT_EQ(cudaSuccess, layer_norm_forward(p, stream_));
+
+    const Vector sum = x.doubles() + residual.doubles() + doubles(bias);
+    const Vector rounded = download(p.sum, s.type, count).doubles();
+    EXPECT_TRUE(near(rounded, sum, 1e-6, rounding_of(s.type) + 1e-6)) << s.width;
+    const auto r =
+        reference::layer_norm(s.rows, s.width, rounded, doubles(gamma), doubles(beta), kEpsilon);
+    EXPECT_TRUE(near(doubles(download(p.mean, s.rows)), r.mean, 4e-6, 0)) << s.width;
+    EXPECT_TRUE(near(doubles(download(p.rstd, s.rows)), r.rstd, 0, 1e-5)) << s.width;
+    EXPECT_TRUE(near(download(p.y, s.type, count).doubles(), r.y, 2e-5, rounding_of(s.type) + 1e-5))
+        << s.width;
+  }
+}
+
+TEST_P(CudaNormTest, BackwardAddsTheResidualsGradient) {
+  for (const Shape& s : kShapes) {
+    const int64_t count = s.rows * s.width;
+    const Tensor x(s.type, activations(count, 11));
+    const Tensor dy(s.type, normal(count, 12));
+    const Tensor d_residual(s.type, normal(count, 13));
+    const std::vector<float> gamma = normal(s.width, 14);
+    const std::vector<float> before = normal(s.width, 15);
+    const auto forward = reference::layer_norm(s.rows, s.width, x.doubles(), doubles(gamma),
+                                               Vector(static_cast<size_t>(s.width)), kEpsilon);
+    LayerNormBackward p{.rows = s.rows, .width = s.width, .type = s.type};
+    p.dy = upload(dy);
+    p.x = upload(x);
+    p.d_residual = p.dx = upload(d_residual);
+    p.gamma = upload(gamma);
+    p.mean = upload(std::vector<float>(forward.mean.begin(), forward.mean.end()));
+    p.rstd = upload(std::vector<float>(forward.rstd.begin(), forward.rstd.end()));
+    p.d_gamma.sum = upload(before);
+    p.d_beta.exact =
+        upload(std::vector<int64_t>(static_cast<size_t>(s.width), int64_t{1} << kQuantum));
+    p.d_bias.sum = upload(before);
+    p.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
+    p.scratch = allocate<float>(norm_scratch_floats(s.width));
+    ASSERT_EQ(cudaSuccess, layer_norm_backward(p, stream_));
+
+    auto r = reference::layer_norm_backward(s.rows, s.width, dy.doubles(), x.doubles(),
+                                            doubles(gamma), kEpsilon);
+    const Vector dx = download(p.dx, s.type, count).doubles();
+    EXPECT_TRUE(near(dx, r.dx + d_residual.doubles(), 2e-5, rounding_of(s.type) + 1e-5)) << s.width;
+    EXPECT_TRUE(
+        near(doubles(download(p.d_gamma.sum, s.width)), r.dgamma + doubles(before), 1e-5, 1e-5))
+        << s.width;
+    EXPECT_TRUE(
+        near(doubles(download(p.d_beta.exact, s.width), kQuantum), r.dbeta + Vector{1}, 1e-6, 1e-6))
+        << s.width;
+    EXPECT_TRUE(near(doubles(download(p.d_bias.sum, s.width)),
+                     reference::column_sums(s.rows, s.width, dx) + doubles(before), 1e-6, 1e-6))
+        << s.width;
+    EXPECT_EQ(0u, download(p.rounding.overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaNormTest, RootMeanSquare) {
+  for (const Shape& s : kShapes) {
+    const int64_t count = s.rows * s.width;
+    const Tensor x(s.type, activations(count, 21));
+    const Tensor dy(s.type, normal(count, 22));
+    const std::vector<float> gamma = normal(s.width, 23);
+    const std::vector<float> zero(static_cast<size_t>(s.width), 0.0F);
+    float* const gamma_on_device = upload(gamma);
+    LayerNormForward f{.rows = s.rows, .width = s.width, .type = s.type};
+    f.x = upload(x);
+    f.gamma = gamma_on_device;
+    f.y = allocate(s.type, count);
+    f.rstd = allocate<float>(s.rows);
+    ASSERT_EQ(cudaSuccess, rms_norm_forward(f, stream_));
+    LayerNormBackward b{.rows = s.rows, .width = s.width, .type = s.type};
+    b.dy = upload(dy);
+    b.x = f.x;
+    b.gamma = gamma_on_device;
+    b.rstd = f.rstd;
+    b.dx = allocate(s.type, count);
+    b.d_gamma.sum = upload(zero);
+    b.scratch = allocate<float>(norm_scratch_floats(s.width));
+    ASSERT_EQ(cudaSuccess, rms_norm_backward(b, stream_));
+
+    const Vector y = reference::rms_norm(s.rows, s.width, x.doubles(), doubles(gamma), kEpsilon);
+    EXPECT_TRUE(near(download(f.y, s.type, count).doubles(), y, 2e-5, rounding_of(s.type) + 1e-5));
+    const auto r = reference::rms_norm_backward(s.rows, s.width, dy.doubles(), x.doubles(),
+                                                doubles(gamma), kEpsilon);
+    EXPECT_TRUE(
+        near(download(b.dx, s.type, count).doubles(), r.dx, 2e-5, rounding_of(s.type) + 1e-5));
+    EXPECT_TRUE(near(doubles(download(b.d_gamma.sum, s.width)), r.dgamma, 1e-5, 1e-5));
+  }
+}
+
+TEST_P(CudaNormTest, ARowSumThatDoesNotFitRaisesTheFlag) {
+  LayerNormBackward p{.rows = 2, .width = 8, .type = DType::kFloat32};
+  std::vector<float> dy(16, 1.0F);
+  dy[3] = 0x1p30F;  // times 2^40 is beyond 2^62
+  p.dy = upload(dy);
+  p.x = upload(normal(16, 1));
+  p.gamma = upload(normal(8, 2));
+  p.mean = upload(std::vector<float>{0, 0});
+  p.rstd = upload(std::vector<float>{1, 1});
+  p.dx = allocate(DType::kFloat32, 16);
+  p.d_beta.exact = upload(std::vector<int64_t>(8, 7));
+  p.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
+  p.scratch = allocate<float>(norm_scratch_floats(8));
+  ASSERT_EQ(cudaSuccess, layer_norm_backward(p, stream_));
+  EXPECT_EQ(1u, download(p.rounding.overflow, 1)[0]);
+  EXPECT_EQ(7, download(p.d_beta.exact, 8)[3]) << "what does not fit adds nothing";
+  EXPECT_EQ((int64_t{2} << kQuantum) + 7, download(p.d_beta.exact, 8)[4]);
+}
+
+TEST_P(CudaNormTest, RefusesWidthsThatNoBlockHolds) {
+  EXPECT_EQ(cudaErrorInvalidValue, layer_norm_forward({.rows = 1, .width = 8193}, stream_));
+  EXPECT_EQ(cudaErrorInvalidValue, rms_norm_backward({.rows = 0, .width = 8}, stream_));
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::cuda::test

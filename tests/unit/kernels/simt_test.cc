@@ -1,0 +1,313 @@
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/simt/emulation.h"
+#include "kernels/simt/host.h"
+#include "tests/unit/kernels/simt_kernels.h"
+
+namespace trainyard::simt {
+namespace {
+
+using test::Arguments;
+using test::Launch;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kCount = 64;
+constexpr size_t kBytes = kCount * sizeof(float);
+
+class SimtTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    reset_emulation();
+    emulation_options() = {.print_errors = false};
+    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    ASSERT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
+  }
+  void TearDown() override {
+    reset_emulation();
+    cudaFreeAsync(arguments_.in, stream_);
+    cudaFreeAsync(arguments_.out, stream_);
+    cudaStreamDestroy(stream_);
+    cudaStreamDestroy(other_);
+    reset_emulation();
+    EXPECT_EQ(0, live_allocations());
+  }
+
+  /// in = 0, 1, 2, ...; out = 0.
+  void allocate() {
+    cudaMallocAsync(reinterpret_cast<void**>(&arguments_.in), kBytes, stream_);
+    cudaMallocAsync(reinterpret_cast<void**>(&arguments_.out), kBytes, stream_);
+    for (int i = 0; i < kCount; ++i)
+      values_.push_back(static_cast<float>(i));
+    cudaMemcpyAsync(arguments_.in, values_.data(), kBytes, cudaMemcpyHostToDevice, stream_);
+    cudaMemsetAsync(arguments_.out, 0, kBytes, stream_);
+    cudaStreamSynchronize(stream_);
+  }
+  /// What `launch` makes of it, under a seed.
+  std::vector<float> run(Launch launch, uint64_t seed) {
+    emulation_options().seed = seed;
+    if (arguments_.in == nullptr) allocate();
+    launch(arguments_, stream_);
+    cudaStreamSynchronize(stream_);
+    return download();
+  }
+  std::vector<float> download() {
+    std::vector<float> out(kCount);
+    cudaMemcpyAsync(out.data(), arguments_.out, kBytes, cudaMemcpyDeviceToHost, stream_);
+    cudaStreamSynchronize(stream_);
+    return out;
+  }
+
+  cudaStream_t stream_ = nullptr, other_ = nullptr;
+  Arguments arguments_;
+  std::vector<float> values_;
+};
+
+TEST_F(SimtTest, RunsRightKernelsUnderEverySeed) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    const std::vector<float> reversed = run(test::reverse, seed);
+    const std::vector<float> sums = run(test::warp_sums, seed);
+    const std::vector<float> copied = run(test::background_copy, seed);
+    for (size_t i = 0; i < kCount; ++i) {
+      EXPECT_EQ(static_cast<float>(63 - i), reversed[i]);
+      EXPECT_EQ(i < 32 ? 496.0F : 1520.0F, sums[i]);
+      EXPECT_EQ(static_cast<float>(i), copied[i]);
+    }
+    const std::vector<float> product = run(test::matrix_product, seed);
+    for (size_t i = 0; i < 8; ++i) {
+      for (size_t j = 0; j < 8; ++j) {
+        float expected = 0;
+        for (size_t k = 0; k < 8; ++k)
+          expected += static_cast<float>((i * 8 + k) * (j * 8 + k));
+        EXPECT_EQ(expected, product[i * 8 + j]) << i << " " << j;
+      }
+    }
+  }
+  EXPECT_THAT(emulation_error(), IsEmpty());
+}
+
+TEST_F(SimtTest, AtomicsAddUpOverBlocks) {
+  EXPECT_EQ(2016.0F, run(test::atomic_sum, 3)[0]);
+  EXPECT_THAT(emulation_error(), IsEmpty());
+}
+
+struct Mistake {
+  const char* name;
+  Launch launch;
+  const char* message;
+  bool only_race_checker;
+};
+class SimtMistakeTest : public SimtTest, public testing::WithParamInterface<Mistake> {};
+
+TEST_P(SimtMistakeTest, EndsTheLaunchWithItsPlace) {
+  if (GetParam().only_race_checker && !has_race_checker()) {
+    GTEST_SKIP() << "needs the race checker: simt_race";
+  }
+  std::string text;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    reset_emulation();
+    run(GetParam().launch, seed);
+    text = emulation_error();
+    ASSERT_THAT(text, HasSubstr(GetParam().message)) << "seed " << seed;
+    EXPECT_NE(cudaSuccess, cudaGetLastError());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kernels, SimtMistakeTest,
+    testing::Values(
+        Mistake{"ReverseWithoutBarrier", test::reverse_without_barrier, "static shared memory",
+                true},
+        Mistake{"ReverseByWarpBarrier", test::reverse_by_warp_barrier, "static shared memory",
+                true},
+        Mistake{"BarrierInABranch", test::barrier_in_a_branch, "__syncthreads", false},
+        Mistake{"TwoBarriersForOne", test::two_barriers_for_one,
+                "while other threads wait at another __syncthreads", false},
+        Mistake{"ReturnBeforeBarrier", test::return_before_barrier, "return", false},
+        Mistake{"OverwriteWithoutBarrier", test::overwrite_without_barrier,
+                "is not ordered behind a", true},
+        Mistake{"BeyondSharedMemory", test::beyond_shared_memory,
+                "neither shared nor allocated device memory", true},
+        Mistake{"BeyondTheTensor", test::beyond_the_tensor,
+                "neither shared nor allocated device memory", true},
+        Mistake{"UnwrittenSharedMemory", test::unwritten_shared_memory, "was written by nobody",
+                true},
+        Mistake{"ShuffleWithHalfTheMask", test::shuffle_with_half_the_mask,
+                "by a lane that its mask leaves out", false},
+        Mistake{"ShuffleOfWidth3", test::shuffle_of_width_3, "not a power of two up to 32: 3",
+                false},
+        Mistake{"ShuffleInABranch", test::shuffle_in_a_branch,
+                "reads a lane that does not take part: 1", false},
+        Mistake{"PlainSum", test::plain_sum, "of another block", true},
+        Mistake{"CopyNotWaitedFor", test::background_copy_not_waited_for, "cp.async", false},
+        Mistake{"CopyOfAGroupTooFew", test::background_copy_of_a_group_too_few, "pending cp.async",
+                true},
+        Mistake{"CopyWithoutBarrier", test::background_copy_without_barrier, "shared memory", true},
+        Mistake{"CopyMisaligned", test::background_copy_misaligned, "misaligned address", false},
+        Mistake{"ProductLackingALane", test::matrix_product_lacking_a_lane, "mma lacks a lane",
+                false},
+        Mistake{"LdmatrixMisaligned", test::ldmatrix_misaligned, "of a misaligned row", false},
+        Mistake{"TooManyThreads", test::too_many_threads, "outside what a device runs", false},
+        Mistake{"TooMuchSharedMemory", test::too_much_shared_memory, "at most 232448", false}),
+    [](const auto& mistake) { return mistake.param.name; });
+
+TEST_F(SimtTest, NamesBlockThreadAndLine) {
+  run(test::shuffle_of_width_3, 0);
+  EXPECT_THAT(emulation_error(), HasSubstr("block (0,0,0), thread (0,0,0): __shfl_xor_sync"));
+  EXPECT_THAT(emulation_error(), HasSubstr("simt_kernels.cc:"));
+  EXPECT_THAT(emulation_error(), HasSubstr("[kernel "));
+}
+
+TEST_F(SimtTest, AnErrorStaysUntilReset) {
+  run(test::barrier_in_a_branch, 0);
+  EXPECT_EQ(cudaErrorLaunchFailure, test::reverse(arguments_, stream_));
+  EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
+  reset_emulation();
+  EXPECT_EQ(63.0F, run(test::reverse, 0)[0]);
+}
+
+// Streams: what only an event orders goes wrong under some seed without it.
+
+TEST_F(SimtTest, AnEventOrdersTwoStreams) {
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    emulation_options().seed = seed;
+    if (arguments_.in == nullptr) allocate();
+    test::increment(arguments_, stream_);
+    cudaEventRecord(event, stream_);
+    cudaStreamWaitEvent(other_, event);
+    test::increment({arguments_.out, arguments_.in}, other_);
+    cudaStreamSynchronize(other_);
+    cudaMemcpyAsync(values_.data(), arguments_.in, kBytes, cudaMemcpyDeviceToHost, other_);
+    cudaStreamSynchronize(other_);
+    EXPECT_EQ(static_cast<float>(2 * seed), values_[0]);
+    EXPECT_THAT(emulation_error(), IsEmpty());
+  }
+  cudaEventDestroy(event);
+}
+
+TEST_F(SimtTest, AForgottenEventShows) {
+  allocate();
+  int wrong = 0;
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    reset_emulation();
+    emulation_options().seed = seed;
+    cudaMemsetAsync(arguments_.out, 0, kBytes, stream_);
+    cudaStreamSynchronize(stream_);
+    test::increment(arguments_, stream_);
+    test::increment({arguments_.out, arguments_.in}, other_);
+    cudaDeviceSynchronize();
+    if (!emulation_error().empty()) {
+      EXPECT_THAT(emulation_error(), HasSubstr("of a kernel on stream"));
+      ++wrong;
+      continue;
+    }
+    float first = 0;
+    cudaMemcpyAsync(&first, arguments_.in, sizeof first, cudaMemcpyDeviceToHost, other_);
+    cudaStreamSynchronize(other_);
+    wrong += first == 1.0F ? 1 : 0;
+    cudaMemcpyAsync(arguments_.in, values_.data(), kBytes, cudaMemcpyHostToDevice, other_);
+    cudaStreamSynchronize(other_);
+  }
+  EXPECT_GT(wrong, has_race_checker() ? 18 : 3);
+}
+
+TEST_F(SimtTest, TheDefaultStreamIsRefused) {
+  EXPECT_EQ(cudaErrorInvalidResourceHandle, test::reverse({}, nullptr));
+  EXPECT_THAT(emulation_error(), HasSubstr("legacy default stream"));
+}
+
+// Memory.
+
+TEST_F(SimtTest, NewMemoryIsNaN) {
+  cudaMallocAsync(reinterpret_cast<void**>(&arguments_.out), kBytes, stream_);
+  EXPECT_TRUE(std::isnan(download()[0]));
+}
+
+TEST_F(SimtTest, AWriteOutsideAnAllocationIsFoundWhenItIsFreed) {
+  if (has_race_checker()) GTEST_SKIP() << "found earlier, by the race checker";
+#if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
+  GTEST_SKIP() << "found earlier, by AddressSanitizer";
+#endif
+  run(test::beyond_the_tensor, 0);
+  EXPECT_THAT(emulation_error(), IsEmpty());
+  cudaFreeAsync(arguments_.out, stream_);
+  arguments_.out = nullptr;
+  EXPECT_EQ(cudaErrorIllegalAddress, cudaStreamSynchronize(stream_));
+  EXPECT_THAT(emulation_error(), HasSubstr("256 bytes was written outside its bounds"));
+}
+
+TEST_F(SimtTest, AFailingAllocationLeavesThePointerNull) {
+  emulation_options().fail_allocation = 1;
+  EXPECT_EQ(cudaSuccess,
+            cudaMallocAsync(reinterpret_cast<void**>(&arguments_.in), kBytes, stream_));
+  EXPECT_EQ(cudaErrorMemoryAllocation,
+            cudaMallocAsync(reinterpret_cast<void**>(&arguments_.out), kBytes, stream_));
+  EXPECT_EQ(nullptr, arguments_.out);
+  EXPECT_EQ(cudaErrorMemoryAllocation, cudaGetLastError());
+  EXPECT_EQ(cudaSuccess, cudaGetLastError());
+}
+
+TEST_F(SimtTest, FreeingTwiceIsAnError) {
+  allocate();
+  cudaFreeAsync(arguments_.in, stream_);
+  cudaFreeAsync(std::exchange(arguments_.in, nullptr), stream_);
+  EXPECT_EQ(cudaErrorInvalidValue, cudaStreamSynchronize(stream_));
+  EXPECT_THAT(emulation_error(), HasSubstr("not allocated"));
+}
+
+// Graphs.
+
+TEST_F(SimtTest, AGraphRepeatsWhatTwoStreamsCaptured) {
+  allocate();
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  test::increment(arguments_, stream_);
+  cudaEventRecord(event, stream_);
+  cudaStreamWaitEvent(other_, event);
+  test::increment({arguments_.out, arguments_.in}, other_);
+  EXPECT_EQ(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));
+  ASSERT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
+  ASSERT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph));
+  EXPECT_EQ(0.0F, download()[1]) << "captured work does not run";
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(cudaSuccess, cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(1.0F + 2 * 2 + 1, download()[1]);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(event);
+}
+
+TEST_F(SimtTest, ACaptureDoesNotWaitForUncapturedWork) {
+  allocate();
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  cudaEventRecord(event, other_);
+  cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+  EXPECT_EQ(cudaErrorStreamCaptureUnjoined, cudaStreamWaitEvent(stream_, event));
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream_, &graph);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(event);
+}
+
+TEST(SimtBFloat16Test, RoundsToNearestEven) {
+  EXPECT_EQ(0x3f80, to_bf16(1.0F).bits);
+  EXPECT_EQ(0x3f80, to_bf16(1.00390625F).bits) << "a tie goes to the even one below";
+  EXPECT_EQ(0x3f82, to_bf16(1.01171875F).bits) << "a tie goes to the even one above";
+  EXPECT_EQ(0x7f80, to_bf16(3.4e38F).bits);
+  EXPECT_EQ(0x7fff, to_bf16(std::nanf("")).bits);
+  EXPECT_EQ(0xbf80'3f80U, pack_bf16(1.0F, -1.0F));
+}
+
+}  // namespace
+}  // namespace trainyard::simt
