@@ -72,4 +72,97 @@ constexpr int64_t norm_scratch_floats(int64_t width) { return kColumnSumBlocks *
 cudaError_t layer_norm_backward(const LayerNormBackward& p, cudaStream_t stream);
 cudaError_t rms_norm_backward(const LayerNormBackward& p, cudaStream_t stream);
 
+/// y = gelu(x + bias), tanh approximation; x is the projection without its bias.
+struct GeluForward {
+  int64_t rows = 0, width = 0;
+  DType type = DType::kBFloat16;
+  const void* x = nullptr;      ///< [rows, width]
+  const float* bias = nullptr;  ///< [width], null: none
+  void* y = nullptr;            ///< [rows, width] out
+};
+cudaError_t gelu_forward(const GeluForward& p, cudaStream_t stream);
+/// dx = dy gelu'(x + bias); d_bias = column sums of dx as it is rounded to `type`.
+struct GeluBackward {
+  int64_t rows = 0, width = 0;
+  DType type = DType::kBFloat16;
+  const void* dy = nullptr;     ///< [rows, width]
+  const void* x = nullptr;      ///< [rows, width]
+  const float* bias = nullptr;  ///< [width], null: none
+  void* dx = nullptr;           ///< [rows, width] out, may alias dy
+  GradientSum d_bias;
+  ExactRounding rounding;
+  float* scratch = nullptr;  ///< bias_scratch_floats(width)
+};
+constexpr int64_t bias_scratch_floats(int64_t width) { return kColumnSumBlocks * width; }
+cudaError_t gelu_backward(const GeluBackward& p, cudaStream_t stream);
+/// d_bias = column sums of dy alone.
+struct BiasBackward {
+  int64_t rows = 0, width = 0;
+  DType type = DType::kBFloat16;
+  const void* dy = nullptr;  ///< [rows, width]
+  GradientSum d_bias;
+  ExactRounding rounding;
+  float* scratch = nullptr;  ///< bias_scratch_floats(width)
+};
+cudaError_t bias_backward(const BiasBackward& p, cudaStream_t stream);
+
+/// y = silu(gate) up, where a row of x is [gate(width) | up(width)].
+struct SwigluForward {
+  int64_t rows = 0, width = 0;
+  DType type = DType::kBFloat16;
+  const void* x = nullptr;  ///< [rows, 2 width]
+  void* y = nullptr;        ///< [rows, width] out
+};
+cudaError_t swiglu_forward(const SwigluForward& p, cudaStream_t stream);
+struct SwigluBackward {
+  int64_t rows = 0, width = 0;
+  DType type = DType::kBFloat16;
+  const void* dy = nullptr;  ///< [rows, width]
+  const void* x = nullptr;   ///< [rows, 2 width]
+  void* dx = nullptr;        ///< [rows, 2 width] out, may alias x
+};
+cudaError_t swiglu_backward(const SwigluBackward& p, cudaStream_t stream);
+
+/// Dropout after a projection, fused with the residual addition. The mask is DropoutKey's
+/// (kernels/kernel_set.h), equal to the CPU's to the bit: row_key = 0xFFFFFFFF.
+struct DropoutForward {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  const int64_t* samples = nullptr;  ///< [rows / tokens_per_sample] run-wide ordinals
+  int64_t position_offset = 0;
+  DropoutKey dropout;
+  DType type = DType::kBFloat16;
+  const void* x = nullptr;
+  const void* residual = nullptr;  ///< null: y = dropout(x)
+  void* y = nullptr;               ///< out, may alias x or residual
+};
+/// Backward is the same operation on dy without a residual.
+cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream);
+
+/// y[r] = wte[tokens[r]] + wpe[position of r]; without wpe, the token's row alone.
+struct EmbeddingForward {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  int64_t position_offset = 0;
+  DType type = DType::kBFloat16;
+  const int32_t* tokens = nullptr;  ///< [rows]
+  const void* wte = nullptr;        ///< [vocab, width]
+  const void* wpe = nullptr;        ///< [positions, width] or null
+  void* y = nullptr;                ///< [rows, width] out
+};
+cudaError_t embedding_forward(const EmbeddingForward& p, cudaStream_t stream);
+/// d_wte[tokens[r]] += dy[r], d_wpe[position] += dy[r], in ascending order of rows. With `exact`
+/// targets each row is a grain.
+struct EmbeddingBackward {
+  int64_t rows = 0, width = 0, tokens_per_sample = 0;
+  int64_t position_offset = 0, vocab = 0;
+  DType type = DType::kBFloat16;
+  const int32_t* tokens = nullptr;
+  const void* dy = nullptr;
+  GradientSum d_wte;  ///< [vocab, width]
+  GradientSum d_wpe;  ///< [positions, width]; dropped where not set
+  ExactRounding rounding;
+  int32_t* scratch = nullptr;  ///< embedding_scratch_ints(rows, vocab)
+};
+constexpr int64_t embedding_scratch_ints(int64_t rows, int64_t vocab) { return rows + 2 * vocab; }
+cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream);
+
 }  // namespace trainyard::kernels::cuda

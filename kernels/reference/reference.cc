@@ -139,6 +139,27 @@ double gelu_derivative(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kRootTwoOverPi * (1 + 3 * kCubic * x * x);
 }
 
+Vector swiglu(int64_t rows, int64_t width, const Vector& x) {
+  Vector y(at(rows * width));
+  for (int64_t i = 0; i < rows * width; ++i) {
+    const int64_t gate = i / width * 2 * width + i % width;
+    y[at(i)] = x[at(gate)] / (1 + std::exp(-x[at(gate)])) * x[at(gate + width)];
+  }
+  return y;
+}
+
+Vector swiglu_backward(int64_t rows, int64_t width, const Vector& dy, const Vector& x) {
+  Vector dx(at(2 * rows * width));
+  for (int64_t i = 0; i < rows * width; ++i) {
+    const int64_t gate = i / width * 2 * width + i % width;
+    const double sigmoid = 1 / (1 + std::exp(-x[at(gate)]));
+    const double slope = sigmoid * (1 + x[at(gate)] * (1 - sigmoid));
+    dx[at(gate)] = dy[at(i)] * x[at(gate + width)] * slope;
+    dx[at(gate + width)] = dy[at(i)] * x[at(gate)] * sigmoid;
+  }
+  return dx;
+}
+
 double dropout_factor(const DropoutKey& key, int64_t sample, uint32_t feature, uint32_t c1,
                       uint32_t c2) {
   if (key.rate == 0) return 1;

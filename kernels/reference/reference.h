@@ -41,6 +41,10 @@ Vector column_sums(int64_t rows, int64_t width, const Vector& dy);
 double gelu(double x);
 double gelu_derivative(double x);
 
+/// silu(gate) up, where a row of x is [gate(width) | up(width)].
+Vector swiglu(int64_t rows, int64_t width, const Vector& x);
+Vector swiglu_backward(int64_t rows, int64_t width, const Vector& dy, const Vector& x);
+
 /// 0 or 1 / (1 - rate) for the element with philox counter {feature / 4, c1, c2, low32(sample)}.
 double dropout_factor(const DropoutKey& key, int64_t sample, uint32_t feature, uint32_t c1,
                       uint32_t c2);

@@ -1,0 +1,55 @@
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/philox.cuh"
+#include "kernels/cuda/vectors.cuh"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr uint32_t kRowKey = 0xFFFFFFFFU;
+
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kThreads) dropout_kernel(DropoutForward p, DropoutMask mask) {
+  const int64_t per_row = (p.width + kVector - 1) / kVector;
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = index / per_row;
+  if (row >= p.rows) return;
+  const int64_t i = (index - row * per_row) * kVector;
+  float y[kVector];
+  load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, y);
+  if (mask.is_on) {
+    const int64_t sample = row / p.tokens_per_sample;
+    const auto position =
+        static_cast<uint32_t>(p.position_offset + row - sample * p.tokens_per_sample);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float factors[4];
+      dropout_factors(mask, p.samples[sample], static_cast<uint32_t>(i / 4 + half), position,
+                      kRowKey, factors);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        y[4 * half + j] = factors[j] > 0 ? y[4 * half + j] * factors[j] : 0.0F;
+    }
+  }
+  if (p.residual != nullptr) {
+    float residual[kVector];
+    load8<kAligned>(static_cast<const T*>(p.residual) + row * p.width, i, p.width, residual);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+      y[j] = residual[j] + y[j];
+  }
+  store8<kAligned>(static_cast<T*>(p.y) + row * p.width, i, p.width, y);
+}
+
+}  // namespace
+
+cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream) {
+  if (p.rows <= 0 || p.width <= 0 || p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
+  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
+  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
+    return simt::launch(dropout_kernel<T, kAligned>, dim3(blocks_for(vectors, kThreads)),
+                        dim3(kThreads), 0, stream, p, dropout_mask(p.dropout));
+  });
+}
+
+}  // namespace trainyard::kernels::cuda

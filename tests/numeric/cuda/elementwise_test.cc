@@ -1,0 +1,185 @@
+// GELU, SwiGLU, dropout and embeddings against references in double.
+
+#include "tests/numeric/cuda/support.h"
+
+namespace trainyard::kernels::cuda::test {
+namespace {
+
+constexpr int kQuantum = 40;
+
+class CudaElementwiseTest : public CudaTest {};
+TRAINYARD_CUDA_TEST_SUITE(CudaElementwiseTest);
+
+struct Shape {
+  DType type;
+  int64_t rows, width;
+};
+const Shape kShapes[] = {{DType::kBFloat16, 21, 264},
+                         {DType::kBFloat16, 7, 77},
+                         {DType::kFloat32, 9, 40},
+                         {DType::kFloat32, 3, 261}};
+
+TEST_P(CudaElementwiseTest, GeluAddsTheBias) {
+  for (const Shape& s : kShapes) {
+    const int64_t count = s.rows * s.width;
+    const Tensor x(s.type, normal(count, 1, 2.0F));
+    const Tensor dy(s.type, normal(count, 2));
+    const std::vector<float> bias = normal(s.width, 3);
+    const std::vector<float> before = normal(s.width, 4);
+    GeluForward f{.rows = s.rows, .width = s.width, .type = s.type};
+    f.x = upload(x);
+    f.bias = upload(bias);
+    f.y = allocate(s.type, count);
+    ASSERT_EQ(cudaSuccess, gelu_forward(f, stream_));
+    GeluBackward b{.rows = s.rows, .width = s.width, .type = s.type};
+    b.dy = b.dx = upload(dy);
+    b.x = f.x;
+    b.bias = f.bias;
+    b.d_bias.sum = upload(before);
+    b.scratch = allocate<float>(bias_scratch_floats(s.width));
+    ASSERT_EQ(cudaSuccess, gelu_backward(b, stream_));
+
+    Vector y = x.doubles() + doubles(bias);
+    Vector dx = dy.doubles();
+    for (size_t i = 0; i < y.size(); ++i) {
+      dx[i] *= reference::gelu_derivative(y[i]);
+      y[i] = reference::gelu(y[i]);
+    }
+    EXPECT_TRUE(near(download(f.y, s.type, count).doubles(), y, 1e-5, rounding_of(s.type) + 1e-5));
+    const Vector actual = download(b.dx, s.type, count).doubles();
+    EXPECT_TRUE(near(actual, dx, 1e-5, rounding_of(s.type) + 1e-5));
+    EXPECT_TRUE(near(doubles(download(b.d_bias.sum, s.width)),
+                     reference::column_sums(s.rows, s.width, actual) + doubles(before), 1e-5,
+                     1e-5));
+  }
+}
+
+TEST_P(CudaElementwiseTest, BiasSumsAreRoundedOnce) {
+  for (const Shape& s : kShapes) {
+    const Tensor dy(s.type, normal(s.rows * s.width, 5));
+    BiasBackward p{.rows = s.rows, .width = s.width, .type = s.type};
+    p.dy = upload(dy);
+    p.d_bias.exact = upload(std::vector<int64_t>(static_cast<size_t>(s.width), 3));
+    p.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
+    p.scratch = allocate<float>(bias_scratch_floats(s.width));
+    ASSERT_EQ(cudaSuccess, bias_backward(p, stream_));
+    EXPECT_TRUE(near(doubles(download(p.d_bias.exact, s.width), kQuantum),
+                     reference::column_sums(s.rows, s.width, dy.doubles()), 1e-5, 1e-6));
+    EXPECT_EQ(0u, download(p.rounding.overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaElementwiseTest, Swiglu) {
+  for (const Shape& s : kShapes) {
+    const int64_t count = s.rows * s.width;
+    const Tensor x(s.type, normal(2 * count, 6, 2.0F));
+    const Tensor dy(s.type, normal(count, 7));
+    SwigluForward f{.rows = s.rows, .width = s.width, .type = s.type};
+    f.x = upload(x);
+    f.y = allocate(s.type, count);
+    ASSERT_EQ(cudaSuccess, swiglu_forward(f, stream_));
+    SwigluBackward b{.rows = s.rows, .width = s.width, .type = s.type};
+    b.dy = upload(dy);
+    b.x = b.dx = upload(x);
+    ASSERT_EQ(cudaSuccess, swiglu_backward(b, stream_));
+    EXPECT_TRUE(near(download(f.y, s.type, count).doubles(),
+                     reference::swiglu(s.rows, s.width, x.doubles()), 1e-5,
+                     rounding_of(s.type) + 1e-5));
+    EXPECT_TRUE(near(download(b.dx, s.type, 2 * count).doubles(),
+                     reference::swiglu_backward(s.rows, s.width, dy.doubles(), x.doubles()), 1e-5,
+                     rounding_of(s.type) + 1e-5));
+  }
+}
+
+TEST_P(CudaElementwiseTest, DropoutHasTheMaskOfTheCpu) {
+  constexpr int64_t kTokens = 3;
+  const std::vector<int64_t> samples = {5, (int64_t{1} << 33) + 2};
+  const DropoutKey key{.rate = 0.3F, .seed = 42, .op = 7};
+  for (const int64_t width : {int64_t{64}, int64_t{37}}) {
+    const int64_t rows = kTokens * 2;
+    const std::vector<float> x = normal(rows * width, 8);
+    const std::vector<float> residual = normal(rows * width, 9);
+    DropoutForward p{.rows = rows, .width = width, .tokens_per_sample = kTokens};
+    p.samples = upload(samples);
+    p.position_offset = 11;
+    p.dropout = key;
+    p.type = DType::kFloat32;
+    p.x = upload(x);
+    p.residual = upload(residual);
+    p.y = allocate<float>(rows * width);
+    ASSERT_EQ(cudaSuccess, dropout_add(p, stream_));
+
+    kernels::test::Kernels cpu(Isa::kGeneric, 1);
+    std::vector<float> expected(x.size());
+    cpu->dropout_add({.rows = rows,
+                      .width = width,
+                      .tokens_per_sample = kTokens,
+                      .samples = samples,
+                      .position_offset = 11,
+                      .dropout = key,
+                      .x = x.data(),
+                      .residual = residual.data(),
+                      .y = expected.data()});
+    EXPECT_EQ(expected, download(static_cast<const float*>(p.y), rows * width));
+  }
+}
+
+TEST_P(CudaElementwiseTest, DropoutOfRateZeroKeepsAll) {
+  const Tensor x(DType::kBFloat16, normal(40, 10));
+  DropoutForward p{.rows = 1, .width = 40, .tokens_per_sample = 1};
+  p.x = upload(x);
+  p.y = allocate(DType::kBFloat16, 40);
+  ASSERT_EQ(cudaSuccess, dropout_add(p, stream_));
+  EXPECT_EQ(x.bf16, download(p.y, DType::kBFloat16, 40).bf16);
+}
+
+TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
+  constexpr int64_t kRows = 45;
+  constexpr int64_t kTokens = 9;
+  constexpr int64_t kVocab = 21;
+  constexpr int64_t kOffset = 2;
+  for (const Shape& s : kShapes) {
+    std::vector<int32_t> tokens(kRows, 3);  // a frequent token, absent ones, and rare ones
+    for (size_t i = 0; i < kRows; i += 3)
+      tokens[i] = static_cast<int32_t>(i * i % kVocab);
+    const Tensor wte(s.type, normal(kVocab * s.width, 11));
+    const Tensor wpe(s.type, normal((kTokens + kOffset) * s.width, 12));
+    const Tensor dy(s.type, normal(kRows * s.width, 13));
+    EmbeddingForward f{.rows = kRows, .width = s.width, .tokens_per_sample = kTokens};
+    f.position_offset = kOffset;
+    f.type = s.type;
+    f.tokens = upload(tokens);
+    f.wte = upload(wte);
+    f.wpe = upload(wpe);
+    f.y = allocate(s.type, kRows * s.width);
+    ASSERT_EQ(cudaSuccess, embedding_forward(f, stream_));
+    EXPECT_TRUE(
+        near(download(f.y, s.type, kRows * s.width).doubles(),
+             reference::embedding(s.width, kTokens, kOffset, tokens, wte.doubles(), wpe.doubles()),
+             1e-6, rounding_of(s.type) + 1e-6));
+
+    EmbeddingBackward b{.rows = kRows, .width = s.width, .tokens_per_sample = kTokens};
+    b.position_offset = kOffset;
+    b.vocab = kVocab;
+    b.type = s.type;
+    b.tokens = f.tokens;
+    b.dy = upload(dy);
+    b.d_wte.exact = upload(std::vector<int64_t>(static_cast<size_t>(kVocab * s.width), 0));
+    const std::vector<float> before = normal((kTokens + kOffset) * s.width, 14);
+    b.d_wpe.sum = upload(before);
+    b.rounding = {
+        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
+    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
+    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    const auto r = reference::embedding_backward(s.width, kTokens, kOffset, tokens, dy.doubles(),
+                                                 kVocab, kTokens + kOffset);
+    EXPECT_TRUE(
+        near(doubles(download(b.d_wte.exact, kVocab * s.width), kQuantum), r.d_wte, 1e-9, 0));
+    EXPECT_TRUE(near(doubles(download(b.d_wpe.sum, (kTokens + kOffset) * s.width)),
+                     r.d_wpe + doubles(before), 1e-5, 1e-6));
+    EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::cuda::test
