@@ -165,4 +165,71 @@ struct EmbeddingBackward {
 constexpr int64_t embedding_scratch_ints(int64_t rows, int64_t vocab) { return rows + 2 * vocab; }
 cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream);
 
+/// Rotary position embedding, halves paired: elements i and i + head_dim / 2 of a head are turned
+/// by position theta^(-2 i / head_dim). In place on the first `heads` heads of each row.
+struct Rope {
+  int64_t rows = 0, tokens_per_sample = 0;
+  int64_t position_offset = 0;
+  int64_t heads = 0;     ///< query heads and key heads, which lie side by side
+  int64_t head_dim = 0;  ///< a multiple of 16
+  int64_t stride = 0;    ///< elements of a row, a multiple of 8
+  DType type = DType::kBFloat16;
+  void* qkv = nullptr;
+  const float* table = nullptr;  ///< [positions, head_dim / 2, 2]: cosine and sine
+  bool backward = false;         ///< turns gradients back
+};
+cudaError_t rope(const Rope& p, cudaStream_t stream);
+
+/// Softmax cross-entropy over rows of logits, d-logits in their place: softmax - one_hot, the
+/// gradient of the loss sum; 0 in ignored rows and in columns from vocab on. Sums as
+/// kernels/kernel_set.h's CrossEntropy has them. A chunk of the batch is a call.
+struct CrossEntropy {
+  int64_t rows = 0, vocab = 0, padded_vocab = 0;
+  DType type = DType::kBFloat16;
+  void* logits = nullptr;              ///< [rows, padded_vocab] in, d-logits out
+  const int32_t* targets = nullptr;    ///< [rows]; -1: row ignored
+  bool loss_only = false;              ///< logits stay
+  float* losses = nullptr;             ///< [rows] or null
+  int64_t* loss_sum = nullptr;         ///< [1] +=
+  int64_t* coarse_loss_sum = nullptr;  ///< [1] += or null
+  uint32_t* overflow = nullptr;
+};
+cudaError_t cross_entropy(const CrossEntropy& p, cudaStream_t stream);
+
+/// One tensor of a multi-tensor AdamW step.
+struct AdamWTensor {
+  int64_t count = 0;
+  int64_t first_block = 0;  ///< set by adamw_blocks
+  float weight_decay = 0;
+  const float* gradient = nullptr;  ///< either this,
+  const int64_t* exact = nullptr;   ///< or fixed point, times AdamWStep's exact_scale
+  float* parameter = nullptr;       ///< fp32 master
+  float* m = nullptr;
+  float* v = nullptr;
+  uint16_t* bf16_copy = nullptr;  ///< or null
+};
+/// Fills in first_block; the number of blocks in all.
+int64_t adamw_blocks(AdamWTensor* tensors, int64_t count);
+/// The update of kernels/kernel_set.h's AdamW, the same operations in the same order.
+struct AdamWStep {
+  const AdamWTensor* tensors = nullptr;  ///< in device memory, as adamw_blocks left them
+  int64_t tensors_count = 0, blocks = 0;
+  float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F;
+  double exact_scale = 1;
+  const OptimizerScalars* scalars = nullptr;  ///< in device memory
+};
+cudaError_t adamw(const AdamWStep& p, cudaStream_t stream);
+
+/// block_sums[i] = sum of squares, in double, of elements [i kNormBlockElements, ...).
+cudaError_t sum_of_squares(const float* x, int64_t count, double* block_sums, cudaStream_t stream);
+/// gradient[i] = float(double(exact[i]) scale), rounded once.
+cudaError_t exact_to_float(const ExactToFloat& p, cudaStream_t stream);
+/// exact[i] += fixed(partial[i]): an fp32 partial of one grain, as a GEMM leaves it.
+cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,
+                      const ExactRounding& rounding, cudaStream_t stream);
+/// y = x, rounded to nearest even where y is bf16.
+cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cudaStream_t stream);
+/// x[i] = value.
+cudaError_t fill(void* x, DType type, float value, int64_t count, cudaStream_t stream);
+
 }  // namespace trainyard::kernels::cuda

@@ -160,6 +160,18 @@ Vector swiglu_backward(int64_t rows, int64_t width, const Vector& dy, const Vect
   return dx;
 }
 
+Vector rope(const Vector& x, int64_t position, double theta, double direction) {
+  Vector y(x.size());
+  const size_t half = x.size() / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const double exponent = -2 * static_cast<double>(i) / static_cast<double>(x.size());
+    const double angle = direction * static_cast<double>(position) * std::pow(theta, exponent);
+    y[i] = x[i] * std::cos(angle) - x[i + half] * std::sin(angle);
+    y[i + half] = x[i + half] * std::cos(angle) + x[i] * std::sin(angle);
+  }
+  return y;
+}
+
 double dropout_factor(const DropoutKey& key, int64_t sample, uint32_t feature, uint32_t c1,
                       uint32_t c2) {
   if (key.rate == 0) return 1;

@@ -45,6 +45,10 @@ double gelu_derivative(double x);
 Vector swiglu(int64_t rows, int64_t width, const Vector& x);
 Vector swiglu_backward(int64_t rows, int64_t width, const Vector& dy, const Vector& x);
 
+/// One head of one row, turned by its position: elements i and i + head_dim / 2 are a pair.
+/// `direction` -1 turns back.
+Vector rope(const Vector& x, int64_t position, double theta, double direction);
+
 /// 0 or 1 / (1 - rate) for the element with philox counter {feature / 4, c1, c2, low32(sample)}.
 double dropout_factor(const DropoutKey& key, int64_t sample, uint32_t feature, uint32_t c1,
                       uint32_t c2);
