@@ -1,5 +1,6 @@
 #include "kernels/reference/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -218,8 +219,15 @@ struct AttentionHead {
   int64_t head;
 
   size_t qkv(int64_t part, int64_t token, int64_t d) const {
-    const int64_t width = shape.heads * shape.head_dim;
-    return at(token * 3 * width + part * width + head * shape.head_dim + d);
+    const int64_t kv_heads = shape.kv_heads == 0 ? shape.heads : shape.kv_heads;
+    const int64_t index =
+        part == 0 ? head : shape.heads + (part - 1) * kv_heads + head / (shape.heads / kv_heads);
+    return at((token * (shape.heads + 2 * kv_heads) + index) * shape.head_dim + d);
+  }
+  /// How many keys query i sees: a prefix.
+  int64_t keys(int64_t i) const {
+    const int64_t length = shape.length < 0 ? shape.tokens : shape.length;
+    return shape.causal ? std::min(i + 1, length) : length;
   }
   size_t out(int64_t token, int64_t d) const {
     return at((token * shape.heads + head) * shape.head_dim + d);
@@ -229,9 +237,9 @@ struct AttentionHead {
   Vector probabilities(const Vector& x, Vector* lse) const {
     Vector p(at(shape.tokens * shape.tokens));
     for (int64_t i = 0; i < shape.tokens; ++i) {
-      Vector scores(at(i + 1));
+      Vector scores(at(keys(i)));
       double top = -std::numeric_limits<double>::infinity();
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = 0; j < keys(i); ++j) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           scores[at(j)] += x[qkv(0, i, d)] * x[qkv(1, j, d)];
         }
@@ -241,7 +249,7 @@ struct AttentionHead {
       double sum = 0;
       for (const double s : scores)
         sum += std::exp(s - top);
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = 0; j < keys(i); ++j) {
         p[at(i * shape.tokens + j)] = std::exp(scores[at(j)] - top) / sum;
       }
       if (lse != nullptr) (*lse)[at(head * shape.tokens + i)] = top + std::log(sum);
@@ -260,7 +268,7 @@ AttentionResult attention(const AttentionShape& shape, const Vector& qkv,
     const AttentionHead h{shape, head};
     const Vector p = h.probabilities(qkv, &result.lse);
     for (int64_t i = 0; i < shape.tokens; ++i) {
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = 0; j < h.keys(i); ++j) {
         const double weight = p[at(i * shape.tokens + j)] * factor(head, i, j);
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           result.out[h.out(i, d)] += weight * qkv[h.qkv(2, j, d)];
@@ -278,9 +286,9 @@ Vector attention_backward(const AttentionShape& shape, const Vector& qkv, const 
     const AttentionHead h{shape, head};
     const Vector p = h.probabilities(qkv, nullptr);
     for (int64_t i = 0; i < shape.tokens; ++i) {
-      Vector d_p(at(i + 1));
+      Vector d_p(at(h.keys(i)));
       double weighted = 0;
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = 0; j < h.keys(i); ++j) {
         const double f = factor(head, i, j);
         const double probability = p[at(i * shape.tokens + j)];
         for (int64_t d = 0; d < shape.head_dim; ++d) {
@@ -289,7 +297,7 @@ Vector attention_backward(const AttentionShape& shape, const Vector& qkv, const 
         }
         weighted += probability * d_p[at(j)];
       }
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = 0; j < h.keys(i); ++j) {
         const double d_score = p[at(i * shape.tokens + j)] * (d_p[at(j)] - weighted) * h.scale();
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           d_qkv[h.qkv(0, i, d)] += d_score * qkv[h.qkv(1, j, d)];

@@ -63,8 +63,12 @@ EmbeddingGradient embedding_backward(int64_t width, int64_t tokens_per_sample,
                                      int64_t position_offset, const std::vector<int32_t>& tokens,
                                      const Vector& dy, int64_t vocab, int64_t positions);
 
+/// A row of qkv is [q(H*D) | k(Hkv*D) | v(Hkv*D)].
 struct AttentionShape {
   int64_t tokens = 0, heads = 0, head_dim = 0;
+  int64_t kv_heads = 0;  ///< 0: as many as heads
+  bool causal = true;
+  int64_t length = -1;  ///< keys from here on are padding; -1: none
 };
 /// factor(head, query, key) multiplies a probability: dropout, or 1.
 using AttentionFactor = std::function<double(int64_t head, int64_t query, int64_t key)>;
@@ -72,7 +76,7 @@ struct AttentionResult {
   Vector out;  ///< [T, H*D]
   Vector lse;  ///< [H, T]
 };
-/// One sample: qkv is [T, 3*H*D].
+/// One sample: qkv is [T, (H + 2 Hkv) D].
 AttentionResult attention(const AttentionShape& shape, const Vector& qkv,
                           const AttentionFactor& factor);
 /// Gradient of qkv.

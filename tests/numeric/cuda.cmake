@@ -1,4 +1,4 @@
 set(cuda_numeric ${CMAKE_CURRENT_LIST_DIR}/cuda)
-trainyard_emulated_test(kernels_cuda LIBRARY kernels_cuda SOURCES ${cuda_numeric}/classifier_test.cc ${cuda_numeric}/elementwise_test.cc
+trainyard_emulated_test(kernels_cuda LIBRARY kernels_cuda SOURCES ${cuda_numeric}/attention_test.cc ${cuda_numeric}/classifier_test.cc ${cuda_numeric}/elementwise_test.cc
                         ${cuda_numeric}/norm_test.cc ${cuda_numeric}/optimizer_test.cc
                         DEPS kernels_reference kernels_cpu)

@@ -89,7 +89,7 @@ TEST_P(CudaClassifierTest, RopeTurnsQueriesAndKeysAndBack) {
   constexpr double kTheta = 10000;
   for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t head_dim : {int64_t{64}, int64_t{128}}) {
-      const int64_t heads = 3;                     // two of queries, one of keys
+      const int64_t heads = 3;                        // two of queries, one of keys
       const int64_t stride = (heads + 1) * head_dim;  // and one of values, which stays
       std::vector<float> table;
       for (int64_t position = 0; position < kTokens + kOffset; ++position) {
@@ -114,8 +114,8 @@ TEST_P(CudaClassifierTest, RopeTurnsQueriesAndKeysAndBack) {
         for (int64_t row = 0; row < kRows; ++row) {
           for (int64_t head = 0; head < heads; ++head) {
             const auto first = before.begin() + row * stride + head * head_dim;
-            const Vector turned = reference::rope({first, first + head_dim}, kOffset + row % kTokens,
-                                                  kTheta, backward ? -1 : 1);
+            const Vector turned = reference::rope(
+                {first, first + head_dim}, kOffset + row % kTokens, kTheta, backward ? -1 : 1);
             std::copy(turned.begin(), turned.end(),
                       expected.begin() + row * stride + head * head_dim);
           }

@@ -24,9 +24,13 @@ struct Shape {
   DType type;
   int64_t rows, width;
 };
-const Shape kShapes[] = {{DType::kBFloat16, 5, 768},  {DType::kBFloat16, 3, 77},
-                         {DType::kFloat32, 3, 200},   {DType::kFloat32, 2, 1},
-                         {DType::kBFloat16, 2, 2056}, {DType::kFloat32, 2, 4101}};
+const Shape kShapes[] = {{DType::kBFloat16, 5, 768},
+                         {DType::kBFloat16, 3, 77},
+                         {DType::kFloat32, 3, 200},
+                         {DType::kFloat32, 2, 1},
+                         {DType::kBFloat16, 2, 2056},
+                         {DType::kFloat32, 2, 4101},
+                         {DType::kFloat32, kColumnSumBlocks + 6, 264}};  // more rows than blocks
 
 TEST_P(CudaNormTest, ForwardAddsResidualAndBias) {
   for (const Shape& s : kShapes) {

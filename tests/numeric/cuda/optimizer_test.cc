@@ -20,8 +20,12 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
   std::vector<AdamWTensor> tensors;
   for (const int64_t count : {1, 8, 4096, 4099, 77, 9000}) {
     const auto seed = static_cast<uint32_t>(count);
-    HostTensor t{normal(count, seed), normal(count, seed + 1), normal(count, seed + 2, 0.1F),
-                 normal(count, seed + 3, 0.1F), {}, count % 2 == 0 ? 0.1F : 0.0F};
+    HostTensor t{normal(count, seed),
+                 normal(count, seed + 1),
+                 normal(count, seed + 2, 0.1F),
+                 normal(count, seed + 3, 0.1F),
+                 {},
+                 count % 2 == 0 ? 0.1F : 0.0F};
     for (float& x : t.v)
       x *= x;
     if (count == 77) {  // one whose gradient is an exact sum
@@ -96,8 +100,8 @@ TEST_P(CudaOptimizerTest, SumOfSquaresPerBlock) {
 }
 
 TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEvenAndBack) {
-  const std::vector<float> partial = {1.5F, 2.5F, -0.5F, -1.5F, 0x1p40F, -0x1p61F, 0x1p62F,
-                                      std::nanf(""), -INFINITY};
+  const std::vector<float> partial = {1.5F,     2.5F,    -0.5F,         -1.5F,    0x1p40F,
+                                      -0x1p61F, 0x1p62F, std::nanf(""), -INFINITY};
   const std::vector<int64_t> expected = {2, 2, 0, -2, int64_t{1} << 40, 0, 0, 0, 0};
   const auto count = static_cast<int64_t>(partial.size());
   for (const bool fits : {true, false}) {
@@ -111,9 +115,9 @@ TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEvenAndBack) {
     for (size_t i = 0; i < (fits ? 5 : partial.size()); ++i)
       EXPECT_EQ(expected[i] + 100, sums[i]) << i;
     float* const gradient = allocate<float>(count);
-    ASSERT_EQ(cudaSuccess, exact_to_float({.count = count, .acc = exact, .scale = 0.25,
-                                           .gradient = gradient},
-                                          stream_));
+    ASSERT_EQ(cudaSuccess,
+              exact_to_float({.count = count, .acc = exact, .scale = 0.25, .gradient = gradient},
+                             stream_));
     EXPECT_EQ(25.5F, download(gradient, count)[1]);
   }
 }

@@ -1,0 +1,118 @@
+#pragma once
+
+// What the attention kernels share: tiles in shared memory, their fragments, masks, dropout.
+
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/philox.cuh"
+#include "kernels/cuda/vectors.cuh"
+
+namespace trainyard::kernels::cuda {
+
+inline constexpr int kAttentionThreads = 128;
+inline constexpr int kWarpRows = 16;
+inline constexpr int kTileRows = kAttentionThreads / 32 * kWarpRows;  // that a block owns
+inline constexpr float kLog2E = 1.4426950408889634F;
+
+/// Shapes of packed rows [q(heads D) | k(kv_heads D) | v(kv_heads D)].
+struct AttentionShape {
+  int tokens, heads, kv_heads;
+  const int32_t* lengths;
+  bool causal;
+  int head_offset;
+  const int64_t* samples;
+
+  __device__ int stride(int head_dim) const { return (heads + 2 * kv_heads) * head_dim; }
+  __device__ int kv_head(int head) const { return head / (heads / kv_heads); }
+  /// Keys from here on are padding.
+  __device__ int length(int sample) const {
+    return lengths == nullptr ? tokens : min(static_cast<int>(lengths[sample]), tokens);
+  }
+};
+
+/// Place of a 16-byte chunk of a row: the eight rows that ldmatrix reads together lie in eight
+/// banks.
+template <int kD>
+__device__ inline int place(int row, int chunk) {
+  return row * kD + (chunk ^ (row % 8)) * 8;
+}
+
+/// Begins to copy rows first .. first + kRows of a matrix of `rows` rows; the missing become 0.
+template <int kD, int kRows>
+__device__ inline void load_tile(simt::BFloat16* tile, const simt::BFloat16* from, int64_t stride,
+                                 int first, int rows) {
+  constexpr int kChunks = kD / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kAttentionThreads) {
+    const int row = i / kChunks;
+    const int chunk = i % kChunks;
+    const bool exists = first + row < rows;
+    simt::cp_async_16(tile + place<kD>(row, chunk),
+                      from + (exists ? (first + row) * stride : 0) + chunk * 8, exists ? 16 : 0);
+  }
+}
+
+/// s = the warp's 16 rows of `own` times the kCols rows of `other`, over kD elements.
+template <int kD, int kCols>
+__device__ inline void multiply_rows(const simt::BFloat16* own, const simt::BFloat16* other,
+                                     int first_row, float (&s)[kCols / 8][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int n = 0; n < kCols / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      s[n][i] = 0;
+  }
+#pragma unroll
+  for (int d = 0; d < kD / 16; ++d) {
+    uint32_t a[4];
+    simt::ldmatrix_x4(a, own + place<kD>(first_row + lane % 16, d * 2 + lane / 16));
+#pragma unroll
+    for (int n = 0; n < kCols / 16; ++n) {
+      uint32_t b[4];  // rows 16 n .. + 7, and + 8 .. + 15
+      simt::ldmatrix_x4(b,
+                        other + place<kD>(n * 16 + lane % 8 + lane / 16 * 8, d * 2 + lane / 8 % 2));
+      simt::mma_bf16(s[2 * n], a, b[0], b[1]);
+      simt::mma_bf16(s[2 * n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+/// sums += s, rounded to bf16, times the kCols rows of `other`.
+template <int kD, int kCols>
+__device__ inline void add_product(const float (&s)[kCols / 8][4], const simt::BFloat16* other,
+                                   float (&sums)[kD / 8][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int n = 0; n < kCols / 16; ++n) {
+    const uint32_t a[4] = {simt::pack_bf16(s[2 * n][0], s[2 * n][1]),
+                           simt::pack_bf16(s[2 * n][2], s[2 * n][3]),
+                           simt::pack_bf16(s[2 * n + 1][0], s[2 * n + 1][1]),
+                           simt::pack_bf16(s[2 * n + 1][2], s[2 * n + 1][3])};
+#pragma unroll
+    for (int d = 0; d < kD / 16; ++d) {
+      uint32_t b[4];
+      simt::ldmatrix_x4_trans(b, other + place<kD>(n * 16 + lane % 16, d * 2 + lane / 16));
+      simt::mma_bf16(sums[2 * d], a, b[0], b[1]);
+      simt::mma_bf16(sums[2 * d + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+/// Factor of one probability.
+__device__ inline float dropout_factor(const DropoutMask& mask, const AttentionShape& shape,
+                                       int sample, int head, int query, int key) {
+  float factors[4];
+  dropout_factors(mask, shape.samples[sample], static_cast<uint32_t>(key / 4),
+                  static_cast<uint32_t>(query), static_cast<uint32_t>(shape.head_offset + head),
+                  factors);
+  const float low = key % 2 == 0 ? factors[0] : factors[1];
+  const float high = key % 2 == 0 ? factors[2] : factors[3];
+  return key % 4 < 2 ? low : high;
+}
+
+inline bool is_valid_attention(const AttentionShape& s, int64_t samples, int64_t head_dim) {
+  return samples > 0 && s.tokens > 0 && s.heads > 0 && s.kv_heads > 0 &&
+         s.heads % s.kv_heads == 0 && (head_dim == 64 || head_dim == 128) &&
+         samples * s.heads <= 65535;
+}
+
+}  // namespace trainyard::kernels::cuda

@@ -1,0 +1,249 @@
+// Gradients of flash attention, deterministic: one kernel has blocks of queries and gives dQ, the
+// other has blocks of keys and gives dK and dV. Both compute the probabilities again, and no sum
+// crosses blocks.
+
+#include "kernels/cuda/attention.cuh"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+/// delta = the sum over a row of out * d_out; a warp has one (row, head).
+template <int kD>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_delta_kernel(AttentionBackward p, int64_t rows) {
+  const int64_t index = (static_cast<int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / 32;
+  if (index >= rows * p.heads) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = index / p.heads;
+  const int64_t head = index % p.heads;
+  float sum = 0;
+#pragma unroll
+  for (int i = lane; i < kD; i += 32) {
+    sum += simt::to_float(static_cast<const simt::BFloat16*>(p.out)[index * kD + i]) *
+           simt::to_float(static_cast<const simt::BFloat16*>(p.d_out)[index * kD + i]);
+  }
+  sum = warp_sum(sum);
+  const int64_t sample = row / p.tokens;
+  if (lane == 0) p.scratch[(sample * p.heads + head) * p.tokens + row - sample * p.tokens] = sum;
+}
+
+/// A block's own rows: of queries (q, d_out), or of keys (k, v). The others pass by in tiles.
+template <int kD, bool kOwnsKeys>
+struct Backward {
+  static constexpr int kCols = kD == 64 ? 64 : 32;  // of the others, at a time
+  static constexpr int kOwn = kTileRows * kD;
+  static constexpr int kOther = kCols * kD;
+  /// Own pair, two buffers of the others' pair, and of their lse and delta.
+  static constexpr size_t kSharedBytes =
+      size_t{2} * (2 * kOwn + 4 * kOther) + sizeof(float) * 4 * kCols;
+
+  const AttentionBackward& p;
+  const AttentionShape& shape;
+  int sample;
+  simt::BFloat16* own;
+  simt::BFloat16* others;
+  float* statistics;
+
+  __device__ int64_t stride() const { return shape.stride(kD); }
+  __device__ const simt::BFloat16* q(int head) const {
+    return static_cast<const simt::BFloat16*>(p.qkv) + sample * shape.tokens * stride() + head * kD;
+  }
+  __device__ const simt::BFloat16* k(int kv_head) const { return q(shape.heads + kv_head); }
+  __device__ const simt::BFloat16* v(int kv_head) const { return k(shape.kv_heads + kv_head); }
+  __device__ const simt::BFloat16* d_out(int head) const {
+    return static_cast<const simt::BFloat16*>(p.d_out) +
+           (static_cast<int64_t>(sample) * shape.tokens * shape.heads + head) * kD;
+  }
+  __device__ int64_t d_out_stride() const { return static_cast<int64_t>(shape.heads) * kD; }
+  /// Of lse and delta.
+  __device__ int64_t statistic(int head) const {
+    return (static_cast<int64_t>(sample) * shape.heads + head) * shape.tokens;
+  }
+
+  __device__ simt::BFloat16* other(int buffer, int which) const {
+    return others + (buffer * 2 + which) * kOther;
+  }
+  /// Begins to load the others' tile from `first` on.
+  __device__ void load_others(int buffer, int head, int first) const {
+    if constexpr (kOwnsKeys) {
+      load_tile<kD, kCols>(other(buffer, 0), q(head), stride(), first, shape.tokens);
+      load_tile<kD, kCols>(other(buffer, 1), d_out(head), d_out_stride(), first, shape.tokens);
+      const int i = static_cast<int>(threadIdx.x);
+      if (i < kCols) {
+        const bool exists = first + i < shape.tokens;
+        const int64_t at = statistic(head) + first + i;
+        statistics[(buffer * 2) * kCols + i] = exists ? p.lse[at] : 0.0F;
+        statistics[(buffer * 2 + 1) * kCols + i] = exists ? p.scratch[at] : 0.0F;
+      }
+    } else {
+      load_tile<kD, kCols>(other(buffer, 0), k(shape.kv_head(head)), stride(), first, shape.tokens);
+      load_tile<kD, kCols>(other(buffer, 1), v(shape.kv_head(head)), stride(), first, shape.tokens);
+    }
+    simt::cp_async_commit();
+  }
+};
+
+/// The lane's 2 rows of sums, times `factor`, to `to` + row * stride.
+template <int kD>
+__device__ inline void store_rows(const float (&sums)[kD / 8][4], float factor, simt::BFloat16* to,
+                                  int64_t stride, int first, int rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + lane / 4 + half * 8;
+    if (row >= rows) continue;
+#pragma unroll
+    for (int d = 0; d < kD / 8; ++d) {
+      *reinterpret_cast<uint32_t*>(to + row * stride + d * 8 + lane % 4 * 2) =
+          simt::pack_bf16(sums[d][2 * half] * factor, sums[d][2 * half + 1] * factor);
+    }
+  }
+}
+
+template <int kD, bool kOwnsKeys, bool kDropout>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_backward_kernel(AttentionBackward p, AttentionShape shape, DropoutMask mask) {
+  using Part = Backward<kD, kOwnsKeys>;
+  constexpr int kCols = Part::kCols;
+  const int own_heads = kOwnsKeys ? shape.kv_heads : shape.heads;
+  const int own_head = static_cast<int>(blockIdx.y) % own_heads;
+  auto* const shared = simt::dynamic_shared<simt::BFloat16>();
+  const Part part{p,
+                  shape,
+                  static_cast<int>(blockIdx.y) / own_heads,
+                  shared,
+                  shared + 2 * Part::kOwn,
+                  reinterpret_cast<float*>(shared + 2 * Part::kOwn + 4 * Part::kOther)};
+  const int first_own = static_cast<int>(blockIdx.x) * kTileRows;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
+  const int keys = shape.length(part.sample);
+  // Which tiles of the others, of which heads.
+  int first_tile = 0;
+  int end = keys;
+  if constexpr (kOwnsKeys) {
+    first_tile = shape.causal ? first_own / kCols : 0;
+    end = shape.tokens;
+  } else if (shape.causal) {
+    end = min(keys, first_own + kTileRows);
+  }
+  const int tiles = max((end + kCols - 1) / kCols - first_tile, 0);
+  const int heads = kOwnsKeys ? shape.heads / shape.kv_heads : 1;
+  const int first_head = kOwnsKeys ? own_head * heads : own_head;
+  const int turns = heads * tiles;
+
+  const simt::BFloat16* const own_first = kOwnsKeys ? part.k(own_head) : part.q(own_head);
+  const simt::BFloat16* const own_second = kOwnsKeys ? part.v(own_head) : part.d_out(own_head);
+  load_tile<kD, kTileRows>(part.own, own_first, part.stride(), first_own, shape.tokens);
+  load_tile<kD, kTileRows>(part.own + Part::kOwn, own_second,
+                           kOwnsKeys ? part.stride() : part.d_out_stride(), first_own,
+                           shape.tokens);
+  simt::cp_async_commit();
+  if (turns > 0) part.load_others(0, first_head, first_tile * kCols);
+
+  float own_lse[2] = {0, 0};
+  float own_delta[2] = {0, 0};
+  if constexpr (!kOwnsKeys) {
+    for (int half = 0; half < 2; ++half) {
+      const int query = first_own + first_row + lane / 4 + half * 8;
+      if (query >= shape.tokens) continue;
+      own_lse[half] = p.lse[part.statistic(own_head) + query];
+      own_delta[half] = p.scratch[part.statistic(own_head) + query];
+    }
+  }
+  const float root = rsqrtf(static_cast<float>(kD));
+  float first_sums[kD / 8][4] = {};                   // dQ, or dK
+  float second_sums[kOwnsKeys ? kD / 8 : 1][4] = {};  // dV
+  for (int turn = 0; turn < turns; ++turn) {
+    const int buffer = turn % 2;
+    const int head = first_head + turn / tiles;
+    const int first_other = (first_tile + turn % tiles) * kCols;
+    if (turn + 1 < turns) {
+      part.load_others(1 - buffer, first_head + (turn + 1) / tiles,
+                       (first_tile + (turn + 1) % tiles) * kCols);
+      simt::cp_async_wait<1>();
+    } else {
+      simt::cp_async_wait<0>();
+    }
+    __syncthreads();
+    float s[kCols / 8][4];
+    float ds[kCols / 8][4];
+    multiply_rows<kD, kCols>(part.own, part.other(buffer, 0), first_row, s);
+    multiply_rows<kD, kCols>(part.own + Part::kOwn, part.other(buffer, 1), first_row, ds);
+#pragma unroll
+    for (int n = 0; n < kCols / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = n * 8 + lane % 4 * 2 + i % 2;
+        const int own = first_own + first_row + lane / 4 + i / 2 * 8;
+        const int query = kOwnsKeys ? first_other + column : own;
+        const int key = kOwnsKeys ? own : first_other + column;
+        const float* const of_tile = part.statistics + buffer * 2 * kCols + column;
+        const float lse = kOwnsKeys ? of_tile[0] : own_lse[i / 2];
+        const float delta = kOwnsKeys ? of_tile[kCols] : own_delta[i / 2];
+        const bool counts = key < keys && query < shape.tokens && (!shape.causal || key <= query);
+        const float probability = counts ? exp2f((s[n][i] * root - lse) * kLog2E) : 0.0F;
+        float factor = 1;
+        if constexpr (kDropout) {
+          factor = dropout_factor(mask, shape, part.sample, head, query, key);
+        }
+        s[n][i] = probability * factor;
+        ds[n][i] = probability * (ds[n][i] * factor - delta);
+      }
+    }
+    add_product<kD, kCols>(ds, part.other(buffer, 0), first_sums);
+    if constexpr (kOwnsKeys) add_product<kD, kCols>(s, part.other(buffer, 1), second_sums);
+    __syncthreads();  // the tile is loaded over in the next turn
+  }
+  simt::cp_async_wait<0>();
+
+  auto* const to = static_cast<simt::BFloat16*>(p.d_qkv) +
+                   part.sample * shape.tokens * part.stride() +
+                   (kOwnsKeys ? shape.heads + own_head : own_head) * kD;
+  store_rows<kD>(first_sums, root, to, part.stride(), first_own + first_row, shape.tokens);
+  if constexpr (kOwnsKeys) {
+    store_rows<kD>(second_sums, 1.0F, to + shape.kv_heads * kD, part.stride(),
+                   first_own + first_row, shape.tokens);
+  }
+}
+
+template <int kD, bool kOwnsKeys>
+cudaError_t launch_part(const AttentionBackward& p, const AttentionShape& shape,
+                        cudaStream_t stream) {
+  const int64_t heads = kOwnsKeys ? p.kv_heads : p.heads;
+  return simt::launch(
+      p.dropout.rate > 0 ? attention_backward_kernel<kD, kOwnsKeys, true>
+                         : attention_backward_kernel<kD, kOwnsKeys, false>,
+      dim3(blocks_for(p.tokens, kTileRows), static_cast<unsigned>(p.samples_count * heads)),
+      dim3(kAttentionThreads), Backward<kD, kOwnsKeys>::kSharedBytes, stream, p, shape,
+      dropout_mask(p.dropout));
+}
+
+template <int kD>
+cudaError_t launch_backward(const AttentionBackward& p, const AttentionShape& shape,
+                            cudaStream_t stream) {
+  const int64_t rows = p.samples_count * p.tokens;
+  cudaError_t error = simt::launch(attention_delta_kernel<kD>,
+                                   dim3(blocks_for(rows * p.heads * 32, kAttentionThreads)),
+                                   dim3(kAttentionThreads), 0, stream, p, rows);
+  if (error != cudaSuccess) return error;
+  error = launch_part<kD, false>(p, shape, stream);
+  return error != cudaSuccess ? error : launch_part<kD, true>(p, shape, stream);
+}
+
+}  // namespace
+
+cudaError_t attention_backward(const AttentionBackward& p, cudaStream_t stream) {
+  const AttentionShape shape{static_cast<int>(p.tokens),
+                             static_cast<int>(p.heads),
+                             static_cast<int>(p.kv_heads),
+                             p.lengths,
+                             p.causal,
+                             static_cast<int>(p.head_offset),
+                             p.samples};
+  if (!is_valid_attention(shape, p.samples_count, p.head_dim)) return cudaErrorInvalidValue;
+  return p.head_dim == 64 ? launch_backward<64>(p, shape, stream)
+                          : launch_backward<128>(p, shape, stream);
+}
+
+}  // namespace trainyard::kernels::cuda

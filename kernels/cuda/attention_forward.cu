@@ -1,0 +1,162 @@
+// Flash attention on tensor cores: online softmax over tiles of keys (Dao, "FlashAttention-2:
+// Faster Attention with Better Parallelism and Work Partitioning", 2023). A block has 64 queries of
+// one head, a warp 16 of them; lane t has columns 2 (t % 4) + {0, 1} of rows t / 4 and t / 4 + 8 of
+// each 16x8 accumulator.
+
+#include "kernels/cuda/attention.cuh"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+constexpr int kKeys = 64;
+
+/// The running softmax of the two rows that a lane has a part of; in powers of 2.
+struct Rows {
+  float top[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+};
+
+/// Scores to probabilities below the running maximum; shrinks what has been summed before.
+template <int kD>
+__device__ inline void softmax_step(Rows& rows, float (&s)[kKeys / 8][4], float (&out)[kD / 8][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = rows.top[half];
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+      top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1, 4));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2, 4));
+    const float base = top == -INFINITY ? 0.0F : top;  // no key so far
+    const float shrink = exp2f(rows.top[half] - base);
+    rows.top[half] = top;
+    rows.sum[half] *= shrink;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        s[n][i] = exp2f(s[n][i] - base);
+        rows.sum[half] += s[n][i];
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kD / 8; ++d) {
+      out[d][2 * half] *= shrink;
+      out[d][2 * half + 1] *= shrink;
+    }
+  }
+}
+
+template <int kD, bool kDropout>
+__global__ void __launch_bounds__(kAttentionThreads)
+    attention_forward_kernel(AttentionForward p, AttentionShape shape, DropoutMask mask) {
+  constexpr int kTile = kKeys * kD;
+  auto* const q_tile = simt::dynamic_shared<simt::BFloat16>();
+  simt::BFloat16* const k_tiles = q_tile + kTileRows * kD;
+  simt::BFloat16* const v_tiles = k_tiles + 2 * kTile;
+  const int head = static_cast<int>(blockIdx.y) % shape.heads;
+  const int sample = static_cast<int>(blockIdx.y) / shape.heads;
+  const int first_query = static_cast<int>(blockIdx.x) * kTileRows;
+  const int64_t stride = shape.stride(kD);
+  const auto* const rows =
+      static_cast<const simt::BFloat16*>(p.qkv) + sample * shape.tokens * stride;
+  const simt::BFloat16* const k = rows + (shape.heads + shape.kv_head(head)) * kD;
+  const simt::BFloat16* const v = k + shape.kv_heads * kD;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
+  const int keys =
+      shape.causal ? min(shape.length(sample), first_query + kTileRows) : shape.length(sample);
+  const int tiles = (keys + kKeys - 1) / kKeys;
+
+  load_tile<kD, kTileRows>(q_tile, rows + head * kD, stride, first_query, shape.tokens);
+  load_tile<kD, kKeys>(k_tiles, k, stride, 0, keys);
+  load_tile<kD, kKeys>(v_tiles, v, stride, 0, keys);
+  simt::cp_async_commit();
+  float out[kD / 8][4] = {};
+  Rows running;
+  const float scale = kLog2E * rsqrtf(static_cast<float>(kD));
+  for (int tile = 0; tile < tiles; ++tile) {
+    if (tile + 1 < tiles) {
+      const int next = (tile + 1) % 2 * kTile;
+      load_tile<kD, kKeys>(k_tiles + next, k, stride, (tile + 1) * kKeys, keys);
+      load_tile<kD, kKeys>(v_tiles + next, v, stride, (tile + 1) * kKeys, keys);
+    }
+    simt::cp_async_commit();
+    simt::cp_async_wait<1>();
+    __syncthreads();
+    float s[kKeys / 8][4];
+    multiply_rows<kD, kKeys>(q_tile, k_tiles + tile % 2 * kTile, first_row, s);
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = tile * kKeys + n * 8 + lane % 4 * 2 + i % 2;
+        const int query = first_query + first_row + lane / 4 + i / 2 * 8;
+        s[n][i] = key < keys && (!shape.causal || key <= query) ? s[n][i] * scale : -INFINITY;
+      }
+    }
+    softmax_step<kD>(running, s, out);
+    if constexpr (kDropout) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[n][i] *= dropout_factor(mask, shape, sample, head,
+                                    first_query + first_row + lane / 4 + i / 2 * 8,
+                                    tile * kKeys + n * 8 + lane % 4 * 2 + i % 2);
+        }
+      }
+    }
+    add_product<kD, kKeys>(s, v_tiles + tile % 2 * kTile, out);
+    __syncthreads();  // the tile is loaded over in the next turn
+  }
+  simt::cp_async_wait<0>();
+
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = running.sum[half];
+    sum += __shfl_xor_sync(0xffffffffU, sum, 1, 4);
+    sum += __shfl_xor_sync(0xffffffffU, sum, 2, 4);
+    const int query = first_query + first_row + lane / 4 + half * 8;
+    if (query >= shape.tokens) continue;
+    const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
+    const int64_t row = static_cast<int64_t>(sample) * shape.tokens + query;
+    auto* const to = static_cast<simt::BFloat16*>(p.out) + (row * shape.heads + head) * kD;
+#pragma unroll
+    for (int d = 0; d < kD / 8; ++d) {
+      *reinterpret_cast<uint32_t*>(to + d * 8 + lane % 4 * 2) =
+          simt::pack_bf16(out[d][2 * half] * inverse, out[d][2 * half + 1] * inverse);
+    }
+    if (lane % 4 == 0) {
+      p.lse[(static_cast<int64_t>(sample) * shape.heads + head) * shape.tokens + query] =
+          (running.top[half] + log2f(sum)) / kLog2E;
+    }
+  }
+}
+
+template <int kD>
+cudaError_t launch_forward(const AttentionForward& p, const AttentionShape& shape,
+                           cudaStream_t stream) {
+  const size_t shared = size_t{2} * kD * (kTileRows + 4 * kKeys);
+  return simt::launch(
+      p.dropout.rate > 0 ? attention_forward_kernel<kD, true> : attention_forward_kernel<kD, false>,
+      dim3(blocks_for(p.tokens, kTileRows), static_cast<unsigned>(p.samples_count * p.heads)),
+      dim3(kAttentionThreads), shared, stream, p, shape, dropout_mask(p.dropout));
+}
+
+}  // namespace
+
+cudaError_t attention_forward(const AttentionForward& p, cudaStream_t stream) {
+  const AttentionShape shape{static_cast<int>(p.tokens),
+                             static_cast<int>(p.heads),
+                             static_cast<int>(p.kv_heads),
+                             p.lengths,
+                             p.causal,
+                             static_cast<int>(p.head_offset),
+                             p.samples};
+  if (!is_valid_attention(shape, p.samples_count, p.head_dim)) return cudaErrorInvalidValue;
+  return p.head_dim == 64 ? launch_forward<64>(p, shape, stream)
+                          : launch_forward<128>(p, shape, stream);
+}
+
+}  // namespace trainyard::kernels::cuda
