@@ -120,7 +120,7 @@ function(trainyard_emulated_test name)
   endif()
 endfunction()
 
-# trainyard_cuda_library(NAME SOURCES a.cu ... [DEPS target ...]): NAME by nvcc, where there is one.
+# trainyard_cuda_library(NAME SOURCES a.cu b.cc ... [DEPS target ...]): NAME for the device, where there is an nvcc.
 function(trainyard_cuda_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   if(NOT TRAINYARD_WITH_CUDA)
@@ -128,11 +128,13 @@ function(trainyard_cuda_library name)
   endif()
   # The folder's options are those of a C++ compiler.
   get_directory_property(options COMPILE_OPTIONS)
-  set_directory_properties(PROPERTIES COMPILE_OPTIONS "")
+  set_directory_properties(PROPERTIES COMPILE_OPTIONS "$<$<COMPILE_LANGUAGE:CXX>:${options}>")
   add_library(${name} STATIC ${ARG_SOURCES})
   set_directory_properties(PROPERTIES COMPILE_OPTIONS "${options}")
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  target_compile_definitions(${name} PUBLIC TRAINYARD_DEVICE_BUILD)
+  target_include_directories(${name} SYSTEM PUBLIC ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   # A product and a sum are contracted only where the source says fmaf, as on the CPU.
-  target_compile_options(${name} PRIVATE --fmad=false --expt-relaxed-constexpr -lineinfo --Werror=all-warnings
-                         --ptxas-options=-v)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr -lineinfo
+                         --Werror=all-warnings --ptxas-options=-v>)
 endfunction()

@@ -2,6 +2,7 @@
 // other seed runs operations in any order that streams and events allow, when somebody waits.
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 
 #include "kernels/simt/emulator/state.h"
@@ -15,6 +16,7 @@ struct SimtEvent {
   struct Record {
     bool is_done = false;
     Clock clock;
+    std::chrono::steady_clock::time_point time;
   };
   std::shared_ptr<Record> last;
   SimtGraph* captured_in = nullptr;
@@ -71,6 +73,7 @@ void run_first(SimtStream& stream) {
   if (operation.waits_for != nullptr) join(stream.clock, operation.waits_for->clock);
   if (operation.records != nullptr) {
     operation.records->is_done = true;
+    operation.records->time = std::chrono::steady_clock::now();
     operation.records->clock = stream.clock;
   }
   if (operation.run != nullptr) run_now(operation, stream);
@@ -269,6 +272,15 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (device.sticky != cudaSuccess) return device.sticky;
   if (event->last != nullptr && !event->last->is_done) return cudaErrorNotReady;
   if (event->last != nullptr) trainyard::simt::detail::join(streams.host, event->last->clock);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  const Lock lock(device.mutex);
+  if (start->last == nullptr || end->last == nullptr) {
+    return refuse(cudaErrorInvalidResourceHandle, "time between events that were not recorded");
+  }
+  if (!start->last->is_done || !end->last->is_done) return cudaErrorNotReady;
+  *ms = std::chrono::duration<float, std::milli>(end->last->time - start->last->time).count();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/error.h"
+#include "kernels/cuda/cublaslt.h"
+
+namespace trainyard::kernels::cuda {
+
+/// C[M,N] (+)= op(A)[M,K] op(B)[K,N] (+ bias[N]); row-major, accumulated in fp32. What a plan
+/// depends on.
+struct GemmProblem {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;  ///< A is [K,M], B is [N,K]
+  DType input = DType::kBFloat16;                 ///< of A and B: kBFloat16 or kFloat32 (IEEE)
+  DType output = DType::kBFloat16;                ///< of C and bias: kBFloat16 or kFloat32
+  int64_t lda = 0, ldb = 0, ldc = 0;              ///< elements of a row
+  bool accumulate = false;                        ///< C += instead of C =
+  bool has_bias = false;
+
+  auto operator<=>(const GemmProblem&) const = default;
+};
+
+struct GemmOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;
+  void* c = nullptr;
+  void* workspace = nullptr;  ///< GemmOptions::workspace_bytes, aligned to 256 bytes
+};
+
+struct GemmOptions {
+  size_t workspace_bytes = size_t{32} << 20U;
+  /// Measured plans are kept here, or nowhere (docs/formats/gemm-plans.md).
+  std::filesystem::path plan_file;
+  /// The GPU and its driver, in words: plans of another machine are measured again.
+  std::string machine;
+};
+
+/// Matrix products by cuBLASLt. Only plans with split-K 1 are used, whose sums run over ascending k
+/// whatever the tile. Never a fused GELU gradient or bias gradient: they are slower than separate
+/// kernels. Not thread-safe.
+class Gemm {
+ public:
+  /// Reads the plan file; a damaged file, or one of another machine or library, counts as empty.
+  static Result<std::unique_ptr<Gemm>> create(const cublaslt::Api& api, const GemmOptions& options);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  /// Makes a plan: the kept one, or the fastest of up to 8, each run on the operands. Synchronises
+  /// the stream; what C holds is lost. kInvalidConfig where the problem is not one for the library,
+  /// kUnavailable where it has no plan with split-K 1.
+  Status prepare(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
+  /// Enqueues a prepared product. Neither allocates device memory nor synchronises. kInternal
+  /// without a plan or with a misaligned operand; kUnavailable where the library fails.
+  Status run(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
+  /// Writes the plan file if plans were measured.
+  Status keep_plans();
+  int64_t plans_measured() const { return measured_; }
+
+ private:
+  struct Plan;
+  explicit Gemm(const cublaslt::Api& api, GemmOptions options);
+  Result<std::unique_ptr<Plan>> describe(const GemmProblem& problem) const;
+  Result<std::vector<cublaslt::Heuristic>> candidates(const Plan& plan) const;
+  Result<float> measure(const Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
+                        cudaStream_t stream);
+  Status enqueue(const Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
+                 cudaStream_t stream) const;
+  std::string header() const;
+  void read_plans();
+
+  cublaslt::Api api_;
+  GemmOptions options_;
+  cublaslt::Handle handle_ = nullptr;
+  std::map<GemmProblem, std::unique_ptr<Plan>> plans_;
+  std::map<std::string, cublaslt::Heuristic> kept_;  ///< by the problem's words
+  int64_t measured_ = 0;
+};
+
+/// Whether the library's products of this problem have the bits of an ascending chain of k16
+/// tensor-core steps (kernels/cuda/gemm_chain.cu), as canonical numerics demands. Runs the problem,
+/// which must be one of bf16 without bias, on pseudo-random operands that it writes to `operands`;
+/// `check` is another C. The answer is the hash of C, equal on all ranks. kInvalidConfig where the
+/// bits differ. Synchronises.
+Result<uint64_t> canonical_self_test(Gemm& gemm, const GemmProblem& problem, void* a, void* b,
+                                     void* c, void* check, void* workspace, cudaStream_t stream);
+
+/// C = op(A) op(B) of bf16 as one ascending chain of k16 steps per element; slow.
+cudaError_t gemm_chain(const GemmProblem& problem, const void* a, const void* b, void* c,
+                       cudaStream_t stream);
+
+}  // namespace trainyard::kernels::cuda

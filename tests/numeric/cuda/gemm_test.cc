@@ -1,0 +1,220 @@
+// Matrix products through the table of cuBLASLt's functions, filled from an emulated library.
+
+#include "kernels/cuda/gemm.h"
+
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+
+#include "tests/numeric/cuda/support.h"
+#include "tests/support/fake_cublaslt.h"
+#include "tests/support/temporary_directory.h"
+
+namespace trainyard::kernels::cuda::test {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_support::fake_cublaslt;
+using testing_support::fake_cublaslt_api;
+
+class CudaGemmTest : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    fake_cublaslt() = {};
+    workspace_ = allocate<std::byte>(static_cast<int64_t>(options_.workspace_bytes));
+  }
+  void TearDown() override {
+    EXPECT_EQ("", fake_cublaslt().complaint);
+    EXPECT_EQ(0, fake_cublaslt().live_objects);
+    CudaTest::TearDown();
+  }
+
+  std::unique_ptr<Gemm> create() {
+    auto gemm = Gemm::create(fake_cublaslt_api(), options_);
+    EXPECT_TRUE(gemm) << gemm.error().message;
+    return *std::move(gemm);
+  }
+  /// 24 x 40 x 56 of bf16 into bf16.
+  static GemmProblem problem(bool transpose_a = false, bool transpose_b = false) {
+    GemmProblem p{.m = 24, .n = 40, .k = 56};
+    p.transpose_a = transpose_a;
+    p.transpose_b = transpose_b;
+    p.lda = transpose_a ? p.m : p.k;
+    p.ldb = transpose_b ? p.k : p.n;
+    p.ldc = p.n;
+    return p;
+  }
+  GemmOperands operands(const GemmProblem& p) {
+    GemmOperands o;
+    a_ = Tensor(p.input, normal(p.m * p.k, 1));
+    b_ = Tensor(p.input, normal(p.n * p.k, 2));
+    o.a = upload(a_);
+    o.b = upload(b_);
+    c_ = Tensor(p.output, normal(p.m * p.n, 3));
+    o.c = upload(c_);
+    bias_ = Tensor(p.output, normal(p.n, 4));
+    o.bias = upload(bias_);
+    o.workspace = workspace_;
+    return o;
+  }
+
+  GemmOptions options_{.workspace_bytes = 8192, .machine = "GPU X, driver 1"};
+  std::byte* workspace_ = nullptr;
+  Tensor a_, b_, c_, bias_;
+};
+TRAINYARD_CUDA_TEST_SUITE(CudaGemmTest);
+
+TEST_P(CudaGemmTest, RowMajorProductsOfEveryForm) {
+  for (int form = 0; form < 16; ++form) {
+    GemmProblem p = problem((form & 1) != 0, (form & 2) != 0);
+    p.accumulate = (form & 4) != 0;  // of gradients, in fp32
+    p.output = p.accumulate ? DType::kFloat32 : DType::kBFloat16;
+    p.has_bias = (form & 8) != 0 && !p.accumulate;
+    if (form == 8) p.input = p.output = DType::kFloat32;
+    const std::unique_ptr<Gemm> gemm = create();
+    GemmOperands o = operands(p);
+    ASSERT_TRUE(gemm->prepare(p, o, stream_));
+    o.c = upload(c_);
+    const Status status = gemm->run(p, o, stream_);
+    ASSERT_TRUE(status) << status.error().message;
+    Vector expected =
+        reference::gemm(p.m, p.n, p.k, a_.doubles(), p.transpose_a, b_.doubles(), p.transpose_b);
+    if (p.accumulate) expected = expected + c_.doubles();
+    if (p.has_bias) expected = expected + bias_.doubles();
+    EXPECT_TRUE(near(download(o.c, p.output, p.m * p.n).doubles(), expected, 1e-4,
+                     rounding_of(p.output) + 1e-5))
+        << form;
+  }
+}
+
+TEST_P(CudaGemmTest, MeasuresPlansWithoutSplitKOnceAndKeepsThem) {
+  const testing_support::TemporaryDirectory folder;
+  options_.plan_file = folder.path() / "plans";
+  const GemmProblem p = problem();
+  const GemmOperands o = operands(p);
+  {
+    const std::unique_ptr<Gemm> gemm = create();
+    ASSERT_TRUE(gemm->prepare(p, o, stream_));
+    ASSERT_TRUE(gemm->prepare(p, o, stream_));
+    EXPECT_EQ(1, gemm->plans_measured());
+    EXPECT_EQ(18, fake_cublaslt().products) << "three plans of split-K 1, six runs each";
+    for (const int plan : fake_cublaslt().plans_run)
+      EXPECT_EQ(1, fake_cublaslt().split_k[static_cast<size_t>(plan)]);
+    ASSERT_TRUE(gemm->keep_plans());
+  }
+  fake_cublaslt().products = 0;
+  {
+    const std::unique_ptr<Gemm> gemm = create();
+    ASSERT_TRUE(gemm->prepare(p, o, stream_));
+    EXPECT_EQ(0, fake_cublaslt().products);
+    EXPECT_EQ(0, gemm->plans_measured());
+    ASSERT_TRUE(gemm->run(p, o, stream_));
+    EXPECT_EQ(1, fake_cublaslt().products);
+  }
+  // Another driver, another library, or a damaged file: measured again.
+  for (int what = 0; what < 3; ++what) {
+    fake_cublaslt().products = 0;
+    if (what == 0) options_.machine = "GPU X, driver 2";
+    if (what == 1) fake_cublaslt().version = 1;
+    if (what == 2) {
+      options_.machine = "GPU X, driver 1";
+      fake_cublaslt().version = testing_support::FakeCublasLt{}.version;
+      std::stringstream text;
+      text << std::ifstream(options_.plan_file).rdbuf();
+      std::ofstream(options_.plan_file) << text.str().substr(0, text.str().size() / 2 + 20);
+    }
+    const std::unique_ptr<Gemm> gemm = create();
+    ASSERT_TRUE(gemm->prepare(p, o, stream_));
+    EXPECT_EQ(18, fake_cublaslt().products) << what;
+  }
+}
+
+TEST_P(CudaGemmTest, LeavesOutPlansWithTooMuchWorkspace) {
+  fake_cublaslt().needs_workspace_bytes = 4096;  // times the plan's index: of 8192, two fit
+  const std::unique_ptr<Gemm> gemm = create();
+  const GemmProblem p = problem();
+  const GemmOperands o = operands(p);
+  ASSERT_TRUE(gemm->prepare(p, o, stream_));
+  EXPECT_EQ(12, fake_cublaslt().products);
+  fake_cublaslt().split_k = {2, 4};
+  GemmProblem other = p;
+  other.accumulate = true;
+  const Status status = gemm->prepare(other, o, stream_);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("no plan with split-K 1"));
+}
+
+TEST_P(CudaGemmTest, SaysWhatFailed) {
+  const GemmProblem p = problem();
+  const GemmOperands o = operands(p);
+  for (const char* const function :
+       {"create_description", "create_layout", "create_preference", "heuristics", "matmul"}) {
+    const std::unique_ptr<Gemm> gemm = create();
+    fake_cublaslt().fails = function;
+    const Status status = gemm->prepare(p, o, stream_);
+    ASSERT_FALSE(status) << function;
+    EXPECT_EQ(ErrorCode::kUnavailable, status.error().code);
+    EXPECT_THAT(status.error().message, AllOf(HasSubstr("cuBLASLt"), HasSubstr("status 14")));
+    fake_cublaslt().fails.clear();
+  }
+  fake_cublaslt().fails = "create";
+  EXPECT_FALSE(Gemm::create(fake_cublaslt_api(), options_));
+  fake_cublaslt().fails.clear();
+  const std::unique_ptr<Gemm> gemm = create();
+  EXPECT_THAT(gemm->run(p, o, stream_).error().message, HasSubstr("was not prepared"));
+  ASSERT_TRUE(gemm->prepare(p, o, stream_));
+  GemmOperands misaligned = o;
+  misaligned.a = static_cast<const std::byte*>(o.a) + 2;
+  EXPECT_THAT(gemm->run(p, misaligned, stream_).error().message, HasSubstr("16 bytes"));
+}
+
+TEST_P(CudaGemmTest, RefusesProblemsThatTheLibraryDoesNotTake) {
+  const std::unique_ptr<Gemm> gemm = create();
+  const auto message = [&](auto change) {
+    GemmProblem p = problem();
+    change(p);
+    const Status status = gemm->prepare(p, {}, stream_);
+    return status ? std::string("none") : status.error().message;
+  };
+  EXPECT_THAT(message([](GemmProblem& p) { p.k = 0; }), HasSubstr("empty dimension"));
+  EXPECT_THAT(message([](GemmProblem& p) { p.ldb = 39; }), HasSubstr("16 bytes"));
+  EXPECT_THAT(message([](GemmProblem& p) { p.lda = 48; }), HasSubstr("overlap"));
+  EXPECT_THAT(message([](GemmProblem& p) { p.input = DType::kFloat32; }), HasSubstr("into bf16"));
+  EXPECT_THAT(message([](GemmProblem& p) { p.output = DType::kInt64; }), HasSubstr("type"));
+}
+
+TEST_P(CudaGemmTest, SelfTestComparesWithTheChain) {
+  GemmProblem p = problem();
+  p.output = DType::kFloat32;
+  p.k = p.lda = 120;
+  void* const a = allocate(DType::kBFloat16, p.m * p.lda);
+  void* const b = allocate(DType::kBFloat16, p.k * p.ldb);
+  void* const c = allocate(p.output, p.m * p.ldc);
+  void* const check = allocate(p.output, p.m * p.ldc);
+  {
+    const std::unique_ptr<Gemm> gemm = create();
+    const auto first = canonical_self_test(*gemm, p, a, b, c, check, workspace_, stream_);
+    ASSERT_TRUE(first) << first.error().message;
+    const auto again = canonical_self_test(*gemm, p, a, b, c, check, workspace_, stream_);
+    EXPECT_EQ(*first, *again);
+  }
+  fake_cublaslt().descending = true;
+  const std::unique_ptr<Gemm> gemm = create();
+  const auto other = canonical_self_test(*gemm, p, a, b, c, check, workspace_, stream_);
+  ASSERT_FALSE(other);
+  EXPECT_THAT(other.error().message, HasSubstr("differ from an ascending chain of k16 steps"));
+}
+
+TEST_P(CudaGemmTest, AMissingLibraryIsNamed) {
+  const auto api = cublaslt::load("libnot_there.so.1");
+  ASSERT_FALSE(api);
+  EXPECT_THAT(api.error().message, HasSubstr("libnot_there.so.1"));
+  EXPECT_THAT(cublaslt::load("libm.so.6").error().message, HasSubstr("has no cublasLtCreate"));
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::cuda::test
