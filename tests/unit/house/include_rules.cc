@@ -63,7 +63,7 @@ const std::vector<Owner>& owners() {
       {"cublas", cuda_places},
       {"nccl", cuda_places},
       {"nvtx3/", cuda_places},
-      {"CLI/", {"cli/", "operator/runtime/"}},
+      {"CLI/", {"cli/command.cc", "operator/runtime/"}},
       {"spdlog/", {"common/log/"}},
       {"prometheus/", {"common/metrics/"}},
       {"boost/", {"common/http/", "kernels/simt/emulator/"}},
