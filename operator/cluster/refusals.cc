@@ -20,8 +20,8 @@ constexpr int64_t kValueBytes = 60;
 /// Of signs the server says more itself.
 bool is_unreadable(const json& value) {
   if (!value.is_string()) return false;
-  const std::string text = value.get<std::string>();
-  return !text.starts_with('+') && !text.starts_with('-') && !text::parse_quantity(text);
+  const std::string written = value.get<std::string>();
+  return !written.starts_with('+') && !written.starts_with('-') && !text::parse_quantity(written);
 }
 
 /// "FIELD: "VALUE" is no quantity"; empty where all are some.
