@@ -88,11 +88,12 @@ class TerminalView final : public RunView {
   /// What does not fit above the cursor's own row is left out: a block that scrolled could not be
   /// written over.
   void draw(std::vector<std::string> lines) {
-    std::string text = above();
-    if (drawn_lines_ == 0) text += terminal::kHideCursor;
     const terminal::Size size = terminal::size();
     const auto columns = static_cast<size_t>(size.columns);
     lines.resize(std::min(lines.size(), static_cast<size_t>(size.rows) - 1));
+    if (lines.empty()) return erase();
+    std::string text = above();
+    if (drawn_lines_ == 0) text += terminal::kHideCursor;
     for (size_t i = 0; i < lines.size(); ++i) {
       // A line that wrapped would break the way back up. All of it is ASCII but the name.
       const std::string line = lines[i].substr(0, columns - 1);
