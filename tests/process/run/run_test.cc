@@ -299,7 +299,7 @@ TEST_F(RunTest, AForeignProgramStartsAsItsContainerSays) {
   std::filesystem::create_directory(folder() / "work");
   const std::string work = std::filesystem::canonical(folder() / "work").string();
   write("vars", "COLOUR=$(FLAVOUR) red\n");
-  write("foreign.yaml", R"(
+  write("foreign.yaml", R"yaml(
 apiVersion: trainyard.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: foreign}
@@ -310,14 +310,15 @@ spec:
       containers:
       - name: trainer
         image: none
-        workingDir: ")" + work +
-                            R"("
+        workingDir: ")yaml" +
+                            work +
+                            R"yaml("
         command: [sh, -c, 'echo "$(pwd) $DATA $P_COLOUR $0 $1 $2" > said-$RANK']
         args: ["$(RANK)/$(WORLD_SIZE)", "$$(DATA)", "$(NONE)"]
         envFrom: [{prefix: P_, configMapRef: {name: palette}}]
         env: [{name: BASE, value: /srv}, {name: DATA, value: "$(BASE)/data"}]
       - {name: sidecar, image: none}
-)");
+)yaml");
   expect_end(*start({}, {}, "foreign.yaml"), 64);
   EXPECT_THAT(errors(),
               HasSubstr("spec.template.spec.containers[0].envFrom[0]: found \"palette\""));
