@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 KIND ?= runs/kind
-.PHONY: help images chart run test test-all test-long bench bench-operator lint fuzz mutants features build programs setup clean kind-up kind-load kind-down e2e
+.PHONY: help images chart run test test-all test-long bench bench-operator lint fuzz mutants features build programs setup clean kind-up kind-load kind-down e2e gpu-check
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ mutants: ## Plant known bugs, one at a time, and see whether the tests catch the
 
 features: programs ## Run the command of every row of docs/features.md that says "works" (some need root or Docker)
 	@tools/check_features
+
+gpu-check: ## Make build/gpu-check, whose run.sh confirms the CUDA kernels on a machine with a GPU and measures them
+	@tools/setup build cuda
+	@tools/gpu_check/bundle
 
 clean: ## Remove the build folders; runs/ and the cache stay
 	rm -rf build

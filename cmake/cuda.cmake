@@ -45,6 +45,9 @@ if(NOT TRAINYARD_CUDA STREQUAL OFF AND NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_
   endif()
 endif()
 
+# What tools/gpu_check/bundle packs.
+add_custom_target(gpu_check_programs)
+
 # Under -fsanitize=thread the race checker's functions would be defined twice.
 set(TRAINYARD_WITH_RACES ON)
 if(TRAINYARD_SANITIZE OR TRAINYARD_FUZZ OR TRAINYARD_COVERAGE)
@@ -137,4 +140,30 @@ function(trainyard_cuda_library name)
   # A product and a sum are contracted only where the source says fmaf, as on the CPU.
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr -lineinfo
                          --Werror=all-warnings --ptxas-options=-v>)
+endfunction()
+
+# trainyard_gpu_program(NAME SOURCES a.cc ... [KERNELS b.cc ...] DEPS target ...): NAME_gpu for the device, where there is an
+# nvcc; part of the target gpu_check_programs. KERNELS: files that have kernels in them.
+function(trainyard_gpu_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;KERNELS;DEPS" ${ARGN})
+  if(NOT TRAINYARD_WITH_CUDA)
+    return()
+  endif()
+  set(libraries kernels_cuda ${ARG_DEPS})
+  if(ARG_KERNELS)
+    set(kernels)
+    foreach(source ${ARG_KERNELS})
+      file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${source})
+      cmake_path(GET source STEM stem)
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/device/${stem}.cu)
+      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${path}\"\n" @ONLY)
+      list(APPEND kernels ${file})
+    endforeach()
+    trainyard_cuda_library(${name}_device_kernels SOURCES ${kernels})
+    list(PREPEND libraries ${name}_device_kernels)
+  endif()
+  add_executable(${name}_gpu ${ARG_SOURCES})
+  target_link_libraries(${name}_gpu PRIVATE ${libraries})
+  set_target_properties(${name}_gpu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu LINKER_LANGUAGE CXX)
+  add_dependencies(gpu_check_programs ${name}_gpu)
 endfunction()

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,27 @@ inline std::vector<uint64_t> seeds() {
   return {1};
 #endif
 }
+
+/// With TRAINYARD_CUDA_RECORD=FILE each result that a test reads is one line of the file: the test
+/// without its seed, an ordinal, a hash of the bytes. tools/gpu_check compares those of a device
+/// with the emulation's.
+class Record {
+ public:
+  void add(const void* data, size_t bytes) {
+    const char* const path = std::getenv("TRAINYARD_CUDA_RECORD");  // NOLINT(concurrency-mt-unsafe)
+    if (path == nullptr) return;
+    uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
+    for (size_t i = 0; i < bytes; ++i)
+      hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3U;
+    const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
+    const std::string name = std::string(info->test_suite_name()) + "." + info->name();
+    std::ofstream(path, std::ios::app)
+        << name.substr(0, name.rfind('/')) << ' ' << ordinal_++ << ' ' << hash << '\n';
+  }
+
+ private:
+  int ordinal_ = 0;
+};
 
 /// A stream, and device memory that lives as long as the test. Ends with no error of the emulation.
 class CudaTest : public testing::TestWithParam<uint64_t> {
@@ -85,6 +107,7 @@ class CudaTest : public testing::TestWithParam<uint64_t> {
     EXPECT_EQ(cudaSuccess, cudaMemcpyAsync(values.data(), memory, values.size() * sizeof(T),
                                            cudaMemcpyDeviceToHost, stream_));
     EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+    record_.add(values.data(), values.size() * sizeof(T));
     return values;
   }
   Tensor download(const void* memory, DType type, int64_t count) {
@@ -101,6 +124,7 @@ class CudaTest : public testing::TestWithParam<uint64_t> {
 
  private:
   std::vector<void*> memory_;
+  Record record_;
 };
 
 inline Vector operator+(Vector a, const Vector& b) {

@@ -68,34 +68,6 @@ class SimtTest : public testing::Test {
   std::vector<float> values_;
 };
 
-TEST_F(SimtTest, RunsRightKernelsUnderEverySeed) {
-  for (uint64_t seed = 0; seed < 6; ++seed) {
-    const std::vector<float> reversed = run(test::reverse, seed);
-    const std::vector<float> sums = run(test::warp_sums, seed);
-    const std::vector<float> copied = run(test::background_copy, seed);
-    for (size_t i = 0; i < kCount; ++i) {
-      EXPECT_EQ(static_cast<float>(63 - i), reversed[i]);
-      EXPECT_EQ(i < 32 ? 496.0F : 1520.0F, sums[i]);
-      EXPECT_EQ(static_cast<float>(i), copied[i]);
-    }
-    const std::vector<float> product = run(test::matrix_product, seed);
-    for (size_t i = 0; i < 8; ++i) {
-      for (size_t j = 0; j < 8; ++j) {
-        float expected = 0;
-        for (size_t k = 0; k < 8; ++k)
-          expected += static_cast<float>((i * 8 + k) * (j * 8 + k));
-        EXPECT_EQ(expected, product[i * 8 + j]) << i << " " << j;
-      }
-    }
-  }
-  EXPECT_THAT(emulation_error(), IsEmpty());
-}
-
-TEST_F(SimtTest, AtomicsAddUpOverBlocks) {
-  EXPECT_EQ(2016.0F, run(test::atomic_sum, 3)[0]);
-  EXPECT_THAT(emulation_error(), IsEmpty());
-}
-
 struct Mistake {
   const char* name;
   Launch launch;

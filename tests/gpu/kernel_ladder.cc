@@ -1,0 +1,268 @@
+// Speed of each CUDA kernel against the device's copy, as lines of JSON.
+//
+//   gpu_kernel_ladder [--tokens N] [--width N] [--heads N] [--vocab N] [--runs N]
+//
+// Memory-bound kernels: GB/s of the bytes that the operation must move; attention: TFLOP/s, causal
+// halved, backward 2.5 times forward. Medians over CUDA events.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/ops.h"
+#include "kernels/simt/runtime.h"
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+struct Settings {
+  int64_t tokens = 65536, width = 768, heads = 12, vocab = 50304, sequence = 1024, runs = 20;
+};
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "gpu_kernel_ladder: %s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe)
+}
+
+class Ladder {
+ public:
+  explicit Ladder(const Settings& settings) : s_(settings) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    for (cudaEvent_t& event : events_)
+      check(cudaEventCreateWithFlags(&event, 0), "event");
+  }
+
+  /// Values of a normal-like spread in bf16 or fp32, and int32 tokens below the vocabulary.
+  template <typename T>
+  T* fresh(int64_t count) {
+    void* memory = nullptr;
+    check(cudaMallocAsync(&memory, static_cast<size_t>(count) * sizeof(T), stream_), "memory");
+    constexpr int64_t kPiece = int64_t{1} << 20U;
+    std::vector<T> values(static_cast<size_t>(std::min(count, kPiece)));
+    for (T& x : values) {
+      state_ = state_ * 6364136223846793005U + 1442695040888963407U;
+      const auto r = static_cast<uint32_t>(state_ >> 33U);
+      if constexpr (sizeof(T) == 2) {  // bf16 of magnitudes 1/8 to 2
+        x = static_cast<T>((r & 0x807fU) | (0x3e00U + (r >> 16U & 3U) * 0x80U));
+      } else if constexpr (std::is_integral_v<T>) {
+        x = static_cast<T>(r % static_cast<uint32_t>(s_.vocab));
+      } else {
+        x = static_cast<T>(static_cast<int32_t>(r)) * static_cast<T>(0x1p-30);
+      }
+    }
+    for (int64_t i = 0; i < count; i += kPiece) {
+      const auto bytes = static_cast<size_t>(std::min(kPiece, count - i)) * sizeof(T);
+      check(cudaMemcpyAsync(static_cast<T*>(memory) + i, values.data(), bytes,
+                            cudaMemcpyHostToDevice, stream_),
+            "upload");
+    }
+    check(cudaStreamSynchronize(stream_), "upload");
+    return static_cast<T*>(memory);
+  }
+
+  using Operation = std::function<cudaError_t(cudaStream_t)>;
+  void measure(const char* name, double bytes, double flops, const Operation& run) {
+    std::vector<float> times;
+    for (int64_t i = 0; i < s_.runs + 3; ++i) {
+      check(cudaEventRecord(events_[0], stream_), name);
+      check(run(stream_), name);
+      check(cudaEventRecord(events_[1], stream_), name);
+      check(cudaEventSynchronize(events_[1]), name);
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, events_[0], events_[1]), name);
+      if (i >= 3) times.push_back(ms);
+    }
+    std::sort(times.begin(), times.end());
+    const double ms = static_cast<double>(times[times.size() / 2]);
+    std::printf(
+        "{\"kernel\": \"%s\", \"tokens\": %lld, \"width\": %lld, \"ms\": %.5f, \"gb_s\": %.1f, "
+        "\"tflop_s\": %.2f}\n",
+        name, static_cast<long long>(s_.tokens), static_cast<long long>(s_.width), ms,
+        bytes / ms * 1e-6, flops / ms * 1e-9);
+    std::fflush(stdout);
+  }
+
+  void run_all() {
+    const int64_t count = s_.tokens * s_.width;
+    const auto c = static_cast<double>(count);
+    auto* const a = fresh<uint16_t>(4 * count);  // [tokens, 4 width] at most
+    auto* const b = fresh<uint16_t>(4 * count);
+    auto* const d = fresh<uint16_t>(4 * count);
+    auto* const row = fresh<float>(4 * s_.width);
+    auto* const statistics = fresh<float>(2 * s_.tokens);
+    auto* const sums = fresh<float>(16 * s_.width);
+    auto* const scratch =
+        fresh<float>(norm_scratch_floats(s_.width) + bias_scratch_floats(4 * s_.width));
+    measure("copy", 2 * 2 * c, 0, [&](cudaStream_t st) {
+      return cudaMemcpyAsync(b, a, static_cast<size_t>(count) * 2, cudaMemcpyDeviceToDevice, st);
+    });
+    norms(a, b, d, row, statistics, sums, scratch);
+    pointwise(a, b, d, row, sums, scratch);
+    attention(a, b, d);
+    classifier();
+    optimizer();
+  }
+
+ private:
+  void norms(uint16_t* a, uint16_t* b, uint16_t* d, float* row, float* statistics, float* sums,
+             float* scratch) {
+    const auto c = static_cast<double>(s_.tokens * s_.width);
+    LayerNormForward f{.rows = s_.tokens, .width = s_.width, .x = a, .residual = b};
+    f.bias = f.gamma = f.beta = row;
+    f.sum = b;
+    f.y = d;
+    f.mean = statistics;
+    f.rstd = statistics + s_.tokens;
+    measure("layer_norm_forward", 2 * 4 * c, 0,
+            [=](cudaStream_t st) { return layer_norm_forward(f, st); });
+    LayerNormBackward g{.rows = s_.tokens, .width = s_.width, .dy = a, .x = d, .d_residual = b};
+    g.gamma = row;
+    g.mean = f.mean;
+    g.rstd = f.rstd;
+    g.dx = b;
+    g.d_gamma.sum = sums;
+    g.d_beta.sum = sums + s_.width;
+    g.d_bias.sum = sums + 2 * s_.width;
+    g.scratch = scratch;
+    measure("layer_norm_backward", 2 * 4 * c, 0,
+            [=](cudaStream_t st) { return layer_norm_backward(g, st); });
+  }
+
+  void pointwise(uint16_t* a, uint16_t* b, uint16_t* d, float* row, float* sums, float* scratch) {
+    const int64_t wide = 4 * s_.width;
+    const auto c = static_cast<double>(s_.tokens * wide);
+    GeluForward f{.rows = s_.tokens, .width = wide, .x = a, .bias = row, .y = b};
+    measure("gelu_forward", 2 * 2 * c, 0, [=](cudaStream_t st) { return gelu_forward(f, st); });
+    GeluBackward g{.rows = s_.tokens, .width = wide, .dy = b, .x = a, .bias = row, .dx = d};
+    g.d_bias.sum = sums;
+    g.scratch = scratch;
+    measure("gelu_backward", 2 * 3 * c, 0, [=](cudaStream_t st) { return gelu_backward(g, st); });
+    SwigluForward s{.rows = s_.tokens, .width = wide / 2, .x = a, .y = b};
+    measure("swiglu_forward", 2 * 1.5 * c, 0,
+            [=](cudaStream_t st) { return swiglu_forward(s, st); });
+    auto* const tokens = fresh<int32_t>(s_.tokens);
+    auto* const wte = fresh<uint16_t>(s_.vocab * s_.width);
+    EmbeddingForward e{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
+    e.tokens = tokens;
+    e.wte = wte;
+    e.y = b;
+    measure("embedding_forward", 2 * 2 * c / 4, 0,
+            [=](cudaStream_t st) { return embedding_forward(e, st); });
+    EmbeddingBackward x{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
+    x.vocab = s_.vocab;
+    x.tokens = tokens;
+    x.dy = a;
+    x.d_wte.sum = fresh<float>(s_.vocab * s_.width);
+    x.rounding = {.quantum_log2 = 30, .partials = s_.tokens};
+    x.scratch = fresh<int32_t>(embedding_scratch_ints(s_.tokens, s_.vocab));
+    measure("embedding_backward", 2 * c / 4 + 8.0 * static_cast<double>(s_.vocab * s_.width), 0,
+            [=](cudaStream_t st) { return embedding_backward(x, st); });
+  }
+
+  void attention(uint16_t* qkv, uint16_t* out, uint16_t* d_qkv) {
+    const int64_t head_dim = s_.width / s_.heads;
+    if (head_dim != 64 && head_dim != 128) return;
+    const int64_t samples = s_.tokens / s_.sequence;
+    const double flops = 2.0 * 2.0 * static_cast<double>(s_.tokens * s_.sequence * s_.width) / 2;
+    AttentionForward f{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
+    f.kv_heads = s_.heads;
+    f.head_dim = head_dim;
+    f.qkv = qkv;
+    f.out = out;
+    f.lse = fresh<float>(s_.tokens * s_.heads);
+    measure("attention_forward", 0, flops,
+            [=](cudaStream_t st) { return attention_forward(f, st); });
+    AttentionBackward b{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
+    b.kv_heads = s_.heads;
+    b.head_dim = head_dim;
+    b.qkv = qkv;
+    b.out = out;
+    b.d_out = out;
+    b.lse = f.lse;
+    b.d_qkv = d_qkv;
+    b.scratch = fresh<float>(s_.tokens * s_.heads);
+    measure("attention_backward", 0, 2.5 * flops,
+            [=](cudaStream_t st) { return attention_backward(b, st); });
+  }
+
+  void classifier() {
+    const int64_t rows = std::max<int64_t>(s_.tokens / 16, 1);  // a chunk of the batch
+    const auto c = static_cast<double>(rows * s_.vocab);
+    CrossEntropy p{.rows = rows, .vocab = s_.vocab, .padded_vocab = s_.vocab};
+    p.logits = fresh<uint16_t>(rows * s_.vocab);
+    p.targets = fresh<int32_t>(rows);
+    p.losses = fresh<float>(rows);
+    p.loss_sum = fresh<int64_t>(1);
+    measure("cross_entropy", 2 * 2 * c, 0, [=](cudaStream_t st) { return cross_entropy(p, st); });
+  }
+
+  void optimizer() {
+    const int64_t count = s_.vocab * s_.width;
+    AdamWTensor t{.count = count, .weight_decay = 0.1F};
+    t.gradient = fresh<float>(count);
+    t.parameter = fresh<float>(count);
+    t.m = fresh<float>(count);
+    t.v = fresh<float>(count);
+    t.bf16_copy = fresh<uint16_t>(count);
+    AdamWStep p;
+    p.tensors_count = 1;
+    p.blocks = adamw_blocks(&t, 1);
+    auto* const table = fresh<uint8_t>(sizeof t);
+    auto* const scalars = fresh<uint8_t>(sizeof(OptimizerScalars));
+    const OptimizerScalars values{1, 1, 1e-4F, 1, 1, 0};
+    cudaMemcpyAsync(table, &t, sizeof t, cudaMemcpyHostToDevice, stream_);
+    cudaMemcpyAsync(scalars, &values, sizeof values, cudaMemcpyHostToDevice, stream_);
+    check(cudaStreamSynchronize(stream_), "adamw");
+    p.tensors = reinterpret_cast<const AdamWTensor*>(table);
+    p.scalars = reinterpret_cast<const OptimizerScalars*>(scalars);
+    const auto c = static_cast<double>(count);
+    measure("adamw", 30 * c, 0, [=](cudaStream_t st) { return adamw(p, st); });
+    auto* const norm = fresh<double>(count / kNormBlockElements + 1);
+    measure("sum_of_squares", 4 * c, 0,
+            [=](cudaStream_t st) { return sum_of_squares(t.gradient, count, norm, st); });
+    measure("cast", 6 * c, 0, [=](cudaStream_t st) {
+      return cast(t.gradient, DType::kFloat32, t.bf16_copy, DType::kBFloat16, count, st);
+    });
+    auto* const exact = fresh<int64_t>(count);
+    measure("add_exact", 20 * c, 0, [=](cudaStream_t st) {
+      return add_exact(t.gradient, exact, count, {.quantum_log2 = 30, .partials = 64}, st);
+    });
+  }
+
+  Settings s_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t events_[2] = {};
+  uint64_t state_ = 1;
+};
+
+}  // namespace
+}  // namespace trainyard::kernels::cuda
+
+int main(int argc, char** argv) {
+  trainyard::kernels::cuda::Settings settings;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const int64_t value = std::atoll(argv[i + 1]);
+    int64_t* const to = std::strcmp(argv[i], "--tokens") == 0     ? &settings.tokens
+                        : std::strcmp(argv[i], "--width") == 0    ? &settings.width
+                        : std::strcmp(argv[i], "--heads") == 0    ? &settings.heads
+                        : std::strcmp(argv[i], "--vocab") == 0    ? &settings.vocab
+                        : std::strcmp(argv[i], "--sequence") == 0 ? &settings.sequence
+                        : std::strcmp(argv[i], "--runs") == 0     ? &settings.runs
+                                                                  : nullptr;
+    if (to == nullptr || value <= 0) {
+      std::fprintf(stderr,
+                   "gpu_kernel_ladder: %s %s: wanted --tokens, --width, --heads, --vocab, "
+                   "--sequence or --runs and a positive number\n",
+                   argv[i], argv[i + 1]);
+      return 64;
+    }
+    *to = value;
+  }
+  trainyard::kernels::cuda::Ladder(settings).run_all();
+  return 0;
+}

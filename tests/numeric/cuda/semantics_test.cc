@@ -1,0 +1,50 @@
+// What the emulation says of warps, barriers, tensor cores and background copies: is it what a
+// device does?
+
+#include "tests/numeric/cuda/support.h"
+#include "tests/unit/kernels/simt_kernels.h"
+
+namespace trainyard::kernels::cuda::test {
+namespace {
+
+class CudaSemanticsTest : public CudaTest {
+ protected:
+  static constexpr int64_t kCount = 64;
+  /// in = 0, 1, 2, ...; out = 0.
+  std::vector<float> run(simt::test::Launch launch) {
+    std::vector<float> in(kCount);
+    for (size_t i = 0; i < in.size(); ++i)
+      in[i] = static_cast<float>(i);
+    const simt::test::Arguments a{upload(in), upload(std::vector<float>(kCount, 0.0F))};
+    EXPECT_EQ(cudaSuccess, launch(a, stream_));
+    return download(a.out, kCount);
+  }
+};
+TRAINYARD_CUDA_TEST_SUITE(CudaSemanticsTest);
+
+TEST_P(CudaSemanticsTest, BarriersShufflesAndCopies) {
+  const std::vector<float> reversed = run(simt::test::reverse);
+  const std::vector<float> sums = run(simt::test::warp_sums);
+  const std::vector<float> copied = run(simt::test::background_copy);
+  for (size_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(static_cast<float>(kCount - 1 - i), reversed[i]);
+    EXPECT_EQ(i < 32 ? 496.0F : 1520.0F, sums[i]);
+    EXPECT_EQ(static_cast<float>(i), copied[i]);
+  }
+  EXPECT_EQ(2016.0F, run(simt::test::atomic_sum)[0]);
+}
+
+TEST_P(CudaSemanticsTest, FragmentsOfTensorCores) {
+  const std::vector<float> product = run(simt::test::matrix_product);
+  for (size_t i = 0; i < 8; ++i) {
+    for (size_t j = 0; j < 8; ++j) {
+      float expected = 0;
+      for (size_t k = 0; k < 8; ++k)
+        expected += static_cast<float>((i * 8 + k) * (j * 8 + k));
+      EXPECT_EQ(expected, product[i * 8 + j]) << i << " " << j;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::kernels::cuda::test

@@ -1,0 +1,115 @@
+"""PyTorch's own operations at the shapes of gpu_kernel_ladder, as lines of JSON: what the kernels are held against."""
+import argparse
+import json
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+parser = argparse.ArgumentParser()
+for name, default in (("tokens", 65536), ("width", 768), ("heads", 12), ("vocab", 50304), ("sequence", 1024), ("runs", 20)):
+    parser.add_argument(f"--{name}", type=int, default=default)
+parser.add_argument("--step", action="store_true", help="a whole step of GPT-2 124M instead, compiled")
+a = parser.parse_args()
+device, bf16 = "cuda", torch.bfloat16
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        c = a.width
+        self.ln1, self.ln2 = torch.nn.LayerNorm(c), torch.nn.LayerNorm(c)
+        self.qkv, self.out = torch.nn.Linear(c, 3 * c), torch.nn.Linear(c, c)
+        self.up, self.down = torch.nn.Linear(c, 4 * c), torch.nn.Linear(4 * c, c)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (a.heads, -1)).transpose(1, 2) for t in self.qkv(self.ln1(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.ln2(x)), approximate="tanh"))
+
+
+class Gpt2(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.wte, self.wpe = torch.nn.Embedding(a.vocab, a.width), torch.nn.Embedding(a.sequence, a.width)
+        self.blocks, self.ln = torch.nn.ModuleList(Block() for _ in range(layers)), torch.nn.LayerNorm(a.width)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe.weight
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(F.linear(self.ln(x), self.wte.weight).flatten(0, 1).float(), targets.flatten())
+
+
+def whole_step():
+    model = Gpt2(12).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    compiled = torch.compile(model)
+    tokens, targets = (torch.randint(a.vocab, (a.tokens // a.sequence, a.sequence), device=device) for _ in range(2))
+
+    def step():
+        with torch.autocast(device, bf16), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            loss = compiled(tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(name, run):
+    try:
+        for _ in range(3):
+            run()
+        times = []
+        for _ in range(a.runs):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+        print(json.dumps({"kernel": name, "ms": round(sorted(times)[len(times) // 2], 5)}), flush=True)
+    except Exception as error:  # one that does not run here says so; the others go on
+        print(json.dumps({"kernel": name, "error": str(error)[:200]}), flush=True)
+
+
+def both(name, forward, inputs):
+    """`name`_forward, and `name`_backward alone."""
+    measure(f"{name}_forward", lambda: forward(*inputs))
+    out = forward(*inputs)
+    gradient = torch.randn_like(out)
+    measure(f"{name}_backward", lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True))
+
+
+def random(*shape, dtype=bf16):
+    return torch.randn(*shape, device=device, dtype=dtype, requires_grad=True)
+
+
+if a.step:
+    measure("step", whole_step())
+    raise SystemExit
+x, residual = random(a.tokens, a.width), random(a.tokens, a.width)
+gamma, beta = random(a.width), random(a.width)
+both("layer_norm", torch.compile(lambda x, r, g, b: F.layer_norm(x + r, (a.width,), g, b)), (x, residual, gamma, beta))
+wide, bias = random(a.tokens, 4 * a.width), random(4 * a.width)
+both("gelu", torch.compile(lambda x, b: F.gelu(x + b, approximate="tanh")), (wide, bias))
+qkv = [random(a.tokens // a.sequence, a.heads, a.sequence, a.width // a.heads) for _ in range(3)]
+for label, backend in (("attention_flash", SDPBackend.FLASH_ATTENTION), ("attention_cudnn", SDPBackend.CUDNN_ATTENTION)):
+    with sdpa_kernel(backend):
+        try:
+            both(label, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), qkv)
+        except Exception as error:
+            print(json.dumps({"kernel": label, "error": str(error)[:200]}), flush=True)
+rows = max(a.tokens // 16, 1)
+logits = random(rows, a.vocab)
+targets = torch.randint(a.vocab, (rows,), device=device)
+loss = torch.compile(lambda x: F.cross_entropy(x.float(), targets, reduction="sum"))
+measure("cross_entropy", lambda: torch.autograd.grad(loss(logits), logits))
+parameter = torch.nn.Parameter(torch.randn(a.vocab * a.width, device=device))
+parameter.grad = torch.randn_like(parameter)
+optimizer = torch.optim.AdamW([parameter], fused=True)
+measure("adamw", optimizer.step)
+source, target = torch.randn(a.tokens, a.width, device=device, dtype=bf16), torch.empty(a.tokens, a.width, device=device, dtype=bf16)
+measure("copy", lambda: target.copy_(source))
