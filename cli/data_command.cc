@@ -41,6 +41,7 @@ others is replaced only with --force.
 Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 data is damaged or missing; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
+constexpr size_t kNamesShown = 10;
 
 std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number);
@@ -69,6 +70,11 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
     }
     out << '\n';
   }
+}
+
+void print_passed_over(const data::DatasetManifest& manifest, std::ostream& out) {
+  for (const data::PassedOver& group : manifest.passed_over)
+    out << "passed over: " << data::describe(group, kNamesShown) << '\n';
 }
 
 struct PrepareArguments {
@@ -149,6 +155,7 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
                 << outcome->manifest.recipe.tokenizer << ", " << fixed(seconds, 1) << " s, "
                 << fixed(rate, 1) << " MB/s\n";
   }
+  print_passed_over(outcome->manifest, context.out);
   print_splits(outcome->manifest, context.out);
   return {};
 }
@@ -222,6 +229,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
                 << recipe.tokenizer << ", vocabulary " << with_commas(recipe.vocabulary)
                 << ", hash " << recipe.tokenizer_hash << "\nsources           "
                 << recipe.sources.size() << " files\n";
+    print_passed_over(manifest, context.out);
     print_splits(manifest, context.out);
     return {};
   }
@@ -274,7 +282,9 @@ void add_prepare(const Command& parent, CommandContext& context) {
               "NAME=EXPRESSION: files whose name matches are held out as split NAME; the first "
               "that matches counts, the rest is 'train'; may be repeated")
       .repeatable();
-  command.option("--include", arguments->include, "Which files of a folder are read")
+  command
+      .option("--include", arguments->include,
+              "Regular expression: which files of a folder are read, by name")
       .show_default();
   command.option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard").show_default();
   command.flag("--force", arguments->force, "Replace a data set made from other files or options");

@@ -34,10 +34,13 @@ const Json& member(const Json& object, const char* key) {
   return *found;
 }
 
-std::string text(const Json& object, const char* key) {
-  const Json& value = member(object, key);
+std::string string_of(const Json& value, const char* key) {
   if (!value.is_string()) throw FieldError(std::string(key) + ": wanted a string");
   return value.get<std::string>();
+}
+
+std::string text(const Json& object, const char* key) {
+  return string_of(member(object, key), key);
 }
 
 int64_t count(const Json& object, const char* key) {
@@ -118,6 +121,14 @@ DatasetManifest decode(const Json& root) {
     recipe.sources.push_back({text(source, "name"), text(source, "split"), count(source, "bytes"),
                               text(source, "sha256")});
   }
+  // Absent in data sets that were made before it was written.
+  if (!root.contains("passed_over")) return manifest;
+  for (const Json& group : list(root, "passed_over")) {
+    PassedOver& passed_over =
+        manifest.passed_over.emplace_back(text(group, "reason"), count(group, "count"));
+    for (const Json& name : list(group, "names"))
+      passed_over.names.push_back(string_of(name, "names"));
+  }
   return manifest;
 }
 
@@ -185,7 +196,8 @@ std::string encode_manifest(const DatasetManifest& manifest) {
                  {"shard_tokens", recipe.shard_tokens},
                  {"splits", Json::array()}}},
                {"splits", Json::array()},
-               {"sources", Json::array()}};
+               {"sources", Json::array()},
+               {"passed_over", Json::array()}};
   for (const SplitRule& rule : recipe.rules)
     root["options"]["splits"].push_back({{"name", rule.name}, {"pattern", rule.pattern}});
   for (const SplitRecord& split : manifest.splits)
@@ -195,6 +207,10 @@ std::string encode_manifest(const DatasetManifest& manifest) {
                                {"split", source.split},
                                {"bytes", source.bytes},
                                {"sha256", source.sha256}});
+  }
+  for (const PassedOver& group : manifest.passed_over) {
+    root["passed_over"].push_back(
+        {{"reason", group.reason}, {"count", group.count}, {"names", group.names}});
   }
   // File names need not be UTF-8; what is not is replaced for the reader's sake.
   return root.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

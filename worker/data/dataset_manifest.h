@@ -62,6 +62,7 @@ struct DatasetManifest {
   };
   Recipe recipe;
   std::vector<SplitRecord> splits;
+  std::vector<PassedOver> passed_over;  ///< entries of the input folders that were not read
   bool operator==(const DatasetManifest&) const = default;
 };
 

@@ -23,9 +23,10 @@ class Pattern {
   Pattern& operator=(Pattern&&) noexcept;
   ~Pattern();
 
-  /// Whether it matches anywhere in `text`, of which no part that is not UTF-8 is ever matched;
-  /// false too for a search that takes more than a million steps.
-  bool found_in(std::string_view text) const;
+  /// Whether it matches anywhere in `text`, of which no part that is not UTF-8 is ever matched.
+  /// Errors: kInvalidConfig with PCRE2's message where that cannot be told, as for a search that
+  /// takes more than a million steps.
+  Result<bool> found_in(std::string_view text) const;
 
   /// Bytes of the match that begins at `position`; nullopt when none does. The pattern must be
   /// anchored kAtPosition, `text` well-formed UTF-8 (not checked), `position` a character's start.
@@ -33,8 +34,11 @@ class Pattern {
 
  private:
   struct Impl;
-  explicit Pattern(std::unique_ptr<Impl> impl);
+  Pattern(std::unique_ptr<Impl> impl, std::string expression);
+  int search(std::string_view text, size_t position, uint32_t options) const;
+
   std::unique_ptr<Impl> impl_;
+  std::string expression_;
 };
 
 }  // namespace trainyard::data

@@ -8,6 +8,7 @@
 #include "common/hash/hash.h"
 #include "worker/data/baseline.h"
 #include "worker/data/dataset_folder.h"
+#include "worker/data/text_check.h"
 #include "worker/data/token_file.h"
 #include "worker/data/token_writer.h"
 #include "worker/data/tokenizer.h"
@@ -36,9 +37,9 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 /// One preparation: what its steps share.
 class Preparation {
  public:
-  Preparation(const PrepareOptions& options, std::unique_ptr<Tokenizer> tokenizer,
-              std::vector<Source> sources)
-      : options_(options), tokenizer_(std::move(tokenizer)), sources_(std::move(sources)) {
+  Preparation(const PrepareOptions& options, std::unique_ptr<Tokenizer> tokenizer, Sources sources)
+      : options_(options), tokenizer_(std::move(tokenizer)), sources_(std::move(sources.files)) {
+    manifest_.passed_over = std::move(sources.passed_over);
     for (const Source& source : sources_)
       bytes_total_ += source.bytes;
     DatasetManifest::Recipe& recipe = manifest_.recipe;
@@ -114,7 +115,9 @@ Result<bool> Preparation::is_unchanged() {
       if (!file->verify()) return false;
     }
   }
-  manifest_ = *there;
+  // What was passed over decides no byte; that of today is for the caller to tell.
+  manifest_.recipe = there->recipe;
+  manifest_.splits = there->splits;
   return true;
 }
 
@@ -176,6 +179,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
   std::string text;   // read and not yet encoded
   size_t wanted = 1;  // look for a place to cut only when so much is there
   std::vector<int32_t> ids;
+  TextCheck check;
   const auto encode = [&](size_t size) -> Status {
     if (size > kUncutBytesMax) return without_white_space(size);
     ids.clear();
@@ -184,6 +188,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
     return writer.append(ids);
   };
   TRAINYARD_TRY(read_pieces(sources_[index].path, [&](std::string_view piece) -> Status {
+    if (Status good = check.add(piece); !good) return good;
     hash.update(bytes_of(piece));
     bytes += static_cast<int64_t>(piece.size());
     pairs.add(piece);
@@ -236,7 +241,7 @@ Status check(const PrepareOptions& options) {
 Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   TRAINYARD_TRY(check(options));
   TRAINYARD_ASSIGN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(options.tokenizer));
-  TRAINYARD_ASSIGN(std::vector<Source> sources,
+  TRAINYARD_ASSIGN(Sources sources,
                    collect_sources(options.inputs, options.include, options.splits));
   const Result<DatasetFolder> folder = DatasetFolder::lock(options.output);
   // Where nothing can be written nothing changes meanwhile, and what is there may be what is

@@ -46,8 +46,8 @@ struct PrepareOutcome {
 /// one, is replaced by exchange (kInvalidConfig where `existing` refuses that), anything else there
 /// is left alone (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by
 /// the longest stretch of text without white space. Errors: kNotFound; kInvalidConfig for options;
-/// kInvalidData for a damaged tokenizer or a file that changes meanwhile; kConflict when another
-/// preparation of `output` runs; kIo.
+/// kInvalidData for a damaged tokenizer, a file that is no text (TextCheck) or that changes
+/// meanwhile; kConflict when another preparation of `output` runs; kIo.
 Result<PrepareOutcome> prepare(const PrepareOptions& options);
 
 }  // namespace trainyard::data

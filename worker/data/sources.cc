@@ -6,9 +6,9 @@
 #include <set>
 #include <system_error>
 #include <unistd.h>
+#include <unordered_map>
 
 #include "common/base/unique_fd.h"
-#include "common/text/utf8.h"
 #include "worker/data/pattern.h"
 
 namespace trainyard::data {
@@ -16,31 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kSourcesMax = 10'000'000;
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 Error list_error(const fs::path& path, const std::error_code& code) {
   return {ErrorCode::kIo, "list " + path.string() + ": " + code.message()};
-}
-
-// The regular files below a folder whose names match, in the order of their names.
-Result<std::vector<fs::path>> files_below(const fs::path& folder, const Pattern& include) {
-  std::error_code code;
-  std::vector<fs::path> files;
-  for (fs::recursive_directory_iterator entry(folder, code), end; !code && entry != end;
-       entry.increment(code)) {
-    if (!entry->is_regular_file(code)) continue;
-    if (!include.found_in(entry->path().filename().string())) continue;
-    files.push_back(entry->path());
-    if (files.size() > kSourcesMax) {
-      return Error{ErrorCode::kInvalidConfig,
-                   folder.string() + ": more than " + std::to_string(kSourcesMax) + " files"};
-    }
-  }
-  if (code) return list_error(folder, code);
-  // As strings: a path's own order puts folders by component, which people do not expect.
-  std::ranges::sort(files, {}, [](const fs::path& path) { return path.generic_string(); });
-  return files;
 }
 
 bool is_split_name(std::string_view name) {
@@ -52,15 +31,44 @@ bool is_split_name(std::string_view name) {
          std::ranges::all_of(name, is_inner) && name != "train";
 }
 
-/// Records of names are JSON, which holds no other text: what is not UTF-8 becomes U+FFFD.
-std::string readable_name(std::string_view name) {
-  std::string readable;
-  for (size_t at = 0; at < name.size();) {
-    const int length = text::utf8_length_at(name, at);
-    readable += length > 0 ? name.substr(at, static_cast<size_t>(length)) : "\xEF\xBF\xBD";
-    at += static_cast<size_t>(std::max(1, length));
+/// A glob for which an expression was wanted: a star after nothing, a letter, a digit or a dash,
+/// and nothing that only expressions have. Some compile, and mean other names.
+bool is_glob(std::string_view expression) {
+  if (expression.find_first_of("\\^$|()+[]{}") != std::string_view::npos) return false;
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  };
+  for (size_t i = 0; i < expression.size(); ++i) {
+    if (expression[i] == '*' && (i == 0 || is_plain(expression[i - 1]))) return true;
   }
-  return readable;
+  return false;
+}
+
+std::string expression_of_glob(std::string_view glob) {
+  std::string expression = "^";
+  for (const char c : glob) {
+    if (c == '.') {
+      expression += "\\.";
+    } else if (c == '*') {
+      expression += ".*";
+    } else {
+      expression += c == '?' ? '.' : c;
+    }
+  }
+  return expression + "$";
+}
+
+Result<Pattern> compile_expression(const std::string& what, std::string_view expression) {
+  if (is_glob(expression)) {
+    return Error{ErrorCode::kInvalidConfig,
+                 what + ": found '" + std::string(expression) +
+                     "', which reads like a glob, wanted a regular expression: '" +
+                     expression_of_glob(expression) + "' for what that glob means"};
+  }
+  Result<Pattern> pattern = Pattern::compile(expression);
+  if (!pattern) return pattern.error().with_context(what);
+  return pattern;
 }
 
 struct CompiledRule {
@@ -83,77 +91,135 @@ Result<std::vector<CompiledRule>> compile(std::span<const SplitRule> rules) {
       return Error{ErrorCode::kInvalidConfig,
                    "split " + rule.name + ": given twice; join the expressions with |"};
     }
-    Result<Pattern> pattern = Pattern::compile(rule.pattern);
-    if (!pattern) return pattern.error().with_context("split " + rule.name);
-    compiled.push_back({rule.name, *std::move(pattern)});
+    TRAINYARD_ASSIGN(Pattern pattern, compile_expression("split " + rule.name, rule.pattern));
+    compiled.push_back({rule.name, std::move(pattern)});
   }
   return compiled;
 }
 
-}  // namespace
+/// Collects the files of one call of collect_sources.
+class Collector {
+ public:
+  Collector(Pattern include, std::string_view include_text, std::vector<CompiledRule> rules)
+      : include_(std::move(include)), include_text_(include_text), rules_(std::move(rules)) {}
 
-Result<std::vector<Source>> collect_sources(std::span<const fs::path> inputs,
-                                            std::string_view include,
-                                            std::span<const SplitRule> rules) {
-  TRAINYARD_ASSIGN(std::vector<CompiledRule> compiled, compile(rules));
-  Result<Pattern> wanted = Pattern::compile(include);
-  if (!wanted) return wanted.error().with_context("include");
+  Status add_input(const fs::path& input) {
+    std::error_code code;
+    const fs::file_status status = fs::status(input, code);
+    if (status.type() == fs::file_type::not_found) {
+      return Error{ErrorCode::kNotFound, input.string() + ": no such file or folder"};
+    }
+    if (!fs::status_known(status)) return list_error(input, code);
+    if (fs::is_directory(status)) return add_folder(input);
+    if (!fs::is_regular_file(status)) {
+      return Error{ErrorCode::kInvalidData, input.string() + ": neither a file nor a folder"};
+    }
+    TRAINYARD_ASSIGN(const Source* first, add(input, input.filename().string()));
+    if (first != nullptr) return given_twice(input);
+    return {};
+  }
 
-  std::vector<Source> sources;
-  std::set<std::string> seen;
-  const auto add = [&](const fs::path& path, const std::string& name) -> Status {
+  Result<Sources> finish() && {
+    for (const CompiledRule& rule : rules_) {
+      if (rule.caught) continue;
+      return Error{ErrorCode::kInvalidConfig,
+                   "split " + rule.name + ": its expression matches none of the " +
+                       std::to_string(result_.files.size()) + " files left"};
+    }
+    if (std::ranges::none_of(result_.files, [](const Source& s) { return s.split == "train"; })) {
+      return Error{ErrorCode::kInvalidConfig, "split train: the other splits leave it no file"};
+    }
+    return std::move(result_);
+  }
+
+ private:
+  static Error given_twice(const fs::path& path) {
+    return {ErrorCode::kInvalidConfig, path.string() + ": given twice"};
+  }
+
+  Status add_folder(const fs::path& input) {
+    std::error_code code;
+    const fs::path real = fs::canonical(input, code);
+    if (code) return list_error(input, code);
+    if (folders_read_.contains(real.string())) return given_twice(input);
+    const size_t before = result_.files.size();
+    TRAINYARD_ASSIGN(
+        const std::vector<FoundFile> found,
+        walk_folder(input, include_, include_text_, folders_read_, result_.passed_over));
+    for (const FoundFile& file : found) {
+      TRAINYARD_ASSIGN(const Source* first, add(file.path, file.name));
+      if (first == nullptr) continue;
+      pass_over(result_.passed_over, "another name of a file that is read already",
+                readable_name(file.name) + " = " + first->name);
+    }
+    if (found.empty()) {
+      std::string why;
+      for (const PassedOver& group : result_.passed_over)
+        why += "; passed over: " + describe(group, 3);
+      return Error{ErrorCode::kInvalidConfig, input.string() +
+                                                  ": found no file whose name matches '" +
+                                                  include_text_ + "'; change --include" + why};
+    }
+    // As strings: a path's own order puts folders by component, which people do not expect.
+    const auto begin = result_.files.begin() + static_cast<std::ptrdiff_t>(before);
+    std::sort(begin, result_.files.end(), [](const Source& a, const Source& b) {
+      return a.path.generic_string() < b.path.generic_string();
+    });
+    return {};
+  }
+
+  /// Adds a file, or returns the source that is it under another name. Errors: kInvalidConfig where
+  /// the two names belong to different splits: one of them would be trained on and held out.
+  Result<const Source*> add(const fs::path& path, const std::string& name) {
     std::error_code code;
     const fs::path real = fs::canonical(path, code);
     if (code) return list_error(path, code);
-    if (!seen.insert(real.string()).second) {
-      return Error{ErrorCode::kInvalidConfig, path.string() + ": given twice"};
-    }
     Source source{path, readable_name(name), "train", 0};
+    TRAINYARD_ASSIGN(CompiledRule* const rule, rule_of(path.filename().string()));
+    if (rule != nullptr) source.split = rule->name;
+    const auto [known, is_new] = sources_.try_emplace(real.string(), source);
+    if (!is_new) {
+      const Source& first = known->second;
+      if (first.split == source.split) return &first;
+      return Error{ErrorCode::kInvalidConfig,
+                   path.string() + ": found the file that " + first.path.string() +
+                       " is, in split " + source.split + " by this name and in " + first.split +
+                       " by that one, wanted one split; leave one of the names out"};
+    }
     source.bytes = static_cast<int64_t>(fs::file_size(path, code));
     if (code) return list_error(path, code);
-    const std::string file_name = path.filename().string();
-    const auto rule = std::ranges::find_if(
-        compiled, [&](const CompiledRule& r) { return r.pattern.found_in(file_name); });
-    if (rule != compiled.end()) {
-      source.split = rule->name;
-      rule->caught = true;
-    }
-    sources.push_back(std::move(source));
-    return {};
-  };
+    if (rule != nullptr) rule->caught = true;
+    result_.files.push_back(std::move(source));
+    return nullptr;
+  }
 
-  for (const fs::path& input : inputs) {
-    std::error_code code;
-    const fs::file_status status = fs::status(input, code);
-    if (!fs::exists(status)) {
-      return Error{ErrorCode::kNotFound, input.string() + ": no such file or folder"};
+  Result<CompiledRule*> rule_of(const std::string& file_name) {
+    for (CompiledRule& rule : rules_) {
+      auto found = rule.pattern.found_in(file_name);
+      if (!found) return found.error().with_context("split " + rule.name);
+      if (*found) return &rule;
     }
-    if (fs::is_regular_file(status)) {
-      TRAINYARD_TRY(add(input, input.filename().string()));
-      continue;
-    }
-    if (!fs::is_directory(status)) {
-      return Error{ErrorCode::kInvalidData, input.string() + ": neither a file nor a folder"};
-    }
-    TRAINYARD_ASSIGN(const std::vector<fs::path> files, files_below(input, *wanted));
-    if (files.empty()) {
-      return Error{ErrorCode::kInvalidConfig, input.string() +
-                                                  ": found no file whose name matches '" +
-                                                  std::string(include) + "'; change --include"};
-    }
-    for (const fs::path& file : files)
-      TRAINYARD_TRY(add(file, file.lexically_relative(input).generic_string()));
+    return nullptr;
   }
-  for (const CompiledRule& rule : compiled) {
-    if (rule.caught) continue;
-    return Error{ErrorCode::kInvalidConfig, "split " + rule.name +
-                                                ": its expression matches none of the " +
-                                                std::to_string(sources.size()) + " files left"};
-  }
-  if (std::ranges::none_of(sources, [](const Source& s) { return s.split == "train"; })) {
-    return Error{ErrorCode::kInvalidConfig, "split train: the other splits leave it no file"};
-  }
-  return sources;
+
+  Pattern include_;
+  std::string include_text_;
+  std::vector<CompiledRule> rules_;
+  std::set<std::string> folders_read_;
+  std::unordered_map<std::string, Source> sources_;  ///< by canonical path
+  Sources result_;
+};
+
+}  // namespace
+
+Result<Sources> collect_sources(std::span<const fs::path> inputs, std::string_view include,
+                                std::span<const SplitRule> rules) {
+  TRAINYARD_ASSIGN(std::vector<CompiledRule> compiled, compile(rules));
+  TRAINYARD_ASSIGN(Pattern wanted, compile_expression("include", include));
+  Collector collector(std::move(wanted), include, std::move(compiled));
+  for (const fs::path& input : inputs)
+    TRAINYARD_TRY(collector.add_input(input));
+  return std::move(collector).finish();
 }
 
 Status read_pieces(const fs::path& path, const std::function<Status(std::string_view)>& take) {

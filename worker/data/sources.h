@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "worker/data/folder_walk.h"
 
 namespace trainyard::data {
 
@@ -27,14 +28,21 @@ struct Source {
   int64_t bytes = 0;
 };
 
+/// Every entry behind some inputs: read, or passed over for a reason.
+struct Sources {
+  std::vector<Source> files;
+  std::vector<PassedOver> passed_over;
+};
+
 /// The files behind `inputs`, in the order given; a folder's files, at any depth, in the order of
-/// their names, only those whose names `include` is found in. The first rule that is found in a
-/// file's name decides its split. Symbolic links to folders are not followed. Errors: kNotFound;
-/// kInvalidConfig for a bad rule, a file given twice, a rule that catches nothing, or nothing left
-/// to train on; kInvalidData for what is neither file nor folder.
-Result<std::vector<Source>> collect_sources(std::span<const std::filesystem::path> inputs,
-                                            std::string_view include,
-                                            std::span<const SplitRule> rules);
+/// their names, only those whose names `include` is found in (walk_folder). The first rule that is
+/// found in a file's name decides its split. A file that a walk reaches by several names is read
+/// once, by the name that is no link where there is one. Errors: kNotFound; kInvalidConfig for a
+/// bad rule or expression, an input given twice, a file whose names belong to several splits, a
+/// rule that catches nothing, or nothing left to train on; kInvalidData for what is neither file
+/// nor folder; kIo.
+Result<Sources> collect_sources(std::span<const std::filesystem::path> inputs,
+                                std::string_view include, std::span<const SplitRule> rules);
 
 /// Reads `source` in pieces of about a mebibyte and hands each to `take`. Errors: kIo; `take`'s.
 Status read_pieces(const std::filesystem::path& path,

@@ -89,6 +89,26 @@ TEST_F(PrepareTest, EachFileIsADocumentWithAnEnd) {
   EXPECT_THAT(siblings(), testing::ElementsAre(".set.lock", "set"));
 }
 
+TEST_F(PrepareTest, WhatIsNoTextIsRefusedAndNothingIsLeft) {
+  spill(input() / "4.txt", "\x1F\x8B\x08 packed");
+  EXPECT_THAT(failure().message,
+              testing::AllOf(HasSubstr("4.txt: found gzip data"), HasSubstr("unpack it first")));
+  spill(input() / "4.txt", std::string("a\0b\0", 4));
+  EXPECT_THAT(failure().message, HasSubstr("4.txt: found a zero byte at 1"));
+  EXPECT_FALSE(fs::exists(output()));
+}
+
+TEST_F(PrepareTest, WhatIsPassedOverIsRecordedAndDecidesNothing) {
+  fs::create_symlink("missing", input() / "4.txt");
+  const PrepareOutcome outcome = prepare(options_).value();
+  const PassedOver dangling{"a link to what is not there", 1, {"4.txt -> missing"}};
+  EXPECT_THAT(read_manifest(output()).value().passed_over, testing::ElementsAre(dangling));
+  fs::remove(input() / "4.txt");
+  const PrepareOutcome again = prepare(options_).value();
+  EXPECT_TRUE(again.unchanged);
+  EXPECT_THAT(again.manifest.passed_over, testing::IsEmpty());
+}
+
 TEST_F(PrepareTest, AgainDoesNothingAndSaysSo) {
   ASSERT_TRUE(prepare(options_));
   const auto before = snapshot();

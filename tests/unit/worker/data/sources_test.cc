@@ -1,5 +1,7 @@
 #include "worker/data/sources.h"
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +14,7 @@ using test::spill;
 using test::TemporaryFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
+namespace fs = std::filesystem;
 
 class SourcesTest : public testing::Test {
  protected:
@@ -21,17 +24,25 @@ class SourcesTest : public testing::Test {
       spill(folder_.path() / name, "text");
   }
 
-  Result<std::vector<Source>> collect(const std::vector<SplitRule>& rules,
-                                      std::string_view include = "\\.txt$") {
+  Result<Sources> collect(const std::vector<SplitRule>& rules,
+                          std::string_view include = "\\.txt$") {
     const std::vector<std::filesystem::path> inputs = {folder_.path()};
     return collect_sources(inputs, include, rules);
   }
 
-  std::vector<std::string> names(const std::vector<Source>& sources) {
+  std::vector<std::string> names(const Sources& sources) {
     std::vector<std::string> names;
-    for (const Source& source : sources)
+    for (const Source& source : sources.files)
       names.push_back(source.split + ":" + source.name);
     return names;
+  }
+
+  // Each group as one line.
+  std::vector<std::string> passed_over(const Sources& sources) {
+    std::vector<std::string> lines;
+    for (const PassedOver& group : sources.passed_over)
+      lines.push_back(describe(group, 3));
+    return lines;
   }
 
   std::string error(const std::vector<SplitRule>& rules, std::string_view include = "\\.txt$") {
@@ -69,7 +80,7 @@ TEST_F(SourcesTest, KeepsTheOrderOfFilesThatAreNamed) {
                                                      folder_.path() / "a.txt"};
   const auto sources = collect_sources(inputs, "never", {}).value();
   EXPECT_THAT(names(sources), ElementsAre("train:note.md", "train:a.txt"));
-  EXPECT_EQ(sources[0].bytes, 4);
+  EXPECT_EQ(sources.files[0].bytes, 4);
 }
 
 TEST_F(SourcesTest, NamesWhatIsWrong) {
@@ -91,9 +102,88 @@ TEST_F(SourcesTest, NamesWhatIsWrong) {
   EXPECT_EQ(collect_sources(device, "txt", {}).error().code, ErrorCode::kInvalidData);
 }
 
-TEST_F(SourcesTest, APatternThatExplodesFindsNothing) {
+TEST_F(SourcesTest, AnExpressionWithGroupsMatchesLikeOneWithout) {
+  spill(folder_.path() / "d_test.txt", "text");
+  EXPECT_THAT(names(collect({{"recent", "^2(0)(1)(5)|_(test|val)\\.txt$"}}).value()),
+              ElementsAre("train:2005_x.txt", "recent:2015_y.txt", "train:a-b.txt", "train:a.txt",
+                          "train:a/z.txt", "train:b.txt", "recent:d_test.txt"));
+  EXPECT_THAT(names(collect({}, "^note\\.(md|rst)$").value()), ElementsAre("train:note.md"));
+}
+
+TEST_F(SourcesTest, AnExpressionThatExplodesIsAnError) {
   spill(folder_.path() / (std::string(200, 'a') + ".txt"), "text");
-  EXPECT_THAT(error({{"x", "^(a|aa|aaa)+$"}}), HasSubstr("matches none"));
+  EXPECT_THAT(error({{"x", "^(a|aa|aaa)+$"}}), HasSubstr("split x: regular expression '^(a|aa"));
+  EXPECT_THAT(error({}, "^(a|aa|aaa)+$"), HasSubstr("match limit exceeded"));
+}
+
+TEST_F(SourcesTest, AGlobIsRefusedWithTheExpressionForIt) {
+  EXPECT_THAT(error({}, "*.txt"), HasSubstr("'^.*\\.txt$' for what that glob means"));
+  EXPECT_THAT(error({}, "a*.txt"), HasSubstr("include: found 'a*.txt', which reads like a glob"));
+  EXPECT_THAT(error({{"x", "2*_?.txt"}}), HasSubstr("split x: found '2*_?.txt'"));
+  EXPECT_TRUE(collect({}, ".*txt"));
+  EXPECT_TRUE(collect({}, "^a*"));
+}
+
+TEST_F(SourcesTest, EveryEntryIsReadOrPassedOverForAReason) {
+  fs::create_directory_symlink("../elsewhere/missing", folder_.path() / "gone");
+  fs::create_symlink("not-fetched", folder_.path() / "c.txt");
+  fs::create_symlink("loop.txt", folder_.path() / "loop.txt");
+  spill(folder_.path() / "._a.txt", "Mac");
+  ASSERT_EQ(::mkfifo((folder_.path() / "pipe.txt").c_str(), 0600), 0);
+  const Sources sources = collect({}).value();
+  EXPECT_EQ(sources.files.size(), 6U);
+  EXPECT_THAT(
+      passed_over(sources),
+      testing::UnorderedElementsAre(
+          "what macOS keeps beside a file (AppleDouble), no text (1): ._a.txt",
+          "a link to what is not there (2): c.txt -> not-fetched, gone -> ../elsewhere/missing",
+          "cannot be looked at: Too many levels of symbolic links (1): loop.txt -> loop.txt",
+          "the name does not match --include '\\.txt$' (1): note.md", "a pipe (1): pipe.txt"));
+}
+
+TEST_F(SourcesTest, LinksToFoldersAreReadOnce) {
+  const TemporaryFolder elsewhere;
+  spill(elsewhere.path() / "deep/n.txt", "text");
+  fs::create_directory_symlink(elsewhere.path(), folder_.path() / "0-link");
+  fs::create_directory_symlink("0-link/deep", folder_.path() / "1-link");
+  fs::create_directory_symlink("a", folder_.path() / "2-link");
+  fs::create_directory_symlink(folder_.path().parent_path(), folder_.path() / "up");
+  fs::create_directory_symlink(".", elsewhere.path() / "round");
+  const Sources sources = collect({}).value();
+  EXPECT_THAT(names(sources),
+              ElementsAre("train:0-link/deep/n.txt", "train:2005_x.txt", "train:2015_y.txt",
+                          "train:a-b.txt", "train:a.txt", "train:a/z.txt", "train:b.txt"));
+  EXPECT_THAT(
+      passed_over(sources),
+      testing::IsSupersetOf(std::vector<std::string>{
+          "a folder that is read already (3): 1-link -> 0-link/deep, 2-link -> a, "
+          "0-link/round -> .",
+          "a folder that holds the input (1): up -> " + folder_.path().parent_path().string()}));
+}
+
+TEST_F(SourcesTest, AFileOfSeveralNamesIsReadOnceByItsOwn) {
+  fs::create_symlink("b.txt", folder_.path() / "0.txt");
+  const Sources sources = collect({}).value();
+  EXPECT_THAT(names(sources), testing::Not(testing::Contains("train:0.txt")));
+  EXPECT_THAT(passed_over(sources),
+              testing::Contains("another name of a file that is read already (1): 0.txt = b.txt"));
+  EXPECT_THAT(error({{"held", "^0"}}),
+              HasSubstr("in split held by this name and in train by that"));
+}
+
+TEST_F(SourcesTest, AMountedConfigMapIsReadByItsLinks) {
+  const fs::path mount = folder_.path() / "mount";
+  spill(mount / "..2026_01_01/m.txt", "text");
+  spill(mount / "..2026_01_01/sub/k.txt", "text");
+  fs::create_directory_symlink("..2026_01_01", mount / "..data");
+  fs::create_symlink("..data/m.txt", mount / "m.txt");
+  fs::create_directory_symlink("..data/sub", mount / "sub");
+  const std::vector<fs::path> inputs = {mount};
+  const Sources sources = collect_sources(inputs, "\\.txt$", {}).value();
+  EXPECT_THAT(names(sources), ElementsAre("train:m.txt", "train:sub/k.txt"));
+  EXPECT_THAT(passed_over(sources),
+              ElementsAre("what Kubernetes keeps a mounted volume in, read by the links to it (2): "
+                          "..2026_01_01, ..data -> ..2026_01_01"));
 }
 
 TEST_F(SourcesTest, ReadsAFileWholeInPieces) {
