@@ -20,6 +20,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
 #include "worker/data/prepare.h"
+#include "worker/data/tokenizer.h"
 
 namespace trainyard::cli {
 namespace {
@@ -75,6 +76,16 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
 void print_passed_over(const data::DatasetManifest& manifest, std::ostream& out) {
   for (const data::PassedOver& group : manifest.passed_over)
     out << "passed over: " << data::describe(group, kNamesShown) << '\n';
+}
+
+/// Which of several tokenizers in a folder counts.
+Status print_unread_tokenizers(const fs::path& tokenizer, std::ostream& out) {
+  TRAINYARD_ASSIGN(const data::TokenizerFiles files, data::find_tokenizer(tokenizer));
+  for (const fs::path& unread : files.unread) {
+    out << "tokenizer: " << files.vocabulary.string() << " counts, " << unread.filename().string()
+        << " beside it is not read\n";
+  }
+  return {};
 }
 
 struct PrepareArguments {
@@ -155,6 +166,7 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
                 << outcome->manifest.recipe.tokenizer << ", " << fixed(seconds, 1) << " s, "
                 << fixed(rate, 1) << " MB/s\n";
   }
+  TRAINYARD_TRY(print_unread_tokenizers(arguments.tokenizer, context.out));
   print_passed_over(outcome->manifest, context.out);
   print_splits(outcome->manifest, context.out);
   return {};
@@ -272,8 +284,10 @@ void add_prepare(const Command& parent, CommandContext& context) {
   const Command command = parent.command("prepare", "Turns text into token shards.");
   auto arguments = std::make_shared<PrepareArguments>();
   command
-      .option("--tokenizer", arguments->tokenizer,
-              "'bytes', a folder with encoder.json and vocab.bpe, or a tokenizer.json")
+      .option(
+          "--tokenizer", arguments->tokenizer,
+          "'bytes', a tokenizer.json, or a folder: its tokenizer.json counts, else vocab.json and "
+          "merges.txt, else encoder.json and vocab.bpe")
       .show_default();
   command.option("--out", arguments->out, "The data set's folder, made whole or not at all")
       .required();

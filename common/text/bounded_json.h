@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/text/pointer_file.h"
 
 namespace trainyard {
 
@@ -25,6 +26,10 @@ Result<Json> parse_bounded_json(std::string_view text, int depth_max) {
   try {
     return Json::parse(text, limit_depth);
   } catch (const std::exception& error) {
+    if (const auto pointer = text::pointer_file(text)) {
+      return Error{ErrorCode::kInvalidData, "not JSON: found " + std::string(pointer->found) +
+                                                "; " + std::string(pointer->advice)};
+    }
     return Error{ErrorCode::kInvalidData, std::string("not JSON: ") + error.what()};
   }
 }

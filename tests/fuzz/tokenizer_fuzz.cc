@@ -1,5 +1,6 @@
 // Any bytes as a tokenizer.json, or as GPT-2's two files with a zero byte between them: a tokenizer
 // that is accepted turns any bytes into ids of its vocabulary and back.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -20,6 +21,9 @@ void check(trainyard::Result<data::BpeVocabulary> vocabulary, std::string_view t
     return;
   }
   const auto count = static_cast<int32_t>(vocabulary->tokens.size());
+  const bool strips = std::ranges::any_of(vocabulary->added, [](const data::AddedToken& token) {
+    return token.lstrip || token.rstrip;
+  });
   const auto tokenizer = data::ByteLevelBpe::create(*std::move(vocabulary));
   TRAINYARD_REQUIRE(tokenizer.has_value(), "an accepted vocabulary makes no tokenizer");
   std::vector<int32_t> ids;
@@ -27,7 +31,8 @@ void check(trainyard::Result<data::BpeVocabulary> vocabulary, std::string_view t
   for (const int32_t id : ids)
     TRAINYARD_REQUIRE(id >= 0 && id < count, "an id outside the vocabulary");
   const auto decoded = (*tokenizer)->decode(ids);
-  TRAINYARD_REQUIRE(decoded.has_value() && *decoded == text, "decode(encode(x)) is not x");
+  TRAINYARD_REQUIRE(decoded.has_value() && (strips || *decoded == text),
+                    "decode(encode(x)) is not x");
 }
 
 }  // namespace

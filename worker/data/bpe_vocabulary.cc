@@ -12,6 +12,8 @@
 
 #include "common/io/file.h"
 #include "common/text/bounded_json.h"
+#include "common/text/pointer_file.h"
+#include "worker/data/tokenizer_json.h"
 
 namespace trainyard::data {
 namespace {
@@ -76,8 +78,9 @@ class Builder {
  public:
   explicit Builder(std::filesystem::path file) : file_(std::move(file)) {}
 
-  // `vocabulary` is an object of written form -> id. `special` tokens are taken as spelled.
-  Status add_tokens(const Json& vocabulary, const std::unordered_set<std::string>& special) {
+  // `vocabulary` is an object of written form -> id. Tokens of `as_spelled` are not
+  // written in the alphabet.
+  Status add_tokens(const Json& vocabulary, const std::unordered_set<std::string>& as_spelled) {
     if (!vocabulary.is_object()) return bad(file_, "vocabulary: wanted an object of token: id");
     const auto count = static_cast<int64_t>(vocabulary.size());
     if (count > kTokensMax) {
@@ -87,7 +90,7 @@ class Builder {
     result_.tokens.reserve(static_cast<size_t>(count));
     for (const auto& [written, id] : vocabulary.items()) {
       std::optional<std::string> bytes =
-          special.contains(written) ? written : alphabet_.bytes_of(written);
+          as_spelled.contains(written) ? written : alphabet_.bytes_of(written);
       if (!bytes || bytes->empty()) {
         return bad(file_, "token '" + written + "': wanted the characters of the byte alphabet");
       }
@@ -184,6 +187,14 @@ std::optional<std::pair<std::string_view, std::string_view>> split_pair(std::str
 }
 
 Status add_merge_lines(Builder& builder, std::string_view rest, const std::filesystem::path& file) {
+  if (const auto pointer = text::pointer_file(rest)) {
+    return bad(file, "found " + std::string(pointer->found) + "; " + std::string(pointer->advice));
+  }
+  if (rest.starts_with("\xEF\xBB\xBF")) {
+    return bad(file,
+               "line 1: begins with a byte-order mark (EF BB BF), which no editor shows, wanted "
+               "none; sed -i '1s/^\\xEF\\xBB\\xBF//' removes it");
+  }
   for (int64_t number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);
@@ -194,33 +205,6 @@ Status add_merge_lines(Builder& builder, std::string_view rest, const std::files
     const auto pair = split_pair(line);
     if (!pair) return bad(file, where + ": found '" + std::string(line) + "', wanted 'left right'");
     TRAINYARD_TRY(builder.add_merge(file, where, pair->first, pair->second));
-  }
-  return {};
-}
-
-// Refuses what would make a tokenizer.json another algorithm than ours.
-Status check_kind(const std::filesystem::path& file, const Json& root) {
-  const auto require = [&](const char* pointer, const Json& wanted) -> Status {
-    const Json::json_pointer place(pointer);
-    const Json found = root.contains(place) ? root.at(place) : Json();
-    if (found == wanted || (found.is_null() && wanted == false)) return {};
-    return bad(file, std::string(pointer) + ": found " + found.dump().substr(0, 200) + ", wanted " +
-                         wanted.dump() + "; only byte-level BPE cut by GPT-2's pattern is read");
-  };
-  TRAINYARD_TRY(require("/model/type", "BPE"));
-  TRAINYARD_TRY(require("/model/byte_fallback", false));
-  TRAINYARD_TRY(require("/model/ignore_merges", false));
-  TRAINYARD_TRY(require("/model/dropout", nullptr));
-  TRAINYARD_TRY(require("/normalizer", nullptr));
-  TRAINYARD_TRY(require("/pre_tokenizer/type", "ByteLevel"));
-  TRAINYARD_TRY(require("/pre_tokenizer/add_prefix_space", false));
-  const Json::json_pointer use_regex("/pre_tokenizer/use_regex");
-  if (root.contains(use_regex)) TRAINYARD_TRY(require("/pre_tokenizer/use_regex", true));
-  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json found = root["model"].value(affix, Json());
-    if (found.is_null() || found == "") continue;
-    return bad(file, std::string("/model/") + affix + ": found " + found.dump().substr(0, 200) +
-                         ", wanted none");
   }
   return {};
 }
@@ -273,27 +257,20 @@ Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
   if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
     return bad(file, "/model: wanted an object; is this a tokenizer.json?");
   }
-  TRAINYARD_TRY(check_kind(file, root));
-  const Json added = root.value("added_tokens", Json::array());
-  if (!added.is_array()) return bad(file, "/added_tokens: wanted a list");
-  std::unordered_set<std::string> special;
-  for (const Json& token : added) {
-    if (!token.is_object() || !token.contains("id") || !token.contains("content") ||
-        !token["content"].is_string() || token["content"] == "") {
-      return bad(file, "/added_tokens: found " + token.dump().substr(0, 200) +
-                           ", wanted {id, content, ...}");
-    }
-    special.insert(token["content"].get<std::string>());
-  }
+  TRAINYARD_TRY(check_tokenizer_json(file, root));
+  TRAINYARD_ASSIGN(std::vector<AddedToken> added, added_tokens_of(file, root));
+  std::unordered_set<std::string> as_spelled;
+  for (const AddedToken& token : added)
+    as_spelled.insert(token.content);
   const Json& model = root["model"];
   Builder builder(file);
-  TRAINYARD_TRY(builder.add_tokens(model.value("vocab", Json()), special));
-  for (const Json& token : added) {
-    const auto content = token["content"].get<std::string>();
-    TRAINYARD_TRY(builder.add_token(content, token["id"], content));
-  }
+  TRAINYARD_TRY(builder.add_tokens(model.value("vocab", Json()), as_spelled));
+  for (const AddedToken& token : added)
+    TRAINYARD_TRY(builder.add_token(token.content, token.id, token.content));
   TRAINYARD_TRY(add_json_merges(builder, file, model.value("merges", Json())));
-  return std::move(builder).finish();
+  TRAINYARD_ASSIGN(BpeVocabulary vocabulary, std::move(builder).finish());
+  vocabulary.added = std::move(added);
+  return vocabulary;
 }
 
 }  // namespace trainyard::data

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "worker/data/added_tokens.h"
 
 namespace trainyard::data {
 
@@ -23,6 +24,7 @@ struct BpeVocabulary {
   std::vector<std::string> tokens;  ///< id -> bytes; a special token's are its spelling
   std::vector<BpeMerge> merges;     ///< in order of rank; no pair twice
   int32_t end_of_text = 0;
+  std::vector<AddedToken> added;  ///< special ones as well; all are in `tokens`
 };
 
 /// Reads GPT-2's vocabulary (`encoder.json`: token -> id in the printable alphabet that stands for
@@ -32,7 +34,8 @@ Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabula
                                            const std::filesystem::path& merges_file);
 
 /// Reads a Hugging Face `tokenizer.json` that is a byte-level BPE cut by GPT-2's pattern; any other
-/// kind is refused with the field that differs. Errors as above.
+/// kind, and what this version does not know, is refused with the field that differs. Errors as
+/// above.
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file);
 
 /// The same from texts; `name` stands for the file in messages.

@@ -48,7 +48,7 @@ void hash_integer(Xxh3Stream& hash, T value) {
   hash.update(std::as_bytes(std::span(&value, 1)));
 }
 
-Hash128 identity_of(const BpeVocabulary& tables) {
+Hash128 identity_of(const BpeVocabulary& tables, const AddedTokens& added) {
   constexpr std::string_view kLabel = "trainyard/byte-level-bpe/1";
   Xxh3Stream hash;
   hash.update(std::as_bytes(std::span(kLabel)));
@@ -62,6 +62,13 @@ Hash128 identity_of(const BpeVocabulary& tables) {
     hash_integer(hash, merge.result);
   }
   hash_integer(hash, tables.end_of_text);
+  if (!added.matches_any()) return hash.digest();
+  for (const AddedToken& token : added.tokens()) {
+    hash_integer(hash, token.id);
+    for (const bool flag :
+         {token.special, token.normalized, token.lstrip, token.rstrip, token.single_word})
+      hash_integer(hash, static_cast<uint8_t>(flag));
+  }
   return hash.digest();
 }
 
@@ -69,13 +76,16 @@ Hash128 identity_of(const BpeVocabulary& tables) {
 
 Result<std::unique_ptr<Tokenizer>> ByteLevelBpe::create(BpeVocabulary vocabulary) {
   TRAINYARD_ASSIGN(Pattern pattern, Pattern::compile(kPattern, Pattern::Anchor::kAtPosition));
-  return std::unique_ptr<Tokenizer>(new ByteLevelBpe(std::move(vocabulary), std::move(pattern)));
+  TRAINYARD_ASSIGN(AddedTokens added, AddedTokens::create(vocabulary.added));
+  return std::unique_ptr<Tokenizer>(
+      new ByteLevelBpe(std::move(vocabulary), std::move(added), std::move(pattern)));
 }
 
-ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, Pattern pattern)
+ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, AddedTokens added, Pattern pattern)
     : tables_(std::move(vocabulary)),
+      added_(std::move(added)),
       pattern_(std::move(pattern)),
-      identity_(identity_of(tables_)),
+      identity_(identity_of(tables_, added_)),
       rules_(std::bit_ceil(tables_.merges.size() * 2 + 1)) {
   byte_ids_.fill(kNone);
   for (size_t id = 0; id < tables_.tokens.size(); ++id) {
@@ -117,6 +127,17 @@ void ByteLevelBpe::encode(std::string_view text, std::vector<int32_t>& ids) {
 }
 
 void ByteLevelBpe::encode_well_formed(std::string_view text, std::vector<int32_t>& ids) {
+  if (!added_.matches_any()) return encode_plain(text, ids);
+  added_.split(text, [&](std::optional<int32_t> id, std::string_view part) {
+    if (id) {
+      ids.push_back(*id);
+    } else {
+      encode_plain(part, ids);
+    }
+  });
+}
+
+void ByteLevelBpe::encode_plain(std::string_view text, std::vector<int32_t>& ids) {
   for (size_t position = 0; position < text.size();) {
     size_t length = ascii_word(text, position);
     if (length == 0) length = pattern_.match_at(text, position).value_or(0);
@@ -193,7 +214,8 @@ size_t ByteLevelBpe::safe_cut(std::string_view text) const {
   for (size_t cut = text.size(); cut-- > 1;) {
     const char c = text[cut];
     const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
-    if (is_space && !ends_in_white_space(text.substr(0, cut))) return cut;
+    if (!is_space || ends_in_white_space(text.substr(0, cut))) continue;
+    if (!added_.matches_any() || !added_.touch(text, cut)) return cut;
   }
   return 0;
 }

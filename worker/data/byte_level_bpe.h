@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "worker/data/added_tokens.h"
 #include "worker/data/bpe_cache.h"
 #include "worker/data/bpe_vocabulary.h"
 #include "worker/data/pattern.h"
@@ -52,15 +53,17 @@ class ByteLevelBpe final : public Tokenizer {
   };
   static constexpr uint32_t kNoMerge = ~uint32_t{0};
 
-  ByteLevelBpe(BpeVocabulary vocabulary, Pattern pattern);
+  ByteLevelBpe(BpeVocabulary vocabulary, AddedTokens added, Pattern pattern);
   const Rule* find_rule(uint64_t pair) const;
   uint64_t pair_at(int32_t position) const;
   void encode_well_formed(std::string_view text, std::vector<int32_t>& ids);
+  void encode_plain(std::string_view text, std::vector<int32_t>& ids);
   void encode_piece(std::string_view piece, std::vector<int32_t>& ids);
   void merge_piece(std::string_view piece, std::vector<int32_t>& ids);
   void push_candidate(int32_t position);
 
   BpeVocabulary tables_;
+  AddedTokens added_;
   Pattern pattern_;
   Hash128 identity_;
   std::array<int32_t, 256> byte_ids_;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <system_error>
 
 #include "common/base/check.h"
+#include "worker/data/dataset_manifest.h"
 
 namespace trainyard::data {
 namespace {
@@ -13,13 +15,46 @@ namespace fs = std::filesystem;
 
 // A folder with more shards than this is a mistake (at the default size they hold 10^13 tokens).
 constexpr size_t kShardsMax = 100'000;
+constexpr char kExtension[] = ".tokens";
+// Of a larger dataset.json (a million sources) every rank would read for seconds.
+constexpr uintmax_t kManifestBytesMax = uintmax_t{64} << 20;
+
+/// Refuses a split's folder that lacks shards of which the data set's dataset.json knows.
+Status check_complete(const fs::path& folder, const std::vector<fs::path>& shards) {
+  std::error_code code;
+  const fs::path real = fs::canonical(folder, code);
+  if (code) return {};
+  const auto bytes = fs::file_size(real.parent_path() / kManifestName, code);
+  if (code || bytes > kManifestBytesMax) return {};
+  // Training does not need dataset.json: one that is damaged is for `data verify` to tell.
+  const auto split = find_split(real);
+  if (!split || !*split) return {};
+  for (const ShardRecord& shard : (*split)->shards) {
+    const fs::path name = fs::path(shard.file).filename();
+    const auto is_it = [&](const fs::path& found) { return found.filename() == name; };
+    if (std::ranges::any_of(shards, is_it)) continue;
+    return Error{ErrorCode::kInvalidData,
+                 folder.string() + ": found " + std::to_string(shards.size()) + " shards without " +
+                     name.string() + ", wanted the " + std::to_string((*split)->shards.size()) +
+                     " of dataset.json; copy it again, or name the shards that are wanted"};
+  }
+  return {};
+}
 
 Result<std::vector<fs::path>> shards_in(const fs::path& folder) {
   std::error_code code;
   std::vector<fs::path> shards;
   for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
        entry.increment(code)) {
-    if (entry->path().extension() == ".tokens") shards.push_back(entry->path());
+    const std::string name = entry->path().filename().string();
+    if (entry->path().extension() == kExtension) {
+      shards.push_back(entry->path());
+    } else if (name.find(kExtension) != std::string::npos) {
+      return Error{ErrorCode::kInvalidData,
+                   entry->path().string() +
+                       ": found what looks like a shard that is packed or unfinished, wanted whole "
+                       "*.tokens files; unpack it or move it away"};
+    }
     if (shards.size() > kShardsMax) {
       return Error{ErrorCode::kInvalidData,
                    folder.string() + ": more than " + std::to_string(kShardsMax) + " token shards"};
@@ -33,6 +68,7 @@ Result<std::vector<fs::path>> shards_in(const fs::path& folder) {
                      "data set name a split, for example DIR/train)"};
   }
   std::ranges::sort(shards);
+  TRAINYARD_TRY(check_complete(folder, shards));
   return shards;
 }
 

@@ -19,8 +19,8 @@ class TokenSet {
  public:
   /// Opens each path in the order given: a shard, or a folder whose *.tokens files are taken in
   /// name order. Costs O(shards), independent of their sizes. Errors: kNotFound, kIo; kInvalidData
-  /// when a header is damaged, a folder holds no shard, or shards differ in tokenizer or
-  /// vocabulary.
+  /// when a header is damaged, a folder holds no shard, packed or unfinished ones, or fewer than
+  /// the dataset.json beside it says, or shards differ in tokenizer or vocabulary.
   static Result<TokenSet> open(std::span<const std::filesystem::path> paths);
   static Result<TokenSet> open(std::span<const std::string> paths);
 

@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "common/io/path_exists.h"
+
 namespace trainyard::data {
 namespace {
 
@@ -101,8 +103,9 @@ Result<DatasetFolder> DatasetFolder::lock(const fs::path& output) {
 }
 
 Status DatasetFolder::check_replaceable() const {
+  TRAINYARD_ASSIGN(const bool is_there, path_exists(output_));
+  if (!is_there) return {};
   std::error_code code;
-  if (!fs::exists(output_, code)) return {};
   if (!fs::is_directory(output_, code)) return in_the_way(output_, "is there and is no folder");
   // Said now, and not when all is built, on the disk around it.
   if (is_mount_point(output_)) {

@@ -5,8 +5,11 @@
 #include <system_error>
 #include <utility>
 
+#include "common/io/file.h"
+#include "common/io/path_exists.h"
 #include "worker/data/bpe_vocabulary.h"
 #include "worker/data/byte_level_bpe.h"
+#include "worker/data/tokenizer_json.h"
 
 namespace trainyard::data {
 namespace {
@@ -41,24 +44,14 @@ class ByteTokenizer final : public Tokenizer {
   Hash128 identity_ = xxh3_128(std::as_bytes(std::span(kLabel)));
 };
 
-Result<std::unique_ptr<Tokenizer>> open_folder(const fs::path& folder) {
-  constexpr std::array<std::pair<const char*, const char*>, 2> kPairs = {
-      {{"encoder.json", "vocab.bpe"}, {"vocab.json", "merges.txt"}}};
-  std::error_code code;
-  for (const auto& [vocabulary_file, merges_file] : kPairs) {
-    if (!fs::exists(folder / vocabulary_file, code)) continue;
-    TRAINYARD_ASSIGN(BpeVocabulary vocabulary,
-                     read_gpt2_vocabulary(folder / vocabulary_file, folder / merges_file));
-    return ByteLevelBpe::create(std::move(vocabulary));
-  }
-  if (fs::exists(folder / "tokenizer.json", code)) {
-    TRAINYARD_ASSIGN(BpeVocabulary vocabulary, read_tokenizer_json(folder / "tokenizer.json"));
-    return ByteLevelBpe::create(std::move(vocabulary));
-  }
-  return Error{ErrorCode::kNotFound,
-               folder.string() +
-                   ": found no tokenizer, wanted encoder.json and vocab.bpe, or vocab.json and "
-                   "merges.txt, or tokenizer.json"};
+constexpr int64_t kConfigBytesMax = int64_t{64} << 20;
+
+/// Hands `check` the content of a file beside a tokenizer's tables, where there is one.
+Status check_beside(const fs::path& file, const BpeVocabulary& tables,
+                    Status (*check)(const fs::path&, std::string_view, const BpeVocabulary&)) {
+  const Result<std::string> text = read_file(file, kConfigBytesMax);
+  if (!text) return text.error().code == ErrorCode::kNotFound ? Status() : text.error();
+  return check(file, *text, tables);
 }
 
 }  // namespace
@@ -88,22 +81,57 @@ std::vector<int32_t> Tokenizer::token_lengths() const {
   return lengths;
 }
 
-Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
-  std::error_code code;
+Result<TokenizerFiles> find_tokenizer(const fs::path& path) {
+  TRAINYARD_ASSIGN(const bool is_there, path_exists(path));
   // A manifest's paths have been made absolute, this word too.
-  const bool is_word = path.is_absolute() && path.filename() == "bytes" && !fs::exists(path, code);
-  if (path == "bytes" || is_word) {
-    return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
-  }
-  if (fs::is_directory(path, code)) return open_folder(path);
-  if (!fs::exists(path, code)) {
+  if (path == "bytes" || (path.is_absolute() && path.filename() == "bytes" && !is_there)) return {};
+  if (!is_there) {
     return Error{ErrorCode::kNotFound,
                  "tokenizer: found nothing at '" + path.string() +
-                     "', wanted 'bytes', a folder with encoder.json and vocab.bpe, or a "
-                     "tokenizer.json"};
+                     "', wanted 'bytes', a folder with tokenizer.json, vocab.json and merges.txt, "
+                     "or encoder.json and vocab.bpe, or a tokenizer.json"};
   }
-  TRAINYARD_ASSIGN(BpeVocabulary vocabulary, read_tokenizer_json(path));
-  return ByteLevelBpe::create(std::move(vocabulary));
+  std::error_code code;
+  if (!fs::is_directory(path, code)) return TokenizerFiles{.vocabulary = path};
+  constexpr std::array<std::pair<const char*, const char*>, 3> kKinds = {
+      {{"tokenizer.json", ""}, {"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}}};
+  TokenizerFiles files;
+  for (const auto& [vocabulary, merges] : kKinds) {
+    TRAINYARD_ASSIGN(const bool has_it, path_exists(path / vocabulary));
+    if (!has_it) continue;
+    if (!files.vocabulary.empty()) {
+      files.unread.push_back(path / vocabulary);
+      continue;
+    }
+    files.vocabulary = path / vocabulary;
+    if (*merges != '\0') files.merges = path / merges;
+  }
+  if (!files.vocabulary.empty()) return files;
+  return Error{ErrorCode::kNotFound,
+               path.string() +
+                   ": found no tokenizer, wanted tokenizer.json, or vocab.json and merges.txt, or "
+                   "encoder.json and vocab.bpe"};
+}
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
+  TRAINYARD_ASSIGN(const TokenizerFiles files, find_tokenizer(path));
+  if (files.vocabulary.empty()) {
+    return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
+  }
+  const bool is_json = files.merges.empty();
+  TRAINYARD_ASSIGN(BpeVocabulary tables,
+                   is_json ? read_tokenizer_json(files.vocabulary)
+                           : read_gpt2_vocabulary(files.vocabulary, files.merges));
+  const fs::path name = files.vocabulary.filename();
+  const fs::path folder = files.vocabulary.parent_path();
+  if (name == "tokenizer.json" || name == "vocab.json") {
+    TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_config));
+  }
+  if (name == "vocab.json") {
+    TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_class));
+    TRAINYARD_TRY(check_beside(folder / "added_tokens.json", tables, check_added_tokens_file));
+  }
+  return ByteLevelBpe::create(std::move(tables));
 }
 
 }  // namespace trainyard::data

@@ -16,7 +16,8 @@ namespace trainyard::data {
 /// Turns bytes into token ids and back. Implementations are thread-compatible: one thread at a time
 /// (encoders keep a cache).
 ///
-/// Contract: decode(encode(x)) == x for every sequence of bytes, valid UTF-8 or not.
+/// Contract: decode(encode(x)) == x for every sequence of bytes, valid UTF-8 or not, but for the
+/// white space that added tokens with lstrip or rstrip take along.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -47,10 +48,21 @@ class Tokenizer {
   std::vector<int32_t> token_lengths() const;
 };
 
-/// Opens "bytes" (by that word, also at the end of an absolute path to nothing), or a folder with
-/// GPT-2's `encoder.json` + `vocab.bpe` (or Hugging Face's `vocab.json` + `merges.txt`, or
-/// `tokenizer.json`), or a `tokenizer.json`. Errors: kNotFound, kIo; kInvalidData naming file and
-/// place.
+/// The files of a tokenizer.
+struct TokenizerFiles {
+  std::filesystem::path vocabulary;           ///< empty: "bytes", which needs none
+  std::filesystem::path merges;               ///< empty: `vocabulary` is a tokenizer.json
+  std::vector<std::filesystem::path> unread;  ///< of other tokenizers in the folder, not read
+};
+
+/// Finds the tokenizer at `path`: "bytes" (by that word, also at the end of an absolute path to
+/// nothing), a `tokenizer.json` of any name, or a folder. Of several in a folder one counts, as in
+/// transformers: `tokenizer.json`, else `vocab.json` and `merges.txt`; else OpenAI's `encoder.json`
+/// and `vocab.bpe`. Errors: kNotFound, kIo.
+Result<TokenizerFiles> find_tokenizer(const std::filesystem::path& path);
+
+/// Opens what find_tokenizer() finds. Errors: as those, and kInvalidData naming file and place,
+/// also for what a tokenizer_config.json or added_tokens.json beside it changes.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::filesystem::path& path);
 
 }  // namespace trainyard::data

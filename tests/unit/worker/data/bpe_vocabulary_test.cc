@@ -86,6 +86,20 @@ class BpeVocabularyTest : public testing::Test {
     return tokenizer ? "" : tokenizer.error().message;
   }
 
+  // Of the folder with these files beside a good vocabulary.
+  std::string beside_error(const std::string& name, const json& content, bool as_pair) {
+    const TemporaryFolder folder;
+    if (as_pair) {
+      spill(folder.path() / "vocab.json", small_vocabulary().dump());
+      spill(folder.path() / "merges.txt", kMerges);
+    } else {
+      spill(folder.path() / "tokenizer.json", small_tokenizer_json().dump());
+    }
+    spill(folder.path() / name, content.dump());
+    const auto tokenizer = open_tokenizer(folder.path());
+    return tokenizer ? "" : tokenizer.error().message;
+  }
+
   TemporaryFolder folder_;
 };
 
@@ -191,6 +205,82 @@ TEST_F(BpeVocabularyTest, RefusesATokenizerJsonOfAnotherKind) {
               HasSubstr("/added_tokens"));
   EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0]["id"] = 5; }),
               HasSubstr("id 5 is already"));
+}
+
+TEST_F(BpeVocabularyTest, RefusesByNameWhatItDoesNotDo) {
+  const auto with = [&](const char* pointer, const json& value) {
+    return json_error([&](json& r) { r[json::json_pointer(pointer)] = value; });
+  };
+  EXPECT_THAT(with("/post_processor", {{"type", "TemplateProcessing"}}),
+              HasSubstr("/post_processor: found {\"type\":\"TemplateProcessing\"}"));
+  EXPECT_THAT(with("/post_processor",
+                   {{"type", "Sequence"},
+                    {"processors", {{{"type", "ByteLevel"}}, {{"type", "RobertaProcessing"}}}}}),
+              HasSubstr("/post_processor/processors/1: found"));
+  EXPECT_THAT(with("/decoder", {{"type", "Metaspace"}}), HasSubstr("/decoder/type"));
+  EXPECT_THAT(with("/version", "2.0"), HasSubstr("/version: found \"2.0\""));
+  EXPECT_THAT(with("/lowercase", true), HasSubstr("/lowercase: found true"));
+  EXPECT_THAT(with("/model/new_rule", 1), HasSubstr("/model/new_rule: found 1"));
+  EXPECT_THAT(with("/pre_tokenizer/behavior", "x"), HasSubstr("/pre_tokenizer/behavior"));
+  EXPECT_THAT(with("/added_tokens/0/fuzzy", true), HasSubstr("/added_tokens/fuzzy: found true"));
+  EXPECT_THAT(with("/added_tokens/0/lstrip", "no"), HasSubstr("lstrip: found \"no\""));
+}
+
+TEST_F(BpeVocabularyTest, TakesWhatChangesNoId) {
+  json root = small_tokenizer_json();
+  root["post_processor"] = {{"type", "ByteLevel"}};
+  root["decoder"] = {{"type", "ByteLevel"}};
+  root["truncation"] = {{"max_length", 8}};
+  spill(folder_.path() / "tokenizer.json", root.dump());
+  EXPECT_TRUE(open_tokenizer(folder_.path()));
+}
+
+TEST_F(BpeVocabularyTest, HoldsTheFilesBesideTheVocabularyAgainstIt) {
+  const json end = {{"content", "<|endoftext|>"}, {"special", true}};
+  const json added = {{"content", "[USER]"}, {"special", false}};
+  for (const bool as_pair : {false, true}) {
+    const auto config = [&](const json& content) {
+      return beside_error("tokenizer_config.json", content, as_pair);
+    };
+    EXPECT_EQ(config({{"add_prefix_space", false}, {"model_max_length", 1024}}), "");
+    EXPECT_EQ(config({{"added_tokens_decoder", {{"258", end}}}}), "");
+    EXPECT_THAT(config({{"add_prefix_space", true}}), HasSubstr("add_prefix_space: found true"));
+    EXPECT_THAT(config({{"add_bos_token", true}}), HasSubstr("add_bos_token: found true"));
+    EXPECT_THAT(config({{"added_tokens_decoder", {{"259", added}}}}),
+                HasSubstr("added_tokens_decoder/259: found"));
+  }
+  EXPECT_THAT(beside_error("tokenizer_config.json", {{"tokenizer_class", "CLIPTokenizer"}}, true),
+              HasSubstr("tokenizer_class: found \"CLIPTokenizer\""));
+  EXPECT_THAT(beside_error("added_tokens.json", {{"[USER]", 259}}, true),
+              HasSubstr("found token '[USER]' 259"));
+  EXPECT_EQ(beside_error("added_tokens.json", {{"<|endoftext|>", 258}}, true), "");
+}
+
+TEST_F(BpeVocabularyTest, OfSeveralFilesTheOneThatTransformersReadsCounts) {
+  json other = small_vocabulary();
+  other["abcab"] = 259;
+  spill(folder_.path() / "encoder.json", other.dump());
+  spill(folder_.path() / "vocab.bpe", kMerges);
+  EXPECT_EQ(open_tokenizer(folder_.path()).value()->vocabulary(), 260);
+  spill(folder_.path() / "vocab.json", small_vocabulary().dump());
+  spill(folder_.path() / "merges.txt", "a b\n");
+  EXPECT_THAT(open_tokenizer(folder_.path()).value()->encode("abc"),
+              testing::ElementsAre(256, 'c'));
+  spill(folder_.path() / "tokenizer.json", small_tokenizer_json().dump());
+  EXPECT_THAT(open_tokenizer(folder_.path()).value()->encode("abc"), testing::ElementsAre(257));
+  const TokenizerFiles files = find_tokenizer(folder_.path()).value();
+  EXPECT_EQ(files.vocabulary, folder_.path() / "tokenizer.json");
+  EXPECT_THAT(files.unread,
+              testing::ElementsAre(folder_.path() / "vocab.json", folder_.path() / "encoder.json"));
+}
+
+TEST_F(BpeVocabularyTest, SaysWhatCannotBeSeen) {
+  const std::string vocabulary = small_vocabulary().dump();
+  EXPECT_THAT(gpt2_error(vocabulary, "\xEF\xBB\xBF#version: 0.2\na b\n"),
+              HasSubstr("vocab.bpe: line 1: begins with a byte-order mark"));
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+  EXPECT_THAT(gpt2_error(pointer, kMerges), HasSubstr("git lfs pull"));
+  EXPECT_THAT(gpt2_error(vocabulary, pointer), HasSubstr("git lfs pull"));
 }
 
 TEST_F(BpeVocabularyTest, NamesWhatIsMissing) {

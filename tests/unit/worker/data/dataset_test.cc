@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker/data/support.h"
+#include "worker/data/dataset_manifest.h"
 
 namespace trainyard::data {
 namespace {
@@ -97,6 +98,36 @@ TEST(TokenSetTest, RefusesAFifoAtOnce) {
   ASSERT_FALSE(set);
   EXPECT_EQ(set.error().code, ErrorCode::kInvalidData);
   EXPECT_THAT(set.error().message, HasSubstr("00000.tokens: not a regular file"));
+}
+
+TEST(TokenSetTest, AFolderWithPackedOrUnfinishedShardsIsRefused) {
+  for (const char* name : {"00002.tokens.gz", "00002.tokens.tmp"}) {
+    const TemporaryFolder folder;
+    make_token_set(folder.path(), 20, 50'000, 10);
+    test::spill(folder.path() / name, "");
+    const std::vector<std::filesystem::path> paths = {folder.path()};
+    EXPECT_THAT(TokenSet::open(paths).error().message, HasSubstr(name));
+  }
+}
+
+TEST(TokenSetTest, ASplitThatLacksAShardIsRefused) {
+  const TemporaryFolder folder;
+  const auto split = folder.path() / "train";
+  make_token_set(split, 30, 50'000, 10);
+  DatasetManifest manifest;
+  manifest.splits.push_back({.name = "train", .tokens = 30});
+  for (const char* name : {"00000.tokens", "00001.tokens", "00002.tokens"})
+    manifest.splits[0].shards.push_back({.file = std::string("train/") + name});
+  test::spill(folder.path() / "dataset.json", encode_manifest(manifest));
+  const std::vector<std::filesystem::path> paths = {split};
+  ASSERT_TRUE(TokenSet::open(paths));
+  std::filesystem::remove(split / "00001.tokens");
+  EXPECT_THAT(TokenSet::open(paths).error().message,
+              HasSubstr("found 2 shards without 00001.tokens, wanted the 3 of dataset.json"));
+  const std::vector<std::filesystem::path> named = {split / "00000.tokens"};
+  EXPECT_TRUE(TokenSet::open(named)) << "named ones are what is wanted";
+  test::spill(folder.path() / "dataset.json", "damaged");
+  EXPECT_TRUE(TokenSet::open(paths)) << "training does not need dataset.json";
 }
 
 TEST(TokenSetTest, NamesWhatIsMissing) {
