@@ -9,6 +9,7 @@
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/evaluation_loader.h"
+#include "worker/hf/run_facts.h"
 #include "worker/train/batches.h"
 #include "worker/train/resolve.h"
 
@@ -40,13 +41,19 @@ struct Score {
   int64_t tokens = 0;
 };
 
-Result<Score> evaluate_set(engine::Engine& engine, const std::string& path,
-                           const Options& options) {
+Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
+                           const std::string& path, const Options& options) {
   const std::string paths[] = {path};
   TRAINYARD_ASSIGN(const data::TokenSet tokens,
                    data::TokenSet::open(std::span<const std::string>(paths)));
-  // A checkpoint does not say which tokenizer its text was made with.
   TRAINYARD_TRY(engine::check_held_out(tokens, nullptr, engine.model().vocab, path));
+  const std::string hash = to_hex(tokens.tokenizer_hash());
+  if (!facts.tokenizer_hash.empty() && hash != facts.tokenizer_hash) {
+    return Error{ErrorCode::kInvalidConfig,
+                 path + ": found tokens of tokenizer " + tokens.tokenizer() + " (" + hash +
+                     "), wanted " + facts.tokenizer + " (" + facts.tokenizer_hash +
+                     ") as the model was trained with; prepare the set with that one"};
+  }
   const int64_t length = engine.spec().data.sequence_length;
   TRAINYARD_ASSIGN(auto loader,
                    data::EvaluationLoader::open(tokens, {.tokens_per_sample = length,
@@ -105,9 +112,10 @@ Status evaluate(const Options& options, CommandContext& context) {
   PassedOver passed_over(context.err);
   TRAINYARD_ASSIGN(const NamedModel named,
                    load_model(files, options.checkpoint, options.threads, passed_over));
+  const hf::RunFacts facts = hf::run_facts_of(named.checkpoint->manifest().config_json);
   std::vector<Score> scores;
   for (const std::string& set : options.sets) {
-    TRAINYARD_ASSIGN(Score score, evaluate_set(named.model->engine(), set, options));
+    TRAINYARD_ASSIGN(Score score, evaluate_set(named.model->engine(), facts, set, options));
     scores.push_back(std::move(score));
   }
   if (options.output == "json") {

@@ -8,6 +8,8 @@
 #include "cli/registry.h"
 #include "common/text/json_writer.h"
 #include "worker/hf/export_checkpoint.h"
+#include "worker/hf/run_facts.h"
+#include "worker/hf/run_tokenizer.h"
 
 namespace trainyard::cli {
 namespace {
@@ -24,6 +26,7 @@ constexpr char kFolderOption[] = "--hugging-face";
 struct ExportOptions {
   std::string checkpoint;
   std::string folder;
+  std::string tokenizer;
   std::string output = "text";
 };
 
@@ -35,8 +38,21 @@ Status export_model(const ExportOptions& options, CommandContext& context) {
   }
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
-  const auto write = [&](checkpoint::CheckpointReader& reader) {
-    return hf::export_checkpoint(reader, options.folder);
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (!options.tokenizer.empty()) {
+    TRAINYARD_ASSIGN(tokenizer, data::open_tokenizer(options.tokenizer));
+  }
+  std::string without_tokenizer;
+  const auto write = [&](checkpoint::CheckpointReader& reader) -> Status {
+    std::vector<std::string> places;
+    if (tokenizer != nullptr) {
+      const hf::RunFacts facts = hf::run_facts_of(reader.manifest().config_json);
+      TRAINYARD_TRY(hf::check_run_tokenizer(facts, *tokenizer, "--tokenizer"));
+      places.push_back(options.tokenizer);
+    }
+    TRAINYARD_ASSIGN(without_tokenizer,
+                     hf::export_checkpoint(reader, options.folder, std::move(places)));
+    return {};
   };
   TRAINYARD_ASSIGN(const auto reader,
                    read_checkpoint(files, options.checkpoint, write, passed_over));
@@ -49,12 +65,21 @@ Status export_model(const ExportOptions& options, CommandContext& context) {
     json.integer(reader->manifest().step);
     json.key("checkpoint");
     json.string(reader->directory().string());
+    json.key("withoutTokenizer");
+    if (without_tokenizer.empty()) {
+      json.null();
+    } else {
+      json.string(without_tokenizer);
+    }
     json.end_object();
     context.out << json.take() << '\n';
     return {};
   }
   context.out << options.folder << ": step " << reader->manifest().step << " of "
               << reader->directory().string() << '\n';
+  if (!without_tokenizer.empty()) {
+    context.out << "without tokenizer files: " << without_tokenizer << '\n';
+  }
   return {};
 }
 
@@ -70,6 +95,9 @@ void register_export(const Command& app, CommandContext& context) {
       .required();
   command.option(kFolderOption, options->folder, "Folder to make, as transformers reads it")
       .required();
+  command.option(
+      "--tokenizer", options->tokenizer,
+      "Where the tokenizer is that the model was trained with; default: where the run says");
   command.output(options->output);
   command.footer(kFooter);
   command.runs([options, &context] {

@@ -11,6 +11,7 @@
 #include "cli/trained_model.h"
 #include "common/text/json_writer.h"
 #include "worker/data/tokenizer.h"
+#include "worker/hf/run_tokenizer.h"
 #include "worker/sample/generator.h"
 
 namespace trainyard::cli {
@@ -32,10 +33,23 @@ struct Options {
   engine::SampleOptions sample;
 };
 
-/// The tokenizer given, else the one the run was configured with, else bytes where they fit.
+/// The tokenizer given, else the one that the model was trained with, where the run leads to it. A
+/// checkpoint that does not say with which: the one the run names, else bytes where they fit.
 Result<std::unique_ptr<data::Tokenizer>> tokenizer_of(const Options& options,
-                                                      const engine::Engine& engine) {
-  if (!options.tokenizer.empty()) return data::open_tokenizer(options.tokenizer);
+                                                      const NamedModel& named) {
+  const std::string& config_json = named.checkpoint->manifest().config_json;
+  const hf::RunFacts facts = hf::run_facts_of(config_json);
+  if (!options.tokenizer.empty()) {
+    TRAINYARD_ASSIGN(auto tokenizer, data::open_tokenizer(options.tokenizer));
+    TRAINYARD_TRY(hf::check_run_tokenizer(facts, *tokenizer, "--tokenizer"));
+    return tokenizer;
+  }
+  if (!facts.tokenizer_hash.empty()) {
+    auto found = hf::find_run_tokenizer(facts, hf::tokenizer_places(config_json));
+    if (found) return std::move(found->tokenizer);
+    return Error{ErrorCode::kInvalidConfig, "--tokenizer: not given, and " + found.error().message};
+  }
+  const engine::Engine& engine = named.model->engine();
   const std::string& configured = engine.spec().data.tokenizer;
   if (!configured.empty()) return data::open_tokenizer(configured);
   TRAINYARD_ASSIGN(auto bytes, data::open_tokenizer("bytes"));
@@ -51,7 +65,7 @@ Status sample(const Options& options, CommandContext& context) {
   PassedOver passed_over(context.err);
   TRAINYARD_ASSIGN(const NamedModel named,
                    load_model(files, options.checkpoint, options.threads, passed_over));
-  TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, named.model->engine()));
+  TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, named));
   const bool as_text = options.output == "text";
   std::string text;
   Status decoded;
@@ -128,8 +142,10 @@ void register_sample(const Command& app, CommandContext& context) {
           },
           "UINT")
       .show_default();
-  command.option("--tokenizer", options->tokenizer,
-                 "\"bytes\" or a tokenizer folder; default: the run's own");
+  command.option(
+      "--tokenizer", options->tokenizer,
+      "\"bytes\", a tokenizer folder or a tokenizer.json; must be the one that the model was "
+      "trained with; default: the run's own");
   command.option("--threads", options->threads, "Threads; 0: all cores")
       .between(0, 1024)
       .show_default();

@@ -13,6 +13,7 @@ trainyard_test(safetensors_test TIER unit
                SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/safetensors/safetensors_test.cc
                DEPS worker_safetensors)
 trainyard_test(hf_gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/hf/gpt2_test.cc
+               ${CMAKE_CURRENT_LIST_DIR}/worker/hf/run_facts_test.cc
                DEPS worker_hf)
 trainyard_test(ckpt_command_test TIER unit THREADED
                SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/ckpt_command_test.cc

@@ -12,11 +12,34 @@ namespace {
 using nlohmann::json;
 
 // Larger sizes only come from damage; their products must not overflow.
-/// Size of the vocabulary that OpenAI published with GPT-2.
-constexpr int64_t kGpt2Vocab = 50257;
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 constexpr int64_t kMaxLayers = 100'000;
 constexpr int kConfigDepthMax = 32;
+
+// Members that an export writes from the model itself, and those that tell only how a file was
+// made.
+constexpr const char* kNoFacts[] = {"architectures",
+                                    "model_type",
+                                    "activation_function",
+                                    "n_layer",
+                                    "n_embd",
+                                    "n_head",
+                                    "n_inner",
+                                    "n_positions",
+                                    "n_ctx",
+                                    "vocab_size",
+                                    "layer_norm_epsilon",
+                                    "resid_pdrop",
+                                    "embd_pdrop",
+                                    "attn_pdrop",
+                                    "scale_attn_weights",
+                                    "tie_word_embeddings",
+                                    "dtype",
+                                    "torch_dtype",
+                                    "transformers_version",
+                                    "_name_or_path",
+                                    "scale_attn_by_inverse_layer_idx",
+                                    "add_cross_attention"};
 
 Error bad_value(const char* key, const json& found, const std::string& wanted) {
   return {ErrorCode::kInvalidConfig,
@@ -55,10 +78,17 @@ Status check_variant(const json& object) {
     return bad_value("model_type", member(object, "model_type"), "\"gpt2\"");
   }
   const json& activation = member(object, "activation_function");
-  // Both names stand for the tanh approximation of GELU.
-  if (!activation.is_null() && activation != "gelu_new" && activation != "gelu_pytorch_tanh") {
-    return bad_value("activation_function", activation, "\"gelu_new\"");
+  // All three names stand for the tanh approximation of GELU.
+  if (!activation.is_null() && activation != "gelu_new" && activation != "gelu_fast" &&
+      activation != "gelu_pytorch_tanh") {
+    return bad_value("activation_function", activation,
+                     "\"gelu_new\", \"gelu_fast\" or \"gelu_pytorch_tanh\"");
   }
+  for (const char* key : {"pruned_heads", "quantization_config", "auto_map"}) {
+    const json& value = member(object, key);
+    if (!value.is_null() && !value.empty()) return bad_value(key, value, "none");
+  }
+  TRAINYARD_TRY(require_flag(object, "is_encoder_decoder", false, false));
   TRAINYARD_TRY(require_flag(object, "tie_word_embeddings", true, true));
   TRAINYARD_TRY(require_flag(object, "scale_attn_weights", true, true));
   TRAINYARD_TRY(require_flag(object, "scale_attn_by_inverse_layer_idx", false, false));
@@ -105,10 +135,15 @@ Result<ParsedConfig> parse_config(std::string_view text) {
     }
   }
   TRAINYARD_TRY(check_config(config));
+  json facts = object;
+  for (const char* key : kNoFacts)
+    facts.erase(key);
+  parsed.facts.config = facts.dump();
   return parsed;
 }
 
-std::string make_config(const Gpt2Config& config) {
+std::string make_config(const Gpt2Config& config, const ImportedFacts& imported,
+                        std::optional<int32_t> end_of_text) {
   nlohmann::ordered_json object;
   object["architectures"] = {"GPT2LMHeadModel"};
   object["model_type"] = "gpt2";
@@ -129,13 +164,15 @@ std::string make_config(const Gpt2Config& config) {
   object["reorder_and_upcast_attn"] = false;
   object["add_cross_attention"] = false;
   object["tie_word_embeddings"] = true;
-  // GPT-2's end-of-text is its vocabulary's last token; of another vocabulary it is not known here.
-  const nlohmann::json end_of_text =
-      config.vocab == kGpt2Vocab ? nlohmann::json(config.vocab - 1) : nlohmann::json();
-  object["bos_token_id"] = end_of_text;
-  object["eos_token_id"] = end_of_text;
   object["use_cache"] = true;
   object["dtype"] = "float32";
+  if (imported.config.empty()) {
+    const json id = end_of_text ? json(*end_of_text) : json();
+    object["bos_token_id"] = id;
+    object["eos_token_id"] = id;
+  } else {
+    object.update(nlohmann::ordered_json::parse(imported.config));
+  }
   return object.dump(2) + "\n";
 }
 

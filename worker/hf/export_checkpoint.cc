@@ -4,6 +4,8 @@
 
 #include "common/text/bounded_json.h"
 #include "worker/hf/config.h"
+#include "worker/hf/run_facts.h"
+#include "worker/hf/run_tokenizer.h"
 
 namespace trainyard::hf {
 namespace {
@@ -63,27 +65,9 @@ Result<Gpt2Config> config_of_run(std::string_view config_json) {
   return config;
 }
 
-std::string with_layer_norm_epsilon(std::string config_json, double epsilon) {
-  auto root = nlohmann::ordered_json::parse(config_json, nullptr, false);
-  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
-    return config_json;
-  }
-  root["model"][kLayerNormEpsilon] = epsilon;
-  return root.dump();
-}
-
-std::optional<double> layer_norm_epsilon_of(std::string_view config_json) {
-  const auto root = parse_bounded_json<nlohmann::json>(config_json, kRunDepthMax);
-  if (!root || !root->is_object() || !root->contains("model")) return std::nullopt;
-  const nlohmann::json& model = (*root)["model"];
-  if (!model.is_object()) return std::nullopt;
-  const auto found = model.find(kLayerNormEpsilon);
-  if (found == model.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
-Status export_checkpoint(checkpoint::CheckpointReader& reader,
-                         const std::filesystem::path& folder) {
+Result<std::string> export_checkpoint(checkpoint::CheckpointReader& reader,
+                                      const std::filesystem::path& folder,
+                                      std::vector<std::string> places) {
   TRAINYARD_ASSIGN(const Gpt2Config config, config_of_run(reader.manifest().config_json));
   for (const Gpt2Tensor& tensor : gpt2_tensors(config)) {
     const auto* found =
@@ -96,12 +80,18 @@ Status export_checkpoint(checkpoint::CheckpointReader& reader,
               ", the run's configuration makes it " + nlohmann::json(tensor.shape).dump()};
     }
   }
-  return export_gpt2(folder, config, [&](std::string_view name) -> Result<std::vector<float>> {
+  const std::string& config_json = reader.manifest().config_json;
+  for (std::string& place : tokenizer_places(config_json))
+    places.push_back(std::move(place));
+  TRAINYARD_ASSIGN(const GatheredExtras gathered, gather_extras(run_facts_of(config_json), places));
+  const auto get_tensor = [&](std::string_view name) -> Result<std::vector<float>> {
     const auto* tensor = checkpoint::find_tensor(reader.manifest(), name, TensorKind::kParameter);
     std::vector<float> values(static_cast<size_t>(*checkpoint::checked_volume(tensor->shape)));
     TRAINYARD_TRY(reader.read_all(name, TensorKind::kParameter, values));
     return values;
-  });
+  };
+  TRAINYARD_TRY(export_gpt2(folder, config, get_tensor, std::nullopt, gathered.extras));
+  return gathered.without_tokenizer;
 }
 
 }  // namespace trainyard::hf

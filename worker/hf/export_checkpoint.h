@@ -1,9 +1,9 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/error.h"
 #include "worker/checkpoint/reader.h"
@@ -17,17 +17,12 @@ namespace trainyard::hf {
 /// it.
 Result<Gpt2Config> config_of_run(std::string_view config_json);
 
-/// A run's configuration with the epsilon of its layer norms as layerNormEpsilon of its "model"
-/// member: an imported model's own, which no manifest says. Unchanged where there is no such
-/// member.
-std::string with_layer_norm_epsilon(std::string config_json, double epsilon);
-
-/// What with_layer_norm_epsilon has put there; nullopt in checkpoints from before it did, whose
-/// models are taken to have GPT-2's 1e-5.
-std::optional<double> layer_norm_epsilon_of(std::string_view config_json);
-
-/// Writes a checkpoint's model as a Hugging Face folder (export_gpt2); every byte read is verified.
-/// Errors: as config_of_run, CheckpointReader::read and export_gpt2.
-Status export_checkpoint(checkpoint::CheckpointReader& reader, const std::filesystem::path& folder);
+/// Writes a checkpoint's model as a Hugging Face folder (export_gpt2), with the imported facts that
+/// the checkpoint has kept and the files of its tokenizer where `places` or its configuration lead
+/// to them; every byte read is verified. Returns why there are no tokenizer files; empty: there
+/// are. Errors: as config_of_run, gather_extras, CheckpointReader::read and export_gpt2.
+Result<std::string> export_checkpoint(checkpoint::CheckpointReader& reader,
+                                      const std::filesystem::path& folder,
+                                      std::vector<std::string> places = {});
 
 }  // namespace trainyard::hf

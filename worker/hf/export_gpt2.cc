@@ -2,6 +2,7 @@
 #include <map>
 
 #include "common/io/file.h"
+#include "common/io/path_exists.h"
 #include "worker/hf/config.h"
 #include "worker/hf/gpt2.h"
 #include "worker/hf/tensor_map.h"
@@ -41,6 +42,32 @@ Result<std::vector<float>> in_their_form(const TensorMapping& mapping,
   return values;
 }
 
+/// Writes the files beside config.json and weights; checks all of them first.
+Status write_extras(const std::filesystem::path& folder, const ExportExtras& extras) {
+  std::vector<ExportFile> files = extras.files;
+  if (!extras.imported.generation.empty()) {
+    files.push_back({"generation_config.json", extras.imported.generation + "\n"});
+  }
+  std::vector<const ExportFile*> missing;
+  for (const ExportFile& file : files) {
+    const std::filesystem::path path = folder / file.name;
+    TRAINYARD_ASSIGN(const bool is_there, path_exists(path));
+    if (!is_there) {
+      missing.push_back(&file);
+      continue;
+    }
+    const auto content = read_file(path, static_cast<int64_t>(file.content.size()));
+    if (content && *content == file.content) continue;
+    return Error{ErrorCode::kAlreadyExists,
+                 path.string() +
+                     ": is there already, and is not what the export would write; "
+                     "choose another folder or remove it"};
+  }
+  for (const ExportFile* file : missing)
+    TRAINYARD_TRY(write_file_atomic(folder / file->name, file->content));
+  return {};
+}
+
 }  // namespace
 
 Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid) {
@@ -48,12 +75,13 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
     return Error{ErrorCode::kAlreadyExists,
                  weights.string() + ": is there already; choose another folder or remove it"};
   };
-  std::error_code ignored;
   for (const char* name : kOtherWeights) {
-    if (std::filesystem::exists(folder / name, ignored)) return is_there(folder / name);
+    TRAINYARD_ASSIGN(const bool other, path_exists(folder / name));
+    if (other) return is_there(folder / name);
   }
   const std::filesystem::path weights = folder / kWeightsFile;
-  if (!std::filesystem::exists(weights, ignored)) return {};
+  TRAINYARD_ASSIGN(const bool ours, path_exists(weights));
+  if (!ours) return {};
   if (!job_uid.empty()) {
     const auto file = safetensors::File::open(weights);
     if (file) {
@@ -66,7 +94,8 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
 }
 
 Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
-                   const GetTensor& get_tensor, const std::optional<ExportMark>& mark) {
+                   const GetTensor& get_tensor, const std::optional<ExportMark>& mark,
+                   const ExportExtras& extras) {
   TRAINYARD_TRY(check_config(config));
   const std::filesystem::path weights = folder / kWeightsFile;
   TRAINYARD_TRY(check_export_folder(folder, mark ? mark->job_uid : ""));
@@ -76,7 +105,9 @@ Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config
   for (const TensorMapping& mapping : mappings) {
     infos.push_back({"transformer." + mapping.hf_name, DType::kFloat32, mapping.hf_shape});
   }
-  TRAINYARD_TRY(write_file_atomic(folder / "config.json", make_config(config)));
+  TRAINYARD_TRY(write_extras(folder, extras));
+  TRAINYARD_TRY(write_file_atomic(folder / "config.json",
+                                  make_config(config, extras.imported, extras.end_of_text)));
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (mark) {
     metadata[kJobUidKey] = mark->job_uid;

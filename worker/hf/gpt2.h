@@ -28,6 +28,14 @@ struct Gpt2Config {
   bool operator==(const Gpt2Config&) const = default;
 };
 
+/// What an imported folder says of its model beside what this engine computes with: kept for the
+/// export. JSON objects as text; empty: nothing was imported, or the folder has no such file.
+struct ImportedFacts {
+  std::string config;      ///< the other members of config.json: special token ids and so on
+  std::string generation;  ///< generation_config.json
+  bool operator==(const ImportedFacts&) const = default;
+};
+
 /// Rows of `wte` in our layout: vocab rounded up to a multiple of 64; the rows added are zero.
 int64_t padded_vocab(int64_t vocab);
 
@@ -48,16 +56,17 @@ class HfModel {
   virtual const Gpt2Config& config() const = 0;
   /// A tensor by our name, float32, row-major. Errors: kNotFound.
   virtual Result<std::vector<float>> tensor(std::string_view name) const = 0;
+  virtual const ImportedFacts& facts() const = 0;
   /// What was different but harmless (unequal dropout probabilities ...), for the log.
   virtual const std::vector<std::string>& notes() const = 0;
 };
 
 /// Opens a folder as `transformers` saves it: config.json and model.safetensors (or
 /// model.safetensors.index.json with its parts); names with or without `transformer.`; `attn.bias`
-/// and `attn.masked_bias` buffers are ignored; lm_head must be tied. Errors: kNotFound for a
-/// missing file, kInvalidData that lists every missing, unexpected or wrongly shaped tensor,
-/// kInvalidConfig for a GPT-2 variant that this engine does not compute (the message names the
-/// key).
+/// and `attn.masked_bias` buffers are ignored; lm_head must be tied and may stand for wte. Errors:
+/// kNotFound for a missing file, kInvalidData that lists every missing, unexpected or wrongly
+/// shaped tensor, kInvalidConfig for a GPT-2 variant that this engine does not compute (the message
+/// names the key).
 Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder);
 
 /// Gives a tensor by our name, in our layout (padded `wte` included).
@@ -69,6 +78,19 @@ struct ExportMark {
   int64_t step = 0;
 };
 
+/// A file of an export.
+struct ExportFile {
+  std::string name;
+  std::string content;
+};
+
+/// What an export has beside the weights.
+struct ExportExtras {
+  ImportedFacts imported;              ///< into config.json and generation_config.json
+  std::optional<int32_t> end_of_text;  ///< of a model that is not imported; nullopt: not known
+  std::vector<ExportFile> files;       ///< of the tokenizer
+};
+
 /// Refuses a folder whose model.safetensors that job has not written, or with weights in other
 /// files: an export must not replace somebody's model. Errors: kAlreadyExists.
 Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid);
@@ -76,9 +98,11 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
 /// Writes a folder that `transformers` loads: config.json and model.safetensors (float32, metadata
 /// format pt, tied lm_head left out, vocabulary without padding). Creates the folder; refuses
 /// (kAlreadyExists) one that already has a model, unless it bears the mark of the same job: that
-/// one is replaced. Cost: one tensor in memory at a time.
+/// one is replaced. Files of `extras` that the folder has with other content are not replaced
+/// (kAlreadyExists). Cost: one tensor in memory at a time.
 Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
                    const GetTensor& get_tensor,
-                   const std::optional<ExportMark>& mark = std::nullopt);
+                   const std::optional<ExportMark>& mark = std::nullopt,
+                   const ExportExtras& extras = {});
 
 }  // namespace trainyard::hf

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/io/file.h"
+#include "common/io/path_exists.h"
+#include "common/text/bounded_json.h"
 #include "worker/hf/config.h"
 #include "worker/hf/gpt2.h"
 #include "worker/hf/tensor_map.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
+constexpr int kDepthMax = 32;
 constexpr std::string_view kPrefix = "transformer.";
 // A message that names more than this many tensors helps nobody.
 constexpr size_t kMaxComplaints = 20;
@@ -78,6 +81,7 @@ class Gpt2Folder final : public HfModel {
   }
 
   const Gpt2Config& config() const override { return parsed_.config; }
+  const ImportedFacts& facts() const override { return parsed_.facts; }
   const std::vector<std::string>& notes() const override { return parsed_.notes; }
 
   Result<std::vector<float>> tensor(std::string_view name) const override {
@@ -109,15 +113,18 @@ class Gpt2Folder final : public HfModel {
 Result<std::vector<std::filesystem::path>> weight_files(const std::filesystem::path& folder) {
   const std::filesystem::path single = folder / "model.safetensors";
   const std::filesystem::path index = folder / "model.safetensors.index.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(single, ignored)) return std::vector{single};
-  if (!std::filesystem::exists(index, ignored)) {
+  TRAINYARD_ASSIGN(const bool is_single, path_exists(single));
+  if (is_single) return std::vector{single};
+  TRAINYARD_ASSIGN(const bool has_index, path_exists(index));
+  if (!has_index) {
     return Error{ErrorCode::kNotFound,
                  folder.string() + ": has neither model.safetensors nor " +
                      "model.safetensors.index.json; save the model with safe_serialization=True"};
   }
   TRAINYARD_ASSIGN(const std::string text, read_file(index, kMaxIndexBytes));
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto parsed = parse_bounded_json<nlohmann::json>(text, kDepthMax);
+  if (!parsed) return parsed.error().with_context(index.string());
+  const nlohmann::json& json = *parsed;
   std::set<std::string> names;
   bool good = json.is_object() && json.contains("weight_map") && json["weight_map"].is_object();
   if (good) {
@@ -213,12 +220,36 @@ void check_sources(const Gpt2Config& config, const Sources& sources, Complaints&
   check_tied_head(sources, complaints);
 }
 
+/// A file of tied weights may name them after the head alone.
+void take_head_for_embedding(Sources& sources) {
+  if (sources.contains("wte.weight")) return;
+  auto head = sources.extract("lm_head.weight");
+  if (head.empty()) return;
+  head.key() = "wte.weight";
+  sources.insert(std::move(head));
+}
+
+/// generation_config.json as one line of JSON; empty where there is none.
+Result<std::string> generation_facts(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "generation_config.json";
+  const auto text = read_file(path, kMaxConfigBytes);
+  if (!text && text.error().code == ErrorCode::kNotFound) return std::string();
+  if (!text) return text.error();
+  const auto parsed = parse_bounded_json<nlohmann::json>(*text, kDepthMax);
+  if (!parsed) return parsed.error().with_context(path.string());
+  if (!parsed->is_object()) {
+    return Error{ErrorCode::kInvalidData, path.string() + ": wanted an object"};
+  }
+  return parsed->dump();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder) {
   TRAINYARD_ASSIGN(const std::string text, read_file(folder / "config.json", kMaxConfigBytes));
   auto parsed = parse_config(text);
   if (!parsed) return parsed.error().with_context(folder.string());
+  TRAINYARD_ASSIGN(parsed->facts.generation, generation_facts(folder));
   TRAINYARD_ASSIGN(const std::vector<std::filesystem::path> paths, weight_files(folder));
   std::vector<std::unique_ptr<safetensors::File>> files;
   for (const std::filesystem::path& path : paths) {
@@ -227,6 +258,7 @@ Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder) 
   }
   Complaints complaints;
   Sources sources = collect(files, complaints);
+  take_head_for_embedding(sources);
   check_sources(parsed->config, sources, complaints);
   TRAINYARD_TRY(complaints.status(folder));
   return std::unique_ptr<HfModel>(

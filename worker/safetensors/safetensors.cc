@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/unique_fd.h"
+#include "common/text/pointer_file.h"
 #include "worker/safetensors/header_handler.h"
 
 namespace trainyard::safetensors {
@@ -89,6 +90,10 @@ Result<Header> parse_header(std::span<const std::byte> prefix, int64_t file_byte
   if (prefix.size() < kLengthBytes || file_bytes < static_cast<int64_t>(kLengthBytes)) {
     return invalid("has " + std::to_string(file_bytes) +
                    " bytes, a safetensors file has at least 8 for the header's length");
+  }
+  const auto* characters = reinterpret_cast<const char*>(prefix.data());
+  if (const auto pointer = text::pointer_file({characters, prefix.size()})) {
+    return invalid("found " + std::string(pointer->found) + "; " + std::string(pointer->advice));
   }
   uint64_t length = 0;
   std::memcpy(&length, prefix.data(), kLengthBytes);

@@ -4,7 +4,7 @@
 #include "common/io/control_group.h"
 #include "kernels/cpu/isa.h"
 #include "worker/comm/factory.h"
-#include "worker/hf/export_checkpoint.h"
+#include "worker/hf/run_facts.h"
 #include "worker/train/engine_state.h"
 #include "worker/train/resolve.h"
 
@@ -21,8 +21,8 @@ Result<std::unique_ptr<TrainedModel>> TrainedModel::load(checkpoint::CheckpointR
   // its instruction set, which changes no bit, one that this machine lacks.
   spec.batch = {.global_sequences = 1, .micro_sequences = 1};
   Gpt2Config config = gpt2_config(spec);
-  config.layer_norm_epsilon =
-      hf::layer_norm_epsilon_of(reader.manifest().config_json).value_or(config.layer_norm_epsilon);
+  config.layer_norm_epsilon = hf::run_facts_of(reader.manifest().config_json)
+                                  .layer_norm_epsilon.value_or(config.layer_norm_epsilon);
   TRAINYARD_ASSIGN(model->alone_,
                    comm::make_communicator(comm::TransportKind::kLocal,
                                            {.endpoints = {{.rank = 0}}, .job_uid = "sample"}, {}));

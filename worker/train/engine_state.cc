@@ -8,7 +8,6 @@
 #include "common/api/encode.h"
 #include "worker/checkpoint/partition.h"
 #include "worker/checkpoint/state_hash.h"
-#include "worker/hf/export_checkpoint.h"
 #include "worker/memory/parallel_copy.h"
 #include "worker/train/same_run.h"
 
@@ -23,8 +22,9 @@ constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMomen
 
 }  // namespace
 
-EngineState::EngineState(Engine& engine, std::string data_identity)
-    : engine_(engine), data_identity_(std::move(data_identity)) {
+EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts facts)
+    : engine_(engine), data_identity_(std::move(data_identity)), facts_(std::move(facts)) {
+  facts_.layer_norm_epsilon = engine.config().layer_norm_epsilon;
   std::vector<std::vector<int64_t>> shapes;
   std::vector<Part> whole;
   for (const int param : engine.store().name_order()) {
@@ -51,10 +51,10 @@ std::span<float> EngineState::tensor(int param, TensorKind kind) const {
 
 Result<checkpoint::Snapshot> EngineState::snapshot() {
   const api::EngineSpec& spec = engine_.spec();
-  checkpoint::Snapshot snapshot{.step = engine_.steps_done(),
-                                .samples_consumed = engine_.samples_consumed(),
-                                .config_json = hf::with_layer_norm_epsilon(
-                                    api::encode_engine(spec), engine_.config().layer_norm_epsilon)};
+  checkpoint::Snapshot snapshot{
+      .step = engine_.steps_done(),
+      .samples_consumed = engine_.samples_consumed(),
+      .config_json = hf::with_run_facts(api::encode_engine(spec), facts_)};
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
   if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
@@ -122,13 +122,25 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAske
   const checkpoint::Manifest& manifest = reader.manifest();
   TRAINYARD_TRY(check_same_run(reader, engine_.spec(), data_identity_));
   const double epsilon = engine_.config().layer_norm_epsilon;
-  const double stored_epsilon = hf::layer_norm_epsilon_of(manifest.config_json).value_or(epsilon);
+  const hf::RunFacts stored = hf::run_facts_of(manifest.config_json);
+  const double stored_epsilon = stored.layer_norm_epsilon.value_or(epsilon);
   if (stored_epsilon != epsilon) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.model.import: its layer_norm_epsilon: found " + std::to_string(epsilon) +
                      ", wanted " + std::to_string(stored_epsilon) + " as in the checkpoint " +
                      reader.directory().filename().string() +
                      ", from which the run goes on; put the imported folder back"};
+  }
+  // A checkpoint from before they were kept has none.
+  const std::string difference = stored.imported == hf::ImportedFacts()
+                                     ? ""
+                                     : hf::difference_of(facts_.imported, stored.imported);
+  if (!difference.empty()) {
+    return Error{ErrorCode::kInvalidConfig, "engine.model.import: " + difference +
+                                                " as in the checkpoint " +
+                                                reader.directory().filename().string() +
+                                                ", from which the run goes on; put the imported "
+                                                "folder back"};
   }
   return load(reader, stop_asked);
 }

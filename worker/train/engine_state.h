@@ -8,6 +8,7 @@
 #include "common/hash/hash.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/types.h"
+#include "worker/hf/run_facts.h"
 #include "worker/train/engine.h"
 
 namespace trainyard::engine {
@@ -18,8 +19,9 @@ class EngineState {
  public:
   /// `engine` is not owned. Plans which rows this rank of the data group writes. `data_identity`
   /// (data::TokenSet::identity, hexadecimal) goes into each snapshot; a checkpoint of other data is
-  /// refused. Empty: not known, not checked.
-  explicit EngineState(Engine& engine, std::string data_identity = "");
+  /// refused. Empty: not known, not checked. `facts` go into each snapshot as well, with the
+  /// engine's own epsilon.
+  explicit EngineState(Engine& engine, std::string data_identity = "", hf::RunFacts facts = {});
 
   /// Claims the memory of snapshots beside training, so that the first one does not wait for the
   /// kernel to find it, and a machine that has too little says so now. Only the first call counts.
@@ -33,8 +35,8 @@ class EngineState {
 
   /// Overwrites parameters, moments, optimizer step and data cursor. Once `stop_asked` says so it
   /// reads no further tensor: the step is the checkpoint's then, and nothing may be done with the
-  /// rest. Errors: kInvalidConfig when the checkpoint is of another model, seed, numerics, batch or
-  /// data (names what differs); kInvalidData when it is damaged.
+  /// rest. Errors: kInvalidConfig when the checkpoint is of another model, seed, numerics, batch,
+  /// data or imported facts (names what differs); kInvalidData when it is damaged.
   Status restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
   /// The same without asking whether this run may go on with it: for a model that is only looked
   /// at. Errors: kInvalidData.
@@ -63,6 +65,7 @@ class EngineState {
 
   Engine& engine_;
   std::string data_identity_;
+  hf::RunFacts facts_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   std::vector<Part> parts_;
   std::shared_ptr<MemoryBlock> buffer_;

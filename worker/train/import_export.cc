@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "worker/data/tokenizer.h"
+#include "worker/hf/run_tokenizer.h"
 
 namespace trainyard::engine {
 
@@ -42,6 +43,10 @@ std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem:
            folder.string() + ", " + std::string((*tokenizer)->name()) + " (" +
            to_hex((*tokenizer)->identity()) + "): the model may read other words than the text has";
   }
+  if (tokenizer.error().code != ErrorCode::kNotFound) {
+    return "engine.data.tokens: made with tokenizer " + theirs +
+           "; whether that is the model's cannot be told: " + tokenizer.error().message;
+  }
   // Vocabularies are padded, but not by a tenth.
   if (10 * tokens.vocabulary() >= 9 * vocab) return "";
   return "engine.data.tokens: made with tokenizer " + theirs + ", and the model of " +
@@ -49,8 +54,13 @@ std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem:
          ": is it the model's tokenizer? Otherwise the model reads other words than the text has";
 }
 
-Status export_hugging_face(Engine& engine, const std::filesystem::path& folder,
-                           const std::string& job_uid) {
+Result<std::string> export_hugging_face(Engine& engine, const std::filesystem::path& folder,
+                                        const std::string& job_uid, const hf::RunFacts& facts) {
+  std::vector<std::string> places;
+  for (const std::string& place : {engine.spec().data.tokenizer, engine.spec().model.import_path}) {
+    if (!place.empty()) places.push_back(place);
+  }
+  TRAINYARD_ASSIGN(const hf::GatheredExtras gathered, hf::gather_extras(facts, places));
   const Gpt2Config& config = engine.config();
   const hf::Gpt2Config exported{.layers = config.layers,
                                 .hidden = config.hidden,
@@ -68,8 +78,10 @@ Status export_hugging_face(Engine& engine, const std::filesystem::path& folder,
     }
     return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
   };
-  return hf::export_gpt2(folder, exported, get_tensor,
-                         hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()});
+  TRAINYARD_TRY(hf::export_gpt2(folder, exported, get_tensor,
+                                hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()},
+                                gathered.extras));
+  return gathered.without_tokenizer;
 }
 
 }  // namespace trainyard::engine

@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "worker/data/dataset.h"
 #include "worker/hf/gpt2.h"
+#include "worker/hf/run_facts.h"
 #include "worker/train/engine.h"
 
 namespace trainyard::engine {
@@ -21,8 +22,9 @@ std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem:
                             int64_t vocab);
 
 /// Writes the masters as a Hugging Face folder that bears the job's mark; one that it wrote before
-/// is replaced. Errors: as hf::export_gpt2.
-Status export_hugging_face(Engine& engine, const std::filesystem::path& folder,
-                           const std::string& job_uid);
+/// is replaced. The tokenizer's files come from where the engine's spec leads to them. Returns why
+/// there are none; empty: there are. Errors: as hf::gather_extras and hf::export_gpt2.
+Result<std::string> export_hugging_face(Engine& engine, const std::filesystem::path& folder,
+                                        const std::string& job_uid, const hf::RunFacts& facts);
 
 }  // namespace trainyard::engine

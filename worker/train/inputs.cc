@@ -6,6 +6,7 @@
 
 #include "worker/checkpoint/reader.h"
 #include "worker/hf/export_checkpoint.h"
+#include "worker/hf/run_facts.h"
 
 namespace trainyard::engine {
 namespace {
@@ -16,12 +17,14 @@ Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const 
   return tokens;
 }
 
-Result<hf::Gpt2Config> shape_of_newest(const std::filesystem::path& checkpoints) {
+Status take_from_newest(const std::filesystem::path& checkpoints, Inputs& inputs) {
   checkpoint::PosixFileSystem files;
   TRAINYARD_ASSIGN(const std::unique_ptr<checkpoint::CheckpointReader> newest,
                    checkpoint::open_newest_good(files, checkpoints, std::nullopt,
                                                 checkpoint::Verify::kManifest, nullptr));
-  return hf::config_of_run(newest->manifest().config_json);
+  TRAINYARD_ASSIGN(inputs.shape, hf::config_of_run(newest->manifest().config_json));
+  inputs.facts = hf::run_facts_of(newest->manifest().config_json).imported;
+  return {};
 }
 
 Status open_import(const std::string& folder, const std::filesystem::path& checkpoints,
@@ -30,18 +33,16 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
   if (model) {
     inputs.imported = *std::move(model);
     inputs.shape = inputs.imported->config();
+    inputs.facts = inputs.imported->facts();
     return {};
   }
   Error error = std::move(model).error();
   if (error.code != ErrorCode::kNotFound || checkpoints.empty()) return error;
-  auto shape = shape_of_newest(checkpoints);
-  if (shape) {
-    inputs.shape = *shape;
-    return {};
-  }
-  if (shape.error().code != ErrorCode::kNotFound) {
+  const Status taken = take_from_newest(checkpoints, inputs);
+  if (taken) return {};
+  if (taken.error().code != ErrorCode::kNotFound) {
     error.message += "; put it back, as the checkpoints do not tell the model's shape either: " +
-                     shape.error().message;
+                     taken.error().message;
   }
   return error.with_context("engine.model.import");
 }
@@ -50,7 +51,7 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
 
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints) {
   TRAINYARD_ASSIGN(data::TokenSet tokens, open_tokens(spec.data.tokens, "engine.data.tokens"));
-  Inputs inputs{std::move(tokens), std::nullopt, nullptr, std::nullopt};
+  Inputs inputs{std::move(tokens), std::nullopt, nullptr, std::nullopt, {}};
   if (!spec.data.validation.empty()) {
     TRAINYARD_ASSIGN(inputs.validation,
                      open_tokens(spec.data.validation, "engine.data.validation"));

@@ -19,6 +19,8 @@ struct Inputs {
   std::unique_ptr<hf::HfModel> imported;
   /// The import's shape, or that of the checkpoint which stands in for it; nullopt: no import.
   std::optional<hf::Gpt2Config> shape;
+  /// The import's, or those of the checkpoint which stands in for it.
+  hf::ImportedFacts facts;
 };
 
 /// Opens tokens, held-out tokens and the import. Reads headers only. A run that has a checkpoint

@@ -126,7 +126,11 @@ class Run {
       context_.progress->instruction(id);
     });
     context_.progress->set_total_steps(spec_.steps);
-    state_ = std::make_unique<EngineState>(*engine_, to_hex(inputs_->tokens.identity()));
+    const data::TokenSet& tokens = inputs_->tokens;
+    facts_ = {.imported = inputs_->facts,
+              .tokenizer = tokens.tokenizer(),
+              .tokenizer_hash = to_hex(tokens.tokenizer_hash())};
+    state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens.identity()), facts_);
     const MemoryReport memory = engine_->memory();
     count_memory(memory);
     if (context_.world->rank() == 0) {
@@ -364,7 +368,12 @@ class Run {
                       .final_loss = state_->loss(),
                       .validation_loss = validation_loss_};
     if (outcome.complete && context_.world->rank() == 0 && !spec_.export_to.hugging_face.empty()) {
-      TRAINYARD_TRY(export_hugging_face(*engine_, spec_.export_to.hugging_face, context_.job_uid));
+      TRAINYARD_ASSIGN(
+          const std::string without_tokenizer,
+          export_hugging_face(*engine_, spec_.export_to.hugging_face, context_.job_uid, facts_));
+      if (!without_tokenizer.empty()) {
+        context_.log->info("exported without tokenizer files", {{"why", without_tokenizer}});
+      }
     }
     if (outcome.complete) context_.progress->set_phase(contract::Phase::kDone);
     return outcome;
@@ -375,6 +384,7 @@ class Run {
   HeapMemorySource memory_;
   std::optional<Inputs> inputs_;
   std::unique_ptr<Engine> engine_;
+  hf::RunFacts facts_;
   std::unique_ptr<EngineState> state_;
   std::unique_ptr<CheckpointSchedule> checkpoints_;
   std::unique_ptr<data::BatchLoader> loader_;

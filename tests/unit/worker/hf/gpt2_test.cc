@@ -211,6 +211,34 @@ TEST(Gpt2ImportTest, OutputHeadMustBeTied) {
   EXPECT_THAT(error_of(untied.load()), HasSubstr("tie_word_embeddings: found false, wanted true"));
 }
 
+TEST(Gpt2ImportTest, TheHeadMayStandForTheEmbedding) {
+  Folder folder;
+  folder.tensors["lm_head.weight"] = folder.tensors["transformer.wte.weight"];
+  folder.tensors.erase("transformer.wte.weight");
+  const auto loaded = folder.load();
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  EXPECT_EQ(*(*loaded)->tensor("wte"), *(*load_gpt2(kFixture))->tensor("wte"));
+}
+
+TEST(Gpt2ImportTest, EveryNameOfTheActivationIsTaken) {
+  for (const char* name : {"gelu_new", "gelu_fast", "gelu_pytorch_tanh"}) {
+    Folder folder;
+    folder.config["activation_function"] = name;
+    EXPECT_EQ(error_of(folder.load()), "accepted") << name;
+  }
+}
+
+TEST(Gpt2ImportTest, APointerOfGitLfsIsNamedInEveryFile) {
+  for (const char* name : {"config.json", "model.safetensors", "generation_config.json"}) {
+    Folder folder;
+    ASSERT_TRUE(folder.load().has_value());
+    std::ofstream(folder.path() / name)
+        << "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548105171\n";
+    EXPECT_THAT(error_of(load_gpt2(folder.path())),
+                AllOf(HasSubstr(name), HasSubstr("fetch the file by git lfs pull")));
+  }
+}
+
 TEST(Gpt2ImportTest, TensorUnderBothNamesIsRefused) {
   Folder folder;
   folder.tensors["wpe.weight"] = folder.tensors["transformer.wpe.weight"];
@@ -239,6 +267,10 @@ TEST(Gpt2ImportTest, VariantsThatThisEngineDoesNotComputeAreRefusedByKey) {
       {"vocab_size", 9'999'999'999},
       {"resid_pdrop", 1.5},
       {"layer_norm_epsilon", "small"},
+      {"pruned_heads", {{"0", {1}}}},
+      {"quantization_config", {{"quant_method", "gptq"}}},
+      {"auto_map", {{"AutoModel", "modeling.Mine"}}},
+      {"is_encoder_decoder", true},
   };
   for (const auto& [key, value] : changes) {
     Folder folder;
@@ -326,6 +358,55 @@ TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
   ASSERT_TRUE(again.has_value()) << again.error().message;
   EXPECT_EQ((*again)->config(), (*model)->config());
   EXPECT_EQ(export_gpt2(out, (*model)->config(), get).error().code, ErrorCode::kAlreadyExists);
+}
+
+TEST(Gpt2ExportTest, WhatWasImportedIsExportedWhateverTheSizes) {
+  Folder folder;
+  folder.config["bos_token_id"] = 1;
+  folder.config["eos_token_id"] = {2, 3};
+  folder.config["initializer_range"] = 0.5;
+  folder.config.erase("pad_token_id");
+  ASSERT_TRUE(folder.load().has_value());
+  std::ofstream(folder.path() / "generation_config.json") << R"({"temperature": 0.7})";
+  const auto model = load_gpt2(folder.path());
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const testing_support::TemporaryDirectory out;
+  ASSERT_TRUE(export_gpt2(out.path(), (*model)->config(),
+                          [&](std::string_view name) { return (*model)->tensor(name); },
+                          std::nullopt, {.imported = (*model)->facts(), .end_of_text = 7}));
+  const auto json_of = [&](const char* name) {
+    std::ifstream file(out.path() / name);
+    return nlohmann::json::parse(file);
+  };
+  const nlohmann::json config = json_of("config.json");
+  EXPECT_EQ(config["bos_token_id"], 1);
+  EXPECT_EQ(config["eos_token_id"], nlohmann::json({2, 3}));
+  EXPECT_EQ(config["initializer_range"], 0.5);
+  EXPECT_FALSE(config.contains("pad_token_id"));
+  EXPECT_EQ(json_of("generation_config.json"), nlohmann::json({{"temperature", 0.7}}));
+}
+
+TEST(Gpt2ExportTest, NoTokenIsGuessedFromTheVocabulary) {
+  Gpt2Config config{
+      .layers = 1, .hidden = 8, .heads = 1, .ffn = 8, .vocab = 50257, .max_positions = 8};
+  EXPECT_TRUE(
+      nlohmann::json::parse(make_config(config, {}, std::nullopt))["eos_token_id"].is_null());
+  EXPECT_EQ(nlohmann::json::parse(make_config(config, {}, 50256))["eos_token_id"], 50256);
+}
+
+TEST(Gpt2ExportTest, FilesOfOthersAreNotReplaced) {
+  const auto model = load_gpt2(kFixture);
+  const testing_support::TemporaryDirectory directory;
+  const auto export_with = [&](const char* content) {
+    return export_gpt2(directory.path(), (*model)->config(),
+                       [&](std::string_view name) { return (*model)->tensor(name); },
+                       ExportMark{"job-1", 7}, {.files = {{"tokenizer.json", content}}});
+  };
+  ASSERT_TRUE(export_with("{}"));
+  EXPECT_TRUE(export_with("{}"));
+  const Status other = export_with("{\"mine\":1}");
+  EXPECT_EQ(other.error().code, ErrorCode::kAlreadyExists);
+  EXPECT_THAT(other.error().message, HasSubstr("tokenizer.json: is there already"));
 }
 
 TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
