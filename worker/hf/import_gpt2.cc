@@ -124,11 +124,11 @@ Result<std::vector<std::filesystem::path>> weight_files(const std::filesystem::p
   TRAINYARD_ASSIGN(const std::string text, read_file(index, kMaxIndexBytes));
   const auto parsed = parse_bounded_json<nlohmann::json>(text, kDepthMax);
   if (!parsed) return parsed.error().with_context(index.string());
-  const nlohmann::json& json = *parsed;
   std::set<std::string> names;
-  bool good = json.is_object() && json.contains("weight_map") && json["weight_map"].is_object();
+  bool good =
+      parsed->is_object() && parsed->contains("weight_map") && (*parsed)["weight_map"].is_object();
   if (good) {
-    for (const auto& [tensor, file] : json["weight_map"].items()) {
+    for (const auto& [tensor, file] : (*parsed)["weight_map"].items()) {
       good = good && file.is_string() &&
              file.get<std::string>().find('/') == std::string::npos;  // stays in the folder
       if (good) names.insert(file.get<std::string>());

@@ -11,14 +11,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kRunDepthMax = 64;
-constexpr char kLayerNormEpsilon[] = "layerNormEpsilon";
+constexpr int kFactsDepthMax = 64;
+constexpr char kEpsilonKey[] = "layerNormEpsilon";
 constexpr char kImported[] = "imported";
 constexpr char kTokenizerName[] = "tokenizerName";
 constexpr char kTokenizerHash[] = "tokenizerHash";
 
 json object_of(std::string_view text) {
-  auto parsed = parse_bounded_json<json>(text, kRunDepthMax);
+  auto parsed = parse_bounded_json<json>(text, kFactsDepthMax);
   return parsed && parsed->is_object() ? *std::move(parsed) : json::object();
 }
 
@@ -60,7 +60,7 @@ std::string with_run_facts(std::string config_json, const RunFacts& facts) {
   const auto has = [&](const char* key) { return root.contains(key) && root[key].is_object(); };
   if (has("model")) {
     auto& model = root["model"];
-    if (facts.layer_norm_epsilon) model[kLayerNormEpsilon] = *facts.layer_norm_epsilon;
+    if (facts.layer_norm_epsilon) model[kEpsilonKey] = *facts.layer_norm_epsilon;
     if (facts.imported != ImportedFacts()) {
       model[kImported] = nlohmann::ordered_json::object();
       for (const auto& [key, text] : {std::pair("config", &facts.imported.config),
@@ -82,7 +82,7 @@ RunFacts run_facts_of(std::string_view config_json) {
   const json data = member_of(root, "data");
   const json imported = member_of(model, kImported);
   RunFacts facts;
-  if (const json epsilon = member_of(model, kLayerNormEpsilon); epsilon.is_number()) {
+  if (const json epsilon = member_of(model, kEpsilonKey); epsilon.is_number()) {
     facts.layer_norm_epsilon = epsilon.get<double>();
   }
   facts.imported = {.config = dump_of(member_of(imported, "config")),

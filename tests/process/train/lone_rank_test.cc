@@ -29,6 +29,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
 #include "worker/data/token_writer.h"
+#include "worker/data/tokenizer.h"
 #include "worker/hf/gpt2.h"
 
 namespace trainyard {
@@ -64,7 +65,8 @@ class LoneRankTest : public ::testing::Test {
         {.token_bytes = 4,
          .vocabulary = vocabulary,
          .tokenizer = tokenizer,
-         .tokenizer_hash = xxh3_128(std::as_bytes(std::span(tokenizer.data(), tokenizer.size()))),
+         .tokenizer_hash = tokenizer == "bytes" ? data::open_tokenizer("bytes").value()->identity()
+                                                : xxh3_128(std::as_bytes(std::span(tokenizer))),
          .token_lengths = std::vector<int32_t>(static_cast<size_t>(vocabulary), 1)});
     ASSERT_TRUE(writer) << writer.error().message;
     std::vector<int32_t> tokens;
@@ -188,6 +190,57 @@ TEST_F(LoneRankTest, HeldOutTokensThatTheModelDoesNotKnowAreRefusedByName) {
   EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
   EXPECT_THAT(ended.err, HasSubstr(path("gpt2") + ": found shards of 50257"));
   EXPECT_EQ(trainyard({"evaluate", path("checkpoints"), path("train")}).exit_code, 0);
+}
+
+TEST_F(LoneRankTest, ATrainedModelKnowsItsTokenizer) {
+  ASSERT_EQ(rank(engine(3)).exit_code, contract::kExitDone) << content("err");
+  write_tokens("other", 200, "other");
+  json vocabulary;
+  std::ifstream(testing_support::source_path("tests/fixtures/tokenizer/added_tokens.json")) >>
+      vocabulary;
+  std::ofstream(path("tokenizer.json")) << vocabulary["tokenizer"];
+  const std::string checkpoints = path("checkpoints");
+  const std::string exported = path("exported");
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"evaluate", checkpoints, path("other")},
+        {"sample", checkpoints, "--tokens", "4", "--tokenizer", path("tokenizer.json")},
+        {"export", "--checkpoint", checkpoints, "--hugging-face", exported, "--tokenizer",
+         path("tokenizer.json")}}) {
+    const Ended ended = trainyard(arguments);
+    EXPECT_EQ(ended.exit_code, contract::kExitBadConfig) << arguments[0];
+    EXPECT_THAT(ended.err, HasSubstr("wanted")) << arguments[0];
+    EXPECT_THAT(ended.err, HasSubstr("bytes (749d21c2a2f44dae367e90697101348e)")) << arguments[0];
+  }
+  EXPECT_FALSE(std::filesystem::exists(exported));
+  EXPECT_EQ(trainyard({"sample", checkpoints, "--tokens", "4", "--top-k", "1"}).exit_code, 0);
+  const Ended ended =
+      trainyard({"export", "--checkpoint", checkpoints, "--hugging-face", exported});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("without tokenizer files: bytes are their own ids"));
+  EXPECT_EQ(json::parse(content("exported/config.json"))["eos_token_id"], 0);
+}
+
+TEST_F(LoneRankTest, AnExportSaysWhatTheImportSaid) {
+  write_model("imported", 0.2F);
+  json config = json::parse(content("imported/config.json"));
+  config["eos_token_id"] = 2;
+  config["pad_token_id"] = 3;
+  std::ofstream(path("imported/config.json")) << config;
+  std::ofstream(path("imported/generation_config.json")) << R"({"top_k": 5})";
+  json spec = importing("imported", 3);
+  spec["export"] = {{"huggingFace", path("by-run")}};
+  json summary;
+  ASSERT_EQ(train(spec, summary).exit_code, 0) << content("err");
+  ASSERT_EQ(trainyard({"export", "--checkpoint", path("run"), "--hugging-face", path("by-hand")})
+                .exit_code,
+            0)
+      << content("err");
+  for (const std::string folder : {"by-run", "by-hand"}) {
+    const json exported = json::parse(content(folder + "/config.json"));
+    EXPECT_EQ(exported["eos_token_id"], 2) << folder;
+    EXPECT_EQ(exported["pad_token_id"], 3) << folder;
+    EXPECT_EQ(json::parse(content(folder + "/generation_config.json")), json({{"top_k", 5}}));
+  }
 }
 
 TEST_F(LoneRankTest, HeldOutTokensOfAnotherTokenizerAreRefusedEverywhere) {

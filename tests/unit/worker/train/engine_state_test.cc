@@ -119,6 +119,34 @@ TEST_F(EngineStateTest, ACheckpointOfOtherDataIsRefusedByBothNames) {
   EXPECT_TRUE(restore(unknown));
 }
 
+TEST_F(EngineStateTest, ACheckpointKeepsImportedFactsAndTheTokenizer) {
+  const auto trained = make(spec_);
+  const hf::RunFacts facts{.imported = {.config = R"({"eos_token_id":2})", .generation = ""},
+                           .tokenizer = "gpt2-bpe",
+                           .tokenizer_hash = "00ff"};
+  EngineState state(*trained, kTheirs, facts);
+  const auto snapshot = state.snapshot();
+  ASSERT_TRUE(snapshot) << snapshot.error().message;
+  const hf::RunFacts kept = hf::run_facts_of(snapshot->config_json);
+  EXPECT_EQ(kept.imported, facts.imported);
+  EXPECT_EQ(kept.tokenizer_hash, "00ff");
+  EXPECT_EQ(kept.layer_norm_epsilon, trained->config().layer_norm_epsilon);
+}
+
+TEST_F(EngineStateTest, ACheckpointOfOtherImportedFactsIsRefusedByName) {
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs,
+                    {.imported = {.config = R"({"eos_token_id":2})", .generation = ""}});
+  save(state);
+  const auto fresh = make(spec_);
+  EngineState other(*fresh, kTheirs,
+                    {.imported = {.config = R"({"eos_token_id":5})", .generation = ""}});
+  const Status refused = restore(other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(refused.error().message, HasSubstr("eos_token_id: found 5, wanted 2"));
+}
+
 TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
   const auto trained = make(spec_);
   EngineState state(*trained, kTheirs);
