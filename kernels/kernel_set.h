@@ -56,8 +56,12 @@ inline constexpr int kCoarseLossQuantumLog2 = 3;
 inline constexpr int64_t kLossesMax = int64_t{1} << 35;
 /// A loss of 2^25 nats does not fit: the coarse sum holds kLossesMax of those that do.
 inline constexpr int kLossLimitLog2 = 25;
-/// Elements a block of the gradient norm; no shard cuts one.
-inline constexpr int64_t kNormBlockElements = 64 * 1024;
+/// A sum of squares is held in three limbs, the lowest first: of quanta 2^-100, 2^-58 and 2^-16.
+inline constexpr int kSquareLimbs = 3;
+inline constexpr int kSquareQuantumLog2 = 100;
+inline constexpr int kSquareLimbBits = 42;
+/// What the highest limb must stay below, a sum of 2^34: those of 4,096 ranks together fit.
+inline constexpr int64_t kSquareLimit = int64_t{1} << 50;
 
 enum class GemmOutput : uint8_t {
   kStore,            ///< C = chain + bias; chain_ends must be empty
@@ -277,12 +281,16 @@ struct ExactToFloat {
   float* gradient = nullptr;
 };
 
-/// block_sums[i] = sum of squares in double of elements [i*kNormBlockElements, ...), 16 lanes +
-/// tree.
+/// limbs += sum of squares, an exact sum whose grain is one element: its square in double, which is
+/// exact, is split into multiples of the quanta, its rest rounded to nearest even. Each call leaves
+/// the lower two limbs of what it adds below 2^kSquareLimbBits. |x| < 2^14, as every mean gradient
+/// that an int64 sum holds; another element sets the overflow flag and adds nothing, and so does a
+/// call whose own sum reaches kSquareLimit.
 struct SumOfSquares {
   int64_t count = 0;
   const float* x = nullptr;
-  double* block_sums = nullptr;  ///< [ceil(count / kNormBlockElements)]
+  int64_t* limbs = nullptr;  ///< [kSquareLimbs] +=
+  OverflowFlag* overflow = nullptr;
 };
 
 /// AdamW (Loshchilov & Hutter 2019) with decoupled decay, fp32 states:

@@ -203,7 +203,7 @@ class Bench {
     std::vector<float> m = g;
     std::vector<float> v(kCount, 0.1F);
     std::vector<int64_t> acc(kCount, 12345);
-    std::vector<double> sums(kCount / kernels::kNormBlockElements);
+    std::vector<int64_t> limbs(kernels::kSquareLimbs);
     const kernels::OptimizerScalars scalars{1, 1, 1e-4F, 1, 1, 0};
     report("adamw (28 bytes an element)", 28.0 * kCount, "GB/s", [&] {
       kernels_->adamw({.count = kCount,
@@ -214,7 +214,7 @@ class Bench {
                        .scalars = &scalars});
     });
     report("sum of squares (4 bytes)", 4.0 * kCount, "GB/s", [&] {
-      kernels_->sum_of_squares({.count = kCount, .x = g.data(), .block_sums = sums.data()});
+      kernels_->sum_of_squares({.count = kCount, .x = g.data(), .limbs = limbs.data()});
     });
     report("exact to float (12 bytes)", 12.0 * kCount, "GB/s", [&] {
       kernels_->exact_to_float(

@@ -7,14 +7,69 @@
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
-double block_sum_of_squares(const float* x, int64_t count) {
-  F64x16 sum = zero_double();
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const F64x16 d = to_double(load_partial(x + i, clamp_lanes(count - i)));
-    sum = sum + d * d;  // the product is exact in double
+/// Elements whose squares are added up before limbs are carried: 2^12 below 2^44 quanta fit.
+constexpr int64_t kSquareBlock = 4096;
+
+/// A sum of squares in carried limbs.
+struct Squares {
+  int64_t limbs[kSquareLimbs] = {};
+  bool fits = true;
+
+  __attribute__((always_inline)) void carry() {
+    for (int k = 0; k + 1 < kSquareLimbs; ++k) {
+      limbs[k + 1] += limbs[k] >> kSquareLimbBits;
+      limbs[k] &= (int64_t{1} << kSquareLimbBits) - 1;
+    }
+    if (limbs[kSquareLimbs - 1] < kSquareLimit) return;
+    fits = false;
+    limbs[kSquareLimbs - 1] = 0;
   }
-  return sum_lanes(sum);
-}
+
+  /// Of 1.5 * 2^(52 - q): adding it rounds a smaller double to multiples of 2^-q and leaves their
+  /// number in the low bits.
+  static uint64_t magic_bits(int limb) {
+    const int exponent = 52 - kSquareQuantumLog2 + limb * kSquareLimbBits;
+    return (static_cast<uint64_t>(1023 + exponent) << 52U) | (uint64_t{1} << 51U);
+  }
+
+  /// At most kSquareBlock elements.
+  void add(const float* x, int64_t count) {
+    F64x16 magic[kSquareLimbs];
+    I64x16 sums[kSquareLimbs];
+    for (int k = 0; k < kSquareLimbs; ++k) {
+      const uint64_t bits = magic_bits(k);
+      double value;
+      __builtin_memcpy(&value, &bits, sizeof(value));
+      magic[k] = broadcast_double(value);
+      sums[k] = zero_i64();
+    }
+    const F32x16 limit = broadcast(0x1p14F);
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const F32x16 all = load_partial(x + i, clamp_lanes(count - i));
+      const Mask16 small = less(abs(all), limit);
+      bad |= bits_of(small) ^ 0xFFFFU;
+      const F64x16 d = to_double(select(small, all, broadcast(0.0F)));
+      F64x16 rest = d * d;  // exact in double
+      for (int k = kSquareLimbs - 1; k >= 0; --k) {
+        const F64x16 shifted = rest + magic[k];
+        sums[k] = sums[k] + as_i64(shifted);
+        rest = rest - (shifted - magic[k]);
+      }
+    }
+    if (bad != 0) fits = false;
+    const auto vectors = static_cast<uint64_t>(ceil_div(count, kLanes));
+    for (int k = 0; k < kSquareLimbs; ++k) {
+      int64_t lanes[kLanes];
+      store_i64(lanes, sums[k]);
+      uint64_t sum = 0 - magic_bits(k) * vectors * kLanes;
+      for (const int64_t lane : lanes)
+        sum += static_cast<uint64_t>(lane);
+      limbs[k] += static_cast<int64_t>(sum);
+    }
+    carry();
+  }
+};
 
 void adamw_range(const AdamW& p, int64_t begin, int64_t end) {
   const OptimizerScalars& s = *p.scalars;
@@ -63,14 +118,14 @@ void exact_to_float(const CpuContext& context, const ExactToFloat& p) {
 }
 
 void sum_of_squares(const CpuContext& context, const SumOfSquares& p) {
-  parallel_ranges(context, ceil_div(p.count, kNormBlockElements), 1, kNormBlockElements,
-                  [&](int64_t begin, int64_t end, int) {
-                    for (int64_t block = begin; block < end; ++block) {
-                      const int64_t first = block * kNormBlockElements;
-                      p.block_sums[block] = block_sum_of_squares(
-                          p.x + first, smaller(kNormBlockElements, p.count - first));
-                    }
-                  });
+  parallel_ranges(context, p.count, kLanes, 1, [&](int64_t begin, int64_t end, int) {
+    Squares squares;
+    for (int64_t i = begin; i < end; i += kSquareBlock)
+      squares.add(p.x + i, smaller(kSquareBlock, end - i));
+    for (int k = 0; k < kSquareLimbs; ++k)
+      __atomic_fetch_add(p.limbs + k, squares.limbs[k], __ATOMIC_RELAXED);
+    if (!squares.fits && p.overflow != nullptr) raise(p.overflow);
+  });
 }
 
 void adamw(const CpuContext& context, const AdamW& p) {

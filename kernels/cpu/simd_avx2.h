@@ -201,19 +201,11 @@ TRAINYARD_INLINE float sum_lanes(F32x16 x) {
   const __m128 w = _mm_add_ps(z, _mm_movehl_ps(z, z));
   return _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)));
 }
-TRAINYARD_INLINE double sum_lanes(F64x16 x) {
-  const __m256d y0 = _mm256_add_pd(x.q[0], x.q[2]);
-  const __m256d y1 = _mm256_add_pd(x.q[1], x.q[3]);
-  const __m256d z = _mm256_add_pd(y0, y1);
-  const __m128d w = _mm_add_pd(_mm256_castpd256_pd128(z), _mm256_extractf128_pd(z, 1));
-  return _mm_cvtsd_f64(_mm_add_sd(w, _mm_unpackhi_pd(w, w)));
-}
 
 TRAINYARD_INLINE F64x16 broadcast_double(double x) {
   const __m256d v = _mm256_set1_pd(x);
   return {{v, v, v, v}};
 }
-TRAINYARD_INLINE F64x16 zero_double() { return broadcast_double(0); }
 TRAINYARD_INLINE F64x16 to_double(F32x16 x) {
   return {{_mm256_cvtps_pd(_mm256_castps256_ps128(x.lo)),
            _mm256_cvtps_pd(_mm256_extractf128_ps(x.lo, 1)),
@@ -228,6 +220,10 @@ TRAINYARD_INLINE F64x16 operator+(F64x16 a, F64x16 b) {
   return {{_mm256_add_pd(a.q[0], b.q[0]), _mm256_add_pd(a.q[1], b.q[1]),
            _mm256_add_pd(a.q[2], b.q[2]), _mm256_add_pd(a.q[3], b.q[3])}};
 }
+TRAINYARD_INLINE F64x16 operator-(F64x16 a, F64x16 b) {
+  return {{_mm256_sub_pd(a.q[0], b.q[0]), _mm256_sub_pd(a.q[1], b.q[1]),
+           _mm256_sub_pd(a.q[2], b.q[2]), _mm256_sub_pd(a.q[3], b.q[3])}};
+}
 TRAINYARD_INLINE F64x16 operator*(F64x16 a, F64x16 b) {
   return {{_mm256_mul_pd(a.q[0], b.q[0]), _mm256_mul_pd(a.q[1], b.q[1]),
            _mm256_mul_pd(a.q[2], b.q[2]), _mm256_mul_pd(a.q[3], b.q[3])}};
@@ -236,6 +232,10 @@ TRAINYARD_INLINE F64x16 operator*(F64x16 a, F64x16 b) {
 TRAINYARD_INLINE I64x16 zero_i64() {
   return {{_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
            _mm256_setzero_si256()}};
+}
+TRAINYARD_INLINE I64x16 as_i64(F64x16 x) {
+  return {{_mm256_castpd_si256(x.q[0]), _mm256_castpd_si256(x.q[1]), _mm256_castpd_si256(x.q[2]),
+           _mm256_castpd_si256(x.q[3])}};
 }
 TRAINYARD_INLINE I64x16 load_i64(const int64_t* p) {
   const auto* v = reinterpret_cast<const __m256i*>(p);

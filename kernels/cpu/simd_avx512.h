@@ -133,14 +133,7 @@ TRAINYARD_INLINE float sum_lanes(F32x16 x) {
   const __m128 w = _mm_add_ps(z, _mm_movehl_ps(z, z));
   return _mm_cvtss_f32(_mm_add_ss(w, _mm_movehdup_ps(w)));
 }
-TRAINYARD_INLINE double sum_lanes(F64x16 x) {
-  const __m512d y = _mm512_add_pd(x.lo, x.hi);
-  const __m256d z = _mm256_add_pd(_mm512_castpd512_pd256(y), _mm512_extractf64x4_pd(y, 1));
-  const __m128d w = _mm_add_pd(_mm256_castpd256_pd128(z), _mm256_extractf128_pd(z, 1));
-  return _mm_cvtsd_f64(_mm_add_sd(w, _mm_unpackhi_pd(w, w)));
-}
 
-TRAINYARD_INLINE F64x16 zero_double() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
 TRAINYARD_INLINE F64x16 to_double(F32x16 x) {
   return {_mm512_cvtps_pd(_mm512_castps512_ps256(x.v)),
           _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1))};
@@ -152,6 +145,9 @@ TRAINYARD_INLINE F32x16 to_float(F64x16 x) {
 TRAINYARD_INLINE F64x16 operator+(F64x16 a, F64x16 b) {
   return {_mm512_add_pd(a.lo, b.lo), _mm512_add_pd(a.hi, b.hi)};
 }
+TRAINYARD_INLINE F64x16 operator-(F64x16 a, F64x16 b) {
+  return {_mm512_sub_pd(a.lo, b.lo), _mm512_sub_pd(a.hi, b.hi)};
+}
 TRAINYARD_INLINE F64x16 operator*(F64x16 a, F64x16 b) {
   return {_mm512_mul_pd(a.lo, b.lo), _mm512_mul_pd(a.hi, b.hi)};
 }
@@ -160,6 +156,9 @@ TRAINYARD_INLINE F64x16 broadcast_double(double x) {
 }
 
 TRAINYARD_INLINE I64x16 zero_i64() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
+TRAINYARD_INLINE I64x16 as_i64(F64x16 x) {
+  return {_mm512_castpd_si512(x.lo), _mm512_castpd_si512(x.hi)};
+}
 TRAINYARD_INLINE I64x16 load_i64(const int64_t* p) {
   return {_mm512_loadu_si512(p), _mm512_loadu_si512(p + 8)};
 }

@@ -254,20 +254,12 @@ TRAINYARD_INLINE float sum_lanes(F32x16 x) {
   }
   return x.v[0];
 }
-TRAINYARD_INLINE double sum_lanes(F64x16 x) {
-  for (int step = 8; step > 0; step /= 2) {
-    for (int i = 0; i < step; ++i)
-      x.v[i] += x.v[i + step];
-  }
-  return x.v[0];
-}
 
 TRAINYARD_INLINE F64x16 broadcast_double(double x) {
   F64x16 r;
   TRAINYARD_LANES r.v[i] = x;
   return r;
 }
-TRAINYARD_INLINE F64x16 zero_double() { return broadcast_double(0); }
 TRAINYARD_INLINE F64x16 to_double(F32x16 x) {
   F64x16 r;
   TRAINYARD_LANES r.v[i] = static_cast<double>(x.v[i]);
@@ -282,12 +274,21 @@ TRAINYARD_INLINE F64x16 operator+(F64x16 a, F64x16 b) {
   TRAINYARD_LANES a.v[i] += b.v[i];
   return a;
 }
+TRAINYARD_INLINE F64x16 operator-(F64x16 a, F64x16 b) {
+  TRAINYARD_LANES a.v[i] -= b.v[i];
+  return a;
+}
 TRAINYARD_INLINE F64x16 operator*(F64x16 a, F64x16 b) {
   TRAINYARD_LANES a.v[i] *= b.v[i];
   return a;
 }
 
 TRAINYARD_INLINE I64x16 zero_i64() { return {}; }
+TRAINYARD_INLINE I64x16 as_i64(F64x16 x) {
+  I64x16 r;
+  std::memcpy(r.v, x.v, sizeof(r.v));
+  return r;
+}
 TRAINYARD_INLINE I64x16 load_i64(const int64_t* p) {
   I64x16 r;
   std::memcpy(r.v, p, sizeof(r.v));

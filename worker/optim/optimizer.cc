@@ -7,21 +7,18 @@
 #include "worker/optim/schedule.h"
 
 namespace trainyard::engine {
-namespace {
-
-int64_t norm_blocks(const ParamSpec& param) {
-  return (param.elements() + kernels::kNormBlockElements - 1) / kernels::kNormBlockElements;
-}
-
-}  // namespace
-
 Optimizer::Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
                      int64_t total_updates, const Model& model)
-    : spec_(spec), schedule_(schedule), total_updates_(total_updates), model_(model) {
-  int64_t blocks = 0;
-  for (const ParamSpec& param : model.params)
-    blocks = std::max(blocks, norm_blocks(param));
-  block_sums_.resize(static_cast<size_t>(blocks));
+    : spec_(spec), schedule_(schedule), total_updates_(total_updates), model_(model) {}
+
+bool carry_squares(ControlWord& control) {
+  constexpr int kTop = kernels::kSquareLimbs - 1;
+  int64_t* const limbs = control.gradient_squares;
+  for (int k = 0; k < kTop; ++k) {
+    limbs[k + 1] += limbs[k] >> kernels::kSquareLimbBits;
+    limbs[k] &= (int64_t{1} << kernels::kSquareLimbBits) - 1;
+  }
+  return limbs[kTop] < kernels::kSquareLimit;
 }
 
 double loss_total(const ControlWord& control) {
@@ -33,25 +30,15 @@ double loss_total(const ControlWord& control) {
   return std::ldexp(static_cast<double>(quanta), -kernels::kLossQuantumLog2);
 }
 
-/// Block sums of every parameter once, in ascending order of global name: the same double for every
-/// layout, because no shard cuts a block and the order is fixed.
-double Optimizer::gradient_norm(kernels::KernelSet& kernels, ParameterStore& store) {
-  double total = 0;
-  for (const int param : store.name_order()) {
-    const auto gradient = store.gradient(param);
-    kernels.sum_of_squares({.count = static_cast<int64_t>(gradient.size()),
-                            .x = gradient.data(),
-                            .block_sums = block_sums_.data()});
-    const int64_t blocks = norm_blocks(model_.params[static_cast<size_t>(param)]);
-    for (int64_t b = 0; b < blocks; ++b)
-      total += block_sums_[static_cast<size_t>(b)];
+void Optimizer::finish(ControlWord& control) {
+  scalars_.skip = !carry_squares(control) || control.overflow != 0 ? 1 : 0;
+  double squares = 0;
+  for (int k = 0; k < kernels::kSquareLimbs; ++k) {
+    squares += std::ldexp(static_cast<double>(control.gradient_squares[k]),
+                          k * kernels::kSquareLimbBits - kernels::kSquareQuantumLog2);
   }
-  return std::sqrt(total);
-}
-
-void Optimizer::finish(double norm, const ControlWord& control) {
+  const double norm = std::sqrt(squares);
   scalars_.gradient_norm = norm;
-  scalars_.skip = control.overflow != 0 || !std::isfinite(norm) ? 1 : 0;
   scalars_.clip_scale = 1;
   if (spec_.gradient_clip > 0) {
     // PyTorch's clip_grad_norm_ adds 1e-6 to the norm; parity with it is part of the contract.
@@ -65,9 +52,8 @@ void Optimizer::finish(double norm, const ControlWord& control) {
   scalars_.bias_correction2 = static_cast<float>(1 / (1 - portable_pow(spec_.betas[1], updates_)));
 }
 
-void Optimizer::step(kernels::KernelSet& kernels, ParameterStore& store,
-                     const ControlWord& control) {
-  finish(gradient_norm(kernels, store), control);
+void Optimizer::step(kernels::KernelSet& kernels, ParameterStore& store, ControlWord control) {
+  finish(control);
   for (const int param : store.name_order()) {
     const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
     kernels.adamw({.count = static_cast<int64_t>(store.master(param).size()),

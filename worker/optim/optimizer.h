@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "common/api/engine_spec.h"
 #include "kernels/kernel_set.h"
@@ -17,8 +16,15 @@ struct ControlWord {
   int64_t overflow = 0;         ///< ranks on which an exact sum overflowed or was not finite
   int64_t loss_unknown = 0;     ///< those of them where a loss was: the sums do not hold it
   int64_t stop_requested = 0;   ///< ranks asked to stop at the end of this program
+  /// Squares of the gradient, of each rank its own shards: see kernels::SumOfSquares.
+  int64_t gradient_squares[kernels::kSquareLimbs] = {};
 };
-static_assert(sizeof(ControlWord) == 48);
+static_assert(sizeof(ControlWord) == 72);
+
+/// Moves what the lower limbs of the squares hold beyond kernels::kSquareLimbBits into the next
+/// ones: a sum has one spelling then, and ranks may add up theirs. Returns whether it is below
+/// kernels::kSquareLimit, as a part of such a sum is, too: layouts do not disagree.
+bool carry_squares(ControlWord& control);
 
 /// Its sum of losses in nats, rounded once. Of at most kernels::kLossesMax targets.
 double loss_total(const ControlWord& control);
@@ -30,9 +36,10 @@ class Optimizer {
   Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
             int64_t total_updates, const Model& model);
 
-  /// Applies one update from the gathered fp32 gradients. An overflow in `control` skips it: the
-  /// batch is consumed, the update count and the learning-rate schedule do not advance.
-  void step(kernels::KernelSet& kernels, ParameterStore& store, const ControlWord& control);
+  /// Applies one update from the gathered fp32 gradients and the ranks' `control`. An overflow in
+  /// it skips the update: the batch is consumed, the update count and the learning-rate schedule do
+  /// not advance.
+  void step(kernels::KernelSet& kernels, ParameterStore& store, ControlWord control);
 
   /// Updates applied so far: Adam's t and the schedule's position.
   int64_t updates() const { return updates_; }
@@ -41,14 +48,12 @@ class Optimizer {
   const kernels::OptimizerScalars& scalars() const { return scalars_; }
 
  private:
-  double gradient_norm(kernels::KernelSet& kernels, ParameterStore& store);
-  void finish(double norm, const ControlWord& control);
+  void finish(ControlWord& control);
 
   api::OptimizerSpec spec_;
   api::LearningRateSchedule schedule_;
   int64_t total_updates_;
   const Model& model_;
-  std::vector<double> block_sums_;
   kernels::OptimizerScalars scalars_{};
   int64_t updates_ = 0;
 };

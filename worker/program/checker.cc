@@ -130,7 +130,7 @@ class RankCheck {
   std::string reduce_control() {
     if (controlled_) return "runs twice";
     controlled_ = true;
-    return "";
+    return first_false(gathered_) == std::ssize(gathered_) ? "" : "before every bucket is gathered";
   }
 
   std::string gather(const Instruction& i) {
@@ -138,15 +138,13 @@ class RankCheck {
     if (!reduced_[bucket]) return "gathered before it was reduced";
     if (gathered_[bucket]) return "gathered twice";
     gathered_[bucket] = true;
-    return optimized_ ? "gathered after OPT" : "";
+    return "";
   }
 
   std::string optimize() {
     if (optimized_) return "runs twice";
     optimized_ = true;
-    if (!controlled_) return "loss and overflow are not reduced";
-    return first_false(gathered_) == std::ssize(gathered_) ? ""
-                                                           : "OPT before every bucket is gathered";
+    return controlled_ ? "" : "loss, overflow and squares are not reduced";
   }
 
   static int64_t first_false(const std::vector<bool>& all) {

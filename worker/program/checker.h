@@ -15,8 +15,9 @@ namespace trainyard::engine {
 ///  * each forward comes before its backward input, before its backward weight;
 ///  * chunks of a micro-batch go forward in ascending and backward in descending order;
 ///  * each bucket is reduced after the last backward weight of every chunk that adds to it, and
-///    gathered after that and before OPT;
-///  * REDUCE_CONTROL, which carries overflows, comes after all F, B and W and before OPT.
+///    gathered after that;
+///  * REDUCE_CONTROL, which carries overflows and the squares of gradients, comes after all F, B, W
+///    and GATHER and before OPT.
 /// `micro_batches`: of each rank; `bucket_ready_chunk` as in DataParallelShape. Errors: kInternal
 /// naming rank, instruction and rule.
 Status check_programs(const std::vector<StepProgram>& programs,

@@ -24,11 +24,11 @@ StepProgram data_parallel_program(const DataParallelShape& shape) {
     }
   }
   if (shape.micro_batches == 0) reduce_ready(0);
-  // Last, because backward may still raise the overflow flag that travels with it.
-  program.push_back({.kind = InstructionKind::kReduceControl});
   for (int b = 0; b < buckets; ++b) {
     program.push_back({.kind = InstructionKind::kGather, .chunk = b});
   }
+  // Last, because overflows of backward and squares of rounded gradients travel with it.
+  program.push_back({.kind = InstructionKind::kReduceControl});
   program.push_back({.kind = InstructionKind::kOptimize});
   return program;
 }

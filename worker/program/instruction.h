@@ -13,8 +13,8 @@ enum class InstructionKind : uint8_t {
   kBackwardInput,   ///< B: gradients of the chunk's inputs
   kBackwardWeight,  ///< W: exact gradients of the chunk's parameters
   kReduce,          ///< start summing a gradient bucket over the data-parallel ranks
-  kReduceControl,   ///< start summing loss, overflow and stop request over all ranks
-  kGather,          ///< finish a bucket's reduce, round its own shard, start gathering shards
+  kReduceControl,   ///< start summing loss, overflow, squares and stop request
+  kGather,          ///< finish a bucket's reduce, round and square its own shard, start gathering
   kOptimize,        ///< finish gathers, norm, clip, update parameters
   kSnapshot,        ///< copy state for the checkpoint writer
 };

@@ -331,8 +331,8 @@ Status Interpreter::reduce(int bucket) {
   return {};
 }
 
-/// Rounds this rank's shard of the exact sums to fp32 in the same memory and starts gathering the
-/// other shards.
+/// Rounds this rank's shard of the exact sums to fp32 in the same memory, adds its squares to the
+/// control word, and starts gathering the other shards.
 Status Interpreter::gather(int bucket) {
   Frame& frame = *frame_;
   const auto b = static_cast<size_t>(bucket);
@@ -345,6 +345,10 @@ Status Interpreter::gather(int bucket) {
   const double scale = std::ldexp(1.0, -frame.numerics.gradient_quantum_log2) /
                        static_cast<double>(frame.setup->targets_of_step);
   round_sums(*machine_.kernels, sums, shard, scale, gradient, frame.staging);
+  machine_.kernels->sum_of_squares({.count = shard.size(),
+                                    .x = gradient.data() + shard.begin,
+                                    .limbs = frame.control.gradient_squares,
+                                    .overflow = &frame.overflow});
   frame.gather_work[b] = machine_.data_group->all_gather(std::as_writable_bytes(gradient),
                                                          frame.counts[b], DType::kFloat32);
   return {};
@@ -354,7 +358,8 @@ Status Interpreter::gather(int bucket) {
 void Interpreter::note_overflows() {
   Frame& frame = *frame_;
   if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
-  const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
+  const bool sum_overflowed =
+      !carry_squares(frame.control) || frame.overflow.load(std::memory_order_relaxed) != 0;
   if (sum_overflowed || frame.control.loss_unknown != 0) frame.control.overflow = 1;
 }
 

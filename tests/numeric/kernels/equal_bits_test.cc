@@ -28,10 +28,6 @@ class Recorder {
     for (const int64_t v : x)
       words_.push_back(static_cast<uint64_t>(v));
   }
-  void add(const std::vector<double>& x) {
-    for (const double v : x)
-      words_.push_back(std::bit_cast<uint64_t>(v));
-  }
   void add(const OverflowFlag& flag) { words_.push_back(flag.load()); }
   const std::vector<uint64_t>& words() const { return words_; }
 
@@ -343,11 +339,19 @@ void record_cross_entropy(KernelSet& kernels, Flavour flavour, DType type, Recor
 }
 
 void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& recorder) {
-  const int64_t count = 2 * kNormBlockElements + 1234;
+  const int64_t count = 131072 + 1234;
   const std::vector<float> g = data(count, 1, flavour);
-  std::vector<double> sums(3);
-  kernels.sum_of_squares({.count = count, .x = g.data(), .block_sums = sums.data()});
-  if (flavour == Flavour::kPlain) recorder.add(sums);
+  std::vector<int64_t> limbs(kSquareLimbs);
+  OverflowFlag overflow{0};
+  kernels.sum_of_squares(
+      {.count = count, .x = g.data(), .limbs = limbs.data(), .overflow = &overflow});
+  recorder.add(overflow);
+  // Pieces of one call are carried each by itself, and their number follows the threads.
+  for (int k = 0; k + 1 < kSquareLimbs; ++k) {
+    limbs[static_cast<size_t>(k) + 1] += limbs[static_cast<size_t>(k)] >> kSquareLimbBits;
+    limbs[static_cast<size_t>(k)] &= (int64_t{1} << kSquareLimbBits) - 1;
+  }
+  if (flavour == Flavour::kPlain) recorder.add(limbs);
   std::vector<float> p = data(count, 2, flavour);
   std::vector<float> m = data(count, 3, flavour);
   std::vector<float> v = data(count, 4, flavour);

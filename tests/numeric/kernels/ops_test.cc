@@ -1,5 +1,8 @@
 // Row-wise, element-wise and table operations against their references in double.
 
+#include <array>
+#include <limits>
+
 #include "tests/numeric/kernels/support.h"
 
 namespace trainyard::kernels::test {
@@ -384,20 +387,87 @@ TEST_P(OpsTest, ExactToFloatRoundsOnceFromTheDouble) {
   }
 }
 
-TEST_P(OpsTest, SumOfSquaresByBlocks) {
-  const int64_t count = 2 * kNormBlockElements + 777;
-  const std::vector<float> x = normal(count, 1, 100.0F);
-  std::vector<double> sums(3);
-  kernels().sum_of_squares({.count = count, .x = x.data(), .block_sums = sums.data()});
-  for (int64_t block = 0; block < 3; ++block) {
-    double expected = 0;
-    for (int64_t i = block * kNormBlockElements;
-         i < std::min(count, (block + 1) * kNormBlockElements); ++i) {
-      expected += static_cast<double>(x[static_cast<size_t>(i)]) *
-                  static_cast<double>(x[static_cast<size_t>(i)]);
+using Limbs = std::array<int64_t, kSquareLimbs>;
+
+/// The sum that limbs stand for, in quanta of the lowest; below 2^127 of them.
+__int128 quanta(const Limbs& limbs) {
+  __int128 sum = 0;
+  for (int k = kSquareLimbs; k-- > 0;)
+    sum = (sum << kSquareLimbBits) + limbs[static_cast<size_t>(k)];
+  return sum;
+}
+
+/// What the contract says of one element, by integers: its square in quanta, rounded to even.
+__int128 square_in_quanta(float x) {
+  int exponent = 0;
+  const auto mantissa = static_cast<int64_t>(std::ldexp(std::frexp(x, &exponent), 24));
+  const __int128 square = static_cast<__int128>(mantissa) * mantissa;
+  const int shift = 2 * (exponent - 24) + kSquareQuantumLog2;
+  if (shift >= 0) return square << shift;
+  if (shift < -60) return 0;
+  const __int128 half = static_cast<__int128>(1) << (-shift - 1);
+  const __int128 floor = square >> -shift;
+  const __int128 rest = square - (floor << -shift);
+  return floor + (rest > half || (rest == half && floor % 2 == 1) ? 1 : 0);
+}
+
+TEST_P(OpsTest, SumOfSquaresIsExactHoweverItIsCut) {
+  const int64_t count = 3 * 4096 + 777;
+  std::vector<float> x = normal(count, 1, 1e-3F);
+  for (size_t i = 0; i < x.size(); i += 3)
+    x[i] = std::ldexp(x[i], -static_cast<int>(i % 60));
+  x[5] = 1.0F;
+  x[6] = -0x1.fffffep+2F;
+  x[7] = 0x1.8p-51F;  // 0.5625 of a quantum
+  x[8] = 0x1p-40F;
+  __int128 expected = 0;
+  for (const float value : x)
+    expected += square_in_quanta(value);
+  OverflowFlag overflow{0};
+  for (const int64_t piece : {count, int64_t{4096}, int64_t{1000}, int64_t{17}}) {
+    Limbs limbs{};
+    for (int64_t at = 0; at < count; at += piece) {
+      kernels().sum_of_squares({.count = std::min(piece, count - at),
+                                .x = x.data() + at,
+                                .limbs = limbs.data(),
+                                .overflow = &overflow});
     }
-    EXPECT_NEAR(sums[static_cast<size_t>(block)], expected, 1e-11 * expected);
+    EXPECT_TRUE(quanta(limbs) == expected) << "in pieces of " << piece;
   }
+  EXPECT_EQ(overflow.load(), 0U);
+}
+
+TEST_P(OpsTest, SumOfSquaresLeavesCarriedLimbs) {
+  // Every square is one quantum of the middle limb less one of the lowest.
+  const std::vector<float> x(4096 * 40, 0x1.fffffep-30F);
+  Limbs limbs{};
+  kernels().sum_of_squares(
+      {.count = static_cast<int64_t>(x.size()), .x = x.data(), .limbs = limbs.data()});
+  EXPECT_TRUE(quanta(limbs) == square_in_quanta(x[0]) * static_cast<__int128>(x.size()));
+  EXPECT_LT(limbs[0], int64_t{1} << kSquareLimbBits);
+  EXPECT_LT(limbs[1], int64_t{1} << kSquareLimbBits);
+  EXPECT_GE(limbs[0], 0);
+  EXPECT_GE(limbs[1], 0);
+}
+
+TEST_P(OpsTest, SumOfSquaresSaysWhatDoesNotFit) {
+  const auto overflows = [&](const std::vector<float>& x) {
+    OverflowFlag overflow{0};
+    Limbs limbs{};
+    kernels().sum_of_squares({.count = static_cast<int64_t>(x.size()),
+                              .x = x.data(),
+                              .limbs = limbs.data(),
+                              .overflow = &overflow});
+    return overflow.load() != 0;
+  };
+  std::vector<float> x(100, 0x1p10F);
+  EXPECT_FALSE(overflows(x));
+  for (const float value : {0x1p14F, -0x1p14F, std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    x[99] = value;
+    EXPECT_TRUE(overflows(x)) << value;
+  }
+  EXPECT_TRUE(overflows(std::vector<float>(1 << 20, 0x1p12F))) << "2^44 in all";
 }
 
 TEST_P(OpsTest, CastAndClear) {

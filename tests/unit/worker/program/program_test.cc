@@ -37,6 +37,14 @@ Status check_after(Change change) {
   return check_programs(programs, {2, 2}, kChunks, kReady);
 }
 
+/// What the checker says where all ranks' programs have the same change.
+std::string said_after(const std::function<void(StepProgram&)>& change) {
+  StepProgram program = program_of(2);
+  change(program);
+  const Status status = check_programs({program, program}, {2, 2}, kChunks, kReady);
+  return status ? "nothing" : status.error().message;
+}
+
 TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
   for (int a = 0; a <= 3; ++a) {
     const Status status = check_programs({program_of(a), program_of(3)}, {a, 3}, kChunks, kReady);
@@ -93,16 +101,11 @@ TEST(ProgramCheckerTest, FindsAWeightGradientAddedTwice) {
   EXPECT_NE(status.error().message.find("runs twice"), std::string::npos);
 }
 
-TEST(ProgramCheckerTest, FindsAnOptBeforeTheLastGather) {
-  EXPECT_FALSE(check_after([](StepProgram& p) { std::swap(p[p.size() - 1], p[p.size() - 2]); }));
-}
-
-/// What the checker says where all ranks' programs have the same change.
-std::string said_after(const std::function<void(StepProgram&)>& change) {
-  StepProgram program = program_of(2);
-  change(program);
-  const Status status = check_programs({program, program}, {2, 2}, kChunks, kReady);
-  return status ? "nothing" : status.error().message;
+TEST(ProgramCheckerTest, FindsAnOptBeforeTheControlWordAndTheLastGather) {
+  EXPECT_THAT(said_after([](StepProgram& p) { std::swap(p[p.size() - 1], p[p.size() - 2]); }),
+              HasSubstr("(OPT): loss, overflow and squares are not reduced"));
+  EXPECT_THAT(said_after([](StepProgram& p) { std::swap(p[p.size() - 2], p[p.size() - 3]); }),
+              HasSubstr("(REDUCE_CONTROL): before every bucket is gathered"));
 }
 
 void drop(StepProgram& program, const Instruction& instruction) {
@@ -121,8 +124,8 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
       {{.kind = Kind::kForward, .micro_batch = 0, .chunk = 1},
        "(F m0 c2): chunk 1 must go forward first"},
       {{.kind = Kind::kReduce, .chunk = 1}, "(GATHER c1): gathered before it was reduced"},
-      {{.kind = Kind::kGather, .chunk = 1}, "(OPT): OPT before every bucket is gathered"},
-      {{.kind = Kind::kReduceControl}, "(OPT): loss and overflow are not reduced"},
+      {{.kind = Kind::kGather, .chunk = 1}, "(REDUCE_CONTROL): before every bucket is gathered"},
+      {{.kind = Kind::kReduceControl}, "(OPT): loss, overflow and squares are not reduced"},
       {{.kind = Kind::kOptimize}, "0: OPT is missing"},
   };
   for (const auto& [instruction, said] : cases) {
@@ -132,6 +135,7 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
   }
   EXPECT_THAT(said_after([](StepProgram& p) {
                 drop(p, {.kind = Kind::kGather, .chunk = 1});
+                drop(p, {.kind = Kind::kReduceControl});
                 drop(p, {.kind = Kind::kOptimize});
               }),
               HasSubstr("GATHER c1 is missing"));
@@ -161,12 +165,15 @@ TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
 }
 
 TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
-  EXPECT_THAT(said_after([](StepProgram& p) {
-                const Instruction control{.kind = InstructionKind::kReduceControl};
-                drop(p, control);
-                p.insert(p.begin() + 5, control);
-              }),
-              HasSubstr("loss and overflow have been reduced already"));
+  const std::vector<int> ready = {3, 1};  // no parameter in chunk 0
+  StepProgram program =
+      data_parallel_program({.micro_batches = 2, .chunks = kChunks, .bucket_ready_chunk = ready});
+  const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .chunk = 0};
+  drop(program, late);
+  program.insert(program.end() - 1, late);
+  const Status status = check_programs({program, program}, {2, 2}, kChunks, ready);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("loss and overflow have been reduced already"));
 }
 
 // Programs of every shape, all of whose ranks have the same mistake: comparing them shows nothing.
