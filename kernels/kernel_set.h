@@ -194,8 +194,9 @@ struct EmbeddingForward {
   int64_t rows = 0, width = 0, tokens_per_sample = 0;
   int64_t position_offset = 0;
   const int32_t* tokens = nullptr;  ///< [rows]
-  const float* wte = nullptr;       ///< [vocab, width]
-  const float* wpe = nullptr;       ///< [positions, width]
+  DType type = DType::kFloat32;     ///< of wte and wpe
+  const void* wte = nullptr;        ///< [vocab, width]
+  const void* wpe = nullptr;        ///< [positions, width]
   float* y = nullptr;
 };
 /// d_wte[token[r]] += fixed(dy[r]); d_wpe[position] += fixed(dy[r]). Grain: one position.
@@ -273,22 +274,21 @@ struct OptimizerScalars {
   uint32_t skip;           ///< non-zero: the step leaves parameters and moments untouched
 };
 
-/// float gradient = float(double(acc) * scale), scale = 2^-q / targets; one rounding to fp32.
-struct ExactToFloat {
-  int64_t count = 0;
-  const int64_t* acc = nullptr;
+/// What the optimizer reads of a gradient: its exact sums. Element i is float(double(sums[i]) *
+/// scale), rounded once, scale = 2^-q / targets.
+struct ExactGradient {
+  const int64_t* sums = nullptr;
   double scale = 1;
-  float* gradient = nullptr;
 };
 
-/// limbs += sum of squares, an exact sum whose grain is one element: its square in double, which is
-/// exact, is split into multiples of the quanta, its rest rounded to nearest even. Each call leaves
-/// the lower two limbs of what it adds below 2^kSquareLimbBits. |x| < 2^14, as every mean gradient
-/// that an int64 sum holds; another element sets the overflow flag and adds nothing, and so does a
-/// call whose own sum reaches kSquareLimit.
+/// limbs += sum of the gradient's squares, an exact sum whose grain is one element: its square in
+/// double, which is exact, is split into multiples of the quanta, its rest rounded to nearest even.
+/// Each call leaves the lower two limbs of what it adds below 2^kSquareLimbBits. |g| < 2^14, as
+/// every mean gradient that an int64 sum holds; another element sets the overflow flag and adds
+/// nothing, and so does a call whose own sum reaches kSquareLimit.
 struct SumOfSquares {
   int64_t count = 0;
-  const float* x = nullptr;
+  ExactGradient gradient;
   int64_t* limbs = nullptr;  ///< [kSquareLimbs] +=
   OverflowFlag* overflow = nullptr;
 };
@@ -301,7 +301,7 @@ struct AdamW {
   int64_t count = 0;
   float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F;
   float weight_decay = 0;
-  const float* gradient = nullptr;
+  ExactGradient gradient;
   float* parameter = nullptr;
   float* m = nullptr;
   float* v = nullptr;
@@ -341,7 +341,6 @@ class KernelSet {
   virtual void attention_forward(const AttentionForward&) = 0;
   virtual void attention_backward(const AttentionBackward&) = 0;
   virtual void cross_entropy(const CrossEntropy&) = 0;
-  virtual void exact_to_float(const ExactToFloat&) = 0;
   virtual void sum_of_squares(const SumOfSquares&) = 0;
   virtual void adamw(const AdamW&) = 0;
   /// fp32 -> bf16, nearest even.

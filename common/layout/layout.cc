@@ -1,18 +1,12 @@
 #include "common/layout/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/base/check.h"
 
 namespace trainyard::layout {
 namespace {
-
-/// Rows of this fsdp rank's share of [0, rows), cut on multiples of `block`.
-Range row_share(int64_t rows, int64_t block, int parts, int index) {
-  const int64_t blocks = (rows + block - 1) / block;
-  const Range share = even_share(blocks, parts, index);
-  return {std::min(share.begin * block, rows), std::min(share.end * block, rows)};
-}
 
 /// Ranges along the tensor-parallel axis that tp rank `index` of `parts` holds.
 std::vector<Range> tensor_ranges(int64_t length, const TensorSpec& tensor, int parts, int index) {
@@ -27,6 +21,10 @@ std::vector<Range> tensor_ranges(int64_t length, const TensorSpec& tensor, int p
   return ranges;
 }
 
+int64_t round_up(int64_t elements) {
+  return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
 }  // namespace
 
 int64_t Slice::elements() const {
@@ -36,9 +34,8 @@ int64_t Slice::elements() const {
   return count;
 }
 
-Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank,
-                                  Sharding sharding, int64_t row_block) {
-  TRAINYARD_CHECK(!tensor.shape.empty() && row_block > 0);
+Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank) {
+  TRAINYARD_CHECK(!tensor.shape.empty());
   const Coordinate at = coordinate_of(mesh, rank);
   const auto& owners = tensor.pipeline_owners;
   const bool owned = std::any_of(owners.begin(), owners.end(),
@@ -63,30 +60,97 @@ Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, in
     }
     parts = std::move(cut);
   }
-  if (sharding == Sharding::kReplicated || mesh.fsdp == 1) return parts;
-
-  std::vector<Slice> sharded;
-  for (Slice slice : parts) {
-    const Range rows = row_share(slice.shape[0], row_block, mesh.fsdp, at.fsdp);
-    if (rows.size() == 0) continue;
-    slice.offset[0] += rows.begin;
-    slice.shape[0] = rows.size();
-    sharded.push_back(std::move(slice));
-  }
-  return sharded;
+  return parts;
 }
 
-int replica_count(const TensorSpec& tensor, const Mesh& mesh, Sharding sharding) {
-  int stages = 0;
-  for (int p = 0; p < mesh.pp; ++p) {
-    stages += std::any_of(tensor.pipeline_owners.begin(), tensor.pipeline_owners.end(),
-                          [&](int chunk) { return chunk % mesh.pp == p; })
-                  ? 1
-                  : 0;
+std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range) {
+  std::vector<Slice> found;
+  while (range.size() > 0) {
+    // The largest rectangle that begins here and is contiguous: outer axes grow only while all
+    // inner ones are whole.
+    Slice slice{.offset = std::vector<int64_t>(shape.size(), 0),
+                .shape = std::vector<int64_t>(shape.size(), 1)};
+    int64_t inner = 1;  // elements of one index along the axis
+    int64_t rest = range.begin;
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      slice.offset[axis] = rest % shape[axis];
+      rest /= shape[axis];
+    }
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      const int64_t wanted = std::min(shape[axis] - slice.offset[axis], range.size() / inner);
+      slice.shape[axis] = wanted;
+      if (wanted < shape[axis]) break;
+      inner *= shape[axis];
+    }
+    range.begin += slice.elements();
+    found.push_back(std::move(slice));
   }
-  const int over_tp = tensor.tensor_axis ? 1 : mesh.tp;
-  const int over_fsdp = sharding == Sharding::kRows ? 1 : mesh.fsdp;
-  return stages * mesh.dp * mesh.cp * over_tp * over_fsdp;
+  return found;
+}
+
+Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::vector<std::vector<int>> units,
+                            const Mesh& mesh) {
+  if (mesh.size() != mesh.data_ranks()) {
+    return Error{ErrorCode::kInternal, "layout: tensors of " + std::to_string(mesh.size()) +
+                                           " ranks, of which only " +
+                                           std::to_string(mesh.data_ranks()) + " are data ranks"};
+  }
+  Layout layout;
+  layout.data_ranks_ = mesh.data_ranks();
+  layout.places_.assign(tensors.size(), Place{.unit = -1});
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    int64_t next = 0;
+    for (const int tensor : units[unit]) {
+      Place& place = layout.places_[static_cast<size_t>(tensor)];
+      TRAINYARD_CHECK(place.unit == -1);
+      int64_t count = 1;
+      for (const int64_t size : tensors[static_cast<size_t>(tensor)].shape)
+        count *= size;
+      place = {.unit = static_cast<int>(unit), .offset = next, .elements = count};
+      next += round_up(count);
+    }
+    layout.elements_.push_back(next);
+  }
+  for (const Place& place : layout.places_)
+    TRAINYARD_CHECK(place.unit >= 0);
+  layout.tensors_ = std::move(tensors);
+  layout.units_ = std::move(units);
+  return layout;
+}
+
+int64_t Layout::elements() const {
+  return std::accumulate(elements_.begin(), elements_.end(), int64_t{0});
+}
+
+Range Layout::shard(int unit, int data_rank) const {
+  TRAINYARD_CHECK(data_rank >= 0 && data_rank < data_ranks_);
+  const int64_t part = round_up((elements(unit) + data_ranks_ - 1) / data_ranks_);
+  return {std::min(data_rank * part, elements(unit)),
+          std::min((data_rank + 1) * part, elements(unit))};
+}
+
+std::vector<int64_t> Layout::counts(int unit) const {
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < data_ranks_; ++rank)
+    counts.push_back(shard(unit, rank).size());
+  return counts;
+}
+
+Range Layout::place(int tensor) const {
+  const Place& place = places_[static_cast<size_t>(tensor)];
+  return {place.offset, place.offset + place.elements};
+}
+
+Range Layout::owned(int tensor, int data_rank) const {
+  const Range here = place(tensor);
+  const Range part = shard(unit_of(tensor), data_rank);
+  const int64_t begin = std::clamp(part.begin, here.begin, here.end);
+  const int64_t end = std::clamp(part.end, here.begin, here.end);
+  return {begin - here.begin, end - here.begin};
+}
+
+std::vector<Slice> Layout::owned_slices(int tensor, int data_rank) const {
+  return rectangles(tensors_[static_cast<size_t>(tensor)].shape, owned(tensor, data_rank));
 }
 
 }  // namespace trainyard::layout

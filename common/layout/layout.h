@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
+/// Elements `range` of a row-major tensor as the fewest rectangles that are contiguous in it, in
+/// ascending order: of a matrix at most three.
+std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range);
+
 /// What Layout needs to know of a tensor.
 struct TensorSpec {
   std::string name;
@@ -31,19 +36,56 @@ struct TensorSpec {
   std::vector<int> pipeline_owners = {0};
 };
 
-/// What is cut along fsdp: nothing (ZeRO-0) or the rows (axis 0) of a tensor.
-enum class Sharding : uint8_t { kReplicated, kRows };
+/// The slices of `tensor` that pipeline and tensor parallelism leave `rank`, in ascending order of
+/// offset; empty when it holds none. Errors: kInvalidConfig when tp does not divide the chunks.
+Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank);
 
-/// The slices of `tensor` that `rank` holds, in ascending order of offset; empty when it holds
-/// none. Pure: initialisation, gradient shards, checkpoints, import and export, memory prediction
-/// and resharding all ask this one function.
-///
-/// Row cuts fall on multiples of `row_block` rows, uneven shares allowed. Errors: kInvalidConfig
-/// when tp does not divide the chunks.
-Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank,
-                                  Sharding sharding, int64_t row_block = 1);
+/// Elements at which tensors begin in a unit's buffer: what vector loads and NCCL want.
+inline constexpr int64_t kTensorAlignment = 64;
 
-/// How many ranks hold each element under the same arguments.
-int replica_count(const TensorSpec& tensor, const Mesh& mesh, Sharding sharding);
+/// How the tensors of a model are cut among the data ranks. Tensors that travel together are a
+/// *unit*: one buffer in which each begins at a multiple of kTensorAlignment elements. The buffer
+/// is one part per data rank, all of them equally long (NCCL knows no others), but that the last
+/// ones may be short or empty; a rank owns the states of the elements in its part, whichever
+/// tensors they belong to. Initialisation, states, collectives, checkpoints, import, export, state
+/// hash and the memory prediction ask here. Pure.
+class Layout {
+ public:
+  /// `units`: every tensor in one of them. Where `mesh` divides tensors over tp or pp: kInternal,
+  /// as no kernel takes a part of a tensor yet.
+  static Result<Layout> make(std::vector<TensorSpec> tensors, std::vector<std::vector<int>> units,
+                             const Mesh& mesh);
+
+  int units() const { return static_cast<int>(units_.size()); }
+  /// Tensors of a unit in the order of its buffer.
+  std::span<const int> tensors(int unit) const { return units_[static_cast<size_t>(unit)]; }
+  int unit_of(int tensor) const { return places_[static_cast<size_t>(tensor)].unit; }
+  /// Elements of a unit's buffer, gaps included.
+  int64_t elements(int unit) const { return elements_[static_cast<size_t>(unit)]; }
+  /// Of all units together.
+  int64_t elements() const;
+  /// Elements of each data rank's part: what collectives over a unit are given.
+  std::vector<int64_t> counts(int unit) const;
+  /// The part of `data_rank` in the unit's buffer.
+  Range shard(int unit, int data_rank) const;
+  /// Where a tensor lies in its unit's buffer.
+  Range place(int tensor) const;
+  /// The elements of a tensor, counted in it, whose states `data_rank` owns; may be empty.
+  Range owned(int tensor, int data_rank) const;
+  /// The same as rectangles of the tensor.
+  std::vector<Slice> owned_slices(int tensor, int data_rank) const;
+
+ private:
+  struct Place {
+    int unit = 0;
+    int64_t offset = 0;  ///< in the unit's buffer
+    int64_t elements = 0;
+  };
+  std::vector<TensorSpec> tensors_;
+  std::vector<std::vector<int>> units_;
+  std::vector<int64_t> elements_;
+  std::vector<Place> places_;  ///< by tensor
+  int data_ranks_ = 1;
+};
 
 }  // namespace trainyard::layout

@@ -66,7 +66,6 @@ class CpuKernelSet final : public KernelSet {
     run(table_.attention_backward, p);
   }
   void cross_entropy(const CrossEntropy& p) override { run(table_.cross_entropy, p); }
-  void exact_to_float(const ExactToFloat& p) override { run(table_.exact_to_float, p); }
   void sum_of_squares(const SumOfSquares& p) override { run(table_.sum_of_squares, p); }
   void adamw(const AdamW& p) override { run(table_.adamw, p); }
   void cast_to_bf16(const float* x, uint16_t* y, int64_t count) override {

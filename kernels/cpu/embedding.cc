@@ -12,13 +12,13 @@ TRAINYARD_INLINE int64_t position_of(const P& p, int64_t row) {
   return p.position_offset + row % p.tokens_per_sample;
 }
 
-}  // namespace
-
-void embedding_forward(const CpuContext& context, const EmbeddingForward& p) {
+template <class Element>
+void add_rows(const CpuContext& context, const EmbeddingForward& p, const Element* wte,
+              const Element* wpe) {
   parallel_ranges(context, p.rows, 1, p.width, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* token = p.wte + p.tokens[row] * p.width;
-      const float* position = p.wpe + position_of(p, row) * p.width;
+      const Element* token = wte + p.tokens[row] * p.width;
+      const Element* position = wpe + position_of(p, row) * p.width;
       float* y = p.y + row * p.width;
       for (int64_t i = 0; i < p.width; i += kLanes) {
         const int count = clamp_lanes(p.width - i);
@@ -27,6 +27,16 @@ void embedding_forward(const CpuContext& context, const EmbeddingForward& p) {
       }
     }
   });
+}
+
+}  // namespace
+
+void embedding_forward(const CpuContext& context, const EmbeddingForward& p) {
+  if (p.type == DType::kFloat32) {
+    add_rows(context, p, static_cast<const float*>(p.wte), static_cast<const float*>(p.wpe));
+  } else {
+    add_rows(context, p, static_cast<const uint16_t*>(p.wte), static_cast<const uint16_t*>(p.wpe));
+  }
 }
 
 void embedding_backward(const CpuContext& context, const EmbeddingBackward& p) {

@@ -48,7 +48,6 @@ constexpr OpTable kOpTable = {
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
     .cross_entropy = cross_entropy,
-    .exact_to_float = exact_to_float,
     .sum_of_squares = sum_of_squares,
     .adamw = adamw,
     .cast_to_bf16 = cast_to_bf16,

@@ -42,7 +42,6 @@ struct OpTable {
   void (*attention_forward)(const CpuContext&, const AttentionForward&);
   void (*attention_backward)(const CpuContext&, const AttentionBackward&);
   void (*cross_entropy)(const CpuContext&, const CrossEntropy&);
-  void (*exact_to_float)(const CpuContext&, const ExactToFloat&);
   void (*sum_of_squares)(const CpuContext&, const SumOfSquares&);
   void (*adamw)(const CpuContext&, const AdamW&);
   void (*cast_to_bf16)(const CpuContext&, const float* x, uint16_t* y, int64_t count);

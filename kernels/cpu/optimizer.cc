@@ -7,6 +7,16 @@
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
+/// Elements [i, i + count) of a gradient.
+TRAINYARD_INLINE F32x16 load_gradient(const ExactGradient& g, int64_t i, int count) {
+  const F64x16 scale = broadcast_double(g.scale);
+  if (count == kLanes) return to_float(to_double(load_i64(g.sums + i)) * scale);
+  int64_t lanes[kLanes] = {};
+  for (int lane = 0; lane < count; ++lane)
+    lanes[lane] = g.sums[i + lane];
+  return to_float(to_double(load_i64(lanes)) * scale);
+}
+
 /// Elements whose squares are added up before limbs are carried: 2^12 below 2^44 quanta fit.
 constexpr int64_t kSquareBlock = 4096;
 
@@ -33,7 +43,7 @@ struct Squares {
   }
 
   /// At most kSquareBlock elements.
-  void add(const float* x, int64_t count) {
+  void add(const ExactGradient& gradient, int64_t begin, int64_t count) {
     F64x16 magic[kSquareLimbs];
     I64x16 sums[kSquareLimbs];
     for (int k = 0; k < kSquareLimbs; ++k) {
@@ -46,7 +56,7 @@ struct Squares {
     const F32x16 limit = broadcast(0x1p14F);
     uint32_t bad = 0;
     for (int64_t i = 0; i < count; i += kLanes) {
-      const F32x16 all = load_partial(x + i, clamp_lanes(count - i));
+      const F32x16 all = load_gradient(gradient, begin + i, clamp_lanes(count - i));
       const Mask16 small = less(abs(all), limit);
       bad |= bits_of(small) ^ 0xFFFFU;
       const F64x16 d = to_double(select(small, all, broadcast(0.0F)));
@@ -85,7 +95,7 @@ void adamw_range(const AdamW& p, int64_t begin, int64_t end) {
   const F32x16 keep = fma(minus_rate, broadcast(p.weight_decay), broadcast(1.0F));
   for (int64_t i = begin; i < end; i += kLanes) {
     const int count = clamp_lanes(end - i);
-    const F32x16 g = load_partial(p.gradient + i, count) * clip;
+    const F32x16 g = load_gradient(p.gradient, i, count) * clip;
     const F32x16 m = fma(beta1, load_partial(p.m + i, count), rest1 * g);
     const F32x16 v = fma(beta2, load_partial(p.v + i, count), (rest2 * g) * g);
     const F32x16 update = (m * correction1) / (sqrt(v * correction2) + epsilon);
@@ -100,28 +110,11 @@ void adamw_range(const AdamW& p, int64_t begin, int64_t end) {
 
 }  // namespace
 
-void exact_to_float(const CpuContext& context, const ExactToFloat& p) {
-  parallel_ranges(context, p.count, kLanes, 1, [&](int64_t begin, int64_t end, int) {
-    const F64x16 scale = broadcast_double(p.scale);
-    for (int64_t i = begin; i < end; i += kLanes) {
-      const int count = clamp_lanes(end - i);
-      if (count == kLanes) {
-        store(p.gradient + i, to_float(to_double(load_i64(p.acc + i)) * scale));
-        continue;
-      }
-      int64_t lanes[kLanes] = {};
-      for (int lane = 0; lane < count; ++lane)
-        lanes[lane] = p.acc[i + lane];
-      store_partial(p.gradient + i, to_float(to_double(load_i64(lanes)) * scale), count);
-    }
-  });
-}
-
 void sum_of_squares(const CpuContext& context, const SumOfSquares& p) {
   parallel_ranges(context, p.count, kLanes, 1, [&](int64_t begin, int64_t end, int) {
     Squares squares;
     for (int64_t i = begin; i < end; i += kSquareBlock)
-      squares.add(p.x + i, smaller(kSquareBlock, end - i));
+      squares.add(p.gradient, i, smaller(kSquareBlock, end - i));
     for (int k = 0; k < kSquareLimbs; ++k)
       __atomic_fetch_add(p.limbs + k, squares.limbs[k], __ATOMIC_RELAXED);
     if (!squares.fits && p.overflow != nullptr) raise(p.overflow);

@@ -15,8 +15,7 @@ trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIS
                DEPS worker_sample worker_matrix worker_checkpoint)
 trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
 trainyard_test(preflight_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/preflight_test.cc DEPS worker_train)
-trainyard_test(round_sums_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/runtime/round_sums_test.cc
-               DEPS worker_runtime kernels_cpu)
+trainyard_test(states_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/state/states_test.cc DEPS worker_state)
 trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
 trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/train_loop_test.cc
                DEPS worker_train nlohmann_json::nlohmann_json)

@@ -201,18 +201,22 @@ Status CheckpointReader::read(std::string_view name, TensorKind kind, const Rect
   return {};
 }
 
-Status CheckpointReader::read_all(std::string_view name, TensorKind kind, std::span<float> out) {
+Status CheckpointReader::read(std::string_view name, TensorKind kind, const Rectangle& where,
+                              std::span<float> out) {
   const TensorRecord* tensor = find_tensor(manifest_, name, kind);
   if (tensor != nullptr && tensor->dtype != DType::kFloat32) {
     return Error{ErrorCode::kInvalidData, std::string(name) + " (" + std::string(name_of(kind)) +
                                               ") is " + std::string(name_of(tensor->dtype)) +
                                               ", wanted F32"};
   }
+  return read(name, kind, where, std::as_writable_bytes(out));
+}
+
+Status CheckpointReader::read_all(std::string_view name, TensorKind kind, std::span<float> out) {
+  const TensorRecord* tensor = find_tensor(manifest_, name, kind);
   Rectangle whole;
-  if (tensor != nullptr) {
-    whole = {std::vector<int64_t>(tensor->shape.size(), 0), tensor->shape};
-  }
-  return read(name, kind, whole, std::as_writable_bytes(out));
+  if (tensor != nullptr) whole = {std::vector<int64_t>(tensor->shape.size(), 0), tensor->shape};
+  return read(name, kind, whole, out);
 }
 
 Status CheckpointReader::verify_chunk(int64_t shard_index, int64_t chunk) {

@@ -54,7 +54,9 @@ class CheckpointReader {
   /// kIo.
   Status read(std::string_view name, TensorKind kind, const Rectangle& where,
               std::span<std::byte> out);
-  /// The whole of a float32 tensor. Errors: as read(); kInvalidData for another dtype or size.
+  /// The same of a float32 tensor, or (second form) the whole of one. Errors: as read();
+  /// kInvalidData for another dtype or size.
+  Status read(std::string_view name, TensorKind kind, const Rectangle& where, std::span<float> out);
   Status read_all(std::string_view name, TensorKind kind, std::span<float> out);
 
   /// Why read() could not have bytes of a shard, the first time that this was so: damage or I/O,

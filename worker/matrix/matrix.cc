@@ -10,13 +10,21 @@
 namespace trainyard::matrix {
 namespace {
 
-/// Parameters of a GPT-2 with padded vocabulary V: embeddings, per block two norms, four linears
-/// with biases, and the last norm. Written out here on purpose, apart from the model's own list.
-int64_t padded_parameters(const api::ModelSpec& m) {
+/// Elements of the matrices and vectors of a GPT-2 with padded vocabulary V, each of which begins
+/// at a multiple of 64: embeddings, per block two norms, four linears with biases, and the last
+/// norm. Written out here on purpose, apart from the model's own list.
+struct Elements {
+  int64_t matrices = 0;
+  int64_t vectors = 0;
+};
+Elements elements_of(const api::ModelSpec& m) {
+  const auto padded = [](int64_t count) { return (count + 63) / 64 * 64; };
   const int64_t h = m.hidden;
-  const int64_t block =
-      2 * 2 * h + (3 * h * h + 3 * h) + (h * h + h) + (m.ffn * h + m.ffn) + (h * m.ffn + h);
-  return engine::padded_vocab(m.vocab) * h + m.max_positions * h + m.layers * block + 2 * h;
+  const int64_t matrices = padded(3 * h * h) + padded(h * h) + 2 * padded(m.ffn * h);
+  const int64_t vectors = 4 * padded(h) + padded(3 * h) + 2 * padded(h) + padded(m.ffn);
+  return {.matrices = padded(engine::padded_vocab(m.vocab) * h) + padded(m.max_positions * h) +
+                      m.layers * matrices,
+          .vectors = m.layers * vectors + 2 * padded(h)};
 }
 
 void compare(const char* what, int64_t found, int64_t wanted, std::vector<std::string>& faults) {
@@ -42,15 +50,17 @@ Expected expected_of(const api::EngineSpec& spec, const Cell& cell, const RankFa
   // 2 C T/2. Backward's second S is recomputation and not counted.
   expected.attention_flops = steps * 6 * rows * T * m.layers * m.hidden;
   const bool is_bf16 = spec.precision.compute == api::NumberFormat::kBF16;
-  expected.parameter_bytes = padded_parameters(m) * (is_bf16 ? 22 : 20);
-  for (const int64_t elements : rank.bucket_elements) {
-    std::vector<int64_t> counts;
-    for (int r = 0; r < cell.ranks; ++r) {
-      counts.push_back(layout::even_share(elements, cell.ranks, r).size());
-    }
+  // Sums and weights of everything; moments of the own part, and masters where weights are bf16.
+  const Elements elements = elements_of(m);
+  expected.parameter_bytes = elements.matrices * (is_bf16 ? 10 : 12) + elements.vectors * 12;
+  for (size_t unit = 0; unit < rank.counts.size(); ++unit) {
+    const std::vector<int64_t>& counts = rank.counts[unit];
+    const DType type = rank.unit_types[unit];
+    expected.parameter_bytes +=
+        counts[static_cast<size_t>(rank.rank)] * (type == DType::kFloat32 ? 8 : 12);
     expected.bytes_sent +=
         steps * (comm::reduce_scatter_bytes_sent(rank.rank, counts, DType::kInt64) +
-                 comm::all_gather_bytes_sent(rank.rank, counts, DType::kFloat32));
+                 comm::all_gather_bytes_sent(rank.rank, counts, type));
   }
   expected.bytes_sent +=
       steps * comm::all_reduce_bytes_sent(cell.ranks, rank.rank, sizeof(engine::ControlWord) / 8,
@@ -133,6 +143,9 @@ class Matrix {
       if (rank.state_hash != hash_) {
         row.faults.push_back("rank " + std::to_string(rank.rank) + ": state hash " +
                              rank.state_hash);
+      }
+      if (rank.weights_hash != facts[0].weights_hash) {
+        row.faults.push_back("rank " + std::to_string(rank.rank) + ": other weights than rank 0");
       }
       if (rank.losses != facts[0].losses) row.faults.push_back("ranks report different losses");
       for (std::string& fault : formula_faults(spec_, cell, rank, options_.steps)) {

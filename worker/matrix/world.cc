@@ -49,6 +49,18 @@ Result<Meeting> prepare(const Cell& cell) {
   return meeting;
 }
 
+/// No rank's weights may differ from another's, of which the state hash sees nothing.
+std::string hash_weights(engine::Engine& engine) {
+  Xxh3Stream hash;
+  engine::Weights& weights = engine.states().weights();
+  for (const int param : engine.name_order()) {
+    const int64_t bytes =
+        engine.states().layout().place(param).size() * size_of(weights.dtype(param));
+    hash.update({static_cast<const std::byte*>(weights.data(param)), static_cast<size_t>(bytes)});
+  }
+  return to_hex(hash.digest());
+}
+
 Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& meeting, int rank,
                             int64_t steps, const std::vector<int32_t>& stream) {
   spec.batch.micro_sequences = cell.micro_sequences;
@@ -66,7 +78,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
                                                               .isa = cell.isa,
                                                               .threads = cell.threads,
                                                               .data_group = world->get(),
-                                                              .bucket_bytes = 64 << 10},
+                                                              .unit_bytes = 64 << 10},
                                                              memory));
   engine->initialize();
   StreamBatches batches(stream, spec, cell.ranks, rank);
@@ -77,13 +89,18 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
     facts.losses.push_back(report.loss);
     facts.gradient_norms.push_back(report.gradient_norm);
   }
-  facts.state_hash = to_hex(engine::EngineState(*engine).hash());
-  facts.kernels = engine->kernel_counters();
+  TRAINYARD_TRY(engine->settle());
   facts.comm = (*world)->counters();
+  TRAINYARD_ASSIGN(const Hash128 hash, engine::EngineState(*engine).hash());
+  facts.state_hash = to_hex(hash);
+  facts.weights_hash = hash_weights(*engine);
+  facts.kernels = engine->kernel_counters();
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
-  for (const engine::GradientBucket& bucket : engine->store().buckets()) {
-    facts.bucket_elements.push_back(bucket.elements);
+  const layout::Layout& layout = engine->states().layout();
+  for (int unit = 0; unit < layout.units(); ++unit) {
+    facts.counts.push_back(layout.counts(unit));
+    facts.unit_types.push_back(engine->states().weights().unit_dtype(unit));
   }
   facts.micro_sizes.assign(engine->micro_sizes().begin(), engine->micro_sizes().end());
   return facts;

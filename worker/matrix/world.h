@@ -52,7 +52,9 @@ struct RankFacts {
   int rank = 0;
   kernels::KernelCounters kernels;
   comm::Counters comm;
-  std::vector<int64_t> bucket_elements;
+  std::string weights_hash;                  ///< of the weights that its ops read
+  std::vector<std::vector<int64_t>> counts;  ///< by unit: elements of each rank's part
+  std::vector<DType> unit_types;             ///< by unit: of its weights
   engine::MemoryReport memory;
   std::vector<int64_t> micro_sizes;
   int64_t allocated_bytes = 0;

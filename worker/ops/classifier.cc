@@ -34,7 +34,7 @@ void Classifier::project(const OpArgs& args, int64_t first_row, int64_t rows, fl
   kernels::GemmParams gemm{.m = rows, .n = shape_.padded_vocab, .k = shape_.width};
   gemm.a = row_at(args.in[0], first_row, shape_.width, compute);
   gemm.lda = shape_.width;
-  gemm.b = args.params[0].compute;
+  gemm.b = args.params[0].data;
   gemm.ldb = shape_.width;
   gemm.transpose_b = true;
   gemm.input = compute;
@@ -80,7 +80,7 @@ void Classifier::backward_input(const OpArgs& args) const {
   kernels::GemmParams gemm{.m = args.batch->rows(), .n = shape_.width, .k = shape_.padded_vocab};
   gemm.a = args.saved[0];
   gemm.lda = shape_.padded_vocab;
-  gemm.b = args.params[0].compute;
+  gemm.b = args.params[0].data;
   gemm.ldb = shape_.width;
   gemm.input = args.numerics->compute;
   gemm.chain_ends = shape_.chunk_ends;

@@ -10,8 +10,9 @@ void Embedding::forward(const OpArgs& args) const {
                                    .tokens_per_sample = batch.tokens_per_sample,
                                    .position_offset = batch.position_offset,
                                    .tokens = batch.tokens.data(),
-                                   .wte = args.params[0].master,
-                                   .wpe = args.params[1].master,
+                                   .type = args.params[0].dtype,
+                                   .wte = args.params[0].data,
+                                   .wpe = args.params[1].data,
                                    .y = y});
   if (!args.numerics->training || rate_ == 0) return;
   args.kernels->dropout_add({.rows = batch.rows(),

@@ -26,11 +26,11 @@ void Linear::forward(const OpArgs& args) const {
   GemmParams gemm{.m = args.batch->rows(), .n = shape_.outputs, .k = shape_.inputs};
   gemm.a = args.in[0];
   gemm.lda = shape_.inputs;
-  gemm.b = args.params[0].compute;
+  gemm.b = args.params[0].data;
   gemm.ldb = shape_.inputs;
   gemm.transpose_b = true;
   gemm.input = args.numerics->compute;
-  gemm.bias = args.params[1].master;
+  gemm.bias = static_cast<const float*>(args.params[1].data);
   gemm.c = args.out[0];
   gemm.ldc = shape_.outputs;
   gemm.c_type = shape_.output_fp32 ? DType::kFloat32 : args.numerics->compute;
@@ -46,7 +46,7 @@ void Linear::backward_input(const OpArgs& args) const {
   GemmParams gemm{.m = args.batch->rows(), .n = shape_.inputs, .k = shape_.outputs};
   gemm.a = args.d_out[0];
   gemm.lda = shape_.outputs;
-  gemm.b = args.params[0].compute;
+  gemm.b = args.params[0].data;
   gemm.ldb = shape_.inputs;
   gemm.input = args.numerics->compute;
   gemm.c = args.d_in[0];

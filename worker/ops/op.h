@@ -40,8 +40,8 @@ struct StepNumerics {
 
 /// One parameter as an op sees it.
 struct ParamView {
-  const float* master = nullptr;
-  const void* compute = nullptr;  ///< of StepNumerics::compute
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;  ///< of `data`: StepNumerics::compute, of vectors fp32
   int64_t* gradient = nullptr;    ///< exact accumulator; null outside backward_weight
   /// Nothing was added in this step yet and what is there means nothing: only where
   /// overwrites_gradient(); other accumulators are cleared before.

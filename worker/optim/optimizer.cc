@@ -30,7 +30,7 @@ double loss_total(const ControlWord& control) {
   return std::ldexp(static_cast<double>(quanta), -kernels::kLossQuantumLog2);
 }
 
-void Optimizer::finish(ControlWord& control) {
+void Optimizer::begin(ControlWord control) {
   scalars_.skip = !carry_squares(control) || control.overflow != 0 ? 1 : 0;
   double squares = 0;
   for (int k = 0; k < kernels::kSquareLimbs; ++k) {
@@ -52,20 +52,24 @@ void Optimizer::finish(ControlWord& control) {
   scalars_.bias_correction2 = static_cast<float>(1 / (1 - portable_pow(spec_.betas[1], updates_)));
 }
 
-void Optimizer::step(kernels::KernelSet& kernels, ParameterStore& store, ControlWord control) {
-  finish(control);
-  for (const int param : store.name_order()) {
+void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale) const {
+  for (const int param : states.layout().tensors(unit)) {
+    const layout::Range owned = states.owned(param);
     const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
-    kernels.adamw({.count = static_cast<int64_t>(store.master(param).size()),
+    Weights& weights = states.weights();
+    uint16_t* const copy = weights.dtype(param) == DType::kFloat32
+                               ? nullptr
+                               : static_cast<uint16_t*>(weights.data(param)) + owned.begin;
+    kernels.adamw({.count = owned.size(),
                    .beta1 = static_cast<float>(spec_.betas[0]),
                    .beta2 = static_cast<float>(spec_.betas[1]),
                    .epsilon = static_cast<float>(spec_.epsilon),
                    .weight_decay = decays ? static_cast<float>(spec_.weight_decay) : 0.0F,
-                   .gradient = store.gradient(param).data(),
-                   .parameter = store.master(param).data(),
-                   .m = store.m(param).data(),
-                   .v = store.v(param).data(),
-                   .bf16_copy = store.bf16_copy(param),
+                   .gradient = {states.accumulator(param) + owned.begin, scale},
+                   .parameter = states.master(param).data(),
+                   .m = states.m(param).data(),
+                   .v = states.v(param).data(),
+                   .bf16_copy = copy,
                    .scalars = &scalars_});
   }
 }

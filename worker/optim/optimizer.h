@@ -4,7 +4,8 @@
 
 #include "common/api/engine_spec.h"
 #include "kernels/kernel_set.h"
-#include "worker/runtime/parameter_store.h"
+#include "worker/model/model.h"
+#include "worker/state/states.h"
 
 namespace trainyard::engine {
 
@@ -29,17 +30,19 @@ bool carry_squares(ControlWord& control);
 /// Its sum of losses in nats, rounded once. Of at most kernels::kLossesMax targets.
 double loss_total(const ControlWord& control);
 
-/// AdamW over a ParameterStore with global-norm clipping. Norm, clip scale, learning rate and skip
-/// are scalars in device memory, written by finish() and read by the update kernels.
+/// AdamW over the states that this rank owns, with global-norm clipping. Norm, clip scale, learning
+/// rate and skip are scalars in device memory, written by begin() and read by the update kernels.
 class Optimizer {
  public:
   Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
             int64_t total_updates, const Model& model);
 
-  /// Applies one update from the gathered fp32 gradients and the ranks' `control`. An overflow in
-  /// it skips the update: the batch is consumed, the update count and the learning-rate schedule do
-  /// not advance.
-  void step(kernels::KernelSet& kernels, ParameterStore& store, ControlWord control);
+  /// Begins an update by what the ranks agreed on. An overflow in `control` skips it: the batch is
+  /// consumed, the update count and the learning-rate schedule do not advance.
+  void begin(ControlWord control);
+  /// Applies the update to this rank's part of a unit: masters, moments and weights. The gradient
+  /// is the unit's reduced sums times `scale`.
+  void update(kernels::KernelSet& kernels, States& states, int unit, double scale) const;
 
   /// Updates applied so far: Adam's t and the schedule's position.
   int64_t updates() const { return updates_; }
@@ -48,8 +51,6 @@ class Optimizer {
   const kernels::OptimizerScalars& scalars() const { return scalars_; }
 
  private:
-  void finish(ControlWord& control);
-
   api::OptimizerSpec spec_;
   api::LearningRateSchedule schedule_;
   int64_t total_updates_;

@@ -26,6 +26,7 @@ class RankCheck {
         micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(chunks)),
         weights_left_(static_cast<size_t>(chunks)),
         reduced_(ready.size()),
+        optimized_(ready.size()),
         gathered_(ready.size()) {}
 
   Status walk(const StepProgram& program) {
@@ -61,15 +62,11 @@ class RankCheck {
       case InstructionKind::kBackwardWeight:
         return compute(i);
       case InstructionKind::kReduce:
+      case InstructionKind::kOptimize:
       case InstructionKind::kGather:
-        if (i.chunk < 0 || i.chunk >= std::ssize(ready_)) {
-          return "no such bucket: there are " + std::to_string(ready_.size());
-        }
-        return i.kind == InstructionKind::kReduce ? reduce(i) : gather(i);
+        return of_unit(i);
       case InstructionKind::kReduceControl:
         return reduce_control();
-      case InstructionKind::kOptimize:
-        return optimize();
       case InstructionKind::kSnapshot:
         return "";
     }
@@ -115,13 +112,22 @@ class RankCheck {
     return "";
   }
 
-  std::string reduce(const Instruction& i) {
-    const auto bucket = static_cast<size_t>(i.chunk);
-    if (reduced_[bucket]) return "reduced twice";
-    reduced_[bucket] = true;
-    for (int c = ready_[bucket]; c < chunks_; ++c) {
+  std::string of_unit(const Instruction& i) {
+    if (i.chunk < 0 || i.chunk >= std::ssize(ready_)) {
+      return "no such unit: there are " + std::to_string(ready_.size());
+    }
+    const auto unit = static_cast<size_t>(i.chunk);
+    if (i.kind == InstructionKind::kReduce) return reduce(unit);
+    if (i.kind == InstructionKind::kOptimize) return optimize(unit);
+    return gather(unit);
+  }
+
+  std::string reduce(size_t unit) {
+    if (reduced_[unit]) return "reduced twice";
+    reduced_[unit] = true;
+    for (int c = ready_[unit]; c < chunks_; ++c) {
       if (weights_left_[static_cast<size_t>(c)] > 0) {
-        return "chunk " + std::to_string(c) + " still adds to the bucket";
+        return "chunk " + std::to_string(c) + " still adds to the unit";
       }
     }
     return "";
@@ -130,21 +136,20 @@ class RankCheck {
   std::string reduce_control() {
     if (controlled_) return "runs twice";
     controlled_ = true;
-    return first_false(gathered_) == std::ssize(gathered_) ? "" : "before every bucket is gathered";
+    return first_false(reduced_) == std::ssize(reduced_) ? "" : "before every unit is reduced";
   }
 
-  std::string gather(const Instruction& i) {
-    const auto bucket = static_cast<size_t>(i.chunk);
-    if (!reduced_[bucket]) return "gathered before it was reduced";
-    if (gathered_[bucket]) return "gathered twice";
-    gathered_[bucket] = true;
-    return "";
-  }
-
-  std::string optimize() {
-    if (optimized_) return "runs twice";
-    optimized_ = true;
+  std::string optimize(size_t unit) {
+    if (optimized_[unit]) return "runs twice";
+    optimized_[unit] = true;
     return controlled_ ? "" : "loss, overflow and squares are not reduced";
+  }
+
+  std::string gather(size_t unit) {
+    if (!optimized_[unit]) return "gathered before it was updated";
+    if (gathered_[unit]) return "gathered twice";
+    gathered_[unit] = true;
+    return "";
   }
 
   static int64_t first_false(const std::vector<bool>& all) {
@@ -168,12 +173,11 @@ class RankCheck {
       }
       if (next.chunk < chunks_) return next;
     }
-    const int64_t bucket = first_false(gathered_);
-    if (bucket < std::ssize(gathered_)) {
-      return Instruction{.kind = InstructionKind::kGather, .chunk = static_cast<int>(bucket)};
-    }
-    if (!optimized_) return Instruction{.kind = InstructionKind::kOptimize};
-    return std::nullopt;
+    const auto unit = static_cast<int>(first_false(gathered_));
+    if (unit == std::ssize(gathered_)) return std::nullopt;
+    return Instruction{.kind = optimized_[static_cast<size_t>(unit)] ? InstructionKind::kGather
+                                                                     : InstructionKind::kOptimize,
+                       .chunk = unit};
   }
 
   int rank_;
@@ -181,10 +185,10 @@ class RankCheck {
   const std::vector<int>& ready_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<int> weights_left_;  // by chunk: W that are still to come
-  std::vector<bool> reduced_;      // by bucket, as is the next
-  std::vector<bool> gathered_;
+  std::vector<bool> reduced_;      // by unit
+  std::vector<bool> optimized_;    // by unit
+  std::vector<bool> gathered_;     // by unit
   bool controlled_ = false;
-  bool optimized_ = false;
 };
 
 std::vector<Instruction> collectives_of(const StepProgram& program) {
@@ -198,12 +202,12 @@ std::vector<Instruction> collectives_of(const StepProgram& program) {
 
 Status check_programs(const std::vector<StepProgram>& programs,
                       const std::vector<int>& micro_batches, int chunks,
-                      const std::vector<int>& bucket_ready_chunk) {
+                      const std::vector<int>& unit_ready_chunk) {
   TRAINYARD_CHECK(micro_batches.size() == programs.size());
-  for (const int chunk : bucket_ready_chunk)
+  for (const int chunk : unit_ready_chunk)
     TRAINYARD_CHECK(chunk >= 0 && chunk < chunks);
   for (size_t rank = 0; rank < programs.size(); ++rank) {
-    RankCheck check(static_cast<int>(rank), micro_batches[rank], chunks, bucket_ready_chunk);
+    RankCheck check(static_cast<int>(rank), micro_batches[rank], chunks, unit_ready_chunk);
     TRAINYARD_TRY(check.walk(programs[rank]));
   }
   for (size_t rank = 1; rank < programs.size(); ++rank) {

@@ -4,12 +4,11 @@ namespace trainyard::engine {
 
 StepProgram data_parallel_program(const DataParallelShape& shape) {
   StepProgram program;
-  const int buckets = static_cast<int>(shape.bucket_ready_chunk.size());
-  int next_bucket = 0;
+  const int units = static_cast<int>(shape.unit_ready_chunk.size());
+  int next_unit = 0;
   const auto reduce_ready = [&](int chunk) {
-    while (next_bucket < buckets &&
-           shape.bucket_ready_chunk[static_cast<size_t>(next_bucket)] >= chunk) {
-      program.push_back({.kind = InstructionKind::kReduce, .chunk = next_bucket++});
+    while (next_unit < units && shape.unit_ready_chunk[static_cast<size_t>(next_unit)] >= chunk) {
+      program.push_back({.kind = InstructionKind::kReduce, .chunk = next_unit++});
     }
   };
   for (int m = 0; m < shape.micro_batches; ++m) {
@@ -24,12 +23,12 @@ StepProgram data_parallel_program(const DataParallelShape& shape) {
     }
   }
   if (shape.micro_batches == 0) reduce_ready(0);
-  for (int b = 0; b < buckets; ++b) {
-    program.push_back({.kind = InstructionKind::kGather, .chunk = b});
-  }
-  // Last, because overflows of backward and squares of rounded gradients travel with it.
+  // Last, because overflows of backward and squares of gradients travel with it.
   program.push_back({.kind = InstructionKind::kReduceControl});
-  program.push_back({.kind = InstructionKind::kOptimize});
+  for (int u = units - 1; u >= 0; --u) {
+    program.push_back({.kind = InstructionKind::kOptimize, .chunk = u});
+    program.push_back({.kind = InstructionKind::kGather, .chunk = u});
+  }
   return program;
 }
 

@@ -12,10 +12,11 @@ enum class InstructionKind : uint8_t {
   kForward,         ///< forward of a chunk's layers for a micro-batch
   kBackwardInput,   ///< B: gradients of the chunk's inputs
   kBackwardWeight,  ///< W: exact gradients of the chunk's parameters
-  kReduce,          ///< start summing a gradient bucket over the data-parallel ranks
-  kReduceControl,   ///< start summing loss, overflow, squares and stop request
-  kGather,          ///< finish a bucket's reduce, round and square its own shard, start gathering
-  kOptimize,        ///< finish gathers, norm, clip, update parameters
+  kReduce,          ///< start summing a unit's gradient over the data ranks
+  kReduceControl,   ///< finish the reductions, square what is owned, start summing loss, overflow,
+                    ///< squares and stop request
+  kOptimize,        ///< update what this rank owns of a unit
+  kGather,          ///< start gathering a unit's weights; who reads them waits
   kSnapshot,        ///< copy state for the checkpoint writer
 };
 
@@ -28,8 +29,8 @@ bool begins_collective(InstructionKind kind);
 /// heartbeats and fault tests use.
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
-  int micro_batch = -1;    ///< of kForward and the backwards
-  int chunk = -1;          ///< of kForward and the backwards; bucket index of kReduce and kGather
+  int micro_batch = -1;  ///< of kForward and the backwards
+  int chunk = -1;        ///< of kForward and the backwards; unit of kReduce, kOptimize and kGather
   int weight_version = 0;  ///< which parameters it reads; always 0 in synchronous schedules
   bool operator==(const Instruction&) const = default;
 };

@@ -6,18 +6,9 @@
 #include <cmath>
 
 #include "common/base/check.h"
-#include "worker/runtime/round_sums.h"
 
 namespace trainyard::engine {
 namespace {
-
-std::vector<int64_t> shard_counts(int64_t elements, int ranks) {
-  std::vector<int64_t> counts;
-  for (int r = 0; r < ranks; ++r) {
-    counts.push_back(layout::even_share(elements, ranks, r).size());
-  }
-  return counts;
-}
 
 trace::Activity activity_of(InstructionKind kind) {
   switch (kind) {
@@ -67,26 +58,41 @@ struct Interpreter::Frame {
   kernels::OverflowFlag loss_overflow{0};
   ControlWord control;
   comm::WorkPtr control_work;
-  std::vector<comm::WorkPtr> reduce_work;    // by bucket
-  std::vector<comm::WorkPtr> gather_work;    // by bucket
-  std::vector<std::vector<int64_t>> counts;  // by bucket: shard sizes over the data group
+  bool updating = false;                     // the control word is reduced and the update begun
+  std::vector<comm::WorkPtr> reduce_work;    // by unit
+  std::vector<comm::WorkPtr> gather_work;    // by unit; of the last step until who reads it waits
+  std::vector<std::vector<int64_t>> counts;  // by unit: elements of each rank's part
   std::vector<MicroBatchView> batches;
   std::vector<int64_t> grain_ends;
   int grains_of = -1;                 // micro-batch that grain_ends describes
   std::vector<char> gradient_is_new;  // by parameter: nothing was added in this step
-  std::vector<float> staging = std::vector<float>(kRoundElements);
 };
 
 Interpreter::Interpreter(Machine machine)
     : machine_(std::move(machine)), frame_(std::make_unique<Frame>()) {
-  for (const GradientBucket& bucket : machine_.store->buckets()) {
-    frame_->counts.push_back(shard_counts(bucket.elements, machine_.data_group->size()));
-  }
+  const layout::Layout& layout = machine_.states->layout();
+  for (int unit = 0; unit < layout.units(); ++unit)
+    frame_->counts.push_back(layout.counts(unit));
   frame_->reduce_work.resize(frame_->counts.size());
   frame_->gather_work.resize(frame_->counts.size());
 }
 
-Interpreter::~Interpreter() = default;
+/// What is still received belongs to memory that goes away next. A peer that is gone ends the wait.
+Interpreter::~Interpreter() {
+  for (auto* all : {&frame_->reduce_work, &frame_->gather_work}) {
+    for (comm::WorkPtr& work : *all) {
+      if (work) (void)work->wait();
+    }
+  }
+}
+
+Status Interpreter::settle() {
+  for (comm::WorkPtr& work : frame_->gather_work) {
+    if (work) TRAINYARD_TRY(work->wait());
+    work.reset();
+  }
+  return {};
+}
 
 Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   Frame& frame = *frame_;
@@ -96,6 +102,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   frame.loss_overflow.store(0, std::memory_order_relaxed);
   frame.control = setup.carried;
   frame.grains_of = -1;
+  frame.updating = false;
   frame.numerics = {.compute = setup.compute,
                     .seed = setup.seed,
                     .training = setup.training,
@@ -136,8 +143,10 @@ Status Interpreter::wait_for(comm::WorkPtr& work) {
                                {.activity = trace::Activity::kCommunicationWait,
                                 .instruction = frame_->instruction,
                                 .step = frame_->setup->step});
+  if (machine_.on_wait) machine_.on_wait(true);
   TRAINYARD_TRY(work->wait());
   work.reset();
+  if (machine_.on_wait) machine_.on_wait(false);
   return {};
 }
 
@@ -157,26 +166,19 @@ Status Interpreter::execute(const Instruction& instruction) {
       if (!frame_->setup->training && asked_to_stop()) return {};
       return forward(instruction);
     case InstructionKind::kBackwardInput:
-      backward(instruction, false);
-      return {};
+      return backward(instruction, false);
     case InstructionKind::kBackwardWeight:
-      backward(instruction, true);
-      return {};
+      return backward(instruction, true);
     case InstructionKind::kReduce:
-      return reduce(instruction.chunk);
-    case InstructionKind::kReduceControl: {
-      Frame& frame = *frame_;
-      note_overflows();
-      frame.control.stop_requested = asked_to_stop() ? 1 : 0;
-      frame.control_work =
-          machine_.data_group->all_reduce(std::as_writable_bytes(std::span(&frame.control, 1)),
-                                          DType::kInt64, comm::ReduceOp::kSum);
+      reduce(instruction.chunk);
       return {};
-    }
-    case InstructionKind::kGather:
-      return gather(instruction.chunk);
+    case InstructionKind::kReduceControl:
+      return reduce_control();
     case InstructionKind::kOptimize:
-      return optimize();
+      return optimize(instruction.chunk);
+    case InstructionKind::kGather:
+      gather(instruction.chunk);
+      return {};
     case InstructionKind::kSnapshot:
       return frame_->setup->snapshot();
   }
@@ -212,13 +214,13 @@ Status Interpreter::forward(const Instruction& instruction) {
     const auto nodes =
         static_cast<int>(machine_.model->layers[static_cast<size_t>(l)].nodes.size());
     for (int n = 0; n < nodes; ++n) {
-      run_node(instruction.micro_batch, l, n, InstructionKind::kForward);
+      TRAINYARD_TRY(run_node(instruction.micro_batch, l, n, InstructionKind::kForward));
     }
   }
   return {};
 }
 
-void Interpreter::backward(const Instruction& instruction, bool weights) {
+Status Interpreter::backward(const Instruction& instruction, bool weights) {
   Frame& frame = *frame_;
   const Chunk chunk = machine_.chunks[static_cast<size_t>(instruction.chunk)];
   const int m = instruction.micro_batch;
@@ -233,13 +235,14 @@ void Interpreter::backward(const Instruction& instruction, bool weights) {
     const auto& nodes = machine_.model->layers[static_cast<size_t>(l)].nodes;
     for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
       if (weights && nodes[static_cast<size_t>(n)].params.empty()) continue;
-      run_node(m, l, n,
-               weights ? InstructionKind::kBackwardWeight : InstructionKind::kBackwardInput);
+      TRAINYARD_TRY(run_node(
+          m, l, n, weights ? InstructionKind::kBackwardWeight : InstructionKind::kBackwardInput));
     }
   }
+  return {};
 }
 
-void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind pass) {
+Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind pass) {
   constexpr size_t kPortsMax = 4;
   Frame& frame = *frame_;
   const ActivationPlan& plan = *frame.setup->plan;
@@ -277,10 +280,12 @@ void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind
   for (size_t p = 0; p < n.params.size(); ++p) {
     const bool is_new = pass == InstructionKind::kBackwardWeight &&
                         start_gradient(n.params[p], n.op->overwrites_gradient(p));
-    params[p] = {.master = machine_.store->master(n.params[p]).data(),
-                 .compute = machine_.store->compute_copy(n.params[p]),
+    States& states = *machine_.states;
+    if (is_forward) TRAINYARD_TRY(await_weights(states.layout().unit_of(n.params[p])));
+    params[p] = {.data = states.weights().data(n.params[p]),
+                 .dtype = states.weights().dtype(n.params[p]),
                  .gradient = pass == InstructionKind::kBackwardWeight
-                                 ? machine_.store->accumulator(n.params[p])
+                                 ? states.accumulator(n.params[p])
                                  : nullptr,
                  .gradient_is_new = is_new};
   }
@@ -304,6 +309,7 @@ void Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind
   } else {
     n.op->backward_weight(args);
   }
+  return {};
 }
 
 /// Before the first addition of a step to a parameter's gradient: true where the op overwrites what
@@ -315,43 +321,72 @@ bool Interpreter::start_gradient(int param, bool overwrites) {
   is_new = 0;
   if (overwrites) return true;
   const int64_t elements = machine_.model->params[static_cast<size_t>(param)].elements();
-  machine_.kernels->clear(machine_.store->accumulator(param),
+  machine_.kernels->clear(machine_.states->accumulator(param),
                           elements * static_cast<int64_t>(sizeof(int64_t)));
   return false;
 }
 
-Status Interpreter::reduce(int bucket) {
-  Frame& frame = *frame_;
+void Interpreter::reduce(int unit) {
+  States& states = *machine_.states;
   // A rank without micro-batches of its own adds nothing to anything.
-  for (const int param : machine_.store->buckets()[static_cast<size_t>(bucket)].params)
+  for (const int param : states.layout().tensors(unit))
     start_gradient(param, false);
-  frame.reduce_work[static_cast<size_t>(bucket)] = machine_.data_group->reduce_scatter(
-      std::as_writable_bytes(machine_.store->bucket_accumulator(bucket)),
-      frame.counts[static_cast<size_t>(bucket)], DType::kInt64, comm::ReduceOp::kSum);
+  const auto u = static_cast<size_t>(unit);
+  frame_->reduce_work[u] =
+      machine_.data_group->reduce_scatter(std::as_writable_bytes(states.accumulators(unit)),
+                                          frame_->counts[u], DType::kInt64, comm::ReduceOp::kSum);
+}
+
+/// What exact sums of this step's gradients are multiplied by.
+double Interpreter::gradient_scale() const {
+  return std::ldexp(1.0, -frame_->numerics.gradient_quantum_log2) /
+         static_cast<double>(frame_->setup->targets_of_step);
+}
+
+Status Interpreter::reduce_control() {
+  Frame& frame = *frame_;
+  States& states = *machine_.states;
+  for (size_t unit = 0; frame.setup->training && unit < frame.reduce_work.size(); ++unit) {
+    TRAINYARD_TRY(wait_for(frame.reduce_work[unit]));
+    for (const int param : states.layout().tensors(static_cast<int>(unit))) {
+      const layout::Range owned = states.owned(param);
+      machine_.kernels->sum_of_squares(
+          {.count = owned.size(),
+           .gradient = {states.accumulator(param) + owned.begin, gradient_scale()},
+           .limbs = frame.control.gradient_squares,
+           .overflow = &frame.overflow});
+    }
+  }
+  note_overflows();
+  frame.control.stop_requested = asked_to_stop() ? 1 : 0;
+  frame.control_work = machine_.data_group->all_reduce(
+      std::as_writable_bytes(std::span(&frame.control, 1)), DType::kInt64, comm::ReduceOp::kSum);
   return {};
 }
 
-/// Rounds this rank's shard of the exact sums to fp32 in the same memory, adds its squares to the
-/// control word, and starts gathering the other shards.
-Status Interpreter::gather(int bucket) {
+Status Interpreter::optimize(int unit) {
   Frame& frame = *frame_;
-  const auto b = static_cast<size_t>(bucket);
-  TRAINYARD_TRY(wait_for(frame.reduce_work[b]));
-  const std::span<int64_t> sums = machine_.store->bucket_accumulator(bucket);
-  const std::span<float> gradient = machine_.store->bucket_gradient(bucket);
-  const auto elements = static_cast<int64_t>(sums.size());
-  const layout::Range shard =
-      layout::even_share(elements, machine_.data_group->size(), machine_.data_group->rank());
-  const double scale = std::ldexp(1.0, -frame.numerics.gradient_quantum_log2) /
-                       static_cast<double>(frame.setup->targets_of_step);
-  round_sums(*machine_.kernels, sums, shard, scale, gradient, frame.staging);
-  machine_.kernels->sum_of_squares({.count = shard.size(),
-                                    .x = gradient.data() + shard.begin,
-                                    .limbs = frame.control.gradient_squares,
-                                    .overflow = &frame.overflow});
-  frame.gather_work[b] = machine_.data_group->all_gather(std::as_writable_bytes(gradient),
-                                                         frame.counts[b], DType::kFloat32);
+  if (!frame.updating) {
+    TRAINYARD_TRY(finish_control());
+    machine_.optimizer->begin(frame.control);
+    frame.updating = true;
+  }
+  // A rank without micro-batches has read nothing since the last step.
+  TRAINYARD_TRY(await_weights(unit));
+  machine_.optimizer->update(*machine_.kernels, *machine_.states, unit, gradient_scale());
   return {};
+}
+
+void Interpreter::gather(int unit) {
+  const auto u = static_cast<size_t>(unit);
+  Weights& weights = machine_.states->weights();
+  frame_->gather_work[u] = machine_.data_group->all_gather(weights.unit(unit), frame_->counts[u],
+                                                           weights.unit_dtype(unit));
+}
+
+Status Interpreter::await_weights(int unit) {
+  comm::WorkPtr& work = frame_->gather_work[static_cast<size_t>(unit)];
+  return work ? wait_for(work) : Status();
 }
 
 /// Of this rank, in this program or one whose control word was carried here.
@@ -370,15 +405,6 @@ Status Interpreter::finish_control() {
     return {};
   }
   return wait_for(frame_->control_work);
-}
-
-Status Interpreter::optimize() {
-  Frame& frame = *frame_;
-  TRAINYARD_TRY(finish_control());
-  for (comm::WorkPtr& work : frame.gather_work)
-    TRAINYARD_TRY(wait_for(work));
-  machine_.optimizer->step(*machine_.kernels, *machine_.store, frame.control);
-  return {};
 }
 
 }  // namespace trainyard::engine

@@ -13,7 +13,7 @@
 #include "worker/optim/optimizer.h"
 #include "worker/program/instruction.h"
 #include "worker/runtime/activation_plan.h"
-#include "worker/runtime/parameter_store.h"
+#include "worker/state/states.h"
 #include "worker/trace/span.h"
 
 namespace trainyard::engine {
@@ -34,12 +34,14 @@ using StopAsked = std::function<bool()>;
 struct Machine {
   const Model* model = nullptr;
   kernels::KernelSet* kernels = nullptr;
-  ParameterStore* store = nullptr;
+  States* states = nullptr;
   comm::Communicator* data_group = nullptr;
   Optimizer* optimizer = nullptr;
   std::span<const Chunk> chunks;
   /// Called before each instruction with its id; for heartbeats. May be empty.
   std::function<void(int id, const Instruction& instruction)> on_instruction;
+  /// Called before (true) and after each wait for other ranks within an instruction. May be empty.
+  std::function<void(bool waits)> on_wait;
   /// Told of each instruction and of what it waited for, on Track::kStep. May be null.
   trace::SpanSink* spans = nullptr;
 };
@@ -73,7 +75,9 @@ struct StepSetup {
 int gradient_quantum_log2(int64_t targets_of_step);
 
 /// Executes step programs. Owns no memory but small tables; allocates nothing after construction
-/// has seen each program once. One thread at a time.
+/// has seen each program once. One thread at a time. Gathers that a program has started go on when
+/// run() returns: the weights are whole once settle() has returned or a later forward has read
+/// them.
 class Interpreter {
  public:
   explicit Interpreter(Machine machine);
@@ -84,6 +88,9 @@ class Interpreter {
   /// of the batch source; the state is then undefined and must be restored.
   Result<ControlWord> run(const StepSetup& setup);
 
+  /// Waits for the gathers under way. Errors: those of the communicator.
+  Status settle();
+
  private:
   struct Frame;
   Status run_instruction(int id, const Instruction& instruction);
@@ -92,14 +99,17 @@ class Interpreter {
   Status wait_for(comm::WorkPtr& work);
   bool asked_to_stop() const;
   Status forward(const Instruction& instruction);
-  void backward(const Instruction& instruction, bool weights);
-  Status reduce(int bucket);
-  Status gather(int bucket);
-  Status optimize();
+  Status backward(const Instruction& instruction, bool weights);
+  void reduce(int unit);
+  Status reduce_control();
+  Status optimize(int unit);
+  void gather(int unit);
+  double gradient_scale() const;
+  Status await_weights(int unit);
   void note_overflows();
   Status finish_control();
   bool start_gradient(int param, bool overwrites);
-  void run_node(int micro_batch, int layer, int node, InstructionKind pass);
+  Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
   void prepare_micro_batch(int micro_batch, const MicroBatchView& batch);
 
   Machine machine_;

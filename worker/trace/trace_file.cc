@@ -26,7 +26,7 @@ std::string microseconds(int64_t ns) {
   return text.append(3 - fraction.size(), '0') + fraction;
 }
 
-/// "forward m0 c3", "reduce b2", "all_reduce #17".
+/// "forward m0 c3", "reduce u2", "all_reduce #17".
 std::string title_of(const Span& span) {
   if (span.activity == Activity::kCollective) {
     return std::string(span.operation) + " #" + std::to_string(span.sequence);
@@ -34,8 +34,9 @@ std::string title_of(const Span& span) {
   std::string title(name_of(span.activity));
   if (span.activity == Activity::kStep) return title + " " + std::to_string(span.step);
   if (span.micro_batch >= 0) title += " m" + std::to_string(span.micro_batch);
-  const bool bucket = span.activity == Activity::kReduce || span.activity == Activity::kGather;
-  if (span.chunk >= 0) title += (bucket ? " b" : " c") + std::to_string(span.chunk);
+  const bool unit = span.activity == Activity::kReduce || span.activity == Activity::kOptimize ||
+                    span.activity == Activity::kGather;
+  if (span.chunk >= 0) title += (unit ? " u" : " c") + std::to_string(span.chunk);
   return title;
 }
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
 
+#include "common/base/check.h"
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/model/initialize.h"
 #include "worker/program/checker.h"
@@ -30,13 +32,6 @@ double mean_loss(const ControlWord& control) {
   }
   if (control.targets == 0) return 0;
   return loss_total(control) / static_cast<double>(control.targets);
-}
-
-std::vector<int> ready_chunks(const ParameterStore& store) {
-  std::vector<int> ready;
-  for (const GradientBucket& bucket : store.buckets())
-    ready.push_back(bucket.ready_chunk);
-  return ready;
 }
 
 /// Hands out one micro-batch: the prompt of next_logits.
@@ -73,22 +68,17 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   TRAINYARD_ASSIGN(engine->kernel_scratch_, memory.allocate(engine->kernels_->scratch_bytes()));
   engine->kernels_->set_scratch(engine->kernel_scratch_->bytes());
 
-  // One chunk a layer: the finest grain at which buckets can overlap with backward.
-  std::vector<int> chunk_of_layer;
-  for (int l = 0; l < static_cast<int>(engine->model_.layers.size()); ++l) {
+  // One chunk per layer: the finest grain at which units can overlap with backward.
+  for (int l = 0; l < static_cast<int>(engine->model_.layers.size()); ++l)
     engine->chunks_.push_back({.first_layer = l, .end_layer = l + 1});
-    chunk_of_layer.push_back(l);
-  }
-  TRAINYARD_ASSIGN(engine->store_,
-                   ParameterStore::create(engine->model_, engine->compute_, chunk_of_layer,
-                                          setup.bucket_bytes, memory));
+  TRAINYARD_TRY(engine->make_states(memory));
   engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
                                                    spec.steps, engine->model_);
   Engine* const self = engine.get();
   engine->interpreter_ =
       std::make_unique<Interpreter>(Machine{.model = &engine->model_,
                                             .kernels = engine->kernels_.get(),
-                                            .store = engine->store_.get(),
+                                            .states = engine->states_.get(),
                                             .data_group = setup.data_group,
                                             .optimizer = engine->optimizer_.get(),
                                             .chunks = engine->chunks_,
@@ -97,16 +87,38 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
                                                   if (self->on_instruction_)
                                                     self->on_instruction_(id, instruction);
                                                 },
+                                            .on_wait =
+                                                [self](bool waits) {
+                                                  if (self->on_wait_) self->on_wait_(waits);
+                                                },
                                             .spans = setup.spans});
   TRAINYARD_TRY(engine->plan_step(memory));
   return engine;
+}
+
+Status Engine::make_states(MemorySource& memory) {
+  units_ = make_units(model_, compute_, setup_.unit_bytes);
+  std::vector<layout::TensorSpec> tensors;
+  for (const ParamSpec& param : model_.params)
+    tensors.push_back(param.tensor);
+  const int ranks = setup_.data_group->size();
+  TRAINYARD_ASSIGN(layout_,
+                   layout::Layout::make(std::move(tensors), units_.params, {.fsdp = ranks}));
+  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, units_, memory));
+  TRAINYARD_ASSIGN(states_, States::create(layout_, setup_.data_group->rank(), *weights_, memory));
+  name_order_.resize(model_.params.size());
+  std::iota(name_order_.begin(), name_order_.end(), 0);
+  std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
+    return model_.params[static_cast<size_t>(a)].name() <
+           model_.params[static_cast<size_t>(b)].name();
+  });
+  return {};
 }
 
 Status Engine::plan_step(MemorySource& memory) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.data_group->size();
   TRAINYARD_TRY(check_batch(batch, ranks));
-  const std::vector<int> ready = ready_chunks(*store_);
   std::vector<StepProgram> programs;
   std::vector<int> micro_batches;
   for (int d = 0; d < ranks; ++d) {
@@ -114,9 +126,10 @@ Status Engine::plan_step(MemorySource& memory) {
     micro_batches.push_back(static_cast<int>(sizes.size()));
     programs.push_back(data_parallel_program({.micro_batches = micro_batches.back(),
                                               .chunks = static_cast<int>(chunks_.size()),
-                                              .bucket_ready_chunk = ready}));
+                                              .unit_ready_chunk = units_.ready_layer}));
   }
-  TRAINYARD_TRY(check_programs(programs, micro_batches, static_cast<int>(chunks_.size()), ready));
+  TRAINYARD_TRY(check_programs(programs, micro_batches, static_cast<int>(chunks_.size()),
+                               units_.ready_layer));
   const int rank = setup_.data_group->rank();
   program_ = std::move(programs[static_cast<size_t>(rank)]);
   micro_sizes_ = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, rank);
@@ -127,41 +140,45 @@ Status Engine::plan_step(MemorySource& memory) {
 }
 
 void Engine::initialize() {
-  // Elements are independent of each other, so any cut gives the same bits. Every thread takes its
-  // part of the rows of each parameter.
+  // Elements are independent of each other, so any cut gives the same bits: every thread takes its
+  // part of the rows.
   const int threads = setup_.threads;
-  const auto initialize_part = [this, threads](int thread) {
-    for (size_t p = 0; p < model_.params.size(); ++p) {
-      const ParamSpec& param = model_.params[p];
-      const std::vector<int64_t>& shape = param.tensor.shape;
+  const auto fill = [this, threads](int p, std::span<float> values) -> Status {
+    const ParamSpec& param = model_.params[static_cast<size_t>(p)];
+    const std::vector<int64_t>& shape = param.tensor.shape;
+    const auto fill_part = [&](int thread) {
       const layout::Range rows = layout::even_share(shape[0], threads, thread);
       layout::Slice part{.offset = std::vector<int64_t>(shape.size(), 0), .shape = shape};
       part.offset[0] = rows.begin;
       part.shape[0] = rows.size();
       const int64_t row = param.elements() / shape[0];
       initialize_slice(param, static_cast<uint64_t>(setup_.spec.seed), part,
-                       store_->master(static_cast<int>(p))
-                           .subspan(static_cast<size_t>(rows.begin * row),
-                                    static_cast<size_t>(rows.size() * row)));
-    }
-  };
-  {
+                       values.subspan(static_cast<size_t>(rows.begin * row),
+                                      static_cast<size_t>(rows.size() * row)));
+    };
     std::vector<std::jthread> helpers;
     for (int thread = 1; thread < threads; ++thread)
-      helpers.emplace_back(initialize_part, thread);
-    initialize_part(0);
-  }
-  parameters_changed();
+      helpers.emplace_back(fill_part, thread);
+    fill_part(0);
+    return {};
+  };
+  TRAINYARD_CHECK(set_parameters(fill).has_value());
 }
 
-void Engine::parameters_changed() {
-  if (compute_ == DType::kFloat32) return;
-  for (size_t p = 0; p < model_.params.size(); ++p) {
-    const auto master = store_->master(static_cast<int>(p));
-    kernels_->cast_to_bf16(master.data(),
-                           static_cast<uint16_t*>(store_->compute_copy(static_cast<int>(p))),
-                           static_cast<int64_t>(master.size()));
+Status Engine::set_parameters(const FillParameter& fill) {
+  std::vector<float> apart;  // where weights are no fp32
+  for (const int param : name_order_) {
+    const bool is_fp32 = weights_->dtype(param) == DType::kFloat32;
+    if (!is_fp32) apart.resize(static_cast<size_t>(layout_.place(param).size()));
+    const std::span<float> values = is_fp32 ? weights_->fp32(param) : std::span<float>(apart);
+    TRAINYARD_TRY(fill(param, values));
+    if (is_fp32) continue;
+    kernels_->cast_to_bf16(values.data(), static_cast<uint16_t*>(weights_->data(param)),
+                           static_cast<int64_t>(values.size()));
+    const std::span<float> master = states_->master(param);
+    std::copy_n(values.begin() + states_->owned(param).begin, master.size(), master.begin());
   }
+  return {};
 }
 
 StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& program,
@@ -271,11 +288,11 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
 }
 
 MemoryReport Engine::memory() const {
-  const int64_t elements = store_->elements();
-  const int64_t accumulators = elements * static_cast<int64_t>(sizeof(int64_t));
-  const int64_t moments = 2 * elements * static_cast<int64_t>(sizeof(float));
-  return {.parameters = store_->bytes(),
-          .weights = store_->bytes() - accumulators - moments,
+  const int64_t weights = weights_->bytes() + states_->master_bytes();
+  const int64_t moments = states_->moment_bytes();
+  const int64_t accumulators = states_->accumulator_bytes();
+  return {.parameters = weights + moments + accumulators,
+          .weights = weights,
           .moments = moments,
           .accumulators = accumulators,
           .activations = plan_.bytes(),

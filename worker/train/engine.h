@@ -14,7 +14,7 @@
 #include "worker/model/gpt2.h"
 #include "worker/optim/optimizer.h"
 #include "worker/runtime/interpreter.h"
-#include "worker/runtime/parameter_store.h"
+#include "worker/state/states.h"
 
 namespace trainyard::engine {
 
@@ -26,9 +26,9 @@ struct EngineSetup {
   int threads = 1;
   /// All ranks that share the gradient (data parallelism: the world). Not owned.
   comm::Communicator* data_group = nullptr;
-  /// Accumulators of a bucket before it is closed. Smaller overlaps better, larger costs fewer
+  /// Accumulators of a unit before it is closed. Smaller overlaps better, larger costs fewer
   /// messages; changes no bit.
-  int64_t bucket_bytes = int64_t{8} << 20;
+  int64_t unit_bytes = int64_t{8} << 20;
   /// Told of steps, evaluations and all that is in them. Not owned; may be null.
   trace::SpanSink* spans = nullptr;
 };
@@ -52,8 +52,8 @@ struct EvaluationReport {
 
 /// Bytes that the engine holds, by purpose; equal to what was allocated.
 struct MemoryReport {
-  int64_t parameters = 0;  ///< state of ParameterStore: the three below
-  int64_t weights = 0;     ///< masters and compute copies
+  int64_t parameters = 0;  ///< Weights and States: the three below
+  int64_t weights = 0;     ///< weights, and masters where they are not the same
   int64_t moments = 0;
   int64_t accumulators = 0;
   int64_t activations = 0;
@@ -73,8 +73,13 @@ class Engine {
 
   /// Fresh weights: a pure function of the seed.
   void initialize();
-  /// Makes the compute copies of the parameters again; needed after anybody wrote to the masters.
-  void parameters_changed();
+  /// Replaces all parameters: `fill` puts the fp32 values of one whole parameter after the other,
+  /// in ascending order of global name, into what it is given. Not collective. Errors: those of
+  /// `fill`; the parameters are then undefined.
+  using FillParameter = std::function<Status(int param, std::span<float> values)>;
+  Status set_parameters(const FillParameter& fill);
+  /// Waits until the weights are those of the last step. Errors: those of the communicator.
+  Status settle() { return interpreter_->settle(); }
 
   /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
   /// `stop_asked` is asked at the end of the backward pass; empty: nobody asks.
@@ -97,7 +102,9 @@ class Engine {
   const Model& model() const { return model_; }
   const Gpt2Config& config() const { return setup_.model; }
   const api::EngineSpec& spec() const { return setup_.spec; }
-  ParameterStore& store() { return *store_; }
+  /// Parameter indexes in ascending order of global name.
+  std::span<const int> name_order() const { return name_order_; }
+  States& states() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
   comm::Communicator& data_group() { return *setup_.data_group; }
 
@@ -115,9 +122,12 @@ class Engine {
   /// Called before each instruction of any program with its id there. Must not allocate or fail.
   using InstructionHook = std::function<void(int id, const Instruction& instruction)>;
   void set_instruction_hook(InstructionHook hook) { on_instruction_ = std::move(hook); }
+  /// Called before (true) and after each wait for other ranks. Must not allocate or fail.
+  void set_wait_hook(std::function<void(bool waits)> hook) { on_wait_ = std::move(hook); }
 
  private:
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
+  Status make_states(MemorySource& memory);
   Status plan_step(MemorySource& memory);
   StepSetup base_setup(MicroBatchSource& batches, const StepProgram& program,
                        const ActivationPlan& plan);
@@ -129,7 +139,11 @@ class Engine {
   DType compute_ = DType::kFloat32;
   std::unique_ptr<kernels::KernelSet> kernels_;
   std::unique_ptr<MemoryBlock> kernel_scratch_;
-  std::unique_ptr<ParameterStore> store_;
+  Units units_;
+  std::vector<int> name_order_;
+  layout::Layout layout_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<States> states_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Interpreter> interpreter_;
   std::vector<Chunk> chunks_;
@@ -139,6 +153,7 @@ class Engine {
   std::unique_ptr<MemoryBlock> arena_;
   std::vector<float> logits_;
   InstructionHook on_instruction_;
+  std::function<void(bool waits)> on_wait_;
   int64_t steps_done_ = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <pthread.h>
 
 #include "common/api/encode.h"
-#include "worker/checkpoint/partition.h"
 #include "worker/checkpoint/state_hash.h"
 #include "worker/memory/parallel_copy.h"
 #include "worker/train/same_run.h"
@@ -20,33 +19,27 @@ constexpr char kLossScalar[] = "loss";
 constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
                                  TensorKind::kSecondMoment};
 
+/// What this rank owns of one.
+std::span<float> owned(Engine& engine, int param, TensorKind kind) {
+  States& states = engine.states();
+  if (kind == TensorKind::kParameter) return states.master(param);
+  return kind == TensorKind::kFirstMoment ? states.m(param) : states.v(param);
+}
+
 }  // namespace
 
 EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts facts)
     : engine_(engine), data_identity_(std::move(data_identity)), facts_(std::move(facts)) {
   facts_.layer_norm_epsilon = engine.config().layer_norm_epsilon;
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<Part> whole;
-  for (const int param : engine.store().name_order()) {
-    const auto& shape = engine.model().params[static_cast<size_t>(param)].tensor.shape;
+  for (const int param : engine.name_order()) {
     for (const TensorKind kind : kKinds) {
-      shapes.push_back(shape);
-      whole.push_back({param, kind, {}});
+      int64_t first = 0;
+      for (const layout::Slice& slice : engine.states().owned_slices(param)) {
+        parts_.push_back({param, kind, {slice.offset, slice.shape}, first});
+        first += slice.elements();
+      }
     }
   }
-  const std::vector<int64_t> bytes(shapes.size(), size_of(DType::kFloat32));
-  const auto cuts = checkpoint::balanced_rows(shapes, bytes, engine.data_group().rank(),
-                                              engine.data_group().size());
-  for (size_t i = 0; i < cuts.size(); ++i) {
-    if (!cuts[i]) continue;
-    parts_.push_back({whole[i].param, whole[i].kind, *cuts[i]});
-  }
-}
-
-std::span<float> EngineState::tensor(int param, TensorKind kind) const {
-  ParameterStore& store = engine_.store();
-  if (kind == TensorKind::kParameter) return store.master(param);
-  return kind == TensorKind::kFirstMoment ? store.m(param) : store.v(param);
 }
 
 Result<checkpoint::Snapshot> EngineState::snapshot() {
@@ -88,7 +81,7 @@ Status EngineState::prepare_buffer() {
 Status EngineState::allocate_buffer() {
   int64_t bytes = 0;
   for (const Part& part : parts_)
-    bytes += *checkpoint::checked_volume(part.rows.shape) * static_cast<int64_t>(sizeof(float));
+    bytes += *checkpoint::checked_volume(part.where.shape) * static_cast<int64_t>(sizeof(float));
   HeapMemorySource memory;
   TRAINYARD_ASSIGN(buffer_, memory.allocate(bytes));
   return {};
@@ -99,11 +92,9 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
   std::vector<CopyRange> ranges;
   for (const Part& part : parts_) {
     const ParamSpec& param = engine_.model().params[static_cast<size_t>(part.param)];
-    const int64_t row = param.elements() / param.tensor.shape[0];
-    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.rows.shape));
+    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.where.shape));
     const std::span<const float> source =
-        tensor(part.param, part.kind)
-            .subspan(static_cast<size_t>(part.rows.offset[0] * row), count);
+        owned(engine_, part.param, part.kind).subspan(static_cast<size_t>(part.first), count);
     const std::span<std::byte> copy = free.first(source.size_bytes());
     free = free.subspan(copy.size());
     ranges.push_back({copy.data(), std::as_bytes(source).data(), copy.size()});
@@ -111,8 +102,8 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
                       .kind = part.kind,
                       .dtype = DType::kFloat32,
                       .global_shape = param.tensor.shape,
-                      .offset = part.rows.offset,
-                      .shape = part.rows.shape,
+                      .offset = part.where.offset,
+                      .shape = part.where.shape,
                       .data = copy});
   }
   parallel_copy(ranges, engine_.threads());
@@ -147,12 +138,21 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAske
 
 Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
   const checkpoint::Manifest& manifest = reader.manifest();
-  for (const int param : engine_.store().name_order()) {
-    const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
-    for (const TensorKind kind : kKinds) {
-      if (stop_asked && stop_asked()) break;
-      TRAINYARD_TRY(reader.read_all(name, kind, tensor(param, kind)));
-    }
+  const auto name_of = [this](int param) -> const std::string& {
+    return engine_.model().params[static_cast<size_t>(param)].name();
+  };
+  const auto stops = [&] { return stop_asked && stop_asked(); };
+  TRAINYARD_TRY(engine_.set_parameters([&](int param, std::span<float> values) -> Status {
+    if (stops()) return {};
+    return reader.read_all(name_of(param), TensorKind::kParameter, values);
+  }));
+  for (const Part& part : parts_) {
+    if (part.kind == TensorKind::kParameter) continue;
+    if (stops()) break;
+    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.where.shape));
+    TRAINYARD_TRY(reader.read(
+        name_of(part.param), part.kind, part.where,
+        owned(engine_, part.param, part.kind).subspan(static_cast<size_t>(part.first), count)));
   }
   TRAINYARD_ASSIGN(const int64_t updates,
                    checkpoint::scalar_int64(manifest.scalars, checkpoint::kOptimizerStepScalar));
@@ -162,19 +162,42 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
   }
   engine_.optimizer().set_updates(updates);
   engine_.set_steps_done(manifest.step);
-  engine_.parameters_changed();
   return {};
 }
 
-Hash128 EngineState::hash() const {
-  checkpoint::StateHash hash;
-  for (const int param : engine_.store().name_order()) {
-    const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
-    for (const TensorKind kind : kKinds)
-      hash.add(name, kind, tensor(param, kind));
+Result<Hash128> EngineState::hash() {
+  TRAINYARD_TRY(engine_.settle());
+  comm::Communicator& group = engine_.data_group();
+  checkpoint::StateHash state;
+  for (const int param : engine_.name_order()) {
+    for (const TensorKind kind : kKinds) {
+      TRAINYARD_ASSIGN(const std::span<const float> whole, gather_whole(param, kind));
+      if (group.rank() != 0) continue;
+      state.add(engine_.model().params[static_cast<size_t>(param)].name(), kind, whole);
+    }
   }
-  return hash.finish(engine_.optimizer().updates(), static_cast<uint64_t>(engine_.spec().seed),
-                     engine_.samples_consumed());
+  whole_ = {};
+  Hash128 hash =
+      state.finish(engine_.optimizer().updates(), static_cast<uint64_t>(engine_.spec().seed),
+                   engine_.samples_consumed());
+  TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&hash, 1)), 0)->wait());
+  return hash;
+}
+
+Result<std::span<const float>> EngineState::gather_whole(int param, TensorKind kind) {
+  comm::Communicator& group = engine_.data_group();
+  const std::span<const float> part = owned(engine_, param, kind);
+  if (group.size() == 1) return part;
+  const layout::Layout& layout = engine_.states().layout();
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < group.size(); ++rank)
+    counts.push_back(layout.owned(param, rank).size());
+  if (group.rank() == 0) whole_.resize(static_cast<size_t>(layout.place(param).size()));
+  TRAINYARD_TRY(group
+                    .gather(std::as_bytes(part), std::as_writable_bytes(std::span(whole_)), counts,
+                            DType::kFloat32, 0)
+                    ->wait());
+  return std::span<const float>(whole_);
 }
 
 }  // namespace trainyard::engine

@@ -17,7 +17,7 @@ namespace trainyard::engine {
 /// directions. Copies, so that training goes on while a snapshot is written.
 class EngineState {
  public:
-  /// `engine` is not owned. Plans which rows this rank of the data group writes. `data_identity`
+  /// `engine` is not owned. Snapshots have the states that this rank owns. `data_identity`
   /// (data::TokenSet::identity, hexadecimal) goes into each snapshot; a checkpoint of other data is
   /// refused. Empty: not known, not checked. `facts` go into each snapshot as well, with the
   /// engine's own epsilon.
@@ -42,32 +42,38 @@ class EngineState {
   /// at. Errors: kInvalidData.
   Status load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
 
-  const Engine& engine() const { return engine_; }
+  Engine& engine() const { return engine_; }
 
   /// Loss of the newest step, kept in checkpoints: a run that goes on from its last step has no
   /// other. NaN before the first step and where it is not known. No part of the hash.
   double loss() const { return loss_; }
   void set_loss(double loss) { loss_ = loss; }
 
-  /// Hash of the live state, see docs/concepts/state-hash.md.
-  Hash128 hash() const;
+  /// Hash of the live state, see docs/concepts/state-hash.md, the same on every rank. Collective
+  /// over the data group: rank 0 hashes what the others own. Errors: those of the communicator.
+  Result<Hash128> hash();
+
+  /// One whole tensor of the live state on rank 0, nothing elsewhere; valid until the next call.
+  /// Collective over the data group. Errors: those of the communicator.
+  Result<std::span<const float>> gather_whole(int param, checkpoint::TensorKind kind);
 
  private:
   struct Part {
     int param;
     checkpoint::TensorKind kind;
-    checkpoint::Rectangle rows;
+    checkpoint::Rectangle where;
+    int64_t first = 0;  ///< its first element among those owned of the parameter
   };
   Status allocate_buffer();
   Status prepare_buffer();
   void copy_parts(std::vector<checkpoint::TensorSlice>& slices);
-  std::span<float> tensor(int param, checkpoint::TensorKind kind) const;
 
   Engine& engine_;
   std::string data_identity_;
   hf::RunFacts facts_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   std::vector<Part> parts_;
+  std::vector<float> whole_;  ///< of gather_whole()
   std::shared_ptr<MemoryBlock> buffer_;
   std::jthread claiming_;  ///< works on buffer_
 };

@@ -9,14 +9,13 @@
 namespace trainyard::engine {
 
 Status import_parameters(const hf::HfModel& model, Engine& engine) {
-  for (size_t p = 0; p < engine.model().params.size(); ++p) {
-    const ParamSpec& param = engine.model().params[p];
+  return engine.set_parameters([&](int p, std::span<float> parameter) -> Status {
+    const ParamSpec& param = engine.model().params[static_cast<size_t>(p)];
     TRAINYARD_ASSIGN(const std::vector<float> values, model.tensor(param.name()));
-    const std::span<float> master = engine.store().master(static_cast<int>(p));
-    if (values.size() != master.size()) {
+    if (values.size() != parameter.size()) {
       return Error{ErrorCode::kInvalidData,
                    "import: tensor " + param.name() + ": found " + std::to_string(values.size()) +
-                       " elements, wanted " + std::to_string(master.size())};
+                       " elements, wanted " + std::to_string(parameter.size())};
     }
     const auto bad = std::find_if_not(values.begin(), values.end(),
                                       [](float value) { return std::isfinite(value); });
@@ -26,10 +25,9 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
                        " at element " + std::to_string(bad - values.begin()) +
                        ", wanted finite numbers: no step could be trained from them"};
     }
-    std::copy(values.begin(), values.end(), master.begin());
-  }
-  engine.parameters_changed();
-  return {};
+    std::copy(values.begin(), values.end(), parameter.begin());
+    return {};
+  });
 }
 
 std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem::path& folder,
@@ -54,13 +52,45 @@ std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem:
          ": is it the model's tokenizer? Otherwise the model reads other words than the text has";
 }
 
-Result<std::string> export_hugging_face(Engine& engine, const std::filesystem::path& folder,
+namespace {
+
+/// What the other ranks do while rank 0 exports: it says which parameter it wants their part of.
+constexpr int32_t kExported = -1;
+
+Status serve_export(EngineState& state) {
+  comm::Communicator& group = state.engine().data_group();
+  while (true) {
+    int32_t wanted = kExported;
+    TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&wanted, 1)), 0)->wait());
+    if (wanted == kExported) return {};
+    TRAINYARD_TRY(state.gather_whole(wanted, checkpoint::TensorKind::kParameter));
+  }
+}
+
+Status want(EngineState& state, int32_t param) {
+  comm::Communicator& group = state.engine().data_group();
+  return group.broadcast(std::as_writable_bytes(std::span(&param, 1)), 0)->wait();
+}
+
+}  // namespace
+
+Result<std::string> export_hugging_face(EngineState& state, const std::filesystem::path& folder,
                                         const std::string& job_uid, const hf::RunFacts& facts) {
+  Engine& engine = state.engine();
+  TRAINYARD_TRY(engine.settle());
+  if (engine.data_group().rank() != 0) {
+    TRAINYARD_TRY(serve_export(state));
+    return std::string();
+  }
   std::vector<std::string> places;
   for (const std::string& place : {engine.spec().data.tokenizer, engine.spec().model.import_path}) {
     if (!place.empty()) places.push_back(place);
   }
-  TRAINYARD_ASSIGN(const hf::GatheredExtras gathered, hf::gather_extras(facts, places));
+  const Result<hf::GatheredExtras> gathered = hf::gather_extras(facts, places);
+  if (!gathered) {
+    TRAINYARD_TRY(want(state, kExported));
+    return gathered.error();
+  }
   const Gpt2Config& config = engine.config();
   const hf::Gpt2Config exported{.layers = config.layers,
                                 .hidden = config.hidden,
@@ -71,17 +101,21 @@ Result<std::string> export_hugging_face(Engine& engine, const std::filesystem::p
                                 .layer_norm_epsilon = config.layer_norm_epsilon,
                                 .dropout = config.dropout};
   const auto get_tensor = [&](std::string_view name) -> Result<std::vector<float>> {
-    for (size_t p = 0; p < engine.model().params.size(); ++p) {
-      if (engine.model().params[p].name() != name) continue;
-      const auto master = engine.store().master(static_cast<int>(p));
-      return std::vector<float>(master.begin(), master.end());
+    for (const int p : engine.name_order()) {
+      if (engine.model().params[static_cast<size_t>(p)].name() != name) continue;
+      TRAINYARD_TRY(want(state, p));
+      TRAINYARD_ASSIGN(const std::span<const float> whole,
+                       state.gather_whole(p, checkpoint::TensorKind::kParameter));
+      return std::vector<float>(whole.begin(), whole.end());
     }
     return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
   };
-  TRAINYARD_TRY(hf::export_gpt2(folder, exported, get_tensor,
-                                hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()},
-                                gathered.extras));
-  return gathered.without_tokenizer;
+  const Status written = hf::export_gpt2(
+      folder, exported, get_tensor, hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()},
+      gathered->extras);
+  TRAINYARD_TRY(want(state, kExported));
+  TRAINYARD_TRY(written);
+  return gathered->without_tokenizer;
 }
 
 }  // namespace trainyard::engine

@@ -12,7 +12,6 @@
 #include "common/io/control_group.h"
 #include "worker/data/tokenizer.h"
 #include "worker/model/gpt2.h"
-#include "worker/runtime/parameter_store.h"
 #include "worker/train/resolve.h"
 
 namespace trainyard::engine {
@@ -61,15 +60,16 @@ double least_bytes(const api::EngineSpec& spec, int64_t ranks) {
   const api::ModelSpec& model = spec.model;
   const double hidden = number(model.hidden);
   const double parameters = least_parameters(model);
-  const DType compute =
-      spec.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+  const bool is_bf16 = spec.precision.compute == api::NumberFormat::kBF16;
+  // Sums and weights of everything; moments, and masters beside bf16 weights, of a rank's part.
+  const double states = (is_bf16 ? 10 : 12) + (is_bf16 ? 12.0 : 8.0) / number(ranks);
   // Forward keeps at least the inputs of both branches of every layer for backward. A rank's
   // micro-batch is never larger than its share.
   const int64_t sequences =
       std::min(spec.batch.micro_sequences, spec.batch.global_sequences / ranks);
   const double kept = 2 * number(model.layers) * number(sequences) *
-                      number(spec.data.sequence_length) * hidden * number(size_of(compute));
-  return parameters * number(parameter_state_bytes(compute)) + kept;
+                      number(spec.data.sequence_length) * hidden * (is_bf16 ? 2 : 4);
+  return parameters * states + kept;
 }
 
 /// Of this machine, or what of it a control group leaves us, and of one process of it.

@@ -21,8 +21,9 @@ Stage stage_of(Activity activity) {
   switch (activity) {
     case Activity::kForward:
       return Stage::kForward;
-    case Activity::kGather:
+    case Activity::kReduceControl:
     case Activity::kOptimize:
+    case Activity::kGather:
       return Stage::kOptimizer;
     case Activity::kSnapshot:
       return Stage::kCheckpoint;

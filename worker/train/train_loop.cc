@@ -125,6 +125,7 @@ class Run {
       work_.instruction(instruction.kind, context_.clock->mono());
       context_.progress->instruction(id);
     });
+    engine_->set_wait_hook([this](bool waits) { work_.wait(waits, context_.clock->mono()); });
     context_.progress->set_total_steps(spec_.steps);
     const data::TokenSet& tokens = inputs_->tokens;
     facts_ = {.imported = inputs_->facts,
@@ -363,14 +364,15 @@ class Run {
       }
     }
     count_turn();
-    outcome.result = {.state_hash = to_hex(state_->hash()),
+    TRAINYARD_ASSIGN(const Hash128 hash, state_->hash());
+    outcome.result = {.state_hash = to_hex(hash),
                       .step = engine_->steps_done(),
                       .final_loss = state_->loss(),
                       .validation_loss = validation_loss_};
-    if (outcome.complete && context_.world->rank() == 0 && !spec_.export_to.hugging_face.empty()) {
+    if (outcome.complete && !spec_.export_to.hugging_face.empty()) {
       TRAINYARD_ASSIGN(
           const std::string without_tokenizer,
-          export_hugging_face(*engine_, spec_.export_to.hugging_face, context_.job_uid, facts_));
+          export_hugging_face(*state_, spec_.export_to.hugging_face, context_.job_uid, facts_));
       if (!without_tokenizer.empty()) {
         context_.log->info("exported without tokenizer files", {{"why", without_tokenizer}});
       }

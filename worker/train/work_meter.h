@@ -5,8 +5,8 @@
 
 namespace trainyard::engine {
 
-/// How long a rank's own passes take in a step: forward and backward with their data, not what
-/// meets the other ranks (gathers and the optimizer wait for the slowest). That tells ranks apart
+/// How long a rank's own passes take in a step: forward and backward with their data, not the waits
+/// for weights within them nor what else meets the other ranks. That tells ranks apart
 /// whose steps all take the same time.
 class WorkMeter {
  public:
@@ -20,6 +20,16 @@ class WorkMeter {
     working_ = kind == InstructionKind::kForward || kind == InstructionKind::kBackwardInput ||
                kind == InstructionKind::kBackwardWeight;
     since_ = now;
+  }
+  /// Waits for other ranks begin or end within the instruction.
+  void wait(bool begins, MonoTime now) {
+    if (begins) {
+      waiting_in_work_ = working_;
+      pause(now);
+    } else if (waiting_in_work_) {
+      working_ = true;
+      since_ = now;
+    }
   }
   /// Of the step that ends now.
   Duration end_step(MonoTime now) {
@@ -35,6 +45,7 @@ class WorkMeter {
 
   Duration work_{0};
   bool working_ = false;
+  bool waiting_in_work_ = false;
   MonoTime since_;
 };
 

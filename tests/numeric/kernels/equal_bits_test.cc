@@ -224,25 +224,26 @@ void record_dropout(KernelSet& kernels, Flavour flavour, DType type, Recorder& r
   recorder.add(dx);
 }
 
-void record_embedding(KernelSet& kernels, Flavour flavour, DType, Recorder& recorder) {
+void record_embedding(KernelSet& kernels, Flavour flavour, DType type, Recorder& recorder) {
   constexpr int64_t kRows = 40;
   constexpr int64_t kWidth = 133;
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < kRows; ++i)
     tokens.push_back(i * i % 17);
-  const std::vector<float> wte = data(17 * kWidth, 1, flavour);
-  const std::vector<float> wpe = data(20 * kWidth, 2, flavour);
+  const Tensor wte(type, data(17 * kWidth, 1, flavour));
+  const Tensor wpe(type, data(20 * kWidth, 2, flavour));
   const std::vector<float> dy = data(kRows * kWidth, 3, flavour);
   std::vector<float> y(dy.size());
   kernels.embedding_forward({.rows = kRows,
                              .width = kWidth,
                              .tokens_per_sample = 20,
                              .tokens = tokens.data(),
+                             .type = type,
                              .wte = wte.data(),
                              .wpe = wpe.data(),
                              .y = y.data()});
-  std::vector<int64_t> d_wte(wte.size(), 0);
-  std::vector<int64_t> d_wpe(wpe.size(), 0);
+  std::vector<int64_t> d_wte(size_t{17} * kWidth, 0);
+  std::vector<int64_t> d_wpe(size_t{20} * kWidth, 0);
   OverflowFlag overflow{0};
   kernels.embedding_backward({.rows = kRows,
                               .width = kWidth,
@@ -340,11 +341,16 @@ void record_cross_entropy(KernelSet& kernels, Flavour flavour, DType type, Recor
 
 void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& recorder) {
   const int64_t count = 131072 + 1234;
-  const std::vector<float> g = data(count, 1, flavour);
+  std::mt19937_64 engine(6);
+  std::vector<int64_t> sums(static_cast<size_t>(count));
+  for (int64_t& x : sums)  // half of the special ones are beyond what a square may be
+    x = static_cast<int64_t>(engine()) >> (engine() % 64);
+  const ExactGradient gradient{sums.data(),
+                               std::ldexp(1.0, flavour == Flavour::kPlain ? -52 : -40) / 1000.0};
   std::vector<int64_t> limbs(kSquareLimbs);
   OverflowFlag overflow{0};
   kernels.sum_of_squares(
-      {.count = count, .x = g.data(), .limbs = limbs.data(), .overflow = &overflow});
+      {.count = count, .gradient = gradient, .limbs = limbs.data(), .overflow = &overflow});
   recorder.add(overflow);
   // Pieces of one call are carried each by itself, and their number follows the threads.
   for (int k = 0; k + 1 < kSquareLimbs; ++k) {
@@ -364,7 +370,7 @@ void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& reco
   std::vector<uint16_t> updated(static_cast<size_t>(count));
   kernels.adamw({.count = count,
                  .weight_decay = 0.1F,
-                 .gradient = g.data(),
+                 .gradient = gradient,
                  .parameter = p.data(),
                  .m = m.data(),
                  .v = v.data(),
@@ -373,20 +379,10 @@ void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& reco
   std::vector<uint16_t> bf16(static_cast<size_t>(count));
   kernels.cast_to_bf16(p.data(), bf16.data(), count);
   EXPECT_EQ(updated, bf16) << "AdamW's own copy is the cast of what it wrote";
-  std::mt19937_64 engine(6);
-  std::vector<int64_t> acc(static_cast<size_t>(count));
-  for (int64_t& x : acc)
-    x = static_cast<int64_t>(engine()) >> (engine() % 64);
-  std::vector<float> gradient(acc.size());
-  kernels.exact_to_float({.count = count,
-                          .acc = acc.data(),
-                          .scale = std::ldexp(1.0, -40) / 1000.0,
-                          .gradient = gradient.data()});
   recorder.add(p);
   recorder.add(m);
   recorder.add(v);
   recorder.add(bf16);
-  recorder.add(gradient);
 }
 
 class EqualBitsTest : public VariantTest {

@@ -41,13 +41,12 @@ TEST(EvenShareTest, PartsAreDisjointCoveringAndBalanced) {
   }
 }
 
-/// Every element of a 2-D tensor is held by exactly replica_count ranks.
-void expect_covering(const TensorSpec& tensor, const Mesh& mesh, Sharding sharding, int64_t block) {
+/// How many ranks hold each element of a matrix, by element.
+std::vector<int> holders_of(const TensorSpec& tensor,
+                            const std::vector<std::vector<Slice>>& by_rank) {
   std::vector<int> holders(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]), 0);
-  for (int rank = 0; rank < mesh.size(); ++rank) {
-    const auto parts = slices(tensor, mesh, rank, sharding, block);
-    ASSERT_TRUE(parts) << parts.error().message;
-    for (const Slice& slice : *parts) {
+  for (const auto& slices : by_rank) {
+    for (const Slice& slice : slices) {
       for (int64_t r = 0; r < slice.shape[0]; ++r) {
         for (int64_t c = 0; c < slice.shape[1]; ++c) {
           ++holders[static_cast<size_t>((slice.offset[0] + r) * tensor.shape[1] + slice.offset[1] +
@@ -56,35 +55,129 @@ void expect_covering(const TensorSpec& tensor, const Mesh& mesh, Sharding shardi
       }
     }
   }
-  const int expected = replica_count(tensor, mesh, sharding);
-  for (const int count : holders)
-    ASSERT_EQ(count, expected);
+  return holders;
 }
 
-TEST(LayoutTest, SlicesCoverEveryTensorWithTheStatedReplicas) {
+TEST(SlicesTest, CoverEveryTensorWithAsManyReplicas) {
   const TensorSpec qkv{
       .name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
   const TensorSpec row{.name = "row", .shape = {5, 13}, .tensor_axis = 1, .chunks = 4};
   const TensorSpec replicated{.name = "ln", .shape = {11, 1}};
   const TensorSpec tied{.name = "wte", .shape = {10, 3}, .pipeline_owners = {0, 1}};
   for (const int tp : {1, 2, 4}) {
-    for (const int fsdp : {1, 2, 3}) {
-      for (const int pp : {1, 2}) {
-        const Mesh mesh{.pp = pp, .dp = 2, .fsdp = fsdp, .cp = 1, .tp = tp};
-        for (const auto sharding : {Sharding::kReplicated, Sharding::kRows}) {
-          for (const TensorSpec& tensor : {qkv, row, replicated, tied}) {
-            expect_covering(tensor, mesh, sharding, 2);
-          }
+    for (const int pp : {1, 2}) {
+      const Mesh mesh{.pp = pp, .dp = 2, .fsdp = 3, .tp = tp};
+      const std::pair<TensorSpec, int> cases[] = {
+          {qkv, 6}, {row, 6}, {replicated, 6 * tp}, {tied, 6 * tp * pp}};
+      for (const auto& [tensor, replicas] : cases) {
+        std::vector<std::vector<Slice>> by_rank;
+        for (int rank = 0; rank < mesh.size(); ++rank) {
+          const auto held = slices(tensor, mesh, rank);
+          ASSERT_TRUE(held) << held.error().message;
+          by_rank.push_back(*held);
         }
+        for (const int count : holders_of(tensor, by_rank))
+          ASSERT_EQ(count, replicas) << tensor.name << ", tp " << tp << ", pp " << pp;
       }
     }
   }
 }
 
+TEST(RectanglesTest, AreTheRangeInOrderAndEachContiguous) {
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{12}, {4, 3}, {3, 1}, {1, 5}, {2, 3, 4}}) {
+    int64_t total = 1;
+    for (const int64_t size : shape)
+      total *= size;
+    for (int64_t begin = 0; begin <= total; ++begin) {
+      for (int64_t end = begin; end <= total; ++end) {
+        int64_t next = begin;
+        const std::vector<Slice> found = rectangles(shape, {begin, end});
+        EXPECT_LE(found.size(), 2 * shape.size() - 1);
+        for (const Slice& slice : found) {
+          // Its elements in row-major order.
+          for (int64_t i = 0; i < slice.elements(); ++i, ++next) {
+            int64_t rest = i;
+            int64_t element = 0;
+            int64_t stride = 1;
+            for (size_t axis = shape.size(); axis-- > 0;) {
+              element += (slice.offset[axis] + rest % slice.shape[axis]) * stride;
+              rest /= slice.shape[axis];
+              stride *= shape[axis];
+            }
+            ASSERT_EQ(element, next) << begin << " to " << end;
+          }
+        }
+        EXPECT_EQ(next, end);
+      }
+    }
+  }
+}
+
+Result<Layout> small_layout(int ranks) {
+  return Layout::make({{.name = "a", .shape = {70, 3}},
+                       {.name = "b", .shape = {5}},
+                       {.name = "c", .shape = {33, 9}},
+                       {.name = "d", .shape = {1, 2}}},
+                      {{2, 1}, {3}, {0}}, {.fsdp = ranks});
+}
+
+TEST(LayoutTest, PartsOfAUnitAreEqualAndBeginAtMultiplesOf64) {
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    const auto layout = small_layout(ranks);
+    ASSERT_TRUE(layout) << layout.error().message;
+    EXPECT_EQ(layout->elements(0), 320 + 64);
+    EXPECT_EQ(layout->place(1), (Range{320, 325}));
+    EXPECT_EQ(layout->elements(), 384 + 64 + 256);
+    for (int unit = 0; unit < layout->units(); ++unit) {
+      const int64_t part = layout->shard(unit, 0).size();
+      int64_t next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Range shard = layout->shard(unit, rank);
+        EXPECT_EQ(shard.begin, next);
+        EXPECT_EQ(shard.begin % kTensorAlignment, 0);
+        EXPECT_EQ(layout->counts(unit)[static_cast<size_t>(rank)], shard.size());
+        EXPECT_TRUE(shard.size() == part || shard.end == layout->elements(unit));
+        next = shard.end;
+      }
+      EXPECT_EQ(next, layout->elements(unit));
+    }
+  }
+}
+
+TEST(LayoutTest, EveryElementHasOneOwner) {
+  for (int ranks = 1; ranks <= 7; ++ranks) {
+    const auto layout = small_layout(ranks);
+    ASSERT_TRUE(layout) << layout.error().message;
+    for (const auto& [tensor, shape] :
+         {std::pair{0, std::pair{70, 3}}, std::pair{2, std::pair{33, 9}}}) {
+      const TensorSpec spec{.shape = {shape.first, shape.second}};
+      std::vector<std::vector<Slice>> by_rank;
+      int64_t next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        by_rank.push_back(layout->owned_slices(tensor, rank));
+        const Range owned = layout->owned(tensor, rank);
+        EXPECT_EQ(owned.begin, owned.size() > 0 ? next : owned.begin);
+        next += owned.size();
+      }
+      EXPECT_EQ(next, layout->place(tensor).size());
+      for (const int count : holders_of(spec, by_rank))
+        ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(LayoutTest, AMeshThatCutsTensorsIsRefused) {
+  const auto layout = Layout::make({{.name = "a", .shape = {2, 2}}}, {{0}}, {.dp = 2, .tp = 2});
+  ASSERT_FALSE(layout);
+  EXPECT_NE(layout.error().message.find("4 ranks, of which only 2 are data ranks"),
+            std::string::npos);
+}
+
 TEST(LayoutTest, TensorSizeMustDivideTheChunks) {
   const TensorSpec qkv{
       .name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
-  const auto parts = slices(qkv, Mesh{.tp = 3}, 0, Sharding::kReplicated);
+  const auto parts = slices(qkv, Mesh{.tp = 3}, 0);
   ASSERT_FALSE(parts);
   EXPECT_NE(parts.error().message.find("3 must divide the 4 chunks"), std::string::npos);
 }

@@ -81,8 +81,8 @@ TEST_F(DropoutMaskTest, TheEmbeddingGetsItsGradientThroughTheMaskOfItsForward) {
   const std::vector<float> ones(wte.size(), 1.0F);
   std::vector<int64_t> d_wte(wte.size(), 0);
   std::vector<int64_t> d_wpe(wte.size(), 0);
-  const ParamView params[] = {{.master = wte.data(), .gradient = d_wte.data()},
-                              {.master = wpe.data(), .gradient = d_wpe.data()}};
+  const ParamView params[] = {{.data = wte.data(), .gradient = d_wte.data()},
+                              {.data = wpe.data(), .gradient = d_wpe.data()}};
   void* const out[] = {forward.data()};
   const void* const d_out[] = {ones.data()};
   std::vector<std::byte> scratch(

@@ -19,7 +19,7 @@ const std::vector<int> kReady = {3, 1, 0};
 
 StepProgram program_of(int micro_batches) {
   return data_parallel_program(
-      {.micro_batches = micro_batches, .chunks = kChunks, .bucket_ready_chunk = kReady});
+      {.micro_batches = micro_batches, .chunks = kChunks, .unit_ready_chunk = kReady});
 }
 
 size_t index_of(const StepProgram& program, InstructionKind kind, int chunk) {
@@ -52,7 +52,7 @@ TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
   }
 }
 
-TEST(DataParallelProgramTest, ABucketIsReducedBeforeEarlierChunksGoBackward) {
+TEST(DataParallelProgramTest, AUnitIsReducedBeforeEarlierChunksGoBackward) {
   const StepProgram program = program_of(1);
   EXPECT_LT(index_of(program, InstructionKind::kReduce, 0),
             index_of(program, InstructionKind::kBackwardInput, 2))
@@ -74,7 +74,7 @@ TEST(ProgramCheckerTest, FindsAMissingCollective) {
   }));
 }
 
-TEST(ProgramCheckerTest, FindsABucketReducedTooEarly) {
+TEST(ProgramCheckerTest, FindsAUnitReducedTooEarly) {
   const Status status = check_after([](StepProgram& p) {
     const size_t at = index_of(p, InstructionKind::kReduce, 2);
     const Instruction moved = p[at];
@@ -82,7 +82,7 @@ TEST(ProgramCheckerTest, FindsABucketReducedTooEarly) {
     p.insert(p.begin() + static_cast<int64_t>(at) - 1, moved);
   });
   ASSERT_FALSE(status);
-  EXPECT_NE(status.error().message.find("still adds to the bucket"), std::string::npos);
+  EXPECT_NE(status.error().message.find("still adds to the unit"), std::string::npos);
 }
 
 TEST(ProgramCheckerTest, FindsABackwardBeforeItsForward) {
@@ -101,11 +101,26 @@ TEST(ProgramCheckerTest, FindsAWeightGradientAddedTwice) {
   EXPECT_NE(status.error().message.find("runs twice"), std::string::npos);
 }
 
-TEST(ProgramCheckerTest, FindsAnOptBeforeTheControlWordAndTheLastGather) {
-  EXPECT_THAT(said_after([](StepProgram& p) { std::swap(p[p.size() - 1], p[p.size() - 2]); }),
-              HasSubstr("(OPT): loss, overflow and squares are not reduced"));
-  EXPECT_THAT(said_after([](StepProgram& p) { std::swap(p[p.size() - 2], p[p.size() - 3]); }),
-              HasSubstr("(REDUCE_CONTROL): before every bucket is gathered"));
+TEST(ProgramCheckerTest, FindsAnUpdateBeforeTheControlWordAndAControlWordBeforeTheLastReduction) {
+  const auto swapped_with_control = [](int by) {
+    return said_after([by](StepProgram& p) {
+      const auto at = static_cast<int64_t>(index_of(p, InstructionKind::kReduceControl, -1));
+      std::swap(p[static_cast<size_t>(at)], p[static_cast<size_t>(at + by)]);
+    });
+  };
+  EXPECT_THAT(swapped_with_control(1),
+              HasSubstr("(OPT c2): loss, overflow and squares are not reduced"));
+  EXPECT_THAT(swapped_with_control(-1),
+              HasSubstr("(REDUCE_CONTROL): before every unit is reduced"));
+}
+
+TEST(DataParallelProgramTest, WeightsAreGatheredInTheOrderOfTheNextForward) {
+  const StepProgram program = program_of(1);
+  for (int unit = 0; unit < 3; ++unit) {
+    const size_t gather = index_of(program, InstructionKind::kGather, unit);
+    EXPECT_EQ(gather, index_of(program, InstructionKind::kOptimize, unit) + 1);
+    if (unit > 0) EXPECT_LT(gather, index_of(program, InstructionKind::kGather, unit - 1));
+  }
 }
 
 void drop(StepProgram& program, const Instruction& instruction) {
@@ -123,10 +138,10 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
        "(W m0 c2): its B has not run"},
       {{.kind = Kind::kForward, .micro_batch = 0, .chunk = 1},
        "(F m0 c2): chunk 1 must go forward first"},
-      {{.kind = Kind::kReduce, .chunk = 1}, "(GATHER c1): gathered before it was reduced"},
-      {{.kind = Kind::kGather, .chunk = 1}, "(REDUCE_CONTROL): before every bucket is gathered"},
-      {{.kind = Kind::kReduceControl}, "(OPT): loss, overflow and squares are not reduced"},
-      {{.kind = Kind::kOptimize}, "0: OPT is missing"},
+      {{.kind = Kind::kReduce, .chunk = 1}, "(REDUCE_CONTROL): before every unit is reduced"},
+      {{.kind = Kind::kReduceControl}, "(OPT c2): loss, overflow and squares are not reduced"},
+      {{.kind = Kind::kOptimize, .chunk = 1}, "(GATHER c1): gathered before it was updated"},
+      {{.kind = Kind::kGather, .chunk = 1}, "0: GATHER c1 is missing"},
   };
   for (const auto& [instruction, said] : cases) {
     EXPECT_THAT(said_after([&dropped = instruction](StepProgram& p) { drop(p, dropped); }),
@@ -135,10 +150,9 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
   }
   EXPECT_THAT(said_after([](StepProgram& p) {
                 drop(p, {.kind = Kind::kGather, .chunk = 1});
-                drop(p, {.kind = Kind::kReduceControl});
-                drop(p, {.kind = Kind::kOptimize});
+                drop(p, {.kind = Kind::kOptimize, .chunk = 1});
               }),
-              HasSubstr("GATHER c1 is missing"));
+              HasSubstr("OPT c1 is missing"));
   EXPECT_THAT(said_after([](StepProgram& p) { p = program_of(1); }),
               HasSubstr("F m1 c0 is missing"))
       << "a whole micro-batch";
@@ -158,19 +172,19 @@ TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
     EXPECT_THAT(said_with(kind, 2, 0), HasSubstr("no such micro-batch: there are 2"));
     EXPECT_THAT(said_with(kind, -1, 0), HasSubstr("no such micro-batch: there are 2"));
   }
-  for (const Kind kind : {Kind::kReduce, Kind::kGather}) {
-    EXPECT_THAT(said_with(kind, -1, 3), HasSubstr("no such bucket: there are 3"));
-    EXPECT_THAT(said_with(kind, -1, -1), HasSubstr("no such bucket: there are 3"));
+  for (const Kind kind : {Kind::kReduce, Kind::kOptimize, Kind::kGather}) {
+    EXPECT_THAT(said_with(kind, -1, 3), HasSubstr("no such unit: there are 3"));
+    EXPECT_THAT(said_with(kind, -1, -1), HasSubstr("no such unit: there are 3"));
   }
 }
 
 TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
   const std::vector<int> ready = {3, 1};  // no parameter in chunk 0
   StepProgram program =
-      data_parallel_program({.micro_batches = 2, .chunks = kChunks, .bucket_ready_chunk = ready});
+      data_parallel_program({.micro_batches = 2, .chunks = kChunks, .unit_ready_chunk = ready});
   const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .chunk = 0};
   drop(program, late);
-  program.insert(program.end() - 1, late);
+  program.insert(program.end(), late);
   const Status status = check_programs({program, program}, {2, 2}, kChunks, ready);
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().message, HasSubstr("loss and overflow have been reduced already"));
@@ -183,7 +197,7 @@ TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
     for (const auto& [chunks, ready] : std::vector<std::pair<int, std::vector<int>>>{
              {1, {0}}, {1, {0, 0}}, {2, {1, 0}}, {3, {0}}, {4, {3, 1, 0}}, {5, {4, 4, 2, 0}}}) {
       const StepProgram good = data_parallel_program(
-          {.micro_batches = micro_batches, .chunks = chunks, .bucket_ready_chunk = ready});
+          {.micro_batches = micro_batches, .chunks = chunks, .unit_ready_chunk = ready});
       const auto is_good = [&, count = chunks, &ready_chunks = ready](const StepProgram& program) {
         return check_programs({program, program}, {micro_batches, micro_batches}, count,
                               ready_chunks)

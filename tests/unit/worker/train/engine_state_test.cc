@@ -94,10 +94,10 @@ TEST_F(EngineStateTest, WhatWasSavedIsThereAgain) {
   save(state);
   const auto fresh = make(spec_);
   EngineState restored(*fresh, kTheirs);
-  ASSERT_NE(to_hex(restored.hash()), to_hex(state.hash()));
+  ASSERT_NE(to_hex(restored.hash().value()), to_hex(state.hash().value()));
   const Status status = restore(restored);
   ASSERT_TRUE(status) << status.error().message;
-  EXPECT_EQ(to_hex(restored.hash()), to_hex(state.hash()));
+  EXPECT_EQ(to_hex(restored.hash().value()), to_hex(state.hash().value()));
 }
 
 TEST_F(EngineStateTest, ACheckpointOfOtherDataIsRefusedByBothNames) {

@@ -44,7 +44,7 @@ class PoisonedMemory final : public MemorySource {
 void scale_weights(Engine& engine, const std::string& name, float scale) {
   for (size_t p = 0; p < engine.model().params.size(); ++p) {
     if (!engine.model().params[p].name().ends_with(name)) continue;
-    for (float& weight : engine.store().master(static_cast<int>(p)))
+    for (float& weight : engine.states().weights().fp32(static_cast<int>(p)))
       weight *= scale;
   }
 }
@@ -105,7 +105,7 @@ TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
   // Moments start at zero in a fresh engine; here they must be made so.
   for (size_t p = 0; p < engine->model().params.size(); ++p) {
     for (auto span :
-         {engine->store().m(static_cast<int>(p)), engine->store().v(static_cast<int>(p))}) {
+         {engine->states().m(static_cast<int>(p)), engine->states().v(static_cast<int>(p))}) {
       std::fill(span.begin(), span.end(), 0.0F);
     }
   }
@@ -113,7 +113,7 @@ TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
   ASSERT_TRUE(engine->step(batches));
-  const std::string hash = to_hex(EngineState(*engine).hash());
+  const std::string hash = to_hex(EngineState(*engine).hash().value());
   EXPECT_GE(PoisonedMemory::high_water(arena), engine->memory().activations - kArenaAlignment);
 
   const auto clean = matrix::train_world(
@@ -153,15 +153,16 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   ASSERT_NE(engine, nullptr);
   engine->initialize();
   const int wte = 0;
-  const float before = engine->store().master(wte)[5];
-  engine->store().master(1)[0] = std::numeric_limits<float>::infinity();  // wpe: reaches every loss
+  const float before = engine->states().weights().fp32(wte)[5];
+  // wpe: reaches every loss
+  engine->states().weights().fp32(1)[0] = std::numeric_limits<float>::infinity();
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
   const auto report = engine->step(batches);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->skipped);
   EXPECT_TRUE(std::isnan(report->loss)) << "no loss is not a loss of nothing: " << report->loss;
-  EXPECT_EQ(engine->store().master(wte)[5], before) << "parameters are untouched";
+  EXPECT_EQ(engine->states().weights().fp32(wte)[5], before) << "parameters are untouched";
   EXPECT_EQ(engine->optimizer().updates(), 0) << "Adam's t does not advance";
   EXPECT_EQ(engine->steps_done(), 1) << "the batch is consumed";
   batches.start_step(0);
@@ -260,7 +261,7 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
       spec, {.isa = kernel_isa(api::Isa::kAuto), .micro_sequences = spec.batch.micro_sequences}, 3,
       stream);
   ASSERT_TRUE(untraced) << untraced.error().message;
-  EXPECT_EQ(to_hex(EngineState(*engine).hash()), untraced->front().state_hash);
+  EXPECT_EQ(to_hex(EngineState(*engine).hash().value()), untraced->front().state_hash);
 }
 
 TEST_F(EngineTest, TheLossOfADivergedModelIsLargeAndNotWrapped) {

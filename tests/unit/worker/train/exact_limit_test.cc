@@ -36,7 +36,7 @@ int param_named(const Engine& engine, const std::string& end) {
 
 /// The token that the model least expects once all hidden values are large and alike.
 int32_t least_expected(Engine& engine) {
-  const auto wte = engine.store().master(param_named(engine, "wte"));
+  const auto wte = engine.states().weights().fp32(param_named(engine, "wte"));
   const auto width = static_cast<size_t>(engine.spec().model.hidden);
   const auto sum_of = [&](size_t token) {
     const auto row = wte.subspan(token * width, width);
@@ -66,13 +66,14 @@ Result<Outcome> train_one(const Layout& layout, int rank,
                                                       .data_group = world.get()},
                                                      memory));
   engine->initialize();
-  for (float& bias : engine->store().master(param_named(*engine, "ln_f.bias")))
+  for (float& bias : engine->states().weights().fp32(param_named(*engine, "ln_f.bias")))
     bias = hidden;
   const std::vector<int32_t> stream(4096, least_expected(*engine));
   matrix::StreamBatches batches(stream, spec, layout.ranks, rank);
   batches.start_step(0);
   TRAINYARD_ASSIGN(const StepReport report, engine->step(batches));
-  return Outcome{report, to_hex(EngineState(*engine).hash())};
+  TRAINYARD_ASSIGN(const Hash128 hash, EngineState(*engine).hash());
+  return Outcome{report, to_hex(hash)};
 }
 
 /// Rank 0's, after all ranks have said the same.

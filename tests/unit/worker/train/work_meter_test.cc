@@ -25,5 +25,19 @@ TEST(WorkMeterTest, CountsOwnPassesAndNotTheWaitsForOthers) {
   EXPECT_EQ(meter.end_step(at(607)), milliseconds(7)) << "each step on its own";
 }
 
+TEST(WorkMeterTest, LeavesOutTheWaitsForWeightsWithinAPass) {
+  WorkMeter meter;
+  meter.begin_step();
+  meter.instruction(InstructionKind::kForward, at(100));
+  meter.wait(true, at(103));
+  meter.wait(false, at(150));
+  meter.wait(true, at(152));
+  meter.wait(false, at(160));
+  meter.instruction(InstructionKind::kOptimize, at(161));
+  meter.wait(true, at(162));  // no pass of its own
+  meter.wait(false, at(200));
+  EXPECT_EQ(meter.end_step(at(210)), milliseconds(3 + 2 + 1));
+}
+
 }  // namespace
 }  // namespace trainyard::engine

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "worker/model/model.h"
+
+namespace trainyard::engine {
+
+/// The parameters of a model by units (layout::Layout), in the order in which backward completes
+/// their gradients.
+struct Units {
+  std::vector<std::vector<int>> params;  ///< by unit: indexes into Model::params
+  std::vector<DType> dtype;              ///< by unit: of the weights that ops read
+  std::vector<int> ready_layer;          ///< by unit: the lowest layer that adds to it
+};
+
+/// A unit is closed once its accumulators reach `unit_bytes`: smaller overlaps better, larger costs
+/// fewer messages. Ops read matrices in `compute`, vectors (norms, biases) in fp32. A tied
+/// parameter is a unit of its own.
+Units make_units(const Model& model, DType compute, int64_t unit_bytes);
+
+}  // namespace trainyard::engine
