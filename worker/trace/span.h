@@ -56,7 +56,7 @@ struct Span {
   Activity activity = Activity::kStep;
   int32_t instruction = -1;  ///< index in the step program
   int32_t micro_batch = -1;
-  int32_t chunk = -1;               ///< of forward and the backwards; bucket of reduce and gather
+  int32_t chunk = -1;               ///< of forward and the backwards; unit of reduce, optimize, gather
   int64_t step = -1;                ///< steps done before the one this belongs to
   int64_t begin_ns = 0;             ///< monotonic_ns()
   int64_t end_ns = 0;               ///< monotonic_ns()
