@@ -90,13 +90,13 @@ std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range) {
 
 Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::vector<std::vector<int>> units,
                             const Mesh& mesh) {
-  if (mesh.size() != mesh.data_ranks()) {
-    return Error{ErrorCode::kInternal, "layout: tensors of " + std::to_string(mesh.size()) +
-                                           " ranks, of which only " +
-                                           std::to_string(mesh.data_ranks()) + " are data ranks"};
+  if (mesh.size() != mesh.fsdp) {
+    return Error{ErrorCode::kInternal, "layout: found " + std::to_string(mesh.size()) +
+                                           " ranks, of which only " + std::to_string(mesh.fsdp) +
+                                           " share the states; wanted all of them"};
   }
   Layout layout;
-  layout.data_ranks_ = mesh.data_ranks();
+  layout.data_ranks_ = mesh.fsdp;
   layout.places_.assign(tensors.size(), Place{.unit = -1});
   for (size_t unit = 0; unit < units.size(); ++unit) {
     int64_t next = 0;

@@ -51,8 +51,8 @@ inline constexpr int64_t kTensorAlignment = 64;
 /// hash and the memory prediction ask here. Pure.
 class Layout {
  public:
-  /// `units`: every tensor in one of them. Where `mesh` divides tensors over tp or pp: kInternal,
-  /// as no kernel takes a part of a tensor yet.
+  /// `units`: every tensor in one of them. Errors: kInternal where `mesh` has another axis than
+  /// fsdp, as no kernel takes a part of a tensor and nobody sums over copies yet.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::vector<std::vector<int>> units,
                              const Mesh& mesh);
 

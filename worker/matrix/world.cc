@@ -72,12 +72,13 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
           : comm::make_communicator(cell.transport, options,
                                     std::move(meeting.listeners[static_cast<size_t>(rank)]));
   if (!world) return world.error();
+  const comm::Groups groups = comm::Groups::of_data_ranks(**world);
   CountingMemory memory;
   TRAINYARD_ASSIGN(const auto engine, engine::Engine::create({.spec = spec,
                                                               .model = engine::gpt2_config(spec),
                                                               .isa = cell.isa,
                                                               .threads = cell.threads,
-                                                              .data_group = world->get(),
+                                                              .groups = &groups,
                                                               .unit_bytes = 64 << 10},
                                                              memory));
   engine->initialize();

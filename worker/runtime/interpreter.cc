@@ -332,9 +332,9 @@ void Interpreter::reduce(int unit) {
   for (const int param : states.layout().tensors(unit))
     start_gradient(param, false);
   const auto u = static_cast<size_t>(unit);
-  frame_->reduce_work[u] =
-      machine_.data_group->reduce_scatter(std::as_writable_bytes(states.accumulators(unit)),
-                                          frame_->counts[u], DType::kInt64, comm::ReduceOp::kSum);
+  frame_->reduce_work[u] = machine_.groups->shard->reduce_scatter(
+      std::as_writable_bytes(states.accumulators(unit)), frame_->counts[u], DType::kInt64,
+      comm::ReduceOp::kSum);
 }
 
 /// What exact sums of this step's gradients are multiplied by.
@@ -359,7 +359,7 @@ Status Interpreter::reduce_control() {
   }
   note_overflows();
   frame.control.stop_requested = asked_to_stop() ? 1 : 0;
-  frame.control_work = machine_.data_group->all_reduce(
+  frame.control_work = machine_.groups->world->all_reduce(
       std::as_writable_bytes(std::span(&frame.control, 1)), DType::kInt64, comm::ReduceOp::kSum);
   return {};
 }
@@ -380,8 +380,8 @@ Status Interpreter::optimize(int unit) {
 void Interpreter::gather(int unit) {
   const auto u = static_cast<size_t>(unit);
   Weights& weights = machine_.states->weights();
-  frame_->gather_work[u] = machine_.data_group->all_gather(weights.unit(unit), frame_->counts[u],
-                                                           weights.unit_dtype(unit));
+  frame_->gather_work[u] = machine_.groups->shard->all_gather(weights.unit(unit), frame_->counts[u],
+                                                              weights.unit_dtype(unit));
 }
 
 Status Interpreter::await_weights(int unit) {

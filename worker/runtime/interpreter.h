@@ -8,7 +8,7 @@
 
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
-#include "worker/comm/communicator.h"
+#include "worker/comm/groups.h"
 #include "worker/model/model.h"
 #include "worker/optim/optimizer.h"
 #include "worker/program/instruction.h"
@@ -35,7 +35,7 @@ struct Machine {
   const Model* model = nullptr;
   kernels::KernelSet* kernels = nullptr;
   States* states = nullptr;
-  comm::Communicator* data_group = nullptr;
+  const comm::Groups* groups = nullptr;
   Optimizer* optimizer = nullptr;
   std::span<const Chunk> chunks;
   /// Called before each instruction with its id; for heartbeats. May be empty.

@@ -26,12 +26,13 @@ Result<std::unique_ptr<TrainedModel>> TrainedModel::load(checkpoint::CheckpointR
   TRAINYARD_ASSIGN(model->alone_,
                    comm::make_communicator(comm::TransportKind::kLocal,
                                            {.endpoints = {{.rank = 0}}, .job_uid = "sample"}, {}));
+  model->groups_ = comm::Groups::of_data_ranks(*model->alone_);
   TRAINYARD_ASSIGN(model->engine_,
                    Engine::create({.spec = spec,
                                    .model = config,
                                    .isa = kernels::isa_or_best(kernel_isa(spec.runtime.isa)),
                                    .threads = threads > 0 ? threads : usable_cpus(),
-                                   .data_group = model->alone_.get()},
+                                   .groups = &model->groups_},
                                   model->memory_));
   TRAINYARD_TRY(EngineState(*model->engine_).load(reader));
   return model;

@@ -22,6 +22,7 @@ class TrainedModel {
   TrainedModel() = default;
   HeapMemorySource memory_;
   std::unique_ptr<comm::Communicator> alone_;
+  comm::Groups groups_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -79,7 +79,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
       std::make_unique<Interpreter>(Machine{.model = &engine->model_,
                                             .kernels = engine->kernels_.get(),
                                             .states = engine->states_.get(),
-                                            .data_group = setup.data_group,
+                                            .groups = setup.groups,
                                             .optimizer = engine->optimizer_.get(),
                                             .chunks = engine->chunks_,
                                             .on_instruction =
@@ -101,11 +101,10 @@ Status Engine::make_states(MemorySource& memory) {
   std::vector<layout::TensorSpec> tensors;
   for (const ParamSpec& param : model_.params)
     tensors.push_back(param.tensor);
-  const int ranks = setup_.data_group->size();
   TRAINYARD_ASSIGN(layout_,
-                   layout::Layout::make(std::move(tensors), units_.params, {.fsdp = ranks}));
+                   layout::Layout::make(std::move(tensors), units_.params, setup_.groups->mesh));
   TRAINYARD_ASSIGN(weights_, Weights::create(layout_, units_, memory));
-  TRAINYARD_ASSIGN(states_, States::create(layout_, setup_.data_group->rank(), *weights_, memory));
+  TRAINYARD_ASSIGN(states_, States::create(layout_, setup_.groups->data_rank(), *weights_, memory));
   name_order_.resize(model_.params.size());
   std::iota(name_order_.begin(), name_order_.end(), 0);
   std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
@@ -117,7 +116,7 @@ Status Engine::make_states(MemorySource& memory) {
 
 Status Engine::plan_step(MemorySource& memory) {
   const api::BatchSpec& batch = setup_.spec.batch;
-  const int ranks = setup_.data_group->size();
+  const int ranks = setup_.groups->data_ranks();
   TRAINYARD_TRY(check_batch(batch, ranks));
   std::vector<StepProgram> programs;
   std::vector<int> micro_batches;
@@ -130,7 +129,7 @@ Status Engine::plan_step(MemorySource& memory) {
   }
   TRAINYARD_TRY(check_programs(programs, micro_batches, static_cast<int>(chunks_.size()),
                                units_.ready_layer));
-  const int rank = setup_.data_group->rank();
+  const int rank = setup_.groups->data_rank();
   program_ = std::move(programs[static_cast<size_t>(rank)]);
   micro_sizes_ = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, rank);
   plan_ = ActivationPlan::make(model_, program_, chunks_, micro_sizes_,

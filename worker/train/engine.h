@@ -9,7 +9,7 @@
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
-#include "worker/comm/communicator.h"
+#include "worker/comm/groups.h"
 #include "worker/memory/memory_source.h"
 #include "worker/model/gpt2.h"
 #include "worker/optim/optimizer.h"
@@ -24,8 +24,7 @@ struct EngineSetup {
   Gpt2Config model;
   kernels::Isa isa = kernels::Isa::kGeneric;
   int threads = 1;
-  /// All ranks that share the gradient (data parallelism: the world). Not owned.
-  comm::Communicator* data_group = nullptr;
+  const comm::Groups* groups = nullptr;  ///< not owned
   /// Accumulators of a unit before it is closed. Smaller overlaps better, larger costs fewer
   /// messages; changes no bit.
   int64_t unit_bytes = int64_t{8} << 20;
@@ -106,7 +105,7 @@ class Engine {
   std::span<const int> name_order() const { return name_order_; }
   States& states() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
-  comm::Communicator& data_group() { return *setup_.data_group; }
+  const comm::Groups& groups() const { return *setup_.groups; }
 
   /// Steps taken: each consumed one global batch.
   int64_t steps_done() const { return steps_done_; }

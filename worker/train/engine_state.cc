@@ -167,7 +167,7 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
 
 Result<Hash128> EngineState::hash() {
   TRAINYARD_TRY(engine_.settle());
-  comm::Communicator& group = engine_.data_group();
+  comm::Communicator& group = *engine_.groups().shard;
   checkpoint::StateHash state;
   for (const int param : engine_.name_order()) {
     for (const TensorKind kind : kKinds) {
@@ -185,7 +185,7 @@ Result<Hash128> EngineState::hash() {
 }
 
 Result<std::span<const float>> EngineState::gather_whole(int param, TensorKind kind) {
-  comm::Communicator& group = engine_.data_group();
+  comm::Communicator& group = *engine_.groups().shard;
   const std::span<const float> part = owned(engine_, param, kind);
   if (group.size() == 1) return part;
   const layout::Layout& layout = engine_.states().layout();

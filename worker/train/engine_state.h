@@ -50,11 +50,11 @@ class EngineState {
   void set_loss(double loss) { loss_ = loss; }
 
   /// Hash of the live state, see docs/concepts/state-hash.md, the same on every rank. Collective
-  /// over the data group: rank 0 hashes what the others own. Errors: those of the communicator.
+  /// over the shard group: rank 0 hashes what the others own. Errors: those of the communicator.
   Result<Hash128> hash();
 
   /// One whole tensor of the live state on rank 0, nothing elsewhere; valid until the next call.
-  /// Collective over the data group. Errors: those of the communicator.
+  /// Collective over the shard group. Errors: those of the communicator.
   Result<std::span<const float>> gather_whole(int param, checkpoint::TensorKind kind);
 
  private:

@@ -58,7 +58,7 @@ namespace {
 constexpr int32_t kExported = -1;
 
 Status serve_export(EngineState& state) {
-  comm::Communicator& group = state.engine().data_group();
+  comm::Communicator& group = *state.engine().groups().shard;
   while (true) {
     int32_t wanted = kExported;
     TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&wanted, 1)), 0)->wait());
@@ -68,7 +68,7 @@ Status serve_export(EngineState& state) {
 }
 
 Status want(EngineState& state, int32_t param) {
-  comm::Communicator& group = state.engine().data_group();
+  comm::Communicator& group = *state.engine().groups().shard;
   return group.broadcast(std::as_writable_bytes(std::span(&param, 1)), 0)->wait();
 }
 
@@ -78,7 +78,7 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
                                         const std::string& job_uid, const hf::RunFacts& facts) {
   Engine& engine = state.engine();
   TRAINYARD_TRY(engine.settle());
-  if (engine.data_group().rank() != 0) {
+  if (engine.groups().shard->rank() != 0) {
     TRAINYARD_TRY(serve_export(state));
     return std::string();
   }

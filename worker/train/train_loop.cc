@@ -109,13 +109,15 @@ class Run {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
     }
+    TRAINYARD_ASSIGN(const layout::Mesh mesh, mesh_of(spec_.parallelism, context_.world->size()));
+    TRAINYARD_ASSIGN(groups_, comm::Groups::make(*context_.world, mesh));
     Gpt2Config model = gpt2_config(spec_);
     if (inputs_->shape) model.layer_norm_epsilon = inputs_->shape->layer_norm_epsilon;
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
                                               .model = model,
                                               .isa = kernel_isa(spec_.runtime.isa),
                                               .threads = threads_of(context_),
-                                              .data_group = context_.world,
+                                              .groups = &*groups_,
                                               .spans = context_.spans},
                                              memory_));
     engine_->set_instruction_hook([this](int id, const Instruction& instruction) {
@@ -206,8 +208,8 @@ class Run {
                                                   .tokens_per_sample = spec_.data.sequence_length,
                                                   .global_sequences = spec_.batch.global_sequences,
                                                   .micro_sequences = spec_.batch.micro_sequences,
-                                                  .data_ranks = context_.world->size(),
-                                                  .data_rank = context_.world->rank(),
+                                                  .data_ranks = groups_->data_ranks(),
+                                                  .data_rank = groups_->data_rank(),
                                                   .first_step = engine_->steps_done(),
                                                   .timeout = context_.data_timeout}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
@@ -218,8 +220,8 @@ class Run {
                                                   {.tokens_per_sample = spec_.data.sequence_length,
                                                    .micro_sequences = spec_.batch.micro_sequences,
                                                    .windows_max = spec_.evaluation.sequences,
-                                                   .data_ranks = context_.world->size(),
-                                                   .data_rank = context_.world->rank()}));
+                                                   .data_ranks = groups_->data_ranks(),
+                                                   .data_rank = groups_->data_rank()}));
     evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
     return {};
   }
@@ -294,7 +296,7 @@ class Run {
     evaluation_->rewind();
     EvaluationBatches batches(*evaluation_);
     const auto sizes = micro_batch_sizes(evaluation_->windows(), spec_.batch.micro_sequences,
-                                         context_.world->size(), context_.world->rank());
+                                         groups_->data_ranks(), groups_->data_rank());
     // Without a checkpoint the run could not go on from here.
     const StopAsked never;
     TRAINYARD_ASSIGN(
@@ -385,6 +387,7 @@ class Run {
   api::EngineSpec spec_;
   HeapMemorySource memory_;
   std::optional<Inputs> inputs_;
+  std::optional<comm::Groups> groups_;
   std::unique_ptr<Engine> engine_;
   hf::RunFacts facts_;
   std::unique_ptr<EngineState> state_;

@@ -50,11 +50,12 @@ class ParityTest : public ::testing::Test {
                                          {.endpoints = {{.rank = 0}}, .job_uid = "parity"}, {});
     ASSERT_TRUE(world) << world.error().message;
     world_ = *std::move(world);
+    groups_ = comm::Groups::of_data_ranks(*world_);
     auto engine = engine::Engine::create({.spec = spec_,
                                           .model = engine::gpt2_config(spec_),
                                           .isa = engine::kernel_isa(api::Isa::kAuto),
                                           .threads = 1,
-                                          .data_group = world_.get()},
+                                          .groups = &groups_},
                                          memory_);
     ASSERT_TRUE(engine) << engine.error().message;
     engine_ = *std::move(engine);
@@ -82,6 +83,7 @@ class ParityTest : public ::testing::Test {
   api::EngineSpec spec_;
   engine::HeapMemorySource memory_;
   std::unique_ptr<comm::Communicator> world_;
+  comm::Groups groups_;
   std::unique_ptr<engine::Engine> engine_;
 };
 

@@ -1,5 +1,7 @@
 // Sub-groups by colour and key, orders of the ring, random programs over several groups at once.
 
+#include "worker/comm/groups.h"
+
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -38,6 +40,38 @@ class GroupsTest : public ::testing::TestWithParam<Parameter> {
   TransportKind kind() const { return std::get<0>(GetParam()); }
   int size() const { return std::get<1>(GetParam()); }
 };
+
+TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
+  const layout::Mesh mesh{.pp = 2, .dp = 2, .fsdp = 2, .tp = 1};
+  run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
+    auto groups = Groups::make(c, mesh);
+    ASSERT_TRUE(groups) << groups.error().message;
+    EXPECT_EQ(groups->world, &c);
+    EXPECT_EQ(groups->data_ranks(), 4);
+    EXPECT_EQ(groups->data_rank(), c.rank() % 4);
+    const auto members_of = [&](Communicator& group) {
+      std::vector<int64_t> members(1, int64_t{1} << c.rank());
+      EXPECT_EQ(
+          message_of(group.all_reduce(bytes_of(members), DType::kInt64, ReduceOp::kSum)->wait()),
+          "");
+      return members[0];
+    };
+    EXPECT_EQ(members_of(*groups->data), c.rank() < 4 ? 0x0F : 0xF0);
+    EXPECT_EQ(members_of(*groups->shard), int64_t{3} << (c.rank() / 2 * 2));
+  });
+}
+
+TEST(MeshGroupsTest, AreTheWorldItselfWhereAllRanksShareTheStates) {
+  run_world(TransportKind::kLocal, 3, [](Communicator& c) {
+    const Groups groups = Groups::of_data_ranks(c);
+    EXPECT_EQ(groups.data, &c);
+    EXPECT_EQ(groups.shard, &c);
+    EXPECT_EQ(groups.data_rank(), c.rank());
+    const auto other = Groups::make(c, {.dp = 2});
+    ASSERT_FALSE(other);
+    EXPECT_THAT(other.error().message, HasSubstr("found 3 ranks, wanted the 2 of the mesh"));
+  });
+}
 
 TEST_P(GroupsTest, SplitNumbersMembersByKeyAndThenByRank) {
   run_world(kind(), size(), [&](Communicator& c) {

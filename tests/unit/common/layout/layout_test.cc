@@ -170,7 +170,7 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
 TEST(LayoutTest, AMeshThatCutsTensorsIsRefused) {
   const auto layout = Layout::make({{.name = "a", .shape = {2, 2}}}, {{0}}, {.dp = 2, .tp = 2});
   ASSERT_FALSE(layout);
-  EXPECT_NE(layout.error().message.find("4 ranks, of which only 2 are data ranks"),
+  EXPECT_NE(layout.error().message.find("found 4 ranks, of which only 1 share the states"),
             std::string::npos);
 }
 

@@ -35,11 +35,12 @@ class TrainedModelTest : public ::testing::Test {
                                          {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
     EXPECT_TRUE(alone) << alone.error().message;
     alone_.push_back(*std::move(alone));
+    groups_.push_back(std::make_unique<comm::Groups>(comm::Groups::of_data_ranks(*alone_.back())));
     auto engine = Engine::create({.spec = *complete,
                                   .model = gpt2_config(*complete),
                                   .isa = kernel_isa(api::Isa::kAuto),
                                   .threads = 1,
-                                  .data_group = alone_.back().get()},
+                                  .groups = groups_.back().get()},
                                  memory_);
     EXPECT_TRUE(engine) << engine.error().message;
     if (!engine) return nullptr;
@@ -79,6 +80,7 @@ class TrainedModelTest : public ::testing::Test {
   api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
   HeapMemorySource memory_;
   std::vector<std::unique_ptr<comm::Communicator>> alone_;
+  std::vector<std::unique_ptr<comm::Groups>> groups_;
   checkpoint::PosixFileSystem files_;
   checkpoint::testing::JobDirectory job_;
 };

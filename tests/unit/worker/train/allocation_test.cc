@@ -68,11 +68,12 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
   void train(const api::EngineSpec& spec, const std::vector<int32_t>& stream,
              comm::Communicator& world, const Around& around_step) const {
     HeapMemorySource memory;
+    const comm::Groups groups = comm::Groups::of_data_ranks(world);
     const auto engine = Engine::create({.spec = spec,
                                         .model = gpt2_config(spec),
                                         .isa = kernel_isa(api::Isa::kAuto),
                                         .threads = 2,
-                                        .data_group = &world},
+                                        .groups = &groups},
                                        memory);
     ASSERT_TRUE(engine) << engine.error().message;
     (*engine)->initialize();
@@ -132,11 +133,12 @@ TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {
                                              {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
   ASSERT_TRUE(world) << world.error().message;
   HeapMemorySource memory;
+  const comm::Groups groups = comm::Groups::of_data_ranks(**world);
   const auto engine = Engine::create({.spec = spec,
                                       .model = gpt2_config(spec),
                                       .isa = kernel_isa(api::Isa::kAuto),
                                       .threads = 1,
-                                      .data_group = world->get()},
+                                      .groups = &groups},
                                      memory);
   ASSERT_TRUE(engine) << engine.error().message;
   (*engine)->initialize();

@@ -32,6 +32,7 @@ class EngineStateTest : public ::testing::Test {
                                          {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
     EXPECT_TRUE(world) << world.error().message;
     world_ = *std::move(world);
+    groups_ = comm::Groups::of_data_ranks(*world_);
   }
 
   std::unique_ptr<Engine> make(const api::EngineSpec& spec) {
@@ -39,7 +40,7 @@ class EngineStateTest : public ::testing::Test {
                                   .model = gpt2_config(spec),
                                   .isa = kernel_isa(api::Isa::kAuto),
                                   .threads = 1,
-                                  .data_group = world_.get()},
+                                  .groups = &groups_},
                                  memory_);
     EXPECT_TRUE(engine) << engine.error().message;
     if (!engine) return nullptr;
@@ -83,6 +84,7 @@ class EngineStateTest : public ::testing::Test {
   api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
   HeapMemorySource memory_;
   std::unique_ptr<comm::Communicator> world_;
+  comm::Groups groups_;
   checkpoint::PosixFileSystem files_;
   checkpoint::testing::JobDirectory job_;
 };

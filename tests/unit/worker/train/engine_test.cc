@@ -80,17 +80,19 @@ class EngineTest : public ::testing::Test {
                                          {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
     EXPECT_TRUE(world) << world.error().message;
     world_ = *std::move(world);
+    groups_ = comm::Groups::of_data_ranks(*world_);
     auto engine = Engine::create({.spec = spec,
                                   .model = gpt2_config(spec),
                                   .isa = kernel_isa(api::Isa::kAuto),
                                   .threads = 1,
-                                  .data_group = world_.get(),
+                                  .groups = &groups_,
                                   .spans = spans},
                                  memory);
     EXPECT_TRUE(engine) << engine.error().message;
     return engine ? *std::move(engine) : nullptr;
   }
   std::unique_ptr<comm::Communicator> world_;
+  comm::Groups groups_;
 };
 
 TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {

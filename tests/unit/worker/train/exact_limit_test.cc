@@ -59,11 +59,12 @@ Result<Outcome> train_one(const Layout& layout, int rank,
     options.endpoints.push_back({.rank = r, .host_id = "here"});
   TRAINYARD_ASSIGN(const auto world, comm::make_local_communicator(options, local));
   HeapMemorySource memory;
+  const comm::Groups groups = comm::Groups::of_data_ranks(*world);
   TRAINYARD_ASSIGN(const auto engine, Engine::create({.spec = spec,
                                                       .model = gpt2_config(spec),
                                                       .isa = kernel_isa(api::Isa::kAuto),
                                                       .threads = 1,
-                                                      .data_group = world.get()},
+                                                      .groups = &groups},
                                                      memory));
   engine->initialize();
   for (float& bias : engine->states().weights().fp32(param_named(*engine, "ln_f.bias")))

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/error.h"
+#include "common/layout/mesh.h"
+#include "worker/comm/communicator.h"
+
+namespace trainyard::comm {
+
+/// The groups in which a rank meets others, by its place on the mesh.
+struct Groups {
+  /// Collective over `world`, which is not owned and has mesh.size() ranks. A group of all its
+  /// ranks is `world` itself. Errors: kInvalidConfig for another number of ranks; those of
+  /// sub_group().
+  static Result<Groups> make(Communicator& world, const layout::Mesh& mesh);
+  /// Those of a mesh on which all ranks share the states.
+  static Groups of_data_ranks(Communicator& world);
+
+  layout::Mesh mesh;
+  layout::Coordinate at;
+  Communicator* world = nullptr;
+  /// Ranks that take different samples: here alone it is counted how many they are, and which this
+  /// one is.
+  Communicator* data = nullptr;
+  /// Those of them that share the states of one copy of the model.
+  Communicator* shard = nullptr;
+
+  int data_ranks() const { return mesh.data_ranks(); }
+  int data_rank() const { return layout::data_rank(mesh, at); }
+
+ private:
+  std::unique_ptr<Communicator> own_data_;
+  std::unique_ptr<Communicator> own_shard_;
+};
+
+}  // namespace trainyard::comm
