@@ -19,20 +19,20 @@ Error violation(int rank, size_t index, const Instruction& instruction, const st
 /// State of one rank's walk through its program.
 class RankCheck {
  public:
-  RankCheck(int rank, int micro_batches, int chunks, const std::vector<int>& ready)
+  RankCheck(int rank, int micro_batches, int layers, const std::vector<int>& ready)
       : rank_(rank),
-        chunks_(chunks),
+        layers_(layers),
         ready_(ready),
-        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(chunks)),
-        weights_left_(static_cast<size_t>(chunks)),
+        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(layers)),
+        weights_left_(static_cast<size_t>(layers)),
         reduced_(ready.size()),
         optimized_(ready.size()),
         gathered_(ready.size()) {}
 
   Status walk(const StepProgram& program) {
     for (const Instruction& i : program) {
-      const bool adds = i.kind == InstructionKind::kBackwardWeight && has_chunk(i);
-      if (adds) ++weights_left_[static_cast<size_t>(i.chunk)];
+      const bool adds = i.kind == InstructionKind::kBackwardWeight && has_layer(i);
+      if (adds) ++weights_left_[static_cast<size_t>(i.layer)];
     }
     for (size_t index = 0; index < program.size(); ++index) {
       const std::string rule = broken_rule(program[index]);
@@ -46,14 +46,14 @@ class RankCheck {
 
  private:
   struct MicroBatch {
-    explicit MicroBatch(int chunks)
-        : backward_next(chunks - 1), weighted(static_cast<size_t>(chunks)) {}
+    explicit MicroBatch(int layers)
+        : backward_next(layers - 1), weighted(static_cast<size_t>(layers)) {}
     int forward_next = 0;
     int backward_next;
-    std::vector<bool> weighted;  // by chunk
+    std::vector<bool> weighted;  // by layer
   };
 
-  bool has_chunk(const Instruction& i) const { return i.chunk >= 0 && i.chunk < chunks_; }
+  bool has_layer(const Instruction& i) const { return i.layer >= 0 && i.layer < layers_; }
 
   std::string broken_rule(const Instruction& i) {
     switch (i.kind) {
@@ -77,7 +77,7 @@ class RankCheck {
     if (i.micro_batch < 0 || i.micro_batch >= std::ssize(micro_batches_)) {
       return "no such micro-batch: there are " + std::to_string(micro_batches_.size());
     }
-    if (!has_chunk(i)) return "no such chunk: there are " + std::to_string(chunks_);
+    if (!has_layer(i)) return "no such layer: there are " + std::to_string(layers_);
     if (controlled_) return "loss and overflow have been reduced already";
     MicroBatch& m = micro_batches_[static_cast<size_t>(i.micro_batch)];
     if (i.kind == InstructionKind::kForward) return forward(i, m);
@@ -85,38 +85,38 @@ class RankCheck {
     return backward_weight(i, m);
   }
 
-  static std::string turn_of(int chunk, int chunks, const char* direction) {
-    if (chunk < 0 || chunk >= chunks) return "runs twice";
-    return "chunk " + std::to_string(chunk) + " must go " + direction + " first";
+  static std::string turn_of(int layer, int layers, const char* direction) {
+    if (layer < 0 || layer >= layers) return "runs twice";
+    return "layer " + std::to_string(layer) + " must go " + direction + " first";
   }
 
   std::string forward(const Instruction& i, MicroBatch& m) const {
-    if (i.chunk != m.forward_next) return turn_of(m.forward_next, chunks_, "forward");
+    if (i.layer != m.forward_next) return turn_of(m.forward_next, layers_, "forward");
     ++m.forward_next;
     return "";
   }
 
   std::string backward_input(const Instruction& i, MicroBatch& m) const {
-    if (m.forward_next != chunks_) return "its forward is not complete";
-    if (i.chunk != m.backward_next) return turn_of(m.backward_next, chunks_, "backward");
+    if (m.forward_next != layers_) return "its forward is not complete";
+    if (i.layer != m.backward_next) return turn_of(m.backward_next, layers_, "backward");
     --m.backward_next;
     return "";
   }
 
   std::string backward_weight(const Instruction& i, MicroBatch& m) {
-    if (m.backward_next >= i.chunk) return "its B has not run";
-    const auto chunk = static_cast<size_t>(i.chunk);
-    if (m.weighted[chunk]) return "runs twice";
-    m.weighted[chunk] = true;
-    --weights_left_[chunk];
+    if (m.backward_next >= i.layer) return "its B has not run";
+    const auto layer = static_cast<size_t>(i.layer);
+    if (m.weighted[layer]) return "runs twice";
+    m.weighted[layer] = true;
+    --weights_left_[layer];
     return "";
   }
 
   std::string of_unit(const Instruction& i) {
-    if (i.chunk < 0 || i.chunk >= std::ssize(ready_)) {
+    if (i.unit < 0 || i.unit >= std::ssize(ready_)) {
       return "no such unit: there are " + std::to_string(ready_.size());
     }
-    const auto unit = static_cast<size_t>(i.chunk);
+    const auto unit = static_cast<size_t>(i.unit);
     if (i.kind == InstructionKind::kReduce) return reduce(unit);
     if (i.kind == InstructionKind::kOptimize) return optimize(unit);
     return gather(unit);
@@ -125,9 +125,9 @@ class RankCheck {
   std::string reduce(size_t unit) {
     if (reduced_[unit]) return "reduced twice";
     reduced_[unit] = true;
-    for (int c = ready_[unit]; c < chunks_; ++c) {
+    for (int c = ready_[unit]; c < layers_; ++c) {
       if (weights_left_[static_cast<size_t>(c)] > 0) {
-        return "chunk " + std::to_string(c) + " still adds to the unit";
+        return "layer " + std::to_string(c) + " still adds to the unit";
       }
     }
     return "";
@@ -161,30 +161,30 @@ class RankCheck {
     for (int m = 0; m < std::ssize(micro_batches_); ++m) {
       const MicroBatch& done = micro_batches_[static_cast<size_t>(m)];
       Instruction next{.micro_batch = m};
-      if (done.forward_next < chunks_) {
+      if (done.forward_next < layers_) {
         next.kind = InstructionKind::kForward;
-        next.chunk = done.forward_next;
+        next.layer = done.forward_next;
       } else if (done.backward_next >= 0) {
         next.kind = InstructionKind::kBackwardInput;
-        next.chunk = done.backward_next;
+        next.layer = done.backward_next;
       } else {
         next.kind = InstructionKind::kBackwardWeight;
-        next.chunk = static_cast<int>(first_false(done.weighted));
+        next.layer = static_cast<int>(first_false(done.weighted));
       }
-      if (next.chunk < chunks_) return next;
+      if (next.layer < layers_) return next;
     }
     const auto unit = static_cast<int>(first_false(gathered_));
     if (unit == std::ssize(gathered_)) return std::nullopt;
     return Instruction{.kind = optimized_[static_cast<size_t>(unit)] ? InstructionKind::kGather
                                                                      : InstructionKind::kOptimize,
-                       .chunk = unit};
+                       .unit = unit};
   }
 
   int rank_;
-  int chunks_;
+  int layers_;
   const std::vector<int>& ready_;
   std::vector<MicroBatch> micro_batches_;
-  std::vector<int> weights_left_;  // by chunk: W that are still to come
+  std::vector<int> weights_left_;  // by layer: W that are still to come
   std::vector<bool> reduced_;      // by unit
   std::vector<bool> optimized_;    // by unit
   std::vector<bool> gathered_;     // by unit
@@ -201,13 +201,13 @@ std::vector<Instruction> collectives_of(const StepProgram& program) {
 }  // namespace
 
 Status check_programs(const std::vector<StepProgram>& programs,
-                      const std::vector<int>& micro_batches, int chunks,
-                      const std::vector<int>& unit_ready_chunk) {
+                      const std::vector<int>& micro_batches, int layers,
+                      const std::vector<int>& unit_ready_layer) {
   TRAINYARD_CHECK(micro_batches.size() == programs.size());
-  for (const int chunk : unit_ready_chunk)
-    TRAINYARD_CHECK(chunk >= 0 && chunk < chunks);
+  for (const int layer : unit_ready_layer)
+    TRAINYARD_CHECK(layer >= 0 && layer < layers);
   for (size_t rank = 0; rank < programs.size(); ++rank) {
-    RankCheck check(static_cast<int>(rank), micro_batches[rank], chunks, unit_ready_chunk);
+    RankCheck check(static_cast<int>(rank), micro_batches[rank], layers, unit_ready_layer);
     TRAINYARD_TRY(check.walk(programs[rank]));
   }
   for (size_t rank = 1; rank < programs.size(); ++rank) {

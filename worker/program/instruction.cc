@@ -32,7 +32,8 @@ bool begins_collective(InstructionKind kind) {
 std::string to_string(const Instruction& instruction) {
   std::string text(name_of(instruction.kind));
   if (instruction.micro_batch >= 0) text += " m" + std::to_string(instruction.micro_batch);
-  if (instruction.chunk >= 0) text += " c" + std::to_string(instruction.chunk);
+  if (instruction.layer >= 0) text += " l" + std::to_string(instruction.layer);
+  if (instruction.unit >= 0) text += " u" + std::to_string(instruction.unit);
   return text;
 }
 

@@ -9,9 +9,9 @@ namespace trainyard::engine {
 /// What an instruction does. Schedules only order these; the interpreter knows nothing of
 /// schedules.
 enum class InstructionKind : uint8_t {
-  kForward,         ///< forward of a chunk's layers for a micro-batch
-  kBackwardInput,   ///< B: gradients of the chunk's inputs
-  kBackwardWeight,  ///< W: exact gradients of the chunk's parameters
+  kForward,         ///< F: forward of a layer for a micro-batch
+  kBackwardInput,   ///< B: gradients of the layer's inputs
+  kBackwardWeight,  ///< W: exact gradients of the layer's parameters
   kReduce,          ///< start summing a unit's gradient over the data ranks
   kReduceControl,   ///< finish the reductions, square what is owned, start summing loss, overflow,
                     ///< squares and stop request
@@ -29,21 +29,15 @@ bool begins_collective(InstructionKind kind);
 /// heartbeats and fault tests use.
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
-  int micro_batch = -1;  ///< of kForward and the backwards
-  int chunk = -1;        ///< of kForward and the backwards; unit of kReduce, kOptimize and kGather
-  int weight_version = 0;  ///< which parameters it reads; always 0 in synchronous schedules
+  int micro_batch = -1;  ///< of F, B and W
+  int layer = -1;        ///< of F, B and W
+  int unit = -1;         ///< of REDUCE, OPT and GATHER
   bool operator==(const Instruction&) const = default;
 };
 
 using StepProgram = std::vector<Instruction>;
 
-/// A contiguous range of layers that instructions treat as one.
-struct Chunk {
-  int first_layer = 0;
-  int end_layer = 0;
-};
-
-/// "B m3 c2": for traces and error messages.
+/// "B m3 l2", "GATHER u1": for traces and error messages.
 std::string to_string(const Instruction& instruction);
 
 }  // namespace trainyard::engine

@@ -43,28 +43,11 @@ class ActivationPlan::Builder {
     plan_.slots_.assign(static_cast<size_t>(next) * micro_sizes.size(), kAbsent);
   }
 
-  void walk(const StepProgram& program, std::span<const Chunk> chunks) {
+  void walk(const StepProgram& program) {
     for (const Instruction& i : program) {
-      if (i.micro_batch < 0) continue;
-      const Chunk chunk = chunks[static_cast<size_t>(i.chunk)];
-      switch (i.kind) {
-        case InstructionKind::kForward:
-          for (int l = chunk.first_layer; l < chunk.end_layer; ++l)
-            forward(i.micro_batch, l);
-          break;
-        case InstructionKind::kBackwardInput:
-          for (int l = chunk.end_layer - 1; l >= chunk.first_layer; --l) {
-            backward_input(i.micro_batch, l);
-          }
-          break;
-        case InstructionKind::kBackwardWeight:
-          for (int l = chunk.end_layer - 1; l >= chunk.first_layer; --l) {
-            backward_weight(i.micro_batch, l);
-          }
-          break;
-        default:
-          break;
-      }
+      if (i.kind == InstructionKind::kForward) forward(i.micro_batch, i.layer);
+      if (i.kind == InstructionKind::kBackwardInput) backward_input(i.micro_batch, i.layer);
+      if (i.kind == InstructionKind::kBackwardWeight) backward_weight(i.micro_batch, i.layer);
     }
     plan_.arena_ = plan_arena(plan_.requests_);
     // Scratch lives as long as the step and lies behind everything else.
@@ -178,11 +161,10 @@ class ActivationPlan::Builder {
 };
 
 ActivationPlan ActivationPlan::make(const Model& model, const StepProgram& program,
-                                    std::span<const Chunk> chunks,
                                     std::span<const int64_t> micro_sizes, int64_t tokens_per_sample,
                                     DType compute) {
   ActivationPlan plan;
-  Builder(plan, model, micro_sizes, tokens_per_sample, compute).walk(program, chunks);
+  Builder(plan, model, micro_sizes, tokens_per_sample, compute).walk(program);
   return plan;
 }
 

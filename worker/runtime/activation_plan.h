@@ -16,8 +16,8 @@ class ActivationPlan {
  public:
   /// `micro_sizes[m]`: samples of micro-batch m.
   static ActivationPlan make(const Model& model, const StepProgram& program,
-                             std::span<const Chunk> chunks, std::span<const int64_t> micro_sizes,
-                             int64_t tokens_per_sample, DType compute);
+                             std::span<const int64_t> micro_sizes, int64_t tokens_per_sample,
+                             DType compute);
 
   int64_t bytes() const { return arena_.total_bytes + scratch_bytes_; }
   /// The least any plan could need: most bytes alive at once.

@@ -132,7 +132,8 @@ Status Interpreter::run_instruction(int id, const Instruction& instruction) {
                                {.activity = activity_of(instruction.kind),
                                 .instruction = id,
                                 .micro_batch = instruction.micro_batch,
-                                .chunk = instruction.chunk,
+                                .layer = instruction.layer,
+                                .unit = instruction.unit,
                                 .step = frame_->setup->step});
   return execute(instruction);
 }
@@ -166,18 +167,17 @@ Status Interpreter::execute(const Instruction& instruction) {
       if (!frame_->setup->training && asked_to_stop()) return {};
       return forward(instruction);
     case InstructionKind::kBackwardInput:
-      return backward(instruction, false);
     case InstructionKind::kBackwardWeight:
-      return backward(instruction, true);
+      return backward(instruction);
     case InstructionKind::kReduce:
-      reduce(instruction.chunk);
+      reduce(instruction.unit);
       return {};
     case InstructionKind::kReduceControl:
       return reduce_control();
     case InstructionKind::kOptimize:
-      return optimize(instruction.chunk);
+      return optimize(instruction.unit);
     case InstructionKind::kGather:
-      gather(instruction.chunk);
+      gather(instruction.unit);
       return {};
     case InstructionKind::kSnapshot:
       return frame_->setup->snapshot();
@@ -201,8 +201,8 @@ void Interpreter::prepare_micro_batch(int micro_batch, const MicroBatchView& bat
 Status Interpreter::forward(const Instruction& instruction) {
   Frame& frame = *frame_;
   const auto m = static_cast<size_t>(instruction.micro_batch);
-  const Chunk chunk = machine_.chunks[static_cast<size_t>(instruction.chunk)];
-  if (chunk.first_layer == 0) {
+  const int layer = instruction.layer;
+  if (layer == 0) {
     TRAINYARD_ASSIGN(const MicroBatchView batch, next_batch(instruction.micro_batch));
     if (frame.batches.size() <= m) frame.batches.resize(m + 1);
     frame.batches[m] = batch;
@@ -210,34 +210,28 @@ Status Interpreter::forward(const Instruction& instruction) {
         batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
   }
   prepare_micro_batch(instruction.micro_batch, frame.batches[m]);
-  for (int l = chunk.first_layer; l < chunk.end_layer; ++l) {
-    const auto nodes =
-        static_cast<int>(machine_.model->layers[static_cast<size_t>(l)].nodes.size());
-    for (int n = 0; n < nodes; ++n) {
-      TRAINYARD_TRY(run_node(instruction.micro_batch, l, n, InstructionKind::kForward));
-    }
-  }
+  const auto nodes =
+      static_cast<int>(machine_.model->layers[static_cast<size_t>(layer)].nodes.size());
+  for (int n = 0; n < nodes; ++n)
+    TRAINYARD_TRY(run_node(instruction.micro_batch, layer, n, InstructionKind::kForward));
   return {};
 }
 
-Status Interpreter::backward(const Instruction& instruction, bool weights) {
+Status Interpreter::backward(const Instruction& instruction) {
   Frame& frame = *frame_;
-  const Chunk chunk = machine_.chunks[static_cast<size_t>(instruction.chunk)];
+  const int layer = instruction.layer;
   const int m = instruction.micro_batch;
+  const bool weights = instruction.kind == InstructionKind::kBackwardWeight;
   prepare_micro_batch(m, frame.batches[static_cast<size_t>(m)]);
-  const auto layers = static_cast<int>(machine_.model->layers.size());
-  if (!weights && chunk.end_layer == layers) {
+  if (!weights && layer + 1 == std::ssize(machine_.model->layers)) {
     const ActivationPlan& plan = *frame.setup->plan;
     machine_.kernels->clear(frame.setup->arena.data() + plan.residual_gradient(m),
                             plan.residual_gradient_bytes(m));
   }
-  for (int l = chunk.end_layer - 1; l >= chunk.first_layer; --l) {
-    const auto& nodes = machine_.model->layers[static_cast<size_t>(l)].nodes;
-    for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
-      if (weights && nodes[static_cast<size_t>(n)].params.empty()) continue;
-      TRAINYARD_TRY(run_node(
-          m, l, n, weights ? InstructionKind::kBackwardWeight : InstructionKind::kBackwardInput));
-    }
+  const auto& nodes = machine_.model->layers[static_cast<size_t>(layer)].nodes;
+  for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
+    if (weights && nodes[static_cast<size_t>(n)].params.empty()) continue;
+    TRAINYARD_TRY(run_node(m, layer, n, instruction.kind));
   }
   return {};
 }

@@ -37,7 +37,6 @@ struct Machine {
   States* states = nullptr;
   const comm::Groups* groups = nullptr;
   Optimizer* optimizer = nullptr;
-  std::span<const Chunk> chunks;
   /// Called before each instruction with its id; for heartbeats. May be empty.
   std::function<void(int id, const Instruction& instruction)> on_instruction;
   /// Called before (true) and after each wait for other ranks within an instruction. May be empty.
@@ -99,7 +98,7 @@ class Interpreter {
   Status wait_for(comm::WorkPtr& work);
   bool asked_to_stop() const;
   Status forward(const Instruction& instruction);
-  Status backward(const Instruction& instruction, bool weights);
+  Status backward(const Instruction& instruction);
   void reduce(int unit);
   Status reduce_control();
   Status optimize(int unit);

@@ -56,7 +56,8 @@ struct Span {
   Activity activity = Activity::kStep;
   int32_t instruction = -1;  ///< index in the step program
   int32_t micro_batch = -1;
-  int32_t chunk = -1;               ///< of forward and the backwards; unit of reduce, optimize, gather
+  int32_t layer = -1;               ///< of forward and the backwards
+  int32_t unit = -1;                ///< of reduce, optimize and gather
   int64_t step = -1;                ///< steps done before the one this belongs to
   int64_t begin_ns = 0;             ///< monotonic_ns()
   int64_t end_ns = 0;               ///< monotonic_ns()

@@ -26,7 +26,7 @@ std::string microseconds(int64_t ns) {
   return text.append(3 - fraction.size(), '0') + fraction;
 }
 
-/// "forward m0 c3", "reduce u2", "all_reduce #17".
+/// "forward m0 l3", "reduce u2", "all_reduce #17".
 std::string title_of(const Span& span) {
   if (span.activity == Activity::kCollective) {
     return std::string(span.operation) + " #" + std::to_string(span.sequence);
@@ -34,9 +34,8 @@ std::string title_of(const Span& span) {
   std::string title(name_of(span.activity));
   if (span.activity == Activity::kStep) return title + " " + std::to_string(span.step);
   if (span.micro_batch >= 0) title += " m" + std::to_string(span.micro_batch);
-  const bool unit = span.activity == Activity::kReduce || span.activity == Activity::kOptimize ||
-                    span.activity == Activity::kGather;
-  if (span.chunk >= 0) title += (unit ? " u" : " c") + std::to_string(span.chunk);
+  if (span.layer >= 0) title += " l" + std::to_string(span.layer);
+  if (span.unit >= 0) title += " u" + std::to_string(span.unit);
   return title;
 }
 
@@ -70,7 +69,8 @@ std::string event_line(int rank, size_t track, const Span& span) {
   add_argument(json, "step", span.step);
   add_argument(json, "instruction", span.instruction);
   add_argument(json, "microBatch", span.micro_batch);
-  add_argument(json, "chunk", span.chunk);
+  add_argument(json, "layer", span.layer);
+  add_argument(json, "unit", span.unit);
   add_argument(json, "sequence", span.sequence);
   add_argument(json, "bytes", span.bytes);
   json.end_object();

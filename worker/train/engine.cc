@@ -10,7 +10,7 @@
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/model/initialize.h"
 #include "worker/program/checker.h"
-#include "worker/program/data_parallel.h"
+#include "worker/program/lower.h"
 #include "worker/train/resolve.h"
 
 namespace trainyard::engine {
@@ -68,9 +68,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   TRAINYARD_ASSIGN(engine->kernel_scratch_, memory.allocate(engine->kernels_->scratch_bytes()));
   engine->kernels_->set_scratch(engine->kernel_scratch_->bytes());
 
-  // One chunk per layer: the finest grain at which units can overlap with backward.
-  for (int l = 0; l < static_cast<int>(engine->model_.layers.size()); ++l)
-    engine->chunks_.push_back({.first_layer = l, .end_layer = l + 1});
   TRAINYARD_TRY(engine->make_states(memory));
   engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
                                                    spec.steps, engine->model_);
@@ -81,7 +78,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
                                             .states = engine->states_.get(),
                                             .groups = setup.groups,
                                             .optimizer = engine->optimizer_.get(),
-                                            .chunks = engine->chunks_,
                                             .on_instruction =
                                                 [self](int id, const Instruction& instruction) {
                                                   if (self->on_instruction_)
@@ -118,22 +114,21 @@ Status Engine::plan_step(MemorySource& memory) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
   TRAINYARD_TRY(check_batch(batch, ranks));
+  const auto layers = static_cast<int>(model_.layers.size());
   std::vector<StepProgram> programs;
   std::vector<int> micro_batches;
   for (int d = 0; d < ranks; ++d) {
     const auto sizes = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
     micro_batches.push_back(static_cast<int>(sizes.size()));
-    programs.push_back(data_parallel_program({.micro_batches = micro_batches.back(),
-                                              .chunks = static_cast<int>(chunks_.size()),
-                                              .unit_ready_chunk = units_.ready_layer}));
+    programs.push_back(lower(one_stage_schedule(micro_batches.back()),
+                             {.stage_end = {layers}, .unit_ready_layer = units_.ready_layer}));
   }
-  TRAINYARD_TRY(check_programs(programs, micro_batches, static_cast<int>(chunks_.size()),
-                               units_.ready_layer));
+  TRAINYARD_TRY(check_programs(programs, micro_batches, layers, units_.ready_layer));
   const int rank = setup_.groups->data_rank();
   program_ = std::move(programs[static_cast<size_t>(rank)]);
   micro_sizes_ = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, rank);
-  plan_ = ActivationPlan::make(model_, program_, chunks_, micro_sizes_,
-                               setup_.spec.data.sequence_length, compute_);
+  plan_ = ActivationPlan::make(model_, program_, micro_sizes_, setup_.spec.data.sequence_length,
+                               compute_);
   TRAINYARD_ASSIGN(arena_, memory.allocate(plan_.bytes()));
   return {};
 }
@@ -242,9 +237,11 @@ Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches,
     const size_t count = std::min(kEvaluatedAtOnce, micro_sizes.size() - done);
     const bool last = done + count == micro_sizes.size();
     if (done == 0 || last) {  // those between are all alike
-      program = forward_program(static_cast<int>(count), static_cast<int>(chunks_.size()));
-      if (!last) program.pop_back();  // the ranks' numbers of pieces differ: one sum, at the end
-      plan = ActivationPlan::make(model_, program, chunks_, micro_sizes.subspan(done, count),
+      // The ranks' numbers of pieces differ: one sum, at the end.
+      program =
+          lower(forward_schedule(static_cast<int>(count)),
+                {.stage_end = {static_cast<int>(model_.layers.size())}, .reduces_control = last});
+      plan = ActivationPlan::make(model_, program, micro_sizes.subspan(done, count),
                                   setup_.spec.data.sequence_length, compute_);
       TRAINYARD_TRY(grow_arena(plan.bytes()));
     }
@@ -270,11 +267,11 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
                  "prompt: found " + std::to_string(length) +
                      " tokens, wanted 1 to maxPositions = " + std::to_string(model_.max_positions)};
   }
-  StepProgram program = forward_program(1, static_cast<int>(chunks_.size()));
-  program.pop_back();  // the control reduction: sampling is this rank's own affair
+  const StepProgram program =
+      lower(forward_schedule(1),
+            {.stage_end = {static_cast<int>(model_.layers.size())}, .reduces_control = false});
   const int64_t sizes[] = {1};
-  const ActivationPlan plan =
-      ActivationPlan::make(model_, program, chunks_, sizes, length, compute_);
+  const ActivationPlan plan = ActivationPlan::make(model_, program, sizes, length, compute_);
   TRAINYARD_TRY(grow_arena(plan.bytes()));
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};

@@ -145,7 +145,6 @@ class Engine {
   std::unique_ptr<States> states_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Interpreter> interpreter_;
-  std::vector<Chunk> chunks_;
   std::vector<int64_t> micro_sizes_;
   StepProgram program_;
   ActivationPlan plan_;

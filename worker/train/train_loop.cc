@@ -121,9 +121,9 @@ class Run {
                                               .spans = context_.spans},
                                              memory_));
     engine_->set_instruction_hook([this](int id, const Instruction& instruction) {
-      context_.progress->position(
-          {name_of(instruction.kind), instruction.micro_batch, instruction.chunk},
-          begins_collective(instruction.kind));
+      context_.progress->position({name_of(instruction.kind), instruction.micro_batch,
+                                   std::max(instruction.layer, instruction.unit)},
+                                  begins_collective(instruction.kind));
       work_.instruction(instruction.kind, context_.clock->mono());
       context_.progress->instruction(id);
     });

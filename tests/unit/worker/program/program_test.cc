@@ -7,24 +7,25 @@
 #include <gtest/gtest.h>
 
 #include "worker/program/checker.h"
-#include "worker/program/data_parallel.h"
+#include "worker/program/lower.h"
 
 namespace trainyard::engine {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kChunks = 4;
+constexpr int kLayers = 4;
 const std::vector<int> kReady = {3, 1, 0};
 
 StepProgram program_of(int micro_batches) {
-  return data_parallel_program(
-      {.micro_batches = micro_batches, .chunks = kChunks, .unit_ready_chunk = kReady});
+  return lower(one_stage_schedule(micro_batches),
+               {.stage_end = {kLayers}, .unit_ready_layer = kReady});
 }
 
-size_t index_of(const StepProgram& program, InstructionKind kind, int chunk) {
+/// The first of a kind with that layer, or unit; -1: with neither.
+size_t index_of(const StepProgram& program, InstructionKind kind, int place) {
   for (size_t i = 0; i < program.size(); ++i) {
-    if (program[i].kind == kind && program[i].chunk == chunk) return i;
+    if (program[i].kind == kind && std::max(program[i].layer, program[i].unit) == place) return i;
   }
   return program.size();
 }
@@ -34,25 +35,25 @@ template <class Change>
 Status check_after(Change change) {
   std::vector<StepProgram> programs = {program_of(2), program_of(2)};
   change(programs[1]);
-  return check_programs(programs, {2, 2}, kChunks, kReady);
+  return check_programs(programs, {2, 2}, kLayers, kReady);
 }
 
 /// What the checker says where all ranks' programs have the same change.
 std::string said_after(const std::function<void(StepProgram&)>& change) {
   StepProgram program = program_of(2);
   change(program);
-  const Status status = check_programs({program, program}, {2, 2}, kChunks, kReady);
+  const Status status = check_programs({program, program}, {2, 2}, kLayers, kReady);
   return status ? "nothing" : status.error().message;
 }
 
 TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
   for (int a = 0; a <= 3; ++a) {
-    const Status status = check_programs({program_of(a), program_of(3)}, {a, 3}, kChunks, kReady);
+    const Status status = check_programs({program_of(a), program_of(3)}, {a, 3}, kLayers, kReady);
     EXPECT_TRUE(status) << status.error().message;
   }
 }
 
-TEST(DataParallelProgramTest, AUnitIsReducedBeforeEarlierChunksGoBackward) {
+TEST(DataParallelProgramTest, AUnitIsReducedBeforeEarlierLayersGoBackward) {
   const StepProgram program = program_of(1);
   EXPECT_LT(index_of(program, InstructionKind::kReduce, 0),
             index_of(program, InstructionKind::kBackwardInput, 2))
@@ -109,7 +110,7 @@ TEST(ProgramCheckerTest, FindsAnUpdateBeforeTheControlWordAndAControlWordBeforeT
     });
   };
   EXPECT_THAT(swapped_with_control(1),
-              HasSubstr("(OPT c2): loss, overflow and squares are not reduced"));
+              HasSubstr("(OPT u2): loss, overflow and squares are not reduced"));
   EXPECT_THAT(swapped_with_control(-1),
               HasSubstr("(REDUCE_CONTROL): before every unit is reduced"));
 }
@@ -132,16 +133,16 @@ void drop(StepProgram& program, const Instruction& instruction) {
 TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
   using Kind = InstructionKind;
   const std::pair<Instruction, const char*> cases[] = {
-      {{.kind = Kind::kBackwardWeight, .micro_batch = 1, .chunk = 2}, "0: W m1 c2 is missing"},
-      {{.kind = Kind::kBackwardWeight, .micro_batch = 0, .chunk = 0}, "0: W m0 c0 is missing"},
-      {{.kind = Kind::kBackwardInput, .micro_batch = 0, .chunk = 2},
-       "(W m0 c2): its B has not run"},
-      {{.kind = Kind::kForward, .micro_batch = 0, .chunk = 1},
-       "(F m0 c2): chunk 1 must go forward first"},
-      {{.kind = Kind::kReduce, .chunk = 1}, "(REDUCE_CONTROL): before every unit is reduced"},
-      {{.kind = Kind::kReduceControl}, "(OPT c2): loss, overflow and squares are not reduced"},
-      {{.kind = Kind::kOptimize, .chunk = 1}, "(GATHER c1): gathered before it was updated"},
-      {{.kind = Kind::kGather, .chunk = 1}, "0: GATHER c1 is missing"},
+      {{.kind = Kind::kBackwardWeight, .micro_batch = 1, .layer = 2}, "0: W m1 l2 is missing"},
+      {{.kind = Kind::kBackwardWeight, .micro_batch = 0, .layer = 0}, "0: W m0 l0 is missing"},
+      {{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = 2},
+       "(W m0 l2): its B has not run"},
+      {{.kind = Kind::kForward, .micro_batch = 0, .layer = 1},
+       "(F m0 l2): layer 1 must go forward first"},
+      {{.kind = Kind::kReduce, .unit = 1}, "(REDUCE_CONTROL): before every unit is reduced"},
+      {{.kind = Kind::kReduceControl}, "(OPT u2): loss, overflow and squares are not reduced"},
+      {{.kind = Kind::kOptimize, .unit = 1}, "(GATHER u1): gathered before it was updated"},
+      {{.kind = Kind::kGather, .unit = 1}, "0: GATHER u1 is missing"},
   };
   for (const auto& [instruction, said] : cases) {
     EXPECT_THAT(said_after([&dropped = instruction](StepProgram& p) { drop(p, dropped); }),
@@ -149,43 +150,41 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
         << to_string(instruction);
   }
   EXPECT_THAT(said_after([](StepProgram& p) {
-                drop(p, {.kind = Kind::kGather, .chunk = 1});
-                drop(p, {.kind = Kind::kOptimize, .chunk = 1});
+                drop(p, {.kind = Kind::kGather, .unit = 1});
+                drop(p, {.kind = Kind::kOptimize, .unit = 1});
               }),
-              HasSubstr("OPT c1 is missing"));
+              HasSubstr("OPT u1 is missing"));
   EXPECT_THAT(said_after([](StepProgram& p) { p = program_of(1); }),
-              HasSubstr("F m1 c0 is missing"))
+              HasSubstr("F m1 l0 is missing"))
       << "a whole micro-batch";
-  EXPECT_THAT(said_after([](StepProgram& p) { p.clear(); }), HasSubstr("F m0 c0 is missing"));
+  EXPECT_THAT(said_after([](StepProgram& p) { p.clear(); }), HasSubstr("F m0 l0 is missing"));
 }
 
 TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
-  const auto said_with = [](InstructionKind kind, int micro_batch, int chunk) {
-    return said_after([&](StepProgram& p) {
-      p.insert(p.begin(), {.kind = kind, .micro_batch = micro_batch, .chunk = chunk});
-    });
+  const auto said_with = [](const Instruction& instruction) {
+    return said_after([&](StepProgram& p) { p.insert(p.begin(), instruction); });
   };
   using Kind = InstructionKind;
   for (const Kind kind : {Kind::kForward, Kind::kBackwardInput, Kind::kBackwardWeight}) {
-    EXPECT_THAT(said_with(kind, 0, kChunks), HasSubstr("no such chunk: there are 4"));
-    EXPECT_THAT(said_with(kind, 0, -1), HasSubstr("no such chunk: there are 4"));
-    EXPECT_THAT(said_with(kind, 2, 0), HasSubstr("no such micro-batch: there are 2"));
-    EXPECT_THAT(said_with(kind, -1, 0), HasSubstr("no such micro-batch: there are 2"));
+    EXPECT_THAT(said_with({kind, 0, kLayers}), HasSubstr("no such layer: there are 4"));
+    EXPECT_THAT(said_with({kind, 0, -1}), HasSubstr("no such layer: there are 4"));
+    EXPECT_THAT(said_with({kind, 2, 0}), HasSubstr("no such micro-batch: there are 2"));
+    EXPECT_THAT(said_with({kind, -1, 0}), HasSubstr("no such micro-batch: there are 2"));
   }
   for (const Kind kind : {Kind::kReduce, Kind::kOptimize, Kind::kGather}) {
-    EXPECT_THAT(said_with(kind, -1, 3), HasSubstr("no such unit: there are 3"));
-    EXPECT_THAT(said_with(kind, -1, -1), HasSubstr("no such unit: there are 3"));
+    EXPECT_THAT(said_with({.kind = kind, .unit = 3}), HasSubstr("no such unit: there are 3"));
+    EXPECT_THAT(said_with({.kind = kind, .unit = -1}), HasSubstr("no such unit: there are 3"));
   }
 }
 
 TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
-  const std::vector<int> ready = {3, 1};  // no parameter in chunk 0
+  const std::vector<int> ready = {3, 1};  // no parameter in layer 0
   StepProgram program =
-      data_parallel_program({.micro_batches = 2, .chunks = kChunks, .unit_ready_chunk = ready});
-  const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .chunk = 0};
+      lower(one_stage_schedule(2), {.stage_end = {kLayers}, .unit_ready_layer = ready});
+  const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .layer = 0};
   drop(program, late);
   program.insert(program.end(), late);
-  const Status status = check_programs({program, program}, {2, 2}, kChunks, ready);
+  const Status status = check_programs({program, program}, {2, 2}, kLayers, ready);
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().message, HasSubstr("loss and overflow have been reduced already"));
 }
@@ -194,13 +193,13 @@ TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
 TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
   int programs = 0;
   for (int micro_batches = 0; micro_batches <= 3; ++micro_batches) {
-    for (const auto& [chunks, ready] : std::vector<std::pair<int, std::vector<int>>>{
+    for (const auto& [layers, ready] : std::vector<std::pair<int, std::vector<int>>>{
              {1, {0}}, {1, {0, 0}}, {2, {1, 0}}, {3, {0}}, {4, {3, 1, 0}}, {5, {4, 4, 2, 0}}}) {
-      const StepProgram good = data_parallel_program(
-          {.micro_batches = micro_batches, .chunks = chunks, .unit_ready_chunk = ready});
-      const auto is_good = [&, count = chunks, &ready_chunks = ready](const StepProgram& program) {
+      const StepProgram good = lower(one_stage_schedule(micro_batches),
+                                     {.stage_end = {layers}, .unit_ready_layer = ready});
+      const auto is_good = [&, count = layers, &ready_layers = ready](const StepProgram& program) {
         return check_programs({program, program}, {micro_batches, micro_batches}, count,
-                              ready_chunks)
+                              ready_layers)
             .has_value();
       };
       ASSERT_TRUE(is_good(good));
@@ -216,11 +215,14 @@ TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
         bad = good;
         bad.push_back(good[at]);
         EXPECT_FALSE(is_good(bad)) << "once more at the end " << to_string(good[at]);
-        if (good[at].chunk < 0) continue;
-        for (const int chunk : {-1, good[at].chunk - 1, good[at].chunk + 1, 1 << 30}) {
-          bad = good;
-          bad[at].chunk = chunk;
-          EXPECT_FALSE(is_good(bad)) << to_string(good[at]) << " became " << to_string(bad[at]);
+        for (int Instruction::*const place_of : {&Instruction::layer, &Instruction::unit}) {
+          const int named = good[at].*place_of;
+          if (named < 0) continue;
+          for (const int other : {-1, named - 1, named + 1, 1 << 30}) {
+            bad = good;
+            bad[at].*place_of = other;
+            EXPECT_FALSE(is_good(bad)) << to_string(good[at]) << " became " << to_string(bad[at]);
+          }
         }
         if (good[at].micro_batch < 0) continue;
         for (const int micro_batch : {-1, good[at].micro_batch + 1, 1 << 30}) {
@@ -234,10 +236,37 @@ TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
   EXPECT_EQ(programs, 24);
 }
 
+TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
+  // As zero-bubble schedules do: the weights of both micro-batches come last.
+  using Kind = InstructionKind;
+  const Schedule schedule = {{Kind::kForward, 0, 0},        {Kind::kForward, 1, 0},
+                             {Kind::kBackwardInput, 0, 0},  {Kind::kBackwardInput, 1, 0},
+                             {Kind::kBackwardWeight, 1, 0}, {Kind::kBackwardWeight, 0, 0}};
+  const StepProgram program = lower(schedule, {.stage_end = {kLayers}, .unit_ready_layer = kReady});
+  const Status status = check_programs({program}, {2}, kLayers, kReady);
+  EXPECT_TRUE(status) << status.error().message;
+  EXPECT_EQ(program[2 * kLayers],
+            (Instruction{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = kLayers - 1}));
+  EXPECT_EQ(program[2 * kLayers + 1],
+            (Instruction{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = kLayers - 2}));
+  EXPECT_EQ(to_string(program[3 * kLayers + 1]), "W m1 l3") << "together with its own backward";
+}
+
+TEST(LowerTest, StagesHaveTheirLayers) {
+  using Kind = InstructionKind;
+  const StepProgram program = lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
+                                    {.stage_end = {3, 5}, .reduces_control = false});
+  std::string all;
+  for (const Instruction& instruction : program)
+    all += to_string(instruction) + ", ";
+  EXPECT_EQ(all, "F m0 l3, F m0 l4, B m0 l4, B m0 l3, ");
+}
+
 TEST(InstructionTest, SpellsItselfForPeople) {
   EXPECT_EQ(
-      to_string(Instruction{.kind = InstructionKind::kBackwardInput, .micro_batch = 3, .chunk = 2}),
-      "B m3 c2");
+      to_string(Instruction{.kind = InstructionKind::kBackwardInput, .micro_batch = 3, .layer = 2}),
+      "B m3 l2");
+  EXPECT_EQ(to_string(Instruction{.kind = InstructionKind::kGather, .unit = 1}), "GATHER u1");
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ class TraceFileTest : public testing::Test {
     recorder.add(Track::kStep, {.activity = Activity::kForward,
                                 .instruction = 7,
                                 .micro_batch = 1,
-                                .chunk = 3,
+                                .layer = 3,
                                 .step = 41,
                                 .begin_ns = 1'000'010,
                                 .end_ns = 1'000'910});
@@ -140,7 +140,7 @@ TEST_F(TraceFileTest, WritesCompleteEventsInMicroseconds) {
   EXPECT_EQ(trace["otherData"]["ranks"][0]["communicationNanos"], 200);
   Json forward;
   for (const Json& event : trace["traceEvents"]) {
-    if (event["name"] == "forward m1 c3") forward = event;
+    if (event["name"] == "forward m1 l3") forward = event;
   }
   EXPECT_EQ(forward["ph"], "X");
   EXPECT_EQ(forward["pid"], 2);

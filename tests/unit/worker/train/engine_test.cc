@@ -231,7 +231,8 @@ void expect_program(const std::vector<trace::Span>& spans, const StepProgram& pr
     const Instruction& instruction = program[next++];
     EXPECT_EQ(trace::name_of(span.activity), name_in_trace(instruction.kind));
     EXPECT_EQ(span.micro_batch, instruction.micro_batch);
-    EXPECT_EQ(span.chunk, instruction.chunk);
+    EXPECT_EQ(span.layer, instruction.layer);
+    EXPECT_EQ(span.unit, instruction.unit);
   }
 }
 
@@ -249,6 +250,7 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
     batches.start_step(step);
     ASSERT_TRUE(engine->step(batches));
   }
+  ASSERT_TRUE(engine->settle());
   const trace::Spans spans = recorder.newest();
   expect_program(spans[static_cast<size_t>(trace::Track::kStep)], engine->program());
   const auto collectives = std::count_if(
