@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/api/decode.h"
+#include "common/api/enum_names.h"
 #include "worker/train/resolve.h"
 
 namespace trainyard::engine {
@@ -34,19 +35,27 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
                    api::decode_engine(manifest.config_json,
                                       {.file = checkpoint.directory().string() + "/manifest.json",
                                        .unknown_keys = api::UnknownKeys::kIgnore}));
-  struct Number {
-    const char* field;
-    int64_t found;
-    int64_t wanted;
+  struct Field {
+    const char* name;
+    std::string found;
+    std::string wanted;
   };
-  for (const Number& number :
-       {Number{"seed", spec.seed, stored.seed},
-        Number{"numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens},
-        Number{"batch.globalSequences", spec.batch.global_sequences, stored.batch.global_sequences},
-        Number{"data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length}}) {
-    if (number.found == number.wanted) continue;
-    return another_run(checkpoint, number.field, std::to_string(number.found),
-                       std::to_string(number.wanted));
+  const auto number = [](const char* name, int64_t found, int64_t wanted) {
+    return Field{name, std::to_string(found), std::to_string(wanted)};
+  };
+  const auto word = [](const char* name, auto found, auto wanted) {
+    return Field{name, std::string(api::name_of(found)), std::string(api::name_of(wanted))};
+  };
+  for (const Field& field :
+       {number("seed", spec.seed, stored.seed),
+        word("numerics.mode", spec.numerics.mode, stored.numerics.mode),
+        number("numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens),
+        word("precision.compute", spec.precision.compute, stored.precision.compute),
+        word("optimizer.name", spec.optimizer.name, stored.optimizer.name),
+        number("batch.globalSequences", spec.batch.global_sequences, stored.batch.global_sequences),
+        number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length)}) {
+    if (field.found != field.wanted)
+      return another_run(checkpoint, field.name, field.found, field.wanted);
   }
   if (manifest.step > spec.steps) {
     return Error{ErrorCode::kInvalidConfig,

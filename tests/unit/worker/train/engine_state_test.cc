@@ -169,6 +169,8 @@ TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
   refuses([](auto& spec) { spec.seed = 12; }, "seed: found 12, wanted 4711");
   refuses([](auto& spec) { spec.numerics.grain_tokens = 14; },
           "numerics.grainTokens: found 14, wanted 13");
+  refuses([](auto& spec) { spec.precision.compute = api::NumberFormat::kBF16; },
+          "precision.compute: found BF16, wanted FP32");
   refuses([](auto& spec) { spec.batch.global_sequences = 12; },
           "batch.globalSequences: found 12, wanted 11");
   refuses([](auto& spec) { spec.data.sequence_length = 28; },
