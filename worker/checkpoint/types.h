@@ -47,7 +47,7 @@ inline constexpr char kOptimizerStepScalar[] = "optimizerStep";  ///< int64: Ada
 inline constexpr char kSeedScalar[] = "seed";                    ///< uint64
 
 /// What one rank puts into a checkpoint. Over all ranks the slices of a tensor must be disjoint and
-/// cover it; replicated tensors are written once (see balanced_rows in partition.h).
+/// cover it; replicated tensors are written once.
 /// `step`, `samples_consumed`, `config_json` and `scalars` are taken from rank 0.
 struct Snapshot {
   int64_t step = 0;

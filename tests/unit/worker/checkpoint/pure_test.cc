@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "worker/checkpoint/lineage.h"
-#include "worker/checkpoint/partition.h"
 #include "worker/checkpoint/rectangle.h"
 #include "worker/checkpoint/retention.h"
 #include "worker/checkpoint/sealed_json.h"
@@ -191,44 +190,6 @@ TEST(RectangleTest, HugeNumbersDoNotOverflow) {
   EXPECT_FALSE(contains(std::vector<int64_t>{10}, {{1}, {kMost}}));
   EXPECT_FALSE(contains(std::vector<int64_t>{10}, {{10}, {1}}));
   EXPECT_TRUE(contains(std::vector<int64_t>{kMost}, {{0}, {kMost}}));
-}
-
-// ---- Partition ---------------------------------------------------------------------------------
-
-TEST(BalancedRowsTest, EveryRowOnceAndBytesEven) {
-  Random random(2);
-  for (int round = 0; round < 300; ++round) {
-    std::vector<std::vector<int64_t>> shapes(static_cast<size_t>(1 + up_to(random, 6)));
-    for (auto& shape : shapes) {
-      shape.resize(static_cast<size_t>(up_to(random, 3)));
-      for (int64_t& size : shape)
-        size = 1 + up_to(random, 19);
-    }
-    const std::vector<int64_t> bytes(shapes.size(), 4);
-    const int size = static_cast<int>(1 + up_to(random, 6));
-    std::vector<std::vector<Rectangle>> parts(shapes.size());
-    int64_t total = 0;
-    int64_t widest_row = 0;
-    std::vector<int64_t> written(static_cast<size_t>(size));
-    for (int rank = 0; rank < size; ++rank) {
-      const auto cut = balanced_rows(shapes, bytes, rank, size);
-      ASSERT_EQ(cut.size(), shapes.size());
-      for (size_t i = 0; i < shapes.size(); ++i) {
-        if (!cut[i]) continue;
-        parts[i].push_back(*cut[i]);
-        const int64_t volume = *checked_volume(cut[i]->shape) * 4;
-        written[static_cast<size_t>(rank)] += volume;
-        total += volume;
-        const int64_t rows = cut[i]->shape.empty() ? 1 : cut[i]->shape[0];
-        widest_row = std::max(widest_row, volume / rows);
-      }
-    }
-    for (size_t i = 0; i < shapes.size(); ++i) {
-      ASSERT_TRUE(check_partition(shapes[i], parts[i])) << "round " << round;
-    }
-    for (const int64_t one : written)
-      ASSERT_LE(one, total / size + 1 + widest_row);
-  }
 }
 
 // ---- Lineage -----------------------------------------------------------------------------------

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "worker/checkpoint/partition.h"
+#include "common/layout/mesh.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/rectangle.h"
 #include "worker/checkpoint/types.h"
 
 namespace trainyard::checkpoint::testing {
@@ -37,31 +38,31 @@ inline std::vector<WholeTensor> small_state(int64_t step) {
   return tensors;
 }
 
-/// Rank `rank` of `size`'s part of the state at `step`: rows as balanced_rows cuts them. The slices
-/// point into `state`.
+/// Rank `rank` of `size`'s part of the state at `step`: an even share of each tensor's rows; what
+/// has no axes goes to rank 0. The slices point into `state`.
 inline Snapshot small_snapshot(const std::vector<WholeTensor>& state, int64_t step, int rank,
                                int size) {
-  std::vector<std::vector<int64_t>> shapes;
-  for (const WholeTensor& tensor : state)
-    shapes.push_back(tensor.shape);
-  const std::vector<int64_t> bytes(state.size(), 4);
-  const auto parts = balanced_rows(shapes, bytes, rank, size);
   Snapshot snapshot;
   snapshot.step = step;
   snapshot.samples_consumed = step * 64;
   snapshot.config_json = R"({"model":{"layers":1}})";
   snapshot.scalars = {{kOptimizerStepScalar, step}, {kSeedScalar, uint64_t{0xfedcba9876543210}}};
-  for (size_t i = 0; i < state.size(); ++i) {
-    if (!parts[i]) continue;
-    const int64_t rows = state[i].shape.empty() ? 1 : state[i].shape[0];
-    const auto row = static_cast<int64_t>(state[i].values.size()) / rows;
-    const int64_t first = state[i].shape.empty() ? 0 : parts[i]->offset[0];
-    const int64_t count = state[i].shape.empty() ? 1 : parts[i]->shape[0];
-    const std::span<const float> values = state[i].values;
-    snapshot.slices.push_back({state[i].name, state[i].kind, DType::kFloat32, state[i].shape,
-                               parts[i]->offset, parts[i]->shape,
-                               std::as_bytes(values.subspan(static_cast<size_t>(first * row),
-                                                            static_cast<size_t>(count * row)))});
+  for (const WholeTensor& tensor : state) {
+    const bool scalar = tensor.shape.empty();
+    const layout::Range rows = scalar ? layout::Range{0, rank == 0 ? 1 : 0}
+                                      : layout::even_share(tensor.shape[0], size, rank);
+    if (rows.size() == 0) continue;
+    Rectangle part{std::vector<int64_t>(tensor.shape.size(), 0), tensor.shape};
+    if (!scalar) {
+      part.offset[0] = rows.begin;
+      part.shape[0] = rows.size();
+    }
+    const auto row = static_cast<int64_t>(tensor.values.size()) / (scalar ? 1 : tensor.shape[0]);
+    const std::span<const float> values = tensor.values;
+    snapshot.slices.push_back(
+        {tensor.name, tensor.kind, DType::kFloat32, tensor.shape, part.offset, part.shape,
+         std::as_bytes(values.subspan(static_cast<size_t>(rows.begin * row),
+                                      static_cast<size_t>(rows.size() * row)))});
   }
   return snapshot;
 }
