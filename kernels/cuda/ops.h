@@ -220,10 +220,17 @@ struct AdamWStep {
 };
 cudaError_t adamw(const AdamWStep& p, cudaStream_t stream);
 
-/// block_sums[i] = sum of squares, in double, of elements [i kNormBlockElements, ...).
-cudaError_t sum_of_squares(const float* x, int64_t count, double* block_sums, cudaStream_t stream);
-/// gradient[i] = float(double(exact[i]) scale), rounded once.
-cudaError_t exact_to_float(const ExactToFloat& p, cudaStream_t stream);
+/// limbs += the gradient's squares, exactly, as kernels/kernel_set.h's SumOfSquares. Each block of
+/// 64 Ki elements leaves the lower two limbs of what it adds below 2^kSquareLimbBits.
+struct SquaresStep {
+  int64_t count = 0;
+  const float* gradient = nullptr;  ///< either this,
+  const int64_t* exact = nullptr;   ///< or fixed point, times exact_scale
+  double exact_scale = 1;
+  int64_t* limbs = nullptr;  ///< [kSquareLimbs] in device memory
+  uint32_t* overflow = nullptr;
+};
+cudaError_t sum_of_squares(const SquaresStep& p, cudaStream_t stream);
 /// exact[i] += fixed(partial[i]): an fp32 partial of one grain, as a GEMM leaves it.
 cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,
                       const ExactRounding& rounding, cudaStream_t stream);

@@ -92,30 +92,64 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWStep p) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    sum_of_squares_kernel(const float* x, int64_t count, double* block_sums) {
-  __shared__ double partial[kThreads];
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormBlockElements;
-  const int64_t end = min(begin + kNormBlockElements, count);
-  double sum = 0;
-#pragma unroll 4
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const auto value = static_cast<double>(x[i]);
-    sum += value * value;
-  }
-  partial[threadIdx.x] = sum;
-  __syncthreads();
-  for (unsigned by = kThreads / 2; by > 0; by /= 2) {
-    if (threadIdx.x < by) partial[threadIdx.x] += partial[threadIdx.x + by];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) block_sums[blockIdx.x] = partial[0];
+/// Elements of one block: their pieces of the highest limb, below 2^45 quanta each, fit into int64.
+constexpr int64_t kSquareBlock = 64 * 1024;
+/// 1.5 * 2^(52 - q) of each limb's quantum 2^-q: adding it rounds a smaller double to multiples of
+/// the quantum.
+__device__ constexpr double kSquareMagic[kSquareLimbs] = {0x1.8p-48, 0x1.8p-6, 0x1.8p36};
+__device__ constexpr double kSquareScale[kSquareLimbs] = {0x1p100, 0x1p58, 0x1p16};
+
+__device__ inline void raise(const SquaresStep& p) {
+  if (p.overflow != nullptr) atomicOr(p.overflow, 1U);
 }
 
-__global__ void __launch_bounds__(kThreads) exact_to_float_kernel(ExactToFloat p) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < p.count) {
-    p.gradient[i] = __double2float_rn(__dmul_rn(__ll2double_rn(p.acc[i]), p.scale));
+__global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p) {
+  __shared__ long long partial[kSquareLimbs][kThreads];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSquareBlock;
+  const int64_t end = min(begin + kSquareBlock, p.count);
+  long long sums[kSquareLimbs] = {0, 0, 0};
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const float g = p.exact == nullptr
+                        ? p.gradient[i]
+                        : __double2float_rn(__dmul_rn(__ll2double_rn(p.exact[i]), p.exact_scale));
+    if (!(fabsf(g) < 0x1p14F)) {
+      raise(p);
+      continue;
+    }
+    double rest = __dmul_rn(static_cast<double>(g), static_cast<double>(g));  // exact in double
+#pragma unroll
+    for (int k = kSquareLimbs - 1; k >= 0; --k) {
+      const double piece = (rest + kSquareMagic[k]) - kSquareMagic[k];
+      sums[k] += static_cast<long long>(piece * kSquareScale[k]);
+      rest -= piece;
+    }
+  }
+  for (int k = 0; k < kSquareLimbs; ++k)
+    partial[k][threadIdx.x] = sums[k];
+  __syncthreads();
+  for (unsigned by = kThreads / 2; by > 0; by /= 2) {
+    if (threadIdx.x < by) {
+      for (int k = 0; k < kSquareLimbs; ++k)
+        partial[k][threadIdx.x] += partial[k][threadIdx.x + by];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  long long limbs[kSquareLimbs];
+  long long carry = 0;
+  for (int k = 0; k < kSquareLimbs; ++k) {
+    limbs[k] = partial[k][0] + carry;
+    if (k + 1 == kSquareLimbs) break;
+    carry = limbs[k] >> kSquareLimbBits;
+    limbs[k] &= (1LL << kSquareLimbBits) - 1;
+  }
+  if (limbs[kSquareLimbs - 1] >= kSquareLimit) {
+    raise(p);
+    return;
+  }
+  for (int k = 0; k < kSquareLimbs; ++k) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(p.limbs + k),
+              static_cast<unsigned long long>(limbs[k]));
   }
 }
 
@@ -172,16 +206,10 @@ cudaError_t adamw(const AdamWStep& p, cudaStream_t stream) {
                       stream, p);
 }
 
-cudaError_t sum_of_squares(const float* x, int64_t count, double* block_sums, cudaStream_t stream) {
-  if (count <= 0) return cudaErrorInvalidValue;
-  return simt::launch(sum_of_squares_kernel, dim3(blocks_for(count, kNormBlockElements)),
-                      dim3(kThreads), 0, stream, x, count, block_sums);
-}
-
-cudaError_t exact_to_float(const ExactToFloat& p, cudaStream_t stream) {
+cudaError_t sum_of_squares(const SquaresStep& p, cudaStream_t stream) {
   if (p.count <= 0) return cudaErrorInvalidValue;
-  return simt::launch(exact_to_float_kernel, dim3(blocks_for(p.count, kThreads)), dim3(kThreads), 0,
-                      stream, p);
+  return simt::launch(sum_of_squares_kernel, dim3(blocks_for(p.count, kSquareBlock)),
+                      dim3(kThreads), 0, stream, p);
 }
 
 cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,

@@ -107,7 +107,7 @@ Gpt2Step::Gpt2Step(const Gpt2Shape& shape, Gemm& gemm, size_t workspace_bytes, c
   delta_ = allocate<float>(rows_ * s_.heads);
   lists_ = allocate<int32_t>(embedding_scratch_ints(rows_, s_.vocab));
   loss_sum_ = allocate<int64_t>(1);
-  norm_ = allocate<double>(parameters_ / kNormBlockElements + 1);
+  limbs_ = allocate<int64_t>(kSquareLimbs);
   workspace_ = allocate<std::byte>(static_cast<int64_t>(workspace_bytes));
   std::vector<int32_t> tokens(static_cast<size_t>(rows_) + 1);
   for (int32_t& token : tokens) {
@@ -263,7 +263,9 @@ void Gpt2Step::classifier() {
 }
 
 void Gpt2Step::update() {
-  check(sum_of_squares(gradients_, parameters_, norm_, stream_), "sum_of_squares");
+  check(cudaMemsetAsync(limbs_, 0, kSquareLimbs * sizeof(int64_t), stream_), "limbs");
+  check(sum_of_squares({.count = parameters_, .gradient = gradients_, .limbs = limbs_}, stream_),
+        "sum_of_squares");
   AdamWStep p;
   p.tensors = table_;
   p.tensors_count = static_cast<int64_t>(tensors_.size());

@@ -82,7 +82,7 @@ class Gpt2Step {
   float *mean_ = nullptr, *rstd_ = nullptr, *scratch_ = nullptr, *delta_ = nullptr;
   int32_t *tokens_ = nullptr, *targets_ = nullptr, *lists_ = nullptr;
   int64_t* loss_sum_ = nullptr;
-  double* norm_ = nullptr;
+  int64_t* limbs_ = nullptr;
   void* workspace_ = nullptr;
   float* gradients_ = nullptr;
   AdamWTensor* table_ = nullptr;

@@ -222,9 +222,10 @@ class Ladder {
     p.scalars = reinterpret_cast<const OptimizerScalars*>(scalars);
     const auto c = static_cast<double>(count);
     measure("adamw", 30 * c, 0, [=](cudaStream_t st) { return adamw(p, st); });
-    auto* const norm = fresh<double>(count / kNormBlockElements + 1);
-    measure("sum_of_squares", 4 * c, 0,
-            [=](cudaStream_t st) { return sum_of_squares(t.gradient, count, norm, st); });
+    auto* const limbs = fresh<int64_t>(kSquareLimbs);
+    measure("sum_of_squares", 4 * c, 0, [=](cudaStream_t st) {
+      return sum_of_squares({.count = count, .gradient = t.gradient, .limbs = limbs}, st);
+    });
     measure("cast", 6 * c, 0, [=](cudaStream_t st) {
       return cast(t.gradient, DType::kFloat32, t.bf16_copy, DType::kBFloat16, count, st);
     });

@@ -28,15 +28,14 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
                  count % 2 == 0 ? 0.1F : 0.0F};
     for (float& x : t.v)
       x *= x;
-    if (count == 77) {  // one whose gradient is an exact sum
-      for (float& x : t.gradient) {
-        t.exact.push_back(std::llrint(std::ldexp(static_cast<double>(x), 30)));
-        x = static_cast<float>(static_cast<double>(t.exact.back()) * kScale);
-      }
+    for (float& x : t.gradient) {
+      t.exact.push_back(std::llrint(std::ldexp(static_cast<double>(x), 30)));
+      x = static_cast<float>(static_cast<double>(t.exact.back()) * kScale);
     }
     AdamWTensor d{.count = count, .weight_decay = t.weight_decay};
-    d.gradient = t.exact.empty() ? upload(t.gradient) : nullptr;
-    d.exact = t.exact.empty() ? nullptr : upload(t.exact);
+    const bool is_exact = count == 77;
+    d.gradient = is_exact ? nullptr : upload(t.gradient);
+    d.exact = is_exact ? upload(t.exact) : nullptr;
     d.parameter = upload(t.parameter);
     d.m = upload(t.m);
     d.v = upload(t.v);
@@ -65,7 +64,7 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
     std::vector<uint16_t> copy(t.parameter.size());
     kernels::AdamW step{.count = count};
     step.weight_decay = t.weight_decay;
-    step.gradient = t.gradient.data();
+    step.gradient = {t.exact.data(), kScale};
     step.parameter = t.parameter.data();
     step.m = t.m.data();
     step.v = t.v.data();
@@ -86,20 +85,61 @@ TEST_P(CudaOptimizerTest, AdamWHasTheBitsOfTheCpu) {
   EXPECT_EQ(host[3].parameter, download(tensors[3].parameter, tensors[3].count));
 }
 
-TEST_P(CudaOptimizerTest, SumOfSquaresPerBlock) {
-  const int64_t count = kNormBlockElements + 1001;
-  const std::vector<float> x = normal(count, 1);
-  double* const sums = allocate<double>(2);
-  ASSERT_EQ(cudaSuccess, sum_of_squares(upload(x), count, sums, stream_));
-  Vector expected(2);
-  for (size_t i = 0; i < x.size(); ++i) {
-    expected[static_cast<int64_t>(i) < kNormBlockElements ? 0 : 1] +=
-        static_cast<double>(x[i]) * static_cast<double>(x[i]);
+/// Carried, so that equal sums have equal limbs.
+std::vector<int64_t> carried(std::vector<int64_t> limbs) {
+  for (size_t k = 0; k + 1 < limbs.size(); ++k) {
+    limbs[k + 1] += limbs[k] >> kSquareLimbBits;
+    limbs[k] &= (int64_t{1} << kSquareLimbBits) - 1;
   }
-  EXPECT_TRUE(near(download(sums, 2), expected, 0, 1e-12));
+  return limbs;
 }
 
-TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEvenAndBack) {
+TEST_P(CudaOptimizerTest, TheSumOfSquaresHasTheBitsOfTheCpu) {
+  constexpr double kScale = 0x1p-40;
+  const int64_t count = 64 * 1024 + 1001;
+  std::vector<float> x = normal(count, 1);
+  x[5] = 0x1p-20F;
+  x[count - 1] = 16'000;
+  std::vector<int64_t> exact;
+  for (float& value : x) {
+    exact.push_back(std::llrint(std::ldexp(static_cast<double>(value), 40)));
+    value = static_cast<float>(static_cast<double>(exact.back()) * kScale);
+  }
+  std::vector<int64_t> expected(kSquareLimbs);
+  kernels::test::Kernels cpu(Isa::kGeneric, 1);
+  cpu->sum_of_squares(
+      {.count = count, .gradient = {exact.data(), kScale}, .limbs = expected.data()});
+  for (const bool is_exact : {false, true}) {
+    int64_t* const limbs = upload(std::vector<int64_t>(kSquareLimbs));
+    uint32_t* const overflow = upload(std::vector<uint32_t>{0});
+    SquaresStep p{.count = count, .limbs = limbs, .overflow = overflow};
+    if (is_exact) {
+      p.exact = upload(exact);
+      p.exact_scale = kScale;
+    } else {
+      p.gradient = upload(x);
+    }
+    ASSERT_EQ(cudaSuccess, sum_of_squares(p, stream_));
+    EXPECT_EQ(carried(expected), carried(download(limbs, kSquareLimbs)));
+    EXPECT_EQ(0U, download(overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaOptimizerTest, ASquareThatDoesNotFitIsAnOverflowAndAddsNothing) {
+  for (const float bad : {0x1p14F, std::nanf(""), -INFINITY}) {
+    int64_t* const limbs = upload(std::vector<int64_t>(kSquareLimbs));
+    uint32_t* const overflow = upload(std::vector<uint32_t>{0});
+    ASSERT_EQ(cudaSuccess, sum_of_squares({.count = 3,
+                                           .gradient = upload(std::vector<float>{0, bad, 0}),
+                                           .limbs = limbs,
+                                           .overflow = overflow},
+                                          stream_));
+    EXPECT_EQ(std::vector<int64_t>(kSquareLimbs), download(limbs, kSquareLimbs));
+    EXPECT_EQ(1U, download(overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEven) {
   const std::vector<float> partial = {1.5F,     2.5F,    -0.5F,         -1.5F,    0x1p40F,
                                       -0x1p61F, 0x1p62F, std::nanf(""), -INFINITY};
   const std::vector<int64_t> expected = {2, 2, 0, -2, int64_t{1} << 40, 0, 0, 0, 0};
@@ -114,11 +154,6 @@ TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEvenAndBack) {
     const std::vector<int64_t> sums = download(exact, count);
     for (size_t i = 0; i < (fits ? 5 : partial.size()); ++i)
       EXPECT_EQ(expected[i] + 100, sums[i]) << i;
-    float* const gradient = allocate<float>(count);
-    ASSERT_EQ(cudaSuccess,
-              exact_to_float({.count = count, .acc = exact, .scale = 0.25, .gradient = gradient},
-                             stream_));
-    EXPECT_EQ(25.5F, download(gradient, count)[1]);
   }
 }
 
