@@ -321,7 +321,7 @@ TEST_F(PrepareTest, VerifyNamesWhatDiffersFromTheManifest) {
   fs::remove(output() / "train/00001.tokens");
   fs::rename(shard, output() / "train/00009.tokens");
   EXPECT_THAT(verify_dataset(output()).error().message,
-              HasSubstr("shard: found train/00009.tokens, wanted train/00000.tokens"));
+              HasSubstr("found 1 shards without 00000.tokens, wanted the 1 of dataset.json"));
   fs::copy_file(output() / "validation/00000.tokens", shard);
   fs::remove(output() / "train/00009.tokens");
   EXPECT_THAT(verify_dataset(output()).error().message, HasSubstr("content_hash: found"));
