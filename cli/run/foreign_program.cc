@@ -12,7 +12,6 @@ namespace trainyard::cli {
 namespace {
 
 using control::local::ProgramVariable;
-using text::Kind;
 using text::Node;
 
 constexpr char kContainers[] = "spec.template.spec.containers";
@@ -40,7 +39,7 @@ Node node_of(const api::TrainingJobSpec& spec, const api::Container& container) 
 /// The text of a member; empty without one.
 std::string text_of(const Node* object, std::string_view field) {
   const Node* found = object == nullptr ? nullptr : object->find(field);
-  return found != nullptr && found->kind == Kind::kString ? found->string : std::string();
+  return found != nullptr && found->kind == text::Kind::kString ? found->string : std::string();
 }
 
 /// An item of envFrom.
@@ -149,9 +148,9 @@ void add_unapplied(const Node& object, const std::string& path,
                    std::span<const std::string_view> quiet, std::vector<std::string>& fields) {
   for (const text::Member& member : object.members) {
     const bool empty =
-        member.value.kind == Kind::kNull ||
+        member.value.kind == text::Kind::kNull ||
         (member.value.items.empty() && member.value.members.empty() &&
-         (member.value.kind == Kind::kSequence || member.value.kind == Kind::kMapping));
+         (member.value.kind == text::Kind::kSequence || member.value.kind == text::Kind::kMapping));
     const bool known = std::find(quiet.begin(), quiet.end(), member.key) != quiet.end();
     if (!known && !empty) fields.push_back(text::join_path(path, member.key));
   }
