@@ -92,27 +92,27 @@ class TerminalView final : public RunView {
     const auto columns = static_cast<size_t>(size.columns);
     lines.resize(std::min(lines.size(), static_cast<size_t>(size.rows) - 1));
     if (lines.empty()) return erase();
-    std::string text = above();
-    if (drawn_lines_ == 0) text += terminal::kHideCursor;
+    std::string text = drawn_lines_ == 0 ? terminal::kHideCursor : up(drawn_lines_);
     for (size_t i = 0; i < lines.size(); ++i) {
       // A line that wrapped would break the way back up. All of it is ASCII but the name.
       const std::string line = lines[i].substr(0, columns - 1);
       text += i == 0 ? terminal::kBold + line + terminal::kNormal : line;
-      text += '\n';
+      text += std::string(terminal::kClearLine) + '\n';
     }
+    if (drawn_lines_ > lines.size()) text += terminal::kClearBelow;
     drawn_lines_ = lines.size();
     out_ << text << std::flush;
   }
 
-  /// Back to the first line of the block, everything below cleared.
-  std::string above() const {
-    if (drawn_lines_ == 0) return "";
-    return "\x1b[" + std::to_string(drawn_lines_) + "A\r" + terminal::kClearBelow;
-  }
+  static std::string up(size_t lines) { return "\x1b[" + std::to_string(lines) + "A\r"; }
 
+  /// Line by line: a terminal that is told to clear all of its screen may keep it above (tmux).
   void erase() {
     if (drawn_lines_ == 0) return;
-    out_ << above() << terminal::kShowCursor << std::flush;
+    std::string text = up(drawn_lines_);
+    for (size_t i = 0; i < drawn_lines_; ++i)
+      text += std::string(terminal::kClearLine) + '\n';
+    out_ << text << up(drawn_lines_) << terminal::kShowCursor << std::flush;
     drawn_lines_ = 0;
   }
 

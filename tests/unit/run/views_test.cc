@@ -127,7 +127,8 @@ TEST(TerminalViewTest, RewritesItsBlockInPlace) {
     view->update(training(1));
     out.str("");
     view->update(training(50));
-    EXPECT_THAT(out.str(), ::testing::StartsWith("\x1b[3A\r\x1b[J"));
+    EXPECT_THAT(out.str(), ::testing::StartsWith("\x1b[3A\r\x1b[1mtiny"));
+    EXPECT_THAT(out.str(), Not(HasSubstr("\x1b[J"))) << "nothing that scrolls into the history";
     EXPECT_THAT(out.str(), HasSubstr("[###############---------------] step 50/100 (50 %)"));
     out.str("");
   }
