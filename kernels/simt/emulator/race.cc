@@ -281,6 +281,7 @@ using trainyard::simt::detail::Access;
 using trainyard::simt::detail::seen;
 
 // What gcc and clang call under -fsanitize=thread.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
 #define SIMT_HOOK(name, bytes, access)                                 \
   extern "C" void __tsan_##name(void* address) {                       \
     seen(address, bytes, Access::access, __builtin_return_address(0)); \
@@ -308,3 +309,4 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 extern "C" void __tsan_vptr_read(void**) {}
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
