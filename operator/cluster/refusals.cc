@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/training_job.h"
+#include "common/text/quantity.h"
 #include "control/status_edit.h"
 #include "operator/cluster/members.h"
 #include "operator/cluster/room.h"

@@ -29,6 +29,6 @@ trainyard_test(comm_operation_faults_test TIER comm
 add_dependencies(comm_operation_faults_test comm_rank)
 trainyard_test(checkpoint_group_test TIER comm
                SOURCES ${comm_tests}/../checkpoint/communicator_group_test.cc
-               DEPS tests_comm_world worker_checkpoint)
+               DEPS tests_comm_world worker_checkpoint common_layout)
 # These compare values: a difference is never a false alarm.
 set_property(TEST comm_collectives_test comm_rooted_and_pairwise_test comm_groups_test APPEND PROPERTY LABELS exact)
