@@ -22,6 +22,12 @@ using nlohmann::json;
 
 constexpr int64_t kMaxAnswerBytes = 1 << 20;
 
+/// What kubectl says where no server has judged the document.
+constexpr const char* kUnreached[] = {
+    "Unable to connect", "connection refused",         "no such host",    "i/o timeout",
+    "deadline exceeded", "failed to download openapi", "current-context", "Unauthorized",
+    "must be logged in", "getting credentials",        "x509: "};
+
 /// A file without a name that holds `text`.
 Result<UniqueFd> memory_file(const std::string& text) {
   UniqueFd fd(::memfd_create("kubectl", MFD_CLOEXEC));
@@ -79,11 +85,10 @@ Result<ServerAnswer> dry_run(const std::string& document, const std::string& ns)
   std::string words_said = one_line(said);
   if (words_said.empty()) words_said = "kubectl ended with status " + std::to_string(status);
   // Only a server's own words are about the manifest.
-  const bool unreachable = said.find("Unable to connect") != std::string::npos ||
-                           said.find("was refused - did you specify") != std::string::npos ||
-                           said.find("current-context") != std::string::npos ||
-                           said.find("i/o timeout") != std::string::npos;
-  if (unreachable) return ServerAnswer{words_said, {}};
+  const bool unreached =
+      std::any_of(std::begin(kUnreached), std::end(kUnreached),
+                  [&](const char* words) { return said.find(words) != std::string::npos; });
+  if (unreached) return ServerAnswer{words_said, {}};
   return ServerAnswer{{}, words_said};
 }
 

@@ -156,10 +156,15 @@ TEST_F(ValidateCommandTest, TheServerJudgesTheJobAndAPodOfIt) {
 
 TEST_F(ValidateCommandTest, AServerThatIsNotReachedHasNotJudged) {
   const std::string file = write("job.yaml", kPodManifest);
-  const PathWithKubectl path(folder_, "echo 'Unable to connect to the server: EOF' >&2; exit 1\n");
-  const Outcome asked = run_with({"validate", "--server", file});
-  EXPECT_EQ(asked.exit_code, 75);
-  EXPECT_THAT(asked.out, HasSubstr("no API server was asked: Unable to connect"));
+  for (const std::string& words : std::vector<std::string>{
+           "Unable to connect to the server: EOF",
+           "error validating data: failed to download openapi: dial tcp: connection refused",
+           "error: current-context is not set", "error: You must be logged in to the server"}) {
+    const PathWithKubectl path(folder_, "echo '" + words + "' >&2; exit 1\n");
+    const Outcome asked = run_with({"validate", "--server", file});
+    EXPECT_EQ(asked.exit_code, 75) << words;
+    EXPECT_THAT(asked.out, HasSubstr("no API server was asked: " + words));
+  }
 }
 
 TEST_F(ValidateCommandTest, FoldersAndMissingFilesExit64) {
