@@ -196,6 +196,9 @@ class Tree:
 def _tests_in(path):
     text = path.read_text()
     names = set(re.findall(r"trainyard_(?:[a-z]+_)?test\(([a-z0-9_]+)", text))
+    for name in re.findall(r"trainyard_emulated_test\(([a-z0-9_]+)", text):
+        names.remove(name)
+        names.update((f"{name}_emulated_test", f"{name}_race_test"))
     # A list that registers in a loop: foreach(name IN ITEMS a b) ... prefix_${name}_test.
     for items, body in re.findall(r"foreach\(name ([^)]*)\)(.*?)endforeach", text, re.S):
         for pattern in re.findall(r"trainyard_(?:[a-z]+_)?test\(([a-z0-9_]*\$\{name\}[a-z0-9_]*)", body):
