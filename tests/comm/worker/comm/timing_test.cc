@@ -164,9 +164,9 @@ TEST_P(OperationFaultsTest, ASilentRankIsNamedByAllAfterTheDeadline) {
 INSTANTIATE_TEST_SUITE_P(Operations, OperationFaultsTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kTransports),
                                             ::testing::ValuesIn(kOperations)),
-                         [](const auto& info) {
-                           return std::string(name_of(std::get<0>(info.param))) + "_" +
-                                  std::string(name_of(std::get<1>(info.param)));
+                         [](const auto& parameter) {
+                           return std::string(name_of(std::get<0>(parameter.param))) + "_" +
+                                  std::string(name_of(std::get<1>(parameter.param)));
                          });
 
 class RetreatTest : public ::testing::TestWithParam<TransportKind> {};
