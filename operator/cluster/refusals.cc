@@ -9,7 +9,6 @@
 #include "common/text/quantity.h"
 #include "control/status_edit.h"
 #include "operator/cluster/members.h"
-#include "operator/cluster/room.h"
 
 namespace trainyard::cluster {
 namespace {
