@@ -163,6 +163,7 @@ class SmallTerminal {
 TEST(TerminalViewTest, ABlockIsNoHigherThanTheTerminal) {
   for (const unsigned short rows : {1, 2, 4, 24}) {
     std::ostringstream out;
+    std::string text;
     {
       const SmallTerminal terminal(rows);
       const auto view = make_terminal_view(out);
@@ -172,8 +173,8 @@ TEST(TerminalViewTest, ABlockIsNoHigherThanTheTerminal) {
         snapshot.ranks.back().rank = rank;
       }
       view->update(snapshot);
+      text = out.str();
     }
-    const std::string text = out.str();
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), std::min(rows - 1, 6)) << rows;
   }
 }

@@ -192,8 +192,10 @@ TEST_F(TrainLoopTest, TheLastCheckpointIsWrittenAgainUntilItIsThere) {
     warnings.push_back(warning);
     if (warnings.size() == 2) std::filesystem::remove(in_the_way);
   };
-  std::filesystem::create_directories(in_the_way.parent_path());
-  std::ofstream(in_the_way) << "in the way";
+  life.stop_asked = [&, placed = false]() mutable {
+    if (!std::exchange(placed, true)) std::ofstream(in_the_way) << "in the way";
+    return false;
+  };
   const TrainOutcome outcome = train(life);
   EXPECT_TRUE(outcome.complete);
   EXPECT_TRUE(outcome.checkpointed);
@@ -206,12 +208,13 @@ TEST_F(TrainLoopTest, TheLastCheckpointIsWrittenAgainUntilItIsThere) {
 
 TEST_F(TrainLoopTest, ARunThatCannotWriteItsLastCheckpointCanBeStopped) {
   const auto in_the_way = folder_.path() / "checkpoints/g1-step-0000000006";
-  std::filesystem::create_directories(in_the_way.parent_path());
-  std::ofstream(in_the_way) << "in the way";
-  std::atomic<bool> warned{false};
+  bool warned = false;
   Life life;
   life.warn = [&](const std::string& /*warning*/) { warned = true; };
-  life.stop_asked = [&] { return warned.load(); };
+  life.stop_asked = [&, placed = false]() mutable {
+    if (!std::exchange(placed, true)) std::ofstream(in_the_way) << "in the way";
+    return warned;
+  };
   const auto world =
       comm::make_communicator(comm::TransportKind::kLocal,
                               {.endpoints = {{.rank = 0}}, .generation = 1, .job_uid = "test"}, {});
