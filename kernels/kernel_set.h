@@ -283,9 +283,10 @@ struct ExactGradient {
 
 /// limbs += sum of the gradient's squares, an exact sum whose grain is one element: its square in
 /// double, which is exact, is split into multiples of the quanta, its rest rounded to nearest even.
-/// Each call leaves the lower two limbs of what it adds below 2^kSquareLimbBits. |g| < 2^14, as
-/// every mean gradient that an int64 sum holds; another element sets the overflow flag and adds
-/// nothing, and so does a call whose own sum reaches kSquareLimit.
+/// |g| < 2^14, as every mean gradient that an int64 sum holds; another element sets the overflow
+/// flag and adds nothing. So does a part that one thread adds up and that reaches kSquareLimit by
+/// itself; the whole does, too, then, and says the same once it is carried. Each part leaves the
+/// lower two limbs of what it adds below 2^kSquareLimbBits.
 struct SumOfSquares {
   int64_t count = 0;
   ExactGradient gradient;

@@ -351,12 +351,13 @@ void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& reco
   OverflowFlag overflow{0};
   kernels.sum_of_squares(
       {.count = count, .gradient = gradient, .limbs = limbs.data(), .overflow = &overflow});
-  recorder.add(overflow);
   // Pieces of one call are carried each by itself, and their number follows the threads.
   for (int k = 0; k + 1 < kSquareLimbs; ++k) {
     limbs[static_cast<size_t>(k) + 1] += limbs[static_cast<size_t>(k)] >> kSquareLimbBits;
     limbs[static_cast<size_t>(k)] &= (int64_t{1} << kSquareLimbBits) - 1;
   }
+  // The limit may be reached by a piece or by all together.
+  recorder.add(std::vector<int64_t>{overflow.load() != 0 || limbs.back() >= kSquareLimit});
   if (flavour == Flavour::kPlain) recorder.add(limbs);
   std::vector<float> p = data(count, 2, flavour);
   std::vector<float> m = data(count, 3, flavour);
