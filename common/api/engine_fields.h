@@ -226,8 +226,8 @@ void visit_fields(V& visit, S& parallelism) {
          .maximum = 65536},
         parallelism.shard);
   visit({.name = "zeroStage",
-         .description = "States that are sharded: 0 none, 1 optimizer, 2 and gradients, 3 and "
-                        "parameters.",
+         .description = "States that are shared out among the data ranks: 0 and 1 the optimizer's, 2 and "
+                        "gradients, 3 and parameters. No stage changes the bits.",
          .minimum = 0,
          .maximum = 3},
         parallelism.zero_stage);

@@ -114,8 +114,8 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
   rules.not_in_this_version(parallelism.expert > 1, "expert", number(parallelism.expert),
                             data_parallel);
   rules.not_in_this_version(parallelism.shard > 0, "shard", number(parallelism.shard), "0");
-  rules.not_in_this_version(parallelism.zero_stage > 0, "zeroStage", number(parallelism.zero_stage),
-                            "0");
+  rules.not_in_this_version(parallelism.zero_stage > 1, "zeroStage", number(parallelism.zero_stage),
+                            "0 or 1");
   rules.not_in_this_version(parallelism.pipeline_schedule != ready.pipeline_schedule,
                             "pipelineSchedule", name(parallelism.pipeline_schedule), "OneFOneB");
   rules.not_in_this_version(parallelism.chunks_per_stage > 1, "chunksPerStage",

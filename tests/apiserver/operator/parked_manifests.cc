@@ -56,7 +56,6 @@ constexpr BadManifest kManifests[] = {
     {E, R"({"spec": {"engine": {"parallelism": {"pipeline": 13}}}})", "spec.engine.parallelism.pipeline"},
     {E, R"({"spec": {"engine": {"parallelism": {"context": 2}}}})", "spec.engine.parallelism.context"},
     {E, R"({"spec": {"engine": {"parallelism": {"expert": 2}}}})", "spec.engine.parallelism.expert"},
-    {E, R"({"spec": {"engine": {"parallelism": {"zeroStage": 1}}}})", "spec.engine.parallelism.zeroStage"},
     {E, R"({"spec": {"engine": {"parallelism": {"zeroStage": 2}}}})", "spec.engine.parallelism.zeroStage"},
     {E, R"({"spec": {"engine": {"parallelism": {"zeroStage": 3}}}})", "spec.engine.parallelism.zeroStage"},
     {E, R"({"spec": {"engine": {"parallelism": {"zeroStage": 1, "shard": 2}}}})", "spec.engine.parallelism.shard"},
