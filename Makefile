@@ -13,7 +13,7 @@ help: ## Show this list
 run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
 	@tools/run_example
 
-test: ## Install, build and run the tests: unit, numeric, comm, process, sim (about 20 minutes the first time)
+test: ## Install, build and run the tests but those that need a cluster or hours (about 20 minutes the first time)
 	@tools/run_tests
 
 test-all: ## What CI runs: also a real API server and cluster, asan, tsan, fuzzing, five mutants
