@@ -1,7 +1,11 @@
 #include "worker/train/preflight.h"
 
+#include <filesystem>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.h"
 
 namespace trainyard::engine {
 namespace {
@@ -21,6 +25,17 @@ TEST(PreflightTest, AnInstructionSetThatIsNotOfferedIsNamedWithThoseThatAre) {
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
   EXPECT_THAT(refused.error().message, HasSubstr("engine.runtime.isa: found Avx512, which this"));
   EXPECT_THAT(refused.error().message, HasSubstr("wanted Auto, Avx2, Generic; all give"));
+}
+
+TEST(PreflightTest, AnInputThatCannotBeLookedAtIsSeenSoThatOpeningItNamesIt) {
+  const testing_support::TemporaryDirectory directory;
+  const std::filesystem::path round = directory.path() / "round";
+  std::filesystem::create_symlink("round", round);
+  api::EngineSpec spec;
+  spec.data.tokens = {(directory.path() / "nothing").string()};
+  EXPECT_FALSE(sees_inputs(spec));
+  spec.data.tokens = {round.string()};
+  EXPECT_TRUE(sees_inputs(spec));
 }
 
 }  // namespace
