@@ -301,13 +301,14 @@ TEST_F(SaveFaultTest, AFullDiskCutsAWriteShortAtAnyByte) {
 
 TEST_F(SaveFaultTest, AHangingDiskCostsTheCheckpointAndNotTheRun) {
   const auto root = fresh_root();
-  ProbeRun probe(root, {"2", "1", "3,4,5", "--pause", "save", "--hang-limit-ms", "10000"}, log());
+  ProbeRun probe(root, {"2", "1", "3,4,5", "--pause", "save", "--hang-limit-ms", "5000"}, log());
   ASSERT_TRUE(probe.stopped());
   const auto thread = probe.thread_named(DiskThread::kThreadName);
   ASSERT_TRUE(thread);
-  // The second fsync takes longer than anybody waits; it is delayed in the kernel's place.
+  // The second fsync takes longer than a save waits, and less than the probe is waited for: the
+  // process ends with it.
   const auto strace =
-      trace(probe, *thread, {"-e", "trace=fsync", "-e", "inject=fsync:delay_enter=60s:when=2"});
+      trace(probe, *thread, {"-e", "trace=fsync", "-e", "inject=fsync:delay_enter=20s:when=2"});
   const auto end = probe.wait();
   ASSERT_TRUE(end && end->exit_code == 0) << probe.said();
   EXPECT_EQ(probe.steps("abandoned").size(), 3U) << probe.said();

@@ -196,7 +196,7 @@ TEST_F(DamagedShardTest, NoGoodOneIsBadData) {
 TEST_F(CkptCommandTest, ShowFollowsLatestAndHashesTheState) {
   const Ran shown = trainyard({"ckpt", "show", "--hash", root() + "/latest"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
-  EXPECT_THAT(shown.out, AllOf(HasSubstr("optimizerStep     30"), HasSubstr("[13,2,3] in 2")));
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("optimizerStep     30"), HasSubstr("[13,2,3] in 3")));
   const Ran hash = trainyard({"ckpt", "hash", root() + "/g2-step-0000000030"});
   EXPECT_EQ(hash.out.size(), 33U);
   EXPECT_THAT(shown.out, HasSubstr("state hash        " + hash.out));
