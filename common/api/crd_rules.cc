@@ -140,7 +140,7 @@ std::vector<CelRule> engine_rules() {
       {"spec.engine", "!has(self.model.layers) || self.parallelism.pipeline <= self.model.layers",
        "must be at most model.layers", "parallelism.pipeline"},
       {"spec.engine", "self.parallelism.shard == 0 || self.parallelism.zeroStage > 0",
-       "must be 0, as zeroStage 0 shards nothing", "parallelism.shard"},
+       "must be 0 unless zeroStage is above 0", "parallelism.shard"},
       {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
        "must be false, as tensor is 1", "parallelism.sequenceParallel"},
       {"spec.engine",

@@ -220,14 +220,15 @@ void visit_fields(V& visit, S& parallelism) {
          .maximum = 65536},
         parallelism.expert);
   visit({.name = "shard",
-         .description = "Ranks that share the sharded states; 0 means all data-parallel ranks when "
-                        "zeroStage is above 0.",
+         .description =
+             "Ranks that share out the states of zeroStage; 0 means all data-parallel ranks.",
          .minimum = 0,
          .maximum = 65536},
         parallelism.shard);
   visit({.name = "zeroStage",
-         .description = "States that are shared out among the data ranks: 0 and 1 the optimizer's, 2 and "
-                        "gradients, 3 and parameters. No stage changes the bits.",
+         .description =
+             "States that are shared out among the data ranks: 0 and 1 the optimizer's, 2 and "
+             "gradients, 3 and parameters. No stage changes the bits.",
          .minimum = 0,
          .maximum = 3},
         parallelism.zero_stage);

@@ -90,7 +90,7 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
                 number(parallelism.pipeline),
                 "at most model.layers (" + number(engine.model.layers) + ")");
   rules.require(parallelism.shard == 0 || parallelism.zero_stage > 0, "shard",
-                number(parallelism.shard), "0, as zeroStage 0 shards nothing", {"zeroStage"});
+                number(parallelism.shard), "0 unless zeroStage is above 0", {"zeroStage"});
   rules.require(!parallelism.sequence_parallel || parallelism.tensor > 1, "sequenceParallel",
                 "true", "false, as tensor is 1", {"tensor"});
   std::set<int64_t> named;

@@ -349,6 +349,10 @@ Status Interpreter::reduce_control() {
            .gradient = {states.accumulator(param) + owned.begin, gradient_scale()},
            .limbs = frame.control.gradient_squares,
            .overflow = &frame.overflow});
+      // After each, so that what many add stays within an int64.
+      if (carry_squares(frame.control)) continue;
+      frame.overflow = 1;
+      frame.control.gradient_squares[kernels::kSquareLimbs - 1] = 0;
     }
   }
   note_overflows();
@@ -387,8 +391,7 @@ Status Interpreter::await_weights(int unit) {
 void Interpreter::note_overflows() {
   Frame& frame = *frame_;
   if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
-  const bool sum_overflowed =
-      !carry_squares(frame.control) || frame.overflow.load(std::memory_order_relaxed) != 0;
+  const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
   if (sum_overflowed || frame.control.loss_unknown != 0) frame.control.overflow = 1;
 }
 

@@ -160,6 +160,7 @@ void Engine::initialize() {
 }
 
 Status Engine::set_parameters(const FillParameter& fill) {
+  TRAINYARD_TRY(settle());   // a gather under way would write over them
   std::vector<float> apart;  // where weights are no fp32
   for (const int param : name_order_) {
     const bool is_fp32 = weights_->dtype(param) == DType::kFloat32;

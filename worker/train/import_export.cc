@@ -113,8 +113,9 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
   const Status written = hf::export_gpt2(
       folder, exported, get_tensor, hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()},
       gathered->extras);
-  TRAINYARD_TRY(want(state, kExported));
+  const Status told = want(state, kExported);
   TRAINYARD_TRY(written);
+  TRAINYARD_TRY(told);
   return gathered->without_tokenizer;
 }
 

@@ -366,11 +366,14 @@ class Run {
       }
     }
     count_turn();
-    TRAINYARD_ASSIGN(const Hash128 hash, state_->hash());
-    outcome.result = {.state_hash = to_hex(hash),
-                      .step = engine_->steps_done(),
+    outcome.result = {.step = engine_->steps_done(),
                       .final_loss = state_->loss(),
                       .validation_loss = validation_loss_};
+    if (outcome.complete) {
+      // It gathers every state: a run that was stopped has no time for that.
+      TRAINYARD_ASSIGN(const Hash128 hash, state_->hash());
+      outcome.result.state_hash = to_hex(hash);
+    }
     if (outcome.complete && !spec_.export_to.hugging_face.empty()) {
       TRAINYARD_ASSIGN(
           const std::string without_tokenizer,

@@ -117,7 +117,7 @@ const BadManifest kBadEngines[] = {
      R"(10: spec.engine.parallelism.context: found 2, wanted 1; more ranks are used by data parallelism (not in this version)
 10: spec.engine.parallelism.expert: found 2, wanted 1; more ranks are used by data parallelism (not in this version))"},
     {kAppend, R"(    parallelism: {shard: 2})",
-     R"(10: spec.engine.parallelism.shard: found 2, wanted 0, as zeroStage 0 shards nothing)"},
+     R"(10: spec.engine.parallelism.shard: found 2, wanted 0 unless zeroStage is above 0)"},
     {kAppend, R"(    parallelism: {zeroStage: 2})",
      R"(10: spec.engine.parallelism.zeroStage: found 2, wanted 0 or 1 (not in this version))"},
     {kAppend, R"(    parallelism: {zeroStage: 4})",

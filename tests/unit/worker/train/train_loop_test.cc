@@ -70,6 +70,7 @@ struct Life {
   trace::SpanSink* spans = nullptr;
   Duration data_timeout = std::chrono::minutes(10);
   std::function<void(const std::string&)> warn = {};
+  std::filesystem::path export_to = {};  ///< empty: nowhere
 };
 
 class TrainLoopTest : public ::testing::Test {
@@ -112,7 +113,26 @@ class TrainLoopTest : public ::testing::Test {
                          .stop_requested = life.stop_asked,
                          .warn = life.warn};
     if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
+    context.spec.export_to.hugging_face = life.export_to.string();
     return engine::train(context);
+  }
+  /// A run of two ranks, `life_of` each.
+  std::vector<TrainOutcome> train_two(const std::function<Life(int rank)>& life_of) const {
+    const auto local = std::make_shared<comm::LocalWorld>();
+    std::vector<TrainOutcome> outcomes(2);
+    std::vector<std::jthread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const auto world = comm::make_local_communicator(
+            {.rank = rank, .endpoints = {{.rank = 0}, {.rank = 1}}, .generation = 1}, local);
+        ASSERT_TRUE(world) << world.error().message;
+        const auto outcome = train(life_of(rank), **world);
+        ASSERT_TRUE(outcome) << outcome.error().message;
+        outcomes[static_cast<size_t>(rank)] = *outcome;
+      });
+    }
+    ranks.clear();
+    return outcomes;
   }
   /// A run of one rank.
   TrainOutcome train(const Life& life) const {
@@ -296,27 +316,29 @@ TEST_F(TrainLoopTest, ARankWhoseDiskHangsEndsWithTheFileAndTheCode) {
 }
 
 TEST_F(TrainLoopTest, OneRankThatIsAskedStopsAll) {
-  const auto local = std::make_shared<comm::LocalWorld>();
-  std::array<std::optional<TrainOutcome>, 2> outcomes;
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&, rank] {
-        const auto world = comm::make_local_communicator(
-            {.rank = rank, .endpoints = {{.rank = 0}, {.rank = 1}}, .generation = 1}, local);
-        ASSERT_TRUE(world) << world.error().message;
-        const auto outcome = train({.stop_asked = [rank] { return rank == 1; }}, **world);
-        ASSERT_TRUE(outcome) << outcome.error().message;
-        outcomes[static_cast<size_t>(rank)] = *outcome;
-      });
-    }
+  const auto outcomes =
+      train_two([](int rank) { return Life{.stop_asked = [rank] { return rank == 1; }}; });
+  for (const TrainOutcome& outcome : outcomes) {
+    EXPECT_FALSE(outcome.complete);
+    EXPECT_TRUE(outcome.checkpointed);
+    EXPECT_EQ(outcome.result.step, 0);
+    EXPECT_EQ(outcome.result.state_hash, "") << "nobody gathers for it";
   }
-  for (const auto& outcome : outcomes) {
-    ASSERT_TRUE(outcome);
-    EXPECT_FALSE(outcome->complete);
-    EXPECT_TRUE(outcome->checkpointed);
-    EXPECT_EQ(outcome->result.step, 0);
-  }
+}
+
+TEST_F(TrainLoopTest, RanksThatOwnPartsExportWhatALoneRankExports) {
+  const auto content = [&](const char* folder) {
+    std::ifstream file(folder_.path() / folder / "model.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_TRUE(train({.root = "lone", .export_to = folder_.path() / "by-one"}).complete);
+  const auto outcomes =
+      train_two([&](int) { return Life{.export_to = folder_.path() / "by-two"}; });
+  for (const TrainOutcome& outcome : outcomes)
+    EXPECT_TRUE(outcome.complete);
+  const std::string by_one = content("by-one");
+  EXPECT_GT(by_one.size(), 1000U);
+  EXPECT_TRUE(by_one == content("by-two"));
 }
 
 }  // namespace
