@@ -28,12 +28,12 @@ foreach(name run run_crash run_faults run_timing)
   if(name STREQUAL "run_timing")
     set(timing TIMING)
   endif()
-  trainyard_test(${name}_test TIER process ${timing} TIMEOUT 600 NOT_UNDER thread
+  trainyard_test(${name}_test TIER process ${timing} WAITS TIMEOUT 600 NOT_UNDER thread
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/${name}_test.cc
     DEPS run_test_support)
   add_dependencies(${name}_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
 endforeach()
-trainyard_test(kill_schedule_test TIER process TIMEOUT 1800 NOT_UNDER thread
+trainyard_test(kill_schedule_test TIER process WAITS TIMEOUT 1800 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/faults/kill_schedule_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/faults/kill_schedule.cc
   DEPS run_test_support)

@@ -7,7 +7,7 @@ foreach(name save_fault zombie_process)
     # It fails every system call of a save in turn; a sanitizer's runtime makes calls of its own among them.
     continue()
   endif()
-  trainyard_test(checkpoint_${name}_test TIER process TIMEOUT 600
+  trainyard_test(checkpoint_${name}_test TIER process WAITS TIMEOUT 600
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/checkpoint/${name}_test.cc
     DEPS worker_checkpoint common_layout process_test_support)
   add_dependencies(checkpoint_${name}_test checkpoint_probe)

@@ -38,7 +38,7 @@ spec:
     steps: 150
   checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 15}
   failurePolicy: {backoff: {initialSeconds: 0, maxSeconds: 0}}
-  progressPolicy: {minStallSeconds: 30, maxStallSeconds: 40}
+  progressPolicy: {minStallSeconds: 15, maxStallSeconds: 20}
 )";
 
 /// Instrumented ranks are several times as slow: the dev build carries out more of them.
