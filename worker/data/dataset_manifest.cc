@@ -125,7 +125,7 @@ DatasetManifest decode(const Json& root) {
   if (!root.contains("passed_over")) return manifest;
   for (const Json& group : list(root, "passed_over")) {
     PassedOver& passed_over =
-        manifest.passed_over.push_back({text(group, "reason"), count(group, "count")});
+        manifest.passed_over.emplace_back(PassedOver{text(group, "reason"), count(group, "count")});
     for (const Json& name : list(group, "names"))
       passed_over.names.push_back(string_of(name, "names"));
   }
