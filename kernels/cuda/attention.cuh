@@ -27,6 +27,10 @@ struct AttentionShape {
   __device__ int length(int sample) const {
     return lengths == nullptr ? tokens : min(static_cast<int>(lengths[sample]), tokens);
   }
+  /// Keys that a query sees: those below.
+  __device__ int keys(int sample, int query) const {
+    return causal ? min(length(sample), query + 1) : length(sample);
+  }
 };
 
 /// Place of a 16-byte chunk of a row: the eight rows that ldmatrix reads together lie in eight
@@ -109,10 +113,26 @@ __device__ inline float dropout_factor(const DropoutMask& mask, const AttentionS
   return key % 4 < 2 ? low : high;
 }
 
-inline bool is_valid_attention(const AttentionShape& s, int64_t samples, int64_t head_dim) {
-  return samples > 0 && s.tokens > 0 && s.heads > 0 && s.kv_heads > 0 &&
-         s.heads % s.kv_heads == 0 && (head_dim == 64 || head_dim == 128) &&
-         samples * s.heads <= 65535;
+template <typename P>
+AttentionShape shape_of(const P& p) {
+  return {static_cast<int>(p.tokens),
+          static_cast<int>(p.heads),
+          static_cast<int>(p.kv_heads),
+          p.lengths,
+          p.causal,
+          static_cast<int>(p.head_offset),
+          p.samples};
 }
+
+template <typename P>
+bool is_valid_attention(const P& p) {
+  return p.samples_count > 0 && p.tokens > 0 && p.heads > 0 && p.kv_heads > 0 &&
+         p.heads % p.kv_heads == 0 && (p.head_dim == 64 || p.head_dim == 128) &&
+         p.samples_count * p.heads <= 65535 &&
+         (p.type == DType::kBFloat16 || p.type == DType::kFloat32);
+}
+
+cudaError_t attention_fp32_forward(const AttentionForward& p, cudaStream_t stream);
+cudaError_t attention_fp32_backward(const AttentionBackward& p, cudaStream_t stream);
 
 }  // namespace trainyard::kernels::cuda

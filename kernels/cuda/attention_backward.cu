@@ -234,16 +234,10 @@ cudaError_t launch_backward(const AttentionBackward& p, const AttentionShape& sh
 }  // namespace
 
 cudaError_t attention_backward(const AttentionBackward& p, cudaStream_t stream) {
-  const AttentionShape shape{static_cast<int>(p.tokens),
-                             static_cast<int>(p.heads),
-                             static_cast<int>(p.kv_heads),
-                             p.lengths,
-                             p.causal,
-                             static_cast<int>(p.head_offset),
-                             p.samples};
-  if (!is_valid_attention(shape, p.samples_count, p.head_dim)) return cudaErrorInvalidValue;
-  return p.head_dim == 64 ? launch_backward<64>(p, shape, stream)
-                          : launch_backward<128>(p, shape, stream);
+  if (!is_valid_attention(p)) return cudaErrorInvalidValue;
+  if (p.type == DType::kFloat32) return attention_fp32_backward(p, stream);
+  return p.head_dim == 64 ? launch_backward<64>(p, shape_of(p), stream)
+                          : launch_backward<128>(p, shape_of(p), stream);
 }
 
 }  // namespace trainyard::kernels::cuda

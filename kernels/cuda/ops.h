@@ -239,9 +239,10 @@ cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cu
 /// x[i] = value.
 cudaError_t fill(void* x, DType type, float value, int64_t count, cudaStream_t stream);
 
-/// Attention of bf16 by tensor cores, over packed rows [q(heads D) | k(kv_heads D) | v(kv_heads
-/// D)]; D is 64 or 128, kv_heads divides heads. A query sees keys up to itself where `causal`, and
-/// no key from its sample's length on. Dropout on the probabilities as kernels/kernel_set.h says.
+/// Attention over packed rows [q(heads D) | k(kv_heads D) | v(kv_heads D)]; D is 64 or 128,
+/// kv_heads divides heads. A query sees keys up to itself where `causal`, and no key from its
+/// sample's length on. Dropout on the probabilities as kernels/kernel_set.h says. bf16 by tensor
+/// cores; fp32 without them, as a reference of numerics: slow.
 struct AttentionForward {
   int64_t samples_count = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = true;
@@ -249,6 +250,7 @@ struct AttentionForward {
   int64_t head_offset = 0;           ///< global index of the first head here
   const int64_t* samples = nullptr;  ///< [samples] run-wide ordinals; with dropout only
   DropoutKey dropout;
+  DType type = DType::kBFloat16;
   const void* qkv = nullptr;  ///< [samples, tokens, (heads + 2 kv_heads) D]
   void* out = nullptr;        ///< [samples, tokens, heads D]; 0 where a query sees no key
   float* lse = nullptr;       ///< [samples, heads, tokens] out, log of the sum of exponentials
@@ -261,6 +263,7 @@ struct AttentionBackward {
   int64_t head_offset = 0;
   const int64_t* samples = nullptr;
   DropoutKey dropout;
+  DType type = DType::kBFloat16;
   const void* qkv = nullptr;
   const void* out = nullptr;
   const void* d_out = nullptr;

@@ -1,4 +1,4 @@
-// Attention by tensor cores against the reference in double, forward and backward.
+// Attention against the reference in double, forward and backward.
 
 #include "tests/numeric/cuda/support.h"
 
@@ -10,6 +10,7 @@ struct Case {
   bool causal;
   std::vector<int32_t> lengths;  ///< empty: none
   float dropout = 0;
+  DType type = DType::kBFloat16;
 };
 
 class CudaAttentionTest : public CudaTest {
@@ -19,8 +20,9 @@ class CudaAttentionTest : public CudaTest {
   void check(const Case& c) {
     const int64_t row = (c.heads + 2 * c.kv_heads) * c.head_dim;
     const int64_t out_row = c.heads * c.head_dim;
-    const Tensor qkv(DType::kBFloat16, normal(kSamples * c.tokens * row, 1));
-    const Tensor d_out(DType::kBFloat16, normal(kSamples * c.tokens * out_row, 2));
+    const Tensor qkv(c.type, normal(kSamples * c.tokens * row, 1));
+    const Tensor d_out(c.type, normal(kSamples * c.tokens * out_row, 2));
+    const bool is_bf16 = c.type == DType::kBFloat16;
     const std::vector<int64_t> samples = {9, (int64_t{1} << 34) + 1};
     AttentionForward f{.samples_count = kSamples, .tokens = c.tokens, .heads = c.heads};
     f.kv_heads = c.kv_heads;
@@ -30,8 +32,9 @@ class CudaAttentionTest : public CudaTest {
     f.head_offset = 5;
     f.samples = upload(samples);
     f.dropout = {.rate = c.dropout, .seed = 3, .op = 4};
+    f.type = c.type;
     f.qkv = upload(qkv);
-    f.out = allocate(DType::kBFloat16, kSamples * c.tokens * out_row);
+    f.out = allocate(c.type, kSamples * c.tokens * out_row);
     f.lse = allocate<float>(kSamples * c.heads * c.tokens);
     ASSERT_EQ(cudaSuccess, attention_forward(f, stream_));
     AttentionBackward b{.samples_count = kSamples, .tokens = c.tokens, .heads = c.heads};
@@ -42,17 +45,18 @@ class CudaAttentionTest : public CudaTest {
     b.head_offset = f.head_offset;
     b.samples = f.samples;
     b.dropout = f.dropout;
+    b.type = c.type;
     b.qkv = f.qkv;
     b.out = f.out;
     b.d_out = upload(d_out);
     b.lse = f.lse;
-    b.d_qkv = allocate(DType::kBFloat16, kSamples * c.tokens * row);
+    b.d_qkv = allocate(c.type, kSamples * c.tokens * row);
     b.scratch = allocate<float>(kSamples * c.heads * c.tokens);
     ASSERT_EQ(cudaSuccess, attention_backward(b, stream_));
 
-    const Vector out = download(f.out, DType::kBFloat16, kSamples * c.tokens * out_row).doubles();
+    const Vector out = download(f.out, c.type, kSamples * c.tokens * out_row).doubles();
     const Vector lse = doubles(download(f.lse, kSamples * c.heads * c.tokens));
-    const Vector d_qkv = download(b.d_qkv, DType::kBFloat16, kSamples * c.tokens * row).doubles();
+    const Vector d_qkv = download(b.d_qkv, c.type, kSamples * c.tokens * row).doubles();
     for (int64_t sample = 0; sample < kSamples; ++sample) {
       reference::AttentionShape shape{c.tokens, c.heads, c.head_dim, c.kv_heads, c.causal, -1};
       if (!c.lengths.empty()) shape.length = c.lengths[static_cast<size_t>(sample)];
@@ -64,13 +68,14 @@ class CudaAttentionTest : public CudaTest {
       const Vector x = part(qkv.doubles(), sample);
       const auto r = reference::attention(shape, x, factor);
       if (shape.length != 0) {
-        EXPECT_TRUE(near(part(lse, sample), r.lse, 1e-4, 1e-4));
+        EXPECT_TRUE(near(part(lse, sample), r.lse, is_bf16 ? 1e-4 : 1e-6, is_bf16 ? 1e-4 : 1e-6));
       }
-      EXPECT_TRUE(near(part(out, sample), r.out, 0.02, 0.01)) << "sample " << sample;
+      EXPECT_TRUE(near(part(out, sample), r.out, is_bf16 ? 0.02 : 2e-6, is_bf16 ? 0.01 : 2e-6))
+          << "sample " << sample;
       EXPECT_TRUE(
           near(part(d_qkv, sample),
-               reference::attention_backward(shape, x, part(d_out.doubles(), sample), factor), 0.03,
-               0.02))
+               reference::attention_backward(shape, x, part(d_out.doubles(), sample), factor),
+               is_bf16 ? 0.03 : 1e-5, is_bf16 ? 0.02 : 1e-5))
           << "sample " << sample;
     }
   }
@@ -91,10 +96,31 @@ TEST_P(CudaAttentionTest, BidirectionalOfWideHeadsInGroups) { check({35, 2, 1, 1
 TEST_P(CudaAttentionTest, DropoutHasTheMaskOfTheCpu) { check({66, 2, 1, 64, true, {}, 0.25F}); }
 TEST_P(CudaAttentionTest, OneToken) { check({1, 1, 1, 64, true, {}}); }
 
-TEST_P(CudaAttentionTest, RefusesOtherHeadDimensionsAndGroups) {
+constexpr DType kFp32 = DType::kFloat32;
+TEST_P(CudaAttentionTest, Fp32Causal) { check({37, 2, 2, 64, true, {}, 0, kFp32}); }
+TEST_P(CudaAttentionTest, Fp32CausalOfWideHeads) { check({35, 1, 1, 128, true, {}, 0, kFp32}); }
+TEST_P(CudaAttentionTest, Fp32GroupedQueries) { check({19, 4, 2, 64, true, {}, 0, kFp32}); }
+TEST_P(CudaAttentionTest, Fp32BidirectionalWithPadding) {
+  check({37, 1, 1, 64, false, {33, 3}, 0, kFp32});
+}
+TEST_P(CudaAttentionTest, Fp32SampleWithoutKeysGivesZero) {
+  check({9, 1, 1, 64, false, {0, 9}, 0, kFp32});
+}
+TEST_P(CudaAttentionTest, Fp32BidirectionalOfWideHeadsInGroups) {
+  check({13, 2, 1, 128, false, {}, 0, kFp32});
+}
+TEST_P(CudaAttentionTest, Fp32DropoutHasTheMaskOfTheCpu) {
+  check({27, 2, 1, 64, true, {}, 0.25F, kFp32});
+}
+TEST_P(CudaAttentionTest, Fp32OneToken) { check({1, 1, 1, 64, true, {}, 0, kFp32}); }
+
+TEST_P(CudaAttentionTest, RefusesOtherHeadDimensionsTypesAndGroups) {
   AttentionForward p{.samples_count = 1, .tokens = 8, .heads = 3, .kv_heads = 3, .head_dim = 96};
   EXPECT_EQ(cudaErrorInvalidValue, attention_forward(p, stream_));
   p.head_dim = 64;
+  p.type = DType::kInt64;
+  EXPECT_EQ(cudaErrorInvalidValue, attention_forward(p, stream_));
+  p.type = DType::kFloat32;
   p.kv_heads = 2;
   EXPECT_EQ(cudaErrorInvalidValue, attention_forward(p, stream_));
   AttentionBackward b{.samples_count = 1, .tokens = 8, .heads = 3, .kv_heads = 3, .head_dim = 96};
