@@ -16,7 +16,7 @@ run: ## Install what is missing, build, and train a small GPT on real text (abou
 test: ## Install, build and run the tests but those that need a cluster or hours (about 20 minutes the first time)
 	@tools/run_tests
 
-test-all: ## What CI runs: also a real API server and cluster, asan, tsan, fuzzing, five mutants
+test-all: ## What CI runs: also a real API server and cluster, asan, tsan, fuzzing, ten mutants
 	@tools/run_tests --all
 
 test-long: ## Every test without bounds: hours

@@ -75,9 +75,9 @@ def make(root, values=False):
     return made
 
 
-def sample(mutants, count, seed):
+def sample(mutants, count, seed, name_of=lambda mutant: mutant.name):
     """`count` of them, drawn by the seed: the same draw whatever their order."""
-    drawn = sorted(mutants, key=lambda m: hashlib.sha256(f"{seed}\n{m.name}".encode()).hexdigest())
+    drawn = sorted(mutants, key=lambda m: hashlib.sha256(f"{seed}\n{name_of(m)}".encode()).hexdigest())
     return drawn[:count]
 
 

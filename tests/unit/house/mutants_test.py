@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -181,6 +182,26 @@ class GeneratedTest(unittest.TestCase):
             self.assertEqual(generated.test_of(judged[generated.row_of(third)]), "b_test")
             generated.write_judged(root, [first], {})
             self.assertEqual(list(generated.read_judged(root)), [generated.row_of(first)])
+
+
+class PlantedTest(unittest.TestCase):
+    def drawn(self, seed, test="kernels_cuda_emulated_test"):
+        return subprocess.run([ROOT / "tools/run_mutants", "--list", "--by", test, "--sample", "5", "--seed", seed],
+                              capture_output=True, text=True)
+
+    def test_a_draw_has_bugs_that_the_test_must_catch_and_depends_on_its_seed(self):
+        planted = tomllib.loads((ROOT / "tests/mutants/mutants.toml").read_text())["mutant"]
+        tests = {mutant["name"]: mutant["tests"] for mutant in planted}
+        names = self.drawn("a").stdout.split()
+        self.assertEqual(len(set(names)), 5)
+        for name in names:
+            self.assertIn("kernels_cuda_emulated_test", tests[name])
+        self.assertEqual(names, self.drawn("a").stdout.split())
+        self.assertNotEqual(names, self.drawn("b").stdout.split())
+
+    def test_a_test_that_no_bug_names_is_refused(self):
+        run = self.drawn("a", "no_such_test")
+        self.assertEqual((run.returncode, run.stderr), (64, "no planted bug names the test no_such_test\n"))
 
 
 class JudgeTest(unittest.TestCase):
