@@ -123,8 +123,12 @@ Result<std::map<std::string, std::string>> read_env_files(const std::vector<std:
                    "--env-from: found \"" + item +
                        "\", wanted NAME=FILE, NAME that of a ConfigMap or Secret"};
     }
-    TRAINYARD_ASSIGN(files[item.substr(0, equals)],
-                     read_file(item.substr(equals + 1), api::kMaxManifestBytes));
+    const std::string name = item.substr(0, equals);
+    if (files.contains(name)) {
+      return Error{ErrorCode::kInvalidConfig,
+                   "--env-from: found \"" + name + "\" twice, wanted one file per name"};
+    }
+    TRAINYARD_ASSIGN(files[name], read_file(item.substr(equals + 1), api::kMaxManifestBytes));
   }
   return files;
 }

@@ -22,11 +22,15 @@ using nlohmann::json;
 
 constexpr int64_t kMaxAnswerBytes = 1 << 20;
 
-/// What kubectl says where no server has judged the document.
-constexpr const char* kUnreached[] = {
-    "Unable to connect", "connection refused",         "no such host",    "i/o timeout",
-    "deadline exceeded", "failed to download openapi", "current-context", "Unauthorized",
-    "must be logged in", "getting credentials",        "x509: "};
+/// Whether a server has judged the document. kubectl has many words for what keeps one from it:
+/// a configuration, a network, credentials, rights, a busy server.
+bool is_refusal(const std::string& said) {
+  constexpr const char* kJudged[] = {"(Invalid)", "(BadRequest)", "is invalid",
+                                     "strict decoding error", "denied the request"};
+  const auto has = [&](const char* words) { return said.find(words) != std::string::npos; };
+  return std::any_of(std::begin(kJudged), std::end(kJudged), has) ||
+         (has("is forbidden: ") && !has(" cannot "));  // a policy, and not the caller's rights
+}
 
 /// A file without a name that holds `text`.
 Result<UniqueFd> memory_file(const std::string& text) {
@@ -84,12 +88,7 @@ Result<ServerAnswer> dry_run(const std::string& document, const std::string& ns)
                    read_file("/proc/self/fd/" + std::to_string(errors.get()), kMaxAnswerBytes));
   std::string words_said = one_line(said);
   if (words_said.empty()) words_said = "kubectl ended with status " + std::to_string(status);
-  // Only a server's own words are about the manifest.
-  const bool unreached =
-      std::any_of(std::begin(kUnreached), std::end(kUnreached),
-                  [&](const char* words) { return said.find(words) != std::string::npos; });
-  if (unreached) return ServerAnswer{words_said, {}};
-  return ServerAnswer{{}, words_said};
+  return is_refusal(said) ? ServerAnswer{{}, words_said} : ServerAnswer{words_said, {}};
 }
 
 /// A pod as the template says it. An engine's trainer need not name an image.

@@ -157,7 +157,7 @@ class Walk {
 
   Status take_file(const FoundFile& file) {
     const std::string own_name = file.path.filename().string();
-    TRAINYARD_ASSIGN(const bool wanted, include_.found_in(own_name));
+    TRAINYARD_ASSIGN(const bool wanted, include_.found_in(readable_name(own_name)));
     if (!wanted) {
       pass(file, name_reason_);
     } else if (own_name.starts_with("._")) {

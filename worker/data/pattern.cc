@@ -42,11 +42,12 @@ Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
 Result<Pattern> Pattern::compile(std::string_view expression, Anchor anchor) {
-  // Anchored here and not at the match: the just-in-time compiled code knows no such option. Names
-  // of files are any bytes.
+  // Anchored here and not at the match: the just-in-time compiled code knows no such option. In
+  // names of files a letter is one of any language, and a dot stands for any character.
   const uint32_t options =
       PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C |
-      (anchor == Anchor::kAtPosition ? PCRE2_ANCHORED : PCRE2_MATCH_INVALID_UTF);
+      (anchor == Anchor::kAtPosition ? PCRE2_ANCHORED
+                                     : PCRE2_UCP | PCRE2_DOTALL | PCRE2_DOLLAR_ENDONLY);
   auto impl = std::make_unique<Impl>();
   int code = 0;
   PCRE2_SIZE place = 0;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <map>
 #include <set>
+#include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
-#include <unordered_map>
+#include <utility>
 
 #include "common/base/unique_fd.h"
 #include "worker/data/pattern.h"
@@ -171,13 +173,12 @@ class Collector {
   /// Adds a file, or returns the source that is it under another name. Errors: kInvalidConfig where
   /// the two names belong to different splits: one of them would be trained on and held out.
   Result<const Source*> add(const fs::path& path, const std::string& name) {
-    std::error_code code;
-    const fs::path real = fs::canonical(path, code);
-    if (code) return list_error(path, code);
     Source source{path, readable_name(name), "train", 0};
-    TRAINYARD_ASSIGN(CompiledRule* const rule, rule_of(path.filename().string()));
+    TRAINYARD_ASSIGN(CompiledRule* const rule, rule_of(readable_name(path.filename().string())));
     if (rule != nullptr) source.split = rule->name;
-    const auto [known, is_new] = sources_.try_emplace(real.string(), source);
+    struct stat inode {};
+    if (::stat(path.c_str(), &inode) != 0) return io_error("look at " + path.string(), errno);
+    const auto [known, is_new] = sources_.try_emplace({inode.st_dev, inode.st_ino}, source);
     if (!is_new) {
       const Source& first = known->second;
       if (first.split == source.split) return &first;
@@ -186,8 +187,7 @@ class Collector {
                        " is, in split " + source.split + " by this name and in " + first.split +
                        " by that one, wanted one split; leave one of the names out"};
     }
-    source.bytes = static_cast<int64_t>(fs::file_size(path, code));
-    if (code) return list_error(path, code);
+    source.bytes = inode.st_size;
     if (rule != nullptr) rule->caught = true;
     result_.files.push_back(std::move(source));
     return nullptr;
@@ -206,7 +206,7 @@ class Collector {
   std::string include_text_;
   std::vector<CompiledRule> rules_;
   std::set<std::string> folders_read_;
-  std::unordered_map<std::string, Source> sources_;  ///< by canonical path
+  std::map<std::pair<dev_t, ino_t>, Source> sources_;  ///< hard links are one file, too
   Sources result_;
 };
 

@@ -239,6 +239,11 @@ class Run {
     if (report.skipped && context_.world->rank() == 0) {
       context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
                             {{"step", engine_->steps_done()}});
+      if (skipped_++ == 0 && context_.warn) {
+        context_.warn("step " + std::to_string(engine_->steps_done()) +
+                      " was skipped, as are all whose loss or gradient is not finite or too large: "
+                      "does the model diverge? trainyard_rank_skipped_steps_total counts them");
+      }
     }
     skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
     TRAINYARD_TRY(check_skipped());
@@ -405,6 +410,7 @@ class Run {
   MonoTime pace_from_{};  ///< end of the step before, or the beginning of the first
   double work_seconds_ = 0;
   int64_t skipped_in_a_row_ = 0;
+  int64_t skipped_ = 0;
   int64_t evaluated_step_ = -1;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   bool stopping_ = false;

@@ -147,11 +147,13 @@ TEST_F(ValidateCommandTest, TheServerJudgesTheJobAndAPodOfIt) {
   EXPECT_THAT(asked.str(), HasSubstr(kPodManifest));
   EXPECT_THAT(asked.str(), HasSubstr(R"("kind":"Pod")"));
   EXPECT_THAT(asked.str(), HasSubstr(R"("name":"job-dry-run")"));
-  const PathWithKubectl path(folder_,
-                             "grep -q '\"Pod\"' || exit 0; echo no such class >&2; exit 1\n");
+  const PathWithKubectl path(
+      folder_,
+      "grep -q '\"Pod\"' || exit 0; echo 'pods \"x\" is forbidden: no such class' >&2; exit 1\n");
   const Outcome refused = run_with({"validate", "--server", file});
   EXPECT_EQ(refused.exit_code, 64);
-  EXPECT_EQ(refused.err, file + ": the API server refuses it: no such class\n");
+  EXPECT_EQ(refused.err,
+            file + ": the API server refuses it: pods \"x\" is forbidden: no such class\n");
 }
 
 TEST_F(ValidateCommandTest, AServerThatIsNotReachedHasNotJudged) {

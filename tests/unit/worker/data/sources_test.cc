@@ -1,5 +1,6 @@
 #include "worker/data/sources.h"
 
+#include <algorithm>
 #include <sys/stat.h>
 
 #include <gmock/gmock.h>
@@ -169,6 +170,28 @@ TEST_F(SourcesTest, AFileOfSeveralNamesIsReadOnceByItsOwn) {
               testing::Contains("another name of a file that is read already (1): 0.txt = b.txt"));
   EXPECT_THAT(error({{"held", "^0"}}),
               HasSubstr("in split held by this name and in train by that"));
+}
+
+TEST_F(SourcesTest, HardLinksAreOneFile) {
+  fs::create_hard_link(folder_.path() / "b.txt", folder_.path() / "c.txt");
+  EXPECT_THAT(passed_over(collect({}).value()),
+              testing::Contains("another name of a file that is read already (1): c.txt = b.txt"));
+  EXPECT_THAT(error({{"heldout", "^c"}}), HasSubstr("wanted one split"));
+}
+
+TEST_F(SourcesTest, AnyCharacterOfANameIsOneToTheExpression) {
+  const std::vector<std::string> odd = {"caf\xe9_test.txt", "two\nlines_test.txt",
+                                        "\xc3\xa9t\xc3\xa9_test.txt"};
+  for (const std::string& name : odd)
+    spill(folder_.path() / name, "text");
+  for (const char* expression : {"^.*_test\\.txt$", "^[^.]+_test", "_test"}) {
+    const Sources sources = collect({{"heldout", expression}}).value();
+    EXPECT_EQ(std::ranges::count(sources.files, "heldout", &Source::split), 3) << expression;
+  }
+  const Sources words = collect({{"heldout", "^\\w+_test"}}).value();
+  EXPECT_EQ(std::ranges::count(words.files, "heldout", &Source::split), 1) << "letters alone";
+  spill(folder_.path() / "ends.txt\n", "text");
+  EXPECT_THAT(names(collect({}).value()), testing::Not(testing::Contains("train:ends.txt\n")));
 }
 
 TEST_F(SourcesTest, AMountedConfigMapIsReadByItsLinks) {
