@@ -86,11 +86,16 @@ function(trainyard_emulated_library name)
   endif()
 endfunction()
 
-# trainyard_emulated_test(NAME SOURCES a_test.cc ... [KERNELS b.cc ...] [LIBRARY library] [DEPS target ...])
-# NAME_emulated_test runs in `make test`, and under AddressSanitizer in the long tests, as does NAME_race_test. LIBRARY: what
-# trainyard_emulated_library made. KERNELS: files of the test that have kernels in them.
+# trainyard_emulated_test(NAME SOURCES a_test.cc ... [KERNELS b.cc ...] [LIBRARY library] [DEPS target ...] [MEMORY])
+# NAME_emulated_test runs in `make test`, and under AddressSanitizer in the long tests, as does NAME_race_test; with MEMORY
+# under AddressSanitizer in `make test-all`, too. LIBRARY: what trainyard_emulated_library made. KERNELS: files of the test
+# that have kernels in them.
 function(trainyard_emulated_test name)
-  cmake_parse_arguments(ARG "" "LIBRARY" "SOURCES;KERNELS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "MEMORY" "LIBRARY" "SOURCES;KERNELS;DEPS" ${ARGN})
+  set(options SMOKE)
+  if(ARG_MEMORY)
+    list(APPEND options MEMORY)
+  endif()
   add_library(${name}_test_objects OBJECT ${ARG_SOURCES})
   target_link_libraries(${name}_test_objects PRIVATE ${ARG_DEPS} GTest::gmock)
   set(modes emulated)
@@ -116,7 +121,7 @@ function(trainyard_emulated_test name)
     if(ARG_LIBRARY)
       list(PREPEND libraries ${ARG_LIBRARY}_${mode})
     endif()
-    trainyard_test(${name}_${mode}_test TIER emulated SMOKE SOURCES ${objects} DEPS ${libraries})
+    trainyard_test(${name}_${mode}_test TIER emulated ${options} SOURCES ${objects} DEPS ${libraries})
     if(TRAINYARD_SANITIZE STREQUAL "address")
       # A fake stack for each emulated thread is mapped and unmapped: that took two thirds of the time.
       set_tests_properties(${name}_${mode}_test PROPERTIES
