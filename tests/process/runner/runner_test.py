@@ -122,6 +122,7 @@ class RunnerTest(unittest.TestCase):
         planted.add("other", "unit", "sleep 0.5; touch others")
         status, output = planted.run()
         self.assertEqual(status, 0, output)
+        self.assertNotIn("flaky", output)  # a second run would hide a first one beside others
 
     def test_a_lost_report_is_red(self):
         planted = Planted(self.folder.name)
