@@ -60,8 +60,8 @@ Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
                                                          .micro_sequences = options.micro_sequences,
                                                          .windows_max = options.sequences}));
   engine::EvaluationBatches batches(loader);
-  const auto sizes = engine::micro_batch_sizes(loader.windows(), options.micro_sequences, 1, 0);
-  TRAINYARD_ASSIGN(const engine::EvaluationReport report, engine.evaluate(batches, sizes));
+  TRAINYARD_ASSIGN(const engine::EvaluationReport report,
+                   engine.evaluate(batches, loader.windows(), options.micro_sequences));
   const double loss = report.loss;
   const double tokens_per_byte =
       static_cast<double>(tokens.tokens()) / static_cast<double>(tokens.text_bytes());

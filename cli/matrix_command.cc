@@ -15,15 +15,16 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] =
-    R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay) in every cell
-of ranks x transports x micro-batch splits x threads x instruction sets, in fp32 and
-bf16, and compares the final states bit for bit; each rank's FLOPs, bytes held and
-bytes sent are held against formulas.
+    R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay, tied
+embeddings) on 1 to 6 ranks in every dp x shard with every ZeRO stage, over all transports,
+micro-batch splits, threads and instruction sets, in fp32 and bf16, and compares the final
+states bit for bit; each rank's FLOPs, bytes held by purpose and bytes sent are held against
+formulas. Every pair of values of two axes comes once; --full takes the whole product.
 
 Examples:
   trainyard matrix --quick
-  trainyard matrix                    (the whole product: minutes)
-  trainyard matrix --ranks 1,2,3 --transports shm,tcp -o json
+  trainyard matrix                    (some minutes)
+  trainyard matrix --ranks 4 --zero-stages 2,3 --transports shm,tcp -o json
 
 Exit codes: 0 one hash a precision and every formula met; 70 otherwise.)";
 
@@ -45,14 +46,25 @@ const char* name_of(api::NumberFormat compute) {
   return compute == api::NumberFormat::kBF16 ? "bf16" : "fp32";
 }
 
+/// "2 x 3": copies and shards.
+std::string divided(const matrix::Cell& cell) {
+  return std::to_string(cell.mesh().dp) + " x " + std::to_string(cell.mesh().fsdp);
+}
+
+std::string strategy(const matrix::Cell& cell) {
+  if (cell.mode == api::ParallelMode::kDataParallel) return "rank 0";
+  return "ZeRO-" + std::to_string(cell.zero_stage);
+}
+
 void print_row(const matrix::Row& row, std::ostream& out) {
   char line[160];
-  std::snprintf(
-      line, sizeof line, "%-5s %5d  %-9s %5lld  %7d  %-8s %s  %6.2f s  %s\n", name_of(row.compute),
-      row.cell.ranks, std::string(comm::name_of(row.cell.transport)).c_str(),
-      static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
-      std::string(kernels::name_of(row.cell.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
-      row.seconds, row.faults.empty() ? "ok" : "FAULT");
+  std::snprintf(line, sizeof line, "%-4s  %-6s  %-6s  %-9s %5lld  %7d  %-8s %s  %6.2f s  %s\n",
+                name_of(row.compute), divided(row.cell).c_str(), strategy(row.cell).c_str(),
+                std::string(comm::name_of(row.cell.transport)).c_str(),
+                static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
+                std::string(kernels::name_of(row.cell.isa)).c_str(),
+                row.state_hash.substr(0, 16).c_str(), row.seconds,
+                row.faults.empty() ? "ok" : "FAULT");
   out << line;
   for (const std::string& fault : row.faults)
     out << "      " << fault << "\n";
@@ -70,6 +82,12 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
     json.string(name_of(row.compute));
     json.key("ranks");
     json.integer(row.cell.ranks);
+    json.key("dp");
+    json.integer(row.cell.mesh().dp);
+    json.key("shard");
+    json.integer(row.cell.mesh().fsdp);
+    json.key("strategy");
+    json.string(strategy(row.cell));
     json.key("transport");
     json.string(comm::name_of(row.cell.transport));
     json.key("microSequences");
@@ -92,15 +110,20 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
   json.end_array();
   json.key("faultyRows");
   json.integer(result.faulty);
+  json.key("hashes");
+  json.begin_array();
+  for (const std::string& hash : result.hashes)
+    json.string(hash);
+  json.end_array();
   json.end_object();
   out << json.take() << "\n";
 }
 
 Status run(Options& options, CommandContext& context) {
   if (options.quick) {
-    options.matrix.ranks = {1, 3};
+    options.matrix.ranks = {1, 3, 4};
     options.matrix.micro_sequences = {1, 4};
-    options.transports = {"shm"};
+    options.transports = {"shm", "tcp"};
     options.matrix.steps = 3;
   }
   options.matrix.transports.clear();
@@ -109,16 +132,18 @@ Status run(Options& options, CommandContext& context) {
   }
   const bool as_text = options.output == "text";
   if (as_text) {
-    context.out << "type  ranks  transport micro  threads  isa      state hash          time\n";
+    context.out << "type  dp x s  states  transport micro  threads  isa      state hash"
+                   "            time\n";
   }
   TRAINYARD_ASSIGN(const matrix::MatrixResult result,
                    matrix::run_matrix(options.matrix, [&](const matrix::Row& row) {
                      if (as_text) print_row(row, context.out);
                    }));
   if (as_text) {
-    context.out << result.rows.size() << " rows, " << result.faulty << " faulty; hashes:";
-    for (const std::string& hash : result.hashes)
-      context.out << " " << hash;
+    context.out << result.rows.size() << " cells, " << result.faulty << " faulty";
+    for (size_t i = 0; i < result.hashes.size(); ++i) {
+      context.out << ", hash " << name_of(options.matrix.computes[i]) << " " << result.hashes[i];
+    }
     context.out << "\n";
   } else {
     print_json(result, context.out);
@@ -137,6 +162,10 @@ void register_matrix(const Command& app, CommandContext& context) {
       .separated_by(',')
       .between(1, 11)
       .show_default();
+  command.option("--zero-stages", options->matrix.zero_stages, "Of 0, 1, 2, 3")
+      .separated_by(',')
+      .between(0, 3)
+      .show_default();
   command.option("--transports", options->transports, "Of local, shm, tcp")
       .separated_by(',')
       .one_of({"local", "shm", "tcp"})
@@ -152,7 +181,8 @@ void register_matrix(const Command& app, CommandContext& context) {
   command.option("--steps", options->matrix.steps, "Optimizer steps a cell")
       .between(1, 1000)
       .show_default();
-  command.flag("--quick", options->quick, "Ranks 1 and 3 over shm, two splits, three steps");
+  command.flag("--quick", options->quick, "Ranks 1, 3 and 4, two splits, three steps");
+  command.flag("--full", options->matrix.full, "The whole product of all axes: about an hour");
   command.output(options->output);
   command.footer(kFooter);
   command.runs(

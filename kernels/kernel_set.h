@@ -348,6 +348,9 @@ class KernelSet {
   virtual void cast_to_bf16(const float* x, uint16_t* y, int64_t count) = 0;
   /// Zero bytes.
   virtual void clear(void* data, int64_t bytes) = 0;
+  /// Adds exact sums to others of the same quantum, or puts them in their place (`overwrite`). They
+  /// must not wrap, as those of one step do not.
+  virtual void accumulate(const int64_t* x, int64_t* sums, int64_t count, bool overwrite) = 0;
 
   virtual KernelCounters counters() const = 0;
 };

@@ -89,14 +89,19 @@ std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range) {
 }
 
 Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::vector<std::vector<int>> units,
-                            const Mesh& mesh) {
-  if (mesh.size() != mesh.fsdp) {
-    return Error{ErrorCode::kInternal, "layout: found " + std::to_string(mesh.size()) +
-                                           " ranks, of which only " + std::to_string(mesh.fsdp) +
-                                           " share the states; wanted all of them"};
+                            const Mesh& mesh, int zero_stage, Ownership ownership) {
+  if (mesh.size() != mesh.data_ranks()) {
+    return Error{ErrorCode::kInternal,
+                 "layout: found " + std::to_string(mesh.size()) + " ranks, of which only " +
+                     std::to_string(mesh.data_ranks()) + " hold whole tensors; wanted all of them"};
   }
   Layout layout;
-  layout.data_ranks_ = mesh.fsdp;
+  layout.mesh_ = mesh;
+  layout.ownership_ = ownership;
+  layout.sharding_ = {.parts = mesh.fsdp > 1 || mesh.dp == 1,
+                      .copies = mesh.dp > 1,
+                      .sums = zero_stage >= 2 && mesh.fsdp > 1,
+                      .weights = zero_stage >= 3 && mesh.fsdp > 1};
   layout.places_.assign(tensors.size(), Place{.unit = -1});
   for (size_t unit = 0; unit < units.size(); ++unit) {
     int64_t next = 0;
@@ -122,18 +127,26 @@ int64_t Layout::elements() const {
   return std::accumulate(elements_.begin(), elements_.end(), int64_t{0});
 }
 
-Range Layout::shard(int unit, int data_rank) const {
-  TRAINYARD_CHECK(data_rank >= 0 && data_rank < data_ranks_);
-  const int64_t part = round_up((elements(unit) + data_ranks_ - 1) / data_ranks_);
-  return {std::min(data_rank * part, elements(unit)),
-          std::min((data_rank + 1) * part, elements(unit))};
+Range Layout::shard(int unit, int shard_rank) const {
+  TRAINYARD_CHECK(shard_rank >= 0 && shard_rank < mesh_.fsdp);
+  const int64_t all = elements(unit);
+  const int64_t part =
+      ownership_ == Ownership::kFirst ? all : round_up((all + mesh_.fsdp - 1) / mesh_.fsdp);
+  return {std::min(shard_rank * part, all), std::min((shard_rank + 1) * part, all)};
 }
 
 std::vector<int64_t> Layout::counts(int unit) const {
   std::vector<int64_t> counts;
-  for (int rank = 0; rank < data_ranks_; ++rank)
+  for (int rank = 0; rank < mesh_.fsdp; ++rank)
     counts.push_back(shard(unit, rank).size());
   return counts;
+}
+
+int64_t Layout::owned_elements(int shard_rank) const {
+  int64_t owned = 0;
+  for (int unit = 0; unit < units(); ++unit)
+    owned += shard(unit, shard_rank).size();
+  return owned;
 }
 
 Range Layout::place(int tensor) const {
@@ -141,16 +154,26 @@ Range Layout::place(int tensor) const {
   return {place.offset, place.offset + place.elements};
 }
 
-Range Layout::owned(int tensor, int data_rank) const {
+Range Layout::owned(int tensor, int shard_rank) const {
   const Range here = place(tensor);
-  const Range part = shard(unit_of(tensor), data_rank);
+  const Range part = shard(unit_of(tensor), shard_rank);
   const int64_t begin = std::clamp(part.begin, here.begin, here.end);
   const int64_t end = std::clamp(part.end, here.begin, here.end);
   return {begin - here.begin, end - here.begin};
 }
 
-std::vector<Slice> Layout::owned_slices(int tensor, int data_rank) const {
-  return rectangles(tensors_[static_cast<size_t>(tensor)].shape, owned(tensor, data_rank));
+std::vector<Slice> Layout::owned_slices(int tensor, int shard_rank) const {
+  return rectangles(tensors_[static_cast<size_t>(tensor)].shape, owned(tensor, shard_rank));
+}
+
+Range Layout::stored(int tensor, const Coordinate& at) const {
+  const Range all = owned(tensor, at.fsdp);
+  const Range part = even_share(all.size(), mesh_.dp, at.dp);
+  return {all.begin + part.begin, all.begin + part.end};
+}
+
+std::vector<Slice> Layout::stored_slices(int tensor, const Coordinate& at) const {
+  return rectangles(tensors_[static_cast<size_t>(tensor)].shape, stored(tensor, at));
 }
 
 }  // namespace trainyard::layout

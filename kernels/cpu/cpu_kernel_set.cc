@@ -73,6 +73,9 @@ class CpuKernelSet final : public KernelSet {
     table_.cast_to_bf16(context_, x, y, count);
   }
   void clear(void* data, int64_t bytes) override { table_.clear(context_, data, bytes); }
+  void accumulate(const int64_t* x, int64_t* sums, int64_t count, bool overwrite) override {
+    table_.accumulate(context_, x, sums, count, overwrite);
+  }
 
   KernelCounters counters() const override { return counters_; }
 

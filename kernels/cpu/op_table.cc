@@ -52,6 +52,7 @@ constexpr OpTable kOpTable = {
     .adamw = adamw,
     .cast_to_bf16 = cast_to_bf16,
     .clear = clear,
+    .accumulate = accumulate,
     .exp16 = exp16,
     .log16 = log16,
     .sigmoid16 = sigmoid16,

@@ -46,6 +46,8 @@ struct OpTable {
   void (*adamw)(const CpuContext&, const AdamW&);
   void (*cast_to_bf16)(const CpuContext&, const float* x, uint16_t* y, int64_t count);
   void (*clear)(const CpuContext&, void* data, int64_t bytes);
+  void (*accumulate)(const CpuContext&, const int64_t* x, int64_t* sums, int64_t count,
+                     bool overwrite);
 
   // The building blocks, for tests: 16 lanes each.
   void (*exp16)(const float* x, float* y);

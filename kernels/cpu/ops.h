@@ -34,5 +34,6 @@ void sum_of_squares(const CpuContext&, const SumOfSquares&);
 void adamw(const CpuContext&, const AdamW&);
 void cast_to_bf16(const CpuContext&, const float* x, uint16_t* y, int64_t count);
 void clear(const CpuContext&, void* data, int64_t bytes);
+void accumulate(const CpuContext&, const int64_t* x, int64_t* sums, int64_t count, bool overwrite);
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

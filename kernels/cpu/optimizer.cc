@@ -143,4 +143,17 @@ void clear(const CpuContext& context, void* data, int64_t bytes) {
   });
 }
 
+void accumulate(const CpuContext& context, const int64_t* x, int64_t* sums, int64_t count,
+                bool overwrite) {
+  parallel_ranges(context, count, 512, 1, [&](int64_t begin, int64_t end, int) {
+    if (overwrite) {
+      __builtin_memcpy(sums + begin, x + begin, static_cast<size_t>(end - begin) * sizeof *x);
+      return;
+    }
+    // Unsigned: gaps between tensors hold anything.
+    for (int64_t i = begin; i < end; ++i)
+      sums[i] = static_cast<int64_t>(static_cast<uint64_t>(sums[i]) + static_cast<uint64_t>(x[i]));
+  });
+}
+
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

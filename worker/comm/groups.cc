@@ -1,5 +1,6 @@
 #include "worker/comm/groups.h"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,12 +38,58 @@ Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh) {
   };
   const auto is_shard = [&](const layout::Coordinate& c) { return is_data(c) && c.dp == at.dp; };
   TRAINYARD_ASSIGN(groups.data, group_of(world, mesh, is_data, groups.own_data_));
+  const auto is_replica = [&](const layout::Coordinate& c) {
+    return is_data(c) && c.fsdp == at.fsdp;
+  };
   TRAINYARD_ASSIGN(groups.shard, group_of(world, mesh, is_shard, groups.own_shard_));
+  if (mesh.dp > 1) {
+    TRAINYARD_ASSIGN(groups.replica, group_of(world, mesh, is_replica, groups.own_replica_));
+  }
   return groups;
 }
 
 Groups Groups::of_data_ranks(Communicator& world) {
   return *make(world, {.fsdp = world.size()});  // makes no group, so nothing can fail
+}
+
+std::vector<Communicator*> Groups::all() const {
+  std::vector<Communicator*> found = {world};
+  for (const auto* own : {&own_data_, &own_shard_, &own_replica_}) {
+    if (*own) found.push_back(own->get());
+  }
+  return found;
+}
+
+Counters Groups::counters() const {
+  Counters sum;
+  for (const Communicator* group : all()) {
+    const Counters one = group->counters();
+    sum.bytes_sent += one.bytes_sent;
+    sum.bytes_received += one.bytes_received;
+    sum.operations += one.operations;
+    for (size_t kind = 0; kind < kOperations.size(); ++kind) {
+      OperationCounters& of_kind = sum.by_operation[kind];
+      of_kind.operations += one.by_operation[kind].operations;
+      of_kind.bytes_sent += one.by_operation[kind].bytes_sent;
+      of_kind.bytes_received += one.by_operation[kind].bytes_received;
+      of_kind.time += one.by_operation[kind].time;
+    }
+  }
+  return sum;
+}
+
+std::vector<int> Groups::lost_ranks() const {
+  std::set<int> lost;
+  for (const Communicator* group : all()) {
+    for (const int rank : group->lost_ranks())
+      lost.insert(rank);
+  }
+  return {lost.begin(), lost.end()};
+}
+
+void Groups::abort(const Error& reason) const {
+  for (Communicator* group : all())
+    group->abort(reason);
 }
 
 }  // namespace trainyard::comm

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "common/base/error.h"
 #include "common/layout/mesh.h"
@@ -25,13 +26,24 @@ struct Groups {
   Communicator* data = nullptr;
   /// Those of them that share the states of one copy of the model.
   Communicator* shard = nullptr;
+  /// Those that hold copies of the same states; null where there is one copy.
+  Communicator* replica = nullptr;
 
   int data_ranks() const { return mesh.data_ranks(); }
   int data_rank() const { return layout::data_rank(mesh, at); }
+  /// Of all groups together.
+  Counters counters() const;
+  /// Ranks of the world that any group holds lost, see Communicator::lost_ranks().
+  std::vector<int> lost_ranks() const;
+  /// See Communicator::abort(), on all groups.
+  void abort(const Error& reason) const;
 
  private:
+  /// Every group once.
+  std::vector<Communicator*> all() const;
   std::unique_ptr<Communicator> own_data_;
   std::unique_ptr<Communicator> own_shard_;
+  std::unique_ptr<Communicator> own_replica_;
 };
 
 }  // namespace trainyard::comm

@@ -19,13 +19,17 @@ struct Row {
 };
 
 struct MatrixOptions {
-  std::vector<int> ranks = {1, 2, 3, 4, 5};
+  std::vector<int> ranks = {1, 2, 3, 4, 5, 6};
+  std::vector<int> zero_stages = {0, 1, 2, 3};
   std::vector<comm::TransportKind> transports = {
       comm::TransportKind::kLocal, comm::TransportKind::kShm, comm::TransportKind::kTcp};
   std::vector<int64_t> micro_sequences = {1, 4, 11};
   std::vector<int> threads = {1, 2};
   std::vector<kernels::Isa> isas;  ///< empty: all that this machine has
   std::vector<api::NumberFormat> computes = {api::NumberFormat::kFP32, api::NumberFormat::kBF16};
+  /// Every cell of the product; otherwise every pair of values of two axes, where a way of dividing
+  /// the states over a number of ranks is one value.
+  bool full = false;
   int64_t steps = 5;
 };
 
@@ -35,25 +39,15 @@ struct MatrixResult {
   int faulty = 0;
 };
 
-/// Trains the same small run (prime sizes, dropout 0.1, active clipping, weight decay) in every
-/// cell of the product and compares final states bit for bit; every rank's FLOPs, bytes held and
-/// bytes sent are held against closed formulas. `on_row` is called after each. Errors: a run that
-/// failed.
+/// The ways of dividing a model over `ranks` ranks: dp x shard with each of the stages, stage 0
+/// without shards, and `mode: DataParallel`.
+std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages);
+
+/// Trains the same small run (prime sizes, dropout 0.1, active clipping, weight decay, tied
+/// embeddings) in many cells and compares final states bit for bit; every rank's FLOPs, bytes held
+/// by purpose and bytes sent are held against closed formulas. `on_row` is called after each.
+/// Errors: a run that failed.
 Result<MatrixResult> run_matrix(const MatrixOptions& options,
                                 const std::function<void(const Row&)>& on_row);
-
-/// What one rank must have done, by closed formula from the model's sizes.
-struct Expected {
-  int64_t gemm_flops = 0;
-  int64_t attention_flops = 0;
-  int64_t parameter_bytes = 0;
-  int64_t bytes_sent = 0;
-};
-Expected expected_of(const api::EngineSpec& spec, const Cell& cell, const RankFacts& rank,
-                     int64_t steps);
-
-/// Differences between what a rank did and what the formulas say, one line each.
-std::vector<std::string> formula_faults(const api::EngineSpec& spec, const Cell& cell,
-                                        const RankFacts& rank, int64_t steps);
 
 }  // namespace trainyard::matrix

@@ -51,6 +51,7 @@ Result<Meeting> prepare(const Cell& cell) {
 
 /// No rank's weights may differ from another's, of which the state hash sees nothing.
 std::string hash_weights(engine::Engine& engine) {
+  if (engine.states().layout().sharding().weights) return "";
   Xxh3Stream hash;
   engine::Weights& weights = engine.states().weights();
   for (const int param : engine.name_order()) {
@@ -64,6 +65,9 @@ std::string hash_weights(engine::Engine& engine) {
 Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& meeting, int rank,
                             int64_t steps, const std::vector<int32_t>& stream) {
   spec.batch.micro_sequences = cell.micro_sequences;
+  spec.parallelism.zero_stage = cell.zero_stage;
+  spec.parallelism.shard = cell.shard;
+  spec.parallelism.mode = cell.mode;
   comm::Options options = meeting.options;
   options.rank = rank;
   auto world =
@@ -72,7 +76,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
           : comm::make_communicator(cell.transport, options,
                                     std::move(meeting.listeners[static_cast<size_t>(rank)]));
   if (!world) return world.error();
-  const comm::Groups groups = comm::Groups::of_data_ranks(**world);
+  TRAINYARD_ASSIGN(const comm::Groups groups, comm::Groups::make(**world, cell.mesh()));
   CountingMemory memory;
   TRAINYARD_ASSIGN(const auto engine, engine::Engine::create({.spec = spec,
                                                               .model = engine::gpt2_config(spec),
@@ -91,7 +95,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
     facts.gradient_norms.push_back(report.gradient_norm);
   }
   TRAINYARD_TRY(engine->settle());
-  facts.comm = (*world)->counters();
+  facts.comm = groups.counters();
   TRAINYARD_ASSIGN(const Hash128 hash, engine::EngineState(*engine).hash());
   facts.state_hash = to_hex(hash);
   facts.weights_hash = hash_weights(*engine);
@@ -99,10 +103,9 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
   const layout::Layout& layout = engine->states().layout();
-  for (int unit = 0; unit < layout.units(); ++unit) {
+  for (int unit = 0; unit < layout.units(); ++unit)
     facts.counts.push_back(layout.counts(unit));
-    facts.unit_types.push_back(engine->states().weights().unit_dtype(unit));
-  }
+  facts.units = engine->units();
   facts.micro_sizes.assign(engine->micro_sizes().begin(), engine->micro_sizes().end());
   return facts;
 }

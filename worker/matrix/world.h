@@ -42,6 +42,14 @@ struct Cell {
   int threads = 1;
   kernels::Isa isa = kernels::Isa::kGeneric;
   int64_t micro_sequences = 1;
+  int shard = 0;  ///< ranks that share the states of one copy; 0: all. 1 where zero_stage is 0
+  int zero_stage = 1;
+  api::ParallelMode mode = api::ParallelMode::kDistributed;
+
+  layout::Mesh mesh() const {
+    const int fsdp = shard == 0 ? ranks : shard;
+    return {.dp = ranks / fsdp, .fsdp = fsdp};
+  }
 };
 
 /// What one rank did, to be held against formulas.
@@ -52,9 +60,10 @@ struct RankFacts {
   int rank = 0;
   kernels::KernelCounters kernels;
   comm::Counters comm;
-  std::string weights_hash;                  ///< of the weights that its ops read
-  std::vector<std::vector<int64_t>> counts;  ///< by unit: elements of each rank's part
-  std::vector<DType> unit_types;             ///< by unit: of its weights
+  std::string
+      weights_hash;  ///< of the weights that its ops read; empty where it holds a part alone
+  std::vector<std::vector<int64_t>> counts;  ///< by unit: elements of each shard rank's part
+  engine::Units units;
   engine::MemoryReport memory;
   std::vector<int64_t> micro_sizes;
   int64_t allocated_bytes = 0;

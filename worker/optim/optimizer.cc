@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "common/math/portable.h"
 #include "worker/optim/schedule.h"
@@ -54,18 +55,18 @@ void Optimizer::begin(ControlWord control) {
 
 void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale) const {
   for (const int param : states.layout().tensors(unit)) {
-    const layout::Range owned = states.owned(param);
     const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
     Weights& weights = states.weights();
     uint16_t* const copy = weights.dtype(param) == DType::kFloat32
                                ? nullptr
-                               : static_cast<uint16_t*>(weights.data(param)) + owned.begin;
-    kernels.adamw({.count = owned.size(),
+                               : reinterpret_cast<uint16_t*>(weights.owned(param).data());
+    const std::span<const int64_t> sums = states.owned_sums_of(param);
+    kernels.adamw({.count = std::ssize(sums),
                    .beta1 = static_cast<float>(spec_.betas[0]),
                    .beta2 = static_cast<float>(spec_.betas[1]),
                    .epsilon = static_cast<float>(spec_.epsilon),
                    .weight_decay = decays ? static_cast<float>(spec_.weight_decay) : 0.0F,
-                   .gradient = {states.accumulator(param) + owned.begin, scale},
+                   .gradient = {sums.data(), scale},
                    .parameter = states.master(param).data(),
                    .m = states.m(param).data(),
                    .v = states.v(param).data(),

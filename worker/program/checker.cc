@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -19,21 +20,16 @@ Error violation(int rank, size_t index, const Instruction& instruction, const st
 /// State of one rank's walk through its program.
 class RankCheck {
  public:
-  RankCheck(int rank, int micro_batches, int layers, const std::vector<int>& ready)
+  /// `rounds`: micro-batches of the rank that has most.
+  RankCheck(int rank, int micro_batches, int rounds, const Lowering& lowering)
       : rank_(rank),
-        layers_(layers),
-        ready_(ready),
-        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(layers)),
-        weights_left_(static_cast<size_t>(layers)),
-        reduced_(ready.size()),
-        optimized_(ready.size()),
-        gathered_(ready.size()) {}
+        rounds_(lowering.sharding.sums ? rounds : 1),
+        layers_(lowering.stage_end.back()),
+        lowering_(lowering),
+        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(layers_)),
+        units_(lowering.unit_layers.size()) {}
 
   Status walk(const StepProgram& program) {
-    for (const Instruction& i : program) {
-      const bool adds = i.kind == InstructionKind::kBackwardWeight && has_layer(i);
-      if (adds) ++weights_left_[static_cast<size_t>(i.layer)];
-    }
     for (size_t index = 0; index < program.size(); ++index) {
       const std::string rule = broken_rule(program[index]);
       if (!rule.empty()) return violation(rank_, index, program[index], rule);
@@ -52,7 +48,15 @@ class RankCheck {
     int backward_next;
     std::vector<bool> weighted;  // by layer
   };
+  struct Unit {
+    int reduced = 0;      // rounds
+    int accumulated = 0;  // rounds
+    bool all_reduced = false;
+    bool optimized = false;
+    bool gathered = false;  // of weights that stay whole: at the end; of others: now
+  };
 
+  const layout::Sharding& sharding() const { return lowering_.sharding; }
   bool has_layer(const Instruction& i) const { return i.layer >= 0 && i.layer < layers_; }
 
   std::string broken_rule(const Instruction& i) {
@@ -61,16 +65,13 @@ class RankCheck {
       case InstructionKind::kBackwardInput:
       case InstructionKind::kBackwardWeight:
         return compute(i);
-      case InstructionKind::kReduce:
-      case InstructionKind::kOptimize:
-      case InstructionKind::kGather:
-        return of_unit(i);
       case InstructionKind::kReduceControl:
         return reduce_control();
       case InstructionKind::kSnapshot:
         return "";
+      default:
+        return of_unit(i);
     }
-    return "unknown kind";
   }
 
   std::string compute(const Instruction& i) {
@@ -79,10 +80,24 @@ class RankCheck {
     }
     if (!has_layer(i)) return "no such layer: there are " + std::to_string(layers_);
     if (controlled_) return "loss and overflow have been reduced already";
+    for (int unit = 0; unit < std::ssize(units_); ++unit) {
+      if (!uses(unit, i.layer)) continue;
+      const Unit& u = units_[static_cast<size_t>(unit)];
+      if (sharding().weights && !u.gathered)
+        return "unit " + std::to_string(unit) + " is not gathered";
+      if (i.kind != InstructionKind::kBackwardWeight) continue;
+      if (sharding().sums && u.reduced > u.accumulated)
+        return "the sums of unit " + std::to_string(unit) + " are under way";
+    }
     MicroBatch& m = micro_batches_[static_cast<size_t>(i.micro_batch)];
     if (i.kind == InstructionKind::kForward) return forward(i, m);
     if (i.kind == InstructionKind::kBackwardInput) return backward_input(i, m);
     return backward_weight(i, m);
+  }
+
+  bool uses(int unit, int layer) const {
+    const std::vector<int>& layers = lowering_.unit_layers[static_cast<size_t>(unit)];
+    return std::find(layers.begin(), layers.end(), layer) != layers.end();
   }
 
   static std::string turn_of(int layer, int layers, const char* direction) {
@@ -103,53 +118,94 @@ class RankCheck {
     return "";
   }
 
-  std::string backward_weight(const Instruction& i, MicroBatch& m) {
+  static std::string backward_weight(const Instruction& i, MicroBatch& m) {
     if (m.backward_next >= i.layer) return "its B has not run";
     const auto layer = static_cast<size_t>(i.layer);
     if (m.weighted[layer]) return "runs twice";
     m.weighted[layer] = true;
-    --weights_left_[layer];
     return "";
   }
 
   std::string of_unit(const Instruction& i) {
-    if (i.unit < 0 || i.unit >= std::ssize(ready_)) {
-      return "no such unit: there are " + std::to_string(ready_.size());
+    if (i.unit < 0 || i.unit >= std::ssize(units_)) {
+      return "no such unit: there are " + std::to_string(units_.size());
     }
-    const auto unit = static_cast<size_t>(i.unit);
-    if (i.kind == InstructionKind::kReduce) return reduce(unit);
-    if (i.kind == InstructionKind::kOptimize) return optimize(unit);
-    return gather(unit);
+    Unit& unit = units_[static_cast<size_t>(i.unit)];
+    switch (i.kind) {
+      case InstructionKind::kReduce:
+        return reduce(i, unit);
+      case InstructionKind::kAccumulate:
+        return accumulate(i, unit);
+      case InstructionKind::kAllReduce:
+        return all_reduce(i, unit);
+      case InstructionKind::kOptimize:
+        if (std::exchange(unit.optimized, true)) return "runs twice";
+        return controlled_ ? "" : "loss, overflow and squares are not reduced";
+      case InstructionKind::kGather:
+        if (!sharding().parts) return "each rank has all of it";
+        if (!sharding().weights && !unit.optimized) return "gathered before it was updated";
+        return std::exchange(unit.gathered, true) ? "gathered twice" : "";
+      case InstructionKind::kFree:
+        if (!sharding().weights) return "weights are held whole";
+        return std::exchange(unit.gathered, false) ? "" : "it is not gathered";
+      default:
+        return "unknown kind";
+    }
   }
 
-  std::string reduce(size_t unit) {
-    if (reduced_[unit]) return "reduced twice";
-    reduced_[unit] = true;
-    for (int c = ready_[unit]; c < layers_; ++c) {
-      if (weights_left_[static_cast<size_t>(c)] > 0) {
-        return "layer " + std::to_string(c) + " still adds to the unit";
+  /// Why the gradient of a unit is not complete yet, of a micro-batch or (-1) of all.
+  std::string still_added(int unit, int micro_batch) const {
+    for (int m = 0; m < std::ssize(micro_batches_); ++m) {
+      if (micro_batch >= 0 && m != micro_batch) continue;
+      for (const int layer : lowering_.unit_layers[static_cast<size_t>(unit)]) {
+        if (micro_batches_[static_cast<size_t>(m)].weighted[static_cast<size_t>(layer)]) continue;
+        return "layer " + std::to_string(layer) + " still adds to the unit";
       }
     }
     return "";
   }
 
-  std::string reduce_control() {
-    if (controlled_) return "runs twice";
-    controlled_ = true;
-    return first_false(reduced_) == std::ssize(reduced_) ? "" : "before every unit is reduced";
+  std::string reduce(const Instruction& i, Unit& unit) const {
+    if (!sharding().parts) return "each rank has all of it";
+    if (i.micro_batch != (sharding().sums ? unit.reduced : -1)) {
+      return sharding().sums ? "micro-batch " + std::to_string(unit.reduced) + " comes first"
+                             : "all micro-batches are reduced together";
+    }
+    if (sharding().sums && unit.reduced > unit.accumulated) return "its sums are under way";
+    if (unit.reduced++ == rounds_) return "reduced twice";
+    return still_added(i.unit, i.micro_batch);
   }
 
-  std::string optimize(size_t unit) {
-    if (optimized_[unit]) return "runs twice";
-    optimized_[unit] = true;
-    return controlled_ ? "" : "loss, overflow and squares are not reduced";
-  }
-
-  std::string gather(size_t unit) {
-    if (!optimized_[unit]) return "gathered before it was updated";
-    if (gathered_[unit]) return "gathered twice";
-    gathered_[unit] = true;
+  std::string accumulate(const Instruction& i, Unit& unit) const {
+    if (!sharding().sums) return "sums are held whole";
+    if (i.micro_batch != unit.accumulated || unit.accumulated == unit.reduced) {
+      return "it is not what was reduced last";
+    }
+    ++unit.accumulated;
     return "";
+  }
+
+  /// Over the shard axis.
+  bool is_reduced(const Unit& unit) const {
+    return !sharding().parts || (sharding().sums ? unit.accumulated : unit.reduced) == rounds_;
+  }
+
+  std::string all_reduce(const Instruction& i, Unit& unit) const {
+    if (!sharding().copies) return "there is one copy";
+    if (std::exchange(unit.all_reduced, true)) return "runs twice";
+    if (!is_reduced(unit)) return "its parts are not complete";
+    return still_added(i.unit, -1);
+  }
+
+  bool is_summed(const Unit& unit) const {
+    return is_reduced(unit) && unit.all_reduced == sharding().copies;
+  }
+
+  std::string reduce_control() {
+    if (std::exchange(controlled_, true)) return "runs twice";
+    const bool complete = std::all_of(units_.begin(), units_.end(),
+                                      [this](const Unit& unit) { return is_summed(unit); });
+    return complete ? "" : "before every unit is reduced";
   }
 
   static int64_t first_false(const std::vector<bool>& all) {
@@ -173,21 +229,24 @@ class RankCheck {
       }
       if (next.layer < layers_) return next;
     }
-    const auto unit = static_cast<int>(first_false(gathered_));
-    if (unit == std::ssize(gathered_)) return std::nullopt;
-    return Instruction{.kind = optimized_[static_cast<size_t>(unit)] ? InstructionKind::kGather
-                                                                     : InstructionKind::kOptimize,
-                       .unit = unit};
+    if (!controlled_) return Instruction{.kind = InstructionKind::kReduceControl};
+    const bool gathers = sharding().parts && !sharding().weights;
+    for (int unit = 0; unit < std::ssize(units_); ++unit) {
+      const Unit& done = units_[static_cast<size_t>(unit)];
+      if (!done.optimized) return Instruction{.kind = InstructionKind::kOptimize, .unit = unit};
+      if (done.gathered == gathers) continue;
+      return Instruction{.kind = gathers ? InstructionKind::kGather : InstructionKind::kFree,
+                         .unit = unit};
+    }
+    return std::nullopt;
   }
 
   int rank_;
+  int rounds_;
   int layers_;
-  const std::vector<int>& ready_;
+  const Lowering& lowering_;
   std::vector<MicroBatch> micro_batches_;
-  std::vector<int> weights_left_;  // by layer: W that are still to come
-  std::vector<bool> reduced_;      // by unit
-  std::vector<bool> optimized_;    // by unit
-  std::vector<bool> gathered_;     // by unit
+  std::vector<Unit> units_;
   bool controlled_ = false;
 };
 
@@ -201,13 +260,11 @@ std::vector<Instruction> collectives_of(const StepProgram& program) {
 }  // namespace
 
 Status check_programs(const std::vector<StepProgram>& programs,
-                      const std::vector<int>& micro_batches, int layers,
-                      const std::vector<int>& unit_ready_layer) {
-  TRAINYARD_CHECK(micro_batches.size() == programs.size());
-  for (const int layer : unit_ready_layer)
-    TRAINYARD_CHECK(layer >= 0 && layer < layers);
+                      const std::vector<int>& micro_batches, const Lowering& lowering) {
+  TRAINYARD_CHECK(micro_batches.size() == programs.size() && !programs.empty());
+  const int rounds = *std::max_element(micro_batches.begin(), micro_batches.end());
   for (size_t rank = 0; rank < programs.size(); ++rank) {
-    RankCheck check(static_cast<int>(rank), micro_batches[rank], layers, unit_ready_layer);
+    RankCheck check(static_cast<int>(rank), micro_batches[rank], rounds, lowering);
     TRAINYARD_TRY(check.walk(programs[rank]));
   }
   for (size_t rank = 1; rank < programs.size(); ++rank) {

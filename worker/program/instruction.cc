@@ -12,10 +12,16 @@ std::string_view name_of(InstructionKind kind) {
       return "W";
     case InstructionKind::kReduce:
       return "REDUCE";
+    case InstructionKind::kAccumulate:
+      return "ACCUMULATE";
+    case InstructionKind::kAllReduce:
+      return "ALL_REDUCE";
     case InstructionKind::kReduceControl:
       return "REDUCE_CONTROL";
     case InstructionKind::kGather:
       return "GATHER";
+    case InstructionKind::kFree:
+      return "FREE";
     case InstructionKind::kOptimize:
       return "OPT";
     case InstructionKind::kSnapshot:
@@ -25,8 +31,8 @@ std::string_view name_of(InstructionKind kind) {
 }
 
 bool begins_collective(InstructionKind kind) {
-  return kind == InstructionKind::kReduce || kind == InstructionKind::kReduceControl ||
-         kind == InstructionKind::kGather;
+  return kind == InstructionKind::kReduce || kind == InstructionKind::kAllReduce ||
+         kind == InstructionKind::kReduceControl || kind == InstructionKind::kGather;
 }
 
 std::string to_string(const Instruction& instruction) {

@@ -12,11 +12,14 @@ enum class InstructionKind : uint8_t {
   kForward,         ///< F: forward of a layer for a micro-batch
   kBackwardInput,   ///< B: gradients of the layer's inputs
   kBackwardWeight,  ///< W: exact gradients of the layer's parameters
-  kReduce,          ///< start summing a unit's gradient over the data ranks
+  kReduce,          ///< start summing a unit's gradient to the parts of its owners
+  kAccumulate,      ///< finish that and add this rank's part to what earlier micro-batches left
+  kAllReduce,       ///< start summing this rank's part of a unit's gradient over the copies
   kReduceControl,   ///< finish the reductions, square what is owned, start summing loss, overflow,
                     ///< squares and stop request
   kOptimize,        ///< update what this rank owns of a unit
   kGather,          ///< start gathering a unit's weights; who reads them waits
+  kFree,            ///< give up a unit's weights but for this rank's part
   kSnapshot,        ///< copy state for the checkpoint writer
 };
 
@@ -29,9 +32,9 @@ bool begins_collective(InstructionKind kind);
 /// heartbeats and fault tests use.
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
-  int micro_batch = -1;  ///< of F, B and W
+  int micro_batch = -1;  ///< of F, B and W; of REDUCE and ACCUMULATE where each one has its own
   int layer = -1;        ///< of F, B and W
-  int unit = -1;         ///< of REDUCE, OPT and GATHER
+  int unit = -1;         ///< of all others but REDUCE_CONTROL and SNAPSHOT
   bool operator==(const Instruction&) const = default;
 };
 

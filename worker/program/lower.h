@@ -1,31 +1,43 @@
 #pragma once
 
+#include <limits>
 #include <vector>
 
+#include "common/layout/layout.h"
 #include "worker/program/instruction.h"
 #include "worker/program/schedule.h"
 
 namespace trainyard::engine {
 
-/// What lowering needs to know of the model and of how its parameters are cut.
+/// What lowering needs to know of the model and of how its states are cut.
 struct Lowering {
   /// Per stage the layers it has: [stage_end[s - 1], stage_end[s]), in forward order.
   std::vector<int> stage_end;
-  /// Per unit, in the order of reduction: the lowest layer that has a parameter in it, whose
-  /// backward completes its gradient. Empty where nothing is trained.
-  std::vector<int> unit_ready_layer;
+  /// Per unit, in the order of reduction: the layers that read it and add to it (Units::layers).
+  std::vector<std::vector<int>> unit_layers;
+  layout::Sharding sharding;
+  /// Micro-batches of this rank. The schedule has those of the rank that has most: whoever has
+  /// fewer takes part in the communication of the others.
+  int micro_batches = std::numeric_limits<int>::max();
   bool reduces_control = true;  ///< false: the program is a piece of one, or this rank's own affair
 };
 
-/// Expands a rank's schedule into its step program: stages into layers, a B and the W of the same
+/// Expands a schedule into a rank's step program: stages into layers, a B and the W of the same
 /// stage and micro-batch after it layer by layer together, so that a gradient is complete early.
 ///
-/// ZeRO stage 1 (Rajbhandari et al. 2020) is what is known here and nowhere else. A unit's REDUCE
-/// starts once the last W that adds to it has run, and overlaps with the rest of backward (Li et
-/// al. 2020, "PyTorch Distributed", section 3.2.3). After REDUCE_CONTROL each rank updates its part
-/// of the units and gathers them in the order in which the next forward reads them, which alone
-/// waits for them. Every rank emits the same REDUCE, OPT and GATHER instructions in the same order,
-/// whatever its number of micro-batches.
+/// What each ZeRO stage (Rajbhandari et al. 2020) communicates is known here and nowhere else. A
+/// unit's REDUCE starts once the last W that adds to it has run, and overlaps with the rest of
+/// backward (Li et al. 2020, "PyTorch Distributed", section 3.2.3). Where gradient sums are cut,
+/// that is once a micro-batch; ACCUMULATE ends it before the next unit's, so that the buffers of
+/// two layers do. Copies add up their parts when these are complete.
+///
+/// After REDUCE_CONTROL each rank updates its part of the units. Where it holds weights whole it
+/// gathers them at once, in the order in which the next forward reads them, which alone waits for
+/// them. Otherwise the passes of a layer gather what the next layer's need, and free what these
+/// and those after them do not (Zhao et al. 2023, "PyTorch FSDP", section 3.3.2).
+///
+/// Every rank starts the same communication in the same order, whatever its number of
+/// micro-batches.
 StepProgram lower(const Schedule& schedule, const Lowering& lowering);
 
 }  // namespace trainyard::engine

@@ -20,10 +20,16 @@ trace::Activity activity_of(InstructionKind kind) {
       return trace::Activity::kBackwardWeight;
     case InstructionKind::kReduce:
       return trace::Activity::kReduce;
+    case InstructionKind::kAccumulate:
+      return trace::Activity::kAccumulate;
+    case InstructionKind::kAllReduce:
+      return trace::Activity::kAllReduce;
     case InstructionKind::kReduceControl:
       return trace::Activity::kReduceControl;
     case InstructionKind::kGather:
       return trace::Activity::kGather;
+    case InstructionKind::kFree:
+      return trace::Activity::kFree;
     case InstructionKind::kOptimize:
       return trace::Activity::kOptimize;
     case InstructionKind::kSnapshot:
@@ -59,13 +65,16 @@ struct Interpreter::Frame {
   ControlWord control;
   comm::WorkPtr control_work;
   bool updating = false;                     // the control word is reduced and the update begun
-  std::vector<comm::WorkPtr> reduce_work;    // by unit
+  std::vector<comm::WorkPtr> reduce_work;    // by unit; over the parts, then over the copies
   std::vector<comm::WorkPtr> gather_work;    // by unit; of the last step until who reads it waits
   std::vector<std::vector<int64_t>> counts;  // by unit: elements of each rank's part
   std::vector<MicroBatchView> batches;
   std::vector<int64_t> grain_ends;
   int grains_of = -1;                 // micro-batch that grain_ends describes
-  std::vector<char> gradient_is_new;  // by parameter: nothing was added in this step
+  std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
+  std::vector<int> sums_used;         // by unit: buffers of sums given up again
+  std::vector<int> weights_used;      // by unit: buffers of weights taken
+  std::vector<char> holds_sums;       // by unit: a buffer of sums is lent to it
 };
 
 Interpreter::Interpreter(Machine machine)
@@ -75,6 +84,7 @@ Interpreter::Interpreter(Machine machine)
     frame_->counts.push_back(layout.counts(unit));
   frame_->reduce_work.resize(frame_->counts.size());
   frame_->gather_work.resize(frame_->counts.size());
+  frame_->holds_sums.resize(frame_->counts.size());
 }
 
 /// What is still received belongs to memory that goes away next. A peer that is gone ends the wait.
@@ -84,6 +94,7 @@ Interpreter::~Interpreter() {
       if (work) (void)work->wait();
     }
   }
+  if (frame_->control_work) (void)frame_->control_work->wait();
 }
 
 Status Interpreter::settle() {
@@ -97,6 +108,7 @@ Status Interpreter::settle() {
 Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   Frame& frame = *frame_;
   TRAINYARD_CHECK(static_cast<int64_t>(setup.arena.size()) >= setup.plan->bytes());
+  TRAINYARD_CHECK(static_cast<int64_t>(setup.buffer_memory.size()) >= setup.buffers->bytes());
   frame.setup = &setup;
   frame.overflow.store(0, std::memory_order_relaxed);
   frame.loss_overflow.store(0, std::memory_order_relaxed);
@@ -113,6 +125,8 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
                     .overflow = &frame.overflow,
                     .loss_overflow = &frame.loss_overflow};
   if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
+  frame.sums_used.assign(frame.counts.size(), 0);
+  frame.weights_used.assign(frame.counts.size(), 0);
   int id = 0;
   for (const Instruction& instruction : *setup.program) {
     if (Status status = run_instruction(id, instruction); !status) {
@@ -145,10 +159,10 @@ Status Interpreter::wait_for(comm::WorkPtr& work) {
                                 .instruction = frame_->instruction,
                                 .step = frame_->setup->step});
   if (machine_.on_wait) machine_.on_wait(true);
-  TRAINYARD_TRY(work->wait());
+  Status status = work->wait();
   work.reset();
   if (machine_.on_wait) machine_.on_wait(false);
-  return {};
+  return status;
 }
 
 Result<MicroBatchView> Interpreter::next_batch(int micro_batch) {
@@ -172,6 +186,10 @@ Status Interpreter::execute(const Instruction& instruction) {
     case InstructionKind::kReduce:
       reduce(instruction.unit);
       return {};
+    case InstructionKind::kAccumulate:
+      return accumulate(instruction.unit);
+    case InstructionKind::kAllReduce:
+      return all_reduce(instruction.unit);
     case InstructionKind::kReduceControl:
       return reduce_control();
     case InstructionKind::kOptimize:
@@ -179,6 +197,8 @@ Status Interpreter::execute(const Instruction& instruction) {
     case InstructionKind::kGather:
       gather(instruction.unit);
       return {};
+    case InstructionKind::kFree:
+      return free_weights(instruction.unit);
     case InstructionKind::kSnapshot:
       return frame_->setup->snapshot();
   }
@@ -272,15 +292,16 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
     saved[k] = arena + plan.saved(micro_batch, layer, node, static_cast<int>(k));
   }
   for (size_t p = 0; p < n.params.size(); ++p) {
+    States& states = *machine_.states;
+    const int unit = states.layout().unit_of(n.params[p]);
+    if (pass == InstructionKind::kBackwardWeight) hold_sums(unit);
     const bool is_new = pass == InstructionKind::kBackwardWeight &&
                         start_gradient(n.params[p], n.op->overwrites_gradient(p));
-    States& states = *machine_.states;
-    if (is_forward) TRAINYARD_TRY(await_weights(states.layout().unit_of(n.params[p])));
+    TRAINYARD_TRY(await_weights(unit));
     params[p] = {.data = states.weights().data(n.params[p]),
                  .dtype = states.weights().dtype(n.params[p]),
-                 .gradient = pass == InstructionKind::kBackwardWeight
-                                 ? states.accumulator(n.params[p])
-                                 : nullptr,
+                 .gradient = pass == InstructionKind::kBackwardWeight ? states.sums_of(n.params[p])
+                                                                      : nullptr,
                  .gradient_is_new = is_new};
   }
   const OpArgs args{.kernels = machine_.kernels,
@@ -306,29 +327,76 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
   return {};
 }
 
-/// Before the first addition of a step to a parameter's gradient: true where the op overwrites what
-/// is left of the last step, which is cleared otherwise. A pass over all accumulators at the start
-/// would write a gigabyte at GPT-2's size that the first products then read again.
+/// Where sums are cut: has a buffer for those of a unit that ops add to.
+void Interpreter::hold_sums(int unit) {
+  States& states = *machine_.states;
+  const auto u = static_cast<size_t>(unit);
+  if (!states.layout().sharding().sums || frame_->holds_sums[u] != 0) return;
+  const StepSetup& setup = *frame_->setup;
+  states.lend(unit, reinterpret_cast<int64_t*>(setup.buffer_memory.data() +
+                                               setup.buffers->sums(unit, frame_->sums_used[u])));
+  frame_->holds_sums[u] = 1;
+}
+
+/// Before the first addition to a parameter's sums, of a step or where they are cut of a
+/// micro-batch: true where the op overwrites what is left there, which is cleared otherwise. A pass
+/// over all sums at the start would write a gigabyte at GPT-2's size that the first products then
+/// read again.
 bool Interpreter::start_gradient(int param, bool overwrites) {
   char& is_new = frame_->gradient_is_new[static_cast<size_t>(param)];
   if (is_new == 0) return false;
   is_new = 0;
   if (overwrites) return true;
   const int64_t elements = machine_.model->params[static_cast<size_t>(param)].elements();
-  machine_.kernels->clear(machine_.states->accumulator(param),
+  machine_.kernels->clear(machine_.states->sums_of(param),
                           elements * static_cast<int64_t>(sizeof(int64_t)));
   return false;
 }
 
 void Interpreter::reduce(int unit) {
   States& states = *machine_.states;
+  hold_sums(unit);
   // A rank without micro-batches of its own adds nothing to anything.
   for (const int param : states.layout().tensors(unit))
     start_gradient(param, false);
   const auto u = static_cast<size_t>(unit);
   frame_->reduce_work[u] = machine_.groups->shard->reduce_scatter(
-      std::as_writable_bytes(states.accumulators(unit)), frame_->counts[u], DType::kInt64,
+      std::as_writable_bytes(states.sums(unit)), frame_->counts[u], DType::kInt64,
       comm::ReduceOp::kSum);
+}
+
+Status Interpreter::finish_reduction(int unit) {
+  comm::WorkPtr& work = frame_->reduce_work[static_cast<size_t>(unit)];
+  return work ? wait_for(work) : Status();
+}
+
+Status Interpreter::accumulate(int unit) {
+  Frame& frame = *frame_;
+  States& states = *machine_.states;
+  TRAINYARD_TRY(finish_reduction(unit));
+  const auto u = static_cast<size_t>(unit);
+  const layout::Range part = states.layout().shard(unit, machine_.groups->at.fsdp);
+  machine_.kernels->accumulate(states.sums(unit).data() + part.begin,
+                               states.owned_sums(unit).data(), part.size(),
+                               frame.sums_used[u] == 0);
+  ++frame.sums_used[u];
+  states.lend(unit, nullptr);
+  frame.holds_sums[u] = 0;
+  for (const int param : states.layout().tensors(unit))
+    frame.gradient_is_new[static_cast<size_t>(param)] = 1;
+  return {};
+}
+
+Status Interpreter::all_reduce(int unit) {
+  States& states = *machine_.states;
+  TRAINYARD_TRY(finish_reduction(unit));
+  if (!states.layout().sharding().parts) {
+    for (const int param : states.layout().tensors(unit))
+      start_gradient(param, false);
+  }
+  frame_->reduce_work[static_cast<size_t>(unit)] = machine_.groups->replica->all_reduce(
+      std::as_writable_bytes(states.owned_sums(unit)), DType::kInt64, comm::ReduceOp::kSum);
+  return {};
 }
 
 /// What exact sums of this step's gradients are multiplied by.
@@ -340,15 +408,15 @@ double Interpreter::gradient_scale() const {
 Status Interpreter::reduce_control() {
   Frame& frame = *frame_;
   States& states = *machine_.states;
-  for (size_t unit = 0; frame.setup->training && unit < frame.reduce_work.size(); ++unit) {
-    TRAINYARD_TRY(wait_for(frame.reduce_work[unit]));
-    for (const int param : states.layout().tensors(static_cast<int>(unit))) {
-      const layout::Range owned = states.owned(param);
-      machine_.kernels->sum_of_squares(
-          {.count = owned.size(),
-           .gradient = {states.accumulator(param) + owned.begin, gradient_scale()},
-           .limbs = frame.control.gradient_squares,
-           .overflow = &frame.overflow});
+  for (int unit = 0; frame.setup->training && unit < states.layout().units(); ++unit) {
+    TRAINYARD_TRY(finish_reduction(unit));
+    if (!layout::Layout::counts_in_norm(machine_.groups->at)) continue;
+    for (const int param : states.layout().tensors(unit)) {
+      const std::span<const int64_t> sums = states.owned_sums_of(param);
+      machine_.kernels->sum_of_squares({.count = std::ssize(sums),
+                                        .gradient = {sums.data(), gradient_scale()},
+                                        .limbs = frame.control.gradient_squares,
+                                        .overflow = &frame.overflow});
       // After each, so that what many add stays within an int64.
       if (carry_squares(frame.control)) continue;
       frame.overflow = 1;
@@ -378,8 +446,22 @@ Status Interpreter::optimize(int unit) {
 void Interpreter::gather(int unit) {
   const auto u = static_cast<size_t>(unit);
   Weights& weights = machine_.states->weights();
+  const layout::Layout& layout = machine_.states->layout();
+  if (layout.sharding().weights) {
+    const StepSetup& setup = *frame_->setup;
+    const int64_t bytes = layout.elements(unit) * size_of(weights.unit_dtype(unit));
+    weights.lend(unit, setup.buffer_memory.subspan(static_cast<size_t>(setup.buffers->weights(
+                                                       unit, frame_->weights_used[u]++)),
+                                                   static_cast<size_t>(bytes)));
+  }
   frame_->gather_work[u] = machine_.groups->shard->all_gather(weights.unit(unit), frame_->counts[u],
                                                               weights.unit_dtype(unit));
+}
+
+Status Interpreter::free_weights(int unit) {
+  TRAINYARD_TRY(await_weights(unit));  // a rank without the micro-batch has read nothing
+  machine_.states->weights().lend(unit, {});
+  return {};
 }
 
 Status Interpreter::await_weights(int unit) {

@@ -14,6 +14,7 @@
 #include "worker/program/instruction.h"
 #include "worker/runtime/activation_plan.h"
 #include "worker/state/states.h"
+#include "worker/state/unit_buffers.h"
 #include "worker/trace/span.h"
 
 namespace trainyard::engine {
@@ -50,6 +51,8 @@ struct StepSetup {
   const StepProgram* program = nullptr;
   const ActivationPlan* plan = nullptr;
   std::span<std::byte> arena;  ///< at least plan->bytes()
+  const UnitBuffers* buffers = nullptr;
+  std::span<std::byte> buffer_memory;  ///< at least buffers->bytes()
   MicroBatchSource* batches = nullptr;
   DType compute = DType::kFloat32;
   uint64_t seed = 0;
@@ -100,13 +103,18 @@ class Interpreter {
   Status forward(const Instruction& instruction);
   Status backward(const Instruction& instruction);
   void reduce(int unit);
+  Status accumulate(int unit);
+  Status all_reduce(int unit);
+  Status finish_reduction(int unit);
   Status reduce_control();
   Status optimize(int unit);
   void gather(int unit);
+  Status free_weights(int unit);
   double gradient_scale() const;
   Status await_weights(int unit);
   void note_overflows();
   Status finish_control();
+  void hold_sums(int unit);
   bool start_gradient(int param, bool overwrites);
   Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
   void prepare_micro_batch(int micro_batch, const MicroBatchView& batch);

@@ -12,53 +12,65 @@
 
 namespace trainyard::engine {
 
-/// What one data rank owns of the training state: fp32 masters and AdamW's moments of the elements
-/// in its part of each unit; and its exact gradient sums of all elements. Where weights are fp32
-/// they are the masters.
+/// What one rank owns of the training state: fp32 masters, AdamW's moments and the exact gradient
+/// sums of the elements in its part of each unit. Where weights are fp32 they are the masters.
+/// Where the layout does not cut sums it holds those of all elements.
 class States {
  public:
   /// `layout` and `weights` are not owned. Moments are what the memory holds: zero. Errors:
   /// kUnavailable when memory is short.
-  static Result<std::unique_ptr<States>> create(const layout::Layout& layout, int data_rank,
+  static Result<std::unique_ptr<States>> create(const layout::Layout& layout, int shard_rank,
                                                 Weights& weights, MemorySource& memory);
 
   int64_t master_bytes() const { return masters_ * static_cast<int64_t>(sizeof(float)); }
   int64_t moment_bytes() const { return 2 * owned_ * static_cast<int64_t>(sizeof(float)); }
-  int64_t accumulator_bytes() const {
-    return layout_.elements() * static_cast<int64_t>(sizeof(int64_t));
-  }
+  /// Held for good.
+  int64_t sum_bytes() const { return sums_ * static_cast<int64_t>(sizeof(int64_t)); }
 
   const layout::Layout& layout() const { return layout_; }
   Weights& weights() { return weights_; }
   /// The elements of a parameter that this rank owns.
-  layout::Range owned(int param) const { return layout_.owned(param, data_rank_); }
+  layout::Range owned(int param) const { return layout_.owned(param, shard_rank_); }
   std::vector<layout::Slice> owned_slices(int param) const {
-    return layout_.owned_slices(param, data_rank_);
+    return layout_.owned_slices(param, shard_rank_);
   }
   /// Of those elements.
   std::span<float> master(int param);
-  std::span<float> m(int param) { return part(m_, shard_offset_, param); }
-  std::span<float> v(int param) { return part(v_, shard_offset_, param); }
-  /// Exact gradient sums of a whole parameter: this rank's own ones until its unit is reduced, then
-  /// those of all ranks in the elements that it owns and nothing in the others.
-  int64_t* accumulator(int param);
-  std::span<int64_t> accumulators(int unit);
+  std::span<float> m(int param);
+  std::span<float> v(int param);
+
+  /// Where sums are cut: the buffer that ops add a unit's to from now on; null: none.
+  void lend(int unit, int64_t* buffer);
+  /// Sums of a whole unit, and of a parameter in it: this rank's own ones until they are reduced,
+  /// then those of all ranks in the elements that it owns and nothing in the others. CHECKs that
+  /// there is a buffer.
+  std::span<int64_t> sums(int unit);
+  int64_t* sums_of(int param) {
+    return sums(layout_.unit_of(param)).data() + layout_.place(param).begin;
+  }
+  /// Sums of the elements that this rank owns: of a unit, where they are cut what ACCUMULATE adds
+  /// to; and of a parameter.
+  std::span<int64_t> owned_sums(int unit);
+  std::span<int64_t> owned_sums_of(int param);
 
  private:
-  States(const layout::Layout& layout, int data_rank, Weights& weights)
-      : layout_(layout), data_rank_(data_rank), weights_(weights) {}
-  std::span<float> part(float* base, const std::vector<int64_t>& offsets, int param) const;
+  States(const layout::Layout& layout, int shard_rank, Weights& weights)
+      : layout_(layout), shard_rank_(shard_rank), weights_(weights) {}
+  template <class T>
+  std::span<T> part(T* base, const std::vector<int64_t>& offsets, int param) const;
 
   const layout::Layout& layout_;
-  int data_rank_;
+  int shard_rank_;
   Weights& weights_;
-  std::vector<int64_t> sums_offset_;   // by unit: of its accumulators
+  std::vector<int64_t*> sums_buffer_;  // by unit; null where ops have none to add to
+  std::vector<int64_t> sums_offset_;   // by unit: of this rank's part among the sums
   std::vector<int64_t> shard_offset_;  // by unit: of its part among the moments
   std::vector<int64_t> master_offset_;
   int64_t owned_ = 0;
   int64_t masters_ = 0;  // elements that are not weights themselves
+  int64_t sums_ = 0;
   std::unique_ptr<MemoryBlock> block_;
-  int64_t* accumulator_ = nullptr;
+  int64_t* sums_begin_ = nullptr;
   float* master_ = nullptr;
   float* m_ = nullptr;
   float* v_ = nullptr;

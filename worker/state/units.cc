@@ -3,20 +3,23 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 
 namespace trainyard::engine {
 namespace {
 
-/// The lowest layer that uses each parameter: the last to add to its gradient.
-std::vector<int> lowest_layers(const Model& model) {
-  std::vector<int> lowest(model.params.size(), static_cast<int>(model.layers.size()));
-  for (int l = static_cast<int>(model.layers.size()); l-- > 0;) {
+/// By parameter the layers that use it, ascending.
+std::vector<std::vector<int>> layers_of_params(const Model& model) {
+  std::vector<std::vector<int>> layers(model.params.size());
+  for (int l = 0; l < static_cast<int>(model.layers.size()); ++l) {
     for (const Node& node : model.layers[static_cast<size_t>(l)].nodes) {
-      for (const int param : node.params)
-        lowest[static_cast<size_t>(param)] = l;
+      for (const int param : node.params) {
+        std::vector<int>& users = layers[static_cast<size_t>(param)];
+        if (users.empty() || users.back() != l) users.push_back(l);
+      }
     }
   }
-  return lowest;
+  return layers;
 }
 
 }  // namespace
@@ -25,15 +28,19 @@ Units make_units(const Model& model, DType compute, int64_t unit_bytes) {
   struct Unit {
     std::vector<int> params;
     DType dtype;
-    int ready_layer;
+    std::set<int> layers;
+    int lowest;
     int64_t bytes;
   };
-  const std::vector<int> lowest = lowest_layers(model);
+  const std::vector<std::vector<int>> layers = layers_of_params(model);
+  // The last to add to the gradient; nobody adds to that of what no op uses.
+  const auto lowest = [&](int param) {
+    const std::vector<int>& users = layers[static_cast<size_t>(param)];
+    return users.empty() ? static_cast<int>(model.layers.size()) : users.front();
+  };
   std::vector<int> order(model.params.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return lowest[static_cast<size_t>(a)] > lowest[static_cast<size_t>(b)];
-  });
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return lowest(a) > lowest(b); });
   std::vector<Unit> all;
   std::optional<size_t> open[2];  // of vectors and of matrices
   for (const int param : order) {
@@ -42,22 +49,24 @@ Units make_units(const Model& model, DType compute, int64_t unit_bytes) {
     const bool tied = !spec.tie_group.empty();
     std::optional<size_t>& at = open[dtype == compute ? 1 : 0];
     if (!at || tied || all[*at].bytes >= unit_bytes) {
-      all.push_back({.params = {}, .dtype = dtype, .ready_layer = 0, .bytes = 0});
+      all.push_back({.params = {}, .dtype = dtype, .layers = {}, .lowest = 0, .bytes = 0});
       at = all.size() - 1;
     }
     Unit& unit = all[*at];
     unit.params.push_back(param);
     unit.bytes += spec.elements() * static_cast<int64_t>(sizeof(int64_t));
-    unit.ready_layer = lowest[static_cast<size_t>(param)];
+    unit.layers.insert(layers[static_cast<size_t>(param)].begin(),
+                       layers[static_cast<size_t>(param)].end());
+    unit.lowest = lowest(param);
     if (tied) at.reset();
   }
   std::stable_sort(all.begin(), all.end(),
-                   [](const Unit& a, const Unit& b) { return a.ready_layer > b.ready_layer; });
+                   [](const Unit& a, const Unit& b) { return a.lowest > b.lowest; });
   Units units;
   for (Unit& unit : all) {
     units.params.push_back(std::move(unit.params));
     units.dtype.push_back(unit.dtype);
-    units.ready_layer.push_back(unit.ready_layer);
+    units.layers.emplace_back(unit.layers.begin(), unit.layers.end());
   }
   return units;
 }

@@ -13,7 +13,9 @@ namespace trainyard::engine {
 struct Units {
   std::vector<std::vector<int>> params;  ///< by unit: indexes into Model::params
   std::vector<DType> dtype;              ///< by unit: of the weights that ops read
-  std::vector<int> ready_layer;          ///< by unit: the lowest layer that adds to it
+  /// By unit: the layers that read it and add to its gradient, ascending; none where no op uses
+  /// what is in it.
+  std::vector<std::vector<int>> layers;
 };
 
 /// A unit is closed once its accumulators reach `unit_bytes`: smaller overlaps better, larger costs

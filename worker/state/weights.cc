@@ -1,35 +1,70 @@
 #include "worker/state/weights.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 
 namespace trainyard::engine {
 
-Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout, const Units& units,
-                                                 MemorySource& memory) {
-  auto weights = std::unique_ptr<Weights>(new Weights(layout));
+Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout, int shard_rank,
+                                                 const Units& units, MemorySource& memory) {
+  auto weights = std::unique_ptr<Weights>(new Weights(layout, shard_rank));
   weights->dtypes_ = units.dtype;
-  int64_t bytes = 0;
+  const bool cut = layout.sharding().weights;
+  const auto size_in_bytes = [&](int unit) {
+    const int64_t elements = cut ? layout.shard(unit, shard_rank).size() : layout.elements(unit);
+    return static_cast<size_t>(elements * size_of(weights->unit_dtype(unit)));
+  };
+  size_t bytes = 0;
+  for (int unit = 0; unit < layout.units(); ++unit)
+    bytes += size_in_bytes(unit);
+  TRAINYARD_ASSIGN(weights->block_, memory.allocate(static_cast<int64_t>(bytes)));
+  std::span<std::byte> free = weights->block_->bytes();
   for (int unit = 0; unit < layout.units(); ++unit) {
-    weights->offset_.push_back(bytes);
-    bytes += layout.elements(unit) * size_of(weights->unit_dtype(unit));
+    const std::span<std::byte> held = free.first(size_in_bytes(unit));
+    free = free.subspan(held.size());
+    weights->buffer_.push_back(cut ? std::span<std::byte>() : held);
+    const layout::Range part = layout.shard(unit, shard_rank);
+    const auto element = static_cast<size_t>(size_of(weights->unit_dtype(unit)));
+    weights->owned_.push_back(cut ? held
+                                  : held.subspan(static_cast<size_t>(part.begin) * element,
+                                                 static_cast<size_t>(part.size()) * element));
   }
-  TRAINYARD_ASSIGN(weights->block_, memory.allocate(bytes));
   return weights;
 }
 
+void Weights::lend(int unit, std::span<std::byte> buffer) {
+  TRAINYARD_CHECK(layout_.sharding().weights);
+  const auto u = static_cast<size_t>(unit);
+  buffer_[u] = buffer;
+  if (buffer.empty()) return;
+  const int64_t begin = layout_.shard(unit, shard_rank_).begin * size_of(unit_dtype(unit));
+  std::copy(owned_[u].begin(), owned_[u].end(), buffer.begin() + begin);
+}
+
 std::span<std::byte> Weights::unit(int unit) {
-  return block_->bytes().subspan(
-      static_cast<size_t>(offset_[static_cast<size_t>(unit)]),
-      static_cast<size_t>(layout_.elements(unit) * size_of(unit_dtype(unit))));
+  const std::span<std::byte> buffer = buffer_[static_cast<size_t>(unit)];
+  TRAINYARD_CHECK(!buffer.empty());
+  return buffer;
 }
 
-void* Weights::data(int param) {
-  return unit(layout_.unit_of(param)).data() + layout_.place(param).begin * size_of(dtype(param));
+std::span<std::byte> Weights::owned_unit(int unit) { return owned_[static_cast<size_t>(unit)]; }
+
+std::span<std::byte> Weights::owned(int param) {
+  const int unit = layout_.unit_of(param);
+  const layout::Range range = layout_.owned(param, shard_rank_);
+  if (range.size() == 0) return {};
+  const int64_t in_part =
+      layout_.place(param).begin + range.begin - layout_.shard(unit, shard_rank_).begin;
+  const int64_t element = size_of(unit_dtype(unit));
+  return owned_unit(unit).subspan(static_cast<size_t>(in_part * element),
+                                  static_cast<size_t>(range.size() * element));
 }
 
-std::span<float> Weights::fp32(int param) {
+std::span<float> Weights::owned_fp32(int param) {
   TRAINYARD_CHECK(dtype(param) == DType::kFloat32);
-  return {static_cast<float*>(data(param)), static_cast<size_t>(layout_.place(param).size())};
+  const std::span<std::byte> bytes = owned(param);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
 }  // namespace trainyard::engine

@@ -14,30 +14,44 @@
 
 namespace trainyard::engine {
 
-/// What ops read: every parameter whole, in the type of its unit. Each rank updates its own part
-/// of a unit and gathers the others'.
+/// What ops read: parameters in the type of their unit. Each rank updates its own part of a unit
+/// and gathers the others'. Where the layout cuts weights it holds that part alone for good; ops
+/// then read a unit in the buffer that it is lent for a while.
 class Weights {
  public:
   /// `layout` is not owned. Errors: kUnavailable when memory is short.
-  static Result<std::unique_ptr<Weights>> create(const layout::Layout& layout, const Units& units,
-                                                 MemorySource& memory);
+  static Result<std::unique_ptr<Weights>> create(const layout::Layout& layout, int shard_rank,
+                                                 const Units& units, MemorySource& memory);
 
+  /// Held for good.
   int64_t bytes() const { return static_cast<int64_t>(block_->bytes().size()); }
   DType dtype(int param) const { return dtypes_[static_cast<size_t>(layout_.unit_of(param))]; }
   DType unit_dtype(int unit) const { return dtypes_[static_cast<size_t>(unit)]; }
-  /// A parameter's first element, of dtype(param).
-  void* data(int param);
-  /// CHECKs that it is fp32.
-  std::span<float> fp32(int param);
-  /// A unit's whole buffer.
+
+  /// Where weights are cut: puts this rank's part of a unit in its place in `buffer`, which ops
+  /// read from now on; empty: they read it no more.
+  void lend(int unit, std::span<std::byte> buffer);
+  /// A unit's whole buffer. CHECKs that there is one.
   std::span<std::byte> unit(int unit);
+  /// A parameter's first element, of dtype(param). CHECKs that its unit is held.
+  void* data(int param) {
+    return unit(layout_.unit_of(param)).data() + layout_.place(param).begin * size_of(dtype(param));
+  }
+  /// What this rank owns of a unit, and of a parameter.
+  std::span<std::byte> owned_unit(int unit);
+  std::span<std::byte> owned(int param);
+  /// The same. CHECKs that it is fp32.
+  std::span<float> owned_fp32(int param);
 
  private:
-  explicit Weights(const layout::Layout& layout) : layout_(layout) {}
+  Weights(const layout::Layout& layout, int shard_rank)
+      : layout_(layout), shard_rank_(shard_rank) {}
 
   const layout::Layout& layout_;
-  std::vector<DType> dtypes_;    // by unit
-  std::vector<int64_t> offset_;  // by unit, in bytes
+  int shard_rank_;
+  std::vector<DType> dtypes_;                 // by unit
+  std::vector<std::span<std::byte>> owned_;   // by unit
+  std::vector<std::span<std::byte>> buffer_;  // by unit; empty where it is not held
   std::unique_ptr<MemoryBlock> block_;
 };
 

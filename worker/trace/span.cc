@@ -7,22 +7,12 @@
 namespace trainyard::trace {
 
 std::string_view name_of(Activity activity) {
-  static constexpr std::array<std::string_view, kActivities> kNames = {"step",
-                                                                       "evaluate",
-                                                                       "checkpoint_wait",
-                                                                       "forward",
-                                                                       "backward_input",
-                                                                       "backward_weight",
-                                                                       "reduce",
-                                                                       "reduce_control",
-                                                                       "gather",
-                                                                       "optimize",
-                                                                       "snapshot",
-                                                                       "data_wait",
-                                                                       "communication_wait",
-                                                                       "collective",
-                                                                       "checkpoint_write",
-                                                                       "checkpoint_commit"};
+  static constexpr std::array<std::string_view, kActivities> kNames = {
+      "step",           "evaluate",         "checkpoint_wait",  "forward",
+      "backward_input", "backward_weight",  "reduce",           "accumulate",
+      "all_reduce",     "reduce_control",   "gather",           "free",
+      "optimize",       "snapshot",         "data_wait",        "communication_wait",
+      "collective",     "checkpoint_write", "checkpoint_commit"};
   return kNames[static_cast<size_t>(activity)];
 }
 

@@ -28,8 +28,11 @@ enum class Activity : uint8_t {
   kBackwardInput,
   kBackwardWeight,
   kReduce,
+  kAccumulate,
+  kAllReduce,
   kReduceControl,
   kGather,
+  kFree,
   kOptimize,
   kSnapshot,
   // Track::kStep, inside instructions.
@@ -41,7 +44,7 @@ enum class Activity : uint8_t {
   kCheckpointWrite,   ///< this rank's shard
   kCheckpointCommit,  ///< agreement of all ranks, and on rank 0 the manifest
 };
-inline constexpr size_t kActivities = 16;
+inline constexpr size_t kActivities = 19;
 
 /// "forward", "data_wait" ...: for traces and metric labels.
 std::string_view name_of(Activity activity);
@@ -57,7 +60,7 @@ struct Span {
   int32_t instruction = -1;  ///< index in the step program
   int32_t micro_batch = -1;
   int32_t layer = -1;               ///< of forward and the backwards
-  int32_t unit = -1;                ///< of reduce, optimize and gather
+  int32_t unit = -1;                ///< of the others that have one
   int64_t step = -1;                ///< steps done before the one this belongs to
   int64_t begin_ns = 0;             ///< monotonic_ns()
   int64_t end_ns = 0;               ///< monotonic_ns()

@@ -5,12 +5,12 @@
 #include <limits>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/model/initialize.h"
 #include "worker/program/checker.h"
-#include "worker/program/lower.h"
 #include "worker/train/resolve.h"
 
 namespace trainyard::engine {
@@ -88,7 +88,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
                                                   if (self->on_wait_) self->on_wait_(waits);
                                                 },
                                             .spans = setup.spans});
-  TRAINYARD_TRY(engine->plan_step(memory));
+  TRAINYARD_TRY(engine->plan_step());
   return engine;
 }
 
@@ -97,10 +97,16 @@ Status Engine::make_states(MemorySource& memory) {
   std::vector<layout::TensorSpec> tensors;
   for (const ParamSpec& param : model_.params)
     tensors.push_back(param.tensor);
+  const api::ParallelismSpec& parallelism = setup_.spec.parallelism;
   TRAINYARD_ASSIGN(layout_,
-                   layout::Layout::make(std::move(tensors), units_.params, setup_.groups->mesh));
-  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, units_, memory));
-  TRAINYARD_ASSIGN(states_, States::create(layout_, setup_.groups->data_rank(), *weights_, memory));
+                   layout::Layout::make(std::move(tensors), units_.params, setup_.groups->mesh,
+                                        static_cast<int>(parallelism.zero_stage),
+                                        parallelism.mode == api::ParallelMode::kDataParallel
+                                            ? layout::Ownership::kFirst
+                                            : layout::Ownership::kShared));
+  const int shard_rank = setup_.groups->at.fsdp;
+  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, shard_rank, units_, memory));
+  TRAINYARD_ASSIGN(states_, States::create(layout_, shard_rank, *weights_, memory));
   name_order_.resize(model_.params.size());
   std::iota(name_order_.begin(), name_order_.end(), 0);
   std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
@@ -110,80 +116,122 @@ Status Engine::make_states(MemorySource& memory) {
   return {};
 }
 
-Status Engine::plan_step(MemorySource& memory) {
+Status Engine::plan_step() {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
   TRAINYARD_TRY(check_batch(batch, ranks));
-  const auto layers = static_cast<int>(model_.layers.size());
-  std::vector<StepProgram> programs;
+  const auto sizes_of = [&](int d) {
+    return micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
+  };
   std::vector<int> micro_batches;
-  for (int d = 0; d < ranks; ++d) {
-    const auto sizes = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
-    micro_batches.push_back(static_cast<int>(sizes.size()));
-    programs.push_back(lower(one_stage_schedule(micro_batches.back()),
-                             {.stage_end = {layers}, .unit_ready_layer = units_.ready_layer}));
+  for (int d = 0; d < ranks; ++d)
+    micro_batches.push_back(static_cast<int>(sizes_of(d).size()));
+  const Schedule schedule =
+      one_stage_schedule(*std::max_element(micro_batches.begin(), micro_batches.end()));
+  std::vector<StepProgram> programs;
+  Lowering lowering = this->lowering();
+  for (const int own : micro_batches) {
+    lowering.micro_batches = own;
+    programs.push_back(lower(schedule, lowering));
   }
-  TRAINYARD_TRY(check_programs(programs, micro_batches, layers, units_.ready_layer));
+  TRAINYARD_TRY(check_programs(programs, micro_batches, lowering));
   const int rank = setup_.groups->data_rank();
   program_ = std::move(programs[static_cast<size_t>(rank)]);
-  micro_sizes_ = micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, rank);
+  micro_sizes_ = sizes_of(rank);
+  buffers_ = UnitBuffers(program_, layout_, units_);
+  TRAINYARD_TRY(grow(buffer_memory_, buffers_.bytes()));
   plan_ = ActivationPlan::make(model_, program_, micro_sizes_, setup_.spec.data.sequence_length,
                                compute_);
-  TRAINYARD_ASSIGN(arena_, memory.allocate(plan_.bytes()));
-  return {};
+  return grow(arena_, plan_.bytes());
+}
+
+Lowering Engine::lowering() const {
+  return {.stage_end = {static_cast<int>(model_.layers.size())},
+          .unit_layers = units_.layers,
+          .sharding = layout_.sharding()};
 }
 
 void Engine::initialize() {
   // Elements are independent of each other, so any cut gives the same bits: every thread takes its
-  // part of the rows.
+  // part of a slice's rows.
   const int threads = setup_.threads;
-  const auto fill = [this, threads](int p, std::span<float> values) -> Status {
-    const ParamSpec& param = model_.params[static_cast<size_t>(p)];
-    const std::vector<int64_t>& shape = param.tensor.shape;
+  const auto fill = [this, threads](int p, const layout::Slice& slice,
+                                    std::span<float> values) -> Status {
+    const int64_t row = slice.elements() / slice.shape[0];
     const auto fill_part = [&](int thread) {
-      const layout::Range rows = layout::even_share(shape[0], threads, thread);
-      layout::Slice part{.offset = std::vector<int64_t>(shape.size(), 0), .shape = shape};
-      part.offset[0] = rows.begin;
+      const layout::Range rows = layout::even_share(slice.shape[0], threads, thread);
+      layout::Slice part = slice;
+      part.offset[0] += rows.begin;
       part.shape[0] = rows.size();
-      const int64_t row = param.elements() / shape[0];
-      initialize_slice(param, static_cast<uint64_t>(setup_.spec.seed), part,
+      initialize_slice(model_.params[static_cast<size_t>(p)],
+                       static_cast<uint64_t>(setup_.spec.seed), part,
                        values.subspan(static_cast<size_t>(rows.begin * row),
                                       static_cast<size_t>(rows.size() * row)));
     };
     std::vector<std::jthread> helpers;
-    for (int thread = 1; thread < threads; ++thread)
+    for (int thread = 1; thread < threads && slice.shape[0] > 1; ++thread)
       helpers.emplace_back(fill_part, thread);
-    fill_part(0);
+    if (helpers.empty()) {
+      initialize_slice(model_.params[static_cast<size_t>(p)],
+                       static_cast<uint64_t>(setup_.spec.seed), slice, values);
+    } else {
+      fill_part(0);
+    }
     return {};
   };
   TRAINYARD_CHECK(set_parameters(fill).has_value());
 }
 
-Status Engine::set_parameters(const FillParameter& fill) {
-  TRAINYARD_TRY(settle());   // a gather under way would write over them
-  std::vector<float> apart;  // where weights are no fp32
+Status Engine::set_parameters(const FillSlice& fill) {
+  TRAINYARD_TRY(interpreter_->settle());  // a gather under way would write over them
+  weights_are_gathered_ = false;
   for (const int param : name_order_) {
-    const bool is_fp32 = weights_->dtype(param) == DType::kFloat32;
-    if (!is_fp32) apart.resize(static_cast<size_t>(layout_.place(param).size()));
-    const std::span<float> values = is_fp32 ? weights_->fp32(param) : std::span<float>(apart);
-    TRAINYARD_TRY(fill(param, values));
-    if (is_fp32) continue;
-    kernels_->cast_to_bf16(values.data(), static_cast<uint16_t*>(weights_->data(param)),
-                           static_cast<int64_t>(values.size()));
     const std::span<float> master = states_->master(param);
-    std::copy_n(values.begin() + states_->owned(param).begin, master.size(), master.begin());
+    size_t filled = 0;
+    for (const layout::Slice& slice : states_->owned_slices(param)) {
+      const auto count = static_cast<size_t>(slice.elements());
+      TRAINYARD_TRY(fill(param, slice, master.subspan(filled, count)));
+      filled += count;
+    }
+    if (weights_->dtype(param) == DType::kFloat32) continue;
+    kernels_->cast_to_bf16(master.data(),
+                           reinterpret_cast<uint16_t*>(weights_->owned(param).data()),
+                           std::ssize(master));
   }
   return {};
 }
 
+Status Engine::settle() {
+  TRAINYARD_TRY(gather_weights());
+  return interpreter_->settle();
+}
+
+/// After set_parameters(): from the ranks that own them.
+Status Engine::gather_weights() {
+  if (std::exchange(weights_are_gathered_, true)) return {};
+  // Whole anyway, or gathered when used.
+  if (setup_.groups->mesh.fsdp == 1 || layout_.sharding().weights) return {};
+  StepProgram program;
+  for (int unit = 0; unit < layout_.units(); ++unit)
+    program.push_back({.kind = InstructionKind::kGather, .unit = unit});
+  const MicroBatchView nothing;
+  OneBatch none(nothing);
+  StepSetup setup = base_setup(none, program, plan_, buffers_);
+  setup.training = false;
+  TRAINYARD_TRY(interpreter_->run(setup));
+  return interpreter_->settle();
+}
+
 StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& program,
-                             const ActivationPlan& plan) {
+                             const ActivationPlan& plan, const UnitBuffers& buffers) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int64_t length = setup_.spec.data.sequence_length;
   const int64_t grain = setup_.spec.numerics.grain_tokens;
   return {.program = &program,
           .plan = &plan,
           .arena = arena_->bytes(),
+          .buffers = &buffers,
+          .buffer_memory = buffer_memory_ ? buffer_memory_->bytes() : std::span<std::byte>(),
           .batches = &batches,
           .compute = compute_,
           .seed = static_cast<uint64_t>(setup_.spec.seed),
@@ -196,7 +244,8 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
 Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kStep, .step = steps_done_});
-  StepSetup setup = base_setup(batches, program_, plan_);
+  TRAINYARD_TRY(gather_weights());
+  StepSetup setup = base_setup(batches, program_, plan_, buffers_);
   setup.stop_asked = &stop_asked;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
   ++steps_done_;
@@ -212,41 +261,52 @@ Status Engine::at_snapshot(const std::function<Status()>& copy) {
   const StepProgram program = {{.kind = InstructionKind::kSnapshot}};
   const MicroBatchView nothing;
   OneBatch none(nothing);
-  StepSetup setup = base_setup(none, program, plan_);
+  StepSetup setup = base_setup(none, program, plan_, buffers_);
   setup.training = false;
   setup.snapshot = copy;
   TRAINYARD_TRY(interpreter_->run(setup));
   return {};
 }
 
-Status Engine::grow_arena(int64_t bytes) {
-  if (static_cast<int64_t>(arena_->bytes().size()) >= bytes) return {};
-  TRAINYARD_ASSIGN(arena_, memory_source_->allocate(bytes));
+/// Nothing where nothing is needed.
+Status Engine::grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes) {
+  if (bytes == 0 || (block && static_cast<int64_t>(block->bytes().size()) >= bytes)) return {};
+  block.reset();
+  TRAINYARD_ASSIGN(block, memory_source_->allocate(bytes));
   return {};
 }
 
-Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches,
-                                          std::span<const int64_t> micro_sizes,
-                                          const StopAsked& stop_asked) {
+Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches, int64_t sequences,
+                                          int64_t micro_sequences, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kEvaluate, .step = steps_done_});
+  TRAINYARD_TRY(gather_weights());
+  const int ranks = setup_.groups->data_ranks();
+  const std::vector<int64_t> sizes =
+      micro_batch_sizes(sequences, micro_sequences, ranks, setup_.groups->data_rank());
+  // The last share is the largest. Whoever has fewer takes part in the gathers of the others.
+  const size_t most = micro_batch_sizes(sequences, micro_sequences, ranks, ranks - 1).size();
   StepProgram program;
   ActivationPlan plan;
+  UnitBuffers buffers;
   ControlWord control;
-  size_t done = 0;
-  while (true) {
-    const size_t count = std::min(kEvaluatedAtOnce, micro_sizes.size() - done);
-    const bool last = done + count == micro_sizes.size();
+  for (size_t done = 0;;) {
+    const size_t count = std::min(kEvaluatedAtOnce, most - done);
+    const bool last = done + count == most;
+    const size_t begin = std::min(done, sizes.size());
+    const size_t own = std::min(count, sizes.size() - begin);
     if (done == 0 || last) {  // those between are all alike
-      // The ranks' numbers of pieces differ: one sum, at the end.
-      program =
-          lower(forward_schedule(static_cast<int>(count)),
-                {.stage_end = {static_cast<int>(model_.layers.size())}, .reduces_control = last});
-      plan = ActivationPlan::make(model_, program, micro_sizes.subspan(done, count),
+      Lowering lowering = this->lowering();
+      lowering.micro_batches = static_cast<int>(own);
+      lowering.reduces_control = last;
+      program = lower(forward_schedule(static_cast<int>(count)), lowering);
+      plan = ActivationPlan::make(model_, program, std::span(sizes).subspan(begin, own),
                                   setup_.spec.data.sequence_length, compute_);
-      TRAINYARD_TRY(grow_arena(plan.bytes()));
+      buffers = UnitBuffers(program, layout_, units_);
+      TRAINYARD_TRY(grow(arena_, plan.bytes()));
+      TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
     }
-    StepSetup setup = base_setup(batches, program, plan);
+    StepSetup setup = base_setup(batches, program, plan, buffers);
     setup.training = false;
     setup.stop_asked = &stop_asked;
     setup.carried = control;
@@ -268,16 +328,19 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
                  "prompt: found " + std::to_string(length) +
                      " tokens, wanted 1 to maxPositions = " + std::to_string(model_.max_positions)};
   }
-  const StepProgram program =
-      lower(forward_schedule(1),
-            {.stage_end = {static_cast<int>(model_.layers.size())}, .reduces_control = false});
+  TRAINYARD_TRY(gather_weights());
+  Lowering lowering = this->lowering();
+  lowering.reduces_control = false;
+  const StepProgram program = lower(forward_schedule(1), lowering);
   const int64_t sizes[] = {1};
   const ActivationPlan plan = ActivationPlan::make(model_, program, sizes, length, compute_);
-  TRAINYARD_TRY(grow_arena(plan.bytes()));
+  const UnitBuffers buffers(program, layout_, units_);
+  TRAINYARD_TRY(grow(arena_, plan.bytes()));
+  TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};
   OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
-  StepSetup setup = base_setup(batch, program, plan);
+  StepSetup setup = base_setup(batch, program, plan, buffers);
   setup.training = false;
   setup.last_logits = logits_.data();
   TRAINYARD_TRY(interpreter_->run(setup));
@@ -287,11 +350,13 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
 MemoryReport Engine::memory() const {
   const int64_t weights = weights_->bytes() + states_->master_bytes();
   const int64_t moments = states_->moment_bytes();
-  const int64_t accumulators = states_->accumulator_bytes();
-  return {.parameters = weights + moments + accumulators,
+  const int64_t sums = states_->sum_bytes();
+  return {.parameters = weights + moments + sums,
           .weights = weights,
           .moments = moments,
-          .accumulators = accumulators,
+          .sums = sums,
+          .lent_sums = buffers_.sum_bytes(),
+          .lent_weights = buffers_.weight_bytes(),
           .activations = plan_.bytes(),
           .activations_live_max = plan_.live_bytes_max(),
           .kernel_scratch = kernels_->scratch_bytes()};

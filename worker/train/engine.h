@@ -13,6 +13,7 @@
 #include "worker/memory/memory_source.h"
 #include "worker/model/gpt2.h"
 #include "worker/optim/optimizer.h"
+#include "worker/program/lower.h"
 #include "worker/runtime/interpreter.h"
 #include "worker/state/states.h"
 
@@ -54,7 +55,9 @@ struct MemoryReport {
   int64_t parameters = 0;  ///< Weights and States: the three below
   int64_t weights = 0;     ///< weights, and masters where they are not the same
   int64_t moments = 0;
-  int64_t accumulators = 0;
+  int64_t sums = 0;
+  int64_t lent_sums = 0;     ///< UnitBuffers: of a micro-batch, where they are cut
+  int64_t lent_weights = 0;  ///< UnitBuffers: gathered, where they are cut
   int64_t activations = 0;
   int64_t activations_live_max = 0;  ///< lower bound of any plan
   int64_t kernel_scratch = 0;
@@ -72,23 +75,26 @@ class Engine {
 
   /// Fresh weights: a pure function of the seed.
   void initialize();
-  /// Replaces all parameters: `fill` puts the fp32 values of one whole parameter after the other,
-  /// in ascending order of global name, into what it is given. Not collective. Errors: those of
-  /// `fill`; the parameters are then undefined.
-  using FillParameter = std::function<Status(int param, std::span<float> values)>;
-  Status set_parameters(const FillParameter& fill);
-  /// Waits until the weights are those of the last step. Errors: those of the communicator.
-  Status settle() { return interpreter_->settle(); }
+  /// Replaces all parameters: `fill` puts the fp32 values of one slice after the other, of all that
+  /// this rank owns, in ascending order of global name, into what it is given. All ranks call it;
+  /// they meet when the weights are first used. Errors: those of `fill`; the parameters are then
+  /// undefined.
+  using FillSlice =
+      std::function<Status(int param, const layout::Slice& slice, std::span<float> values)>;
+  Status set_parameters(const FillSlice& fill);
+  /// Waits until the weights are those of the last step. Collective after set_parameters(). Errors:
+  /// those of the communicator.
+  Status settle();
 
   /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
   /// `stop_asked` is asked at the end of the backward pass; empty: nobody asks.
   Result<StepReport> step(MicroBatchSource& batches, const StopAsked& stop_asked = {});
 
-  /// Over this rank's micro-batches of held-out windows, reduced over the group. `micro_sizes`:
-  /// this rank's. Cut short at the next instruction once `stop_asked` says so. Collective. Memory
-  /// does not grow with the number of micro-batches.
-  Result<EvaluationReport> evaluate(MicroBatchSource& batches, std::span<const int64_t> micro_sizes,
-                                    const StopAsked& stop_asked = {});
+  /// Over `sequences` held-out windows, which the data ranks share out in micro-batches of
+  /// `micro_sequences`; `batches` has this rank's. Cut short at the next instruction once
+  /// `stop_asked` says so. Collective. Memory does not grow with the number of micro-batches.
+  Result<EvaluationReport> evaluate(MicroBatchSource& batches, int64_t sequences,
+                                    int64_t micro_sequences, const StopAsked& stop_asked = {});
 
   /// Runs `copy` as the step program's SNAPSHOT: at a step boundary, under an instruction id of its
   /// own. Errors: those of `copy`.
@@ -118,6 +124,7 @@ class Engine {
   MemoryReport memory() const;
   kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
   const StepProgram& program() const { return program_; }
+  const Units& units() const { return units_; }
   /// Called before each instruction of any program with its id there. Must not allocate or fail.
   using InstructionHook = std::function<void(int id, const Instruction& instruction)>;
   void set_instruction_hook(InstructionHook hook) { on_instruction_ = std::move(hook); }
@@ -127,10 +134,12 @@ class Engine {
  private:
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
   Status make_states(MemorySource& memory);
-  Status plan_step(MemorySource& memory);
+  Status plan_step();
   StepSetup base_setup(MicroBatchSource& batches, const StepProgram& program,
-                       const ActivationPlan& plan);
-  Status grow_arena(int64_t bytes);
+                       const ActivationPlan& plan, const UnitBuffers& buffers);
+  Lowering lowering() const;
+  Status gather_weights();
+  Status grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes);
 
   EngineSetup setup_;
   Model model_;
@@ -149,6 +158,9 @@ class Engine {
   StepProgram program_;
   ActivationPlan plan_;
   std::unique_ptr<MemoryBlock> arena_;
+  UnitBuffers buffers_;
+  std::unique_ptr<MemoryBlock> buffer_memory_;
+  bool weights_are_gathered_ = false;  ///< since set_parameters()
   std::vector<float> logits_;
   InstructionHook on_instruction_;
   std::function<void(bool waits)> on_wait_;

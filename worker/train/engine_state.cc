@@ -16,6 +16,8 @@ namespace {
 using checkpoint::TensorKind;
 /// Loss of the checkpoint's step, nats a token; absent where it is not finite.
 constexpr char kLossScalar[] = "loss";
+/// Of a tensor that travels to rank 0 in pieces: 16 MiB.
+constexpr int64_t kPieceElements = int64_t{4} << 20;
 constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
                                  TensorKind::kSecondMoment};
 
@@ -33,8 +35,10 @@ EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts
   facts_.layer_norm_epsilon = engine.config().layer_norm_epsilon;
   for (const int param : engine.name_order()) {
     for (const TensorKind kind : kKinds) {
-      int64_t first = 0;
-      for (const layout::Slice& slice : engine.states().owned_slices(param)) {
+      int64_t first = engine.states().layout().stored(param, engine.groups().at).begin -
+                      engine.states().owned(param).begin;
+      for (const layout::Slice& slice :
+           engine.states().layout().stored_slices(param, engine.groups().at)) {
         parts_.push_back({param, kind, {slice.offset, slice.shape}, first});
         first += slice.elements();
       }
@@ -142,17 +146,24 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
     return engine_.model().params[static_cast<size_t>(param)].name();
   };
   const auto stops = [&] { return stop_asked && stop_asked(); };
-  TRAINYARD_TRY(engine_.set_parameters([&](int param, std::span<float> values) -> Status {
+  const auto read = [&](int param, TensorKind kind, const layout::Slice& slice,
+                        std::span<float> values) -> Status {
     if (stops()) return {};
-    return reader.read_all(name_of(param), TensorKind::kParameter, values);
-  }));
-  for (const Part& part : parts_) {
-    if (part.kind == TensorKind::kParameter) continue;
-    if (stops()) break;
-    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.where.shape));
-    TRAINYARD_TRY(reader.read(
-        name_of(part.param), part.kind, part.where,
-        owned(engine_, part.param, part.kind).subspan(static_cast<size_t>(part.first), count)));
+    return reader.read(name_of(param), kind, {slice.offset, slice.shape}, values);
+  };
+  TRAINYARD_TRY(
+      engine_.set_parameters([&](int param, const layout::Slice& slice, std::span<float> values) {
+        return read(param, TensorKind::kParameter, slice, values);
+      }));
+  for (const int param : engine_.name_order()) {
+    for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
+      std::span<float> rest = owned(engine_, param, kind);
+      for (const layout::Slice& slice : engine_.states().owned_slices(param)) {
+        const auto count = static_cast<size_t>(slice.elements());
+        TRAINYARD_TRY(read(param, kind, slice, rest.first(count)));
+        rest = rest.subspan(count);
+      }
+    }
   }
   TRAINYARD_ASSIGN(const int64_t updates,
                    checkpoint::scalar_int64(manifest.scalars, checkpoint::kOptimizerStepScalar));
@@ -170,13 +181,12 @@ Result<Hash128> EngineState::hash() {
   comm::Communicator& group = *engine_.groups().shard;
   checkpoint::StateHash state;
   for (const int param : engine_.name_order()) {
+    const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
     for (const TensorKind kind : kKinds) {
-      TRAINYARD_ASSIGN(const std::span<const float> whole, gather_whole(param, kind));
-      if (group.rank() != 0) continue;
-      state.add(engine_.model().params[static_cast<size_t>(param)].name(), kind, whole);
+      TRAINYARD_TRY(gather_pieces(
+          param, kind, [&](std::span<const float> piece) { state.add(name, kind, piece); }));
     }
   }
-  whole_ = {};
   Hash128 hash =
       state.finish(engine_.optimizer().updates(), static_cast<uint64_t>(engine_.spec().seed),
                    engine_.samples_consumed());
@@ -184,20 +194,28 @@ Result<Hash128> EngineState::hash() {
   return hash;
 }
 
-Result<std::span<const float>> EngineState::gather_whole(int param, TensorKind kind) {
+Status EngineState::gather_pieces(int param, TensorKind kind, const UsePiece& use) {
   comm::Communicator& group = *engine_.groups().shard;
-  const std::span<const float> part = owned(engine_, param, kind);
-  if (group.size() == 1) return part;
   const layout::Layout& layout = engine_.states().layout();
-  std::vector<int64_t> counts;
-  for (int rank = 0; rank < group.size(); ++rank)
-    counts.push_back(layout.owned(param, rank).size());
-  if (group.rank() == 0) whole_.resize(static_cast<size_t>(layout.place(param).size()));
-  TRAINYARD_TRY(group
-                    .gather(std::as_bytes(part), std::as_writable_bytes(std::span(whole_)), counts,
-                            DType::kFloat32, 0)
-                    ->wait());
-  return std::span<const float>(whole_);
+  const std::span<float> own = owned(engine_, param, kind);
+  // Ranks own ascending ranges.
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const int64_t count = layout.owned(param, rank).size();
+    if (rank == 0 && group.rank() == 0 && count > 0) use(own);
+    if (rank == 0 || (group.rank() != 0 && group.rank() != rank)) continue;
+    for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+      const auto size = static_cast<size_t>(std::min(kPieceElements, count - begin));
+      if (group.rank() == rank) {
+        const std::span<float> piece = own.subspan(static_cast<size_t>(begin), size);
+        TRAINYARD_TRY(group.send(std::as_bytes(piece), 0)->wait());
+        continue;
+      }
+      piece_.resize(size);
+      TRAINYARD_TRY(group.receive(std::as_writable_bytes(std::span(piece_)), rank)->wait());
+      use(piece_);
+    }
+  }
+  return {};
 }
 
 }  // namespace trainyard::engine

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -53,9 +54,10 @@ class EngineState {
   /// over the shard group: rank 0 hashes what the others own. Errors: those of the communicator.
   Result<Hash128> hash();
 
-  /// One whole tensor of the live state on rank 0, nothing elsewhere; valid until the next call.
-  /// Collective over the shard group. Errors: those of the communicator.
-  Result<std::span<const float>> gather_whole(int param, checkpoint::TensorKind kind);
+  /// One tensor of the live state, front to back, to rank 0 of the shard group alone, in pieces of
+  /// at most 16 MiB. Collective over it. Errors: those of the communicator.
+  using UsePiece = std::function<void(std::span<const float> piece)>;
+  Status gather_pieces(int param, checkpoint::TensorKind kind, const UsePiece& use);
 
  private:
   struct Part {
@@ -73,7 +75,7 @@ class EngineState {
   hf::RunFacts facts_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
   std::vector<Part> parts_;
-  std::vector<float> whole_;  ///< of gather_whole()
+  std::vector<float> piece_;  ///< of gather_pieces()
   std::shared_ptr<MemoryBlock> buffer_;
   std::jthread claiming_;  ///< works on buffer_
 };

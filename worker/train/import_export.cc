@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "worker/data/tokenizer.h"
 #include "worker/hf/run_tokenizer.h"
@@ -9,13 +10,18 @@
 namespace trainyard::engine {
 
 Status import_parameters(const hf::HfModel& model, Engine& engine) {
-  return engine.set_parameters([&](int p, std::span<float> parameter) -> Status {
+  int read = -1;
+  std::vector<float> values;  // of parameter `read`
+  return engine.set_parameters([&](int p, const layout::Slice& slice,
+                                   std::span<float> parameter) -> Status {
     const ParamSpec& param = engine.model().params[static_cast<size_t>(p)];
-    TRAINYARD_ASSIGN(const std::vector<float> values, model.tensor(param.name()));
-    if (values.size() != parameter.size()) {
+    if (std::exchange(read, p) != p) {
+      TRAINYARD_ASSIGN(values, model.tensor(param.name()));
+    }
+    if (std::ssize(values) != param.elements()) {
       return Error{ErrorCode::kInvalidData,
                    "import: tensor " + param.name() + ": found " + std::to_string(values.size()) +
-                       " elements, wanted " + std::to_string(parameter.size())};
+                       " elements, wanted " + std::to_string(param.elements())};
     }
     const auto bad = std::find_if_not(values.begin(), values.end(),
                                       [](float value) { return std::isfinite(value); });
@@ -25,7 +31,10 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
                        " at element " + std::to_string(bad - values.begin()) +
                        ", wanted finite numbers: no step could be trained from them"};
     }
-    std::copy(values.begin(), values.end(), parameter.begin());
+    int64_t first = 0;
+    for (size_t axis = 0; axis < slice.shape.size(); ++axis)
+      first = first * param.tensor.shape[axis] + slice.offset[axis];
+    std::copy_n(values.begin() + first, parameter.size(), parameter.begin());
     return {};
   });
 }
@@ -63,7 +72,7 @@ Status serve_export(EngineState& state) {
     int32_t wanted = kExported;
     TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&wanted, 1)), 0)->wait());
     if (wanted == kExported) return {};
-    TRAINYARD_TRY(state.gather_whole(wanted, checkpoint::TensorKind::kParameter));
+    TRAINYARD_TRY(state.gather_pieces(wanted, checkpoint::TensorKind::kParameter, {}));
   }
 }
 
@@ -104,9 +113,12 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
     for (const int p : engine.name_order()) {
       if (engine.model().params[static_cast<size_t>(p)].name() != name) continue;
       TRAINYARD_TRY(want(state, p));
-      TRAINYARD_ASSIGN(const std::span<const float> whole,
-                       state.gather_whole(p, checkpoint::TensorKind::kParameter));
-      return std::vector<float>(whole.begin(), whole.end());
+      std::vector<float> whole;
+      TRAINYARD_TRY(state.gather_pieces(p, checkpoint::TensorKind::kParameter,
+                                        [&](std::span<const float> piece) {
+                                          whole.insert(whole.end(), piece.begin(), piece.end());
+                                        }));
+      return whole;
     }
     return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
   };

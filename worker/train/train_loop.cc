@@ -300,13 +300,11 @@ class Run {
     context_.progress->set_phase(contract::Phase::kEvaluating);
     evaluation_->rewind();
     EvaluationBatches batches(*evaluation_);
-    const auto sizes = micro_batch_sizes(evaluation_->windows(), spec_.batch.micro_sequences,
-                                         groups_->data_ranks(), groups_->data_rank());
     // Without a checkpoint the run could not go on from here.
     const StopAsked never;
-    TRAINYARD_ASSIGN(
-        const EvaluationReport report,
-        engine_->evaluate(batches, sizes, checkpoints_ ? context_.stop_requested : never));
+    TRAINYARD_ASSIGN(const EvaluationReport report,
+                     engine_->evaluate(batches, evaluation_->windows(), spec_.batch.micro_sequences,
+                                       checkpoints_ ? context_.stop_requested : never));
     context_.progress->set_phase(contract::Phase::kTraining);
     stopping_ = stopping_ || report.stop_requested;
     if (report.stop_requested) return {};
@@ -327,9 +325,9 @@ class Run {
 
   void count_memory(const MemoryReport& memory) {
     Progress& progress = *context_.progress;
-    progress.set_memory(contract::MemoryPurpose::kParameters, memory.weights);
+    progress.set_memory(contract::MemoryPurpose::kParameters, memory.weights + memory.lent_weights);
     progress.set_memory(contract::MemoryPurpose::kOptimizer, memory.moments);
-    progress.set_memory(contract::MemoryPurpose::kGradients, memory.accumulators);
+    progress.set_memory(contract::MemoryPurpose::kGradients, memory.sums + memory.lent_sums);
     progress.set_memory(contract::MemoryPurpose::kActivations, memory.activations);
     progress.set_memory(contract::MemoryPurpose::kKernelScratch, memory.kernel_scratch);
     const auto sizes = engine_->micro_sizes();
@@ -338,7 +336,7 @@ class Run {
 
   void count_collectives() {
     static_assert(comm::kOperations.size() == contract::kCollectives);
-    const comm::Counters counters = context_.world->counters();
+    const comm::Counters counters = groups_->counters();
     for (size_t kind = 0; kind < contract::kCollectives; ++kind) {
       const comm::OperationCounters& so_far = counters.by_operation[kind];
       context_.progress->set_collective(kind, {.operations = so_far.operations,

@@ -1,11 +1,14 @@
-// One state hash over ranks, transports, micro-batch splits, threads and instruction sets, and what
-// must change it. The whole product is `trainyard matrix`; the test takes a covering part of it.
+// One state hash over ways of dividing the states, transports, micro-batch splits, threads and
+// instruction sets, and what must change it. `trainyard matrix` takes more ranks.
 
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "tests/support/extent.h"
+#include "worker/matrix/covering.h"
 #include "worker/matrix/matrix.h"
 
 namespace trainyard::matrix {
@@ -14,9 +17,10 @@ namespace {
 void expect_one_hash(const MatrixOptions& options) {
   const auto result = run_matrix(options, [](const Row& row) {
     for (const std::string& fault : row.faults) {
-      ADD_FAILURE() << "ranks " << row.cell.ranks << " " << comm::name_of(row.cell.transport)
-                    << " micro " << row.cell.micro_sequences << " threads " << row.cell.threads
-                    << " " << kernels::name_of(row.cell.isa) << ": " << fault;
+      ADD_FAILURE() << row.cell.mesh().dp << " x " << row.cell.mesh().fsdp << ", stage "
+                    << row.cell.zero_stage << " " << comm::name_of(row.cell.transport) << " micro "
+                    << row.cell.micro_sequences << " threads " << row.cell.threads << " "
+                    << kernels::name_of(row.cell.isa) << ": " << fault;
     }
   });
   ASSERT_TRUE(result) << result.error().message;
@@ -26,15 +30,37 @@ void expect_one_hash(const MatrixOptions& options) {
   }
 }
 
-TEST(EqualityMatrixTest, RanksTransportsAndSplitsGiveOneHash) {
-  expect_one_hash({.isas = {kernels::best_isa()}});
+TEST(EqualityMatrixTest, LayoutsTransportsSplitsAndInstructionSetsGiveOneHash) {
+  expect_one_hash({.ranks = testing_support::runs_everything() ? std::vector{1, 2, 3, 4, 5, 6}
+                                                               : std::vector{1, 2, 4, 5}});
 }
 
-TEST(EqualityMatrixTest, InstructionSetsAndThreadsGiveOneHash) {
-  expect_one_hash({.ranks = {1, 3},
-                   .transports = {comm::TransportKind::kLocal},
-                   .micro_sequences = {4},
-                   .steps = 3});
+TEST(LayoutsTest, AreEveryCutIntoCopiesAndShardsAtEveryStage) {
+  const auto layouts = layouts_of(6, {0, 1, 2, 3});
+  std::string all;
+  for (const Cell& cell : layouts) {
+    all += std::to_string(cell.mesh().dp) + "x" + std::to_string(cell.mesh().fsdp) + ":" +
+           std::to_string(cell.zero_stage) +
+           (cell.mode == api::ParallelMode::kDataParallel ? "d " : " ");
+  }
+  EXPECT_EQ(all, "6x1:0 1x6:0d 3x2:1 2x3:1 1x6:1 3x2:2 2x3:2 1x6:2 3x2:3 2x3:3 1x6:3 ");
+}
+
+TEST(CoveringArrayTest, HasEveryPairAndFewRows) {
+  for (const std::vector<int>& sizes : std::vector<std::vector<int>>{
+           {1}, {3}, {2, 2}, {5, 1, 3}, {2, 35, 4, 3, 3, 2}, {3, 3, 3, 3}}) {
+    const auto rows = covering_array(sizes);
+    for (size_t a = 0; a < sizes.size(); ++a) {
+      for (size_t b = a; b < sizes.size(); ++b) {
+        std::set<std::pair<int, int>> pairs;
+        for (const std::vector<int>& row : rows)
+          pairs.insert({row[a], row[b]});
+        EXPECT_EQ(std::ssize(pairs), a == b ? sizes[a] : sizes[a] * sizes[b]);
+      }
+    }
+    EXPECT_LE(rows.size(), product(sizes).size());
+  }
+  EXPECT_LE(covering_array({2, 35, 4, 3, 3, 2}).size(), 160U) << "the largest two have 140 pairs";
 }
 
 std::string hash_of(const api::EngineSpec& spec, const std::vector<int32_t>& stream) {

@@ -58,6 +58,8 @@ TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
     };
     EXPECT_EQ(members_of(*groups->data), c.rank() < 4 ? 0x0F : 0xF0);
     EXPECT_EQ(members_of(*groups->shard), int64_t{3} << (c.rank() / 2 * 2));
+    EXPECT_EQ(members_of(*groups->replica), int64_t{5} << (c.rank() / 4 * 4 + c.rank() % 2));
+    EXPECT_EQ(groups->counters().operations, 3) << "of all groups together";
   });
 }
 
@@ -66,6 +68,7 @@ TEST(MeshGroupsTest, AreTheWorldItselfWhereAllRanksShareTheStates) {
     const Groups groups = Groups::of_data_ranks(c);
     EXPECT_EQ(groups.data, &c);
     EXPECT_EQ(groups.shard, &c);
+    EXPECT_EQ(groups.replica, nullptr) << "there is one copy";
     EXPECT_EQ(groups.data_rank(), c.rank());
     const auto other = Groups::make(c, {.dp = 2});
     ASSERT_FALSE(other);

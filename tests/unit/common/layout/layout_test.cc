@@ -119,7 +119,7 @@ Result<Layout> small_layout(int ranks) {
                        {.name = "b", .shape = {5}},
                        {.name = "c", .shape = {33, 9}},
                        {.name = "d", .shape = {1, 2}}},
-                      {{2, 1}, {3}, {0}}, {.fsdp = ranks});
+                      {{2, 1}, {3}, {0}}, {.fsdp = ranks}, 1);
 }
 
 TEST(LayoutTest, PartsOfAUnitAreEqualAndBeginAtMultiplesOf64) {
@@ -168,9 +168,9 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
 }
 
 TEST(LayoutTest, AMeshThatCutsTensorsIsRefused) {
-  const auto layout = Layout::make({{.name = "a", .shape = {2, 2}}}, {{0}}, {.dp = 2, .tp = 2});
+  const auto layout = Layout::make({{.name = "a", .shape = {2, 2}}}, {{0}}, {.dp = 2, .tp = 2}, 1);
   ASSERT_FALSE(layout);
-  EXPECT_NE(layout.error().message.find("found 4 ranks, of which only 1 share the states"),
+  EXPECT_NE(layout.error().message.find("found 4 ranks, of which only 2 hold whole tensors"),
             std::string::npos);
 }
 

@@ -15,11 +15,39 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kLayers = 4;
-const std::vector<int> kReady = {3, 1, 0};
+
+struct NamedSharding {
+  const char* name;
+  layout::Sharding sharding;
+};
+/// Every way in which states are cut.
+const std::vector<NamedSharding> kShardings = {
+    {"stage 1", {}},
+    {"stage 0", {.parts = false, .copies = true}},
+    {"stage 1 in copies", {.copies = true}},
+    {"stage 2", {.sums = true}},
+    {"stage 2 in copies", {.copies = true, .sums = true}},
+    {"stage 3", {.sums = true, .weights = true}},
+    {"stage 3 in copies", {.copies = true, .sums = true, .weights = true}}};
+
+const Lowering kSimple = {.stage_end = {kLayers}, .unit_layers = {{3}, {1, 2}, {0}}};
+
+/// That of a rank with `own` of `rounds` micro-batches.
+StepProgram program_of(Lowering lowering, int rounds, int own) {
+  lowering.micro_batches = own;
+  return lower(one_stage_schedule(rounds), lowering);
+}
 
 StepProgram program_of(int micro_batches) {
-  return lower(one_stage_schedule(micro_batches),
-               {.stage_end = {kLayers}, .unit_ready_layer = kReady});
+  return program_of(kSimple, micro_batches, micro_batches);
+}
+
+/// "F m0 l0, F m0 l1, ..."
+std::string spelled(const StepProgram& program) {
+  std::string all;
+  for (const Instruction& instruction : program)
+    all += (all.empty() ? "" : ", ") + to_string(instruction);
+  return all;
 }
 
 /// The first of a kind with that layer, or unit; -1: with neither.
@@ -35,21 +63,26 @@ template <class Change>
 Status check_after(Change change) {
   std::vector<StepProgram> programs = {program_of(2), program_of(2)};
   change(programs[1]);
-  return check_programs(programs, {2, 2}, kLayers, kReady);
+  return check_programs(programs, {2, 2}, kSimple);
 }
 
 /// What the checker says where all ranks' programs have the same change.
 std::string said_after(const std::function<void(StepProgram&)>& change) {
   StepProgram program = program_of(2);
   change(program);
-  const Status status = check_programs({program, program}, {2, 2}, kLayers, kReady);
+  const Status status = check_programs({program, program}, {2, 2}, kSimple);
   return status ? "nothing" : status.error().message;
 }
 
 TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
-  for (int a = 0; a <= 3; ++a) {
-    const Status status = check_programs({program_of(a), program_of(3)}, {a, 3}, kLayers, kReady);
-    EXPECT_TRUE(status) << status.error().message;
+  for (const auto& [name, sharding] : kShardings) {
+    Lowering lowering = kSimple;
+    lowering.sharding = sharding;
+    for (int a = 0; a <= 3; ++a) {
+      const Status status = check_programs({program_of(lowering, 3, a), program_of(lowering, 3, 3)},
+                                           {a, 3}, lowering);
+      EXPECT_TRUE(status) << name << ": " << status.error().message;
+    }
   }
 }
 
@@ -133,8 +166,10 @@ void drop(StepProgram& program, const Instruction& instruction) {
 TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
   using Kind = InstructionKind;
   const std::pair<Instruction, const char*> cases[] = {
-      {{.kind = Kind::kBackwardWeight, .micro_batch = 1, .layer = 2}, "0: W m1 l2 is missing"},
-      {{.kind = Kind::kBackwardWeight, .micro_batch = 0, .layer = 0}, "0: W m0 l0 is missing"},
+      {{.kind = Kind::kBackwardWeight, .micro_batch = 1, .layer = 2},
+       "(REDUCE u1): layer 2 still adds to the unit"},
+      {{.kind = Kind::kBackwardWeight, .micro_batch = 0, .layer = 0},
+       "(REDUCE u2): layer 0 still adds to the unit"},
       {{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = 2},
        "(W m0 l2): its B has not run"},
       {{.kind = Kind::kForward, .micro_batch = 0, .layer = 1},
@@ -155,7 +190,7 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
               }),
               HasSubstr("OPT u1 is missing"));
   EXPECT_THAT(said_after([](StepProgram& p) { p = program_of(1); }),
-              HasSubstr("F m1 l0 is missing"))
+              HasSubstr("(REDUCE u0): layer 3 still adds to the unit"))
       << "a whole micro-batch";
   EXPECT_THAT(said_after([](StepProgram& p) { p.clear(); }), HasSubstr("F m0 l0 is missing"));
 }
@@ -178,62 +213,92 @@ TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
 }
 
 TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
-  const std::vector<int> ready = {3, 1};  // no parameter in layer 0
-  StepProgram program =
-      lower(one_stage_schedule(2), {.stage_end = {kLayers}, .unit_ready_layer = ready});
+  Lowering lowering = kSimple;
+  lowering.unit_layers = {{3}, {1, 2}};  // no parameter in layer 0
+  StepProgram program = program_of(lowering, 2, 2);
   const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .layer = 0};
   drop(program, late);
   program.insert(program.end(), late);
-  const Status status = check_programs({program, program}, {2, 2}, kLayers, ready);
+  const Status status = check_programs({program, program}, {2, 2}, lowering);
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().message, HasSubstr("loss and overflow have been reduced already"));
 }
 
-// Programs of every shape, all of whose ranks have the same mistake: comparing them shows nothing.
+/// What a program may become by one mistake.
+std::vector<StepProgram> spoilt(const StepProgram& good, size_t at) {
+  const auto place = static_cast<int64_t>(at);
+  std::vector<StepProgram> all(3, good);
+  all[0].erase(all[0].begin() + place);
+  all[1].insert(all[1].begin() + place, good[at]);
+  all[2].push_back(good[at]);
+  const auto become = [&](int Instruction::*field, int value) {
+    all.push_back(good);
+    all.back()[at].*field = value;
+  };
+  for (int Instruction::*const field : {&Instruction::layer, &Instruction::unit}) {
+    const int named = good[at].*field;
+    if (named < 0) continue;
+    for (const int other : {-1, named - 1, named + 1, 1 << 30})
+      become(field, other);
+  }
+  if (good[at].micro_batch < 0) return all;
+  for (const int other : {-1, good[at].micro_batch + 1, 1 << 30})
+    become(&Instruction::micro_batch, other);
+  return all;
+}
+
+// Programs of every shape and way of cutting, all of whose ranks have the same mistake: comparing
+// them shows nothing.
 TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
   int programs = 0;
-  for (int micro_batches = 0; micro_batches <= 3; ++micro_batches) {
-    for (const auto& [layers, ready] : std::vector<std::pair<int, std::vector<int>>>{
-             {1, {0}}, {1, {0, 0}}, {2, {1, 0}}, {3, {0}}, {4, {3, 1, 0}}, {5, {4, 4, 2, 0}}}) {
-      const StepProgram good = lower(one_stage_schedule(micro_batches),
-                                     {.stage_end = {layers}, .unit_ready_layer = ready});
-      const auto is_good = [&, count = layers, &ready_layers = ready](const StepProgram& program) {
-        return check_programs({program, program}, {micro_batches, micro_batches}, count,
-                              ready_layers)
-            .has_value();
-      };
-      ASSERT_TRUE(is_good(good));
-      ++programs;
-      for (size_t at = 0; at < good.size(); ++at) {
-        const auto place = static_cast<int64_t>(at);
-        StepProgram bad = good;
-        bad.erase(bad.begin() + place);
-        EXPECT_FALSE(is_good(bad)) << "without " << to_string(good[at]);
-        bad = good;
-        bad.insert(bad.begin() + place, good[at]);
-        EXPECT_FALSE(is_good(bad)) << "twice " << to_string(good[at]);
-        bad = good;
-        bad.push_back(good[at]);
-        EXPECT_FALSE(is_good(bad)) << "once more at the end " << to_string(good[at]);
-        for (int Instruction::*const place_of : {&Instruction::layer, &Instruction::unit}) {
-          const int named = good[at].*place_of;
-          if (named < 0) continue;
-          for (const int other : {-1, named - 1, named + 1, 1 << 30}) {
-            bad = good;
-            bad[at].*place_of = other;
-            EXPECT_FALSE(is_good(bad)) << to_string(good[at]) << " became " << to_string(bad[at]);
+  for (const auto& [name, sharding] : kShardings) {
+    for (const auto& [layers, units] : std::vector<std::pair<int, std::vector<std::vector<int>>>>{
+             {1, {{0}}},
+             {1, {{0}, {0}}},
+             {2, {{1}, {0}}},
+             {3, {{0, 1, 2}}},
+             {4, {{3}, {1, 2}, {0, 3}}},
+             {5, {{4}, {4}, {2, 3}, {0, 1}}}}) {
+      const Lowering lowering{.stage_end = {layers}, .unit_layers = units, .sharding = sharding};
+      for (int rounds = 1; rounds <= 3; ++rounds) {
+        const StepProgram good = program_of(lowering, rounds, rounds);
+        const auto is_good = [&, n = rounds](const StepProgram& program) {
+          return check_programs({program, program}, {n, n}, lowering).has_value();
+        };
+        ASSERT_TRUE(is_good(good)) << name << ": " << spelled(good);
+        ++programs;
+        for (size_t at = 0; at < good.size(); ++at) {
+          for (const StepProgram& bad : spoilt(good, at)) {
+            EXPECT_FALSE(is_good(bad)) << name << ", " << to_string(good[at]) << " of "
+                                       << spelled(good) << "\nbecame " << spelled(bad);
           }
-        }
-        if (good[at].micro_batch < 0) continue;
-        for (const int micro_batch : {-1, good[at].micro_batch + 1, 1 << 30}) {
-          bad = good;
-          bad[at].micro_batch = micro_batch;
-          EXPECT_FALSE(is_good(bad)) << to_string(good[at]) << " became " << to_string(bad[at]);
         }
       }
     }
   }
-  EXPECT_EQ(programs, 24);
+  EXPECT_EQ(programs, 126);
+}
+
+TEST(LowerTest, WeightsThatAreCutAreGatheredOneLayerAhead) {
+  Lowering lowering = kSimple;
+  lowering.sharding = {.sums = true, .weights = true};
+  // One that no op uses, a tied one, one of two layers, one of one.
+  lowering.stage_end = {6};
+  lowering.unit_layers = {{}, {0, 5}, {1, 2}, {4}};
+  EXPECT_EQ(spelled(program_of(lowering, 1, 1)),
+            "REDUCE m0 u0, "
+            "GATHER u1, GATHER u2, F m0 l0, FREE u1, F m0 l1, F m0 l2, FREE u2, "
+            "GATHER u3, F m0 l3, GATHER u1, F m0 l4, F m0 l5, "
+            "B m0 l5, W m0 l5, FREE u1, B m0 l4, W m0 l4, FREE u3, "
+            "ACCUMULATE m0 u0, REDUCE m0 u3, "
+            "GATHER u2, B m0 l3, W m0 l3, B m0 l2, W m0 l2, GATHER u1, B m0 l1, W m0 l1, FREE u2, "
+            "ACCUMULATE m0 u3, REDUCE m0 u2, B m0 l0, W m0 l0, FREE u1, "
+            "ACCUMULATE m0 u2, REDUCE m0 u1, ACCUMULATE m0 u1, "
+            "REDUCE_CONTROL, OPT u3, OPT u2, OPT u1, OPT u0");
+  // Who has no micro-batch takes part in all of that.
+  StepProgram without = program_of(lowering, 1, 1);
+  std::erase_if(without, [](const Instruction& i) { return i.layer >= 0; });
+  EXPECT_EQ(spelled(program_of(lowering, 1, 0)), spelled(without));
 }
 
 TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
@@ -242,8 +307,8 @@ TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
   const Schedule schedule = {{Kind::kForward, 0, 0},        {Kind::kForward, 1, 0},
                              {Kind::kBackwardInput, 0, 0},  {Kind::kBackwardInput, 1, 0},
                              {Kind::kBackwardWeight, 1, 0}, {Kind::kBackwardWeight, 0, 0}};
-  const StepProgram program = lower(schedule, {.stage_end = {kLayers}, .unit_ready_layer = kReady});
-  const Status status = check_programs({program}, {2}, kLayers, kReady);
+  const StepProgram program = lower(schedule, kSimple);
+  const Status status = check_programs({program}, {2}, kSimple);
   EXPECT_TRUE(status) << status.error().message;
   EXPECT_EQ(program[2 * kLayers],
             (Instruction{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = kLayers - 1}));
@@ -254,12 +319,9 @@ TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
 
 TEST(LowerTest, StagesHaveTheirLayers) {
   using Kind = InstructionKind;
-  const StepProgram program = lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
-                                    {.stage_end = {3, 5}, .reduces_control = false});
-  std::string all;
-  for (const Instruction& instruction : program)
-    all += to_string(instruction) + ", ";
-  EXPECT_EQ(all, "F m0 l3, F m0 l4, B m0 l4, B m0 l3, ");
+  EXPECT_EQ(spelled(lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
+                          {.stage_end = {3, 5}, .reduces_control = false})),
+            "F m0 l3, F m0 l4, B m0 l4, B m0 l3");
 }
 
 TEST(InstructionTest, SpellsItselfForPeople) {

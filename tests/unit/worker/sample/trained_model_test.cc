@@ -112,7 +112,7 @@ TEST_F(TrainedModelTest, PositionsThatWereNeverTrainedAreNotLookedAt) {
   const auto& params = engine->model().params;
   for (size_t p = 0; p < params.size(); ++p) {
     if (params[p].name() != "wpe") continue;
-    const auto positions = engine->states().weights().fp32(static_cast<int>(p));
+    const auto positions = engine->states().weights().owned_fp32(static_cast<int>(p));
     std::fill(positions.begin() + 16 * spec_.model.hidden, positions.end(),
               std::numeric_limits<float>::quiet_NaN());
   }

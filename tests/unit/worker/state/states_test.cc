@@ -28,7 +28,10 @@ TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t bytes : {1, 64 << 10, 1 << 30}) {
       const Units units = make_units(model, compute, bytes);
-      EXPECT_TRUE(std::is_sorted(units.ready_layer.rbegin(), units.ready_layer.rend()));
+      std::vector<int> lowest;
+      for (const std::vector<int>& layers : units.layers)
+        lowest.push_back(layers.front());
+      EXPECT_TRUE(std::is_sorted(lowest.rbegin(), lowest.rend()));
       std::multiset<int> seen;
       for (size_t unit = 0; unit < units.params.size(); ++unit) {
         for (const int param : units.params[unit]) {
@@ -40,7 +43,9 @@ TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
           for (size_t l = 0; l < model.layers.size(); ++l) {
             for (const Node& node : model.layers[l].nodes) {
               const bool uses = std::count(node.params.begin(), node.params.end(), param) > 0;
-              if (uses) EXPECT_LE(units.ready_layer[unit], static_cast<int>(l)) << spec.name();
+              const std::vector<int>& layers = units.layers[unit];
+              const auto named = std::count(layers.begin(), layers.end(), static_cast<int>(l));
+              EXPECT_TRUE(!uses || named == 1) << spec.name();
             }
           }
         }
@@ -54,7 +59,7 @@ TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
 /// One rank's weights and states, each element of which has a number of its own.
 struct Rank {
   Rank(const layout::Layout& layout, const Units& units, int rank)
-      : weights(*Weights::create(layout, units, memory)),
+      : weights(*Weights::create(layout, rank, units, memory)),
         states(*States::create(layout, rank, *weights, memory)) {}
   HeapMemorySource memory;
   std::unique_ptr<Weights> weights;
@@ -65,8 +70,9 @@ TEST(StatesTest, RanksOwnEveryElementOnceAndNoTwoTensorsShareMemory) {
   const Model model = small_model();
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
     const Units units = make_units(model, compute, 64 << 10);
-    for (const int ranks : {1, 2, 3, 5}) {
-      const auto layout = layout::Layout::make(tensors_of(model), units.params, {.fsdp = ranks});
+    for (const auto& [ranks, stage] : {std::pair{1, 1}, {2, 2}, {2, 3}, {3, 1}, {5, 3}}) {
+      const auto layout =
+          layout::Layout::make(tensors_of(model), units.params, {.fsdp = ranks}, stage);
       ASSERT_TRUE(layout) << layout.error().message;
       std::vector<int64_t> owned(model.params.size());
       for (int r = 0; r < ranks; ++r) {
@@ -97,7 +103,7 @@ TEST(StatesTest, RanksOwnEveryElementOnceAndNoTwoTensorsShareMemory) {
 TEST(StatesTest, MastersAreTheWeightsWhereTheseAreFp32) {
   const Model model = small_model();
   const Units units = make_units(model, DType::kBFloat16, 64 << 10);
-  const auto layout = layout::Layout::make(tensors_of(model), units.params, {.fsdp = 2});
+  const auto layout = layout::Layout::make(tensors_of(model), units.params, {.fsdp = 2}, 1);
   ASSERT_TRUE(layout) << layout.error().message;
   Rank rank(*layout, units, 1);
   for (int p = 0; p < static_cast<int>(model.params.size()); ++p) {

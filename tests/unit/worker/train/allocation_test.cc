@@ -23,16 +23,18 @@ constexpr int kSteps = 20;
 /// stream is: over many steps their most may rise by a few, and each costs one allocation.
 constexpr int64_t kMostInAll = 4;
 
-using Case = std::tuple<api::NumberFormat, int>;
+using Case = std::tuple<api::NumberFormat, int, int>;
 
 class AllocationTest : public ::testing::TestWithParam<Case> {
  protected:
   api::NumberFormat format() const { return std::get<0>(GetParam()); }
   int ranks() const { return std::get<1>(GetParam()); }
+  int zero_stage() const { return std::get<2>(GetParam()); }
 
   /// What each step after the first ones allocated, by all ranks together.
   std::vector<int64_t> allocations_by_step() {
     api::EngineSpec spec = matrix::prime_spec(format());
+    spec.parallelism.zero_stage = zero_stage();
     spec.batch.micro_sequences = 4;  // one rank: three micro-batches, the last one short
     const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
     const auto room = std::make_shared<comm::LocalWorld>();
@@ -106,7 +108,7 @@ TEST_P(AllocationTest, StepsAfterTheFirstTakeNoMemory) {
 INSTANTIATE_TEST_SUITE_P(Compute, AllocationTest,
                          ::testing::Combine(::testing::Values(api::NumberFormat::kFP32,
                                                               api::NumberFormat::kBF16),
-                                            ::testing::Values(1, 2, 3)));
+                                            ::testing::Values(1, 2, 3), ::testing::Values(1, 3)));
 
 /// The same window again and again.
 class OneWindow final : public MicroBatchSource {
@@ -142,11 +144,10 @@ TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {
                                      memory);
   ASSERT_TRUE(engine) << engine.error().message;
   (*engine)->initialize();
-  const auto loss_of = [&](size_t windows) {
+  const auto loss_of = [&](int64_t windows) {
     OneWindow batches(spec.data.sequence_length);
-    const std::vector<int64_t> sizes(windows, 1);
     test::take_largest_allocation();
-    const auto report = (*engine)->evaluate(batches, sizes);
+    const auto report = (*engine)->evaluate(batches, windows, 1);
     EXPECT_TRUE(report) << report.error().message;
     return report ? report->loss : 0;
   };

@@ -44,7 +44,7 @@ class PoisonedMemory final : public MemorySource {
 void scale_weights(Engine& engine, const std::string& name, float scale) {
   for (size_t p = 0; p < engine.model().params.size(); ++p) {
     if (!engine.model().params[p].name().ends_with(name)) continue;
-    for (float& weight : engine.states().weights().fp32(static_cast<int>(p)))
+    for (float& weight : engine.states().weights().owned_fp32(static_cast<int>(p)))
       weight *= scale;
   }
 }
@@ -60,10 +60,16 @@ std::string name_in_trace(InstructionKind kind) {
       return "backward_weight";
     case InstructionKind::kReduce:
       return "reduce";
+    case InstructionKind::kAccumulate:
+      return "accumulate";
+    case InstructionKind::kAllReduce:
+      return "all_reduce";
     case InstructionKind::kReduceControl:
       return "reduce_control";
     case InstructionKind::kGather:
       return "gather";
+    case InstructionKind::kFree:
+      return "free";
     case InstructionKind::kOptimize:
       return "optimize";
     case InstructionKind::kSnapshot:
@@ -155,20 +161,21 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   ASSERT_NE(engine, nullptr);
   engine->initialize();
   const int wte = 0;
-  const float before = engine->states().weights().fp32(wte)[5];
+  const float before = engine->states().weights().owned_fp32(wte)[5];
   // wpe: reaches every loss
-  engine->states().weights().fp32(1)[0] = std::numeric_limits<float>::infinity();
+  engine->states().weights().owned_fp32(1)[0] = std::numeric_limits<float>::infinity();
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
   const auto report = engine->step(batches);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->skipped);
   EXPECT_TRUE(std::isnan(report->loss)) << "no loss is not a loss of nothing: " << report->loss;
-  EXPECT_EQ(engine->states().weights().fp32(wte)[5], before) << "parameters are untouched";
+  EXPECT_EQ(engine->states().weights().owned_fp32(wte)[5], before) << "parameters are untouched";
   EXPECT_EQ(engine->optimizer().updates(), 0) << "Adam's t does not advance";
   EXPECT_EQ(engine->steps_done(), 1) << "the batch is consumed";
   batches.start_step(0);
-  const auto evaluated = engine->evaluate(batches, engine->micro_sizes());
+  const auto evaluated =
+      engine->evaluate(batches, spec.batch.global_sequences, spec.batch.micro_sequences);
   ASSERT_TRUE(evaluated) << evaluated.error().message;
   EXPECT_TRUE(std::isnan(evaluated->loss)) << evaluated->loss;
 }
@@ -185,7 +192,8 @@ TEST_F(EngineTest, AnEvaluationInWhichASumDidNotFitHasNoLoss) {
   scale_weights(*engine, "mlp.c_proj.weight", 1e9F);
   matrix::StreamBatches batches(stream, spec, 1, 0);
   batches.start_step(0);
-  const auto evaluated = engine->evaluate(batches, engine->micro_sizes());
+  const auto evaluated =
+      engine->evaluate(batches, spec.batch.global_sequences, spec.batch.micro_sequences);
   ASSERT_TRUE(evaluated) << evaluated.error().message;
   EXPECT_TRUE(std::isnan(evaluated->loss)) << evaluated->loss;
 }
@@ -203,8 +211,7 @@ TEST_F(EngineTest, AnEvaluationInPiecesHasTheSameLoss) {
     spec.batch.micro_sequences = micro_sequences;
     matrix::StreamBatches batches(stream, spec, 1, 0);
     batches.start_step(0);
-    const auto report =
-        engine->evaluate(batches, micro_batch_sizes(kWindows, micro_sequences, 1, 0));
+    const auto report = engine->evaluate(batches, kWindows, micro_sequences);
     EXPECT_TRUE(report) << report.error().message;
     return report ? report->loss : 0;
   };

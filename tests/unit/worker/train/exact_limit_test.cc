@@ -36,7 +36,10 @@ int param_named(const Engine& engine, const std::string& end) {
 
 /// The token that the model least expects once all hidden values are large and alike.
 int32_t least_expected(Engine& engine) {
-  const auto wte = engine.states().weights().fp32(param_named(engine, "wte"));
+  const int param = param_named(engine, "wte");
+  const std::span<const float> wte(
+      static_cast<const float*>(engine.states().weights().data(param)),
+      static_cast<size_t>(engine.states().layout().place(param).size()));
   const auto width = static_cast<size_t>(engine.spec().model.hidden);
   const auto sum_of = [&](size_t token) {
     const auto row = wte.subspan(token * width, width);
@@ -67,8 +70,9 @@ Result<Outcome> train_one(const Layout& layout, int rank,
                                                       .groups = &groups},
                                                      memory));
   engine->initialize();
-  for (float& bias : engine->states().weights().fp32(param_named(*engine, "ln_f.bias")))
+  for (float& bias : engine->states().master(param_named(*engine, "ln_f.bias")))
     bias = hidden;
+  TRAINYARD_TRY(engine->settle());
   const std::vector<int32_t> stream(4096, least_expected(*engine));
   matrix::StreamBatches batches(stream, spec, layout.ranks, rank);
   batches.start_step(0);
