@@ -139,7 +139,15 @@ std::vector<CelRule> engine_rules() {
        "must be a divisor of model.heads", "parallelism.tensor"},
       {"spec.engine", "!has(self.model.layers) || self.parallelism.pipeline <= self.model.layers",
        "must be at most model.layers", "parallelism.pipeline"},
-      {"spec.engine", "self.parallelism.shard == 0 || self.parallelism.zeroStage > 0",
+      {"spec.engine",
+       "self.parallelism.mode != 'DataParallel' || !has(self.parallelism.zeroStage) || "
+       "self.parallelism.zeroStage == 0",
+       "must be 0 under mode DataParallel, where rank 0 holds all states", "parallelism.zeroStage"},
+      {"spec.engine", "self.parallelism.mode != 'DataParallel' || self.parallelism.shard == 0",
+       "must be 0 under mode DataParallel, where rank 0 holds all states", "parallelism.shard"},
+      {"spec.engine",
+       "self.parallelism.shard == 0 || !has(self.parallelism.zeroStage) || "
+       "self.parallelism.zeroStage > 0",
        "must be 0 unless zeroStage is above 0", "parallelism.shard"},
       {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
        "must be false, as tensor is 1", "parallelism.sequenceParallel"},

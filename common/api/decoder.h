@@ -198,6 +198,11 @@ void Decoder::decode_struct(const text::Node& node, const std::string& path, T& 
   // Nobody writes status by hand, and it may come back from a newer controller.
   if constexpr (std::same_as<T, TrainingJobStatus>) unknown_keys_ = UnknownKeys::kIgnore;
   if constexpr (std::same_as<T, ModelSpec>) decode_preset(node, path, out);
+  // The default of zeroStage: rank 0 holds all states under this mode.
+  if constexpr (std::same_as<T, ParallelismSpec>) {
+    const text::Node* mode = node.find("mode");
+    if (mode != nullptr && mode->string == name_of(ParallelMode::kDataParallel)) out.zero_stage = 0;
+  }
   MemberReader<T> reader(*this, node, path);
   visit_fields(reader, out);
   if (unknown_keys_ == UnknownKeys::kRefuse) reader.report_unknown();

@@ -198,7 +198,10 @@ void visit_fields(V& visit, S& precision) {
 
 template <class V, Is<ParallelismSpec> S>
 void visit_fields(V& visit, S& parallelism) {
-  visit({.name = "mode", .description = "How ranks divide the work."}, parallelism.mode);
+  visit({.name = "mode",
+         .description = "How ranks divide the work. Under DataParallel the data rank 0 gathers the "
+                        "gradients, updates the parameters and broadcasts them."},
+        parallelism.mode);
   visit({.name = "tensor",
          .description = "Ranks that share every layer; a divisor of model.heads.",
          .minimum = 1,
@@ -221,16 +224,18 @@ void visit_fields(V& visit, S& parallelism) {
         parallelism.expert);
   visit({.name = "shard",
          .description =
-             "Ranks that share out the states of zeroStage; 0 means all data-parallel ranks.",
+             "Ranks that share out the states of zeroStage; 0 means all data-parallel ranks. An "
+             "elastic job shares them among the largest divisor of its ranks that is at most this.",
          .minimum = 0,
          .maximum = 65536},
         parallelism.shard);
   visit({.name = "zeroStage",
          .description =
-             "States that are shared out among the data ranks: 0 and 1 the optimizer's, 2 and "
-             "gradients, 3 and parameters. No stage changes the bits.",
+             "States that the ranks of `shard` share out: 0 none, 1 the optimizer's, 2 also the "
+             "gradients, 3 also the parameters. No stage changes the bits.",
          .minimum = 0,
-         .maximum = 3},
+         .maximum = 3,
+         .default_note = "1, and 0 under mode DataParallel"},
         parallelism.zero_stage);
   visit({.name = "pipelineSchedule",
          .description = "Order of forward and backward passes over the stages."},

@@ -125,7 +125,7 @@ struct ParallelismSpec {
   int64_t context = 1;
   int64_t expert = 1;
   int64_t shard = 0;  ///< fsdp size; 0: all data-parallel ranks
-  int64_t zero_stage = 0;
+  int64_t zero_stage = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kOneFOneB;
   int64_t chunks_per_stage = 1;
   Recompute recompute = Recompute::kNone;

@@ -89,8 +89,13 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
   rules.require(engine.model.layers == 0 || parallelism.pipeline <= engine.model.layers, "pipeline",
                 number(parallelism.pipeline),
                 "at most model.layers (" + number(engine.model.layers) + ")");
+  if (parallelism.mode == ParallelMode::kDataParallel) {
+    const std::string alone = "0 under mode DataParallel, where rank 0 holds all states";
+    rules.require(parallelism.zero_stage == 0, "zeroStage", number(parallelism.zero_stage), alone);
+    rules.require(parallelism.shard == 0, "shard", number(parallelism.shard), alone);
+  }
   rules.require(parallelism.shard == 0 || parallelism.zero_stage > 0, "shard",
-                number(parallelism.shard), "0 unless zeroStage is above 0", {"zeroStage"});
+                number(parallelism.shard), "0 unless zeroStage is above 0", {"mode", "zeroStage"});
   rules.require(!parallelism.sequence_parallel || parallelism.tensor > 1, "sequenceParallel",
                 "true", "false, as tensor is 1", {"tensor"});
   std::set<int64_t> named;
@@ -103,8 +108,6 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
 void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& rules) {
   const std::string data_parallel = "1; more ranks are used by data parallelism";
   const ParallelismSpec ready;
-  rules.not_in_this_version(parallelism.mode != ready.mode, "mode", name(parallelism.mode),
-                            "Distributed");
   rules.not_in_this_version(parallelism.tensor > 1, "tensor", number(parallelism.tensor),
                             data_parallel);
   rules.not_in_this_version(parallelism.pipeline > 1, "pipeline", number(parallelism.pipeline),
@@ -113,9 +116,6 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
                             data_parallel);
   rules.not_in_this_version(parallelism.expert > 1, "expert", number(parallelism.expert),
                             data_parallel);
-  rules.not_in_this_version(parallelism.shard > 0, "shard", number(parallelism.shard), "0");
-  rules.not_in_this_version(parallelism.zero_stage > 1, "zeroStage", number(parallelism.zero_stage),
-                            "0 or 1");
   rules.not_in_this_version(parallelism.pipeline_schedule != ready.pipeline_schedule,
                             "pipelineSchedule", name(parallelism.pipeline_schedule), "OneFOneB");
   rules.not_in_this_version(parallelism.chunks_per_stage > 1, "chunksPerStage",

@@ -1,8 +1,25 @@
 #include "common/layout/mesh.h"
 
+#include <algorithm>
+#include <string>
+
 #include "common/base/check.h"
 
 namespace trainyard::layout {
+namespace {
+
+/// The length of fsdp among `data` ranks.
+int64_t shard_of(const api::ParallelismSpec& parallelism, int64_t data) {
+  if (parallelism.mode == api::ParallelMode::kDataParallel) return data;
+  if (parallelism.zero_stage == 0) return 1;
+  if (parallelism.shard == 0) return data;
+  int64_t shard = std::min(parallelism.shard, data);
+  while (data % shard != 0)
+    --shard;
+  return shard;
+}
+
+}  // namespace
 
 Coordinate coordinate_of(const Mesh& mesh, int rank) {
   TRAINYARD_CHECK(rank >= 0 && rank < mesh.size());
@@ -22,22 +39,25 @@ int rank_of(const Mesh& mesh, const Coordinate& c) {
   return (((c.pp * mesh.dp + c.dp) * mesh.fsdp + c.fsdp) * mesh.cp + c.cp) * mesh.tp + c.tp;
 }
 
-Result<Mesh> mesh_for_world(int world, int tp, int pp, int cp, int fsdp) {
-  const int fixed = tp * pp * cp;
+Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world) {
+  const int64_t tp = parallelism.tensor;
+  const int64_t pp = parallelism.pipeline;
+  const int64_t cp = parallelism.context;
+  const int64_t fixed = tp * pp * cp;
   if (world < 1 || fixed < 1 || world % fixed != 0) {
     return Error{ErrorCode::kInvalidConfig,
-                 "parallelism: tensor " + std::to_string(tp) + " x pipeline " + std::to_string(pp) +
-                     " x context " + std::to_string(cp) + " = " + std::to_string(fixed) +
-                     " must divide the " + std::to_string(world) + " ranks"};
+                 "engine.parallelism: found tensor " + std::to_string(tp) + " x pipeline " +
+                     std::to_string(pp) + " x context " + std::to_string(cp) + " = " +
+                     std::to_string(fixed) + ", wanted a divisor of the " + std::to_string(world) +
+                     " ranks"};
   }
-  const int data = world / fixed;
-  const int shard = fsdp == 0 ? data : fsdp;
-  if (shard < 1 || data % shard != 0) {
-    return Error{ErrorCode::kInvalidConfig, "parallelism.shard: " + std::to_string(fsdp) +
-                                                " must divide the " + std::to_string(data) +
-                                                " data-parallel ranks"};
-  }
-  return Mesh{.pp = pp, .dp = data / shard, .fsdp = shard, .cp = cp, .tp = tp};
+  const int64_t data = world / fixed;
+  const int64_t shard = shard_of(parallelism, data);
+  return Mesh{.pp = static_cast<int>(pp),
+              .dp = static_cast<int>(data / shard),
+              .fsdp = static_cast<int>(shard),
+              .cp = static_cast<int>(cp),
+              .tp = static_cast<int>(tp)};
 }
 
 Range even_share(int64_t total, int64_t parts, int64_t index) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/api/engine_spec.h"
 #include "common/base/error.h"
 
 namespace trainyard::layout {
@@ -39,9 +40,15 @@ int rank_of(const Mesh& mesh, const Coordinate& coordinate);
 /// d = dp_rank x fsdp + fsdp_rank: which share of each global batch a rank takes.
 inline int data_rank(const Mesh& mesh, const Coordinate& c) { return c.dp * mesh.fsdp + c.fsdp; }
 
-/// The mesh of `world` ranks with these fixed axes; dp takes what is left. `fsdp` 0 means all of
-/// the data-parallel ranks. Errors: kInvalidConfig with the numbers when a product does not divide.
-Result<Mesh> mesh_for_world(int world, int tp, int pp, int cp, int fsdp);
+/// The mesh of `world` ranks, of which tensor x pipeline x context hold one copy of the model and
+/// the D = dp x fsdp others are the data-parallel ranks. How long fsdp is:
+///  * 1 at zeroStage 0: every rank holds all states;
+///  * D under mode DataParallel, where rank 0 holds them for all;
+///  * else the largest divisor of D that is at most `shard` (0: D itself). An elastic job asks for
+///    one shard and runs at many D.
+/// The sizes are at least 1, shard and zeroStage at least 0. Errors: kInvalidConfig with the
+/// numbers when tensor x pipeline x context does not divide the world.
+Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world);
 
 /// A half-open range.
 struct Range {

@@ -127,12 +127,6 @@ Status check_batch(const api::BatchSpec& batch, int64_t ranks) {
   return {};
 }
 
-Result<layout::Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world) {
-  return layout::mesh_for_world(
-      world, static_cast<int>(parallelism.tensor), static_cast<int>(parallelism.pipeline),
-      static_cast<int>(parallelism.context), static_cast<int>(parallelism.shard));
-}
-
 Gpt2Config gpt2_config(const api::EngineSpec& spec) {
   return {.layers = spec.model.layers,
           .hidden = spec.model.hidden,

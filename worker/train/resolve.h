@@ -6,7 +6,6 @@
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
-#include "common/layout/mesh.h"
 #include "kernels/kernel_set.h"
 #include "worker/data/dataset.h"
 #include "worker/hf/gpt2.h"
@@ -34,9 +33,6 @@ Status check_kernel_limits(const api::EngineSpec& spec);
 /// Refuses a batch that these ranks (at least one) cannot share or that takes more micro-batches
 /// than a step program lists. Errors: kInvalidConfig.
 Status check_batch(const api::BatchSpec& batch, int64_t ranks);
-
-/// Where the ranks of a world stand; all data ranks share the states. Errors: kInvalidConfig.
-Result<layout::Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world);
 
 /// The model of a resolved spec.
 Gpt2Config gpt2_config(const api::EngineSpec& spec);

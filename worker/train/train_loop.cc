@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/io/control_group.h"
+#include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/train/batches.h"
 #include "worker/train/checkpoint_schedule.h"
@@ -109,7 +110,8 @@ class Run {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
     }
-    TRAINYARD_ASSIGN(const layout::Mesh mesh, mesh_of(spec_.parallelism, context_.world->size()));
+    TRAINYARD_ASSIGN(const layout::Mesh mesh,
+                     layout::mesh_of(spec_.parallelism, context_.world->size()));
     TRAINYARD_ASSIGN(groups_, comm::Groups::make(*context_.world, mesh));
     Gpt2Config model = gpt2_config(spec_);
     if (inputs_->shape) model.layer_norm_epsilon = inputs_->shape->layer_norm_epsilon;

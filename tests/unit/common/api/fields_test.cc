@@ -136,6 +136,22 @@ TEST(DefaultsTest, AreTheInitialisers) {
   EXPECT_EQ(*job, expected);
 }
 
+TEST(DefaultsTest, ZeroStageIsThatOfTheMode) {
+  const auto stage_of = [](const std::string& parallelism) {
+    const Result<EngineSpec> engine = decode_engine(
+        R"({"model": {"preset": "gpt2-3m"}, "data": {"tokens": ["a"]}, "steps": 1,
+            "batch": {"globalSequences": 1}, "parallelism": )" +
+        parallelism + "}");
+    EXPECT_TRUE(engine.has_value()) << engine.error().message;
+    return engine ? engine->parallelism.zero_stage : -1;
+  };
+  EXPECT_EQ(stage_of("{}"), 1);
+  EXPECT_EQ(stage_of(R"({"mode": "Distributed"})"), 1);
+  EXPECT_EQ(stage_of(R"({"mode": "DataParallel"})"), 0);
+  EXPECT_EQ(stage_of(R"({"zeroStage": 0})"), 0) << "as objects stored before it was 1 say";
+  EXPECT_EQ(stage_of(R"({"zeroStage": 3, "shard": 2})"), 3);
+}
+
 TEST(DefaultsTest, ObeyTheirOwnBounds) {
   FaultList faults("defaults");
   BoundsChecker bounds(faults, "");

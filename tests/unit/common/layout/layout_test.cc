@@ -16,13 +16,39 @@ TEST(MeshTest, RankAndCoordinateAreInverse) {
 }
 
 TEST(MeshTest, RefusesProductsThatDoNotDivide) {
-  const auto mesh = mesh_for_world(6, 4, 1, 1, 1);
+  const auto mesh = mesh_of({.tensor = 2, .pipeline = 2}, 6);
   ASSERT_FALSE(mesh);
   EXPECT_EQ(mesh.error().code, ErrorCode::kInvalidConfig);
-  EXPECT_NE(mesh.error().message.find("tensor 4"), std::string::npos);
-  EXPECT_FALSE(mesh_for_world(6, 1, 1, 1, 4));
-  ASSERT_TRUE(mesh_for_world(6, 1, 1, 1, 0));
-  EXPECT_EQ(mesh_for_world(6, 1, 1, 1, 0)->fsdp, 6);
+  EXPECT_EQ(mesh.error().message,
+            "engine.parallelism: found tensor 2 x pipeline 2 x context 1 = 4, wanted a divisor of "
+            "the 6 ranks");
+}
+
+TEST(MeshTest, SharesAmongTheLargestDivisorUpToShard) {
+  const api::ParallelMode one = api::ParallelMode::kDataParallel;
+  const struct {
+    api::ParallelismSpec parallelism;
+    int world;
+    Mesh mesh;
+  } cases[] = {
+      {{}, 1, {}},
+      {{}, 6, {.fsdp = 6}},
+      {{.zero_stage = 3}, 6, {.fsdp = 6}},
+      {{.zero_stage = 0}, 6, {.dp = 6}},
+      {{.mode = one, .zero_stage = 0}, 6, {.fsdp = 6}},
+      {{.shard = 2}, 6, {.dp = 3, .fsdp = 2}},
+      {{.shard = 4}, 8, {.dp = 2, .fsdp = 4}},
+      {{.shard = 4}, 6, {.dp = 2, .fsdp = 3}},
+      {{.shard = 4}, 5, {.dp = 5}},
+      {{.shard = 4}, 3, {.fsdp = 3}},
+      {{.shard = 1}, 4, {.dp = 4}},
+      {{.tensor = 2, .pipeline = 2, .context = 3, .shard = 2}, 24, {2, 1, 2, 3, 2}},
+  };
+  for (const auto& it : cases) {
+    const auto mesh = mesh_of(it.parallelism, it.world);
+    ASSERT_TRUE(mesh) << mesh.error().message;
+    EXPECT_EQ(*mesh, it.mesh) << "shard " << it.parallelism.shard << " of " << it.world;
+  }
 }
 
 TEST(EvenShareTest, PartsAreDisjointCoveringAndBalanced) {
