@@ -58,9 +58,6 @@ on; 130 stopped at once; 1 a deadline ran out, or a restart budget for another r
 has the code of the rank that ended it, if that is 64, 65 or 70, not of one that was restarted.)";
 
 constexpr int kExitKilled = 130;
-// As of spec.numNodes and spec.numProcPerNode (common/api/job_fields.h).
-constexpr int64_t kNodesMax = 65'536;
-constexpr int64_t kProcsMax = 1024;
 constexpr char kTraceFile[] = "trace.json";
 constexpr std::chrono::milliseconds kRefresh{200};
 
@@ -86,10 +83,9 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
   if (options.nodes > 0) job.spec.num_nodes = options.nodes;
   if (options.procs > 0) job.spec.num_proc_per_node = options.procs;
-  if (options.nodes > 0 || options.procs > 0) {
-    const std::vector<api::Fault> faults = api::validate(job, options.manifest);
-    if (!faults.empty()) return api::error_of(faults);
-  }
+  // Also where neither is given: a file with an engine alone has met no number of ranks yet.
+  const std::vector<api::Fault> faults = api::validate(job, options.manifest);
+  if (!faults.empty()) return api::error_of(faults);
   if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
     job.spec.engine->runtime.threads = threads_per_rank(usable_cpus(), ranks_of(job.spec));
   }
@@ -356,9 +352,10 @@ void register_run(const Command& app, CommandContext& context) {
   auto options = std::make_shared<RunOptions>();
   command.option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON").required();
   command.option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
-  command.option("--nodes", options->nodes, "Instead of spec.numNodes").between(1, kNodesMax);
+  command.option("--nodes", options->nodes, "Instead of spec.numNodes")
+      .between(1, api::kMaxNumNodes);
   command.option("--procs", options->procs, "Instead of spec.numProcPerNode: ranks a node")
-      .between(1, kProcsMax);
+      .between(1, api::kMaxProcPerNode);
   command.output(options->output, "json: one object per line");
   command.flag("--retry", options->retry,
                "Takes up a run that has failed, from its newest checkpoint");

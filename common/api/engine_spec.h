@@ -134,6 +134,8 @@ struct ParallelismSpec {
   std::vector<int64_t> ring_order;
   std::vector<Offload> offload;
 
+  /// Ranks that hold one copy of the model together, with all of its states unsharded.
+  int64_t model_ranks() const { return tensor * pipeline * context; }
   bool operator==(const ParallelismSpec&) const = default;
 };
 

@@ -353,12 +353,12 @@ void visit_fields(V& visit, S& spec) {
   visit({.name = "numNodes",
          .description = "Pods of the job; the most of them with elasticPolicy.",
          .minimum = 1,
-         .maximum = 65536},
+         .maximum = kMaxNumNodes},
         spec.num_nodes);
   visit({.name = "numProcPerNode",
          .description = "Ranks of a pod, or auto: one for each device.",
          .minimum = 1,
-         .maximum = 1024,
+         .maximum = kMaxProcPerNode,
          .zero_word = "auto"},
         spec.num_proc_per_node);
   visit({.name = "template",

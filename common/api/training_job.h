@@ -280,6 +280,8 @@ struct RendezvousSpec {
 
 /// numProcPerNode `auto`: one rank a device.
 inline constexpr int64_t kAutoProcPerNode = 0;
+inline constexpr int64_t kMaxProcPerNode = 1024;
+inline constexpr int64_t kMaxNumNodes = 65536;
 
 struct TrainingJobSpec {
   bool suspend = false;

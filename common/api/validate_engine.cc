@@ -166,18 +166,12 @@ void validate_engine(const EngineSpec& engine, const std::string& path, FaultLis
 void validate_world(const EngineSpec& engine, int64_t world_size, const std::string& path,
                     FaultList& faults) {
   const Rules rules(faults, path);
-  const ParallelismSpec& parallelism = engine.parallelism;
-  // The product of four-digit sizes; bounds have been checked, so no overflow.
-  const int64_t model_ranks = parallelism.tensor * parallelism.pipeline * parallelism.context;
-  if (model_ranks < 1 || faults.faulted(rules.at("parallelism"))) return;
-  rules.require(world_size % model_ranks == 0, "parallelism",
-                "tensor x pipeline x context = " + number(model_ranks),
-                "a divisor of the " + number(world_size) + " ranks");
+  if (faults.faulted(rules.at("parallelism"))) return;
   rules.require(world_size == 1 || engine.runtime.transport != Transport::kLocal,
                 "runtime.transport", name(engine.runtime.transport),
                 "Auto, Shm or Tcp, as the " + number(world_size) +
                     " ranks are processes, not threads of one");
-  const int64_t data_parallel = world_size / model_ranks;
+  const int64_t data_parallel = world_size / engine.parallelism.model_ranks();
   rules.require(
       data_parallel <= engine.batch.global_sequences, "batch.globalSequences",
       number(engine.batch.global_sequences),

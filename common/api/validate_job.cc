@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "common/api/rules.h"
 #include "common/api/validate.h"
@@ -239,6 +241,36 @@ void check_scheduling(const SchedulingSpec& scheduling, const Rules& rules) {
   rules.not_in_this_version(!scheduling.topology.empty(), "topology", "a list", "an empty list");
 }
 
+/// The ranks of a job that is not elastic are cut along all axes; the shard of an elastic one
+/// follows its ranks (layout::mesh_of).
+void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
+  if (spec.elastic_policy || rules.faults().faulted(rules.at("engine.parallelism"))) return;
+  const ParallelismSpec& parallelism = spec.engine->parallelism;
+  const std::pair<const char*, int64_t> axes[] = {{"tensor", parallelism.tensor},
+                                                  {"pipeline", parallelism.pipeline},
+                                                  {"context", parallelism.context},
+                                                  {"shard", parallelism.shard}};
+  constexpr int64_t kBeyondRanks = int64_t{1} << 40;  // so that no product overflows
+  int64_t multiple = 1;
+  std::string words;
+  for (const auto& [axis, size] : axes) {
+    if (size <= 1) continue;
+    multiple = std::min(multiple * size, kBeyondRanks);
+    words += (words.empty() ? "" : " x ") + std::string(axis) + " " + number(size);
+  }
+  // One node is given other ranks, several nodes others beside them.
+  const bool alone = spec.num_nodes == 1 && multiple <= kMaxProcPerNode;
+  const int64_t size = alone ? spec.num_proc_per_node : spec.num_nodes;
+  const int64_t each = alone ? 1 : spec.num_proc_per_node;
+  const int64_t step = multiple / std::gcd(multiple, each);
+  const int64_t below = size / step * step;
+  rules.require(size == below, alone ? "numProcPerNode" : "numNodes",
+                number(size) + (alone ? "" : " (" + number(size * each) + " ranks)"),
+                (below > 0 ? number(below) + " or " : "") + number(below + step) +
+                    ", for the ranks to be a multiple of " + words,
+                {"numNodes", "numProcPerNode"});
+}
+
 void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
   if (spec.elastic_policy) check_elastic(spec, rules);
   rules.not_in_this_version(spec.spares.count > 0, "spares.count", number(spec.spares.count), "0");
@@ -247,6 +279,7 @@ void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
                            !rules.faults().faulted(rules.at("numProcPerNode")) &&
                            spec.num_proc_per_node != kAutoProcPerNode;
   if (!sizes_known) return;
+  check_axes(spec, rules);
   validate_world(*spec.engine, spec.num_nodes * spec.num_proc_per_node, rules.at("engine"),
                  rules.faults());
 }

@@ -43,7 +43,7 @@ Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world) {
   const int64_t tp = parallelism.tensor;
   const int64_t pp = parallelism.pipeline;
   const int64_t cp = parallelism.context;
-  const int64_t fixed = tp * pp * cp;
+  const int64_t fixed = parallelism.model_ranks();
   if (world < 1 || fixed < 1 || world % fixed != 0) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.parallelism: found tensor " + std::to_string(tp) + " x pipeline " +

@@ -70,13 +70,22 @@ std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t
   const api::ElasticPolicy& policy = *spec.elastic_policy;
   const int64_t most = std::min(limit, spec.num_nodes);
   if (most < policy.min_nodes) return std::nullopt;
-  if (policy.allowed_num_nodes.empty()) {
+  const auto fits = [&](int64_t nodes) {
+    return !spec.engine ||
+           nodes * spec.num_proc_per_node % spec.engine->parallelism.model_ranks() == 0;
+  };
+  const std::vector<int64_t>& allowed = policy.allowed_num_nodes;
+  if (allowed.empty()) {
     const int64_t step = std::max<int64_t>(1, policy.node_increment_step);
-    return policy.min_nodes + (most - policy.min_nodes) / step * step;
+    int64_t size = policy.min_nodes + (most - policy.min_nodes) / step * step;
+    while (size >= policy.min_nodes && !fits(size))
+      size -= step;
+    return size >= policy.min_nodes ? std::optional(size) : std::nullopt;
   }
   std::optional<int64_t> largest;
-  for (const int64_t size : policy.allowed_num_nodes) {
-    if (size >= policy.min_nodes && size <= most) largest = std::max(largest.value_or(0), size);
+  for (const int64_t size : allowed) {
+    if (size < policy.min_nodes || size > most || !fits(size)) continue;
+    largest = std::max(largest.value_or(0), size);
   }
   return largest;
 }

@@ -12,8 +12,9 @@
 namespace trainyard::control::policies {
 
 /// The largest allowed size of at most `limit` nodes: numNodes itself without elasticPolicy, else a
-/// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes; nullopt
-/// where there is none.
+/// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes, whose
+/// ranks are a multiple of the engine's tensor x pipeline x context; nullopt where there is none.
+/// The engine's shard refuses no size: it follows the ranks (layout::mesh_of).
 std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit);
 /// Says, for people, that numNodes is no such size, and which is the next below.
 std::string not_allowed_text(const api::TrainingJobSpec& spec);

@@ -271,6 +271,19 @@ TEST(ElasticPolicyTest, SizesAreTheAllowedOnesWithinTheBounds) {
   EXPECT_EQ(policies::largest_allowed(spec, 3), std::nullopt) << "2 is below minNodes";
 }
 
+TEST(ElasticPolicyTest, RanksOfASizeHoldWholeCopiesOfTheModel) {
+  api::TrainingJobSpec spec = elastic_spec(10);
+  spec.num_proc_per_node = 2;
+  spec.engine.emplace().parallelism = {.tensor = 2, .pipeline = 3, .shard = 4};
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 9);
+  EXPECT_EQ(policies::largest_allowed(spec, 8), 6);
+  EXPECT_EQ(policies::largest_allowed(spec, 2), std::nullopt);
+  spec.elastic_policy->allowed_num_nodes = {3, 4, 8};
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 3);
+  spec.engine->parallelism = {.shard = 4};
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 8) << "shard follows the ranks";
+}
+
 TEST(ElasticPolicyTest, ARunningJobGrowsAfterTheSnoozeWhenThereIsRoom) {
   api::TrainingJobSpec spec = elastic_spec(4);
   policies::ElasticInput input{&spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(299)};

@@ -67,6 +67,18 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.numProcPerNode: found 0, wanted a whole number or auto, at least 1)"},
     {kAppend, R"(  numProcPerNode: all)",
      R"(10: spec.numProcPerNode: found "all", wanted a whole number or auto)"},
+    {kAppend, R"(    parallelism: {shard: 4}
+  numProcPerNode: 6)",
+     R"(11: spec.numProcPerNode: found 6, wanted 4 or 8, for the ranks to be a multiple of shard 4)"},
+    {kAppend, R"(    parallelism: {zeroStage: 3, shard: 4})",
+     R"(4: spec.numProcPerNode: found 1, wanted 4, for the ranks to be a multiple of shard 4)"},
+    {kAppend, R"(    parallelism: {shard: 4}
+  numNodes: 3
+  numProcPerNode: 2)",
+     R"(11: spec.numNodes: found 3 (6 ranks), wanted 2 or 4, for the ranks to be a multiple of shard 4)"},
+    {kAppend, R"(    parallelism: {shard: 1500}
+  numProcPerNode: 4)",
+     R"(4: spec.numNodes: found 1 (4 ranks), wanted 375, for the ranks to be a multiple of shard 1500)"},
     {kAppend, R"(  numProcPerNode: 9)",
      R"(8: spec.engine.batch.globalSequences: found 8, wanted at least 1 sequence for each of the 9 data-parallel ranks)"},
     {kAppend, R"(    runtime: {transport: Local}

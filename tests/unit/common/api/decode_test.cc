@@ -190,6 +190,16 @@ TEST(ValidateTest, AnElasticJobMayBeScaledBelowItsSuccessPolicy) {
   EXPECT_TRUE(validate(*job).empty());
 }
 
+TEST(ValidateTest, TheShardOfAnElasticJobFollowsItsRanks) {
+  Result<TrainingJob> job = decode_training_job(valid_text());
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  job->spec.num_nodes = 3;
+  job->spec.engine->parallelism.shard = 2;
+  EXPECT_EQ(validate(*job).size(), 1U);
+  job->spec.elastic_policy.emplace();
+  EXPECT_TRUE(validate(*job).empty());
+}
+
 TEST(ValidateTest, LongListsAreRefused) {
   Result<TrainingJob> job = decode_training_job(valid_text());
   ASSERT_TRUE(job.has_value()) << job.error().message;
