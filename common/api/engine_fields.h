@@ -7,6 +7,8 @@
 namespace trainyard::api {
 
 inline constexpr double kMaxSize = 1 << 24;  // of a model dimension: beyond any model
+inline constexpr double kMaxLayers = 4096;
+inline constexpr double kMaxHeads = 4096;
 /// Width of the feed-forward layer by that of the residual stream, where it is not given (Vaswani
 /// et al. 2017, section 3.3, and every GPT-2).
 inline constexpr int64_t kFfnRatio = 4;
@@ -27,7 +29,7 @@ void visit_fields(V& visit, S& model) {
   visit({.name = "layers",
          .description = "Transformer blocks.",
          .minimum = 1,
-         .maximum = 4096,
+         .maximum = kMaxLayers,
          .zero = Zero::kAbsent,
          .default_note = "from preset or import"},
         model.layers);
@@ -41,14 +43,14 @@ void visit_fields(V& visit, S& model) {
   visit({.name = "heads",
          .description = "Attention heads.",
          .minimum = 1,
-         .maximum = 4096,
+         .maximum = kMaxHeads,
          .zero = Zero::kAbsent,
          .default_note = "from preset or import"},
         model.heads);
   visit({.name = "kvHeads",
          .description = "Key and value heads; a divisor of heads. GPT2 has as many as heads.",
          .minimum = 1,
-         .maximum = 4096,
+         .maximum = kMaxHeads,
          .zero = Zero::kAbsent,
          .default_note = "heads"},
         model.kv_heads);
@@ -83,6 +85,12 @@ void visit_fields(V& visit, S& model) {
          .minimum = 0,
          .below = 1},
         model.dropout);
+  visit({.name = "layerNormEpsilon",
+         .description = "Added to the variance in layer normalization.",
+         .minimum = 0,
+         .below = 1,
+         .default_note = "from import, else 0.00001"},
+        model.layer_norm_epsilon);
   visit({.name = "import",
          .description = "A Hugging Face folder (config.json and safetensors) whose shape and "
                         "weights the run starts from; excludes preset, and shape keys must agree. "

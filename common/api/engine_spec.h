@@ -51,6 +51,9 @@ enum class Transport { kAuto, kLocal, kShm, kTcp, kNccl };
 /// CPU instruction set of the kernels.
 enum class Isa { kAuto, kAmx, kAvx512, kAvx2, kGeneric };
 
+/// Of every GPT-2 that OpenAI published (Radford et al. 2019).
+inline constexpr double kLayerNormEpsilon = 1e-5;
+
 /// The model's shape. After decoding, a preset's values and derived ones (kvHeads, ffn) are filled
 /// in; 0 remains only where the shape comes from elsewhere: every size when `import_path` is set
 /// (the worker reads config.json), and `vocab` when it is to come from the token shards.
@@ -68,6 +71,7 @@ struct ModelSpec {
   int64_t max_positions = 0;  ///< data.sequenceLength when not given
   bool tie_embeddings = true;
   double dropout = 0.0;
+  std::optional<double> layer_norm_epsilon;  ///< the import's or kLayerNormEpsilon when not given
   std::string import_path;  ///< `import`: a Hugging Face folder; empty: fresh weights
 
   bool operator==(const ModelSpec&) const = default;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/api/decode.h"
 #include "common/text/bounded_json.h"
 
 namespace trainyard::hf {
@@ -12,7 +13,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFactsDepthMax = 64;
-constexpr char kEpsilonKey[] = "layerNormEpsilon";
 constexpr char kImported[] = "imported";
 constexpr char kTokenizerName[] = "tokenizerName";
 constexpr char kTokenizerHash[] = "tokenizerHash";
@@ -54,13 +54,18 @@ std::string first_difference(const char* file, const std::string& found_text,
 
 }  // namespace
 
+Result<api::EngineSpec> spec_of_run(const checkpoint::CheckpointReader& reader) {
+  return api::decode_engine(reader.manifest().config_json,
+                            {.file = reader.directory().string() + "/manifest.json",
+                             .unknown_keys = api::UnknownKeys::kIgnore});
+}
+
 std::string with_run_facts(std::string config_json, const RunFacts& facts) {
   auto root = nlohmann::ordered_json::parse(config_json, nullptr, false);
   if (!root.is_object()) return config_json;
   const auto has = [&](const char* key) { return root.contains(key) && root[key].is_object(); };
   if (has("model")) {
     auto& model = root["model"];
-    if (facts.layer_norm_epsilon) model[kEpsilonKey] = *facts.layer_norm_epsilon;
     if (facts.imported != ImportedFacts()) {
       model[kImported] = nlohmann::ordered_json::object();
       for (const auto& [key, text] : {std::pair("config", &facts.imported.config),
@@ -82,9 +87,6 @@ RunFacts run_facts_of(std::string_view config_json) {
   const json data = member_of(root, "data");
   const json imported = member_of(model, kImported);
   RunFacts facts;
-  if (const json epsilon = member_of(model, kEpsilonKey); epsilon.is_number()) {
-    facts.layer_norm_epsilon = epsilon.get<double>();
-  }
   facts.imported = {.config = dump_of(member_of(imported, "config")),
                     .generation = dump_of(member_of(imported, "generation"))};
   facts.tokenizer = text_of(member_of(data, kTokenizerName));

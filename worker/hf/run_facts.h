@@ -1,19 +1,22 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "worker/hf/gpt2.h"
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/hf/model_folder.h"
 
 namespace trainyard::hf {
 
+/// The engine of the run that left a checkpoint. Keys that this version does not know are ignored.
+/// Errors: kInvalidConfig for what it does not accept.
+Result<api::EngineSpec> spec_of_run(const checkpoint::CheckpointReader& reader);
+
 /// What a checkpoint's configuration says that no manifest does.
 struct RunFacts {
-  /// An imported model's own; nullopt in checkpoints from before it was kept, whose models are
-  /// taken to have GPT-2's 1e-5.
-  std::optional<double> layer_norm_epsilon;
   ImportedFacts imported;
   /// The tokenizer that the tokens were made with: its name and identity, hexadecimal. Empty in
   /// checkpoints from before they were kept.
@@ -21,8 +24,8 @@ struct RunFacts {
   std::string tokenizer_hash;
 };
 
-/// A run's configuration with `facts` in it: layerNormEpsilon and imported of its "model" member,
-/// tokenizerName and tokenizerHash of its "data" member. Unchanged where those members are missing.
+/// A run's configuration with `facts` in it: imported of its "model" member, tokenizerName and
+/// tokenizerHash of its "data" member. Unchanged where those members are missing.
 std::string with_run_facts(std::string config_json, const RunFacts& facts);
 
 /// What with_run_facts() has put there.

@@ -10,7 +10,7 @@
 
 #include "common/base/error.h"
 #include "worker/data/tokenizer.h"
-#include "worker/hf/gpt2.h"
+#include "worker/hf/model_folder.h"
 #include "worker/hf/run_facts.h"
 
 namespace trainyard::hf {

@@ -79,7 +79,6 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   TRAINYARD_ASSIGN(const comm::Groups groups, comm::Groups::make(**world, cell.mesh()));
   CountingMemory memory;
   TRAINYARD_ASSIGN(const auto engine, engine::Engine::create({.spec = spec,
-                                                              .model = engine::gpt2_config(spec),
                                                               .isa = cell.isa,
                                                               .threads = cell.threads,
                                                               .groups = &groups,

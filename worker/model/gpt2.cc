@@ -26,14 +26,14 @@ constexpr uint64_t kEmbeddingDropoutOp = 1;
 
 class Gpt2Builder {
  public:
-  explicit Gpt2Builder(const Gpt2Config& config) : config_(config) {}
+  explicit Gpt2Builder(const api::ModelSpec& spec) : spec_(spec) {}
 
   Model build() {
-    model_.vocab = config_.vocab;
-    model_.padded_vocab = padded_vocab(config_.vocab);
-    model_.max_positions = config_.max_positions;
+    model_.vocab = spec_.vocab;
+    model_.padded_vocab = padded_vocab(spec_.vocab);
+    model_.max_positions = spec_.max_positions;
     add_embedding();
-    for (int64_t layer = 0; layer < config_.layers; ++layer)
+    for (int64_t layer = 0; layer < spec_.layers; ++layer)
       add_block(layer);
     add_head();
     return std::move(model_);
@@ -66,24 +66,25 @@ class Gpt2Builder {
     w.hugging_face_transposed = true;  // Conv1D keeps [inputs, outputs]
     w.tensor.tensor_axis = cut == LinearCut::kColumn ? 0 : 1;
     w.tensor.segments = segments;
-    w.tensor.chunks = config_.heads;
+    w.tensor.chunks = spec_.heads;
     if (cut == LinearCut::kColumn) {
       ParamSpec& b = model_.params[static_cast<size_t>(bias)];
       b.tensor.tensor_axis = 0;
       b.tensor.segments = segments;
-      b.tensor.chunks = config_.heads;
+      b.tensor.chunks = spec_.heads;
     }
     return {weight, bias};
   }
 
   std::vector<int> add_norm(const std::string& name) {
-    const int weight = add_vector(name + ".weight", config_.hidden, Init::Kind::kOnes);
-    return {weight, add_vector(name + ".bias", config_.hidden, Init::Kind::kZeros)};
+    const int weight = add_vector(name + ".weight", spec_.hidden, Init::Kind::kOnes);
+    return {weight, add_vector(name + ".bias", spec_.hidden, Init::Kind::kZeros)};
   }
 
   std::unique_ptr<Op> norm() const {
-    return std::make_unique<LayerNorm>(config_.hidden,
-                                       static_cast<float>(config_.layer_norm_epsilon));
+    return std::make_unique<LayerNorm>(
+        spec_.hidden,
+        static_cast<float>(spec_.layer_norm_epsilon.value_or(api::kLayerNormEpsilon)));
   }
 
   std::unique_ptr<Op> linear(int64_t outputs, int64_t inputs, LinearCut cut, int64_t segments,
@@ -93,12 +94,12 @@ class Gpt2Builder {
         LinearShape{.inputs = inputs,
                     .outputs = outputs,
                     .cut = cut,
-                    .chunk_ends = fixed_chunk_ends(length, config_.heads, segments),
+                    .chunk_ends = fixed_chunk_ends(length, spec_.heads, segments),
                     .output_fp32 = output_fp32});
   }
 
   Value residual(const char* name) const {
-    return {.name = name, .columns = config_.hidden, .residual = true};
+    return {.name = name, .columns = spec_.hidden, .residual = true};
   }
   static Value compute(const char* name, int64_t columns, ValueType gradient) {
     return {
@@ -106,19 +107,18 @@ class Gpt2Builder {
   }
 
   void add_embedding() {
-    wte_ = add_matrix("wte", {model_.padded_vocab, config_.hidden}, kInitStandardDeviation);
+    wte_ = add_matrix("wte", {model_.padded_vocab, spec_.hidden}, kInitStandardDeviation);
     ParamSpec& wte = model_.params[static_cast<size_t>(wte_)];
-    wte.unpadded_rows = config_.vocab;
+    wte.unpadded_rows = spec_.vocab;
     wte.tie_group = "wte";
     wte.tensor.tensor_axis = 0;
-    wte.tensor.chunks = config_.heads;
+    wte.tensor.chunks = spec_.heads;
     wte.hugging_face_name = "transformer.wte.weight";
-    const int wpe =
-        add_matrix("wpe", {config_.max_positions, config_.hidden}, kInitStandardDeviation);
+    const int wpe = add_matrix("wpe", {spec_.max_positions, spec_.hidden}, kInitStandardDeviation);
     model_.params[static_cast<size_t>(wpe)].hugging_face_name = "transformer.wpe.weight";
     Layer layer{.name = "embedding", .values = {residual("x")}, .output = 0};
     layer.nodes.push_back(
-        {.op = std::make_unique<Embedding>(config_.hidden, static_cast<float>(config_.dropout),
+        {.op = std::make_unique<Embedding>(spec_.hidden, static_cast<float>(spec_.dropout),
                                            kEmbeddingDropoutOp),
          .outputs = {0},
          .params = {wte_, wpe}});
@@ -127,11 +127,11 @@ class Gpt2Builder {
 
   void add_block(int64_t index) {
     const std::string prefix = "h." + std::to_string(index) + ".";
-    const int64_t hidden = config_.hidden;
-    const int64_t ffn = config_.ffn;
+    const int64_t hidden = spec_.hidden;
+    const int64_t ffn = spec_.ffn;
     const double branch =
-        kInitStandardDeviation / std::sqrt(2.0 * static_cast<double>(config_.layers));
-    const auto rate = static_cast<float>(config_.dropout);
+        kInitStandardDeviation / std::sqrt(2.0 * static_cast<double>(spec_.layers));
+    const auto rate = static_cast<float>(spec_.dropout);
     enum : int { kX, kNorm1, kQkv, kHeads, kBranch1, kMid, kNorm2, kUp, kActivated, kBranch2, kY };
     Layer layer{.name = "h." + std::to_string(index), .input = kX, .output = kY};
     layer.values = {residual("x"),
@@ -153,8 +153,8 @@ class Gpt2Builder {
         add_linear(prefix + "attn.c_attn", 3 * hidden, hidden, LinearCut::kColumn, 3,
                    kInitStandardDeviation));
     add(std::make_unique<Attention>(
-            AttentionShape{.heads = config_.heads,
-                           .head_dim = hidden / config_.heads,
+            AttentionShape{.heads = spec_.heads,
+                           .head_dim = hidden / spec_.heads,
                            .dropout = rate,
                            .dropout_op = dropout_op(index, kAttentionMask)}),
         {kQkv}, kHeads, {});
@@ -176,21 +176,21 @@ class Gpt2Builder {
 
   void add_head() {
     Layer layer{.name = "head",
-                .values = {residual("x"), compute("ln_f", config_.hidden, ValueType::kFloat32)},
+                .values = {residual("x"), compute("ln_f", spec_.hidden, ValueType::kFloat32)},
                 .input = 0};
     layer.nodes.push_back(
         {.op = norm(), .inputs = {0}, .outputs = {1}, .params = add_norm("ln_f")});
     layer.nodes.push_back({.op = std::make_unique<Classifier>(ClassifierShape{
-                               .width = config_.hidden,
-                               .vocab = config_.vocab,
+                               .width = spec_.hidden,
+                               .vocab = spec_.vocab,
                                .padded_vocab = model_.padded_vocab,
-                               .chunk_ends = fixed_chunk_ends(model_.padded_vocab, config_.heads)}),
+                               .chunk_ends = fixed_chunk_ends(model_.padded_vocab, spec_.heads)}),
                            .inputs = {1},
                            .params = {wte_}});
     model_.layers.push_back(std::move(layer));
   }
 
-  Gpt2Config config_;
+  const api::ModelSpec& spec_;
   Model model_;
   int wte_ = 0;
 };
@@ -203,24 +203,24 @@ Status check_size(const char* field, int64_t value) {
 
 }  // namespace
 
-Result<Model> make_gpt2(const Gpt2Config& config) {
-  TRAINYARD_TRY(check_size("layers", config.layers));
-  TRAINYARD_TRY(check_size("hidden", config.hidden));
-  TRAINYARD_TRY(check_size("heads", config.heads));
-  TRAINYARD_TRY(check_size("ffn", config.ffn));
-  TRAINYARD_TRY(check_size("vocab", config.vocab));
-  TRAINYARD_TRY(check_size("maxPositions", config.max_positions));
-  if (config.hidden % config.heads != 0) {
+Result<Model> build_gpt2(const api::ModelSpec& spec) {
+  TRAINYARD_TRY(check_size("layers", spec.layers));
+  TRAINYARD_TRY(check_size("hidden", spec.hidden));
+  TRAINYARD_TRY(check_size("heads", spec.heads));
+  TRAINYARD_TRY(check_size("ffn", spec.ffn));
+  TRAINYARD_TRY(check_size("vocab", spec.vocab));
+  TRAINYARD_TRY(check_size("maxPositions", spec.max_positions));
+  if (spec.hidden % spec.heads != 0) {
     return Error{ErrorCode::kInvalidConfig,
-                 "engine.model.heads: found " + std::to_string(config.heads) +
-                     ", wanted a divisor of hidden = " + std::to_string(config.hidden)};
+                 "engine.model.heads: found " + std::to_string(spec.heads) +
+                     ", wanted a divisor of hidden = " + std::to_string(spec.hidden)};
   }
-  if (!(config.dropout >= 0 && config.dropout < 1)) {
+  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
     return Error{ErrorCode::kInvalidConfig, "engine.model.dropout: found " +
-                                                std::to_string(config.dropout) +
+                                                std::to_string(spec.dropout) +
                                                 ", wanted 0 <= dropout < 1"};
   }
-  return Gpt2Builder(config).build();
+  return Gpt2Builder(spec).build();
 }
 
 }  // namespace trainyard::engine

@@ -1,35 +1,30 @@
 #pragma once
 
-#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "worker/model/model.h"
 
+/// The GPT-2 family (Radford et al. 2019): pre-norm blocks, learned positions, tanh GELU, tied
+/// embeddings. worker/model/family.h says what each function is for.
 namespace trainyard::engine {
 
-/// Sizes of a GPT-2 family model (Radford et al. 2019): pre-norm blocks, learned positions, tanh
-/// GELU, tied embeddings.
-struct Gpt2Config {
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t ffn = 0;
-  int64_t vocab = 0;
-  int64_t max_positions = 0;
-  double dropout = 0;
-  double layer_norm_epsilon = 1e-5;
-};
+/// Layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed chunks of every
+/// splittable dimension, is the number of heads. Errors: kInvalidConfig naming the field (sizes
+/// below 1, hidden not a multiple of heads, ...).
+Result<Model> build_gpt2(const api::ModelSpec& spec);
 
-/// Vocabulary rows are padded to a multiple of this, which no layout changes.
-inline constexpr int64_t kVocabPadding = 64;
+/// Keys and defaults: transformers' GPT2Config.
+Result<api::ModelSpec> gpt2_from_config(const nlohmann::json& config,
+                                        std::vector<std::string>& notes);
+nlohmann::ordered_json gpt2_to_config(const api::ModelSpec& spec);
 
-constexpr int64_t padded_vocab(int64_t vocab) {
-  return (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
-}
-
-/// The model: layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed chunks of
-/// every splittable dimension, is the number of heads. Errors: kInvalidConfig naming the field
-/// (sizes < 1, hidden not a multiple of heads, ...).
-Result<Model> make_gpt2(const Gpt2Config& config);
+/// Causal masks, which old files carry beside the weights.
+bool is_gpt2_buffer(std::string_view name);
 
 }  // namespace trainyard::engine

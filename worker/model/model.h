@@ -53,6 +53,13 @@ struct Model {
   int64_t parameter_count() const;
 };
 
+/// Vocabulary rows are padded to a multiple of this, which no layout changes.
+inline constexpr int64_t kVocabPadding = 64;
+
+constexpr int64_t padded_vocab(int64_t vocab) {
+  return (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
+}
+
 /// FLOPs of one forward and backward over `extent`, by formula from the ops.
 OpFlops total_flops(const Model& model, const OpExtent& extent);
 

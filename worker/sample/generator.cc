@@ -40,8 +40,8 @@ int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleO
 
 int64_t context_tokens(const Engine& engine) {
   const api::EngineSpec& spec = engine.spec();
-  const Gpt2Config& model = engine.config();
-  const bool imported = !spec.model.import_path.empty();
+  const api::ModelSpec& model = spec.model;
+  const bool imported = !model.import_path.empty();
   const int64_t trained = imported ? model.max_positions : spec.data.sequence_length;
   const int64_t padded_head = (model.hidden / model.heads + 15) / 16 * 16;
   return std::min({trained, model.max_positions, kernels::kMaxAttentionElements / padded_head});

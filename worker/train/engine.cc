@@ -9,6 +9,7 @@
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_kernel_set.h"
+#include "worker/model/family.h"
 #include "worker/model/initialize.h"
 #include "worker/program/checker.h"
 #include "worker/train/resolve.h"
@@ -60,7 +61,7 @@ Engine::~Engine() = default;
 Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemorySource& memory) {
   auto engine = std::unique_ptr<Engine>(new Engine(setup));
   const api::EngineSpec& spec = engine->setup_.spec;
-  TRAINYARD_ASSIGN(engine->model_, make_gpt2(setup.model));
+  TRAINYARD_ASSIGN(engine->model_, build_model(spec.model));
   TRAINYARD_TRY(check_kernel_limits(spec));
   engine->memory_source_ = &memory;
   engine->compute_ = compute_type(spec.precision.compute);

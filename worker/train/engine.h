@@ -11,7 +11,7 @@
 #include "kernels/kernel_set.h"
 #include "worker/comm/groups.h"
 #include "worker/memory/memory_source.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/model.h"
 #include "worker/optim/optimizer.h"
 #include "worker/program/lower.h"
 #include "worker/runtime/interpreter.h"
@@ -22,7 +22,6 @@ namespace trainyard::engine {
 /// What an Engine is made of. `spec` is complete: model sizes resolved, numerics not Auto.
 struct EngineSetup {
   api::EngineSpec spec;
-  Gpt2Config model;
   kernels::Isa isa = kernels::Isa::kGeneric;
   int threads = 1;
   const comm::Groups* groups = nullptr;  ///< not owned
@@ -105,7 +104,6 @@ class Engine {
   Result<std::span<const float>> next_logits(std::span<const int32_t> tokens);
 
   const Model& model() const { return model_; }
-  const Gpt2Config& config() const { return setup_.model; }
   const api::EngineSpec& spec() const { return setup_.spec; }
   /// Parameter indexes in ascending order of global name.
   std::span<const int> name_order() const { return name_order_; }

@@ -32,7 +32,6 @@ std::span<float> owned(Engine& engine, int param, TensorKind kind) {
 
 EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts facts)
     : engine_(engine), data_identity_(std::move(data_identity)), facts_(std::move(facts)) {
-  facts_.layer_norm_epsilon = engine.config().layer_norm_epsilon;
   for (const int param : engine.name_order()) {
     for (const TensorKind kind : kKinds) {
       int64_t first = engine.states().layout().stored(param, engine.groups().at).begin -
@@ -116,16 +115,7 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
 Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
   const checkpoint::Manifest& manifest = reader.manifest();
   TRAINYARD_TRY(check_same_run(reader, engine_.spec(), data_identity_));
-  const double epsilon = engine_.config().layer_norm_epsilon;
   const hf::RunFacts stored = hf::run_facts_of(manifest.config_json);
-  const double stored_epsilon = stored.layer_norm_epsilon.value_or(epsilon);
-  if (stored_epsilon != epsilon) {
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.model.import: its layer_norm_epsilon: found " + std::to_string(epsilon) +
-                     ", wanted " + std::to_string(stored_epsilon) + " as in the checkpoint " +
-                     reader.directory().filename().string() +
-                     ", from which the run goes on; put the imported folder back"};
-  }
   // A checkpoint from before they were kept has none.
   const std::string difference = stored.imported == hf::ImportedFacts()
                                      ? ""

@@ -16,7 +16,7 @@ Status import_parameters(const hf::HfModel& model, Engine& engine) {
                                    std::span<float> parameter) -> Status {
     const ParamSpec& param = engine.model().params[static_cast<size_t>(p)];
     if (std::exchange(read, p) != p) {
-      TRAINYARD_ASSIGN(values, model.tensor(param.name()));
+      TRAINYARD_ASSIGN(values, model.tensor(param));
     }
     if (std::ssize(values) != param.elements()) {
       return Error{ErrorCode::kInvalidData,
@@ -100,18 +100,9 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
     TRAINYARD_TRY(want(state, kExported));
     return gathered.error();
   }
-  const Gpt2Config& config = engine.config();
-  const hf::Gpt2Config exported{.layers = config.layers,
-                                .hidden = config.hidden,
-                                .heads = config.heads,
-                                .ffn = config.ffn,
-                                .vocab = config.vocab,
-                                .max_positions = config.max_positions,
-                                .layer_norm_epsilon = config.layer_norm_epsilon,
-                                .dropout = config.dropout};
-  const auto get_tensor = [&](std::string_view name) -> Result<std::vector<float>> {
+  const auto get_tensor = [&](const ParamSpec& param) -> Result<std::vector<float>> {
     for (const int p : engine.name_order()) {
-      if (engine.model().params[static_cast<size_t>(p)].name() != name) continue;
+      if (engine.model().params[static_cast<size_t>(p)].name() != param.name()) continue;
       TRAINYARD_TRY(want(state, p));
       std::vector<float> whole;
       TRAINYARD_TRY(state.gather_pieces(p, checkpoint::TensorKind::kParameter,
@@ -120,11 +111,11 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
                                         }));
       return whole;
     }
-    return Error{ErrorCode::kInternal, "export: no parameter " + std::string(name)};
+    return Error{ErrorCode::kInternal, "export: no parameter " + param.name()};
   };
-  const Status written = hf::export_gpt2(
-      folder, exported, get_tensor, hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()},
-      gathered->extras);
+  const Status written = hf::export_model(
+      folder, engine.spec().model, get_tensor,
+      hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()}, gathered->extras);
   const Status told = want(state, kExported);
   TRAINYARD_TRY(written);
   TRAINYARD_TRY(told);

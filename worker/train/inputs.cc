@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "worker/checkpoint/reader.h"
-#include "worker/hf/export_checkpoint.h"
 #include "worker/hf/run_facts.h"
 
 namespace trainyard::engine {
@@ -22,17 +21,18 @@ Status take_from_newest(const std::filesystem::path& checkpoints, Inputs& inputs
   TRAINYARD_ASSIGN(const std::unique_ptr<checkpoint::CheckpointReader> newest,
                    checkpoint::open_newest_good(files, checkpoints, std::nullopt,
                                                 checkpoint::Verify::kManifest, nullptr));
-  TRAINYARD_ASSIGN(inputs.shape, hf::config_of_run(newest->manifest().config_json));
+  TRAINYARD_ASSIGN(const api::EngineSpec spec, hf::spec_of_run(*newest));
+  inputs.shape = spec.model;
   inputs.facts = hf::run_facts_of(newest->manifest().config_json).imported;
   return {};
 }
 
 Status open_import(const std::string& folder, const std::filesystem::path& checkpoints,
                    Inputs& inputs) {
-  auto model = hf::load_gpt2(folder);
+  auto model = hf::load_model(folder);
   if (model) {
     inputs.imported = *std::move(model);
-    inputs.shape = inputs.imported->config();
+    inputs.shape = inputs.imported->spec();
     inputs.facts = inputs.imported->facts();
     return {};
   }

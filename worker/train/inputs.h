@@ -7,7 +7,7 @@
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "worker/data/dataset.h"
-#include "worker/hf/gpt2.h"
+#include "worker/hf/model_folder.h"
 
 namespace trainyard::engine {
 
@@ -18,7 +18,7 @@ struct Inputs {
   /// Null where nothing is imported, and where the folder is gone.
   std::unique_ptr<hf::HfModel> imported;
   /// The import's shape, or that of the checkpoint which stands in for it; nullopt: no import.
-  std::optional<hf::Gpt2Config> shape;
+  std::optional<api::ModelSpec> shape;
   /// The import's, or those of the checkpoint which stands in for it.
   hf::ImportedFacts facts;
 };
@@ -26,7 +26,7 @@ struct Inputs {
 /// Opens tokens, held-out tokens and the import. Reads headers only. A run that has a checkpoint
 /// needs its import no more: where the folder is gone, the newest one below `checkpoints` (empty:
 /// none) tells the shape. Errors: kNotFound, kInvalidData and kIo naming the field; those of
-/// hf::load_gpt2.
+/// hf::load_model.
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints);
 
 }  // namespace trainyard::engine

@@ -12,7 +12,7 @@
 #include "common/io/control_group.h"
 #include "common/io/path_exists.h"
 #include "worker/data/tokenizer.h"
-#include "worker/model/gpt2.h"
+#include "worker/model/family.h"
 #include "worker/train/resolve.h"
 
 namespace trainyard::engine {
@@ -125,7 +125,7 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
   TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
   TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, inputs.tokens));
   TRAINYARD_TRY(check_shapes(spec, ranks));
-  TRAINYARD_TRY(make_gpt2(gpt2_config(spec)));
+  TRAINYARD_TRY(build_model(spec.model));
   TRAINYARD_TRY(check_samples(inputs.tokens, spec.data.sequence_length, "engine.data.tokens"));
   if (!inputs.validation) return {};
   TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,

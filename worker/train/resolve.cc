@@ -1,5 +1,6 @@
 #include "worker/train/resolve.h"
 
+#include "common/text/json_writer.h"
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "kernels/cpu/cpu_limits.h"
 
@@ -9,26 +10,36 @@ namespace {
 /// A step program lists every micro-batch; this bounds it and the time to plan it.
 constexpr int64_t kMicroBatchesMax = 4096;
 
+Error contradiction(const char* field, const std::string& found, const char* source,
+                    const std::string& says) {
+  return {ErrorCode::kInvalidConfig, std::string(field) + ": found " + found + ", but " + source +
+                                         " says " + says + "; leave the field out"};
+}
+
 /// Takes `imported` where the manifest is silent (0); refuses a contradiction.
 Status take(const char* field, int64_t& value, int64_t imported, const char* source) {
   if (value != 0 && value != imported) {
-    return Error{ErrorCode::kInvalidConfig,
-                 std::string(field) + ": found " + std::to_string(value) + ", but " + source +
-                     " says " + std::to_string(imported) + "; leave the field out"};
+    return contradiction(field, std::to_string(value), source, std::to_string(imported));
   }
   value = imported;
   return {};
 }
 
-Status take_import(api::ModelSpec& model, const hf::Gpt2Config& from) {
+Status take_import(api::ModelSpec& model, const api::ModelSpec& from) {
   const char* source = "the imported model";
   TRAINYARD_TRY(take("engine.model.layers", model.layers, from.layers, source));
   TRAINYARD_TRY(take("engine.model.hidden", model.hidden, from.hidden, source));
   TRAINYARD_TRY(take("engine.model.heads", model.heads, from.heads, source));
   TRAINYARD_TRY(take("engine.model.ffn", model.ffn, from.ffn, source));
   TRAINYARD_TRY(take("engine.model.vocab", model.vocab, from.vocab, source));
-  model.kv_heads = model.heads;
-  model.family = api::ModelFamily::kGPT2;
+  model.kv_heads = from.kv_heads;
+  model.family = from.family;
+  const double epsilon = from.layer_norm_epsilon.value_or(api::kLayerNormEpsilon);
+  if (model.layer_norm_epsilon.value_or(epsilon) != epsilon) {
+    return contradiction("engine.model.layerNormEpsilon", text::shortest(*model.layer_norm_epsilon),
+                         source, text::shortest(epsilon));
+  }
+  model.layer_norm_epsilon = epsilon;
   if (model.max_positions == 0) model.max_positions = from.max_positions;
   return take("engine.model.maxPositions", model.max_positions, from.max_positions, source);
 }
@@ -41,8 +52,9 @@ Error beyond(const char* field, int64_t found, const std::string& wanted) {
 }  // namespace
 
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
-                    const std::optional<hf::Gpt2Config>& imported) {
+                    const std::optional<api::ModelSpec>& imported) {
   if (imported) TRAINYARD_TRY(take_import(spec.model, *imported));
+  if (!spec.model.layer_norm_epsilon) spec.model.layer_norm_epsilon = api::kLayerNormEpsilon;
   if (spec.model.vocab == 0) spec.model.vocab = tokens.vocabulary();
   if (tokens.vocabulary() > spec.model.vocab) {
     return Error{ErrorCode::kInvalidConfig,
@@ -82,7 +94,7 @@ Status check_held_out(const data::TokenSet& held_out, const data::TokenSet* trai
 }
 
 Status check_kernel_limits(const api::EngineSpec& spec) {
-  if (spec.model.heads < 1) return {};  // make_gpt2 says so
+  if (spec.model.heads < 1) return {};  // build_model says so
   const int64_t head = spec.model.hidden / spec.model.heads;
   const int64_t padded_head = (head + 15) / 16 * 16;
   if (spec.numerics.grain_tokens > kernels::kMaxKeyBlock) {
@@ -125,16 +137,6 @@ Status check_batch(const api::BatchSpec& batch, int64_t ranks) {
                      std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
   }
   return {};
-}
-
-Gpt2Config gpt2_config(const api::EngineSpec& spec) {
-  return {.layers = spec.model.layers,
-          .hidden = spec.model.hidden,
-          .heads = spec.model.heads,
-          .ffn = spec.model.ffn,
-          .vocab = spec.model.vocab,
-          .max_positions = spec.model.max_positions,
-          .dropout = spec.model.dropout};
 }
 
 kernels::Isa kernel_isa(api::Isa isa) {

@@ -8,17 +8,15 @@
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
 #include "worker/data/dataset.h"
-#include "worker/hf/gpt2.h"
-#include "worker/model/gpt2.h"
 
 namespace trainyard::engine {
 
 /// Completes a spec with what only the data and an imported model know, and turns Auto into what it
 /// means here: model sizes (import), vocabulary (token shards), positions and sequence length,
-/// numerics. `imported`: the import's shape, if there is one. Errors: kInvalidConfig naming the
-/// field when the manifest contradicts the import or the data.
+/// numerics, layer norm epsilon. `imported`: the import's shape, if there is one. Errors:
+/// kInvalidConfig naming the field when the manifest contradicts the import or the data.
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
-                    const std::optional<hf::Gpt2Config>& imported);
+                    const std::optional<api::ModelSpec>& imported);
 
 /// Refuses held-out tokens that the model has no rows for, or that another tokenizer made than
 /// `training`'s (null where that is not known): their loss would mean nothing. `what` names them in
@@ -34,8 +32,6 @@ Status check_kernel_limits(const api::EngineSpec& spec);
 /// than a step program lists. Errors: kInvalidConfig.
 Status check_batch(const api::BatchSpec& batch, int64_t ranks);
 
-/// The model of a resolved spec.
-Gpt2Config gpt2_config(const api::EngineSpec& spec);
 
 /// The instruction set to use: Auto is the best this machine has.
 kernels::Isa kernel_isa(api::Isa isa);

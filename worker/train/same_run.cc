@@ -2,8 +2,9 @@
 
 #include <vector>
 
-#include "common/api/decode.h"
 #include "common/api/enum_names.h"
+#include "common/text/json_writer.h"
+#include "worker/hf/run_facts.h"
 #include "worker/train/resolve.h"
 
 namespace trainyard::engine {
@@ -31,10 +32,7 @@ std::string tokens_of(const std::vector<std::string>& paths, const std::string& 
 Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
                       const std::string& data_identity) {
   const checkpoint::Manifest& manifest = checkpoint.manifest();
-  TRAINYARD_ASSIGN(const api::EngineSpec stored,
-                   api::decode_engine(manifest.config_json,
-                                      {.file = checkpoint.directory().string() + "/manifest.json",
-                                       .unknown_keys = api::UnknownKeys::kIgnore}));
+  TRAINYARD_ASSIGN(api::EngineSpec stored, hf::spec_of_run(checkpoint));
   struct Field {
     const char* name;
     std::string found;
@@ -46,6 +44,9 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
   const auto word = [](const char* name, auto found, auto wanted) {
     return Field{name, std::string(api::name_of(found)), std::string(api::name_of(wanted))};
   };
+  const auto epsilon = [](const api::EngineSpec& run) {
+    return text::shortest(run.model.layer_norm_epsilon.value_or(api::kLayerNormEpsilon));
+  };
   for (const Field& field :
        {number("seed", spec.seed, stored.seed),
         word("numerics.mode", spec.numerics.mode, stored.numerics.mode),
@@ -53,7 +54,8 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
         word("precision.compute", spec.precision.compute, stored.precision.compute),
         word("optimizer.name", spec.optimizer.name, stored.optimizer.name),
         number("batch.globalSequences", spec.batch.global_sequences, stored.batch.global_sequences),
-        number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length)}) {
+        number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length),
+        Field{"model.layerNormEpsilon", epsilon(spec), epsilon(stored)}}) {
     if (field.found != field.wanted)
       return another_run(checkpoint, field.name, field.found, field.wanted);
   }
@@ -72,6 +74,7 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
                          tokens_of(stored.data.tokens, seen));
     }
   }
+  stored.model.layer_norm_epsilon = spec.model.layer_norm_epsilon;  // compared above
   // Last, for its sizes may follow from those above.
   if (stored.model == spec.model) return {};
   return another_run(checkpoint, "model", "another model", "the same");

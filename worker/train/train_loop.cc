@@ -113,10 +113,7 @@ class Run {
     TRAINYARD_ASSIGN(const layout::Mesh mesh,
                      layout::mesh_of(spec_.parallelism, context_.world->size()));
     TRAINYARD_ASSIGN(groups_, comm::Groups::make(*context_.world, mesh));
-    Gpt2Config model = gpt2_config(spec_);
-    if (inputs_->shape) model.layer_norm_epsilon = inputs_->shape->layer_norm_epsilon;
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
-                                              .model = model,
                                               .isa = kernel_isa(spec_.runtime.isa),
                                               .threads = threads_of(context_),
                                               .groups = &*groups_,

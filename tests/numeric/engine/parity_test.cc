@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/paths.h"
-#include "worker/hf/gpt2.h"
+#include "worker/hf/model_folder.h"
 #include "worker/matrix/world.h"
 #include "worker/train/import_export.h"
 #include "worker/train/resolve.h"
@@ -25,15 +25,10 @@ class ParityTest : public ::testing::Test {
     ASSERT_TRUE(file) << kFixture << "/expected.json is missing";
     expected_ = nlohmann::json::parse(file);
     stream_ = expected_["tokens"].get<std::vector<int32_t>>();
-    auto model = hf::load_gpt2(kFixture + "/hf");
+    auto model = hf::load_model(kFixture + "/hf");
     ASSERT_TRUE(model) << model.error().message;
     const auto& recipe = expected_["recipe"];
-    spec_.model.layers = (*model)->config().layers;
-    spec_.model.hidden = (*model)->config().hidden;
-    spec_.model.heads = (*model)->config().heads;
-    spec_.model.ffn = (*model)->config().ffn;
-    spec_.model.vocab = (*model)->config().vocab;
-    spec_.model.max_positions = (*model)->config().max_positions;
+    spec_.model = (*model)->spec();
     spec_.data.sequence_length = recipe["sequenceLength"];
     spec_.batch = {.global_sequences = recipe["sequences"], .micro_sequences = 3};
     spec_.steps = recipe["steps"];
@@ -52,7 +47,6 @@ class ParityTest : public ::testing::Test {
     world_ = *std::move(world);
     groups_ = comm::Groups::of_data_ranks(*world_);
     auto engine = engine::Engine::create({.spec = spec_,
-                                          .model = engine::gpt2_config(spec_),
                                           .isa = engine::kernel_isa(api::Isa::kAuto),
                                           .threads = 1,
                                           .groups = &groups_},

@@ -30,7 +30,7 @@
 #include "tests/support/tiny_engine.h"
 #include "worker/data/token_writer.h"
 #include "worker/data/tokenizer.h"
-#include "worker/hf/gpt2.h"
+#include "worker/hf/model_folder.h"
 
 namespace trainyard {
 namespace {
@@ -79,7 +79,7 @@ class LoneRankTest : public ::testing::Test {
   /// A folder of the model of engine() with weights up to that number, no two neighbours alike.
   void write_model(const std::string& name, float weight, double epsilon = 1e-5) const {
     write_model(name, weight,
-                hf::Gpt2Config{.layers = 1,
+                api::ModelSpec{.layers = 1,
                                .hidden = 16,
                                .heads = 2,
                                .ffn = 64,
@@ -87,17 +87,10 @@ class LoneRankTest : public ::testing::Test {
                                .max_positions = 16,
                                .layer_norm_epsilon = epsilon});
   }
-  void write_model(const std::string& name, float weight, const hf::Gpt2Config& config) const {
-    std::map<std::string, size_t, std::less<>> elements;
-    for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors(config)) {
-      size_t count = 1;
-      for (const int64_t size : tensor.shape)
-        count *= static_cast<size_t>(size);
-      elements[tensor.name] = count;
-    }
-    const Status written = hf::export_gpt2(
-        path(name), config, [&](std::string_view tensor) -> Result<std::vector<float>> {
-          std::vector<float> values(elements.find(tensor)->second);
+  void write_model(const std::string& name, float weight, const api::ModelSpec& spec) const {
+    const Status written = hf::export_model(
+        path(name), spec, [&](const engine::ParamSpec& param) -> Result<std::vector<float>> {
+          std::vector<float> values(static_cast<size_t>(param.elements()));
           for (size_t i = 0; i < values.size(); ++i)
             values[i] = weight * static_cast<float>(i * 7919 % 1009 + 1) / 1009;
           return values;
@@ -288,7 +281,7 @@ TEST_F(LoneRankTest, TokensThatAnImportedModelDoesNotReadAreToldOf) {
 }
 
 TEST_F(LoneRankTest, TheDropoutOfAnImportIsNotTakenAndThatIsTold) {
-  hf::Gpt2Config config{.layers = 1,
+  api::ModelSpec config{.layers = 1,
                         .hidden = 16,
                         .heads = 2,
                         .ffn = 64,
@@ -310,7 +303,7 @@ TEST_F(LoneRankTest, TheDropoutOfAnImportIsNotTakenAndThatIsTold) {
 
 TEST_F(LoneRankTest, AnImportThatTakesMoreMemoryThanThereIsIsRefusedWithBothSizes) {
   write_model("wide", 0.01F,
-              hf::Gpt2Config{.layers = 1,
+              api::ModelSpec{.layers = 1,
                              .hidden = 256,
                              .heads = 16,
                              .ffn = 64,
@@ -403,6 +396,12 @@ TEST_F(LoneRankTest, ACheckpointKeepsTheEpsilonOfAnImport) {
   ended = trainyard({"export", "--checkpoint", path("run"), "--hugging-face", path("exported")});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_EQ(json::parse(content("exported/config.json")).value("layer_norm_epsilon", 0.0), 0.125);
+
+  spec["model"]["layerNormEpsilon"] = 0.5;
+  ended = rank(spec);
+  EXPECT_EQ(ended.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(ended.out + ended.err, HasSubstr("engine.model.layerNormEpsilon: found 0.5, but the "
+                                               "imported model says 0.125"));
 }
 
 TEST_F(LoneRankTest, WhatReadsTheNewestCheckpointStepsBackFromADamagedShard) {

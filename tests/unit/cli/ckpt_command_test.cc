@@ -8,7 +8,8 @@
 #include "common/io/file.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
-#include "worker/hf/gpt2.h"
+#include "worker/hf/model_folder.h"
+#include "worker/model/family.h"
 
 namespace trainyard::cli {
 namespace {
@@ -257,7 +258,7 @@ TEST_F(CkptCommandTest, ExportOfARunWithoutAModelSaysWhy) {
   const Ran ran =
       trainyard({"export", "--checkpoint", root(), "--hugging-face", root() + "/exported"});
   EXPECT_EQ(ran.exit_code, 64);
-  EXPECT_THAT(ran.err, HasSubstr("model.family: found nothing, wanted GPT2"));
+  EXPECT_THAT(ran.err, HasSubstr("model.hidden: found nothing, wanted a value"));
 }
 
 TEST_F(CkptCommandTest, DiffOfTheSameStateInOtherLayoutsIsEqual) {
@@ -425,11 +426,13 @@ void checkpoint_of(const hf::HfModel& model, const std::string& config_json, Job
   std::vector<std::vector<float>> values;
   checkpoint::Snapshot snapshot;
   snapshot.config_json = config_json;
-  for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors(model.config())) {
-    values.push_back(*model.tensor(tensor.name));
-    snapshot.slices.push_back({tensor.name, checkpoint::TensorKind::kParameter, DType::kFloat32,
-                               tensor.shape, std::vector<int64_t>(tensor.shape.size(), 0),
-                               tensor.shape, std::as_bytes(std::span(values.back()))});
+  const engine::Model built = engine::build_model(model.spec()).value();
+  for (const engine::ParamSpec& param : built.params) {
+    const std::vector<int64_t>& shape = param.tensor.shape;
+    values.push_back(*model.tensor(param));
+    snapshot.slices.push_back({param.name(), checkpoint::TensorKind::kParameter, DType::kFloat32,
+                               shape, std::vector<int64_t>(shape.size(), 0), shape,
+                               std::as_bytes(std::span(values.back()))});
   }
   ASSERT_TRUE(writer.begin(snapshot));
   const auto outcome = writer.wait(std::chrono::seconds(60));
@@ -438,11 +441,11 @@ void checkpoint_of(const hf::HfModel& model, const std::string& config_json, Job
 
 constexpr char kModelConfig[] =
     R"({"model":{"family":"GPT2","layers":2,"hidden":32,"heads":2,"ffn":128,"vocab":61,)"
-    R"("maxPositions":16,"dropout":0}})";
+    R"("maxPositions":16,"dropout":0},"data":{"tokens":["a"]},"batch":{"globalSequences":1},"steps":1})";
 
 TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
   const std::filesystem::path fixture = testing_support::source_path("tests/fixtures/hf_tiny_gpt2");
-  const auto model = hf::load_gpt2(fixture);
+  const auto model = hf::load_model(fixture);
   ASSERT_TRUE(model.has_value()) << model.error().message;
   JobDirectory job;
   checkpoint_of(**model, kModelConfig, job);
@@ -451,18 +454,19 @@ TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
   const std::string out = keep != nullptr ? keep : (job.root() / "exported").string();
   const Ran ran = trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  const auto exported = hf::load_gpt2(out);
+  const auto exported = hf::load_model(out);
   ASSERT_TRUE(exported.has_value()) << exported.error().message;
-  EXPECT_EQ((*exported)->config(), (*model)->config());
-  for (const hf::Gpt2Tensor& tensor : hf::gpt2_tensors((*model)->config())) {
-    EXPECT_EQ(*(*exported)->tensor(tensor.name), *(*model)->tensor(tensor.name)) << tensor.name;
+  EXPECT_EQ((*exported)->spec(), (*model)->spec());
+  const engine::Model built = engine::build_model((*model)->spec()).value();
+  for (const engine::ParamSpec& param : built.params) {
+    EXPECT_EQ(*(*exported)->tensor(param), *(*model)->tensor(param)) << param.name();
   }
   EXPECT_EQ(trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out}).exit_code, 64)
       << "another model is there";
 }
 
 TEST(ExportCommandTest, ConfigurationThatDoesNotFitTheTensorsIsRefused) {
-  const auto model = hf::load_gpt2(testing_support::source_path("tests/fixtures/hf_tiny_gpt2"));
+  const auto model = hf::load_model(testing_support::source_path("tests/fixtures/hf_tiny_gpt2"));
   JobDirectory job;
   std::string config = kModelConfig;
   config.replace(config.find("\"ffn\":128"), 9, "\"ffn\":120");
@@ -470,8 +474,9 @@ TEST(ExportCommandTest, ConfigurationThatDoesNotFitTheTensorsIsRefused) {
   const Ran ran =
       trainyard({"export", "--checkpoint", job.root(), "--hugging-face", job.root() / "exported"});
   EXPECT_EQ(ran.exit_code, 65);
-  EXPECT_THAT(ran.err,
-              HasSubstr("h.0.mlp.c_fc.bias is [128], the run's configuration makes it [120]"));
+  EXPECT_THAT(
+      ran.err,
+      HasSubstr("h.0.mlp.c_fc.weight is [128,32], the run's configuration makes it [120,32]"));
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "worker/hf/gpt2.h"
-
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -13,8 +11,9 @@
 #include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 #include "worker/hf/config.h"
-#include "worker/hf/export_checkpoint.h"
-#include "worker/hf/tensor_map.h"
+#include "worker/hf/model_folder.h"
+#include "worker/hf/tensor_form.h"
+#include "worker/model/family.h"
 #include "worker/safetensors/safetensors.h"
 
 namespace trainyard::hf {
@@ -67,7 +66,7 @@ class Folder {
   Result<std::unique_ptr<HfModel>> load() {
     std::ofstream(directory_.path() / "config.json") << config.dump();
     write_tensors(directory_.path() / "model.safetensors", tensors);
-    return load_gpt2(directory_.path());
+    return load_model(directory_.path());
   }
   const std::filesystem::path& path() const { return directory_.path(); }
 
@@ -78,73 +77,85 @@ class Folder {
   testing_support::TemporaryDirectory directory_;
 };
 
+std::vector<engine::ParamSpec> params_of(const HfModel& model) {
+  return engine::build_model(model.spec()).value().params;
+}
+
+engine::ParamSpec param_of(const HfModel& model, std::string_view name) {
+  for (const engine::ParamSpec& param : params_of(model)) {
+    if (param.name() == name) return param;
+  }
+  throw std::runtime_error("no parameter " + std::string(name));
+}
+
 std::string error_of(const Result<std::unique_ptr<HfModel>>& loaded) {
   return loaded ? "accepted" : loaded.error().message;
 }
 
 TEST(Gpt2ImportTest, ReadsAFolderThatTransformersSaved) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value()) << model.error().message;
-  const Gpt2Config wanted{.layers = 2,
-                          .hidden = 32,
-                          .heads = 2,
-                          .ffn = 128,
-                          .vocab = 61,
-                          .max_positions = 16,
-                          .layer_norm_epsilon = 1e-5,
-                          .dropout = 0.0};
-  EXPECT_EQ((*model)->config(), wanted);
+  const api::ModelSpec wanted{.layers = 2,
+                              .hidden = 32,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .ffn = 128,
+                              .vocab = 61,
+                              .max_positions = 16,
+                              .layer_norm_epsilon = 1e-5};
+  EXPECT_EQ((*model)->spec(), wanted);
   EXPECT_TRUE((*model)->notes().empty());
-  EXPECT_EQ(gpt2_tensors((*model)->config()).size(), 2U + 2U * 12U + 2U);
+  EXPECT_EQ(params_of(**model).size(), 2U + 2U * 12U + 2U);
 }
 
 TEST(Gpt2ImportTest, LinearWeightsAreTransposedAndTheVocabularyPadded) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value()) << model.error().message;
   const StoredTensors stored = read_tensors(kFixture / "model.safetensors");
-  for (const Gpt2Tensor& tensor : gpt2_tensors((*model)->config())) {
-    const auto ours = (*model)->tensor(tensor.name);
+  for (const engine::ParamSpec& param : params_of(**model)) {
+    const auto ours = (*model)->tensor(param);
     ASSERT_TRUE(ours.has_value()) << ours.error().message;
-    const bool embedding = tensor.name == "wte" || tensor.name == "wpe";
-    const Stored& theirs = stored.at("transformer." + tensor.name + (embedding ? ".weight" : ""));
+    const bool embedding = param.name() == "wte" || param.name() == "wpe";
+    const Stored& theirs = stored.at("transformer." + param.name() + (embedding ? ".weight" : ""));
     std::vector<float> values(theirs.data.size() / 4);
     std::memcpy(values.data(), theirs.data.data(), theirs.data.size());
-    if (tensor.shape.size() == 2 && !embedding) {
-      const int64_t out = tensor.shape[0];
-      const int64_t in = tensor.shape[1];
+    if (param.tensor.shape.size() == 2 && !embedding) {
+      const int64_t out = param.tensor.shape[0];
+      const int64_t in = param.tensor.shape[1];
       ASSERT_EQ(theirs.info.shape, (std::vector<int64_t>{in, out}));
       for (int64_t i = 0; i < in; ++i) {
         for (int64_t o = 0; o < out; ++o) {
           ASSERT_EQ((*ours)[static_cast<size_t>(o * in + i)],
                     values[static_cast<size_t>(i * out + o)])
-              << tensor.name;
+              << param.name();
         }
       }
     } else {
-      if (tensor.name == "wte") {
-        EXPECT_EQ(tensor.shape, (std::vector<int64_t>{64, 32}));
+      if (param.name() == "wte") {
+        EXPECT_EQ(param.tensor.shape, (std::vector<int64_t>{64, 32}));
         values.resize(64 * 32, 0.0F);
       }
-      EXPECT_EQ(*ours, values) << tensor.name;
+      EXPECT_EQ(*ours, values) << param.name();
     }
   }
-  EXPECT_EQ((*model)->tensor("h.2.ln_1.bias").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ((*model)->tensor({.hugging_face_name = "transformer.h.2.ln_1.bias"}).error().code,
+            ErrorCode::kNotFound);
 }
 
 TEST(Gpt2ImportTest, BareNamesMaskBuffersAndBfloat16AreAccepted) {
   Folder folder;
   folder.tensors = read_tensors(kFixture / "bare.safetensors");
   const auto bare = folder.load();
-  const auto full = load_gpt2(kFixture);
+  const auto full = load_model(kFixture);
   ASSERT_TRUE(bare.has_value()) << bare.error().message;
-  for (const Gpt2Tensor& tensor : gpt2_tensors((*full)->config())) {
-    const auto rounded = (*bare)->tensor(tensor.name);
-    const auto exact = (*full)->tensor(tensor.name);
+  for (const engine::ParamSpec& param : params_of(**full)) {
+    const auto rounded = (*bare)->tensor(param);
+    const auto exact = (*full)->tensor(param);
     ASSERT_TRUE(rounded.has_value()) << rounded.error().message;
     ASSERT_EQ(rounded->size(), exact->size());
     for (size_t i = 0; i < exact->size(); ++i) {
       // bfloat16 keeps 8 significant bits: half a unit in the last place.
-      ASSERT_LE(std::abs((*rounded)[i] - (*exact)[i]), std::abs((*exact)[i]) / 256) << tensor.name;
+      ASSERT_LE(std::abs((*rounded)[i] - (*exact)[i]), std::abs((*exact)[i]) / 256) << param.name();
     }
   }
 }
@@ -162,7 +173,7 @@ TEST(Gpt2ImportTest, EveryHalfIsConvertedExactly) {
   }
   const auto model = folder.load();
   ASSERT_TRUE(model.has_value()) << model.error().message;
-  const auto values = (*model)->tensor("wpe");
+  const auto values = (*model)->tensor(param_of(**model, "wpe"));
   ASSERT_TRUE(values.has_value());
   for (uint32_t i = 0; i < 65536; ++i) {
     const int exponent = static_cast<int>(i >> 10 & 31U);
@@ -217,7 +228,8 @@ TEST(Gpt2ImportTest, TheHeadMayStandForTheEmbedding) {
   folder.tensors.erase("transformer.wte.weight");
   const auto loaded = folder.load();
   ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
-  EXPECT_EQ(*(*loaded)->tensor("wte"), *(*load_gpt2(kFixture))->tensor("wte"));
+  EXPECT_EQ(*(*loaded)->tensor(param_of(**loaded, "wte")),
+            *(*load_model(kFixture))->tensor(param_of(**loaded, "wte")));
 }
 
 TEST(Gpt2ImportTest, EveryNameOfTheActivationIsTaken) {
@@ -234,7 +246,7 @@ TEST(Gpt2ImportTest, APointerOfGitLfsIsNamedInEveryFile) {
     ASSERT_TRUE(folder.load().has_value());
     std::ofstream(folder.path() / name)
         << "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548105171\n";
-    EXPECT_THAT(error_of(load_gpt2(folder.path())),
+    EXPECT_THAT(error_of(load_model(folder.path())),
                 AllOf(HasSubstr(name), HasSubstr("fetch the file by git lfs pull")));
   }
 }
@@ -288,10 +300,6 @@ TEST(Gpt2ImportTest, DeeplyNestedConfigurationsAreRefusedAndNotPrinted) {
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().code, ErrorCode::kInvalidData);
   EXPECT_THAT(config.error().message, HasSubstr("config.json: not JSON: nested too deeply"));
-  const auto run = config_of_run("{\"model\":{\"family\":\"GPT2\",\"layers\":" + deep + "}}");
-  ASSERT_FALSE(run);
-  EXPECT_EQ(run.error().code, ErrorCode::kInvalidData);
-  EXPECT_THAT(run.error().message, HasSubstr("nested too deeply"));
 }
 
 TEST(Gpt2ImportTest, UnequalDropoutIsNoted) {
@@ -300,7 +308,7 @@ TEST(Gpt2ImportTest, UnequalDropoutIsNoted) {
   folder.config.erase("attn_pdrop");  // its default is 0.1
   const auto loaded = folder.load();
   ASSERT_TRUE(loaded.has_value());
-  EXPECT_EQ((*loaded)->config().dropout, 0.1);
+  EXPECT_EQ((*loaded)->spec().dropout, 0.1);
   ASSERT_EQ((*loaded)->notes().size(), 1U);
   EXPECT_THAT((*loaded)->notes()[0], HasSubstr("embd_pdrop"));
 }
@@ -321,30 +329,31 @@ TEST(Gpt2ImportTest, WeightsInPartsAreReadThroughTheIndex) {
   std::filesystem::remove(folder.path() / "model.safetensors");
   std::ofstream(folder.path() / "model.safetensors.index.json")
       << nlohmann::json{{"weight_map", map}}.dump();
-  const auto parts = load_gpt2(folder.path());
+  const auto parts = load_model(folder.path());
   ASSERT_TRUE(parts.has_value()) << parts.error().message;
-  const auto whole = load_gpt2(kFixture);
-  EXPECT_EQ(*(*parts)->tensor("h.1.mlp.c_fc.weight"), *(*whole)->tensor("h.1.mlp.c_fc.weight"));
+  const auto whole = load_model(kFixture);
+  EXPECT_EQ(*(*parts)->tensor(param_of(**parts, "h.1.mlp.c_fc.weight")),
+            *(*whole)->tensor(param_of(**whole, "h.1.mlp.c_fc.weight")));
 
   std::ofstream(folder.path() / "model.safetensors.index.json")
       << R"({"weight_map":{"a":"../secret.safetensors"}})";
-  EXPECT_EQ(load_gpt2(folder.path()).error().code, ErrorCode::kInvalidData);
+  EXPECT_EQ(load_model(folder.path()).error().code, ErrorCode::kInvalidData);
 }
 
 TEST(Gpt2ImportTest, MissingFilesAreNamed) {
   const testing_support::TemporaryDirectory directory;
-  EXPECT_THAT(error_of(load_gpt2(directory.path())), HasSubstr("config.json"));
+  EXPECT_THAT(error_of(load_model(directory.path())), HasSubstr("config.json"));
   std::filesystem::copy(kFixture / "config.json", directory.path());
-  EXPECT_THAT(error_of(load_gpt2(directory.path())), HasSubstr("model.safetensors"));
+  EXPECT_THAT(error_of(load_model(directory.path())), HasSubstr("model.safetensors"));
 }
 
 TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value());
   const testing_support::TemporaryDirectory directory;
   const auto out = directory.path() / "deep/out";
-  const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
-  const Status exported = export_gpt2(out, (*model)->config(), get);
+  const auto get = [&](const engine::ParamSpec& param) { return (*model)->tensor(param); };
+  const Status exported = export_model(out, (*model)->spec(), get);
   ASSERT_TRUE(exported) << exported.error().message;
   const StoredTensors before = read_tensors(kFixture / "model.safetensors");
   const StoredTensors after = read_tensors(out / "model.safetensors");
@@ -354,10 +363,10 @@ TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
     EXPECT_EQ(after.at(name).info.shape, tensor.info.shape) << name;
     EXPECT_EQ(after.at(name).data, tensor.data) << name;
   }
-  const auto again = load_gpt2(out);
+  const auto again = load_model(out);
   ASSERT_TRUE(again.has_value()) << again.error().message;
-  EXPECT_EQ((*again)->config(), (*model)->config());
-  EXPECT_EQ(export_gpt2(out, (*model)->config(), get).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ((*again)->spec(), (*model)->spec());
+  EXPECT_EQ(export_model(out, (*model)->spec(), get).error().code, ErrorCode::kAlreadyExists);
 }
 
 TEST(Gpt2ExportTest, WhatWasImportedIsExportedWhateverTheSizes) {
@@ -368,12 +377,12 @@ TEST(Gpt2ExportTest, WhatWasImportedIsExportedWhateverTheSizes) {
   folder.config.erase("pad_token_id");
   ASSERT_TRUE(folder.load().has_value());
   std::ofstream(folder.path() / "generation_config.json") << R"({"temperature": 0.7})";
-  const auto model = load_gpt2(folder.path());
+  const auto model = load_model(folder.path());
   ASSERT_TRUE(model.has_value()) << model.error().message;
   const testing_support::TemporaryDirectory out;
-  ASSERT_TRUE(export_gpt2(out.path(), (*model)->config(),
-                          [&](std::string_view name) { return (*model)->tensor(name); },
-                          std::nullopt, {.imported = (*model)->facts(), .end_of_text = 7}));
+  ASSERT_TRUE(export_model(out.path(), (*model)->spec(),
+                           [&](const engine::ParamSpec& param) { return (*model)->tensor(param); },
+                           std::nullopt, {.imported = (*model)->facts(), .end_of_text = 7}));
   const auto json_of = [&](const char* name) {
     std::ifstream file(out.path() / name);
     return nlohmann::json::parse(file);
@@ -387,20 +396,22 @@ TEST(Gpt2ExportTest, WhatWasImportedIsExportedWhateverTheSizes) {
 }
 
 TEST(Gpt2ExportTest, NoTokenIsGuessedFromTheVocabulary) {
-  Gpt2Config config{
+  const api::ModelSpec spec{
       .layers = 1, .hidden = 8, .heads = 1, .ffn = 8, .vocab = 50257, .max_positions = 8};
-  EXPECT_TRUE(
-      nlohmann::json::parse(make_config(config, {}, std::nullopt))["eos_token_id"].is_null());
-  EXPECT_EQ(nlohmann::json::parse(make_config(config, {}, 50256))["eos_token_id"], 50256);
+  const auto end_of_text = [&](std::optional<int32_t> known) {
+    return nlohmann::json::parse(make_config(spec, {}, known).value())["eos_token_id"];
+  };
+  EXPECT_TRUE(end_of_text(std::nullopt).is_null());
+  EXPECT_EQ(end_of_text(50256), 50256);
 }
 
 TEST(Gpt2ExportTest, FilesOfOthersAreNotReplaced) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   const testing_support::TemporaryDirectory directory;
   const auto export_with = [&](const char* content) {
-    return export_gpt2(directory.path(), (*model)->config(),
-                       [&](std::string_view name) { return (*model)->tensor(name); },
-                       ExportMark{"job-1", 7}, {.files = {{"tokenizer.json", content}}});
+    return export_model(directory.path(), (*model)->spec(),
+                        [&](const engine::ParamSpec& param) { return (*model)->tensor(param); },
+                        ExportMark{"job-1", 7}, {.files = {{"tokenizer.json", content}}});
   };
   ASSERT_TRUE(export_with("{}"));
   EXPECT_TRUE(export_with("{}"));
@@ -410,35 +421,35 @@ TEST(Gpt2ExportTest, FilesOfOthersAreNotReplaced) {
 }
 
 TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value());
   const testing_support::TemporaryDirectory directory;
-  const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
+  const auto get = [&](const engine::ParamSpec& param) { return (*model)->tensor(param); };
   const auto export_as = [&](const std::optional<ExportMark>& mark) {
-    return export_gpt2(directory.path(), (*model)->config(), get, mark);
+    return export_model(directory.path(), (*model)->spec(), get, mark);
   };
   ASSERT_TRUE(export_as(ExportMark{"job-1", 7}));
   EXPECT_TRUE(check_export_folder(directory.path(), "job-1"));
   EXPECT_TRUE(export_as(ExportMark{"job-1", 9}));
   EXPECT_EQ(export_as(ExportMark{"job-2", 9}).error().code, ErrorCode::kAlreadyExists);
   EXPECT_EQ(export_as(std::nullopt).error().code, ErrorCode::kAlreadyExists);
-  EXPECT_TRUE(load_gpt2(directory.path()));
+  EXPECT_TRUE(load_model(directory.path()));
   // What nobody has marked belongs to somebody else, damaged or not.
   std::ofstream(directory.path() / "model.safetensors") << "a model of mine";
   EXPECT_EQ(check_export_folder(directory.path(), "job-1").error().code, ErrorCode::kAlreadyExists);
 }
 
 TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value());
-  const auto get = [&](std::string_view name) { return (*model)->tensor(name); };
+  const auto get = [&](const engine::ParamSpec& param) { return (*model)->tensor(param); };
   for (const char* name :
        {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     const testing_support::TemporaryDirectory directory;
     std::ofstream(directory.path() / "config.json") << "theirs";
     std::ofstream(directory.path() / name) << "theirs";
     const Status exported =
-        export_gpt2(directory.path(), (*model)->config(), get, ExportMark{"job-1", 7});
+        export_model(directory.path(), (*model)->spec(), get, ExportMark{"job-1", 7});
     ASSERT_FALSE(exported) << name;
     EXPECT_EQ(exported.error().code, ErrorCode::kAlreadyExists);
     EXPECT_THAT(exported.error().message, HasSubstr(name));
@@ -450,10 +461,11 @@ TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
 }
 
 TEST(Gpt2ExportTest, TensorOfTheWrongSizeIsNamedAndNothingIsLeft) {
-  const auto model = load_gpt2(kFixture);
+  const auto model = load_model(kFixture);
   const testing_support::TemporaryDirectory directory;
-  const Status exported = export_gpt2(directory.path(), (*model)->config(),
-                                      [](std::string_view) { return std::vector<float>(3); });
+  const Status exported =
+      export_model(directory.path(), (*model)->spec(),
+                   [](const engine::ParamSpec&) { return std::vector<float>(3); });
   EXPECT_THAT(exported.error().message, HasSubstr("has 3 elements"));
   EXPECT_FALSE(std::filesystem::exists(directory.path() / "model.safetensors"));
 }

@@ -42,13 +42,11 @@ class RunTokenizerTest : public ::testing::Test {
 
 TEST(RunFactsTest, AreReadAsTheyWerePut) {
   const RunFacts facts{
-      .layer_norm_epsilon = 1e-6,
       .imported = {.config = R"({"eos_token_id":2})", .generation = R"({"top_k":5})"},
       .tokenizer = "bytes",
       .tokenizer_hash = "00ff"};
   const std::string config = with_run_facts(kRun, facts);
   const RunFacts again = run_facts_of(config);
-  EXPECT_EQ(again.layer_norm_epsilon, facts.layer_norm_epsilon);
   EXPECT_EQ(again.imported, facts.imported);
   EXPECT_EQ(again.tokenizer, "bytes");
   EXPECT_EQ(again.tokenizer_hash, "00ff");
@@ -58,7 +56,6 @@ TEST(RunFactsTest, AreReadAsTheyWerePut) {
 TEST(RunFactsTest, AConfigurationWithoutThemHasNone) {
   for (const char* config : {kRun, "{}", "[]", "{\"model\":[],\"data\":1}", "no JSON"}) {
     const RunFacts facts = run_facts_of(config);
-    EXPECT_FALSE(facts.layer_norm_epsilon);
     EXPECT_EQ(facts.imported, ImportedFacts());
     EXPECT_EQ(facts.tokenizer_hash, "");
   }

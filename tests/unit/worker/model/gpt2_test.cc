@@ -8,17 +8,18 @@
 
 #include "common/math/portable.h"
 #include "common/random/philox.h"
+#include "worker/model/family.h"
 #include "worker/model/initialize.h"
 #include "worker/model/normal.h"
 
 namespace trainyard::engine {
 namespace {
 
-constexpr Gpt2Config kSmall{
+const api::ModelSpec kSmall{
     .layers = 12, .hidden = 768, .heads = 12, .ffn = 3072, .vocab = 50257, .max_positions = 1024};
 
 TEST(Gpt2Test, TheSmallOneHasItsPublishedSize) {
-  const auto model = make_gpt2(kSmall);
+  const auto model = build_gpt2(kSmall);
   ASSERT_TRUE(model) << model.error().message;
   EXPECT_EQ(model->parameter_count(), 124439808);  // what transformers counts for "gpt2"
   EXPECT_EQ(model->padded_vocab % kVocabPadding, 0);
@@ -29,7 +30,7 @@ TEST(Gpt2Test, TheSmallOneHasItsPublishedSize) {
 }
 
 TEST(Gpt2Test, FlopsFollowTheFormula) {
-  const auto model = make_gpt2(kSmall);
+  const auto model = build_gpt2(kSmall);
   ASSERT_TRUE(model);
   const OpFlops flops = total_flops(*model, {.rows = 256, .tokens_per_sample = 256});
   const int64_t matrices = 12 * 12 * 768 * 768 + model->padded_vocab * 768;
@@ -37,10 +38,18 @@ TEST(Gpt2Test, FlopsFollowTheFormula) {
   EXPECT_EQ(flops.forward + flops.backward_input + flops.backward_weight, 6 * 256 * matrices);
 }
 
+TEST(FamilyTest, AFamilyThatTheEngineLacksIsRefusedByName) {
+  const auto model = build_model({.family = api::ModelFamily::kLlama});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().message, "engine.model.family: found Llama, wanted GPT2");
+  EXPECT_EQ(find_family("llama").error().message,
+            "config.json: model_type: found llama, wanted gpt2");
+}
+
 TEST(Gpt2Test, RefusesHeadsThatDoNotDivideAndSaysSo) {
-  Gpt2Config config = kSmall;
+  api::ModelSpec config = kSmall;
   config.heads = 7;
-  const auto model = make_gpt2(config);
+  const auto model = build_gpt2(config);
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().message, "engine.model.heads: found 7, wanted a divisor of hidden = 768");
 }

@@ -37,7 +37,6 @@ class TrainedModelTest : public ::testing::Test {
     alone_.push_back(*std::move(alone));
     groups_.push_back(std::make_unique<comm::Groups>(comm::Groups::of_data_ranks(*alone_.back())));
     auto engine = Engine::create({.spec = *complete,
-                                  .model = gpt2_config(*complete),
                                   .isa = kernel_isa(api::Isa::kAuto),
                                   .threads = 1,
                                   .groups = groups_.back().get()},

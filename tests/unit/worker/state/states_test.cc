@@ -11,7 +11,7 @@ namespace trainyard::engine {
 namespace {
 
 Model small_model() {
-  return make_gpt2(
+  return build_gpt2(
              {.layers = 3, .hidden = 66, .heads = 3, .ffn = 101, .vocab = 67, .max_positions = 31})
       .value();
 }

@@ -71,12 +71,9 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
              comm::Communicator& world, const Around& around_step) const {
     HeapMemorySource memory;
     const comm::Groups groups = comm::Groups::of_data_ranks(world);
-    const auto engine = Engine::create({.spec = spec,
-                                        .model = gpt2_config(spec),
-                                        .isa = kernel_isa(api::Isa::kAuto),
-                                        .threads = 2,
-                                        .groups = &groups},
-                                       memory);
+    const auto engine = Engine::create(
+        {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 2, .groups = &groups},
+        memory);
     ASSERT_TRUE(engine) << engine.error().message;
     (*engine)->initialize();
     matrix::StreamBatches batches(stream, spec, ranks(), world.rank());
@@ -136,12 +133,8 @@ TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {
   ASSERT_TRUE(world) << world.error().message;
   HeapMemorySource memory;
   const comm::Groups groups = comm::Groups::of_data_ranks(**world);
-  const auto engine = Engine::create({.spec = spec,
-                                      .model = gpt2_config(spec),
-                                      .isa = kernel_isa(api::Isa::kAuto),
-                                      .threads = 1,
-                                      .groups = &groups},
-                                     memory);
+  const auto engine = Engine::create(
+      {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &groups}, memory);
   ASSERT_TRUE(engine) << engine.error().message;
   (*engine)->initialize();
   const auto loss_of = [&](int64_t windows) {

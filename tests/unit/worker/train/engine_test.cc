@@ -88,7 +88,6 @@ class EngineTest : public ::testing::Test {
     world_ = *std::move(world);
     groups_ = comm::Groups::of_data_ranks(*world_);
     auto engine = Engine::create({.spec = spec,
-                                  .model = gpt2_config(spec),
                                   .isa = kernel_isa(api::Isa::kAuto),
                                   .threads = 1,
                                   .groups = &groups_,

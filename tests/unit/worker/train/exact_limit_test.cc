@@ -63,12 +63,11 @@ Result<Outcome> train_one(const Layout& layout, int rank,
   TRAINYARD_ASSIGN(const auto world, comm::make_local_communicator(options, local));
   HeapMemorySource memory;
   const comm::Groups groups = comm::Groups::of_data_ranks(*world);
-  TRAINYARD_ASSIGN(const auto engine, Engine::create({.spec = spec,
-                                                      .model = gpt2_config(spec),
-                                                      .isa = kernel_isa(api::Isa::kAuto),
-                                                      .threads = 1,
-                                                      .groups = &groups},
-                                                     memory));
+  TRAINYARD_ASSIGN(
+      const auto engine,
+      Engine::create(
+          {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &groups},
+          memory));
   engine->initialize();
   for (float& bias : engine->states().master(param_named(*engine, "ln_f.bias")))
     bias = hidden;

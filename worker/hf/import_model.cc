@@ -10,8 +10,9 @@
 #include "common/io/path_exists.h"
 #include "common/text/bounded_json.h"
 #include "worker/hf/config.h"
-#include "worker/hf/gpt2.h"
-#include "worker/hf/tensor_map.h"
+#include "worker/hf/model_folder.h"
+#include "worker/hf/tensor_form.h"
+#include "worker/model/family.h"
 #include "worker/safetensors/safetensors.h"
 
 namespace trainyard::hf {
@@ -20,7 +21,7 @@ namespace {
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr int kDepthMax = 32;
-constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kHead = "lm_head.weight";
 // A message that names more than this many tensors helps nobody.
 constexpr size_t kMaxComplaints = 20;
 
@@ -56,10 +57,8 @@ std::vector<float> to_float32(std::span<const std::byte> bytes, DType dtype) {
 
 std::string shape_text(const std::vector<int64_t>& shape) { return nlohmann::json(shape).dump(); }
 
-/// Buffers and copies that files carry beside the weights (GPT2Attention's causal mask).
-bool is_buffer(std::string_view name) {
-  return name.starts_with("h.") &&
-         (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+std::string_view without(std::string_view prefix, std::string_view name) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
 }
 
 /// A tensor found in one of the folder's files.
@@ -67,46 +66,35 @@ struct Source {
   const safetensors::File* file = nullptr;
   const safetensors::Entry* entry = nullptr;
 };
-using Sources = std::map<std::string, Source, std::less<>>;  // by name without the prefix
+using Sources = std::map<std::string, Source, std::less<>>;  // by name without family.prefix
 
-class Gpt2Folder final : public HfModel {
+class Folder final : public HfModel {
  public:
-  Gpt2Folder(ParsedConfig parsed, std::vector<std::unique_ptr<safetensors::File>> files,
-             Sources sources)
-      : parsed_(std::move(parsed)), files_(std::move(files)), sources_(std::move(sources)) {
-    for (TensorMapping& mapping : gpt2_mappings(parsed_.config)) {
-      std::string name = mapping.name;
-      mappings_.emplace(std::move(name), std::move(mapping));
-    }
-  }
+  Folder(ParsedConfig parsed, std::string_view prefix,
+         std::vector<std::unique_ptr<safetensors::File>> files, Sources sources)
+      : parsed_(std::move(parsed)),
+        prefix_(prefix),
+        files_(std::move(files)),
+        sources_(std::move(sources)) {}
 
-  const Gpt2Config& config() const override { return parsed_.config; }
+  const api::ModelSpec& spec() const override { return parsed_.spec; }
   const ImportedFacts& facts() const override { return parsed_.facts; }
   const std::vector<std::string>& notes() const override { return parsed_.notes; }
 
-  Result<std::vector<float>> tensor(std::string_view name) const override {
-    const auto found = mappings_.find(name);
-    if (found == mappings_.end()) {
-      return Error{ErrorCode::kNotFound, "a GPT-2 has no tensor " + std::string(name)};
+  Result<std::vector<float>> tensor(const engine::ParamSpec& param) const override {
+    const auto found = sources_.find(without(prefix_, param.hugging_face_name));
+    if (found == sources_.end()) {
+      return Error{ErrorCode::kNotFound, "the imported model has no tensor " + param.name()};
     }
-    const TensorMapping& mapping = found->second;
-    const Source& source = sources_.find(mapping.hf_name)->second;
-    std::vector<float> values = to_float32(source.file->data(*source.entry), *source.entry->dtype);
-    if (mapping.form == Form::kPadded) {
-      values.resize(static_cast<size_t>(mapping.shape[0] * mapping.shape[1]), 0.0F);
-    } else if (mapping.form == Form::kTransposed) {
-      std::vector<float> transposed(values.size());
-      transpose(values.data(), mapping.hf_shape[0], mapping.hf_shape[1], transposed.data());
-      return transposed;
-    }
-    return values;
+    const safetensors::Entry& entry = *found->second.entry;
+    return from_stored(param, to_float32(found->second.file->data(entry), *entry.dtype));
   }
 
  private:
   ParsedConfig parsed_;
+  std::string_view prefix_;
   std::vector<std::unique_ptr<safetensors::File>> files_;
   Sources sources_;
-  std::map<std::string, TensorMapping, std::less<>> mappings_;
 };
 
 /// The safetensors files of a folder: one, or the parts an index names.
@@ -153,7 +141,7 @@ class Complaints {
   }
   Status status(const std::filesystem::path& folder) const {
     if (count_ == 0) return {};
-    std::string message = folder.string() + ": the tensors are not this GPT-2's:" + text_;
+    std::string message = folder.string() + ": the tensors are not this model's:" + text_;
     if (count_ > kMaxComplaints) {
       message += "\n  and " + std::to_string(count_ - kMaxComplaints) + " more";
     }
@@ -165,14 +153,14 @@ class Complaints {
   std::string text_;
 };
 
-Sources collect(const std::vector<std::unique_ptr<safetensors::File>>& files,
+Sources collect(const engine::Family& family,
+                const std::vector<std::unique_ptr<safetensors::File>>& files,
                 Complaints& complaints) {
   Sources sources;
   for (const auto& file : files) {
     for (const safetensors::Entry& entry : file->header().entries) {
-      std::string_view name = entry.name;
-      if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
-      if (is_buffer(name)) continue;
+      const std::string_view name = without(family.prefix, entry.name);
+      if (family.is_buffer(name)) continue;
       if (!sources.emplace(name, Source{file.get(), &entry}).second) {
         complaints.add("twice: " + entry.name);
       }
@@ -181,32 +169,42 @@ Sources collect(const std::vector<std::unique_ptr<safetensors::File>>& files,
   return sources;
 }
 
-/// lm_head may be stored beside wte when it is the same; another one would be silently lost.
-void check_tied_head(const Sources& sources, Complaints& complaints) {
-  const auto head = sources.find("lm_head.weight");
-  const auto wte = sources.find("wte.weight");
-  if (head == sources.end() || wte == sources.end()) return;
-  const auto a = head->second.file->data(*head->second.entry);
-  const auto b = wte->second.file->data(*wte->second.entry);
+/// A file of tied weights may name them after the head alone, or have them under both names: a head
+/// of its own would be silently lost.
+void take_tied_head(std::string_view embedding, Sources& sources, Complaints& complaints) {
+  auto head = sources.extract(std::string(kHead));
+  if (head.empty()) return;
+  const auto tied = sources.find(embedding);
+  if (tied == sources.end()) {
+    head.key() = embedding;
+    sources.insert(std::move(head));
+    return;
+  }
+  const auto a = head.mapped().file->data(*head.mapped().entry);
+  const auto b = tied->second.file->data(*tied->second.entry);
   if (a.size() != b.size() || !std::equal(a.begin(), a.end(), b.begin())) {
-    complaints.add("lm_head.weight differs from wte.weight; only tied embeddings are supported");
+    complaints.add(std::string(kHead) + " differs from " + std::string(embedding) +
+                   "; only tied embeddings are supported");
   }
 }
 
-void check_sources(const Gpt2Config& config, const Sources& sources, Complaints& complaints) {
-  std::set<std::string_view> wanted = {"lm_head.weight"};
-  const std::vector<TensorMapping> mappings = gpt2_mappings(config);
-  for (const TensorMapping& mapping : mappings) {
-    wanted.insert(mapping.hf_name);
-    const auto found = sources.find(mapping.hf_name);
+void check_sources(const engine::Family& family, const engine::Model& model, Sources& sources,
+                   Complaints& complaints) {
+  std::set<std::string_view> wanted;
+  for (const engine::ParamSpec& param : model.params) {
+    const std::string_view name = without(family.prefix, param.hugging_face_name);
+    if (!param.tie_group.empty()) take_tied_head(name, sources, complaints);
+    wanted.insert(name);
+    const std::vector<int64_t> shape = stored_shape(param);
+    const auto found = sources.find(name);
     if (found == sources.end()) {
-      complaints.add("missing: " + mapping.hf_name + " " + shape_text(mapping.hf_shape));
+      complaints.add("missing: " + std::string(name) + " " + shape_text(shape));
       continue;
     }
     const safetensors::Entry& entry = *found->second.entry;
-    if (entry.shape != mapping.hf_shape) {
+    if (entry.shape != shape) {
       complaints.add("wrong shape: " + entry.name + " is " + shape_text(entry.shape) +
-                     ", config.json makes it " + shape_text(mapping.hf_shape));
+                     ", config.json makes it " + shape_text(shape));
     }
     if (entry.dtype != DType::kFloat32 && entry.dtype != DType::kBFloat16 &&
         entry.dtype != DType::kFloat16) {
@@ -217,16 +215,6 @@ void check_sources(const Gpt2Config& config, const Sources& sources, Complaints&
   for (const auto& [name, source] : sources) {
     if (!wanted.contains(name)) complaints.add("unexpected: " + source.entry->name);
   }
-  check_tied_head(sources, complaints);
-}
-
-/// A file of tied weights may name them after the head alone.
-void take_head_for_embedding(Sources& sources) {
-  if (sources.contains("wte.weight")) return;
-  auto head = sources.extract("lm_head.weight");
-  if (head.empty()) return;
-  head.key() = "wte.weight";
-  sources.insert(std::move(head));
 }
 
 /// generation_config.json as one line of JSON; empty where there is none.
@@ -245,7 +233,7 @@ Result<std::string> generation_facts(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder) {
+Result<std::unique_ptr<HfModel>> load_model(const std::filesystem::path& folder) {
   TRAINYARD_ASSIGN(const std::string text, read_file(folder / "config.json", kMaxConfigBytes));
   auto parsed = parse_config(text);
   if (!parsed) return parsed.error().with_context(folder.string());
@@ -256,13 +244,14 @@ Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder) 
     TRAINYARD_ASSIGN(safetensors::File file, safetensors::File::open(path));
     files.push_back(std::make_unique<safetensors::File>(std::move(file)));
   }
+  TRAINYARD_ASSIGN(const engine::Family* const family, engine::find_family(parsed->spec.family));
+  TRAINYARD_ASSIGN(const engine::Model model, family->build(parsed->spec));
   Complaints complaints;
-  Sources sources = collect(files, complaints);
-  take_head_for_embedding(sources);
-  check_sources(parsed->config, sources, complaints);
+  Sources sources = collect(*family, files, complaints);
+  check_sources(*family, model, sources, complaints);
   TRAINYARD_TRY(complaints.status(folder));
-  return std::unique_ptr<HfModel>(
-      std::make_unique<Gpt2Folder>(*std::move(parsed), std::move(files), std::move(sources)));
+  return std::unique_ptr<HfModel>(std::make_unique<Folder>(*std::move(parsed), family->prefix,
+                                                           std::move(files), std::move(sources)));
 }
 
 }  // namespace trainyard::hf

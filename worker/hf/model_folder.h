@@ -9,24 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "common/api/engine_spec.h"
 #include "common/base/error.h"
+#include "worker/model/param_spec.h"
 
-/// Hugging Face GPT-2 folders (config.json, model.safetensors) in and out.
+/// Hugging Face folders (config.json, model.safetensors) in and out, of every family of
+/// worker/model/family.h.
 namespace trainyard::hf {
-
-/// A GPT-2 as its folder describes it.
-struct Gpt2Config {
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t ffn = 0;
-  int64_t vocab = 0;  ///< without padding
-  int64_t max_positions = 0;
-  double layer_norm_epsilon = 1e-5;
-  double dropout =
-      0.0;  ///< resid_pdrop; embd_pdrop and attn_pdrop must be equal to it or are noted
-  bool operator==(const Gpt2Config&) const = default;
-};
 
 /// What an imported folder says of its model beside what this engine computes with: kept for the
 /// export. JSON objects as text; empty: nothing was imported, or the folder has no such file.
@@ -36,41 +25,29 @@ struct ImportedFacts {
   bool operator==(const ImportedFacts&) const = default;
 };
 
-/// Rows of `wte` in our layout: vocab rounded up to a multiple of 64; the rows added are zero.
-int64_t padded_vocab(int64_t vocab);
-
-/// One tensor of our layout.
-struct Gpt2Tensor {
-  std::string name;            ///< "wte", "h.0.attn.c_attn.weight" ...
-  std::vector<int64_t> shape;  ///< in our layout: linear weights are [out, in]
-};
-
-/// Every tensor of a GPT-2 in our layout, ascending by name.
-std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config);
-
-/// An opened folder. Linear weights come transposed to [out, in], `wte` padded with zero rows.
-/// Sources of float32, bfloat16, float16 are accepted. The files stay mapped while it lives.
+/// An opened folder. Sources of float32, bfloat16, float16 are accepted. The files stay mapped
+/// while it lives.
 class HfModel {
  public:
   virtual ~HfModel() = default;
-  virtual const Gpt2Config& config() const = 0;
-  /// A tensor by our name, float32, row-major. Errors: kNotFound.
-  virtual Result<std::vector<float>> tensor(std::string_view name) const = 0;
+  virtual const api::ModelSpec& spec() const = 0;
+  /// A parameter of the model of spec(), float32, row-major, in our layout: [out, in], padding rows
+  /// zero. Errors: kNotFound.
+  virtual Result<std::vector<float>> tensor(const engine::ParamSpec& param) const = 0;
   virtual const ImportedFacts& facts() const = 0;
   /// What was different but harmless (unequal dropout probabilities ...), for the log.
   virtual const std::vector<std::string>& notes() const = 0;
 };
 
 /// Opens a folder as `transformers` saves it: config.json and model.safetensors (or
-/// model.safetensors.index.json with its parts); names with or without `transformer.`; `attn.bias`
-/// and `attn.masked_bias` buffers are ignored; lm_head must be tied and may stand for wte. Errors:
-/// kNotFound for a missing file, kInvalidData that lists every missing, unexpected or wrongly
-/// shaped tensor, kInvalidConfig for a GPT-2 variant that this engine does not compute (the message
-/// names the key).
-Result<std::unique_ptr<HfModel>> load_gpt2(const std::filesystem::path& folder);
+/// model.safetensors.index.json with its parts); names with or without the family's
+/// prefix; its buffers are ignored; a tied lm_head may stand for the embedding. Errors: kNotFound
+/// for a missing file, kInvalidData that lists every missing, unexpected or wrongly shaped tensor,
+/// those of parse_config.
+Result<std::unique_ptr<HfModel>> load_model(const std::filesystem::path& folder);
 
-/// Gives a tensor by our name, in our layout (padded `wte` included).
-using GetTensor = std::function<Result<std::vector<float>>(std::string_view name)>;
+/// Gives a parameter in our layout, padding rows included.
+using GetTensor = std::function<Result<std::vector<float>>(const engine::ParamSpec& param)>;
 
 /// Which job's model an export is, and of which step; the metadata of model.safetensors say so.
 struct ExportMark {
@@ -100,9 +77,9 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
 /// (kAlreadyExists) one that already has a model, unless it bears the mark of the same job: that
 /// one is replaced. Files of `extras` that the folder has with other content are not replaced
 /// (kAlreadyExists). Cost: one tensor in memory at a time.
-Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
-                   const GetTensor& get_tensor,
-                   const std::optional<ExportMark>& mark = std::nullopt,
-                   const ExportExtras& extras = {});
+Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
+                    const GetTensor& get_tensor,
+                    const std::optional<ExportMark>& mark = std::nullopt,
+                    const ExportExtras& extras = {});
 
 }  // namespace trainyard::hf

@@ -1,11 +1,11 @@
-#include <algorithm>
 #include <map>
 
 #include "common/io/file.h"
 #include "common/io/path_exists.h"
 #include "worker/hf/config.h"
-#include "worker/hf/gpt2.h"
-#include "worker/hf/tensor_map.h"
+#include "worker/hf/model_folder.h"
+#include "worker/hf/tensor_form.h"
+#include "worker/model/family.h"
 #include "worker/safetensors/safetensors.h"
 
 namespace trainyard::hf {
@@ -20,26 +20,15 @@ constexpr const char* kOtherWeights[] = {"model.safetensors.index.json", "pytorc
 constexpr char kJobUidKey[] = "trainyard.jobUid";
 constexpr char kStepKey[] = "trainyard.step";
 
-/// A tensor of ours in the form the file wants.
-Result<std::vector<float>> in_their_form(const TensorMapping& mapping,
-                                         const GetTensor& get_tensor) {
-  TRAINYARD_ASSIGN(std::vector<float> values, get_tensor(mapping.name));
-  int64_t wanted = 1;
-  for (const int64_t size : mapping.shape)
-    wanted *= size;
-  if (static_cast<int64_t>(values.size()) != wanted) {
+/// A parameter as the file has it.
+Result<std::vector<float>> stored(const engine::ParamSpec& param, const GetTensor& get_tensor) {
+  TRAINYARD_ASSIGN(std::vector<float> values, get_tensor(param));
+  if (static_cast<int64_t>(values.size()) != param.elements()) {
     return Error{ErrorCode::kInvalidData,
-                 "tensor " + mapping.name + " has " + std::to_string(values.size()) +
-                     " elements, the model's shape needs " + std::to_string(wanted)};
+                 "tensor " + param.name() + " has " + std::to_string(values.size()) +
+                     " elements, the model's shape needs " + std::to_string(param.elements())};
   }
-  if (mapping.form == Form::kPadded) {
-    values.resize(static_cast<size_t>(mapping.hf_shape[0] * mapping.hf_shape[1]));
-  } else if (mapping.form == Form::kTransposed) {
-    std::vector<float> transposed(values.size());
-    transpose(values.data(), mapping.shape[0], mapping.shape[1], transposed.data());
-    return transposed;
-  }
-  return values;
+  return to_stored(param, std::move(values));
 }
 
 /// Writes the files beside config.json and weights; checks all of them first.
@@ -93,21 +82,20 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
   return is_there(weights);
 }
 
-Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config,
-                   const GetTensor& get_tensor, const std::optional<ExportMark>& mark,
-                   const ExportExtras& extras) {
-  TRAINYARD_TRY(check_config(config));
+Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
+                    const GetTensor& get_tensor, const std::optional<ExportMark>& mark,
+                    const ExportExtras& extras) {
+  TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(spec));
+  TRAINYARD_ASSIGN(const std::string config,
+                   make_config(spec, extras.imported, extras.end_of_text));
   const std::filesystem::path weights = folder / kWeightsFile;
   TRAINYARD_TRY(check_export_folder(folder, mark ? mark->job_uid : ""));
   TRAINYARD_TRY(make_directories(folder));
-  const std::vector<TensorMapping> mappings = gpt2_mappings(config);
   std::vector<safetensors::TensorInfo> infos;
-  for (const TensorMapping& mapping : mappings) {
-    infos.push_back({"transformer." + mapping.hf_name, DType::kFloat32, mapping.hf_shape});
-  }
+  for (const engine::ParamSpec& param : model.params)
+    infos.push_back({param.hugging_face_name, DType::kFloat32, stored_shape(param)});
   TRAINYARD_TRY(write_extras(folder, extras));
-  TRAINYARD_TRY(write_file_atomic(folder / "config.json",
-                                  make_config(config, extras.imported, extras.end_of_text)));
+  TRAINYARD_TRY(write_file_atomic(folder / "config.json", config));
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (mark) {
     metadata[kJobUidKey] = mark->job_uid;
@@ -116,7 +104,7 @@ Status export_gpt2(const std::filesystem::path& folder, const Gpt2Config& config
   std::vector<float> values;
   return safetensors::write_file(weights, infos, metadata,
                                  [&](size_t i) -> Result<std::span<const std::byte>> {
-                                   TRAINYARD_ASSIGN(values, in_their_form(mappings[i], get_tensor));
+                                   TRAINYARD_ASSIGN(values, stored(model.params[i], get_tensor));
                                    return std::as_bytes(std::span(values));
                                  });
 }
