@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/layout/mesh.h"
 #include "common/text/readable.h"
 #include "common/text/rfc3339.h"
 #include "control/pod_spec.h"
@@ -88,6 +89,14 @@ bool is_newer(const CheckpointFact& told, const api::TrainingJobStatus& status) 
          status.checkpoint->last_time && *status.checkpoint->last_time < *open->start_time;
 }
 
+/// Empty where it is not known: of a program of the user's own, and of ranks that nodes count.
+std::string layout_of(const api::TrainingJobSpec& spec, int64_t world) {
+  if (!spec.engine || world == 0) return "";
+  const api::ParallelismSpec& parallelism = spec.engine->parallelism;
+  const auto mesh = layout::mesh_of(parallelism, static_cast<int>(world));
+  return mesh ? layout::describe(parallelism, *mesh) : "";
+}
+
 }  // namespace
 
 std::string sentence_of(const policies::Loss& loss, int64_t words_bytes) {
@@ -111,8 +120,12 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
                      Time now) {
   status.nodes.target = target;
   // Generations are reserved in blocks only where ranks restart in place.
-  status.membership = {generation, generation, target * spec.num_proc_per_node,
-                       metadata.name + "-0", configuration_of(spec)};
+  status.membership = {.generation = generation,
+                       .reserved_up_to = generation,
+                       .world_size = target * spec.num_proc_per_node,
+                       .layout = layout_of(spec, target * spec.num_proc_per_node),
+                       .master = metadata.name + "-0",
+                       .configuration = configuration_of(spec)};
   status.completed_indexes.clear();
   api::Attempt attempt;
   attempt.generation = generation;

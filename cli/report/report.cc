@@ -49,6 +49,7 @@ std::string key_figures(const Summary& summary) {
   if (summary.tokens_per_second) {
     figure(html, "tokens/s", grouped(std::llround(*summary.tokens_per_second)), "newest");
   }
+  if (!summary.layout.empty()) figure(html, "layout", summary.layout);
   figure(html, "wall time", duration_text(summary.wall_s));
   figure(html, "restarts", grouped(summary.restarts),
          grouped(summary.lost_steps) + " steps done twice");

@@ -174,6 +174,7 @@ std::string summary_text(const Summary& summary) {
   std::string steps = grouped(summary.step);
   if (summary.total_steps > 0) steps += " of " + grouped(summary.total_steps);
   add_row(text, "steps", steps);
+  if (!summary.layout.empty()) add_row(text, "layout", summary.layout);
   if (summary.final_loss) add_row(text, "loss", fixed(*summary.final_loss, 4));
   if (summary.validation_loss) {
     std::string validation = fixed(*summary.validation_loss, 4);

@@ -192,6 +192,7 @@ class JsonView final : public RunView {
     object.text("outcome", outcome_name(summary.outcome));
     object.integer("exitCode", summary.exit_code);
     if (!summary.reason.empty()) object.text("reason", summary.reason);
+    if (!summary.layout.empty()) object.text("layout", summary.layout);
     object.integer("step", summary.step);
     object.integer("totalSteps", summary.total_steps);
     object.number("finalLoss", summary.final_loss);

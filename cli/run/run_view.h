@@ -38,6 +38,7 @@ struct NamedSeconds {
 struct Snapshot {
   std::string activity;  ///< "starting", "training", "restarting" ...
   int64_t generation = 0;
+  std::string layout;  ///< how the engine's ranks divide the work; empty: not known
   int64_t step = 0;
   int64_t total_steps = 0;  ///< 0: not known yet
   std::optional<double> loss;
@@ -83,6 +84,7 @@ struct Summary {
   std::string job_name;
   std::string reason;           ///< of a failure
   bool directory_gone = false;  ///< nothing is where it was: the same command would begin anew
+  std::string layout;           ///< of the newest generation; empty: not known
   int64_t step = 0;
   int64_t total_steps = 0;
   std::optional<double> final_loss;

@@ -143,6 +143,7 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
   fill_accounts(*facts.status, now, snapshot);
   snapshot.activity = activity_of(facts);
   snapshot.generation = facts.status->membership.generation;
+  snapshot.layout = facts.status->membership.layout;
   if (facts.job->spec.engine) snapshot.total_steps = facts.job->spec.engine->steps;
   if (facts.status->progress) snapshot.step = facts.status->progress->step;
   if (facts.result) snapshot.step = facts.result->step;  // told after the last heartbeat
@@ -173,6 +174,7 @@ Summary make_summary(const RunFacts& facts, Time now) {
   const Snapshot last = make_snapshot(facts, now);
   Summary summary;
   summary.job_name = facts.job->metadata.name;
+  summary.layout = last.layout;
   summary.step = last.step;
   summary.total_steps = last.total_steps;
   summary.final_loss = last.loss;

@@ -138,6 +138,7 @@ std::string encode_live(const LiveState& state) {
   out.string("job", state.job_name);
   out.string("activity", state.activity);
   out.integer("generation", state.generation);
+  out.string("layout", state.layout);
   out.integer("step", state.step);
   out.integer("totalSteps", state.total_steps);
   out.integer("expectedRanks", state.expected_ranks);
@@ -180,6 +181,7 @@ Result<LiveState> decode_live(const std::string& text) {
   state.job_name = string_of(root, "job");
   state.activity = string_of(root, "activity");
   state.generation = integer_of(root, "generation", 0);
+  state.layout = string_of(root, "layout");
   state.step = count_of(root, "step");
   state.total_steps = count_of(root, "totalSteps");
   state.expected_ranks = integer_of(root, "expectedRanks", 0);

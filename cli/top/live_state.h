@@ -24,6 +24,7 @@ struct LiveState {
   std::string job_name;
   std::string activity;  ///< "training", "restarting" ... or how it ended
   int64_t generation = 0;
+  std::string layout;  ///< how the engine's ranks divide the work; empty: not known
   int64_t step = 0;
   int64_t total_steps = 0;
   int64_t expected_ranks = 0;

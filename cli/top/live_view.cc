@@ -77,6 +77,7 @@ LiveState live_state_of(const RunHeader& header, const Snapshot& snapshot) {
   state.expected_ranks = header.ranks;
   state.activity = snapshot.activity;
   state.generation = snapshot.generation;
+  state.layout = snapshot.layout;
   state.step = snapshot.step;
   state.total_steps = snapshot.total_steps;
   state.loss = snapshot.loss;

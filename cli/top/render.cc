@@ -187,8 +187,8 @@ void add_job(const TopFrame& frame, std::vector<std::string>& lines) {
     return value ? name + fixed(*value, digits) : std::string();
   };
   flow({printable_text(now.job_name, kMaxNameBytes), printable_text(now.activity, kMaxNameBytes),
-        "generation " + std::to_string(now.generation), "up " + duration_text(now.wall_s),
-        news_text(frame)},
+        "generation " + std::to_string(now.generation), printable_text(now.layout, kMaxNameBytes),
+        "up " + duration_text(now.wall_s), news_text(frame)},
        frame.columns, lines);
   std::string step = "step " + grouped(now.step);
   if (now.total_steps > 0) {

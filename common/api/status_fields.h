@@ -53,6 +53,11 @@ void visit_fields(V& visit, S& membership) {
   visit(
       {.name = "worldSize", .description = "Ranks of the generation; 0 with numProcPerNode: auto."},
       membership.world_size);
+  visit({.name = "layout",
+         .description = "How the engine's ranks divide the work: axes longer than 1, and what the "
+                        "ranks of `shard` share out. Names the shard asked for where the ranks "
+                        "have another."},
+        membership.layout);
   visit({.name = "master", .description = "Host name of the first node."}, membership.master);
   visit({.name = "configuration",
          .description = "Hash of what of the spec the generation's pods are made from."},

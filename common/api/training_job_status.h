@@ -129,6 +129,7 @@ struct Membership {
   int64_t generation = 0;
   int64_t reserved_up_to = 0;
   int64_t world_size = 0;
+  std::string layout;  ///< of an engine's ranks: layout::describe
   std::string master;
   std::string configuration;  ///< a hash of what its pods are made from
 

@@ -60,6 +60,25 @@ Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world) {
               .tp = static_cast<int>(tp)};
 }
 
+std::string describe(const api::ParallelismSpec& parallelism, const Mesh& mesh) {
+  const bool one_holds_all = parallelism.mode == api::ParallelMode::kDataParallel;
+  const bool as_asked = parallelism.shard == 0 || parallelism.shard == mesh.fsdp;
+  const std::string shard = one_holds_all ? "dp" : "shard";
+  std::string text;
+  const auto add = [&](const std::string& axis, int size, const std::string& note = "") {
+    if (size == 1 && note.empty()) return;
+    text += (text.empty() ? "" : " x ") + axis + " " + std::to_string(size) + note;
+  };
+  add("pp", mesh.pp);
+  add("dp", mesh.dp);
+  add(shard, mesh.fsdp, as_asked ? "" : " (" + std::to_string(parallelism.shard) + " asked for)");
+  add("cp", mesh.cp);
+  add("tp", mesh.tp);
+  if (text.empty()) return "1 rank";
+  return text +
+         (one_holds_all ? ", DataParallel" : ", ZeRO-" + std::to_string(parallelism.zero_stage));
+}
+
 Range even_share(int64_t total, int64_t parts, int64_t index) {
   TRAINYARD_CHECK(parts > 0 && index >= 0 && index < parts && total >= 0);
   // 128-bit products: total x parts may exceed 63 bits for element counts of large models.

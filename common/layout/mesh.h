@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
@@ -49,6 +50,11 @@ inline int data_rank(const Mesh& mesh, const Coordinate& c) { return c.dp * mesh
 /// The sizes are at least 1, shard and zeroStage at least 0. Errors: kInvalidConfig with the
 /// numbers when tensor x pipeline x context does not divide the world.
 Result<Mesh> mesh_of(const api::ParallelismSpec& parallelism, int world);
+
+/// For people, how a mesh of mesh_of() divides the work: the axes longer than 1 and the ZeRO stage,
+/// "dp 2 x shard 2, ZeRO-3". A shard that is not the one asked for says so:
+/// "dp 2 x shard 3 (4 asked for), ZeRO-1". One rank alone is "1 rank".
+std::string describe(const api::ParallelismSpec& parallelism, const Mesh& mesh);
 
 /// A half-open range.
 struct Range {

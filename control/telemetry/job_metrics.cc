@@ -34,6 +34,11 @@ constexpr Family kNodes{"trainyard_job_nodes",
                         "Nodes (pods) of the job: target are wanted now, active there, ready at "
                         "work.",
                         {"state"}};
+constexpr Family kLayout{"trainyard_job_layout_info",
+                         Kind::kGauge,
+                         "Always 1; tells how the engine's ranks divide the work in the present "
+                         "generation.",
+                         {"layout"}};
 constexpr Family kRestarts{"trainyard_restarts_total",
                            Kind::kCounter,
                            "Restarts of the job by the class of failure that caused them.",
@@ -51,9 +56,9 @@ constexpr Family kGoodputRatio{"trainyard_goodput_ratio", Kind::kGauge,
                                "Productive by wall time, 0 to 1."};
 constexpr Family kSlowest{"trainyard_slowest_rank", Kind::kGauge,
                           "Rank that holds the others up most; -1 while none does."};
-constexpr std::array kFamilies = {kPhase,   kCondition,    kGeneration, kExpectedRanks,
-                                  kNodes,   kRestarts,     kLostSteps,  kWall,
-                                  kGoodput, kGoodputRatio, kSlowest};
+constexpr std::array kFamilies = {kPhase, kCondition, kGeneration,   kExpectedRanks,
+                                  kNodes, kLayout,    kRestarts,     kLostSteps,
+                                  kWall,  kGoodput,   kGoodputRatio, kSlowest};
 
 double number(int64_t value) { return static_cast<double>(value); }
 
@@ -138,6 +143,8 @@ void add_job_metrics(Exposition& out, const api::TrainingJobSpec& spec,
   out.add(kNodes, {"target"}, number(status.nodes.target));
   out.add(kNodes, {"active"}, number(status.nodes.active));
   out.add(kNodes, {"ready"}, number(status.nodes.ready));
+  const std::string& layout = status.membership.layout;
+  if (!layout.empty()) out.add(kLayout, {layout}, 1);
   add_restarts(out, status.restarts);
   add_goodput(out, goodput_at(now, spec, status));
   const bool known = status.progress && status.progress->slowest_rank;

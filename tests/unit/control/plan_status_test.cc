@@ -67,6 +67,22 @@ TEST(CheckpointEdgeTest, AGenerationThatFellBackReplacesWhatItCouldNotRead) {
   EXPECT_EQ(tell(160, 2, seconds(40)), 160);
 }
 
+TEST(LayoutEdgeTest, IsThatOfTheGenerationAndNamesTheShardAskedFor) {
+  api::TrainingJobStatus status;
+  api::TrainingJobSpec spec;
+  spec.num_proc_per_node = 2;
+  open_generation(status, {}, spec, 1, 4, kLookedAt);
+  EXPECT_EQ(status.membership.layout, "") << "of a program of the user's own";
+  spec.engine.emplace().parallelism = {.shard = 4, .zero_stage = 3};
+  open_generation(status, {}, spec, 2, 4, kLookedAt);
+  EXPECT_EQ(status.membership.layout, "dp 2 x shard 4, ZeRO-3");
+  open_generation(status, {}, spec, 3, 3, kLookedAt);
+  EXPECT_EQ(status.membership.layout, "dp 2 x shard 3 (4 asked for), ZeRO-3");
+  spec.num_proc_per_node = api::kAutoProcPerNode;
+  open_generation(status, {}, spec, 4, 4, kLookedAt);
+  EXPECT_EQ(status.membership.layout, "") << "nodes say how many ranks they have";
+}
+
 TEST(ConditionEdgeTest, RunningEndsAsSoonAsOneIsNotReadyAndNobodyIsNotRunning) {
   api::TrainingJobStatus status;
   describe_generation(status, {}, {}, kLookedAt);

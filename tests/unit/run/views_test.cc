@@ -33,6 +33,7 @@ Snapshot training(int64_t step) {
 Summary complete() {
   Summary summary;
   summary.job_name = "tiny";
+  summary.layout = "dp 2 x shard 3 (4 asked for), ZeRO-3";
   summary.step = 1600;
   summary.total_steps = 1600;
   summary.final_loss = 1.25;
@@ -69,9 +70,10 @@ TEST(FormatTest, NumbersForPeople) {
 
 TEST(FormatTest, SummaryTellsWhatARunCameTo) {
   const std::string text = summary_text(complete());
-  for (const char* part : {"tiny: complete", "87.3 %", "recompute 20.1 s, restore 5.3 s\n",
-                           "1,600 of 1,600", "1.5000 (2.164 bits per byte)", "3 min 20 s",
-                           "1 (12 steps done twice)", "beef", "next:\n  trainyard sample x\n"}) {
+  for (const char* part :
+       {"tiny: complete", "87.3 %", "recompute 20.1 s, restore 5.3 s\n", "1,600 of 1,600",
+        "dp 2 x shard 3 (4 asked for), ZeRO-3\n", "1.5000 (2.164 bits per byte)", "3 min 20 s",
+        "1 (12 steps done twice)", "beef", "next:\n  trainyard sample x\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

@@ -315,9 +315,11 @@ TEST(ReportTest, ShowsCurvesMarksAndEscapesWhatItQuotes) {
   summary.job_name = "a<b";
   summary.total_steps = 50;
   summary.validation_loss = 2.5;
+  summary.layout = "dp 2 x shard 2, ZeRO-3";
   const std::string html = render_report(summary, history);
   EXPECT_EQ(html.find("<script"), std::string::npos);
   EXPECT_NE(html.find("a&lt;b"), std::string::npos);
+  EXPECT_NE(html.find("<dt>layout</dt><dd>dp 2 x shard 2, ZeRO-3"), std::string::npos);
   EXPECT_NE(html.find("class='mark'"), std::string::npos);
   EXPECT_NE(html.find("<li class='b'>validation</li>"), std::string::npos);
   EXPECT_EQ(html.find("http"), std::string::npos) << "nothing is loaded from elsewhere";

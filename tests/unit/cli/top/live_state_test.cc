@@ -21,6 +21,7 @@ LiveState sample() {
   state.job_name = "tiny \"one\"";
   state.activity = "training";
   state.generation = 2;
+  state.layout = "shard 2, ZeRO-3";
   state.step = 12;
   state.total_steps = 50;
   state.expected_ranks = 2;
@@ -55,6 +56,7 @@ TEST(LiveStateTest, ComesBackAsItWent) {
   EXPECT_EQ(encode_live(*read), encode_live(wrote));
   EXPECT_EQ(read->at, wrote.at);
   EXPECT_EQ(read->job_name, wrote.job_name);
+  EXPECT_EQ(read->layout, "shard 2, ZeRO-3");
   EXPECT_EQ(read->loss, 2.5);
   EXPECT_EQ(read->validation_loss, std::nullopt);
   EXPECT_EQ(read->slowest_rank, 1);

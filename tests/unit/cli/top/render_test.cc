@@ -46,6 +46,7 @@ LiveState state_of(int ranks, int64_t steps) {
   state.job_name = "state-of-the-union";
   state.activity = "training";
   state.generation = 2;
+  state.layout = "shard 2, ZeRO-1";
   state.step = steps;
   state.total_steps = 1600;
   state.loss = 2.1234567;
@@ -117,7 +118,9 @@ TEST(RenderTest, EightyColumnsShowTheSplit) {
   const LiveState state = state_of(2, 592);
   const std::vector<std::string> lines = render_top(frame_of(state, 80));
   const std::string text = joined(lines);
-  EXPECT_THAT(text, HasSubstr("state-of-the-union  training  generation 2  up 3 min 20 s  live"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("state-of-the-union  training  generation 2  shard 2, ZeRO-1  up 3 min 20 s"));
   EXPECT_THAT(text, HasSubstr("step 592/1,600 (37 %)  ETA 1 min 3 s  loss 2.1235"));
   EXPECT_THAT(text, HasSubstr("11,289 tokens/s"));
   EXPECT_THAT(text, HasSubstr("goodput 93.2 %"));

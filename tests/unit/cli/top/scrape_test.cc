@@ -50,6 +50,7 @@ class ScrapeTest : public testing::Test {
 TEST_F(ScrapeTest, TellsWhatTheRunServed) {
   status_.attempts.resize(1);
   status_.goodput.emplace().lost_steps = 41;
+  status_.membership.layout = "shard 2, ZeRO-1";
   const std::string text =
       run_metrics_text({.job = &job_, .status = &status_, .readings = &readings_}, {}, kNow);
   const auto state = live_from_metrics(text, kNow);
@@ -57,6 +58,7 @@ TEST_F(ScrapeTest, TellsWhatTheRunServed) {
   EXPECT_EQ(state->job_name, "ti\"ny");
   EXPECT_EQ(state->activity, "Running");
   EXPECT_EQ(state->generation, 2);
+  EXPECT_EQ(state->layout, "shard 2, ZeRO-1");
   EXPECT_EQ(state->step, 12);
   EXPECT_EQ(state->total_steps, 50);
   EXPECT_EQ(state->loss, 2.5);

@@ -51,6 +51,26 @@ TEST(MeshTest, SharesAmongTheLargestDivisorUpToShard) {
   }
 }
 
+TEST(MeshTest, DescribesTheAxesAndWhatWasAskedFor) {
+  const struct {
+    api::ParallelismSpec parallelism;
+    int world;
+    const char* text;
+  } cases[] = {
+      {{}, 1, "1 rank"},
+      {{}, 4, "shard 4, ZeRO-1"},
+      {{.zero_stage = 0}, 4, "dp 4, ZeRO-0"},
+      {{.mode = api::ParallelMode::kDataParallel, .zero_stage = 0}, 4, "dp 4, DataParallel"},
+      {{.shard = 2, .zero_stage = 3}, 4, "dp 2 x shard 2, ZeRO-3"},
+      {{.shard = 4, .zero_stage = 2}, 6, "dp 2 x shard 3 (4 asked for), ZeRO-2"},
+      {{.shard = 4}, 5, "dp 5 x shard 1 (4 asked for), ZeRO-1"},
+      {{.shard = 4}, 1, "shard 1 (4 asked for), ZeRO-1"},
+      {{.tensor = 2, .pipeline = 2}, 8, "pp 2 x shard 2 x tp 2, ZeRO-1"},
+  };
+  for (const auto& it : cases)
+    EXPECT_EQ(describe(it.parallelism, *mesh_of(it.parallelism, it.world)), it.text);
+}
+
 TEST(EvenShareTest, PartsAreDisjointCoveringAndBalanced) {
   for (int64_t total = 0; total < 40; ++total) {
     for (int64_t parts = 1; parts < 12; ++parts) {

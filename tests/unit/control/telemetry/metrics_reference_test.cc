@@ -121,6 +121,7 @@ class MetricsReferenceTest : public testing::Test {
     job_.spec.num_nodes = 1;
     job_.spec.num_proc_per_node = 2;
     job_.spec.engine.emplace();
+    status_.membership.layout = "shard 2, ZeRO-1";
   }
 
   std::string run_text() const {

@@ -118,6 +118,7 @@ TEST_F(OperatorMetricsTest, TellsOfEachJobWhatItsStatusSays) {
   job.spec.num_proc_per_node = 8;
   job.status.nodes = {.target = 4, .active = 3, .ready = 2};
   job.status.membership.generation = 5;
+  job.status.membership.layout = "dp 4 x shard 8, ZeRO-2";
   job.status.conditions.push_back(
       {.type = api::ConditionType::kCheckpointStale, .status = api::ConditionStatus::kTrue});
   job.status.conditions.push_back(
@@ -137,6 +138,7 @@ TEST_F(OperatorMetricsTest, TellsOfEachJobWhatItsStatusSays) {
            "trainyard_job_condition" + who + ",condition=\"CheckpointStale\"} 1",
            "trainyard_job_condition" + who + ",condition=\"Running\"} 0",
            "trainyard_job_generation" + who + "} 5",
+           "trainyard_job_layout_info" + who + ",layout=\"dp 4 x shard 8, ZeRO-2\"} 1",
            "trainyard_job_expected_ranks" + who + "} 32",
            "trainyard_job_nodes" + who + ",state=\"target\"} 4",
            "trainyard_job_nodes" + who + ",state=\"ready\"} 2",
