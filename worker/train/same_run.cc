@@ -1,5 +1,6 @@
 #include "worker/train/same_run.h"
 
+#include <optional>
 #include <vector>
 
 #include "common/api/enum_names.h"
@@ -47,11 +48,16 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
   const auto epsilon = [](const api::EngineSpec& run) {
     return text::shortest(run.model.layer_norm_epsilon.value_or(api::kLayerNormEpsilon));
   };
+  const auto format = [](std::optional<api::NumberFormat> reduce) {
+    return reduce ? std::string(api::name_of(*reduce)) : std::string("nothing");
+  };
+  // Neither the ranks nor how they divide the work (parallelism) change a bit.
   for (const Field& field :
        {number("seed", spec.seed, stored.seed),
         word("numerics.mode", spec.numerics.mode, stored.numerics.mode),
         number("numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens),
         word("precision.compute", spec.precision.compute, stored.precision.compute),
+        Field{"precision.reduce", format(spec.precision.reduce), format(stored.precision.reduce)},
         word("optimizer.name", spec.optimizer.name, stored.optimizer.name),
         number("batch.globalSequences", spec.batch.global_sequences, stored.batch.global_sequences),
         number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length),

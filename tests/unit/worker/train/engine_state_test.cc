@@ -167,6 +167,10 @@ TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
           "numerics.grainTokens: found 14, wanted 13");
   refuses([](auto& spec) { spec.precision.compute = api::NumberFormat::kBF16; },
           "precision.compute: found BF16, wanted FP32");
+  refuses([](auto& spec) { spec.precision.reduce = api::NumberFormat::kBF16; },
+          "precision.reduce: found BF16, wanted nothing");
+  refuses([](auto& spec) { spec.numerics.mode = api::NumericsMode::kFast; },
+          "numerics.mode: found Fast, wanted Canonical");
   refuses([](auto& spec) { spec.batch.global_sequences = 12; },
           "batch.globalSequences: found 12, wanted 11");
   refuses([](auto& spec) { spec.data.sequence_length = 28; },
@@ -175,13 +179,27 @@ TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
           "model.layerNormEpsilon: found 0.5, wanted 1e-05");
   refuses([](auto& spec) { spec.model.dropout = 0.5; },
           "model: found another model, wanted the same");
-  // How a rank computes its share changes no bit.
+}
+
+TEST_F(EngineStateTest, HowRanksDivideTheWorkMayChange) {
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs);
+  train(*trained, 1);
+  save(state);
   api::EngineSpec finer = spec_;
   finer.batch.micro_sequences = 1;
-  const auto fresh = make(finer);
-  EngineState other(*fresh, kTheirs);
-  const Status status = restore(other);
-  EXPECT_TRUE(status) << status.error().message;
+  api::EngineSpec sharded = spec_;
+  sharded.parallelism = {.shard = 2, .zero_stage = 3};
+  api::EngineSpec whole = spec_;
+  whole.parallelism.zero_stage = 0;
+  api::EngineSpec one_holds_all = whole;
+  one_holds_all.parallelism.mode = api::ParallelMode::kDataParallel;
+  for (const api::EngineSpec& changed : {finer, sharded, whole, one_holds_all}) {
+    const auto fresh = make(changed);
+    EngineState other(*fresh, kTheirs);
+    const Status status = restore(other);
+    EXPECT_TRUE(status) << status.error().message;
+  }
 }
 
 }  // namespace
