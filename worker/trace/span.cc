@@ -18,8 +18,8 @@ std::string_view name_of(Activity activity) {
 
 std::string_view name_of(Track track) {
   static constexpr std::array<std::string_view, kTracks> kNames = {
-      "training step", "collectives (data group)", "collectives (checkpoint group)",
-      "checkpoint writer"};
+      "training step",     "collectives (data group)",  "collectives (checkpoint group)",
+      "checkpoint writer", "collectives (shard group)", "collectives (replica group)"};
   return kNames[static_cast<size_t>(track)];
 }
 

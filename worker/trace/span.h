@@ -11,11 +11,16 @@ namespace trainyard::trace {
 /// Who spends the time. A track has one writer at a time.
 enum class Track : uint8_t {
   kStep,             ///< the training thread; spans nest
-  kDataGroup,        ///< the execution stream of the data-parallel communicator
+  kDataGroup,        ///< the execution stream of the communicator of all ranks
   kCheckpointGroup,  ///< that of the checkpoint writer's communicator
   kCheckpoint,       ///< the checkpoint writer's thread
+  kShardGroup,       ///< the execution stream of the ranks that share one copy of the states
+  kReplicaGroup,     ///< that of the ranks that hold the same part of the copies
 };
-inline constexpr size_t kTracks = 4;
+inline constexpr size_t kTracks = 6;
+/// The tracks of the groups that training communicates in. A group of all ranks is kDataGroup.
+inline constexpr std::array kTrainingGroups = {Track::kDataGroup, Track::kShardGroup,
+                                               Track::kReplicaGroup};
 
 /// What it is spent on.
 enum class Activity : uint8_t {

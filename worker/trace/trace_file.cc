@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Four full rings at some 220 bytes an event.
-constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+/// Six full rings at some 220 bytes an event.
+constexpr int64_t kMaxFileBytes = int64_t{96} << 20;
 constexpr std::string_view kEnd = "]}\n";
 
 /// Microseconds, the format's unit, to the nanosecond.
@@ -204,16 +204,22 @@ std::string rank_trace_name(const TraceOwner& owner) {
 Status write_rank_trace(const std::filesystem::path& directory, const TraceOwner& owner,
                         const Spans& spans) {
   const std::vector<Span>& step = spans[static_cast<size_t>(Track::kStep)];
+  std::vector<Span> collectives;
+  for (const Track track : kTrainingGroups) {
+    const std::vector<Span>& group = spans[static_cast<size_t>(track)];
+    collectives.insert(collectives.end(), group.begin(), group.end());
+  }
   const RankTrace rank{
       .rank = owner.rank,
       .steps = std::count_if(step.begin(), step.end(),
                              [](const Span& span) { return span.activity == Activity::kStep; }),
-      .overlap = overlap_of(spans[static_cast<size_t>(Track::kDataGroup)], step)};
+      .overlap = overlap_of(collectives, step)};
   std::string text = header_line(owner.generation, {rank});
   bool first = true;
   append_events(text, first,
                 name_line(owner.rank, std::nullopt, "rank " + std::to_string(owner.rank)));
   for (size_t t = 0; t < kTracks; ++t) {
+    if (spans[t].empty()) continue;
     append_events(text, first,
                   name_line(owner.rank, t, std::string(name_of(static_cast<Track>(t)))));
     for (const Span& span : spans[t])

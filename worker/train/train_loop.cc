@@ -113,6 +113,12 @@ class Run {
     TRAINYARD_ASSIGN(const layout::Mesh mesh,
                      layout::mesh_of(spec_.parallelism, context_.world->size()));
     TRAINYARD_ASSIGN(groups_, comm::Groups::make(*context_.world, mesh));
+    if (groups_->shard != context_.world) {
+      groups_->shard->observe(context_.spans, trace::Track::kShardGroup);
+    }
+    if (groups_->replica != nullptr && groups_->replica != context_.world) {
+      groups_->replica->observe(context_.spans, trace::Track::kReplicaGroup);
+    }
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
                                               .isa = kernel_isa(spec_.runtime.isa),
                                               .threads = threads_of(context_),

@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -150,6 +151,26 @@ TEST_F(TraceFileTest, WritesCompleteEventsInMicroseconds) {
   EXPECT_EQ(forward["args"]["instruction"], 7);
   EXPECT_EQ(forward["args"]["step"], 41);
   EXPECT_FALSE(forward["args"].contains("bytes"));
+}
+
+TEST_F(TraceFileTest, AGroupIsATrackAndAllOfThemAreCommunication) {
+  Spans spans = two_steps();
+  spans[static_cast<size_t>(Track::kShardGroup)] = {collective(1'000'200, 1'000'500)};
+  spans[static_cast<size_t>(Track::kReplicaGroup)] = {collective(1'000'600, 1'000'700)};
+  spans[static_cast<size_t>(Track::kCheckpointGroup)] = {collective(1'000'800, 1'000'900)};
+  ASSERT_TRUE(write_rank_trace(directory_.path(), {.rank = 2, .generation = 5}, spans));
+  const Json trace = read(directory_.path() / "g5-rank-2.json");
+  EXPECT_EQ(trace["otherData"]["ranks"][0]["communicationNanos"], 400 + 100);
+  std::map<int, std::string> tracks;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["name"] == "thread_name") tracks[event["tid"]] = event["args"]["name"];
+  }
+  const std::map<int, std::string> wanted = {{0, "training step"},
+                                             {1, "collectives (data group)"},
+                                             {2, "collectives (checkpoint group)"},
+                                             {4, "collectives (shard group)"},
+                                             {5, "collectives (replica group)"}};
+  EXPECT_EQ(tracks, wanted) << "a track that nobody wrote to is left out";
 }
 
 TEST_F(TraceFileTest, MergesTheNewestGenerationByRank) {
