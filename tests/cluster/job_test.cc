@@ -15,7 +15,10 @@
 namespace trainyard::cluster {
 namespace {
 
-class JobTest : public testing_support::ClusterTest {};
+class JobTest : public testing_support::ClusterTest {
+ protected:
+  void train_example(const std::string& name);
+};
 
 TEST_F(JobTest, PodsOnTwoNodesMeetAndTheJobCompletes) {
   Json job = trainer_job("train", 2, {"meet"});
@@ -73,8 +76,9 @@ TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
   EXPECT_LT(std::stod(status["progress"]["loss"].get<std::string>()), 3.5) << "ln 257 is 5.5";
 }
 
-/// As its first lines say: the claim is made and filled, the manifest applied as it is.
-TEST_F(JobTest, TheExampleOfTheEngineTrainsAsItIsWritten) {
+/// Trains an example of the engine on two nodes as its first lines say: the claim is made and
+/// filled, the manifest applied as it is.
+void JobTest::train_example(const std::string& name) {
   const std::filesystem::path texts = folder() / "texts";
   std::filesystem::create_directory(texts);
   for (const char* name : {"mine.txt", "mine_test.txt"}) {
@@ -87,9 +91,7 @@ TEST_F(JobTest, TheExampleOfTheEngineTrainsAsItIsWritten) {
                            "--tokenizer", "bytes", "--split", "heldout=_test"},
                           "prepared"),
             0);
-  must({"apply", "-f",
-        testing_support::source_path("manifests/examples/engine-on-kubernetes.yaml")});
-  const std::string name = "engine-on-kubernetes";
+  must({"apply", "-f", testing_support::source_path("manifests/examples/" + name + ".yaml")});
   ASSERT_TRUE(runs(name, 2, 0)) << operator_log();
   const auto step = [&] {
     return job_status(name).value("progress", Json::object()).value("step", int64_t{0});
@@ -97,7 +99,17 @@ TEST_F(JobTest, TheExampleOfTheEngineTrainsAsItIsWritten) {
   EXPECT_TRUE(wait_until([&] { return step() >= 10; }, std::chrono::seconds(180)))
       << job_status(name).dump(2) << operator_log();
   EXPECT_EQ(job_status(name)["restarts"]["total"], 0) << job_status(name).dump(2);
-  must({"delete", "tj", name});
+}
+
+TEST_F(JobTest, TheExampleOfTheEngineTrainsAsItIsWritten) {
+  train_example("engine-on-kubernetes");
+  must({"delete", "tj", "engine-on-kubernetes"});
+}
+
+TEST_F(JobTest, TheExampleOfZeroTrainsAsItIsWritten) {
+  train_example("zero");
+  EXPECT_EQ(job_status("zero")["membership"]["layout"], "dp 2 x shard 2, ZeRO-3");
+  must({"delete", "tj", "zero"});
 }
 
 TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
