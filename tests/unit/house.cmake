@@ -6,6 +6,10 @@ trainyard_test(layering_test TIER unit
 trainyard_test(repository_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
           ${CMAKE_CURRENT_LIST_DIR}/house/repository_test.cc)
+# Who reads the fields of the structs that many rooms share.
+trainyard_test(field_readers_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc
+          ${CMAKE_CURRENT_LIST_DIR}/house/field_readers_test.cc)
 # What the pages for users say is there.
 trainyard_test(reference_pages_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/house/source_tree.cc

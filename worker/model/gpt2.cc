@@ -98,12 +98,9 @@ class Gpt2Builder {
                     .output_fp32 = output_fp32});
   }
 
-  Value residual(const char* name) const {
-    return {.name = name, .columns = spec_.hidden, .residual = true};
-  }
-  static Value compute(const char* name, int64_t columns, ValueType gradient) {
-    return {
-        .name = name, .columns = columns, .type = ValueType::kCompute, .gradient_type = gradient};
+  Value residual() const { return {.columns = spec_.hidden, .residual = true}; }
+  static Value compute(int64_t columns, ValueType gradient) {
+    return {.columns = columns, .type = ValueType::kCompute, .gradient_type = gradient};
   }
 
   void add_embedding() {
@@ -116,7 +113,7 @@ class Gpt2Builder {
     wte.hugging_face_name = "transformer.wte.weight";
     const int wpe = add_matrix("wpe", {spec_.max_positions, spec_.hidden}, kInitStandardDeviation);
     model_.params[static_cast<size_t>(wpe)].hugging_face_name = "transformer.wpe.weight";
-    Layer layer{.name = "embedding", .values = {residual("x")}, .output = 0};
+    Layer layer{.name = "embedding", .values = {residual()}, .output = 0};
     layer.nodes.push_back(
         {.op = std::make_unique<Embedding>(spec_.hidden, static_cast<float>(spec_.dropout),
                                            kEmbeddingDropoutOp),
@@ -134,17 +131,17 @@ class Gpt2Builder {
     const auto rate = static_cast<float>(spec_.dropout);
     enum : int { kX, kNorm1, kQkv, kHeads, kBranch1, kMid, kNorm2, kUp, kActivated, kBranch2, kY };
     Layer layer{.name = "h." + std::to_string(index), .input = kX, .output = kY};
-    layer.values = {residual("x"),
-                    compute("ln_1", hidden, ValueType::kFloat32),
-                    compute("qkv", 3 * hidden, ValueType::kCompute),
-                    compute("heads", hidden, ValueType::kFloat32),
-                    {.name = "attn_proj", .columns = hidden, .gradient_type = ValueType::kCompute},
-                    residual("mid"),
-                    compute("ln_2", hidden, ValueType::kFloat32),
-                    compute("up", ffn, ValueType::kCompute),
-                    compute("activated", ffn, ValueType::kFloat32),
-                    {.name = "mlp_proj", .columns = hidden, .gradient_type = ValueType::kCompute},
-                    residual("y")};
+    layer.values = {residual(),
+                    compute(hidden, ValueType::kFloat32),
+                    compute(3 * hidden, ValueType::kCompute),
+                    compute(hidden, ValueType::kFloat32),
+                    {.columns = hidden, .gradient_type = ValueType::kCompute},
+                    residual(),
+                    compute(hidden, ValueType::kFloat32),
+                    compute(ffn, ValueType::kCompute),
+                    compute(ffn, ValueType::kFloat32),
+                    {.columns = hidden, .gradient_type = ValueType::kCompute},
+                    residual()};
     auto add = [&](std::unique_ptr<Op> op, std::vector<int> in, int out, std::vector<int> params) {
       layer.nodes.push_back({std::move(op), std::move(in), {out}, std::move(params)});
     };
@@ -176,7 +173,7 @@ class Gpt2Builder {
 
   void add_head() {
     Layer layer{.name = "head",
-                .values = {residual("x"), compute("ln_f", spec_.hidden, ValueType::kFloat32)},
+                .values = {residual(), compute(spec_.hidden, ValueType::kFloat32)},
                 .input = 0};
     layer.nodes.push_back(
         {.op = norm(), .inputs = {0}, .outputs = {1}, .params = add_norm("ln_f")});

@@ -15,7 +15,6 @@ enum class ValueType : uint8_t { kFloat32, kCompute };
 
 /// One intermediate value of a layer, [rows, columns].
 struct Value {
-  std::string name;
   int64_t columns = 0;
   ValueType type = ValueType::kFloat32;
   ValueType gradient_type = ValueType::kFloat32;
