@@ -40,6 +40,13 @@ if(NOT TRAINYARD_CUDA STREQUAL OFF AND NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_EXTENSIONS OFF)
+    # kernels/cuda/attention_cudnn.cc wants headers that no toolkit brings.
+    execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/cudnn_frontend --print OUTPUT_VARIABLE cudnn_frontend
+                    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    unset(TRAINYARD_CUDNN_INCLUDE)
+    if(EXISTS ${cudnn_frontend}/complete)
+      set(TRAINYARD_CUDNN_INCLUDE ${cudnn_frontend}/include)
+    endif()
   elseif(TRAINYARD_CUDA STREQUAL ON)
     message(FATAL_ERROR "TRAINYARD_CUDA is ON and there is no nvcc: run tools/setup cuda, or set CUDA_HOME")
   endif()

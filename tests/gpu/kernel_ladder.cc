@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/simt/runtime.h"
 
@@ -188,6 +189,31 @@ class Ladder {
     b.scratch = fresh<float>(s_.tokens * s_.heads);
     measure("attention_backward", 0, 2.5 * flops,
             [=](cudaStream_t st) { return attention_backward(b, st); });
+    for (const bool deterministic : {false, true})
+      attention_cudnn(f, b, flops, deterministic);
+  }
+
+  void attention_cudnn(const AttentionForward& f, const AttentionBackward& b, double flops,
+                       bool deterministic) {
+    Attention attention([=] { return open_cudnn_attention({.deterministic = deterministic}); },
+                        [](const std::string& line) {
+                          std::fprintf(stderr, "gpu_kernel_ladder: %s\n", line.c_str());
+                        });
+    const size_t bytes = attention.prepare({.samples_count = f.samples_count,
+                                            .tokens = f.tokens,
+                                            .heads = f.heads,
+                                            .kv_heads = f.kv_heads,
+                                            .head_dim = f.head_dim});
+    if (!attention.uses_library()) return;
+    void* const scratch = fresh<uint16_t>(static_cast<int64_t>(bytes / sizeof(uint16_t)));
+    check(attention.forward(f, scratch, stream_), "attention_cudnn");
+    check(attention.backward(b, scratch, stream_), "attention_cudnn");
+    if (!attention.uses_library()) return;
+    measure("attention_cudnn_forward", 0, flops,
+            [&](cudaStream_t st) { return attention.forward(f, scratch, st); });
+    measure(deterministic ? "attention_cudnn_backward_deterministic" : "attention_cudnn_backward",
+            0, 2.5 * flops, [&](cudaStream_t st) { return attention.backward(b, scratch, st); });
+    check(cudaFreeAsync(scratch, stream_), "attention_cudnn");
   }
 
   void classifier() {

@@ -61,6 +61,7 @@ const std::vector<Owner>& owners() {
   static const std::vector<Owner> list = {
       {"cuda", cuda_places},
       {"cublas", cuda_places},
+      {"cudnn", {"kernels/cuda/attention_cudnn.cc"}},
       {"nccl", cuda_places},
       {"nvtx3/", cuda_places},
       {"CLI/", {"cli/command.cc", "operator/runtime/"}},

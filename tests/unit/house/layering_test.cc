@@ -78,6 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"worker/model/op.cc", angled("cuda_runtime.h")},
                     Planted{"kernels/cpu/gemm.cc", angled("cuda_runtime.h")},
                     Planted{"kernels/simt/host.h", angled("cuda_runtime.h")},
+                    Planted{"kernels/cuda/attention.cc", angled("cudnn_frontend.h")},
                     Planted{"worker/comm/tcp.cc", angled("nccl.h")}));
 
 TEST(IncludeRulesTest, AllowsWhatTheArchitectureAllows) {

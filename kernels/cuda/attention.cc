@@ -1,0 +1,77 @@
+#include "kernels/cuda/attention.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trainyard::kernels::cuda {
+namespace {
+
+constexpr size_t kReasonCharactersMax = 400;
+
+template <typename P>
+AttentionProblem problem_of(const P& p) {
+  return {p.samples_count,      p.tokens,           p.heads, p.kv_heads, p.head_dim, p.causal,
+          p.lengths != nullptr, p.dropout.rate > 0, p.type};
+}
+
+}  // namespace
+
+Attention::Attention(const Open& open, Log log) : log_(std::move(log)) {
+  auto library = open();
+  if (library) {
+    library_ = *std::move(library);
+  } else {
+    give_up(library.error());
+  }
+}
+
+void Attention::give_up(const Error& reason) {
+  plans_.clear();
+  library_.reset();
+  // A library's words may be many lines.
+  std::string words = reason.message.substr(0, kReasonCharactersMax);
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  log_("attention runs on Trainyard's own kernels: " + words);
+}
+
+size_t Attention::prepare(const AttentionProblem& problem) {
+  const auto own =
+      static_cast<size_t>(problem.samples_count * problem.heads * problem.tokens) * sizeof(float);
+  if (library_ == nullptr) return own;
+  auto& plan = plans_[problem];
+  if (plan == nullptr) {
+    auto made = library_->plan(problem);
+    if (!made) {
+      give_up(made.error());
+      return own;
+    }
+    plan = *std::move(made);
+  }
+  return std::max(own, plan->scratch_bytes());
+}
+
+template <typename P, typename Own, typename OfPlan>
+cudaError_t Attention::run(const P& p, const Own& own, const OfPlan& of_plan) {
+  if (library_ == nullptr) return own();
+  const auto plan = plans_.find(problem_of(p));
+  if (plan == plans_.end()) return cudaErrorInvalidValue;
+  const Status status = of_plan(*plan->second);
+  if (status) return cudaSuccess;
+  give_up(status.error());
+  return own();
+}
+
+cudaError_t Attention::forward(const AttentionForward& p, void* scratch, cudaStream_t stream) {
+  return run(
+      p, [&] { return attention_forward(p, stream); },
+      [&](AttentionLibrary::Plan& plan) { return plan.forward(p, scratch, stream); });
+}
+
+cudaError_t Attention::backward(AttentionBackward p, void* scratch, cudaStream_t stream) {
+  p.scratch = static_cast<float*>(scratch);
+  return run(
+      p, [&] { return attention_backward(p, stream); },
+      [&](AttentionLibrary::Plan& plan) { return plan.backward(p, scratch, stream); });
+}
+
+}  // namespace trainyard::kernels::cuda

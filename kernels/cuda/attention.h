@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/base/dtype.h"
+#include "common/base/error.h"
+#include "kernels/cuda/ops.h"
+
+namespace trainyard::kernels::cuda {
+
+/// What a library's plan of attention depends on; AttentionForward (kernels/cuda/ops.h) says what
+/// the shapes mean.
+struct AttentionProblem {
+  int64_t samples_count = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool causal = true, has_lengths = false, has_dropout = false;
+  DType type = DType::kBFloat16;
+
+  auto operator<=>(const AttentionProblem&) const = default;
+};
+
+/// A library that offers attention, forward and backward, with the results of attention_forward and
+/// attention_backward up to rounding, `lse` included: either may read what the other has written.
+class AttentionLibrary {
+ public:
+  /// One problem, planned. Both passes enqueue on the stream and neither allocate device memory nor
+  /// synchronise. kUnavailable where the library fails; results are then undefined.
+  class Plan {
+   public:
+    virtual ~Plan() = default;
+    /// That either pass wants.
+    virtual size_t scratch_bytes() const = 0;
+    virtual Status forward(const AttentionForward& p, void* scratch, cudaStream_t stream) = 0;
+    virtual Status backward(const AttentionBackward& p, void* scratch, cudaStream_t stream) = 0;
+  };
+
+  virtual ~AttentionLibrary() = default;
+  /// Takes up to seconds. kInvalidConfig where the library is not for the problem, kUnavailable
+  /// where it has no plan. The plan must not outlive the library.
+  virtual Result<std::unique_ptr<Plan>> plan(const AttentionProblem& problem) = 0;
+};
+
+/// Attention by a library while it works, and by the kernels of kernels/cuda/ops.h from its first
+/// failure on, for all problems: bits then change at most once. Not thread-safe.
+class Attention {
+ public:
+  using Open = std::function<Result<std::unique_ptr<AttentionLibrary>>()>;
+  using Log = std::function<void(const std::string& line)>;
+
+  /// `log` gets one line with the reason when the library fails, be it now or later.
+  Attention(const Open& open, Log log);
+
+  /// Plans a problem, once. The bytes of scratch that both passes want, aligned to 256 bytes; they
+  /// are enough after a failure, too.
+  size_t prepare(const AttentionProblem& problem);
+  /// As attention_forward and attention_backward; `scratch` takes the place of p.scratch.
+  /// cudaErrorInvalidValue for a problem that was not prepared.
+  cudaError_t forward(const AttentionForward& p, void* scratch, cudaStream_t stream);
+  cudaError_t backward(AttentionBackward p, void* scratch, cudaStream_t stream);
+
+  bool uses_library() const { return library_ != nullptr; }
+
+ private:
+  template <typename P, typename Own, typename OfPlan>
+  cudaError_t run(const P& p, const Own& own, const OfPlan& of_plan);
+  void give_up(const Error& reason);
+
+  Log log_;
+  std::unique_ptr<AttentionLibrary> library_;
+  std::map<AttentionProblem, std::unique_ptr<AttentionLibrary::Plan>> plans_;
+};
+
+}  // namespace trainyard::kernels::cuda
