@@ -93,16 +93,12 @@ function(trainyard_emulated_library name)
   endif()
 endfunction()
 
-# trainyard_emulated_test(NAME SOURCES a_test.cc ... [KERNELS b.cc ...] [LIBRARY library] [DEPS target ...] [MEMORY])
-# NAME_emulated_test runs in `make test`, and under AddressSanitizer in the long tests, as does NAME_race_test; with MEMORY
-# under AddressSanitizer in `make test-all`, too. LIBRARY: what trainyard_emulated_library made. KERNELS: files of the test
-# that have kernels in them.
+# trainyard_emulated_test(NAME SOURCES a_test.cc ... [KERNELS b.cc ...] [LIBRARY library] [DEPS target ...])
+# NAME_emulated_test runs in `make test` with one seed. `make test-all` runs it under AddressSanitizer, too, and
+# NAME_race_test (tier `race`), both with four seeds. LIBRARY: what trainyard_emulated_library made. KERNELS: files of the
+# test that have kernels in them.
 function(trainyard_emulated_test name)
-  cmake_parse_arguments(ARG "MEMORY" "LIBRARY" "SOURCES;KERNELS;DEPS" ${ARGN})
-  set(options SMOKE)
-  if(ARG_MEMORY)
-    list(APPEND options MEMORY)
-  endif()
+  cmake_parse_arguments(ARG "" "LIBRARY" "SOURCES;KERNELS;DEPS" ${ARGN})
   add_library(${name}_test_objects OBJECT ${ARG_SOURCES})
   target_link_libraries(${name}_test_objects PRIVATE ${ARG_DEPS} GTest::gmock)
   set(modes emulated)
@@ -112,8 +108,15 @@ function(trainyard_emulated_test name)
   foreach(mode ${modes})
     set(objects $<TARGET_OBJECTS:${name}_test_objects>)
     set(runtime kernels_simt)
+    set(tier emulated)
+    set(environment "")
     if(mode STREQUAL race)
       set(runtime kernels_simt_race)
+      set(tier race)
+      set(environment TRAINYARD_LONG_TESTS=1)
+    elseif(TRAINYARD_SANITIZE STREQUAL "address")
+      # A fake stack for each emulated thread is mapped and unmapped: that took two thirds of the time.
+      set(environment TRAINYARD_LONG_TESTS=1 ASAN_OPTIONS=detect_stack_use_after_return=0:strict_string_checks=1)
     endif()
     if(ARG_KERNELS)
       add_library(${name}_test_kernels_${mode} OBJECT ${ARG_KERNELS})
@@ -128,16 +131,9 @@ function(trainyard_emulated_test name)
     if(ARG_LIBRARY)
       list(PREPEND libraries ${ARG_LIBRARY}_${mode})
     endif()
-    trainyard_test(${name}_${mode}_test TIER emulated ${options} SOURCES ${objects} DEPS ${libraries})
-    if(TRAINYARD_SANITIZE STREQUAL "address")
-      # A fake stack for each emulated thread is mapped and unmapped: that took two thirds of the time.
-      set_tests_properties(${name}_${mode}_test PROPERTIES
-                           ENVIRONMENT "ASAN_OPTIONS=detect_stack_use_after_return=0:strict_string_checks=1")
-    endif()
+    trainyard_test(${name}_${mode}_test TIER ${tier} MEMORY SMOKE TIMEOUT 900 SOURCES ${objects} DEPS ${libraries})
+    set_tests_properties(${name}_${mode}_test PROPERTIES ENVIRONMENT "${environment}")
   endforeach()
-  if(TRAINYARD_WITH_RACES)
-    set_tests_properties(${name}_race_test PROPERTIES LABELS "emulated;long")
-  endif()
 endfunction()
 
 # trainyard_cuda_library(NAME SOURCES a.cu b.cc ... [DEPS target ...]): NAME for the device, where there is an nvcc.

@@ -17,7 +17,7 @@ if(NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_COVERAGE)
   endforeach()
 endif()
 trainyard_emulated_test(kernels_simt SOURCES ${kernels_unit}/simt_test.cc
-                        KERNELS ${kernels_unit}/simt_kernels.cc MEMORY)
+                        KERNELS ${kernels_unit}/simt_kernels.cc)
 
 add_test(NAME gpu_check_test COMMAND python3 ${kernels_unit}/gpu_check_test.py ${CMAKE_SOURCE_DIR}/tools/gpu_check)
 set_tests_properties(gpu_check_test PROPERTIES LABELS unit TIMEOUT 120)
