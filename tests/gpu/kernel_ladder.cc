@@ -132,6 +132,12 @@ class Ladder {
     g.scratch = scratch;
     measure("layer_norm_backward", 2 * 4 * c, 0,
             [=](cudaStream_t st) { return layer_norm_backward(g, st); });
+    f.beta = nullptr;
+    measure("rms_norm_forward", 2 * 4 * c, 0,
+            [=](cudaStream_t st) { return rms_norm_forward(f, st); });
+    g.d_beta = {};
+    measure("rms_norm_backward", 2 * 4 * c, 0,
+            [=](cudaStream_t st) { return rms_norm_backward(g, st); });
   }
 
   void pointwise(uint16_t* a, uint16_t* b, uint16_t* d, float* row, float* sums, float* scratch) {
@@ -170,6 +176,8 @@ class Ladder {
     if (head_dim != 64 && head_dim != 128) return;
     const int64_t samples = s_.tokens / s_.sequence;
     const double flops = 2.0 * 2.0 * static_cast<double>(s_.tokens * s_.sequence * s_.width) / 2;
+    rope_of_heads(qkv, head_dim);
+    attention_fp32(head_dim, flops / static_cast<double>(samples));
     AttentionForward f{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
     f.kv_heads = s_.heads;
     f.head_dim = head_dim;
@@ -191,6 +199,41 @@ class Ladder {
             [=](cudaStream_t st) { return attention_backward(b, st); });
     for (const bool deterministic : {false, true})
       attention_cudnn(f, b, flops, deterministic);
+  }
+
+  void rope_of_heads(uint16_t* qkv, int64_t head_dim) {
+    Rope r{.rows = s_.tokens, .tokens_per_sample = s_.sequence};
+    r.heads = 2 * s_.heads;  // of queries and keys
+    r.head_dim = head_dim;
+    r.stride = 3 * s_.width;
+    r.qkv = qkv;
+    r.table = fresh<float>(s_.sequence * head_dim);
+    measure("rope", 2 * 2 * 2 * static_cast<double>(s_.tokens * s_.width), 0,
+            [=](cudaStream_t st) { return rope(r, st); });
+  }
+
+  /// One sample, because it is slow.
+  void attention_fp32(int64_t head_dim, double flops) {
+    AttentionForward f{.samples_count = 1, .tokens = s_.sequence, .heads = s_.heads};
+    f.kv_heads = s_.heads;
+    f.head_dim = head_dim;
+    f.type = DType::kFloat32;
+    f.qkv = fresh<float>(s_.sequence * 3 * s_.width);
+    f.out = fresh<float>(s_.sequence * s_.width);
+    f.lse = fresh<float>(s_.sequence * s_.heads);
+    measure("attention_fp32_forward", 0, flops,
+            [=](cudaStream_t st) { return attention_forward(f, st); });
+    AttentionBackward b{.samples_count = 1, .tokens = s_.sequence, .heads = s_.heads};
+    b.kv_heads = s_.heads;
+    b.head_dim = head_dim;
+    b.type = DType::kFloat32;
+    b.qkv = f.qkv;
+    b.out = b.d_out = f.out;
+    b.lse = f.lse;
+    b.d_qkv = fresh<float>(s_.sequence * 3 * s_.width);
+    b.scratch = fresh<float>(s_.sequence * s_.heads);
+    measure("attention_fp32_backward", 0, 2.5 * flops,
+            [=](cudaStream_t st) { return attention_backward(b, st); });
   }
 
   void attention_cudnn(const AttentionForward& f, const AttentionBackward& b, double flops,
