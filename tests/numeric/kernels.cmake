@@ -9,7 +9,7 @@ trainyard_test(kernels_canonical_chain_test TIER numeric
                DEPS kernels_cpu kernels_reference)
 trainyard_test(kernels_attention_test TIER numeric SOURCES ${kernels_numeric}/attention_test.cc
                DEPS kernels_cpu kernels_reference)
-trainyard_test(kernels_ops_test TIER numeric SOURCES ${kernels_numeric}/ops_test.cc
+trainyard_test(kernels_ops_test TIER numeric SOURCES ${kernels_numeric}/ops_test.cc ${kernels_numeric}/optimizer_test.cc
                DEPS kernels_cpu kernels_reference)
 trainyard_test(kernels_equal_bits_test TIER numeric SOURCES ${kernels_numeric}/equal_bits_test.cc
                DEPS kernels_cpu kernels_reference)
