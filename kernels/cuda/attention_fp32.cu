@@ -47,11 +47,12 @@ struct OwnRow {
   const AttentionShape& shape;
   int sample, head, token;
 
-  __device__ OwnRow(const AttentionShape& s, int64_t index, int heads)
+  /// Of the `heads` heads that the launch has.
+  __device__ OwnRow(const AttentionShape& s, int heads)
       : shape(s),
-        sample(static_cast<int>(index / s.tokens / heads)),
-        head(static_cast<int>(index / s.tokens % heads)),
-        token(static_cast<int>(index % s.tokens)) {}
+        sample(static_cast<int>(warp_index() / s.tokens / heads)),
+        head(static_cast<int>(warp_index() / s.tokens % heads)),
+        token(static_cast<int>(warp_index() % s.tokens)) {}
 
   __device__ int64_t row(int at) const { return static_cast<int64_t>(sample) * shape.tokens + at; }
   /// In qkv.
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     attention_fp32_forward_kernel(AttentionForward p, AttentionShape shape, DropoutMask mask,
                                   int64_t rows) {
   if (warp_index() >= rows) return;
-  const OwnRow own(shape, warp_index(), shape.heads);
+  const OwnRow own(shape, shape.heads);
   const int kv_head = shape.kv_head(own.head);
   const int keys = shape.keys(own.sample, own.token);
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     attention_fp32_queries_kernel(AttentionBackward p, AttentionShape shape, DropoutMask mask,
                                   int64_t rows) {
   if (warp_index() >= rows) return;
-  const OwnRow own(shape, warp_index(), shape.heads);
+  const OwnRow own(shape, shape.heads);
   const int kv_head = shape.kv_head(own.head);
   const int keys = shape.keys(own.sample, own.token);
   const int64_t statistic = own.statistic(own.head, own.token);
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     attention_fp32_keys_kernel(AttentionBackward p, AttentionShape shape, DropoutMask mask,
                                int64_t rows) {
   if (warp_index() >= rows) return;
-  const OwnRow own(shape, warp_index(), shape.kv_heads);
+  const OwnRow own(shape, shape.kv_heads);
   const bool is_seen = own.token < shape.length(own.sample);
   const int group = is_seen ? shape.heads / shape.kv_heads : 0;
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
@@ -154,32 +155,31 @@ __global__ void __launch_bounds__(kAttentionThreads)
   d_v.store(p.d_qkv, own.v(own.head, own.token), 1.0F);
 }
 
-/// A warp for each row of each of `heads` heads.
+/// A warp for each row of each of `heads` heads; the kernel of the heads' size.
 template <typename P>
-cudaError_t launch_rows(void (*kernel)(P, AttentionShape, DropoutMask, int64_t), const P& p,
-                        int64_t heads, cudaStream_t stream) {
+using Kernel = void (*)(P, AttentionShape, DropoutMask, int64_t);
+template <typename P>
+cudaError_t launch_rows(Kernel<P> of_64, Kernel<P> of_128, const P& p, int64_t heads,
+                        cudaStream_t stream) {
   const int64_t rows = p.samples_count * heads * p.tokens;
-  return simt::launch(kernel, dim3(blocks_for(rows * 32, kAttentionThreads)),
-                      dim3(kAttentionThreads), 0, stream, p, shape_of(p), dropout_mask(p.dropout),
-                      rows);
+  return simt::launch(p.head_dim == 64 ? of_64 : of_128,
+                      dim3(blocks_for(rows * 32, kAttentionThreads)), dim3(kAttentionThreads), 0,
+                      stream, p, shape_of(p), dropout_mask(p.dropout), rows);
 }
 
 }  // namespace
 
 cudaError_t attention_fp32_forward(const AttentionForward& p, cudaStream_t stream) {
-  return launch_rows(
-      p.head_dim == 64 ? attention_fp32_forward_kernel<64> : attention_fp32_forward_kernel<128>, p,
-      p.heads, stream);
+  return launch_rows(attention_fp32_forward_kernel<64>, attention_fp32_forward_kernel<128>, p,
+                     p.heads, stream);
 }
 
 cudaError_t attention_fp32_backward(const AttentionBackward& p, cudaStream_t stream) {
-  const bool is_64 = p.head_dim == 64;
-  const cudaError_t error =
-      launch_rows(is_64 ? attention_fp32_queries_kernel<64> : attention_fp32_queries_kernel<128>, p,
-                  p.heads, stream);
+  const cudaError_t error = launch_rows(attention_fp32_queries_kernel<64>,
+                                        attention_fp32_queries_kernel<128>, p, p.heads, stream);
   if (error != cudaSuccess) return error;
-  return launch_rows(is_64 ? attention_fp32_keys_kernel<64> : attention_fp32_keys_kernel<128>, p,
-                     p.kv_heads, stream);
+  return launch_rows(attention_fp32_keys_kernel<64>, attention_fp32_keys_kernel<128>, p, p.kv_heads,
+                     stream);
 }
 
 }  // namespace trainyard::kernels::cuda

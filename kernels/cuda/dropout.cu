@@ -5,16 +5,13 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr uint32_t kRowKey = 0xFFFFFFFFU;
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) dropout_kernel(DropoutForward p, DropoutMask mask) {
-  const int64_t per_row = (p.width + kVector - 1) / kVector;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t row = index / per_row;
+__global__ void __launch_bounds__(kVectorThreads)
+    dropout_kernel(DropoutForward p, DropoutMask mask) {
+  const auto [row, i] = VectorPlace(p.width);
   if (row >= p.rows) return;
-  const int64_t i = (index - row * per_row) * kVector;
   float y[kVector];
   load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, y);
   if (mask.is_on) {
@@ -44,12 +41,9 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(DropoutForward p, Dro
 }  // namespace
 
 cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0 || p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
-  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(dropout_kernel<T, kAligned>, dim3(blocks_for(vectors, kThreads)),
-                        dim3(kThreads), 0, stream, p, dropout_mask(p.dropout));
-  });
+  if (p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
+  return launch_vectors([&]<typename T, bool kAligned>() { return dropout_kernel<T, kAligned>; },
+                        stream, p, dropout_mask(p.dropout));
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -13,12 +13,9 @@ constexpr int kColumns = 32;
 constexpr int kLines = kThreads / kColumns;
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) embedding_forward_kernel(EmbeddingForward p) {
-  const int64_t per_row = (p.width + kVector - 1) / kVector;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t row = index / per_row;
+__global__ void __launch_bounds__(kVectorThreads) embedding_forward_kernel(EmbeddingForward p) {
+  const auto [row, i] = VectorPlace(p.width);
   if (row >= p.rows) return;
-  const int64_t i = (index - row * per_row) * kVector;
   float y[kVector];
   load8<kAligned>(static_cast<const T*>(p.wte) + p.tokens[row] * p.width, i, p.width, y);
   if (p.wpe != nullptr) {
@@ -148,12 +145,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t embedding_forward(const EmbeddingForward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0 || p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
-  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(embedding_forward_kernel<T, kAligned>, dim3(blocks_for(vectors, kThreads)),
-                        dim3(kThreads), 0, stream, p);
-  });
+  if (p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
+  return launch_vectors(
+      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream,
+      p);
 }
 
 cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) {

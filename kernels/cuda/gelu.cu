@@ -27,12 +27,9 @@ __device__ inline float gelu_derivative(float x) {
 }
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) gelu_forward_kernel(GeluForward p) {
-  const int64_t per_row = (p.width + kVector - 1) / kVector;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t row = index / per_row;
+__global__ void __launch_bounds__(kVectorThreads) gelu_forward_kernel(GeluForward p) {
+  const auto [row, i] = VectorPlace(p.width);
   if (row >= p.rows) return;
-  const int64_t i = (index - row * per_row) * kVector;
   float x[kVector];
   float bias[kVector] = {};
   load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, x);
@@ -89,12 +86,8 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward p)
 }  // namespace
 
 cudaError_t gelu_forward(const GeluForward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
-  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(gelu_forward_kernel<T, kAligned>, dim3(blocks_for(vectors, kThreads)),
-                        dim3(kThreads), 0, stream, p);
-  });
+  return launch_vectors(
+      [&]<typename T, bool kAligned>() { return gelu_forward_kernel<T, kAligned>; }, stream, p);
 }
 
 cudaError_t gelu_backward(const GeluBackward& p, cudaStream_t stream) {

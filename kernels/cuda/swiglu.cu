@@ -4,17 +4,12 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(SwigluForward p) {
-  const int64_t per_row = (p.width + kVector - 1) / kVector;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t row = index / per_row;
+__global__ void __launch_bounds__(kVectorThreads) swiglu_forward_kernel(SwigluForward p) {
+  const auto [row, i] = VectorPlace(p.width);
   if (row >= p.rows) return;
-  const int64_t i = (index - row * per_row) * kVector;
   const T* const x = static_cast<const T*>(p.x) + row * 2 * p.width;
   float gate[kVector];
   float up[kVector];
@@ -27,12 +22,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(SwigluForward 
 }
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackward p) {
-  const int64_t per_row = (p.width + kVector - 1) / kVector;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t row = index / per_row;
+__global__ void __launch_bounds__(kVectorThreads) swiglu_backward_kernel(SwigluBackward p) {
+  const auto [row, i] = VectorPlace(p.width);
   if (row >= p.rows) return;
-  const int64_t i = (index - row * per_row) * kVector;
   const T* const x = static_cast<const T*>(p.x) + row * 2 * p.width;
   T* const dx = static_cast<T*>(p.dx) + row * 2 * p.width;
   float gate[kVector];
@@ -54,21 +46,13 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
 }  // namespace
 
 cudaError_t swiglu_forward(const SwigluForward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
-  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(swiglu_forward_kernel<T, kAligned>, dim3(blocks_for(vectors, kThreads)),
-                        dim3(kThreads), 0, stream, p);
-  });
+  return launch_vectors(
+      [&]<typename T, bool kAligned>() { return swiglu_forward_kernel<T, kAligned>; }, stream, p);
 }
 
 cudaError_t swiglu_backward(const SwigluBackward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
-  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
-  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(swiglu_backward_kernel<T, kAligned>, dim3(blocks_for(vectors, kThreads)),
-                        dim3(kThreads), 0, stream, p);
-  });
+  return launch_vectors(
+      [&]<typename T, bool kAligned>() { return swiglu_backward_kernel<T, kAligned>; }, stream, p);
 }
 
 }  // namespace trainyard::kernels::cuda

@@ -96,4 +96,34 @@ inline unsigned blocks_for(int64_t count, int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
+inline constexpr int kVectorThreads = 256;
+
+/// The eight elements that a thread of launch_vectors has: i .. i+7 of a row, which may be one past
+/// the last.
+struct VectorPlace {
+  int64_t row, i;
+
+  __device__ explicit VectorPlace(int64_t width) {
+    const int64_t per_row = (width + kVector - 1) / kVector;
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * kVectorThreads + threadIdx.x;
+    row = index / per_row;
+    i = (index - row * per_row) * kVector;
+  }
+};
+
+/// Launches the kernel that `kernel_of.template operator()<T, kAligned>()` returns, with p and
+/// `more`: a thread for every eight elements of each of p.rows rows of p.width. `kernel_of` has to
+/// capture [&], or nvcc warns of its conversion to a function pointer.
+template <typename F, typename P, typename... More>
+cudaError_t launch_vectors(const F& kernel_of, cudaStream_t stream, const P& p,
+                           const More&... more) {
+  if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
+  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
+  return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
+    return simt::launch(kernel_of.template operator()<T, kAligned>(),
+                        dim3(blocks_for(vectors, kVectorThreads)), dim3(kVectorThreads), 0, stream,
+                        p, more...);
+  });
+}
+
 }  // namespace trainyard::kernels::cuda
