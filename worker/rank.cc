@@ -8,6 +8,7 @@
 
 #include "common/api/decode.h"
 #include "common/io/file.h"
+#include "common/layout/mesh.h"
 #include "common/worker_contract.h"
 #include "worker/comm/factory.h"
 #include "worker/stacks/stacks.h"
@@ -144,9 +145,9 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
 
 /// Names the ranks that a collective waited for in vain. Best effort: the agent sees this rank's
 /// exit in any case.
-void report_lost_peers(AgentLink& link, const comm::Communicator& world, const Error& error) {
+void report_lost_peers(AgentLink& link, const comm::Groups& groups, const Error& error) {
   if (error.code != ErrorCode::kPeerLost) return;
-  for (const int rank : world.lost_ranks()) {
+  for (const int rank : groups.lost_ranks()) {
     (void)link.send(contract::encode(contract::PeerLost{.rank = rank, .message = error.message}));
   }
 }
@@ -209,13 +210,14 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   context.meter = &meter;
   TRAINYARD_ASSIGN(std::unique_ptr<comm::Communicator> world,
                    meet(id, link, context.spec, context.job_uid, context.resume));
-  world->observe(context.spans, trace::Track::kDataGroup);
-  context.world = world.get();
+  TRAINYARD_ASSIGN(const layout::Mesh mesh,
+                   layout::mesh_of(context.spec.parallelism, world->size()));
+  TRAINYARD_ASSIGN(std::optional<comm::Groups> groups, comm::Groups::make(*world, mesh));
+  groups->observe(context.spans);
+  context.groups = &*groups;
   Result<TrainOutcome> outcome = train(context);
-  if (!outcome) {
-    report_lost_peers(link, *world, outcome.error());
-    world->abort(outcome.error());
-  }
+  if (!outcome) report_lost_peers(link, *groups, outcome.error());
+  groups.reset();
   world.reset();  // ends the last writer of spans
   leave_trace(recorder.get(), context, id.rank);
   if (!outcome) return outcome.error();

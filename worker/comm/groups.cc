@@ -60,6 +60,12 @@ std::vector<Communicator*> Groups::all() const {
   return found;
 }
 
+void Groups::observe(trace::SpanSink* sink) const {
+  world->observe(sink, trace::Track::kDataGroup);
+  if (own_shard_) own_shard_->observe(sink, trace::Track::kShardGroup);
+  if (own_replica_) own_replica_->observe(sink, trace::Track::kReplicaGroup);
+}
+
 Counters Groups::counters() const {
   Counters sum;
   for (const Communicator* group : all()) {

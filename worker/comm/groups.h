@@ -31,6 +31,8 @@ struct Groups {
 
   int data_ranks() const { return mesh.data_ranks(); }
   int data_rank() const { return layout::data_rank(mesh, at); }
+  /// Every group tells of its collectives on a track of its own. As Communicator::observe().
+  void observe(trace::SpanSink* sink) const;
   /// Of all groups together.
   Counters counters() const;
   /// Ranks of the world that any group holds lost, see Communicator::lost_ranks().

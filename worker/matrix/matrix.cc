@@ -20,6 +20,7 @@ class Matrix {
         layouts_.push_back(layout);
     }
     result_.hashes.resize(options_.computes.size());
+    losses_.resize(options_.computes.size());
   }
 
   Result<MatrixResult> run() {
@@ -55,9 +56,12 @@ class Matrix {
     Row row{.compute = spec.precision.compute, .cell = cell};
     row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.state_hash = facts[0].state_hash;
-    row.final_loss = facts[0].losses.back();
     std::string& hash = result_.hashes[precision];
-    if (hash.empty()) hash = row.state_hash;
+    std::vector<double>& losses = losses_[precision];
+    if (hash.empty()) {
+      hash = row.state_hash;
+      losses = facts[0].losses;
+    }
     for (const RankFacts& rank : facts) {
       if (rank.state_hash != hash) {
         row.faults.push_back("rank " + std::to_string(rank.rank) + ": state hash " +
@@ -66,7 +70,11 @@ class Matrix {
       if (rank.weights_hash != facts[0].weights_hash) {
         row.faults.push_back("rank " + std::to_string(rank.rank) + ": other weights than rank 0");
       }
-      if (rank.losses != facts[0].losses) row.faults.push_back("ranks report different losses");
+      if (rank.losses != losses) {
+        row.faults.push_back("rank " + std::to_string(rank.rank) +
+                             ": other losses than rank 0 of "
+                             "the first cell");
+      }
       for (std::string& fault : formula_faults(spec, cell, rank, options_.steps)) {
         row.faults.push_back(std::move(fault));
       }
@@ -79,7 +87,8 @@ class Matrix {
 
   MatrixOptions options_;
   const std::function<void(const Row&)>& on_row_;
-  std::vector<Cell> layouts_;  // as layouts_of() gives them
+  std::vector<Cell> layouts_;                // as layouts_of() gives them
+  std::vector<std::vector<double>> losses_;  // by precision: of the first cell
   MatrixResult result_;
 };
 

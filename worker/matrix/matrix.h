@@ -13,7 +13,6 @@ struct Row {
   api::NumberFormat compute = api::NumberFormat::kFP32;
   Cell cell;
   std::string state_hash;
-  double final_loss = 0;
   double seconds = 0;
   std::vector<std::string> faults;  ///< empty: equal hash and every formula met
 };

@@ -106,6 +106,13 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
     facts.counts.push_back(layout.counts(unit));
   facts.units = engine->units();
   facts.micro_sizes.assign(engine->micro_sizes().begin(), engine->micro_sizes().end());
+  // Fewer windows than some layouts have ranks.
+  spec.batch.global_sequences = 3;
+  StreamBatches held_out(stream, spec, cell.ranks, rank);
+  held_out.start_step(0);
+  TRAINYARD_ASSIGN(const engine::EvaluationReport evaluation,
+                   engine->evaluate(held_out, 3, spec.batch.micro_sequences));
+  facts.losses.push_back(evaluation.loss);
   return facts;
 }
 

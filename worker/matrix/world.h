@@ -55,7 +55,7 @@ struct Cell {
 /// What one rank did, to be held against formulas.
 struct RankFacts {
   std::string state_hash;
-  std::vector<double> losses;
+  std::vector<double> losses;  ///< of each step, and of an evaluation after the last
   std::vector<double> gradient_norms;
   int rank = 0;
   kernels::KernelCounters kernels;

@@ -29,9 +29,9 @@ int64_t CheckpointSchedule::step() const { return state_.engine().steps_done(); 
 Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const TrainContext& context,
                                                                       EngineState& state) {
   auto schedule = std::unique_ptr<CheckpointSchedule>(new CheckpointSchedule(context, state));
-  std::vector<int> everyone(static_cast<size_t>(context.world->size()));
+  std::vector<int> everyone(static_cast<size_t>(context.groups->world->size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  TRAINYARD_ASSIGN(schedule->background_, context.world->sub_group(everyone));
+  TRAINYARD_ASSIGN(schedule->background_, context.groups->world->sub_group(everyone));
   schedule->background_->observe(context.spans, trace::Track::kCheckpointGroup);
   schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*schedule->background_);
   TRAINYARD_ASSIGN(
@@ -47,14 +47,14 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
                                    }));
   for (const std::string& note : started.notes) {
     context.log->warning(note);
-    if (context.warn && context.world->rank() == 0) context.warn(note);
+    if (context.warn && context.groups->world->rank() == 0) context.warn(note);
   }
   schedule->restored_ = started.resumed_from.has_value();
   if (started.resumed_from) {
     schedule->committed_step_ = started.resumed_from->id.step;
     schedule->begun_step_ = schedule->committed_step_;
     context.progress->checkpoint_step(schedule->committed_step_);
-    if (context.world->rank() == 0) {
+    if (context.groups->world->rank() == 0) {
       context.log->info("resumed", {{"step", schedule->committed_step_},
                                     {"generation", context.resume.generation}});
     }
@@ -92,7 +92,7 @@ void CheckpointSchedule::count_commit(const checkpoint::CheckpointOutcome& outco
   figures_.write_cpu_s = outcome.write_cpu_s;
   context_.progress->checkpoints(figures_);
   context_.progress->checkpoint_step(outcome.step);
-  if (context_.world->rank() != 0) return;
+  if (context_.groups->world->rank() != 0) return;
   context_.log->info("checkpoint committed", {{"step", outcome.step},
                                               {"seconds", outcome.seconds},
                                               {"stall_seconds", figures_.stall_s},

@@ -32,7 +32,6 @@ Status check_kernel_limits(const api::EngineSpec& spec);
 /// than a step program lists. Errors: kInvalidConfig.
 Status check_batch(const api::BatchSpec& batch, int64_t ranks);
 
-
 /// The instruction set to use: Auto is the best this machine has.
 kernels::Isa kernel_isa(api::Isa isa);
 

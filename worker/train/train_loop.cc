@@ -89,7 +89,7 @@ class Run {
  private:
   /// Where the model cannot be left, it is said before the first step, not after the last.
   Status check_export() const {
-    if (context_.world->rank() != 0 || spec_.export_to.hugging_face.empty()) return {};
+    if (context_.groups->world->rank() != 0 || spec_.export_to.hugging_face.empty()) return {};
     const Status allowed = hf::check_export_folder(spec_.export_to.hugging_face, context_.job_uid);
     if (allowed) return {};
     return Error{ErrorCode::kInvalidConfig,
@@ -110,19 +110,10 @@ class Run {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
     }
-    TRAINYARD_ASSIGN(const layout::Mesh mesh,
-                     layout::mesh_of(spec_.parallelism, context_.world->size()));
-    TRAINYARD_ASSIGN(groups_, comm::Groups::make(*context_.world, mesh));
-    if (groups_->shard != context_.world) {
-      groups_->shard->observe(context_.spans, trace::Track::kShardGroup);
-    }
-    if (groups_->replica != nullptr && groups_->replica != context_.world) {
-      groups_->replica->observe(context_.spans, trace::Track::kReplicaGroup);
-    }
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
                                               .isa = kernel_isa(spec_.runtime.isa),
                                               .threads = threads_of(context_),
-                                              .groups = &*groups_,
+                                              .groups = context_.groups,
                                               .spans = context_.spans},
                                              memory_));
     engine_->set_instruction_hook([this](int id, const Instruction& instruction) {
@@ -141,7 +132,7 @@ class Run {
     state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens.identity()), facts_);
     const MemoryReport memory = engine_->memory();
     count_memory(memory);
-    if (context_.world->rank() == 0) {
+    if (context_.groups->world->rank() == 0) {
       context_.log->info("model ready", {{"parameters", engine_->model().parameter_count()},
                                          {"parameter_state_bytes", memory.parameters},
                                          {"activation_bytes", memory.activations},
@@ -161,7 +152,7 @@ class Run {
     if (!inputs_->imported) return;
     for (const std::string& note : inputs_->imported->notes())
       context_.log->warning(note);
-    if (context_.world->rank() != 0) return;
+    if (context_.groups->world->rank() != 0) return;
     const double theirs = inputs_->shape->dropout;
     if (theirs != spec_.model.dropout) {
       context_.log->warning(
@@ -191,7 +182,8 @@ class Run {
 
   /// Before the first step, for ranks that have given up to restore or to make their weights.
   Result<bool> anybody_asked_to_stop() {
-    return checkpoint::CommunicatorCommitGroup(*context_.world).any(context_.stop_requested());
+    return checkpoint::CommunicatorCommitGroup(*context_.groups->world)
+        .any(context_.stop_requested());
   }
 
   Status make_weights() {
@@ -213,8 +205,8 @@ class Run {
                                                   .tokens_per_sample = spec_.data.sequence_length,
                                                   .global_sequences = spec_.batch.global_sequences,
                                                   .micro_sequences = spec_.batch.micro_sequences,
-                                                  .data_ranks = groups_->data_ranks(),
-                                                  .data_rank = groups_->data_rank(),
+                                                  .data_ranks = context_.groups->data_ranks(),
+                                                  .data_rank = context_.groups->data_rank(),
                                                   .first_step = engine_->steps_done(),
                                                   .timeout = context_.data_timeout}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
@@ -225,8 +217,8 @@ class Run {
                                                   {.tokens_per_sample = spec_.data.sequence_length,
                                                    .micro_sequences = spec_.batch.micro_sequences,
                                                    .windows_max = spec_.evaluation.sequences,
-                                                   .data_ranks = groups_->data_ranks(),
-                                                   .data_rank = groups_->data_rank()}));
+                                                   .data_ranks = context_.groups->data_ranks(),
+                                                   .data_rank = context_.groups->data_rank()}));
     evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
     return {};
   }
@@ -241,7 +233,7 @@ class Run {
     step_seconds_ = smoothed(step_seconds_, seconds(taken));
     work_seconds_ = smoothed(work_seconds_, seconds(work_.end_step(end)));
     context_.progress->work_seconds(work_seconds_);
-    if (report.skipped && context_.world->rank() == 0) {
+    if (report.skipped && context_.groups->world->rank() == 0) {
       context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
                             {{"step", engine_->steps_done()}});
       if (skipped_++ == 0 && context_.warn) {
@@ -316,7 +308,7 @@ class Run {
     validation_loss_ = report.loss;
     evaluated_step_ = engine_->steps_done();
     context_.progress->validation_loss(validation_loss_);
-    if (context_.world->rank() == 0) {
+    if (context_.groups->world->rank() == 0) {
       context_.log->info("evaluated",
                          {{"step", engine_->steps_done()}, {"loss", validation_loss_}});
     }
@@ -341,7 +333,7 @@ class Run {
 
   void count_collectives() {
     static_assert(comm::kOperations.size() == contract::kCollectives);
-    const comm::Counters counters = groups_->counters();
+    const comm::Counters counters = context_.groups->counters();
     for (size_t kind = 0; kind < contract::kCollectives; ++kind) {
       const comm::OperationCounters& so_far = counters.by_operation[kind];
       context_.progress->set_collective(kind, {.operations = so_far.operations,
@@ -398,7 +390,6 @@ class Run {
   api::EngineSpec spec_;
   HeapMemorySource memory_;
   std::optional<Inputs> inputs_;
-  std::optional<comm::Groups> groups_;
   std::unique_ptr<Engine> engine_;
   hf::RunFacts facts_;
   std::unique_ptr<EngineState> state_;
@@ -421,6 +412,12 @@ class Run {
 
 }  // namespace
 
-Result<TrainOutcome> train(const TrainContext& context) { return Run(context)(); }
+Result<TrainOutcome> train(const TrainContext& context) {
+  Run run(context);
+  Result<TrainOutcome> outcome = run();
+  // Before the memory that peers still write to goes away.
+  if (!outcome) context.groups->abort(outcome.error());
+  return outcome;
+}
 
 }  // namespace trainyard::engine

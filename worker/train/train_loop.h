@@ -9,7 +9,7 @@
 #include "common/base/error.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
-#include "worker/comm/communicator.h"
+#include "worker/comm/groups.h"
 #include "worker/trace/span.h"
 #include "worker/train/progress.h"
 #include "worker/train/stage_meter.h"
@@ -24,7 +24,7 @@ struct TrainContext {
   std::string job_uid;
   contract::ResumePlan resume;
   int local_world_size = 1;  ///< ranks on this machine, for the default number of threads
-  comm::Communicator* world = nullptr;
+  const comm::Groups* groups = nullptr;
   Progress* progress = nullptr;
   Logger* log = nullptr;
   const Clock* clock = nullptr;

@@ -101,10 +101,11 @@ class TrainLoopTest : public ::testing::Test {
     TRAINYARD_ASSIGN(Progress progress, Progress::map(-1));
     const auto log = Logger::to_nowhere();
     const SystemClock clock;
+    const comm::Groups groups = comm::Groups::of_data_ranks(world);
     TrainContext context{.spec = spec(),
                          .job_uid = "test",
                          .resume = {life.generation, life.parent},
-                         .world = &world,
+                         .groups = &groups,
                          .progress = &progress,
                          .log = log.get(),
                          .clock = &clock,
