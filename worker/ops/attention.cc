@@ -15,6 +15,11 @@ std::vector<int64_t> Attention::saved_bytes(const OpExtent& extent) const {
   return {extent.rows * shape_.heads * size_of(DType::kFloat32)};
 }
 
+OpFlops Attention::flops(const OpExtent& extent) const {
+  const int64_t each = extent.rows * extent.tokens_per_sample * shape_.heads * shape_.head_dim;
+  return {.forward = 2 * each, .backward_input = 4 * each};
+}
+
 void Attention::forward(const OpArgs& args) const {
   args.kernels->attention_forward({.samples_count = args.batch->size,
                                    .tokens = args.batch->tokens_per_sample,

@@ -23,6 +23,8 @@ class Attention final : public Op {
   }
   size_t saved_count() const override { return 1; }
   std::vector<int64_t> saved_bytes(const OpExtent&) const override;
+  /// The causal half, once: recomputed scores are not counted.
+  OpFlops flops(const OpExtent&) const override;
   void forward(const OpArgs&) const override;
   void backward_input(const OpArgs&) const override;
 

@@ -34,8 +34,10 @@ TEST(Gpt2Test, FlopsFollowTheFormula) {
   ASSERT_TRUE(model);
   const OpFlops flops = total_flops(*model, {.rows = 256, .tokens_per_sample = 256});
   const int64_t matrices = 12 * 12 * 768 * 768 + model->padded_vocab * 768;
-  EXPECT_EQ(flops.forward, 2 * 256 * matrices);
-  EXPECT_EQ(flops.forward + flops.backward_input + flops.backward_weight, 6 * 256 * matrices);
+  const int64_t attention = 12 * 256 * 768;  // per token: C T a layer
+  EXPECT_EQ(flops.forward, 2 * 256 * (matrices + attention));
+  EXPECT_EQ(flops.forward + flops.backward_input + flops.backward_weight,
+            6 * 256 * (matrices + attention));
 }
 
 TEST(FamilyTest, AFamilyThatTheEngineLacksIsRefusedByName) {
