@@ -385,6 +385,12 @@ void Supervisor::tell_result() {
   message.mutable_result()->set_step(result_->step);
   message.mutable_result()->set_final_loss(result_->final_loss);
   message.mutable_result()->set_validation_loss(result_->validation_loss);
+  if (result_->peak_memory) {
+    coordination::PeakMemory& peak = *message.mutable_result()->mutable_peak_memory();
+    peak.set_rank(result_->peak_memory->rank);
+    peak.set_planned_bytes(result_->peak_memory->planned_bytes);
+    peak.set_measured_bytes(result_->peak_memory->measured_bytes);
+  }
   send(message);
 }
 

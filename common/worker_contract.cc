@@ -170,11 +170,17 @@ std::string encode(const Warning& message) {
 }
 
 std::string encode(const RunResult& message) {
-  return line_of({{"type", "result"},
-                  {"stateHash", message.state_hash},
-                  {"step", message.step},
-                  {"finalLoss", number_or_null(message.final_loss)},
-                  {"validationLoss", number_or_null(message.validation_loss)}});
+  Json json = {{"type", "result"},
+               {"stateHash", message.state_hash},
+               {"step", message.step},
+               {"finalLoss", number_or_null(message.final_loss)},
+               {"validationLoss", number_or_null(message.validation_loss)}};
+  if (message.peak_memory) {
+    json["peakMemory"] = {{"rank", message.peak_memory->rank},
+                          {"plannedBytes", message.peak_memory->planned_bytes},
+                          {"measuredBytes", message.peak_memory->measured_bytes}};
+  }
+  return line_of(json);
 }
 
 Result<std::string> message_type(const std::string& line) {
@@ -232,6 +238,15 @@ Result<RunResult> decode_run_result(const std::string& line) {
   TRAINYARD_ASSIGN(result.step, integer_member(json, "step", 0, kMaxGeneration));
   TRAINYARD_ASSIGN(result.final_loss, number_member(json, "finalLoss"));
   TRAINYARD_ASSIGN(result.validation_loss, number_member(json, "validationLoss"));
+  if (const Json* peak = find(json, "peakMemory"); peak != nullptr) {
+    if (!peak->is_object()) return bad("peakMemory", "an object", peak);
+    PeakMemory& memory = result.peak_memory.emplace();
+    TRAINYARD_ASSIGN(memory.rank, int_member(*peak, "rank", 0));
+    TRAINYARD_ASSIGN(memory.planned_bytes,
+                     integer_member(*peak, "plannedBytes", 0, kMaxGeneration));
+    TRAINYARD_ASSIGN(memory.measured_bytes,
+                     integer_member(*peak, "measuredBytes", 0, kMaxGeneration));
+  }
   return result;
 }
 

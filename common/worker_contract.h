@@ -184,13 +184,24 @@ struct Warning {
   std::string message;
 };
 
+/// The most memory of its own that a rank has occupied, of the rank with the most, and what its
+/// plan said.
+struct PeakMemory {
+  int rank = 0;
+  int64_t planned_bytes = 0;
+  int64_t measured_bytes = 0;
+  bool operator==(const PeakMemory&) const = default;
+};
+
 /// Rank 0 to agent at the end of a complete run:
-/// {"type":"result","stateHash":"...","step":..,"finalLoss":..,"validationLoss":..}.
+/// {"type":"result","stateHash":"...","step":..,"finalLoss":..,"validationLoss":..,
+/// "peakMemory":{"rank":..,"plannedBytes":..,"measuredBytes":..}}.
 struct RunResult {
   std::string state_hash;  ///< lower-case hexadecimal XXH3-128, see docs/concepts/state-hash.md
   int64_t step = 0;
   double final_loss = 0;
   double validation_loss = 0;  ///< NaN where the run has no validation data
+  std::optional<PeakMemory> peak_memory = std::nullopt;  ///< nullopt: not known
 };
 
 /// What an agent or a local run keeps a RunResult in, encoded as its message.

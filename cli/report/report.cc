@@ -8,6 +8,7 @@
 #include "cli/report/curves.h"
 #include "cli/report/style.h"
 #include "cli/run/format.h"
+#include "common/text/quantity.h"
 
 namespace trainyard::cli {
 namespace {
@@ -53,6 +54,10 @@ std::string key_figures(const Summary& summary) {
   figure(html, "wall time", duration_text(summary.wall_s));
   figure(html, "restarts", grouped(summary.restarts),
          grouped(summary.lost_steps) + " steps done twice");
+  if (summary.peak_memory) {
+    figure(html, "peak memory", text::size_text(summary.peak_memory->measured_bytes),
+           text::size_text(summary.peak_memory->planned_bytes) + " planned");
+  }
   return html + "</dl>\n";
 }
 

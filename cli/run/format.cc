@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/log/text.h"
+#include "common/text/quantity.h"
 
 namespace trainyard::cli {
 namespace {
@@ -167,6 +168,12 @@ std::string traced_rank_text(const TracedRank& rank) {
                      100 * rank.hidden);
 }
 
+std::string peak_memory_text(const contract::PeakMemory& peak) {
+  return fmt::format("{} planned, {} measured (rank {}, which took the most)",
+                     text::size_text(peak.planned_bytes), text::size_text(peak.measured_bytes),
+                     peak.rank);
+}
+
 std::string summary_text(const Summary& summary) {
   std::string text = fmt::format("{}: {}", summary.job_name, outcome_text(summary.outcome));
   if (!summary.reason.empty()) text += ": " + printable_text(summary.reason, kMaxShownLineBytes);
@@ -199,6 +206,7 @@ std::string summary_text(const Summary& summary) {
     add_row(text, "restarts",
             fmt::format("{} ({} steps done twice)", summary.restarts, summary.lost_steps));
   }
+  if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
   if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
   const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
   if (summary.outcome != Summary::Outcome::kComplete && !summary.checkpoint_dir.empty() &&

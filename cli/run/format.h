@@ -19,6 +19,8 @@ std::string scientific(double value);
 /// A word of a command as a POSIX shell reads it back: in quotes where it holds anything but plain
 /// letters.
 std::string shell_word(const std::string& word);
+/// "412.0 MiB planned, 390.2 MiB measured (rank 2, the largest)".
+std::string peak_memory_text(const contract::PeakMemory& peak);
 /// "20 steps, 14.2 ms communication a step, 87 % of it hidden under compute".
 std::string traced_rank_text(const TracedRank& rank);
 /// "complete", "failed", "stopped", "stopped at once".

@@ -72,6 +72,14 @@ class Object {
     json_.end_array();
     json_.end_object();
   }
+  void peak_memory(const contract::PeakMemory& peak) {
+    json_.key("peakMemory");
+    json_.begin_object();
+    integer("rank", peak.rank);
+    integer("plannedBytes", peak.planned_bytes);
+    integer("measuredBytes", peak.measured_bytes);
+    json_.end_object();
+  }
   void goodput(const api::GoodputStatus& goodput) {
     json_.key("goodput");
     json_.begin_object();
@@ -204,6 +212,7 @@ class JsonView final : public RunView {
     object.integer("restarts", summary.restarts);
     object.integer("lostSteps", summary.lost_steps);
     if (summary.goodput) object.goodput(*summary.goodput);
+    if (summary.peak_memory) object.peak_memory(*summary.peak_memory);
     object.text("checkpointDir", summary.checkpoint_dir);
     if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);
     if (!summary.trace_file.empty()) object.trace(summary.trace_file, summary.traced_ranks);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/api/training_job.h"
+#include "common/worker_contract.h"
 #include "control/coordinator/job_run.h"
 
 namespace trainyard::cli {
@@ -98,6 +99,7 @@ struct Summary {
   int64_t restarts = 0;
   int64_t lost_steps = 0;
   std::optional<api::GoodputStatus> goodput;  ///< where the time went
+  std::optional<contract::PeakMemory> peak_memory;
   std::string checkpoint_dir;
   std::string state_hash;   ///< empty: not reported
   std::string report_file;  ///< empty: not written

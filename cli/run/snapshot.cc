@@ -184,6 +184,7 @@ Summary make_summary(const RunFacts& facts, Time now) {
     summary.step = facts.result->step;
     summary.final_loss = finite(facts.result->final_loss);
     summary.state_hash = facts.result->state_hash;
+    summary.peak_memory = facts.result->peak_memory;
     if (std::isfinite(facts.result->validation_loss)) {
       summary.validation_loss = facts.result->validation_loss;
     }

@@ -49,4 +49,16 @@ std::optional<int64_t> parse_quantity(std::string_view text) {
   return static_cast<int64_t>(std::min(thousandths, static_cast<double>(kMostThousandths)));
 }
 
+std::string size_text(int64_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  constexpr double kGiB = 1 << 30;
+  const auto amount = static_cast<double>(bytes);
+  const bool large = amount >= kGiB;
+  std::array<char, 32> text{};
+  const auto [end, error] =
+      std::to_chars(text.data(), text.data() + text.size(), amount / (large ? kGiB : kMiB),
+                    std::chars_format::fixed, large ? 2 : 1);
+  return std::string(text.data(), end) + (large ? " GiB" : " MiB");
+}
+
 }  // namespace trainyard::text

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace trainyard::text {
@@ -13,5 +14,8 @@ inline constexpr int64_t kMostThousandths = 4'000'000'000'000'000'000;
 /// for other text and for amounts with a sign.
 /// Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 std::optional<int64_t> parse_quantity(std::string_view text);
+
+/// Bytes for people: "412.5 MiB", from a GiB on "1.50 GiB", rounded.
+std::string size_text(int64_t bytes);
 
 }  // namespace trainyard::text

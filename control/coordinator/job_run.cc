@@ -358,7 +358,11 @@ Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fac
   const Member* member = find(connection);
   if (member == nullptr || !is_current(*member)) return Worth::kNothing;
   result_ = contract::RunResult{clamped(fact.state_hash(), kMaxNameBytes), fact.step(),
-                                fact.final_loss(), fact.validation_loss()};
+                                fact.final_loss(), fact.validation_loss(), std::nullopt};
+  if (fact.has_peak_memory()) {
+    result_->peak_memory = {fact.peak_memory().rank(), fact.peak_memory().planned_bytes(),
+                            fact.peak_memory().measured_bytes()};
+  }
   return Worth::kALook;
 }
 

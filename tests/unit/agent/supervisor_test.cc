@@ -137,13 +137,17 @@ TEST_F(SupervisorTest, PassesWarningsOn) {
 TEST_F(SupervisorTest, ForwardsPeerLostAndResult) {
   train();
   supervisor_.on_rank_line(1, contract::encode(contract::PeerLost{0, "all_reduce: no word"}));
-  supervisor_.on_rank_line(0, contract::encode(contract::RunResult{"beef", 30, 1.5, 2.5}));
+  supervisor_.on_rank_line(0, contract::encode(contract::RunResult{
+                                  "beef", 30, 1.5, 2.5, contract::PeakMemory{1, 4096, 2048}}));
   const auto messages = heard();
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(messages[0].peer_lost().reporter(), 3);
   EXPECT_EQ(messages[0].peer_lost().rank(), 0);
   EXPECT_EQ(messages[1].result().state_hash(), "beef");
   EXPECT_EQ(messages[1].result().validation_loss(), 2.5);
+  EXPECT_EQ(messages[1].result().peak_memory().rank(), 1);
+  EXPECT_EQ(messages[1].result().peak_memory().planned_bytes(), 4096);
+  EXPECT_EQ(messages[1].result().peak_memory().measured_bytes(), 2048);
 }
 
 TEST_F(SupervisorTest, SurvivesNonsenseFromARank) {

@@ -153,6 +153,22 @@ TEST(WorkerContractTest, ResultKeepsEveryBitOfItsNumbers) {
   EXPECT_EQ(decoded->validation_loss, result.validation_loss);
 }
 
+TEST(WorkerContractTest, ResultKeepsThePeakOfMemoryOrItsAbsence) {
+  RunResult result{"00", 1, 2.5, 2.5};
+  auto decoded = decode_run_result(encode(result));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->peak_memory, std::nullopt);
+  result.peak_memory = {.rank = 3, .planned_bytes = int64_t{1} << 40, .measured_bytes = 7};
+  decoded = decode_run_result(encode(result));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->peak_memory, result.peak_memory);
+  const auto bad = decode_run_result(
+      R"({"type":"result","stateHash":"","step":1,"finalLoss":1,"validationLoss":1,)"
+      R"("peakMemory":{"rank":0,"plannedBytes":-1,"measuredBytes":7}})");
+  ASSERT_FALSE(bad);
+  EXPECT_NE(bad.error().message.find("\"plannedBytes\": found -1"), std::string::npos);
+}
+
 TEST(WorkerContractTest, ResultWithoutValidationComesBackAsNan) {
   const auto decoded =
       decode_run_result(encode(RunResult{"00", 1, 2.5, std::numeric_limits<double>::quiet_NaN()}));

@@ -284,6 +284,9 @@ TEST_F(CoordinatorFactsTest, PassesRankExitsAndResultsOn) {
   FromAgent result;
   result.mutable_result()->set_state_hash("beef");
   result.mutable_result()->set_step(100);
+  result.mutable_result()->mutable_peak_memory()->set_rank(2);
+  result.mutable_result()->mutable_peak_memory()->set_planned_bytes(4096);
+  result.mutable_result()->mutable_peak_memory()->set_measured_bytes(2048);
   a_.say(result);
   poll();
   ASSERT_EQ(exits_.size(), 1u);
@@ -292,6 +295,7 @@ TEST_F(CoordinatorFactsTest, PassesRankExitsAndResultsOn) {
   EXPECT_THAT(exits_[0].last_lines, ElementsAre("bye"));
   ASSERT_TRUE(facts().result);
   EXPECT_EQ(facts().result->state_hash, "beef");
+  EXPECT_EQ(facts().result->peak_memory, (contract::PeakMemory{2, 4096, 2048}));
 }
 
 TEST_F(CoordinatorFactsTest, OrdinaryHeartbeatsDoNotWakeTheBrain) {

@@ -127,7 +127,7 @@ TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
   status_.goodput.emplace().lost_steps = 12;
   status_.goodput->wall = std::chrono::milliseconds(90'500);
   RunFacts known = facts();
-  known.result = contract::RunResult{"beef", 100, 1.5, kNan};
+  known.result = contract::RunResult{"beef", 100, 1.5, kNan, contract::PeakMemory{1, 20, 10}};
   const Summary summary = make_summary(known, Time{});
   EXPECT_EQ(summary.outcome, Summary::Outcome::kComplete);
   EXPECT_EQ(summary.exit_code, 0);
@@ -135,6 +135,7 @@ TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
   EXPECT_EQ(summary.final_loss, 1.5);
   EXPECT_EQ(summary.validation_loss, std::nullopt);
   EXPECT_EQ(summary.state_hash, "beef");
+  EXPECT_EQ(summary.peak_memory, (contract::PeakMemory{1, 20, 10}));
   EXPECT_EQ(summary.restarts, 2);
   EXPECT_EQ(summary.lost_steps, 12);
   EXPECT_EQ(summary.wall_s, 90.5) << "stops left out";

@@ -51,6 +51,7 @@ Summary complete() {
       {"productive", 174.6}, {"restore", 5.28}, {"recompute", 20.1}, {"infra", 0.02}};
   summary.goodput->lost_steps = 12;
   summary.state_hash = "beef";
+  summary.peak_memory = {.rank = 2, .planned_bytes = 412 << 20, .measured_bytes = 390 << 20};
   summary.next_commands = {"trainyard sample x"};
   return summary;
 }
@@ -72,8 +73,10 @@ TEST(FormatTest, SummaryTellsWhatARunCameTo) {
   const std::string text = summary_text(complete());
   for (const char* part :
        {"tiny: complete", "87.3 %", "recompute 20.1 s, restore 5.3 s\n", "1,600 of 1,600",
-        "dp 2 x shard 3 (4 asked for), ZeRO-3\n", "1.5000 (2.164 bits per byte)", "3 min 20 s",
-        "1 (12 steps done twice)", "beef", "next:\n  trainyard sample x\n"}) {
+        "dp 2 x shard 3 (4 asked for), ZeRO-3\n",
+        "1.5000 (2.164 bits per byte)", "3 min 20 s", "1 (12 steps done twice)", "beef",
+        "412.0 MiB planned, 390.0 MiB measured (rank 2, which took the most)",
+        "next:\n  trainyard sample x\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
@@ -204,6 +207,9 @@ TEST(JsonViewTest, PrintsOneObjectALine) {
   EXPECT_EQ(objects[3]["outcome"], "Complete");
   EXPECT_EQ(objects[3]["lostSteps"], 12);
   EXPECT_EQ(objects[3]["goodput"]["wallSeconds"], 200);
+  EXPECT_EQ(objects[3]["peakMemory"]["rank"], 2);
+  EXPECT_EQ(objects[3]["peakMemory"]["plannedBytes"], 412 << 20);
+  EXPECT_EQ(objects[3]["peakMemory"]["measuredBytes"], 390 << 20);
   EXPECT_EQ(objects[3]["goodput"]["productiveSeconds"], 174.6);
   EXPECT_EQ(objects[3]["goodput"]["badputSeconds"]["recompute"], 20.1);
   EXPECT_EQ(objects[3]["goodput"]["badputSeconds"].size(), 8U);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/report/bars.h"
 #include "cli/report/chart.h"
 #include "cli/report/curves.h"
 #include "tests/support/temporary_directory.h"
@@ -293,6 +294,36 @@ TEST(ReportTest, TellsWhereTheTimeWentAndWhatWasHidden) {
   EXPECT_EQ(html.find("queue"), std::string::npos) << "nothing went there";
   EXPECT_NE(html.find("10 steps, 5.0 ms communication a step, 88 % of it hidden under compute"),
             std::string::npos);
+}
+
+TEST(ReportTest, ShowsThePeakOfMemoryBesideItsPlan) {
+  Summary summary;
+  EXPECT_EQ(render_report(summary, {}).find("peak memory"), std::string::npos) << "not known";
+  summary.peak_memory = {.rank = 2, .planned_bytes = 412 << 20, .measured_bytes = 390 << 20};
+  EXPECT_NE(render_report(summary, {})
+                .find("<dt>peak memory</dt><dd>390.0 MiB<small>412.0 MiB planned</small>"),
+            std::string::npos);
+}
+
+TEST(BarsTest, StacksPiecesToTheirSumAndMarksOneBar) {
+  const BarChart chart{.title = "a<b",
+                       .unit = "GiB",
+                       .layers = {"weights", "moments"},
+                       .bars = {{.label = "stage 0", .values = {1, 3}},
+                                {.label = "stage 1", .marked = true, .values = {1, 0}}}};
+  const std::string svg = render_bars(chart);
+  EXPECT_NE(svg.find("xmlns='http://www.w3.org/2000/svg'"), std::string::npos);
+  EXPECT_NE(svg.find("a&lt;b, GiB"), std::string::npos);
+  EXPECT_NE(svg.find("<title>stage 0, moments: 3.000 GiB</title>"), std::string::npos);
+  EXPECT_EQ(svg.find("<title>stage 1, moments"), std::string::npos) << "a piece of nothing";
+  EXPECT_NE(svg.find(">4.00</text>"), std::string::npos);
+  const size_t band = svg.find("class='band'");
+  ASSERT_NE(band, std::string::npos);
+  EXPECT_EQ(svg.find("class='band'", band + 1), std::string::npos);
+  // Three quarters of the bar of 4 are its upper piece: y = 64 to 271 of 64 to 340.
+  EXPECT_NE(svg.find("<rect class='layer s1' x='111.8' y='64.0' width='126.5' height='207.0'>"),
+            std::string::npos)
+      << svg;
 }
 
 TEST(ReportTest, AnOldRunsFiguresComeFromItsHistory) {

@@ -1,5 +1,7 @@
 #include "common/text/quantity.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 namespace trainyard::text {
@@ -17,6 +19,14 @@ TEST(QuantityTest, ReadsWhatKubernetesWrites) {
   EXPECT_EQ(parse_quantity("1n"), 1) << "rounded up";
   for (const char* none : {"", "m", "x", "1 Gi", "-1", "nan", "1Gib"})
     EXPECT_EQ(parse_quantity(none), std::nullopt) << none;
+}
+
+TEST(QuantityTest, WritesSizesInTheUnitThatPeopleCountIn) {
+  EXPECT_EQ(size_text(0), "0.0 MiB");
+  EXPECT_EQ(size_text(412'500 * int64_t{1024}), "402.8 MiB");
+  EXPECT_EQ(size_text((int64_t{1} << 30) - 1), "1024.0 MiB");
+  EXPECT_EQ(size_text(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(size_text(std::numeric_limits<int64_t>::max()), "8589934592.00 GiB");
 }
 
 }  // namespace
