@@ -27,7 +27,9 @@
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "worker/trace/trace_file.h"
+#include "worker/train/job_plan.h"
 #include "worker/train/preflight.h"
+#include "worker/train/resolve.h"
 #include "worker/train/same_run.h"
 
 namespace trainyard::cli {
@@ -92,10 +94,12 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   return job;
 }
 
-/// What the ranks would refuse is refused here, before a run directory says anything of it.
-Status check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir) {
+/// What the ranks would refuse is refused here, before a run directory says anything of it. Returns
+/// a warning, or nothing.
+Result<std::string> check_engine(const api::TrainingJob& job,
+                                 const std::filesystem::path& run_dir) {
   const api::TrainingJobSpec& spec = job.spec;
-  if (!spec.engine) return {};
+  if (!spec.engine) return std::string();
   const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks_of(spec)));
@@ -105,8 +109,14 @@ Status check_engine(const api::TrainingJob& job, const std::filesystem::path& ru
   if (std::filesystem::exists(run_dir / control::local::kJobFile, error) && !read_result(run_dir)) {
     TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
   }
-  TRAINYARD_TRY(engine::check_file_size(*spec.engine, inputs, ranks_of(spec)));
-  return engine::check_memory(*spec.engine, inputs, ranks_of(spec));
+  api::EngineSpec complete = *spec.engine;
+  TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));
+  TRAINYARD_ASSIGN(
+      const engine::Plan plan,
+      engine::plan_job(complete, {.ranks = ranks_of(spec),
+                                  .threads = static_cast<int>(complete.runtime.threads)}));
+  TRAINYARD_TRY(engine::check_file_size(plan));
+  return engine::check_memory(plan, {0, ranks_of(spec)}, complete, engine::memory_room());
 }
 
 /// NAME=FILE of each --env-from, with the text of the file.
@@ -311,7 +321,15 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
                                                 : std::filesystem::path(options.run_dir);
   Status fit = check_limits(job.spec);
   if (fit) fit = control::local::check_entries(run_options.run_dir);
-  if (fit) fit = check_engine(job, run_options.run_dir);
+  std::string doubt;
+  if (fit) {
+    Result<std::string> checked = check_engine(job, run_options.run_dir);
+    if (checked) {
+      doubt = *std::move(checked);
+    } else {
+      fit = checked.error();
+    }
+  }
   if (!fit) {
     context.err << options.manifest << ": " << fit.error().message << '\n';
     return contract::exit_code_of(fit.error().code);
@@ -337,6 +355,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   view->begin(run->header());
   for (const std::string& remark : remarks_of(*run, options.retry))
     view->notice({Notice::Kind::kMessage, "", remark, {}});
+  if (!doubt.empty()) view->notice({Notice::Kind::kWarning, "Memory", doubt, {}});
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals, context);
   summary.next_commands = next_commands(options, summary);

@@ -304,6 +304,10 @@ void visit_fields(V& visit, S& runtime) {
         runtime.transport);
   visit({.name = "isa", .description = "CPU instruction set; Auto takes the best there is."},
         runtime.isa);
+  visit({.name = "memoryCheck",
+         .description = "What happens to a job whose memory plan exceeds what its machine or pod "
+                        "has: Refuse does not start it, Warn starts it with a warning."},
+        runtime.memory_check);
 }
 
 template <class V, Is<EvaluationSpec> S>

@@ -51,6 +51,9 @@ enum class Transport { kAuto, kLocal, kShm, kTcp, kNccl };
 /// CPU instruction set of the kernels.
 enum class Isa { kAuto, kAmx, kAvx512, kAvx2, kGeneric };
 
+/// What becomes of a job whose memory plan does not fit.
+enum class MemoryCheck { kRefuse, kWarn };
+
 /// Of every GPT-2 that OpenAI published (Radford et al. 2019).
 inline constexpr double kLayerNormEpsilon = 1e-5;
 
@@ -155,6 +158,7 @@ struct RuntimeSpec {
   int64_t threads = 0;  ///< per rank; 0: cores / ranks of the node
   Transport transport = Transport::kAuto;
   Isa isa = Isa::kAuto;
+  MemoryCheck memory_check = MemoryCheck::kRefuse;
 
   bool operator==(const RuntimeSpec&) const = default;
 };

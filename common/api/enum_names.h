@@ -158,6 +158,14 @@ struct EnumTable<Transport> {
 };
 
 template <>
+struct EnumTable<MemoryCheck> {
+  static constexpr auto kNames = std::to_array<EnumName<MemoryCheck>>({
+      {MemoryCheck::kRefuse, "Refuse"},
+      {MemoryCheck::kWarn, "Warn"},
+  });
+};
+
+template <>
 struct EnumTable<Isa> {
   static constexpr auto kNames = std::to_array<EnumName<Isa>>({
       {Isa::kAuto, "Auto"},

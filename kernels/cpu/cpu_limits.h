@@ -13,5 +13,7 @@ inline constexpr int64_t kMaxKeyBlock = 256;
 inline constexpr int64_t kMaxHeadDim = 256;
 /// Attention: tokens of a sample times features of a head (rounded up to 16).
 inline constexpr int64_t kMaxAttentionElements = int64_t{1} << 20;
+/// Scratch of one thread; the kernels divide it among packing buffers and tiles.
+inline constexpr int64_t kScratchBytesPerThread = int64_t{9} << 20;
 
 }  // namespace trainyard::kernels

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/cpu_limits.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kernel_set.h"
 
@@ -19,9 +20,6 @@ struct CpuContext {
   int64_t l2_bytes = 1 << 20;  ///< second-level cache of a core
   std::byte* scratch = nullptr;
 };
-
-/// Scratch of one thread; the kernels divide it among packing buffers and tiles.
-inline constexpr int64_t kScratchBytesPerThread = int64_t{9} << 20;
 
 /// flag = 1, from any thread.
 void raise(OverflowFlag* flag);

@@ -1,5 +1,9 @@
 trainyard_test(layout_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/layout/layout_test.cc DEPS common_layout)
-trainyard_test(control_group_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc DEPS common_io)
+trainyard_test(control_group_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
+  DEPS common_io)
+trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/plan/plan_test.cc DEPS worker_matrix)
+trainyard_test(job_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/job_plan_test.cc DEPS worker_train)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
 trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/memory_source_test.cc

@@ -52,9 +52,10 @@ class MemorySegment {
 
   /// A power of two and a multiple of 64, so that no element crosses the end of a ring.
   static int64_t ring_bytes_for(int size);
+  /// Bytes of the segment of a group of `size` members.
+  static int64_t total_bytes(int size);
 
  private:
-  static int64_t total_bytes(int size);
   int64_t pair(int from, int to) const { return static_cast<int64_t>(from) * size_ + to; }
 
   std::byte* const base_;

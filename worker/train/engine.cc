@@ -47,15 +47,6 @@ class OneBatch final : public MicroBatchSource {
 
 }  // namespace
 
-std::vector<int64_t> micro_batch_sizes(int64_t global_sequences, int64_t micro_sequences, int ranks,
-                                       int d) {
-  std::vector<int64_t> sizes;
-  int64_t left = layout::even_share(global_sequences, ranks, d).size();
-  for (; left > 0; left -= sizes.back())
-    sizes.push_back(std::min(left, micro_sequences));
-  return sizes;
-}
-
 Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemorySource& memory) {

@@ -165,8 +165,4 @@ class Engine {
   int64_t steps_done_ = 0;
 };
 
-/// Sizes of the micro-batches of data rank `d` of `ranks`: full ones, then a short last one.
-std::vector<int64_t> micro_batch_sizes(int64_t global_sequences, int64_t micro_sequences, int ranks,
-                                       int d);
-
 }  // namespace trainyard::engine

@@ -21,16 +21,6 @@ Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
 /// contradicts its data; kInvalidData and kIo for the tokenizer.
 Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
 
-/// Whether parameters, gradients, optimizer state and the least activations of the ranks on this
-/// machine, of the shape that data and import give the model, fit into its memory, or what a
-/// control group leaves of it (and into RLIMIT_AS, each rank). A lower bound: what passes may still
-/// be too large. Errors: kInvalidConfig naming both sizes.
-Status check_memory(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
-
-/// Whether each rank's part of a checkpoint may be as large as it will be (RLIMIT_FSIZE); a lower
-/// bound. Errors: kInvalidConfig naming both sizes.
-Status check_file_size(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
-
 /// Whether a processor runs the instruction set that the spec names. Errors: kInvalidConfig naming
 /// what it offers instead.
 Status check_processor(const api::EngineSpec& spec,

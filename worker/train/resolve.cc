@@ -53,15 +53,21 @@ Error beyond(const char* field, int64_t found, const std::string& wanted) {
 
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                     const std::optional<api::ModelSpec>& imported) {
-  if (imported) TRAINYARD_TRY(take_import(spec.model, *imported));
-  if (!spec.model.layer_norm_epsilon) spec.model.layer_norm_epsilon = api::kLayerNormEpsilon;
-  if (spec.model.vocab == 0) spec.model.vocab = tokens.vocabulary();
+  const bool is_given = spec.model.vocab != 0 || imported;
+  if (!is_given) spec.model.vocab = tokens.vocabulary();
+  TRAINYARD_TRY(resolve_spec(spec, imported));
   if (tokens.vocabulary() > spec.model.vocab) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.model.vocab: found " + std::to_string(spec.model.vocab) +
                      ", wanted at least the " + std::to_string(tokens.vocabulary()) +
                      " of the token shards (" + tokens.tokenizer() + ")"};
   }
+  return {};
+}
+
+Status resolve_spec(api::EngineSpec& spec, const std::optional<api::ModelSpec>& imported) {
+  if (imported) TRAINYARD_TRY(take_import(spec.model, *imported));
+  if (!spec.model.layer_norm_epsilon) spec.model.layer_norm_epsilon = api::kLayerNormEpsilon;
   if (spec.data.sequence_length == 0) spec.data.sequence_length = spec.model.max_positions;
   if (spec.model.max_positions == 0) spec.model.max_positions = spec.data.sequence_length;
   if (spec.data.sequence_length > spec.model.max_positions) {

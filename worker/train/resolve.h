@@ -18,6 +18,9 @@ namespace trainyard::engine {
 Status resolve_spec(api::EngineSpec& spec, const data::TokenSet& tokens,
                     const std::optional<api::ModelSpec>& imported);
 
+/// The same where the spec or the import gives the vocabulary: without a look at the data.
+Status resolve_spec(api::EngineSpec& spec, const std::optional<api::ModelSpec>& imported);
+
 /// Refuses held-out tokens that the model has no rows for, or that another tokenizer made than
 /// `training`'s (null where that is not known): their loss would mean nothing. `what` names them in
 /// the error, a field or a path. Errors: kInvalidConfig.

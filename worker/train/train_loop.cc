@@ -1,5 +1,6 @@
 #include "worker/train/train_loop.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <optional>
 
 #include "common/io/control_group.h"
+#include "common/io/memory_facts.h"
 #include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/train/batches.h"
@@ -15,6 +17,7 @@
 #include "worker/train/engine_state.h"
 #include "worker/train/import_export.h"
 #include "worker/train/inputs.h"
+#include "worker/train/job_plan.h"
 #include "worker/train/resolve.h"
 #include "worker/train/work_meter.h"
 
@@ -110,6 +113,7 @@ class Run {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
     }
+    TRAINYARD_TRY(check_plan());
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
                                               .isa = kernel_isa(spec_.runtime.isa),
                                               .threads = threads_of(context_),
@@ -140,6 +144,27 @@ class Run {
                                          {"isa", kernels::name_of(kernel_isa(spec_.runtime.isa))}});
     }
     return {};
+  }
+
+  /// Plans all ranks and compares those of this machine with its memory. Nobody allocates before
+  /// all have compared: each would find what another one has taken.
+  Status check_plan() {
+    const int64_t world = context_.groups->world->size();
+    const int64_t local = std::clamp<int64_t>(context_.local_world_size, 1, world);
+    TRAINYARD_ASSIGN(plan_,
+                     plan_job(spec_, {.ranks = world,
+                                      .one_host = local == world,
+                                      .threads = threads_of(context_),
+                                      .writes_checkpoints = !context_.checkpoint_root.empty()}));
+    const int64_t first = context_.groups->world->rank() / local * local;
+    TRAINYARD_ASSIGN(
+        const std::string doubt,
+        check_memory(*plan_, {first, std::min(first + local, world)}, spec_, memory_room()));
+    if (!doubt.empty()) {
+      context_.log->warning(doubt);
+      if (context_.warn) context_.warn(doubt);
+    }
+    return context_.groups->world->barrier()->wait();
   }
 
   /// What is not as whoever made the model would expect.
@@ -382,14 +407,35 @@ class Run {
         context_.log->info("exported without tokenizer files", {{"why", without_tokenizer}});
       }
     }
-    if (outcome.complete) context_.progress->set_phase(contract::Phase::kDone);
+    if (outcome.complete) {
+      TRAINYARD_ASSIGN(outcome.result.peak_memory, peak_memory());
+      context_.progress->set_phase(contract::Phase::kDone);
+    }
     return outcome;
+  }
+
+  /// Of the rank that has occupied the most. Collective.
+  Result<std::optional<contract::PeakMemory>> peak_memory() {
+    comm::Communicator& world = *context_.world;
+    std::vector<int64_t> measured(static_cast<size_t>(world.size()), 0);
+    measured[static_cast<size_t>(world.rank())] = peak_own_memory().value_or(0);
+    TRAINYARD_TRY(world
+                      .all_gather(std::as_writable_bytes(std::span(measured)),
+                                  std::vector<int64_t>(measured.size(), 1), DType::kInt64)
+                      ->wait());
+    const auto most = std::max_element(measured.begin(), measured.end());
+    if (*most == 0) return std::optional<contract::PeakMemory>();
+    const auto rank = static_cast<size_t>(most - measured.begin());
+    return std::optional(contract::PeakMemory{.rank = static_cast<int>(rank),
+                                              .planned_bytes = plan_->ranks()[rank].own(),
+                                              .measured_bytes = *most});
   }
 
   const TrainContext& context_;
   api::EngineSpec spec_;
   HeapMemorySource memory_;
   std::optional<Inputs> inputs_;
+  std::optional<Plan> plan_;
   std::unique_ptr<Engine> engine_;
   hf::RunFacts facts_;
   std::unique_ptr<EngineState> state_;

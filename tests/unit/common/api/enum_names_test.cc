@@ -11,11 +11,12 @@ namespace {
 template <class E>
 class EnumNamesTest : public testing::Test {};
 
-using Enums = testing::Types<Task, ModelFamily, OptimizerName, ScheduleName, NumberFormat,
-                             ParallelMode, PipelineSchedule, Recompute, ContextMode, Offload,
-                             NumericsMode, Transport, Isa, AgentMode, SpareMode, RestartStrategy,
-                             FailureClass, RuleAction, ExitCodeOperator, StallAction,
-                             SchedulingProvider, JobPhase, ConditionType, ConditionStatus>;
+using Enums =
+    testing::Types<Task, ModelFamily, OptimizerName, ScheduleName, NumberFormat, ParallelMode,
+                   PipelineSchedule, Recompute, ContextMode, Offload, NumericsMode, Transport, Isa,
+                   MemoryCheck, AgentMode, SpareMode, RestartStrategy, FailureClass, RuleAction,
+                   ExitCodeOperator, StallAction, SchedulingProvider, JobPhase, ConditionType,
+                   ConditionStatus>;
 TYPED_TEST_SUITE(EnumNamesTest, Enums);
 
 TYPED_TEST(EnumNamesTest, GoBothWaysAndAreDistinct) {

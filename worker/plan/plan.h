@@ -1,0 +1,107 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "common/layout/layout.h"
+#include "worker/program/instruction.h"
+#include "worker/state/units.h"
+
+/// What a job costs, before it runs: bytes, FLOPs and messages of every rank, from its manifest and
+/// the number of ranks alone. Allocates no model.
+namespace trainyard::engine {
+
+/// What a rank's memory holds.
+enum class PlanPurpose : uint8_t {
+  kWeights,       ///< what ops read
+  kMasters,       ///< fp32 weights of the own part, where ops read bf16
+  kMoments,       ///< AdamW's two moments of the own part
+  kGradientSums,  ///< exact int64 sums
+  kUnitBuffers,   ///< weights and sums of whole units while they are needed (stages 2 and 3)
+  kActivations,   ///< the arena of a step
+  kKernelScratch,
+  kSnapshot,      ///< the copy of the own part that a checkpoint is written from
+  kCommunicator,  ///< shared memory of the groups, divided by their members
+  kProcess,       ///< program, heap and stacks: kProcessBytes
+};
+inline constexpr size_t kPlanPurposes = 10;
+
+/// "weights", "master weights" ...: for tables.
+std::string_view name_of(PlanPurpose purpose);
+
+/// Memory of a rank's process that belongs to no other purpose: heap, stacks and the 16 MiB in
+/// which rank 0 receives pieces of the state for its hash (docs/concepts/memory-plan.md).
+inline constexpr int64_t kProcessBytes = int64_t{24} << 20;
+
+/// What a plan is made from.
+struct PlanSetup {
+  api::EngineSpec spec;  ///< complete, see resolve_spec
+  layout::Mesh mesh;
+  int64_t unit_bytes = 0;  ///< as in EngineSetup
+  int threads = 1;         ///< of each rank
+  bool writes_checkpoints = true;
+  bool shares_memory = true;  ///< all ranks on one host, and not over TCP
+};
+
+/// One rank's bytes by purpose.
+struct RankPlan {
+  std::array<int64_t, kPlanPurposes> bytes{};
+
+  int64_t of(PlanPurpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
+  int64_t& of(PlanPurpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
+  int64_t total() const;
+  /// What Engine::create allocates.
+  int64_t engine() const;
+  /// What the process alone occupies: all but shared memory.
+  int64_t own() const { return total() - of(PlanPurpose::kCommunicator); }
+};
+
+/// One rank's work in one step.
+struct StepCost {
+  int64_t flops = 0;       ///< of products and attention
+  int64_t bytes_sent = 0;  ///< payload
+};
+
+/// The plan of one job at one number of ranks. Pure.
+class Plan {
+ public:
+  /// Errors: kInvalidConfig (sizes that no model has); those of Layout::make.
+  static Result<Plan> make(const PlanSetup& setup);
+
+  int64_t parameters() const { return parameters_; }
+  const std::vector<RankPlan>& ranks() const { return ranks_; }
+  /// The lowest of the ranks with the most bytes.
+  int largest_rank() const;
+  const RankPlan& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
+  /// Cost: in proportion to units x ranks.
+  StepCost step_of(int rank) const;
+
+ private:
+  /// What ranks with equally many samples have in common.
+  struct Share {
+    StepProgram program;
+    int64_t buffer_bytes = 0;
+    int64_t activation_bytes = 0;
+  };
+  explicit Plan(const PlanSetup& setup) : setup_(setup) {}
+  int64_t samples_of(int rank) const;
+  Share make_share(const Model& model, int rank) const;
+  RankPlan plan_rank(const Model& model, int rank) const;
+
+  PlanSetup setup_;
+  int64_t parameters_ = 0;
+  int64_t flops_per_sample_ = 0;
+  Units units_;
+  layout::Layout layout_;
+  std::map<int64_t, Share> shares_;           ///< by samples of a rank
+  std::vector<std::vector<int64_t>> counts_;  ///< by unit: elements of each shard rank's part
+  std::vector<int> ring_;
+  std::vector<RankPlan> ranks_;
+};
+
+}  // namespace trainyard::engine
