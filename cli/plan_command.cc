@@ -26,7 +26,7 @@
 #include "common/text/quantity.h"
 #include "common/worker_contract.h"
 #include "worker/data/dataset.h"
-#include "worker/hf/gpt2.h"
+#include "worker/hf/model_folder.h"
 #include "worker/train/job_plan.h"
 #include "worker/train/resolve.h"
 
@@ -80,11 +80,11 @@ struct JobPlan {
 
 /// The spec with the sizes that the manifest leaves to an import or to the data.
 Status complete(api::EngineSpec& spec) {
-  std::optional<hf::Gpt2Config> imported;
+  std::optional<api::ModelSpec> imported;
   if (!spec.model.import_path.empty()) {
-    auto model = hf::load_gpt2(spec.model.import_path);
+    auto model = hf::load_model(spec.model.import_path);
     if (!model) return model.error().with_context("engine.model.import");
-    imported = (*model)->config();
+    imported = (*model)->spec();
   } else if (spec.model.vocab == 0) {
     const auto tokens = data::TokenSet::open(std::span<const std::string>(spec.data.tokens));
     if (!tokens) {

@@ -416,7 +416,7 @@ class Run {
 
   /// Of the rank that has occupied the most. Collective.
   Result<std::optional<contract::PeakMemory>> peak_memory() {
-    comm::Communicator& world = *context_.world;
+    comm::Communicator& world = *context_.groups->world;
     std::vector<int64_t> measured(static_cast<size_t>(world.size()), 0);
     measured[static_cast<size_t>(world.rank())] = peak_own_memory().value_or(0);
     TRAINYARD_TRY(world
