@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 KIND ?= runs/kind
-.PHONY: help images chart run test test-all test-long bench bench-operator lint fuzz mutants features build programs setup clean kind-up kind-load kind-down e2e gpu-check
+.PHONY: help images chart run test test-all test-long bench bench-operator lint fuzz mutants features matrix build programs setup clean kind-up kind-load kind-down e2e gpu-check
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
 
 mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour); MUTANTS=--generated
 	@tools/run_mutants $(MUTANTS)
+
+matrix: programs ## Prove that no way of dividing the work changes the bits (a minute, once built)
+	@build/release/bin/trainyard matrix
 
 features: programs ## Run the command of every row of docs/features.md that says "works" (some need root or Docker)
 	@tools/check_features
