@@ -18,7 +18,7 @@ void store(const InstructionName& name, RankPosition& position) {
   for (size_t i = 0; i < kWords; ++i)
     position.kind[i].store(words[i], kRelaxed);
   position.micro_batch.store(name.micro_batch, kRelaxed);
-  position.chunk.store(name.chunk, kRelaxed);
+  position.place.store(name.place, kRelaxed);
 }
 
 std::string instruction_text(const RankPosition& position) {
@@ -33,10 +33,11 @@ std::string instruction_text(const RankPosition& position) {
     text += c > ' ' && c < 0x7f ? c : '?';
   }
   if (text.empty()) return text;
+  const bool is_pass = text.size() == 1;
   const int32_t micro_batch = position.micro_batch.load(kRelaxed);
-  const int32_t chunk = position.chunk.load(kRelaxed);
+  const int32_t place = position.place.load(kRelaxed);
   if (micro_batch >= 0) text += " m" + std::to_string(micro_batch);
-  if (chunk >= 0) text += " c" + std::to_string(chunk);
+  if (place >= 0) text += (is_pass ? " l" : " u") + std::to_string(place);
   return text;
 }
 

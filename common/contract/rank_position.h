@@ -15,7 +15,7 @@ namespace trainyard::contract {
 struct InstructionName {
   std::string_view kind;  ///< at most kMaxKindBytes are kept
   int32_t micro_batch = -1;
-  int32_t chunk = -1;
+  int32_t place = -1;
   static constexpr size_t kMaxKindBytes = 16;
 };
 
@@ -28,7 +28,7 @@ struct RankPosition {
   std::atomic<int64_t> arrivals;
   std::array<std::atomic<uint64_t>, InstructionName::kMaxKindBytes / sizeof(uint64_t)> kind;
   std::atomic<int32_t> micro_batch;
-  std::atomic<int32_t> chunk;
+  std::atomic<int32_t> place;
   /// This rank's own part of a step (forward and backward, what waits for other ranks left out),
   /// exponentially weighted mean; 0 before the first step.
   std::atomic<double> work_seconds;
@@ -37,7 +37,7 @@ struct RankPosition {
 /// For the one writer.
 void store(const InstructionName& name, RankPosition& position);
 
-/// "GATHER c2", "B m3 c0"; empty before the first instruction. What a foreign process wrote comes
+/// "GATHER u2", "B m3 l0"; empty before the first instruction. What a foreign process wrote comes
 /// out printable.
 std::string instruction_text(const RankPosition& position);
 

@@ -8,19 +8,6 @@
 namespace trainyard::layout {
 namespace {
 
-/// Ranges along the tensor-parallel axis that tp rank `index` of `parts` holds.
-std::vector<Range> tensor_ranges(int64_t length, const TensorSpec& tensor, int parts, int index) {
-  std::vector<Range> ranges;
-  const int64_t segment = length / tensor.segments;
-  const Range chunks = even_share(tensor.chunks, parts, index);
-  for (int s = 0; s < tensor.segments; ++s) {
-    const int64_t begin = s * segment + even_share(segment, tensor.chunks, chunks.begin).begin;
-    const int64_t end = s * segment + even_share(segment, tensor.chunks, chunks.end - 1).end;
-    if (end > begin) ranges.push_back({begin, end});
-  }
-  return ranges;
-}
-
 int64_t round_up(int64_t elements) {
   return (elements + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
 }
@@ -32,35 +19,6 @@ int64_t Slice::elements() const {
   for (const int64_t size : shape)
     count *= size;
   return count;
-}
-
-Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank) {
-  TRAINYARD_CHECK(!tensor.shape.empty());
-  const Coordinate at = coordinate_of(mesh, rank);
-  const auto& owners = tensor.pipeline_owners;
-  const bool owned = std::any_of(owners.begin(), owners.end(),
-                                 [&](int chunk) { return chunk % mesh.pp == at.pp; });
-  if (!owned) return std::vector<Slice>{};
-
-  std::vector<Slice> parts = {
-      {.offset = std::vector<int64_t>(tensor.shape.size(), 0), .shape = tensor.shape}};
-  if (tensor.tensor_axis && mesh.tp > 1) {
-    if (tensor.chunks % mesh.tp != 0) {
-      return Error{ErrorCode::kInvalidConfig,
-                   "parallelism.tensor: " + std::to_string(mesh.tp) + " must divide the " +
-                       std::to_string(tensor.chunks) + " chunks of tensor " + tensor.name};
-    }
-    const auto axis = static_cast<size_t>(*tensor.tensor_axis);
-    std::vector<Slice> cut;
-    for (const Range& range : tensor_ranges(tensor.shape[axis], tensor, mesh.tp, at.tp)) {
-      Slice slice = parts.front();
-      slice.offset[axis] = range.begin;
-      slice.shape[axis] = range.size();
-      cut.push_back(std::move(slice));
-    }
-    parts = std::move(cut);
-  }
-  return parts;
 }
 
 std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,19 +25,7 @@ std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range);
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
-  /// Axis that tensor parallelism may cut; nullopt: replicated over tp.
-  std::optional<int> tensor_axis;
-  /// The cut axis is `segments` equal runs each cut alike (3 for fused q, k, v).
-  int segments = 1;
-  /// Fixed chunks (C) per segment; tp must divide it. See engine's canonical numerics.
-  int64_t chunks = 1;
-  /// Index of the pipeline chunk that owns the tensor; tied tensors may have several owners.
-  std::vector<int> pipeline_owners = {0};
 };
-
-/// The slices of `tensor` that pipeline and tensor parallelism leave `rank`, in ascending order of
-/// offset; empty when it holds none. Errors: kInvalidConfig when tp does not divide the chunks.
-Result<std::vector<Slice>> slices(const TensorSpec& tensor, const Mesh& mesh, int rank);
 
 /// Elements at which tensors begin in a unit's buffer: what vector loads and NCCL want.
 inline constexpr int64_t kTensorAlignment = 64;

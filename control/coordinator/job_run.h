@@ -35,7 +35,7 @@ struct RankReading {
   int node_index = 0;
   contract::Phase phase = contract::Phase::kStarting;
   int64_t step = 0;
-  std::string instruction;  ///< "GATHER c2"; empty: not known
+  std::string instruction;  ///< "GATHER u2"; empty: not known
   bool stopped = false;     ///< somebody has stopped the process
   int64_t total_steps = 0;
   int64_t samples_consumed = 0;

@@ -88,7 +88,7 @@ std::string name_of(Phase phase) {
   return "Unknown";
 }
 
-/// "rank 1 has stood at step 41 in phase Training, instruction 17 (GATHER c2), its process
+/// "rank 1 has stood at step 41 in phase Training, instruction 17 (GATHER u2), its process
 /// stopped".
 std::string position_of(const RankFact& rank) {
   std::string text = "rank " + std::to_string(rank.rank) + " has stood at step " +

@@ -57,23 +57,13 @@ class Gpt2Builder {
     return add_param({.tensor = {.name = name, .shape = {size}}, .init = {kind, 0}});
   }
 
-  /// A weight [outputs, inputs] and its bias, with the axes tensor parallelism may cut.
+  /// A weight [outputs, inputs] and its bias.
   std::vector<int> add_linear(const std::string& name, int64_t outputs, int64_t inputs,
-                              LinearCut cut, int segments, double deviation) {
+                              double deviation) {
     const int weight = add_matrix(name + ".weight", {outputs, inputs}, deviation);
-    const int bias = add_vector(name + ".bias", outputs, Init::Kind::kZeros);
-    ParamSpec& w = model_.params[static_cast<size_t>(weight)];
-    w.hugging_face_transposed = true;  // Conv1D keeps [inputs, outputs]
-    w.tensor.tensor_axis = cut == LinearCut::kColumn ? 0 : 1;
-    w.tensor.segments = segments;
-    w.tensor.chunks = spec_.heads;
-    if (cut == LinearCut::kColumn) {
-      ParamSpec& b = model_.params[static_cast<size_t>(bias)];
-      b.tensor.tensor_axis = 0;
-      b.tensor.segments = segments;
-      b.tensor.chunks = spec_.heads;
-    }
-    return {weight, bias};
+    // Conv1D keeps [inputs, outputs].
+    model_.params[static_cast<size_t>(weight)].hugging_face_transposed = true;
+    return {weight, add_vector(name + ".bias", outputs, Init::Kind::kZeros)};
   }
 
   std::vector<int> add_norm(const std::string& name) {
@@ -108,8 +98,6 @@ class Gpt2Builder {
     ParamSpec& wte = model_.params[static_cast<size_t>(wte_)];
     wte.unpadded_rows = spec_.vocab;
     wte.tie_group = "wte";
-    wte.tensor.tensor_axis = 0;
-    wte.tensor.chunks = spec_.heads;
     wte.hugging_face_name = "transformer.wte.weight";
     const int wpe = add_matrix("wpe", {spec_.max_positions, spec_.hidden}, kInitStandardDeviation);
     model_.params[static_cast<size_t>(wpe)].hugging_face_name = "transformer.wpe.weight";
@@ -147,8 +135,7 @@ class Gpt2Builder {
     };
     add(norm(), {kX}, kNorm1, add_norm(prefix + "ln_1"));
     add(linear(3 * hidden, hidden, LinearCut::kColumn, 3, false), {kNorm1}, kQkv,
-        add_linear(prefix + "attn.c_attn", 3 * hidden, hidden, LinearCut::kColumn, 3,
-                   kInitStandardDeviation));
+        add_linear(prefix + "attn.c_attn", 3 * hidden, hidden, kInitStandardDeviation));
     add(std::make_unique<Attention>(
             AttentionShape{.heads = spec_.heads,
                            .head_dim = hidden / spec_.heads,
@@ -156,16 +143,15 @@ class Gpt2Builder {
                            .dropout_op = dropout_op(index, kAttentionMask)}),
         {kQkv}, kHeads, {});
     add(linear(hidden, hidden, LinearCut::kRow, 1, true), {kHeads}, kBranch1,
-        add_linear(prefix + "attn.c_proj", hidden, hidden, LinearCut::kRow, 1, branch));
+        add_linear(prefix + "attn.c_proj", hidden, hidden, branch));
     add(std::make_unique<ResidualDropout>(hidden, rate, dropout_op(index, kAttentionBranch)),
         {kBranch1, kX}, kMid, {});
     add(norm(), {kMid}, kNorm2, add_norm(prefix + "ln_2"));
     add(linear(ffn, hidden, LinearCut::kColumn, 1, false), {kNorm2}, kUp,
-        add_linear(prefix + "mlp.c_fc", ffn, hidden, LinearCut::kColumn, 1,
-                   kInitStandardDeviation));
+        add_linear(prefix + "mlp.c_fc", ffn, hidden, kInitStandardDeviation));
     add(std::make_unique<Gelu>(ffn), {kUp}, kActivated, {});
     add(linear(hidden, ffn, LinearCut::kRow, 1, true), {kActivated}, kBranch2,
-        add_linear(prefix + "mlp.c_proj", hidden, ffn, LinearCut::kRow, 1, branch));
+        add_linear(prefix + "mlp.c_proj", hidden, ffn, branch));
     add(std::make_unique<ResidualDropout>(hidden, rate, dropout_op(index, kFfnBranch)),
         {kBranch2, kMid}, kY, {});
     model_.layers.push_back(std::move(layer));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +17,9 @@ struct Init {
   double standard_deviation = 0;
 };
 
-/// Everything the engine knows of one global parameter; all access to its parts goes through
-/// layout::slices(tensor, ...).
+/// Everything the engine knows of one global parameter; which rank holds what of it, Layout knows.
 struct ParamSpec {
-  /// Global name, shape, splittable axis, chunks.
+  /// Global name and shape.
   layout::TensorSpec tensor;
   /// Key of the initial values: element e draws from (seed, init_key, e).
   uint64_t init_key = 0;

@@ -82,7 +82,7 @@ class Lowered {
   }
 
   /// By place among the passes: after the last W that adds to a unit, of each micro-batch or of
-  /// all. What no op uses has no gradient and is reduced first.
+  /// all.
   void find_reductions() {
     const bool by_micro_batch = lowering_.sharding.sums;
     std::map<int, std::vector<size_t>> ends;  // by micro-batch: after its last W of each unit
@@ -90,7 +90,8 @@ class Lowered {
       if (passes_[i].kind != Kind::kBackwardWeight) continue;
       trains_ = true;
       auto& end = ends[by_micro_batch ? passes_[i].micro_batch : -1];
-      end.resize(static_cast<size_t>(units_));
+      // What no op uses has no gradient and is reduced first.
+      if (end.empty()) end.resize(static_cast<size_t>(units_), by_micro_batch ? i : 0);
       for (const int unit : units_of_layer_[static_cast<size_t>(passes_[i].layer)])
         end[static_cast<size_t>(unit)] = i + 1;
     }

@@ -437,7 +437,7 @@ Status Interpreter::optimize(int unit) {
     machine_.optimizer->begin(frame.control);
     frame.updating = true;
   }
-  // A rank without micro-batches has read nothing since the last step.
+  // Who has no micro-batch has read nothing since the last step.
   TRAINYARD_TRY(await_weights(unit));
   machine_.optimizer->update(*machine_.kernels, *machine_.states, unit, gradient_scale());
   return {};

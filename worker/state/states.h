@@ -42,7 +42,7 @@ class States {
   /// Where sums are cut: the buffer that ops add a unit's to from now on; null: none.
   void lend(int unit, int64_t* buffer);
   /// Sums of a whole unit, and of a parameter in it: this rank's own ones until they are reduced,
-  /// then those of all ranks in the elements that it owns and nothing in the others. CHECKs that
+  /// then those of all ranks in the elements that it owns and nothing that counts in the others. CHECKs that
   /// there is a buffer.
   std::span<int64_t> sums(int unit);
   int64_t* sums_of(int param) {

@@ -100,7 +100,7 @@ class Engine {
   Status at_snapshot(const std::function<Status()>& copy);
 
   /// Logits [padded_vocab] of the position after `tokens` (1 .. sequence length of them), without
-  /// dropout. Not collective; allocates on first use.
+  /// dropout. Of a group of one; allocates on first use.
   Result<std::span<const float>> next_logits(std::span<const int32_t> tokens);
 
   const Model& model() const { return model_; }
@@ -151,7 +151,6 @@ class Engine {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<States> states_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<Interpreter> interpreter_;
   std::vector<int64_t> micro_sizes_;
   StepProgram program_;
   ActivationPlan plan_;
@@ -163,6 +162,7 @@ class Engine {
   InstructionHook on_instruction_;
   std::function<void(bool waits)> on_wait_;
   int64_t steps_done_ = 0;
+  std::unique_ptr<Interpreter> interpreter_;  ///< last: it waits for what works on the memory above
 };
 
 }  // namespace trainyard::engine

@@ -87,6 +87,7 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
                                         const std::string& job_uid, const hf::RunFacts& facts) {
   Engine& engine = state.engine();
   TRAINYARD_TRY(engine.settle());
+  if (engine.groups().at.dp != 0) return std::string();  // the first copy does it
   if (engine.groups().shard->rank() != 0) {
     TRAINYARD_TRY(serve_export(state));
     return std::string();

@@ -23,9 +23,9 @@ std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem:
 
 /// Writes the masters as a Hugging Face folder that bears the job's mark; one that it wrote before
 /// is replaced. The tokenizer's files come from where the engine's spec leads to them. Collective
-/// over the shard group; rank 0 writes. Returns why there are no tokenizer files; empty on other
-/// ranks and where there are. Errors: as hf::gather_extras and hf::export_model, and those of the
-/// communicator.
+/// over the shard group; rank 0 of the first copy writes. Returns why there are no tokenizer files;
+/// empty on other ranks and where there are. Errors: as hf::gather_extras and hf::export_model, and
+/// those of the communicator.
 Result<std::string> export_hugging_face(EngineState& state, const std::filesystem::path& folder,
                                         const std::string& job_uid, const hf::RunFacts& facts);
 

@@ -40,7 +40,9 @@ Status check_countable(const api::EngineSpec& spec, int64_t ranks) {
 std::string ways_out(const api::EngineSpec& spec, size_t ranks) {
   std::string text = "; ";
   const int64_t stage = spec.parallelism.zero_stage;
-  if (stage < 3 && ranks > 1) {
+  const bool cuts =
+      spec.parallelism.mode == api::ParallelMode::kDistributed && spec.parallelism.shard != 1;
+  if (stage < 3 && ranks > 1 && cuts) {
     text += "raise engine.parallelism.zeroStage (" + std::to_string(stage) + ") or ";
   }
   text += "use more ranks on more machines, or ";

@@ -240,12 +240,20 @@ class Run {
     TRAINYARD_ASSIGN(auto held_out,
                      data::EvaluationLoader::open(*inputs_->validation,
                                                   {.tokens_per_sample = spec_.data.sequence_length,
-                                                   .micro_sequences = spec_.batch.micro_sequences,
+                                                   .micro_sequences = evaluated_at_once(),
                                                    .windows_max = spec_.evaluation.sequences,
                                                    .data_ranks = context_.groups->data_ranks(),
                                                    .data_rank = context_.groups->data_rank()}));
     evaluation_ = std::make_unique<data::EvaluationLoader>(std::move(held_out));
     return {};
+  }
+
+  /// Windows that no rank has planned memory for in vain: what the one that trains most of a batch
+  /// takes at once.
+  int64_t evaluated_at_once() const {
+    const int64_t ranks = context_.groups->data_ranks();
+    const int64_t share = (spec_.batch.global_sequences + ranks - 1) / ranks;
+    return std::min(spec_.batch.micro_sequences, share);
   }
 
   Status step() {
@@ -325,7 +333,7 @@ class Run {
     // Without a checkpoint the run could not go on from here.
     const StopAsked never;
     TRAINYARD_ASSIGN(const EvaluationReport report,
-                     engine_->evaluate(batches, evaluation_->windows(), spec_.batch.micro_sequences,
+                     engine_->evaluate(batches, evaluation_->windows(), evaluated_at_once(),
                                        checkpoints_ ? context_.stop_requested : never));
     context_.progress->set_phase(contract::Phase::kTraining);
     stopping_ = stopping_ || report.stop_requested;
@@ -398,6 +406,8 @@ class Run {
       // It gathers every state: a run that was stopped has no time for that.
       TRAINYARD_ASSIGN(const Hash128 hash, state_->hash());
       outcome.result.state_hash = to_hex(hash);
+      // Before the export, for which nobody waits.
+      TRAINYARD_ASSIGN(outcome.result.peak_memory, peak_memory());
     }
     if (outcome.complete && !spec_.export_to.hugging_face.empty()) {
       TRAINYARD_ASSIGN(
@@ -407,10 +417,7 @@ class Run {
         context_.log->info("exported without tokenizer files", {{"why", without_tokenizer}});
       }
     }
-    if (outcome.complete) {
-      TRAINYARD_ASSIGN(outcome.result.peak_memory, peak_memory());
-      context_.progress->set_phase(contract::Phase::kDone);
-    }
+    if (outcome.complete) context_.progress->set_phase(contract::Phase::kDone);
     return outcome;
   }
 

@@ -48,7 +48,7 @@ TEST(ProgressPageTest, ReadsWhatTheRankWrote) {
   EXPECT_EQ(progress.checkpoints().failure(), "no\ufffdspace");
   EXPECT_EQ(progress.beats(), 99);
   EXPECT_EQ(progress.arrivals(), 640);
-  EXPECT_EQ(progress.instruction(), "GATHER c2");
+  EXPECT_EQ(progress.instruction(), "GATHER u2");
 }
 
 TEST(ProgressPageTest, AReadingComesFromOneUpdate) {

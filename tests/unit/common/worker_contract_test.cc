@@ -79,18 +79,18 @@ TEST(CheckpointFiguresTest, AWriterThatStoppedInTheMiddleLeavesTheOldReading) {
 static_assert(offsetof(ProgressPage, position) == 768);
 static_assert(offsetof(RankPosition, kind) == 8);
 static_assert(offsetof(RankPosition, micro_batch) == 24);
-static_assert(offsetof(RankPosition, chunk) == 28);
+static_assert(offsetof(RankPosition, place) == 28);
 static_assert(offsetof(RankPosition, work_seconds) == 32);
 
 TEST(RankPositionTest, TellsTheInstructionInWords) {
   RankPosition position{};
   EXPECT_EQ(instruction_text(position), "");
   store({"B", 3, 0}, position);
-  EXPECT_EQ(instruction_text(position), "B m3 c0");
+  EXPECT_EQ(instruction_text(position), "B m3 l0");
   store({"REDUCE_CONTROL"}, position);
   EXPECT_EQ(instruction_text(position), "REDUCE_CONTROL");
   store({"A_KIND_THAT_IS_TOO_LONG", -1, 7}, position);
-  EXPECT_EQ(instruction_text(position), "A_KIND_THAT_IS_T c7");
+  EXPECT_EQ(instruction_text(position), "A_KIND_THAT_IS_T u7");
 }
 
 TEST(RankPositionTest, BytesOfAForeignProgramComeOutPrintable) {

@@ -238,16 +238,16 @@ TEST(StallTest, TheRankThatDidNotArriveIsNamedWithItsInstruction) {
   for (int index = 0; index < 4; ++index) {
     job.rank(index).arrivals = 700;  // all but one wait in their 700th collective
     job.rank(index).instruction_id = 19;
-    job.rank(index).instruction = "GATHER c0";
+    job.rank(index).instruction = "GATHER u0";
   }
   job.rank(2).arrivals = 698;
   job.rank(2).instruction_id = 23;  // more micro-batches: a higher id, and yet not arrived
-  job.rank(2).instruction = "B m4 c1";
+  job.rank(2).instruction = "B m4 l1";
   ASSERT_TRUE(job.pass(seconds(10)));
   ASSERT_EQ(job.status().restarts.total, 1);
   EXPECT_EQ(job.status().attempts[0].rank, 2);
   EXPECT_THAT(job.status().attempts[0].message,
-              HasSubstr("rank 2 has stood at step 41 in phase Training, instruction 23 (B m4 c1)"));
+              HasSubstr("rank 2 has stood at step 41 in phase Training, instruction 23 (B m4 l1)"));
 }
 
 TEST(StallTest, OfRanksInTheSameCollectiveTheStoppedOneIsNamed) {

@@ -149,14 +149,14 @@ TEST_F(CoordinatorFactsTest, FactsTellWhereARankStands) {
   progress.set_rank(1);
   progress.set_arrivals(77);
   progress.set_instruction_id(12);
-  progress.set_instruction("GATHER c2");
+  progress.set_instruction("GATHER u2");
   progress.set_stopped(true);
   a_.say(message);
   poll();
   const RankFact rank = facts().members.at(0).ranks.at(0);
   EXPECT_EQ(rank.arrivals, 77);
   EXPECT_EQ(rank.instruction_id, 12);
-  EXPECT_EQ(rank.instruction, "GATHER c2");
+  EXPECT_EQ(rank.instruction, "GATHER u2");
   EXPECT_TRUE(rank.stopped);
   const Time stopped_at = clock_.now();
   EXPECT_EQ(rank.stopped_since, stopped_at);

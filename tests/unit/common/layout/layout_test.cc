@@ -104,31 +104,6 @@ std::vector<int> holders_of(const TensorSpec& tensor,
   return holders;
 }
 
-TEST(SlicesTest, CoverEveryTensorWithAsManyReplicas) {
-  const TensorSpec qkv{
-      .name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
-  const TensorSpec row{.name = "row", .shape = {5, 13}, .tensor_axis = 1, .chunks = 4};
-  const TensorSpec replicated{.name = "ln", .shape = {11, 1}};
-  const TensorSpec tied{.name = "wte", .shape = {10, 3}, .pipeline_owners = {0, 1}};
-  for (const int tp : {1, 2, 4}) {
-    for (const int pp : {1, 2}) {
-      const Mesh mesh{.pp = pp, .dp = 2, .fsdp = 3, .tp = tp};
-      const std::pair<TensorSpec, int> cases[] = {
-          {qkv, 6}, {row, 6}, {replicated, 6 * tp}, {tied, 6 * tp * pp}};
-      for (const auto& [tensor, replicas] : cases) {
-        std::vector<std::vector<Slice>> by_rank;
-        for (int rank = 0; rank < mesh.size(); ++rank) {
-          const auto held = slices(tensor, mesh, rank);
-          ASSERT_TRUE(held) << held.error().message;
-          by_rank.push_back(*held);
-        }
-        for (const int count : holders_of(tensor, by_rank))
-          ASSERT_EQ(count, replicas) << tensor.name << ", tp " << tp << ", pp " << pp;
-      }
-    }
-  }
-}
-
 TEST(RectanglesTest, AreTheRangeInOrderAndEachContiguous) {
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{12}, {4, 3}, {3, 1}, {1, 5}, {2, 3, 4}}) {
@@ -213,19 +188,27 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
   }
 }
 
+TEST(LayoutTest, CopiesShareOutWhatIsStored) {
+  const Mesh mesh{.dp = 3, .fsdp = 2};
+  const auto layout = Layout::make({{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {2}}},
+                                   {{0, 1}}, mesh, 1);
+  ASSERT_TRUE(layout) << layout.error().message;
+  for (const auto& [tensor, shape] : {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {2}}}) {
+    std::vector<std::vector<Slice>> by_rank;
+    for (int rank = 0; rank < mesh.size(); ++rank)
+      by_rank.push_back(layout->stored_slices(tensor, coordinate_of(mesh, rank)));
+    for (const int count : holders_of({.shape = shape}, by_rank))
+      ASSERT_EQ(count, 1);
+  }
+  EXPECT_TRUE(Layout::counts_in_norm({.dp = 0, .fsdp = 1}));
+  EXPECT_FALSE(Layout::counts_in_norm({.dp = 1, .fsdp = 0})) << "of copies one counts";
+}
+
 TEST(LayoutTest, AMeshThatCutsTensorsIsRefused) {
   const auto layout = Layout::make({{.name = "a", .shape = {2, 2}}}, {{0}}, {.dp = 2, .tp = 2}, 1);
   ASSERT_FALSE(layout);
   EXPECT_NE(layout.error().message.find("found 4 ranks, of which only 2 hold whole tensors"),
             std::string::npos);
-}
-
-TEST(LayoutTest, TensorSizeMustDivideTheChunks) {
-  const TensorSpec qkv{
-      .name = "qkv", .shape = {36, 7}, .tensor_axis = 0, .segments = 3, .chunks = 4};
-  const auto parts = slices(qkv, Mesh{.tp = 3}, 0);
-  ASSERT_FALSE(parts);
-  EXPECT_NE(parts.error().message.find("3 must divide the 4 chunks"), std::string::npos);
 }
 
 }  // namespace

@@ -255,7 +255,7 @@ TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
     for (const auto& [layers, units] : std::vector<std::pair<int, std::vector<std::vector<int>>>>{
              {1, {{0}}},
              {1, {{0}, {0}}},
-             {2, {{1}, {0}}},
+             {2, {{}, {1}, {0}}},
              {3, {{0, 1, 2}}},
              {4, {{3}, {1, 2}, {0, 3}}},
              {5, {{4}, {4}, {2, 3}, {0, 1}}}}) {
@@ -286,10 +286,9 @@ TEST(LowerTest, WeightsThatAreCutAreGatheredOneLayerAhead) {
   lowering.stage_end = {6};
   lowering.unit_layers = {{}, {0, 5}, {1, 2}, {4}};
   EXPECT_EQ(spelled(program_of(lowering, 1, 1)),
-            "REDUCE m0 u0, "
             "GATHER u1, GATHER u2, F m0 l0, FREE u1, F m0 l1, F m0 l2, FREE u2, "
             "GATHER u3, F m0 l3, GATHER u1, F m0 l4, F m0 l5, "
-            "B m0 l5, W m0 l5, FREE u1, B m0 l4, W m0 l4, FREE u3, "
+            "B m0 l5, REDUCE m0 u0, W m0 l5, FREE u1, B m0 l4, W m0 l4, FREE u3, "
             "ACCUMULATE m0 u0, REDUCE m0 u3, "
             "GATHER u2, B m0 l3, W m0 l3, B m0 l2, W m0 l2, GATHER u1, B m0 l1, W m0 l1, FREE u2, "
             "ACCUMULATE m0 u3, REDUCE m0 u2, B m0 l0, W m0 l0, FREE u1, "

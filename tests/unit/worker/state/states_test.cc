@@ -115,5 +115,35 @@ TEST(StatesTest, MastersAreTheWeightsWhereTheseAreFp32) {
   }
 }
 
+TEST(StatesTest, WhatIsCutIsThereWhileItIsLent) {
+  const Model model = small_model();
+  const Units units = make_units(model, DType::kBFloat16, 64 << 10);
+  const auto layout = layout::Layout::make(tensors_of(model), units.params, {.fsdp = 3}, 3);
+  ASSERT_TRUE(layout) << layout.error().message;
+  Rank rank(*layout, units, 1);
+  const int unit = 0;
+  const auto own = rank.weights->owned_unit(unit);
+  ASSERT_GT(own.size(), 0U);
+  std::fill(own.begin(), own.end(), std::byte{7});
+  std::vector<std::byte> buffer(static_cast<size_t>(layout->elements(unit)) *
+                                static_cast<size_t>(size_of(rank.weights->unit_dtype(unit))));
+  EXPECT_DEATH(rank.weights->unit(unit), "");
+  rank.weights->lend(unit, buffer);
+  const auto begin = layout->shard(unit, 1).begin * size_of(rank.weights->unit_dtype(unit));
+  EXPECT_EQ(rank.weights->unit(unit).data(), buffer.data());
+  EXPECT_EQ(std::count(buffer.begin(), buffer.end(), std::byte{7}), std::ssize(own));
+  EXPECT_EQ(buffer[static_cast<size_t>(begin)], std::byte{7}) << "this rank's part is in its place";
+  rank.weights->lend(unit, {});
+  EXPECT_DEATH(rank.weights->unit(unit), "") << "freed";
+
+  std::vector<int64_t> sums(static_cast<size_t>(layout->elements(unit)));
+  EXPECT_DEATH(rank.states->sums(unit), "");
+  rank.states->lend(unit, sums.data());
+  EXPECT_EQ(rank.states->sums(unit).data(), sums.data());
+  rank.states->lend(unit, nullptr);
+  EXPECT_DEATH(rank.states->sums(unit), "");
+  EXPECT_EQ(std::ssize(rank.states->owned_sums(unit)), layout->shard(unit, 1).size());
+}
+
 }  // namespace
 }  // namespace trainyard::engine
