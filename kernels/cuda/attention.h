@@ -20,7 +20,7 @@ struct AttentionProblem {
   bool causal = true, has_lengths = false, has_dropout = false;
   DType type = DType::kBFloat16;
 
-  auto operator<=>(const AttentionProblem&) const = default;
+  auto operator<=>(const AttentionProblem&) const = default;  // NOLINT: clang-tidy 14 sees a 0
 };
 
 /// A library that offers attention, forward and backward, with the results of attention_forward and
