@@ -123,6 +123,8 @@ Result<JobPlan> plan(const Options& options) {
     api::EngineSpec spec = result.spec;
     spec.parallelism.zero_stage = stage;
     if (stage == 0) spec.parallelism.shard = 0;
+    // Rank 0 holds the states of all at stage 0 only.
+    if (stage > 0) spec.parallelism.mode = api::ParallelMode::kDistributed;
     auto planned = engine::plan_job(spec, place);
     if (!planned && stage == result.own()) return planned.error();
     if (planned) {

@@ -323,6 +323,9 @@ TEST_F(LoneRankTest, AnImportThatTakesMoreMemoryThanThereIsIsRefusedWithBothSize
   spec["batch"]["globalSequences"] = 2;
   const Ended small = train(spec, summary);
   EXPECT_EQ(small.exit_code, contract::kExitDone) << small.err;
+  EXPECT_EQ(summary["peakMemory"]["rank"], 0);
+  EXPECT_GT(summary["peakMemory"]["plannedBytes"], 0);
+  EXPECT_GT(summary["peakMemory"]["measuredBytes"], 0);
 }
 
 TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {

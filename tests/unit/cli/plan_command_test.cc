@@ -16,19 +16,22 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr char kSmall[] = "{layers: 2, hidden: 64, heads: 2, vocab: 256, maxPositions: 64}";
+
 class PlanCommandTest : public testing::Test {
  protected:
   /// Runs `trainyard plan` on a job of this model; returns its exit code.
   int plan(const std::string& model, const std::string& batch,
            const std::vector<std::string>& more = {}) {
-    std::ofstream(path("job.yaml")) << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\n"
-                                       "metadata: {name: job}\nspec:\n  engine:\n    model: "
-                                    << model
-                                    << "\n    data: {tokens: [nowhere], sequenceLength: 64}\n"
-                                       "    batch: "
-                                    << batch
-                                    << "\n    steps: 1\n    runtime: {threads: 2}\n"
-                                       "    parallelism: {zeroStage: 1}\n";
+    std::ofstream(path("job.yaml"))
+        << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\n"
+           "metadata: {name: job}\nspec:\n  engine:\n    model: "
+        << model
+        << "\n    data: {tokens: [nowhere], sequenceLength: 64}\n"
+           "    batch: "
+        << batch
+        << "\n    steps: 1\n    runtime: {threads: 2}\n"
+           "    parallelism: {zeroStage: 1}\n    precision: {compute: BF16}\n";
     std::vector<std::string> words = {"plan", path("job.yaml")};
     words.insert(words.end(), more.begin(), more.end());
     std::ostringstream out;
@@ -47,8 +50,59 @@ class PlanCommandTest : public testing::Test {
 
 TEST_F(PlanCommandTest, AModelOfOneAndAHalfBillionParametersShows24GB) {
   ASSERT_EQ(plan("{preset: gpt2-1558m}", "{globalSequences: 64}", {"--ranks", "64"}), 0) << err_;
-  EXPECT_THAT(out_, HasSubstr("job: 1,557,611,200 parameters, FP32, 64 ranks\n"));
+  EXPECT_THAT(out_, HasSubstr("job: 1,557,611,200 parameters, BF16, 64 ranks\n"));
   EXPECT_THAT(out_, HasSubstr("states at 16 B per parameter, not divided: 24.92 GB\n"));
+}
+
+// By hand: 120,576 parameters, of which 114,688 in matrices, on 4 ranks; stage 3 then holds 12 / 4
+// bytes of each in the snapshot, 6 x 128 x (114,688 + 2 x 64 x 64) FLOPs are a rank's share.
+constexpr char kTable[] =
+    R"(job: 120,576 parameters, BF16, 4 ranks
+8 sequences of 64 tokens a step, 2 at once
+states at 16 B per parameter, not divided: 1.93 MB
+
+largest rank                    stage 0         stage 1*          stage 2          stage 3
+  weights                       0.2 MiB          0.2 MiB          0.2 MiB          0.1 MiB
+  master weights                0.5 MiB          0.1 MiB          0.1 MiB          0.1 MiB
+  moments                       0.9 MiB          0.2 MiB          0.2 MiB          0.2 MiB
+  gradient sums                 0.9 MiB          0.9 MiB          0.2 MiB          0.2 MiB
+  unit buffers                  0.0 MiB          0.0 MiB          0.9 MiB          1.2 MiB
+  activations                   0.9 MiB          0.9 MiB          0.9 MiB          0.9 MiB
+  kernel scratch               18.0 MiB         18.0 MiB         18.0 MiB         18.0 MiB
+  checkpoint snapshot           0.3 MiB          0.3 MiB          0.3 MiB          0.3 MiB
+  shared memory                 4.0 MiB          4.0 MiB          4.0 MiB          4.0 MiB
+  process                      24.0 MiB         24.0 MiB         24.0 MiB         24.0 MiB
+total                          49.8 MiB         48.8 MiB         49.0 MiB         49.1 MiB
+sent per step                   1.45 MB        907.22 kB        907.22 kB        962.52 kB
+computed per step           94.37 MFLOP      94.37 MFLOP      94.37 MFLOP      94.37 MFLOP
+rank                                  0                0                0                0
+)";
+
+TEST_F(PlanCommandTest, ShowsAllStagesSideBySide) {
+  ASSERT_EQ(plan(kSmall, "{globalSequences: 8, microSequences: 2}", {"--ranks", "4"}), 0) << err_;
+  EXPECT_EQ(out_.substr(0, sizeof kTable - 1), kTable);
+  EXPECT_THAT(out_, HasSubstr("\nthis machine: "));
+}
+
+TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
+  ASSERT_EQ(plan(kSmall, "{globalSequences: 8, microSequences: 2}", {"--ranks", "4", "-o", "json"}),
+            0)
+      << err_;
+  const auto json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["job"], "job");
+  EXPECT_EQ(json["parameters"], 120'576);
+  EXPECT_EQ(json["publishedStateBytes"], 16 * 120'576);
+  EXPECT_EQ(json["ranks"], 4);
+  EXPECT_EQ(json["zeroStage"], 1);
+  EXPECT_EQ(json["fits"], json["doubt"] == "");
+  ASSERT_EQ(json["stages"].size(), 4U);
+  const auto expected = nlohmann::json::parse(R"({
+    "zeroStage": 3, "largestRank": 0,
+    "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
+              "unitBuffers": 1209344, "activations": 972800, "kernelScratch": 18874368,
+              "checkpointSnapshot": 361728, "sharedMemory": 4198400, "process": 25165824},
+    "totalBytes": 51444736, "bytesSentPerStep": 962520, "flopsPerStep": 94371840})");
+  EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
 }
 
 TEST_F(PlanCommandTest, ALineIsAtMostAHundredColumnsWide) {
