@@ -55,6 +55,7 @@ constexpr BadManifest kManifests[] = {
     {E, R"({"spec": {"engine": {"parallelism": {"pipeline": 13}}}})", "spec.engine.parallelism.pipeline"},
     {E, R"({"spec": {"engine": {"parallelism": {"context": 2}}}})", "spec.engine.parallelism.context"},
     {E, R"({"spec": {"engine": {"parallelism": {"expert": 2}}}})", "spec.engine.parallelism.expert"},
+    {E, R"({"spec": {"engine": {"parallelism": {"shard": 3}}}})", "spec.numNodes"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipelineSchedule": "Naive"}}}})", "spec.engine.parallelism.pipelineSchedule"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipelineSchedule": "GPipe"}}}})", "spec.engine.parallelism.pipelineSchedule"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipelineSchedule": "Interleaved"}}}})", "spec.engine.parallelism.pipelineSchedule"},
