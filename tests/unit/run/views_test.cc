@@ -73,8 +73,8 @@ TEST(FormatTest, SummaryTellsWhatARunCameTo) {
   const std::string text = summary_text(complete());
   for (const char* part :
        {"tiny: complete", "87.3 %", "recompute 20.1 s, restore 5.3 s\n", "1,600 of 1,600",
-        "dp 2 x shard 3 (4 asked for), ZeRO-3\n",
-        "1.5000 (2.164 bits per byte)", "3 min 20 s", "1 (12 steps done twice)", "beef",
+        "dp 2 x shard 3 (4 asked for), ZeRO-3\n", "1.5000 (2.164 bits per byte)", "3 min 20 s",
+        "1 (12 steps done twice)", "beef",
         "412.0 MiB planned, 390.0 MiB measured (rank 2, which took the most)",
         "next:\n  trainyard sample x\n"}) {
     EXPECT_THAT(text, HasSubstr(part));
