@@ -21,6 +21,7 @@ trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/
 trainyard_test(preflight_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/preflight_test.cc DEPS worker_train)
 trainyard_test(states_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/state/states_test.cc DEPS worker_state)
 trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
+trainyard_test(resume_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/resume_test.cc DEPS worker_matrix checkpoint_test_support)
 trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/train_loop_test.cc
                DEPS worker_train nlohmann_json::nlohmann_json)
 # Its threads are those of engine_test, which ThreadSanitizer watches; this one counts.
