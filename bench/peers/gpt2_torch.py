@@ -3,10 +3,10 @@
 
 Usage: OMP_NUM_THREADS=2 python gpt2_torch.py --text FILE [--layers 12 --hidden 768 --heads 12 --vocab 50257]
        [--sequences 4] [--tokens 256] [--steps 4] [--warm 1] [--bf16] [--compile]
-       torchrun --nproc-per-node 2 gpt2_torch.py --ddp ...     (--sequences is a rank's part of the batch)
+       torchrun --nproc-per-node 2 gpt2_torch.py --parallel ddp|zero1|fsdp2 ...     (--sequences is a rank's part of the batch)
 Needs: torch. Tokens are the bytes of FILE; AdamW, clipping at norm 1, tied embeddings, no dropout, as our manifests say.
 
-The line has step seconds (a list, warm-up left out), loss, peak resident bytes, the seconds of `import torch`, and the
+The line has step seconds and the processor seconds of rank 0 in them (lists, warm-up left out), loss, peak resident bytes, the seconds of `import torch`, and the
 CLOCK_MONOTONIC time at the end of the first step, so that whoever started the process knows what the start cost.
 """
 
@@ -78,10 +78,31 @@ def parse():
                "warm": 1}
     for name, default in numbers.items():
         parser.add_argument("--" + name, type=int, default=default)
-    for name in ("bf16", "compile", "ddp"):
+    for name in ("bf16", "compile"):
         parser.add_argument("--" + name, action="store_true")
+    parser.add_argument("--parallel", choices=("ddp", "zero1", "fsdp2"))
     parser.add_argument("--text", required=True)
     return parser.parse_args()
+
+
+def distribute(model, parallel):
+    """The model as PyTorch's data parallelism of that name trains it; as it is without one."""
+    if parallel == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+        mesh = torch.distributed.init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        for module in (*model.layers, model):
+            fully_shard(module, mesh=mesh)
+    elif parallel:
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return model
+
+
+def optimizer_of(model, parallel):
+    how = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
+    if parallel == "zero1":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, **how)
+    return torch.optim.AdamW(model.parameters(), **how)
 
 
 def main():
@@ -89,21 +110,21 @@ def main():
     torch.manual_seed(1)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count())))
     rank, ranks = 0, 1
-    if options.ddp:
+    if options.parallel:
         torch.distributed.init_process_group("gloo")
         rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     model = Gpt2(options)
-    trained = nn.parallel.DistributedDataParallel(model) if options.ddp else model
+    trained = distribute(model, options.parallel)
     forward = torch.compile(trained) if options.compile else trained
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = optimizer_of(model, options.parallel)
     window = options.tokens + 1
     with open(options.text, "rb") as file:
         text = torch.frombuffer(bytearray(file.read(window * options.sequences * ranks * 64)), dtype=torch.uint8).long()
     windows = text[: text.numel() // window * window].view(-1, window)
 
-    seconds, first_step_end, loss = [], None, None
+    seconds, processor, first_step_end, loss = [], [], None, None
     for step in range(options.warm + options.steps):
-        began = time.monotonic()
+        began, processor_began = time.monotonic(), time.process_time()
         rows = [((step * ranks + rank) * options.sequences + i) % len(windows) for i in range(options.sequences)]
         batch = windows[rows]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.bf16):
@@ -117,13 +138,15 @@ def main():
         first_step_end = first_step_end or ended
         if step >= options.warm:
             seconds.append(ended - began)
+            processor.append(time.process_time() - processor_began)
     if rank == 0:
-        print(json.dumps({"stepSeconds": seconds, "loss": value, "parameters": sum(p.numel() for p in model.parameters()),
+        print(json.dumps({"stepSeconds": seconds, "processorSeconds": processor, "loss": value, "parameters": sum(p.numel() for p in model.parameters()),
                           "tokensPerStep": options.sequences * options.tokens * ranks, "ranks": ranks,
                           "peakBytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                           "importSeconds": import_seconds, "firstStepEnd": first_step_end,
                           "torch": torch.__version__}), flush=True)
-    if options.ddp:
+    if options.parallel:
+        torch.distributed.barrier()  # gloo aborts a rank whose peer is gone
         torch.distributed.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ import tempfile
 import kernels
 import machine
 import report
+import sharded
 import training
 from torch_peer import Torch
 
@@ -19,6 +20,9 @@ PARTS = {
     "comm": ("Collectives", kernels.communication),
     "gpt2": ("Training GPT-2 124M", training.gpt2),
     "example": ("Training the model of `make run`", training.example),
+    "sharded": ("Training with sharded states, against PyTorch", sharded.throughput),
+    "memory": ("Memory of a rank by ZeRO stage", sharded.memory),
+    "overlap": ("Overlap on a limited link", sharded.overlap),
     "checkpoint": ("Checkpoints", training.checkpoint),
 }
 

@@ -22,8 +22,8 @@ def interleave(rounds, contestants, budget_s):
     """Runs every contestant once a round, so that a slow minute of the machine meets all of them, and each behind another one
     in each round: the one before decides how much memory the kernel has at hand.
 
-    `contestants` maps a name to a function that returns a measurement or None. Stops after the round in which `budget_s`
-    ran out. Returns {name: [measurement, ...]}.
+    `contestants` maps a name to a function that returns a measurement or None. One that fails is reported on stderr, and the
+    others go on. Stops after the round in which `budget_s` ran out. Returns {name: [measurement, ...]}.
     """
     names = list(contestants)
     results = {name: [] for name in names}
@@ -31,7 +31,11 @@ def interleave(rounds, contestants, budget_s):
     for turn in range(rounds):
         for name in in_turn(names, turn):
             started = time.monotonic()
-            result = contestants[name]()
+            try:
+                result = contestants[name]()
+            except RuntimeError as error:
+                result = None
+                print(f"  {name} failed: {error}", file=sys.stderr)
             took = time.monotonic() - started
             print(f"  round {turn + 1}/{rounds}  {name:42} {took:6.1f} s", file=sys.stderr, flush=True)
             if result is not None:

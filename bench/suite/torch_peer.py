@@ -10,6 +10,9 @@ SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "peers" / "gpt2_torch.
 LIMIT_S = 900
 # On AMD processors MKL, which PyPI's torch uses, takes a slow path unless this function says otherwise.
 SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
+# glibc gives large blocks back to the kernel at once and has their pages zeroed again in the next step. PyTorch is faster, and
+# larger, where it keeps them.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(10**12), "MALLOC_TOP_PAD_": str(2**28)}
 
 
 class Torch:
@@ -36,12 +39,12 @@ class Torch:
         return library
 
     def train(self, text, *, ranks, threads, sequences, length, steps, warm, model, tuned=True, bf16=False,
-              compiled=False):
-        """One process (or torchrun's): the script's JSON, with `started` added."""
+              compiled=False, parallel="ddp"):
+        """One process (or torchrun's, where there are several ranks, `parallel`): the script's JSON, with `started` added."""
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive")
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / "inductor")
         if tuned:
-            environment["LD_PRELOAD"] = str(self.shim)
+            environment |= KEEP_MEMORY | {"LD_PRELOAD": str(self.shim)}
         command = [self.python]
         if ranks > 1:
             command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -49,7 +52,7 @@ class Torch:
                     "--steps", str(steps), "--warm", str(warm)]
         for name in ("layers", "hidden", "heads", "vocab"):
             command += ["--" + name, str(model[name])]
-        command += ["--ddp"] * (ranks > 1) + ["--bf16"] * bf16 + ["--compile"] * compiled
+        command += ["--parallel", parallel] * (ranks > 1) + ["--bf16"] * bf16 + ["--compile"] * compiled
         started = time.monotonic()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -12,7 +12,8 @@ FORMULAS = """* tokens/s = tokens of a global batch / median of the step times o
 * roof: FLOPs a token / peak. FLOPs a token of GPT-2 with tied embeddings, causal attention: 6 (12 L C^2 + V C) + 6 L C T.
 * start to first step: from exec to the end of the first step, one clock. Peak memory: resident high-water mark of the
   largest rank process while it trains (a checkpoint in progress holds a copy of the state beside it).
-* stock: PyPI's PyTorch as it comes. tuned: MKL told to take its fast path on this processor, fused AdamW in both. compiled: `torch.compile`."""
+* stock: PyPI's PyTorch as it comes. All others are tuned: MKL told to take its fast path on this processor, and glibc to keep the memory that
+  is freed, which costs peak memory. Fused AdamW in all. compiled: `torch.compile`. Ours is held against the fastest of its number format."""
 
 
 def flops_per_token(model, length):
@@ -38,15 +39,17 @@ class Shape:
         return self.sequences * self.length
 
 
-def our_run(context, shape, compute):
+def our_run(context, shape, compute, environment=None, **how):
+    """One run of ours, with `environment` over this process's own; `how`: more options of ours.manifest."""
     model = {"layers": shape.model["layers"], "hidden": shape.model["hidden"], "heads": shape.model["heads"],
              "vocab": shape.model["vocab"], "maxPositions": max(shape.length, 128), "dropout": 0.0}
     job = ours.manifest(model, context.tokens, name="bench", ranks=shape.ranks, threads=shape.threads,
                         sequences=shape.sequences, length=shape.length, steps=shape.warm + shape.steps,
-                        compute=compute)
-    run = ours.train(context.binaries, context.work, job, keep_steps=shape.warm + shape.steps)
-    return {"seconds": median(run.step_seconds(shape.warm)), "start": run.start_to_first_step(),
-            "peak": run.peak_bytes, "hidden": _hidden(run)}
+                        compute=compute, **how)
+    run = ours.train(context.binaries, context.work, job, keep_steps=shape.warm + shape.steps, environment=environment)
+    return {"seconds": median(run.step_seconds(shape.warm)), "processor": run.processor_seconds(shape.warm),
+            "start": run.start_to_first_step(), "peak": run.peak_bytes, "own_peak": run.own_peak_bytes, "planned": run.planned_bytes,
+            "spans": run.spans, "hidden": _hidden(run)}
 
 
 def _hidden(run):
@@ -59,8 +62,10 @@ def _hidden(run):
 def torch_run(context, shape, **how):
     result = context.torch.train(context.text, ranks=shape.ranks, threads=shape.threads, sequences=shape.sequences,
                                  length=shape.length, steps=shape.steps, warm=shape.warm, model=shape.model, **how)
-    return {"seconds": median(result["stepSeconds"]), "start": result["firstStepEnd"] - result["started"],
-            "peak": result["peakBytes"], "import": result["importSeconds"]}
+    return {"seconds": median(result["stepSeconds"]),
+            "processor": sum(result["processorSeconds"]) / len(result["processorSeconds"]),
+            "start": result["firstStepEnd"] - result["started"], "peak": result["peakBytes"],
+            "import": result["importSeconds"]}
 
 
 def contestants(context, shape, peers):
@@ -84,15 +89,24 @@ PEERS = {
 DDP_PEERS = {name: how for name, how in PEERS.items() if not how.get("compiled")}
 FEW_PEERS = {name: PEERS[name] for name in ("PyTorch fp32 tuned", "PyTorch bf16 eager")}
 
-# What each of ours is held against: the best of PyTorch in the same number format, where that takes part.
-RIVALS = {"fp32": ["PyTorch fp32 tuned"], "bf16": ["PyTorch bf16 eager", "PyTorch bf16 compiled"]}
 NO_BF16 = ("This processor has no instructions for bf16 products. PyTorch took 15 times as long in bf16 as in fp32 on such "
            "a one (AMD Zen 3), so it takes part in fp32 only, and that is what ours in bf16 is held against.")
 
 
+def rates_of(shape, results):
+    """{name: tokens/s} of those that ran."""
+    return {name: shape.tokens / median([r["seconds"] for r in runs]) for name, runs in results.items() if runs}
+
+
+def fastest_peer(rate, number_format):
+    """The best rate of PyTorch in a number format, or in fp32 where it takes no part in that one; None without PyTorch."""
+    peers = {kind: [rate[name] for name in rate if name.startswith(f"PyTorch {kind}")] for kind in (number_format, "fp32")}
+    return max(peers[number_format] or peers["fp32"], default=None)
+
+
 def summarize(shape, results):
     """Markdown of one experiment."""
-    rate = {name: shape.tokens / median([r["seconds"] for r in runs]) for name, runs in results.items() if runs}
+    rate = rates_of(shape, results)
     rows = []
     for name, runs in results.items():
         if not runs:
@@ -100,9 +114,7 @@ def summarize(shape, results):
         best = shape.tokens / min(r["seconds"] for r in runs)
         against = "-"
         if name.startswith("trainyard"):
-            rivals = [rate[rival] for rival in RIVALS[name.split()[1]] if rival in rate]
-            rivals = rivals or [rate[rival] for rival in RIVALS["fp32"] if rival in rate]
-            against = ratio(rate[name], max(rivals, default=None))
+            against = ratio(rate[name], fastest_peer(rate, name.split()[1]))
         peak = median([r["peak"] for r in runs if r["peak"]])
         hidden = median([r["hidden"] for r in runs if r.get("hidden") is not None])
         rows.append([name, f"{number(rate[name])} ({number(best)})", against,
