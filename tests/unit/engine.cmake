@@ -28,6 +28,9 @@ trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_D
 trainyard_test(engine_allocation_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_matrix)
+trainyard_test(slices_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/slices_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
+  DEPS worker_matrix checkpoint_test_support)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)

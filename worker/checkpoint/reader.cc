@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/hash/hash.h"
+#include "common/layout/layout.h"
 #include "worker/checkpoint/store.h"
 
 namespace trainyard::checkpoint {
@@ -217,6 +218,25 @@ Status CheckpointReader::read_all(std::string_view name, TensorKind kind, std::s
   Rectangle whole;
   if (tensor != nullptr) whole = {std::vector<int64_t>(tensor->shape.size(), 0), tensor->shape};
   return read(name, kind, whole, out);
+}
+
+Status CheckpointReader::read_pieces(
+    std::string_view name, TensorKind kind,
+    const std::function<Status(std::span<const float> piece)>& use) {
+  constexpr int64_t kPieceElements = int64_t{4} << 20;
+  const TensorRecord* tensor = find_tensor(manifest_, name, kind);
+  if (tensor == nullptr) return read(name, kind, {}, std::span<float>());
+  const int64_t elements = *checked_volume(tensor->shape);
+  std::vector<float> piece;
+  for (int64_t begin = 0; begin < elements; begin += kPieceElements) {
+    const int64_t end = std::min(begin + kPieceElements, elements);
+    for (const layout::Slice& slice : layout::rectangles(tensor->shape, {begin, end})) {
+      piece.resize(static_cast<size_t>(slice.elements()));
+      TRAINYARD_TRY(read(name, kind, {slice.offset, slice.shape}, piece));
+      TRAINYARD_TRY(use(piece));
+    }
+  }
+  return {};
 }
 
 Status CheckpointReader::verify_chunk(int64_t shard_index, int64_t chunk) {

@@ -59,6 +59,11 @@ class CheckpointReader {
   Status read(std::string_view name, TensorKind kind, const Rectangle& where, std::span<float> out);
   Status read_all(std::string_view name, TensorKind kind, std::span<float> out);
 
+  /// A float32 tensor front to back, in pieces of at most 16 MiB. Errors: as read(); those of
+  /// `use`.
+  Status read_pieces(std::string_view name, TensorKind kind,
+                     const std::function<Status(std::span<const float> piece)>& use);
+
   /// Why read() could not have bytes of a shard, the first time that this was so: damage or I/O,
   /// in contrast to a wrong question. nullopt: it never was.
   const std::optional<Error>& shard_error() const { return shard_error_; }

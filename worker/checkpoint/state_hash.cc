@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <tuple>
-#include <vector>
 
 #include "common/base/check.h"
 
@@ -32,12 +31,13 @@ Result<Hash128> state_hash_of(CheckpointReader& reader) {
                    scalar_int64(manifest.scalars, kOptimizerStepScalar));
   TRAINYARD_ASSIGN(const uint64_t seed, scalar_uint64(manifest.scalars, kSeedScalar));
   StateHash hash;
-  std::vector<float> values;
   for (const TensorRecord& tensor : manifest.tensors) {  // ascending by name and kind
     if (tensor.kind == TensorKind::kState) continue;
-    values.resize(static_cast<size_t>(*checked_volume(tensor.shape)));
-    TRAINYARD_TRY(reader.read_all(tensor.name, tensor.kind, values));
-    hash.add(tensor.name, tensor.kind, values);
+    TRAINYARD_TRY(
+        reader.read_pieces(tensor.name, tensor.kind, [&](std::span<const float> piece) -> Status {
+          hash.add(tensor.name, tensor.kind, piece);
+          return {};
+        }));
   }
   return hash.finish(optimizer_step, seed, manifest.samples_consumed);
 }

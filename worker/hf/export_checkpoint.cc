@@ -29,12 +29,10 @@ Result<std::string> export_checkpoint(checkpoint::CheckpointReader& reader,
   for (std::string& place : tokenizer_places(config_json))
     places.push_back(std::move(place));
   TRAINYARD_ASSIGN(const GatheredExtras gathered, gather_extras(run_facts_of(config_json), places));
-  const auto get_tensor = [&](const engine::ParamSpec& param) -> Result<std::vector<float>> {
-    std::vector<float> values(static_cast<size_t>(param.elements()));
-    TRAINYARD_TRY(reader.read_all(param.name(), TensorKind::kParameter, values));
-    return values;
+  const auto read_tensor = [&](const engine::ParamSpec& param, const UsePiece& use) {
+    return reader.read_pieces(param.name(), TensorKind::kParameter, use);
   };
-  TRAINYARD_TRY(export_model(folder, spec.model, get_tensor, std::nullopt, gathered.extras));
+  TRAINYARD_TRY(export_model(folder, spec.model, read_tensor, std::nullopt, gathered.extras));
   return gathered.without_tokenizer;
 }
 

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "common/io/file.h"
 #include "common/io/path_exists.h"
@@ -20,15 +22,33 @@ constexpr const char* kOtherWeights[] = {"model.safetensors.index.json", "pytorc
 constexpr char kJobUidKey[] = "trainyard.jobUid";
 constexpr char kStepKey[] = "trainyard.step";
 
-/// A parameter as the file has it.
-Result<std::vector<float>> stored(const engine::ParamSpec& param, const GetTensor& get_tensor) {
-  TRAINYARD_ASSIGN(std::vector<float> values, get_tensor(param));
-  if (static_cast<int64_t>(values.size()) != param.elements()) {
-    return Error{ErrorCode::kInvalidData,
-                 "tensor " + param.name() + " has " + std::to_string(values.size()) +
-                     " elements, the model's shape needs " + std::to_string(param.elements())};
+/// Puts elements of a parameter, in our layout from `begin` on, to where the file has them.
+/// `turned` is room for as many.
+Status write_piece(const engine::ParamSpec& param, int64_t begin, std::span<const float> piece,
+                   std::vector<float>& turned, const safetensors::WriteAt& write) {
+  const int64_t rows = stored_rows(param);
+  const int64_t stored = param.elements() / param.tensor.shape[0] * rows;
+  if (begin >= stored) return {};
+  piece = piece.first(static_cast<size_t>(std::min(std::ssize(piece), stored - begin)));
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
+  if (!param.hugging_face_transposed) return write(begin * kBytes, std::as_bytes(piece));
+  for (const layout::Slice& slice :
+       layout::rectangles(param.tensor.shape, {begin, begin + std::ssize(piece)})) {
+    const int64_t height = slice.shape[0];
+    const int64_t width = slice.shape[1];
+    turned.resize(static_cast<size_t>(slice.elements()));
+    transpose(piece.data(), height, width, turned.data());
+    piece = piece.subspan(turned.size());
+    // Columns of ours that are whole follow each other in the file.
+    const int64_t columns = height == rows ? width : 1;
+    for (int64_t column = 0; column < width; column += columns) {
+      const auto run = std::span(turned).subspan(static_cast<size_t>(column * height),
+                                                 static_cast<size_t>(columns * height));
+      TRAINYARD_TRY(write(((slice.offset[1] + column) * rows + slice.offset[0]) * kBytes,
+                          std::as_bytes(run)));
+    }
   }
-  return to_stored(param, std::move(values));
+  return {};
 }
 
 /// Writes the files beside config.json and weights; checks all of them first.
@@ -83,7 +103,7 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
 }
 
 Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
-                    const GetTensor& get_tensor, const std::optional<ExportMark>& mark,
+                    const ReadTensor& read_tensor, const std::optional<ExportMark>& mark,
                     const ExportExtras& extras) {
   TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(spec));
   TRAINYARD_ASSIGN(const std::string config,
@@ -101,12 +121,15 @@ Status export_model(const std::filesystem::path& folder, const api::ModelSpec& s
     metadata[kJobUidKey] = mark->job_uid;
     metadata[kStepKey] = std::to_string(mark->step);
   }
-  std::vector<float> values;
-  return safetensors::write_file(weights, infos, metadata,
-                                 [&](size_t i) -> Result<std::span<const std::byte>> {
-                                   TRAINYARD_ASSIGN(values, stored(model.params[i], get_tensor));
-                                   return std::as_bytes(std::span(values));
-                                 });
+  std::vector<float> turned;
+  return safetensors::write_file(
+      weights, infos, metadata, [&](size_t i, const safetensors::WriteAt& write) {
+        int64_t begin = 0;
+        return read_tensor(model.params[i], [&](std::span<const float> piece) {
+          const int64_t at = std::exchange(begin, begin + std::ssize(piece));
+          return write_piece(model.params[i], at, piece, turned, write);
+        });
+      });
 }
 
 }  // namespace trainyard::hf

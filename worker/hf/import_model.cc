@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/check.h"
 #include "common/io/file.h"
 #include "common/io/path_exists.h"
 #include "common/text/bounded_json.h"
@@ -38,24 +39,41 @@ float from_half(uint16_t half) {
   return std::bit_cast<float>(sign | (113 - shift) << 23 | fraction << 13);
 }
 
-/// The elements as float32; the dtype is one of F32, BF16, F16.
-std::vector<float> to_float32(std::span<const std::byte> bytes, DType dtype) {
-  const size_t count = bytes.size() / static_cast<size_t>(size_of(dtype));
-  std::vector<float> values(count);
+/// As many elements as `values` has, as float32; the dtype is one of F32, BF16, F16.
+void to_float32(const std::byte* bytes, DType dtype, std::span<float> values) {
   if (dtype == DType::kFloat32) {
-    if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
+    if (!values.empty()) std::memcpy(values.data(), bytes, values.size_bytes());
+    return;
   }
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < values.size(); ++i) {
     uint16_t raw = 0;
-    std::memcpy(&raw, bytes.data() + 2 * i, sizeof raw);
+    std::memcpy(&raw, bytes + 2 * i, sizeof raw);
     values[i] = dtype == DType::kBFloat16 ? std::bit_cast<float>(static_cast<uint32_t>(raw) << 16)
                                           : from_half(raw);
   }
-  return values;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) { return nlohmann::json(shape).dump(); }
+
+/// A rectangle of a matrix that the file has turned, of `rows` rows of ours.
+void read_transposed(const std::byte* bytes, DType dtype, int64_t rows, const layout::Slice& slice,
+                     std::span<float> out) {
+  // A cache line of floats: lines of the file and of `out` are used while they are near.
+  constexpr int64_t kTile = 16;
+  const int64_t height = std::clamp<int64_t>(rows - slice.offset[0], 0, slice.shape[0]);
+  const int64_t width = slice.shape[1];
+  float line[kTile];
+  for (int64_t row = 0; row < height; row += kTile) {
+    const std::span<float> run(line, static_cast<size_t>(std::min(kTile, height - row)));
+    for (int64_t column = 0; column < width; ++column) {
+      const int64_t at = (slice.offset[1] + column) * rows + slice.offset[0] + row;
+      to_float32(bytes + at * size_of(dtype), dtype, run);
+      for (int64_t i = 0; i < std::ssize(run); ++i)
+        out[static_cast<size_t>((row + i) * width + column)] = run[static_cast<size_t>(i)];
+    }
+  }
+  std::fill(out.begin() + height * width, out.end(), 0.0F);
+}
 
 std::string_view without(std::string_view prefix, std::string_view name) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -81,13 +99,35 @@ class Folder final : public HfModel {
   const ImportedFacts& facts() const override { return parsed_.facts; }
   const std::vector<std::string>& notes() const override { return parsed_.notes; }
 
-  Result<std::vector<float>> tensor(const engine::ParamSpec& param) const override {
+  Status read(const engine::ParamSpec& param, const layout::Slice& slice,
+              std::span<float> out) const override {
     const auto found = sources_.find(without(prefix_, param.hugging_face_name));
     if (found == sources_.end()) {
       return Error{ErrorCode::kNotFound, "the imported model has no tensor " + param.name()};
     }
     const safetensors::Entry& entry = *found->second.entry;
-    return from_stored(param, to_float32(found->second.file->data(entry), *entry.dtype));
+    if (entry.shape != stored_shape(param)) {
+      return Error{ErrorCode::kInvalidData, "the imported model's tensor " + entry.name + " is " +
+                                                shape_text(entry.shape) + ", wanted " +
+                                                shape_text(stored_shape(param))};
+    }
+    TRAINYARD_CHECK(std::ssize(out) == slice.elements());
+    const std::byte* bytes = found->second.file->data(entry).data();
+    if (param.hugging_face_transposed) {
+      read_transposed(bytes, *entry.dtype, stored_rows(param), slice, out);
+      return {};
+    }
+    int64_t first = 0;
+    for (size_t axis = 0; axis < slice.shape.size(); ++axis)
+      first = first * param.tensor.shape[axis] + slice.offset[axis];
+    const int64_t elements = param.elements() / param.tensor.shape[0] * stored_rows(param);
+    const auto stored =
+        static_cast<size_t>(std::clamp<int64_t>(elements - first, 0, slice.elements()));
+    if (stored > 0) {
+      to_float32(bytes + first * size_of(*entry.dtype), *entry.dtype, out.first(stored));
+    }
+    std::fill(out.begin() + static_cast<int64_t>(stored), out.end(), 0.0F);
+    return {};
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,9 +32,11 @@ class HfModel {
  public:
   virtual ~HfModel() = default;
   virtual const api::ModelSpec& spec() const = 0;
-  /// A parameter of the model of spec(), float32, row-major, in our layout: [out, in], padding rows
-  /// zero. Errors: kNotFound.
-  virtual Result<std::vector<float>> tensor(const engine::ParamSpec& param) const = 0;
+  /// A part of a parameter of the model of spec(), one that is contiguous in it
+  /// (layout::rectangles): float32, row-major, in our layout: [out, in], padding rows zero. Errors:
+  /// kNotFound; kInvalidData for a parameter of another shape. Cost: no memory; pages of the file.
+  virtual Status read(const engine::ParamSpec& param, const layout::Slice& slice,
+                      std::span<float> out) const = 0;
   virtual const ImportedFacts& facts() const = 0;
   /// What was different but harmless (unequal dropout probabilities ...), for the log.
   virtual const std::vector<std::string>& notes() const = 0;
@@ -46,8 +49,9 @@ class HfModel {
 /// those of parse_config.
 Result<std::unique_ptr<HfModel>> load_model(const std::filesystem::path& folder);
 
-/// Gives a parameter in our layout, padding rows included.
-using GetTensor = std::function<Result<std::vector<float>>(const engine::ParamSpec& param)>;
+/// Gives a parameter in our layout, padding rows included, front to back in pieces.
+using UsePiece = std::function<Status(std::span<const float> piece)>;
+using ReadTensor = std::function<Status(const engine::ParamSpec& param, const UsePiece& use)>;
 
 /// Which job's model an export is, and of which step; the metadata of model.safetensors say so.
 struct ExportMark {
@@ -76,9 +80,9 @@ Status check_export_folder(const std::filesystem::path& folder, std::string_view
 /// format pt, tied lm_head left out, vocabulary without padding). Creates the folder; refuses
 /// (kAlreadyExists) one that already has a model, unless it bears the mark of the same job: that
 /// one is replaced. Files of `extras` that the folder has with other content are not replaced
-/// (kAlreadyExists). Cost: one tensor in memory at a time.
+/// (kAlreadyExists). Cost: memory for one piece.
 Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
-                    const GetTensor& get_tensor,
+                    const ReadTensor& read_tensor,
                     const std::optional<ExportMark>& mark = std::nullopt,
                     const ExportExtras& extras = {});
 

@@ -8,32 +8,17 @@ namespace {
 // The width of a cache line of floats: each tile is read and written in whole lines.
 constexpr int64_t kTile = 16;
 
-std::vector<float> turned(const std::vector<float>& values, int64_t rows) {
-  std::vector<float> result(values.size());
-  transpose(values.data(), rows, static_cast<int64_t>(values.size()) / rows, result.data());
-  return result;
-}
-
 }  // namespace
 
 std::vector<int64_t> stored_shape(const engine::ParamSpec& param) {
   std::vector<int64_t> shape = param.tensor.shape;
-  if (param.unpadded_rows > 0) shape[0] = param.unpadded_rows;
+  shape[0] = stored_rows(param);
   if (param.hugging_face_transposed) std::swap(shape[0], shape[1]);
   return shape;
 }
 
-std::vector<float> from_stored(const engine::ParamSpec& param, std::vector<float> values) {
-  if (param.hugging_face_transposed) values = turned(values, stored_shape(param)[0]);
-  values.resize(static_cast<size_t>(param.elements()), 0.0F);
-  return values;
-}
-
-std::vector<float> to_stored(const engine::ParamSpec& param, std::vector<float> values) {
-  const std::vector<int64_t>& shape = param.tensor.shape;
-  const int64_t rows = param.unpadded_rows > 0 ? param.unpadded_rows : shape[0];
-  values.resize(static_cast<size_t>(param.elements() / shape[0] * rows));
-  return param.hugging_face_transposed ? turned(values, rows) : values;
+int64_t stored_rows(const engine::ParamSpec& param) {
+  return param.unpadded_rows > 0 ? param.unpadded_rows : param.tensor.shape[0];
 }
 
 void transpose(const float* from, int64_t rows, int64_t columns, float* to) {

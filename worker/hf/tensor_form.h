@@ -11,11 +11,8 @@ namespace trainyard::hf {
 
 std::vector<int64_t> stored_shape(const engine::ParamSpec& param);
 
-/// The values of a file, row-major, as ours.
-std::vector<float> from_stored(const engine::ParamSpec& param, std::vector<float> values);
-
-/// Our values, row-major, as a file has them.
-std::vector<float> to_stored(const engine::ParamSpec& param, std::vector<float> values);
+/// Rows of ours that a file has.
+int64_t stored_rows(const engine::ParamSpec& param);
 
 /// `rows` x `columns` at `from` to `columns` x `rows` at `to`.
 void transpose(const float* from, int64_t rows, int64_t columns, float* to);

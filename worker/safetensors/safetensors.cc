@@ -176,7 +176,7 @@ std::span<const std::byte> File::data(const Entry& entry) const {
 
 Status write_file(const std::filesystem::path& path, std::span<const TensorInfo> tensors,
                   const std::map<std::string, std::string>& metadata,
-                  const std::function<Result<std::span<const std::byte>>(size_t)>& data) {
+                  const std::function<Status(size_t tensor, const WriteAt& write)>& give) {
   TRAINYARD_ASSIGN(const std::string header, make_header(tensors, metadata));
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -184,14 +184,29 @@ Status write_file(const std::filesystem::path& path, std::span<const TensorInfo>
   const auto write = [&]() -> Status {
     TRAINYARD_TRY(write_all(fd.get(), std::as_bytes(std::span(header.data(), header.size())),
                             temporary.string()));
+    auto begin = static_cast<int64_t>(header.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      TRAINYARD_ASSIGN(const std::span<const std::byte> bytes, data(i));
-      const auto wanted = byte_size(tensors[i].shape, size_of(tensors[i].dtype));
-      if (static_cast<int64_t>(bytes.size()) != wanted) {
-        return Error{ErrorCode::kInternal, "tensor \"" + tensors[i].name + "\": " +
-                                               std::to_string(bytes.size()) + " bytes given"};
+      const int64_t wanted = *byte_size(tensors[i].shape, size_of(tensors[i].dtype));
+      int64_t given = 0;
+      const auto write_at = [&](int64_t offset, std::span<const std::byte> bytes) -> Status {
+        if (offset < 0 || offset + std::ssize(bytes) > wanted) {
+          return Error{ErrorCode::kInternal, "tensor \"" + tensors[i].name + "\": bytes given to " +
+                                                 std::to_string(offset + std::ssize(bytes)) +
+                                                 " of " + std::to_string(wanted)};
+        }
+        given += std::ssize(bytes);
+        if (::lseek(fd.get(), begin + offset, SEEK_SET) < 0) {
+          return io_error("seek in " + temporary.string(), errno);
+        }
+        return write_all(fd.get(), bytes, temporary.string());
+      };
+      TRAINYARD_TRY(give(i, write_at));
+      if (given != wanted) {
+        return Error{ErrorCode::kInternal, "tensor \"" + tensors[i].name +
+                                               "\": " + std::to_string(given) +
+                                               " bytes given, wanted " + std::to_string(wanted)};
       }
-      TRAINYARD_TRY(write_all(fd.get(), bytes, temporary.string()));
+      begin += wanted;
     }
     if (::fsync(fd.get()) != 0) return io_error("fsync " + temporary.string(), errno);
     if (::rename(temporary.c_str(), path.c_str()) != 0) {

@@ -77,10 +77,14 @@ class File {
   Header header_;
 };
 
+/// Puts bytes of a tensor `offset` bytes from its first one.
+using WriteAt = std::function<Status(int64_t offset, std::span<const std::byte> bytes)>;
+
 /// Writes a file durably and atomically (temporary, fsync, rename, fsync of the directory).
-/// `data(i)` gives the bytes of tensor i when its turn comes; they are used before the next call.
+/// `give(i, write)` writes tensor i when its turn comes, in pieces of any order, each byte once.
+/// Errors: those of `give`; kIo; kInternal for bytes outside the tensor or of another number.
 Status write_file(const std::filesystem::path& path, std::span<const TensorInfo> tensors,
                   const std::map<std::string, std::string>& metadata,
-                  const std::function<Result<std::span<const std::byte>>(size_t)>& data);
+                  const std::function<Status(size_t tensor, const WriteAt& write)>& give);
 
 }  // namespace trainyard::safetensors

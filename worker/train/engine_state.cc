@@ -191,13 +191,16 @@ Status EngineState::gather_pieces(int param, TensorKind kind, const UsePiece& us
   // Ranks own ascending ranges.
   for (int rank = 0; rank < group.size(); ++rank) {
     const int64_t count = layout.owned(param, rank).size();
-    if (rank == 0 && group.rank() == 0 && count > 0) use(own);
-    if (rank == 0 || (group.rank() != 0 && group.rank() != rank)) continue;
+    if (group.rank() != 0 && group.rank() != rank) continue;
     for (int64_t begin = 0; begin < count; begin += kPieceElements) {
       const auto size = static_cast<size_t>(std::min(kPieceElements, count - begin));
       if (group.rank() == rank) {
         const std::span<float> piece = own.subspan(static_cast<size_t>(begin), size);
-        TRAINYARD_TRY(group.send(std::as_bytes(piece), 0)->wait());
+        if (rank == 0) {
+          use(piece);
+        } else {
+          TRAINYARD_TRY(group.send(std::as_bytes(piece), 0)->wait());
+        }
         continue;
       }
       piece_.resize(size);

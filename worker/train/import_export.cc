@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "worker/data/tokenizer.h"
 #include "worker/hf/run_tokenizer.h"
@@ -10,33 +9,25 @@
 namespace trainyard::engine {
 
 Status import_parameters(const hf::HfModel& model, Engine& engine) {
-  int read = -1;
-  std::vector<float> values;  // of parameter `read`
-  return engine.set_parameters([&](int p, const layout::Slice& slice,
-                                   std::span<float> parameter) -> Status {
-    const ParamSpec& param = engine.model().params[static_cast<size_t>(p)];
-    if (std::exchange(read, p) != p) {
-      TRAINYARD_ASSIGN(values, model.tensor(param));
-    }
-    if (std::ssize(values) != param.elements()) {
-      return Error{ErrorCode::kInvalidData,
-                   "import: tensor " + param.name() + ": found " + std::to_string(values.size()) +
-                       " elements, wanted " + std::to_string(param.elements())};
-    }
-    const auto bad = std::find_if_not(values.begin(), values.end(),
-                                      [](float value) { return std::isfinite(value); });
-    if (bad != values.end()) {
-      return Error{ErrorCode::kInvalidData,
-                   "import: tensor " + param.name() + ": found " + std::to_string(*bad) +
-                       " at element " + std::to_string(bad - values.begin()) +
-                       ", wanted finite numbers: no step could be trained from them"};
-    }
-    int64_t first = 0;
-    for (size_t axis = 0; axis < slice.shape.size(); ++axis)
-      first = first * param.tensor.shape[axis] + slice.offset[axis];
-    std::copy_n(values.begin() + first, parameter.size(), parameter.begin());
-    return {};
-  });
+  return engine.set_parameters(
+      [&](int p, const layout::Slice& slice, std::span<float> values) -> Status {
+        const ParamSpec& param = engine.model().params[static_cast<size_t>(p)];
+        const Status read = model.read(param, slice, values);
+        if (!read) return read.error().with_context("import");
+        const auto bad = std::find_if_not(values.begin(), values.end(),
+                                          [](float value) { return std::isfinite(value); });
+        if (bad != values.end()) {
+          int64_t element = 0;
+          for (size_t axis = 0; axis < slice.shape.size(); ++axis)
+            element = element * param.tensor.shape[axis] + slice.offset[axis];
+          element += bad - values.begin();
+          return Error{ErrorCode::kInvalidData,
+                       "import: tensor " + param.name() + ": found " + std::to_string(*bad) +
+                           " at element " + std::to_string(element) +
+                           ", wanted finite numbers: no step could be trained from them"};
+        }
+        return {};
+      });
 }
 
 std::string doubt_of_tokens(const data::TokenSet& tokens, const std::filesystem::path& folder,
@@ -101,21 +92,21 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
     TRAINYARD_TRY(want(state, kExported));
     return gathered.error();
   }
-  const auto get_tensor = [&](const ParamSpec& param) -> Result<std::vector<float>> {
+  const auto read_tensor = [&](const ParamSpec& param, const hf::UsePiece& use) -> Status {
     for (const int p : engine.name_order()) {
       if (engine.model().params[static_cast<size_t>(p)].name() != param.name()) continue;
       TRAINYARD_TRY(want(state, p));
-      std::vector<float> whole;
+      Status used;  // the others send the rest, whatever becomes of it here
       TRAINYARD_TRY(state.gather_pieces(p, checkpoint::TensorKind::kParameter,
                                         [&](std::span<const float> piece) {
-                                          whole.insert(whole.end(), piece.begin(), piece.end());
+                                          if (used) used = use(piece);
                                         }));
-      return whole;
+      return used;
     }
     return Error{ErrorCode::kInternal, "export: no parameter " + param.name()};
   };
   const Status written = hf::export_model(
-      folder, engine.spec().model, get_tensor,
+      folder, engine.spec().model, read_tensor,
       hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()}, gathered->extras);
   const Status told = want(state, kExported);
   TRAINYARD_TRY(written);

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "common/io/file.h"
 #include "tests/support/paths.h"
+#include "tests/support/whole_tensor.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/hf/model_folder.h"
 #include "worker/model/family.h"
@@ -429,7 +430,7 @@ void checkpoint_of(const hf::HfModel& model, const std::string& config_json, Job
   const engine::Model built = engine::build_model(model.spec()).value();
   for (const engine::ParamSpec& param : built.params) {
     const std::vector<int64_t>& shape = param.tensor.shape;
-    values.push_back(*model.tensor(param));
+    values.push_back(*testing_support::whole_tensor(model, param));
     snapshot.slices.push_back({param.name(), checkpoint::TensorKind::kParameter, DType::kFloat32,
                                shape, std::vector<int64_t>(shape.size(), 0), shape,
                                std::as_bytes(std::span(values.back()))});
@@ -459,7 +460,9 @@ TEST(ExportCommandTest, WhatIsImportedAndCheckpointedIsExportedUnchanged) {
   EXPECT_EQ((*exported)->spec(), (*model)->spec());
   const engine::Model built = engine::build_model((*model)->spec()).value();
   for (const engine::ParamSpec& param : built.params) {
-    EXPECT_EQ(*(*exported)->tensor(param), *(*model)->tensor(param)) << param.name();
+    EXPECT_EQ(*testing_support::whole_tensor(**exported, param),
+              *testing_support::whole_tensor(**model, param))
+        << param.name();
   }
   EXPECT_EQ(trainyard({"export", "--checkpoint", job.root(), "--hugging-face", out}).exit_code, 64)
       << "another model is there";

@@ -10,6 +10,7 @@
 
 #include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/whole_tensor.h"
 #include "worker/hf/config.h"
 #include "worker/hf/model_folder.h"
 #include "worker/hf/tensor_form.h"
@@ -50,9 +51,9 @@ void write_tensors(const std::filesystem::path& path, const StoredTensors& tenso
     infos.push_back({name, tensor.info.dtype, tensor.info.shape});
     stored.push_back(&tensor);
   }
-  const Status status = safetensors::write_file(path, infos, {{"format", "pt"}}, [&](size_t i) {
-    return Result<std::span<const std::byte>>(stored[i]->data);
-  });
+  const Status status = safetensors::write_file(
+      path, infos, {{"format", "pt"}},
+      [&](size_t i, const safetensors::WriteAt& write) { return write(0, stored[i]->data); });
   if (!status) throw std::runtime_error(status.error().message);
 }
 
@@ -113,7 +114,7 @@ TEST(Gpt2ImportTest, LinearWeightsAreTransposedAndTheVocabularyPadded) {
   ASSERT_TRUE(model.has_value()) << model.error().message;
   const StoredTensors stored = read_tensors(kFixture / "model.safetensors");
   for (const engine::ParamSpec& param : params_of(**model)) {
-    const auto ours = (*model)->tensor(param);
+    const auto ours = testing_support::whole_tensor(**model, param);
     ASSERT_TRUE(ours.has_value()) << ours.error().message;
     const bool embedding = param.name() == "wte" || param.name() == "wpe";
     const Stored& theirs = stored.at("transformer." + param.name() + (embedding ? ".weight" : ""));
@@ -138,8 +139,11 @@ TEST(Gpt2ImportTest, LinearWeightsAreTransposedAndTheVocabularyPadded) {
       EXPECT_EQ(*ours, values) << param.name();
     }
   }
-  EXPECT_EQ((*model)->tensor({.hugging_face_name = "transformer.h.2.ln_1.bias"}).error().code,
-            ErrorCode::kNotFound);
+  EXPECT_EQ(
+      testing_support::whole_tensor(**model, {.hugging_face_name = "transformer.h.2.ln_1.bias"})
+          .error()
+          .code,
+      ErrorCode::kNotFound);
 }
 
 TEST(Gpt2ImportTest, BareNamesMaskBuffersAndBfloat16AreAccepted) {
@@ -149,8 +153,8 @@ TEST(Gpt2ImportTest, BareNamesMaskBuffersAndBfloat16AreAccepted) {
   const auto full = load_model(kFixture);
   ASSERT_TRUE(bare.has_value()) << bare.error().message;
   for (const engine::ParamSpec& param : params_of(**full)) {
-    const auto rounded = (*bare)->tensor(param);
-    const auto exact = (*full)->tensor(param);
+    const auto rounded = testing_support::whole_tensor(**bare, param);
+    const auto exact = testing_support::whole_tensor(**full, param);
     ASSERT_TRUE(rounded.has_value()) << rounded.error().message;
     ASSERT_EQ(rounded->size(), exact->size());
     for (size_t i = 0; i < exact->size(); ++i) {
@@ -173,7 +177,7 @@ TEST(Gpt2ImportTest, EveryHalfIsConvertedExactly) {
   }
   const auto model = folder.load();
   ASSERT_TRUE(model.has_value()) << model.error().message;
-  const auto values = (*model)->tensor(param_of(**model, "wpe"));
+  const auto values = testing_support::whole_tensor(**model, param_of(**model, "wpe"));
   ASSERT_TRUE(values.has_value());
   for (uint32_t i = 0; i < 65536; ++i) {
     const int exponent = static_cast<int>(i >> 10 & 31U);
@@ -228,8 +232,8 @@ TEST(Gpt2ImportTest, TheHeadMayStandForTheEmbedding) {
   folder.tensors.erase("transformer.wte.weight");
   const auto loaded = folder.load();
   ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
-  EXPECT_EQ(*(*loaded)->tensor(param_of(**loaded, "wte")),
-            *(*load_model(kFixture))->tensor(param_of(**loaded, "wte")));
+  EXPECT_EQ(*testing_support::whole_tensor(**loaded, param_of(**loaded, "wte")),
+            *testing_support::whole_tensor(**load_model(kFixture), param_of(**loaded, "wte")));
 }
 
 TEST(Gpt2ImportTest, EveryNameOfTheActivationIsTaken) {
@@ -332,8 +336,8 @@ TEST(Gpt2ImportTest, WeightsInPartsAreReadThroughTheIndex) {
   const auto parts = load_model(folder.path());
   ASSERT_TRUE(parts.has_value()) << parts.error().message;
   const auto whole = load_model(kFixture);
-  EXPECT_EQ(*(*parts)->tensor(param_of(**parts, "h.1.mlp.c_fc.weight")),
-            *(*whole)->tensor(param_of(**whole, "h.1.mlp.c_fc.weight")));
+  EXPECT_EQ(*testing_support::whole_tensor(**parts, param_of(**parts, "h.1.mlp.c_fc.weight")),
+            *testing_support::whole_tensor(**whole, param_of(**whole, "h.1.mlp.c_fc.weight")));
 
   std::ofstream(folder.path() / "model.safetensors.index.json")
       << R"({"weight_map":{"a":"../secret.safetensors"}})";
@@ -352,7 +356,7 @@ TEST(Gpt2ExportTest, ExportHoldsTheSameTensorsAsTheFolderImported) {
   ASSERT_TRUE(model.has_value());
   const testing_support::TemporaryDirectory directory;
   const auto out = directory.path() / "deep/out";
-  const auto get = [&](const engine::ParamSpec& param) { return (*model)->tensor(param); };
+  const auto get = testing_support::tensors_in_pieces(**model, 77);
   const Status exported = export_model(out, (*model)->spec(), get);
   ASSERT_TRUE(exported) << exported.error().message;
   const StoredTensors before = read_tensors(kFixture / "model.safetensors");
@@ -381,8 +385,8 @@ TEST(Gpt2ExportTest, WhatWasImportedIsExportedWhateverTheSizes) {
   ASSERT_TRUE(model.has_value()) << model.error().message;
   const testing_support::TemporaryDirectory out;
   ASSERT_TRUE(export_model(out.path(), (*model)->spec(),
-                           [&](const engine::ParamSpec& param) { return (*model)->tensor(param); },
-                           std::nullopt, {.imported = (*model)->facts(), .end_of_text = 7}));
+                           testing_support::tensors_in_pieces(**model, 77), std::nullopt,
+                           {.imported = (*model)->facts(), .end_of_text = 7}));
   const auto json_of = [&](const char* name) {
     std::ifstream file(out.path() / name);
     return nlohmann::json::parse(file);
@@ -410,8 +414,8 @@ TEST(Gpt2ExportTest, FilesOfOthersAreNotReplaced) {
   const testing_support::TemporaryDirectory directory;
   const auto export_with = [&](const char* content) {
     return export_model(directory.path(), (*model)->spec(),
-                        [&](const engine::ParamSpec& param) { return (*model)->tensor(param); },
-                        ExportMark{"job-1", 7}, {.files = {{"tokenizer.json", content}}});
+                        testing_support::tensors_in_pieces(**model, 77), ExportMark{"job-1", 7},
+                        {.files = {{"tokenizer.json", content}}});
   };
   ASSERT_TRUE(export_with("{}"));
   EXPECT_TRUE(export_with("{}"));
@@ -424,7 +428,7 @@ TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
   const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value());
   const testing_support::TemporaryDirectory directory;
-  const auto get = [&](const engine::ParamSpec& param) { return (*model)->tensor(param); };
+  const auto get = testing_support::tensors_in_pieces(**model, 77);
   const auto export_as = [&](const std::optional<ExportMark>& mark) {
     return export_model(directory.path(), (*model)->spec(), get, mark);
   };
@@ -442,7 +446,7 @@ TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
 TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
   const auto model = load_model(kFixture);
   ASSERT_TRUE(model.has_value());
-  const auto get = [&](const engine::ParamSpec& param) { return (*model)->tensor(param); };
+  const auto get = testing_support::tensors_in_pieces(**model, 77);
   for (const char* name :
        {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     const testing_support::TemporaryDirectory directory;
@@ -463,10 +467,10 @@ TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
 TEST(Gpt2ExportTest, TensorOfTheWrongSizeIsNamedAndNothingIsLeft) {
   const auto model = load_model(kFixture);
   const testing_support::TemporaryDirectory directory;
-  const Status exported =
-      export_model(directory.path(), (*model)->spec(),
-                   [](const engine::ParamSpec&) { return std::vector<float>(3); });
-  EXPECT_THAT(exported.error().message, HasSubstr("has 3 elements"));
+  const Status exported = export_model(
+      directory.path(), (*model)->spec(),
+      [](const engine::ParamSpec&, const UsePiece& use) { return use(std::vector<float>(3)); });
+  EXPECT_THAT(exported.error().message, HasSubstr("12 bytes given, wanted"));
   EXPECT_FALSE(std::filesystem::exists(directory.path() / "model.safetensors"));
 }
 

@@ -129,10 +129,12 @@ TEST(SafetensorsTest, FileWrittenIsReadBack) {
   const std::vector<float> a = {1, 2, 3, 4, 5, 6};
   const std::vector<uint8_t> b = {7, 8, 9};
   const std::vector<TensorInfo> infos = {{"b", DType::kUint8, {3}}, {"a", DType::kFloat32, {2, 3}}};
-  ASSERT_TRUE(write_file(path, infos, {{"format", "pt"}}, [&](size_t i) {
-    return Result<std::span<const std::byte>>(i == 0 ? std::as_bytes(std::span(b))
-                                                     : std::as_bytes(std::span(a)));
-  }));
+  ASSERT_TRUE(
+      write_file(path, infos, {{"format", "pt"}}, [&](size_t i, const WriteAt& write) -> Status {
+        if (i == 0) return write(0, std::as_bytes(std::span(b)));
+        TRAINYARD_TRY(write(8, std::as_bytes(std::span(a).subspan(2))));
+        return write(0, std::as_bytes(std::span(a).first(2)));
+      }));
   const auto file = File::open(path);
   ASSERT_TRUE(file.has_value()) << file.error().message;
   EXPECT_EQ(file->header().data_offset % 8, 0);
@@ -149,12 +151,26 @@ TEST(SafetensorsTest, FailedWriteLeavesTheOldFile) {
   const auto path = directory.path() / "x.safetensors";
   std::ofstream(path) << "old";
   const std::vector<TensorInfo> infos = {{"a", DType::kFloat32, {1}}};
-  const Status status = write_file(path, infos, {}, [](size_t) {
-    return Result<std::span<const std::byte>>(Error{ErrorCode::kIo, "no data"});
+  const Status status = write_file(path, infos, {}, [](size_t, const WriteAt&) {
+    return Status(Error{ErrorCode::kIo, "no data"});
   });
   EXPECT_EQ(status.error().message, "no data");
   EXPECT_EQ(std::filesystem::file_size(path), 3U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+}
+
+TEST(SafetensorsTest, TooFewBytesAndBytesOutsideATensorAreRefused) {
+  const testing_support::TemporaryDirectory directory;
+  const auto path = directory.path() / "x.safetensors";
+  const std::vector<TensorInfo> infos = {{"a", DType::kUint8, {4}}};
+  const std::vector<std::byte> bytes(3);
+  const auto give_at = [&](int64_t offset) {
+    return write_file(path, infos, {},
+                      [&](size_t, const WriteAt& write) { return write(offset, bytes); });
+  };
+  EXPECT_EQ(give_at(0).error().message, "tensor \"a\": 3 bytes given, wanted 4");
+  EXPECT_EQ(give_at(2).error().message, "tensor \"a\": bytes given to 5 of 4");
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(SafetensorsTest, HeaderRefusesDuplicateNamesAndOverflow) {
