@@ -89,11 +89,11 @@ class LoneRankTest : public ::testing::Test {
   }
   void write_model(const std::string& name, float weight, const api::ModelSpec& spec) const {
     const Status written = hf::export_model(
-        path(name), spec, [&](const engine::ParamSpec& param) -> Result<std::vector<float>> {
+        path(name), spec, [&](const engine::ParamSpec& param, const hf::UsePiece& use) {
           std::vector<float> values(static_cast<size_t>(param.elements()));
           for (size_t i = 0; i < values.size(); ++i)
             values[i] = weight * static_cast<float>(i * 7919 % 1009 + 1) / 1009;
-          return values;
+          return use(values);
         });
     ASSERT_TRUE(written) << written.error().message;
   }
