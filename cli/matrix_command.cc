@@ -2,6 +2,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -27,6 +28,8 @@ Examples:
   trainyard matrix --ranks 4 --zero-stages 2,3 --transports shm,tcp -o json
 
 Exit codes: 0 one hash a precision and every formula met; 70 otherwise.)";
+
+const std::vector<std::string> kTransports = {"local", "shm", "tcp"};
 
 struct Options {
   matrix::MatrixOptions matrix;
@@ -120,11 +123,19 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
 }
 
 Status run(Options& options, CommandContext& context) {
+  if (options.quick && options.matrix.full) {
+    return Error{ErrorCode::kInvalidConfig, "--quick: found --full as well, wanted one of them"};
+  }
   if (options.quick) {
-    options.matrix.ranks = {1, 3, 4};
-    options.matrix.micro_sequences = {1, 4};
-    options.transports = {"shm", "tcp"};
-    options.matrix.steps = 3;
+    // What was asked for by name stays.
+    const matrix::MatrixOptions whole;
+    const auto shorten = [](auto& found, const auto& whole_value, auto shorter) {
+      if (found == whole_value) found = std::move(shorter);
+    };
+    shorten(options.matrix.ranks, whole.ranks, std::vector{1, 3, 4});
+    shorten(options.matrix.micro_sequences, whole.micro_sequences, std::vector<int64_t>{1, 4});
+    shorten(options.transports, kTransports, std::vector<std::string>{"shm", "tcp"});
+    shorten(options.matrix.steps, whole.steps, int64_t{3});
   }
   options.matrix.transports.clear();
   for (const std::string& name : options.transports) {
@@ -157,7 +168,7 @@ Status run(Options& options, CommandContext& context) {
 void register_matrix(const Command& app, CommandContext& context) {
   const Command command = app.command("matrix", "Proves that the layout does not change the bits.");
   auto options = std::make_shared<Options>();
-  options->transports = {"local", "shm", "tcp"};
+  options->transports = kTransports;
   command.option("--ranks", options->matrix.ranks, "Numbers of ranks")
       .separated_by(',')
       .between(1, 11)

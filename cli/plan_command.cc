@@ -22,6 +22,7 @@
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
 #include "common/io/file.h"
+#include "common/layout/mesh.h"
 #include "common/text/json_writer.h"
 #include "common/text/quantity.h"
 #include "common/worker_contract.h"
@@ -71,6 +72,7 @@ struct JobPlan {
   api::EngineSpec spec;
   int64_t ranks = 1;
   std::vector<StagePlan> stages;
+  std::string layout;
   std::string doubt;  ///< why this machine does not hold it; empty: it does
   engine::MemoryRoom room;
 
@@ -98,12 +100,27 @@ Status complete(api::EngineSpec& spec) {
   return engine::resolve_spec(spec, imported);
 }
 
+/// `asked`: --ranks; 0: as the manifest says, which was held against the axes when it was read.
+Status check_ranks(const api::TrainingJobSpec& spec, int64_t asked) {
+  if (asked == 0 && spec.num_proc_per_node == api::kAutoProcPerNode) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "spec.numProcPerNode: found auto, wanted a number, or --ranks: how many ranks a "
+                 "node has is known on the node alone"};
+  }
+  const int64_t shard = std::max<int64_t>(1, spec.engine->parallelism.shard);
+  if (spec.elastic_policy || asked % shard == 0) return {};
+  return Error{ErrorCode::kInvalidConfig, "--ranks: found " + std::to_string(asked) +
+                                              ", wanted a multiple of engine.parallelism.shard (" +
+                                              std::to_string(shard) + ")"};
+}
+
 Result<JobPlan> plan(const Options& options) {
   TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
   if (!job.spec.engine) {
     return Error{ErrorCode::kInvalidConfig,
                  "spec.engine: found none, wanted one: what other programs hold is not known"};
   }
+  TRAINYARD_TRY(check_ranks(job.spec, options.ranks));
   JobPlan result{.name = job.metadata.name, .spec = *std::move(job.spec.engine)};
   const int64_t per_node = std::max<int64_t>(1, job.spec.num_proc_per_node);
   result.ranks = options.ranks > 0 ? options.ranks : job.spec.num_nodes * per_node;
@@ -133,6 +150,9 @@ Result<JobPlan> plan(const Options& options) {
       result.stages.push_back({std::nullopt, planned.error().message});
     }
   }
+  TRAINYARD_ASSIGN(const layout::Mesh mesh,
+                   layout::mesh_of(result.spec.parallelism, static_cast<int>(result.ranks)));
+  result.layout = layout::describe(result.spec.parallelism, mesh);
   result.room = engine::memory_room();
   auto fits = engine::check_memory(result.own_plan(), {0, result.ranks}, result.spec, result.room);
   result.doubt = fits ? *std::move(fits) : fits.error().message;
@@ -160,10 +180,10 @@ std::string text_of(const JobPlan& job) {
   const engine::Plan& own = job.own_plan();
   const api::BatchSpec& batch = job.spec.batch;
   std::string text = fmt::format(
-      "{}: {} parameters, {}, {} ranks\n{} sequences of {} tokens a step, {} at once\n"
+      "{}: {} parameters, {}, {} ranks: {}\n{} sequences of {} tokens a step, {} at once\n"
       "states at {} B per parameter, not divided: {}\n\n",
       job.name, grouped(own.parameters()), api::name_of(job.spec.precision.compute), job.ranks,
-      grouped(batch.global_sequences), grouped(job.spec.data.sequence_length),
+      job.layout, grouped(batch.global_sequences), grouped(job.spec.data.sequence_length),
       batch.micro_sequences, kPublishedStateBytes,
       decimal_text(static_cast<double>(kPublishedStateBytes * own.parameters()), "B"));
   text += fmt::format("{:<22}", "largest rank");
@@ -230,6 +250,8 @@ std::string json_of(const JobPlan& job) {
   json.integer(job.ranks);
   json.key("zero_stage");
   json.integer(job.own());
+  json.key("layout");
+  json.string(job.layout);
   json.key("stages");
   json.begin_array();
   for (const StagePlan& stage : job.stages) {

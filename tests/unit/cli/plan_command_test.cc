@@ -48,16 +48,38 @@ class PlanCommandTest : public testing::Test {
   std::string err_;
 };
 
+TEST_F(PlanCommandTest, RanksThatTheJobCannotHaveAreRefused) {
+  const auto plan_of = [this](const std::string& sizes, const std::vector<std::string>& more) {
+    std::ofstream(path("sizes.yaml"))
+        << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job}\nspec:\n  "
+        << sizes
+        << "\n  engine:\n    model: {layers: 1, hidden: 16, heads: 2, vocab: 99}\n"
+           "    data: {tokens: [nowhere], sequenceLength: 64}\n"
+           "    batch: {globalSequences: 8}\n    steps: 1\n    parallelism: {shard: 2}\n";
+    std::vector<std::string> words = {"plan", path("sizes.yaml")};
+    words.insert(words.end(), more.begin(), more.end());
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = run(words, out, err);
+    return std::to_string(code) + " " + err.str();
+  };
+  EXPECT_THAT(plan_of("numProcPerNode: 4", {"--ranks", "5"}),
+              HasSubstr("--ranks: found 5, wanted a multiple of engine.parallelism.shard (2)"));
+  EXPECT_THAT(plan_of("numProcPerNode: auto", {}),
+              HasSubstr("spec.numProcPerNode: found auto, wanted a number, or --ranks"));
+  EXPECT_EQ(plan_of("numProcPerNode: auto", {"--ranks", "4"}), "0 ");
+}
+
 TEST_F(PlanCommandTest, AModelOfOneAndAHalfBillionParametersShows24GB) {
   ASSERT_EQ(plan("{preset: gpt2-1558m}", "{globalSequences: 64}", {"--ranks", "64"}), 0) << err_;
-  EXPECT_THAT(out_, HasSubstr("job: 1,557,611,200 parameters, BF16, 64 ranks\n"));
+  EXPECT_THAT(out_, HasSubstr("job: 1,557,611,200 parameters, BF16, 64 ranks: shard 64, ZeRO-1\n"));
   EXPECT_THAT(out_, HasSubstr("states at 16 B per parameter, not divided: 24.92 GB\n"));
 }
 
 // By hand: 120,576 parameters, of which 114,688 in matrices, on 4 ranks; stage 3 then holds 12 / 4
 // bytes of each in the snapshot, 6 x 128 x (114,688 + 2 x 64 x 64) FLOPs are a rank's share.
 constexpr char kTable[] =
-    R"(job: 120,576 parameters, BF16, 4 ranks
+    R"(job: 120,576 parameters, BF16, 4 ranks: shard 4, ZeRO-1
 8 sequences of 64 tokens a step, 2 at once
 states at 16 B per parameter, not divided: 1.93 MB
 
@@ -94,6 +116,7 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   EXPECT_EQ(json["publishedStateBytes"], 16 * 120'576);
   EXPECT_EQ(json["ranks"], 4);
   EXPECT_EQ(json["zeroStage"], 1);
+  EXPECT_EQ(json["layout"], "shard 4, ZeRO-1");
   EXPECT_EQ(json["fits"], json["doubt"] == "");
   ASSERT_EQ(json["stages"].size(), 4U);
   const auto expected = nlohmann::json::parse(R"({

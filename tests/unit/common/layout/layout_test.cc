@@ -190,10 +190,10 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
 
 TEST(LayoutTest, CopiesShareOutWhatIsStored) {
   const Mesh mesh{.dp = 3, .fsdp = 2};
-  const auto layout = Layout::make({{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {2}}},
+  const auto layout = Layout::make({{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {1, 2}}},
                                    {{0, 1}}, mesh, 1);
   ASSERT_TRUE(layout) << layout.error().message;
-  for (const auto& [tensor, shape] : {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {2}}}) {
+  for (const auto& [tensor, shape] : {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {1, 2}}}) {
     std::vector<std::vector<Slice>> by_rank;
     for (int rank = 0; rank < mesh.size(); ++rank)
       by_rank.push_back(layout->stored_slices(tensor, coordinate_of(mesh, rank)));
