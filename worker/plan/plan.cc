@@ -19,10 +19,6 @@ namespace {
 /// Bytes of an element in a checkpoint: fp32 master and two moments.
 constexpr int64_t kCheckpointBytes = 3 * static_cast<int64_t>(sizeof(float));
 
-DType compute_type(const api::EngineSpec& spec) {
-  return spec.precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
-}
-
 /// A member's part of what a group shares.
 int64_t segment_bytes(int members) {
   return members > 1 ? comm::MemorySegment::total_bytes(members) / members : 0;
@@ -52,20 +48,13 @@ Result<Plan> Plan::make(const PlanSetup& setup) {
   plan.parameters_ = model.parameter_count();
   const int64_t tokens = setup.spec.data.sequence_length;
   const OpFlops flops = total_flops(
-      model, {.rows = tokens, .tokens_per_sample = tokens, .compute = compute_type(setup.spec)});
+      model,
+      {.rows = tokens, .tokens_per_sample = tokens, .compute = compute_type(setup.spec.precision)});
   plan.flops_per_sample_ = flops.forward + flops.backward_input + flops.backward_weight;
 
-  plan.units_ = make_units(model, compute_type(setup.spec), setup.unit_bytes);
-  std::vector<layout::TensorSpec> tensors;
-  for (const ParamSpec& param : model.params)
-    tensors.push_back(param.tensor);
+  plan.units_ = make_units(model, compute_type(setup.spec.precision), setup.unit_bytes);
   const api::ParallelismSpec& parallelism = setup.spec.parallelism;
-  TRAINYARD_ASSIGN(plan.layout_,
-                   layout::Layout::make(std::move(tensors), plan.units_.params, setup.mesh,
-                                        static_cast<int>(parallelism.zero_stage),
-                                        parallelism.mode == api::ParallelMode::kDataParallel
-                                            ? layout::Ownership::kFirst
-                                            : layout::Ownership::kShared));
+  TRAINYARD_ASSIGN(plan.layout_, make_layout(model, plan.units_, parallelism, setup.mesh));
   for (int unit = 0; unit < plan.layout_.units(); ++unit)
     plan.counts_.push_back(plan.layout_.counts(unit));
   const std::vector<int> named(parallelism.ring_order.begin(), parallelism.ring_order.end());
@@ -107,7 +96,7 @@ Plan::Share Plan::make_share(const Model& model, int rank) const {
                             {.stage_end = lowering.stage_end});
   share.activation_bytes =
       ActivationPlan::make(model, passes, different, setup_.spec.data.sequence_length,
-                           compute_type(setup_.spec))
+                           compute_type(setup_.spec.precision))
           .bytes();
   return share;
 }

@@ -27,7 +27,13 @@ class RankCheck {
         layers_(lowering.stage_end.back()),
         lowering_(lowering),
         micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(layers_)),
-        units_(lowering.unit_layers.size()) {}
+        units_(lowering.unit_layers.size()),
+        units_of_layer_(static_cast<size_t>(layers_)) {
+    for (int unit = 0; unit < std::ssize(units_); ++unit) {
+      for (const int layer : lowering.unit_layers[static_cast<size_t>(unit)])
+        units_of_layer_[static_cast<size_t>(layer)].push_back(unit);
+    }
+  }
 
   Status walk(const StepProgram& program) {
     for (size_t index = 0; index < program.size(); ++index) {
@@ -80,8 +86,7 @@ class RankCheck {
     }
     if (!has_layer(i)) return "no such layer: there are " + std::to_string(layers_);
     if (controlled_) return "loss and overflow have been reduced already";
-    for (int unit = 0; unit < std::ssize(units_); ++unit) {
-      if (!uses(unit, i.layer)) continue;
+    for (const int unit : units_of_layer_[static_cast<size_t>(i.layer)]) {
       const Unit& u = units_[static_cast<size_t>(unit)];
       if (sharding().weights && !u.gathered)
         return "unit " + std::to_string(unit) + " is not gathered";
@@ -93,11 +98,6 @@ class RankCheck {
     if (i.kind == InstructionKind::kForward) return forward(i, m);
     if (i.kind == InstructionKind::kBackwardInput) return backward_input(i, m);
     return backward_weight(i, m);
-  }
-
-  bool uses(int unit, int layer) const {
-    const std::vector<int>& layers = lowering_.unit_layers[static_cast<size_t>(unit)];
-    return std::find(layers.begin(), layers.end(), layer) != layers.end();
   }
 
   static std::string turn_of(int layer, int layers, const char* direction) {
@@ -247,6 +247,7 @@ class RankCheck {
   const Lowering& lowering_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<Unit> units_;
+  std::vector<std::vector<int>> units_of_layer_;
   bool controlled_ = false;
 };
 

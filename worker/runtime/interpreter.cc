@@ -74,7 +74,6 @@ struct Interpreter::Frame {
   std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
   std::vector<int> sums_used;         // by unit: buffers of sums given up again
   std::vector<int> weights_used;      // by unit: buffers of weights taken
-  std::vector<char> holds_sums;       // by unit: a buffer of sums is lent to it
 };
 
 Interpreter::Interpreter(Machine machine)
@@ -84,7 +83,6 @@ Interpreter::Interpreter(Machine machine)
     frame_->counts.push_back(layout.counts(unit));
   frame_->reduce_work.resize(frame_->counts.size());
   frame_->gather_work.resize(frame_->counts.size());
-  frame_->holds_sums.resize(frame_->counts.size());
 }
 
 /// What is still received belongs to memory that goes away next. A peer that is gone ends the wait.
@@ -331,11 +329,10 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
 void Interpreter::hold_sums(int unit) {
   States& states = *machine_.states;
   const auto u = static_cast<size_t>(unit);
-  if (!states.layout().sharding().sums || frame_->holds_sums[u] != 0) return;
+  if (states.has_buffer(unit)) return;
   const StepSetup& setup = *frame_->setup;
   states.lend(unit, reinterpret_cast<int64_t*>(setup.buffer_memory.data() +
                                                setup.buffers->sums(unit, frame_->sums_used[u])));
-  frame_->holds_sums[u] = 1;
 }
 
 /// Before the first addition to a parameter's sums, of a step or where they are cut of a
@@ -381,7 +378,6 @@ Status Interpreter::accumulate(int unit) {
                                frame.sums_used[u] == 0);
   ++frame.sums_used[u];
   states.lend(unit, nullptr);
-  frame.holds_sums[u] = 0;
   for (const int param : states.layout().tensors(unit))
     frame.gradient_is_new[static_cast<size_t>(param)] = 1;
   return {};

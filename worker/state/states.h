@@ -41,9 +41,11 @@ class States {
 
   /// Where sums are cut: the buffer that ops add a unit's to from now on; null: none.
   void lend(int unit, int64_t* buffer);
+  /// Whether ops have a buffer to add to: where sums are not cut, always.
+  bool has_buffer(int unit) const { return sums_buffer_[static_cast<size_t>(unit)] != nullptr; }
   /// Sums of a whole unit, and of a parameter in it: this rank's own ones until they are reduced,
-  /// then those of all ranks in the elements that it owns and nothing that counts in the others. CHECKs that
-  /// there is a buffer.
+  /// then those of all ranks in the elements that it owns and nothing that counts in the others.
+  /// CHECKs that there is a buffer.
   std::span<int64_t> sums(int unit);
   int64_t* sums_of(int param) {
     return sums(layout_.unit_of(param)).data() + layout_.place(param).begin;

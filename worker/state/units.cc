@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 namespace trainyard::engine {
 namespace {
@@ -69,6 +70,22 @@ Units make_units(const Model& model, DType compute, int64_t unit_bytes) {
     units.layers.emplace_back(unit.layers.begin(), unit.layers.end());
   }
   return units;
+}
+
+DType compute_type(const api::PrecisionSpec& precision) {
+  return precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
+Result<layout::Layout> make_layout(const Model& model, const Units& units,
+                                   const api::ParallelismSpec& parallelism,
+                                   const layout::Mesh& mesh) {
+  std::vector<layout::TensorSpec> tensors;
+  for (const ParamSpec& param : model.params)
+    tensors.push_back(param.tensor);
+  const bool one_holds_all = parallelism.mode == api::ParallelMode::kDataParallel;
+  return layout::Layout::make(
+      std::move(tensors), units.params, mesh, static_cast<int>(parallelism.zero_stage),
+      one_holds_all ? layout::Ownership::kFirst : layout::Ownership::kShared);
 }
 
 }  // namespace trainyard::engine

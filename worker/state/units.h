@@ -3,7 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/api/engine_spec.h"
 #include "common/base/dtype.h"
+#include "common/base/error.h"
+#include "common/layout/layout.h"
 #include "worker/model/model.h"
 
 namespace trainyard::engine {
@@ -22,5 +25,13 @@ struct Units {
 /// fewer messages. Ops read matrices in `compute`, vectors (norms, biases) in fp32. A tied
 /// parameter is a unit of its own.
 Units make_units(const Model& model, DType compute, int64_t unit_bytes);
+
+/// The element type of matrices that a job computes in.
+DType compute_type(const api::PrecisionSpec& precision);
+
+/// How a job cuts the model's units over `mesh`. Errors: those of layout::Layout::make.
+Result<layout::Layout> make_layout(const Model& model, const Units& units,
+                                   const api::ParallelismSpec& parallelism,
+                                   const layout::Mesh& mesh);
 
 }  // namespace trainyard::engine

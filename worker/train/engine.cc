@@ -21,10 +21,6 @@ namespace {
 /// each, and held-out sets have millions.
 constexpr size_t kEvaluatedAtOnce = 64;
 
-DType compute_type(api::NumberFormat format) {
-  return format == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
-}
-
 double mean_loss(const ControlWord& control) {
   // A loss that is not finite or too large counts as nothing in the sums: their mean would flatter.
   // Of more targets than the sums are made for they may have wrapped.
@@ -55,7 +51,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   TRAINYARD_ASSIGN(engine->model_, build_model(spec.model));
   TRAINYARD_TRY(check_kernel_limits(spec));
   engine->memory_source_ = &memory;
-  engine->compute_ = compute_type(spec.precision.compute);
+  engine->compute_ = compute_type(spec.precision);
   TRAINYARD_ASSIGN(engine->kernels_, kernels::make_cpu_kernel_set(setup.isa, setup.threads));
   TRAINYARD_ASSIGN(engine->kernel_scratch_, memory.allocate(engine->kernels_->scratch_bytes()));
   engine->kernels_->set_scratch(engine->kernel_scratch_->bytes());
@@ -86,16 +82,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
 
 Status Engine::make_states(MemorySource& memory) {
   units_ = make_units(model_, compute_, setup_.unit_bytes);
-  std::vector<layout::TensorSpec> tensors;
-  for (const ParamSpec& param : model_.params)
-    tensors.push_back(param.tensor);
-  const api::ParallelismSpec& parallelism = setup_.spec.parallelism;
   TRAINYARD_ASSIGN(layout_,
-                   layout::Layout::make(std::move(tensors), units_.params, setup_.groups->mesh,
-                                        static_cast<int>(parallelism.zero_stage),
-                                        parallelism.mode == api::ParallelMode::kDataParallel
-                                            ? layout::Ownership::kFirst
-                                            : layout::Ownership::kShared));
+                   make_layout(model_, units_, setup_.spec.parallelism, setup_.groups->mesh));
   const int shard_rank = setup_.groups->at.fsdp;
   TRAINYARD_ASSIGN(weights_, Weights::create(layout_, shard_rank, units_, memory));
   TRAINYARD_ASSIGN(states_, States::create(layout_, shard_rank, *weights_, memory));
@@ -146,12 +134,11 @@ Lowering Engine::lowering() const {
 void Engine::initialize() {
   // Elements are independent of each other, so any cut gives the same bits: every thread takes its
   // part of a slice's rows.
-  const int threads = setup_.threads;
-  const auto fill = [this, threads](int p, const layout::Slice& slice,
-                                    std::span<float> values) -> Status {
+  const auto fill = [this](int p, const layout::Slice& slice, std::span<float> values) -> Status {
     const int64_t row = slice.elements() / slice.shape[0];
-    const auto fill_part = [&](int thread) {
-      const layout::Range rows = layout::even_share(slice.shape[0], threads, thread);
+    const int64_t parts = std::min<int64_t>(setup_.threads, slice.shape[0]);
+    const auto fill_part = [&](int64_t index) {
+      const layout::Range rows = layout::even_share(slice.shape[0], parts, index);
       layout::Slice part = slice;
       part.offset[0] += rows.begin;
       part.shape[0] = rows.size();
@@ -161,14 +148,9 @@ void Engine::initialize() {
                                       static_cast<size_t>(rows.size() * row)));
     };
     std::vector<std::jthread> helpers;
-    for (int thread = 1; thread < threads && slice.shape[0] > 1; ++thread)
-      helpers.emplace_back(fill_part, thread);
-    if (helpers.empty()) {
-      initialize_slice(model_.params[static_cast<size_t>(p)],
-                       static_cast<uint64_t>(setup_.spec.seed), slice, values);
-    } else {
-      fill_part(0);
-    }
+    for (int64_t index = 1; index < parts; ++index)
+      helpers.emplace_back(fill_part, index);
+    fill_part(0);
     return {};
   };
   TRAINYARD_CHECK(set_parameters(fill).has_value());

@@ -248,8 +248,8 @@ class Run {
     return {};
   }
 
-  /// Windows that no rank has planned memory for in vain: what the one that trains most of a batch
-  /// takes at once.
+  /// Windows of a micro-batch: as many as the rank that trains most of a batch takes at once, for
+  /// which memory is planned.
   int64_t evaluated_at_once() const {
     const int64_t ranks = context_.groups->data_ranks();
     const int64_t share = (spec_.batch.global_sequences + ranks - 1) / ranks;

@@ -33,7 +33,7 @@ const std::vector<SharedStruct> kShared = {
      {{"name", "worker/model/param_spec.h"}, {"shape", "common/layout/layout.cc"}}},
     {"ParamSpec",
      "worker/model/param_spec.h",
-     {{"tensor", "worker/train/engine.cc"},
+     {{"tensor", "worker/state/units.cc"},
       {"init_key", "worker/model/initialize.cc"},
       {"init", "worker/model/initialize.cc"},
       {"decay", "worker/optim/optimizer.cc"},
