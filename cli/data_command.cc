@@ -20,7 +20,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
 #include "worker/data/prepare.h"
-#include "worker/data/tokenizer.h"
+#include "worker/data/text/tokenizer.h"
 
 namespace trainyard::cli {
 namespace {

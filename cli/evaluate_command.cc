@@ -9,9 +9,9 @@
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/evaluation_loader.h"
+#include "worker/engine/batches.h"
 #include "worker/hf/run_facts.h"
-#include "worker/train/batches.h"
-#include "worker/train/resolve.h"
+#include "worker/job/resolve.h"
 
 namespace trainyard::cli {
 namespace {

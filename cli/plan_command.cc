@@ -28,8 +28,8 @@
 #include "common/worker_contract.h"
 #include "worker/data/dataset.h"
 #include "worker/hf/model_folder.h"
-#include "worker/train/job_plan.h"
-#include "worker/train/resolve.h"
+#include "worker/job/job_plan.h"
+#include "worker/job/resolve.h"
 
 namespace trainyard::cli {
 namespace {

@@ -26,11 +26,11 @@
 #include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
+#include "worker/job/job_plan.h"
+#include "worker/job/preflight.h"
+#include "worker/job/resolve.h"
+#include "worker/job/same_run.h"
 #include "worker/trace/trace_file.h"
-#include "worker/train/job_plan.h"
-#include "worker/train/preflight.h"
-#include "worker/train/resolve.h"
-#include "worker/train/same_run.h"
 
 namespace trainyard::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "cli/registry.h"
 #include "cli/trained_model.h"
 #include "common/text/json_writer.h"
-#include "worker/data/tokenizer.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/hf/run_tokenizer.h"
 #include "worker/sample/generator.h"
 

@@ -14,7 +14,7 @@
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "common/worker_contract.h"
-#include "worker/train/preflight.h"
+#include "worker/job/preflight.h"
 
 namespace trainyard::cli {
 namespace {

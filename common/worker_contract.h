@@ -47,7 +47,7 @@ inline constexpr char kEnvTraceDir[] = "TRAINYARD_TRACE_DIR";
 inline constexpr char kEnvTraceSteps[] = "TRAINYARD_TRACE_STEPS";
 inline constexpr int kTraceStepsDefault = 20;
 inline constexpr int kTraceStepsMax = 10'000;
-/// Faults for tests of recovery: RANK:GENERATION:PLACE:ACTION, ... (worker/train/fault_plan.h).
+/// Faults for tests of recovery: RANK:GENERATION:PLACE:ACTION, ... (worker/rank/fault_plan.h).
 inline constexpr char kEnvFault[] = "TRAINYARD_FAULT";
 /// File that gets a line for each such fault before it happens.
 inline constexpr char kEnvFaultJournal[] = "TRAINYARD_FAULT_JOURNAL";

@@ -4,7 +4,7 @@
 #include "common/base/program_help.h"
 #include "common/io/open_files.h"
 #include "common/log/log.h"
-#include "worker/rank.h"
+#include "worker/rank/rank.h"
 
 namespace {
 

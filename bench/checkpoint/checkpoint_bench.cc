@@ -18,8 +18,8 @@
 #include "common/hash/hash.h"
 #include "worker/checkpoint/generation.h"
 #include "worker/checkpoint/writer.h"
-#include "worker/memory/memory_source.h"
-#include "worker/memory/parallel_copy.h"
+#include "worker/device/memory_source.h"
+#include "worker/device/parallel_copy.h"
 
 namespace trainyard::checkpoint {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "worker/comm/half.h"
+#include "worker/comm/host/half.h"
 
 namespace trainyard::bench {
 namespace {

@@ -10,8 +10,8 @@
 #include "bench/comm/measure.h"
 #include "bench/comm/pattern.h"
 #include "worker/comm/formulas.h"
-#include "worker/comm/reduce.h"
-#include "worker/comm/socket.h"
+#include "worker/comm/host/reduce.h"
+#include "worker/comm/host/socket.h"
 
 namespace trainyard::bench {
 namespace {

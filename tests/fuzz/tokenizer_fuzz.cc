@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/fuzz/require.h"
-#include "worker/data/bpe_vocabulary.h"
-#include "worker/data/byte_level_bpe.h"
+#include "worker/data/text/bpe_vocabulary.h"
+#include "worker/data/text/byte_level_bpe.h"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <span>
 
 #include "tests/fuzz/require.h"
-#include "worker/comm/control_frame.h"
-#include "worker/comm/handshake.h"
-#include "worker/comm/message.h"
+#include "worker/comm/host/control_frame.h"
+#include "worker/comm/host/handshake.h"
+#include "worker/comm/host/message.h"
 
 namespace {
 

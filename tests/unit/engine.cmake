@@ -2,39 +2,39 @@ trainyard_test(layout_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/la
 trainyard_test(control_group_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
   DEPS common_io)
-trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/plan/plan_test.cc DEPS worker_matrix)
-trainyard_test(job_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/job_plan_test.cc DEPS worker_train)
+trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/plan_test.cc DEPS worker_matrix)
+trainyard_test(job_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/job_plan_test.cc DEPS worker_job)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
-trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/memory_source_test.cc
-               DEPS worker_memory)
+trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/device/memory_source_test.cc
+               DEPS worker_device)
 trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/arena_plan_test.cc
-          ${CMAKE_CURRENT_LIST_DIR}/worker/memory/parallel_copy_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/worker/device/parallel_copy_test.cc
   DEPS worker_memory common_random)
-trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/ops/dropout_mask_test.cc DEPS worker_ops kernels_cpu)
-trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/optim/schedule_test.cc DEPS worker_optim)
+trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/ops/dropout_mask_test.cc DEPS worker_ops kernels_cpu)
+trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/learning_rate_test.cc DEPS worker_engine)
 trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
 trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/trained_model_test.cc
                DEPS worker_sample worker_matrix worker_checkpoint)
-trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/train/work_meter_test.cc DEPS worker_matrix)
-trainyard_test(preflight_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/preflight_test.cc DEPS worker_train)
+trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/rank/work_meter_test.cc DEPS worker_matrix)
+trainyard_test(preflight_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/preflight_test.cc DEPS worker_job)
 trainyard_test(states_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/state/states_test.cc DEPS worker_state)
-trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
-trainyard_test(resume_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/resume_test.cc DEPS worker_matrix checkpoint_test_support)
-trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/train_loop_test.cc
-               DEPS worker_train nlohmann_json::nlohmann_json)
+trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
+trainyard_test(resume_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/resume_test.cc DEPS worker_matrix checkpoint_test_support)
+trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/train_loop_test.cc
+               DEPS worker_rank nlohmann_json::nlohmann_json)
 # Its threads are those of engine_test, which ThreadSanitizer watches; this one counts.
 trainyard_test(engine_allocation_test TIER unit
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_matrix)
 trainyard_test(slices_test TIER unit
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/slices_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/slices_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS worker_matrix checkpoint_test_support)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
-trainyard_test(agent_link_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/agent_link_test.cc DEPS worker_train)
-trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/fault_plan_test.cc DEPS worker_train)
+trainyard_test(agent_link_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/agent_link_test.cc DEPS worker_rank)
+trainyard_test(fault_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/fault_plan_test.cc DEPS worker_rank)
 trainyard_test(stacks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/stacks/stacks_test.cc DEPS worker_stacks)
 set_target_properties(stacks_test PROPERTIES ENABLE_EXPORTS ON)

@@ -11,8 +11,8 @@ trainyard_test(status_server_test TIER unit THREADED
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/http/status_server_test.cc
   DEPS common_http http_test_support)
 trainyard_test(stage_meter_test TIER unit
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/train/stage_meter_test.cc
-  DEPS worker_train)
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/stage_meter_test.cc
+  DEPS worker_rank)
 # Reads docs/reference/metrics.md and runs promtool.
 trainyard_test(metrics_reference_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/control/telemetry/metrics_reference_test.cc

@@ -6,11 +6,11 @@
 #include <sys/socket.h>
 #include <utility>
 
-#include "worker/comm/group_communicator.h"
-#include "worker/comm/local_connector.h"
-#include "worker/comm/mesh.h"
-#include "worker/comm/ring_order.h"
-#include "worker/comm/socket.h"
+#include "worker/comm/host/group_communicator.h"
+#include "worker/comm/host/local_connector.h"
+#include "worker/comm/host/ring_order.h"
+#include "worker/comm/host/socket.h"
+#include "worker/comm/host/socket_mesh.h"
 
 namespace trainyard::comm {
 namespace {

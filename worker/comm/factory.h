@@ -8,7 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/unique_fd.h"
 #include "worker/comm/communicator.h"
-#include "worker/comm/local_world.h"
+#include "worker/comm/host/local_world.h"
 
 namespace trainyard::comm {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "worker/comm/reduce.h"
+#include "worker/comm/host/reduce.h"
 
 namespace trainyard::comm {
 namespace {

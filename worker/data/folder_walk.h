@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "worker/data/pattern.h"
+#include "worker/data/text/pattern.h"
 
 namespace trainyard::data {
 

@@ -8,10 +8,10 @@
 #include "common/hash/hash.h"
 #include "worker/data/baseline.h"
 #include "worker/data/dataset_folder.h"
-#include "worker/data/text_check.h"
+#include "worker/data/text/text_check.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/data/token_file.h"
 #include "worker/data/token_writer.h"
-#include "worker/data/tokenizer.h"
 
 namespace trainyard::data {
 namespace {

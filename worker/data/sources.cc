@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "common/base/unique_fd.h"
-#include "worker/data/pattern.h"
+#include "worker/data/text/pattern.h"
 
 namespace trainyard::data {
 namespace {

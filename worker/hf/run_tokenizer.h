@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "worker/data/tokenizer.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/hf/model_folder.h"
 #include "worker/hf/run_facts.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "worker/comm/formulas.h"
-#include "worker/optim/optimizer.h"
+#include "worker/engine/optimizer.h"
 
 namespace trainyard::matrix {
 namespace {

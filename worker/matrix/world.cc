@@ -5,8 +5,8 @@
 
 #include "common/hash/hash.h"
 #include "common/random/philox.h"
-#include "worker/train/engine_state.h"
-#include "worker/train/resolve.h"
+#include "worker/job/engine_state.h"
+#include "worker/job/resolve.h"
 
 namespace trainyard::matrix {
 namespace {

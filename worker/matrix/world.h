@@ -7,7 +7,7 @@
 
 #include "common/api/engine_spec.h"
 #include "worker/comm/factory.h"
-#include "worker/train/engine.h"
+#include "worker/engine/engine.h"
 
 namespace trainyard::matrix {
 

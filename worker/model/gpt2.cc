@@ -2,13 +2,13 @@
 
 #include <cmath>
 
-#include "worker/ops/attention.h"
-#include "worker/ops/classifier.h"
-#include "worker/ops/embedding.h"
-#include "worker/ops/gelu.h"
-#include "worker/ops/layer_norm.h"
-#include "worker/ops/linear.h"
-#include "worker/ops/residual_dropout.h"
+#include "worker/model/ops/attention.h"
+#include "worker/model/ops/classifier.h"
+#include "worker/model/ops/embedding.h"
+#include "worker/model/ops/gelu.h"
+#include "worker/model/ops/layer_norm.h"
+#include "worker/model/ops/linear.h"
+#include "worker/model/ops/residual_dropout.h"
 
 namespace trainyard::engine {
 namespace {

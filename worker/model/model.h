@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "worker/model/ops/op.h"
 #include "worker/model/param_spec.h"
-#include "worker/ops/op.h"
 
 namespace trainyard::engine {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "worker/train/engine.h"
+#include "worker/engine/engine.h"
 
 namespace trainyard::engine {
 

@@ -3,9 +3,9 @@
 #include "common/io/control_group.h"
 #include "kernels/cpu/isa.h"
 #include "worker/comm/factory.h"
+#include "worker/engine/limits.h"
 #include "worker/hf/run_facts.h"
-#include "worker/train/engine_state.h"
-#include "worker/train/resolve.h"
+#include "worker/job/engine_state.h"
 
 namespace trainyard::engine {
 

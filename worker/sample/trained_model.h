@@ -4,7 +4,7 @@
 
 #include "worker/checkpoint/reader.h"
 #include "worker/comm/communicator.h"
-#include "worker/train/engine.h"
+#include "worker/engine/engine.h"
 
 namespace trainyard::engine {
 

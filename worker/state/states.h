@@ -7,7 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/layout/layout.h"
-#include "worker/memory/memory_source.h"
+#include "worker/device/memory_source.h"
 #include "worker/state/weights.h"
 
 namespace trainyard::engine {

@@ -9,7 +9,7 @@
 #include "common/base/dtype.h"
 #include "common/base/error.h"
 #include "common/layout/layout.h"
-#include "worker/memory/memory_source.h"
+#include "worker/device/memory_source.h"
 #include "worker/state/units.h"
 
 namespace trainyard::engine {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/paths.h"
+#include "worker/engine/limits.h"
 #include "worker/hf/model_folder.h"
+#include "worker/job/import_export.h"
 #include "worker/matrix/world.h"
-#include "worker/train/import_export.h"
-#include "worker/train/resolve.h"
 
 namespace trainyard {
 namespace {

@@ -28,8 +28,8 @@
 #include "tests/support/paths.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/data/token_writer.h"
-#include "worker/data/tokenizer.h"
 #include "worker/hf/model_folder.h"
 
 namespace trainyard {

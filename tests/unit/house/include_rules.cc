@@ -6,11 +6,50 @@
 namespace trainyard::house {
 namespace {
 
-/// Files under `room` may include quoted paths under `may` only. The longest matching room decides.
+/// Files under `room` may include quoted paths under `may` only. The first matching room decides.
 struct RoomRule {
   std::string_view room;
   std::vector<std::string_view> may;
 };
+
+/// A room of worker/ may include itself, kernels/, common/ and these rooms, all of lower floors.
+struct WorkerRoom {
+  std::string_view room;
+  std::vector<std::string_view> may;
+};
+
+/// In floor order, as docs/ARCHITECTURE.md lists them.
+const std::vector<WorkerRoom>& worker_rooms() {
+  static const std::vector<WorkerRoom> list = {
+      {"worker/trace/", {}},
+      {"worker/stacks/", {}},
+      {"worker/safetensors/", {}},
+      {"worker/device/", {}},
+      {"worker/model/", {}},
+      {"worker/program/", {}},
+      {"worker/data/", {}},
+      {"worker/comm/", {"worker/trace/"}},
+      {"worker/state/", {"worker/device/", "worker/model/"}},
+      {"worker/memory/", {"worker/model/", "worker/program/", "worker/state/"}},
+      {"worker/engine/",
+       {"worker/comm/", "worker/data/", "worker/device/", "worker/memory/", "worker/model/",
+        "worker/program/", "worker/state/", "worker/trace/"}},
+      {"worker/checkpoint/", {"worker/comm/", "worker/safetensors/", "worker/trace/"}},
+      {"worker/hf/",
+       {"worker/checkpoint/", "worker/data/", "worker/model/", "worker/safetensors/"}},
+      {"worker/job/",
+       {"worker/checkpoint/", "worker/comm/", "worker/data/", "worker/device/", "worker/engine/",
+        "worker/hf/", "worker/memory/", "worker/model/", "worker/program/", "worker/state/"}},
+      {"worker/rank/",
+       {"worker/checkpoint/", "worker/comm/", "worker/engine/", "worker/job/", "worker/program/",
+        "worker/stacks/", "worker/trace/"}},
+      {"worker/sample/",
+       {"worker/checkpoint/", "worker/comm/", "worker/engine/", "worker/hf/", "worker/job/"}},
+      {"worker/matrix/", {"worker/comm/", "worker/engine/", "worker/job/", "worker/state/"}},
+      {"worker/main.cc", {"worker/rank/"}},
+  };
+  return list;
+}
 
 /// Files under `room` may not include anything under `never`, whatever its room allows.
 struct Ban {
@@ -26,20 +65,26 @@ struct Owner {
 };
 
 const std::vector<RoomRule>& room_rules() {
-  static const std::vector<RoomRule> list = {
-      {"common/", {"common/"}},
-      {"kernels/", {"kernels/", "common/"}},
-      {"control/", {"control/", "common/"}},
-      {"worker/", {"worker/", "kernels/", "common/"}},
-      {"operator/", {"operator/", "control/", "common/"}},
-      {"agent/", {"agent/", "control/", "common/"}},
-      {"cli/", {"cli/", "bench/", "control/", "worker/", "kernels/", "common/"}},
-      {"bench/operator/", {"bench/", "operator/", "control/", "common/"}},
-      {"bench/", {"bench/", "control/", "worker/", "kernels/", "common/"}},
-      {"tests/",
-       {"tests/", "operator/", "agent/", "cli/", "bench/", "control/", "worker/", "kernels/",
-        "common/"}},
-  };
+  static const std::vector<RoomRule> list = [] {
+    std::vector<RoomRule> rules = {
+        {"common/", {"common/"}},
+        {"kernels/", {"kernels/", "common/"}},
+        {"control/", {"control/", "common/"}},
+        {"operator/", {"operator/", "control/", "common/"}},
+        {"agent/", {"agent/", "control/", "common/"}},
+        {"cli/", {"cli/", "bench/", "control/", "worker/", "kernels/", "common/"}},
+        {"bench/operator/", {"bench/", "operator/", "control/", "common/"}},
+        {"bench/", {"bench/", "control/", "worker/", "kernels/", "common/"}},
+        {"tests/",
+         {"tests/", "operator/", "agent/", "cli/", "bench/", "control/", "worker/", "kernels/",
+          "common/"}},
+    };
+    for (const WorkerRoom& worker : worker_rooms()) {
+      rules.push_back({worker.room, worker.may});
+      rules.back().may.insert(rules.back().may.end(), {worker.room, "kernels/", "common/"});
+    }
+    return rules;
+  }();
   return list;
 }
 

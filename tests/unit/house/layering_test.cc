@@ -60,6 +60,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"agent/main.cc", quoted("worker/train_loop.h")},
                     Planted{"cli/run.cc", quoted("operator/kube/client.h")},
                     Planted{"cli/run.cc", quoted("agent/rank_process.h")},
+                    Planted{"worker/program/lower.cc", quoted("worker/comm/groups.h")},
+                    Planted{"worker/memory/arena_plan.cc", quoted("worker/device/memory_source.h")},
+                    Planted{"worker/model/model.cc", quoted("worker/device/memory_source.h")},
+                    Planted{"worker/engine/engine.cc", quoted("worker/checkpoint/reader.h")},
+                    Planted{"worker/engine/engine.cc", quoted("worker/rank/train_loop.h")},
+                    Planted{"worker/data/sampler.cc", quoted("worker/engine/engine.h")},
                     Planted{"worker/data/sampler.cc", quoted("tests/support/temp_dir.h")},
                     Planted{"worker/data/sampler.cc", quoted("sampler.h")},
                     Planted{"worker/data/sampler.cc", quoted("../data/sampler.h")},
@@ -75,11 +81,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"operator/kube/client.h", angled("cpprest/http_client.h")},
                     Planted{"operator/kube/http_transport.cc", angled("openssl/ssl.h")},
                     Planted{"operator/kube/client.cc", quoted("cli/output.h")},
-                    Planted{"worker/model/op.cc", angled("cuda_runtime.h")},
+                    Planted{"worker/model/model.cc", angled("cuda_runtime.h")},
                     Planted{"kernels/cpu/gemm.cc", angled("cuda_runtime.h")},
                     Planted{"kernels/simt/host.h", angled("cuda_runtime.h")},
                     Planted{"kernels/cuda/attention.cc", angled("cudnn_frontend.h")},
-                    Planted{"worker/comm/tcp.cc", angled("nccl.h")}));
+                    Planted{"worker/comm/host/socket.cc", angled("nccl.h")}));
 
 TEST(IncludeRulesTest, AllowsWhatTheArchitectureAllows) {
   const std::vector<SourceFile> files = {

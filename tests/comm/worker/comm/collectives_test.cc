@@ -17,7 +17,7 @@
 #include "tests/comm/worker/comm/reference.h"
 #include "tests/comm/worker/comm/world.h"
 #include "worker/comm/formulas.h"
-#include "worker/comm/reduce.h"
+#include "worker/comm/host/reduce.h"
 
 namespace trainyard::comm {
 namespace {

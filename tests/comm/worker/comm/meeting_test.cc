@@ -18,10 +18,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
-#include "worker/comm/control_frame.h"
-#include "worker/comm/dialer.h"
-#include "worker/comm/shared_memory_setup.h"
-#include "worker/comm/socket.h"
+#include "worker/comm/host/control_frame.h"
+#include "worker/comm/host/dialer.h"
+#include "worker/comm/host/shared_memory_setup.h"
+#include "worker/comm/host/socket.h"
 
 namespace trainyard::comm {
 namespace {

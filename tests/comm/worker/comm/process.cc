@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "worker/comm/socket.h"
+#include "worker/comm/host/socket.h"
 
 extern char** environ;
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "common/random/philox.h"
-#include "worker/comm/reduce.h"
+#include "worker/comm/host/reduce.h"
 
 namespace trainyard::comm::testing {
 

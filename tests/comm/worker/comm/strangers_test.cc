@@ -19,13 +19,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
-#include "worker/comm/control_frame.h"
-#include "worker/comm/dialer.h"
-#include "worker/comm/handshake.h"
-#include "worker/comm/hub.h"
-#include "worker/comm/message.h"
-#include "worker/comm/shared_memory_setup.h"
-#include "worker/comm/socket.h"
+#include "worker/comm/host/control_frame.h"
+#include "worker/comm/host/dialer.h"
+#include "worker/comm/host/handshake.h"
+#include "worker/comm/host/hub.h"
+#include "worker/comm/host/message.h"
+#include "worker/comm/host/shared_memory_setup.h"
+#include "worker/comm/host/socket.h"
 
 namespace trainyard::comm {
 namespace {

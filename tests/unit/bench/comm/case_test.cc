@@ -6,7 +6,7 @@
 #include "bench/comm/member.h"
 #include "bench/comm/pattern.h"
 #include "bench/comm/world.h"
-#include "worker/comm/reduce.h"
+#include "worker/comm/host/reduce.h"
 
 namespace trainyard::bench {
 namespace {

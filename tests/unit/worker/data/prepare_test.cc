@@ -8,12 +8,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/worker/data/gpt2_files.h"
 #include "tests/unit/worker/data/support.h"
+#include "tests/unit/worker/data/text/gpt2_files.h"
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_folder.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/data/token_format.h"
-#include "worker/data/tokenizer.h"
 
 namespace trainyard::data {
 namespace {

@@ -11,10 +11,10 @@
 #include "common/api/encode.h"
 #include "kernels/cpu/cpu_limits.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
+#include "worker/engine/limits.h"
+#include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
 #include "worker/sample/generator.h"
-#include "worker/train/engine_state.h"
-#include "worker/train/resolve.h"
 
 namespace trainyard::engine {
 namespace {

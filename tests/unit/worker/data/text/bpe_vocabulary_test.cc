@@ -1,0 +1,294 @@
+#include "worker/data/text/bpe_vocabulary.h"
+
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/worker/data/support.h"
+#include "tests/unit/worker/data/text/gpt2_files.h"
+#include "worker/data/text/tokenizer.h"
+
+namespace trainyard::data {
+namespace {
+
+using nlohmann::json;
+using test::spill;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+// The written form of a byte, by GPT-2's rule.
+std::string written(unsigned byte) {
+  const bool prints =
+      (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+  unsigned code_point = byte;
+  if (!prints) {
+    code_point = 0x100;
+    for (unsigned before = 0; before < byte; ++before) {
+      const bool before_prints =
+          (before >= '!' && before <= '~') || (before >= 0xA1 && before <= 0xAC) || before >= 0xAE;
+      code_point += before_prints ? 0 : 1;
+    }
+  }
+  if (code_point < 0x80) return std::string(1, static_cast<char>(code_point));
+  return {static_cast<char>(0xC0 | code_point >> 6), static_cast<char>(0x80 | (code_point & 0x3F))};
+}
+
+// All bytes, "ab", "abc" and the end of text.
+json small_vocabulary() {
+  json vocabulary;
+  for (unsigned byte = 0; byte < 256; ++byte)
+    vocabulary[written(byte)] = byte;
+  vocabulary["ab"] = 256;
+  vocabulary["abc"] = 257;
+  vocabulary["<|endoftext|>"] = 258;
+  return vocabulary;
+}
+
+constexpr char kMerges[] = "#version: 0.2\na b\nab c\n";
+
+json small_tokenizer_json() {
+  json vocabulary = small_vocabulary();
+  vocabulary.erase("<|endoftext|>");
+  return {
+      {"added_tokens", {{{"id", 258}, {"content", "<|endoftext|>"}, {"special", true}}}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"byte_fallback", false},
+        {"vocab", vocabulary},
+        {"merges", json::array({"a b", "ab c"})}}}};
+}
+
+class BpeVocabularyTest : public testing::Test {
+ protected:
+  std::string gpt2_error(const std::string& vocabulary, const std::string& merges) {
+    spill(folder_.path() / "encoder.json", vocabulary);
+    spill(folder_.path() / "vocab.bpe", merges);
+    const auto tokenizer = open_tokenizer(folder_.path());
+    EXPECT_FALSE(tokenizer);
+    if (tokenizer) return "";
+    EXPECT_EQ(tokenizer.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(tokenizer.error().message, HasSubstr(folder_.path().string()));
+    return tokenizer.error().message;
+  }
+
+  std::string json_error(const std::function<void(json&)>& change) {
+    json root = small_tokenizer_json();
+    change(root);
+    const auto path = folder_.path() / "tokenizer.json";
+    spill(path, root.dump());
+    const auto tokenizer = open_tokenizer(path);
+    EXPECT_FALSE(tokenizer);
+    return tokenizer ? "" : tokenizer.error().message;
+  }
+
+  // Of the folder with these files beside a good vocabulary.
+  std::string beside_error(const std::string& name, const json& content, bool as_pair) {
+    const TemporaryFolder folder;
+    if (as_pair) {
+      spill(folder.path() / "vocab.json", small_vocabulary().dump());
+      spill(folder.path() / "merges.txt", kMerges);
+    } else {
+      spill(folder.path() / "tokenizer.json", small_tokenizer_json().dump());
+    }
+    spill(folder.path() / name, content.dump());
+    const auto tokenizer = open_tokenizer(folder.path());
+    return tokenizer ? "" : tokenizer.error().message;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(BpeVocabularyTest, BothKindsOfFilesGiveOneTokenizer) {
+  spill(folder_.path() / "a/encoder.json", small_vocabulary().dump());
+  spill(folder_.path() / "a/vocab.bpe", kMerges);
+  spill(folder_.path() / "b/vocab.json", small_vocabulary().dump());
+  spill(folder_.path() / "b/merges.txt", "a b\r\nab c\r\n");
+  spill(folder_.path() / "c/tokenizer.json", small_tokenizer_json().dump());
+  json pairs = small_tokenizer_json();
+  pairs["model"]["merges"] = json::array({json::array({"a", "b"}), json::array({"ab", "c"})});
+  spill(folder_.path() / "d.json", pairs.dump());
+  const auto a = open_tokenizer(folder_.path() / "a").value();
+  for (const char* other : {"b", "c", "d.json"})
+    EXPECT_EQ(open_tokenizer(folder_.path() / other).value()->identity(), a->identity()) << other;
+  EXPECT_THAT(a->encode("abcab "), testing::ElementsAre(257, 256, 32));
+  EXPECT_EQ(a->vocabulary(), 259);
+}
+
+TEST_F(BpeVocabularyTest, EveryByteHasItsWrittenForm) {
+  spill(folder_.path() / "encoder.json", small_vocabulary().dump());
+  spill(folder_.path() / "vocab.bpe", kMerges);
+  const auto tables =
+      read_gpt2_vocabulary(folder_.path() / "encoder.json", folder_.path() / "vocab.bpe").value();
+  for (unsigned byte = 0; byte < 256; ++byte)
+    EXPECT_EQ(tables.tokens[byte], std::string(1, static_cast<char>(byte)));
+}
+
+TEST_F(BpeVocabularyTest, NamesWhatIsWrongInAVocabulary) {
+  const auto changed = [&](const std::function<void(json&)>& change) {
+    json vocabulary = small_vocabulary();
+    change(vocabulary);
+    return gpt2_error(vocabulary.dump(), kMerges);
+  };
+  EXPECT_THAT(gpt2_error("{\"a\": 1", kMerges), HasSubstr("not JSON"));
+  EXPECT_THAT(gpt2_error("[1]", kMerges), HasSubstr("wanted an object"));
+  EXPECT_THAT(gpt2_error(std::string(100'000, '['), kMerges), HasSubstr("nested too deeply"));
+  EXPECT_THAT(changed([](json& v) { v.erase("ab"); }), HasSubstr("'ab'"));
+  EXPECT_THAT(changed([](json& v) { v["abc"] = 300; }), HasSubstr("no token has id 257"));
+  EXPECT_THAT(changed([](json& v) { v["abc"] = 256; }), HasSubstr("id 256 is already that of"));
+  EXPECT_THAT(changed([](json& v) { v["abc"] = -1; }), HasSubstr("found id -1"));
+  EXPECT_THAT(changed([](json& v) { v["abc"] = 1.5; }), HasSubstr("found id 1.5"));
+  EXPECT_THAT(changed([](json& v) { v["abc"] = 1e18; }), HasSubstr("found id 1e+18"));
+  EXPECT_THAT(changed([](json& v) { v["abc"] = ~uint64_t{0}; }), HasSubstr("found id 184467"));
+  EXPECT_THAT(changed([](json& v) { v[" x"] = 259; }), HasSubstr("byte alphabet"));
+  EXPECT_THAT(changed([](json& v) { v[""] = 259; }), HasSubstr("byte alphabet"));
+  EXPECT_THAT(changed([](json& v) { v["\xF0\x9F\x98\x80"] = 259; }), HasSubstr("byte alphabet"));
+  EXPECT_THAT(changed([](json& v) {
+                v.erase("z");
+                v["zz"] = 'z';
+              }),
+              HasSubstr("byte 122 is no token"));
+  EXPECT_THAT(changed([](json& v) {
+                v.erase("<|endoftext|>");
+                v["abcab"] = 258;
+              }),
+              HasSubstr("found no token <|endoftext|>"));
+}
+
+TEST_F(BpeVocabularyTest, NamesTheLineThatIsWrongInTheMerges) {
+  const std::string vocabulary = small_vocabulary().dump();
+  EXPECT_THAT(gpt2_error(vocabulary, "#version\na b\nab\n"), HasSubstr("line 3: found 'ab'"));
+  EXPECT_THAT(gpt2_error(vocabulary, "a b c\n"), HasSubstr("line 1: found 'a b c'"));
+  EXPECT_THAT(gpt2_error(vocabulary, "a b\na b\n"), HasSubstr("line 2: the pair was merged"));
+  EXPECT_THAT(gpt2_error(vocabulary, "a zz\n"), HasSubstr("line 1: 'zz' is not in the vocabulary"));
+  EXPECT_THAT(gpt2_error(vocabulary, "b a\n"), HasSubstr("the merged token 'ba' is not"));
+  EXPECT_THAT(gpt2_error(vocabulary, std::string("\0\xFF \n", 4)), HasSubstr("line 1"));
+}
+
+TEST_F(BpeVocabularyTest, RefusesATokenizerJsonOfAnotherKind) {
+  EXPECT_THAT(json_error([](json& r) { r["model"]["type"] = "Unigram"; }),
+              HasSubstr("/model/type: found \"Unigram\", wanted \"BPE\""));
+  EXPECT_THAT(json_error([](json& r) { r["model"]["byte_fallback"] = true; }),
+              HasSubstr("/model/byte_fallback"));
+  EXPECT_THAT(json_error([](json& r) { r["model"]["ignore_merges"] = true; }),
+              HasSubstr("/model/ignore_merges"));
+  EXPECT_THAT(json_error([](json& r) { r["model"]["dropout"] = 0.1; }), HasSubstr("dropout"));
+  EXPECT_THAT(json_error([](json& r) { r["model"]["end_of_word_suffix"] = "</w>"; }),
+              HasSubstr("end_of_word_suffix"));
+  EXPECT_THAT(json_error([](json& r) {
+                r["normalizer"] = {{"type", "NFC"}};
+              }),
+              HasSubstr("/normalizer"));
+  EXPECT_THAT(json_error([](json& r) {
+                r["pre_tokenizer"] = {{"type", "Sequence"}};
+              }),
+              HasSubstr("/pre_tokenizer/type"));
+  EXPECT_THAT(json_error([](json& r) { r["pre_tokenizer"] = nullptr; }),
+              HasSubstr("/pre_tokenizer/type"));
+  EXPECT_THAT(json_error([](json& r) { r["pre_tokenizer"]["add_prefix_space"] = true; }),
+              HasSubstr("add_prefix_space"));
+  EXPECT_THAT(json_error([](json& r) { r["pre_tokenizer"]["use_regex"] = false; }),
+              HasSubstr("use_regex"));
+  EXPECT_THAT(json_error([](json& r) { r.erase("model"); }), HasSubstr("/model"));
+  EXPECT_THAT(json_error([](json& r) { r["model"]["vocab"] = 3; }), HasSubstr("vocabulary"));
+  EXPECT_THAT(json_error([](json& r) { r["model"]["merges"] = "a b"; }), HasSubstr("merges"));
+  EXPECT_THAT(json_error([](json& r) {
+                r["model"]["merges"][1] = json::array({"ab", 3});
+              }),
+              HasSubstr("/model/merges/1"));
+  EXPECT_THAT(json_error([](json& r) { r["added_tokens"] = 1; }), HasSubstr("/added_tokens"));
+  EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0].erase("id"); }),
+              HasSubstr("/added_tokens"));
+  EXPECT_THAT(json_error([](json& r) { r["added_tokens"][0]["id"] = 5; }),
+              HasSubstr("id 5 is already"));
+}
+
+TEST_F(BpeVocabularyTest, RefusesByNameWhatItDoesNotDo) {
+  const auto with = [&](const char* pointer, const json& value) {
+    return json_error([&](json& r) { r[json::json_pointer(pointer)] = value; });
+  };
+  EXPECT_THAT(with("/post_processor", {{"type", "TemplateProcessing"}}),
+              HasSubstr("/post_processor: found {\"type\":\"TemplateProcessing\"}"));
+  EXPECT_THAT(with("/post_processor",
+                   {{"type", "Sequence"},
+                    {"processors", {{{"type", "ByteLevel"}}, {{"type", "RobertaProcessing"}}}}}),
+              HasSubstr("/post_processor/processors/1: found"));
+  EXPECT_THAT(with("/decoder", {{"type", "Metaspace"}}), HasSubstr("/decoder/type"));
+  EXPECT_THAT(with("/version", "2.0"), HasSubstr("/version: found \"2.0\""));
+  EXPECT_THAT(with("/lowercase", true), HasSubstr("/lowercase: found true"));
+  EXPECT_THAT(with("/model/new_rule", 1), HasSubstr("/model/new_rule: found 1"));
+  EXPECT_THAT(with("/pre_tokenizer/behavior", "x"), HasSubstr("/pre_tokenizer/behavior"));
+  EXPECT_THAT(with("/added_tokens/0/fuzzy", true), HasSubstr("/added_tokens/fuzzy: found true"));
+  EXPECT_THAT(with("/added_tokens/0/lstrip", "no"), HasSubstr("lstrip: found \"no\""));
+}
+
+TEST_F(BpeVocabularyTest, TakesWhatChangesNoId) {
+  json root = small_tokenizer_json();
+  root["post_processor"] = {{"type", "ByteLevel"}};
+  root["decoder"] = {{"type", "ByteLevel"}};
+  root["truncation"] = {{"max_length", 8}};
+  spill(folder_.path() / "tokenizer.json", root.dump());
+  EXPECT_TRUE(open_tokenizer(folder_.path()));
+}
+
+TEST_F(BpeVocabularyTest, HoldsTheFilesBesideTheVocabularyAgainstIt) {
+  const json end = {{"content", "<|endoftext|>"}, {"special", true}};
+  const json added = {{"content", "[USER]"}, {"special", false}};
+  for (const bool as_pair : {false, true}) {
+    const auto config = [&](const json& content) {
+      return beside_error("tokenizer_config.json", content, as_pair);
+    };
+    EXPECT_EQ(config({{"add_prefix_space", false}, {"model_max_length", 1024}}), "");
+    EXPECT_EQ(config({{"added_tokens_decoder", {{"258", end}}}}), "");
+    EXPECT_THAT(config({{"add_prefix_space", true}}), HasSubstr("add_prefix_space: found true"));
+    EXPECT_THAT(config({{"add_bos_token", true}}), HasSubstr("add_bos_token: found true"));
+    EXPECT_THAT(config({{"added_tokens_decoder", {{"259", added}}}}),
+                HasSubstr("added_tokens_decoder/259: found"));
+  }
+  EXPECT_THAT(beside_error("tokenizer_config.json", {{"tokenizer_class", "CLIPTokenizer"}}, true),
+              HasSubstr("tokenizer_class: found \"CLIPTokenizer\""));
+  EXPECT_THAT(beside_error("added_tokens.json", {{"[USER]", 259}}, true),
+              HasSubstr("found token '[USER]' 259"));
+  EXPECT_EQ(beside_error("added_tokens.json", {{"<|endoftext|>", 258}}, true), "");
+}
+
+TEST_F(BpeVocabularyTest, OfSeveralFilesTheOneThatTransformersReadsCounts) {
+  json other = small_vocabulary();
+  other["abcab"] = 259;
+  spill(folder_.path() / "encoder.json", other.dump());
+  spill(folder_.path() / "vocab.bpe", kMerges);
+  EXPECT_EQ(open_tokenizer(folder_.path()).value()->vocabulary(), 260);
+  spill(folder_.path() / "vocab.json", small_vocabulary().dump());
+  spill(folder_.path() / "merges.txt", "a b\n");
+  EXPECT_THAT(open_tokenizer(folder_.path()).value()->encode("abc"),
+              testing::ElementsAre(256, 'c'));
+  spill(folder_.path() / "tokenizer.json", small_tokenizer_json().dump());
+  EXPECT_THAT(open_tokenizer(folder_.path()).value()->encode("abc"), testing::ElementsAre(257));
+  const TokenizerFiles files = find_tokenizer(folder_.path()).value();
+  EXPECT_EQ(files.vocabulary, folder_.path() / "tokenizer.json");
+  EXPECT_THAT(files.unread,
+              testing::ElementsAre(folder_.path() / "vocab.json", folder_.path() / "encoder.json"));
+}
+
+TEST_F(BpeVocabularyTest, SaysWhatCannotBeSeen) {
+  const std::string vocabulary = small_vocabulary().dump();
+  EXPECT_THAT(gpt2_error(vocabulary, "\xEF\xBB\xBF#version: 0.2\na b\n"),
+              HasSubstr("vocab.bpe: line 1: begins with a byte-order mark"));
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+  EXPECT_THAT(gpt2_error(pointer, kMerges), HasSubstr("git lfs pull"));
+  EXPECT_THAT(gpt2_error(vocabulary, pointer), HasSubstr("git lfs pull"));
+}
+
+TEST_F(BpeVocabularyTest, NamesWhatIsMissing) {
+  EXPECT_EQ(open_tokenizer(folder_.path()).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(open_tokenizer(folder_.path() / "none").error().code, ErrorCode::kNotFound);
+  spill(folder_.path() / "encoder.json", small_vocabulary().dump());
+  EXPECT_THAT(open_tokenizer(folder_.path()).error().message, HasSubstr("vocab.bpe"));
+}
+
+}  // namespace
+}  // namespace trainyard::data

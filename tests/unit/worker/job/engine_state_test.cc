@@ -1,0 +1,206 @@
+#include "worker/job/engine_state.h"
+
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/api/decode.h"
+#include "common/api/encode.h"
+#include "tests/unit/worker/checkpoint/job_directory.h"
+#include "worker/engine/limits.h"
+#include "worker/matrix/world.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// One rank that trains on a stream of tokens, and the checkpoints it leaves.
+class EngineStateTest : public ::testing::Test {
+ protected:
+  static constexpr char kTheirs[] = "0123456789abcdef0123456789abcdef";
+
+  EngineStateTest() {
+    spec_.data.tokens = {"tokens/train"};  // named in the checkpoint, never opened
+    // As a rank gets it: with every default in its place.
+    auto complete = api::decode_engine(api::encode_engine(spec_));
+    EXPECT_TRUE(complete) << complete.error().message;
+    spec_ = *std::move(complete);
+    auto world = comm::make_communicator(comm::TransportKind::kLocal,
+                                         {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
+    EXPECT_TRUE(world) << world.error().message;
+    world_ = *std::move(world);
+    groups_ = comm::Groups::of_data_ranks(*world_);
+  }
+
+  std::unique_ptr<Engine> make(const api::EngineSpec& spec) {
+    auto engine = Engine::create(
+        {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &groups_},
+        memory_);
+    EXPECT_TRUE(engine) << engine.error().message;
+    if (!engine) return nullptr;
+    (*engine)->initialize();
+    return *std::move(engine);
+  }
+
+  void train(Engine& engine, int64_t steps) {
+    const auto stream = matrix::make_token_stream(4096, spec_.model.vocab, 1);
+    matrix::StreamBatches batches(stream, spec_, 1, 0);
+    for (int64_t step = 0; step < steps; ++step) {
+      batches.start_step(step);
+      ASSERT_TRUE(engine.step(batches));
+    }
+  }
+
+  /// A checkpoint of the state in generation 1.
+  void save(EngineState& state) {
+    checkpoint::testing::run_ranks(1, [&](checkpoint::CommitGroup& group) {
+      const auto started =
+          checkpoint::start_generation(files_, job_.plan(1, std::nullopt), group,
+                                       [](checkpoint::CheckpointReader&) { return Status(); });
+      ASSERT_TRUE(started) << started.error().message;
+      checkpoint::CheckpointWriter writer(checkpoint::testing::borrowed(files_), group,
+                                          {job_.root(), {}, 256}, *started);
+      auto snapshot = state.snapshot();
+      ASSERT_TRUE(snapshot) << snapshot.error().message;
+      ASSERT_TRUE(writer.begin(*std::move(snapshot)));
+      const auto outcome = writer.wait(std::chrono::seconds(60));
+      ASSERT_TRUE(outcome && outcome->status);
+    });
+  }
+
+  Status restore(EngineState& state) {
+    const auto reader = checkpoint::open_newest_good(files_, job_.root(), std::nullopt,
+                                                     checkpoint::Verify::kAll, nullptr);
+    if (!reader) return reader.error();
+    return state.restore(**reader);
+  }
+
+  api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
+  HeapMemorySource memory_;
+  std::unique_ptr<comm::Communicator> world_;
+  comm::Groups groups_;
+  checkpoint::PosixFileSystem files_;
+  checkpoint::testing::JobDirectory job_;
+};
+
+TEST_F(EngineStateTest, WhatWasSavedIsThereAgain) {
+  const auto trained = make(spec_);
+  train(*trained, 2);
+  EngineState state(*trained, kTheirs);
+  save(state);
+  const auto fresh = make(spec_);
+  EngineState restored(*fresh, kTheirs);
+  ASSERT_NE(to_hex(restored.hash().value()), to_hex(state.hash().value()));
+  const Status status = restore(restored);
+  ASSERT_TRUE(status) << status.error().message;
+  EXPECT_EQ(to_hex(restored.hash().value()), to_hex(state.hash().value()));
+}
+
+TEST_F(EngineStateTest, ACheckpointOfOtherDataIsRefusedByBothNames) {
+  const auto trained = make(spec_);
+  train(*trained, 1);
+  EngineState state(*trained, kTheirs);
+  save(state);
+  const auto fresh = make(spec_);
+  const std::string ours = "fedcba9876543210fedcba9876543210";
+  EngineState other(*fresh, ours);
+  const Status status = restore(other);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(status.error().message,
+              HasSubstr("engine.data.tokens: found tokens/train (" + ours +
+                        "), wanted tokens/train (" + kTheirs + ") as in the checkpoint"));
+  // Where the data is not known, as when text is sampled, nothing is compared.
+  EngineState unknown(*fresh);
+  EXPECT_TRUE(restore(unknown));
+}
+
+TEST_F(EngineStateTest, ACheckpointKeepsImportedFactsAndTheTokenizer) {
+  const auto trained = make(spec_);
+  const hf::RunFacts facts{.imported = {.config = R"({"eos_token_id":2})", .generation = ""},
+                           .tokenizer = "gpt2-bpe",
+                           .tokenizer_hash = "00ff"};
+  EngineState state(*trained, kTheirs, facts);
+  const auto snapshot = state.snapshot();
+  ASSERT_TRUE(snapshot) << snapshot.error().message;
+  const hf::RunFacts kept = hf::run_facts_of(snapshot->config_json);
+  EXPECT_EQ(kept.imported, facts.imported);
+  EXPECT_EQ(kept.tokenizer_hash, "00ff");
+}
+
+TEST_F(EngineStateTest, ACheckpointOfOtherImportedFactsIsRefusedByName) {
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs,
+                    {.imported = {.config = R"({"eos_token_id":2})", .generation = ""}});
+  save(state);
+  const auto fresh = make(spec_);
+  EngineState other(*fresh, kTheirs,
+                    {.imported = {.config = R"({"eos_token_id":5})", .generation = ""}});
+  const Status refused = restore(other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(refused.error().message, HasSubstr("eos_token_id: found 5, wanted 2"));
+}
+
+TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs);
+  train(*trained, 1);
+  save(state);
+  const auto refuses = [&](auto change, const std::string& what) {
+    api::EngineSpec changed = spec_;
+    change(changed);
+    const auto fresh = make(changed);
+    EngineState other(*fresh, kTheirs);
+    const Status status = restore(other);
+    ASSERT_FALSE(status) << what;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_THAT(status.error().message,
+                HasSubstr("engine." + what + " as in the checkpoint g1-step-0000000001"));
+    EXPECT_THAT(status.error().message, HasSubstr("put that back, or train with the new value"));
+  };
+  refuses([](auto& spec) { spec.seed = 12; }, "seed: found 12, wanted 4711");
+  refuses([](auto& spec) { spec.numerics.grain_tokens = 14; },
+          "numerics.grainTokens: found 14, wanted 13");
+  refuses([](auto& spec) { spec.precision.compute = api::NumberFormat::kBF16; },
+          "precision.compute: found BF16, wanted FP32");
+  refuses([](auto& spec) { spec.precision.reduce = api::NumberFormat::kBF16; },
+          "precision.reduce: found BF16, wanted nothing");
+  refuses([](auto& spec) { spec.numerics.mode = api::NumericsMode::kFast; },
+          "numerics.mode: found Fast, wanted Canonical");
+  refuses([](auto& spec) { spec.batch.global_sequences = 12; },
+          "batch.globalSequences: found 12, wanted 11");
+  refuses([](auto& spec) { spec.data.sequence_length = 28; },
+          "data.sequenceLength: found 28, wanted 29");
+  refuses([](auto& spec) { spec.model.layer_norm_epsilon = 0.5; },
+          "model.layerNormEpsilon: found 0.5, wanted 1e-05");
+  refuses([](auto& spec) { spec.model.dropout = 0.5; },
+          "model: found another model, wanted the same");
+}
+
+TEST_F(EngineStateTest, HowRanksDivideTheWorkMayChange) {
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs);
+  train(*trained, 1);
+  save(state);
+  api::EngineSpec finer = spec_;
+  finer.batch.micro_sequences = 1;
+  api::EngineSpec sharded = spec_;
+  sharded.parallelism = {.shard = 2, .zero_stage = 3};
+  api::EngineSpec whole = spec_;
+  whole.parallelism.zero_stage = 0;
+  api::EngineSpec one_holds_all = whole;
+  one_holds_all.parallelism.mode = api::ParallelMode::kDataParallel;
+  for (const api::EngineSpec& changed : {finer, sharded, whole, one_holds_all}) {
+    const auto fresh = make(changed);
+    EngineState other(*fresh, kTheirs);
+    const Status status = restore(other);
+    EXPECT_TRUE(status) << status.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::engine

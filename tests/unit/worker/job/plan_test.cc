@@ -1,0 +1,94 @@
+#include "worker/job/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/cpu_kernel_set.h"
+#include "worker/engine/limits.h"
+#include "worker/matrix/world.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kSteps = 3;
+
+/// Every rank of a world that trains holds, computes and sends what the plan says of it.
+void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
+  const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+  const auto facts = matrix::train_world(spec, cell, kSteps, stream);
+  ASSERT_TRUE(facts) << facts.error().message;
+  // What comes before the first step, a gather of the initial weights, belongs to none.
+  const auto first = matrix::train_world(spec, cell, 1, stream);
+  ASSERT_TRUE(first) << first.error().message;
+  api::EngineSpec planned = spec;
+  planned.batch.micro_sequences = cell.micro_sequences;
+  planned.parallelism.zero_stage = cell.zero_stage;
+  planned.parallelism.mode = cell.mode;
+  const auto plan = Plan::make({.spec = planned,
+                                .mesh = cell.mesh(),
+                                .unit_bytes = 64 << 10,  // as train_world() has them
+                                .threads = cell.threads});
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_EQ(std::ssize(plan->ranks()), cell.ranks);
+  for (const matrix::RankFacts& rank : *facts) {
+    const RankPlan& found = plan->ranks()[static_cast<size_t>(rank.rank)];
+    EXPECT_EQ(found.engine(), rank.allocated_bytes);
+    EXPECT_EQ(found.of(PlanPurpose::kWeights) + found.of(PlanPurpose::kMasters),
+              rank.memory.weights);
+    EXPECT_EQ(found.of(PlanPurpose::kMoments), rank.memory.moments);
+    EXPECT_EQ(found.of(PlanPurpose::kGradientSums), rank.memory.sums);
+    EXPECT_EQ(found.of(PlanPurpose::kUnitBuffers),
+              rank.memory.lent_sums + rank.memory.lent_weights);
+    EXPECT_EQ(found.of(PlanPurpose::kActivations), rank.memory.activations);
+    EXPECT_EQ(found.of(PlanPurpose::kKernelScratch), rank.memory.kernel_scratch);
+    const StepCost cost = plan->step_of(rank.rank);
+    EXPECT_EQ(kSteps * cost.flops, rank.kernels.gemm_flops + rank.kernels.attention_flops);
+    const matrix::RankFacts& before = (*first)[static_cast<size_t>(rank.rank)];
+    EXPECT_EQ((kSteps - 1) * cost.bytes_sent, rank.comm.bytes_sent - before.comm.bytes_sent);
+  }
+}
+
+matrix::Cell cell_of(int ranks, int64_t micro_sequences, int zero_stage, int shard) {
+  return {.ranks = ranks,
+          .isa = kernel_isa(api::Isa::kAuto),
+          .micro_sequences = micro_sequences,
+          .shard = zero_stage == 0 ? 1 : shard,
+          .zero_stage = zero_stage};
+}
+
+TEST(PlanTest, IsWhatAnEngineAllocatesComputesAndSendsAtEveryStage) {
+  for (const auto compute : {api::NumberFormat::kFP32, api::NumberFormat::kBF16}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      for (const int zero_stage : {0, 1, 2, 3}) {
+        for (const int64_t micro_sequences : {1, 4}) {
+          SCOPED_TRACE(std::to_string(ranks) + " ranks at stage " + std::to_string(zero_stage) +
+                       ", micro-batches of " + std::to_string(micro_sequences));
+          expect_planned(matrix::prime_spec(compute),
+                         cell_of(ranks, micro_sequences, zero_stage, 0));
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanTest, CopiesOfAShardedModelSendTheirSumsToEachOther) {
+  for (const int zero_stage : {1, 2, 3}) {
+    SCOPED_TRACE(zero_stage);
+    expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell_of(4, 2, zero_stage, 2));
+  }
+}
+
+TEST(PlanTest, TheFirstRankOfModeDataParallelHoldsTheStatesOfAll) {
+  matrix::Cell cell = cell_of(3, 2, 0, 0);
+  cell.shard = 0;
+  cell.mode = api::ParallelMode::kDataParallel;
+  expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell);
+}
+
+TEST(PlanTest, ThreadsHaveTheirOwnScratch) {
+  matrix::Cell cell = cell_of(2, 1, 1, 0);
+  cell.threads = 2;
+  expect_planned(matrix::prime_spec(api::NumberFormat::kFP32), cell);
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,196 @@
+// A run that stops under one layout and goes on under another ends with the bits of the run that
+// was never stopped.
+#include <algorithm>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/api/decode.h"
+#include "common/api/encode.h"
+#include "common/random/philox.h"
+#include "tests/support/extent.h"
+#include "tests/unit/worker/checkpoint/job_directory.h"
+#include "tests/unit/worker/checkpoint/memory_file_system.h"
+#include "worker/engine/limits.h"
+#include "worker/job/engine_state.h"
+#include "worker/matrix/matrix.h"
+#include "worker/matrix/world.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kSteps = 4;
+constexpr int kRanksMax = 6;
+constexpr int64_t kPairs = 48;
+/// One pair in so many is drawn where not all run.
+constexpr int64_t kShare = 2;
+
+/// Who trains for how long: a layout, and what else a restart may change.
+struct Life {
+  matrix::Cell cell;
+  int64_t unit_bytes = 0;
+  int64_t until = 0;  ///< steps done at its end
+};
+
+struct Pair {
+  api::NumberFormat compute = api::NumberFormat::kFP32;
+  Life before;
+  Life after;
+};
+
+std::string name_of(const Life& life) {
+  const matrix::Cell& cell = life.cell;
+  const layout::Mesh mesh = cell.mesh();
+  const std::string ranks = std::to_string(mesh.dp) + "x" + std::to_string(mesh.fsdp);
+  return (cell.mode == api::ParallelMode::kDataParallel
+              ? "DataParallel" + ranks
+              : "Zero" + std::to_string(cell.zero_stage) + "On" + ranks) +
+         "Units" + std::to_string(life.unit_bytes >> 10);
+}
+
+std::string name_of(const Pair& pair) {
+  return (pair.compute == api::NumberFormat::kBF16 ? "BF16_" : "FP32_") + name_of(pair.before) +
+         "_Step" + std::to_string(pair.before.until) + "_" + name_of(pair.after);
+}
+
+void PrintTo(const Pair& pair, std::ostream* out) { *out << name_of(pair); }
+
+/// Pairs of layouts of 1 to 6 ranks: dp x shard of every ZeRO stage, and DataParallel.
+std::vector<Pair> pairs() {
+  std::vector<matrix::Cell> layouts;
+  for (int ranks = 1; ranks <= kRanksMax; ++ranks) {
+    for (const matrix::Cell& cell : matrix::layouts_of(ranks, {0, 1, 2, 3}))
+      layouts.push_back(cell);
+  }
+  uint64_t drawn = 20260101;
+  const auto draw = [&](size_t choices) { return mix64(++drawn) % choices; };
+  const auto live = [&](int64_t until) {
+    Life life{.cell = layouts[draw(layouts.size())],
+              .unit_bytes = int64_t{16} << 10 << 2 * draw(3),
+              .until = until};
+    life.cell.micro_sequences = 1 + static_cast<int64_t>(draw(4));
+    life.cell.isa = kernel_isa(api::Isa::kAuto);
+    return life;
+  };
+  std::vector<Pair> all;
+  for (int64_t i = 0; i < kPairs; ++i) {
+    const auto stop = 1 + static_cast<int64_t>(draw(kSteps - 1));
+    Pair pair{.compute = i % 2 == 0 ? api::NumberFormat::kFP32 : api::NumberFormat::kBF16,
+              .before = live(stop),
+              .after = live(kSteps)};
+    if (testing_support::in_sample("resume", i / 2, kShare)) all.push_back(pair);
+  }
+  return all;
+}
+
+class ResumeTest : public ::testing::TestWithParam<Pair> {
+ protected:
+  ResumeTest() {
+    spec_ = matrix::prime_spec(GetParam().compute);
+    spec_.steps = kSteps;
+    spec_.data.tokens = {"tokens/train"};  // named in the checkpoint, never opened
+    // As a rank gets it: with every default in its place.
+    auto complete = api::decode_engine(api::encode_engine(spec_));
+    EXPECT_TRUE(complete) << complete.error().message;
+    spec_ = *std::move(complete);
+    stream_ = matrix::make_token_stream(4096, spec_.model.vocab, 99);
+  }
+
+  /// Of a run of one rank that nothing stops.
+  std::string uninterrupted() const {
+    const auto facts =
+        matrix::train_world(spec_, {.isa = kernel_isa(api::Isa::kAuto)}, kSteps, stream_);
+    EXPECT_TRUE(facts) << facts.error().message;
+    return facts ? facts->front().state_hash : "";
+  }
+
+  /// One generation: goes on with the parent's newest checkpoint, trains, leaves a checkpoint.
+  /// Returns the state hash as each rank has it.
+  std::vector<std::string> live(const Life& life, int64_t generation) {
+    const int ranks = life.cell.ranks;
+    const auto room = std::make_shared<comm::LocalWorld>();
+    std::vector<std::string> hashes(static_cast<size_t>(ranks));
+    checkpoint::testing::run_ranks(ranks, [&](checkpoint::CommitGroup& group) {
+      comm::Options options{.rank = group.rank(), .generation = generation, .job_uid = "test"};
+      for (int rank = 0; rank < ranks; ++rank)
+        options.endpoints.push_back({.rank = rank});
+      const auto world = comm::make_local_communicator(options, room);
+      ASSERT_TRUE(world) << world.error().message;
+      const auto groups = comm::Groups::make(**world, life.cell.mesh());
+      ASSERT_TRUE(groups) << groups.error().message;
+      const Status status =
+          train(life, generation, group, *groups, hashes[static_cast<size_t>(group.rank())]);
+      EXPECT_TRUE(status) << "rank " << group.rank() << ": " << status.error().message;
+      // Others may wait for this rank.
+      if (!status) groups->abort(status.error());
+    });
+    return hashes;
+  }
+
+ private:
+  Status train(const Life& life, int64_t generation, checkpoint::CommitGroup& group,
+               const comm::Groups& groups, std::string& hash) {
+    api::EngineSpec spec = spec_;
+    spec.batch.micro_sequences = life.cell.micro_sequences;
+    spec.parallelism.zero_stage = life.cell.zero_stage;
+    // A spec may name it under stages 1 to 3 alone.
+    if (life.cell.zero_stage > 0) spec.parallelism.shard = life.cell.shard;
+    spec.parallelism.mode = life.cell.mode;
+    HeapMemorySource memory;
+    TRAINYARD_ASSIGN(
+        const auto engine,
+        Engine::create(
+            {.spec = spec, .isa = life.cell.isa, .groups = &groups, .unit_bytes = life.unit_bytes},
+            memory));
+    engine->initialize();
+    EngineState state(*engine);
+    const std::optional<int64_t> parent =
+        generation == 1 ? std::nullopt : std::optional(generation - 1);
+    TRAINYARD_ASSIGN(const auto started,
+                     checkpoint::start_generation(files_, job_.plan(generation, parent), group,
+                                                  [&](checkpoint::CheckpointReader& reader) {
+                                                    return state.restore(reader);
+                                                  }));
+    // From scratch it would end with the same bits.
+    EXPECT_EQ(engine->steps_done(), generation == 1 ? 0 : GetParam().before.until);
+    matrix::StreamBatches batches(stream_, spec, groups.data_ranks(), groups.data_rank());
+    while (engine->steps_done() < life.until) {
+      batches.start_step(engine->steps_done());
+      TRAINYARD_TRY(engine->step(batches));
+    }
+    checkpoint::CheckpointWriter writer(checkpoint::testing::borrowed(files_), group,
+                                        {.root = job_.root()}, started);
+    TRAINYARD_ASSIGN(checkpoint::Snapshot snapshot, state.snapshot());
+    TRAINYARD_TRY(writer.begin(std::move(snapshot)));
+    const auto outcome = writer.wait(std::chrono::minutes(10));
+    if (!outcome) return Error{ErrorCode::kDeadline, "the checkpoint did not end"};
+    TRAINYARD_TRY(outcome->status);
+    TRAINYARD_ASSIGN(const Hash128 found, state.hash());
+    hash = to_hex(found);
+    return {};
+  }
+
+ protected:
+  api::EngineSpec spec_;
+  std::vector<int32_t> stream_;
+  checkpoint::testing::MemoryFileSystem files_;
+  checkpoint::testing::JobDirectory job_{"/job"};
+};
+
+TEST_P(ResumeTest, EndsWithTheBitsOfTheRunThatWasNotStopped) {
+  live(GetParam().before, 1);
+  ASSERT_FALSE(HasFailure());
+  const std::string wanted = uninterrupted();
+  for (const std::string& hash : live(GetParam().after, 2))
+    EXPECT_EQ(hash, wanted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ResumeTest, ::testing::ValuesIn(pairs()), [](const auto& pair) {
+  return std::to_string(pair.index) + "_" + name_of(pair.param);
+});
+
+}  // namespace
+}  // namespace trainyard::engine

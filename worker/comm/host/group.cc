@@ -1,0 +1,226 @@
+#include "worker/comm/host/group.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trainyard::comm {
+
+std::string describe_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+Error gave_up(int rank, const Error& reason) {
+  const bool of_both = reason.code == ErrorCode::kConflict || reason.code == ErrorCode::kInternal;
+  return {of_both ? reason.code : ErrorCode::kPeerLost,
+          "rank " + std::to_string(rank) + " gave up: " + reason.message};
+}
+
+int GroupIdentity::place_of(int of_member) const {
+  if (ring.empty()) return of_member;
+  return static_cast<int>(std::find(ring.begin(), ring.end(), of_member) - ring.begin());
+}
+
+namespace {
+
+Failure loss_of(int rank, const std::string& how) {
+  Error error{ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is lost: " + how};
+  return Failure(std::move(error), {rank});
+}
+
+}  // namespace
+
+Group::Group(GroupIdentity identity)
+    : identity_(std::move(identity)),
+      left_(static_cast<size_t>(identity_.size()), false),
+      peers_wait_(static_cast<size_t>(identity_.size())) {}
+
+void Group::attach(std::shared_ptr<ControlPlane> control, std::shared_ptr<Waker> waker) {
+  std::optional<Failure> already;
+  {
+    const std::lock_guard lock(mutex_);
+    control_ = std::move(control);
+    waker_ = std::move(waker);
+    already = failure_;
+  }
+  if (already) wake();
+}
+
+void Group::leave() {
+  std::shared_ptr<ControlPlane> control;
+  std::shared_ptr<Waker> waker;
+  bool in_order = false;
+  std::optional<Failure> untold;
+  {
+    const std::lock_guard lock(mutex_);
+    control = std::exchange(control_, nullptr);
+    waker = std::exchange(waker_, nullptr);
+    in_order = !failure_.has_value();
+    untold = std::exchange(untold_, std::nullopt);
+  }
+  if (control && in_order) control->send_bye();
+  if (control && untold) control->send_abort(*untold);
+}
+
+std::optional<Failure> Group::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Error Group::error() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? failure_->error : Error{ErrorCode::kInternal, "the group has not failed"};
+}
+
+void Group::wake() {
+  std::shared_ptr<Waker> waker;
+  {
+    const std::lock_guard lock(mutex_);
+    waker = waker_;
+  }
+  if (waker) waker->wake();
+}
+
+void Group::end(Failure failure, Failure notice, Tell tell) {
+  std::shared_ptr<ControlPlane> control;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = std::move(failure);
+    failed_.store(true, std::memory_order_release);
+    if (tell == Tell::kNow)
+      control = control_;
+    else
+      untold_ = notice;
+  }
+  // First, so that peers learn the reason before they see connections close.
+  if (control) control->send_abort(notice);
+  changed_.notify_all();
+  wake();
+}
+
+void Group::fail(Failure failure) {
+  failure.origin = identity_.own_rank();
+  end(failure, failure, Tell::kNow);
+}
+
+void Group::on_abort(int member, const Failure& failure) {
+  Failure notice = failure;
+  if (notice.origin < 0) notice.origin = identity_.rank_of(member);
+  const std::string from = "rank " + std::to_string(notice.origin);
+  Failure mine = notice;
+  if (failure.error.code == ErrorCode::kPeerLost || failure.error.code == ErrorCode::kInternal ||
+      failure.error.code == ErrorCode::kConflict || failure.error.code == ErrorCode::kInvalidData) {
+    mine.error = failure.error.with_context(from + " reports");
+  } else {
+    mine.error = {ErrorCode::kAborted, from + " aborted: " + failure.error.message};
+  }
+  end(std::move(mine), std::move(notice), Tell::kOnLeaving);
+}
+
+void Group::on_lost(int member, const std::string& how) {
+  const int rank = identity_.rank_of(member);
+  fail(loss_of(rank, how));
+}
+
+void Group::on_bye(int member) {
+  {
+    const std::lock_guard lock(mutex_);
+    left_[static_cast<size_t>(member)] = true;
+    any_left_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+  wake();
+}
+
+void Group::on_waiting(int member, const WaitReport& report) {
+  const auto stranger =
+      std::find_if(report.members.begin(), report.members.end(),
+                   [this](int awaited) { return awaited < 0 || awaited >= identity_.size(); });
+  if (stranger != report.members.end()) {
+    on_lost(member, "it waits for member " + std::to_string(*stranger) + " of a group of " +
+                        std::to_string(identity_.size()) + ": what came is damaged");
+    return;
+  }
+  bool answer = false;
+  {
+    const std::lock_guard lock(mutex_);
+    peers_wait_[static_cast<size_t>(member)] = report;
+    const bool for_me = std::find(report.members.begin(), report.members.end(), identity_.member) !=
+                        report.members.end();
+    answer = report.waiting && for_me && own_wait_.waiting && !announced_;
+  }
+  if (answer) announce_waiting();
+}
+
+bool Group::left(int member) const {
+  const std::lock_guard lock(mutex_);
+  return left_[static_cast<size_t>(member)];
+}
+
+Failure Group::verdict_on(int member, std::chrono::milliseconds patience, const std::string& how) {
+  const int rank = identity_.rank_of(member);
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, patience,
+                    [&] { return failure_.has_value() || left_[static_cast<size_t>(member)]; });
+  if (failure_) return *failure_;
+  const std::string why = left_[static_cast<size_t>(member)]
+                              ? "it has left the group (its communicator was destroyed)"
+                              : how;
+  return loss_of(rank, why);
+}
+
+void Group::set_waiting(const std::vector<int>& members) {
+  bool tell = false;
+  {
+    const std::lock_guard lock(mutex_);
+    own_wait_.waiting = !members.empty();
+    own_wait_.members.assign(members.begin(), members.end());
+    if (!own_wait_.waiting) tell = std::exchange(announced_, false);
+  }
+  if (tell) announce_waiting();
+}
+
+void Group::announce_waiting() {
+  std::shared_ptr<ControlPlane> control;
+  WaitReport report;
+  {
+    const std::lock_guard lock(mutex_);
+    control = control_;
+    report = own_wait_;
+    announced_ = own_wait_.waiting;
+  }
+  if (control) control->send_waiting(report);
+}
+
+std::vector<int> Group::blamed(const std::vector<int>& awaited) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<bool> seen(static_cast<size_t>(identity_.size()), false);
+  seen[static_cast<size_t>(identity_.member)] = true;
+  std::vector<int> open = awaited;
+  std::vector<int> silent;
+  while (!open.empty()) {
+    const int member = open.back();
+    open.pop_back();
+    if (seen[static_cast<size_t>(member)]) continue;
+    seen[static_cast<size_t>(member)] = true;
+    const WaitReport& report = peers_wait_[static_cast<size_t>(member)];
+    if (!report.waiting) {
+      silent.push_back(member);
+    } else {
+      open.insert(open.end(), report.members.begin(), report.members.end());
+    }
+  }
+  if (silent.empty()) silent = awaited;  // everyone waits for somebody: name whom we see
+  std::vector<int> ranks;
+  for (const int member : silent)
+    ranks.push_back(identity_.rank_of(member));
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+}  // namespace trainyard::comm

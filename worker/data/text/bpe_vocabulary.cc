@@ -1,0 +1,276 @@
+#include "worker/data/text/bpe_vocabulary.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "common/io/file.h"
+#include "common/text/bounded_json.h"
+#include "common/text/pointer_file.h"
+#include "worker/data/text/tokenizer_json.h"
+
+namespace trainyard::data {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kFileBytesMax = int64_t{256} << 20;
+constexpr int64_t kTokensMax = int64_t{1} << 22;  // sixteen times the largest in use
+constexpr int kDepthMax = 32;
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+Error bad(const std::filesystem::path& file, const std::string& what) {
+  return {ErrorCode::kInvalidData, file.string() + ": " + what};
+}
+
+// GPT-2 writes bytes as printable characters: those that print in Latin-1 stand for themselves, the
+// others are numbered from U+0100 on (Radford et al. 2019, encoder.py, bytes_to_unicode).
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    unsigned next = 0x100;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                          (byte >= 0xAE && byte <= 0xFF);
+      byte_of_[prints ? byte : next++] = static_cast<int16_t>(byte);
+    }
+  }
+
+  // The bytes that a token's written form stands for; nullopt when it has a foreign character.
+  std::optional<std::string> bytes_of(std::string_view written) const {
+    std::string bytes;
+    for (size_t i = 0; i < written.size(); ++i) {
+      auto code_point = static_cast<unsigned>(static_cast<unsigned char>(written[i]));
+      if (code_point >= 0x80) {
+        // The alphabet ends below U+0144: two bytes a character.
+        if (code_point >= 0xE0 || i + 1 == written.size()) return std::nullopt;
+        code_point = (code_point & 0x1F) << 6 | (static_cast<unsigned char>(written[++i]) & 0x3F);
+      }
+      if (code_point >= byte_of_.size() || byte_of_[code_point] < 0) return std::nullopt;
+      bytes.push_back(static_cast<char>(byte_of_[code_point]));
+    }
+    return bytes;
+  }
+
+ private:
+  static constexpr std::array<int16_t, 0x144> nothing() {
+    std::array<int16_t, 0x144> table{};
+    table.fill(-1);
+    return table;
+  }
+  std::array<int16_t, 0x144> byte_of_ = nothing();
+};
+
+Result<Json> parse_json(std::string_view text, const std::filesystem::path& file) {
+  Result<Json> json = parse_bounded_json<Json>(text, kDepthMax);
+  if (!json) return bad(file, json.error().message);
+  return json;
+}
+
+// Collects tokens and merges from either kind of file and checks that they belong together.
+class Builder {
+ public:
+  explicit Builder(std::filesystem::path file) : file_(std::move(file)) {}
+
+  // `vocabulary` is an object of written form -> id. Tokens of `as_spelled` are not
+  // written in the alphabet.
+  Status add_tokens(const Json& vocabulary, const std::unordered_set<std::string>& as_spelled) {
+    if (!vocabulary.is_object()) return bad(file_, "vocabulary: wanted an object of token: id");
+    const auto count = static_cast<int64_t>(vocabulary.size());
+    if (count > kTokensMax) {
+      return bad(file_, "vocabulary: found " + std::to_string(count) + " tokens, wanted at most " +
+                            std::to_string(kTokensMax));
+    }
+    result_.tokens.reserve(static_cast<size_t>(count));
+    for (const auto& [written, id] : vocabulary.items()) {
+      std::optional<std::string> bytes =
+          as_spelled.contains(written) ? written : alphabet_.bytes_of(written);
+      if (!bytes || bytes->empty()) {
+        return bad(file_, "token '" + written + "': wanted the characters of the byte alphabet");
+      }
+      TRAINYARD_TRY(add_token(*std::move(bytes), id, written));
+    }
+    return {};
+  }
+
+  Status add_token(std::string bytes, const Json& id, const std::string& written) {
+    if (!id.is_number_integer() || id < 0 || id >= kTokensMax) {
+      return bad(file_, "token '" + written + "': found id " + id.dump() + ", wanted 0.." +
+                            std::to_string(kTokensMax - 1));
+    }
+    const auto number = id.get<int32_t>();
+    const auto place = static_cast<size_t>(number);
+    if (place >= result_.tokens.size()) result_.tokens.resize(place + 1);
+    if (result_.tokens[place] == bytes) return {};  // an added token may be listed in both places
+    if (!result_.tokens[place].empty()) {
+      return bad(file_, "token '" + written + "': id " + std::to_string(number) +
+                            " is already that of '" + result_.tokens[place] + "'");
+    }
+    if (!id_of_.emplace(bytes, number).second) {
+      return bad(file_, "token '" + written + "': it has two ids");
+    }
+    result_.tokens[place] = std::move(bytes);
+    return {};
+  }
+
+  Status add_merge(const std::filesystem::path& file, const std::string& where,
+                   std::string_view left_written, std::string_view right_written) {
+    const auto left = find(left_written);
+    const auto right = find(right_written);
+    if (!left || !right) {
+      return bad(file, where + ": '" + std::string(left ? right_written : left_written) +
+                           "' is not in the vocabulary");
+    }
+    const auto result = id_of_.find(result_.tokens[static_cast<size_t>(*left)] +
+                                    result_.tokens[static_cast<size_t>(*right)]);
+    if (result == id_of_.end()) {
+      return bad(file, where + ": the merged token '" + std::string(left_written) +
+                           std::string(right_written) + "' is not in the vocabulary");
+    }
+    const uint64_t pair = static_cast<uint64_t>(*left) << 32 | static_cast<uint32_t>(*right);
+    if (!pairs_.insert(pair).second) return bad(file, where + ": the pair was merged before");
+    result_.merges.push_back({*left, *right, result->second});
+    return {};
+  }
+
+  Result<BpeVocabulary> finish() && {
+    for (size_t id = 0; id < result_.tokens.size(); ++id) {
+      if (result_.tokens[id].empty()) {
+        return bad(file_, "vocabulary: no token has id " + std::to_string(id) + ", wanted ids 0.." +
+                              std::to_string(result_.tokens.size() - 1) + " without a gap");
+      }
+    }
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (!id_of_.contains(std::string(1, static_cast<char>(byte)))) {
+        return bad(file_, "vocabulary: byte " + std::to_string(byte) + " is no token");
+      }
+    }
+    const auto end_of_text = id_of_.find(std::string(kEndOfText));
+    if (end_of_text == id_of_.end()) {
+      return bad(file_, "vocabulary: found no token " + std::string(kEndOfText) +
+                            ", wanted it as the end of a document");
+    }
+    result_.end_of_text = end_of_text->second;
+    return std::move(result_);
+  }
+
+ private:
+  std::optional<int32_t> find(std::string_view written) const {
+    const auto bytes = alphabet_.bytes_of(written);
+    if (!bytes) return std::nullopt;
+    const auto found = id_of_.find(*bytes);
+    if (found == id_of_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  std::filesystem::path file_;
+  ByteAlphabet alphabet_;
+  BpeVocabulary result_;
+  std::unordered_map<std::string, int32_t> id_of_;
+  std::unordered_set<uint64_t> pairs_;
+};
+
+// Splits "left right"; nullopt unless there is exactly one space with something on both sides.
+std::optional<std::pair<std::string_view, std::string_view>> split_pair(std::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos || space == 0 || space + 1 == line.size()) {
+    return std::nullopt;
+  }
+  if (line.find(' ', space + 1) != std::string_view::npos) return std::nullopt;
+  return std::pair(line.substr(0, space), line.substr(space + 1));
+}
+
+Status add_merge_lines(Builder& builder, std::string_view rest, const std::filesystem::path& file) {
+  if (const auto pointer = text::pointer_file(rest)) {
+    return bad(file, "found " + std::string(pointer->found) + "; " + std::string(pointer->advice));
+  }
+  if (rest.starts_with("\xEF\xBB\xBF")) {
+    return bad(file,
+               "line 1: begins with a byte-order mark (EF BB BF), which no editor shows, wanted "
+               "none; sed -i '1s/^\\xEF\\xBB\\xBF//' removes it");
+  }
+  for (int64_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
+    const std::string where = "line " + std::to_string(number);
+    const auto pair = split_pair(line);
+    if (!pair) return bad(file, where + ": found '" + std::string(line) + "', wanted 'left right'");
+    TRAINYARD_TRY(builder.add_merge(file, where, pair->first, pair->second));
+  }
+  return {};
+}
+
+Status add_json_merges(Builder& builder, const std::filesystem::path& file, const Json& merges) {
+  if (!merges.is_array()) return bad(file, "/model/merges: wanted a list");
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const std::string where = "/model/merges/" + std::to_string(i);
+    const Json& merge = merges[i];
+    std::optional<std::pair<std::string_view, std::string_view>> pair;
+    if (merge.is_string()) {
+      pair = split_pair(merge.get_ref<const std::string&>());
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
+      pair = {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
+    }
+    if (!pair) return bad(file, where + ": wanted \"left right\" or [\"left\", \"right\"]");
+    TRAINYARD_TRY(builder.add_merge(file, where, pair->first, pair->second));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabulary_file,
+                                           const std::filesystem::path& merges_file) {
+  TRAINYARD_ASSIGN(const std::string vocabulary, read_file(vocabulary_file, kFileBytesMax));
+  TRAINYARD_ASSIGN(const std::string merges, read_file(merges_file, kFileBytesMax));
+  return parse_gpt2_vocabulary(vocabulary, merges, vocabulary_file, merges_file);
+}
+
+Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::string_view merges,
+                                            const std::filesystem::path& vocabulary_name,
+                                            const std::filesystem::path& merges_name) {
+  TRAINYARD_ASSIGN(const Json tokens, parse_json(vocabulary, vocabulary_name));
+  Builder builder(vocabulary_name);
+  TRAINYARD_TRY(builder.add_tokens(tokens, {std::string(kEndOfText)}));
+  TRAINYARD_TRY(add_merge_lines(builder, merges, merges_name));
+  return std::move(builder).finish();
+}
+
+Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file) {
+  TRAINYARD_ASSIGN(const std::string text, read_file(file, kFileBytesMax));
+  return parse_tokenizer_json(text, file);
+}
+
+Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
+                                           const std::filesystem::path& file) {
+  TRAINYARD_ASSIGN(const Json root, parse_json(text, file));
+  if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
+    return bad(file, "/model: wanted an object; is this a tokenizer.json?");
+  }
+  TRAINYARD_TRY(check_tokenizer_json(file, root));
+  TRAINYARD_ASSIGN(std::vector<AddedToken> added, added_tokens_of(file, root));
+  std::unordered_set<std::string> as_spelled;
+  for (const AddedToken& token : added)
+    as_spelled.insert(token.content);
+  const Json& model = root["model"];
+  Builder builder(file);
+  TRAINYARD_TRY(builder.add_tokens(model.value("vocab", Json()), as_spelled));
+  for (const AddedToken& token : added)
+    TRAINYARD_TRY(builder.add_token(token.content, token.id, token.content));
+  TRAINYARD_TRY(add_json_merges(builder, file, model.value("merges", Json())));
+  TRAINYARD_ASSIGN(BpeVocabulary vocabulary, std::move(builder).finish());
+  vocabulary.added = std::move(added);
+  return vocabulary;
+}
+
+}  // namespace trainyard::data

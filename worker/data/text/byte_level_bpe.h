@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/error.h"
+#include "worker/data/text/added_tokens.h"
+#include "worker/data/text/bpe_cache.h"
+#include "worker/data/text/bpe_vocabulary.h"
+#include "worker/data/text/pattern.h"
+#include "worker/data/text/tokenizer.h"
+
+namespace trainyard::data {
+
+/// GPT-2's byte-level byte-pair encoding (Radford et al. 2019); what exactly it does with any bytes
+/// stands in docs/formats/tokens.md.
+class ByteLevelBpe final : public Tokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> create(BpeVocabulary vocabulary);
+
+  using Tokenizer::encode;
+  /// `text` must be smaller than 2 GiB. O(n log n) in the longest piece, O(n) in the rest.
+  void encode(std::string_view text, std::vector<int32_t>& ids) override;
+  size_t safe_cut(std::string_view text) const override;
+  Status decode_token(int32_t id, std::string& bytes) const override;
+  int64_t vocabulary() const override { return static_cast<int64_t>(tables_.tokens.size()); }
+  int32_t end_of_text() const override { return tables_.end_of_text; }
+  std::string_view name() const override { return "gpt2-bpe"; }
+  const Hash128& identity() const override { return identity_; }
+
+ private:
+  // What a pair of adjacent tokens becomes; kNoMerge in `rank` when it has no rule.
+  struct Rule {
+    uint64_t pair = 0;
+    uint32_t rank = kNoMerge;
+    int32_t result = 0;
+  };
+  // One token of the piece being merged, in a doubly linked list by position.
+  struct Node {
+    int32_t id;
+    int32_t before;
+    int32_t after;
+  };
+  // A possible merge at `position`; stale when the tokens there have changed since.
+  struct Candidate {
+    uint32_t rank;
+    int32_t position;
+    uint64_t pair;
+  };
+  static constexpr uint32_t kNoMerge = ~uint32_t{0};
+
+  ByteLevelBpe(BpeVocabulary vocabulary, AddedTokens added, Pattern pattern);
+  const Rule* find_rule(uint64_t pair) const;
+  uint64_t pair_at(int32_t position) const;
+  void encode_well_formed(std::string_view text, std::vector<int32_t>& ids);
+  void encode_plain(std::string_view text, std::vector<int32_t>& ids);
+  void encode_piece(std::string_view piece, std::vector<int32_t>& ids);
+  void merge_piece(std::string_view piece, std::vector<int32_t>& ids);
+  void push_candidate(int32_t position);
+
+  BpeVocabulary tables_;
+  AddedTokens added_;
+  Pattern pattern_;
+  Hash128 identity_;
+  std::array<int32_t, 256> byte_ids_;
+  std::vector<Rule> rules_;  // open addressing, a power of two of places, at most half full
+  BpeCache cache_;
+  std::vector<Node> nodes_;            // scratch of merge_piece, as is the next
+  std::vector<Candidate> candidates_;  // a heap, lowest rank, then lowest position, first
+};
+
+}  // namespace trainyard::data

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/error.h"
+#include "worker/data/text/added_tokens.h"
+#include "worker/data/text/bpe_vocabulary.h"
+
+/// What in the files of other programs would make a tokenizer another than ours.
+namespace trainyard::data {
+
+/// Refuses a tokenizer.json whose algorithm is not GPT-2's byte-level BPE, or that has a part which
+/// this version does not know. `truncation` and `padding` are those of one call, as transformers
+/// holds them, and do not count. Errors: kInvalidData naming the file, the part, the value found
+/// and the value wanted.
+Status check_tokenizer_json(const std::filesystem::path& file, const nlohmann::json& root);
+
+/// The list `added_tokens` of a tokenizer.json. Errors: kInvalidData as above.
+Result<std::vector<AddedToken>> added_tokens_of(const std::filesystem::path& file,
+                                                const nlohmann::json& root);
+
+/// Refuses what a tokenizer_config.json changes in the tokenizer whose tables lie beside it: a
+/// prefix space, tokens around each text, added tokens that the tables do not have in the same
+/// form. Errors: kInvalidData as above.
+Status check_tokenizer_config(const std::filesystem::path& file, std::string_view text,
+                              const BpeVocabulary& tables);
+
+/// Refuses a tokenizer_config.json beside a vocab.json and merges.txt whose class encodes otherwise
+/// than GPT-2's; a tokenizer.json says itself how. Errors: kInvalidData.
+Status check_tokenizer_class(const std::filesystem::path& file, std::string_view text,
+                             const BpeVocabulary& tables);
+
+/// Refuses an added_tokens.json of tokens that are not in the vocabulary beside it: which of them
+/// are special it does not say. Errors: kInvalidData.
+Status check_added_tokens_file(const std::filesystem::path& file, std::string_view text,
+                               const BpeVocabulary& tables);
+
+}  // namespace trainyard::data

@@ -1,0 +1,168 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "kernels/kernel_set.h"
+#include "worker/comm/groups.h"
+#include "worker/device/memory_source.h"
+#include "worker/engine/interpreter.h"
+#include "worker/engine/optimizer.h"
+#include "worker/model/model.h"
+#include "worker/program/lower.h"
+#include "worker/state/states.h"
+
+namespace trainyard::engine {
+
+/// What an Engine is made of. `spec` is complete: model sizes resolved, numerics not Auto.
+struct EngineSetup {
+  api::EngineSpec spec;
+  kernels::Isa isa = kernels::Isa::kGeneric;
+  int threads = 1;
+  const comm::Groups* groups = nullptr;  ///< not owned
+  /// Accumulators of a unit before it is closed. Smaller overlaps better, larger costs fewer
+  /// messages; changes no bit.
+  int64_t unit_bytes = int64_t{8} << 20;
+  /// Told of steps, evaluations and all that is in them. Not owned; may be null.
+  trace::SpanSink* spans = nullptr;
+};
+
+/// What the ranks agreed on about one step.
+struct StepReport {
+  double loss = 0;  ///< mean over the step's targets, nats; NaN where one is not finite
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  bool skipped = false;         ///< an exact sum overflowed; parameters untouched
+  bool stop_requested = false;  ///< some rank asked to stop at this boundary
+};
+
+/// What the ranks agreed on about one evaluation.
+struct EvaluationReport {
+  /// Mean over the targets, nats; NaN where one is not finite or a sum on the way to it did not
+  /// fit.
+  double loss = 0;
+  bool stop_requested = false;  ///< some rank asked to stop and cut it short: the loss says nothing
+};
+
+/// Bytes that the engine holds, by purpose; equal to what was allocated.
+struct MemoryReport {
+  int64_t parameters = 0;  ///< Weights and States: the three below
+  int64_t weights = 0;     ///< weights, and masters where they are not the same
+  int64_t moments = 0;
+  int64_t sums = 0;
+  int64_t lent_sums = 0;     ///< UnitBuffers: of a micro-batch, where they are cut
+  int64_t lent_weights = 0;  ///< UnitBuffers: gathered, where they are cut
+  int64_t activations = 0;
+  int64_t activations_live_max = 0;  ///< lower bound of any plan
+  int64_t kernel_scratch = 0;
+};
+
+/// One rank's training engine: model, state, step programs and the machine that runs them. No
+/// process-wide state; several may live in one process (ranks as threads). One thread at a time.
+class Engine {
+ public:
+  /// Plans and allocates everything. Parameters are zero until initialize(), import or restore.
+  /// Errors: kInvalidConfig (more ranks than sequences, sizes, an instruction set the machine
+  /// lacks); kUnavailable (memory); kInternal (a step program that breaks its own rules).
+  static Result<std::unique_ptr<Engine>> create(const EngineSetup& setup, MemorySource& memory);
+  ~Engine();
+
+  /// Fresh weights: a pure function of the seed.
+  void initialize();
+  /// Replaces all parameters: `fill` puts the fp32 values of one slice after the other, of all that
+  /// this rank owns, in ascending order of global name, into what it is given. All ranks call it;
+  /// they meet when the weights are first used. Errors: those of `fill`; the parameters are then
+  /// undefined.
+  using FillSlice =
+      std::function<Status(int param, const layout::Slice& slice, std::span<float> values)>;
+  Status set_parameters(const FillSlice& fill);
+  /// Waits until the weights are those of the last step. Collective after set_parameters(). Errors:
+  /// those of the communicator.
+  Status settle();
+
+  /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
+  /// `stop_asked` is asked at the end of the backward pass; empty: nobody asks.
+  Result<StepReport> step(MicroBatchSource& batches, const StopAsked& stop_asked = {});
+
+  /// Over `sequences` held-out windows, which the data ranks share out in micro-batches of
+  /// `micro_sequences`; `batches` has this rank's. Cut short at the next instruction once
+  /// `stop_asked` says so. Collective. Memory does not grow with the number of micro-batches.
+  Result<EvaluationReport> evaluate(MicroBatchSource& batches, int64_t sequences,
+                                    int64_t micro_sequences, const StopAsked& stop_asked = {});
+
+  /// Runs `copy` as the step program's SNAPSHOT: at a step boundary, under an instruction id of its
+  /// own. Errors: those of `copy`.
+  Status at_snapshot(const std::function<Status()>& copy);
+
+  /// Logits [padded_vocab] of the position after `tokens` (1 .. sequence length of them), without
+  /// dropout. Of a group of one; allocates on first use.
+  Result<std::span<const float>> next_logits(std::span<const int32_t> tokens);
+
+  const Model& model() const { return model_; }
+  const api::EngineSpec& spec() const { return setup_.spec; }
+  /// Parameter indexes in ascending order of global name.
+  std::span<const int> name_order() const { return name_order_; }
+  States& states() { return *states_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  const comm::Groups& groups() const { return *setup_.groups; }
+
+  /// Steps taken: each consumed one global batch.
+  int64_t steps_done() const { return steps_done_; }
+  int threads() const { return setup_.threads; }
+  int64_t samples_consumed() const { return steps_done_ * setup_.spec.batch.global_sequences; }
+  void set_steps_done(int64_t steps) { steps_done_ = steps; }
+
+  /// Samples of each of this rank's micro-batches.
+  std::span<const int64_t> micro_sizes() const { return micro_sizes_; }
+  MemoryReport memory() const;
+  kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
+  const StepProgram& program() const { return program_; }
+  const Units& units() const { return units_; }
+  /// Called before each instruction of any program with its id there. Must not allocate or fail.
+  using InstructionHook = std::function<void(int id, const Instruction& instruction)>;
+  void set_instruction_hook(InstructionHook hook) { on_instruction_ = std::move(hook); }
+  /// Called before (true) and after each wait for other ranks. Must not allocate or fail.
+  void set_wait_hook(std::function<void(bool waits)> hook) { on_wait_ = std::move(hook); }
+
+ private:
+  explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
+  Status make_states(MemorySource& memory);
+  Status plan_step();
+  StepSetup base_setup(MicroBatchSource& batches, const StepProgram& program,
+                       const ActivationPlan& plan, const UnitBuffers& buffers);
+  Lowering lowering() const;
+  Status gather_weights();
+  Status grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes);
+
+  EngineSetup setup_;
+  Model model_;
+  MemorySource* memory_source_ = nullptr;
+  DType compute_ = DType::kFloat32;
+  std::unique_ptr<kernels::KernelSet> kernels_;
+  std::unique_ptr<MemoryBlock> kernel_scratch_;
+  Units units_;
+  std::vector<int> name_order_;
+  layout::Layout layout_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<States> states_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<int64_t> micro_sizes_;
+  StepProgram program_;
+  ActivationPlan plan_;
+  std::unique_ptr<MemoryBlock> arena_;
+  UnitBuffers buffers_;
+  std::unique_ptr<MemoryBlock> buffer_memory_;
+  bool weights_are_gathered_ = false;  ///< since set_parameters()
+  std::vector<float> logits_;
+  InstructionHook on_instruction_;
+  std::function<void(bool waits)> on_wait_;
+  int64_t steps_done_ = 0;
+  std::unique_ptr<Interpreter> interpreter_;  ///< last: it waits for what works on the memory above
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,485 @@
+#include "worker/engine/interpreter.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "common/base/check.h"
+
+namespace trainyard::engine {
+namespace {
+
+trace::Activity activity_of(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kForward:
+      return trace::Activity::kForward;
+    case InstructionKind::kBackwardInput:
+      return trace::Activity::kBackwardInput;
+    case InstructionKind::kBackwardWeight:
+      return trace::Activity::kBackwardWeight;
+    case InstructionKind::kReduce:
+      return trace::Activity::kReduce;
+    case InstructionKind::kAccumulate:
+      return trace::Activity::kAccumulate;
+    case InstructionKind::kAllReduce:
+      return trace::Activity::kAllReduce;
+    case InstructionKind::kReduceControl:
+      return trace::Activity::kReduceControl;
+    case InstructionKind::kGather:
+      return trace::Activity::kGather;
+    case InstructionKind::kFree:
+      return trace::Activity::kFree;
+    case InstructionKind::kOptimize:
+      return trace::Activity::kOptimize;
+    case InstructionKind::kSnapshot:
+      return trace::Activity::kSnapshot;
+  }
+  return trace::Activity::kStep;
+}
+
+/// Ends of the grains along the rows of a micro-batch: every `grain` positions of each sample.
+void fill_grain_ends(const MicroBatchView& batch, int64_t grain, std::vector<int64_t>& ends) {
+  ends.clear();
+  for (int64_t s = 0; s < batch.size; ++s) {
+    for (int64_t t = grain; t < batch.tokens_per_sample; t += grain) {
+      ends.push_back(s * batch.tokens_per_sample + t);
+    }
+    ends.push_back((s + 1) * batch.tokens_per_sample);
+  }
+}
+
+}  // namespace
+
+int gradient_quantum_log2(int64_t targets_of_step) {
+  return 50 - std::bit_width(static_cast<uint64_t>(std::max<int64_t>(targets_of_step, 1) - 1));
+}
+
+/// The state of one run.
+struct Interpreter::Frame {
+  const StepSetup* setup = nullptr;
+  int instruction = -1;  // now running
+  StepNumerics numerics;
+  kernels::OverflowFlag overflow{0};
+  kernels::OverflowFlag loss_overflow{0};
+  ControlWord control;
+  comm::WorkPtr control_work;
+  bool updating = false;                     // the control word is reduced and the update begun
+  std::vector<comm::WorkPtr> reduce_work;    // by unit; over the parts, then over the copies
+  std::vector<comm::WorkPtr> gather_work;    // by unit; of the last step until who reads it waits
+  std::vector<std::vector<int64_t>> counts;  // by unit: elements of each rank's part
+  std::vector<MicroBatchView> batches;
+  std::vector<int64_t> grain_ends;
+  int grains_of = -1;                 // micro-batch that grain_ends describes
+  std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
+  std::vector<int> sums_used;         // by unit: buffers of sums given up again
+  std::vector<int> weights_used;      // by unit: buffers of weights taken
+};
+
+Interpreter::Interpreter(Machine machine)
+    : machine_(std::move(machine)), frame_(std::make_unique<Frame>()) {
+  const layout::Layout& layout = machine_.states->layout();
+  for (int unit = 0; unit < layout.units(); ++unit)
+    frame_->counts.push_back(layout.counts(unit));
+  frame_->reduce_work.resize(frame_->counts.size());
+  frame_->gather_work.resize(frame_->counts.size());
+}
+
+/// What is still received belongs to memory that goes away next. A peer that is gone ends the wait.
+Interpreter::~Interpreter() {
+  for (auto* all : {&frame_->reduce_work, &frame_->gather_work}) {
+    for (comm::WorkPtr& work : *all) {
+      if (work) (void)work->wait();
+    }
+  }
+  if (frame_->control_work) (void)frame_->control_work->wait();
+}
+
+Status Interpreter::settle() {
+  for (comm::WorkPtr& work : frame_->gather_work) {
+    if (work) TRAINYARD_TRY(work->wait());
+    work.reset();
+  }
+  return {};
+}
+
+Result<ControlWord> Interpreter::run(const StepSetup& setup) {
+  Frame& frame = *frame_;
+  TRAINYARD_CHECK(static_cast<int64_t>(setup.arena.size()) >= setup.plan->bytes());
+  TRAINYARD_CHECK(static_cast<int64_t>(setup.buffer_memory.size()) >= setup.buffers->bytes());
+  frame.setup = &setup;
+  frame.overflow.store(0, std::memory_order_relaxed);
+  frame.loss_overflow.store(0, std::memory_order_relaxed);
+  frame.control = setup.carried;
+  frame.grains_of = -1;
+  frame.updating = false;
+  frame.numerics = {.compute = setup.compute,
+                    .seed = setup.seed,
+                    .training = setup.training,
+                    .grain_tokens = setup.grain_tokens,
+                    .gradient_quantum_log2 = gradient_quantum_log2(setup.targets_of_step),
+                    .grains_of_step = setup.grains_of_step,
+                    .targets_of_step = setup.targets_of_step,
+                    .overflow = &frame.overflow,
+                    .loss_overflow = &frame.loss_overflow};
+  if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
+  frame.sums_used.assign(frame.counts.size(), 0);
+  frame.weights_used.assign(frame.counts.size(), 0);
+  int id = 0;
+  for (const Instruction& instruction : *setup.program) {
+    if (Status status = run_instruction(id, instruction); !status) {
+      return status.error().with_context("instruction " + std::to_string(id) + " (" +
+                                         to_string(instruction) + ")");
+    }
+    ++id;
+  }
+  TRAINYARD_TRY(finish_control());
+  return frame.control;
+}
+
+Status Interpreter::run_instruction(int id, const Instruction& instruction) {
+  if (machine_.on_instruction) machine_.on_instruction(id, instruction);
+  frame_->instruction = id;
+  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
+                               {.activity = activity_of(instruction.kind),
+                                .instruction = id,
+                                .micro_batch = instruction.micro_batch,
+                                .layer = instruction.layer,
+                                .unit = instruction.unit,
+                                .step = frame_->setup->step});
+  return execute(instruction);
+}
+
+/// Waits for a collective to end and gives it up; what that takes shows as a span of its own.
+Status Interpreter::wait_for(comm::WorkPtr& work) {
+  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kCommunicationWait,
+                                .instruction = frame_->instruction,
+                                .step = frame_->setup->step});
+  if (machine_.on_wait) machine_.on_wait(true);
+  Status status = work->wait();
+  work.reset();
+  if (machine_.on_wait) machine_.on_wait(false);
+  return status;
+}
+
+Result<MicroBatchView> Interpreter::next_batch(int micro_batch) {
+  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kDataWait,
+                                .instruction = frame_->instruction,
+                                .micro_batch = micro_batch,
+                                .step = frame_->setup->step});
+  return frame_->setup->batches->micro_batch(frame_->setup->first_micro_batch + micro_batch);
+}
+
+Status Interpreter::execute(const Instruction& instruction) {
+  switch (instruction.kind) {
+    case InstructionKind::kForward:
+      // What an evaluation finds counts for nothing then; the control word tells the other ranks.
+      if (!frame_->setup->training && asked_to_stop()) return {};
+      return forward(instruction);
+    case InstructionKind::kBackwardInput:
+    case InstructionKind::kBackwardWeight:
+      return backward(instruction);
+    case InstructionKind::kReduce:
+      reduce(instruction.unit);
+      return {};
+    case InstructionKind::kAccumulate:
+      return accumulate(instruction.unit);
+    case InstructionKind::kAllReduce:
+      return all_reduce(instruction.unit);
+    case InstructionKind::kReduceControl:
+      return reduce_control();
+    case InstructionKind::kOptimize:
+      return optimize(instruction.unit);
+    case InstructionKind::kGather:
+      gather(instruction.unit);
+      return {};
+    case InstructionKind::kFree:
+      return free_weights(instruction.unit);
+    case InstructionKind::kSnapshot:
+      return frame_->setup->snapshot();
+  }
+  return Error{ErrorCode::kInternal, "unknown instruction"};
+}
+
+bool Interpreter::asked_to_stop() const {
+  const StopAsked* const asked = frame_->setup->stop_asked;
+  return asked != nullptr && *asked && (*asked)();
+}
+
+void Interpreter::prepare_micro_batch(int micro_batch, const MicroBatchView& batch) {
+  Frame& frame = *frame_;
+  if (frame.grains_of == micro_batch) return;
+  fill_grain_ends(batch, frame.setup->grain_tokens, frame.grain_ends);
+  frame.numerics.grain_ends = frame.grain_ends;
+  frame.grains_of = micro_batch;
+}
+
+Status Interpreter::forward(const Instruction& instruction) {
+  Frame& frame = *frame_;
+  const auto m = static_cast<size_t>(instruction.micro_batch);
+  const int layer = instruction.layer;
+  if (layer == 0) {
+    TRAINYARD_ASSIGN(const MicroBatchView batch, next_batch(instruction.micro_batch));
+    if (frame.batches.size() <= m) frame.batches.resize(m + 1);
+    frame.batches[m] = batch;
+    frame.control.targets += static_cast<int64_t>(std::count_if(
+        batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
+  }
+  prepare_micro_batch(instruction.micro_batch, frame.batches[m]);
+  const auto nodes =
+      static_cast<int>(machine_.model->layers[static_cast<size_t>(layer)].nodes.size());
+  for (int n = 0; n < nodes; ++n)
+    TRAINYARD_TRY(run_node(instruction.micro_batch, layer, n, InstructionKind::kForward));
+  return {};
+}
+
+Status Interpreter::backward(const Instruction& instruction) {
+  Frame& frame = *frame_;
+  const int layer = instruction.layer;
+  const int m = instruction.micro_batch;
+  const bool weights = instruction.kind == InstructionKind::kBackwardWeight;
+  prepare_micro_batch(m, frame.batches[static_cast<size_t>(m)]);
+  if (!weights && layer + 1 == std::ssize(machine_.model->layers)) {
+    const ActivationPlan& plan = *frame.setup->plan;
+    machine_.kernels->clear(frame.setup->arena.data() + plan.residual_gradient(m),
+                            plan.residual_gradient_bytes(m));
+  }
+  const auto& nodes = machine_.model->layers[static_cast<size_t>(layer)].nodes;
+  for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
+    if (weights && nodes[static_cast<size_t>(n)].params.empty()) continue;
+    TRAINYARD_TRY(run_node(m, layer, n, instruction.kind));
+  }
+  return {};
+}
+
+Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind pass) {
+  constexpr size_t kPortsMax = 4;
+  Frame& frame = *frame_;
+  const ActivationPlan& plan = *frame.setup->plan;
+  std::byte* const arena = frame.setup->arena.data();
+  const Node& n =
+      machine_.model->layers[static_cast<size_t>(layer)].nodes[static_cast<size_t>(node)];
+  TRAINYARD_CHECK(n.inputs.size() <= kPortsMax && n.outputs.size() <= kPortsMax &&
+                  n.params.size() <= kPortsMax);
+  std::array<void*, kPortsMax> in{};
+  std::array<void*, kPortsMax> out{};
+  std::array<void*, kPortsMax> d_in{};
+  std::array<const void*, kPortsMax> d_out{};
+  std::array<void*, kPortsMax> saved{};
+  std::array<ParamView, kPortsMax> params{};
+  const BackwardUses uses = n.op->backward_uses();
+  const bool is_forward = pass == InstructionKind::kForward;
+  const bool is_input = pass == InstructionKind::kBackwardInput;
+  const bool reads_inputs = is_forward || (is_input && uses.input_in_backward_input) ||
+                            (!is_input && uses.input_in_backward_weight);
+  for (size_t i = 0; i < n.inputs.size(); ++i) {
+    if (reads_inputs) in[i] = arena + plan.value(micro_batch, layer, n.inputs[i]);
+    if (is_input) d_in[i] = arena + plan.gradient(micro_batch, layer, n.inputs[i]);
+  }
+  for (size_t i = 0; i < n.outputs.size(); ++i) {
+    if (is_forward || (is_input && uses.output_in_backward_input)) {
+      out[i] = arena + plan.value(micro_batch, layer, n.outputs[i]);
+    }
+    if (!is_forward) d_out[i] = arena + plan.gradient(micro_batch, layer, n.outputs[i]);
+  }
+  const MicroBatchView& batch = frame.batches[static_cast<size_t>(micro_batch)];
+  const size_t saved_count = n.op->saved_count();
+  for (size_t k = 0; k < saved_count; ++k) {
+    saved[k] = arena + plan.saved(micro_batch, layer, node, static_cast<int>(k));
+  }
+  for (size_t p = 0; p < n.params.size(); ++p) {
+    States& states = *machine_.states;
+    const int unit = states.layout().unit_of(n.params[p]);
+    if (pass == InstructionKind::kBackwardWeight) hold_sums(unit);
+    const bool is_new = pass == InstructionKind::kBackwardWeight &&
+                        start_gradient(n.params[p], n.op->overwrites_gradient(p));
+    TRAINYARD_TRY(await_weights(unit));
+    params[p] = {.data = states.weights().data(n.params[p]),
+                 .dtype = states.weights().dtype(n.params[p]),
+                 .gradient = pass == InstructionKind::kBackwardWeight ? states.sums_of(n.params[p])
+                                                                      : nullptr,
+                 .gradient_is_new = is_new};
+  }
+  const OpArgs args{.kernels = machine_.kernels,
+                    .batch = &batch,
+                    .numerics = &frame.numerics,
+                    .in = std::span<void* const>(in.data(), n.inputs.size()),
+                    .out = std::span<void* const>(out.data(), n.outputs.size()),
+                    .d_in = std::span<void* const>(d_in.data(), n.inputs.size()),
+                    .d_out = std::span<const void* const>(d_out.data(), n.outputs.size()),
+                    .params = std::span<const ParamView>(params.data(), n.params.size()),
+                    .saved = std::span<void* const>(saved.data(), saved_count),
+                    .scratch = arena + plan.scratch(),
+                    .loss_sum = &frame.control.loss_sum,
+                    .coarse_loss_sum = &frame.control.coarse_loss_sum,
+                    .last_logits = frame.setup->last_logits};
+  if (is_forward) {
+    n.op->forward(args);
+  } else if (is_input) {
+    n.op->backward_input(args);
+  } else {
+    n.op->backward_weight(args);
+  }
+  return {};
+}
+
+/// Where sums are cut: has a buffer for those of a unit that ops add to.
+void Interpreter::hold_sums(int unit) {
+  States& states = *machine_.states;
+  const auto u = static_cast<size_t>(unit);
+  if (states.has_buffer(unit)) return;
+  const StepSetup& setup = *frame_->setup;
+  states.lend(unit, reinterpret_cast<int64_t*>(setup.buffer_memory.data() +
+                                               setup.buffers->sums(unit, frame_->sums_used[u])));
+}
+
+/// Before the first addition to a parameter's sums, of a step or where they are cut of a
+/// micro-batch: true where the op overwrites what is left there, which is cleared otherwise. A pass
+/// over all sums at the start would write a gigabyte at GPT-2's size that the first products then
+/// read again.
+bool Interpreter::start_gradient(int param, bool overwrites) {
+  char& is_new = frame_->gradient_is_new[static_cast<size_t>(param)];
+  if (is_new == 0) return false;
+  is_new = 0;
+  if (overwrites) return true;
+  const int64_t elements = machine_.model->params[static_cast<size_t>(param)].elements();
+  machine_.kernels->clear(machine_.states->sums_of(param),
+                          elements * static_cast<int64_t>(sizeof(int64_t)));
+  return false;
+}
+
+void Interpreter::reduce(int unit) {
+  States& states = *machine_.states;
+  hold_sums(unit);
+  // A rank without micro-batches of its own adds nothing to anything.
+  for (const int param : states.layout().tensors(unit))
+    start_gradient(param, false);
+  const auto u = static_cast<size_t>(unit);
+  frame_->reduce_work[u] = machine_.groups->shard->reduce_scatter(
+      std::as_writable_bytes(states.sums(unit)), frame_->counts[u], DType::kInt64,
+      comm::ReduceOp::kSum);
+}
+
+Status Interpreter::finish_reduction(int unit) {
+  comm::WorkPtr& work = frame_->reduce_work[static_cast<size_t>(unit)];
+  return work ? wait_for(work) : Status();
+}
+
+Status Interpreter::accumulate(int unit) {
+  Frame& frame = *frame_;
+  States& states = *machine_.states;
+  TRAINYARD_TRY(finish_reduction(unit));
+  const auto u = static_cast<size_t>(unit);
+  const layout::Range part = states.layout().shard(unit, machine_.groups->at.fsdp);
+  machine_.kernels->accumulate(states.sums(unit).data() + part.begin,
+                               states.owned_sums(unit).data(), part.size(),
+                               frame.sums_used[u] == 0);
+  ++frame.sums_used[u];
+  states.lend(unit, nullptr);
+  for (const int param : states.layout().tensors(unit))
+    frame.gradient_is_new[static_cast<size_t>(param)] = 1;
+  return {};
+}
+
+Status Interpreter::all_reduce(int unit) {
+  States& states = *machine_.states;
+  TRAINYARD_TRY(finish_reduction(unit));
+  if (!states.layout().sharding().parts) {
+    for (const int param : states.layout().tensors(unit))
+      start_gradient(param, false);
+  }
+  frame_->reduce_work[static_cast<size_t>(unit)] = machine_.groups->replica->all_reduce(
+      std::as_writable_bytes(states.owned_sums(unit)), DType::kInt64, comm::ReduceOp::kSum);
+  return {};
+}
+
+/// What exact sums of this step's gradients are multiplied by.
+double Interpreter::gradient_scale() const {
+  return std::ldexp(1.0, -frame_->numerics.gradient_quantum_log2) /
+         static_cast<double>(frame_->setup->targets_of_step);
+}
+
+Status Interpreter::reduce_control() {
+  Frame& frame = *frame_;
+  States& states = *machine_.states;
+  for (int unit = 0; frame.setup->training && unit < states.layout().units(); ++unit) {
+    TRAINYARD_TRY(finish_reduction(unit));
+    if (!layout::Layout::counts_in_norm(machine_.groups->at)) continue;
+    for (const int param : states.layout().tensors(unit)) {
+      const std::span<const int64_t> sums = states.owned_sums_of(param);
+      machine_.kernels->sum_of_squares({.count = std::ssize(sums),
+                                        .gradient = {sums.data(), gradient_scale()},
+                                        .limbs = frame.control.gradient_squares,
+                                        .overflow = &frame.overflow});
+      // After each, so that what many add stays within an int64.
+      if (carry_squares(frame.control)) continue;
+      frame.overflow = 1;
+      frame.control.gradient_squares[kernels::kSquareLimbs - 1] = 0;
+    }
+  }
+  note_overflows();
+  frame.control.stop_requested = asked_to_stop() ? 1 : 0;
+  frame.control_work = machine_.groups->world->all_reduce(
+      std::as_writable_bytes(std::span(&frame.control, 1)), DType::kInt64, comm::ReduceOp::kSum);
+  return {};
+}
+
+Status Interpreter::optimize(int unit) {
+  Frame& frame = *frame_;
+  if (!frame.updating) {
+    TRAINYARD_TRY(finish_control());
+    machine_.optimizer->begin(frame.control);
+    frame.updating = true;
+  }
+  // Who has no micro-batch has read nothing since the last step.
+  TRAINYARD_TRY(await_weights(unit));
+  machine_.optimizer->update(*machine_.kernels, *machine_.states, unit, gradient_scale());
+  return {};
+}
+
+void Interpreter::gather(int unit) {
+  const auto u = static_cast<size_t>(unit);
+  Weights& weights = machine_.states->weights();
+  const layout::Layout& layout = machine_.states->layout();
+  if (layout.sharding().weights) {
+    const StepSetup& setup = *frame_->setup;
+    const int64_t bytes = layout.elements(unit) * size_of(weights.unit_dtype(unit));
+    weights.lend(unit, setup.buffer_memory.subspan(static_cast<size_t>(setup.buffers->weights(
+                                                       unit, frame_->weights_used[u]++)),
+                                                   static_cast<size_t>(bytes)));
+  }
+  frame_->gather_work[u] = machine_.groups->shard->all_gather(weights.unit(unit), frame_->counts[u],
+                                                              weights.unit_dtype(unit));
+}
+
+Status Interpreter::free_weights(int unit) {
+  TRAINYARD_TRY(await_weights(unit));  // a rank without the micro-batch has read nothing
+  machine_.states->weights().lend(unit, {});
+  return {};
+}
+
+Status Interpreter::await_weights(int unit) {
+  comm::WorkPtr& work = frame_->gather_work[static_cast<size_t>(unit)];
+  return work ? wait_for(work) : Status();
+}
+
+/// Of this rank, in this program or one whose control word was carried here.
+void Interpreter::note_overflows() {
+  Frame& frame = *frame_;
+  if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
+  const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
+  if (sum_overflowed || frame.control.loss_unknown != 0) frame.control.overflow = 1;
+}
+
+Status Interpreter::finish_control() {
+  if (!frame_->control_work) {
+    // Of a step it has been reduced: another look would count this rank's again.
+    if (!frame_->setup->training) note_overflows();
+    return {};
+  }
+  return wait_for(frame_->control_work);
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/error.h"
+#include "kernels/kernel_set.h"
+#include "worker/comm/groups.h"
+#include "worker/engine/optimizer.h"
+#include "worker/memory/activation_plan.h"
+#include "worker/memory/unit_buffers.h"
+#include "worker/model/model.h"
+#include "worker/program/instruction.h"
+#include "worker/state/states.h"
+#include "worker/trace/span.h"
+
+namespace trainyard::engine {
+
+/// Where forward instructions take their micro-batches from.
+class MicroBatchSource {
+ public:
+  virtual ~MicroBatchSource() = default;
+  /// Micro-batch `index` of the step, asked once, in ascending order. Its spans stay valid until
+  /// the next-but-one is asked for.
+  virtual Result<MicroBatchView> micro_batch(int index) = 0;
+};
+
+/// Whether this rank has been asked to stop; once true it stays so. Cheap, and from any thread.
+using StopAsked = std::function<bool()>;
+
+/// Everything a step program works on. Nothing is owned.
+struct Machine {
+  const Model* model = nullptr;
+  kernels::KernelSet* kernels = nullptr;
+  States* states = nullptr;
+  const comm::Groups* groups = nullptr;
+  Optimizer* optimizer = nullptr;
+  /// Called before each instruction with its id; for heartbeats. May be empty.
+  std::function<void(int id, const Instruction& instruction)> on_instruction;
+  /// Called before (true) and after each wait for other ranks within an instruction. May be empty.
+  std::function<void(bool waits)> on_wait;
+  /// Told of each instruction and of what it waited for, on Track::kStep. May be null.
+  trace::SpanSink* spans = nullptr;
+};
+
+/// What is fixed for one run of a program.
+struct StepSetup {
+  const StepProgram* program = nullptr;
+  const ActivationPlan* plan = nullptr;
+  std::span<std::byte> arena;  ///< at least plan->bytes()
+  const UnitBuffers* buffers = nullptr;
+  std::span<std::byte> buffer_memory;  ///< at least buffers->bytes()
+  MicroBatchSource* batches = nullptr;
+  DType compute = DType::kFloat32;
+  uint64_t seed = 0;
+  int64_t step = 0;  ///< optimizer steps done before; for spans only
+  bool training = true;
+  int64_t grain_tokens = 128;
+  int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
+  int64_t grains_of_step = 0;   ///< over all ranks
+  /// Of the programs before, where an evaluation is cut into several: what they returned, and how
+  /// many micro-batches they took.
+  ControlWord carried;
+  int first_micro_batch = 0;
+  /// Not owned; null: nobody asks. What it says goes into the control word as late as can be, so
+  /// that the step under way is the last one; an evaluation is cut short by it.
+  const StopAsked* stop_asked = nullptr;
+  float* last_logits = nullptr;      ///< while sampling, see OpArgs
+  std::function<Status()> snapshot;  ///< run by kSnapshot
+};
+
+/// Quantum exponent of gradient sums: 50 - ceil(log2(targets of a step)), so that the mean gradient
+/// has a resolution of 2^-50 and each target a headroom of 2^12.
+int gradient_quantum_log2(int64_t targets_of_step);
+
+/// Executes step programs. Owns no memory but small tables; allocates nothing after construction
+/// has seen each program once. One thread at a time. Gathers that a program has started go on when
+/// run() returns: the weights are whole once settle() has returned or a later forward has read
+/// them.
+class Interpreter {
+ public:
+  explicit Interpreter(Machine machine);
+  ~Interpreter();
+
+  /// Runs a whole program; returns what the ranks agreed on, or, where the program does not reduce
+  /// the control word, what this one has so far. Errors: those of the communicator and
+  /// of the batch source; the state is then undefined and must be restored.
+  Result<ControlWord> run(const StepSetup& setup);
+
+  /// Waits for the gathers under way. Errors: those of the communicator.
+  Status settle();
+
+ private:
+  struct Frame;
+  Status run_instruction(int id, const Instruction& instruction);
+  Status execute(const Instruction& instruction);
+  Result<MicroBatchView> next_batch(int micro_batch);
+  Status wait_for(comm::WorkPtr& work);
+  bool asked_to_stop() const;
+  Status forward(const Instruction& instruction);
+  Status backward(const Instruction& instruction);
+  void reduce(int unit);
+  Status accumulate(int unit);
+  Status all_reduce(int unit);
+  Status finish_reduction(int unit);
+  Status reduce_control();
+  Status optimize(int unit);
+  void gather(int unit);
+  Status free_weights(int unit);
+  double gradient_scale() const;
+  Status await_weights(int unit);
+  void note_overflows();
+  Status finish_control();
+  void hold_sums(int unit);
+  bool start_gradient(int param, bool overwrites);
+  Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
+  void prepare_micro_batch(int micro_batch, const MicroBatchView& batch);
+
+  Machine machine_;
+  std::unique_ptr<Frame> frame_;
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,83 @@
+#include "worker/engine/limits.h"
+
+#include <string>
+
+#include "kernels/cpu/cpu_kernel_set.h"
+#include "kernels/cpu/cpu_limits.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// A step program lists every micro-batch; this bounds it and the time to plan it.
+constexpr int64_t kMicroBatchesMax = 4096;
+
+Error beyond(const char* field, int64_t found, const std::string& wanted) {
+  return {ErrorCode::kInvalidConfig,
+          std::string(field) + ": found " + std::to_string(found) + ", wanted " + wanted};
+}
+
+}  // namespace
+
+Status check_kernel_limits(const api::EngineSpec& spec) {
+  if (spec.model.heads < 1) return {};  // build_model says so
+  const int64_t head = spec.model.hidden / spec.model.heads;
+  const int64_t padded_head = (head + 15) / 16 * 16;
+  if (spec.numerics.grain_tokens > kernels::kMaxKeyBlock) {
+    return beyond("engine.numerics.grainTokens", spec.numerics.grain_tokens,
+                  "at most " + std::to_string(kernels::kMaxKeyBlock));
+  }
+  if (head > kernels::kMaxHeadDim) {
+    return beyond("engine.model.heads", spec.model.heads,
+                  "heads of at most " + std::to_string(kernels::kMaxHeadDim) + " features, not " +
+                      std::to_string(head));
+  }
+  if (spec.precision.compute == api::NumberFormat::kBF16 && head % 2 != 0) {
+    // A bf16 product takes two elements at a time, and a head is summed over by itself.
+    return beyond(
+        "engine.model.heads", spec.model.heads,
+        "an even hidden / heads under precision.compute BF16, not " + std::to_string(head));
+  }
+  if (spec.data.sequence_length * padded_head > kernels::kMaxAttentionElements) {
+    return beyond("engine.data.sequenceLength", spec.data.sequence_length,
+                  "at most " + std::to_string(kernels::kMaxAttentionElements / padded_head) +
+                      " with heads of " + std::to_string(head) + " features");
+  }
+  return {};
+}
+
+Status check_batch(const api::BatchSpec& batch, int64_t ranks) {
+  if (ranks > batch.global_sequences) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     ", wanted at least the " + std::to_string(ranks) +
+                     " data-parallel ranks; use fewer ranks or a larger batch"};
+  }
+  const int64_t share = (batch.global_sequences + ranks - 1) / ranks;  // the largest
+  const int64_t micro_batches = (share + batch.micro_sequences - 1) / batch.micro_sequences;
+  if (micro_batches > kMicroBatchesMax) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
+                     std::to_string(ranks) + " ranks, wanted at most " +
+                     std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
+  }
+  return {};
+}
+
+kernels::Isa kernel_isa(api::Isa isa) {
+  switch (isa) {
+    case api::Isa::kAmx:
+      return kernels::Isa::kAmx;
+    case api::Isa::kAvx512:
+      return kernels::Isa::kAvx512;
+    case api::Isa::kAvx2:
+      return kernels::Isa::kAvx2;
+    case api::Isa::kGeneric:
+      return kernels::Isa::kGeneric;
+    case api::Isa::kAuto:
+      break;
+  }
+  return kernels::best_isa();
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,78 @@
+#include "worker/engine/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "common/math/portable.h"
+#include "worker/engine/learning_rate.h"
+
+namespace trainyard::engine {
+Optimizer::Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
+                     int64_t total_updates, const Model& model)
+    : spec_(spec), schedule_(schedule), total_updates_(total_updates), model_(model) {}
+
+bool carry_squares(ControlWord& control) {
+  constexpr int kTop = kernels::kSquareLimbs - 1;
+  int64_t* const limbs = control.gradient_squares;
+  for (int k = 0; k < kTop; ++k) {
+    limbs[k + 1] += limbs[k] >> kernels::kSquareLimbBits;
+    limbs[k] &= (int64_t{1} << kernels::kSquareLimbBits) - 1;
+  }
+  return limbs[kTop] < kernels::kSquareLimit;
+}
+
+double loss_total(const ControlWord& control) {
+  constexpr int kFiner = kernels::kLossQuantumLog2 - kernels::kCoarseLossQuantumLog2;
+  const auto coarse = static_cast<uint64_t>(control.coarse_loss_sum) << kFiner;
+  const uint64_t rest = static_cast<uint64_t>(control.loss_sum) - coarse;
+  const auto quanta =
+      (static_cast<__int128>(control.coarse_loss_sum) << kFiner) + static_cast<__int128>(rest);
+  return std::ldexp(static_cast<double>(quanta), -kernels::kLossQuantumLog2);
+}
+
+void Optimizer::begin(ControlWord control) {
+  scalars_.skip = !carry_squares(control) || control.overflow != 0 ? 1 : 0;
+  double squares = 0;
+  for (int k = 0; k < kernels::kSquareLimbs; ++k) {
+    squares += std::ldexp(static_cast<double>(control.gradient_squares[k]),
+                          k * kernels::kSquareLimbBits - kernels::kSquareQuantumLog2);
+  }
+  const double norm = std::sqrt(squares);
+  scalars_.gradient_norm = norm;
+  scalars_.clip_scale = 1;
+  if (spec_.gradient_clip > 0) {
+    // PyTorch's clip_grad_norm_ adds 1e-6 to the norm; parity with it is part of the contract.
+    scalars_.clip_scale = static_cast<float>(std::min(1.0, spec_.gradient_clip / (norm + 1e-6)));
+  }
+  scalars_.learning_rate =
+      static_cast<float>(learning_rate(schedule_, spec_.learning_rate, total_updates_, updates_));
+  if (scalars_.skip != 0) return;
+  ++updates_;
+  scalars_.bias_correction1 = static_cast<float>(1 / (1 - portable_pow(spec_.betas[0], updates_)));
+  scalars_.bias_correction2 = static_cast<float>(1 / (1 - portable_pow(spec_.betas[1], updates_)));
+}
+
+void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale) const {
+  for (const int param : states.layout().tensors(unit)) {
+    const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
+    Weights& weights = states.weights();
+    uint16_t* const copy = weights.dtype(param) == DType::kFloat32
+                               ? nullptr
+                               : reinterpret_cast<uint16_t*>(weights.owned(param).data());
+    const std::span<const int64_t> sums = states.owned_sums_of(param);
+    kernels.adamw({.count = std::ssize(sums),
+                   .beta1 = static_cast<float>(spec_.betas[0]),
+                   .beta2 = static_cast<float>(spec_.betas[1]),
+                   .epsilon = static_cast<float>(spec_.epsilon),
+                   .weight_decay = decays ? static_cast<float>(spec_.weight_decay) : 0.0F,
+                   .gradient = {sums.data(), scale},
+                   .parameter = states.master(param).data(),
+                   .m = states.m(param).data(),
+                   .v = states.v(param).data(),
+                   .bf16_copy = copy,
+                   .scalars = &scalars_});
+  }
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,214 @@
+#include "worker/job/engine_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <pthread.h>
+
+#include "common/api/encode.h"
+#include "worker/checkpoint/state_hash.h"
+#include "worker/device/parallel_copy.h"
+#include "worker/job/same_run.h"
+
+namespace trainyard::engine {
+namespace {
+
+using checkpoint::TensorKind;
+/// Loss of the checkpoint's step, nats a token; absent where it is not finite.
+constexpr char kLossScalar[] = "loss";
+/// Of a tensor that travels to rank 0 in pieces: 16 MiB.
+constexpr int64_t kPieceElements = int64_t{4} << 20;
+constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
+                                 TensorKind::kSecondMoment};
+
+/// What this rank owns of one.
+std::span<float> owned(Engine& engine, int param, TensorKind kind) {
+  States& states = engine.states();
+  if (kind == TensorKind::kParameter) return states.master(param);
+  return kind == TensorKind::kFirstMoment ? states.m(param) : states.v(param);
+}
+
+}  // namespace
+
+EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts facts)
+    : engine_(engine), data_identity_(std::move(data_identity)), facts_(std::move(facts)) {
+  for (const int param : engine.name_order()) {
+    for (const TensorKind kind : kKinds) {
+      int64_t first = engine.states().layout().stored(param, engine.groups().at).begin -
+                      engine.states().owned(param).begin;
+      for (const layout::Slice& slice :
+           engine.states().layout().stored_slices(param, engine.groups().at)) {
+        parts_.push_back({param, kind, {slice.offset, slice.shape}, first});
+        first += slice.elements();
+      }
+    }
+  }
+}
+
+Result<checkpoint::Snapshot> EngineState::snapshot() {
+  const api::EngineSpec& spec = engine_.spec();
+  checkpoint::Snapshot snapshot{
+      .step = engine_.steps_done(),
+      .samples_consumed = engine_.samples_consumed(),
+      .config_json = hf::with_run_facts(api::encode_engine(spec), facts_)};
+  snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
+  snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
+  if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
+  if (std::isfinite(loss_)) snapshot.scalars[kLossScalar] = loss_;
+  TRAINYARD_TRY(prepare_buffer());
+  TRAINYARD_TRY(engine_.at_snapshot([&]() -> Status {
+    copy_parts(snapshot.slices);
+    return {};
+  }));
+  snapshot.owner = buffer_;
+  return snapshot;
+}
+
+void EngineState::claim_buffer() {
+  if (buffer_ != nullptr || !allocate_buffer()) return;  // the first snapshot says what is wrong
+  claiming_ = std::jthread([pages = buffer_->bytes()](const std::stop_token& stop) {
+    ::pthread_setname_np(::pthread_self(), "ckpt-memory");
+    populate(pages, stop);
+  });
+}
+
+Status EngineState::prepare_buffer() {
+  if (buffer_ != nullptr) {
+    if (buffer_.use_count() == 1) return {};
+    return Error{ErrorCode::kUnavailable,
+                 "snapshot: the one before is still held, the disk hangs over it"};
+  }
+  return allocate_buffer();
+}
+
+Status EngineState::allocate_buffer() {
+  int64_t bytes = 0;
+  for (const Part& part : parts_)
+    bytes += *checkpoint::checked_volume(part.where.shape) * static_cast<int64_t>(sizeof(float));
+  HeapMemorySource memory;
+  TRAINYARD_ASSIGN(buffer_, memory.allocate(bytes));
+  return {};
+}
+
+void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
+  std::span<std::byte> free = buffer_->bytes();
+  std::vector<CopyRange> ranges;
+  for (const Part& part : parts_) {
+    const ParamSpec& param = engine_.model().params[static_cast<size_t>(part.param)];
+    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.where.shape));
+    const std::span<const float> source =
+        owned(engine_, part.param, part.kind).subspan(static_cast<size_t>(part.first), count);
+    const std::span<std::byte> copy = free.first(source.size_bytes());
+    free = free.subspan(copy.size());
+    ranges.push_back({copy.data(), std::as_bytes(source).data(), copy.size()});
+    slices.push_back({.name = param.name(),
+                      .kind = part.kind,
+                      .dtype = DType::kFloat32,
+                      .global_shape = param.tensor.shape,
+                      .offset = part.where.offset,
+                      .shape = part.where.shape,
+                      .data = copy});
+  }
+  parallel_copy(ranges, engine_.threads());
+}
+
+Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
+  const checkpoint::Manifest& manifest = reader.manifest();
+  TRAINYARD_TRY(check_same_run(reader, engine_.spec(), data_identity_));
+  const hf::RunFacts stored = hf::run_facts_of(manifest.config_json);
+  // A checkpoint from before they were kept has none.
+  const std::string difference = stored.imported == hf::ImportedFacts()
+                                     ? ""
+                                     : hf::difference_of(facts_.imported, stored.imported);
+  if (!difference.empty()) {
+    return Error{ErrorCode::kInvalidConfig, "engine.model.import: " + difference +
+                                                " as in the checkpoint " +
+                                                reader.directory().filename().string() +
+                                                ", from which the run goes on; put the imported "
+                                                "folder back"};
+  }
+  return load(reader, stop_asked);
+}
+
+Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
+  const checkpoint::Manifest& manifest = reader.manifest();
+  const auto name_of = [this](int param) -> const std::string& {
+    return engine_.model().params[static_cast<size_t>(param)].name();
+  };
+  const auto stops = [&] { return stop_asked && stop_asked(); };
+  const auto read = [&](int param, TensorKind kind, const layout::Slice& slice,
+                        std::span<float> values) -> Status {
+    if (stops()) return {};
+    return reader.read(name_of(param), kind, {slice.offset, slice.shape}, values);
+  };
+  TRAINYARD_TRY(
+      engine_.set_parameters([&](int param, const layout::Slice& slice, std::span<float> values) {
+        return read(param, TensorKind::kParameter, slice, values);
+      }));
+  for (const int param : engine_.name_order()) {
+    for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
+      std::span<float> rest = owned(engine_, param, kind);
+      for (const layout::Slice& slice : engine_.states().owned_slices(param)) {
+        const auto count = static_cast<size_t>(slice.elements());
+        TRAINYARD_TRY(read(param, kind, slice, rest.first(count)));
+        rest = rest.subspan(count);
+      }
+    }
+  }
+  TRAINYARD_ASSIGN(const int64_t updates,
+                   checkpoint::scalar_int64(manifest.scalars, checkpoint::kOptimizerStepScalar));
+  loss_ = std::numeric_limits<double>::quiet_NaN();
+  if (manifest.scalars.contains(kLossScalar)) {
+    TRAINYARD_ASSIGN(loss_, checkpoint::scalar_double(manifest.scalars, kLossScalar));
+  }
+  engine_.optimizer().set_updates(updates);
+  engine_.set_steps_done(manifest.step);
+  return {};
+}
+
+Result<Hash128> EngineState::hash() {
+  TRAINYARD_TRY(engine_.settle());
+  comm::Communicator& group = *engine_.groups().shard;
+  checkpoint::StateHash state;
+  for (const int param : engine_.name_order()) {
+    const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
+    for (const TensorKind kind : kKinds) {
+      TRAINYARD_TRY(gather_pieces(
+          param, kind, [&](std::span<const float> piece) { state.add(name, kind, piece); }));
+    }
+  }
+  Hash128 hash =
+      state.finish(engine_.optimizer().updates(), static_cast<uint64_t>(engine_.spec().seed),
+                   engine_.samples_consumed());
+  TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&hash, 1)), 0)->wait());
+  return hash;
+}
+
+Status EngineState::gather_pieces(int param, TensorKind kind, const UsePiece& use) {
+  comm::Communicator& group = *engine_.groups().shard;
+  const layout::Layout& layout = engine_.states().layout();
+  const std::span<float> own = owned(engine_, param, kind);
+  // Ranks own ascending ranges.
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const int64_t count = layout.owned(param, rank).size();
+    if (group.rank() != 0 && group.rank() != rank) continue;
+    for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+      const auto size = static_cast<size_t>(std::min(kPieceElements, count - begin));
+      if (group.rank() == rank) {
+        const std::span<float> piece = own.subspan(static_cast<size_t>(begin), size);
+        if (rank == 0) {
+          use(piece);
+        } else {
+          TRAINYARD_TRY(group.send(std::as_bytes(piece), 0)->wait());
+        }
+        continue;
+      }
+      piece_.resize(size);
+      TRAINYARD_TRY(group.receive(std::as_writable_bytes(std::span(piece_)), rank)->wait());
+      use(piece_);
+    }
+  }
+  return {};
+}
+
+}  // namespace trainyard::engine

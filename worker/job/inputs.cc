@@ -1,0 +1,65 @@
+#include "worker/job/inputs.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker/checkpoint/reader.h"
+#include "worker/hf/run_facts.h"
+
+namespace trainyard::engine {
+namespace {
+
+Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const char* field) {
+  auto tokens = data::TokenSet::open(std::span<const std::string>(paths));
+  if (!tokens) return tokens.error().with_context(field);
+  return tokens;
+}
+
+Status take_from_newest(const std::filesystem::path& checkpoints, Inputs& inputs) {
+  checkpoint::PosixFileSystem files;
+  TRAINYARD_ASSIGN(const std::unique_ptr<checkpoint::CheckpointReader> newest,
+                   checkpoint::open_newest_good(files, checkpoints, std::nullopt,
+                                                checkpoint::Verify::kManifest, nullptr));
+  TRAINYARD_ASSIGN(const api::EngineSpec spec, hf::spec_of_run(*newest));
+  inputs.shape = spec.model;
+  inputs.facts = hf::run_facts_of(newest->manifest().config_json).imported;
+  return {};
+}
+
+Status open_import(const std::string& folder, const std::filesystem::path& checkpoints,
+                   Inputs& inputs) {
+  auto model = hf::load_model(folder);
+  if (model) {
+    inputs.imported = *std::move(model);
+    inputs.shape = inputs.imported->spec();
+    inputs.facts = inputs.imported->facts();
+    return {};
+  }
+  Error error = std::move(model).error();
+  if (error.code != ErrorCode::kNotFound || checkpoints.empty()) return error;
+  const Status taken = take_from_newest(checkpoints, inputs);
+  if (taken) return {};
+  if (taken.error().code != ErrorCode::kNotFound) {
+    error.message += "; put it back, as the checkpoints do not tell the model's shape either: " +
+                     taken.error().message;
+  }
+  return error.with_context("engine.model.import");
+}
+
+}  // namespace
+
+Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints) {
+  TRAINYARD_ASSIGN(data::TokenSet tokens, open_tokens(spec.data.tokens, "engine.data.tokens"));
+  Inputs inputs{std::move(tokens), std::nullopt, nullptr, std::nullopt, {}};
+  if (!spec.data.validation.empty()) {
+    TRAINYARD_ASSIGN(inputs.validation,
+                     open_tokens(spec.data.validation, "engine.data.validation"));
+  }
+  if (!spec.model.import_path.empty()) {
+    TRAINYARD_TRY(open_import(spec.model.import_path, checkpoints, inputs));
+  }
+  return inputs;
+}
+
+}  // namespace trainyard::engine

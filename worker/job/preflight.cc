@@ -1,0 +1,88 @@
+#include "worker/job/preflight.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "common/api/enum_names.h"
+#include "common/io/path_exists.h"
+#include "worker/data/text/tokenizer.h"
+#include "worker/engine/limits.h"
+#include "worker/job/resolve.h"
+#include "worker/model/family.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// What `trainyard sample` reads the model's tokens with must be what they were made with. One that
+/// is not on this machine is not looked at: ranks need none.
+Status check_tokenizer(const std::string& path, const data::TokenSet& tokens) {
+  if (path.empty()) return {};
+  const auto tokenizer = data::open_tokenizer(path);
+  if (!tokenizer && tokenizer.error().code == ErrorCode::kNotFound) return {};
+  if (!tokenizer) return tokenizer.error().with_context("engine.data.tokenizer");
+  if ((*tokenizer)->identity() == tokens.tokenizer_hash()) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               "engine.data.tokenizer: found " + std::string((*tokenizer)->name()) + " (" +
+                   to_hex((*tokenizer)->identity()) + "), wanted the one of engine.data.tokens, " +
+                   tokens.tokenizer() + " (" + to_hex(tokens.tokenizer_hash()) + ")"};
+}
+
+/// A set of at least one sample.
+Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, const char* field) {
+  if (tokens.samples(sequence_length) >= 1) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               "engine.data.sequenceLength: found " + std::to_string(sequence_length) +
+                   ", wanted at most " + std::to_string(std::max<int64_t>(0, tokens.tokens() - 1)) +
+                   ": " + field + " holds " + std::to_string(tokens.tokens()) +
+                   " tokens, and a sample is one token longer than sequenceLength"};
+}
+
+}  // namespace
+
+bool sees_inputs(const api::EngineSpec& spec) {
+  const auto there = [](const std::string& path) {
+    const Result<bool> exists = path_exists(path);
+    return !exists || *exists;  // whoever opens one that may not be looked at says so
+  };
+  const api::DataSpec& data = spec.data;
+  return std::all_of(data.tokens.begin(), data.tokens.end(), there) &&
+         std::all_of(data.validation.begin(), data.validation.end(), there) &&
+         (spec.model.import_path.empty() || there(spec.model.import_path));
+}
+
+Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
+  TRAINYARD_TRY(check_kernel_limits(spec));
+  return check_batch(spec.batch, ranks);
+}
+
+Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {
+  api::EngineSpec spec = given;
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, inputs.tokens));
+  TRAINYARD_TRY(check_shapes(spec, ranks));
+  TRAINYARD_TRY(build_model(spec.model));
+  TRAINYARD_TRY(check_samples(inputs.tokens, spec.data.sequence_length, "engine.data.tokens"));
+  if (!inputs.validation) return {};
+  TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,
+                               "engine.data.validation"));
+  return check_samples(*inputs.validation, spec.data.sequence_length, "engine.data.validation");
+}
+
+Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {
+  const api::Isa wanted = spec.runtime.isa;
+  const auto offered = [&](api::Isa isa) {
+    return kernels::is_available(kernel_isa(isa), features);
+  };
+  if (wanted == api::Isa::kAuto || offered(wanted)) return {};
+  std::string others;
+  for (const api::Isa isa : {api::Isa::kAvx512, api::Isa::kAvx2, api::Isa::kGeneric}) {
+    if (offered(isa)) others += ", " + std::string(api::name_of(isa));
+  }
+  return Error{ErrorCode::kInvalidConfig, "engine.runtime.isa: found " +
+                                              std::string(api::name_of(wanted)) +
+                                              ", which this processor does not offer, wanted Auto" +
+                                              others + "; all give the same bits"};
+}
+
+}  // namespace trainyard::engine

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "kernels/cpu/isa.h"
+#include "worker/job/inputs.h"
+
+/// What the ranks of a job would refuse at their start, found out before there is a job: the same
+/// checks as theirs, on the same files, without allocating a model.
+namespace trainyard::engine {
+
+/// Whether every file that the spec names as input (tokens, validation, import) is on this machine.
+bool sees_inputs(const api::EngineSpec& spec);
+
+/// Shapes and batches that no rank accepts, whatever the data. Errors: kInvalidConfig naming the
+/// field.
+Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
+
+/// check_shapes, then the inputs: they fit each other, the spec and its tokenizer (where that is on
+/// this machine), and hold at least one sample each. Errors: kInvalidConfig where the manifest
+/// contradicts its data; kInvalidData and kIo for the tokenizer.
+Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
+
+/// Whether a processor runs the instruction set that the spec names. Errors: kInvalidConfig naming
+/// what it offers instead.
+Status check_processor(const api::EngineSpec& spec,
+                       const kernels::ProcessorFeatures& features = kernels::this_processor());
+
+}  // namespace trainyard::engine

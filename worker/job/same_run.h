@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/job/inputs.h"
+
+namespace trainyard::engine {
+
+/// Scalar of a checkpoint: which tokens the run has seen, in which order (TokenSet::identity,
+/// hexadecimal).
+inline constexpr char kDataIdentityScalar[] = "dataIdentity";
+
+/// Whether a run of `spec` (resolved) over tokens of `data_identity` (empty: not known, not
+/// compared) is the one that left this checkpoint: the steps it has done say which samples come
+/// next only under the same batch and data, and they are not to be more than it has. A difference
+/// is the manifest's fault, not damage: no older checkpoint would do better. Errors: kInvalidConfig
+/// naming field, value and the checkpoint's, or what of the checkpoint's configuration this version
+/// does not accept.
+Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                      const std::string& data_identity);
+
+/// The same, before there are ranks, of the newest checkpoint below `checkpoints`. Good where there
+/// is none that can be opened: what is to be said of that the ranks say. Errors: kInvalidConfig.
+Status check_goes_on(const api::EngineSpec& spec, const Inputs& inputs,
+                     const std::filesystem::path& checkpoints);
+
+}  // namespace trainyard::engine

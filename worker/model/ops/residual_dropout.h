@@ -1,0 +1,47 @@
+#pragma once
+
+#include "worker/model/ops/op.h"
+
+namespace trainyard::engine {
+
+/// y = residual + dropout(x), the end of a residual branch.
+/// in: x [rows, width] fp32, residual [rows, width] fp32; out: y fp32.
+/// d_in[0]: the branch's gradient, compute type, overwritten. The residual's gradient *is* d_out
+/// (both are the residual stream's one gradient buffer), so there is nothing to write.
+class ResidualDropout final : public Op {
+ public:
+  ResidualDropout(int64_t width, float rate, uint64_t op) : width_(width), rate_(rate), op_(op) {}
+  std::string_view kind() const override { return "residual_dropout"; }
+  void forward(const OpArgs& args) const override {
+    args.kernels->dropout_add({.rows = args.batch->rows(),
+                               .width = width_,
+                               .tokens_per_sample = args.batch->tokens_per_sample,
+                               .samples = args.batch->samples,
+                               .position_offset = args.batch->position_offset,
+                               .dropout = key(*args.numerics),
+                               .x = static_cast<const float*>(args.in[0]),
+                               .residual = static_cast<const float*>(args.in[1]),
+                               .y = static_cast<float*>(args.out[0])});
+  }
+  void backward_input(const OpArgs& args) const override {
+    args.kernels->dropout_backward({.rows = args.batch->rows(),
+                                    .width = width_,
+                                    .tokens_per_sample = args.batch->tokens_per_sample,
+                                    .samples = args.batch->samples,
+                                    .position_offset = args.batch->position_offset,
+                                    .dropout = key(*args.numerics),
+                                    .dy = static_cast<const float*>(args.d_out[0]),
+                                    .dx = args.d_in[0],
+                                    .dx_type = args.numerics->compute});
+  }
+
+ private:
+  kernels::DropoutKey key(const StepNumerics& numerics) const {
+    return {.rate = numerics.training ? rate_ : 0.0F, .seed = numerics.seed, .op = op_};
+  }
+  int64_t width_;
+  float rate_;
+  uint64_t op_;
+};
+
+}  // namespace trainyard::engine

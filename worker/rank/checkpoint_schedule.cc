@@ -1,0 +1,201 @@
+#include "worker/rank/checkpoint_schedule.h"
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "worker/checkpoint/generation.h"
+
+namespace trainyard::engine {
+namespace {
+
+/// Beyond what the writer allows a save: its talk with the other ranks, each wait of which has the
+/// group's deadline.
+constexpr std::chrono::minutes kTalkTimeout{5};
+
+/// Between two tries to write the last checkpoint: growing, and far below what counts as a stall.
+constexpr std::chrono::seconds kFirstPause{1};
+constexpr std::chrono::seconds kLongestPause{10};
+/// How soon a pause ends when a rank is asked to stop.
+constexpr std::chrono::milliseconds kStopLook{100};
+
+}  // namespace
+
+CheckpointSchedule::~CheckpointSchedule() = default;
+
+int64_t CheckpointSchedule::step() const { return state_.engine().steps_done(); }
+
+Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const TrainContext& context,
+                                                                      EngineState& state) {
+  auto schedule = std::unique_ptr<CheckpointSchedule>(new CheckpointSchedule(context, state));
+  std::vector<int> everyone(static_cast<size_t>(context.groups->world->size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  TRAINYARD_ASSIGN(schedule->background_, context.groups->world->sub_group(everyone));
+  schedule->background_->observe(context.spans, trace::Track::kCheckpointGroup);
+  schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*schedule->background_);
+  TRAINYARD_ASSIGN(
+      checkpoint::StartedGeneration started,
+      checkpoint::start_generation(*schedule->files_,
+                                   {.root = context.checkpoint_root,
+                                    .job_uid = context.job_uid,
+                                    .generation = context.resume.generation,
+                                    .parent_generation = context.resume.parent_generation,
+                                    .committed_step = context.resume.committed_step},
+                                   *schedule->group_, [&](checkpoint::CheckpointReader& reader) {
+                                     return state.restore(reader, context.stop_requested);
+                                   }));
+  for (const std::string& note : started.notes) {
+    context.log->warning(note);
+    if (context.warn && context.groups->world->rank() == 0) context.warn(note);
+  }
+  schedule->restored_ = started.resumed_from.has_value();
+  if (started.resumed_from) {
+    schedule->committed_step_ = started.resumed_from->id.step;
+    schedule->begun_step_ = schedule->committed_step_;
+    context.progress->checkpoint_step(schedule->committed_step_);
+    if (context.groups->world->rank() == 0) {
+      context.log->info("resumed", {{"step", schedule->committed_step_},
+                                    {"generation", context.resume.generation}});
+    }
+  }
+  schedule->writer_ = std::make_unique<checkpoint::CheckpointWriter>(
+      schedule->files_, *schedule->group_,
+      checkpoint::WriterOptions{.root = context.checkpoint_root,
+                                .retention = {.keep_last = context.checkpoint_policy.keep_last},
+                                .spans = context.spans},
+      std::move(started));
+  return schedule;
+}
+
+Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) {
+  for (const std::string& note : outcome.notes)
+    context_.log->warning(note);
+  if (outcome.status) {
+    count_commit(outcome);
+    return {};
+  }
+  if (outcome.ends_generation()) return outcome.status;
+  count_failure(outcome);
+  return {};
+}
+
+void CheckpointSchedule::count_commit(const checkpoint::CheckpointOutcome& outcome) {
+  committed_step_ = outcome.step;
+  figures_.commits += 1;
+  figures_.bytes = outcome.bytes;
+  figures_.bytes_total += outcome.bytes;
+  figures_.committed_unix_s =
+      std::chrono::duration<double>(context_.clock->now().time_since_epoch()).count();
+  figures_.commit_s = outcome.seconds;
+  figures_.write_s = outcome.write_s;
+  figures_.write_cpu_s = outcome.write_cpu_s;
+  context_.progress->checkpoints(figures_);
+  context_.progress->checkpoint_step(outcome.step);
+  if (context_.groups->world->rank() != 0) return;
+  context_.log->info("checkpoint committed", {{"step", outcome.step},
+                                              {"seconds", outcome.seconds},
+                                              {"stall_seconds", figures_.stall_s},
+                                              {"write_seconds", outcome.write_s},
+                                              {"write_cpu_seconds", outcome.write_cpu_s},
+                                              {"bytes", outcome.bytes},
+                                              {"directory", outcome.directory}});
+}
+
+void CheckpointSchedule::count_failure(const checkpoint::CheckpointOutcome& outcome) {
+  figures_.failures += 1;
+  figures_.failed_step = outcome.step;
+  figures_.failure = outcome.status.error().message;
+  context_.progress->checkpoints(figures_);
+  const std::string consequence = keeps_trying_
+                                      ? "the trained state is kept and written again until that "
+                                        "succeeds or the run is stopped"
+                                      : "training goes on and the one before stays";
+  context_.log->error("checkpoint abandoned; " + consequence,
+                      {{"step", outcome.step},
+                       {"failures", figures_.failures},
+                       {"error", outcome.status.error().message}});
+  if (!context_.warn) return;
+  context_.warn("checkpoint of step " + std::to_string(outcome.step) + " was not written; " +
+                consequence + ": " + outcome.status.error().message);
+}
+
+Status CheckpointSchedule::drain() {
+  if (!writer_->busy()) {
+    if (const auto outcome = writer_->poll()) return settle(*outcome);
+    return {};
+  }
+  const std::chrono::milliseconds timeout = checkpoint::WriterOptions{}.save_limit + kTalkTimeout;
+  const auto outcome = writer_->wait(timeout);
+  if (!outcome) {
+    return Error{
+        ErrorCode::kDeadline,
+        "checkpoint of step " + std::to_string(begun_step_) + ": not ended within " +
+            std::to_string(std::chrono::duration_cast<std::chrono::minutes>(timeout).count()) +
+            " minutes"};
+  }
+  return settle(*outcome);
+}
+
+Status CheckpointSchedule::after_step(bool last) {
+  if (const auto outcome = writer_->poll()) TRAINYARD_TRY(settle(*outcome));
+  const int64_t every = context_.checkpoint_policy.every_steps;
+  const bool due = last || (every > 0 && step() % every == 0);
+  // Not before the first step, which somebody waits for.
+  if (every > 0) state_.claim_buffer();
+  if (!due || step() <= begun_step_) return {};
+  const MonoTime begin = context_.clock->mono();
+  // Whether the one before has ended may differ between ranks; waiting keeps their decisions the
+  // same. A checkpoint that takes longer than the interval paces training, and its time shows.
+  const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kCheckpointWait, .step = step()});
+  context_.progress->set_phase(contract::Phase::kCheckpointing);
+  TRAINYARD_TRY(drain());
+  TRAINYARD_TRY(start());
+  context_.progress->set_phase(contract::Phase::kTraining);
+  figures_.stall_s = std::chrono::duration<double>(context_.clock->mono() - begin).count();
+  figures_.stall_total_s += figures_.stall_s;
+  context_.progress->checkpoints(figures_);
+  return {};
+}
+
+/// Copies the state and lets the writer begin; a rank that cannot copy tells the others.
+Status CheckpointSchedule::start() {
+  begun_step_ = step();
+  Result<checkpoint::Snapshot> snapshot = state_.snapshot();
+  if (snapshot) return writer_->begin(*std::move(snapshot));
+  if (checkpoint::ends_generation(snapshot.error().code)) return snapshot.error();
+  return writer_->decline(begun_step_, snapshot.error());
+}
+
+/// Waits, but no longer than until a rank is asked to stop; whether one is.
+Result<bool> CheckpointSchedule::asked_to_stop_within(Duration pause) {
+  const MonoTime end = context_.clock->mono() + pause;
+  while (true) {
+    // Clocks differ between ranks: they go on together.
+    const bool stop = context_.stop_requested();
+    TRAINYARD_ASSIGN(const bool stopping, group_->any(stop));
+    if (stopping) return true;
+    const Duration left = end - context_.clock->mono();
+    TRAINYARD_ASSIGN(const bool waiting, group_->any(left > Duration::zero()));
+    if (!waiting) return false;
+    std::this_thread::sleep_for(std::clamp<Duration>(left, Duration::zero(), kStopLook));
+  }
+}
+
+Result<bool> CheckpointSchedule::finish(bool keep_trying) {
+  const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
+                               {.activity = trace::Activity::kCheckpointWait, .step = step()});
+  keeps_trying_ = keep_trying;
+  TRAINYARD_TRY(drain());
+  for (Duration pause = kFirstPause; keep_trying && committed_step_ != step();
+       pause = std::min<Duration>(2 * pause, kLongestPause)) {
+    TRAINYARD_ASSIGN(const bool stopping, asked_to_stop_within(pause));
+    if (stopping) break;
+    TRAINYARD_TRY(start());
+    TRAINYARD_TRY(drain());
+  }
+  return committed_step_ == step();
+}
+
+}  // namespace trainyard::engine

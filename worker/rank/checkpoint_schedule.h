@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/error.h"
+#include "worker/checkpoint/communicator_group.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/job/engine_state.h"
+#include "worker/rank/train_loop.h"
+
+namespace trainyard::engine {
+
+/// When checkpoints are taken, and what becomes of them: restores at the beginning of a generation,
+/// snapshots at step boundaries, commits beside training over a group of its own.
+class CheckpointSchedule {
+ public:
+  /// Begins the generation: restores `state` from the parent's newest good checkpoint if there is
+  /// one. `context` and `state` must outlive this. Collective. Errors: as start_generation.
+  static Result<std::unique_ptr<CheckpointSchedule>> begin(const TrainContext& context,
+                                                           EngineState& state);
+  ~CheckpointSchedule();
+
+  /// Whether begin() found a checkpoint to go on from; otherwise the weights are still to be made.
+  bool restored() const { return restored_; }
+
+  /// Call after every step; starts a checkpoint when one is due by policy or `last` is set. The
+  /// same decision on every rank. A checkpoint that fails is logged and counted in the progress
+  /// page, and training goes on. Errors: only those that end the generation (the group is gone).
+  Status after_step(bool last);
+
+  /// Waits for the checkpoint in progress; true when the newest step done is committed. With
+  /// `keep_trying` one that was abandoned is written again and again, at pauses of up to 10 s,
+  /// until it is committed or a rank is asked to stop: the state it holds is nowhere else.
+  /// Collective.
+  Result<bool> finish(bool keep_trying);
+
+ private:
+  CheckpointSchedule(const TrainContext& context, EngineState& state)
+      : context_(context), state_(state) {}
+  Status settle(const checkpoint::CheckpointOutcome& outcome);
+  void count_commit(const checkpoint::CheckpointOutcome& outcome);
+  void count_failure(const checkpoint::CheckpointOutcome& outcome);
+  Status drain();
+  Result<bool> asked_to_stop_within(Duration pause);
+  Status start();
+  int64_t step() const;
+
+  const TrainContext& context_;
+  EngineState& state_;
+  std::shared_ptr<checkpoint::PosixFileSystem> files_ =
+      std::make_shared<checkpoint::PosixFileSystem>();
+  contract::CheckpointFigures figures_;
+  std::unique_ptr<comm::Communicator> background_;
+  std::unique_ptr<checkpoint::CommunicatorCommitGroup> group_;
+  std::unique_ptr<checkpoint::CheckpointWriter> writer_;
+  bool restored_ = false;
+  int64_t begun_step_ = -1;
+  int64_t committed_step_ = -1;
+  bool keeps_trying_ = false;  ///< what failed is written again
+};
+
+}  // namespace trainyard::engine

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <sys/mman.h>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/time.h"
+#include "common/worker_contract.h"
+#include "worker/rank/fault_plan.h"
+
+namespace trainyard::engine {
+
+/// What one finished step reports.
+struct StepProgress {
+  int64_t step = 0;
+  int64_t samples_consumed = 0;
+  int64_t tokens_consumed = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+};
+
+/// Writes the ProgressPage that the supervisor reads: plain stores, no system call.
+class Progress {
+ public:
+  /// Maps the page behind `fd` (kEnvProgressFd), or a private page when fd < 0. Errors: kIo.
+  static Result<Progress> map(int fd);
+  Progress(Progress&& other) noexcept
+      : page_(std::exchange(other.page_, nullptr)), faults_(std::move(other.faults_)) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  Progress& operator=(Progress&&) = delete;
+  ~Progress();
+
+  /// Faults that happen at the places this is told of.
+  void set_faults(FaultPlan faults) { faults_ = std::move(faults); }
+
+  void set_phase(contract::Phase phase);
+  void set_total_steps(int64_t steps);
+  void instruction(int id);
+  /// The instruction about to begin, in words; `begins_collective`: all ranks meet in it.
+  void position(const contract::InstructionName& name, bool begins_collective);
+  /// This rank's own part of a step, smoothed.
+  void work_seconds(double seconds);
+  void step_done(const StepProgress& progress);
+  void validation_loss(double loss);
+  void checkpoint_step(int64_t step);
+  void checkpoints(const contract::CheckpointFigures& figures);
+  void restored_step(int64_t step);
+
+  /// One optimizer step: how long it took, and what this rank trained in it.
+  void count_step(Duration took, int64_t tokens, bool skipped);
+  /// What a turn of the training loop was spent on, nanoseconds; stages it did not meet are zero.
+  void count_stages(const std::array<int64_t, contract::kStages>& split_ns);
+  /// What the training group's operations of one kind (by its place in kCollectiveNames) have cost
+  /// so far.
+  void set_collective(size_t kind, const contract::CollectiveReading& so_far);
+  void set_memory(contract::MemoryPurpose purpose, int64_t bytes);
+
+ private:
+  explicit Progress(contract::ProgressPage* page) : page_(page) {}
+  contract::ProgressPage* page_;
+  FaultPlan faults_;
+};
+
+}  // namespace trainyard::engine

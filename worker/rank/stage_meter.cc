@@ -1,0 +1,94 @@
+#include "worker/rank/stage_meter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace trainyard::engine {
+namespace {
+
+using contract::Stage;
+using trace::Activity;
+
+size_t at(Stage stage) { return static_cast<size_t>(stage); }
+
+int64_t length_ns(const trace::Span& span) {
+  return std::max<int64_t>(0, span.end_ns - span.begin_ns);
+}
+
+/// The stage of an instruction, its waits left out. Starting a collective takes no time worth a
+/// stage.
+Stage stage_of(Activity activity) {
+  switch (activity) {
+    case Activity::kForward:
+      return Stage::kForward;
+    case Activity::kReduceControl:
+    case Activity::kOptimize:
+    case Activity::kGather:
+      return Stage::kOptimizer;
+    case Activity::kSnapshot:
+      return Stage::kCheckpoint;
+    default:
+      return Stage::kBackward;
+  }
+}
+
+}  // namespace
+
+void StageMeter::add(trace::Track track, const trace::Span& span) {
+  if (track != trace::Track::kStep) return;
+  switch (span.activity) {
+    case Activity::kStep:
+    case Activity::kEvaluate:
+    case Activity::kCheckpointWait:
+      return add_whole(span);
+    case Activity::kDataWait:
+    case Activity::kCommunicationWait:
+      return add_wait(span);
+    default:
+      return add_instruction(span);
+  }
+}
+
+void StageMeter::add_wait(const trace::Span& span) {
+  const bool data = span.activity == Activity::kDataWait;
+  pending_[at(data ? Stage::kDataWait : Stage::kCollectiveWait)] += length_ns(span);
+  waits_ns_ += length_ns(span);
+}
+
+void StageMeter::add_instruction(const trace::Span& span) {
+  const int64_t own_ns = length_ns(span) - std::exchange(waits_ns_, 0);
+  pending_[at(stage_of(span.activity))] += std::max<int64_t>(0, own_ns);
+  instructions_ns_ += length_ns(span);
+}
+
+void StageMeter::add_whole(const trace::Span& span) {
+  // A wait after the last instruction is inside none.
+  const int64_t inner_ns = std::exchange(instructions_ns_, 0) + std::exchange(waits_ns_, 0);
+  const Split inside = std::exchange(pending_, {});
+  covered_ns_ += length_ns(span);
+  if (span.activity == Activity::kEvaluate) {
+    taken_[at(Stage::kEvaluation)] += length_ns(span);
+  } else if (span.activity == Activity::kCheckpointWait) {
+    taken_[at(Stage::kCheckpoint)] += length_ns(span);
+  } else {
+    for (size_t i = 0; i < inside.size(); ++i)
+      taken_[i] += inside[i];
+    taken_[at(Stage::kOther)] += std::max<int64_t>(0, length_ns(span) - inner_ns);
+  }
+}
+
+void StageMeter::begin(int64_t now_ns) {
+  taken_ = {};
+  covered_ns_ = 0;
+  since_ns_ = now_ns;
+}
+
+StageMeter::Split StageMeter::take(int64_t now_ns) {
+  Split split = std::exchange(taken_, {});
+  const int64_t uncovered_ns =
+      now_ns - std::exchange(since_ns_, now_ns) - std::exchange(covered_ns_, 0);
+  split[at(Stage::kOther)] += std::max<int64_t>(0, uncovered_ns);
+  return split;
+}
+
+}  // namespace trainyard::engine
