@@ -185,9 +185,10 @@ Status Engine::gather_weights() {
   if (std::exchange(weights_are_gathered_, true)) return {};
   // Whole anyway, or gathered when used.
   if (setup_.groups->mesh.fsdp == 1 || layout_.sharding().weights) return {};
-  StepProgram program;
+  std::vector<Instruction> gathers;
   for (int unit = 0; unit < layout_.units(); ++unit)
-    program.push_back({.kind = InstructionKind::kGather, .unit = unit});
+    gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
+  const StepProgram program(std::move(gathers));
   const MicroBatchView nothing;
   OneBatch none(nothing);
   StepSetup setup = base_setup(none, program, plan_, buffers_);
@@ -232,7 +233,7 @@ Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop
 }
 
 Status Engine::at_snapshot(const std::function<Status()>& copy) {
-  const StepProgram program = {{.kind = InstructionKind::kSnapshot}};
+  const StepProgram program({Instruction{.kind = InstructionKind::kSnapshot}});
   const MicroBatchView nothing;
   OneBatch none(nothing);
   StepSetup setup = base_setup(none, program, plan_, buffers_);

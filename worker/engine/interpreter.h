@@ -13,7 +13,7 @@
 #include "worker/memory/activation_plan.h"
 #include "worker/memory/unit_buffers.h"
 #include "worker/model/model.h"
-#include "worker/program/instruction.h"
+#include "worker/program/step_program.h"
 #include "worker/state/states.h"
 #include "worker/trace/span.h"
 

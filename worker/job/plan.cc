@@ -154,21 +154,27 @@ StepCost Plan::step_of(int rank) const {
   }
   const int64_t samples = samples_of(rank);
   StepCost cost{.flops = samples * flops_per_sample_};
-  for (const Instruction& instruction : shares_.at(samples).program) {
+  const auto sent_by = [&](const Instruction& instruction) -> int64_t {
     const auto unit = static_cast<size_t>(std::max(0, instruction.unit));
-    if (instruction.kind == InstructionKind::kReduce) {
-      cost.bytes_sent += comm::reduce_scatter_bytes_sent(at.fsdp, counts_[unit], DType::kInt64);
-    } else if (instruction.kind == InstructionKind::kAllReduce) {
-      cost.bytes_sent += comm::all_reduce_bytes_sent(
-          mesh.dp, at.dp, counts_[unit][static_cast<size_t>(at.fsdp)], DType::kInt64, replica_ring);
-    } else if (instruction.kind == InstructionKind::kGather) {
-      cost.bytes_sent +=
-          comm::all_gather_bytes_sent(at.fsdp, counts_[unit], units_.dtype[unit], shard_ring);
-    } else if (instruction.kind == InstructionKind::kReduceControl) {
-      cost.bytes_sent += comm::all_reduce_bytes_sent(
-          mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t), DType::kInt64, ring_);
+    switch (instruction.kind) {
+      case InstructionKind::kReduce:
+        return comm::reduce_scatter_bytes_sent(at.fsdp, counts_[unit], DType::kInt64);
+      case InstructionKind::kAllReduce:
+        return comm::all_reduce_bytes_sent(mesh.dp, at.dp,
+                                           counts_[unit][static_cast<size_t>(at.fsdp)],
+                                           DType::kInt64, replica_ring);
+      case InstructionKind::kGather:
+        return comm::all_gather_bytes_sent(at.fsdp, counts_[unit], units_.dtype[unit], shard_ring);
+      case InstructionKind::kReduceControl:
+        return comm::all_reduce_bytes_sent(mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t),
+                                           DType::kInt64, ring_);
+      default:
+        return 0;
     }
-  }
+  };
+  const StepProgram& program = shares_.at(samples).program;
+  for (size_t i = 0; i < program.listed().size(); ++i)
+    cost.bytes_sent += program.times(i) * sent_by(program.listed()[i]);
   return cost;
 }
 

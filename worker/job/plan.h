@@ -9,7 +9,7 @@
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "common/layout/layout.h"
-#include "worker/program/instruction.h"
+#include "worker/program/step_program.h"
 #include "worker/state/units.h"
 
 /// What a job costs, before it runs: bytes, FLOPs and messages of every rank, from its manifest and

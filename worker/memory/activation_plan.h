@@ -6,7 +6,7 @@
 
 #include "worker/memory/arena_plan.h"
 #include "worker/model/model.h"
-#include "worker/program/instruction.h"
+#include "worker/program/step_program.h"
 
 namespace trainyard::engine {
 

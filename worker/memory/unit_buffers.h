@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/layout/layout.h"
-#include "worker/program/instruction.h"
+#include "worker/program/step_program.h"
 #include "worker/state/units.h"
 
 namespace trainyard::engine {

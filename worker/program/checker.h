@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "worker/program/instruction.h"
 #include "worker/program/lower.h"
+#include "worker/program/step_program.h"
 
 namespace trainyard::engine {
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace trainyard::engine {
 
@@ -28,8 +27,7 @@ std::string_view name_of(InstructionKind kind);
 /// Whether it begins a collective that all ranks take part in.
 bool begins_collective(InstructionKind kind);
 
-/// One instruction of a rank's static step program. Its index in the program is the id that traces,
-/// heartbeats and fault tests use.
+/// One instruction of a rank's static step program (StepProgram).
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
   int micro_batch = -1;  ///< of F, B and W; of REDUCE and ACCUMULATE where each one has its own
@@ -37,8 +35,6 @@ struct Instruction {
   int unit = -1;         ///< of all others but REDUCE_CONTROL and SNAPSHOT
   bool operator==(const Instruction&) const = default;
 };
-
-using StepProgram = std::vector<Instruction>;
 
 /// "B m3 l2", "GATHER u1": for traces and error messages.
 std::string to_string(const Instruction& instruction);

@@ -3,41 +3,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
+
+#include "worker/program/repetition.h"
 
 namespace trainyard::engine {
 namespace {
 
 using Kind = InstructionKind;
 
-/// Passes of the schedule by layer, without communication.
-StepProgram expand_stages(const Schedule& schedule, const std::vector<int>& stage_end) {
-  StepProgram program;
-  const auto add = [&](const Pass& pass, int layer) {
-    program.push_back({.kind = pass.kind, .micro_batch = pass.micro_batch, .layer = layer});
-  };
-  for (size_t i = 0; i < schedule.size(); ++i) {
-    const Pass& pass = schedule[i];
-    const auto stage = static_cast<size_t>(pass.stage);
-    const int begin = stage == 0 ? 0 : stage_end[stage - 1];
-    const int end = stage_end[stage];
-    if (pass.kind == Kind::kForward) {
-      for (int layer = begin; layer < end; ++layer)
-        add(pass, layer);
-      continue;
-    }
-    const Pass weights{Kind::kBackwardWeight, pass.micro_batch, pass.stage};
-    const bool together =
-        pass.kind == Kind::kBackwardInput && i + 1 < schedule.size() && schedule[i + 1] == weights;
-    for (int layer = end - 1; layer >= begin; --layer) {
-      add(pass, layer);
-      if (together) add(weights, layer);
-    }
-    if (together) ++i;
-  }
-  return program;
-}
+/// Rounds of a schedule that are lowered where more are alike: what comes before the first and
+/// after the last reaches into one of them at most, so that those in the middle are as all others.
+constexpr int kRoundsLowered = 5;
 
 /// Puts communication between the passes of a schedule.
 class Lowered {
@@ -45,20 +24,21 @@ class Lowered {
   Lowered(const Schedule& schedule, const Lowering& lowering)
       : lowering_(lowering),
         units_(static_cast<int>(lowering.unit_layers.size())),
-        passes_(expand_stages(schedule, lowering.stage_end)),
         units_of_layer_(static_cast<size_t>(lowering.stage_end.back())) {
     for (int unit = 0; unit < units_; ++unit) {
       for (const int layer : lowering.unit_layers[static_cast<size_t>(unit)])
         units_of_layer_[static_cast<size_t>(layer)].push_back(unit);
     }
+    expand(schedule);
     find_reductions();
     for (const Instruction& pass : passes_) {
       if (stays_.empty() || pass.layer != stays_.back()) stays_.push_back(pass.layer);
     }
   }
 
-  StepProgram take() {
+  std::vector<Instruction> take() {
     for (size_t i = 0; i <= passes_.size(); ++i) {
+      reached_.push_back(program_.size());
       start_reductions(i);
       if (i < passes_.size()) pass(i);
     }
@@ -69,12 +49,43 @@ class Lowered {
     return std::move(program_);
   }
 
+  /// After take(): where what belongs to the `i`-th pass of the schedule begins.
+  size_t begin_of(size_t i) const { return reached_[expanded_[i]]; }
+
  private:
   struct Reduction {
     int unit = 0;
     int micro_batch = -1;  ///< -1: of all of them together
     bool last = false;     ///< of the step
   };
+
+  /// Passes of the schedule by layer, without communication.
+  void expand(const Schedule& schedule) {
+    const std::vector<int>& ends = lowering_.stage_end;
+    const bool trains = std::any_of(schedule.begin(), schedule.end(), [](const Pass& pass) {
+      return pass.kind == Kind::kBackwardInput;
+    });
+    for (size_t i = 0; i < schedule.size(); ++i) {
+      const Pass& pass = schedule[i];
+      const auto stage = static_cast<size_t>(pass.stage);
+      const layout::Range layers{stage == 0 ? 0 : ends[stage - 1], ends[stage]};
+      const bool with_loss = trains && stage + 1 == ends.size();
+      expanded_.push_back(passes_.size());
+      const auto add = [&](std::initializer_list<Kind> kinds) {
+        const auto all = expand_pass(kinds, pass.micro_batch, layers, with_loss);
+        passes_.insert(passes_.end(), all.begin(), all.end());
+      };
+      const Pass weights{Kind::kBackwardWeight, pass.micro_batch, pass.stage};
+      if (pass.kind == Kind::kBackwardInput && i + 1 < schedule.size() &&
+          schedule[i + 1] == weights) {
+        add({Kind::kBackwardInput, Kind::kBackwardWeight});
+        expanded_.push_back(passes_.size());
+        ++i;
+      } else {
+        add({pass.kind});
+      }
+    }
+  }
 
   bool uses(int unit, int layer) const {
     const std::vector<int>& layers = lowering_.unit_layers[static_cast<size_t>(unit)];
@@ -155,9 +166,9 @@ class Lowered {
   }
 
   void gather_for(size_t stay) {
-    for (int unit = 0; unit < units_; ++unit) {
-      if (used_in(unit, stay) && held_.insert(unit).second)
-        program_.push_back({.kind = Kind::kGather, .unit = unit});
+    if (stay >= stays_.size()) return;
+    for (const int unit : units_of_layer_[static_cast<size_t>(stays_[stay])]) {
+      if (held_.insert(unit).second) program_.push_back({.kind = Kind::kGather, .unit = unit});
     }
   }
 
@@ -183,7 +194,9 @@ class Lowered {
 
   const Lowering& lowering_;
   const int units_;
-  const StepProgram passes_;
+  std::vector<Instruction> passes_;
+  std::vector<size_t> expanded_;  // by pass of the schedule: where it begins among passes_
+  std::vector<size_t> reached_;   // by pass: where what belongs to it begins in the program
   std::vector<std::vector<int>> units_of_layer_;
   std::map<size_t, std::vector<Reduction>> reductions_;  // by the pass they come before
   std::vector<Reduction> pending_;                       // started, not finished
@@ -192,12 +205,76 @@ class Lowered {
   size_t stay_ = 0;     // now
   std::set<int> held_;  // units whose weights are gathered
   bool trains_ = false;
-  StepProgram program_;
+  std::vector<Instruction> program_;
 };
+
+Instruction moved(Instruction instruction, int micro_batches) {
+  if (instruction.micro_batch >= 0) instruction.micro_batch += micro_batches;
+  return instruction;
+}
+
+/// Lowers a few of the rounds and says that the middle one runs for all that are left out. Nothing,
+/// where that one is not followed by one like it.
+std::optional<StepProgram> lower_rounds(const Schedule& schedule, const Repetition& repetition,
+                                        const Lowering& lowering) {
+  const std::optional<Schedule> few = shortened(schedule, repetition, kRoundsLowered);
+  if (!few) return std::nullopt;
+  const int left_out = (repetition.times - kRoundsLowered) * repetition.step;
+  Lowering lowering_few = lowering;
+  if (schedule[repetition.begin].micro_batch < lowering.micro_batches)
+    lowering_few.micro_batches -= left_out;
+  const size_t kept = repetition.begin + kRoundsLowered * repetition.length;
+  for (size_t i = 0; i < few->size(); ++i) {
+    const Pass& original = schedule[i < kept ? i : i + schedule.size() - few->size()];
+    if (((*few)[i].micro_batch < lowering_few.micro_batches) !=
+        (original.micro_batch < lowering.micro_batches))
+      return std::nullopt;
+  }
+  Lowered lowered(*few, lowering_few);
+  std::vector<Instruction> listed = lowered.take();
+  const auto round = [&](int n) {
+    return lowered.begin_of(repetition.begin + static_cast<size_t>(n) * repetition.length);
+  };
+  const size_t begin = round(2);
+  const size_t end = round(3);
+  if (round(4) - end != end - begin) return std::nullopt;
+  for (size_t i = begin; i < end; ++i) {
+    if (listed[i + end - begin] != moved(listed[i], repetition.step)) return std::nullopt;
+  }
+  for (size_t i = end; i < listed.size(); ++i)
+    listed[i] = moved(listed[i], left_out);
+  return StepProgram(std::move(listed), {.begin = begin,
+                                         .end = end,
+                                         .times = repetition.times - kRoundsLowered + 1,
+                                         .step = repetition.step});
+}
 
 }  // namespace
 
+std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kinds, int micro_batch,
+                                     layout::Range layers, bool with_loss) {
+  std::vector<Instruction> all;
+  const auto add = [&](Kind kind, int64_t layer) {
+    all.push_back({.kind = kind, .micro_batch = micro_batch, .layer = static_cast<int>(layer)});
+  };
+  if (*kinds.begin() == Kind::kForward) {
+    for (int64_t layer = layers.begin; layer < layers.end - (with_loss ? 1 : 0); ++layer)
+      add(Kind::kForward, layer);
+    return all;
+  }
+  if (with_loss && *kinds.begin() == Kind::kBackwardInput) add(Kind::kForward, layers.end - 1);
+  for (int64_t layer = layers.end - 1; layer >= layers.begin; --layer) {
+    for (const Kind kind : kinds)
+      add(kind, layer);
+  }
+  return all;
+}
+
 StepProgram lower(const Schedule& schedule, const Lowering& lowering) {
+  const auto repetition = find_repetition(schedule, lowering.micro_batches, kRoundsLowered);
+  if (repetition) {
+    if (auto program = lower_rounds(schedule, *repetition, lowering)) return *std::move(program);
+  }
   return Lowered(schedule, lowering).take();
 }
 

@@ -1,11 +1,12 @@
 #pragma once
 
+#include <initializer_list>
 #include <limits>
 #include <vector>
 
 #include "common/layout/layout.h"
-#include "worker/program/instruction.h"
 #include "worker/program/schedule.h"
+#include "worker/program/step_program.h"
 
 namespace trainyard::engine {
 
@@ -22,6 +23,13 @@ struct Lowering {
   bool reduces_control = true;  ///< false: the program is a piece of one, or this rank's own affair
 };
 
+/// A pass of the layers [begin, end) of a stage for a micro-batch, as lower() runs it: `kinds` is
+/// {F}, {B}, {W} or {B, W}, which go layer by layer together. `with_loss`: the last of these layers
+/// is the loss, and there is a backward pass: its F then comes first in B, so that the logits'
+/// gradient, the largest of all activations, lives within one pass.
+std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kinds, int micro_batch,
+                                     layout::Range layers, bool with_loss);
+
 /// Expands a schedule into a rank's step program: stages into layers, a B and the W of the same
 /// stage and micro-batch after it layer by layer together, so that a gradient is complete early.
 ///
@@ -37,7 +45,7 @@ struct Lowering {
 /// and those after them do not (Zhao et al. 2023, "PyTorch FSDP", section 3.3.2).
 ///
 /// Every rank starts the same communication in the same order, whatever its number of
-/// micro-batches.
+/// micro-batches. Cost: rounds of micro-batches that are alike are expanded a few times, not all.
 StepProgram lower(const Schedule& schedule, const Lowering& lowering);
 
 }  // namespace trainyard::engine

@@ -32,18 +32,25 @@ const std::vector<NamedSharding> kShardings = {
 
 const Lowering kSimple = {.stage_end = {kLayers}, .unit_layers = {{3}, {1, 2}, {0}}};
 
-/// That of a rank with `own` of `rounds` micro-batches.
-StepProgram program_of(Lowering lowering, int rounds, int own) {
-  lowering.micro_batches = own;
-  return lower(one_stage_schedule(rounds), lowering);
+/// All instructions of a program, one by one.
+using Listed = std::vector<Instruction>;
+Listed listed(const StepProgram& program) {
+  Listed all;
+  for (const Instruction& instruction : program)
+    all.push_back(instruction);
+  return all;
 }
 
-StepProgram program_of(int micro_batches) {
-  return program_of(kSimple, micro_batches, micro_batches);
+/// That of a rank with `own` of `rounds` micro-batches.
+Listed program_of(Lowering lowering, int rounds, int own) {
+  lowering.micro_batches = own;
+  return listed(lower(one_stage_schedule(rounds), lowering));
 }
+
+Listed program_of(int micro_batches) { return program_of(kSimple, micro_batches, micro_batches); }
 
 /// "F m0 l0, F m0 l1, ..."
-std::string spelled(const StepProgram& program) {
+std::string spelled(const Listed& program) {
   std::string all;
   for (const Instruction& instruction : program)
     all += (all.empty() ? "" : ", ") + to_string(instruction);
@@ -51,7 +58,7 @@ std::string spelled(const StepProgram& program) {
 }
 
 /// The first of a kind with that layer, or unit; -1: with neither.
-size_t index_of(const StepProgram& program, InstructionKind kind, int place) {
+size_t index_of(const Listed& program, InstructionKind kind, int place) {
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i].kind == kind && std::max(program[i].layer, program[i].unit) == place) return i;
   }
@@ -61,14 +68,14 @@ size_t index_of(const StepProgram& program, InstructionKind kind, int place) {
 /// Runs the checker on ranks' programs after one change to rank 1's.
 template <class Change>
 Status check_after(Change change) {
-  std::vector<StepProgram> programs = {program_of(2), program_of(2)};
-  change(programs[1]);
-  return check_programs(programs, {2, 2}, kSimple);
+  Listed changed = program_of(2);
+  change(changed);
+  return check_programs({program_of(2), changed}, {2, 2}, kSimple);
 }
 
 /// What the checker says where all ranks' programs have the same change.
-std::string said_after(const std::function<void(StepProgram&)>& change) {
-  StepProgram program = program_of(2);
+std::string said_after(const std::function<void(Listed&)>& change) {
+  Listed program = program_of(2);
   change(program);
   const Status status = check_programs({program, program}, {2, 2}, kSimple);
   return status ? "nothing" : status.error().message;
@@ -87,14 +94,14 @@ TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
 }
 
 TEST(DataParallelProgramTest, AUnitIsReducedBeforeEarlierLayersGoBackward) {
-  const StepProgram program = program_of(1);
+  const Listed program = program_of(1);
   EXPECT_LT(index_of(program, InstructionKind::kReduce, 0),
             index_of(program, InstructionKind::kBackwardInput, 2))
       << "the last layers' gradients travel while the rest of backward runs";
 }
 
 TEST(ProgramCheckerTest, FindsACollectiveOutOfOrder) {
-  const Status status = check_after([](StepProgram& p) {
+  const Status status = check_after([](Listed& p) {
     for (const InstructionKind kind : {InstructionKind::kOptimize, InstructionKind::kGather})
       std::swap(p[index_of(p, kind, 0)], p[index_of(p, kind, 1)]);
   });
@@ -103,13 +110,13 @@ TEST(ProgramCheckerTest, FindsACollectiveOutOfOrder) {
 }
 
 TEST(ProgramCheckerTest, FindsAMissingCollective) {
-  EXPECT_FALSE(check_after([](StepProgram& p) {
+  EXPECT_FALSE(check_after([](Listed& p) {
     p.erase(p.begin() + static_cast<int64_t>(index_of(p, InstructionKind::kReduceControl, -1)));
   }));
 }
 
 TEST(ProgramCheckerTest, FindsAUnitReducedTooEarly) {
-  const Status status = check_after([](StepProgram& p) {
+  const Status status = check_after([](Listed& p) {
     const size_t at = index_of(p, InstructionKind::kReduce, 2);
     const Instruction moved = p[at];
     p.erase(p.begin() + static_cast<int64_t>(at));
@@ -120,14 +127,14 @@ TEST(ProgramCheckerTest, FindsAUnitReducedTooEarly) {
 }
 
 TEST(ProgramCheckerTest, FindsABackwardBeforeItsForward) {
-  EXPECT_FALSE(check_after([](StepProgram& p) {
+  EXPECT_FALSE(check_after([](Listed& p) {
     const size_t at = index_of(p, InstructionKind::kBackwardInput, 3);
     std::swap(p[at], p[at - 1]);
   }));
 }
 
 TEST(ProgramCheckerTest, FindsAWeightGradientAddedTwice) {
-  const Status status = check_after([](StepProgram& p) {
+  const Status status = check_after([](Listed& p) {
     const size_t at = index_of(p, InstructionKind::kBackwardWeight, 3);
     p.insert(p.begin() + static_cast<int64_t>(at), p[at]);
   });
@@ -137,7 +144,7 @@ TEST(ProgramCheckerTest, FindsAWeightGradientAddedTwice) {
 
 TEST(ProgramCheckerTest, FindsAnUpdateBeforeTheControlWordAndAControlWordBeforeTheLastReduction) {
   const auto swapped_with_control = [](int by) {
-    return said_after([by](StepProgram& p) {
+    return said_after([by](Listed& p) {
       const auto at = static_cast<int64_t>(index_of(p, InstructionKind::kReduceControl, -1));
       std::swap(p[static_cast<size_t>(at)], p[static_cast<size_t>(at + by)]);
     });
@@ -149,7 +156,7 @@ TEST(ProgramCheckerTest, FindsAnUpdateBeforeTheControlWordAndAControlWordBeforeT
 }
 
 TEST(DataParallelProgramTest, WeightsAreGatheredInTheOrderOfTheNextForward) {
-  const StepProgram program = program_of(1);
+  const Listed program = program_of(1);
   for (int unit = 0; unit < 3; ++unit) {
     const size_t gather = index_of(program, InstructionKind::kGather, unit);
     EXPECT_EQ(gather, index_of(program, InstructionKind::kOptimize, unit) + 1);
@@ -157,7 +164,7 @@ TEST(DataParallelProgramTest, WeightsAreGatheredInTheOrderOfTheNextForward) {
   }
 }
 
-void drop(StepProgram& program, const Instruction& instruction) {
+void drop(Listed& program, const Instruction& instruction) {
   const auto at = std::find(program.begin(), program.end(), instruction);
   ASSERT_NE(at, program.end()) << to_string(instruction);
   program.erase(at);
@@ -180,24 +187,24 @@ TEST(ProgramCheckerTest, NamesWhatIsMissingEverywhere) {
       {{.kind = Kind::kGather, .unit = 1}, "0: GATHER u1 is missing"},
   };
   for (const auto& [instruction, said] : cases) {
-    EXPECT_THAT(said_after([&dropped = instruction](StepProgram& p) { drop(p, dropped); }),
+    EXPECT_THAT(said_after([&dropped = instruction](Listed& p) { drop(p, dropped); }),
                 HasSubstr(said))
         << to_string(instruction);
   }
-  EXPECT_THAT(said_after([](StepProgram& p) {
+  EXPECT_THAT(said_after([](Listed& p) {
                 drop(p, {.kind = Kind::kGather, .unit = 1});
                 drop(p, {.kind = Kind::kOptimize, .unit = 1});
               }),
               HasSubstr("OPT u1 is missing"));
-  EXPECT_THAT(said_after([](StepProgram& p) { p = program_of(1); }),
+  EXPECT_THAT(said_after([](Listed& p) { p = program_of(1); }),
               HasSubstr("(REDUCE u0): layer 3 still adds to the unit"))
       << "a whole micro-batch";
-  EXPECT_THAT(said_after([](StepProgram& p) { p.clear(); }), HasSubstr("F m0 l0 is missing"));
+  EXPECT_THAT(said_after([](Listed& p) { p.clear(); }), HasSubstr("F m0 l0 is missing"));
 }
 
 TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
   const auto said_with = [](const Instruction& instruction) {
-    return said_after([&](StepProgram& p) { p.insert(p.begin(), instruction); });
+    return said_after([&](Listed& p) { p.insert(p.begin(), instruction); });
   };
   using Kind = InstructionKind;
   for (const Kind kind : {Kind::kForward, Kind::kBackwardInput, Kind::kBackwardWeight}) {
@@ -215,7 +222,7 @@ TEST(ProgramCheckerTest, NamesWhatThereIsNot) {
 TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
   Lowering lowering = kSimple;
   lowering.unit_layers = {{3}, {1, 2}};  // no parameter in layer 0
-  StepProgram program = program_of(lowering, 2, 2);
+  Listed program = program_of(lowering, 2, 2);
   const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .layer = 0};
   drop(program, late);
   program.insert(program.end(), late);
@@ -225,9 +232,9 @@ TEST(ProgramCheckerTest, FindsAPassAfterTheOverflowsWereReduced) {
 }
 
 /// What a program may become by one mistake.
-std::vector<StepProgram> spoilt(const StepProgram& good, size_t at) {
+std::vector<Listed> spoilt(const Listed& good, size_t at) {
   const auto place = static_cast<int64_t>(at);
-  std::vector<StepProgram> all(3, good);
+  std::vector<Listed> all(3, good);
   all[0].erase(all[0].begin() + place);
   all[1].insert(all[1].begin() + place, good[at]);
   all[2].push_back(good[at]);
@@ -261,14 +268,14 @@ TEST(ProgramCheckerTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
              {5, {{4}, {4}, {2, 3}, {0, 1}}}}) {
       const Lowering lowering{.stage_end = {layers}, .unit_layers = units, .sharding = sharding};
       for (int rounds = 1; rounds <= 3; ++rounds) {
-        const StepProgram good = program_of(lowering, rounds, rounds);
-        const auto is_good = [&, n = rounds](const StepProgram& program) {
+        const Listed good = program_of(lowering, rounds, rounds);
+        const auto is_good = [&, n = rounds](const Listed& program) {
           return check_programs({program, program}, {n, n}, lowering).has_value();
         };
         ASSERT_TRUE(is_good(good)) << name << ": " << spelled(good);
         ++programs;
         for (size_t at = 0; at < good.size(); ++at) {
-          for (const StepProgram& bad : spoilt(good, at)) {
+          for (const Listed& bad : spoilt(good, at)) {
             EXPECT_FALSE(is_good(bad)) << name << ", " << to_string(good[at]) << " of "
                                        << spelled(good) << "\nbecame " << spelled(bad);
           }
@@ -295,7 +302,7 @@ TEST(LowerTest, WeightsThatAreCutAreGatheredOneLayerAhead) {
             "ACCUMULATE m0 u2, REDUCE m0 u1, ACCUMULATE m0 u1, "
             "REDUCE_CONTROL, OPT u3, OPT u2, OPT u1, OPT u0");
   // Who has no micro-batch takes part in all of that.
-  StepProgram without = program_of(lowering, 1, 1);
+  Listed without = program_of(lowering, 1, 1);
   std::erase_if(without, [](const Instruction& i) { return i.layer >= 0; });
   EXPECT_EQ(spelled(program_of(lowering, 1, 0)), spelled(without));
 }
@@ -309,18 +316,95 @@ TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
   const StepProgram program = lower(schedule, kSimple);
   const Status status = check_programs({program}, {2}, kSimple);
   EXPECT_TRUE(status) << status.error().message;
-  EXPECT_EQ(program[2 * kLayers],
-            (Instruction{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = kLayers - 1}));
-  EXPECT_EQ(program[2 * kLayers + 1],
-            (Instruction{.kind = Kind::kBackwardInput, .micro_batch = 0, .layer = kLayers - 2}));
-  EXPECT_EQ(to_string(program[3 * kLayers + 1]), "W m1 l3") << "together with its own backward";
+  Listed passes = listed(program);
+  std::erase_if(passes, [](const Instruction& i) { return i.layer < 0; });
+  EXPECT_EQ(spelled(passes),
+            "F m0 l0, F m0 l1, F m0 l2, F m1 l0, F m1 l1, F m1 l2, "
+            "F m0 l3, B m0 l3, B m0 l2, B m0 l1, B m0 l0, "
+            "F m1 l3, B m1 l3, W m1 l3, B m1 l2, W m1 l2, B m1 l1, W m1 l1, B m1 l0, W m1 l0, "
+            "W m0 l3, W m0 l2, W m0 l1, W m0 l0")
+      << "the loss goes forward in its backward pass; W together with its own B only";
 }
 
 TEST(LowerTest, StagesHaveTheirLayers) {
   using Kind = InstructionKind;
-  EXPECT_EQ(spelled(lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
-                          {.stage_end = {3, 5}, .reduces_control = false})),
+  EXPECT_EQ(spelled(listed(lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
+                                 {.stage_end = {3, 5}, .reduces_control = false}))),
             "F m0 l3, F m0 l4, B m0 l4, B m0 l3");
+}
+
+/// As pipelines do: `warm_up` micro-batches go forward first, then one forward and one back.
+Schedule one_forward_one_backward(int micro_batches, int warm_up) {
+  using Kind = InstructionKind;
+  Schedule schedule;
+  for (int m = 0; m < micro_batches + warm_up; ++m) {
+    if (m < micro_batches) schedule.push_back({Kind::kForward, m, 0});
+    if (m < warm_up) continue;
+    schedule.push_back({Kind::kBackwardInput, m - warm_up, 0});
+    schedule.push_back({Kind::kBackwardWeight, m - warm_up, 0});
+  }
+  return schedule;
+}
+
+/// The `n`-th micro-batch of a deal in which none is followed by the next.
+int dealt(int n, int micro_batches) { return n * 7 % micro_batches; }
+
+// Micro-batches in an order without rounds are lowered one by one; their names are all that
+// differs.
+TEST(LowerTest, RoundsThatAreFoldedAreThoseLoweredOneByOne) {
+  constexpr int kMicroBatches = 23;
+  std::vector<int> place_of(kMicroBatches);
+  for (int n = 0; n < kMicroBatches; ++n)
+    place_of[static_cast<size_t>(dealt(n, kMicroBatches))] = n;
+  int folded = 0;
+  for (const auto& [name, sharding] : kShardings) {
+    for (const auto& units : std::vector<std::vector<std::vector<int>>>{
+             {{3}, {1, 2}, {0}}, {{}, {0, 3}, {0, 1, 2, 3}, {2}}}) {
+      for (const Schedule& schedule :
+           {one_stage_schedule(kMicroBatches), forward_schedule(kMicroBatches),
+            one_forward_one_backward(kMicroBatches, 3)}) {
+        const Lowering lowering{.stage_end = {kLayers}, .unit_layers = units, .sharding = sharding};
+        Schedule in_disorder = schedule;
+        for (Pass& pass : in_disorder)
+          pass.micro_batch = dealt(pass.micro_batch, kMicroBatches);
+        Listed one_by_one = listed(lower(in_disorder, lowering));
+        for (Instruction& instruction : one_by_one) {
+          if (instruction.micro_batch < 0) continue;
+          instruction.micro_batch = place_of[static_cast<size_t>(instruction.micro_batch)];
+        }
+        const StepProgram program = lower(schedule, lowering);
+        EXPECT_EQ(spelled(listed(program)), spelled(one_by_one)) << name;
+        if (program.listed().size() < one_by_one.size() / 2) ++folded;
+      }
+    }
+  }
+  EXPECT_EQ(folded, 7 * 2 * 3);
+}
+
+TEST(LowerTest, ARankWithFewerMicroBatchesFoldsWhatItHas) {
+  for (const auto& [name, sharding] : kShardings) {
+    Lowering lowering = kSimple;
+    lowering.sharding = sharding;
+    for (const int own : {0, 1, 11, 22, 23}) {
+      // What the others have, without this rank's passes.
+      Listed expected = program_of(lowering, 23, 23);
+      std::erase_if(expected, [own = own](const Instruction& i) {
+        return i.layer >= 0 && i.micro_batch >= own;
+      });
+      EXPECT_EQ(spelled(program_of(lowering, 23, own)), spelled(expected)) << name << ", " << own;
+    }
+  }
+}
+
+TEST(LowerTest, AProgramDoesNotGrowWithItsMicroBatches) {
+  Lowering lowering = kSimple;
+  lowering.sharding = {.sums = true, .weights = true};
+  const StepProgram few = lower(one_stage_schedule(16), lowering);
+  const StepProgram many = lower(one_stage_schedule(4096), lowering);
+  EXPECT_EQ(many.bytes(), few.bytes());
+  EXPECT_EQ(many.size() - few.size(),
+            (4096 - 16) * (few.size() - lower(one_stage_schedule(15), lowering).size()));
+  EXPECT_EQ(to_string(many[many.size() - 5]), "ACCUMULATE m4095 u2");
 }
 
 TEST(InstructionTest, SpellsItselfForPeople) {
