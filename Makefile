@@ -16,7 +16,7 @@ run: ## Install what is missing, build, and train a small GPT on real text (abou
 test: ## Install, build and run the tests but those that need a cluster or hours (about 20 minutes the first time)
 	@tools/run_tests
 
-test-all: ## What CI runs: also a real API server and cluster, asan, tsan, fuzzing, ten mutants
+test-all: ## What CI runs: also a real API server and cluster, asan, tsan, lint, fuzzing, ten mutants
 	@tools/run_tests --all
 
 test-long: ## Every test without bounds: hours
@@ -28,11 +28,11 @@ setup: ## Install the Debian packages that building needs
 build: setup ## Build everything, the tests too (PRESET=dev|release|asan|tsan)
 	@[ $(PRESET) != asan ] || tools/setup lint
 	@cmake --preset $(PRESET)
-	@cmake --build --preset $(PRESET) -j $(JOBS)
+	@tools/build $(PRESET) -j $(JOBS)
 
 programs: setup ## Build the four programs alone, as they are shipped, into build/release/bin
 	@cmake --preset release
-	@cmake --build --preset release -j $(JOBS) --target trainyard trainyard-agent trainyard-worker trainyard-operator
+	@tools/build release -j $(JOBS) --target trainyard trainyard-agent trainyard-worker trainyard-operator
 
 images: programs ## Make the container images into build/images, without Docker or a registry
 	@tools/images/build

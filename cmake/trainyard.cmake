@@ -88,8 +88,8 @@ function(trainyard_unite name size sources)
   set(${sources} ${united} ${alone} PARENT_SCOPE)
 endfunction()
 
-# A class of one file may then use what stands in the unnamed namespace of another, which gcc takes for a mistake; and
-# seen through from file to file gcc warns of more that is not there: file by file is where warnings count.
+# A class of one file may then use what stands in the unnamed namespace of another, which gcc takes for a mistake.
+# Other warnings of united files stop no compiler; tools/build takes them for errors.
 function(trainyard_forgive name)
   if(TRAINYARD_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${name} PRIVATE -Wno-subobject-linkage -Wno-error)
@@ -161,7 +161,7 @@ function(trainyard_bench name)
 endfunction()
 
 # trainyard_test(NAME TIER unit|numeric|comm|process|sim|apiserver|cluster|... SOURCES a_test.cc ... [DEPS target ...] [TIMEOUT s]
-#                [SERIAL] [TIMING] [WAITS] [THREADED] [MEMORY] [SMOKE] [NOT_UNDER thread|address])
+#                [SERIAL] [TIMING] [WAITS] [THREADED] [MEMORY] [SMOKE] [RELEASE] [NOT_UNDER thread|address])
 # One CTest entry a binary, labelled with its tier; `tests_<tier>` builds a tier. SERIAL: needs the machine for
 # itself. TIMING: its verdict depends on a bound of less than 30 s of real time within which what is well must move:
 # label `timing`. Such tests run last, with nothing beside them, and one that fails is run once more. A condition that
@@ -172,7 +172,7 @@ endfunction()
 # `make test-long`: label `smoke`. NOT_UNDER: under this sanitizer the test is reported as not run
 # (say why beside the call).
 function(trainyard_test name)
-  cmake_parse_arguments(ARG "SERIAL;TIMING;WAITS;THREADED;MEMORY;SMOKE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;TIMING;WAITS;THREADED;MEMORY;SMOKE;RELEASE" "TIER;TIMEOUT;NOT_UNDER" "SOURCES;DEPS" ${ARGN})
   set(cost 0) # as measured the last time
   if(ARG_TIMEOUT)
     set(cost ${ARG_TIMEOUT}) # what may take long is begun first, also in a fresh checkout
@@ -217,6 +217,10 @@ function(trainyard_test name)
     list(APPEND labels smoke)
     set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_smoke ${name})
   endif()
+  if(ARG_RELEASE)
+    list(APPEND labels release)
+    set_property(GLOBAL APPEND PROPERTY TRAINYARD_TESTS_release ${name})
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} COST ${cost} PROCESSORS ${places})
   if(ARG_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
@@ -232,7 +236,7 @@ function(trainyard_collect_targets)
   add_custom_target(trainyard_binaries DEPENDS ${binaries})
   get_property(benches GLOBAL PROPERTY TRAINYARD_BENCHES)
   add_custom_target(benches DEPENDS ${benches})
-  foreach(tier unit numeric comm process sim emulated race apiserver cluster fuzz threads memory smoke)
+  foreach(tier unit numeric comm process sim emulated race apiserver cluster fuzz threads memory smoke release)
     get_property(tests GLOBAL PROPERTY TRAINYARD_TESTS_${tier})
     add_custom_target(tests_${tier} DEPENDS ${tests})
   endforeach()

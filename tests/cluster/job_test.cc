@@ -81,8 +81,8 @@ TEST_F(JobTest, AnEngineTrainsOnTwoNodes) {
 void JobTest::train_example(const std::string& name) {
   const std::filesystem::path texts = folder() / "texts";
   std::filesystem::create_directory(texts);
-  for (const char* name : {"mine.txt", "mine_test.txt"}) {
-    std::ofstream file(texts / name);
+  for (const char* text : {"mine.txt", "mine_test.txt"}) {
+    std::ofstream file(texts / text);
     for (int i = 0; i < 2000; ++i)
       file << "the quick brown fox jumps over " << i << " lazy dogs\n";
   }
