@@ -190,8 +190,8 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
 
 TEST(LayoutTest, CopiesShareOutWhatIsStored) {
   const Mesh mesh{.dp = 3, .fsdp = 2};
-  const auto layout = Layout::make({{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {1, 2}}},
-                                   {{0, 1}}, mesh, 1);
+  const auto layout = Layout::make(
+      {{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {1, 2}}}, {{0, 1}}, mesh, 1);
   ASSERT_TRUE(layout) << layout.error().message;
   for (const auto& [tensor, shape] : {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {1, 2}}}) {
     std::vector<std::vector<Slice>> by_rank;

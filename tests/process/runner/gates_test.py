@@ -1,0 +1,171 @@
+"""What else CI asks for: that tools/build, tools/lint and tools/check_features turn red when they should."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+GOOD = "int twice(int number) { return 2 * number; }\n"
+
+
+class Copy:
+    """A repository of its own with some of the tools."""
+
+    def __init__(self, folder: str, *tools: str):
+        self.root = pathlib.Path(folder)
+        (self.root / "tools").mkdir()
+        for tool in tools:
+            shutil.copy(ROOT / "tools" / tool, self.root / "tools" / tool)
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> pathlib.Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+        return file
+
+    def run(self, *command, **environment) -> tuple:
+        ended = subprocess.run(command, cwd=self.root, env=dict(os.environ, **environment), text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return ended.returncode, ended.stdout
+
+
+class GateTest(unittest.TestCase):
+    def copy(self, *tools: str) -> Copy:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return Copy(folder.name, *tools)
+
+
+class BuildTest(GateTest):
+    def configured(self, options: str = "") -> Copy:
+        copy = self.copy("build")
+        copy.write("a.cc", "int a(int unused) { return 1; }\n")
+        copy.write("CMakeLists.txt", "cmake_minimum_required(VERSION 3.25)\nproject(planted CXX)\n"
+                   "add_compile_options(-Wall -Wextra -Werror -Wno-error)\nadd_library(a a.cc)\n")
+        status, output = copy.run("cmake", "-S", ".", "-B", "build/dev", "-G", "Ninja", *options.split())
+        self.assertEqual(status, 0, output)
+        return copy
+
+    def test_a_warning_is_red_until_it_is_mended(self):
+        copy = self.configured()
+        for _ in range(2):  # a second build has nothing to compile otherwise
+            status, output = copy.run("tools/build", "dev")
+            self.assertEqual(status, 1, output)
+            self.assertIn("warnings are errors", output)
+        copy.write("a.cc", GOOD)
+        status, output = copy.run("tools/build", "dev")
+        self.assertEqual(status, 0, output)
+
+    def test_a_build_that_fails_is_red(self):
+        copy = self.configured()
+        copy.write("a.cc", "int a( {\n")
+        self.assertNotEqual(copy.run("tools/build", "dev")[0], 0)
+
+    def test_a_preset_may_forgive(self):
+        self.assertEqual(self.configured("-DTRAINYARD_WERROR:BOOL=OFF").run("tools/build", "dev")[0], 0)
+
+
+@unittest.skipUnless(all(map(shutil.which, ("clang-format-14", "clang-tidy-14", "shellcheck", "git"))), "tools/setup lint")
+class LintTest(GateTest):
+    def repository(self) -> Copy:
+        """One commit, without an origin."""
+        copy = self.copy("lint")
+        for name in (".clang-format", ".clang-tidy"):
+            shutil.copy(ROOT / name, copy.root / name)
+        copy.write("tools/setup", "#!/bin/sh\n", 0o755)
+        copy.write(".gitignore", "/build/\n")
+        copy.write("common/a.cc", GOOD)
+        copy.write("CMakeLists.txt", "cmake_minimum_required(VERSION 3.25)\nproject(planted CXX)\n"
+                   "set(CMAKE_EXPORT_COMPILE_COMMANDS ON)\nadd_library(a common/a.cc)\nadd_custom_target(common_proto_generated)\n")
+        copy.write("CMakePresets.json", '{"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", '
+                   '"binaryDir": "build/dev"}]}')
+        self.commit(copy)
+        return copy
+
+    def commit(self, copy: Copy) -> None:
+        for command in ("init -q", "add -A", "-c user.name=a -c user.email=a@b commit -q -m planted"):
+            status, output = copy.run("git", *command.split())
+            self.assertEqual(status, 0, output)
+
+    def lint(self, copy: Copy, **environment) -> tuple:
+        return copy.run("tools/lint", "--quick", **environment)
+
+    def test_what_is_well_is_green(self):
+        status, output = self.lint(self.repository())
+        self.assertEqual(status, 0, output)
+        self.assertIn("clang-tidy: 1 files", output)
+
+    def test_a_file_that_is_not_formatted_is_red(self):
+        copy = self.repository()
+        copy.write("common/b.h", "int   b();\n")
+        status, output = self.lint(copy)
+        self.assertEqual(status, 1, output)
+        self.assertIn("lint: failed: clang-format", output)
+
+    def test_a_script_with_a_fault_is_red(self):
+        copy = self.repository()
+        copy.write("tools/script", "#!/bin/bash\nrm $1\n")
+        status, output = self.lint(copy)
+        self.assertEqual(status, 1, output)
+        self.assertIn("lint: failed: shellcheck", output)
+
+    def test_a_fault_that_clang_tidy_finds_is_red_in_a_committed_file_too(self):
+        copy = self.repository()
+        copy.write("common/a.cc", "int BadName(int number) { return 2 * number; }\n")
+        self.commit(copy)
+        status, output = self.lint(copy)
+        self.assertEqual(status, 1, output)
+        self.assertIn("lint: failed: clang-tidy", output)
+
+    def test_what_there_was_no_time_for_is_named(self):
+        status, output = self.lint(self.repository(), TRAINYARD_LINT_SECONDS="0")
+        self.assertEqual(status, 0, output)
+        self.assertIn("left out, the time is over: common/a.cc", output)
+
+    def test_a_folder_whose_files_git_does_not_list_is_red(self):
+        copy = self.repository()
+        shutil.rmtree(copy.root / ".git")
+        self.assertNotEqual(self.lint(copy)[0], 0)
+
+
+class FeaturesTest(GateTest):
+    def judged(self, *rows: str, options=(), program: str = "exit 0") -> tuple:
+        copy = self.copy("check_features")
+        copy.write("docs/features.md", "".join(f"| {row} |\n" for row in rows))
+        copy.write("build/release/bin/trainyard", f'#!/bin/sh\necho "ran $*" >>{copy.root}/ran\n{program}\n', 0o755)
+        status, output = copy.run("python3", "-B", "tools/check_features", *options)
+        ran = copy.root / "ran"
+        return status, output, ran.read_text().splitlines() if ran.exists() else []
+
+    def test_every_command_after_the_last_colon_runs_once(self):
+        status, output, ran = self.judged(
+            "M01 | a | R | b | **works** | not this: `trainyard no` but: `trainyard a: b` and `trainyard c \\| cat`",
+            "M02 | a | R | b | **works** | it: `trainyard c \\| cat`", "M03 | a | R | b | not yet | `trainyard never`")
+        self.assertEqual((status, ran), (0, ["ran a: b", "ran c"]), output)
+        self.assertIn("2 passed, 0 failed, 1 not yet", output)
+
+    def test_a_command_that_fails_is_red_wherever_it_stands(self):
+        row = "M01 | a | R | b | **works** | two: `trainyard bad` and `trainyard good`"
+        status, output, ran = self.judged(row, program='[ "$1" = good ]')
+        self.assertEqual((status, ran), (1, ["ran bad", "ran good"]), output)
+        self.assertIn("failed: M01", output)
+
+    def test_a_misspelt_program_is_red(self):
+        self.assertEqual(self.judged("M01 | a | R | b | **works** | it: `trainyrd matrix`")[0], 1)
+
+    def test_a_row_that_works_without_a_command_is_red(self):
+        self.assertEqual(self.judged("M01 | a | R | b | **works** | `trainyard a` shows it")[0], 1)
+
+    def test_quick_leaves_out_what_needs_more_than_the_programs(self):
+        status, output, ran = self.judged("M01 | a | R | b | **works** | it: `trainyard a`",
+                                          "O01 | a | R | b | **works** | it: `tools/run_e2e`", options=["--quick"])
+        self.assertEqual((status, ran), (0, ["ran a"]), output)
+        self.assertIn("1 left out", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
