@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/exact.h"
 #include "tests/support/run_fixture.h"
 
 namespace trainyard {
@@ -32,15 +33,16 @@ class RunCrashTest : public RunFixture, public ::testing::WithParamInterface<con
 
   void expect_exact_counts(const std::string& where) {
     const Json now = status();
-    EXPECT_EQ(now.value("phase", ""), "Complete") << where;
-    EXPECT_EQ(now["restarts"].value("total", -1), 1) << where << now.dump(1);
-    EXPECT_EQ(now["membership"].value("generation", 0), 2) << where;
-    EXPECT_EQ(now["attempts"].size(), 2u) << where << now["attempts"].dump(1);
+    ASSERT_EQ(now.value("phase", ""), "Complete") << where;  // time may explain that, not the rest
+    const std::string exact = testing_support::kExact + (": " + where);
+    EXPECT_EQ(now["restarts"].value("total", -1), 1) << exact << now.dump(1);
+    EXPECT_EQ(now["membership"].value("generation", 0), 2) << exact;
+    EXPECT_EQ(now["attempts"].size(), 2u) << exact << now["attempts"].dump(1);
     std::multiset<std::string> starts;
     std::ifstream file(checkpoints() / "starts");
     for (std::string line; std::getline(file, line);)
       starts.insert(line);
-    EXPECT_EQ(starts, (std::multiset<std::string>{"g1 r0", "g1 r1", "g2 r0", "g2 r1"})) << where;
+    EXPECT_EQ(starts, (std::multiset<std::string>{"g1 r0", "g1 r1", "g2 r0", "g2 r1"})) << exact;
   }
 };
 

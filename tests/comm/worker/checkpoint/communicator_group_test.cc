@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
+#include "tests/support/exact.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 
 namespace trainyard::checkpoint {
@@ -44,7 +45,8 @@ TEST_P(CommitGroupTest, GathersEveryRecordInRankOrderOnRank0) {
         }
         ASSERT_EQ(static_cast<int>(records->size()), size);
         for (int rank = 0; rank < size; ++rank)
-          ASSERT_EQ((*records)[static_cast<size_t>(rank)], record_of(rank, round)) << rank;
+          ASSERT_EQ((*records)[static_cast<size_t>(rank)], record_of(rank, round))
+              << testing_support::kExact << ": rank " << rank;
       }
     });
   }
@@ -57,7 +59,7 @@ TEST_P(CommitGroupTest, BroadcastsRank0sTextAndIgnoresTheOthers) {
       for (int round = 0; round < 5; ++round) {
         const auto text = group.broadcast(record_of(group.rank(), round));
         ASSERT_TRUE(text) << text.error().message;
-        ASSERT_EQ(*text, record_of(0, round)) << "round " << round;
+        ASSERT_EQ(*text, record_of(0, round)) << testing_support::kExact << ": round " << round;
       }
     });
   }
@@ -95,7 +97,7 @@ TEST_P(CommitGroupTest, LivesBesideTheStepsOnASubGroupOfItsOwn) {
     const auto any = group.any(group.rank() == 2);
     ASSERT_TRUE(any && *any);
     ASSERT_TRUE(step->wait());
-    EXPECT_EQ(sum, std::vector<int64_t>(8, 3));
+    EXPECT_EQ(sum, std::vector<int64_t>(8, 3)) << testing_support::kExact;
   });
 }
 
