@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Adds up what the test programs reported and prints the one line that counts.
 
-    tools/test_summary.py PRESET=DIR [PRESET=DIR ...]
+    tools/test_summary.py [--skips FILE] PRESET=DIR [PRESET=DIR ...]
 
 DIR holds ctest's junit.xml and, under gtest/, the XML file of every GoogleTest binary; or the folders beside/,
 timing/ and again/ of tools/run_ctest, which hold the same each. A binary that wrote its cases is counted by cases.
 A script, or a binary that crashed before its end, is counted as one. Failures and skips are printed by name,
 failures with the first lines of what was expected, or the last lines of a program that crashed or ran out of time.
 A program that failed and passed in again/ is flaky: it counts as passed and is printed by name. More than three
-flaky programs are a failure. Ends with `N passed, N failed, N skipped`. The exit status is 1 when anything failed,
+flaky programs are a failure. FILE lists the skips that may be: regular expressions, one per line, of which one must
+match "PRESET: PROGRAM: SUITE.CASE: REASON" from its beginning; any other skip is a failure. What CMake disables for a
+sanitizer needs no line. Where TRAINYARD_TEST_SEED is set, it is printed with the failures. Ends with `N passed, N failed, N skipped`. The exit status is 1 when anything failed,
 when nothing passed, or when a report is missing.
 """
 
+import os
 import pathlib
 import re
 import sys
@@ -20,6 +23,7 @@ import xml.etree.ElementTree as ElementTree
 
 SHOWN = 15  # lines of a failure; the whole is in ctest.log
 FLAKY_MAX = 3  # programs per run
+NOT_BUILT = "disabled in this build"
 
 
 def shortened(message: str) -> str:
@@ -74,8 +78,10 @@ def programs_of(folder: pathlib.Path):
             failure = test.find("failure")
             message = (failure.get("message") if failure is not None else "") or "without a failed case"
             outcomes.append((name, "failed", "\n".join([message, *last_words(test.findtext("system-out") or "")])))
-        elif status in ("notrun", "disabled"):
-            outcomes.append((name, "skipped" if status == "disabled" else "failed", "was not run"))
+        elif status == "disabled":
+            outcomes.append((name, "skipped", NOT_BUILT))
+        elif status == "notrun":
+            outcomes.append((name, "failed", "was not run"))
         elif not outcomes:
             outcomes.append((name, "passed", ""))
         programs[name] = outcomes
@@ -101,7 +107,21 @@ def outcomes_of(folder: pathlib.Path):
     return [outcome for outcomes in programs.values() for outcome in outcomes], flaky
 
 
+def reason_of(message: str) -> str:
+    """The first line of why a case was skipped, without GoogleTest's line of where."""
+    lines = [line for line in message.splitlines() if not re.fullmatch(r"\S+:\d+", line)]
+    return lines[0] if lines else "no reason given"
+
+
+def skips_of(file: pathlib.Path) -> list:
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    return [re.compile(line) for line in lines if line and not line.startswith("#")]
+
+
 def main(arguments: list) -> int:
+    skips = None
+    if arguments[:1] == ["--skips"]:
+        skips, arguments = skips_of(pathlib.Path(arguments[1])), arguments[2:]
     total = {"passed": 0, "failed": 0, "skipped": 0}
     failed, skipped, flaky = [], [], []
     for argument in arguments:
@@ -116,11 +136,14 @@ def main(arguments: list) -> int:
         flaky += [f"{preset}: {name} failed beside other tests and passed alone ({folder}/*/ctest.log); "
                   f"first: {shortened(message)}" for name, message in found]
         for name, outcome, message in outcomes:
+            line = f"{preset}: {name}: {reason_of(message)}"
+            if outcome == "skipped" and not (skips is None or message == NOT_BUILT or any(s.match(line) for s in skips)):
+                outcome, message = "failed", f"skipped, which no line of the list of skips allows: {reason_of(message)}"
             counts[outcome] += 1
             if outcome == "failed":
                 failed.append(f"{preset}: {name}: {shortened(message)}")
             elif outcome == "skipped":
-                skipped.append(f"{preset}: {name}: {(message.splitlines() or [''])[0]}")
+                skipped.append(line)
         for outcome, count in counts.items():
             total[outcome] += count
         print(f"  {preset:8} {counts['passed']:5} passed {counts['failed']:4} failed {counts['skipped']:4} skipped")
@@ -130,6 +153,8 @@ def main(arguments: list) -> int:
     for kind, names in (("skipped", skipped), ("flaky", flaky), ("FAILED", failed)):
         for name in names:
             print(f"  {kind:8} {name}")
+    if failed and os.environ.get("TRAINYARD_TEST_SEED"):
+        print(f"  seed     TRAINYARD_TEST_SEED={os.environ['TRAINYARD_TEST_SEED']} draws the same cases")
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 0 if total["failed"] == 0 and total["passed"] > 0 else 1
 

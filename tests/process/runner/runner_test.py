@@ -1,10 +1,11 @@
-"""How tools/run_ctest and tools/test_summary.py judge: planted tests fail, crash, hang and disturb each other.
+"""How tools/run_ctest and tools/test_summary.py judge: planted tests fail, crash, hang, skip and disturb each other.
 
     runner_test.py BUILD     BUILD is the folder of the dev build, for the lists of tools/run_tests
 """
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -38,15 +39,26 @@ class Planted:
         self.lines += [f'add_test({name} "{script}")',
                        f'set_tests_properties({name} PROPERTIES LABELS "{labels}" TIMEOUT 20 {more})']
 
-    def run(self) -> tuple:
-        """(status, output) of the summary after both passes."""
+    def skip(self, name: str, reason: str) -> None:
+        """A GoogleTest program whose only case skips itself."""
+        self.add(name, "unit", f"""cat >"${{GTEST_OUTPUT#xml:}}{name}.xml" <<END
+<testsuites><testsuite name="S"><testcase name="C" status="run" result="skipped"><skipped message="a/b.cc:7&#x0A;{reason}"/></testcase></testsuite></testsuites>
+END""")
+
+    def run(self, skips: str = None, seed: str = "") -> tuple:
+        """(status, output) of the summary after both passes; `skips`: the list of those that may be."""
         (self.build / "CTestTestfile.cmake").write_text("\n".join(self.lines) + "\n")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("CTEST_")}
         for action in ("beside", "alone"):
             subprocess.run([self.root / "tools/run_ctest", action, self.preset], check=True, env=environment,
                            stdout=subprocess.PIPE)
-        judged = subprocess.run([sys.executable, "-B", self.root / "tools/test_summary.py",
-                                 f"{self.preset}={self.build}/results"], text=True, stdout=subprocess.PIPE)
+        options = []
+        if skips is not None:
+            (self.root / "skips.txt").write_text(skips)
+            options = ["--skips", self.root / "skips.txt"]
+        judged = subprocess.run([sys.executable, "-B", self.root / "tools/test_summary.py", *options,
+                                 f"{self.preset}={self.build}/results"], text=True, stdout=subprocess.PIPE,
+                                env=dict(environment, TRAINYARD_TEST_SEED=seed))
         return judged.returncode, judged.stdout
 
 
@@ -82,6 +94,42 @@ class RunnerTest(unittest.TestCase):
         status, output = planted.run()
         self.assertEqual(status, 1, output)
         self.assertTrue(output.endswith("1 passed, 3 failed, 0 skipped\n"), output)
+
+    def test_an_exact_comparison_that_failed_once_is_red(self):
+        words = re.search(r'kExact\[\] = "(.*)"', (ROOT / "tests/support/exact.h").read_text()).group(1)
+        planted = Planted(self.folder.name)
+        planted.add("of_hashes", "process", f"test -e {{name}}.seen || echo '{words}: state hash'; {ONCE}")
+        planted.add("of_report", "process", f"""echo '<testsuites><testsuite name="S"><testcase name="C"><failure message="'
+test -e {{name}}.seen || echo '{words}' >"${{GTEST_OUTPUT#xml:}}{{name}}.xml"; {ONCE}""")
+        planted.add("of_time", "process", f"echo 'no hash: state hash'; {ONCE}")
+        status, output = planted.run()
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: of_hashes", output)
+        self.assertIn("FAILED   dev: of_report", output)
+        self.assertIn("flaky    dev: of_time", output)
+
+    def test_a_skip_that_is_not_listed_is_red(self):
+        planted = Planted(self.folder.name)
+        planted.skip("skips", "no memory cgroup here")
+        self.assertEqual(planted.run()[0], 0, "without a list")
+        status, output = planted.run(skips="# why\ndev: other: .*\n")
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED   dev: skips: S.C: skipped, which no line of the list of skips allows: no memory", output)
+        status, output = planted.run(skips=r"dev: skips: S\.C: no memory")
+        self.assertEqual(status, 0, output)
+        self.assertTrue(output.endswith("1 passed, 0 failed, 1 skipped\n"), output)
+
+    def test_what_a_build_disables_is_no_skip_of_its_own(self):
+        planted = Planted(self.folder.name)
+        planted.add("disabled", "unit", "true", "DISABLED TRUE")
+        status, output = planted.run(skips="")
+        self.assertEqual(status, 0, output)
+
+    def test_the_seed_is_printed_with_failures(self):
+        planted = Planted(self.folder.name)
+        self.assertNotIn("TRAINYARD_TEST_SEED", planted.run(seed="77")[1])
+        planted.add("broken", "unit", "exit 1")
+        self.assertIn("TRAINYARD_TEST_SEED=77 draws the same cases", planted.run(seed="77")[1])
 
     def test_nothing_under_a_sanitizer_runs_again(self):
         for preset in ("asan", "tsan"):
@@ -144,6 +192,15 @@ class ListsTest(unittest.TestCase):
         quick, everything = self.names(), self.names("--all")
         self.assertGreater(len(quick), 100)
         self.assertLess(quick, everything)
+
+    def test_what_ci_runs_has_the_form(self):
+        self.assertIn("dev lint_test", self.names("--all"))
+
+    def test_the_list_of_skips_is_one_of_expressions(self):
+        lines = [line for line in (ROOT / "tests/skips.txt").read_text().splitlines() if line and line[0] != "#"]
+        self.assertGreater(len(lines), 1)
+        for line in lines:
+            re.compile(line)
 
     def test_the_names_of_the_commands(self):
         for target, command in (("test", "tools/run_tests"), ("test-all", "tools/run_tests --all"),
