@@ -26,7 +26,8 @@ std::vector<SourceFile> read_source_tree(std::string_view root) {
       if (is_skipped_directory(it->path(), it.depth() == 0)) it.disable_recursion_pending();
       continue;
     }
-    if (!it->is_regular_file()) continue;
+    // In a linked worktree .git is a file.
+    if (!it->is_regular_file() || it->path().filename() == ".git") continue;
     std::ifstream in(it->path(), std::ios::binary);
     std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     if (text.find('\0') != std::string::npos) continue;
