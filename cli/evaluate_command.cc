@@ -9,7 +9,6 @@
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/evaluation_loader.h"
-#include "worker/engine/batches.h"
 #include "worker/hf/run_facts.h"
 #include "worker/job/resolve.h"
 
@@ -59,9 +58,8 @@ Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
                    data::EvaluationLoader::open(tokens, {.tokens_per_sample = length,
                                                          .micro_sequences = options.micro_sequences,
                                                          .windows_max = options.sequences}));
-  engine::EvaluationBatches batches(loader);
   TRAINYARD_ASSIGN(const engine::EvaluationReport report,
-                   engine.evaluate(batches, loader.windows(), options.micro_sequences));
+                   engine.evaluate(loader, loader.windows(), options.micro_sequences));
   const double loss = report.loss;
   const double tokens_per_byte =
       static_cast<double>(tokens.tokens()) / static_cast<double>(tokens.text_bytes());

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/layout/mesh.h"
 #include "worker/data/micro_batch_buffer.h"
 #include "worker/data/sampler.h"
 
@@ -26,21 +25,20 @@ Status check(const BatchLoaderOptions& options) {
   if (options.tokens_per_sample < 1) {
     return out_of_range("sequenceLength", options.tokens_per_sample, "at least 1");
   }
-  if (options.global_sequences < 1) {
-    return out_of_range("globalSequences", options.global_sequences, "at least 1");
+  const BatchPartition& batch = options.batch;
+  if (batch.samples < 1) return out_of_range("globalSequences", batch.samples, "at least 1");
+  if (batch.micro_samples < 1) {
+    return out_of_range("microSequences", batch.micro_samples, "at least 1");
   }
-  if (options.micro_sequences < 1) {
-    return out_of_range("microSequences", options.micro_sequences, "at least 1");
-  }
-  if (options.data_ranks < 1 || options.data_ranks > options.global_sequences) {
-    return out_of_range("data-parallel ranks", options.data_ranks,
-                        "1.." + std::to_string(options.global_sequences) +
+  if (batch.ranks < 1 || batch.ranks > batch.samples) {
+    return out_of_range("data-parallel ranks", batch.ranks,
+                        "1.." + std::to_string(batch.samples) +
                             ", so that each has a sequence of the global batch; lower the ranks or "
                             "raise globalSequences");
   }
-  if (options.data_rank < 0 || options.data_rank >= options.data_ranks) {
+  if (options.data_rank < 0 || options.data_rank >= batch.ranks) {
     return out_of_range("data-parallel rank", options.data_rank,
-                        "0.." + std::to_string(options.data_ranks - 1));
+                        "0.." + std::to_string(batch.ranks - 1));
   }
   if (options.first_step < 0) {
     return out_of_range("first step", options.first_step, "at least 0");
@@ -51,33 +49,27 @@ Status check(const BatchLoaderOptions& options) {
   return {};
 }
 
-layout::Range rows_of(const BatchLoaderOptions& options) {
-  return layout::even_share(options.global_sequences, options.data_ranks, options.data_rank);
-}
-
 }  // namespace
 
-int64_t share_of(const BatchLoaderOptions& options) { return rows_of(options).size(); }
-
-int64_t micro_batches_of(const BatchLoaderOptions& options) {
-  return (share_of(options) + options.micro_sequences - 1) / options.micro_sequences;
+int64_t batch_loader_bytes(const BatchPartition& batch, int64_t data_rank,
+                           int64_t tokens_per_sample) {
+  const int64_t slots = batch.micro_batches(data_rank) + kPrefetchBatches;
+  const int64_t rows = slots * batch.micro_batch(data_rank, 0).size();
+  return rows * tokens_per_sample * 2 * static_cast<int64_t>(sizeof(int32_t));
 }
 
-/// A ring of buffers between the reading thread and the consumer. Buffers [held, read) are filled;
-/// the consumer may use the two newest it was given, so the ring has two more than are read ahead.
-/// Whoever of the two goes last destroys it: a thread that a disk holds up cannot be joined.
+/// A ring of buffers between the reading thread and the consumer. Buffers [step, read) are filled;
+/// the consumer may use those of its step. Whoever of the two goes last destroys it: a thread that
+/// a disk holds up cannot be joined.
 struct BatchLoader::Ring {
   Ring(const TokenSet& token_set, const BatchLoaderOptions& loader_options)
       : tokens(token_set),
         options(loader_options),
         sampler(loader_options.seed, token_set.samples(loader_options.tokens_per_sample)),
-        rows(rows_of(loader_options)),
-        micro_batches(micro_batches_of(loader_options)) {
-    const int64_t rows_max = std::min(options.micro_sequences, rows.size());
-    ring.reserve(static_cast<size_t>(options.prefetch + 2));
-    for (int64_t i = 0; i < options.prefetch + 2; ++i)
-      ring.emplace_back(rows_max, options.tokens_per_sample);
-  }
+        micro_batches(options.batch.micro_batches(options.data_rank)),
+        ring(static_cast<size_t>(micro_batches + options.prefetch),
+             MicroBatchBuffer(options.batch.micro_batch(options.data_rank, 0).size(),
+                              options.tokens_per_sample)) {}
 
   MicroBatchBuffer& slot(int64_t batch) {
     return ring[static_cast<size_t>(batch % static_cast<int64_t>(ring.size()))];
@@ -86,13 +78,10 @@ struct BatchLoader::Ring {
   // Fills the buffer of the batch-th micro-batch since the start.
   Status fill(int64_t batch) {
     MicroBatchBuffer& buffer = slot(batch);
-    const int64_t step = options.first_step + batch / micro_batches;
-    const int64_t micro_index = batch % micro_batches;
-    const int64_t begin = rows.begin + micro_index * options.micro_sequences;
-    const int64_t end = std::min(begin + options.micro_sequences, rows.end);
-    buffer.begin(step, micro_index);
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t ordinal = step * options.global_sequences + row;
+    const int64_t first = (options.first_step + batch / micro_batches) * options.batch.samples;
+    const layout::Range rows = options.batch.micro_batch(options.data_rank, batch % micro_batches);
+    buffer.clear();
+    for (int64_t ordinal = first + rows.begin; ordinal < first + rows.end; ++ordinal) {
       const int64_t sample = sampler.sample_at(ordinal);
       reading.store(sample, std::memory_order_relaxed);
       TRAINYARD_TRY(buffer.add_row(tokens, sample, ordinal));
@@ -111,7 +100,7 @@ struct BatchLoader::Ring {
     for (int64_t batch = 0;; ++batch) {
       {
         std::unique_lock lock(mutex);
-        const auto has_room = [&] { return batch - held < static_cast<int64_t>(ring.size()); };
+        const auto has_room = [&] { return batch - step < static_cast<int64_t>(ring.size()); };
         if (!room.wait(lock, stop, has_room)) return;
       }
       Status status = fill(batch);
@@ -141,8 +130,7 @@ struct BatchLoader::Ring {
   const TokenSet tokens;
   const BatchLoaderOptions options;
   const Sampler sampler;
-  const layout::Range rows;  // of each global batch
-  const int64_t micro_batches;
+  const int64_t micro_batches;  // of a step
   std::vector<MicroBatchBuffer> ring;
   std::atomic<int64_t> reading{0};  // the sample that is read now or was last
 
@@ -150,10 +138,8 @@ struct BatchLoader::Ring {
   std::condition_variable_any room;
   std::condition_variable_any ready;
   int64_t read = 0;  // batches filled, guarded by mutex as is all below
-  int64_t held = 0;  // the oldest batch the consumer may still use
-  int64_t given = 0;
+  int64_t step = 0;  // the first batch of the consumer's step
   Status failure;
-  Duration waited{};
   bool ended = false;  // the thread is about to
 };
 
@@ -196,29 +182,22 @@ BatchLoader::BatchLoader(BatchLoader&&) noexcept = default;
 BatchLoader& BatchLoader::operator=(BatchLoader&&) noexcept = default;
 BatchLoader::~BatchLoader() = default;
 
-Result<MicroBatch> BatchLoader::next() {
+Result<MicroBatch> BatchLoader::micro_batch(int index) {
   Ring& ring = *impl_->ring;
+  TRAINYARD_CHECK(index >= 0 && index < ring.micro_batches);
   std::unique_lock lock(ring.mutex);
-  // The batch before the last one given goes back to the reader; the last one stays usable.
-  ring.held = std::max<int64_t>(0, ring.given - 1);
-  ring.room.notify_one();
-  const auto is_ready = [&] { return ring.read > ring.given || !ring.failure; };
-  if (!is_ready()) {
-    const auto start = std::chrono::steady_clock::now();
-    const bool in_time = ring.ready.wait_for(lock, ring.options.timeout, is_ready);
-    ring.waited += std::chrono::steady_clock::now() - start;
-    if (!in_time) return ring.is_late();
-  }
-  if (ring.read <= ring.given) return ring.failure.error();
-  const int64_t batch = ring.given++;
+  const int64_t batch = ring.step + index;
+  const auto is_ready = [&] { return ring.read > batch || !ring.failure; };
+  if (!ring.ready.wait_for(lock, ring.options.timeout, is_ready)) return ring.is_late();
+  if (ring.read <= batch) return ring.failure.error();
   return ring.slot(batch).view();
 }
 
-int64_t BatchLoader::samples() const { return impl_->ring->sampler.samples(); }
-
-Duration BatchLoader::waited() const {
-  const std::scoped_lock lock(impl_->ring->mutex);
-  return impl_->ring->waited;
+void BatchLoader::end_step() {
+  Ring& ring = *impl_->ring;
+  const std::scoped_lock lock(ring.mutex);
+  ring.step += ring.micro_batches;
+  ring.room.notify_one();
 }
 
 }  // namespace trainyard::data

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <string>
-
-#include "common/layout/mesh.h"
+#include <utility>
 
 namespace trainyard::data {
 namespace {
@@ -41,20 +40,34 @@ EvaluationLoader::EvaluationLoader(const TokenSet& tokens, const EvaluationOptio
                                    int64_t windows)
     : tokens_(&tokens),
       options_(options),
-      windows_(windows),
-      first_(layout::even_share(windows, options.data_ranks, options.data_rank).begin),
-      share_(layout::even_share(windows, options.data_ranks, options.data_rank).size()),
-      buffer_(std::min(options.micro_sequences, share_), options.tokens_per_sample) {}
+      windows_({.samples = windows,
+                .micro_samples = options.micro_sequences,
+                .ranks = options.data_ranks}) {}
 
-Result<std::optional<MicroBatch>> EvaluationLoader::next() {
-  if (position_ == share_) return std::optional<MicroBatch>();
-  buffer_.begin(0, position_ / options_.micro_sequences);
-  const int64_t end = std::min(position_ + options_.micro_sequences, share_);
-  for (; position_ < end; ++position_) {
-    const int64_t window = first_ + position_;
-    TRAINYARD_TRY(buffer_.add_row(*tokens_, window, window));
+Result<MicroBatch> EvaluationLoader::micro_batch(int index) {
+  const layout::Range windows = windows_.micro_batch(options_.data_rank, first_ + index);
+  asked_ = std::max<int64_t>(asked_, index + 1);
+  while (std::ssize(buffers_) <= index) {
+    buffers_.emplace_back(windows_.micro_batch(options_.data_rank, 0).size(),
+                          options_.tokens_per_sample);
   }
-  return std::optional<MicroBatch>(buffer_.view());
+  MicroBatchBuffer& buffer = buffers_[static_cast<size_t>(index)];
+  while (buffer.rows() < windows.size()) {
+    const int64_t window = windows.begin + buffer.rows();
+    TRAINYARD_TRY(buffer.add_row(*tokens_, window, window));
+  }
+  return buffer.view();
+}
+
+void EvaluationLoader::end_step() {
+  first_ += std::exchange(asked_, 0);
+  for (MicroBatchBuffer& buffer : buffers_)
+    buffer.clear();
+}
+
+void EvaluationLoader::rewind() {
+  end_step();
+  first_ = 0;
 }
 
 }  // namespace trainyard::data

@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "common/base/error.h"
-#include "worker/data/batch_loader.h"
+#include "worker/data/batch_partition.h"
 #include "worker/data/dataset.h"
+#include "worker/data/micro_batch.h"
 #include "worker/data/micro_batch_buffer.h"
 
 namespace trainyard::data {
@@ -20,33 +21,34 @@ struct EvaluationOptions {
 };
 
 /// The first windows of a held-out set in file order, the same at every call and layout; the last
-/// fewer than T tokens are left out. Reads in the calling thread. Not thread-safe.
-class EvaluationLoader {
+/// fewer than T tokens are left out. Reads in the calling thread, into a buffer for each
+/// micro-batch of a step. Not thread-safe.
+class EvaluationLoader final : public MicroBatchSource {
  public:
   /// `tokens` must outlive the loader. Errors: kInvalidConfig as BatchLoader::open; more ranks than
   /// windows are allowed (a rank may have none).
   static Result<EvaluationLoader> open(const TokenSet& tokens, const EvaluationOptions& options);
 
-  /// The next micro-batch of this rank's share, nullopt after the last. Spans are valid until the
-  /// next call. Errors: kInvalidData.
-  Result<std::optional<MicroBatch>> next();
+  /// Index 0 of the first step is the first micro-batch of this rank's share, beyond whose last
+  /// nothing is asked. Errors: kInvalidData.
+  Result<MicroBatch> micro_batch(int index) override;
+  void end_step() override;
 
   /// Starts again at the first window.
-  void rewind() { position_ = 0; }
+  void rewind();
 
   /// Windows of all ranks together: the divisor of the mean is windows() x T.
-  int64_t windows() const { return windows_; }
+  int64_t windows() const { return windows_.samples; }
 
  private:
   EvaluationLoader(const TokenSet& tokens, const EvaluationOptions& options, int64_t windows);
 
   const TokenSet* tokens_;
   EvaluationOptions options_;
-  int64_t windows_;
-  int64_t first_;         // window of this rank's share
-  int64_t share_;         // windows of it
-  int64_t position_ = 0;  // windows of the share read so far
-  MicroBatchBuffer buffer_;
+  BatchPartition windows_;
+  int64_t first_ = 0;                      // micro-batch of the share that index 0 stands for
+  int64_t asked_ = 0;                      // of this step
+  std::vector<MicroBatchBuffer> buffers_;  // by index
 };
 
 }  // namespace trainyard::data

@@ -13,12 +13,6 @@ MicroBatchBuffer::MicroBatchBuffer(int64_t rows_max, int64_t tokens_per_sample)
       targets_BT_(static_cast<size_t>(rows_max * tokens_per_sample)),
       ordinals_(static_cast<size_t>(rows_max)) {}
 
-void MicroBatchBuffer::begin(int64_t step, int64_t micro_index) {
-  rows_ = 0;
-  step_ = step;
-  micro_index_ = micro_index;
-}
-
 Status MicroBatchBuffer::add_row(const TokenSet& tokens, int64_t sample, int64_t ordinal) {
   TRAINYARD_CHECK(rows_ < static_cast<int64_t>(ordinals_.size()));
   TRAINYARD_TRY(tokens.read(sample * tokens_per_sample_, window_));
@@ -31,16 +25,12 @@ Status MicroBatchBuffer::add_row(const TokenSet& tokens, int64_t sample, int64_t
 }
 
 MicroBatch MicroBatchBuffer::view() const {
-  MicroBatch batch;
   const auto elements = static_cast<size_t>(rows_ * tokens_per_sample_);
-  batch.tokens_BT = std::span(tokens_BT_).first(elements);
-  batch.targets_BT = std::span(targets_BT_).first(elements);
-  batch.ordinals = std::span(ordinals_).first(static_cast<size_t>(rows_));
-  batch.size = rows_;
-  batch.tokens_per_sample = tokens_per_sample_;
-  batch.step = step_;
-  batch.micro_index = micro_index_;
-  return batch;
+  return {.size = rows_,
+          .tokens_per_sample = tokens_per_sample_,
+          .tokens = std::span(tokens_BT_).first(elements),
+          .targets = std::span(targets_BT_).first(elements),
+          .samples = std::span(ordinals_).first(static_cast<size_t>(rows_))};
 }
 
 }  // namespace trainyard::data

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/data/batch_loader.h"
 #include "worker/data/dataset.h"
+#include "worker/data/micro_batch.h"
 
 namespace trainyard::data {
 
@@ -13,19 +13,17 @@ class MicroBatchBuffer {
  public:
   MicroBatchBuffer(int64_t rows_max, int64_t tokens_per_sample);
 
-  /// Empties the buffer and labels what comes next.
-  void begin(int64_t step, int64_t micro_index);
+  int64_t rows() const { return rows_; }
+  void clear() { rows_ = 0; }
   /// Appends the window [sample x T, sample x T + T] as a row of tokens and one of targets. There
   /// must be room for it. Errors: kInvalidData.
   Status add_row(const TokenSet& tokens, int64_t sample, int64_t ordinal);
-  /// Valid until the next begin().
+  /// Valid until the next clear().
   MicroBatch view() const;
 
  private:
   int64_t tokens_per_sample_;
   int64_t rows_ = 0;
-  int64_t step_ = 0;
-  int64_t micro_index_ = 0;
   std::vector<int32_t> window_;  // T + 1 tokens
   std::vector<int32_t> tokens_BT_;
   std::vector<int32_t> targets_BT_;

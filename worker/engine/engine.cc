@@ -19,7 +19,7 @@ namespace {
 
 /// Micro-batches of an evaluation that are planned together: a plan takes some ten kilobytes for
 /// each, and held-out sets have millions.
-constexpr size_t kEvaluatedAtOnce = 64;
+constexpr int64_t kEvaluatedAtOnce = 64;
 
 double mean_loss(const ControlWord& control) {
   // A loss that is not finite or too large counts as nothing in the sums: their mean would flatter.
@@ -32,13 +32,14 @@ double mean_loss(const ControlWord& control) {
 }
 
 /// Hands out one micro-batch: the prompt of next_logits.
-class OneBatch final : public MicroBatchSource {
+class OneBatch final : public data::MicroBatchSource {
  public:
-  explicit OneBatch(const MicroBatchView& batch) : batch_(batch) {}
-  Result<MicroBatchView> micro_batch(int) override { return batch_; }
+  explicit OneBatch(const data::MicroBatch& batch) : batch_(batch) {}
+  Result<data::MicroBatch> micro_batch(int) override { return batch_; }
+  void end_step() override {}
 
  private:
-  MicroBatchView batch_;
+  data::MicroBatch batch_;
 };
 
 }  // namespace
@@ -100,14 +101,11 @@ Status Engine::plan_step() {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
   TRAINYARD_TRY(check_batch(batch, ranks));
-  const auto sizes_of = [&](int d) {
-    return micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
-  };
+  const data::BatchPartition partition = partition_of(batch, ranks);
   std::vector<int> micro_batches;
   for (int d = 0; d < ranks; ++d)
-    micro_batches.push_back(static_cast<int>(sizes_of(d).size()));
-  const Schedule schedule =
-      one_stage_schedule(*std::max_element(micro_batches.begin(), micro_batches.end()));
+    micro_batches.push_back(static_cast<int>(partition.micro_batches(d)));
+  const Schedule schedule = one_stage_schedule(static_cast<int>(partition.micro_batches_max()));
   std::vector<StepProgram> programs;
   Lowering lowering = this->lowering();
   for (const int own : micro_batches) {
@@ -117,11 +115,11 @@ Status Engine::plan_step() {
   TRAINYARD_TRY(check_programs(programs, micro_batches, lowering));
   const int rank = setup_.groups->data_rank();
   program_ = std::move(programs[static_cast<size_t>(rank)]);
-  micro_sizes_ = sizes_of(rank);
   buffers_ = UnitBuffers(program_, layout_, units_);
   TRAINYARD_TRY(grow(buffer_memory_, buffers_.bytes()));
-  plan_ = ActivationPlan::make(model_, program_, micro_sizes_, setup_.spec.data.sequence_length,
-                               compute_);
+  plan_ = ActivationPlan::make(model_, program_,
+                               partition.sizes(rank, 0, partition.micro_batches_max()),
+                               setup_.spec.data.sequence_length, compute_);
   return grow(arena_, plan_.bytes());
 }
 
@@ -189,15 +187,13 @@ Status Engine::gather_weights() {
   for (int unit = 0; unit < layout_.units(); ++unit)
     gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
   const StepProgram program(std::move(gathers));
-  const MicroBatchView nothing;
-  OneBatch none(nothing);
-  StepSetup setup = base_setup(none, program, plan_, buffers_);
+  StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
   setup.training = false;
   TRAINYARD_TRY(interpreter_->run(setup));
   return interpreter_->settle();
 }
 
-StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& program,
+StepSetup Engine::base_setup(data::MicroBatchSource* batches, const StepProgram& program,
                              const ActivationPlan& plan, const UnitBuffers& buffers) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int64_t length = setup_.spec.data.sequence_length;
@@ -207,7 +203,7 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
           .arena = arena_->bytes(),
           .buffers = &buffers,
           .buffer_memory = buffer_memory_ ? buffer_memory_->bytes() : std::span<std::byte>(),
-          .batches = &batches,
+          .batches = batches,
           .compute = compute_,
           .seed = static_cast<uint64_t>(setup_.spec.seed),
           .step = steps_done_,
@@ -216,13 +212,14 @@ StepSetup Engine::base_setup(MicroBatchSource& batches, const StepProgram& progr
           .grains_of_step = batch.global_sequences * ((length + grain - 1) / grain)};
 }
 
-Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop_asked) {
+Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kStep, .step = steps_done_});
   TRAINYARD_TRY(gather_weights());
-  StepSetup setup = base_setup(batches, program_, plan_, buffers_);
+  StepSetup setup = base_setup(&batches, program_, plan_, buffers_);
   setup.stop_asked = &stop_asked;
   TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
+  batches.end_step();
   ++steps_done_;
   const kernels::OptimizerScalars& scalars = optimizer_->scalars();
   return StepReport{.loss = mean_loss(control),
@@ -234,9 +231,7 @@ Result<StepReport> Engine::step(MicroBatchSource& batches, const StopAsked& stop
 
 Status Engine::at_snapshot(const std::function<Status()>& copy) {
   const StepProgram program({Instruction{.kind = InstructionKind::kSnapshot}});
-  const MicroBatchView nothing;
-  OneBatch none(nothing);
-  StepSetup setup = base_setup(none, program, plan_, buffers_);
+  StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
   setup.training = false;
   setup.snapshot = copy;
   TRAINYARD_TRY(interpreter_->run(setup));
@@ -251,42 +246,41 @@ Status Engine::grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes) {
   return {};
 }
 
-Result<EvaluationReport> Engine::evaluate(MicroBatchSource& batches, int64_t sequences,
+Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64_t sequences,
                                           int64_t micro_sequences, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kEvaluate, .step = steps_done_});
   TRAINYARD_TRY(gather_weights());
-  const int ranks = setup_.groups->data_ranks();
-  const std::vector<int64_t> sizes =
-      micro_batch_sizes(sequences, micro_sequences, ranks, setup_.groups->data_rank());
-  // The last share is the largest. Whoever has fewer takes part in the gathers of the others.
-  const size_t most = micro_batch_sizes(sequences, micro_sequences, ranks, ranks - 1).size();
+  const data::BatchPartition partition =
+      partition_of({.global_sequences = sequences, .micro_sequences = micro_sequences},
+                   setup_.groups->data_ranks());
+  // Whoever has fewer takes part in the gathers of the others.
+  const int64_t most = partition.micro_batches_max();
   StepProgram program;
   ActivationPlan plan;
   UnitBuffers buffers;
   ControlWord control;
-  for (size_t done = 0;;) {
-    const size_t count = std::min(kEvaluatedAtOnce, most - done);
+  for (int64_t done = 0;;) {
+    const int64_t count = std::min(kEvaluatedAtOnce, most - done);
     const bool last = done + count == most;
-    const size_t begin = std::min(done, sizes.size());
-    const size_t own = std::min(count, sizes.size() - begin);
+    const std::vector<int64_t> sizes = partition.sizes(setup_.groups->data_rank(), done, count);
     if (done == 0 || last) {  // those between are all alike
       Lowering lowering = this->lowering();
-      lowering.micro_batches = static_cast<int>(own);
+      lowering.micro_batches = static_cast<int>(sizes.size());
       lowering.reduces_control = last;
       program = lower(forward_schedule(static_cast<int>(count)), lowering);
-      plan = ActivationPlan::make(model_, program, std::span(sizes).subspan(begin, own),
-                                  setup_.spec.data.sequence_length, compute_);
+      plan =
+          ActivationPlan::make(model_, program, sizes, setup_.spec.data.sequence_length, compute_);
       buffers = UnitBuffers(program, layout_, units_);
       TRAINYARD_TRY(grow(arena_, plan.bytes()));
       TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
     }
-    StepSetup setup = base_setup(batches, program, plan, buffers);
+    StepSetup setup = base_setup(&batches, program, plan, buffers);
     setup.training = false;
     setup.stop_asked = &stop_asked;
     setup.carried = control;
-    setup.first_micro_batch = static_cast<int>(done);
     TRAINYARD_ASSIGN(control, interpreter_->run(setup));
+    batches.end_step();
     done += count;
     if (last) break;
   }
@@ -315,7 +309,7 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};
   OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
-  StepSetup setup = base_setup(batch, program, plan, buffers);
+  StepSetup setup = base_setup(&batch, program, plan, buffers);
   setup.training = false;
   setup.last_logits = logits_.data();
   TRAINYARD_TRY(interpreter_->run(setup));

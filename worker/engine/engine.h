@@ -10,6 +10,7 @@
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
 #include "worker/comm/groups.h"
+#include "worker/data/micro_batch.h"
 #include "worker/device/memory_source.h"
 #include "worker/engine/interpreter.h"
 #include "worker/engine/optimizer.h"
@@ -87,12 +88,12 @@ class Engine {
 
   /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
   /// `stop_asked` is asked at the end of the backward pass; empty: nobody asks.
-  Result<StepReport> step(MicroBatchSource& batches, const StopAsked& stop_asked = {});
+  Result<StepReport> step(data::MicroBatchSource& batches, const StopAsked& stop_asked = {});
 
   /// Over `sequences` held-out windows, which the data ranks share out in micro-batches of
   /// `micro_sequences`; `batches` has this rank's. Cut short at the next instruction once
   /// `stop_asked` says so. Collective. Memory does not grow with the number of micro-batches.
-  Result<EvaluationReport> evaluate(MicroBatchSource& batches, int64_t sequences,
+  Result<EvaluationReport> evaluate(data::MicroBatchSource& batches, int64_t sequences,
                                     int64_t micro_sequences, const StopAsked& stop_asked = {});
 
   /// Runs `copy` as the step program's SNAPSHOT: at a step boundary, under an instruction id of its
@@ -117,8 +118,6 @@ class Engine {
   int64_t samples_consumed() const { return steps_done_ * setup_.spec.batch.global_sequences; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
 
-  /// Samples of each of this rank's micro-batches.
-  std::span<const int64_t> micro_sizes() const { return micro_sizes_; }
   MemoryReport memory() const;
   kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
   const StepProgram& program() const { return program_; }
@@ -133,7 +132,7 @@ class Engine {
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
   Status make_states(MemorySource& memory);
   Status plan_step();
-  StepSetup base_setup(MicroBatchSource& batches, const StepProgram& program,
+  StepSetup base_setup(data::MicroBatchSource* batches, const StepProgram& program,
                        const ActivationPlan& plan, const UnitBuffers& buffers);
   Lowering lowering() const;
   Status gather_weights();
@@ -151,7 +150,6 @@ class Engine {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<States> states_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::vector<int64_t> micro_sizes_;
   StepProgram program_;
   ActivationPlan plan_;
   std::unique_ptr<MemoryBlock> arena_;

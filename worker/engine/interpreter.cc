@@ -39,7 +39,7 @@ trace::Activity activity_of(InstructionKind kind) {
 }
 
 /// Ends of the grains along the rows of a micro-batch: every `grain` positions of each sample.
-void fill_grain_ends(const MicroBatchView& batch, int64_t grain, std::vector<int64_t>& ends) {
+void fill_grain_ends(const data::MicroBatch& batch, int64_t grain, std::vector<int64_t>& ends) {
   ends.clear();
   for (int64_t s = 0; s < batch.size; ++s) {
     for (int64_t t = grain; t < batch.tokens_per_sample; t += grain) {
@@ -68,7 +68,7 @@ struct Interpreter::Frame {
   std::vector<comm::WorkPtr> reduce_work;    // by unit; over the parts, then over the copies
   std::vector<comm::WorkPtr> gather_work;    // by unit; of the last step until who reads it waits
   std::vector<std::vector<int64_t>> counts;  // by unit: elements of each rank's part
-  std::vector<MicroBatchView> batches;
+  std::vector<data::MicroBatch> batches;
   std::vector<int64_t> grain_ends;
   int grains_of = -1;                 // micro-batch that grain_ends describes
   std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
@@ -163,13 +163,13 @@ Status Interpreter::wait_for(comm::WorkPtr& work) {
   return status;
 }
 
-Result<MicroBatchView> Interpreter::next_batch(int micro_batch) {
+Result<data::MicroBatch> Interpreter::next_batch(int micro_batch) {
   const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kDataWait,
                                 .instruction = frame_->instruction,
                                 .micro_batch = micro_batch,
                                 .step = frame_->setup->step});
-  return frame_->setup->batches->micro_batch(frame_->setup->first_micro_batch + micro_batch);
+  return frame_->setup->batches->micro_batch(micro_batch);
 }
 
 Status Interpreter::execute(const Instruction& instruction) {
@@ -208,7 +208,7 @@ bool Interpreter::asked_to_stop() const {
   return asked != nullptr && *asked && (*asked)();
 }
 
-void Interpreter::prepare_micro_batch(int micro_batch, const MicroBatchView& batch) {
+void Interpreter::prepare_micro_batch(int micro_batch, const data::MicroBatch& batch) {
   Frame& frame = *frame_;
   if (frame.grains_of == micro_batch) return;
   fill_grain_ends(batch, frame.setup->grain_tokens, frame.grain_ends);
@@ -221,7 +221,7 @@ Status Interpreter::forward(const Instruction& instruction) {
   const auto m = static_cast<size_t>(instruction.micro_batch);
   const int layer = instruction.layer;
   if (layer == 0) {
-    TRAINYARD_ASSIGN(const MicroBatchView batch, next_batch(instruction.micro_batch));
+    TRAINYARD_ASSIGN(const data::MicroBatch batch, next_batch(instruction.micro_batch));
     if (frame.batches.size() <= m) frame.batches.resize(m + 1);
     frame.batches[m] = batch;
     frame.control.targets += static_cast<int64_t>(std::count_if(
@@ -284,7 +284,7 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
     }
     if (!is_forward) d_out[i] = arena + plan.gradient(micro_batch, layer, n.outputs[i]);
   }
-  const MicroBatchView& batch = frame.batches[static_cast<size_t>(micro_batch)];
+  const data::MicroBatch& batch = frame.batches[static_cast<size_t>(micro_batch)];
   const size_t saved_count = n.op->saved_count();
   for (size_t k = 0; k < saved_count; ++k) {
     saved[k] = arena + plan.saved(micro_batch, layer, node, static_cast<int>(k));

@@ -9,6 +9,7 @@
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
 #include "worker/comm/groups.h"
+#include "worker/data/micro_batch.h"
 #include "worker/engine/optimizer.h"
 #include "worker/memory/activation_plan.h"
 #include "worker/memory/unit_buffers.h"
@@ -18,15 +19,6 @@
 #include "worker/trace/span.h"
 
 namespace trainyard::engine {
-
-/// Where forward instructions take their micro-batches from.
-class MicroBatchSource {
- public:
-  virtual ~MicroBatchSource() = default;
-  /// Micro-batch `index` of the step, asked once, in ascending order. Its spans stay valid until
-  /// the next-but-one is asked for.
-  virtual Result<MicroBatchView> micro_batch(int index) = 0;
-};
 
 /// Whether this rank has been asked to stop; once true it stays so. Cheap, and from any thread.
 using StopAsked = std::function<bool()>;
@@ -52,8 +44,8 @@ struct StepSetup {
   const ActivationPlan* plan = nullptr;
   std::span<std::byte> arena;  ///< at least plan->bytes()
   const UnitBuffers* buffers = nullptr;
-  std::span<std::byte> buffer_memory;  ///< at least buffers->bytes()
-  MicroBatchSource* batches = nullptr;
+  std::span<std::byte> buffer_memory;         ///< at least buffers->bytes()
+  data::MicroBatchSource* batches = nullptr;  ///< null: the program has no F
   DType compute = DType::kFloat32;
   uint64_t seed = 0;
   int64_t step = 0;  ///< optimizer steps done before; for spans only
@@ -61,10 +53,8 @@ struct StepSetup {
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
   int64_t grains_of_step = 0;   ///< over all ranks
-  /// Of the programs before, where an evaluation is cut into several: what they returned, and how
-  /// many micro-batches they took.
+  /// Of the programs before, where an evaluation is cut into several: what they returned.
   ControlWord carried;
-  int first_micro_batch = 0;
   /// Not owned; null: nobody asks. What it says goes into the control word as late as can be, so
   /// that the step under way is the last one; an evaluation is cut short by it.
   const StopAsked* stop_asked = nullptr;
@@ -97,7 +87,7 @@ class Interpreter {
   struct Frame;
   Status run_instruction(int id, const Instruction& instruction);
   Status execute(const Instruction& instruction);
-  Result<MicroBatchView> next_batch(int micro_batch);
+  Result<data::MicroBatch> next_batch(int micro_batch);
   Status wait_for(comm::WorkPtr& work);
   bool asked_to_stop() const;
   Status forward(const Instruction& instruction);
@@ -117,7 +107,7 @@ class Interpreter {
   void hold_sums(int unit);
   bool start_gradient(int param, bool overwrites);
   Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
-  void prepare_micro_batch(int micro_batch, const MicroBatchView& batch);
+  void prepare_micro_batch(int micro_batch, const data::MicroBatch& batch);
 
   Machine machine_;
   std::unique_ptr<Frame> frame_;

@@ -45,20 +45,24 @@ Status check_kernel_limits(const api::EngineSpec& spec) {
   return {};
 }
 
-Status check_batch(const api::BatchSpec& batch, int64_t ranks) {
-  if (ranks > batch.global_sequences) {
+data::BatchPartition partition_of(const api::BatchSpec& batch, int64_t data_ranks) {
+  return {.samples = batch.global_sequences,
+          .micro_samples = batch.micro_sequences,
+          .ranks = data_ranks};
+}
+
+Status check_batch(const api::BatchSpec& batch, int64_t data_ranks) {
+  if (data_ranks > batch.global_sequences) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
-                     ", wanted at least the " + std::to_string(ranks) +
+                     ", wanted at least the " + std::to_string(data_ranks) +
                      " data-parallel ranks; use fewer ranks or a larger batch"};
   }
-  const int64_t share = (batch.global_sequences + ranks - 1) / ranks;  // the largest
-  const int64_t micro_batches = (share + batch.micro_sequences - 1) / batch.micro_sequences;
-  if (micro_batches > kMicroBatchesMax) {
+  if (partition_of(batch, data_ranks).micro_batches_max() > kMicroBatchesMax) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
                      " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
-                     std::to_string(ranks) + " ranks, wanted at most " +
+                     std::to_string(data_ranks) + " ranks, wanted at most " +
                      std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
   }
   return {};

@@ -57,7 +57,6 @@ std::string ways_out(const api::EngineSpec& spec, size_t ranks) {
 Result<Plan> plan_job(const api::EngineSpec& spec, const JobPlace& place) {
   TRAINYARD_TRY(check_countable(spec, place.ranks));
   TRAINYARD_TRY(check_kernel_limits(spec));
-  TRAINYARD_TRY(check_batch(spec.batch, place.ranks));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(place.ranks)));
   const bool tcp = spec.runtime.transport == api::Transport::kTcp;

@@ -7,7 +7,9 @@
 #include "worker/comm/formulas.h"
 #include "worker/comm/host/memory_segment.h"
 #include "worker/comm/host/ring_order.h"
+#include "worker/data/batch_loader.h"
 #include "worker/engine/interpreter.h"
+#include "worker/engine/limits.h"
 #include "worker/memory/activation_plan.h"
 #include "worker/memory/unit_buffers.h"
 #include "worker/model/family.h"
@@ -28,9 +30,9 @@ int64_t segment_bytes(int members) {
 
 std::string_view name_of(PlanPurpose purpose) {
   constexpr std::array<std::string_view, kPlanPurposes> kNames = {
-      "weights",       "master weights", "moments",        "gradient sums",
-      "unit buffers",  "activations",    "kernel scratch", "checkpoint snapshot",
-      "shared memory", "process"};
+      "weights",     "master weights", "moments",       "gradient sums",       "unit buffers",
+      "activations", "kernel scratch", "token batches", "checkpoint snapshot", "shared memory",
+      "process"};
   return kNames[static_cast<size_t>(purpose)];
 }
 
@@ -43,7 +45,9 @@ int64_t RankPlan::engine() const {
 }
 
 Result<Plan> Plan::make(const PlanSetup& setup) {
+  TRAINYARD_TRY(check_batch(setup.spec.batch, setup.mesh.data_ranks()));
   Plan plan(setup);
+  plan.partition_ = partition_of(setup.spec.batch, setup.mesh.data_ranks());
   TRAINYARD_ASSIGN(const Model model, build_model(setup.spec.model));
   plan.parameters_ = model.parameter_count();
   const int64_t tokens = setup.spec.data.sequence_length;
@@ -68,19 +72,15 @@ Result<Plan> Plan::make(const PlanSetup& setup) {
   return plan;
 }
 
-int64_t Plan::samples_of(int rank) const {
-  return layout::even_share(setup_.spec.batch.global_sequences, setup_.mesh.data_ranks(), rank)
-      .size();
+int64_t Plan::data_rank(int rank) const {
+  return layout::data_rank(setup_.mesh, layout::coordinate_of(setup_.mesh, rank));
 }
 
+int64_t Plan::samples_of(int rank) const { return partition_.share(data_rank(rank)).size(); }
+
 Plan::Share Plan::make_share(const Model& model, int rank) const {
-  const api::BatchSpec& batch = setup_.spec.batch;
-  const int ranks = setup_.mesh.data_ranks();
-  const auto sizes_of = [&](int d) {
-    return micro_batch_sizes(batch.global_sequences, batch.micro_sequences, ranks, d);
-  };
-  const std::vector<int64_t> sizes = sizes_of(rank);
-  const size_t most = sizes_of(ranks - 1).size();  // the last share is one of the largest
+  const int64_t most = partition_.micro_batches_max();
+  const std::vector<int64_t> sizes = partition_.sizes(data_rank(rank), 0, most);
   Lowering lowering{.stage_end = {static_cast<int>(model.layers.size())},
                     .unit_layers = units_.layers,
                     .sharding = layout_.sharding(),
@@ -120,6 +120,8 @@ RankPlan Plan::plan_rank(const Model& model, int rank) const {
   plan.of(PlanPurpose::kUnitBuffers) = share.buffer_bytes;
   plan.of(PlanPurpose::kActivations) = share.activation_bytes;
   plan.of(PlanPurpose::kKernelScratch) = setup_.threads * kernels::kScratchBytesPerThread;
+  plan.of(PlanPurpose::kBatches) =
+      data::batch_loader_bytes(partition_, data_rank(rank), setup_.spec.data.sequence_length);
   for (size_t param = 0; setup_.writes_checkpoints && param < model.params.size(); ++param) {
     plan.of(PlanPurpose::kSnapshot) +=
         kCheckpointBytes * layout_.stored(static_cast<int>(param), at).size();

@@ -9,6 +9,7 @@
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "common/layout/layout.h"
+#include "worker/data/batch_partition.h"
 #include "worker/program/step_program.h"
 #include "worker/state/units.h"
 
@@ -25,11 +26,12 @@ enum class PlanPurpose : uint8_t {
   kUnitBuffers,   ///< weights and sums of whole units while they are needed (stages 2 and 3)
   kActivations,   ///< the arena of a step
   kKernelScratch,
+  kBatches,       ///< tokens of a step, and of what is read ahead of it
   kSnapshot,      ///< the copy of the own part that a checkpoint is written from
   kCommunicator,  ///< shared memory of the groups, divided by their members
   kProcess,       ///< program, heap and stacks: kProcessBytes
 };
-inline constexpr size_t kPlanPurposes = 10;
+inline constexpr size_t kPlanPurposes = 11;
 
 /// "weights", "master weights" ...: for tables.
 std::string_view name_of(PlanPurpose purpose);
@@ -70,7 +72,8 @@ struct StepCost {
 /// The plan of one job at one number of ranks. Pure.
 class Plan {
  public:
-  /// Errors: kInvalidConfig (sizes that no model has); those of Layout::make.
+  /// Errors: kInvalidConfig (sizes that no model has, a batch that the data ranks cannot share);
+  /// those of Layout::make.
   static Result<Plan> make(const PlanSetup& setup);
 
   int64_t parameters() const { return parameters_; }
@@ -89,11 +92,13 @@ class Plan {
     int64_t activation_bytes = 0;
   };
   explicit Plan(const PlanSetup& setup) : setup_(setup) {}
+  int64_t data_rank(int rank) const;
   int64_t samples_of(int rank) const;
   Share make_share(const Model& model, int rank) const;
   RankPlan plan_rank(const Model& model, int rank) const;
 
   PlanSetup setup_;
+  data::BatchPartition partition_;
   int64_t parameters_ = 0;
   int64_t flops_per_sample_ = 0;
   Units units_;

@@ -6,6 +6,7 @@
 
 #include "common/api/enum_names.h"
 #include "common/io/path_exists.h"
+#include "common/layout/mesh.h"
 #include "worker/data/text/tokenizer.h"
 #include "worker/engine/limits.h"
 #include "worker/job/resolve.h"
@@ -53,7 +54,9 @@ bool sees_inputs(const api::EngineSpec& spec) {
 
 Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
   TRAINYARD_TRY(check_kernel_limits(spec));
-  return check_batch(spec.batch, ranks);
+  TRAINYARD_ASSIGN(const layout::Mesh mesh,
+                   layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
+  return check_batch(spec.batch, mesh.data_ranks());
 }
 
 Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {

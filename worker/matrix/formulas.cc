@@ -31,9 +31,10 @@ class Formulas {
   Formulas(const api::EngineSpec& spec, const Cell& cell, const RankFacts& rank)
       : spec_(spec), cell_(cell), rank_(rank), mesh_(cell.mesh()) {
     own_ = rank.rank % mesh_.fsdp;
-    const int ranks = mesh_.data_ranks();
-    const int64_t most = layout::even_share(spec.batch.global_sequences, ranks, ranks - 1).size();
-    rounds_ = (most + cell.micro_sequences - 1) / cell.micro_sequences;
+    partition_ = {.samples = spec.batch.global_sequences,
+                  .micro_samples = cell.micro_sequences,
+                  .ranks = mesh_.data_ranks()};
+    rounds_ = partition_.micro_batches_max();
     cuts_sums_ = mesh_.fsdp > 1 && cell.zero_stage >= 2;
     cuts_weights_ = mesh_.fsdp > 1 && cell.zero_stage >= 3;
   }
@@ -76,7 +77,9 @@ class Formulas {
     const api::ModelSpec& m = spec_.model;
     const int64_t T = spec_.data.sequence_length;
     const int64_t rows =
-        layout::even_share(spec_.batch.global_sequences, cell_.ranks, rank_.rank).size() * T;
+        partition_.share(layout::data_rank(mesh_, layout::coordinate_of(mesh_, rank_.rank)))
+            .size() *
+        T;
     const int64_t matrices = m.layers * (4 * m.hidden * m.hidden + 2 * m.hidden * m.ffn) +
                              engine::padded_vocab(m.vocab) * m.hidden;
     all.gemm_flops = steps * 6 * rows * matrices;
@@ -169,6 +172,7 @@ class Formulas {
   const Cell& cell_;
   const RankFacts& rank_;
   const layout::Mesh mesh_;
+  data::BatchPartition partition_;
   int own_ = 0;
   int64_t rounds_ = 1;
   bool cuts_sums_ = false;

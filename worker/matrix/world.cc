@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "common/hash/hash.h"
 #include "common/random/philox.h"
+#include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
 #include "worker/job/resolve.h"
 
@@ -85,10 +87,9 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
                                                               .unit_bytes = 64 << 10},
                                                              memory));
   engine->initialize();
-  StreamBatches batches(stream, spec, cell.ranks, rank);
+  StreamBatches batches(stream, spec, groups.data_ranks(), groups.data_rank());
   RankFacts facts{.rank = rank};
   for (int64_t step = 0; step < steps; ++step) {
-    batches.start_step(step);
     TRAINYARD_ASSIGN(const engine::StepReport report, engine->step(batches));
     facts.losses.push_back(report.loss);
     facts.gradient_norms.push_back(report.gradient_norm);
@@ -105,11 +106,9 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   for (int unit = 0; unit < layout.units(); ++unit)
     facts.counts.push_back(layout.counts(unit));
   facts.units = engine->units();
-  facts.micro_sizes.assign(engine->micro_sizes().begin(), engine->micro_sizes().end());
   // Fewer windows than some layouts have ranks.
   spec.batch.global_sequences = 3;
-  StreamBatches held_out(stream, spec, cell.ranks, rank);
-  held_out.start_step(0);
+  StreamBatches held_out(stream, spec, groups.data_ranks(), groups.data_rank());
   TRAINYARD_ASSIGN(const engine::EvaluationReport evaluation,
                    engine->evaluate(held_out, 3, spec.batch.micro_sequences));
   facts.losses.push_back(evaluation.loss);
@@ -132,39 +131,47 @@ std::vector<int32_t> make_token_stream(int64_t count, int64_t vocab, uint64_t se
 }
 
 StreamBatches::StreamBatches(const std::vector<int32_t>& stream, const api::EngineSpec& spec,
-                             int ranks, int rank)
+                             int data_ranks, int data_rank)
     : stream_(stream),
-      spec_(spec),
-      share_(layout::even_share(spec.batch.global_sequences, ranks, rank)) {}
+      partition_(engine::partition_of(spec.batch, data_ranks)),
+      tokens_per_sample_(spec.data.sequence_length),
+      data_rank_(data_rank) {}
 
 void StreamBatches::start_step(int64_t step) {
-  step_ = step;
-  next_row_ = share_.begin;
+  end_step();
+  first_ = step * partition_.micro_batches(data_rank_);
 }
 
-Result<engine::MicroBatchView> StreamBatches::micro_batch(int index) {
-  const int64_t T = spec_.data.sequence_length;
-  const int64_t samples = (static_cast<int64_t>(stream_.size()) - 1) / T;
-  const int64_t size = std::min(spec_.batch.micro_sequences, share_.end - next_row_);
-  auto& tokens = tokens_[index % 2];
-  auto& targets = targets_[index % 2];
-  auto& ordinals = ordinals_[index % 2];
-  tokens.clear();
-  targets.clear();
-  ordinals.clear();
-  for (int64_t row = next_row_; row < next_row_ + size; ++row) {
-    const int64_t ordinal = step_ * spec_.batch.global_sequences + row;
-    const auto first = stream_.begin() + (ordinal % samples) * T;
-    tokens.insert(tokens.end(), first, first + T);
-    targets.insert(targets.end(), first + 1, first + T + 1);
-    ordinals.push_back(ordinal);
+void StreamBatches::end_step() {
+  first_ += std::exchange(asked_, 0);
+  for (Buffer& buffer : buffers_) {
+    buffer.tokens.clear();
+    buffer.targets.clear();
+    buffer.ordinals.clear();
   }
-  next_row_ += size;
-  return engine::MicroBatchView{.size = size,
-                                .tokens_per_sample = T,
-                                .tokens = tokens,
-                                .targets = targets,
-                                .samples = ordinals};
+}
+
+Result<data::MicroBatch> StreamBatches::micro_batch(int index) {
+  const int64_t T = tokens_per_sample_;
+  const int64_t samples = (static_cast<int64_t>(stream_.size()) - 1) / T;
+  const int64_t step = (first_ + index) / partition_.micro_batches(data_rank_);
+  const layout::Range rows =
+      partition_.micro_batch(data_rank_, (first_ + index) % partition_.micro_batches(data_rank_));
+  asked_ = std::max<int64_t>(asked_, index + 1);
+  if (std::ssize(buffers_) < asked_) buffers_.resize(static_cast<size_t>(asked_));
+  Buffer& buffer = buffers_[static_cast<size_t>(index)];
+  for (int64_t row = rows.begin + std::ssize(buffer.ordinals); row < rows.end; ++row) {
+    const int64_t ordinal = step * partition_.samples + row;
+    const auto first = stream_.begin() + (ordinal % samples) * T;
+    buffer.tokens.insert(buffer.tokens.end(), first, first + T);
+    buffer.targets.insert(buffer.targets.end(), first + 1, first + T + 1);
+    buffer.ordinals.push_back(ordinal);
+  }
+  return data::MicroBatch{.size = rows.size(),
+                          .tokens_per_sample = T,
+                          .tokens = buffer.tokens,
+                          .targets = buffer.targets,
+                          .samples = buffer.ordinals};
 }
 
 Result<std::vector<RankFacts>> train_world(const api::EngineSpec& spec, const Cell& cell,

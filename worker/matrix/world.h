@@ -7,6 +7,8 @@
 
 #include "common/api/engine_spec.h"
 #include "worker/comm/factory.h"
+#include "worker/data/batch_partition.h"
+#include "worker/data/micro_batch.h"
 #include "worker/engine/engine.h"
 
 namespace trainyard::matrix {
@@ -14,25 +16,30 @@ namespace trainyard::matrix {
 /// A token stream of `count` pseudo-random tokens below `vocab` with some structure to learn.
 std::vector<int32_t> make_token_stream(int64_t count, int64_t vocab, uint64_t seed);
 
-/// Micro-batches of one rank over a token stream: sample s of the stream is tokens
+/// Micro-batches of one data rank over a token stream: sample s of the stream is tokens
 /// [s T, s T + T] (stride T); global batch i takes samples i B .. i B + B - 1, modulo the stream.
-class StreamBatches final : public engine::MicroBatchSource {
+class StreamBatches final : public data::MicroBatchSource {
  public:
-  StreamBatches(const std::vector<int32_t>& stream, const api::EngineSpec& spec, int ranks,
-                int rank);
-  /// Chooses the global batch whose micro-batches come next.
+  StreamBatches(const std::vector<int32_t>& stream, const api::EngineSpec& spec, int data_ranks,
+                int data_rank);
+  /// Chooses the global batch that is read next; else they follow one another.
   void start_step(int64_t step);
-  Result<engine::MicroBatchView> micro_batch(int index) override;
+  Result<data::MicroBatch> micro_batch(int index) override;
+  void end_step() override;
 
  private:
+  struct Buffer {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> targets;
+    std::vector<int64_t> ordinals;
+  };
   const std::vector<int32_t>& stream_;
-  const api::EngineSpec& spec_;
-  layout::Range share_;
-  int64_t step_ = 0;
-  int64_t next_row_ = 0;
-  std::vector<int32_t> tokens_[2];
-  std::vector<int32_t> targets_[2];
-  std::vector<int64_t> ordinals_[2];
+  data::BatchPartition partition_;
+  int64_t tokens_per_sample_;
+  int data_rank_;
+  int64_t first_ = 0;            // micro-batch of all global batches that index 0 stands for
+  std::vector<Buffer> buffers_;  // by index
+  int64_t asked_ = 0;            // of this step
 };
 
 /// One place of the equality matrix: who computes, never what.
@@ -65,7 +72,6 @@ struct RankFacts {
   std::vector<std::vector<int64_t>> counts;  ///< by unit: elements of each shard rank's part
   engine::Units units;
   engine::MemoryReport memory;
-  std::vector<int64_t> micro_sizes;
   int64_t allocated_bytes = 0;
 };
 

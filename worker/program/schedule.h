@@ -19,10 +19,6 @@ struct Pass {
 /// everything else.
 using Schedule = std::vector<Pass>;
 
-/// Sizes of the micro-batches of data rank `d` of `ranks`: full ones, then a short last one.
-std::vector<int64_t> micro_batch_sizes(int64_t global_sequences, int64_t micro_sequences, int ranks,
-                                       int d);
-
 /// Forward and backward of one micro-batch after the other, the whole model as stage 0.
 Schedule one_stage_schedule(int micro_batches);
 /// Forward only, for evaluation.

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 
 #include "common/io/control_group.h"
 #include "common/io/memory_facts.h"
 #include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
-#include "worker/engine/batches.h"
+#include "worker/data/batch_loader.h"
+#include "worker/data/evaluation_loader.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
@@ -229,14 +229,11 @@ class Run {
         auto loader,
         data::BatchLoader::open(inputs_->tokens, {.seed = static_cast<uint64_t>(spec_.seed),
                                                   .tokens_per_sample = spec_.data.sequence_length,
-                                                  .global_sequences = spec_.batch.global_sequences,
-                                                  .micro_sequences = spec_.batch.micro_sequences,
-                                                  .data_ranks = context_.groups->data_ranks(),
+                                                  .batch = partition(),
                                                   .data_rank = context_.groups->data_rank(),
                                                   .first_step = engine_->steps_done(),
                                                   .timeout = context_.data_timeout}));
     loader_ = std::make_unique<data::BatchLoader>(std::move(loader));
-    batches_ = std::make_unique<TrainingBatches>(*loader_);
     if (!inputs_->validation) return {};
     TRAINYARD_ASSIGN(auto held_out,
                      data::EvaluationLoader::open(*inputs_->validation,
@@ -249,19 +246,21 @@ class Run {
     return {};
   }
 
+  data::BatchPartition partition() const {
+    return partition_of(spec_.batch, context_.groups->data_ranks());
+  }
+
   /// Windows of a micro-batch: as many as the rank that trains most of a batch takes at once, for
   /// which memory is planned.
   int64_t evaluated_at_once() const {
-    const int64_t ranks = context_.groups->data_ranks();
-    const int64_t share = (spec_.batch.global_sequences + ranks - 1) / ranks;
-    return std::min(spec_.batch.micro_sequences, share);
+    return partition().micro_batch(context_.groups->data_ranks() - 1, 0).size();
   }
 
   Status step() {
     const MonoTime begin = context_.clock->mono();
     if (pace_from_ == MonoTime{}) pace_from_ = begin;
     work_.begin_step();
-    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*batches_, context_.stop_requested));
+    TRAINYARD_ASSIGN(const StepReport report, engine_->step(*loader_, context_.stop_requested));
     const MonoTime end = context_.clock->mono();
     const Duration taken = end - begin;
     step_seconds_ = smoothed(step_seconds_, seconds(taken));
@@ -330,11 +329,10 @@ class Run {
   Status evaluate() {
     context_.progress->set_phase(contract::Phase::kEvaluating);
     evaluation_->rewind();
-    EvaluationBatches batches(*evaluation_);
     // Without a checkpoint the run could not go on from here.
     const StopAsked never;
     TRAINYARD_ASSIGN(const EvaluationReport report,
-                     engine_->evaluate(batches, evaluation_->windows(), evaluated_at_once(),
+                     engine_->evaluate(*evaluation_, evaluation_->windows(), evaluated_at_once(),
                                        checkpoints_ ? context_.stop_requested : never));
     context_.progress->set_phase(contract::Phase::kTraining);
     stopping_ = stopping_ || report.stop_requested;
@@ -361,8 +359,7 @@ class Run {
     progress.set_memory(contract::MemoryPurpose::kGradients, memory.sums + memory.lent_sums);
     progress.set_memory(contract::MemoryPurpose::kActivations, memory.activations);
     progress.set_memory(contract::MemoryPurpose::kKernelScratch, memory.kernel_scratch);
-    const auto sizes = engine_->micro_sizes();
-    own_samples_ = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    own_samples_ = partition().share(context_.groups->data_rank()).size();
   }
 
   void count_collectives() {
@@ -449,7 +446,6 @@ class Run {
   std::unique_ptr<EngineState> state_;
   std::unique_ptr<CheckpointSchedule> checkpoints_;
   std::unique_ptr<data::BatchLoader> loader_;
-  std::unique_ptr<TrainingBatches> batches_;
   std::unique_ptr<data::EvaluationLoader> evaluation_;
   int64_t own_samples_ = 0;  ///< of each step, trained by this rank
   WorkMeter work_;

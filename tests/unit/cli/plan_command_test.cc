@@ -91,6 +91,7 @@ largest rank                    stage 0         stage 1*          stage 2       
   unit buffers                  0.0 MiB          0.0 MiB          0.9 MiB          1.2 MiB
   activations                   0.9 MiB          0.9 MiB          0.9 MiB          0.9 MiB
   kernel scratch               18.0 MiB         18.0 MiB         18.0 MiB         18.0 MiB
+  token batches                 0.0 MiB          0.0 MiB          0.0 MiB          0.0 MiB
   checkpoint snapshot           0.3 MiB          0.3 MiB          0.3 MiB          0.3 MiB
   shared memory                 4.0 MiB          4.0 MiB          4.0 MiB          4.0 MiB
   process                      24.0 MiB         24.0 MiB         24.0 MiB         24.0 MiB
@@ -122,9 +123,9 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   const auto expected = nlohmann::json::parse(R"({
     "zeroStage": 3, "largestRank": 0,
     "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
-              "unitBuffers": 1209344, "activations": 972800, "kernelScratch": 18874368,
+              "unitBuffers": 1209344, "activations": 972800, "kernelScratch": 18874368, "tokenBatches": 4096,
               "checkpointSnapshot": 361728, "sharedMemory": 4198400, "process": 25165824},
-    "totalBytes": 51444736, "bytesSentPerStep": 962520, "flopsPerStep": 94371840})");
+    "totalBytes": 51448832, "bytesSentPerStep": 962520, "flopsPerStep": 94371840})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
 }
 

@@ -45,7 +45,7 @@ void Classifier::project(const OpArgs& args, int64_t first_row, int64_t rows, fl
 }
 
 void Classifier::forward(const OpArgs& args) const {
-  const MicroBatchView& batch = *args.batch;
+  const data::MicroBatch& batch = *args.batch;
   if (args.last_logits != nullptr) {
     for (int64_t s = 0; s < batch.size; ++s) {
       project(args, (s + 1) * batch.tokens_per_sample - 1, 1,

@@ -3,12 +3,11 @@
 namespace trainyard::engine {
 
 void Embedding::forward(const OpArgs& args) const {
-  const MicroBatchView& batch = *args.batch;
+  const data::MicroBatch& batch = *args.batch;
   auto* y = static_cast<float*>(args.out[0]);
   args.kernels->embedding_forward({.rows = batch.rows(),
                                    .width = width_,
                                    .tokens_per_sample = batch.tokens_per_sample,
-                                   .position_offset = batch.position_offset,
                                    .tokens = batch.tokens.data(),
                                    .type = args.params[0].dtype,
                                    .wte = args.params[0].data,
@@ -19,7 +18,6 @@ void Embedding::forward(const OpArgs& args) const {
                              .width = width_,
                              .tokens_per_sample = batch.tokens_per_sample,
                              .samples = batch.samples,
-                             .position_offset = batch.position_offset,
                              .dropout = {.rate = rate_, .seed = args.numerics->seed, .op = op_},
                              .x = y,
                              .residual = nullptr,
@@ -27,7 +25,7 @@ void Embedding::forward(const OpArgs& args) const {
 }
 
 void Embedding::backward_weight(const OpArgs& args) const {
-  const MicroBatchView& batch = *args.batch;
+  const data::MicroBatch& batch = *args.batch;
   const auto* dy = static_cast<const float*>(args.d_out[0]);
   if (rate_ > 0) {
     auto* masked = reinterpret_cast<float*>(args.scratch);
@@ -36,7 +34,6 @@ void Embedding::backward_weight(const OpArgs& args) const {
          .width = width_,
          .tokens_per_sample = batch.tokens_per_sample,
          .samples = batch.samples,
-         .position_offset = batch.position_offset,
          .dropout = {.rate = rate_, .seed = args.numerics->seed, .op = op_},
          .dy = dy,
          .dx = masked,
@@ -46,7 +43,6 @@ void Embedding::backward_weight(const OpArgs& args) const {
   args.kernels->embedding_backward({.rows = batch.rows(),
                                     .width = width_,
                                     .tokens_per_sample = batch.tokens_per_sample,
-                                    .position_offset = batch.position_offset,
                                     .tokens = batch.tokens.data(),
                                     .dy = dy,
                                     .quantum_log2 = args.numerics->gradient_quantum_log2,

@@ -8,20 +8,9 @@
 
 #include "common/base/dtype.h"
 #include "kernels/kernel_set.h"
+#include "worker/data/micro_batch.h"
 
 namespace trainyard::engine {
-
-/// The global coordinates of one micro-batch on this rank, and its tokens. Rows are sample-major:
-/// row = sample * tokens_per_sample + position.
-struct MicroBatchView {
-  int64_t size = 0;                  ///< samples
-  int64_t tokens_per_sample = 0;     ///< T
-  std::span<const int32_t> tokens;   ///< [size, T]
-  std::span<const int32_t> targets;  ///< [size, T]; empty while sampling
-  std::span<const int64_t> samples;  ///< run-wide ordinals, [size]
-  int64_t position_offset = 0;       ///< global position of each sample's first row here
-  int64_t rows() const { return size * tokens_per_sample; }
-};
 
 /// What the step fixes for every op.
 struct StepNumerics {
@@ -51,7 +40,7 @@ struct ParamView {
 /// Everything an op may touch. Buffers come from the planned arena; nothing is allocated.
 struct OpArgs {
   kernels::KernelSet* kernels = nullptr;
-  const MicroBatchView* batch = nullptr;
+  const data::MicroBatch* batch = nullptr;
   const StepNumerics* numerics = nullptr;
   std::span<void* const> in;
   std::span<void* const> out;
@@ -87,7 +76,7 @@ struct OpFlops {
 };
 
 /// One differentiable operation on one device. Knows no strategy: sharding reaches it only through
-/// its own sizes, chunk boundaries and the global coordinates in MicroBatchView.
+/// its own sizes, chunk boundaries and the global coordinates in MicroBatch.
 class Op {
  public:
   virtual ~Op() = default;

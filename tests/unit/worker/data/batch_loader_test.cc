@@ -29,8 +29,7 @@ BatchLoaderOptions small_options() {
   BatchLoaderOptions options;
   options.seed = 42;
   options.tokens_per_sample = 8;
-  options.global_sequences = 10;
-  options.micro_sequences = 3;
+  options.batch = {.samples = 10, .micro_samples = 3};
   return options;
 }
 
@@ -41,12 +40,12 @@ class BatchLoaderTest : public testing::Test {
 
   void expect_row(const MicroBatch& batch, int64_t row, const BatchLoaderOptions& options) {
     const Sampler sampler(options.seed, tokens_.samples(options.tokens_per_sample));
-    const int64_t ordinal = batch.ordinals[static_cast<size_t>(row)];
+    const int64_t ordinal = batch.samples[static_cast<size_t>(row)];
     const int64_t begin = sampler.sample_at(ordinal) * options.tokens_per_sample;
     for (int64_t t = 0; t < options.tokens_per_sample; ++t) {
       const auto i = static_cast<size_t>(row * options.tokens_per_sample + t);
-      ASSERT_EQ(batch.tokens_BT[i], begin + t);
-      ASSERT_EQ(batch.targets_BT[i], begin + t + 1);
+      ASSERT_EQ(batch.tokens[i], begin + t);
+      ASSERT_EQ(batch.targets[i], begin + t + 1);
     }
   }
 
@@ -57,21 +56,19 @@ class BatchLoaderTest : public testing::Test {
 TEST_F(BatchLoaderTest, YieldsEverySampleOfEveryStepInOrder) {
   const BatchLoaderOptions options = small_options();
   BatchLoader loader = BatchLoader::open(tokens_, options).value();
-  EXPECT_EQ(loader.samples(), 20);
   int64_t ordinal = 0;
   for (int64_t step = 0; step < 7; ++step) {
-    for (int64_t micro = 0; micro < 4; ++micro) {
-      const MicroBatch batch = loader.next().value();
-      ASSERT_EQ(batch.step, step);
-      ASSERT_EQ(batch.micro_index, micro);
+    for (int micro = 0; micro < 4; ++micro) {
+      const MicroBatch batch = loader.micro_batch(micro).value();
       ASSERT_EQ(batch.size, micro < 3 ? 3 : 1) << "the last micro-batch is short";
-      ASSERT_EQ(batch.tokens_BT.size(), static_cast<size_t>(batch.size * 8));
-      ASSERT_EQ(batch.targets_BT.size(), batch.tokens_BT.size());
+      ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(batch.size * 8));
+      ASSERT_EQ(batch.targets.size(), batch.tokens.size());
       for (int64_t row = 0; row < batch.size; ++row) {
-        ASSERT_EQ(batch.ordinals[static_cast<size_t>(row)], ordinal++);
+        ASSERT_EQ(batch.samples[static_cast<size_t>(row)], ordinal++);
         expect_row(batch, row, options);
       }
     }
+    loader.end_step();
   }
 }
 
@@ -81,15 +78,14 @@ TEST_F(BatchLoaderTest, RanksTogetherReadTheGlobalBatchAtAnyWorldAndMicroSize) {
       std::vector<int64_t> ordinals;
       for (int64_t rank = 0; rank < ranks; ++rank) {
         BatchLoaderOptions options = small_options();
-        options.data_ranks = ranks;
+        options.batch.ranks = ranks;
+        options.batch.micro_samples = micro;
         options.data_rank = rank;
-        options.micro_sequences = micro;
         options.first_step = 5;
         BatchLoader loader = BatchLoader::open(tokens_, options).value();
-        for (int64_t i = 0; i < micro_batches_of(options); ++i) {
-          const MicroBatch batch = loader.next().value();
-          ASSERT_EQ(batch.step, 5);
-          ordinals.insert(ordinals.end(), batch.ordinals.begin(), batch.ordinals.end());
+        for (int i = 0; i < options.batch.micro_batches(rank); ++i) {
+          const MicroBatch batch = loader.micro_batch(i).value();
+          ordinals.insert(ordinals.end(), batch.samples.begin(), batch.samples.end());
           for (int64_t row = 0; row < batch.size; ++row)
             expect_row(batch, row, options);
         }
@@ -101,29 +97,33 @@ TEST_F(BatchLoaderTest, RanksTogetherReadTheGlobalBatchAtAnyWorldAndMicroSize) {
   }
 }
 
-TEST_F(BatchLoaderTest, TheBatchBeforeStaysUsable) {
+TEST_F(BatchLoaderTest, AStepsBatchesComeInAnyOrderAndStayUntilItEnds) {
   BatchLoaderOptions options = small_options();
   options.prefetch = 1;
   BatchLoader loader = BatchLoader::open(tokens_, options).value();
-  MicroBatch before = loader.next().value();
-  for (int i = 0; i < 200; ++i) {
-    const std::vector<int32_t> copy(before.tokens_BT.begin(), before.tokens_BT.end());
-    const MicroBatch batch = loader.next().value();
-    ASSERT_TRUE(std::ranges::equal(copy, before.tokens_BT));
-    ASSERT_NE(batch.tokens_BT.data(), before.tokens_BT.data());
-    before = batch;
+  for (int64_t step = 0; step < 50; ++step) {
+    std::vector<MicroBatch> batches;
+    for (const int index : {3, 0, 2, 1, 0})
+      batches.push_back(loader.micro_batch(index).value());
+    EXPECT_EQ(batches[1].tokens.data(), batches[4].tokens.data()) << "asked for twice";
+    for (const MicroBatch& batch : batches) {
+      for (int64_t row = 0; row < batch.size; ++row)
+        expect_row(batch, row, options);
+    }
+    ASSERT_EQ(batches[0].samples[0], step * 10 + 9);
+    loader.end_step();
   }
 }
 
-TEST_F(BatchLoaderTest, AllocatesNothingAfterWarmUp) {
-  const BatchLoaderOptions options = small_options();
-  BatchLoader loader = BatchLoader::open(tokens_, options).value();
-  for (int i = 0; i < 10; ++i)
-    ASSERT_TRUE(loader.next());
+TEST_F(BatchLoaderTest, AllocatesNothingOnceItIsOpen) {
+  BatchLoader loader = BatchLoader::open(tokens_, small_options()).value();
+  ASSERT_TRUE(loader.micro_batch(0));
   const int64_t before = trainyard::test::allocations();
   bool good = true;
-  for (int i = 0; i < 1000; ++i)
-    good = good && loader.next().has_value();
+  for (int i = 0; i < 1000; ++i) {
+    good = good && loader.micro_batch(i % 4).has_value();
+    if (i % 4 == 3) loader.end_step();
+  }
   const int64_t after = trainyard::test::allocations();
   EXPECT_TRUE(good);
   EXPECT_EQ(after - before, 0);
@@ -133,7 +133,7 @@ TEST_F(BatchLoaderTest, StopsAtOnceWhetherReadFromOrNot) {
   for (int i = 0; i < 50; ++i) {
     BatchLoader loader = BatchLoader::open(tokens_, small_options()).value();
     if (i % 2 == 0) {
-      ASSERT_TRUE(loader.next());
+      ASSERT_TRUE(loader.micro_batch(0));
     }
     BatchLoader other = std::move(loader);
     loader = BatchLoader::open(tokens_, small_options()).value();
@@ -154,7 +154,7 @@ TEST_F(BatchLoaderTest, ADiskThatHangsHoldsNobodyUp) {
   options.timeout = std::chrono::seconds(1);
   auto tokens = std::make_unique<TokenSet>(tokens_);
   auto loader = std::make_unique<BatchLoader>(BatchLoader::open(*tokens, options).value());
-  const auto batch = loader->next();
+  const auto batch = loader->micro_batch(0);
   ASSERT_FALSE(batch);
   EXPECT_EQ(batch.error().code, ErrorCode::kDeadline);
   const Sampler sampler(options.seed, tokens_.samples(8));
@@ -188,14 +188,17 @@ TEST_F(BatchLoaderTest, ADamagedTokenSurfacesAtItsPlaceAndStays) {
   const std::vector<std::filesystem::path> paths = {other.path()};
   const TokenSet damaged = TokenSet::open(paths).value();
   BatchLoaderOptions options = small_options();
-  options.global_sequences = 1;
+  options.batch.samples = 1;
   const Sampler sampler(options.seed, damaged.samples(8));
   BatchLoader loader = BatchLoader::open(damaged, options).value();
   int64_t ordinal = 0;
-  for (; sampler.sample_at(ordinal) > 1; ++ordinal)
-    ASSERT_TRUE(loader.next()) << "batches before the damage are good";
+  for (; sampler.sample_at(ordinal) > 1; ++ordinal) {
+    ASSERT_TRUE(loader.micro_batch(0)) << "batches before the damage are good";
+    loader.end_step();
+  }
   for (int i = 0; i < 3; ++i) {
-    const auto batch = loader.next();
+    const auto batch = loader.micro_batch(0);
+    loader.end_step();
     ASSERT_FALSE(batch);
     EXPECT_EQ(batch.error().code, ErrorCode::kInvalidData);
     EXPECT_THAT(batch.error().message, HasSubstr("token 8: found id 60000"));
@@ -211,27 +214,14 @@ TEST_F(BatchLoaderTest, RefusesWhatDoesNotFit) {
     EXPECT_EQ(loader.error().code, ErrorCode::kInvalidConfig);
     EXPECT_THAT(loader.error().message, HasSubstr(what));
   };
-  refuses([](auto& o) { o.data_ranks = 11; }, "data-parallel ranks: found 11, wanted 1..10");
+  refuses([](auto& o) { o.batch.ranks = 11; }, "data-parallel ranks: found 11, wanted 1..10");
   refuses([](auto& o) { o.data_rank = 1; }, "data-parallel rank: found 1, wanted 0..0");
   refuses([](auto& o) { o.tokens_per_sample = 0; }, "sequenceLength");
   refuses([](auto& o) { o.tokens_per_sample = 163; }, "wanted at least sequenceLength + 1 = 164");
-  refuses([](auto& o) { o.global_sequences = 0; }, "globalSequences");
-  refuses([](auto& o) { o.micro_sequences = 0; }, "microSequences");
+  refuses([](auto& o) { o.batch.samples = 0; }, "globalSequences");
+  refuses([](auto& o) { o.batch.micro_samples = 0; }, "microSequences");
   refuses([](auto& o) { o.first_step = -1; }, "first step");
   refuses([](auto& o) { o.prefetch = 0; }, "prefetch");
-}
-
-TEST_F(BatchLoaderTest, ThirdsOf64Sequences) {
-  BatchLoaderOptions options;
-  options.global_sequences = 64;
-  options.micro_sequences = 4;
-  options.data_ranks = 3;
-  std::vector<int64_t> shares;
-  for (options.data_rank = 0; options.data_rank < 3; ++options.data_rank)
-    shares.push_back(share_of(options));
-  EXPECT_THAT(shares, testing::ElementsAre(21, 21, 22));
-  options.data_rank = 2;
-  EXPECT_EQ(micro_batches_of(options), 6);
 }
 
 }  // namespace

@@ -21,16 +21,19 @@ class EvaluationLoaderTest : public testing::Test {
     std::vector<int64_t> windows;
     for (options.data_rank = 0; options.data_rank < options.data_ranks; ++options.data_rank) {
       EvaluationLoader loader = EvaluationLoader::open(tokens_, options).value();
-      while (true) {
-        const std::optional<MicroBatch> batch = loader.next().value();
-        if (!batch) break;
-        EXPECT_LE(batch->size, options.micro_sequences);
-        for (int64_t row = 0; row < batch->size; ++row) {
-          const auto i = static_cast<size_t>(row);
-          windows.push_back(batch->ordinals[i]);
-          EXPECT_EQ(batch->tokens_BT[i * 8], batch->ordinals[i] * 8);
-          EXPECT_EQ(batch->targets_BT[i * 8 + 7], batch->ordinals[i] * 8 + 8);
+      const BatchPartition share{.samples = loader.windows(),
+                                 .micro_samples = options.micro_sequences,
+                                 .ranks = options.data_ranks};
+      // In steps of two.
+      for (int64_t index = 0; index < share.micro_batches(options.data_rank); ++index) {
+        const MicroBatch batch = loader.micro_batch(static_cast<int>(index % 2)).value();
+        EXPECT_LE(batch.size, options.micro_sequences);
+        for (size_t i = 0; i < static_cast<size_t>(batch.size); ++i) {
+          windows.push_back(batch.samples[i]);
+          EXPECT_EQ(batch.tokens[i * 8], batch.samples[i] * 8);
+          EXPECT_EQ(batch.targets[i * 8 + 7], batch.samples[i] * 8 + 8);
         }
+        if (index % 2 == 1) loader.end_step();
       }
     }
     return windows;
@@ -59,12 +62,25 @@ TEST_F(EvaluationLoaderTest, SeesTheFirstWindowsOnceAtAnyWorldAndMicroSize) {
 
 TEST_F(EvaluationLoaderTest, RewindsToTheFirstWindow) {
   EvaluationLoader loader =
-      EvaluationLoader::open(tokens_, {.tokens_per_sample = 8, .micro_sequences = 20}).value();
+      EvaluationLoader::open(tokens_, {.tokens_per_sample = 8, .micro_sequences = 15}).value();
   EXPECT_EQ(loader.windows(), 20);
-  EXPECT_EQ(loader.next().value()->size, 20);
-  EXPECT_FALSE(loader.next().value().has_value());
+  EXPECT_EQ(loader.micro_batch(0).value().size, 15);
+  loader.end_step();
+  EXPECT_EQ(loader.micro_batch(0).value().samples[0], 15);
   loader.rewind();
-  EXPECT_EQ(loader.next().value()->ordinals[0], 0);
+  EXPECT_EQ(loader.micro_batch(0).value().samples[0], 0);
+}
+
+TEST_F(EvaluationLoaderTest, AStepsBatchesComeInAnyOrderAndStayUntilItEnds) {
+  EvaluationLoader loader =
+      EvaluationLoader::open(tokens_, {.tokens_per_sample = 8, .micro_sequences = 8}).value();
+  const MicroBatch last = loader.micro_batch(2).value();
+  const MicroBatch first = loader.micro_batch(0).value();
+  EXPECT_EQ(last.size, 4);
+  EXPECT_EQ(first.size, 8);
+  EXPECT_EQ(loader.micro_batch(2).value().tokens.data(), last.tokens.data()) << "asked for twice";
+  EXPECT_EQ(first.tokens[0], 0);
+  EXPECT_EQ(last.tokens[0], 16 * 8);
 }
 
 TEST_F(EvaluationLoaderTest, RefusesWhatDoesNotFit) {

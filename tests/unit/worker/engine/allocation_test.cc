@@ -108,22 +108,23 @@ INSTANTIATE_TEST_SUITE_P(Compute, AllocationTest,
                                             ::testing::Values(1, 2, 3), ::testing::Values(1, 3)));
 
 /// The same window again and again.
-class OneWindow final : public MicroBatchSource {
+class OneWindow final : public data::MicroBatchSource {
  public:
   explicit OneWindow(int64_t length) : tokens_(static_cast<size_t>(length), 1) {}
-  Result<MicroBatchView> micro_batch(int index) override {
+  Result<data::MicroBatch> micro_batch(int index) override {
     EXPECT_EQ(index, next_++);
-    return MicroBatchView{.size = 1,
-                          .tokens_per_sample = static_cast<int64_t>(tokens_.size()),
-                          .tokens = tokens_,
-                          .targets = tokens_,
-                          .samples = std::span(&ordinal_, 1)};
+    return data::MicroBatch{.size = 1,
+                            .tokens_per_sample = static_cast<int64_t>(tokens_.size()),
+                            .tokens = tokens_,
+                            .targets = tokens_,
+                            .samples = std::span(&ordinal_, 1)};
   }
+  void end_step() override { next_ = 0; }
 
  private:
   const std::vector<int32_t> tokens_;
   const int64_t ordinal_ = 0;
-  int next_ = 0;
+  int next_ = 0;  // of this step
 };
 
 TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {

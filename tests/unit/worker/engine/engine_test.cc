@@ -327,12 +327,5 @@ TEST(KernelLimitsTest, ShapesBeyondTheScratchAreRefusedByName) {
             "features");
 }
 
-TEST(MicroBatchSizesTest, TheLastOneMayBeShort) {
-  EXPECT_EQ(micro_batch_sizes(11, 4, 1, 0), (std::vector<int64_t>{4, 4, 3}));
-  EXPECT_EQ(micro_batch_sizes(11, 4, 3, 0), (std::vector<int64_t>{3}));
-  EXPECT_EQ(micro_batch_sizes(11, 4, 3, 2), (std::vector<int64_t>{4}));
-  EXPECT_TRUE(micro_batch_sizes(2, 4, 3, 0).empty());
-}
-
 }  // namespace
 }  // namespace trainyard::engine

@@ -48,7 +48,7 @@ class DropoutMaskTest : public ::testing::Test {
   std::vector<int32_t> tokens_ = std::vector<int32_t>(kTokens);
   std::vector<int64_t> samples_ = {7};
   kernels::OverflowFlag overflow_{0};
-  MicroBatchView batch_;
+  data::MicroBatch batch_;
   StepNumerics numerics_;
 };
 
