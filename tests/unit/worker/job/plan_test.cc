@@ -90,5 +90,16 @@ TEST(PlanTest, ThreadsHaveTheirOwnScratch) {
   expect_planned(matrix::prime_spec(api::NumberFormat::kFP32), cell);
 }
 
+TEST(PlanTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.batch.global_sequences = 2;
+  const auto plan = Plan::make({.spec = spec, .mesh = {.fsdp = 3}, .unit_bytes = 64 << 10});
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_EQ(plan.error().message,
+            "engine.batch.globalSequences: found 2, wanted at least the 3 data-parallel ranks; use "
+            "fewer ranks or a larger batch");
+}
+
 }  // namespace
 }  // namespace trainyard::engine
