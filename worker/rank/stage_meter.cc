@@ -15,18 +15,19 @@ int64_t length_ns(const trace::Span& span) {
   return std::max<int64_t>(0, span.end_ns - span.begin_ns);
 }
 
-/// The stage of an instruction, its waits left out. Starting a collective takes no time worth a
-/// stage.
-Stage stage_of(Activity activity) {
+/// The stage of an instruction, its waits left out, after one of stage `before`.
+Stage stage_of(Activity activity, Stage before) {
   switch (activity) {
     case Activity::kForward:
       return Stage::kForward;
     case Activity::kReduceControl:
     case Activity::kOptimize:
-    case Activity::kGather:
       return Stage::kOptimizer;
     case Activity::kSnapshot:
       return Stage::kCheckpoint;
+    case Activity::kGather:
+    case Activity::kFree:
+      return before;  // where weights are cut they are gathered for every pass
     default:
       return Stage::kBackward;
   }
@@ -52,12 +53,14 @@ void StageMeter::add(trace::Track track, const trace::Span& span) {
 void StageMeter::add_wait(const trace::Span& span) {
   const bool data = span.activity == Activity::kDataWait;
   pending_[at(data ? Stage::kDataWait : Stage::kCollectiveWait)] += length_ns(span);
-  waits_ns_ += length_ns(span);
+  // One outside any instruction is taken from none.
+  (span.instruction < 0 ? instructions_ns_ : waits_ns_) += length_ns(span);
 }
 
 void StageMeter::add_instruction(const trace::Span& span) {
   const int64_t own_ns = length_ns(span) - std::exchange(waits_ns_, 0);
-  pending_[at(stage_of(span.activity))] += std::max<int64_t>(0, own_ns);
+  stage_ = stage_of(span.activity, stage_);
+  pending_[at(stage_)] += std::max<int64_t>(0, own_ns);
   instructions_ns_ += length_ns(span);
 }
 
@@ -65,6 +68,7 @@ void StageMeter::add_whole(const trace::Span& span) {
   // A wait after the last instruction is inside none.
   const int64_t inner_ns = std::exchange(instructions_ns_, 0) + std::exchange(waits_ns_, 0);
   const Split inside = std::exchange(pending_, {});
+  stage_ = Stage::kForward;
   covered_ns_ += length_ns(span);
   if (span.activity == Activity::kEvaluate) {
     taken_[at(Stage::kEvaluation)] += length_ns(span);

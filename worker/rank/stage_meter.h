@@ -28,9 +28,10 @@ class StageMeter final : public trace::SpanSink {
   void add_instruction(const trace::Span& span);
   void add_whole(const trace::Span& span);
 
-  Split taken_{};                ///< of outermost spans that have ended
-  Split pending_{};              ///< of instructions and waits whose outermost span goes on
-  int64_t waits_ns_ = 0;         ///< of waits whose instruction goes on
+  Split taken_{};    ///< of outermost spans that have ended
+  Split pending_{};  ///< of instructions and waits whose outermost span goes on
+  contract::Stage stage_ = contract::Stage::kForward;  ///< of the newest instruction
+  int64_t waits_ns_ = 0;                               ///< of waits whose instruction goes on
   int64_t instructions_ns_ = 0;  ///< of instructions whose outermost span goes on
   int64_t covered_ns_ = 0;       ///< by the outermost spans
   int64_t since_ns_ = 0;

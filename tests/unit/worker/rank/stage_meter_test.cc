@@ -19,8 +19,10 @@ using trace::Track;
 
 class StageMeterTest : public testing::Test {
  protected:
-  void add(Activity activity, int64_t begin_ns, int64_t end_ns) {
-    meter_.add(Track::kStep, {.activity = activity, .begin_ns = begin_ns, .end_ns = end_ns});
+  void add(Activity activity, int64_t begin_ns, int64_t end_ns, int instruction = 0) {
+    meter_.add(
+        Track::kStep,
+        {.activity = activity, .begin_ns = begin_ns, .end_ns = end_ns, .instruction = instruction});
   }
   /// The counters that the page behind `progress_` holds.
   contract::RankCountersReading counters() const {
@@ -56,9 +58,10 @@ TEST_F(StageMeterTest, AStepIsItsInstructionsTheirWaitsApart) {
   add(Activity::kBackwardWeight, 350, 400);
   add(Activity::kReduce, 400, 401);
   add(Activity::kCommunicationWait, 401, 451);
-  add(Activity::kGather, 401, 461);
+  add(Activity::kReduceControl, 401, 461);
   add(Activity::kCommunicationWait, 470, 480);
-  add(Activity::kOptimize, 461, 500);
+  add(Activity::kOptimize, 461, 490);
+  add(Activity::kGather, 490, 500);
   add(Activity::kStep, 90, 520);
   const StageMeter::Split split = meter_.take(600);
   EXPECT_EQ(of(split, Stage::kDataWait), 10);
@@ -69,6 +72,26 @@ TEST_F(StageMeterTest, AStepIsItsInstructionsTheirWaitsApart) {
   EXPECT_EQ(of(split, Stage::kEvaluation), 0);
   EXPECT_EQ(of(split, Stage::kOther), 10 + 20 + 90 + 80);
   EXPECT_EQ(sum(split), 600) << "every moment is in one stage";
+}
+
+TEST_F(StageMeterTest, WeightsAreGatheredAndFreedForThePassTheyBelongTo) {
+  meter_.begin(0);
+  add(Activity::kCommunicationWait, 0, 10, /*instruction=*/-1);  // before the first instruction
+  add(Activity::kGather, 10, 20);
+  add(Activity::kForward, 20, 50);
+  add(Activity::kFree, 50, 52);
+  add(Activity::kGather, 52, 55);
+  add(Activity::kBackwardWeight, 55, 85);
+  add(Activity::kFree, 85, 90);
+  add(Activity::kStep, 0, 90);
+  add(Activity::kGather, 90, 95);
+  add(Activity::kStep, 90, 95);
+  const StageMeter::Split split = meter_.take(95);
+  EXPECT_EQ(of(split, Stage::kCollectiveWait), 10);
+  EXPECT_EQ(of(split, Stage::kForward), 10 + 30 + 2 + 3 + 5);
+  EXPECT_EQ(of(split, Stage::kBackward), 35);
+  EXPECT_EQ(of(split, Stage::kOptimizer), 0);
+  EXPECT_EQ(sum(split), 95);
 }
 
 TEST_F(StageMeterTest, AnEvaluationCountsWholeAndSoDoesAStall) {
