@@ -32,7 +32,7 @@ struct RankFact {
   std::optional<Time> phase_since;
   /// When the coordinator saw the rank's heartbeat counter move last.
   std::optional<Time> last_heartbeat_at;
-  int64_t arrivals = 0;        ///< collectives begun in this generation
+  int64_t arrivals = 0;        ///< logical time of the instruction it is in: of who waits, later
   int64_t instruction_id = 0;  ///< of the instruction it is in
   std::string instruction;     ///< the same in words; empty: not known
   bool stopped = false;        ///< somebody has stopped the process (SIGSTOP)

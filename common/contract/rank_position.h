@@ -10,8 +10,8 @@
 /// who holds the others up.
 namespace trainyard::contract {
 
-/// One instruction of a step in the engine's own words: a kind, and the micro-batch and the chunk
-/// (or bucket) it is about; -1 where it has none.
+/// One instruction of a step in the engine's own words: a kind, and the micro-batch and the layer
+/// or unit it is about; -1 where it has none.
 struct InstructionName {
   std::string_view kind;  ///< at most kMaxKindBytes are kept
   int32_t micro_batch = -1;
@@ -22,9 +22,9 @@ struct InstructionName {
 /// Written by the rank alone with plain stores, before each instruction. The stores are not one: a
 /// reading may mix two instructions of a rank that moves, never of one that stands.
 struct RankPosition {
-  /// Collectives of training and evaluation begun since the process started. All ranks of a
-  /// generation begin the same ones in the same order, so the lowest number is the rank that has
-  /// not arrived.
+  /// Logical time of the instruction, since the process started (docs/concepts/stalls.md). Of two
+  /// ranks of which one waits for the other, the one that waits has the higher one, so the lowest
+  /// is the rank that has not arrived.
   std::atomic<int64_t> arrivals;
   std::array<std::atomic<uint64_t>, InstructionName::kMaxKindBytes / sizeof(uint64_t)> kind;
   std::atomic<int32_t> micro_batch;

@@ -44,9 +44,9 @@ const RankFact* laggard_of(const std::vector<const RankFact*>& ranks) {
   return found == ranks.end() ? nullptr : *found;
 }
 
-/// The rank the others wait for: it has made the fewest steps and begun the fewest collectives.
-/// Those that wait in a collective have begun one more. Among equals (all stood still inside the
-/// same collective) one whose process is stopped is to blame, then the longest without a beat.
+/// The rank the others wait for: it has made the fewest steps and is the earliest in logical time.
+/// Those that wait for it are later. Among equals one whose process is stopped is to blame, then
+/// the longest without a beat.
 const RankFact* blamed_of(const std::vector<const RankFact*>& ranks) {
   const auto key = [](const RankFact* rank) {
     return std::tuple(std::min(rank->phase, Phase::kTraining), rank->step, rank->arrivals,

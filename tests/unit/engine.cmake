@@ -6,6 +6,7 @@ trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/wo
 trainyard_test(job_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/job_plan_test.cc DEPS worker_job)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
+trainyard_test(simulate_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/simulate_test.cc DEPS worker_program)
 trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/device/memory_source_test.cc
                DEPS worker_device)
 trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/arena_plan_test.cc
@@ -18,6 +19,7 @@ trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker
 trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/trained_model_test.cc
                DEPS worker_sample worker_matrix worker_checkpoint)
 trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/rank/work_meter_test.cc DEPS worker_matrix)
+trainyard_test(engine_ranks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_ranks_test.cc DEPS worker_matrix)
 trainyard_test(preflight_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/preflight_test.cc DEPS worker_job)
 trainyard_test(states_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/state/states_test.cc DEPS worker_state)
 trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/engine_state_test.cc DEPS worker_matrix worker_checkpoint)

@@ -138,8 +138,10 @@ class Communicator {
   virtual Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) = 0;
 
   /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
-  /// kAborted soon. Idempotent; returns at once.
-  virtual void abort(const Error& reason) = 0;
+  /// kAborted soon. `lost_ranks`: the global ranks whose loss is the reason, which peers learn,
+  /// too. Idempotent; returns at once.
+  virtual void abort(const Error& reason, std::span<const int> lost_ranks) = 0;
+  void abort(const Error& reason) { abort(reason, {}); }
 
   /// From now on every operation adds a kCollective span to `track`: from its start on the
   /// execution stream to its end. Call before the first operation; `sink` is not owned and outlives

@@ -1,5 +1,6 @@
 #include "worker/comm/groups.h"
 
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -52,7 +53,17 @@ Groups Groups::of_data_ranks(Communicator& world) {
   return *make(world, {.fsdp = world.size()});  // makes no group, so nothing can fail
 }
 
-std::vector<Communicator*> Groups::all() const {
+Result<Communicator*> Groups::background() {
+  if (!own_background_) {
+    std::vector<int> everyone(static_cast<size_t>(world->size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    TRAINYARD_ASSIGN(own_background_, world->sub_group(everyone));
+    if (sink_ != nullptr) own_background_->observe(sink_, trace::Track::kCheckpointGroup);
+  }
+  return own_background_.get();
+}
+
+std::vector<Communicator*> Groups::training() const {
   std::vector<Communicator*> found = {world};
   for (const auto* own : {&own_data_, &own_shard_, &own_replica_}) {
     if (*own) found.push_back(own->get());
@@ -60,7 +71,14 @@ std::vector<Communicator*> Groups::all() const {
   return found;
 }
 
-void Groups::observe(trace::SpanSink* sink) const {
+std::vector<Communicator*> Groups::all() const {
+  std::vector<Communicator*> found = training();
+  if (own_background_) found.push_back(own_background_.get());
+  return found;
+}
+
+void Groups::observe(trace::SpanSink* sink) {
+  sink_ = sink;
   world->observe(sink, trace::Track::kDataGroup);
   if (own_shard_) own_shard_->observe(sink, trace::Track::kShardGroup);
   if (own_replica_) own_replica_->observe(sink, trace::Track::kReplicaGroup);
@@ -68,7 +86,7 @@ void Groups::observe(trace::SpanSink* sink) const {
 
 Counters Groups::counters() const {
   Counters sum;
-  for (const Communicator* group : all()) {
+  for (const Communicator* group : training()) {
     const Counters one = group->counters();
     sum.bytes_sent += one.bytes_sent;
     sum.bytes_received += one.bytes_received;
@@ -94,8 +112,10 @@ std::vector<int> Groups::lost_ranks() const {
 }
 
 void Groups::abort(const Error& reason) const {
+  std::vector<int> lost;
+  if (reason.code == ErrorCode::kPeerLost) lost = lost_ranks();
   for (Communicator* group : all())
-    group->abort(reason);
+    group->abort(reason, lost);
 }
 
 }  // namespace trainyard::comm

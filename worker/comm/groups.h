@@ -31,18 +31,29 @@ struct Groups {
 
   int data_ranks() const { return mesh.data_ranks(); }
   int data_rank() const { return layout::data_rank(mesh, at); }
-  /// Every group tells of its collectives on a track of its own. As Communicator::observe().
-  void observe(trace::SpanSink* sink) const;
-  /// Of all groups together.
+  /// A group of all ranks for what goes on beside training, such as checkpoints. The first call,
+  /// collective over the world, makes it. Errors: those of sub_group().
+  Result<Communicator*> background();
+
+  /// Every group tells of its collectives on a track of its own; call before background(). As
+  /// Communicator::observe().
+  void observe(trace::SpanSink* sink);
+  /// Of the groups of training together. What takes place in several groups at the same time counts
+  /// in each: the times may add up to more than has passed.
   Counters counters() const;
   /// Ranks of the world that any group holds lost, see Communicator::lost_ranks().
   std::vector<int> lost_ranks() const;
-  /// See Communicator::abort(), on all groups.
+  /// See Communicator::abort(), on all groups; where the reason is a loss, with lost_ranks().
   void abort(const Error& reason) const;
 
  private:
-  /// Every group once.
+  /// Every group of training once.
+  std::vector<Communicator*> training() const;
+  /// Those and the background group.
   std::vector<Communicator*> all() const;
+
+  trace::SpanSink* sink_ = nullptr;
+  std::unique_ptr<Communicator> own_background_;
   std::unique_ptr<Communicator> own_data_;
   std::unique_ptr<Communicator> own_shard_;
   std::unique_ptr<Communicator> own_replica_;

@@ -42,7 +42,8 @@ struct OperationCounters {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   /// From when the stream took an operation up until it was done, the wait for slower peers
-  /// included. Operations of one communicator never overlap, so that these add up.
+  /// included. Operations of one communicator never overlap, so that these add up; those of
+  /// several may.
   std::chrono::nanoseconds time{0};
 };
 

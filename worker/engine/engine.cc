@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -12,14 +14,17 @@
 #include "worker/engine/limits.h"
 #include "worker/model/family.h"
 #include "worker/model/initialize.h"
-#include "worker/program/checker.h"
 
 namespace trainyard::engine {
 namespace {
 
-/// Micro-batches of an evaluation that are planned together: a plan takes some ten kilobytes for
-/// each, and held-out sets have millions.
+/// Micro-batches of an evaluation that are planned together at most: a plan takes some ten
+/// kilobytes for each, and held-out sets have millions.
 constexpr int64_t kEvaluatedAtOnce = 64;
+/// Passes of a micro-batch in a step for one in an evaluation.
+constexpr int64_t kPassesOfStep = 3;
+/// Of a parameter that is filled without a master: 16 MiB.
+constexpr int64_t kStagedElements = int64_t{4} << 20;
 
 double mean_loss(const ControlWord& control) {
   // A loss that is not finite or too large counts as nothing in the sums: their mean would flatter.
@@ -29,6 +34,10 @@ double mean_loss(const ControlWord& control) {
   }
   if (control.targets == 0) return 0;
   return loss_total(control) / static_cast<double>(control.targets);
+}
+
+std::span<std::byte> bytes_of(const std::unique_ptr<MemoryBlock>& block) {
+  return block ? block->bytes() : std::span<std::byte>();
 }
 
 /// Hands out one micro-batch: the prompt of next_logits.
@@ -61,22 +70,24 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
                                                    spec.steps, engine->model_);
   Engine* const self = engine.get();
-  engine->interpreter_ =
-      std::make_unique<Interpreter>(Machine{.model = &engine->model_,
-                                            .kernels = engine->kernels_.get(),
-                                            .states = engine->states_.get(),
-                                            .groups = setup.groups,
-                                            .optimizer = engine->optimizer_.get(),
-                                            .on_instruction =
-                                                [self](int id, const Instruction& instruction) {
-                                                  if (self->on_instruction_)
-                                                    self->on_instruction_(id, instruction);
-                                                },
-                                            .on_wait =
-                                                [self](bool waits) {
-                                                  if (self->on_wait_) self->on_wait_(waits);
-                                                },
-                                            .spans = setup.spans});
+  engine->interpreter_ = std::make_unique<Interpreter>(Machine{
+      .model = &engine->model_,
+      .kernels = engine->kernels_.get(),
+      .states = engine->states_.get(),
+      .groups = setup.groups,
+      .optimizer = engine->optimizer_.get(),
+      .on_instruction =
+          [self](int id, const Instruction& instruction) {
+            if (self->on_instruction_) {
+              self->on_instruction_(id, instruction,
+                                    self->level_base_ + (*self->level_)[static_cast<size_t>(id)]);
+            }
+          },
+      .on_wait =
+          [self](bool waits) {
+            if (self->on_wait_) self->on_wait_(waits);
+          },
+      .spans = setup.spans});
   TRAINYARD_TRY(engine->plan_step());
   return engine;
 }
@@ -87,7 +98,7 @@ Status Engine::make_states(MemorySource& memory) {
                    make_layout(model_, units_, setup_.spec.parallelism, setup_.groups->mesh));
   const int shard_rank = setup_.groups->at.fsdp;
   TRAINYARD_ASSIGN(weights_, Weights::create(layout_, shard_rank, units_, memory));
-  TRAINYARD_ASSIGN(states_, States::create(layout_, shard_rank, *weights_, memory));
+  TRAINYARD_ASSIGN(states_, States::create(layout_, shard_rank, *weights_, memory, setup_.purpose));
   name_order_.resize(model_.params.size());
   std::iota(name_order_.begin(), name_order_.end(), 0);
   std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
@@ -98,29 +109,55 @@ Status Engine::make_states(MemorySource& memory) {
 }
 
 Status Engine::plan_step() {
+  evaluated_at_once_ = kEvaluatedAtOnce;
+  if (setup_.purpose == Purpose::kInfer) return {};
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
   TRAINYARD_TRY(check_batch(batch, ranks));
   const data::BatchPartition partition = partition_of(batch, ranks);
-  std::vector<int> micro_batches;
-  for (int d = 0; d < ranks; ++d)
-    micro_batches.push_back(static_cast<int>(partition.micro_batches(d)));
-  const Schedule schedule = one_stage_schedule(static_cast<int>(partition.micro_batches_max()));
-  std::vector<StepProgram> programs;
-  Lowering lowering = this->lowering();
-  for (const int own : micro_batches) {
-    lowering.micro_batches = own;
-    programs.push_back(lower(schedule, lowering));
-  }
-  TRAINYARD_TRY(check_programs(programs, micro_batches, lowering));
   const int rank = setup_.groups->data_rank();
-  program_ = std::move(programs[static_cast<size_t>(rank)]);
-  buffers_ = UnitBuffers(program_, layout_, units_);
+  const int64_t most = partition.micro_batches_max();
+  TRAINYARD_ASSIGN(step_, lower_jointly(one_stage_schedule(static_cast<int>(most)),
+                                        [&](int d) { return partition.micro_batches(d); }));
+  // An evaluation ends between two pieces: a rank that is asked to stop waits no longer for that
+  // than for a step.
+  evaluated_at_once_ = std::min(kEvaluatedAtOnce, kPassesOfStep * most);
+  buffers_ = UnitBuffers(step_.program, layout_, units_);
   TRAINYARD_TRY(grow(buffer_memory_, buffers_.bytes()));
-  plan_ = ActivationPlan::make(model_, program_,
-                               partition.sizes(rank, 0, partition.micro_batches_max()),
+  plan_ = ActivationPlan::make(model_, step_.program, partition.sizes(rank, 0, most),
                                setup_.spec.data.sequence_length, compute_);
   return grow(arena_, plan_.bytes());
+}
+
+/// Ranks with as many micro-batches run the same program: one of them stands for all.
+Result<Engine::JointProgram> Engine::lower_jointly(
+    const Schedule& schedule, const std::function<int64_t(int data_rank)>& micro_batches_of) const {
+  const comm::Groups& groups = *setup_.groups;
+  std::map<int, RankProgram> by_micro_batches;
+  for (int rank = 0; rank < groups.mesh.size(); ++rank) {
+    const layout::Coordinate at = layout::coordinate_of(groups.mesh, rank);
+    Lowering lowering = this->lowering();
+    lowering.micro_batches = static_cast<int>(micro_batches_of(layout::data_rank(groups.mesh, at)));
+    RankProgram& program = by_micro_batches[lowering.micro_batches];
+    if (!program.program.empty()) continue;
+    program = {.program = lower(schedule, lowering),
+               .micro_batches = lowering.micro_batches,
+               .at = at,
+               .rank = rank};
+  }
+  const auto own = by_micro_batches.find(static_cast<int>(micro_batches_of(groups.data_rank())));
+  const auto place = static_cast<size_t>(std::distance(by_micro_batches.begin(), own));
+  std::vector<RankProgram> ranks;
+  for (auto& [micro_batches, program] : by_micro_batches)
+    ranks.push_back(std::move(program));
+  return judge(ranks, place);
+}
+
+Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, size_t own) const {
+  TRAINYARD_ASSIGN(Simulation simulation, simulate(ranks, lowering()));
+  return JointProgram{.program = ranks[own].program,
+                      .level = std::move(simulation.level[own]),
+                      .level_max = simulation.level_max};
 }
 
 Lowering Engine::lowering() const {
@@ -158,17 +195,36 @@ Status Engine::set_parameters(const FillSlice& fill) {
   TRAINYARD_TRY(interpreter_->settle());  // a gather under way would write over them
   weights_are_gathered_ = false;
   for (const int param : name_order_) {
-    const std::span<float> master = states_->master(param);
-    size_t filled = 0;
-    for (const layout::Slice& slice : states_->owned_slices(param)) {
-      const auto count = static_cast<size_t>(slice.elements());
-      TRAINYARD_TRY(fill(param, slice, master.subspan(filled, count)));
-      filled += count;
+    TRAINYARD_TRY(fill_parameter(param, fill));
+  }
+  return {};
+}
+
+Status Engine::fill_parameter(int param, const FillSlice& fill) {
+  const bool casts = weights_->dtype(param) != DType::kFloat32;
+  auto* const weights = reinterpret_cast<uint16_t*>(weights_->owned(param).data());
+  std::vector<float> staged;
+  int64_t filled = 0;
+  for (const layout::Slice& slice : states_->owned_slices(param)) {
+    const int64_t row = slice.elements() / slice.shape[0];
+    int64_t rows = slice.shape[0];
+    if (!states_->has_master(param))
+      rows = std::min(rows, std::max<int64_t>(1, kStagedElements / row));
+    for (layout::Slice part = slice; part.offset[0] < slice.offset[0] + slice.shape[0];
+         part.offset[0] += rows) {
+      part.shape[0] = std::min(rows, slice.offset[0] + slice.shape[0] - part.offset[0]);
+      const auto count = static_cast<size_t>(part.elements());
+      std::span<float> values;
+      if (states_->has_master(param)) {
+        values = states_->master(param).subspan(static_cast<size_t>(filled), count);
+      } else {
+        staged.resize(count);
+        values = staged;
+      }
+      TRAINYARD_TRY(fill(param, part, values));
+      if (casts) kernels_->cast_to_bf16(values.data(), weights + filled, std::ssize(values));
+      filled += std::ssize(values);
     }
-    if (weights_->dtype(param) == DType::kFloat32) continue;
-    kernels_->cast_to_bf16(master.data(),
-                           reinterpret_cast<uint16_t*>(weights_->owned(param).data()),
-                           std::ssize(master));
   }
   return {};
 }
@@ -186,23 +242,31 @@ Status Engine::gather_weights() {
   std::vector<Instruction> gathers;
   for (int unit = 0; unit < layout_.units(); ++unit)
     gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
-  const StepProgram program(std::move(gathers));
+  const RankProgram alike[] = {{.program = std::move(gathers)}};
+  TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
   StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
   setup.training = false;
-  TRAINYARD_TRY(interpreter_->run(setup));
+  TRAINYARD_TRY(run(program, setup));
   return interpreter_->settle();
 }
 
-StepSetup Engine::base_setup(data::MicroBatchSource* batches, const StepProgram& program,
+Result<ControlWord> Engine::run(const JointProgram& program, const StepSetup& setup) {
+  level_ = &program.level;
+  Result<ControlWord> control = interpreter_->run(setup);
+  level_base_ += program.level_max;
+  return control;
+}
+
+StepSetup Engine::base_setup(data::MicroBatchSource* batches, const JointProgram& program,
                              const ActivationPlan& plan, const UnitBuffers& buffers) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int64_t length = setup_.spec.data.sequence_length;
   const int64_t grain = setup_.spec.numerics.grain_tokens;
-  return {.program = &program,
+  return {.program = &program.program,
           .plan = &plan,
-          .arena = arena_->bytes(),
+          .arena = bytes_of(arena_),
           .buffers = &buffers,
-          .buffer_memory = buffer_memory_ ? buffer_memory_->bytes() : std::span<std::byte>(),
+          .buffer_memory = bytes_of(buffer_memory_),
           .batches = batches,
           .compute = compute_,
           .seed = static_cast<uint64_t>(setup_.spec.seed),
@@ -215,10 +279,11 @@ StepSetup Engine::base_setup(data::MicroBatchSource* batches, const StepProgram&
 Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked& stop_asked) {
   const trace::ScopedSpan span(setup_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kStep, .step = steps_done_});
+  TRAINYARD_CHECK(setup_.purpose == Purpose::kTrain);
   TRAINYARD_TRY(gather_weights());
-  StepSetup setup = base_setup(&batches, program_, plan_, buffers_);
+  StepSetup setup = base_setup(&batches, step_, plan_, buffers_);
   setup.stop_asked = &stop_asked;
-  TRAINYARD_ASSIGN(const ControlWord control, interpreter_->run(setup));
+  TRAINYARD_ASSIGN(const ControlWord control, run(step_, setup));
   batches.end_step();
   ++steps_done_;
   const kernels::OptimizerScalars& scalars = optimizer_->scalars();
@@ -230,11 +295,12 @@ Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked
 }
 
 Status Engine::at_snapshot(const std::function<Status()>& copy) {
-  const StepProgram program({Instruction{.kind = InstructionKind::kSnapshot}});
+  const RankProgram alike[] = {{.program = {{Instruction{.kind = InstructionKind::kSnapshot}}}}};
+  TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
   StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
   setup.training = false;
   setup.snapshot = copy;
-  TRAINYARD_TRY(interpreter_->run(setup));
+  TRAINYARD_TRY(run(program, setup));
   return {};
 }
 
@@ -256,33 +322,32 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
                    setup_.groups->data_ranks());
   // Whoever has fewer takes part in the gathers of the others.
   const int64_t most = partition.micro_batches_max();
-  StepProgram program;
+  JointProgram program;
   ActivationPlan plan;
   UnitBuffers buffers;
   ControlWord control;
-  for (int64_t done = 0;;) {
-    const int64_t count = std::min(kEvaluatedAtOnce, most - done);
+  for (int64_t done = 0; done < most && control.stop_requested == 0;) {
+    const int64_t count = std::min(evaluated_at_once_, most - done);
     const bool last = done + count == most;
-    const std::vector<int64_t> sizes = partition.sizes(setup_.groups->data_rank(), done, count);
     if (done == 0 || last) {  // those between are all alike
-      Lowering lowering = this->lowering();
-      lowering.micro_batches = static_cast<int>(sizes.size());
-      lowering.reduces_control = last;
-      program = lower(forward_schedule(static_cast<int>(count)), lowering);
-      plan =
-          ActivationPlan::make(model_, program, sizes, setup_.spec.data.sequence_length, compute_);
-      buffers = UnitBuffers(program, layout_, units_);
+      TRAINYARD_ASSIGN(program,
+                       lower_jointly(forward_schedule(static_cast<int>(count)), [&](int d) {
+                         return std::clamp<int64_t>(partition.micro_batches(d) - done, 0, count);
+                       }));
+      plan = ActivationPlan::make(model_, program.program,
+                                  partition.sizes(setup_.groups->data_rank(), done, count),
+                                  setup_.spec.data.sequence_length, compute_);
+      buffers = UnitBuffers(program.program, layout_, units_);
       TRAINYARD_TRY(grow(arena_, plan.bytes()));
       TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
     }
     StepSetup setup = base_setup(&batches, program, plan, buffers);
     setup.training = false;
     setup.stop_asked = &stop_asked;
-    setup.carried = control;
-    TRAINYARD_ASSIGN(control, interpreter_->run(setup));
+    TRAINYARD_ASSIGN(const ControlWord piece, run(program, setup));
     batches.end_step();
+    add(control, piece);
     done += count;
-    if (last) break;
   }
   // Where a sum did not fit, what did not is missing in it: the loss would be finite and wrong.
   const double loss =
@@ -298,12 +363,12 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
                      " tokens, wanted 1 to maxPositions = " + std::to_string(model_.max_positions)};
   }
   TRAINYARD_TRY(gather_weights());
-  Lowering lowering = this->lowering();
-  lowering.reduces_control = false;
-  const StepProgram program = lower(forward_schedule(1), lowering);
+  TRAINYARD_ASSIGN(const JointProgram program,
+                   lower_jointly(forward_schedule(1), [](int) { return 1; }));
   const int64_t sizes[] = {1};
-  const ActivationPlan plan = ActivationPlan::make(model_, program, sizes, length, compute_);
-  const UnitBuffers buffers(program, layout_, units_);
+  const ActivationPlan plan =
+      ActivationPlan::make(model_, program.program, sizes, length, compute_);
+  const UnitBuffers buffers(program.program, layout_, units_);
   TRAINYARD_TRY(grow(arena_, plan.bytes()));
   TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
@@ -312,7 +377,7 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   StepSetup setup = base_setup(&batch, program, plan, buffers);
   setup.training = false;
   setup.last_logits = logits_.data();
-  TRAINYARD_TRY(interpreter_->run(setup));
+  TRAINYARD_TRY(run(program, setup));
   return std::span<const float>(logits_);
 }
 
@@ -326,7 +391,7 @@ MemoryReport Engine::memory() const {
           .sums = sums,
           .lent_sums = buffers_.sum_bytes(),
           .lent_weights = buffers_.weight_bytes(),
-          .activations = plan_.bytes(),
+          .activations = std::ssize(bytes_of(arena_)),
           .activations_live_max = plan_.live_bytes_max(),
           .kernel_scratch = kernels_->scratch_bytes()};
 }

@@ -16,6 +16,7 @@
 #include "worker/engine/optimizer.h"
 #include "worker/model/model.h"
 #include "worker/program/lower.h"
+#include "worker/program/simulate.h"
 #include "worker/state/states.h"
 
 namespace trainyard::engine {
@@ -26,6 +27,8 @@ struct EngineSetup {
   kernels::Isa isa = kernels::Isa::kGeneric;
   int threads = 1;
   const comm::Groups* groups = nullptr;  ///< not owned
+  /// kInfer: evaluate() and next_logits() alone; of `spec.batch` nothing counts.
+  Purpose purpose = Purpose::kTrain;
   /// Accumulators of a unit before it is closed. Smaller overlaps better, larger costs fewer
   /// messages; changes no bit.
   int64_t unit_bytes = int64_t{8} << 20;
@@ -76,9 +79,9 @@ class Engine {
   /// Fresh weights: a pure function of the seed.
   void initialize();
   /// Replaces all parameters: `fill` puts the fp32 values of one slice after the other, of all that
-  /// this rank owns, in ascending order of global name, into what it is given. All ranks call it;
-  /// they meet when the weights are first used. Errors: those of `fill`; the parameters are then
-  /// undefined.
+  /// this rank owns, in ascending order of global name, into what it is given. A slice may come in
+  /// several, by rows. All ranks call it; they meet when the weights are first used. Errors: those
+  /// of `fill`; the parameters are then undefined.
   using FillSlice =
       std::function<Status(int param, const layout::Slice& slice, std::span<float> values)>;
   Status set_parameters(const FillSlice& fill);
@@ -86,13 +89,15 @@ class Engine {
   /// those of the communicator.
   Status settle();
 
-  /// One optimizer step over this rank's share. Sets `samples_consumed`, advances the optimizer.
-  /// `stop_asked` is asked at the end of the backward pass; empty: nobody asks.
+  /// One optimizer step over this rank's share, of an engine that trains. Sets `samples_consumed`,
+  /// advances the optimizer. `stop_asked` is asked at the end of the backward pass; empty: nobody
+  /// asks.
   Result<StepReport> step(data::MicroBatchSource& batches, const StopAsked& stop_asked = {});
 
   /// Over `sequences` held-out windows, which the data ranks share out in micro-batches of
-  /// `micro_sequences`; `batches` has this rank's. Cut short at the next instruction once
-  /// `stop_asked` says so. Collective. Memory does not grow with the number of micro-batches.
+  /// `micro_sequences`; `batches` has this rank's. The ranks agree after every few micro-batches
+  /// whether one of them has been asked to stop, and then end together: after at most the work of a
+  /// step. Collective. Memory does not grow with the number of micro-batches.
   Result<EvaluationReport> evaluate(data::MicroBatchSource& batches, int64_t sequences,
                                     int64_t micro_sequences, const StopAsked& stop_asked = {});
 
@@ -120,10 +125,13 @@ class Engine {
 
   MemoryReport memory() const;
   kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
-  const StepProgram& program() const { return program_; }
+  const StepProgram& program() const { return step_.program; }
   const Units& units() const { return units_; }
-  /// Called before each instruction of any program with its id there. Must not allocate or fail.
-  using InstructionHook = std::function<void(int id, const Instruction& instruction)>;
+  /// Called before each instruction of any program with its id there and its place in logical time:
+  /// of ranks of which one waits for the other, the one that waits is later. Must not allocate or
+  /// fail.
+  using InstructionHook =
+      std::function<void(int id, const Instruction& instruction, int64_t level)>;
   void set_instruction_hook(InstructionHook hook) { on_instruction_ = std::move(hook); }
   /// Called before (true) and after each wait for other ranks. Must not allocate or fail.
   void set_wait_hook(std::function<void(bool waits)> hook) { on_wait_ = std::move(hook); }
@@ -132,9 +140,21 @@ class Engine {
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
   Status make_states(MemorySource& memory);
   Status plan_step();
-  StepSetup base_setup(data::MicroBatchSource* batches, const StepProgram& program,
+  /// A program of this rank that has been judged together with those of the others.
+  struct JointProgram {
+    StepProgram program;
+    Levels level;
+    int64_t level_max = 0;  ///< over all ranks
+  };
+  Result<JointProgram> lower_jointly(
+      const Schedule& schedule,
+      const std::function<int64_t(int data_rank)>& micro_batches_of) const;
+  Result<JointProgram> judge(std::span<const RankProgram> ranks, size_t own) const;
+  StepSetup base_setup(data::MicroBatchSource* batches, const JointProgram& program,
                        const ActivationPlan& plan, const UnitBuffers& buffers);
+  Result<ControlWord> run(const JointProgram& program, const StepSetup& setup);
   Lowering lowering() const;
+  Status fill_parameter(int param, const FillSlice& fill);
   Status gather_weights();
   Status grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes);
 
@@ -150,7 +170,8 @@ class Engine {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<States> states_;
   std::unique_ptr<Optimizer> optimizer_;
-  StepProgram program_;
+  int64_t evaluated_at_once_ = 1;  ///< micro-batches of a piece of an evaluation
+  JointProgram step_;
   ActivationPlan plan_;
   std::unique_ptr<MemoryBlock> arena_;
   UnitBuffers buffers_;
@@ -158,6 +179,8 @@ class Engine {
   bool weights_are_gathered_ = false;  ///< since set_parameters()
   std::vector<float> logits_;
   InstructionHook on_instruction_;
+  const Levels* level_ = nullptr;  ///< of the program that runs
+  int64_t level_base_ = 0;         ///< of all programs before
   std::function<void(bool waits)> on_wait_;
   int64_t steps_done_ = 0;
   std::unique_ptr<Interpreter> interpreter_;  ///< last: it waits for what works on the memory above

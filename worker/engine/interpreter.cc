@@ -58,7 +58,8 @@ int gradient_quantum_log2(int64_t targets_of_step) {
 /// The state of one run.
 struct Interpreter::Frame {
   const StepSetup* setup = nullptr;
-  int instruction = -1;  // now running
+  int instruction = -1;  // now running, or the last one; -1: none
+  int64_t step = 0;      // of its program; for spans
   StepNumerics numerics;
   kernels::OverflowFlag overflow{0};
   kernels::OverflowFlag loss_overflow{0};
@@ -96,9 +97,14 @@ Interpreter::~Interpreter() {
 }
 
 Status Interpreter::settle() {
+  frame_->instruction = -1;
   for (comm::WorkPtr& work : frame_->gather_work) {
-    if (work) TRAINYARD_TRY(work->wait());
-    work.reset();
+    if (!work) continue;
+    const Status status = wait_for(work);
+    if (!status) {
+      machine_.groups->abort(status.error());
+      return status;
+    }
   }
   return {};
 }
@@ -108,9 +114,10 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   TRAINYARD_CHECK(static_cast<int64_t>(setup.arena.size()) >= setup.plan->bytes());
   TRAINYARD_CHECK(static_cast<int64_t>(setup.buffer_memory.size()) >= setup.buffers->bytes());
   frame.setup = &setup;
+  frame.step = setup.step;
   frame.overflow.store(0, std::memory_order_relaxed);
   frame.loss_overflow.store(0, std::memory_order_relaxed);
-  frame.control = setup.carried;
+  frame.control = {};
   frame.grains_of = -1;
   frame.updating = false;
   frame.numerics = {.compute = setup.compute,
@@ -125,16 +132,25 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
   frame.sums_used.assign(frame.counts.size(), 0);
   frame.weights_used.assign(frame.counts.size(), 0);
+  const Status status = run_program(*setup.program);
+  if (!status) {
+    // Peers may wait for this rank in any group, and this one for them when it goes.
+    machine_.groups->abort(status.error());
+    return status.error();
+  }
+  return frame.control;
+}
+
+Status Interpreter::run_program(const StepProgram& program) {
   int id = 0;
-  for (const Instruction& instruction : *setup.program) {
+  for (const Instruction& instruction : program) {
     if (Status status = run_instruction(id, instruction); !status) {
       return status.error().with_context("instruction " + std::to_string(id) + " (" +
                                          to_string(instruction) + ")");
     }
     ++id;
   }
-  TRAINYARD_TRY(finish_control());
-  return frame.control;
+  return finish_control();
 }
 
 Status Interpreter::run_instruction(int id, const Instruction& instruction) {
@@ -146,7 +162,7 @@ Status Interpreter::run_instruction(int id, const Instruction& instruction) {
                                 .micro_batch = instruction.micro_batch,
                                 .layer = instruction.layer,
                                 .unit = instruction.unit,
-                                .step = frame_->setup->step});
+                                .step = frame_->step});
   return execute(instruction);
 }
 
@@ -155,7 +171,7 @@ Status Interpreter::wait_for(comm::WorkPtr& work) {
   const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kCommunicationWait,
                                 .instruction = frame_->instruction,
-                                .step = frame_->setup->step});
+                                .step = frame_->step});
   if (machine_.on_wait) machine_.on_wait(true);
   Status status = work->wait();
   work.reset();
@@ -168,15 +184,13 @@ Result<data::MicroBatch> Interpreter::next_batch(int micro_batch) {
                                {.activity = trace::Activity::kDataWait,
                                 .instruction = frame_->instruction,
                                 .micro_batch = micro_batch,
-                                .step = frame_->setup->step});
+                                .step = frame_->step});
   return frame_->setup->batches->micro_batch(micro_batch);
 }
 
 Status Interpreter::execute(const Instruction& instruction) {
   switch (instruction.kind) {
     case InstructionKind::kForward:
-      // What an evaluation finds counts for nothing then; the control word tells the other ranks.
-      if (!frame_->setup->training && asked_to_stop()) return {};
       return forward(instruction);
     case InstructionKind::kBackwardInput:
     case InstructionKind::kBackwardWeight:
@@ -465,7 +479,6 @@ Status Interpreter::await_weights(int unit) {
   return work ? wait_for(work) : Status();
 }
 
-/// Of this rank, in this program or one whose control word was carried here.
 void Interpreter::note_overflows() {
   Frame& frame = *frame_;
   if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
@@ -474,12 +487,7 @@ void Interpreter::note_overflows() {
 }
 
 Status Interpreter::finish_control() {
-  if (!frame_->control_work) {
-    // Of a step it has been reduced: another look would count this rank's again.
-    if (!frame_->setup->training) note_overflows();
-    return {};
-  }
-  return wait_for(frame_->control_work);
+  return frame_->control_work ? wait_for(frame_->control_work) : Status();
 }
 
 }  // namespace trainyard::engine

@@ -44,8 +44,8 @@ struct StepSetup {
   const ActivationPlan* plan = nullptr;
   std::span<std::byte> arena;  ///< at least plan->bytes()
   const UnitBuffers* buffers = nullptr;
-  std::span<std::byte> buffer_memory;         ///< at least buffers->bytes()
-  data::MicroBatchSource* batches = nullptr;  ///< null: the program has no F
+  std::span<std::byte> buffer_memory;  ///< at least buffers->bytes()
+  data::MicroBatchSource* batches = nullptr;
   DType compute = DType::kFloat32;
   uint64_t seed = 0;
   int64_t step = 0;  ///< optimizer steps done before; for spans only
@@ -53,10 +53,8 @@ struct StepSetup {
   int64_t grain_tokens = 128;
   int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
   int64_t grains_of_step = 0;   ///< over all ranks
-  /// Of the programs before, where an evaluation is cut into several: what they returned.
-  ControlWord carried;
-  /// Not owned; null: nobody asks. What it says goes into the control word as late as can be, so
-  /// that the step under way is the last one; an evaluation is cut short by it.
+  /// Not owned; null: nobody asks. What it says goes into the control word, as late as can be:
+  /// only what the ranks have agreed on ends anything.
   const StopAsked* stop_asked = nullptr;
   float* last_logits = nullptr;      ///< while sampling, see OpArgs
   std::function<Status()> snapshot;  ///< run by kSnapshot
@@ -75,16 +73,18 @@ class Interpreter {
   explicit Interpreter(Machine machine);
   ~Interpreter();
 
-  /// Runs a whole program; returns what the ranks agreed on, or, where the program does not reduce
-  /// the control word, what this one has so far. Errors: those of the communicator and
-  /// of the batch source; the state is then undefined and must be restored.
+  /// Runs a whole program; returns what the ranks agreed on. Errors: those of the communicator and
+  /// of the batch source; all groups are then aborted, so that no rank waits for this one, and the
+  /// state is undefined and must be restored.
   Result<ControlWord> run(const StepSetup& setup);
 
-  /// Waits for the gathers under way. Errors: those of the communicator.
+  /// Waits for the gathers under way. Errors: those of the communicator; all groups are then
+  /// aborted.
   Status settle();
 
  private:
   struct Frame;
+  Status run_program(const StepProgram& program);
   Status run_instruction(int id, const Instruction& instruction);
   Status execute(const Instruction& instruction);
   Result<data::MicroBatch> next_batch(int micro_batch);

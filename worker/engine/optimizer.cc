@@ -12,6 +12,19 @@ Optimizer::Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSche
                      int64_t total_updates, const Model& model)
     : spec_(spec), schedule_(schedule), total_updates_(total_updates), model_(model) {}
 
+void add(ControlWord& sum, const ControlWord& other) {
+  // Modulo 2^64, as the ranks' sums are.
+  const auto wrapped = [](int64_t a, int64_t b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  };
+  sum.loss_sum = wrapped(sum.loss_sum, other.loss_sum);
+  sum.coarse_loss_sum = wrapped(sum.coarse_loss_sum, other.coarse_loss_sum);
+  sum.targets += other.targets;
+  sum.overflow += other.overflow;
+  sum.loss_unknown += other.loss_unknown;
+  sum.stop_requested += other.stop_requested;
+}
+
 bool carry_squares(ControlWord& control) {
   constexpr int kTop = kernels::kSquareLimbs - 1;
   int64_t* const limbs = control.gradient_squares;

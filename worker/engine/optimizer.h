@@ -22,6 +22,10 @@ struct ControlWord {
 };
 static_assert(sizeof(ControlWord) == 72);
 
+/// Adds what the ranks agreed on about another program to `sum`. The squares stay as they are:
+/// those of one program alone are carried.
+void add(ControlWord& sum, const ControlWord& other);
+
 /// Moves what the lower limbs of the squares hold beyond kernels::kSquareLimbBits into the next
 /// ones: a sum has one spelling then, and ranks may add up theirs. Returns whether it is below
 /// kernels::kSquareLimit, as a part of such a sum is, too: layouts do not disagree.

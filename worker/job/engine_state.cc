@@ -146,6 +146,7 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
         return read(param, TensorKind::kParameter, slice, values);
       }));
   for (const int param : engine_.name_order()) {
+    if (engine_.states().purpose() == Purpose::kInfer) break;
     for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
       std::span<float> rest = owned(engine_, param, kind);
       for (const layout::Slice& slice : engine_.states().owned_slices(param)) {

@@ -30,11 +30,6 @@ std::string_view name_of(InstructionKind kind) {
   return "?";
 }
 
-bool begins_collective(InstructionKind kind) {
-  return kind == InstructionKind::kReduce || kind == InstructionKind::kAllReduce ||
-         kind == InstructionKind::kReduceControl || kind == InstructionKind::kGather;
-}
-
 std::string to_string(const Instruction& instruction) {
   std::string text(name_of(instruction.kind));
   if (instruction.micro_batch >= 0) text += " m" + std::to_string(instruction.micro_batch);

@@ -24,9 +24,6 @@ enum class InstructionKind : uint8_t {
 
 std::string_view name_of(InstructionKind kind);
 
-/// Whether it begins a collective that all ranks take part in.
-bool begins_collective(InstructionKind kind);
-
 /// One instruction of a rank's static step program (StepProgram).
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;

@@ -44,7 +44,7 @@ class Lowered {
     }
     finish_reductions();
     // Last, because overflows of backward and squares of gradients travel with it.
-    if (lowering_.reduces_control) program_.push_back({.kind = Kind::kReduceControl});
+    program_.push_back({.kind = Kind::kReduceControl});
     if (trains_) update();
     return std::move(program_);
   }

@@ -20,7 +20,6 @@ struct Lowering {
   /// Micro-batches of this rank. The schedule has those of the rank that has most: whoever has
   /// fewer takes part in the communication of the others.
   int micro_batches = std::numeric_limits<int>::max();
-  bool reduces_control = true;  ///< false: the program is a piece of one, or this rank's own affair
 };
 
 /// A pass of the layers [begin, end) of a stage for a micro-batch, as lower() runs it: `kinds` is

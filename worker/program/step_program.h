@@ -53,6 +53,7 @@ class StepProgram {
   Iterator begin() const { return {this, 0}; }
   Iterator end() const { return {this, size()}; }
 
+  const ProgramLoop& loop() const { return loop_; }
   /// The stored instructions, and how often one of them runs.
   const std::vector<Instruction>& listed() const { return listed_; }
   int64_t times(size_t listed) const {

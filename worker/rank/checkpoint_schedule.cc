@@ -1,9 +1,7 @@
 #include "worker/rank/checkpoint_schedule.h"
 
 #include <algorithm>
-#include <numeric>
 #include <thread>
-#include <vector>
 
 #include "worker/checkpoint/generation.h"
 
@@ -29,11 +27,8 @@ int64_t CheckpointSchedule::step() const { return state_.engine().steps_done(); 
 Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const TrainContext& context,
                                                                       EngineState& state) {
   auto schedule = std::unique_ptr<CheckpointSchedule>(new CheckpointSchedule(context, state));
-  std::vector<int> everyone(static_cast<size_t>(context.groups->world->size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  TRAINYARD_ASSIGN(schedule->background_, context.groups->world->sub_group(everyone));
-  schedule->background_->observe(context.spans, trace::Track::kCheckpointGroup);
-  schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*schedule->background_);
+  TRAINYARD_ASSIGN(comm::Communicator * background, context.groups->background());
+  schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*background);
   TRAINYARD_ASSIGN(
       checkpoint::StartedGeneration started,
       checkpoint::start_generation(*schedule->files_,

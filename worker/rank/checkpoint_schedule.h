@@ -50,7 +50,6 @@ class CheckpointSchedule {
   std::shared_ptr<checkpoint::PosixFileSystem> files_ =
       std::make_shared<checkpoint::PosixFileSystem>();
   contract::CheckpointFigures figures_;
-  std::unique_ptr<comm::Communicator> background_;
   std::unique_ptr<checkpoint::CommunicatorCommitGroup> group_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   bool restored_ = false;

@@ -56,9 +56,9 @@ void Progress::instruction(int id) {
   if (!faults_.empty()) faults_.at_instruction(page_->step.load(kRelaxed), id);
 }
 
-void Progress::position(const contract::InstructionName& name, bool begins_collective) {
+void Progress::position(const contract::InstructionName& name, int64_t level) {
   contract::store(name, page_->position);
-  if (begins_collective) page_->position.arrivals.fetch_add(1, kRelaxed);
+  page_->position.arrivals.store(level, kRelaxed);
 }
 
 void Progress::work_seconds(double seconds) {

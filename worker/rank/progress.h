@@ -41,8 +41,8 @@ class Progress {
   void set_phase(contract::Phase phase);
   void set_total_steps(int64_t steps);
   void instruction(int id);
-  /// The instruction about to begin, in words; `begins_collective`: all ranks meet in it.
-  void position(const contract::InstructionName& name, bool begins_collective);
+  /// The instruction about to begin, in words, and its place in logical time.
+  void position(const contract::InstructionName& name, int64_t level);
   /// This rank's own part of a step, smoothed.
   void work_seconds(double seconds);
   void step_done(const StepProgress& progress);

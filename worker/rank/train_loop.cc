@@ -121,10 +121,10 @@ class Run {
                                               .groups = context_.groups,
                                               .spans = context_.spans},
                                              memory_));
-    engine_->set_instruction_hook([this](int id, const Instruction& instruction) {
+    engine_->set_instruction_hook([this](int id, const Instruction& instruction, int64_t level) {
       context_.progress->position({name_of(instruction.kind), instruction.micro_batch,
                                    std::max(instruction.layer, instruction.unit)},
-                                  begins_collective(instruction.kind));
+                                  level);
       work_.instruction(instruction.kind, context_.clock->mono());
       context_.progress->instruction(id);
     });

@@ -24,7 +24,7 @@ struct TrainContext {
   std::string job_uid;
   contract::ResumePlan resume;
   int local_world_size = 1;  ///< ranks on this machine, for the default number of threads
-  const comm::Groups* groups = nullptr;
+  comm::Groups* groups = nullptr;
   Progress* progress = nullptr;
   Logger* log = nullptr;
   const Clock* clock = nullptr;

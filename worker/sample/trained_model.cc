@@ -24,7 +24,8 @@ Result<std::unique_ptr<TrainedModel>> TrainedModel::load(checkpoint::CheckpointR
                    Engine::create({.spec = spec,
                                    .isa = kernels::isa_or_best(kernel_isa(spec.runtime.isa)),
                                    .threads = threads > 0 ? threads : usable_cpus(),
-                                   .groups = &model->groups_},
+                                   .groups = &model->groups_,
+                                   .purpose = Purpose::kInfer},
                                   model->memory_));
   TRAINYARD_TRY(EngineState(*model->engine_).load(reader));
   return model;

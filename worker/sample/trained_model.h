@@ -8,7 +8,8 @@
 
 namespace trainyard::engine {
 
-/// A model out of a checkpoint, in one process, for sampling and evaluation.
+/// A model out of a checkpoint, in one process, for sampling and evaluation: its weights alone, in
+/// the type that ops read.
 class TrainedModel {
  public:
   /// On any machine, whatever the run's batches and instruction set were. `threads` 0: all cores.

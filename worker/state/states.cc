@@ -5,8 +5,13 @@
 namespace trainyard::engine {
 
 Result<std::unique_ptr<States>> States::create(const layout::Layout& layout, int shard_rank,
-                                               Weights& weights, MemorySource& memory) {
-  auto states = std::unique_ptr<States>(new States(layout, shard_rank, weights));
+                                               Weights& weights, MemorySource& memory,
+                                               Purpose purpose) {
+  auto states = std::unique_ptr<States>(new States(layout, shard_rank, weights, purpose));
+  if (purpose == Purpose::kInfer) {
+    states->sums_buffer_.resize(static_cast<size_t>(layout.units()));
+    return states;
+  }
   const bool cut = layout.sharding().sums;
   std::vector<int64_t> unit_offset;
   for (int unit = 0; unit < layout.units(); ++unit) {
@@ -34,6 +39,7 @@ Result<std::unique_ptr<States>> States::create(const layout::Layout& layout, int
 /// `offsets`: by unit, where its part begins in `base`.
 template <class T>
 std::span<T> States::part(T* base, const std::vector<int64_t>& offsets, int param) const {
+  TRAINYARD_CHECK(purpose_ == Purpose::kTrain);
   const int unit = layout_.unit_of(param);
   const layout::Range range = owned(param);
   if (range.size() == 0) return {};

@@ -12,6 +12,12 @@
 
 namespace trainyard::engine {
 
+/// What an engine is for, and with that which states it holds.
+enum class Purpose : uint8_t {
+  kTrain,
+  kInfer,  ///< evaluation and sampling: weights alone, no masters, moments and sums
+};
+
 /// What one rank owns of the training state: fp32 masters, AdamW's moments and the exact gradient
 /// sums of the elements in its part of each unit. Where weights are fp32 they are the masters.
 /// Where the layout does not cut sums it holds those of all elements.
@@ -20,7 +26,14 @@ class States {
   /// `layout` and `weights` are not owned. Moments are what the memory holds: zero. Errors:
   /// kUnavailable when memory is short.
   static Result<std::unique_ptr<States>> create(const layout::Layout& layout, int shard_rank,
-                                                Weights& weights, MemorySource& memory);
+                                                Weights& weights, MemorySource& memory,
+                                                Purpose purpose = Purpose::kTrain);
+
+  Purpose purpose() const { return purpose_; }
+  /// Whether there are fp32 values of a parameter: masters, or weights that are fp32 themselves.
+  bool has_master(int param) const {
+    return purpose_ == Purpose::kTrain || weights_.dtype(param) == DType::kFloat32;
+  }
 
   int64_t master_bytes() const { return masters_ * static_cast<int64_t>(sizeof(float)); }
   int64_t moment_bytes() const { return 2 * owned_ * static_cast<int64_t>(sizeof(float)); }
@@ -34,7 +47,7 @@ class States {
   std::vector<layout::Slice> owned_slices(int param) const {
     return layout_.owned_slices(param, shard_rank_);
   }
-  /// Of those elements.
+  /// Of those elements. CHECKs that they are held.
   std::span<float> master(int param);
   std::span<float> m(int param);
   std::span<float> v(int param);
@@ -56,14 +69,15 @@ class States {
   std::span<int64_t> owned_sums_of(int param);
 
  private:
-  States(const layout::Layout& layout, int shard_rank, Weights& weights)
-      : layout_(layout), shard_rank_(shard_rank), weights_(weights) {}
+  States(const layout::Layout& layout, int shard_rank, Weights& weights, Purpose purpose)
+      : layout_(layout), shard_rank_(shard_rank), weights_(weights), purpose_(purpose) {}
   template <class T>
   std::span<T> part(T* base, const std::vector<int64_t>& offsets, int param) const;
 
   const layout::Layout& layout_;
   int shard_rank_;
   Weights& weights_;
+  Purpose purpose_;
   std::vector<int64_t*> sums_buffer_;  // by unit; null where ops have none to add to
   std::vector<int64_t> sums_offset_;   // by unit: of this rank's part among the sums
   std::vector<int64_t> shard_offset_;  // by unit: of its part among the moments
@@ -71,7 +85,7 @@ class States {
   int64_t owned_ = 0;
   int64_t masters_ = 0;  // elements that are not weights themselves
   int64_t sums_ = 0;
-  std::unique_ptr<MemoryBlock> block_;
+  std::unique_ptr<MemoryBlock> block_;  // null: for inference nothing of this is held
   int64_t* sums_begin_ = nullptr;
   float* master_ = nullptr;
   float* m_ = nullptr;

@@ -310,7 +310,9 @@ Result<std::unique_ptr<Communicator>> GroupCommunicator::group_of(const std::vec
   return make(std::move(identity), connector_);
 }
 
-void GroupCommunicator::abort(const Error& reason) { group_->fail(Failure(reason)); }
+void GroupCommunicator::abort(const Error& reason, std::span<const int> lost_ranks) {
+  group_->fail(Failure(reason, {lost_ranks.begin(), lost_ranks.end()}));
+}
 
 std::vector<int> GroupCommunicator::lost_ranks() const {
   const auto failure = group_->failure();

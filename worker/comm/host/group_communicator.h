@@ -45,7 +45,8 @@ class GroupCommunicator final : public Communicator {
                                const PointToPointOptions& options) override;
   Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) override;
   Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) override;
-  void abort(const Error& reason) override;
+  using Communicator::abort;
+  void abort(const Error& reason, std::span<const int> lost_ranks) override;
   void observe(trace::SpanSink* sink, trace::Track track) override {
     stream_->observe(sink, track);
   }

@@ -22,7 +22,7 @@ class StageMeterTest : public testing::Test {
   void add(Activity activity, int64_t begin_ns, int64_t end_ns, int instruction = 0) {
     meter_.add(
         Track::kStep,
-        {.activity = activity, .begin_ns = begin_ns, .end_ns = end_ns, .instruction = instruction});
+        {.activity = activity, .instruction = instruction, .begin_ns = begin_ns, .end_ns = end_ns});
   }
   /// The counters that the page behind `progress_` holds.
   contract::RankCountersReading counters() const {

@@ -1,7 +1,6 @@
-#include "worker/program/checker.h"
+#include "worker/program/rank_rules.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,7 +8,6 @@
 #include "common/base/check.h"
 
 namespace trainyard::engine {
-namespace {
 
 Error violation(int rank, size_t index, const Instruction& instruction, const std::string& rule) {
   return {ErrorCode::kInternal, "step program of rank " + std::to_string(rank) + ", instruction " +
@@ -17,40 +15,57 @@ Error violation(int rank, size_t index, const Instruction& instruction, const st
                                     "): " + rule};
 }
 
+Error violation(int rank, const std::string& what) {
+  return {ErrorCode::kInternal, "step program of rank " + std::to_string(rank) + ": " + what};
+}
+
+HeldPart::HeldPart(const Lowering& lowering, const layout::Coordinate& at)
+    : units_of_layer_(static_cast<size_t>(lowering.stage_end.back())),
+      holds_(lowering.unit_layers.size(), false) {
+  const auto stage = static_cast<size_t>(at.pp);
+  TRAINYARD_CHECK(stage < lowering.stage_end.size());
+  layers_ = {stage == 0 ? 0 : lowering.stage_end[stage - 1], lowering.stage_end[stage]};
+  for (size_t unit = 0; unit < lowering.unit_layers.size(); ++unit) {
+    if (lowering.unit_layers[unit].empty()) holds_[unit] = stage == 0;
+    for (const int layer : lowering.unit_layers[unit]) {
+      units_of_layer_[static_cast<size_t>(layer)].push_back(static_cast<int>(unit));
+      if (has_layer(layer)) holds_[unit] = true;
+    }
+  }
+}
+
+namespace {
+
 /// State of one rank's walk through its program.
 class RankCheck {
  public:
-  /// `rounds`: micro-batches of the rank that has most.
-  RankCheck(int rank, int micro_batches, int rounds, const Lowering& lowering)
+  RankCheck(int rank, int micro_batches, const ProgramKind& kind, const HeldPart& held,
+            const Lowering& lowering)
       : rank_(rank),
-        rounds_(lowering.sharding.sums ? rounds : 1),
-        layers_(lowering.stage_end.back()),
+        kind_(kind),
+        rounds_(lowering.sharding.sums ? kind.rounds : 1),
+        held_(held),
         lowering_(lowering),
-        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(layers_)),
-        units_(lowering.unit_layers.size()),
-        units_of_layer_(static_cast<size_t>(layers_)) {
-    for (int unit = 0; unit < std::ssize(units_); ++unit) {
-      for (const int layer : lowering.unit_layers[static_cast<size_t>(unit)])
-        units_of_layer_[static_cast<size_t>(layer)].push_back(unit);
-    }
-  }
+        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(held.layers())),
+        units_(lowering.unit_layers.size()) {}
 
-  Status walk(const StepProgram& program) {
+  Status walk(const std::vector<Instruction>& program) {
     for (size_t index = 0; index < program.size(); ++index) {
       const std::string rule = broken_rule(program[index]);
       if (!rule.empty()) return violation(rank_, index, program[index], rule);
     }
     const std::optional<Instruction> missing = first_missing();
     if (!missing) return {};
-    return Error{ErrorCode::kInternal, "step program of rank " + std::to_string(rank_) + ": " +
-                                           to_string(*missing) + " is missing"};
+    return violation(rank_, to_string(*missing) + " is missing");
   }
 
  private:
   struct MicroBatch {
-    explicit MicroBatch(int layers)
-        : backward_next(layers - 1), weighted(static_cast<size_t>(layers)) {}
-    int forward_next = 0;
+    explicit MicroBatch(layout::Range layers)
+        : forward_next(static_cast<int>(layers.begin)),
+          backward_next(static_cast<int>(layers.end) - 1),
+          weighted(static_cast<size_t>(layers.end)) {}
+    int forward_next;
     int backward_next;
     std::vector<bool> weighted;  // by layer
   };
@@ -63,7 +78,8 @@ class RankCheck {
   };
 
   const layout::Sharding& sharding() const { return lowering_.sharding; }
-  bool has_layer(const Instruction& i) const { return i.layer >= 0 && i.layer < layers_; }
+  int first_layer() const { return static_cast<int>(held_.layers().begin); }
+  int end_layer() const { return static_cast<int>(held_.layers().end); }
 
   std::string broken_rule(const Instruction& i) {
     switch (i.kind) {
@@ -84,9 +100,12 @@ class RankCheck {
     if (i.micro_batch < 0 || i.micro_batch >= std::ssize(micro_batches_)) {
       return "no such micro-batch: there are " + std::to_string(micro_batches_.size());
     }
-    if (!has_layer(i)) return "no such layer: there are " + std::to_string(layers_);
+    if (i.layer < 0 || i.layer >= lowering_.stage_end.back()) {
+      return "no such layer: there are " + std::to_string(lowering_.stage_end.back());
+    }
+    if (!held_.has_layer(i.layer)) return "the rank does not hold the layer";
     if (controlled_) return "loss and overflow have been reduced already";
-    for (const int unit : units_of_layer_[static_cast<size_t>(i.layer)]) {
+    for (const int unit : held_.units_of(i.layer)) {
       const Unit& u = units_[static_cast<size_t>(unit)];
       if (sharding().weights && !u.gathered)
         return "unit " + std::to_string(unit) + " is not gathered";
@@ -100,20 +119,20 @@ class RankCheck {
     return backward_weight(i, m);
   }
 
-  static std::string turn_of(int layer, int layers, const char* direction) {
-    if (layer < 0 || layer >= layers) return "runs twice";
+  std::string turn_of(int layer, const char* direction) const {
+    if (!held_.has_layer(layer)) return "runs twice";
     return "layer " + std::to_string(layer) + " must go " + direction + " first";
   }
 
   std::string forward(const Instruction& i, MicroBatch& m) const {
-    if (i.layer != m.forward_next) return turn_of(m.forward_next, layers_, "forward");
+    if (i.layer != m.forward_next) return turn_of(m.forward_next, "forward");
     ++m.forward_next;
     return "";
   }
 
   std::string backward_input(const Instruction& i, MicroBatch& m) const {
-    if (m.forward_next != layers_) return "its forward is not complete";
-    if (i.layer != m.backward_next) return turn_of(m.backward_next, layers_, "backward");
+    if (m.forward_next != end_layer()) return "its forward is not complete";
+    if (i.layer != m.backward_next) return turn_of(m.backward_next, "backward");
     --m.backward_next;
     return "";
   }
@@ -130,6 +149,7 @@ class RankCheck {
     if (i.unit < 0 || i.unit >= std::ssize(units_)) {
       return "no such unit: there are " + std::to_string(units_.size());
     }
+    if (!held_.holds(i.unit)) return "the rank does not hold the unit";
     Unit& unit = units_[static_cast<size_t>(i.unit)];
     switch (i.kind) {
       case InstructionKind::kReduce:
@@ -143,7 +163,9 @@ class RankCheck {
         return controlled_ ? "" : "loss, overflow and squares are not reduced";
       case InstructionKind::kGather:
         if (!sharding().parts) return "each rank has all of it";
-        if (!sharding().weights && !unit.optimized) return "gathered before it was updated";
+        if (!sharding().weights && !unit.optimized && !kind_.only_gathers) {
+          return kind_.trains ? "gathered before it was updated" : "its weights are whole";
+        }
         return std::exchange(unit.gathered, true) ? "gathered twice" : "";
       case InstructionKind::kFree:
         if (!sharding().weights) return "weights are held whole";
@@ -158,6 +180,7 @@ class RankCheck {
     for (int m = 0; m < std::ssize(micro_batches_); ++m) {
       if (micro_batch >= 0 && m != micro_batch) continue;
       for (const int layer : lowering_.unit_layers[static_cast<size_t>(unit)]) {
+        if (!held_.has_layer(layer)) continue;
         if (micro_batches_[static_cast<size_t>(m)].weighted[static_cast<size_t>(layer)]) continue;
         return "layer " + std::to_string(layer) + " still adds to the unit";
       }
@@ -203,13 +226,17 @@ class RankCheck {
 
   std::string reduce_control() {
     if (std::exchange(controlled_, true)) return "runs twice";
-    const bool complete = std::all_of(units_.begin(), units_.end(),
-                                      [this](const Unit& unit) { return is_summed(unit); });
-    return complete ? "" : "before every unit is reduced";
+    for (int unit = 0; kind_.trains && unit < std::ssize(units_); ++unit) {
+      if (held_.holds(unit) && !is_summed(units_[static_cast<size_t>(unit)]))
+        return "before every unit is reduced";
+    }
+    return "";
   }
 
-  static int64_t first_false(const std::vector<bool>& all) {
-    return std::find(all.begin(), all.end(), false) - all.begin();
+  /// The first layer of a micro-batch whose W has not run; end_layer() where all have.
+  int first_unweighted(const MicroBatch& m) const {
+    return static_cast<int>(std::find(m.weighted.begin() + first_layer(), m.weighted.end(), false) -
+                            m.weighted.begin());
   }
 
   /// The first instruction that should have come and did not.
@@ -217,23 +244,27 @@ class RankCheck {
     for (int m = 0; m < std::ssize(micro_batches_); ++m) {
       const MicroBatch& done = micro_batches_[static_cast<size_t>(m)];
       Instruction next{.micro_batch = m};
-      if (done.forward_next < layers_) {
+      if (done.forward_next < end_layer() || !kind_.trains) {
         next.kind = InstructionKind::kForward;
         next.layer = done.forward_next;
-      } else if (done.backward_next >= 0) {
+      } else if (done.backward_next >= first_layer()) {
         next.kind = InstructionKind::kBackwardInput;
         next.layer = done.backward_next;
       } else {
         next.kind = InstructionKind::kBackwardWeight;
-        next.layer = static_cast<int>(first_false(done.weighted));
+        next.layer = first_unweighted(done);
       }
-      if (next.layer < layers_) return next;
+      if (next.layer < end_layer()) return next;
     }
-    if (!controlled_) return Instruction{.kind = InstructionKind::kReduceControl};
-    const bool gathers = sharding().parts && !sharding().weights;
+    if (!controlled_ && (kind_.trains || kind_.rounds > 0))
+      return Instruction{.kind = InstructionKind::kReduceControl};
+    const bool gathers =
+        sharding().parts && !sharding().weights && (kind_.trains || kind_.only_gathers);
     for (int unit = 0; unit < std::ssize(units_); ++unit) {
+      if (!held_.holds(unit)) continue;
       const Unit& done = units_[static_cast<size_t>(unit)];
-      if (!done.optimized) return Instruction{.kind = InstructionKind::kOptimize, .unit = unit};
+      if (kind_.trains && !done.optimized)
+        return Instruction{.kind = InstructionKind::kOptimize, .unit = unit};
       if (done.gathered == gathers) continue;
       return Instruction{.kind = gathers ? InstructionKind::kGather : InstructionKind::kFree,
                          .unit = unit};
@@ -242,43 +273,20 @@ class RankCheck {
   }
 
   int rank_;
+  const ProgramKind kind_;
   int rounds_;
-  int layers_;
+  const HeldPart& held_;
   const Lowering& lowering_;
   std::vector<MicroBatch> micro_batches_;
   std::vector<Unit> units_;
-  std::vector<std::vector<int>> units_of_layer_;
   bool controlled_ = false;
 };
 
-std::vector<Instruction> collectives_of(const StepProgram& program) {
-  std::vector<Instruction> found;
-  std::copy_if(program.begin(), program.end(), std::back_inserter(found),
-               [](const Instruction& i) { return begins_collective(i.kind); });
-  return found;
-}
-
 }  // namespace
 
-Status check_programs(const std::vector<StepProgram>& programs,
-                      const std::vector<int>& micro_batches, const Lowering& lowering) {
-  TRAINYARD_CHECK(micro_batches.size() == programs.size() && !programs.empty());
-  const int rounds = *std::max_element(micro_batches.begin(), micro_batches.end());
-  for (size_t rank = 0; rank < programs.size(); ++rank) {
-    RankCheck check(static_cast<int>(rank), micro_batches[rank], rounds, lowering);
-    TRAINYARD_TRY(check.walk(programs[rank]));
-  }
-  for (size_t rank = 1; rank < programs.size(); ++rank) {
-    const auto expected = collectives_of(programs[0]);
-    const auto found = collectives_of(programs[rank]);
-    for (size_t i = 0; i < std::max(expected.size(), found.size()); ++i) {
-      if (i < expected.size() && i < found.size() && expected[i] == found[i]) continue;
-      const Instruction& at = i < found.size() ? found[i] : expected[i];
-      return violation(static_cast<int>(rank), i, at,
-                       "collective " + std::to_string(i) + " differs from rank 0's: deadlock");
-    }
-  }
-  return {};
+Status check_rank(const std::vector<Instruction>& program, int rank, int micro_batches,
+                  const ProgramKind& kind, const HeldPart& held, const Lowering& lowering) {
+  return RankCheck(rank, micro_batches, kind, held, lowering).walk(program);
 }
 
 }  // namespace trainyard::engine

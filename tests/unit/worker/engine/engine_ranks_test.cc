@@ -1,0 +1,132 @@
+// Engines of several ranks, which agree on when they end and free each other when one fails.
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/engine/engine.h"
+#include "worker/engine/limits.h"
+#include "worker/matrix/world.h"
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Much longer than any wait here that ends in order.
+constexpr std::chrono::seconds kDeadline{90};
+
+/// Runs `rank_main` on every rank of a mesh, with an engine of `spec`. All engines live until every
+/// rank has returned.
+void for_each_rank(const api::EngineSpec& spec, const layout::Mesh& mesh,
+                   const std::function<void(comm::Groups& groups, Engine& engine)>& rank_main) {
+  const auto local = std::make_shared<comm::LocalWorld>();
+  comm::Options options{.generation = 1, .job_uid = "test", .deadline = kDeadline};
+  for (int rank = 0; rank < mesh.size(); ++rank)
+    options.endpoints.push_back({.rank = rank});
+  std::barrier all_returned(mesh.size());
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    ranks.emplace_back([&, options, rank]() mutable {
+      options.rank = rank;
+      const auto world = comm::make_local_communicator(options, local);
+      ASSERT_TRUE(world) << world.error().message;
+      auto groups = comm::Groups::make(**world, mesh);
+      ASSERT_TRUE(groups) << groups.error().message;
+      HeapMemorySource memory;
+      const auto engine = Engine::create(
+          {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &*groups},
+          memory);
+      ASSERT_TRUE(engine) << engine.error().message;
+      (*engine)->initialize();
+      rank_main(*groups, **engine);
+      all_returned.arrive_and_wait();
+    });
+  }
+}
+
+api::EngineSpec spec_of_stage(int zero_stage) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.parallelism.zero_stage = zero_stage;
+  return spec;
+}
+
+TEST(EngineRanksTest, AnEvaluationThatOneRankIsAskedToStopEndsOnAllWithinAPiece) {
+  const api::EngineSpec spec = spec_of_stage(3);
+  const auto stream = matrix::make_token_stream(8192, spec.model.vocab, 1);
+  for_each_rank(spec, {.fsdp = 2}, [&](comm::Groups& groups, Engine& engine) {
+    const int rank = groups.world->rank();
+    int gathers = 0;
+    std::atomic<bool> asked{false};
+    engine.set_instruction_hook([&](int, const Instruction& instruction, int64_t) {
+      gathers += instruction.kind == InstructionKind::kGather ? 1 : 0;
+      if (instruction.kind == InstructionKind::kForward) asked = rank == 1;
+    });
+    const auto evaluate = [&](int64_t windows, const StopAsked& stop_asked) {
+      api::EngineSpec held_out = spec;
+      held_out.batch = {.global_sequences = windows, .micro_sequences = 1};
+      matrix::StreamBatches batches(stream, held_out, 2, rank);
+      batches.start_step(0);
+      gathers = 0;
+      return engine.evaluate(batches, windows, 1, stop_asked);
+    };
+    // A step has two micro-batches, so a piece of an evaluation has six.
+    const auto piece = evaluate(12, {});
+    ASSERT_TRUE(piece) << piece.error().message;
+    EXPECT_FALSE(piece->stop_requested);
+    const int gathers_of_piece = gathers;
+    EXPECT_GT(gathers_of_piece, 0);
+    asked = false;
+    const auto stopped = evaluate(200, [&] { return asked.load(); });
+    ASSERT_TRUE(stopped) << stopped.error().message;
+    EXPECT_TRUE(stopped->stop_requested);
+    EXPECT_EQ(gathers, gathers_of_piece) << "rank " << rank << ", of seventeen pieces";
+  });
+}
+
+/// Fails at the first micro-batch.
+class FailingBatches final : public data::MicroBatchSource {
+ public:
+  Result<data::MicroBatch> micro_batch(int) override {
+    return Error{ErrorCode::kIo, "read shard 7: the disk is gone"};
+  }
+  void end_step() override {}
+};
+
+TEST(EngineRanksTest, ARankThatFailsFreesItsPeersInAllGroups) {
+  for (const int stage : {1, 3}) {
+    const api::EngineSpec spec = spec_of_stage(stage);
+    const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+    for_each_rank(spec, {.dp = 2, .fsdp = 2}, [&](comm::Groups& groups, Engine& engine) {
+      const int rank = groups.world->rank();
+      const auto background = groups.background();
+      ASSERT_TRUE(background) << background.error().message;
+      // As a checkpoint that is being agreed upon; the rank that fails has no part in it yet.
+      const comm::WorkPtr checkpoint = rank == 0 ? nullptr : (*background)->barrier();
+      matrix::StreamBatches good(stream, spec, 4, rank);
+      good.start_step(0);
+      FailingBatches failing;
+      data::MicroBatchSource& batches =
+          rank == 0 ? static_cast<data::MicroBatchSource&>(failing) : good;
+      const auto report = engine.step(batches);
+      ASSERT_FALSE(report);
+      EXPECT_THAT(report.error().message, HasSubstr("read shard 7: the disk is gone"));
+      EXPECT_EQ(report.error().code, rank == 0 ? ErrorCode::kIo : ErrorCode::kAborted);
+      EXPECT_TRUE(groups.lost_ranks().empty()) << "rank " << rank << " holds a living one lost";
+      if (checkpoint == nullptr) return;
+      const Status freed = checkpoint->wait();
+      ASSERT_FALSE(freed);
+      EXPECT_EQ(freed.error().code, ErrorCode::kAborted) << freed.error().message;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,314 @@
+#include "worker/program/simulate.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace trainyard::engine {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = InstructionKind;
+
+/// Every way in which states are cut.
+const std::vector<layout::Sharding> kShardings = {{},
+                                                  {.parts = false, .copies = true},
+                                                  {.copies = true},
+                                                  {.sums = true},
+                                                  {.copies = true, .sums = true},
+                                                  {.sums = true, .weights = true},
+                                                  {.copies = true, .sums = true, .weights = true}};
+
+Lowering lowering_of(const layout::Sharding& sharding) {
+  return {.stage_end = {4}, .unit_layers = {{3}, {1, 2}, {0, 3}}, .sharding = sharding};
+}
+
+/// One rank for each number of micro-batches.
+std::vector<RankProgram> ranks_of(const Schedule& schedule, Lowering lowering,
+                                  const std::vector<int>& micro_batches) {
+  std::vector<RankProgram> ranks;
+  for (const int own : micro_batches) {
+    lowering.micro_batches = own;
+    ranks.push_back({.program = lower(schedule, lowering),
+                     .micro_batches = own,
+                     .rank = static_cast<int>(ranks.size())});
+  }
+  return ranks;
+}
+
+/// The same without loops.
+RankProgram unrolled(const RankProgram& rank) {
+  std::vector<Instruction> all;
+  for (const Instruction& instruction : rank.program)
+    all.push_back(instruction);
+  RankProgram flat = rank;
+  flat.program = std::move(all);
+  return flat;
+}
+
+/// Which collective an instruction waits for: of which kinds and which unit (-1: all).
+std::pair<std::vector<Kind>, int> awaited(const Instruction& i) {
+  switch (i.kind) {
+    case Kind::kAccumulate:
+    case Kind::kAllReduce:
+      return {{Kind::kReduce}, i.unit};
+    case Kind::kReduceControl:
+      return {{Kind::kReduce, Kind::kAllReduce}, -1};
+    case Kind::kFree:
+      return {{Kind::kGather}, i.unit};
+    case Kind::kOptimize:
+      return {{Kind::kReduceControl}, -1};
+    default:
+      return {};
+  }
+}
+
+/// Where every rank stands once one of them hangs in an instruction: by a slower way than
+/// simulate()'s. A collective is the how-manieth of its kind and unit.
+std::vector<size_t> standing(const std::vector<RankProgram>& ranks, const Lowering& lowering,
+                             size_t hung, size_t hung_at) {
+  using Name = std::pair<Kind, int>;
+  std::vector<size_t> at(ranks.size(), 0);
+  std::vector<std::map<Name, int>> begun(ranks.size());
+  const auto complete = [&](size_t rank, const Name& name) {
+    return std::all_of(begun.begin(), begun.end(),
+                       [&](auto& other) { return other[name] >= begun[rank][name]; });
+  };
+  const auto may_run = [&](size_t rank, const Instruction& i) {
+    if (i.layer >= 0) {
+      for (int unit = 0; unit < std::ssize(lowering.unit_layers); ++unit) {
+        const auto& layers = lowering.unit_layers[static_cast<size_t>(unit)];
+        const bool used = std::find(layers.begin(), layers.end(), i.layer) != layers.end();
+        if (used && !complete(rank, {Kind::kGather, unit})) return false;
+      }
+    }
+    const auto [kinds, of_unit] = awaited(i);
+    for (const Kind kind : kinds) {
+      for (int unit = -1; unit < std::ssize(lowering.unit_layers); ++unit) {
+        if ((of_unit < 0 || unit == of_unit) && !complete(rank, {kind, unit})) return false;
+      }
+    }
+    return true;
+  };
+  for (bool moves = true; std::exchange(moves, false);) {
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      while (at[rank] < ranks[rank].program.size()) {
+        const Instruction i = ranks[rank].program[at[rank]];
+        if ((rank == hung && at[rank] == hung_at) || !may_run(rank, i)) break;
+        ++begun[rank][{i.kind, i.unit}];
+        ++at[rank];
+        moves = true;
+      }
+    }
+  }
+  return at;
+}
+
+TEST(SimulateTest, WhoeverWaitsIsLaterThanTheRankThatHangs) {
+  int judged = 0;
+  for (const layout::Sharding& sharding : kShardings) {
+    for (const auto& schedule : {one_stage_schedule(2), forward_schedule(2)}) {
+      const Lowering lowering = lowering_of(sharding);
+      const auto ranks = ranks_of(schedule, lowering, {1, 2, 0});
+      const auto simulation = simulate(ranks, lowering);
+      ASSERT_TRUE(simulation) << simulation.error().message;
+      for (size_t hung = 0; hung < ranks.size(); ++hung) {
+        for (size_t at = 0; at < ranks[hung].program.size(); ++at) {
+          const auto places = standing(ranks, lowering, hung, at);
+          ASSERT_EQ(places[hung], at) << "it does not wait for itself";
+          for (size_t rank = 0; rank < ranks.size(); ++rank) {
+            if (rank == hung || places[rank] == ranks[rank].program.size()) continue;
+            ++judged;
+            EXPECT_GT(simulation->level[rank][places[rank]], simulation->level[hung][at])
+                << "rank " << rank << " at " << to_string(ranks[rank].program[places[rank]])
+                << ", rank " << hung << " hangs in " << to_string(ranks[hung].program[at]);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(judged, 1000);
+}
+
+TEST(SimulateTest, RoundsThatAreLeftOutAreAsThoseThatRun) {
+  for (const layout::Sharding& sharding : kShardings) {
+    for (const auto& schedule : {one_stage_schedule(23), forward_schedule(23)}) {
+      for (const std::vector<int>& own : std::vector<std::vector<int>>{{23}, {22, 23}, {0, 23}}) {
+        const Lowering lowering = lowering_of(sharding);
+        const Costs costs{
+            .seconds = [](auto&, const Instruction& i) { return i.layer >= 0 ? 1.0 : 0.25; },
+            .bytes_sent = [](auto&, const Instruction& i) { return i.unit >= 0 ? 8 : 0; }};
+        const auto folded = ranks_of(schedule, lowering, own);
+        std::vector<RankProgram> flat;
+        for (const RankProgram& rank : folded)
+          flat.push_back(unrolled(rank));
+        const auto few = simulate(folded, lowering, costs);
+        const auto all = simulate(flat, lowering, costs);
+        ASSERT_TRUE(few && all);
+        EXPECT_EQ(few->level_max, all->level_max);
+        EXPECT_EQ(few->in_flight_max, all->in_flight_max);
+        EXPECT_EQ(few->bytes_sent, all->bytes_sent);
+        for (size_t rank = 0; rank < flat.size(); ++rank) {
+          EXPECT_DOUBLE_EQ(few->end_seconds[rank], all->end_seconds[rank]);
+          ASSERT_EQ(folded[rank].program.size(), flat[rank].program.size());
+          for (size_t id = 0; id < flat[rank].program.size(); ++id)
+            ASSERT_EQ(few->level[rank][id], all->level[rank][id]) << id;
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulateTest, AProgramThatListsOneRoundTooManyIsFound) {
+  const Lowering lowering = lowering_of({});
+  auto ranks = ranks_of(one_stage_schedule(23), lowering, {23, 23});
+  for (RankProgram& rank : ranks) {
+    ProgramLoop loop = rank.program.loop();
+    ++loop.times;
+    rank.program = StepProgram(rank.program.listed(), loop);
+  }
+  const auto simulation = simulate(ranks, lowering);
+  ASSERT_FALSE(simulation);
+  EXPECT_THAT(simulation.error().message, HasSubstr("runs twice"));
+}
+
+/// What is said of ranks after a change to the last one's program.
+std::string said_after(std::vector<RankProgram> ranks, const Lowering& lowering,
+                       const std::function<void(std::vector<Instruction>&)>& change) {
+  std::vector<Instruction> program = ranks.back().program.listed();
+  change(program);
+  ranks.back().program = program;
+  const auto simulation = simulate(ranks, lowering);
+  return simulation ? "nothing" : simulation.error().message;
+}
+
+TEST(SimulateTest, FindsAnEvaluationThatOneRankLeaves) {
+  // It has no micro-batch, and no part in the gathers of the others either.
+  const Lowering lowering = lowering_of({.sums = true, .weights = true});
+  const auto ranks = ranks_of(forward_schedule(2), lowering, {2, 0});
+  EXPECT_THAT(
+      said_after(ranks, lowering,
+                 [](auto& program) { program = {{.kind = Kind::kReduceControl}}; }),
+      HasSubstr("rank 0, instruction 2 (F m0 l0): waits for GATHER u2, which rank 1 does not "
+                "begin: it ends: deadlock"));
+  EXPECT_THAT(said_after(ranks, lowering, [](auto& program) { program.pop_back(); }),
+              HasSubstr("rank 1: REDUCE_CONTROL is missing"));
+}
+
+TEST(SimulateTest, FindsCollectivesThatDifferThoughNobodyWaitsForThem) {
+  const Lowering lowering = lowering_of({});
+  const auto ranks = ranks_of(one_stage_schedule(1), lowering, {1, 1});
+  EXPECT_THAT(said_after(ranks, lowering,
+                         [](auto& program) {
+                           // The last two updates and gathers.
+                           std::swap(program[program.size() - 4], program[program.size() - 2]);
+                           std::swap(program[program.size() - 3], program[program.size() - 1]);
+                         }),
+              HasSubstr("(GATHER u0): rank 0 begins GATHER u1 in its place: deadlock"));
+}
+
+TEST(SimulateTest, FindsAUnitReducedByARankThatDoesNotHoldIt) {
+  // Two stages of two layers; each is to reduce what its own layers add to.
+  Lowering lowering = lowering_of({});
+  lowering.stage_end = {2, 4};
+  lowering.unit_layers = {{3}, {2}, {0, 1}};
+  std::vector<RankProgram> ranks;
+  for (int stage = 0; stage < 2; ++stage) {
+    std::vector<Instruction> program;
+    for (const Kind kind : {Kind::kForward, Kind::kBackwardInput, Kind::kBackwardWeight}) {
+      for (int layer = 0; layer < 2; ++layer) {
+        const int within = kind == Kind::kForward ? layer : 1 - layer;
+        program.push_back({.kind = kind, .micro_batch = 0, .layer = 2 * stage + within});
+      }
+    }
+    const std::vector<int> units = stage == 0 ? std::vector<int>{2} : std::vector<int>{0, 1};
+    for (const int unit : units)
+      program.push_back({.kind = Kind::kReduce, .unit = unit});
+    program.push_back({.kind = Kind::kReduceControl});
+    for (const int unit : units) {
+      program.push_back({.kind = Kind::kOptimize, .unit = unit});
+      program.push_back({.kind = Kind::kGather, .unit = unit});
+    }
+    ranks.push_back({.program = program, .micro_batches = 1, .at = {.pp = stage}, .rank = stage});
+  }
+  const auto good = simulate(ranks, lowering);
+  EXPECT_TRUE(good) << good.error().message;
+  const auto insert = [](Kind kind, int layer, int unit) {
+    return [=](std::vector<Instruction>& program) {
+      program.insert(
+          program.begin(),
+          {.kind = kind, .micro_batch = layer < 0 ? -1 : 0, .layer = layer, .unit = unit});
+    };
+  };
+  EXPECT_THAT(said_after(ranks, lowering, insert(Kind::kReduce, -1, 2)),
+              HasSubstr("rank 1, instruction 0 (REDUCE u2): the rank does not hold the unit"));
+  EXPECT_THAT(said_after(ranks, lowering, insert(Kind::kForward, 1, -1)),
+              HasSubstr("rank 1, instruction 0 (F m0 l1): the rank does not hold the layer"));
+}
+
+TEST(SimulateTest, GathersAloneAreAProgram) {
+  std::vector<Instruction> gathers;
+  for (int unit = 0; unit < 3; ++unit)
+    gathers.push_back({.kind = Kind::kGather, .unit = unit});
+  const RankProgram ranks[] = {{.program = gathers}, {.program = gathers, .rank = 1}};
+  const Lowering lowering = lowering_of({});
+  const auto simulation = simulate(ranks, lowering);
+  ASSERT_TRUE(simulation) << simulation.error().message;
+  EXPECT_EQ(simulation->level_max, 3);
+  EXPECT_THAT(said_after({ranks[0], ranks[1]}, lowering, [](auto& program) { program.pop_back(); }),
+              HasSubstr("rank 1: GATHER u2 is missing"));
+  EXPECT_THAT(
+      said_after({ranks[0], ranks[1]}, lowering_of({.parts = false, .copies = true}), [](auto&) {}),
+      HasSubstr("(GATHER u0): each rank has all of it"));
+}
+
+/// As pipelines do: `warm_up` micro-batches go forward first, then one forward and one back.
+Schedule one_forward_one_backward(int micro_batches, int warm_up) {
+  Schedule schedule;
+  for (int m = 0; m < micro_batches + warm_up; ++m) {
+    if (m < micro_batches) schedule.push_back({Kind::kForward, m, 0});
+    if (m < warm_up) continue;
+    schedule.push_back({Kind::kBackwardInput, m - warm_up, 0});
+    schedule.push_back({Kind::kBackwardWeight, m - warm_up, 0});
+  }
+  return schedule;
+}
+
+TEST(SimulateTest, CountsMicroBatchesInFlight) {
+  const Lowering lowering = lowering_of({});
+  const auto in_flight = [&](const Schedule& schedule, int micro_batches) {
+    const auto simulation = simulate(ranks_of(schedule, lowering, {micro_batches}), lowering);
+    EXPECT_TRUE(simulation) << simulation.error().message;
+    return simulation ? simulation->in_flight_max[0] : 0;
+  };
+  EXPECT_EQ(in_flight(one_stage_schedule(23), 23), 1);
+  EXPECT_EQ(in_flight(forward_schedule(23), 23), 1);
+  EXPECT_EQ(in_flight(one_forward_one_backward(23, 3), 23), 4);
+  EXPECT_EQ(in_flight(one_forward_one_backward(8, 7), 8), 8) << "all go forward first";
+}
+
+TEST(SimulateTest, ACollectiveTakesTimeOfTheRanksThatWaitForIt) {
+  // Two ranks, of which the second computes twice as long.
+  const Lowering lowering{.stage_end = {1}, .unit_layers = {{0}}};
+  const auto ranks = ranks_of(one_stage_schedule(1), lowering, {1, 1});
+  const Costs costs{
+      .seconds =
+          [](const RankProgram& rank, const Instruction& i) {
+            if (i.layer >= 0) return rank.rank == 0 ? 1.0 : 2.0;
+            return i.kind == Kind::kReduce ? 10.0 : 0.0;
+          },
+      .bytes_sent = [](auto&, const Instruction& i) { return i.kind == Kind::kReduce ? 100 : 0; }};
+  const auto simulation = simulate(ranks, lowering, costs);
+  ASSERT_TRUE(simulation) << simulation.error().message;
+  // F, B and W of the slower one, then the reduction.
+  EXPECT_THAT(simulation->end_seconds, ::testing::ElementsAre(16.0, 16.0));
+  EXPECT_THAT(simulation->bytes_sent, ::testing::ElementsAre(100, 100));
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,396 @@
+#include "worker/program/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker/program/rank_rules.h"
+
+namespace trainyard::engine {
+namespace {
+
+using Kind = InstructionKind;
+
+/// Rounds of a loop that are run where it has more: one to get in step, one to be left out again
+/// and again, and one on each side to see that these are alike.
+constexpr int kRoundsRun = 4;
+
+bool is_pass(Kind kind) {
+  return kind == Kind::kForward || kind == Kind::kBackwardInput || kind == Kind::kBackwardWeight;
+}
+
+/// The groups in which a rank begins collectives, each with an order of its own.
+enum class Axis : uint8_t { kWorld, kShard, kReplica };
+constexpr size_t kAxes = 3;
+
+std::optional<Axis> axis_of(Kind kind) {
+  switch (kind) {
+    case Kind::kReduce:
+    case Kind::kGather:
+      return Axis::kShard;
+    case Kind::kAllReduce:
+      return Axis::kReplica;
+    case Kind::kReduceControl:
+      return Axis::kWorld;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// A program with some rounds of its loop left out.
+struct Shortened {
+  std::vector<Instruction> instructions;
+  int micro_batches = 0;
+  size_t loop_begin = 0;
+  size_t body = 0;
+};
+
+Shortened shorten(const RankProgram& rank, int left_out) {
+  const StepProgram& program = rank.program;
+  const ProgramLoop& loop = program.loop();
+  Shortened shortened{
+      .micro_batches = rank.micro_batches, .loop_begin = loop.begin, .body = loop.end - loop.begin};
+  const size_t kept = loop.begin + static_cast<size_t>(loop.times - left_out) * shortened.body;
+  shortened.instructions.reserve(program.size());
+  for (size_t id = 0; id < kept; ++id)
+    shortened.instructions.push_back(program[id]);
+  bool passes = false;
+  for (size_t id = loop.begin; id < loop.end; ++id)
+    passes = passes || is_pass(program[id].kind);
+  if (passes) shortened.micro_batches -= left_out * loop.step;
+  for (size_t id = kept + static_cast<size_t>(left_out) * shortened.body; id < program.size();
+       ++id) {
+    shortened.instructions.push_back(program[id]);
+    Instruction& last = shortened.instructions.back();
+    if (last.micro_batch >= 0) last.micro_batch -= left_out * loop.step;
+  }
+  return shortened;
+}
+
+/// One collective of a group, as those who have come so far know it.
+struct Meeting {
+  Instruction instruction;
+  size_t first = 0;  ///< who began it, by place among the ranks
+  size_t arrived = 0;
+  int64_t level = 0;  ///< of the latest to begin it
+  double began = 0;
+  double seconds = 0;
+  double ended = 0;
+};
+
+struct Group {
+  std::vector<size_t> members;  ///< by place among the ranks
+  std::vector<Meeting> meetings;
+};
+
+/// A collective that a rank has begun and will wait for.
+struct Pending {
+  Group* group = nullptr;
+  size_t meeting = 0;
+
+  const Meeting& what() const { return group->meetings[meeting]; }
+  bool is_complete() const { return group == nullptr || what().arrived == group->members.size(); }
+};
+
+/// One rank on its way through its program.
+struct Walker {
+  const RankProgram* rank = nullptr;
+  Shortened program;
+  const HeldPart* held = nullptr;
+  std::array<Group*, kAxes> groups{};
+  std::array<size_t, kAxes> begun{};
+  std::vector<Pending> reduction;  ///< by unit
+  std::vector<Pending> gathering;  ///< by unit
+  Pending control;
+  size_t next = 0;
+  int64_t now = 0;
+  double seconds = 0;
+  std::vector<int64_t> levels;  ///< by instruction, as the next
+  std::vector<double> ended;
+  std::vector<int> passes;  ///< by micro-batch
+  std::vector<int> passed;  ///< of them
+  int in_flight = 0;
+  int in_flight_max = 0;
+  int64_t bytes_sent = 0;
+
+  bool is_done() const { return next == program.instructions.size(); }
+};
+
+class World {
+ public:
+  World(std::span<const RankProgram> ranks, const Lowering& lowering, const Costs& costs,
+        int left_out)
+      : lowering_(lowering), costs_(costs), left_out_(left_out) {
+    for (const RankProgram& rank : ranks) {
+      held_.push_back(std::make_unique<HeldPart>(lowering, rank.at));
+      Walker walker{.rank = &rank, .program = shorten(rank, left_out), .held = held_.back().get()};
+      walker.reduction.resize(lowering.unit_layers.size());
+      walker.gathering.resize(lowering.unit_layers.size());
+      for (size_t axis = 0; axis < kAxes; ++axis) {
+        const layout::Coordinate& at = rank.at;
+        const bool world = static_cast<Axis>(axis) == Axis::kWorld;
+        auto& group = groups_[world ? Key{axis, 0, 0, 0} : Key{axis, at.pp, at.cp, at.tp}];
+        if (!group) group = std::make_unique<Group>();
+        group->members.push_back(walkers_.size());
+        walker.groups[axis] = group.get();
+      }
+      walkers_.push_back(std::move(walker));
+    }
+  }
+
+  Status run() {
+    TRAINYARD_TRY(check_ranks());
+    for (Walker& walker : walkers_) {
+      walker.passed.resize(static_cast<size_t>(walker.program.micro_batches));
+      walker.passes = walker.passed;
+      for (const Instruction& i : walker.program.instructions) {
+        if (is_pass(i.kind)) ++walker.passes[static_cast<size_t>(i.micro_batch)];
+      }
+    }
+    bool moves = true;
+    while (moves) {
+      moves = false;
+      for (Walker& walker : walkers_) {
+        while (!walker.is_done() && missing_of(walker) == nullptr) {
+          TRAINYARD_TRY(step(walker));
+          moves = true;
+        }
+      }
+    }
+    for (const Walker& walker : walkers_) {
+      if (!walker.is_done()) return deadlock_of(walker);
+    }
+    return check_ends();
+  }
+
+  /// What there is to tell of a run; nothing where the rounds that are left out would not be like
+  /// those that have run.
+  std::optional<Simulation> result() const;
+
+ private:
+  using Key = std::tuple<size_t, int, int, int>;
+
+  Status check_ranks() const {
+    ProgramKind kind{.only_gathers = true};
+    for (const Walker& walker : walkers_) {
+      kind.rounds = std::max(kind.rounds, walker.program.micro_batches);
+      for (const Instruction& i : walker.program.instructions) {
+        const bool forward = i.kind == Kind::kForward || i.kind == Kind::kReduceControl ||
+                             i.kind == Kind::kFree || i.kind == Kind::kSnapshot;
+        kind.trains = kind.trains || !(forward || i.kind == Kind::kGather);
+        kind.only_gathers = kind.only_gathers && i.kind == Kind::kGather;
+      }
+    }
+    for (const Walker& walker : walkers_) {
+      TRAINYARD_TRY(check_rank(walker.program.instructions, walker.rank->rank,
+                               walker.program.micro_batches, kind, *walker.held, lowering_));
+    }
+    return {};
+  }
+
+  /// What a rank waits for before or in an instruction.
+  std::vector<const Pending*> awaited(const Walker& walker, const Instruction& i) const {
+    const auto unit = static_cast<size_t>(std::max(0, i.unit));
+    std::vector<const Pending*> all;
+    switch (i.kind) {
+      case Kind::kForward:
+      case Kind::kBackwardInput:
+      case Kind::kBackwardWeight:
+        for (const int used : walker.held->units_of(i.layer))
+          all.push_back(&walker.gathering[static_cast<size_t>(used)]);
+        break;
+      case Kind::kAccumulate:
+      case Kind::kAllReduce:
+        all.push_back(&walker.reduction[unit]);
+        break;
+      case Kind::kReduceControl:
+        for (const Pending& reduction : walker.reduction)
+          all.push_back(&reduction);
+        break;
+      case Kind::kOptimize:
+        all.push_back(&walker.control);
+        [[fallthrough]];
+      case Kind::kFree:
+        all.push_back(&walker.gathering[unit]);
+        break;
+      default:
+        break;
+    }
+    return all;
+  }
+
+  /// The first collective that keeps a rank from its next instruction; null: none.
+  const Pending* missing_of(const Walker& walker) const {
+    for (const Pending* pending : awaited(walker, walker.program.instructions[walker.next])) {
+      if (!pending->is_complete()) return pending;
+    }
+    return nullptr;
+  }
+
+  Status step(Walker& walker) {
+    const Instruction& i = walker.program.instructions[walker.next];
+    for (const Pending* pending : awaited(walker, i)) {
+      if (pending->group == nullptr) continue;
+      walker.now = std::max(walker.now, pending->what().level);
+      walker.seconds = std::max(walker.seconds, pending->what().ended);
+    }
+    walker.levels.push_back(++walker.now);
+    const double seconds = costs_.seconds ? costs_.seconds(*walker.rank, i) : 0;
+    if (costs_.bytes_sent) walker.bytes_sent += costs_.bytes_sent(*walker.rank, i);
+    if (const std::optional<Axis> axis = axis_of(i.kind)) {
+      TRAINYARD_TRY(begin(walker, *axis, i, seconds));
+    } else {
+      walker.seconds += seconds;
+    }
+    if (is_pass(i.kind)) count_pass(walker, i);
+    walker.ended.push_back(walker.seconds);
+    ++walker.next;
+    return {};
+  }
+
+  Status begin(Walker& walker, Axis axis, const Instruction& i, double seconds) {
+    Group& group = *walker.groups[static_cast<size_t>(axis)];
+    const size_t number = walker.begun[static_cast<size_t>(axis)]++;
+    if (number == group.meetings.size()) {
+      group.meetings.push_back(
+          {.instruction = i, .first = static_cast<size_t>(&walker - walkers_.data())});
+    }
+    Meeting& meeting = group.meetings[number];
+    if (meeting.instruction != i) {
+      return violation(walker.rank->rank, walker.next, i,
+                       "rank " + std::to_string(walkers_[meeting.first].rank->rank) + " begins " +
+                           to_string(meeting.instruction) + " in its place: deadlock");
+    }
+    meeting.level = std::max(meeting.level, walker.now);
+    meeting.began = std::max(meeting.began, walker.seconds);
+    meeting.seconds = std::max(meeting.seconds, seconds);
+    if (++meeting.arrived == group.members.size()) {
+      const double before = number == 0 ? 0 : group.meetings[number - 1].ended;
+      meeting.ended = std::max(meeting.began, before) + meeting.seconds;
+    }
+    const Pending pending{&group, number};
+    if (i.kind == Kind::kReduceControl) {
+      walker.control = pending;
+    } else {
+      auto& of_units = i.kind == Kind::kGather ? walker.gathering : walker.reduction;
+      of_units[static_cast<size_t>(i.unit)] = pending;
+    }
+    return {};
+  }
+
+  /// A micro-batch is in flight from its first pass to its last.
+  static void count_pass(Walker& walker, const Instruction& i) {
+    const auto m = static_cast<size_t>(i.micro_batch);
+    if (walker.passed[m]++ == 0) ++walker.in_flight;
+    walker.in_flight_max = std::max(walker.in_flight_max, walker.in_flight);
+    if (walker.passed[m] == walker.passes[m]) --walker.in_flight;
+  }
+
+  /// Why a rank does not come to its end: whom it waits for, and where that one is.
+  Error deadlock_of(const Walker& walker) const {
+    const Pending& pending = *missing_of(walker);
+    std::string why = "waits for " + to_string(pending.what().instruction);
+    for (const size_t member : pending.group->members) {
+      const Walker& other = walkers_[member];
+      const auto axis = static_cast<size_t>(*axis_of(pending.what().instruction.kind));
+      if (other.begun[axis] > pending.meeting) continue;
+      why += ", which rank " + std::to_string(other.rank->rank) + " does not begin: it ";
+      why += other.is_done() ? "ends" : "stands at instruction " + std::to_string(other.next);
+      break;
+    }
+    return violation(walker.rank->rank, walker.next, walker.program.instructions[walker.next],
+                     why + ": deadlock");
+  }
+
+  /// Nobody may have begun what another has not, though no rank waits for it in this program.
+  Status check_ends() const {
+    for (const Walker& walker : walkers_) {
+      for (size_t axis = 0; axis < kAxes; ++axis) {
+        const Group& group = *walker.groups[axis];
+        if (walker.begun[axis] == group.meetings.size()) continue;
+        const Meeting& missing = group.meetings[walker.begun[axis]];
+        return violation(walker.rank->rank, to_string(missing.instruction) +
+                                                " is missing, which rank " +
+                                                std::to_string(walkers_[missing.first].rank->rank) +
+                                                " begins: deadlock");
+      }
+    }
+    return {};
+  }
+
+  const Lowering& lowering_;
+  const Costs& costs_;
+  const int left_out_;
+  std::vector<std::unique_ptr<HeldPart>> held_;
+  std::map<Key, std::unique_ptr<Group>> groups_;
+  std::vector<Walker> walkers_;
+};
+
+std::optional<Simulation> World::result() const {
+  Simulation found;
+  std::optional<int64_t> per_round;
+  for (const Walker& walker : walkers_) {
+    const Shortened& program = walker.program;
+    const auto level_of = [&](size_t round, size_t i) {
+      return walker.levels[program.loop_begin + round * program.body + i];
+    };
+    double seconds_per_round = 0;
+    int64_t bytes_per_round = 0;
+    for (size_t i = 0; left_out_ > 0 && i < program.body; ++i) {
+      if (!per_round) per_round = level_of(2, i) - level_of(1, i);
+      if (level_of(2, i) - level_of(1, i) != *per_round) return std::nullopt;
+      if (level_of(3, i) - level_of(2, i) != *per_round) return std::nullopt;
+      const size_t at = program.loop_begin + 2 * program.body + i;
+      seconds_per_round = walker.ended[at] - walker.ended[at - program.body];
+      if (costs_.bytes_sent)
+        bytes_per_round += costs_.bytes_sent(*walker.rank, program.instructions[at]);
+    }
+    const auto rounds = static_cast<size_t>(left_out_);
+    const size_t cut = program.loop_begin + 3 * program.body;
+    found.level.emplace_back(walker.levels, cut, program.body, rounds, per_round.value_or(0));
+    found.level_max = std::max(found.level_max, walker.now + left_out_ * per_round.value_or(0));
+    found.in_flight_max.push_back(walker.in_flight_max);
+    found.end_seconds.push_back(walker.seconds + left_out_ * seconds_per_round);
+    found.bytes_sent.push_back(walker.bytes_sent + left_out_ * bytes_per_round);
+  }
+  return found;
+}
+
+/// Rounds of all loops that need not run. A rank whose rounds are empty keeps no pace with others.
+int rounds_to_leave_out(std::span<const RankProgram> ranks) {
+  int left_out = ranks.front().program.loop().times - kRoundsRun;
+  for (const RankProgram& rank : ranks) {
+    const ProgramLoop& loop = rank.program.loop();
+    if (loop.step != ranks.front().program.loop().step || loop.begin == loop.end) return 0;
+    left_out = std::min(left_out, loop.times - kRoundsRun);
+  }
+  return std::max(0, left_out);
+}
+
+}  // namespace
+
+int64_t Levels::operator[](size_t id) const {
+  if (id < cut_ || left_out_ == 0) return stored_[id];
+  const size_t past = id - cut_;
+  if (past >= left_out_ * body_)
+    return stored_[id - left_out_ * body_] + static_cast<int64_t>(left_out_) * per_round_;
+  return stored_[cut_ - body_ + past % body_] + static_cast<int64_t>(past / body_ + 1) * per_round_;
+}
+
+Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
+                            const Costs& costs) {
+  TRAINYARD_CHECK(!ranks.empty());
+  for (int left_out = rounds_to_leave_out(ranks);; left_out = 0) {
+    World world(ranks, lowering, costs, left_out);
+    TRAINYARD_TRY(world.run());
+    if (auto found = world.result()) return *std::move(found);
+  }
+}
+
+}  // namespace trainyard::engine
