@@ -2,3 +2,5 @@ trainyard_test(parity_test TIER numeric SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine
   DEPS worker_matrix worker_hf nlohmann_json::nlohmann_json)
 trainyard_test(equality_matrix_test TIER numeric
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/equality_matrix_test.cc DEPS worker_matrix TIMEOUT 900 SERIAL)
+trainyard_test(end_state_test TIER numeric MEMORY SOURCES ${CMAKE_CURRENT_LIST_DIR}/engine/end_state_test.cc
+  DEPS worker_matrix nlohmann_json::nlohmann_json)
