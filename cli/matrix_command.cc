@@ -61,7 +61,7 @@ std::string strategy(const matrix::Cell& cell) {
 
 void print_row(const matrix::Row& row, std::ostream& out) {
   char line[160];
-  std::snprintf(line, sizeof line, "%-4s  %-6s  %-6s  %-9s %5lld  %7d  %-8s %s  %6.2f s  %s\n",
+  std::snprintf(line, sizeof line, "%-4s  %-6s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
                 name_of(row.compute), divided(row.cell).c_str(), strategy(row.cell).c_str(),
                 std::string(comm::name_of(row.cell.transport)).c_str(),
                 static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
@@ -143,7 +143,7 @@ Status run(Options& options, CommandContext& context) {
   }
   const bool as_text = options.output == "text";
   if (as_text) {
-    context.out << "type  dp x s  states  transport micro  threads  isa      state hash"
+    context.out << "type  dp x s  states  transport micro  threads  isa         state hash"
                    "            time\n";
   }
   TRAINYARD_ASSIGN(const matrix::MatrixResult result,

@@ -28,7 +28,7 @@
 /// Shapes: M rows are token rows (sample-major: row = sample * T + position).
 namespace trainyard::kernels {
 
-enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512, kAmx };
+enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 std::string_view name_of(Isa isa);
 
 /// Set to non-zero when an exact partial overflowed or was not finite. Lives in device memory.

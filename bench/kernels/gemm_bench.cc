@@ -1,4 +1,5 @@
-// gemm_bench [--threads N] [--isa generic|avx2|avx512|amx] [--repeats N] [--shape part-of-name]
+// gemm_bench [--threads N] [--isa generic|avx2|avx512|avx512_bf16|amx] [--repeats N] [--shape
+// part-of-name]
 //
 // Rate of the matrix products that training runs, beside the peak of a register-only loop and,
 // where found when this was configured, OpenBLAS (fp32) and oneDNN (both types). Every repeat runs
@@ -291,9 +292,10 @@ int main(int argc, char** argv) {
   }
   trainyard::bench::Options options;
   if (!trainyard::bench::parse(argc, argv, options)) {
-    std::fprintf(stderr,
-                 "usage: gemm_bench [--threads N] [--isa generic|avx2|avx512|amx] [--repeats N] "
-                 "[--shape part-of-name]\n");
+    std::fprintf(
+        stderr,
+        "usage: gemm_bench [--threads N] [--isa generic|avx2|avx512|avx512_bf16|amx] [--repeats N] "
+        "[--shape part-of-name]\n");
     return 64;
   }
   trainyard::bench::Bench bench(options);

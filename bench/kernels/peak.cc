@@ -13,6 +13,10 @@ namespace isa_avx512 {
 int64_t peak_float32(int64_t iterations, float* sink);
 int64_t peak_bfloat16(int64_t iterations, float* sink);
 }  // namespace isa_avx512
+namespace isa_avx512_bf16 {
+int64_t peak_float32(int64_t iterations, float* sink);
+int64_t peak_bfloat16(int64_t iterations, float* sink);
+}  // namespace isa_avx512_bf16
 namespace isa_amx {
 int64_t peak_bfloat16(int64_t iterations, float* sink);
 }  // namespace isa_amx
@@ -29,8 +33,10 @@ PeakLoop peak_loop(kernels::Isa isa, DType type) {
       return f32 ? kernels::isa_avx2::peak_float32 : kernels::isa_avx2::peak_bfloat16;
     case kernels::Isa::kAvx512:
       return f32 ? kernels::isa_avx512::peak_float32 : kernels::isa_avx512::peak_bfloat16;
+    case kernels::Isa::kAvx512Bf16:
+      return f32 ? kernels::isa_avx512_bf16::peak_float32 : kernels::isa_avx512_bf16::peak_bfloat16;
     case kernels::Isa::kAmx:
-      return f32 ? kernels::isa_avx512::peak_float32 : kernels::isa_amx::peak_bfloat16;
+      return f32 ? kernels::isa_avx512_bf16::peak_float32 : kernels::isa_amx::peak_bfloat16;
   }
   return nullptr;
 }

@@ -30,12 +30,6 @@ int64_t peak_bfloat16(int64_t iterations, float* sink) {
 namespace {
 
 template <class Input>
-F32x16 multiply_add(F32x16 a, F32x16 b, F32x16 c) {
-  if constexpr (Input::kPerWord == 1) return fma(a, b, c);
-  return dot_bf16(as_bits(a), as_bits(b), c);
-}
-
-template <class Input>
 int64_t loop(int64_t iterations, float* sink) {
   constexpr int kAccumulators = kTileRows * kMaxVectors;
   // Every lane of every accumulator differs, or the compiler would compute equal halves once.
@@ -52,7 +46,7 @@ int64_t loop(int64_t iterations, float* sink) {
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 24
     for (int i = 0; i < kAccumulators; ++i) {
-      c[i] = multiply_add<Input>(a, b, c[i]);
+      c[i] = Input::multiply_add(as_bits(a), as_bits(b), c[i]);
     }
   }
   for (int i = 0; i < kAccumulators; ++i)

@@ -2,8 +2,8 @@
 
 import subprocess
 
-GEMM_FORMULAS = """* GF/s = 2 m n k / seconds, by the processor's clock with one thread, by the wall's with more. peak: as many FMA (fp32), VDPBF16PS or, on
-  amx, TDPBF16PS (bf16) a second as a loop over registers does, measured in turn with the products. OpenBLAS (fp32, told its processor) and oneDNN (bf16) where they are installed."""
+GEMM_FORMULAS = """* GF/s = 2 m n k / seconds, by the processor's clock with one thread, by the wall's with more. peak: as many FMA (fp32, and bf16 without an
+  instruction of its own), VDPBF16PS or, on amx, TDPBF16PS (bf16) a second as a loop over registers does, measured in turn with the products. OpenBLAS (fp32, told its processor) and oneDNN (bf16) where they are installed."""
 COMM_FORMULAS = """* algbw = bytes of the buffer / time; busbw = algbw x 2 (P-1)/P, what each link carries in an all-reduce (nccl-tests, PERFORMANCE.md)."""
 
 

@@ -302,7 +302,9 @@ void visit_fields(V& visit, S& runtime) {
   visit({.name = "transport",
          .description = "How ranks exchange data; Auto takes shared memory on one host, else TCP."},
         runtime.transport);
-  visit({.name = "isa", .description = "CPU instruction set; Auto takes the best there is."},
+  visit({.name = "isa",
+         .description = "CPU instruction set; Auto takes the fastest that the processor has. "
+                        "Avx512 does without AVX-512 BF16. All give the same bits."},
         runtime.isa);
   visit({.name = "memoryCheck",
          .description = "What happens to a job whose memory plan exceeds what its machine or pod "

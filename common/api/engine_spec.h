@@ -49,7 +49,7 @@ enum class NumericsMode { kAuto, kCanonical, kFast };
 enum class Transport { kAuto, kLocal, kShm, kTcp, kNccl };
 
 /// CPU instruction set of the kernels.
-enum class Isa { kAuto, kAmx, kAvx512, kAvx2, kGeneric };
+enum class Isa { kAuto, kAmx, kAvx512Bf16, kAvx512, kAvx2, kGeneric };
 
 /// What becomes of a job whose memory plan does not fit.
 enum class MemoryCheck { kRefuse, kWarn };

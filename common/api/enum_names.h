@@ -170,6 +170,7 @@ struct EnumTable<Isa> {
   static constexpr auto kNames = std::to_array<EnumName<Isa>>({
       {Isa::kAuto, "Auto"},
       {Isa::kAmx, "Amx"},
+      {Isa::kAvx512Bf16, "Avx512Bf16"},
       {Isa::kAvx512, "Avx512"},
       {Isa::kAvx2, "Avx2"},
       {Isa::kGeneric, "Generic"},

@@ -10,7 +10,7 @@ namespace {
 // Key rows of dK and dV that share their first query row; a multiple of every kTileRows and of the
 // elements that are added up together.
 template <class Input>
-constexpr int64_t kKeyGroup = Input::kPerWord == 1 ? 48 : 96;
+constexpr int64_t kKeyGroup = Input::kSumWords == 1 ? 48 : 96;
 
 template <class Input>
 class BackwardHead {
@@ -227,7 +227,7 @@ void attention_backward(const CpuContext& context, const AttentionBackward& p) {
     run_backward<BFloat16Input>(context, p);
   } else {
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
-    isa_avx512::attention_backward(context, p);
+    isa_avx512_bf16::attention_backward(context, p);
 #else
     run_backward<Float32Input>(context, p);
 #endif

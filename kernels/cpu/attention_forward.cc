@@ -143,7 +143,7 @@ void attention_forward(const CpuContext& context, const AttentionForward& p) {
     run_forward<BFloat16Input>(context, p);
   } else {
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
-    isa_avx512::attention_forward(context, p);
+    isa_avx512_bf16::attention_forward(context, p);
 #else
     run_forward<Float32Input>(context, p);
 #endif

@@ -119,6 +119,8 @@ const OpTable& op_table_of(Isa isa) {
       return isa_avx2::op_table();
     case Isa::kAvx512:
       return isa_avx512::op_table();
+    case Isa::kAvx512Bf16:
+      return isa_avx512_bf16::op_table();
     case Isa::kAmx:
       return isa_amx::op_table();
   }

@@ -466,7 +466,7 @@ void gemm(const CpuContext& context, const GemmParams& p) {
     Gemm<BFloat16Input>(p, context.l2_bytes).run(context);
   } else {
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
-    isa_avx512::gemm(context, p);
+    isa_avx512_bf16::gemm(context, p);
 #else
     Gemm<Float32Input>(p, context.l2_bytes).run(context);
 #endif

@@ -1,17 +1,19 @@
 #pragma once
 
 // What a product's operands are made of. A product works on 32-bit "words" along the summed
-// dimension: one fp32 element, or a pair of bf16 elements (k, k + 1). How the chain of an element
-// of C runs over its words is canonical (docs/concepts/canonical-numerics.md):
+// dimension: one fp32 element, a pair of bf16 elements (k, k + 1), or one bf16 element widened to
+// fp32. How the chain of an element of C runs is canonical (docs/concepts/canonical-numerics.md):
 //
 //  * fp32: acc = fma(a, b, acc) over ascending k;
-//  * bf16: kSumWords words at a time, acc = acc + (even + odd), where `even` and `odd` are chains
-//    of fused multiply-adds from +0 over the words' low and high halves; what the last words lack
-//    is padded with +0.
+//  * bf16: kSumWords words, which are 32 elements, at a time, acc = acc + (even + odd), where
+//    `even` and `odd` are chains of fused multiply-adds from +0 over the elements of even and of
+//    odd k; what the last words lack is padded with +0.
 //
-// The second is what the instruction TDPBF16PS computes. Where VDPBF16PS or multiply-adds take its
-// place, packed operands hold the words "separated": two words (e0, o0), (e1, o1) lie there as
-// (e1, e0), (o1, o0), because that instruction takes the high half of its words first.
+// The second is what the instruction TDPBF16PS computes. Where VDPBF16PS takes its place, packed
+// operands hold the words "separated": two words (e0, o0), (e1, o1) lie there as (e1, e0),
+// (o1, o0), because that instruction takes the high half of its words first. Where multiply-adds
+// take its place, packed operands hold widened elements: widening them in the inner loop would
+// take two operations for every three multiply-adds.
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
@@ -24,7 +26,7 @@ namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
 constexpr int kTileRows = 32;
 constexpr int kMaxVectors = 2;
-#elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+#elif TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512
 constexpr int kTileRows = 8;
 constexpr int kMaxVectors = 3;
 #elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX2
@@ -61,7 +63,13 @@ struct Float32Input {
   __attribute__((always_inline)) static U32x16 load_rows(const float* p, const float*, int count) {
     return as_bits(load_partial(p, count));
   }
+  /// One step of a chain over packed words.
+  __attribute__((always_inline)) static F32x16 multiply_add(U32x16 a, U32x16 b, F32x16 chain) {
+    return fma(as_float(a), as_float(b), chain);
+  }
 };
+
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512_BF16
 
 /// bf16 operands: a word is the pair of elements k (low half) and k + 1.
 struct BFloat16Input {
@@ -91,7 +99,42 @@ struct BFloat16Input {
     const U32x16 low = load_u16_partial(p, count);
     return next == nullptr ? low : low | shift_left(load_u16_partial(next, count), 16);
   }
+  __attribute__((always_inline)) static U32x16 separate_neighbours(U32x16 words) {
+    return kernels::TRAINYARD_ISA_NAMESPACE::separate_neighbours(words);
+  }
+  __attribute__((always_inline)) static F32x16 multiply_add(U32x16 a, U32x16 b, F32x16 chain) {
+    return dot_bf16(a, b, chain);
+  }
 };
+
+#else
+
+/// bf16 operands: a word is one element, widened to fp32.
+struct BFloat16Input {
+  using Element = uint16_t;
+  static constexpr int kPerWord = 1;
+  static constexpr int kSumWords = 32;
+  static constexpr int kWordStep = 2;
+  static constexpr bool kSeparated = false;
+  static constexpr bool kReadsRows = false;
+
+  __attribute__((always_inline)) static U32x16 load_words(const uint16_t* p, int count) {
+    return shift_left(load_u16_partial(p, count), 16);
+  }
+  __attribute__((always_inline)) static U32x16 load_full_rows(const uint16_t* p, const uint16_t*) {
+    return shift_left(load_u16(p), 16);
+  }
+  /// Words of 16 columns from row k (null: zeros).
+  __attribute__((always_inline)) static U32x16 load_rows(const uint16_t* p, const uint16_t*,
+                                                         int count) {
+    return p == nullptr ? broadcast_u32(0) : load_words(p, count);
+  }
+  __attribute__((always_inline)) static F32x16 multiply_add(U32x16 a, U32x16 b, F32x16 chain) {
+    return fma(as_float(a), as_float(b), chain);
+  }
+};
+
+#endif
 
 /// Words that `elements` of a chain take when packed.
 template <class Input>

@@ -166,7 +166,7 @@ static void pack_a(const typename Input::Element* a, int64_t lda, bool transpose
 
 /// kTileRows lanes: the first, or where `half` is 1 those from lane 8 on.
 TRAINYARD_INLINE void store_tile_words(uint32_t* p, U32x16 x, int half) {
-#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       half == 0 ? _mm512_castsi512_si256(x.v) : _mm512_extracti64x4_epi64(x.v, 1));
 #else
@@ -217,7 +217,7 @@ static void pack_a_rows(const typename Input::Element* a, int64_t lda, int64_t l
       const int64_t k = w * Input::kPerWord;
       __builtin_prefetch(row + kRowsAhead * lda + k);
       U32x16 x = Input::load_words(row + k, static_cast<int>(smaller(length - k, kGroup)));
-      if constexpr (Input::kSeparated) x = separate_neighbours(x);
+      if constexpr (Input::kSeparated) x = Input::separate_neighbours(x);
       store_partial(reinterpret_cast<float*>(target + w), as_float(x), clamp_lanes(words - w));
     }
   }

@@ -102,7 +102,8 @@ struct Tile<BFloat16Input, kRows, kVectors> {
   // Functions of their own: together in run() their addresses do not fit the general registers, and
   // what GCC spills into vector registers costs an eighth of the rate.
 
-  /// acc += even + odd over kSumWords words, which are separated.
+  /// acc += even + odd over kSumWords words; a word of the even elements and one of the odd take
+  /// turns.
   template <int kCount>
   __attribute__((noinline)) static void add_whole(const TileA& a, const char* pa, const uint32_t* b,
                                                   int64_t stride, float* acc) {
@@ -165,7 +166,7 @@ struct Tile<BFloat16Input, kRows, kVectors> {
       const U32x16 av = broadcast_word(pa + i * row_bytes);
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v)
-        chain[i][v] = dot_bf16(av, bv[v], chain[i][v]);
+        chain[i][v] = BFloat16Input::multiply_add(av, bv[v], chain[i][v]);
     }
   }
 };
@@ -199,7 +200,7 @@ TRAINYARD_INLINE TileFunction tile_function_of_rows(int rows) {
     case 6:
       return Tile<Input, 6, kVectors>::run;
 #endif
-#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512
     case 7:
       return Tile<Input, 7, kVectors>::run;
     case 8:
@@ -213,7 +214,7 @@ TRAINYARD_INLINE TileFunction tile_function_of_rows(int rows) {
 /// The tile of `rows` (1..kTileRows) by `vectors` (1..kMaxVectors) vectors.
 template <class Input>
 TRAINYARD_INLINE TileFunction tile_function(int rows, int vectors) {
-#if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512
   if (vectors == 3) return tile_function_of_rows<Input, 3>(rows);
   if (vectors == 2) return tile_function_of_rows<Input, 2>(rows);
 #endif

@@ -37,6 +37,8 @@ std::string_view name_of(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
     case Isa::kAmx:
       return "amx";
   }
@@ -49,9 +51,9 @@ ProcessorFeatures this_processor() {
   features.avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   features.avx512 =
       __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-      __builtin_cpu_supports("avx512bf16") != 0;
-  features.amx = features.avx512 && may_use_tiles();
+      __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  features.avx512_bf16 = __builtin_cpu_supports("avx512bf16") != 0;
+  features.amx = features.avx512 && features.avx512_bf16 && may_use_tiles();
   return features;
 }
 
@@ -63,8 +65,10 @@ bool is_available(Isa isa, const ProcessorFeatures& features) {
       return features.avx2;
     case Isa::kAvx512:
       return features.avx512;
+    case Isa::kAvx512Bf16:
+      return features.avx512 && features.avx512_bf16;
     case Isa::kAmx:
-      return features.avx512 && features.amx;
+      return features.avx512 && features.avx512_bf16 && features.amx;
   }
   return false;
 }
@@ -77,7 +81,7 @@ Isa isa_or_best(Isa wanted, const ProcessorFeatures& features) {
 
 std::vector<Isa> available_isas(const ProcessorFeatures& features) {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
     if (is_available(isa, features)) isas.push_back(isa);
   }
   return isas;

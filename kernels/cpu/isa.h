@@ -10,8 +10,10 @@ namespace trainyard::kernels {
 struct ProcessorFeatures {
   /// AVX2 and FMA.
   bool avx2 = false;
-  /// AVX-512 F, BW, DQ, VL and BF16.
+  /// AVX-512 F, BW, DQ and VL.
   bool avx512 = false;
+  /// AVX-512 BF16.
+  bool avx512_bf16 = false;
   /// AMX with bf16.
   bool amx = false;
 };

@@ -13,11 +13,19 @@ void sigmoid16(const float* x, float* y) { store(y, sigmoid(load(x)).value); }
 void fma16(const float* a, const float* b, const float* c, float* y) {
   store(y, fma(load(a), load(b), load(c)));
 }
-void dot_bf16_16(const uint32_t* a, const uint32_t* b, const float* c, float* y) {
-  store(y, dot_bf16(load_u32(a), load_u32(b), load(c)));
-}
 void dot_bf16_by_fma16(const uint32_t* a, const uint32_t* b, const float* c, float* y) {
-  store(y, dot_bf16_by_fma(load_u32(a), load_u32(b), load(c)));
+  const U32x16 high = broadcast_u32(0xFFFF0000U);
+  const U32x16 x = load_u32(a);
+  const U32x16 z = load_u32(b);
+  const F32x16 odd = fma(as_float(x & high), as_float(z & high), load(c));
+  store(y, fma(as_float(shift_left(x, 16)), as_float(shift_left(z, 16)), odd));
+}
+void dot_bf16_16(const uint32_t* a, const uint32_t* b, const float* c, float* y) {
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512_BF16
+  store(y, dot_bf16(load_u32(a), load_u32(b), load(c)));
+#else
+  dot_bf16_by_fma16(a, b, c, y);
+#endif
 }
 void to_bf16_16(const float* x, uint16_t* y) { store(y, load(x)); }
 bool fixed16(const float* x, int quantum_log2, int limit_log2, int64_t* y) {

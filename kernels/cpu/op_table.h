@@ -52,6 +52,8 @@ struct OpTable {
   void (*log16)(const float* x, float* y);
   void (*sigmoid16)(const float* x, float* y);
   void (*fma16)(const float* a, const float* b, const float* c, float* y);
+  /// c + a . b of two bf16 a lane, as VDPBF16PS computes it: by that instruction where the set has
+  /// it, and by fma(even, fma(odd, c)), where `even` is the low half.
   void (*dot_bf16_16)(const uint32_t* a, const uint32_t* b, const float* c, float* y);
   void (*dot_bf16_by_fma16)(const uint32_t* a, const uint32_t* b, const float* c, float* y);
   void (*to_bf16_16)(const float* x, uint16_t* y);
@@ -69,6 +71,9 @@ namespace isa_avx2 {
 const OpTable& op_table();
 }
 namespace isa_avx512 {
+const OpTable& op_table();
+}
+namespace isa_avx512_bf16 {
 const OpTable& op_table();
 }
 namespace isa_amx {

@@ -6,12 +6,12 @@
 #include "kernels/cpu/simd.h"
 
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
-// AMX multiplies bf16 only: products of fp32 are those of AVX-512.
-namespace trainyard::kernels::isa_avx512 {
+// AMX multiplies bf16 only: products of fp32 are those of AVX-512 BF16.
+namespace trainyard::kernels::isa_avx512_bf16 {
 void gemm(const CpuContext&, const GemmParams&);
 void attention_forward(const CpuContext&, const AttentionForward&);
 void attention_backward(const CpuContext&, const AttentionBackward&);
-}  // namespace trainyard::kernels::isa_avx512
+}  // namespace trainyard::kernels::isa_avx512_bf16
 #endif
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {

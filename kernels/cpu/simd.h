@@ -13,7 +13,8 @@
 #define TRAINYARD_ISA_GENERIC 0
 #define TRAINYARD_ISA_AVX2 1
 #define TRAINYARD_ISA_AVX512 2
-#define TRAINYARD_ISA_AMX 3  // AVX-512, and matrix products of bf16 by AMX
+#define TRAINYARD_ISA_AVX512_BF16 3
+#define TRAINYARD_ISA_AMX 4  // AVX-512 BF16, and matrix products of bf16 by AMX
 
 #ifndef TRAINYARD_CPU_ISA
 #error "compile through kernels/CMakeLists.txt, which defines TRAINYARD_CPU_ISA"
@@ -21,6 +22,8 @@
 
 #if TRAINYARD_CPU_ISA == TRAINYARD_ISA_AMX
 #define TRAINYARD_ISA_NAMESPACE isa_amx
+#elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512_BF16
+#define TRAINYARD_ISA_NAMESPACE isa_avx512_bf16
 #elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX512
 #define TRAINYARD_ISA_NAMESPACE isa_avx512
 #elif TRAINYARD_CPU_ISA == TRAINYARD_ISA_AVX2
@@ -57,18 +60,5 @@ TRAINYARD_INLINE void store(uint16_t* p, F32x16 x) { store_u16(p, to_bf16(x)); }
 TRAINYARD_INLINE void store_partial(uint16_t* p, F32x16 x, int count) {
   store_u16_partial(p, to_bf16(x), count);
 }
-
-/// acc = fma(even, fma(odd, acc)) per 32-bit lane of two bf16: the definition that VDPBF16PS
-/// follows (even = low half).
-TRAINYARD_INLINE F32x16 dot_bf16_by_fma(U32x16 a, U32x16 b, F32x16 acc) {
-  const U32x16 high = broadcast_u32(0xFFFF0000U);
-  acc = fma(as_float(a & high), as_float(b & high), acc);
-  return fma(as_float(shift_left(a, 16)), as_float(shift_left(b, 16)), acc);
-}
-#if TRAINYARD_CPU_ISA < TRAINYARD_ISA_AVX512
-TRAINYARD_INLINE F32x16 dot_bf16(U32x16 a, U32x16 b, F32x16 acc) {
-  return dot_bf16_by_fma(a, b, acc);
-}
-#endif
 
 }  // namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE

@@ -112,11 +112,6 @@ TRAINYARD_INLINE U32x16 load_u16_partial(const uint16_t* p, int count) {
     buffer[i] = p[i];
   return load_u16(buffer);
 }
-TRAINYARD_INLINE U32x16 load_pairs_partial(const uint16_t* p, int count) {
-  alignas(32) uint32_t buffer[16] = {};
-  std::memcpy(buffer, p, static_cast<size_t>(count) * sizeof(uint16_t));
-  return load_u32(buffer);
-}
 TRAINYARD_INLINE void store_u16(uint16_t* p, U32x16 x) {
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(x.lo, x.hi), 0xD8);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
@@ -186,13 +181,6 @@ TRAINYARD_INLINE __m256i to_bf16_half(__m256 x) {
   const __m256i sign = _mm256_and_si256(top, _mm256_set1_epi32(0x8000));
   return _mm256_blendv_epi8(_mm256_blendv_epi8(rounded, quiet, nan), sign, tiny);
 }
-TRAINYARD_INLINE __m256i separate_neighbours(__m256i x) {
-  return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0x72), 0x72);
-}
-TRAINYARD_INLINE U32x16 separate_neighbours(U32x16 x) {
-  return {separate_neighbours(x.lo), separate_neighbours(x.hi)};
-}
-
 TRAINYARD_INLINE U32x16 to_bf16(F32x16 x) { return {to_bf16_half(x.lo), to_bf16_half(x.hi)}; }
 
 TRAINYARD_INLINE float sum_lanes(F32x16 x) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// AVX-512 (F, BW, DQ, VL, BF16) behind kernels/cpu/simd.h, which documents the operations.
+// AVX-512 (F, BW, DQ, VL; with BF16 and without) behind kernels/cpu/simd.h, which documents the
+// operations.
 
 #include <cstdint>
 #include <cstring>
@@ -77,11 +78,6 @@ TRAINYARD_INLINE U32x16 load_u16(const uint16_t* p) {
 TRAINYARD_INLINE U32x16 load_u16_partial(const uint16_t* p, int count) {
   return {_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(low_bits(count), p))};
 }
-/// 32-bit words made of `count` (0..32) 16-bit elements, zero beyond.
-TRAINYARD_INLINE U32x16 load_pairs_partial(const uint16_t* p, int count) {
-  const auto mask = static_cast<__mmask32>((uint64_t{1} << static_cast<unsigned>(count)) - 1U);
-  return {_mm512_maskz_loadu_epi16(mask, p)};
-}
 TRAINYARD_INLINE void store_u16(uint16_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x.v));
 }
@@ -114,17 +110,35 @@ TRAINYARD_INLINE void multiply_wide(U32x16 a, U32x16 b, U32x16& high, U32x16& lo
   high = {_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd)};
 }
 
+#if TRAINYARD_CPU_ISA >= TRAINYARD_ISA_AVX512_BF16
 TRAINYARD_INLINE U32x16 to_bf16(F32x16 x) {
   return {_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x.v))};
 }
 TRAINYARD_INLINE F32x16 dot_bf16(U32x16 a, U32x16 b, F32x16 acc) {
   return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
-
+/// 32-bit words made of `count` (0..32) 16-bit elements, zero beyond.
+TRAINYARD_INLINE U32x16 load_pairs_partial(const uint16_t* p, int count) {
+  const auto mask = static_cast<__mmask32>((uint64_t{1} << static_cast<unsigned>(count)) - 1U);
+  return {_mm512_maskz_loadu_epi16(mask, p)};
+}
 /// Of each two neighbouring lanes with halves (e0, o0), (e1, o1): (e1, e0), (o1, o0).
 TRAINYARD_INLINE U32x16 separate_neighbours(U32x16 x) {
   return {_mm512_shufflehi_epi16(_mm512_shufflelo_epi16(x.v, 0x72), 0x72)};
 }
+#else
+TRAINYARD_INLINE U32x16 to_bf16(F32x16 x) {
+  const __m512i u = _mm512_castps_si512(x.v);
+  const __m512i top = _mm512_srli_epi32(u, 16);
+  const __m512i bias =
+      _mm512_add_epi32(_mm512_set1_epi32(0x7FFF), _mm512_and_si512(top, _mm512_set1_epi32(1)));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, bias), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  const __mmask16 tiny = _mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7F800000));
+  const __m512i quieted = _mm512_mask_or_epi32(rounded, nan, top, _mm512_set1_epi32(0x40));
+  return {_mm512_mask_and_epi32(quieted, tiny, top, _mm512_set1_epi32(0x8000))};
+}
+#endif
 
 /// Lanes i and i + 8, then 4, 2, 1.
 TRAINYARD_INLINE float sum_lanes(F32x16 x) {

@@ -163,11 +163,6 @@ TRAINYARD_INLINE U32x16 load_u16_partial(const uint16_t* p, int count) {
   TRAINYARD_LANES r.v[i] = i < count ? p[i] : 0U;
   return r;
 }
-TRAINYARD_INLINE U32x16 load_pairs_partial(const uint16_t* p, int count) {
-  U32x16 r = broadcast_u32(0);
-  std::memcpy(r.v, p, static_cast<size_t>(count) * sizeof(uint16_t));
-  return r;
-}
 TRAINYARD_INLINE void store_u16(uint16_t* p, U32x16 x) {
   TRAINYARD_LANES p[i] = static_cast<uint16_t>(x.v[i]);
 }
@@ -222,16 +217,6 @@ TRAINYARD_INLINE void multiply_wide(U32x16 a, U32x16 b, U32x16& high, U32x16& lo
     low.v[i] = static_cast<uint32_t>(product);
     high.v[i] = static_cast<uint32_t>(product >> 32);
   }
-}
-
-TRAINYARD_INLINE U32x16 separate_neighbours(U32x16 x) {
-  for (int i = 0; i < 16; i += 2) {
-    const uint32_t first = x.v[i];
-    const uint32_t second = x.v[i + 1];
-    x.v[i] = first << 16U | (second & 0xFFFFU);
-    x.v[i + 1] = (first & 0xFFFF0000U) | second >> 16U;
-  }
-  return x;
 }
 
 TRAINYARD_INLINE U32x16 to_bf16(F32x16 x) {

@@ -72,6 +72,8 @@ kernels::Isa kernel_isa(api::Isa isa) {
   switch (isa) {
     case api::Isa::kAmx:
       return kernels::Isa::kAmx;
+    case api::Isa::kAvx512Bf16:
+      return kernels::Isa::kAvx512Bf16;
     case api::Isa::kAvx512:
       return kernels::Isa::kAvx512;
     case api::Isa::kAvx2:

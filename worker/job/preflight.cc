@@ -79,7 +79,8 @@ Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeat
   };
   if (wanted == api::Isa::kAuto || offered(wanted)) return {};
   std::string others;
-  for (const api::Isa isa : {api::Isa::kAvx512, api::Isa::kAvx2, api::Isa::kGeneric}) {
+  for (const api::Isa isa :
+       {api::Isa::kAvx512Bf16, api::Isa::kAvx512, api::Isa::kAvx2, api::Isa::kGeneric}) {
     if (offered(isa)) others += ", " + std::string(api::name_of(isa));
   }
   return Error{ErrorCode::kInvalidConfig, "engine.runtime.isa: found " +

@@ -142,8 +142,11 @@ inline std::vector<Variant> runnable(std::vector<Variant> variants) {
   return variants;
 }
 inline auto one_thread_each() {
-  return testing::ValuesIn(
-      runnable({{Isa::kGeneric, 1}, {Isa::kAvx2, 1}, {Isa::kAvx512, 1}, {Isa::kAmx, 1}}));
+  return testing::ValuesIn(runnable({{Isa::kGeneric, 1},
+                                     {Isa::kAvx2, 1},
+                                     {Isa::kAvx512, 1},
+                                     {Isa::kAvx512Bf16, 1},
+                                     {Isa::kAmx, 1}}));
 }
 
 }  // namespace trainyard::kernels::test

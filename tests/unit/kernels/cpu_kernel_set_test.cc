@@ -29,10 +29,12 @@ TEST(CpuKernelSetTest, TheBestIsTheLastAvailableAndGenericIsAlwaysThere) {
 
 TEST(CpuKernelSetTest, RefusesAnInstructionSetTheProcessorLacksByName) {
   const ProcessorFeatures old_processor = {.avx2 = true, .avx512 = false};
+  const ProcessorFeatures skylake = {.avx2 = true, .avx512 = true, .avx512_bf16 = false};
   const ProcessorFeatures foreign_processor = {};
   for (const auto& [isa, features, best] :
        {std::tuple(Isa::kAmx, old_processor, Isa::kAvx2),
         std::tuple(Isa::kAvx512, old_processor, Isa::kAvx2),
+        std::tuple(Isa::kAvx512Bf16, skylake, Isa::kAvx512),
         std::tuple(Isa::kAvx512, foreign_processor, Isa::kGeneric),
         std::tuple(Isa::kAvx2, foreign_processor, Isa::kGeneric)}) {
     const auto set = make_cpu_kernel_set(isa, 1, features);
@@ -50,10 +52,15 @@ TEST(CpuKernelSetTest, OffersWhatTheProcessorHasSlowestFirst) {
   EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true}),
               ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512));
   EXPECT_THAT(available_isas({.avx512 = true}), ElementsAre(Isa::kGeneric, Isa::kAvx512));
-  EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true, .amx = true}),
-              ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx));
-  EXPECT_THAT(available_isas({.amx = true}), ElementsAre(Isa::kGeneric))
+  EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true, .avx512_bf16 = true}),
+              ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16));
+  EXPECT_THAT(available_isas({.avx2 = true, .avx512 = true, .avx512_bf16 = true, .amx = true}),
+              ElementsAre(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx));
+  EXPECT_THAT(available_isas({.avx512_bf16 = true}), ElementsAre(Isa::kGeneric))
       << "its other kernels are those of AVX-512";
+  EXPECT_THAT(available_isas({.avx512 = true, .amx = true}),
+              ElementsAre(Isa::kGeneric, Isa::kAvx512))
+      << "its other kernels are those of AVX-512 BF16";
 }
 
 TEST(CpuKernelSetTest, WhatIsNotThereIsReplacedByTheBestThatIs) {

@@ -149,7 +149,7 @@ const BadManifest kBadEngines[] = {
     {kAppend, R"(    runtime: {transport: Nccl})",
      R"(10: spec.engine.runtime.transport: found Nccl, wanted Auto, Local, Shm or Tcp (not in this version))"},
     {kAppend, R"(    runtime: {isa: Sse})",
-     R"(10: spec.engine.runtime.isa: found "Sse", wanted Auto, Amx, Avx512, Avx2 or Generic)"},
+     R"(10: spec.engine.runtime.isa: found "Sse", wanted Auto, Amx, Avx512Bf16, Avx512, Avx2 or Generic)"},
     {kAppend, R"(    runtime: {threads: -1})",
      R"(10: spec.engine.runtime.threads: found -1, wanted a number from 0 to 1024)"},
     {kAppend, R"(    evaluation: {sequences: 0})",
