@@ -134,13 +134,27 @@ Result<TrainingJob> decode_training_job(std::string_view text, const DecodeOptio
   return std::move(checked.job);
 }
 
-Result<TrainingJob> load_training_job(const std::filesystem::path& path) {
-  TRAINYARD_ASSIGN(const std::string text, read_file(path, kMaxManifestBytes));
-  TRAINYARD_ASSIGN(TrainingJob job, decode_training_job(text, {.file = path.string()}));
+Result<std::string> read_manifest(const std::filesystem::path& path) {
+  Result<std::string> text = read_file(path == "-" ? "/dev/stdin" : path, kMaxManifestBytes);
+  if (text) return text;
+  return Error{ErrorCode::kInvalidConfig,
+               path.string() + ": wanted a readable manifest: " + text.error().message};
+}
+
+Result<std::filesystem::path> folder_of_manifest(const std::filesystem::path& path) {
   std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  const bool of_a_folder = path != "-" && std::filesystem::is_regular_file(path, error);
+  std::filesystem::path folder = of_a_folder ? std::filesystem::absolute(path, error).parent_path()
+                                             : std::filesystem::current_path(error);
   if (error) return io_error("absolute path of " + path.string(), error.value());
-  if (job.spec.engine) resolve_paths(*job.spec.engine, absolute.parent_path());
+  return folder;
+}
+
+Result<TrainingJob> load_training_job(const std::filesystem::path& path) {
+  TRAINYARD_ASSIGN(const std::string text, read_manifest(path));
+  TRAINYARD_ASSIGN(TrainingJob job, decode_training_job(text, {.file = path.string()}));
+  TRAINYARD_ASSIGN(const std::filesystem::path folder, folder_of_manifest(path));
+  if (job.spec.engine) resolve_paths(*job.spec.engine, folder);
   return job;
 }
 

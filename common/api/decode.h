@@ -40,8 +40,16 @@ CheckedJob check_training_job(std::string_view text, const DecodeOptions& option
 /// check_training_job as a Result: all faults in one kInvalidConfig message, a line each.
 Result<TrainingJob> decode_training_job(std::string_view text, const DecodeOptions& options = {});
 
-/// Reads and decodes a manifest file; relative paths of `engine` (data, tokenizer, import, export)
-/// are made absolute against the file's folder. Errors: kInvalidConfig for faults; kNotFound, kIo.
+/// Reads a manifest file ("-": standard input) once, so that it may be a pipe. Errors:
+/// kInvalidConfig.
+Result<std::string> read_manifest(const std::filesystem::path& path);
+
+/// What relative paths of a manifest are relative to: its folder, absolute; the current directory
+/// where it comes from standard input or a pipe. Errors: kIo.
+Result<std::filesystem::path> folder_of_manifest(const std::filesystem::path& path);
+
+/// Reads and decodes a manifest file (read_manifest); relative paths of `engine` (data, tokenizer,
+/// import, export) are made absolute against folder_of_manifest. Errors: kInvalidConfig; kIo.
 Result<TrainingJob> load_training_job(const std::filesystem::path& path);
 
 /// A status object alone, as encode_status writes it (LocalCluster's status file). Unknown keys are

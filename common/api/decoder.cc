@@ -36,6 +36,11 @@ std::optional<int64_t> thousandths(std::string_view text) {
   return value;
 }
 
+bool is_whole(std::string_view text) {
+  const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  return text.size() > sign && text.find_first_not_of("0123456789", sign) == std::string_view::npos;
+}
+
 /// Where a container's variable has its value from.
 EnvSource source_of(const Node& variable) {
   const Node* from = variable.find("valueFrom");
@@ -75,6 +80,14 @@ void Decoder::decode_integer(const Field& field, const Node& node, const std::st
   if (!field.zero_word.empty()) wanted += " or " + std::string(field.zero_word);
   if (is_zero_word(field, node)) {
     out = 0;
+  } else if (node.kind == Kind::kRefused && is_whole(node.string)) {
+    // The text's reader names the range of its own numbers.
+    const auto bound = [](const std::optional<double>& given, int64_t widest) {
+      return std::to_string(given ? static_cast<int64_t>(*given) : widest);
+    };
+    faults_.refine(path, wanted + " from " +
+                             bound(field.minimum, std::numeric_limits<int64_t>::min()) + " to " +
+                             bound(field.maximum, std::numeric_limits<int64_t>::max()));
   } else if (node.kind != Kind::kInteger) {
     refuse(node, path, std::move(wanted));
   } else if (node.integer == 0 && (field.zero == Zero::kAbsent || !field.zero_word.empty())) {

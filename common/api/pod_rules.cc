@@ -42,6 +42,8 @@ class PodObject {
   PodObject item(std::string_view list, size_t index) const {
     return {node_.find(list)->items[index], text::join_path(at(list), index), faults_};
   }
+  /// A member that is an object.
+  PodObject inner(std::string_view field) const { return {*node_.find(field), at(field), faults_}; }
   std::string at(std::string_view field) const { return text::join_path(path_, field); }
 
   /// Faults `field`, or this object where `field` is empty, unless `holds` or it has a fault.
@@ -118,7 +120,23 @@ bool is_exclusive(std::string_view resource) {
   return resource.find('/') != std::string_view::npos || resource.starts_with("hugepages-");
 }
 
+/// Devices are whole. Amounts are in thousandths.
+void check_whole(const PodObject& object) {
+  constexpr int64_t kOne = 1000;
+  for (const std::string_view list : {"limits", "requests"}) {
+    const Node* amounts = object.find(list);
+    if (amounts == nullptr) continue;
+    for (const text::Member& member : amounts->members) {
+      const std::optional<int64_t> amount = amount_of(&member.value);
+      if (!amount || member.key.find('/') == std::string::npos) continue;
+      object.require(*amount % kOne == 0, text::join_path(std::string(list), member.key),
+                     text::describe(member.value), "a whole number, as devices are not divided");
+    }
+  }
+}
+
 void check_resources(const PodObject& object) {
+  check_whole(object);
   const Node* limits = object.find("limits");
   const Node* requests = object.find("requests");
   if (requests == nullptr) return;
@@ -227,7 +245,83 @@ void check_host_ports(const PodObject& pod) {
   }
 }
 
+/// What servers allow of some of a container's probes only.
+void check_probes(const PodObject& container) {
+  for (const std::string_view name : {"livenessProbe", "startupProbe"}) {
+    const Node* probe = container.find(name);
+    const Node* threshold = probe == nullptr ? nullptr : probe->find("successThreshold");
+    if (threshold == nullptr || threshold->kind != Kind::kInteger) continue;
+    container.require(threshold->integer == 0 || threshold->integer == 1,
+                      text::join_path(std::string(name), "successThreshold"),
+                      text::describe(*threshold), "1, as the first success counts");
+  }
+  const Node* ready = container.find("readinessProbe");
+  const Node* grace = ready == nullptr ? nullptr : ready->find("terminationGracePeriodSeconds");
+  container.require(grace == nullptr || grace->kind == Kind::kNull,
+                    "readinessProbe.terminationGracePeriodSeconds", "a number",
+                    "none, as this probe ends nothing");
+}
+
+bool leads_up(std::string_view path) {
+  while (!path.empty()) {
+    const size_t slash = std::min(path.find('/'), path.size());
+    if (path.substr(0, slash) == "..") return true;
+    path.remove_prefix(std::min(slash + 1, path.size()));
+  }
+  return false;
+}
+
+void check_relative(const PodObject& object, std::string_view field) {
+  const std::string path = object.text(field);
+  object.require(!path.starts_with('/') && !leads_up(path), field, text::describe(path),
+                 "a relative path without ..");
+}
+
+/// A file of a volume: ".." begins names that the kubelet keeps for itself.
+void check_file(const PodObject& object) {
+  check_relative(object, "path");
+  const std::string path = object.text("path");
+  object.require(!path.starts_with(".."), "path", text::describe(path),
+                 "a path that does not begin with ..");
+}
+
+/// Files of all sources lie in one folder.
+void check_projected(const PodObject& volume) {
+  std::set<std::string> paths;
+  const auto take = [&paths](const PodObject& file) {
+    const std::string path = file.text("path");
+    file.require(path.empty() || paths.insert(path).second, "path", text::describe(path),
+                 "a path that no other source of the volume has");
+  };
+  for (size_t i = 0; i < volume.items("sources").size(); ++i) {
+    const PodObject source = volume.item("sources", i);
+    for (const std::string_view list : {"configMap", "secret", "downwardAPI"}) {
+      const Node* from = source.find(list);
+      if (from == nullptr) continue;
+      const PodObject object = source.inner(list);
+      for (size_t j = 0; j < object.items("items").size(); ++j)
+        take(object.item("items", j));
+    }
+    if (source.find("serviceAccountToken") != nullptr) take(source.inner("serviceAccountToken"));
+  }
+}
+
+/// What the operator sets in every pod: what a template says there would count for nothing.
+void check_set_by_operator(const PodObject& pod) {
+  const auto refuse = [&pod](std::string_view field, const char* wanted) {
+    const Node* value = pod.find(field);
+    if (value != nullptr) pod.require(false, field, text::describe(*value), wanted);
+  };
+  refuse("activeDeadlineSeconds",
+         "none: it would end single pods; spec.activeDeadlineSeconds ends the job");
+  refuse("terminationGracePeriodSeconds",
+         "none: it is checkpointPolicy.preemptionCheckpointSeconds and 30 s");
+  refuse("hostname", "none: pods are called JOB-INDEX");
+  refuse("subdomain", "none: it is the job's name");
+}
+
 void check_pod(const PodObject& pod) {
+  check_set_by_operator(pod);
   check_container_names(pod);
   check_mounts(pod);
   check_host_ports(pod);
@@ -259,6 +353,15 @@ void check_pod_rules(std::string_view type, const Node& object, const std::strin
     check_pod(checked);
   } else if (type == "ResourceRequirements") {
     check_resources(checked);
+  } else if (type == "Container") {
+    check_probes(checked);
+  } else if (type == "VolumeMount") {
+    check_relative(checked, "subPath");
+    check_relative(checked, "subPathExpr");
+  } else if (type == "KeyToPath" || type == "DownwardAPIVolumeFile") {
+    check_file(checked);
+  } else if (type == "ProjectedVolumeSource") {
+    check_projected(checked);
   } else if (type == "Toleration") {
     check_toleration(checked);
   } else if (type == "NodeSelectorRequirement" || type == "LabelSelectorRequirement") {

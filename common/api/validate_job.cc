@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/api/pod_places.h"
 #include "common/api/rules.h"
 #include "common/api/validate.h"
 
@@ -400,6 +401,7 @@ void validate_job(const TrainingJob& job, FaultList& faults) {
                    "namespace", text::describe(job.metadata.namespace_name),
                    "a lower-case name of at most 63 letters, digits and '-'");
   check_spec(job.spec, Rules(faults, "spec"));
+  if (job.spec.pod_template) check_pod_places(job, "spec.template", faults);
 }
 
 std::vector<Fault> validate(const TrainingJob& job, const std::string& file) {

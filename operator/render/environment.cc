@@ -93,12 +93,6 @@ bool runs_agent(const api::TrainingJobSpec& spec) {
   return spec.engine || api::needs_injected_agent(spec);
 }
 
-std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJobSpec& spec) {
-  if (!spec.checkpoint_policy.storage) return {};
-  const std::string& path = spec.checkpoint_policy.path;
-  return std::string(kCheckpointFolder) + "/" + (path.empty() ? job.name : path);
-}
-
 json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
                     const control::PodSpec& pod, const PodDefaults& defaults, int agent_port) {
   Entries entries;
@@ -117,7 +111,7 @@ json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec
     add_jax(pod, place, entries);
   }
   if (runs_agent(spec)) add_agent(spec, defaults, agent_port, entries);
-  const std::string checkpoints = checkpoint_folder(job, spec);
+  const std::string checkpoints = api::checkpoint_folder(job, spec);
   if (!checkpoints.empty()) entries.set(contract::kEnvCheckpointDir, checkpoints);
   return entries.take();
 }

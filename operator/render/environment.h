@@ -6,6 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "common/api/pod_places.h"
 #include "common/api/training_job.h"
 #include "control/pod_spec.h"
 
@@ -18,25 +19,25 @@ struct PodDefaults {
   std::string worker_image;
   /// Where agents find the control stream ("host:port"); empty: this operator serves none.
   std::string control_address;
+  std::string worker_image_pull_policy;  ///< empty: not said
 };
 
 /// Whether the job's pods run an agent, which speaks the control stream.
 bool runs_agent(const api::TrainingJobSpec& spec);
 
 /// Where a pod finds what the operator gives it.
-inline constexpr char kEngineFolder[] = "/etc/trainyard";
+using api::kAgentFolder;
+using api::kCheckpointFolder;
+using api::kControlFolder;
+using api::kEngineFolder;
 inline constexpr char kEngineFile[] = "engine.json";
 inline constexpr char kCheckpointPolicyFile[] = "checkpoint-policy.json";
-inline constexpr char kControlFolder[] = "/var/run/trainyard/control";
 inline constexpr char kAuthoritiesFile[] = "ca.crt";
 inline constexpr char kTokenFile[] = "token";
 /// Kubernetes' own place for the last words of a container.
 inline constexpr char kTerminationLog[] = "/dev/termination-log";
-/// Where the agent lies in the pods of other images, with all that it needs to run there.
-inline constexpr char kAgentFolder[] = "/var/run/trainyard/agent";
 /// Where an agent in a pod serves its metrics, unless the pod has its node's network.
 inline constexpr int kAgentMetricsPort = 9400;
-inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
 
 /// The reserved variables of the container `trainer`, as entries of a container's `env`, in an
 /// order that does not change: those that hold everywhere (PodSpec::environment), torchrun's and
@@ -49,8 +50,5 @@ inline constexpr char kCheckpointFolder[] = "/var/lib/trainyard/checkpoints";
 nlohmann::json environment_of(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
                               const control::PodSpec& pod, const PodDefaults& defaults,
                               int agent_port = kAgentMetricsPort);
-
-/// Folder of the job's checkpoints in its pods; empty where the job names no storage.
-std::string checkpoint_folder(const api::ObjectMeta& job, const api::TrainingJobSpec& spec);
 
 }  // namespace trainyard::render

@@ -22,7 +22,6 @@ constexpr char kCheckpointVolume[] = "trainyard-checkpoints";
 constexpr char kControlVolume[] = "trainyard-control";
 constexpr char kAgentVolume[] = "trainyard-agent";
 constexpr char kAgentContainer[] = "trainyard-agent";
-constexpr char kShmPath[] = "/dev/shm";
 constexpr char kMetricsPortName[] = "metrics";
 /// kubelets renew it after four fifths of that.
 constexpr int kTokenSeconds = 3600;
@@ -97,9 +96,9 @@ bool mounts(const json& container, const std::string& path) {
   });
 }
 
-/// Adds a volume and its place in the container, unless something else is mounted there.
+/// Adds a volume and its place in the container. What a template mounts there is refused before
+/// (api::check_pod_places).
 void add_volume(json& spec, json& container, json volume, const std::string& path, bool read_only) {
-  if (mounts(container, path)) return;
   json mount = {{"name", volume["name"]}, {"mountPath", path}};
   if (read_only) mount["readOnly"] = true;
   list_part(container, "volumeMounts").push_back(std::move(mount));
@@ -128,7 +127,7 @@ void add_checkpoints(json& spec, json& container, const std::string& claim) {
         {{"name", kCheckpointVolume}, {"persistentVolumeClaim", {{"claimName", claim}}}},
         kCheckpointFolder, /*read_only=*/false);
   }
-  if (mounts(container, kCheckpointFolder)) return;
+  if (mounts(container, kCheckpointFolder)) return;  // that volume: check_pod_places has looked
   // Whatever is given as a name: what is none, such as a number, the server refuses.
   list_part(container, "volumeMounts")
       .push_back({{"name", theirs.value("name", json())}, {"mountPath", kCheckpointFolder}});
@@ -168,9 +167,10 @@ void add_scheduling(json& spec, const api::SchedulingSpec& scheduling) {
   }
 }
 
-bool names_image(const json& container) {
-  const auto image = container.find("image");
-  return image != container.end() && image->is_string() && *image != "";
+/// Whether the member is text, and not empty.
+bool names(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() && *found != "";
 }
 
 /// The container whose exit ends the pod; made where an engine's job has none.
@@ -220,32 +220,41 @@ void prepare_agent(const api::ObjectMeta& job, json& spec, json& container) {
   if (!named) ports.push_back({{"name", kMetricsPortName}, {"containerPort", kAgentMetricsPort}});
 }
 
+/// Of a container with our image.
+void set_pull_policy(json& container, const PodDefaults& defaults) {
+  if (defaults.worker_image_pull_policy.empty()) return;
+  set_default(container, "imagePullPolicy", defaults.worker_image_pull_policy);
+}
+
 /// The container that brings the agent. It runs our own image, so it can say all that the
 /// restricted Pod Security Standard asks for, whatever the rest of the pod does.
-json agent_bringer(const std::string& image) {
+json agent_bringer(const PodDefaults& defaults) {
   const json room = {{"cpu", kCopyCpu}, {"memory", kCopyMemory}};
-  return {{"name", kAgentContainer},
-          {"image", image},
-          {"args", json::array({"install", kAgentFolder})},
-          {"resources", {{"requests", room}, {"limits", room}}},
-          {"terminationMessagePolicy", "FallbackToLogsOnError"},
-          {"volumeMounts", json::array({{{"name", kAgentVolume}, {"mountPath", kAgentFolder}}})},
-          {"securityContext",
-           {{"runAsNonRoot", true},
-            {"runAsUser", kWorkerUser},
-            {"allowPrivilegeEscalation", false},
-            {"readOnlyRootFilesystem", true},
-            {"capabilities", {{"drop", json::array({"ALL"})}}},
-            {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+  json bringer = {
+      {"name", kAgentContainer},
+      {"image", defaults.worker_image},
+      {"args", json::array({"install", kAgentFolder})},
+      {"resources", {{"requests", room}, {"limits", room}}},
+      {"terminationMessagePolicy", "FallbackToLogsOnError"},
+      {"volumeMounts", json::array({{{"name", kAgentVolume}, {"mountPath", kAgentFolder}}})},
+      {"securityContext",
+       {{"runAsNonRoot", true},
+        {"runAsUser", kWorkerUser},
+        {"allowPrivilegeEscalation", false},
+        {"readOnlyRootFilesystem", true},
+        {"capabilities", {{"drop", json::array({"ALL"})}}},
+        {"seccompProfile", {{"type", "RuntimeDefault"}}}}}};
+  set_pull_policy(bringer, defaults);
+  return bringer;
 }
 
 /// The agent becomes the container's first process and starts its command once a rank. It comes
 /// with its own loader and libraries: the image may have others, or none (docs/adr/0012).
-void inject_agent(json& spec, json& container, const std::string& image) {
+void inject_agent(json& spec, json& container, const PodDefaults& defaults) {
   add_volume(spec, container, {{"name", kAgentVolume}, {"emptyDir", json::object()}}, kAgentFolder,
              /*read_only=*/true);
   json& before = list_part(spec, "initContainers");
-  before.insert(before.begin(), agent_bringer(image));
+  before.insert(before.begin(), agent_bringer(defaults));
   json command = json::array({std::string(kAgentFolder) + "/start", "--"});
   for (json& word : list_part(container, "command"))
     command.push_back(std::move(word));
@@ -276,7 +285,10 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
   pod_spec["hostname"] = host_name(pod.job_name, pod.node_index);
   pod_spec["subdomain"] = service_name(job);
   pod_spec["terminationGracePeriodSeconds"] = pod.grace.count();
-  set_default(pod_spec, "automountServiceAccountToken", false);
+  // Who names an account wants what it may do.
+  if (!names(pod_spec, "serviceAccountName")) {
+    set_default(pod_spec, "automountServiceAccountToken", false);
+  }
   // A pod among thousands of services would get thousands of variables.
   set_default(pod_spec, "enableServiceLinks", false);
   if (pod_spec.value("hostNetwork", json()) == true) {
@@ -289,15 +301,19 @@ json render_pod(const api::ObjectMeta& job, const api::TrainingJobSpec& spec,
     metadata["annotations"][kAnnotationTrainer] = std::move(name);
   }
   if (runs_agent(spec)) prepare_agent(job, pod_spec, trainer);
-  if (api::needs_injected_agent(spec)) inject_agent(pod_spec, trainer, defaults.worker_image);
-  if (spec.engine && !names_image(trainer)) {
+  if (api::needs_injected_agent(spec)) inject_agent(pod_spec, trainer, defaults);
+  if (spec.engine && !names(trainer, "image")) {
     trainer["image"] = defaults.worker_image;
+    set_pull_policy(trainer, defaults);
     restrict_built_in(pod_spec, trainer);
   }
   set_default(trainer, "terminationMessagePolicy", "FallbackToLogsOnError");
   add_environment(trainer, environment_of(job, spec, pod, defaults, agent_port(pod_spec, trainer)));
-  add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
-             kShmPath, /*read_only=*/false);
+  // A template may bring its own, of another size.
+  if (!mounts(trainer, api::kShmFolder)) {
+    add_volume(pod_spec, trainer, {{"name", kShmVolume}, {"emptyDir", {{"medium", "Memory"}}}},
+               api::kShmFolder, /*read_only=*/false);
+  }
   if (spec.engine) {
     add_volume(pod_spec, trainer,
                {{"name", kEngineVolume}, {"configMap", {{"name", engine_config_name(job, spec)}}}},

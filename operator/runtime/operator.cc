@@ -153,6 +153,7 @@ cluster::KubeCluster::Options Operator::cluster_options() {
   made.logger = &logger_;
   made.namespaces = options_.namespaces;
   made.pod_defaults.worker_image = options_.worker_image;
+  made.pod_defaults.worker_image_pull_policy = options_.worker_image_pull_policy;
   if (!is_off(options_.control_bind_address)) made.pod_defaults.control_address = control_address();
   made.control_authorities = [this] { return stream_ ? stream_->authorities() : std::string(); };
   made.instance = identity_;

@@ -91,6 +91,10 @@ void add_work_flags(CLI::App& app, OperatorOptions& options) {
       "--worker-image", options.worker_image,
       "Image of pods whose job has an engine and names none, and of the agent that is put into "
       "other images");
+  app.add_option("--worker-image-pull-policy", options.worker_image_pull_policy,
+                 "Always, IfNotPresent or Never: when that image is pulled; default: as Kubernetes "
+                 "does by its tag")
+      ->check(CLI::IsMember({"Always", "IfNotPresent", "Never"}));
 }
 
 void add_control_flags(CLI::App& app, OperatorOptions& options) {

@@ -25,8 +25,9 @@ struct OperatorOptions {
   int api_burst = 1000;
   int workers = 8;
   std::string worker_image;
-  std::string control_bind_address;  ///< off: no control stream
-  std::string control_address;       ///< empty: the chart's Service in the operator's namespace
+  std::string worker_image_pull_policy;  ///< empty: Kubernetes' default
+  std::string control_bind_address;      ///< off: no control stream
+  std::string control_address;           ///< empty: the chart's Service in the operator's namespace
   std::string control_tls_secret = "trainyard-control-tls";
   std::string pod_name;  ///< of the operator's own pod; empty: it runs in none
   LogLevel log_level = LogLevel::kInfo;

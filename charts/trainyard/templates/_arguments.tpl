@@ -13,6 +13,7 @@
 - --metrics-bind-address={{ if .Values.metrics.enabled }}:{{ .Values.metrics.port }}{{ else }}0{{ end }}
 - --health-probe-bind-address=:{{ .Values.probes.port }}
 - --worker-image={{ include "trainyard.image" (dict "root" . "image" .Values.worker.image) }}
+- --worker-image-pull-policy={{ include "trainyard.pullPolicy" (dict "image" .Values.worker.image) }}
 {{- if .Values.control.enabled }}
 - --control-bind-address=:{{ .Values.control.port }}
 - --control-address={{ include "trainyard.fullname" . }}-control.{{ .Release.Namespace }}.svc:{{ .Values.control.port }}

@@ -56,6 +56,17 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* When an image is pulled. Call as trainyard.image. One that no registry is named for is brought to the nodes: what a public registry has under its name is not ours. */}}
+{{- define "trainyard.pullPolicy" -}}
+{{- if .image.pullPolicy -}}
+{{- .image.pullPolicy -}}
+{{- else if or .image.registry .image.digest (regexMatch "^[^/]*[.:][^/]*/" .image.repository) -}}
+IfNotPresent
+{{- else -}}
+Never
+{{- end -}}
+{{- end -}}
+
 {{- define "trainyard.controlSecret" -}}
 {{- default (printf "%s-control-tls" (include "trainyard.fullname" .)) .Values.control.tls.existingSecret -}}
 {{- end -}}

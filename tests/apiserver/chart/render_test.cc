@@ -408,6 +408,29 @@ TEST_F(ChartRenderTest, NotesSayWhatAPolicyKeepsOut) {
               Not(warned));
 }
 
+/// Nobody owns the names that the images have without a registry.
+TEST_F(ChartRenderTest, NothingIsPulledUnlessARegistryOrADigestIsNamed) {
+  const auto policies = [this](const std::string& values) {
+    const CommandResult rendering = helm({"template", "try", chart(), "--values", file(values)});
+    EXPECT_EQ(rendering.exit_code, 0) << rendering.errors;
+    const std::regex policy("(?:imagePullPolicy: |--worker-image-pull-policy=)(\\w+)");
+    std::set<std::string> found;
+    for (auto at = std::sregex_iterator(rendering.output.begin(), rendering.output.end(), policy);
+         at != std::sregex_iterator(); ++at) {
+      found.insert((*at)[1]);
+    }
+    return found;
+  };
+  const std::string digest = "sha256:" + std::string(64, 'a');
+  using Policies = std::set<std::string>;
+  EXPECT_EQ(policies("{}"), Policies{"Never"}) << "of the operator, its test and the worker";
+  EXPECT_EQ(policies("{image: {registry: r.example}, worker: {image: {digest: '" + digest + "'}}}"),
+            Policies{"IfNotPresent"});
+  EXPECT_EQ(policies("{image: {repository: r.example/mine}}"), (Policies{"IfNotPresent", "Never"}));
+  EXPECT_EQ(policies("{image: {pullPolicy: Always}, worker: {image: {pullPolicy: Always}}}"),
+            Policies{"Always"});
+}
+
 TEST_F(ChartRenderTest, WhatIsMadeOfTheChartIsUpToDate) {
   const CommandResult check =
       run_command({.argv = {testing_support::source_path("tools/chart"), "--check"},

@@ -76,6 +76,20 @@ const Wrong kWrong[] = {
     {"", "initContainers: [{name: first}]", R"(initContainers[0].image: found nothing, wanted a container image)"},
     {"", "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: In}]}]}}}", R"(affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].values: found 0 values, wanted at least one)"},
     {"", "terminationGracePeriodSeconds: -1", R"(terminationGracePeriodSeconds: found -1, wanted a whole number from 0)"},
+    {"", "terminationGracePeriodSeconds: 60", R"(terminationGracePeriodSeconds: found 60, wanted none: it is checkpointPolicy.preemptionCheckpointSeconds and 30 s)"},
+    {"", "activeDeadlineSeconds: 60", R"(activeDeadlineSeconds: found 60, wanted none: it would end single pods; spec.activeDeadlineSeconds ends the job)"},
+    {"", "hostname: me", R"(hostname: found "me", wanted none: pods are called JOB-INDEX)"},
+    {"resources: {limits: {nvidia.com/gpu: 0.5}}", "", R"(containers[0].resources.limits.nvidia.com/gpu: found 0.5, wanted a whole number, as devices are not divided)"},
+    {"resources: {limits: {nvidia.com/gpu: 1500m}}", "", R"(containers[0].resources.limits.nvidia.com/gpu: found "1500m", wanted a whole number, as devices are not divided)"},
+    {"resources: {requests: {example.com/nic: 100m}}", "", R"(containers[0].resources.requests.example.com/nic: found "100m", wanted a whole number)"},
+    {"livenessProbe: {exec: {command: [a]}, successThreshold: 2}", "", R"(containers[0].livenessProbe.successThreshold: found 2, wanted 1, as the first success counts)"},
+    {"startupProbe: {exec: {command: [a]}, successThreshold: 3}", "", R"(containers[0].startupProbe.successThreshold: found 3, wanted 1, as the first success counts)"},
+    {"readinessProbe: {exec: {command: [a]}, terminationGracePeriodSeconds: 3}", "", R"(containers[0].readinessProbe.terminationGracePeriodSeconds: found a number, wanted none)"},
+    {"volumeMounts: [{name: d, mountPath: /a, subPath: /b}]", "volumes: [{name: d}]", R"(containers[0].volumeMounts[0].subPath: found "/b", wanted a relative path without ..)"},
+    {"volumeMounts: [{name: d, mountPath: /a, subPathExpr: b/../../c}]", "volumes: [{name: d}]", R"(containers[0].volumeMounts[0].subPathExpr: found "b/../../c", wanted a relative path without ..)"},
+    {"", "volumes: [{name: d, configMap: {name: c, items: [{key: k, path: ..data}]}}]", R"(volumes[0].configMap.items[0].path: found "..data", wanted a path that does not begin with ..)"},
+    {"", "volumes: [{name: d, projected: {sources: [{configMap: {name: a, items: [{key: k, path: p}]}}, {secret: {name: b, items: [{key: k, path: p}]}}]}}]", R"(volumes[0].projected.sources[1].secret.items[0].path: found "p", wanted a path that no other source of the volume has)"},
+    {"", "volumes: [{name: d, projected: {sources: [{serviceAccountToken: {path: token}}, {downwardAPI: {items: [{path: token, fieldRef: {fieldPath: metadata.name}}]}}]}}]", R"(volumes[0].projected.sources[1].downwardAPI.items[0].path: found "token", wanted a path that no other source)"},
 };
 // clang-format on
 
@@ -95,7 +109,8 @@ TEST(PodTemplateTest, WhatApiServersTakeIsNoFault) {
                 "status.podIP}}}], envFrom: [{secretRef: {name: s, optional: true}}], "
                 "ports: [{containerPort: 53}, {containerPort: 53, protocol: UDP}], "
                 "resources: {limits: {cpu: 0.5, memory: 4Gi, nvidia.com/gpu: 8}, requests: {cpu: "
-                "250m}}, readinessProbe: {httpGet: {port: web, path: /}}, "
+                "250m}}, livenessProbe: {exec: {command: [a]}, successThreshold: 1}, "
+                "readinessProbe: {httpGet: {port: web, path: /}}, "
                 "volumeMounts: [{name: d, mountPath: /a}, {name: d, mountPath: /b, subPath: c}, "
                 "{name: trainyard-shm, mountPath: /shared}]",
                 "volumes: [{name: d, persistentVolumeClaim: {claimName: claim}}, {name: e}]\n"

@@ -35,6 +35,20 @@ TEST(AgentTest, APodOfAnEngineKnowsItsCoordinatorAndIsKnownByIt) {
   EXPECT_EQ(pod["spec"]["automountServiceAccountToken"], false);
 }
 
+TEST(AgentTest, OurImageIsPulledAsTheOperatorSays) {
+  const auto policies = [](const std::string& spec, const std::string& policy) {
+    const api::TrainingJob job = job_of(spec);
+    const json pod =
+        render_pod(job.metadata, job.spec, pod_of(job, 0), {"worker:9", "control:9443", policy});
+    return json::array(
+        {trainer_of(pod).value("imagePullPolicy", ""),
+         pod["spec"].value(json::json_pointer("/initContainers/0/imagePullPolicy"), "")});
+  };
+  EXPECT_EQ(policies(kEngine, "Never"), json({"Never", ""}));
+  EXPECT_EQ(policies(kInjected, "Never"), json({"", "Never"})) << "the trainer's image is another";
+  EXPECT_EQ(policies(kInjected, ""), json({"", ""}));
+}
+
 /// Pods of several jobs share a node's ports.
 TEST(AgentTest, APodOfItsNodesNetworkDeclaresNoPort) {
   const auto pod_with = [](const std::string& ports) {

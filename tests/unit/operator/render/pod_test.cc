@@ -106,6 +106,19 @@ TEST(RenderPodTest, LeavesTheTemplatesOwnChoiceOfADefault) {
   EXPECT_EQ(trainer_of(pod)["terminationMessagePolicy"], "File");
 }
 
+TEST(RenderPodTest, ATemplateThatNamesAnAccountGetsItsToken) {
+  const auto automount = [](const std::string& account) {
+    const json pod =
+        rendered(job_of(R"({"agent":"None","template":{"spec":{"serviceAccountName":")" + account +
+                        R"(","containers":[{"name":"trainer","image":"t",
+                                         "command":["x"]}]}}})"),
+                 0);
+    return pod["spec"].value("automountServiceAccountToken", json());
+  };
+  EXPECT_EQ(automount("reader"), json()) << "Kubernetes' own default: it is mounted";
+  EXPECT_EQ(automount(""), false);
+}
+
 TEST(RenderPodTest, MountsSharedMemoryUnlessTheTemplateDoes) {
   const json pod = rendered(job_of(kForeign), 0);
   EXPECT_THAT(pod["spec"]["volumes"],
