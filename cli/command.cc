@@ -42,6 +42,22 @@ std::string missing_command(CLI::App& app) {
   return path + ": found " + found + ", wanted a command: " + commands;
 }
 
+/// After a failed parse: the first word that looks like an option and is none, whatever CLI11 says
+/// of the words that it took for others then; else empty.
+std::string unknown_option(CLI::App& app) {
+  CLI::App* at = &app;
+  std::string path = app.get_name();
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    path += " " + at->get_name();
+  }
+  std::string first;
+  for (const std::string& word : at->remaining()) {
+    if (first.empty() && word.size() > 1 && word.starts_with('-')) first = word;
+  }
+  return first.empty() ? "" : path + ": found " + first + ", wanted one of its options";
+}
+
 }  // namespace
 
 Option& Option::required() {
@@ -153,7 +169,8 @@ std::optional<int> CommandLine::parse(const std::vector<std::string>& words, siz
     app_->parse(reversed);
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
-    const std::string missing = asked ? "" : missing_command(*app_);
+    std::string missing = asked ? "" : missing_command(*app_);
+    if (missing.empty() && !asked) missing = unknown_option(*app_);
     std::ostringstream help;
     std::ostringstream complaint;
     app_->exit(error, help, complaint);

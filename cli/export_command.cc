@@ -32,10 +32,6 @@ struct ExportOptions {
 
 Status export_model(const ExportOptions& options, CommandContext& context) {
   TRAINYARD_TRY(check_output_folder(kFolderOption, options.folder));
-  // Before the checkpoint is read, and as what it is: the wrong folder.
-  if (const Status free = hf::check_export_folder(options.folder, ""); !free) {
-    return Error{ErrorCode::kInvalidConfig, free.error().with_context(kFolderOption).message};
-  }
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
   std::unique_ptr<data::Tokenizer> tokenizer;
@@ -50,8 +46,11 @@ Status export_model(const ExportOptions& options, CommandContext& context) {
       TRAINYARD_TRY(hf::check_run_tokenizer(facts, *tokenizer, "--tokenizer"));
       places.push_back(options.tokenizer);
     }
-    TRAINYARD_ASSIGN(without_tokenizer,
-                     hf::export_checkpoint(reader, options.folder, std::move(places)));
+    auto exported = hf::export_checkpoint(reader, options.folder, std::move(places));
+    if (!exported && exported.error().code == ErrorCode::kAlreadyExists) {  // the wrong folder
+      return Error{ErrorCode::kInvalidConfig, exported.error().with_context(kFolderOption).message};
+    }
+    TRAINYARD_ASSIGN(without_tokenizer, std::move(exported));
     return {};
   };
   TRAINYARD_ASSIGN(const auto reader,

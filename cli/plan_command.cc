@@ -16,9 +16,11 @@
 #include "cli/registry.h"
 #include "cli/report/bars.h"
 #include "cli/run/format.h"
+#include "cli/run/limits.h"
 #include "cli/run/local_run.h"
 #include "common/api/decode.h"
 #include "common/api/enum_names.h"
+#include "common/api/memory_limit.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
 #include "common/io/file.h"
@@ -41,11 +43,12 @@ constexpr char kFooter[] = R"(Examples:
 
 Shows what the rank with the most memory of each ZeRO stage holds, computes and sends, before the job
 runs; the stage of the manifest is marked with *. Nothing is allocated, and the data is read only where
-the manifest leaves the vocabulary to it. The last line says whether the ranks fit into this machine
-together, as `trainyard run` checks it; a cluster's pods check it themselves.
+the manifest leaves the vocabulary to it. The last lines say whether the ranks fit into this machine
+together, as `trainyard run` checks it, and where the manifest limits the memory of its pods, whether
+those of a pod fit into it.
 
-Exit codes: 0 planned, whether it fits or not; 64 a manifest or a size that cannot be planned; 65 data
-or an import that cannot be read.)";
+Exit codes: 0 planned, whether it fits or not; 64 a manifest or a size that cannot be planned, or
+an --svg that cannot be written; 65 data or an import that cannot be read.)";
 
 constexpr int64_t kRanksMax = 65'536;
 constexpr int kStages = 4;
@@ -74,6 +77,8 @@ struct JobPlan {
   std::vector<StagePlan> stages;
   std::string layout;
   std::string doubt;  ///< why this machine does not hold it; empty: it does
+  std::optional<int64_t> pod_limit;
+  std::string pod_doubt;  ///< why that is too little; empty: it is not
   engine::MemoryRoom room;
 
   int own() const { return static_cast<int>(spec.parallelism.zero_stage); }
@@ -124,10 +129,6 @@ Result<JobPlan> plan(const Options& options) {
   JobPlan result{.name = job.metadata.name, .spec = *std::move(job.spec.engine)};
   const int64_t per_node = std::max<int64_t>(1, job.spec.num_proc_per_node);
   result.ranks = options.ranks > 0 ? options.ranks : job.spec.num_nodes * per_node;
-  std::error_code error;
-  const std::filesystem::path file = std::filesystem::absolute(options.manifest, error);
-  if (error) return io_error("absolute path of " + options.manifest, error.value());
-  api::resolve_paths(result.spec, file.parent_path());
   TRAINYARD_TRY(complete(result.spec));
 
   engine::JobPlace place{.ranks = result.ranks, .one_host = job.spec.num_nodes == 1};
@@ -156,6 +157,16 @@ Result<JobPlan> plan(const Options& options) {
   result.room = engine::memory_room();
   auto fits = engine::check_memory(result.own_plan(), {0, result.ranks}, result.spec, result.room);
   result.doubt = fits ? *std::move(fits) : fits.error().message;
+  if (result.doubt.empty()) {
+    api::TrainingJobSpec here = job.spec;
+    here.engine = result.spec;
+    if (options.ranks > 0) here.num_nodes = 1;
+    if (options.ranks > 0) here.num_proc_per_node = options.ranks;
+    if (const Status allowed = check_limits(here); !allowed) result.doubt = allowed.error().message;
+  }
+  result.pod_limit = api::trainer_memory_limit(job.spec);
+  auto pods = engine::check_pod_memory(result.own_plan(), job.spec, result.spec);
+  result.pod_doubt = pods ? *std::move(pods) : pods.error().message;
   return result;
 }
 
@@ -214,7 +225,12 @@ std::string text_of(const JobPlan& job) {
   const std::string verdict = job.doubt.empty()
                                   ? "fits, " + text::size_text(job.room.bytes) + " available"
                                   : "does not fit: " + job.doubt;
-  return text + "\n" + wrapped("this machine: " + verdict, kColumns);
+  text += "\n" + wrapped("this machine: " + verdict, kColumns);
+  if (!job.pod_limit) return text;
+  return text + wrapped("its pods: " + (job.pod_doubt.empty() ? "fit into their limit of memory, " +
+                                                                    text::size_text(*job.pod_limit)
+                                                              : "do not fit: " + job.pod_doubt),
+                        kColumns);
 }
 
 void add_stage(const engine::Plan& plan, text::JsonWriter& json) {
@@ -273,6 +289,12 @@ std::string json_of(const JobPlan& job) {
   json.boolean(job.doubt.empty());
   json.key("doubt");
   json.string(job.doubt);
+  if (job.pod_limit) {
+    json.key("pod_limit_bytes");
+    json.integer(*job.pod_limit);
+    json.key("pod_doubt");
+    json.string(job.pod_doubt);
+  }
   json.end_object();
   return with_camel_keys(json.take()) + "\n";
 }
@@ -300,7 +322,10 @@ Status run(const Options& options, CommandContext& context) {
   TRAINYARD_ASSIGN(const JobPlan job, plan(options));
   context.out << (options.output == "json" ? json_of(job) : text_of(job));
   if (options.svg.empty()) return {};
-  return write_file_atomic(options.svg, svg_of(job));
+  const Status written = write_file_atomic(options.svg, svg_of(job));
+  if (written) return {};
+  return Error{ErrorCode::kInvalidConfig,
+               "--svg: " + written.error().message + "; mend that or name another file"};
 }
 
 }  // namespace
@@ -309,7 +334,9 @@ void register_plan(const Command& app, CommandContext& context) {
   const Command command =
       app.command("plan", "Shows what a TrainingJob holds, computes and sends, before it runs.");
   auto options = std::make_shared<Options>();
-  command.option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON").required();
+  command
+      .option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON; - reads standard input")
+      .required();
   command.option("--ranks", options->ranks, "Instead of numNodes x numProcPerNode")
       .between(1, kRanksMax);
   command.option("--svg", options->svg, "A file for the bytes as a bar chart");

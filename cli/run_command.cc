@@ -88,6 +88,13 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   // Also where neither is given: a file with an engine alone has met no number of ranks yet.
   const std::vector<api::Fault> faults = api::validate(job, options.manifest);
   if (!faults.empty()) return api::error_of(faults);
+  const std::string& manager = job.spec.managed_by;
+  if (!manager.empty() && manager != api::kManagedBy) {
+    return Error{ErrorCode::kInvalidConfig, options.manifest + ": spec.managedBy: found " +
+                                                manager + ", which such a job is left to, wanted " +
+                                                api::kManagedBy +
+                                                " or no managedBy, to run it here"};
+  }
   if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
     job.spec.engine->runtime.threads = threads_per_rank(usable_cpus(), ranks_of(job.spec));
   }
@@ -106,8 +113,11 @@ Result<std::string> check_engine(const api::TrainingJob& job,
   TRAINYARD_TRY(engine::check_processor(*spec.engine));
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
-  if (std::filesystem::exists(run_dir / control::local::kJobFile, error) && !read_result(run_dir)) {
-    TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
+  if (!read_result(run_dir)) {
+    if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
+      TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
+    }
+    TRAINYARD_TRY(engine::check_export_place(*spec.engine, inputs));
   }
   api::EngineSpec complete = *spec.engine;
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));
@@ -116,7 +126,12 @@ Result<std::string> check_engine(const api::TrainingJob& job,
       engine::plan_job(complete, {.ranks = ranks_of(spec),
                                   .threads = static_cast<int>(complete.runtime.threads)}));
   TRAINYARD_TRY(engine::check_file_size(plan));
-  return engine::check_memory(plan, {0, ranks_of(spec)}, complete, engine::memory_room());
+  TRAINYARD_ASSIGN(std::string doubt, engine::check_memory(plan, {0, ranks_of(spec)}, complete,
+                                                           engine::memory_room()));
+  if (!doubt.empty()) return doubt;
+  // A limit of pods limits nothing here.
+  const auto in_pods = engine::check_pod_memory(plan, spec, complete);
+  return in_pods ? *in_pods : "in a cluster: " + in_pods.error().message;
 }
 
 /// NAME=FILE of each --env-from, with the text of the file.
@@ -369,7 +384,9 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
 void register_run(const Command& app, CommandContext& context) {
   const Command command = app.command("run", "Trains a TrainingJob on this machine.");
   auto options = std::make_shared<RunOptions>();
-  command.option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON").required();
+  command
+      .option("MANIFEST", options->manifest, "A TrainingJob, YAML or JSON; - reads standard input")
+      .required();
   command.option("--run-dir", options->run_dir, "Where the run lies (default runs/NAME)");
   command.option("--nodes", options->nodes, "Instead of spec.numNodes")
       .between(1, api::kMaxNumNodes);

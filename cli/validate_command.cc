@@ -53,25 +53,30 @@ struct Checked {
 Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   checked.data_seen = true;
   if (!spec.engine) return {};
-  std::error_code error;
-  const std::filesystem::path file = std::filesystem::absolute(checked.file, error);
-  if (error) return io_error("absolute path of " + checked.file, error.value());
-  api::resolve_paths(*spec.engine, file.parent_path());
+  TRAINYARD_ASSIGN(const std::filesystem::path folder, api::folder_of_manifest(checked.file));
+  api::resolve_paths(*spec.engine, folder);
   const int64_t ranks = spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
   checked.data_seen = engine::sees_inputs(*spec.engine);
-  if (!checked.data_seen) return engine::check_shapes(*spec.engine, ranks);
+  if (!checked.data_seen) {
+    TRAINYARD_TRY(engine::check_shapes(*spec.engine, ranks));
+    return engine::check_pods(spec, nullptr);
+  }
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
-  return engine::check_inputs(*spec.engine, inputs, ranks);
+  TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
+  TRAINYARD_TRY(engine::check_pods(spec, &inputs));
+  return engine::check_export_place(*spec.engine, inputs);
 }
 
-/// "FIELD: found X, wanted Y" taken apart again; what has another form is what was found.
+/// "FIELD: found X, wanted Y" taken apart again; of what has another form the field alone.
 api::Fault fault_of(const std::string& file, const std::string& message) {
   constexpr std::string_view kFound = ": found ";
   constexpr std::string_view kWanted = ", wanted ";
   const size_t found = message.find(kFound);
   const size_t wanted = message.find(kWanted);
   if (found == std::string::npos || wanted == std::string::npos || wanted < found) {
-    return {file, 0, "engine", message, ""};
+    const size_t end = message.starts_with("engine.") ? message.find(": ") : std::string::npos;
+    if (end == std::string::npos) return {file, 0, "engine", message, ""};
+    return {file, 0, message.substr(0, end), message.substr(end + 2), ""};
   }
   const size_t value = found + kFound.size();
   return {file, 0, message.substr(0, found), message.substr(value, wanted - value),
@@ -94,11 +99,8 @@ void check_server(const std::string& manifest, const api::TrainingJob& job, Chec
 
 /// Reads the file once: it may be a pipe. "-" is standard input.
 Checked check_file(const std::string& file, bool server) {
-  const Result<std::string> text =
-      read_file(file == "-" ? "/dev/stdin" : file, api::kMaxManifestBytes);
-  if (!text) {
-    return {file, "", {{file, 0, "", "", "a readable manifest: " + text.error().message}}};
-  }
+  const Result<std::string> text = api::read_manifest(file);
+  if (!text) return {file, "", {{"", 0, "", text.error().message, ""}}};
   api::CheckedJob checked = api::check_training_job(*text, {.file = file});
   Checked result{file, checked.job.metadata.name, std::move(checked.faults)};
   if (!result.faults.empty()) return result;

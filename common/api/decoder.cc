@@ -36,9 +36,11 @@ std::optional<int64_t> thousandths(std::string_view text) {
   return value;
 }
 
+/// A whole number as text that an integer would be read from, if it could hold that many.
 bool is_whole(std::string_view text) {
-  const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
-  return text.size() > sign && text.find_first_not_of("0123456789", sign) == std::string_view::npos;
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  return !text.empty() && !text.starts_with('0') &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 /// Where a container's variable has its value from.

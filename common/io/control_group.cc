@@ -51,8 +51,41 @@ void limit_cpus(const std::optional<int64_t>& quota, const std::optional<int64_t
   lower(limits.cpus, static_cast<double>(*quota) / static_cast<double>(*period));
 }
 
-void limit_memory(const std::optional<int64_t>& bytes, GroupLimits& limits) {
-  if (bytes && *bytes > 0 && *bytes < kUnlimitedBytes) lower(limits.memory_bytes, *bytes);
+/// Of the lines "KEY NUMBER" of memory.stat; 0 where the key is missing.
+int64_t stat_of(std::string_view stat, std::string_view key) {
+  while (!stat.empty()) {
+    std::string_view line = take(stat, '\n');
+    if (take(line, ' ') == key) return std::max<int64_t>(0, number_of(line).value_or(0));
+  }
+  return 0;
+}
+
+/// What distinguishes the two versions of control groups.
+struct MemoryFiles {
+  const char* limit;
+  const char* usage;
+  const char* of_tree;  ///< before the keys of memory.stat that count the groups within
+};
+constexpr MemoryFiles kMemoryVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                         "total_"};
+constexpr MemoryFiles kMemoryVersion2 = {"memory.max", "memory.current", ""};
+
+void limit_memory(const fs::path& group, const MemoryFiles& files, GroupLimits& limits) {
+  const Result<std::string> stat = read_file(group / "memory.stat", kMaxFileBytes);
+  const auto counted = [&](const std::string& key) { return stat ? stat_of(*stat, key) : 0; };
+  // Version 1 says there what groups allow that a container cannot see around it.
+  const int64_t hidden = counted("hierarchical_memory_limit");
+  const int64_t given = number_of(line_of(group / files.limit)).value_or(0);
+  int64_t limit = kUnlimitedBytes;
+  for (const int64_t bytes : {given, hidden}) {
+    if (bytes > 0) limit = std::min(limit, bytes);
+  }
+  if (limit == kUnlimitedBytes) return;
+  lower(limits.memory_bytes, limit);
+  int64_t held = number_of(line_of(group / files.usage)).value_or(0);
+  for (const char* key : {"inactive_file", "active_file", "slab_reclaimable"})
+    held -= counted(files.of_tree + std::string(key));
+  lower(limits.memory_room_bytes, limit - std::clamp<int64_t>(held, 0, limit));
 }
 
 void read_version_2(const fs::path& group, GroupLimits& limits) {
@@ -60,7 +93,7 @@ void read_version_2(const fs::path& group, GroupLimits& limits) {
   std::string_view rest(line);
   const auto quota = number_of(take(rest, ' '));
   limit_cpus(quota, number_of(rest), limits);
-  limit_memory(number_of(line_of(group / "memory.max")), limits);
+  limit_memory(group, kMemoryVersion2, limits);
 }
 
 void read_cpu_version_1(const fs::path& group, GroupLimits& limits) {
@@ -69,7 +102,7 @@ void read_cpu_version_1(const fs::path& group, GroupLimits& limits) {
 }
 
 void read_memory_version_1(const fs::path& group, GroupLimits& limits) {
-  limit_memory(number_of(line_of(group / "memory.limit_in_bytes")), limits);
+  limit_memory(group, kMemoryVersion1, limits);
 }
 
 using ReadGroup = void (*)(const fs::path& group, GroupLimits& limits);

@@ -11,6 +11,9 @@ namespace trainyard {
 struct GroupLimits {
   std::optional<double> cpus;  ///< processors' worth of time
   std::optional<int64_t> memory_bytes;
+  /// What is left of it: the limit less what the group holds and the kernel cannot drop. Pages of
+  /// files and of its own caches it can, as MemAvailable counts them.
+  std::optional<int64_t> memory_room_bytes;
   bool operator==(const GroupLimits&) const = default;
 };
 

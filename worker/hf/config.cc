@@ -12,10 +12,18 @@ using nlohmann::json;
 
 constexpr int kConfigDepthMax = 32;
 
-// Members that are no facts of the model beside those that its family writes: an old name of
-// n_positions, and what tells only how a file was made.
-constexpr const char* kNoFacts[] = {"model_type",           "n_ctx",        "dtype", "torch_dtype",
-                                    "transformers_version", "_name_or_path"};
+// Members that are no facts of the model beside those that its family writes: other names of its
+// sizes, and what tells only how a file was made.
+constexpr const char* kNoFacts[] = {"model_type",
+                                    "n_ctx",
+                                    "num_hidden_layers",
+                                    "hidden_size",
+                                    "num_attention_heads",
+                                    "max_position_embeddings",
+                                    "dtype",
+                                    "torch_dtype",
+                                    "transformers_version",
+                                    "_name_or_path"};
 
 }  // namespace
 

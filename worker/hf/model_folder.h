@@ -72,15 +72,29 @@ struct ExportExtras {
   std::vector<ExportFile> files;       ///< of the tokenizer
 };
 
-/// Refuses a folder whose model.safetensors that job has not written, or with weights in other
-/// files: an export must not replace somebody's model. Errors: kAlreadyExists.
-Status check_export_folder(const std::filesystem::path& folder, std::string_view job_uid);
+/// The files of an export beside its weights: config.json, generation_config.json, the tokenizer's.
+/// Errors: those of make_config.
+Result<std::vector<ExportFile>> export_files(const api::ModelSpec& spec,
+                                             const ExportExtras& extras);
+
+/// Whose weights an export may replace: those with the mark of this job (none, where it is empty);
+/// nullopt: of any job, for who cannot tell yet which job will export.
+struct ExportOwner {
+  std::optional<std::string> job_uid;
+};
+
+/// Refuses a folder in which an export would replace, or mix with, what others have put there.
+/// Three things may be there: weights with the owner's mark; files of the export that hold exactly
+/// what it would write; what is of no model. Where any job's mark is good enough and the weights
+/// have one, the other files are not looked at. Errors: kAlreadyExists naming the file;
+/// kInvalidConfig for a place that this user cannot write to; kIo.
+Status check_export_folder(const std::filesystem::path& folder, const ExportOwner& owner,
+                           std::span<const ExportFile> files);
 
 /// Writes a folder that `transformers` loads: config.json and model.safetensors (float32, metadata
-/// format pt, tied lm_head left out, vocabulary without padding). Creates the folder; refuses
-/// (kAlreadyExists) one that already has a model, unless it bears the mark of the same job: that
-/// one is replaced. Files of `extras` that the folder has with other content are not replaced
-/// (kAlreadyExists). Cost: memory for one piece.
+/// format pt, tied lm_head left out, vocabulary without padding). Creates the folder. Replaces the
+/// weights that the same job has marked, and no other file. Errors: as check_export_folder, before
+/// anything is written; those of `read_tensor`; kIo. Cost: memory for one piece.
 Status export_model(const std::filesystem::path& folder, const api::ModelSpec& spec,
                     const ReadTensor& read_tensor,
                     const std::optional<ExportMark>& mark = std::nullopt,

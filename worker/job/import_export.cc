@@ -72,7 +72,34 @@ Status want(EngineState& state, int32_t param) {
   return group.broadcast(std::as_writable_bytes(std::span(&param, 1)), 0)->wait();
 }
 
+Result<hf::GatheredExtras> extras_of(const api::EngineSpec& spec, const hf::RunFacts& facts) {
+  std::vector<std::string> places;
+  for (const std::string& place : {spec.data.tokenizer, spec.model.import_path}) {
+    if (!place.empty()) places.push_back(place);
+  }
+  return hf::gather_extras(facts, places);
+}
+
 }  // namespace
+
+hf::RunFacts facts_of(const Inputs& inputs) {
+  return {.imported = inputs.facts,
+          .tokenizer = inputs.tokens.tokenizer(),
+          .tokenizer_hash = to_hex(inputs.tokens.tokenizer_hash())};
+}
+
+Status check_export(const api::EngineSpec& spec, const hf::RunFacts& facts,
+                    const hf::ExportOwner& owner) {
+  const std::string& folder = spec.export_to.hugging_face;
+  if (folder.empty()) return {};
+  TRAINYARD_ASSIGN(const hf::GatheredExtras gathered, extras_of(spec, facts));
+  TRAINYARD_ASSIGN(const auto files, hf::export_files(spec.model, gathered.extras));
+  const Status allowed = hf::check_export_folder(folder, owner, files);
+  if (allowed) return {};
+  Error error = allowed.error().with_context("engine.export.huggingFace");
+  if (error.code == ErrorCode::kAlreadyExists) error.code = ErrorCode::kInvalidConfig;
+  return error;
+}
 
 Result<std::string> export_hugging_face(EngineState& state, const std::filesystem::path& folder,
                                         const std::string& job_uid, const hf::RunFacts& facts) {
@@ -83,11 +110,7 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
     TRAINYARD_TRY(serve_export(state));
     return std::string();
   }
-  std::vector<std::string> places;
-  for (const std::string& place : {engine.spec().data.tokenizer, engine.spec().model.import_path}) {
-    if (!place.empty()) places.push_back(place);
-  }
-  const Result<hf::GatheredExtras> gathered = hf::gather_extras(facts, places);
+  const Result<hf::GatheredExtras> gathered = extras_of(engine.spec(), facts);
   if (!gathered) {
     TRAINYARD_TRY(want(state, kExported));
     return gathered.error();

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/api/memory_limit.h"
 #include "common/io/byte_limits.h"
 #include "common/io/control_group.h"
 #include "common/io/memory_facts.h"
@@ -37,20 +38,109 @@ Status check_countable(const api::EngineSpec& spec, int64_t ranks) {
                "has; use a smaller model or smaller micro-batches"};
 }
 
-std::string ways_out(const api::EngineSpec& spec, size_t ranks) {
-  std::string text = "; ";
-  const int64_t stage = spec.parallelism.zero_stage;
-  const bool cuts =
-      spec.parallelism.mode == api::ParallelMode::kDistributed && spec.parallelism.shard != 1;
-  if (stage < 3 && ranks > 1 && cuts) {
-    text += "raise engine.parallelism.zeroStage (" + std::to_string(stage) + ") or ";
+/// What some ranks of a plan hold: together, and the largest of them.
+struct Need {
+  int64_t all = 0;
+  int64_t most = 0;
+  bool fits(const MemoryRoom& room) const {
+    return most <= room.process_bytes && all <= room.bytes;
   }
-  text += "use more ranks on more machines, or ";
-  const int64_t micro = spec.batch.micro_sequences;
-  text += micro > 1 ? "lower engine.batch.microSequences (" + std::to_string(micro) + ")"
-                    : std::string("use a smaller model");
-  return text;
+};
+
+Need need_of(const Plan& plan, layout::Range ranks) {
+  Need need;
+  for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
+    const int64_t bytes = plan.ranks()[static_cast<size_t>(rank)].total();
+    need.all += bytes;
+    need.most = std::max(need.most, bytes);
+  }
+  return need;
 }
+
+/// Looks for changes of a job with which some of its ranks would fit into the room.
+class WaysOut {
+ public:
+  WaysOut(const Plan& plan, layout::Range ranks, const MemoryRoom& room)
+      : setup_(plan.setup()), ranks_(ranks), room_(room) {}
+
+  /// For people; begins with "; ".
+  std::string operator()() const {
+    // Each way is planned as the job was: no longer worth the time for very many ranks.
+    if (setup_.mesh.size() > kRanksTried) return "; use more ranks on more machines";
+    if (std::string text = by_layout(); !text.empty()) return "; " + text;
+    if (std::string text = by_micro_batch(); !text.empty()) return "; " + text;
+    const bool one = setup_.mesh.data_ranks() == 1;
+    return std::string("; no ") + (one ? "" : "zeroStage and no ") +
+           "microSequences of this model fits: use a smaller model, or more ranks on more machines";
+  }
+
+ private:
+  static constexpr int kRanksTried = 1024;
+
+  std::optional<Need> need_of_job(const api::EngineSpec& spec) const {
+    PlanSetup setup = setup_;
+    setup.spec = spec;
+    const auto mesh = layout::mesh_of(spec.parallelism, setup_.mesh.size());
+    if (!mesh) return std::nullopt;
+    setup.mesh = *mesh;
+    const auto plan = Plan::make(setup);
+    if (!plan) return std::nullopt;
+    const Need need = need_of(*plan, ranks_);
+    return need.fits(room_) ? std::optional(need) : std::nullopt;
+  }
+
+  static std::string amount(const Need& need) {
+    return ", which needs " + text::size_text(need.all);
+  }
+
+  /// The lowest ZeRO stage that fits, with the shard that there is or, where that is not enough,
+  /// with one of all ranks.
+  std::string by_layout() const {
+    const api::ParallelismSpec& given = setup_.spec.parallelism;
+    if (setup_.mesh.data_ranks() == 1) return "";
+    const bool distributed = given.mode == api::ParallelMode::kDistributed;
+    for (const int64_t shard : {given.shard, int64_t{0}}) {
+      for (int64_t stage = std::max<int64_t>(1, given.zero_stage); stage <= 3; ++stage) {
+        api::EngineSpec spec = setup_.spec;
+        spec.parallelism.mode = api::ParallelMode::kDistributed;
+        spec.parallelism.zero_stage = stage;
+        spec.parallelism.shard = shard;
+        if (spec.parallelism == given) continue;
+        const std::optional<Need> need = need_of_job(spec);
+        if (!need) continue;
+        std::string text = "set engine.parallelism.";
+        if (!distributed) text += "mode: Distributed with ";
+        const bool other_shard = shard != given.shard;
+        if (other_shard) text += "shard: 0 (found " + std::to_string(given.shard) + ")";
+        if (other_shard && stage != given.zero_stage) text += " and ";
+        if (stage != given.zero_stage || !distributed) {
+          text += "zeroStage: " + std::to_string(stage) + " (found " +
+                  std::to_string(given.zero_stage) + ")";
+        }
+        return text + amount(*need);
+      }
+    }
+    return "";
+  }
+
+  /// Where the activations are what is too much: the largest half, quarter ... that fits.
+  std::string by_micro_batch() const {
+    const int64_t given = setup_.spec.batch.micro_sequences;
+    for (int64_t micro = given / 2; micro >= 1; micro /= 2) {
+      api::EngineSpec spec = setup_.spec;
+      spec.batch.micro_sequences = micro;
+      const std::optional<Need> need = need_of_job(spec);
+      if (!need) continue;
+      return "set engine.batch.microSequences: " + std::to_string(micro) + " (found " +
+             std::to_string(given) + ")" + amount(*need);
+    }
+    return "";
+  }
+
+  const PlanSetup& setup_;
+  const layout::Range ranks_;
+  const MemoryRoom& room_;
+};
 
 }  // namespace
 
@@ -68,14 +158,20 @@ Result<Plan> plan_job(const api::EngineSpec& spec, const JobPlace& place) {
                      .shares_memory = place.one_host && !tcp});
 }
 
-MemoryRoom memory_room() {
+MemoryRoom memory_room(int64_t started) {
   MemoryRoom room;
-  room.machine_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
-  // A container's is less: beyond it ranks are killed without a word.
-  const std::optional<int64_t> group = group_limits().memory_bytes;
-  room.limited = group && *group < room.machine_bytes;
-  room.bytes = room.limited ? *group : available_memory().value_or(room.machine_bytes);
+  room.limit_bytes = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                     static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  room.bytes = available_memory().value_or(room.limit_bytes);
+  // Beyond what a control group allows ranks are killed without a word.
+  const GroupLimits group = group_limits();
+  room.limit_bytes = std::min(room.limit_bytes, group.memory_bytes.value_or(room.limit_bytes));
+  if (group.memory_room_bytes.value_or(room.bytes) < room.bytes) {
+    room.bytes = *group.memory_room_bytes;
+    room.whose = " that a control group leaves the ranks here";
+  }
+  const int64_t own = std::min(peak_own_memory().value_or(0), kProcessBytes);
+  room.bytes = std::min(room.limit_bytes, room.bytes + started * own);
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     room.process_bytes = static_cast<int64_t>(
@@ -86,30 +182,43 @@ MemoryRoom memory_room() {
 
 Result<std::string> check_memory(const Plan& plan, layout::Range ranks, const api::EngineSpec& spec,
                                  const MemoryRoom& room) {
-  int64_t all = 0;
-  int64_t most = 0;
-  for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
-    const int64_t bytes = plan.ranks()[static_cast<size_t>(rank)].total();
-    all += bytes;
-    most = std::max(most, bytes);
-  }
-  const bool process = most > room.process_bytes;
-  if (!process && all <= room.bytes) return std::string();
+  const Need need = need_of(plan, ranks);
+  if (need.fits(room)) return std::string();
+  const bool process = need.most > room.process_bytes;
   std::string limit = "at most the " + text::size_text(room.bytes);
   if (process) {
     limit = "at most " + text::size_text(room.process_bytes) + " a process (ulimit -v)";
   } else {
-    limit += room.limited ? " that a control group leaves this machine's ranks"
-                          : " of memory that this machine has available";
+    limit += room.whose;
   }
-  const std::string fault = "engine.model: found one that needs " + text::size_text(all) +
+  const std::string fault = "engine.model: found one that needs " + text::size_text(need.all) +
                             " on the " + std::to_string(ranks.size()) + " ranks here, up to " +
-                            text::size_text(most) + " a rank, wanted " + limit +
-                            ways_out(spec, plan.ranks().size());
+                            text::size_text(need.most) + " a rank, wanted " + limit +
+                            WaysOut(plan, ranks, room)();
   if (spec.runtime.memory_check == api::MemoryCheck::kWarn) return fault;
-  const bool never = process || room.limited || all > room.machine_bytes;
+  const bool never = process || need.all > room.limit_bytes;
   return Error{never ? ErrorCode::kInvalidConfig : ErrorCode::kUnavailable,
                fault + "; engine.runtime.memoryCheck: Warn starts it all the same"};
+}
+
+Result<std::string> check_pod_memory(const Plan& plan, const api::TrainingJobSpec& job,
+                                     const api::EngineSpec& complete) {
+  const std::optional<int64_t> limit = api::trainer_memory_limit(job);
+  const auto ranks = std::ssize(plan.ranks());
+  const int64_t per_pod = job.num_proc_per_node;  // where that is auto, only a node knows it
+  if (!limit || per_pod < 1) return std::string();
+  layout::Range most;
+  int64_t most_bytes = -1;
+  for (int64_t begin = 0; begin < ranks; begin += per_pod) {
+    const layout::Range pod{begin, std::min(begin + per_pod, ranks)};
+    const int64_t bytes = need_of(plan, pod).all;
+    if (bytes > most_bytes) most = pod;
+    most_bytes = std::max(most_bytes, bytes);
+  }
+  return check_memory(plan, most, complete,
+                      {.limit_bytes = *limit,
+                       .bytes = *limit,
+                       .whose = " that resources.limits.memory of container trainer allows a pod"});
 }
 
 Status check_file_size(const Plan& plan) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/api/engine_spec.h"
+#include "common/api/training_job.h"
 #include "common/base/error.h"
 #include "worker/job/plan.h"
 
@@ -25,14 +26,17 @@ Result<Plan> plan_job(const api::EngineSpec& spec, const JobPlace& place);
 
 /// What the ranks on one machine may hold.
 struct MemoryRoom {
-  int64_t machine_bytes = std::numeric_limits<int64_t>::max();
-  /// Of the control group around this process, where that is less than the machine has; else what
-  /// the kernel says is available now (MemAvailable of /proc/meminfo).
+  /// What they can never exceed: the machine's memory, or a control group's limit.
+  int64_t limit_bytes = std::numeric_limits<int64_t>::max();
+  /// What is left now: the least of what the kernel says is available (MemAvailable of
+  /// /proc/meminfo) and of the room in each control group around this process.
   int64_t bytes = std::numeric_limits<int64_t>::max();
-  bool limited = false;                                         ///< by a control group
-  int64_t process_bytes = std::numeric_limits<int64_t>::max();  ///< RLIMIT_AS, of each rank
+  const char* whose = " of memory that this machine has available";  ///< `bytes`, in messages
+  int64_t process_bytes = std::numeric_limits<int64_t>::max();       ///< RLIMIT_AS, of each rank
 };
-MemoryRoom memory_room();
+/// Reads it. `started`: how many of the ranks run already, each with as much of its own as this
+/// process: that is part of their plan and counts as free.
+MemoryRoom memory_room(int64_t started = 0);
 
 /// Whether `ranks` of the plan fit into the room together. Under memoryCheck Warn what does not fit
 /// is returned as a warning; empty: all fits. Errors, under Refuse: kInvalidConfig for what the
@@ -40,6 +44,11 @@ MemoryRoom memory_room();
 /// sizes and what to change.
 Result<std::string> check_memory(const Plan& plan, layout::Range ranks, const api::EngineSpec& spec,
                                  const MemoryRoom& room);
+
+/// Whether the ranks of each pod fit into what the manifest lets its container `trainer` have,
+/// where it sets a limit: as check_memory. `complete`: the engine that was planned.
+Result<std::string> check_pod_memory(const Plan& plan, const api::TrainingJobSpec& job,
+                                     const api::EngineSpec& complete);
 
 /// Whether each rank's part of a checkpoint may be as large as it will be (RLIMIT_FSIZE). Errors:
 /// kInvalidConfig naming both sizes.

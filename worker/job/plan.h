@@ -76,6 +76,7 @@ class Plan {
   /// those of Layout::make.
   static Result<Plan> make(const PlanSetup& setup);
 
+  const PlanSetup& setup() const { return setup_; }
   int64_t parameters() const { return parameters_; }
   const std::vector<RankPlan>& ranks() const { return ranks_; }
   /// The lowest of the ranks with the most bytes.

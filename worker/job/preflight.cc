@@ -5,10 +5,13 @@
 #include <string>
 
 #include "common/api/enum_names.h"
+#include "common/api/memory_limit.h"
 #include "common/io/path_exists.h"
 #include "common/layout/mesh.h"
 #include "worker/data/text/tokenizer.h"
 #include "worker/engine/limits.h"
+#include "worker/job/import_export.h"
+#include "worker/job/job_plan.h"
 #include "worker/job/resolve.h"
 #include "worker/model/family.h"
 
@@ -70,6 +73,29 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
   TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,
                                "engine.data.validation"));
   return check_samples(*inputs.validation, spec.data.sequence_length, "engine.data.validation");
+}
+
+Status check_export_place(const api::EngineSpec& given, const Inputs& inputs) {
+  api::EngineSpec spec = given;
+  TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
+  return check_export(spec, facts_of(inputs), {});
+}
+
+Status check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {
+  if (!job.engine || !api::trainer_memory_limit(job) || job.num_proc_per_node < 1) return {};
+  api::EngineSpec spec = *job.engine;
+  if (inputs != nullptr) {
+    TRAINYARD_TRY(resolve_spec(spec, inputs->tokens, inputs->shape));
+  } else {
+    if (spec.model.vocab == 0 || !spec.model.import_path.empty()) return {};
+    TRAINYARD_TRY(resolve_spec(spec, std::nullopt));
+  }
+  const JobPlace place{.ranks = job.num_nodes * job.num_proc_per_node,
+                       .one_host = job.num_nodes == 1,
+                       .threads = static_cast<int>(std::max<int64_t>(1, spec.runtime.threads))};
+  TRAINYARD_ASSIGN(const Plan plan, plan_job(spec, place));
+  TRAINYARD_TRY(check_pod_memory(plan, job, spec));
+  return {};
 }
 
 Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {

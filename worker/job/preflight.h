@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/api/engine_spec.h"
+#include "common/api/training_job.h"
 #include "common/base/error.h"
 #include "kernels/cpu/isa.h"
 #include "worker/job/inputs.h"
@@ -20,6 +21,15 @@ Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
 /// this machine), and hold at least one sample each. Errors: kInvalidConfig where the manifest
 /// contradicts its data; kInvalidData and kIo for the tokenizer.
 Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
+
+/// Whether the export may be written where the spec wants it, as far as can be told before the job
+/// has a uid: weights that any job has marked may be this one's. Errors: as check_export.
+Status check_export_place(const api::EngineSpec& spec, const Inputs& inputs);
+
+/// Whether a job's pods have the memory that its ranks need (check_pod_memory), where the manifest
+/// sets a limit and its sizes are known: from `inputs` (null: they are elsewhere), or without them.
+/// Errors: kInvalidConfig naming the sizes and what to change.
+Status check_pods(const api::TrainingJobSpec& job, const Inputs* inputs);
 
 /// Whether a processor runs the instruction set that the spec names. Errors: kInvalidConfig naming
 /// what it offers instead.

@@ -32,6 +32,16 @@ Result<int64_t> size_of_key(const json& object, const char* key, int64_t fallbac
   return static_cast<int64_t>(value.get<uint64_t>());
 }
 
+/// The key that a file has of two names of one size: transformers takes both. Errors: kInvalidData
+/// where a file has both, and they differ.
+Result<const char*> either_key(const json& object, const char* key, const char* alias) {
+  const json& value = member(object, key);
+  const json& other = member(object, alias);
+  if (value.is_null()) return other.is_null() ? key : alias;
+  if (other.is_null() || other == value) return key;
+  return bad_value(alias, other, "the value of " + std::string(key) + ", " + value.dump());
+}
+
 Status require_flag(const json& object, const char* key, bool wanted, bool fallback) {
   const json& value = member(object, key);
   const bool found = value.is_boolean() ? value.get<bool>() : fallback;
@@ -74,19 +84,26 @@ Result<double> number_or(const json& object, const char* key, double fallback) {
 Result<api::ModelSpec> gpt2_from_config(const json& config, std::vector<std::string>& notes) {
   TRAINYARD_TRY(check_variant(config));
   api::ModelSpec spec{.family = api::ModelFamily::kGPT2};
-  TRAINYARD_ASSIGN(spec.layers, size_of_key(config, "n_layer", 0, api::kMaxLayers));
-  TRAINYARD_ASSIGN(spec.hidden, size_of_key(config, "n_embd", 0, api::kMaxHidden));
-  TRAINYARD_ASSIGN(spec.heads, size_of_key(config, "n_head", 0, api::kMaxHeads));
+  // The second names are those of GPT2Config.attribute_map.
+  TRAINYARD_ASSIGN(const char* layers, either_key(config, "n_layer", "num_hidden_layers"));
+  TRAINYARD_ASSIGN(const char* hidden, either_key(config, "n_embd", "hidden_size"));
+  TRAINYARD_ASSIGN(const char* heads, either_key(config, "n_head", "num_attention_heads"));
+  TRAINYARD_ASSIGN(const char* positions,
+                   either_key(config, "n_positions", "max_position_embeddings"));
+  TRAINYARD_ASSIGN(spec.layers, size_of_key(config, layers, 0, api::kMaxLayers));
+  TRAINYARD_ASSIGN(spec.hidden, size_of_key(config, hidden, 0, api::kMaxHidden));
+  TRAINYARD_ASSIGN(spec.heads, size_of_key(config, heads, 0, api::kMaxHeads));
   spec.kv_heads = spec.heads;
   TRAINYARD_ASSIGN(spec.ffn,
                    size_of_key(config, "n_inner", api::kFfnRatio * spec.hidden, api::kMaxSize));
   TRAINYARD_ASSIGN(spec.vocab, size_of_key(config, "vocab_size", 0, api::kMaxSize));
   // Files from before 2020 say n_ctx only.
-  const bool old_name = member(config, "n_positions").is_null();
+  const bool old_name = member(config, positions).is_null();
   TRAINYARD_ASSIGN(spec.max_positions,
-                   size_of_key(config, old_name ? "n_ctx" : "n_positions", 0, api::kMaxSize));
+                   size_of_key(config, old_name ? "n_ctx" : positions, 0, api::kMaxSize));
   if (spec.hidden % spec.heads != 0) {
-    return bad_value("n_head", spec.heads, "a divisor of n_embd " + std::to_string(spec.hidden));
+    return bad_value(heads, spec.heads,
+                     "a divisor of " + std::string(hidden) + " " + std::to_string(spec.hidden));
   }
   TRAINYARD_ASSIGN(spec.layer_norm_epsilon,
                    number_or(config, "layer_norm_epsilon", api::kLayerNormEpsilon));

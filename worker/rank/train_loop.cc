@@ -69,7 +69,6 @@ class Run {
 
   Result<TrainOutcome> operator()() {
     context_.progress->set_phase(contract::Phase::kRestoring);
-    TRAINYARD_TRY(check_export());
     TRAINYARD_TRY(open_files());
     TRAINYARD_TRY(build_engine());
     TRAINYARD_TRY(begin_generation());
@@ -91,15 +90,6 @@ class Run {
   }
 
  private:
-  /// Where the model cannot be left, it is said before the first step, not after the last.
-  Status check_export() const {
-    if (context_.groups->world->rank() != 0 || spec_.export_to.hugging_face.empty()) return {};
-    const Status allowed = hf::check_export_folder(spec_.export_to.hugging_face, context_.job_uid);
-    if (allowed) return {};
-    return Error{ErrorCode::kInvalidConfig,
-                 "engine.export.huggingFace: " + allowed.error().message};
-  }
-
   Status open_files() {
     const bool goes_on = context_.resume.parent_generation.has_value();
     TRAINYARD_ASSIGN(
@@ -113,6 +103,10 @@ class Run {
     if (inputs_->validation) {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
+    }
+    facts_ = facts_of(*inputs_);
+    if (context_.groups->world->rank() == 0) {
+      TRAINYARD_TRY(check_export(spec_, facts_, {.job_uid = context_.job_uid}));
     }
     TRAINYARD_TRY(check_plan());
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
@@ -130,11 +124,7 @@ class Run {
     });
     engine_->set_wait_hook([this](bool waits) { work_.wait(waits, context_.clock->mono()); });
     context_.progress->set_total_steps(spec_.steps);
-    const data::TokenSet& tokens = inputs_->tokens;
-    facts_ = {.imported = inputs_->facts,
-              .tokenizer = tokens.tokenizer(),
-              .tokenizer_hash = to_hex(tokens.tokenizer_hash())};
-    state_ = std::make_unique<EngineState>(*engine_, to_hex(tokens.identity()), facts_);
+    state_ = std::make_unique<EngineState>(*engine_, to_hex(inputs_->tokens.identity()), facts_);
     const MemoryReport memory = engine_->memory();
     count_memory(memory);
     if (context_.groups->world->rank() == 0) {
@@ -160,7 +150,7 @@ class Run {
     const int64_t first = context_.groups->world->rank() / local * local;
     TRAINYARD_ASSIGN(
         const std::string doubt,
-        check_memory(*plan_, {first, std::min(first + local, world)}, spec_, memory_room()));
+        check_memory(*plan_, {first, std::min(first + local, world)}, spec_, memory_room(local)));
     if (!doubt.empty()) {
       context_.log->warning(doubt);
       if (context_.warn) context_.warn(doubt);

@@ -2,6 +2,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -15,6 +17,7 @@ namespace trainyard::cli {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr char kSmall[] = "{layers: 2, hidden: 64, heads: 2, vocab: 256, maxPositions: 64}";
 
@@ -158,6 +161,56 @@ TEST_F(PlanCommandTest, LeavesTheSameFiguresAsAChart) {
   const std::string text(std::istreambuf_iterator<char>(file), {});
   EXPECT_THAT(text, HasSubstr("job on 2 ranks, largest rank, GiB"));
   EXPECT_THAT(text, HasSubstr("<title>stage 1, moments: "));
+  EXPECT_EQ(plan(kSmall, "{globalSequences: 8}", {"--svg", path("nowhere/plan.svg")}), 64);
+  EXPECT_THAT(err_, HasSubstr("trainyard plan: --svg: "));
+}
+
+TEST_F(PlanCommandTest, AManifestThatIsMissingIsTheUsersMistake) {
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(run({"plan", path("none.yaml")}, out, err), 64);
+  EXPECT_THAT(err.str(), HasSubstr("none.yaml: wanted a readable manifest: "));
+}
+
+TEST_F(PlanCommandTest, AManifestFromAPipeIsReadWherePathsAreMeant) {
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] {
+    std::ofstream(pipe) << "engine:\n  model: {preset: gpt2-3m}\n  data: {tokens: [not-here]}\n"
+                           "  batch: {globalSequences: 8}\n  steps: 1\n";
+  });
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(run({"plan", pipe}, out, err), 65);
+  writer.join();
+  EXPECT_THAT(err.str(), HasSubstr((std::filesystem::current_path() / "not-here").string()))
+      << "not beside the pipe";
+}
+
+TEST_F(PlanCommandTest, TheLimitOfAManifestsPodsIsComparedWithTheirRanks) {
+  const auto planned = [this](const std::string& limit, const std::vector<std::string>& more) {
+    std::ofstream(path("pods.yaml"))
+        << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job}\nspec:\n"
+           "  numProcPerNode: 2\n"
+           "  template: {spec: {containers: [{name: trainer, resources: {limits: {memory: "
+        << limit << "}}}]}}\n  engine:\n    model: " << kSmall
+        << "\n    data: {tokens: [nowhere], sequenceLength: 64}\n"
+           "    batch: {globalSequences: 8}\n    steps: 1\n    runtime: {threads: 1}\n";
+    std::vector<std::string> words = {more.empty() ? "validate" : "plan", path("pods.yaml")};
+    words.insert(words.end(), more.begin(), more.end());
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = run(words, out, err);
+    return std::to_string(code) + " " + out.str() + err.str();
+  };
+  EXPECT_THAT(planned("2Gi", {"-o", "text"}),
+              HasSubstr("its pods: fit into their limit of memory, 2.00 GiB\n"));
+  EXPECT_THAT(planned("64Mi", {"-o", "text"}), HasSubstr("its pods: do not fit: engine.model: "));
+  EXPECT_THAT(planned("64Mi", {"-o", "json"}), HasSubstr("\"podLimitBytes\": 67108864"));
+  EXPECT_THAT(planned("2Gi", {}), StartsWith("0 "));
+  const std::string refused = planned("64Mi", {});
+  EXPECT_THAT(refused, StartsWith("64 "));
+  EXPECT_THAT(refused, HasSubstr("wanted at most the 64.0 MiB that resources.limits.memory"));
 }
 
 }  // namespace

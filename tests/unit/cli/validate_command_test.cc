@@ -198,6 +198,26 @@ TEST_F(ValidateCommandTest, HoldsAManifestAgainstItsData) {
   EXPECT_THAT(outcome.err, HasSubstr("engine.model.vocab: found 5"));
 }
 
+TEST_F(ValidateCommandTest, AnExportThatWouldReplaceSomethingIsRefusedWithTheManifest) {
+  const std::string text = write("text.txt", std::string(300, 'a'));
+  ASSERT_EQ(run_with({"data", "prepare", text, "--out", folder_ + "/set"}).exit_code, 0);
+  const std::string manifest =
+      write("job.yaml",
+            "engine:\n  model: {layers: 1, hidden: 16, heads: 2, maxPositions: 16}\n"
+            "  data: {tokens: [set/train]}\n  batch: {globalSequences: 8}\n  steps: 5\n"
+            "  export: {huggingFace: out}\n");
+  EXPECT_EQ(run_with({"validate", manifest}).exit_code, 0) << "a folder to be made";
+  std::filesystem::create_directory(folder_ + "/out");
+  write("out/notes.txt", "mine");
+  EXPECT_EQ(run_with({"validate", manifest}).exit_code, 0);
+  write("out/config.json", "{\"model_type\": \"other\"}");
+  const Outcome outcome = run_with({"validate", manifest});
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_THAT(outcome.err, HasSubstr(manifest + ": engine.export.huggingFace: " + folder_ +
+                                     "/out/config.json: is there already, and is not what the "
+                                     "export would write; choose another folder"));
+}
+
 TEST_F(ValidateCommandTest, TheTokenizerMustBeThatOfTheTokens) {
   const std::string text = write("text.txt", std::string(300, 'a'));
   ASSERT_EQ(run_with({"data", "prepare", text, "--out", folder_ + "/set"}).exit_code, 0);
@@ -276,6 +296,21 @@ TEST_F(ValidateCommandTest, AFolderThatCannotBeMadeIsTheUsersToChange) {
   EXPECT_EQ(run_with({"data", "show", text + "/below"}).exit_code, 65) << "nothing is there";
 }
 
+TEST_F(ValidateCommandTest, AJobOfAnotherControllerIsNotWaitedFor) {
+  const std::string file =
+      write("job.yaml",
+            "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job}\nspec:\n"
+            "  managedBy: example.com/other\n"
+            "  template: {spec: {containers: [{name: trainer, image: i, command: [run]}]}}\n");
+  EXPECT_EQ(run_with({"validate", file}).exit_code, 0);
+  const Outcome outcome = run_with({"run", file, "--run-dir", folder_ + "/run"});
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_THAT(outcome.err, HasSubstr("spec.managedBy: found example.com/other, which such a job is "
+                                     "left to, wanted trainyard.dev/trainingjob-controller or no "
+                                     "managedBy"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/run"));
+}
+
 TEST_F(ValidateCommandTest, TopEndsWhenNobodyReadsItAnyMore) {
   LiveState state;
   state.at = std::chrono::system_clock::now();
@@ -320,6 +355,17 @@ TEST(CommandLineTest, AnUnknownCommandIsNamedWithThoseThatThereAre) {
   EXPECT_THAT(run_with({"data"}).err,
               HasSubstr("trainyard data: found nothing, wanted a command: prepare, show, verify"));
   EXPECT_THAT(run_with({"run"}).err, HasSubstr("MANIFEST is required"));
+}
+
+TEST(CommandLineTest, AnUnknownOptionIsBlamedAndNotTheManifest) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"plan", "--svgg", "x.svg", "job.yaml"},
+                                             {"plan", "--svgg"},
+                                             {"plan", "job.yaml", "--svgg"}}) {
+    const Outcome outcome = run_with(words);
+    EXPECT_EQ(outcome.exit_code, 64);
+    EXPECT_THAT(outcome.err, HasSubstr("trainyard plan: found --svgg, wanted one of its options"));
+  }
 }
 
 TEST(CommandLineTest, AnEmptyWordIsWrongUsage) {

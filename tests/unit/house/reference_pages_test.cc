@@ -1,4 +1,6 @@
 // What the pages for users name is there, and what they must name they do name.
+#include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -49,6 +51,17 @@ TEST(ReferencePagesTest, TheOperatorsPageListsItsFlagsAndNoOthers) {
   EXPECT_THAT(flags, SizeIs(testing::Gt(20)));
   EXPECT_THAT(matches(text_below("docs/reference/operator.md"), "`(--[a-z-]+)"),
               ContainerEq(flags));
+}
+
+/// Nobody publishes our images, and another could under the names that they have without a
+/// registry.
+TEST(ReferencePagesTest, WhatKubectlInstallsPullsNothing) {
+  std::ifstream file(testing_support::source_path("manifests/install.yaml"));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(matches(text, R"( image: "?([^/]+)/)"), testing::ElementsAre("trainyard"));
+  EXPECT_THAT(matches(text, R"((?:imagePullPolicy: |-pull-policy=)(\w+))"),
+              testing::ElementsAre("Never"));
+  EXPECT_THAT(text, HasSubstr("--worker-image-pull-policy=Never"));
 }
 
 TEST(ReferencePagesTest, ThePageOfCommandsListsThemAllAndOptionsThatAreThere) {

@@ -60,7 +60,7 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(  numNodes: 0x10)",
      R"(10: spec.numNodes: found 0x10, wanted a plain decimal number such as 493 or 0.5, or quotes around it where it is text)"},
     {kAppend, R"(  numNodes: 99999999999999999999)",
-     R"(10: spec.numNodes: found 99999999999999999999, wanted a whole number from -9223372036854775808 to 9223372036854775807)"},
+     R"(10: spec.numNodes: found 99999999999999999999, wanted a whole number from 1 to 65536)"},
     {kAppend, R"(  numNodes: two)",
      R"(10: spec.numNodes: found "two", wanted a whole number)"},
     {kAppend, R"(  numProcPerNode: 0)",

@@ -164,7 +164,7 @@ TEST(LoadTest, MissingFilesAndFoldersAreErrors) {
   const TemporaryFolder folder;
   const Result<TrainingJob> missing = load_training_job(folder.path() / "none.yaml");
   ASSERT_FALSE(missing.has_value());
-  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(missing.error().code, ErrorCode::kInvalidConfig);
   EXPECT_FALSE(load_training_job(folder.path()).has_value());
 }
 

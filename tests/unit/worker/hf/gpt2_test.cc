@@ -3,6 +3,8 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -344,6 +346,26 @@ TEST(Gpt2ImportTest, WeightsInPartsAreReadThroughTheIndex) {
   EXPECT_EQ(load_model(folder.path()).error().code, ErrorCode::kInvalidData);
 }
 
+TEST(Gpt2ImportTest, SizesHaveTheNamesThatTransformersTakes) {
+  Folder folder;
+  const auto before = folder.load();
+  ASSERT_TRUE(before.has_value());
+  for (const auto& [key, alias] :
+       {std::pair("n_embd", "hidden_size"), std::pair("n_layer", "num_hidden_layers"),
+        std::pair("n_head", "num_attention_heads"),
+        std::pair("n_positions", "max_position_embeddings")}) {
+    folder.config[alias] = folder.config[key];
+    EXPECT_TRUE(folder.load().has_value()) << alias << " beside " << key;
+    folder.config.erase(key);
+  }
+  const auto renamed = folder.load();
+  ASSERT_TRUE(renamed.has_value()) << renamed.error().message;
+  EXPECT_EQ((*renamed)->spec(), (*before)->spec());
+  EXPECT_EQ((*renamed)->facts().config, (*before)->facts().config);
+  folder.config["n_embd"] = 7;
+  EXPECT_THAT(error_of(folder.load()), HasSubstr("hidden_size"));
+}
+
 TEST(Gpt2ImportTest, MissingFilesAreNamed) {
   const testing_support::TemporaryDirectory directory;
   EXPECT_THAT(error_of(load_model(directory.path())), HasSubstr("config.json"));
@@ -433,14 +455,42 @@ TEST(Gpt2ExportTest, AJobReplacesItsOwnExportAndNobodyElses) {
     return export_model(directory.path(), (*model)->spec(), get, mark);
   };
   ASSERT_TRUE(export_as(ExportMark{"job-1", 7}));
-  EXPECT_TRUE(check_export_folder(directory.path(), "job-1"));
   EXPECT_TRUE(export_as(ExportMark{"job-1", 9}));
   EXPECT_EQ(export_as(ExportMark{"job-2", 9}).error().code, ErrorCode::kAlreadyExists);
   EXPECT_EQ(export_as(std::nullopt).error().code, ErrorCode::kAlreadyExists);
   EXPECT_TRUE(load_model(directory.path()));
   // What nobody has marked belongs to somebody else, damaged or not.
   std::ofstream(directory.path() / "model.safetensors") << "a model of mine";
-  EXPECT_EQ(check_export_folder(directory.path(), "job-1").error().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(export_as(ExportMark{"job-1", 9}).error().code, ErrorCode::kAlreadyExists);
+  EXPECT_EQ(check_export_folder(directory.path(), {}, {}).error().code, ErrorCode::kAlreadyExists);
+}
+
+TEST(Gpt2ExportTest, WhereNoJobIsKnownYetTheMarkOfAnyIsGoodEnough) {
+  const auto model = load_model(kFixture);
+  const testing_support::TemporaryDirectory directory;
+  ASSERT_TRUE(export_model(directory.path(), (*model)->spec(),
+                           testing_support::tensors_in_pieces(**model, 77),
+                           ExportMark{"job-1", 7}));
+  EXPECT_TRUE(check_export_folder(directory.path(), {}, {}));
+  EXPECT_FALSE(check_export_folder(directory.path(), {.job_uid = "job-2"}, {}));
+  std::filesystem::remove(directory.path() / "model.safetensors");
+  EXPECT_FALSE(check_export_folder(directory.path(), {}, {})) << "whose is config.json now?";
+}
+
+TEST(Gpt2ExportTest, APlaceThatNobodyCanWriteToIsToldBeforeTheEnd) {
+  const testing_support::TemporaryDirectory directory;
+  EXPECT_TRUE(check_export_folder(directory.path() / "to/be/made", {}, {}));
+  std::ofstream(directory.path() / "file") << "x";
+  EXPECT_THAT(check_export_folder(directory.path() / "file/below", {}, {}).error().message,
+              HasSubstr((directory.path() / "file").string() + " is no folder"));
+  std::filesystem::create_symlink("nowhere", directory.path() / "link");
+  EXPECT_THAT(check_export_folder(directory.path() / "link", {}, {}).error().message,
+              HasSubstr("link is no folder"));
+  if (::geteuid() == 0) return;  // who may write everywhere
+  std::filesystem::create_directory(directory.path() / "closed");
+  ASSERT_EQ(::chmod((directory.path() / "closed").c_str(), 0500), 0);
+  EXPECT_THAT(check_export_folder(directory.path() / "closed/new", {}, {}).error().message,
+              HasSubstr("closed (Permission denied); choose another folder"));
 }
 
 TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
@@ -448,9 +498,12 @@ TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
   ASSERT_TRUE(model.has_value());
   const auto get = testing_support::tensors_in_pieces(**model, 77);
   for (const char* name :
-       {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+       {"model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+        "tf_model.h5", "model-00001-of-00002.safetensors", "pytorch_model-00001-of-00002.bin",
+        "adapter_config.json", "model.fp16.safetensors", "config.json", "generation_config.json",
+        "tokenizer_config.json"}) {
     const testing_support::TemporaryDirectory directory;
-    std::ofstream(directory.path() / "config.json") << "theirs";
+    std::ofstream(directory.path() / "README.md") << "of no model";
     std::ofstream(directory.path() / name) << "theirs";
     const Status exported =
         export_model(directory.path(), (*model)->spec(), get, ExportMark{"job-1", 7});
@@ -458,7 +511,7 @@ TEST(Gpt2ExportTest, AModelInOtherFilesIsNotReplacedEither) {
     EXPECT_EQ(exported.error().code, ErrorCode::kAlreadyExists);
     EXPECT_THAT(exported.error().message, HasSubstr(name));
     std::string left;
-    std::ifstream(directory.path() / "config.json") >> left;
+    std::ifstream(directory.path() / name) >> left;
     EXPECT_EQ(left, "theirs");
     EXPECT_FALSE(std::filesystem::exists(directory.path() / "model.safetensors"));
   }

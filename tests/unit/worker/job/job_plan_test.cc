@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/text/quantity.h"
+
 namespace trainyard::engine {
 namespace {
 
@@ -80,7 +82,7 @@ class CheckMemoryTest : public ::testing::Test {
 };
 
 TEST_F(CheckMemoryTest, TheRanksHereMayTakeAllThereIsAndNoMore) {
-  MemoryRoom room{.machine_bytes = all_, .bytes = all_};
+  MemoryRoom room{.limit_bytes = all_, .bytes = all_};
   const auto fits = check_memory(plan_, {0, 2}, spec_, room);
   ASSERT_TRUE(fits) << fits.error().message;
   EXPECT_EQ(*fits, "");
@@ -92,7 +94,8 @@ TEST_F(CheckMemoryTest, TheRanksHereMayTakeAllThereIsAndNoMore) {
 }
 
 TEST_F(CheckMemoryTest, ARefusalHasTheNumbersAndTwoWaysOut) {
-  const MemoryRoom room{.machine_bytes = 8 * kGiB, .bytes = 4 * kGiB, .limited = true};
+  const MemoryRoom room{
+      .limit_bytes = 8 * kGiB, .bytes = 4 * kGiB, .whose = " that a control group leaves"};
   const auto refused = check_memory(plan_, {0, 2}, spec_, room);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidConfig);
@@ -100,18 +103,86 @@ TEST_F(CheckMemoryTest, ARefusalHasTheNumbersAndTwoWaysOut) {
   EXPECT_THAT(text, HasSubstr("engine.model: found one that needs "));
   EXPECT_THAT(text, HasSubstr(" GiB on the 2 ranks here, up to "));
   EXPECT_THAT(text, HasSubstr("wanted at most the 4.00 GiB that a control group leaves"));
-  EXPECT_THAT(text, HasSubstr("raise engine.parallelism.zeroStage (1) or use more ranks"));
-  EXPECT_THAT(text, HasSubstr("or lower engine.batch.microSequences (2)"));
+  EXPECT_THAT(text, HasSubstr("; no zeroStage and no microSequences of this model fits: use a "
+                              "smaller model, or more ranks on more machines; "));
   EXPECT_THAT(text, HasSubstr("engine.runtime.memoryCheck: Warn starts it all the same"));
 }
 
-TEST_F(CheckMemoryTest, AWayOutThatIsNoneIsNotNamed) {
-  spec_.parallelism.zero_stage = 3;
-  spec_.batch.micro_sequences = 1;
-  const auto refused = check_memory(plan_, {0, 2}, spec_, {.bytes = 1});
-  ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, Not(HasSubstr("zeroStage")));
-  EXPECT_THAT(refused.error().message, HasSubstr("; use more ranks on more machines, or use a"));
+/// What is said of a job whose ranks together have so much room.
+std::string refusal_of(const api::EngineSpec& spec, int64_t ranks, int64_t bytes) {
+  const auto plan = plan_job(spec, {.ranks = ranks});
+  if (!plan) return plan.error().message;
+  const auto refused = check_memory(*plan, {0, ranks}, spec, {.bytes = bytes});
+  return refused ? "fits" : refused.error().message;
+}
+
+int64_t bytes_of(const api::EngineSpec& spec, int64_t ranks) {
+  int64_t all = 0;
+  const auto plan = plan_job(spec, {.ranks = ranks});
+  for (const RankPlan& rank : plan->ranks())
+    all += rank.total();
+  return all;
+}
+
+TEST(WaysOutTest, TheLowestZeroStageThatFitsIsNamedWithWhatItNeeds) {
+  api::EngineSpec other = xl_spec();
+  other.batch.global_sequences = 8;
+  const std::string to_2 = "; set engine.parallelism.zeroStage: 2 (found 1), which needs ";
+  other.parallelism.zero_stage = 2;
+  EXPECT_THAT(refusal_of(xl_spec(), 8, bytes_of(other, 8)),
+              HasSubstr(to_2 + text::size_text(bytes_of(other, 8)) + ";"));
+  other.parallelism.zero_stage = 3;
+  EXPECT_THAT(refusal_of(xl_spec(), 8, bytes_of(other, 8)),
+              HasSubstr("; set engine.parallelism.zeroStage: 3 (found 1), which needs "));
+  EXPECT_THAT(refusal_of(other, 8, bytes_of(other, 8) - 1),
+              HasSubstr("; no zeroStage and no microSequences of this model fits: "))
+      << "there is no stage above, and a rank has one sequence";
+}
+
+TEST(WaysOutTest, ALongerShardIsNamedWhereTheStageIsNotEnough) {
+  api::EngineSpec spec = xl_spec();
+  spec.parallelism.zero_stage = 3;
+  spec.parallelism.shard = 2;
+  api::EngineSpec other = spec;
+  other.parallelism.shard = 0;
+  EXPECT_THAT(refusal_of(spec, 8, bytes_of(other, 8)),
+              HasSubstr("; set engine.parallelism.shard: 0 (found 2), which needs "));
+}
+
+TEST(WaysOutTest, SmallerMicroBatchesAreNamedOnlyWhereActivationsAreTheExcess) {
+  api::EngineSpec spec = xl_spec();
+  spec.batch.micro_sequences = 8;
+  api::EngineSpec other = spec;
+  other.batch.micro_sequences = 2;
+  EXPECT_THAT(refusal_of(spec, 1, bytes_of(other, 1)),
+              HasSubstr("; set engine.batch.microSequences: 2 (found 8), which needs "));
+  EXPECT_THAT(refusal_of(spec, 1, kGiB), HasSubstr("; no microSequences of this model fits: "));
+}
+
+TEST(PodMemoryTest, TheManifestsLimitIsComparedWithThePod) {
+  api::TrainingJobSpec job;
+  job.num_nodes = 2;
+  job.num_proc_per_node = 2;
+  const api::EngineSpec spec = xl_spec();
+  const auto plan = plan_job(spec, {.ranks = 4});
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(check_pod_memory(*plan, job, spec).value(), "") << "no template";
+  const auto with_limit = [&](const std::string& resources) {
+    job.pod_template = api::PodTemplate{
+        .json = R"({"spec":{"containers":[{"name":"side","resources":{"limits":{"memory":"1"}}},)"
+                R"({"name":"trainer","resources":)" +
+                resources + "}]}}"};
+    const auto checked = check_pod_memory(*plan, job, spec);
+    return checked ? *checked : checked.error().message;
+  };
+  EXPECT_EQ(with_limit("{}"), "");
+  EXPECT_EQ(with_limit(R"({"limits":{"memory":"900Gi"}})"), "");
+  const std::string refused = with_limit(R"({"limits":{"memory":"64Mi"}})");
+  EXPECT_THAT(refused, HasSubstr("on the 2 ranks here"));
+  EXPECT_THAT(refused, HasSubstr("wanted at most the 64.0 MiB that resources.limits.memory of "
+                                 "container trainer allows a pod; "));
+  job.num_proc_per_node = api::kAutoProcPerNode;
+  EXPECT_EQ(with_limit(R"({"limits":{"memory":"64Mi"}})"), "") << "a node knows its ranks";
 }
 
 TEST_F(CheckMemoryTest, TheLimitOfAProcessCountsByRank) {
@@ -134,7 +205,7 @@ TEST_F(CheckMemoryTest, WarnSaysItAndGoesOn) {
 TEST(MemoryRoomTest, IsOfThisMachine) {
   const MemoryRoom room = memory_room();
   EXPECT_GT(room.bytes, 0);
-  EXPECT_LE(room.bytes, room.machine_bytes);
+  EXPECT_LE(room.bytes, room.limit_bytes);
 }
 
 }  // namespace
