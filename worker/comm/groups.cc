@@ -34,17 +34,23 @@ Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh) {
   groups.at = layout::coordinate_of(mesh, world.rank());
   groups.world = &world;
   const layout::Coordinate& at = groups.at;
-  const auto is_data = [&](const layout::Coordinate& c) {
-    return c.pp == at.pp && c.cp == at.cp && c.tp == at.tp;
+  const auto is_shard = [&](const layout::Coordinate& c) {
+    return c == layout::Coordinate{at.pp, at.dp, c.fsdp, at.cp, at.tp};
   };
-  const auto is_shard = [&](const layout::Coordinate& c) { return is_data(c) && c.dp == at.dp; };
-  TRAINYARD_ASSIGN(groups.data, group_of(world, mesh, is_data, groups.own_data_));
-  const auto is_replica = [&](const layout::Coordinate& c) {
-    return is_data(c) && c.fsdp == at.fsdp;
+  const auto is_copy = [&](const layout::Coordinate& c) {
+    return c == layout::Coordinate{c.pp, c.dp, at.fsdp, at.cp, at.tp};
   };
+  const auto is_replica = [&](const layout::Coordinate& c) { return is_copy(c) && c.pp == at.pp; };
+  const auto is_at_an_end = [&](const layout::Coordinate& c) {
+    return c.pp == 0 || c.pp == mesh.pp - 1;
+  };
+  const auto is_tied = [&](const layout::Coordinate& c) { return is_copy(c) && is_at_an_end(c); };
   TRAINYARD_ASSIGN(groups.shard, group_of(world, mesh, is_shard, groups.own_shard_));
   if (mesh.dp > 1) {
-    TRAINYARD_ASSIGN(groups.replica, group_of(world, mesh, is_replica, groups.own_replica_));
+    TRAINYARD_ASSIGN(groups.replica_, group_of(world, mesh, is_replica, groups.own_replica_));
+  }
+  if (mesh.pp > 1 && is_at_an_end(at)) {
+    TRAINYARD_ASSIGN(groups.tied_, group_of(world, mesh, is_tied, groups.own_tied_));
   }
   return groups;
 }
@@ -65,7 +71,7 @@ Result<Communicator*> Groups::background() {
 
 std::vector<Communicator*> Groups::training() const {
   std::vector<Communicator*> found = {world};
-  for (const auto* own : {&own_data_, &own_shard_, &own_replica_}) {
+  for (const auto* own : {&own_shard_, &own_replica_, &own_tied_}) {
     if (*own) found.push_back(own->get());
   }
   return found;
@@ -81,7 +87,9 @@ void Groups::observe(trace::SpanSink* sink) {
   sink_ = sink;
   world->observe(sink, trace::Track::kDataGroup);
   if (own_shard_) own_shard_->observe(sink, trace::Track::kShardGroup);
-  if (own_replica_) own_replica_->observe(sink, trace::Track::kReplicaGroup);
+  for (const auto* copies : {&own_replica_, &own_tied_}) {
+    if (*copies) (*copies)->observe(sink, trace::Track::kReplicaGroup);
+  }
 }
 
 Counters Groups::counters() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/base/error.h"
@@ -21,14 +22,15 @@ struct Groups {
   layout::Mesh mesh;
   layout::Coordinate at;
   Communicator* world = nullptr;
-  /// Ranks that take different samples: here alone it is counted how many they are, and which this
-  /// one is.
-  Communicator* data = nullptr;
-  /// Those of them that share the states of one copy of the model.
+  /// Ranks that share the states of one copy of a stage.
   Communicator* shard = nullptr;
-  /// Those that hold copies of the same states; null where there is one copy.
-  Communicator* replica = nullptr;
 
+  /// The ranks that hold copies of what this one owns of a unit on `stages`, numbered as
+  /// layout::Copies::index; null: it has the only one. Two stages are the first and the last, which
+  /// share a table.
+  Communicator* copies(std::span<const int> stages) const {
+    return stages.size() > 1 ? tied_ : replica_;
+  }
   int data_ranks() const { return mesh.data_ranks(); }
   int data_rank() const { return layout::data_rank(mesh, at); }
   /// A group of all ranks for what goes on beside training, such as checkpoints. The first call,
@@ -53,10 +55,12 @@ struct Groups {
   std::vector<Communicator*> all() const;
 
   trace::SpanSink* sink_ = nullptr;
+  Communicator* replica_ = nullptr;  // this stage's
+  Communicator* tied_ = nullptr;     // those of the first and the last stage
   std::unique_ptr<Communicator> own_background_;
-  std::unique_ptr<Communicator> own_data_;
   std::unique_ptr<Communicator> own_shard_;
   std::unique_ptr<Communicator> own_replica_;
+  std::unique_ptr<Communicator> own_tied_;
 };
 
 }  // namespace trainyard::comm

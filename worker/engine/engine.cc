@@ -14,6 +14,7 @@
 #include "worker/engine/limits.h"
 #include "worker/model/family.h"
 #include "worker/model/initialize.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {
@@ -93,12 +94,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
 }
 
 Status Engine::make_states(MemorySource& memory) {
-  units_ = make_units(model_, compute_, setup_.unit_bytes);
+  const int stage_end[] = {static_cast<int>(model_.layers.size())};
   TRAINYARD_ASSIGN(layout_,
-                   make_layout(model_, units_, setup_.spec.parallelism, setup_.groups->mesh));
-  const int shard_rank = setup_.groups->at.fsdp;
-  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, shard_rank, units_, memory));
-  TRAINYARD_ASSIGN(states_, States::create(layout_, shard_rank, *weights_, memory, setup_.purpose));
+                   make_layout(model_, make_units(model_, compute_, setup_.unit_bytes, stage_end),
+                               setup_.spec.parallelism, setup_.groups->mesh));
+  const layout::Coordinate& at = setup_.groups->at;
+  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, at, memory));
+  TRAINYARD_ASSIGN(states_, States::create(layout_, at, *weights_, memory, setup_.purpose));
   name_order_.resize(model_.params.size());
   std::iota(name_order_.begin(), name_order_.end(), 0);
   std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
@@ -122,7 +124,7 @@ Status Engine::plan_step() {
   // An evaluation ends between two pieces: a rank that is asked to stop waits no longer for that
   // than for a step.
   evaluated_at_once_ = std::min(kEvaluatedAtOnce, kPassesOfStep * most);
-  buffers_ = UnitBuffers(step_.program, layout_, units_);
+  buffers_ = UnitBuffers(step_.program, layout_);
   TRAINYARD_TRY(grow(buffer_memory_, buffers_.bytes()));
   plan_ = ActivationPlan::make(model_, step_.program, partition.sizes(rank, 0, most),
                                setup_.spec.data.sequence_length, compute_);
@@ -137,6 +139,7 @@ Result<Engine::JointProgram> Engine::lower_jointly(
   for (int rank = 0; rank < groups.mesh.size(); ++rank) {
     const layout::Coordinate at = layout::coordinate_of(groups.mesh, rank);
     Lowering lowering = this->lowering();
+    lowering.at = at;
     lowering.micro_batches = static_cast<int>(micro_batches_of(layout::data_rank(groups.mesh, at)));
     RankProgram& program = by_micro_batches[lowering.micro_batches];
     if (!program.program.empty()) continue;
@@ -162,8 +165,8 @@ Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, s
 
 Lowering Engine::lowering() const {
   return {.stage_end = {static_cast<int>(model_.layers.size())},
-          .unit_layers = units_.layers,
-          .sharding = layout_.sharding()};
+          .layout = &layout_,
+          .at = setup_.groups->at};
 }
 
 void Engine::initialize() {
@@ -240,9 +243,11 @@ Status Engine::gather_weights() {
   // Whole anyway, or gathered when used.
   if (setup_.groups->mesh.fsdp == 1 || layout_.sharding().weights) return {};
   std::vector<Instruction> gathers;
-  for (int unit = 0; unit < layout_.units(); ++unit)
-    gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
-  const RankProgram alike[] = {{.program = std::move(gathers)}};
+  for (int unit = 0; unit < layout_.units(); ++unit) {
+    if (layout_.holds(unit, setup_.groups->at))
+      gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
+  }
+  const RankProgram alike[] = {{.program = std::move(gathers), .at = setup_.groups->at}};
   TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
   StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
   setup.training = false;
@@ -337,7 +342,7 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
       plan = ActivationPlan::make(model_, program.program,
                                   partition.sizes(setup_.groups->data_rank(), done, count),
                                   setup_.spec.data.sequence_length, compute_);
-      buffers = UnitBuffers(program.program, layout_, units_);
+      buffers = UnitBuffers(program.program, layout_);
       TRAINYARD_TRY(grow(arena_, plan.bytes()));
       TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
     }
@@ -368,7 +373,7 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   const int64_t sizes[] = {1};
   const ActivationPlan plan =
       ActivationPlan::make(model_, program.program, sizes, length, compute_);
-  const UnitBuffers buffers(program.program, layout_, units_);
+  const UnitBuffers buffers(program.program, layout_);
   TRAINYARD_TRY(grow(arena_, plan.bytes()));
   TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
   logits_.resize(static_cast<size_t>(model_.padded_vocab));

@@ -126,7 +126,6 @@ class Engine {
   MemoryReport memory() const;
   kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
   const StepProgram& program() const { return step_.program; }
-  const Units& units() const { return units_; }
   /// Called before each instruction of any program with its id there and its place in logical time:
   /// of ranks of which one waits for the other, the one that waits is later. Must not allocate or
   /// fail.
@@ -164,7 +163,6 @@ class Engine {
   DType compute_ = DType::kFloat32;
   std::unique_ptr<kernels::KernelSet> kernels_;
   std::unique_ptr<MemoryBlock> kernel_scratch_;
-  Units units_;
   std::vector<int> name_order_;
   layout::Layout layout_;
   std::unique_ptr<Weights> weights_;

@@ -81,7 +81,7 @@ Interpreter::Interpreter(Machine machine)
     : machine_(std::move(machine)), frame_(std::make_unique<Frame>()) {
   const layout::Layout& layout = machine_.states->layout();
   for (int unit = 0; unit < layout.units(); ++unit)
-    frame_->counts.push_back(layout.counts(unit));
+    frame_->counts.push_back(layout.part_sizes(unit));
   frame_->reduce_work.resize(frame_->counts.size());
   frame_->gather_work.resize(frame_->counts.size());
 }
@@ -368,7 +368,7 @@ void Interpreter::reduce(int unit) {
   States& states = *machine_.states;
   hold_sums(unit);
   // A rank without micro-batches of its own adds nothing to anything.
-  for (const int param : states.layout().tensors(unit))
+  for (const int param : states.layout().unit(unit).tensors)
     start_gradient(param, false);
   const auto u = static_cast<size_t>(unit);
   frame_->reduce_work[u] = machine_.groups->shard->reduce_scatter(
@@ -386,13 +386,13 @@ Status Interpreter::accumulate(int unit) {
   States& states = *machine_.states;
   TRAINYARD_TRY(finish_reduction(unit));
   const auto u = static_cast<size_t>(unit);
-  const layout::Range part = states.layout().shard(unit, machine_.groups->at.fsdp);
+  const layout::Range part = states.layout().shard(unit, states.at());
   machine_.kernels->accumulate(states.sums(unit).data() + part.begin,
                                states.owned_sums(unit).data(), part.size(),
                                frame.sums_used[u] == 0);
   ++frame.sums_used[u];
   states.lend(unit, nullptr);
-  for (const int param : states.layout().tensors(unit))
+  for (const int param : states.layout().unit(unit).tensors)
     frame.gradient_is_new[static_cast<size_t>(param)] = 1;
   return {};
 }
@@ -401,10 +401,11 @@ Status Interpreter::all_reduce(int unit) {
   States& states = *machine_.states;
   TRAINYARD_TRY(finish_reduction(unit));
   if (!states.layout().sharding().parts) {
-    for (const int param : states.layout().tensors(unit))
+    for (const int param : states.layout().unit(unit).tensors)
       start_gradient(param, false);
   }
-  frame_->reduce_work[static_cast<size_t>(unit)] = machine_.groups->replica->all_reduce(
+  comm::Communicator* const copies = machine_.groups->copies(states.layout().unit(unit).stages);
+  frame_->reduce_work[static_cast<size_t>(unit)] = copies->all_reduce(
       std::as_writable_bytes(states.owned_sums(unit)), DType::kInt64, comm::ReduceOp::kSum);
   return {};
 }
@@ -420,8 +421,8 @@ Status Interpreter::reduce_control() {
   States& states = *machine_.states;
   for (int unit = 0; frame.setup->training && unit < states.layout().units(); ++unit) {
     TRAINYARD_TRY(finish_reduction(unit));
-    if (!layout::Layout::counts_in_norm(machine_.groups->at)) continue;
-    for (const int param : states.layout().tensors(unit)) {
+    if (!states.layout().counts(unit, states.at())) continue;
+    for (const int param : states.layout().unit(unit).tensors) {
       const std::span<const int64_t> sums = states.owned_sums_of(param);
       machine_.kernels->sum_of_squares({.count = std::ssize(sums),
                                         .gradient = {sums.data(), gradient_scale()},
@@ -459,13 +460,13 @@ void Interpreter::gather(int unit) {
   const layout::Layout& layout = machine_.states->layout();
   if (layout.sharding().weights) {
     const StepSetup& setup = *frame_->setup;
-    const int64_t bytes = layout.elements(unit) * size_of(weights.unit_dtype(unit));
+    const int64_t bytes = layout.elements(unit) * size_of(layout.unit(unit).dtype);
     weights.lend(unit, setup.buffer_memory.subspan(static_cast<size_t>(setup.buffers->weights(
                                                        unit, frame_->weights_used[u]++)),
                                                    static_cast<size_t>(bytes)));
   }
   frame_->gather_work[u] = machine_.groups->shard->all_gather(weights.unit(unit), frame_->counts[u],
-                                                              weights.unit_dtype(unit));
+                                                              layout.unit(unit).dtype);
 }
 
 Status Interpreter::free_weights(int unit) {

@@ -67,7 +67,7 @@ void Optimizer::begin(ControlWord control) {
 }
 
 void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale) const {
-  for (const int param : states.layout().tensors(unit)) {
+  for (const int param : states.layout().unit(unit).tensors) {
     const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
     Weights& weights = states.weights();
     uint16_t* const copy = weights.dtype(param) == DType::kFloat32

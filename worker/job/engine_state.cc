@@ -191,7 +191,7 @@ Status EngineState::gather_pieces(int param, TensorKind kind, const UsePiece& us
   const std::span<float> own = owned(engine_, param, kind);
   // Ranks own ascending ranges.
   for (int rank = 0; rank < group.size(); ++rank) {
-    const int64_t count = layout.owned(param, rank).size();
+    const int64_t count = layout.owned(param, {.fsdp = rank}).size();
     if (group.rank() != 0 && group.rank() != rank) continue;
     for (int64_t begin = 0; begin < count; begin += kPieceElements) {
       const auto size = static_cast<size_t>(std::min(kPieceElements, count - begin));

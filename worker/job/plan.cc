@@ -14,6 +14,7 @@
 #include "worker/memory/unit_buffers.h"
 #include "worker/model/family.h"
 #include "worker/program/lower.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {
@@ -56,11 +57,14 @@ Result<Plan> Plan::make(const PlanSetup& setup) {
       {.rows = tokens, .tokens_per_sample = tokens, .compute = compute_type(setup.spec.precision)});
   plan.flops_per_sample_ = flops.forward + flops.backward_input + flops.backward_weight;
 
-  plan.units_ = make_units(model, compute_type(setup.spec.precision), setup.unit_bytes);
+  const int stage_end[] = {static_cast<int>(model.layers.size())};
   const api::ParallelismSpec& parallelism = setup.spec.parallelism;
-  TRAINYARD_ASSIGN(plan.layout_, make_layout(model, plan.units_, parallelism, setup.mesh));
+  TRAINYARD_ASSIGN(plan.layout_, make_layout(model,
+                                             make_units(model, compute_type(setup.spec.precision),
+                                                        setup.unit_bytes, stage_end),
+                                             parallelism, setup.mesh));
   for (int unit = 0; unit < plan.layout_.units(); ++unit)
-    plan.counts_.push_back(plan.layout_.counts(unit));
+    plan.counts_.push_back(plan.layout_.part_sizes(unit));
   const std::vector<int> named(parallelism.ring_order.begin(), parallelism.ring_order.end());
   TRAINYARD_ASSIGN(plan.ring_, comm::complete_ring_order(named, setup.mesh.size()));
 
@@ -82,12 +86,12 @@ Plan::Share Plan::make_share(const Model& model, int rank) const {
   const int64_t most = partition_.micro_batches_max();
   const std::vector<int64_t> sizes = partition_.sizes(data_rank(rank), 0, most);
   Lowering lowering{.stage_end = {static_cast<int>(model.layers.size())},
-                    .unit_layers = units_.layers,
-                    .sharding = layout_.sharding(),
+                    .layout = &layout_,
+                    .at = layout::coordinate_of(setup_.mesh, rank),
                     .micro_batches = static_cast<int>(sizes.size())};
   Share share;
   share.program = lower(one_stage_schedule(static_cast<int>(most)), lowering);
-  share.buffer_bytes = UnitBuffers(share.program, layout_, units_).bytes();
+  share.buffer_bytes = UnitBuffers(share.program, layout_).bytes();
   // Nothing of a micro-batch outlives it, so that equal ones lie in the same place: the first and
   // the last stand for all.
   std::vector<int64_t> different = {sizes.front()};
@@ -108,9 +112,9 @@ RankPlan Plan::plan_rank(const Model& model, int rank) const {
   const layout::Sharding& sharding = layout_.sharding();
   RankPlan plan;
   for (int unit = 0; unit < layout_.units(); ++unit) {
-    const int64_t all = layout_.elements(unit);
-    const int64_t own = layout_.shard(unit, at.fsdp).size();
-    const DType type = units_.dtype[static_cast<size_t>(unit)];
+    const int64_t all = layout_.elements(unit, at);
+    const int64_t own = layout_.shard(unit, at).size();
+    const DType type = layout_.unit(unit).dtype;
     plan.of(PlanPurpose::kWeights) += (sharding.weights ? own : all) * size_of(type);
     if (type != DType::kFloat32) plan.of(PlanPurpose::kMasters) += own * kFloatBytes;
     plan.of(PlanPurpose::kMoments) += 2 * own * kFloatBytes;
@@ -131,8 +135,9 @@ RankPlan Plan::plan_rank(const Model& model, int rank) const {
     int64_t& shared = plan.of(PlanPurpose::kCommunicator);
     // Checkpoints are agreed upon in a group of their own.
     shared = segment_bytes(mesh.size()) * (setup_.writes_checkpoints ? 2 : 1);
-    // Groups of all ranks are the world itself.
-    if (mesh.dp > 1 && mesh.fsdp > 1) shared += segment_bytes(mesh.fsdp) + segment_bytes(mesh.dp);
+    // A group of all ranks is the world itself.
+    for (const int members : {mesh.fsdp, mesh.dp})
+      shared += members == mesh.size() ? 0 : segment_bytes(members);
   }
   plan.of(PlanPurpose::kProcess) = kProcessBytes;
   return plan;
@@ -148,12 +153,19 @@ StepCost Plan::step_of(int rank) const {
   const layout::Coordinate at = layout::coordinate_of(mesh, rank);
   // A group's ring keeps the order of the world's.
   std::vector<int> shard_ring;
-  std::vector<int> replica_ring;
   for (const int member : ring_) {
     const layout::Coordinate place = layout::coordinate_of(mesh, member);
-    if (place.dp == at.dp) shard_ring.push_back(place.fsdp);
-    if (place.fsdp == at.fsdp) replica_ring.push_back(place.dp);
+    if (place.pp == at.pp && place.dp == at.dp) shard_ring.push_back(place.fsdp);
   }
+  const auto ring_of_copies = [&](int unit) {
+    std::vector<int> ring;
+    for (const int member : ring_) {
+      const layout::Coordinate place = layout::coordinate_of(mesh, member);
+      if (place.fsdp == at.fsdp && layout_.holds(unit, place))
+        ring.push_back(layout_.copies(unit, place).index);
+    }
+    return ring;
+  };
   const int64_t samples = samples_of(rank);
   StepCost cost{.flops = samples * flops_per_sample_};
   const auto sent_by = [&](const Instruction& instruction) -> int64_t {
@@ -162,11 +174,13 @@ StepCost Plan::step_of(int rank) const {
       case InstructionKind::kReduce:
         return comm::reduce_scatter_bytes_sent(at.fsdp, counts_[unit], DType::kInt64);
       case InstructionKind::kAllReduce:
-        return comm::all_reduce_bytes_sent(mesh.dp, at.dp,
+        return comm::all_reduce_bytes_sent(layout_.copies(instruction.unit, at).count,
+                                           layout_.copies(instruction.unit, at).index,
                                            counts_[unit][static_cast<size_t>(at.fsdp)],
-                                           DType::kInt64, replica_ring);
+                                           DType::kInt64, ring_of_copies(instruction.unit));
       case InstructionKind::kGather:
-        return comm::all_gather_bytes_sent(at.fsdp, counts_[unit], units_.dtype[unit], shard_ring);
+        return comm::all_gather_bytes_sent(at.fsdp, counts_[unit],
+                                           layout_.unit(instruction.unit).dtype, shard_ring);
       case InstructionKind::kReduceControl:
         return comm::all_reduce_bytes_sent(mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t),
                                            DType::kInt64, ring_);

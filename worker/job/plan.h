@@ -10,8 +10,8 @@
 #include "common/base/error.h"
 #include "common/layout/layout.h"
 #include "worker/data/batch_partition.h"
+#include "worker/model/model.h"
 #include "worker/program/step_program.h"
-#include "worker/state/units.h"
 
 /// What a job costs, before it runs: bytes, FLOPs and messages of every rank, from its manifest and
 /// the number of ranks alone. Allocates no model.
@@ -102,7 +102,6 @@ class Plan {
   data::BatchPartition partition_;
   int64_t parameters_ = 0;
   int64_t flops_per_sample_ = 0;
-  Units units_;
   layout::Layout layout_;
   std::map<int64_t, Share> shares_;           ///< by samples of a rank
   std::vector<std::vector<int64_t>> counts_;  ///< by unit: elements of each shard rank's part

@@ -50,28 +50,18 @@ class Formulas {
   }
 
  private:
-  int units() const { return static_cast<int>(rank_.counts.size()); }
+  int units() const { return rank_.layout.units(); }
   int64_t layers() const { return spec_.model.layers + 2; }  // embeddings and classifier
-  const std::vector<int>& layers_of(int unit) const {
-    return rank_.units.layers[static_cast<size_t>(unit)];
-  }
+  const std::vector<int>& layers_of(int unit) const { return rank_.layout.unit(unit).layers; }
   int first_layer(int unit) const { return layers_of(unit).front(); }
   int last_layer(int unit) const { return layers_of(unit).back(); }
   bool uses(int unit, int64_t layer) const {
     return std::find(layers_of(unit).begin(), layers_of(unit).end(), layer) !=
            layers_of(unit).end();
   }
-  DType type(int unit) const { return rank_.units.dtype[static_cast<size_t>(unit)]; }
-  const std::vector<int64_t>& counts(int unit) const {
-    return rank_.counts[static_cast<size_t>(unit)];
-  }
-  int64_t own(int unit) const { return counts(unit)[static_cast<size_t>(own_)]; }
-  int64_t whole(int unit) const {
-    int64_t sum = 0;
-    for (const int64_t count : counts(unit))
-      sum += count;
-    return sum;
-  }
+  DType type(int unit) const { return rank_.layout.unit(unit).dtype; }
+  int64_t own(int unit) const { return rank_.layout.part_sizes(unit)[static_cast<size_t>(own_)]; }
+  int64_t whole(int unit) const { return rank_.layout.elements(unit); }
 
   void flops(int64_t steps, Expected& all) const {
     const api::ModelSpec& m = spec_.model;
@@ -152,7 +142,7 @@ class Formulas {
                                                   sizeof(engine::ControlWord) / 8, DType::kInt64);
     int64_t at_start = 0;  // the initial weights
     for (int unit = 0; unit < units(); ++unit) {
-      const std::vector<int64_t>& parts = counts(unit);
+      const std::vector<int64_t> parts = rank_.layout.part_sizes(unit);
       if (mesh_.fsdp > 1) {
         const int64_t gather = comm::all_gather_bytes_sent(own_, parts, type(unit));
         by_step += (cuts_sums_ ? rounds_ : 1) *

@@ -102,10 +102,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.kernels = engine->kernel_counters();
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
-  const layout::Layout& layout = engine->states().layout();
-  for (int unit = 0; unit < layout.units(); ++unit)
-    facts.counts.push_back(layout.counts(unit));
-  facts.units = engine->units();
+  facts.layout = engine->states().layout();
   // Fewer windows than some layouts have ranks.
   spec.batch.global_sequences = 3;
   StreamBatches held_out(stream, spec, groups.data_ranks(), groups.data_rank());

@@ -69,8 +69,7 @@ struct RankFacts {
   comm::Counters comm;
   std::string
       weights_hash;  ///< of the weights that its ops read; empty where it holds a part alone
-  std::vector<std::vector<int64_t>> counts;  ///< by unit: elements of each shard rank's part
-  engine::Units units;
+  layout::Layout layout;
   engine::MemoryReport memory;
   int64_t allocated_bytes = 0;
 };

@@ -50,8 +50,7 @@ class Lives {
 
 }  // namespace
 
-UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layout,
-                         const Units& units) {
+UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layout) {
   Lives sums(layout.units());
   Lives weights(layout.units());
   const auto sums_bytes = [&](int unit) {
@@ -60,13 +59,12 @@ UnitBuffers::UnitBuffers(const StepProgram& program, const layout::Layout& layou
   int event = 0;
   for (const Instruction& i : program) {
     if (layout.sharding().weights && i.kind == InstructionKind::kGather) {
-      weights.begin(i.unit, event,
-                    layout.elements(i.unit) * size_of(units.dtype[static_cast<size_t>(i.unit)]));
+      weights.begin(i.unit, event, layout.elements(i.unit) * size_of(layout.unit(i.unit).dtype));
     }
     if (i.kind == InstructionKind::kFree) weights.end(i.unit, event);
     if (layout.sharding().sums && i.kind == InstructionKind::kBackwardWeight) {
       for (int unit = 0; unit < layout.units(); ++unit) {
-        const std::vector<int>& layers = units.layers[static_cast<size_t>(unit)];
+        const std::vector<int>& layers = layout.unit(unit).layers;
         if (std::binary_search(layers.begin(), layers.end(), i.layer))
           sums.begin(unit, event, sums_bytes(unit));
       }

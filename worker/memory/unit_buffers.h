@@ -5,7 +5,6 @@
 
 #include "common/layout/layout.h"
 #include "worker/program/step_program.h"
-#include "worker/state/units.h"
 
 namespace trainyard::engine {
 
@@ -16,7 +15,7 @@ namespace trainyard::engine {
 class UnitBuffers {
  public:
   UnitBuffers() = default;
-  UnitBuffers(const StepProgram& program, const layout::Layout& layout, const Units& units);
+  UnitBuffers(const StepProgram& program, const layout::Layout& layout);
 
   int64_t bytes() const { return sum_bytes_ + weight_bytes_; }
   int64_t sum_bytes() const { return sum_bytes_; }

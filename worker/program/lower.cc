@@ -23,10 +23,13 @@ class Lowered {
  public:
   Lowered(const Schedule& schedule, const Lowering& lowering)
       : lowering_(lowering),
-        units_(static_cast<int>(lowering.unit_layers.size())),
+        sharding_(lowering.layout == nullptr ? layout::Sharding() : lowering.layout->sharding()),
         units_of_layer_(static_cast<size_t>(lowering.stage_end.back())) {
-    for (int unit = 0; unit < units_; ++unit) {
-      for (const int layer : lowering.unit_layers[static_cast<size_t>(unit)])
+    const int units = lowering.layout == nullptr ? 0 : lowering.layout->units();
+    for (int unit = 0; unit < units; ++unit) {
+      if (!lowering.layout->holds(unit, lowering.at)) continue;
+      units_.push_back(unit);
+      for (const int layer : lowering.layout->unit(unit).layers)
         units_of_layer_[static_cast<size_t>(layer)].push_back(unit);
     }
     expand(schedule);
@@ -88,27 +91,30 @@ class Lowered {
   }
 
   bool uses(int unit, int layer) const {
-    const std::vector<int>& layers = lowering_.unit_layers[static_cast<size_t>(unit)];
+    const std::vector<int>& layers = lowering_.layout->unit(unit).layers;
     return std::binary_search(layers.begin(), layers.end(), layer);
   }
 
   /// By place among the passes: after the last W that adds to a unit, of each micro-batch or of
   /// all.
   void find_reductions() {
-    const bool by_micro_batch = lowering_.sharding.sums;
-    std::map<int, std::vector<size_t>> ends;  // by micro-batch: after its last W of each unit
+    const bool by_micro_batch = sharding_.sums;
+    std::map<int, std::map<int, size_t>> ends;  // by micro-batch: after its last W of each unit
     for (size_t i = 0; i < passes_.size(); ++i) {
       if (passes_[i].kind != Kind::kBackwardWeight) continue;
       trains_ = true;
       auto& end = ends[by_micro_batch ? passes_[i].micro_batch : -1];
       // What no op uses has no gradient and is reduced first.
-      if (end.empty()) end.resize(static_cast<size_t>(units_), by_micro_batch ? i : 0);
+      if (end.empty()) {
+        for (const int unit : units_)
+          end[unit] = by_micro_batch ? i : 0;
+      }
       for (const int unit : units_of_layer_[static_cast<size_t>(passes_[i].layer)])
-        end[static_cast<size_t>(unit)] = i + 1;
+        end[unit] = i + 1;
     }
     for (const auto& [micro_batch, end] : ends) {
-      for (int unit = 0; unit < units_; ++unit)
-        reductions_[end[static_cast<size_t>(unit)]].push_back({unit, micro_batch});
+      for (const auto& [unit, place] : end)
+        reductions_[place].push_back({unit, micro_batch});
     }
     std::set<int> seen;
     for (auto place = reductions_.rbegin(); place != reductions_.rend(); ++place) {
@@ -122,23 +128,23 @@ class Lowered {
     if (due == reductions_.end()) return;
     finish_reductions();
     for (const Reduction& reduction : due->second) {
-      if (lowering_.sharding.parts) {
+      if (sharding_.parts) {
         program_.push_back(
             {.kind = Kind::kReduce, .micro_batch = reduction.micro_batch, .unit = reduction.unit});
       }
       pending_.push_back(reduction);
     }
-    if (!lowering_.sharding.parts) finish_reductions();
+    if (!sharding_.parts) finish_reductions();
   }
 
   void finish_reductions() {
     for (const Reduction& reduction : std::exchange(pending_, {})) {
-      if (lowering_.sharding.sums) {
+      if (sharding_.sums) {
         program_.push_back({.kind = Kind::kAccumulate,
                             .micro_batch = reduction.micro_batch,
                             .unit = reduction.unit});
       }
-      if (lowering_.sharding.copies && reduction.last)
+      if (reduction.last && lowering_.layout->copies(reduction.unit, lowering_.at).count > 1)
         program_.push_back({.kind = Kind::kAllReduce, .unit = reduction.unit});
     }
   }
@@ -146,7 +152,7 @@ class Lowered {
   void pass(size_t i) {
     const Instruction& pass = passes_[i];
     const bool arrives = i == 0 || passes_[i - 1].layer != pass.layer;
-    if (lowering_.sharding.weights && arrives) {
+    if (sharding_.weights && arrives) {
       gather_for(stay_);
       gather_for(stay_ + 1);
     }
@@ -158,7 +164,7 @@ class Lowered {
     if (pass.micro_batch < lowering_.micro_batches) program_.push_back(pass);
     const bool leaves = i + 1 == passes_.size() || passes_[i + 1].layer != pass.layer;
     if (leaves) ++stay_;
-    if (lowering_.sharding.weights && leaves) free_unused();
+    if (sharding_.weights && leaves) free_unused();
   }
 
   bool used_in(int unit, size_t stay) const {
@@ -185,15 +191,16 @@ class Lowered {
   }
 
   void update() {
-    for (int unit = units_ - 1; unit >= 0; --unit) {
-      program_.push_back({.kind = Kind::kOptimize, .unit = unit});
-      if (lowering_.sharding.parts && !lowering_.sharding.weights)
-        program_.push_back({.kind = Kind::kGather, .unit = unit});
+    for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
+      program_.push_back({.kind = Kind::kOptimize, .unit = *unit});
+      if (sharding_.parts && !sharding_.weights)
+        program_.push_back({.kind = Kind::kGather, .unit = *unit});
     }
   }
 
   const Lowering& lowering_;
-  const int units_;
+  const layout::Sharding sharding_;
+  std::vector<int> units_;  // that this rank holds
   std::vector<Instruction> passes_;
   std::vector<size_t> expanded_;  // by pass of the schedule: where it begins among passes_
   std::vector<size_t> reached_;   // by pass: where what belongs to it begins in the program

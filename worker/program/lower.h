@@ -14,9 +14,9 @@ namespace trainyard::engine {
 struct Lowering {
   /// Per stage the layers it has: [stage_end[s - 1], stage_end[s]), in forward order.
   std::vector<int> stage_end;
-  /// Per unit, in the order of reduction: the layers that read it and add to it (Units::layers).
-  std::vector<std::vector<int>> unit_layers;
-  layout::Sharding sharding;
+  /// Its units are in the order of reduction. Not owned; null: passes alone, no communication.
+  const layout::Layout* layout = nullptr;
+  layout::Coordinate at;  ///< of this rank, which has the units of its stage alone
   /// Micro-batches of this rank. The schedule has those of the rank that has most: whoever has
   /// fewer takes part in the communication of the others.
   int micro_batches = std::numeric_limits<int>::max();

@@ -20,17 +20,15 @@ Error violation(int rank, const std::string& what) {
 }
 
 HeldPart::HeldPart(const Lowering& lowering, const layout::Coordinate& at)
-    : units_of_layer_(static_cast<size_t>(lowering.stage_end.back())),
-      holds_(lowering.unit_layers.size(), false) {
+    : layout_(*lowering.layout),
+      at_(at),
+      units_of_layer_(static_cast<size_t>(lowering.stage_end.back())) {
   const auto stage = static_cast<size_t>(at.pp);
   TRAINYARD_CHECK(stage < lowering.stage_end.size());
   layers_ = {stage == 0 ? 0 : lowering.stage_end[stage - 1], lowering.stage_end[stage]};
-  for (size_t unit = 0; unit < lowering.unit_layers.size(); ++unit) {
-    if (lowering.unit_layers[unit].empty()) holds_[unit] = stage == 0;
-    for (const int layer : lowering.unit_layers[unit]) {
-      units_of_layer_[static_cast<size_t>(layer)].push_back(static_cast<int>(unit));
-      if (has_layer(layer)) holds_[unit] = true;
-    }
+  for (int unit = 0; unit < layout_.units(); ++unit) {
+    for (const int layer : layout_.unit(unit).layers)
+      units_of_layer_[static_cast<size_t>(layer)].push_back(unit);
   }
 }
 
@@ -43,11 +41,11 @@ class RankCheck {
             const Lowering& lowering)
       : rank_(rank),
         kind_(kind),
-        rounds_(lowering.sharding.sums ? kind.rounds : 1),
+        rounds_(lowering.layout->sharding().sums ? kind.rounds : 1),
         held_(held),
         lowering_(lowering),
         micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(held.layers())),
-        units_(lowering.unit_layers.size()) {}
+        units_(static_cast<size_t>(lowering.layout->units())) {}
 
   Status walk(const std::vector<Instruction>& program) {
     for (size_t index = 0; index < program.size(); ++index) {
@@ -77,7 +75,7 @@ class RankCheck {
     bool gathered = false;  // of weights that stay whole: at the end; of others: now
   };
 
-  const layout::Sharding& sharding() const { return lowering_.sharding; }
+  const layout::Sharding& sharding() const { return lowering_.layout->sharding(); }
   int first_layer() const { return static_cast<int>(held_.layers().begin); }
   int end_layer() const { return static_cast<int>(held_.layers().end); }
 
@@ -179,7 +177,7 @@ class RankCheck {
   std::string still_added(int unit, int micro_batch) const {
     for (int m = 0; m < std::ssize(micro_batches_); ++m) {
       if (micro_batch >= 0 && m != micro_batch) continue;
-      for (const int layer : lowering_.unit_layers[static_cast<size_t>(unit)]) {
+      for (const int layer : lowering_.layout->unit(unit).layers) {
         if (!held_.has_layer(layer)) continue;
         if (micro_batches_[static_cast<size_t>(m)].weighted[static_cast<size_t>(layer)]) continue;
         return "layer " + std::to_string(layer) + " still adds to the unit";
@@ -214,21 +212,21 @@ class RankCheck {
   }
 
   std::string all_reduce(const Instruction& i, Unit& unit) const {
-    if (!sharding().copies) return "there is one copy";
+    if (!held_.has_copies(i.unit)) return "there is one copy";
     if (std::exchange(unit.all_reduced, true)) return "runs twice";
     if (!is_reduced(unit)) return "its parts are not complete";
     return still_added(i.unit, -1);
   }
 
-  bool is_summed(const Unit& unit) const {
-    return is_reduced(unit) && unit.all_reduced == sharding().copies;
+  bool is_summed(int unit) const {
+    const Unit& done = units_[static_cast<size_t>(unit)];
+    return is_reduced(done) && done.all_reduced == held_.has_copies(unit);
   }
 
   std::string reduce_control() {
     if (std::exchange(controlled_, true)) return "runs twice";
     for (int unit = 0; kind_.trains && unit < std::ssize(units_); ++unit) {
-      if (held_.holds(unit) && !is_summed(units_[static_cast<size_t>(unit)]))
-        return "before every unit is reduced";
+      if (held_.holds(unit) && !is_summed(unit)) return "before every unit is reduced";
     }
     return "";
   }

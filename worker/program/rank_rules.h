@@ -21,13 +21,15 @@ class HeldPart {
   const std::vector<int>& units_of(int layer) const {
     return units_of_layer_[static_cast<size_t>(layer)];
   }
-  /// Whether it holds a unit: one that its layers use; what no layer uses is on the first stage.
-  bool holds(int unit) const { return holds_[static_cast<size_t>(unit)]; }
+  bool holds(int unit) const { return layout_.holds(unit, at_); }
+  /// Whether others own what it owns of a unit that it holds.
+  bool has_copies(int unit) const { return layout_.copies(unit, at_).count > 1; }
 
  private:
+  const layout::Layout& layout_;
+  layout::Coordinate at_;
   layout::Range layers_;
   std::vector<std::vector<int>> units_of_layer_;
-  std::vector<bool> holds_;
 };
 
 /// What kind of programs all ranks' are.

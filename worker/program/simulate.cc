@@ -25,17 +25,18 @@ bool is_pass(Kind kind) {
   return kind == Kind::kForward || kind == Kind::kBackwardInput || kind == Kind::kBackwardWeight;
 }
 
-/// The groups in which a rank begins collectives, each with an order of its own.
-enum class Axis : uint8_t { kWorld, kShard, kReplica };
-constexpr size_t kAxes = 3;
+/// The groups in which a rank begins collectives, each with an order of its own. kTied: of the
+/// copies of a table on two stages.
+enum class Axis : uint8_t { kWorld, kShard, kReplica, kTied };
+constexpr size_t kAxes = 4;
 
-std::optional<Axis> axis_of(Kind kind) {
-  switch (kind) {
+std::optional<Axis> axis_of(const Instruction& i, const layout::Layout& layout) {
+  switch (i.kind) {
     case Kind::kReduce:
     case Kind::kGather:
       return Axis::kShard;
     case Kind::kAllReduce:
-      return Axis::kReplica;
+      return layout.unit(i.unit).stages.size() > 1 ? Axis::kTied : Axis::kReplica;
     case Kind::kReduceControl:
       return Axis::kWorld;
     default:
@@ -130,12 +131,15 @@ class World {
     for (const RankProgram& rank : ranks) {
       held_.push_back(std::make_unique<HeldPart>(lowering, rank.at));
       Walker walker{.rank = &rank, .program = shorten(rank, left_out), .held = held_.back().get()};
-      walker.reduction.resize(lowering.unit_layers.size());
-      walker.gathering.resize(lowering.unit_layers.size());
+      walker.reduction.resize(static_cast<size_t>(lowering.layout->units()));
+      walker.gathering.resize(static_cast<size_t>(lowering.layout->units()));
       for (size_t axis = 0; axis < kAxes; ++axis) {
         const layout::Coordinate& at = rank.at;
         const bool world = static_cast<Axis>(axis) == Axis::kWorld;
-        auto& group = groups_[world ? Key{axis, 0, 0, 0} : Key{axis, at.pp, at.cp, at.tp}];
+        const bool tied = static_cast<Axis>(axis) == Axis::kTied;
+        if (tied && !holds_tied(rank.at)) continue;
+        auto& group =
+            groups_[world ? Key{axis, 0, 0, 0} : Key{axis, tied ? 0 : at.pp, at.cp, at.tp}];
         if (!group) group = std::make_unique<Group>();
         group->members.push_back(walkers_.size());
         walker.groups[axis] = group.get();
@@ -175,6 +179,14 @@ class World {
 
  private:
   using Key = std::tuple<size_t, int, int, int>;
+
+  bool holds_tied(const layout::Coordinate& at) const {
+    const layout::Layout& layout = *lowering_.layout;
+    for (int unit = 0; unit < layout.units(); ++unit) {
+      if (layout.unit(unit).stages.size() > 1 && layout.holds(unit, at)) return true;
+    }
+    return false;
+  }
 
   Status check_ranks() const {
     ProgramKind kind{.only_gathers = true};
@@ -243,7 +255,7 @@ class World {
     walker.levels.push_back(++walker.now);
     const double seconds = costs_.seconds ? costs_.seconds(*walker.rank, i) : 0;
     if (costs_.bytes_sent) walker.bytes_sent += costs_.bytes_sent(*walker.rank, i);
-    if (const std::optional<Axis> axis = axis_of(i.kind)) {
+    if (const std::optional<Axis> axis = axis_of(i, *lowering_.layout)) {
       TRAINYARD_TRY(begin(walker, *axis, i, seconds));
     } else {
       walker.seconds += seconds;
@@ -298,7 +310,8 @@ class World {
     std::string why = "waits for " + to_string(pending.what().instruction);
     for (const size_t member : pending.group->members) {
       const Walker& other = walkers_[member];
-      const auto axis = static_cast<size_t>(*axis_of(pending.what().instruction.kind));
+      const auto axis =
+          static_cast<size_t>(*axis_of(pending.what().instruction, *lowering_.layout));
       if (other.begun[axis] > pending.meeting) continue;
       why += ", which rank " + std::to_string(other.rank->rank) + " does not begin: it ";
       why += other.is_done() ? "ends" : "stands at instruction " + std::to_string(other.next);
@@ -312,6 +325,7 @@ class World {
   Status check_ends() const {
     for (const Walker& walker : walkers_) {
       for (size_t axis = 0; axis < kAxes; ++axis) {
+        if (walker.groups[axis] == nullptr) continue;
         const Group& group = *walker.groups[axis];
         if (walker.begun[axis] == group.meetings.size()) continue;
         const Meeting& missing = group.meetings[walker.begun[axis]];

@@ -4,10 +4,10 @@
 
 namespace trainyard::engine {
 
-Result<std::unique_ptr<States>> States::create(const layout::Layout& layout, int shard_rank,
-                                               Weights& weights, MemorySource& memory,
-                                               Purpose purpose) {
-  auto states = std::unique_ptr<States>(new States(layout, shard_rank, weights, purpose));
+Result<std::unique_ptr<States>> States::create(const layout::Layout& layout,
+                                               const layout::Coordinate& at, Weights& weights,
+                                               MemorySource& memory, Purpose purpose) {
+  auto states = std::unique_ptr<States>(new States(layout, at, weights, purpose));
   if (purpose == Purpose::kInfer) {
     states->sums_buffer_.resize(static_cast<size_t>(layout.units()));
     return states;
@@ -15,14 +15,14 @@ Result<std::unique_ptr<States>> States::create(const layout::Layout& layout, int
   const bool cut = layout.sharding().sums;
   std::vector<int64_t> unit_offset;
   for (int unit = 0; unit < layout.units(); ++unit) {
-    const layout::Range part = layout.shard(unit, shard_rank);
+    const layout::Range part = layout.shard(unit, at);
     unit_offset.push_back(states->sums_);
     states->sums_offset_.push_back(states->sums_ + (cut ? 0 : part.begin));
     states->shard_offset_.push_back(states->owned_);
     states->master_offset_.push_back(states->masters_);
-    states->sums_ += cut ? part.size() : layout.elements(unit);
+    states->sums_ += cut ? part.size() : layout.elements(unit, at);
     states->owned_ += part.size();
-    if (weights.unit_dtype(unit) != DType::kFloat32) states->masters_ += part.size();
+    if (layout.unit(unit).dtype != DType::kFloat32) states->masters_ += part.size();
   }
   TRAINYARD_ASSIGN(states->block_, memory.allocate(states->sum_bytes() + states->moment_bytes() +
                                                    states->master_bytes()));
@@ -43,8 +43,7 @@ std::span<T> States::part(T* base, const std::vector<int64_t>& offsets, int para
   const int unit = layout_.unit_of(param);
   const layout::Range range = owned(param);
   if (range.size() == 0) return {};
-  const int64_t in_part =
-      layout_.place(param).begin + range.begin - layout_.shard(unit, shard_rank_).begin;
+  const int64_t in_part = layout_.place(param).begin + range.begin - layout_.shard(unit, at_).begin;
   return {base + offsets[static_cast<size_t>(unit)] + in_part, static_cast<size_t>(range.size())};
 }
 
@@ -69,7 +68,7 @@ std::span<int64_t> States::sums(int unit) {
 
 std::span<int64_t> States::owned_sums(int unit) {
   return {sums_begin_ + sums_offset_[static_cast<size_t>(unit)],
-          static_cast<size_t>(layout_.shard(unit, shard_rank_).size())};
+          static_cast<size_t>(layout_.shard(unit, at_).size())};
 }
 
 std::span<int64_t> States::owned_sums_of(int param) {

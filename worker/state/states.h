@@ -25,8 +25,9 @@ class States {
  public:
   /// `layout` and `weights` are not owned. Moments are what the memory holds: zero. Errors:
   /// kUnavailable when memory is short.
-  static Result<std::unique_ptr<States>> create(const layout::Layout& layout, int shard_rank,
-                                                Weights& weights, MemorySource& memory,
+  static Result<std::unique_ptr<States>> create(const layout::Layout& layout,
+                                                const layout::Coordinate& at, Weights& weights,
+                                                MemorySource& memory,
                                                 Purpose purpose = Purpose::kTrain);
 
   Purpose purpose() const { return purpose_; }
@@ -41,11 +42,12 @@ class States {
   int64_t sum_bytes() const { return sums_ * static_cast<int64_t>(sizeof(int64_t)); }
 
   const layout::Layout& layout() const { return layout_; }
+  const layout::Coordinate& at() const { return at_; }
   Weights& weights() { return weights_; }
   /// The elements of a parameter that this rank owns.
-  layout::Range owned(int param) const { return layout_.owned(param, shard_rank_); }
+  layout::Range owned(int param) const { return layout_.owned(param, at_); }
   std::vector<layout::Slice> owned_slices(int param) const {
-    return layout_.owned_slices(param, shard_rank_);
+    return layout_.owned_slices(param, at_);
   }
   /// Of those elements. CHECKs that they are held.
   std::span<float> master(int param);
@@ -69,13 +71,14 @@ class States {
   std::span<int64_t> owned_sums_of(int param);
 
  private:
-  States(const layout::Layout& layout, int shard_rank, Weights& weights, Purpose purpose)
-      : layout_(layout), shard_rank_(shard_rank), weights_(weights), purpose_(purpose) {}
+  States(const layout::Layout& layout, const layout::Coordinate& at, Weights& weights,
+         Purpose purpose)
+      : layout_(layout), at_(at), weights_(weights), purpose_(purpose) {}
   template <class T>
   std::span<T> part(T* base, const std::vector<int64_t>& offsets, int param) const;
 
   const layout::Layout& layout_;
-  int shard_rank_;
+  layout::Coordinate at_;
   Weights& weights_;
   Purpose purpose_;
   std::vector<int64_t*> sums_buffer_;  // by unit; null where ops have none to add to

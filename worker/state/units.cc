@@ -25,50 +25,57 @@ std::vector<std::vector<int>> layers_of_params(const Model& model) {
 
 }  // namespace
 
-Units make_units(const Model& model, DType compute, int64_t unit_bytes) {
-  struct Unit {
-    std::vector<int> params;
-    DType dtype;
-    std::set<int> layers;
-    int lowest;
-    int64_t bytes;
-  };
-  const std::vector<std::vector<int>> layers = layers_of_params(model);
+std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t unit_bytes,
+                                     std::span<const int> stage_end) {
+  const std::vector<std::vector<int>> users = layers_of_params(model);
   // The last to add to the gradient; nobody adds to that of what no op uses.
   const auto lowest = [&](int param) {
-    const std::vector<int>& users = layers[static_cast<size_t>(param)];
-    return users.empty() ? static_cast<int>(model.layers.size()) : users.front();
+    const std::vector<int>& layers = users[static_cast<size_t>(param)];
+    return layers.empty() ? static_cast<int>(model.layers.size()) : layers.front();
+  };
+  const auto stages_of = [&](int param) {
+    std::set<int> stages;
+    for (const int layer : users[static_cast<size_t>(param)]) {
+      const auto end = std::upper_bound(stage_end.begin(), stage_end.end(), layer);
+      stages.insert(static_cast<int>(end - stage_end.begin()));
+    }
+    if (stages.empty()) stages.insert(static_cast<int>(stage_end.size()) - 1);
+    return std::vector<int>(stages.begin(), stages.end());
   };
   std::vector<int> order(model.params.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return lowest(a) > lowest(b); });
-  std::vector<Unit> all;
-  std::optional<size_t> open[2];  // of vectors and of matrices
+  std::vector<layout::Unit> units;
+  struct Open {
+    size_t unit;
+    int64_t bytes = 0;
+  };
+  std::optional<Open> open[2];  // of vectors and of matrices
   for (const int param : order) {
     const ParamSpec& spec = model.params[static_cast<size_t>(param)];
     const DType dtype = spec.tensor.shape.size() > 1 ? compute : DType::kFloat32;
     const bool tied = !spec.tie_group.empty();
-    std::optional<size_t>& at = open[dtype == compute ? 1 : 0];
-    if (!at || tied || all[*at].bytes >= unit_bytes) {
-      all.push_back({.params = {}, .dtype = dtype, .layers = {}, .lowest = 0, .bytes = 0});
-      at = all.size() - 1;
+    const std::vector<int> stages = stages_of(param);
+    std::optional<Open>& at = open[dtype == compute ? 1 : 0];
+    if (!at || tied || at->bytes >= unit_bytes || units[at->unit].stages != stages) {
+      at = Open{.unit = units.size()};
+      units.push_back({.dtype = dtype, .stages = stages});
     }
-    Unit& unit = all[*at];
-    unit.params.push_back(param);
-    unit.bytes += spec.elements() * static_cast<int64_t>(sizeof(int64_t));
-    unit.layers.insert(layers[static_cast<size_t>(param)].begin(),
-                       layers[static_cast<size_t>(param)].end());
-    unit.lowest = lowest(param);
+    layout::Unit& unit = units[at->unit];
+    unit.tensors.push_back(param);
+    const std::vector<int>& layers = users[static_cast<size_t>(param)];
+    unit.layers.insert(unit.layers.end(), layers.begin(), layers.end());
+    at->bytes += spec.elements() * static_cast<int64_t>(sizeof(int64_t));
     if (tied) at.reset();
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Unit& a, const Unit& b) { return a.lowest > b.lowest; });
-  Units units;
-  for (Unit& unit : all) {
-    units.params.push_back(std::move(unit.params));
-    units.dtype.push_back(unit.dtype);
-    units.layers.emplace_back(unit.layers.begin(), unit.layers.end());
+  for (layout::Unit& unit : units) {
+    std::sort(unit.layers.begin(), unit.layers.end());
+    unit.layers.erase(std::unique(unit.layers.begin(), unit.layers.end()), unit.layers.end());
   }
+  // By the parameter that is completed last.
+  std::stable_sort(units.begin(), units.end(), [&](const layout::Unit& a, const layout::Unit& b) {
+    return lowest(a.tensors.back()) > lowest(b.tensors.back());
+  });
   return units;
 }
 
@@ -76,7 +83,7 @@ DType compute_type(const api::PrecisionSpec& precision) {
   return precision.compute == api::NumberFormat::kBF16 ? DType::kBFloat16 : DType::kFloat32;
 }
 
-Result<layout::Layout> make_layout(const Model& model, const Units& units,
+Result<layout::Layout> make_layout(const Model& model, std::vector<layout::Unit> units,
                                    const api::ParallelismSpec& parallelism,
                                    const layout::Mesh& mesh) {
   std::vector<layout::TensorSpec> tensors;
@@ -84,7 +91,7 @@ Result<layout::Layout> make_layout(const Model& model, const Units& units,
     tensors.push_back(param.tensor);
   const bool one_holds_all = parallelism.mode == api::ParallelMode::kDataParallel;
   return layout::Layout::make(
-      std::move(tensors), units.params, mesh, static_cast<int>(parallelism.zero_stage),
+      std::move(tensors), std::move(units), mesh, static_cast<int>(parallelism.zero_stage),
       one_holds_all ? layout::Ownership::kFirst : layout::Ownership::kShared);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/api/engine_spec.h"
@@ -11,26 +12,19 @@
 
 namespace trainyard::engine {
 
-/// The parameters of a model by units (layout::Layout), in the order in which backward completes
-/// their gradients.
-struct Units {
-  std::vector<std::vector<int>> params;  ///< by unit: indexes into Model::params
-  std::vector<DType> dtype;              ///< by unit: of the weights that ops read
-  /// By unit: the layers that read it and add to its gradient, ascending; none where no op uses
-  /// what is in it.
-  std::vector<std::vector<int>> layers;
-};
-
-/// A unit is closed once its accumulators reach `unit_bytes`: smaller overlaps better, larger costs
-/// fewer messages. Ops read matrices in `compute`, vectors (norms, biases) in fp32. A tied
-/// parameter is a unit of its own.
-Units make_units(const Model& model, DType compute, int64_t unit_bytes);
+/// The parameters of a model by units, in the order in which backward completes their gradients. A
+/// unit is closed once its accumulators reach `unit_bytes`: smaller overlaps better, larger costs
+/// fewer messages. It is closed as well where a stage ends: stage s, on the ranks whose pp
+/// coordinate it is, has the layers up to stage_end[s]. Ops read matrices in `compute`, vectors
+/// (norms, biases) in fp32. A tied parameter is a unit of its own, on every stage that uses it.
+std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t unit_bytes,
+                                     std::span<const int> stage_end);
 
 /// The element type of matrices that a job computes in.
 DType compute_type(const api::PrecisionSpec& precision);
 
 /// How a job cuts the model's units over `mesh`. Errors: those of layout::Layout::make.
-Result<layout::Layout> make_layout(const Model& model, const Units& units,
+Result<layout::Layout> make_layout(const Model& model, std::vector<layout::Unit> units,
                                    const api::ParallelismSpec& parallelism,
                                    const layout::Mesh& mesh);
 

@@ -6,14 +6,14 @@
 
 namespace trainyard::engine {
 
-Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout, int shard_rank,
-                                                 const Units& units, MemorySource& memory) {
-  auto weights = std::unique_ptr<Weights>(new Weights(layout, shard_rank));
-  weights->dtypes_ = units.dtype;
+Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout,
+                                                 const layout::Coordinate& at,
+                                                 MemorySource& memory) {
+  auto weights = std::unique_ptr<Weights>(new Weights(layout, at));
   const bool cut = layout.sharding().weights;
   const auto size_in_bytes = [&](int unit) {
-    const int64_t elements = cut ? layout.shard(unit, shard_rank).size() : layout.elements(unit);
-    return static_cast<size_t>(elements * size_of(weights->unit_dtype(unit)));
+    const int64_t elements = cut ? layout.shard(unit, at).size() : layout.elements(unit, at);
+    return static_cast<size_t>(elements * size_of(layout.unit(unit).dtype));
   };
   size_t bytes = 0;
   for (int unit = 0; unit < layout.units(); ++unit)
@@ -24,8 +24,8 @@ Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout, i
     const std::span<std::byte> held = free.first(size_in_bytes(unit));
     free = free.subspan(held.size());
     weights->buffer_.push_back(cut ? std::span<std::byte>() : held);
-    const layout::Range part = layout.shard(unit, shard_rank);
-    const auto element = static_cast<size_t>(size_of(weights->unit_dtype(unit)));
+    const layout::Range part = layout.shard(unit, at);
+    const auto element = static_cast<size_t>(size_of(layout.unit(unit).dtype));
     weights->owned_.push_back(cut ? held
                                   : held.subspan(static_cast<size_t>(part.begin) * element,
                                                  static_cast<size_t>(part.size()) * element));
@@ -38,7 +38,7 @@ void Weights::lend(int unit, std::span<std::byte> buffer) {
   const auto u = static_cast<size_t>(unit);
   buffer_[u] = buffer;
   if (buffer.empty()) return;
-  const int64_t begin = layout_.shard(unit, shard_rank_).begin * size_of(unit_dtype(unit));
+  const int64_t begin = layout_.shard(unit, at_).begin * size_of(layout_.unit(unit).dtype);
   std::copy(owned_[u].begin(), owned_[u].end(), buffer.begin() + begin);
 }
 
@@ -52,11 +52,10 @@ std::span<std::byte> Weights::owned_unit(int unit) { return owned_[static_cast<s
 
 std::span<std::byte> Weights::owned(int param) {
   const int unit = layout_.unit_of(param);
-  const layout::Range range = layout_.owned(param, shard_rank_);
+  const layout::Range range = layout_.owned(param, at_);
   if (range.size() == 0) return {};
-  const int64_t in_part =
-      layout_.place(param).begin + range.begin - layout_.shard(unit, shard_rank_).begin;
-  const int64_t element = size_of(unit_dtype(unit));
+  const int64_t in_part = layout_.place(param).begin + range.begin - layout_.shard(unit, at_).begin;
+  const int64_t element = size_of(dtype(param));
   return owned_unit(unit).subspan(static_cast<size_t>(in_part * element),
                                   static_cast<size_t>(range.size() * element));
 }

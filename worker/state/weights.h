@@ -10,23 +10,22 @@
 #include "common/base/error.h"
 #include "common/layout/layout.h"
 #include "worker/device/memory_source.h"
-#include "worker/state/units.h"
 
 namespace trainyard::engine {
 
-/// What ops read: parameters in the type of their unit. Each rank updates its own part of a unit
-/// and gathers the others'. Where the layout cuts weights it holds that part alone for good; ops
-/// then read a unit in the buffer that it is lent for a while.
+/// What ops read: parameters of the units that a rank holds, in the type of their unit. Each rank
+/// updates its own part of a unit and gathers the others'. Where the layout cuts weights it holds
+/// that part alone for good; ops then read a unit in the buffer that it is lent for a while.
 class Weights {
  public:
   /// `layout` is not owned. Errors: kUnavailable when memory is short.
-  static Result<std::unique_ptr<Weights>> create(const layout::Layout& layout, int shard_rank,
-                                                 const Units& units, MemorySource& memory);
+  static Result<std::unique_ptr<Weights>> create(const layout::Layout& layout,
+                                                 const layout::Coordinate& at,
+                                                 MemorySource& memory);
 
   /// Held for good.
   int64_t bytes() const { return static_cast<int64_t>(block_->bytes().size()); }
-  DType dtype(int param) const { return dtypes_[static_cast<size_t>(layout_.unit_of(param))]; }
-  DType unit_dtype(int unit) const { return dtypes_[static_cast<size_t>(unit)]; }
+  DType dtype(int param) const { return layout_.unit(layout_.unit_of(param)).dtype; }
 
   /// Where weights are cut: puts this rank's part of a unit in its place in `buffer`, which ops
   /// read from now on; empty: they read it no more.
@@ -44,12 +43,10 @@ class Weights {
   std::span<float> owned_fp32(int param);
 
  private:
-  Weights(const layout::Layout& layout, int shard_rank)
-      : layout_(layout), shard_rank_(shard_rank) {}
+  Weights(const layout::Layout& layout, const layout::Coordinate& at) : layout_(layout), at_(at) {}
 
   const layout::Layout& layout_;
-  int shard_rank_;
-  std::vector<DType> dtypes_;                 // by unit
+  layout::Coordinate at_;
   std::vector<std::span<std::byte>> owned_;   // by unit
   std::vector<std::span<std::byte>> buffer_;  // by unit; empty where it is not held
   std::unique_ptr<MemoryBlock> block_;

@@ -42,7 +42,7 @@ class GroupsTest : public ::testing::TestWithParam<Parameter> {
 };
 
 TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
-  const layout::Mesh mesh{.pp = 2, .dp = 2, .fsdp = 2, .tp = 1};
+  const layout::Mesh mesh{.pp = 3, .dp = 2, .fsdp = 2, .tp = 1};
   run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
     auto groups = Groups::make(c, mesh);
     ASSERT_TRUE(groups) << groups.error().message;
@@ -56,19 +56,27 @@ TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
           "");
       return members[0];
     };
-    EXPECT_EQ(members_of(*groups->data), c.rank() < 4 ? 0x0F : 0xF0);
     EXPECT_EQ(members_of(*groups->shard), int64_t{3} << (c.rank() / 2 * 2));
-    EXPECT_EQ(members_of(*groups->replica), int64_t{5} << (c.rank() / 4 * 4 + c.rank() % 2));
-    EXPECT_EQ(groups->counters().operations, 3) << "of all groups together";
+    const std::vector<int> one_stage = {c.rank() / 4};
+    EXPECT_EQ(members_of(*groups->copies(one_stage)),
+              int64_t{5} << (c.rank() / 4 * 4 + c.rank() % 2));
+    const std::vector<int> both_ends = {0, 2};
+    Communicator* const tied = groups->copies(both_ends);
+    ASSERT_EQ(tied == nullptr, c.rank() / 4 == 1) << "a stage between";
+    if (tied != nullptr) {
+      EXPECT_EQ(members_of(*tied), int64_t{0x505} << c.rank() % 2);
+    }
+    EXPECT_EQ(groups->counters().operations, tied == nullptr ? 2 : 3) << "of all groups together";
   });
 }
 
 TEST(MeshGroupsTest, AreTheWorldItselfWhereAllRanksShareTheStates) {
   run_world(TransportKind::kLocal, 3, [](Communicator& c) {
     const Groups groups = Groups::of_data_ranks(c);
-    EXPECT_EQ(groups.data, &c);
     EXPECT_EQ(groups.shard, &c);
-    EXPECT_EQ(groups.replica, nullptr) << "there is one copy";
+    const std::vector<int> stages = {0, 0};
+    EXPECT_EQ(groups.copies(std::span(stages).first(1)), nullptr) << "there is one copy";
+    EXPECT_EQ(groups.copies(stages), nullptr) << "and one stage";
     EXPECT_EQ(groups.data_rank(), c.rank());
     const auto other = Groups::make(c, {.dp = 2});
     ASSERT_FALSE(other);

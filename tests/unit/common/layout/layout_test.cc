@@ -140,7 +140,8 @@ Result<Layout> small_layout(int ranks) {
                        {.name = "b", .shape = {5}},
                        {.name = "c", .shape = {33, 9}},
                        {.name = "d", .shape = {1, 2}}},
-                      {{2, 1}, {3}, {0}}, {.fsdp = ranks}, 1);
+                      {{.tensors = {2, 1}}, {.tensors = {3}}, {.tensors = {0}}}, {.fsdp = ranks},
+                      1);
 }
 
 TEST(LayoutTest, PartsOfAUnitAreEqualAndBeginAtMultiplesOf64) {
@@ -149,15 +150,15 @@ TEST(LayoutTest, PartsOfAUnitAreEqualAndBeginAtMultiplesOf64) {
     ASSERT_TRUE(layout) << layout.error().message;
     EXPECT_EQ(layout->elements(0), 320 + 64);
     EXPECT_EQ(layout->place(1), (Range{320, 325}));
-    EXPECT_EQ(layout->elements(), 384 + 64 + 256);
+    EXPECT_EQ(layout->elements(2), 256);
     for (int unit = 0; unit < layout->units(); ++unit) {
-      const int64_t part = layout->shard(unit, 0).size();
+      const int64_t part = layout->shard(unit, {.fsdp = 0}).size();
       int64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const Range shard = layout->shard(unit, rank);
+        const Range shard = layout->shard(unit, {.fsdp = rank});
         EXPECT_EQ(shard.begin, next);
         EXPECT_EQ(shard.begin % kTensorAlignment, 0);
-        EXPECT_EQ(layout->counts(unit)[static_cast<size_t>(rank)], shard.size());
+        EXPECT_EQ(layout->part_sizes(unit)[static_cast<size_t>(rank)], shard.size());
         EXPECT_TRUE(shard.size() == part || shard.end == layout->elements(unit));
         next = shard.end;
       }
@@ -176,8 +177,8 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
       std::vector<std::vector<Slice>> by_rank;
       int64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        by_rank.push_back(layout->owned_slices(tensor, rank));
-        const Range owned = layout->owned(tensor, rank);
+        by_rank.push_back(layout->owned_slices(tensor, {.fsdp = rank}));
+        const Range owned = layout->owned(tensor, {.fsdp = rank});
         EXPECT_EQ(owned.begin, owned.size() > 0 ? next : owned.begin);
         next += owned.size();
       }
@@ -190,8 +191,9 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
 
 TEST(LayoutTest, CopiesShareOutWhatIsStored) {
   const Mesh mesh{.dp = 3, .fsdp = 2};
-  const auto layout = Layout::make(
-      {{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {1, 2}}}, {{0, 1}}, mesh, 1);
+  const auto layout =
+      Layout::make({{.name = "a", .shape = {70, 3}}, {.name = "b", .shape = {1, 2}}},
+                   {{.tensors = {0, 1}}}, mesh, 1);
   ASSERT_TRUE(layout) << layout.error().message;
   for (const auto& [tensor, shape] : {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {1, 2}}}) {
     std::vector<std::vector<Slice>> by_rank;
@@ -200,12 +202,88 @@ TEST(LayoutTest, CopiesShareOutWhatIsStored) {
     for (const int count : holders_of({.shape = shape}, by_rank))
       ASSERT_EQ(count, 1);
   }
-  EXPECT_TRUE(Layout::counts_in_norm({.dp = 0, .fsdp = 1}));
-  EXPECT_FALSE(Layout::counts_in_norm({.dp = 1, .fsdp = 0})) << "of copies one counts";
+  EXPECT_TRUE(layout->counts(0, {.dp = 0, .fsdp = 1}));
+  EXPECT_FALSE(layout->counts(0, {.dp = 1, .fsdp = 0})) << "of copies one counts";
 }
 
+// Three stages: a table that the first and the last use, and a unit for each of them.
+class StagesTest : public testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  StagesTest()
+      : mesh_{.pp = 3, .dp = std::get<0>(GetParam()), .fsdp = std::get<1>(GetParam())},
+        layout_(*Layout::make({{.name = "table", .shape = {70, 3}},
+                               {.name = "a", .shape = {64, 9}},
+                               {.name = "b", .shape = {5}},
+                               {.name = "c", .shape = {1, 2}}},
+                              {{.tensors = {3}, .stages = {2}},
+                               {.tensors = {1}, .stages = {1}},
+                               {.tensors = {0}, .stages = {0, 2}},
+                               {.tensors = {2}, .stages = {0}}},
+                              mesh_, 1)) {}
+  static constexpr int kTableUnit = 2;
+  Mesh mesh_;
+  Layout layout_;
+};
+
+TEST_P(StagesTest, ARankHoldsTheUnitsOfItsStage) {
+  for (int rank = 0; rank < mesh_.size(); ++rank) {
+    const Coordinate at = coordinate_of(mesh_, rank);
+    EXPECT_EQ(layout_.holds(0, at), at.pp == 2);
+    EXPECT_EQ(layout_.holds(1, at), at.pp == 1);
+    EXPECT_EQ(layout_.holds(kTableUnit, at), at.pp != 1);
+    for (int unit = 0; unit < layout_.units(); ++unit) {
+      const bool held = layout_.holds(unit, at);
+      EXPECT_EQ(layout_.elements(unit, at), held ? layout_.elements(unit) : 0);
+      EXPECT_EQ(layout_.shard(unit, at).size(),
+                held ? layout_.part_sizes(unit)[static_cast<size_t>(at.fsdp)] : 0);
+    }
+  }
+}
+
+TEST_P(StagesTest, CopiesOfATiedTableAreThoseOfBothItsStages) {
+  for (int unit = 0; unit < layout_.units(); ++unit) {
+    for (int fsdp = 0; fsdp < mesh_.fsdp; ++fsdp) {
+      std::vector<int> counting;
+      int next = 0;  // world ranks in ascending order are the members of their group
+      for (int rank = 0; rank < mesh_.size(); ++rank) {
+        const Coordinate at = coordinate_of(mesh_, rank);
+        if (at.fsdp != fsdp || !layout_.holds(unit, at)) continue;
+        EXPECT_EQ(layout_.copies(unit, at),
+                  (Copies{.count = unit == kTableUnit ? 2 * mesh_.dp : mesh_.dp, .index = next++}));
+        if (layout_.counts(unit, at)) counting.push_back(rank);
+      }
+      EXPECT_EQ(counting.size(), 1U) << "squared, hashed and summed once";
+    }
+  }
+}
+
+TEST_P(StagesTest, EveryElementIsStoredOnceAndHasOneOwnerThatCounts) {
+  for (const auto& [tensor, shape] :
+       {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {64, 9}}, {2, {5}}, {3, {1, 2}}}) {
+    std::vector<std::vector<Slice>> stored;
+    for (int rank = 0; rank < mesh_.size(); ++rank)
+      stored.push_back(layout_.stored_slices(tensor, coordinate_of(mesh_, rank)));
+    for (const int count : holders_of({.shape = shape}, stored))
+      ASSERT_EQ(count, 1);
+    int64_t next = 0;
+    for (const auto& [rank, range] : layout_.owners(tensor)) {
+      const Coordinate at = coordinate_of(mesh_, rank);
+      EXPECT_TRUE(layout_.counts(layout_.unit_of(tensor), at));
+      EXPECT_EQ(range, layout_.owned(tensor, at));
+      EXPECT_EQ(range.begin, next);
+      EXPECT_GT(range.size(), 0);
+      next = range.end;
+    }
+    EXPECT_EQ(next, layout_.place(tensor).size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, StagesTest,
+                         testing::Combine(testing::Values(1, 2), testing::Values(1, 2, 4)));
+
 TEST(LayoutTest, AMeshThatCutsTensorsIsRefused) {
-  const auto layout = Layout::make({{.name = "a", .shape = {2, 2}}}, {{0}}, {.dp = 2, .tp = 2}, 1);
+  const auto layout =
+      Layout::make({{.name = "a", .shape = {2, 2}}}, {{.tensors = {0}}}, {.dp = 2, .tp = 2}, 1);
   ASSERT_FALSE(layout);
   EXPECT_NE(layout.error().message.find("found 4 ranks, of which only 2 hold whole tensors"),
             std::string::npos);

@@ -6,31 +6,24 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/worker/program/cuts.h"
 #include "worker/program/lower.h"
 #include "worker/program/simulate.h"
 
 namespace trainyard::engine {
 namespace {
 
+using testing::Cut;
 using ::testing::HasSubstr;
+using testing::kCuts;
+using testing::kStage3;
+using testing::lowering_of;
+using testing::UnitLayers;
 
 constexpr int kLayers = 4;
 
-struct NamedSharding {
-  const char* name;
-  layout::Sharding sharding;
-};
-/// Every way in which states are cut.
-const std::vector<NamedSharding> kShardings = {
-    {"stage 1", {}},
-    {"stage 0", {.parts = false, .copies = true}},
-    {"stage 1 in copies", {.copies = true}},
-    {"stage 2", {.sums = true}},
-    {"stage 2 in copies", {.copies = true, .sums = true}},
-    {"stage 3", {.sums = true, .weights = true}},
-    {"stage 3 in copies", {.copies = true, .sums = true, .weights = true}}};
-
-const Lowering kSimple = {.stage_end = {kLayers}, .unit_layers = {{3}, {1, 2}, {0}}};
+const UnitLayers kSimpleUnits = {{3}, {1, 2}, {0}};
+const Lowering kSimple = lowering_of(kLayers, kSimpleUnits);
 
 /// All instructions of a program, one by one.
 using Listed = std::vector<Instruction>;
@@ -95,13 +88,12 @@ std::string said_after(const std::function<void(Listed&)>& change) {
 }
 
 TEST(DataParallelProgramTest, RanksWithUnevenMicroBatchesAgree) {
-  for (const auto& [name, sharding] : kShardings) {
-    Lowering lowering = kSimple;
-    lowering.sharding = sharding;
+  for (const Cut& cut : kCuts) {
+    const Lowering lowering = lowering_of(kLayers, kSimpleUnits, cut);
     for (int a = 0; a <= 3; ++a) {
       const Status status = check_programs({program_of(lowering, 3, a), program_of(lowering, 3, 3)},
                                            {a, 3}, lowering);
-      EXPECT_TRUE(status) << name << ": " << status.error().message;
+      EXPECT_TRUE(status) << cut.name << ": " << status.error().message;
     }
   }
 }
@@ -233,8 +225,7 @@ TEST(ProgramRulesTest, NamesWhatThereIsNot) {
 }
 
 TEST(ProgramRulesTest, FindsAPassAfterTheOverflowsWereReduced) {
-  Lowering lowering = kSimple;
-  lowering.unit_layers = {{3}, {1, 2}};  // no parameter in layer 0
+  const Lowering lowering = lowering_of(kLayers, {{3}, {1, 2}});  // no parameter in layer 0
   Listed program = program_of(lowering, 2, 2);
   const Instruction late{.kind = InstructionKind::kBackwardWeight, .micro_batch = 1, .layer = 0};
   drop(program, late);
@@ -271,7 +262,7 @@ std::vector<Listed> spoilt(const Listed& good, size_t at) {
 // them shows nothing.
 TEST(ProgramRulesTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
   int programs = 0;
-  for (const auto& [name, sharding] : kShardings) {
+  for (const Cut& cut : kCuts) {
     for (const auto& [layers, units] : std::vector<std::pair<int, std::vector<std::vector<int>>>>{
              {1, {{0}}},
              {1, {{0}, {0}}},
@@ -279,7 +270,7 @@ TEST(ProgramRulesTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
              {3, {{0, 1, 2}}},
              {4, {{3}, {1, 2}, {0, 3}}},
              {5, {{4}, {4}, {2, 3}, {0, 1}}}}) {
-      const Lowering lowering{.stage_end = {layers}, .unit_layers = units, .sharding = sharding};
+      const Lowering lowering = lowering_of(layers, units, cut);
       for (int n = 1; n <= 6; ++n) {
         const int rounds = (n + 1) / 2;
         const bool trains = n % 2 == 0;
@@ -288,11 +279,11 @@ TEST(ProgramRulesTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
         const auto is_good = [&, n = rounds](const Listed& program) {
           return check_programs({program, program}, {n, n}, lowering).has_value();
         };
-        ASSERT_TRUE(is_good(good)) << name << ": " << spelled(good);
+        ASSERT_TRUE(is_good(good)) << cut.name << ": " << spelled(good);
         ++programs;
         for (size_t at = 0; at < good.size(); ++at) {
           for (const Listed& bad : spoilt(good, at)) {
-            EXPECT_FALSE(is_good(bad)) << name << ", " << to_string(good[at]) << " of "
+            EXPECT_FALSE(is_good(bad)) << cut.name << ", " << to_string(good[at]) << " of "
                                        << spelled(good) << "\nbecame " << spelled(bad);
           }
         }
@@ -303,11 +294,8 @@ TEST(ProgramRulesTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
 }
 
 TEST(LowerTest, WeightsThatAreCutAreGatheredOneLayerAhead) {
-  Lowering lowering = kSimple;
-  lowering.sharding = {.sums = true, .weights = true};
   // One that no op uses, a tied one, one of two layers, one of one.
-  lowering.stage_end = {6};
-  lowering.unit_layers = {{}, {0, 5}, {1, 2}, {4}};
+  const Lowering lowering = lowering_of(6, {{}, {0, 5}, {1, 2}, {4}}, kStage3);
   EXPECT_EQ(spelled(program_of(lowering, 1, 1)),
             "GATHER u1, GATHER u2, F m0 l0, FREE u1, F m0 l1, F m0 l2, FREE u2, "
             "GATHER u3, F m0 l3, GATHER u1, F m0 l4, F m0 l5, "
@@ -342,6 +330,29 @@ TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
       << "the loss goes forward in its backward pass; W together with its own B only";
 }
 
+TEST(LowerTest, AStageHasItsUnitsAndAddsUpATableWithTheOtherOneThatUsesIt) {
+  using Kind = InstructionKind;
+  Lowering lowering = lowering_of({2, 4},
+                                  {{.layers = {3}, .stages = {1}},
+                                   {.layers = {1}, .stages = {0}},
+                                   {.layers = {0, 3}, .stages = {0, 1}}},
+                                  {"pipeline", {.pp = 2, .fsdp = 2}, 1});
+  const auto program_at = [&](int pp) {
+    lowering.at.pp = pp;
+    Listed program = listed(lower(
+        {{Kind::kForward, 0, pp}, {Kind::kBackwardInput, 0, pp}, {Kind::kBackwardWeight, 0, pp}},
+        lowering));
+    std::erase_if(program, [](const Instruction& i) { return i.layer >= 0; });
+    return spelled(program);
+  };
+  EXPECT_EQ(program_at(0),
+            "REDUCE u1, REDUCE u2, ALL_REDUCE u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
+            "OPT u1, GATHER u1");
+  EXPECT_EQ(program_at(1),
+            "REDUCE u0, REDUCE u2, ALL_REDUCE u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
+            "OPT u0, GATHER u0");
+}
+
 TEST(LowerTest, StagesHaveTheirLayers) {
   using Kind = InstructionKind;
   EXPECT_EQ(spelled(listed(lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
@@ -373,13 +384,13 @@ TEST(LowerTest, RoundsThatAreFoldedAreThoseLoweredOneByOne) {
   for (int n = 0; n < kMicroBatches; ++n)
     place_of[static_cast<size_t>(dealt(n, kMicroBatches))] = n;
   int folded = 0;
-  for (const auto& [name, sharding] : kShardings) {
+  for (const Cut& cut : kCuts) {
     for (const auto& units : std::vector<std::vector<std::vector<int>>>{
              {{3}, {1, 2}, {0}}, {{}, {0, 3}, {0, 1, 2, 3}, {2}}}) {
       for (const Schedule& schedule :
            {one_stage_schedule(kMicroBatches), forward_schedule(kMicroBatches),
             one_forward_one_backward(kMicroBatches, 3)}) {
-        const Lowering lowering{.stage_end = {kLayers}, .unit_layers = units, .sharding = sharding};
+        const Lowering lowering = lowering_of(kLayers, units, cut);
         Schedule in_disorder = schedule;
         for (Pass& pass : in_disorder)
           pass.micro_batch = dealt(pass.micro_batch, kMicroBatches);
@@ -389,7 +400,7 @@ TEST(LowerTest, RoundsThatAreFoldedAreThoseLoweredOneByOne) {
           instruction.micro_batch = place_of[static_cast<size_t>(instruction.micro_batch)];
         }
         const StepProgram program = lower(schedule, lowering);
-        EXPECT_EQ(spelled(listed(program)), spelled(one_by_one)) << name;
+        EXPECT_EQ(spelled(listed(program)), spelled(one_by_one)) << cut.name;
         if (program.listed().size() < one_by_one.size() / 2) ++folded;
       }
     }
@@ -398,23 +409,22 @@ TEST(LowerTest, RoundsThatAreFoldedAreThoseLoweredOneByOne) {
 }
 
 TEST(LowerTest, ARankWithFewerMicroBatchesFoldsWhatItHas) {
-  for (const auto& [name, sharding] : kShardings) {
-    Lowering lowering = kSimple;
-    lowering.sharding = sharding;
+  for (const Cut& cut : kCuts) {
+    const Lowering lowering = lowering_of(kLayers, kSimpleUnits, cut);
     for (const int own : {0, 1, 11, 22, 23}) {
       // What the others have, without this rank's passes.
       Listed expected = program_of(lowering, 23, 23);
       std::erase_if(expected, [own = own](const Instruction& i) {
         return i.layer >= 0 && i.micro_batch >= own;
       });
-      EXPECT_EQ(spelled(program_of(lowering, 23, own)), spelled(expected)) << name << ", " << own;
+      EXPECT_EQ(spelled(program_of(lowering, 23, own)), spelled(expected))
+          << cut.name << ", " << own;
     }
   }
 }
 
 TEST(LowerTest, AProgramDoesNotGrowWithItsMicroBatches) {
-  Lowering lowering = kSimple;
-  lowering.sharding = {.sums = true, .weights = true};
+  const Lowering lowering = lowering_of(kLayers, kSimpleUnits, kStage3);
   const StepProgram few = lower(one_stage_schedule(16), lowering);
   const StepProgram many = lower(one_stage_schedule(4096), lowering);
   EXPECT_EQ(many.bytes(), few.bytes());

@@ -9,24 +9,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/worker/program/cuts.h"
+
 namespace trainyard::engine {
 namespace {
 
+using testing::Cut;
 using ::testing::HasSubstr;
+using testing::kCuts;
+using testing::kStage0;
+using testing::kStage3;
+using testing::lowering_of;
 using Kind = InstructionKind;
 
-/// Every way in which states are cut.
-const std::vector<layout::Sharding> kShardings = {{},
-                                                  {.parts = false, .copies = true},
-                                                  {.copies = true},
-                                                  {.sums = true},
-                                                  {.copies = true, .sums = true},
-                                                  {.sums = true, .weights = true},
-                                                  {.copies = true, .sums = true, .weights = true}};
-
-Lowering lowering_of(const layout::Sharding& sharding) {
-  return {.stage_end = {4}, .unit_layers = {{3}, {1, 2}, {0, 3}}, .sharding = sharding};
-}
+const std::vector<std::vector<int>> kUnits = {{3}, {1, 2}, {0, 3}};
 
 /// One rank for each number of micro-batches.
 std::vector<RankProgram> ranks_of(const Schedule& schedule, Lowering lowering,
@@ -81,15 +77,15 @@ std::vector<size_t> standing(const std::vector<RankProgram>& ranks, const Loweri
   };
   const auto may_run = [&](size_t rank, const Instruction& i) {
     if (i.layer >= 0) {
-      for (int unit = 0; unit < std::ssize(lowering.unit_layers); ++unit) {
-        const auto& layers = lowering.unit_layers[static_cast<size_t>(unit)];
+      for (int unit = 0; unit < lowering.layout->units(); ++unit) {
+        const std::vector<int>& layers = lowering.layout->unit(unit).layers;
         const bool used = std::find(layers.begin(), layers.end(), i.layer) != layers.end();
         if (used && !complete(rank, {Kind::kGather, unit})) return false;
       }
     }
     const auto [kinds, of_unit] = awaited(i);
     for (const Kind kind : kinds) {
-      for (int unit = -1; unit < std::ssize(lowering.unit_layers); ++unit) {
+      for (int unit = -1; unit < lowering.layout->units(); ++unit) {
         if ((of_unit < 0 || unit == of_unit) && !complete(rank, {kind, unit})) return false;
       }
     }
@@ -111,9 +107,9 @@ std::vector<size_t> standing(const std::vector<RankProgram>& ranks, const Loweri
 
 TEST(SimulateTest, WhoeverWaitsIsLaterThanTheRankThatHangs) {
   int judged = 0;
-  for (const layout::Sharding& sharding : kShardings) {
+  for (const Cut& cut : kCuts) {
     for (const auto& schedule : {one_stage_schedule(2), forward_schedule(2)}) {
-      const Lowering lowering = lowering_of(sharding);
+      const Lowering lowering = lowering_of(4, kUnits, cut);
       const auto ranks = ranks_of(schedule, lowering, {1, 2, 0});
       const auto simulation = simulate(ranks, lowering);
       ASSERT_TRUE(simulation) << simulation.error().message;
@@ -136,10 +132,10 @@ TEST(SimulateTest, WhoeverWaitsIsLaterThanTheRankThatHangs) {
 }
 
 TEST(SimulateTest, RoundsThatAreLeftOutAreAsThoseThatRun) {
-  for (const layout::Sharding& sharding : kShardings) {
+  for (const Cut& cut : kCuts) {
     for (const auto& schedule : {one_stage_schedule(23), forward_schedule(23)}) {
       for (const std::vector<int>& own : std::vector<std::vector<int>>{{23}, {22, 23}, {0, 23}}) {
-        const Lowering lowering = lowering_of(sharding);
+        const Lowering lowering = lowering_of(4, kUnits, cut);
         const Costs costs{
             .seconds = [](auto&, const Instruction& i) { return i.layer >= 0 ? 1.0 : 0.25; },
             .bytes_sent = [](auto&, const Instruction& i) { return i.unit >= 0 ? 8 : 0; }};
@@ -165,7 +161,7 @@ TEST(SimulateTest, RoundsThatAreLeftOutAreAsThoseThatRun) {
 }
 
 TEST(SimulateTest, AProgramThatListsOneRoundTooManyIsFound) {
-  const Lowering lowering = lowering_of({});
+  const Lowering lowering = lowering_of(4, kUnits);
   auto ranks = ranks_of(one_stage_schedule(23), lowering, {23, 23});
   for (RankProgram& rank : ranks) {
     ProgramLoop loop = rank.program.loop();
@@ -189,7 +185,7 @@ std::string said_after(std::vector<RankProgram> ranks, const Lowering& lowering,
 
 TEST(SimulateTest, FindsAnEvaluationThatOneRankLeaves) {
   // It has no micro-batch, and no part in the gathers of the others either.
-  const Lowering lowering = lowering_of({.sums = true, .weights = true});
+  const Lowering lowering = lowering_of(4, kUnits, kStage3);
   const auto ranks = ranks_of(forward_schedule(2), lowering, {2, 0});
   EXPECT_THAT(
       said_after(ranks, lowering,
@@ -201,7 +197,7 @@ TEST(SimulateTest, FindsAnEvaluationThatOneRankLeaves) {
 }
 
 TEST(SimulateTest, FindsCollectivesThatDifferThoughNobodyWaitsForThem) {
-  const Lowering lowering = lowering_of({});
+  const Lowering lowering = lowering_of(4, kUnits);
   const auto ranks = ranks_of(one_stage_schedule(1), lowering, {1, 1});
   EXPECT_THAT(said_after(ranks, lowering,
                          [](auto& program) {
@@ -214,9 +210,11 @@ TEST(SimulateTest, FindsCollectivesThatDifferThoughNobodyWaitsForThem) {
 
 TEST(SimulateTest, FindsAUnitReducedByARankThatDoesNotHoldIt) {
   // Two stages of two layers; each is to reduce what its own layers add to.
-  Lowering lowering = lowering_of({});
-  lowering.stage_end = {2, 4};
-  lowering.unit_layers = {{3}, {2}, {0, 1}};
+  const Lowering lowering = lowering_of({2, 4},
+                                        {{.layers = {3}, .stages = {1}},
+                                         {.layers = {2}, .stages = {1}},
+                                         {.layers = {0, 1}, .stages = {0}}},
+                                        {"pipeline", {.pp = 2}, 1});
   std::vector<RankProgram> ranks;
   for (int stage = 0; stage < 2; ++stage) {
     std::vector<Instruction> program;
@@ -251,20 +249,46 @@ TEST(SimulateTest, FindsAUnitReducedByARankThatDoesNotHoldIt) {
               HasSubstr("rank 1, instruction 0 (F m0 l1): the rank does not hold the layer"));
 }
 
+TEST(SimulateTest, BothStagesThatShareATableAddItUp) {
+  Lowering lowering = lowering_of({2, 4, 6},
+                                  {{.layers = {3}, .stages = {1}},
+                                   {.layers = {1}, .stages = {0}},
+                                   {.layers = {0, 5}, .stages = {0, 2}}},
+                                  {"pipeline", {.pp = 3, .fsdp = 2}, 1});
+  std::vector<RankProgram> ranks;
+  for (int pp = 0; pp < 3; ++pp) {
+    lowering.at = {.pp = pp};
+    const Schedule schedule = {
+        {Kind::kForward, 0, pp}, {Kind::kBackwardInput, 0, pp}, {Kind::kBackwardWeight, 0, pp}};
+    ranks.push_back({.program = lower(schedule, lowering),
+                     .micro_batches = 1,
+                     .at = lowering.at,
+                     .rank = static_cast<int>(ranks.size())});
+  }
+  const auto good = simulate(ranks, lowering);
+  EXPECT_TRUE(good) << good.error().message;
+  EXPECT_THAT(said_after(ranks, lowering,
+                         [](auto& program) {
+                           std::erase_if(program, [](const Instruction& i) {
+                             return i.kind == Kind::kAllReduce;
+                           });
+                         }),
+              HasSubstr("rank 2, instruction 7 (REDUCE_CONTROL): before every unit is reduced"));
+}
+
 TEST(SimulateTest, GathersAloneAreAProgram) {
   std::vector<Instruction> gathers;
   for (int unit = 0; unit < 3; ++unit)
     gathers.push_back({.kind = Kind::kGather, .unit = unit});
   const RankProgram ranks[] = {{.program = gathers}, {.program = gathers, .rank = 1}};
-  const Lowering lowering = lowering_of({});
+  const Lowering lowering = lowering_of(4, kUnits);
   const auto simulation = simulate(ranks, lowering);
   ASSERT_TRUE(simulation) << simulation.error().message;
   EXPECT_EQ(simulation->level_max, 3);
   EXPECT_THAT(said_after({ranks[0], ranks[1]}, lowering, [](auto& program) { program.pop_back(); }),
               HasSubstr("rank 1: GATHER u2 is missing"));
-  EXPECT_THAT(
-      said_after({ranks[0], ranks[1]}, lowering_of({.parts = false, .copies = true}), [](auto&) {}),
-      HasSubstr("(GATHER u0): each rank has all of it"));
+  EXPECT_THAT(said_after({ranks[0], ranks[1]}, lowering_of(4, kUnits, kStage0), [](auto&) {}),
+              HasSubstr("(GATHER u0): each rank has all of it"));
 }
 
 /// As pipelines do: `warm_up` micro-batches go forward first, then one forward and one back.
@@ -280,7 +304,7 @@ Schedule one_forward_one_backward(int micro_batches, int warm_up) {
 }
 
 TEST(SimulateTest, CountsMicroBatchesInFlight) {
-  const Lowering lowering = lowering_of({});
+  const Lowering lowering = lowering_of(4, kUnits);
   const auto in_flight = [&](const Schedule& schedule, int micro_batches) {
     const auto simulation = simulate(ranks_of(schedule, lowering, {micro_batches}), lowering);
     EXPECT_TRUE(simulation) << simulation.error().message;
@@ -294,7 +318,7 @@ TEST(SimulateTest, CountsMicroBatchesInFlight) {
 
 TEST(SimulateTest, ACollectiveTakesTimeOfTheRanksThatWaitForIt) {
   // Two ranks, of which the second computes twice as long.
-  const Lowering lowering{.stage_end = {1}, .unit_layers = {{0}}};
+  const Lowering lowering = lowering_of(1, {{0}});
   const auto ranks = ranks_of(one_stage_schedule(1), lowering, {1, 1});
   const Costs costs{
       .seconds =

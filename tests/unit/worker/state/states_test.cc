@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "worker/model/gpt2.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {
@@ -16,35 +17,44 @@ Model small_model() {
       .value();
 }
 
-std::vector<layout::TensorSpec> tensors_of(const Model& model) {
-  std::vector<layout::TensorSpec> tensors;
-  for (const ParamSpec& param : model.params)
-    tensors.push_back(param.tensor);
-  return tensors;
+/// The whole model on one stage.
+std::vector<int> one_stage(const Model& model) { return {static_cast<int>(model.layers.size())}; }
+
+/// With the layers up to each of `stage_end` on a stage of its own, in units of 64 KiB.
+layout::Layout layout_of(const Model& model, DType compute, const layout::Mesh& mesh, int stage,
+                         const std::vector<int>& stage_end) {
+  return make_layout(model, make_units(model, compute, 64 << 10, stage_end), {.zero_stage = stage},
+                     mesh)
+      .value();
+}
+
+layout::Layout layout_of(const Model& model, DType compute, int ranks, int stage) {
+  return layout_of(model, compute, {.fsdp = ranks}, stage, one_stage(model));
 }
 
 TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
   const Model model = small_model();
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t bytes : {1, 64 << 10, 1 << 30}) {
-      const Units units = make_units(model, compute, bytes);
+      const std::vector<layout::Unit> units = make_units(model, compute, bytes, one_stage(model));
       std::vector<int> lowest;
-      for (const std::vector<int>& layers : units.layers)
-        lowest.push_back(layers.front());
+      for (const layout::Unit& unit : units)
+        lowest.push_back(unit.layers.front());
       EXPECT_TRUE(std::is_sorted(lowest.rbegin(), lowest.rend()));
       std::multiset<int> seen;
-      for (size_t unit = 0; unit < units.params.size(); ++unit) {
-        for (const int param : units.params[unit]) {
+      for (const layout::Unit& unit : units) {
+        EXPECT_EQ(unit.stages, std::vector<int>{0});
+        for (const int param : unit.tensors) {
           seen.insert(param);
           const ParamSpec& spec = model.params[static_cast<size_t>(param)];
           const bool vector = spec.tensor.shape.size() == 1;
-          EXPECT_EQ(units.dtype[unit], vector ? DType::kFloat32 : compute) << spec.name();
-          EXPECT_TRUE(spec.tie_group.empty() || units.params[unit].size() == 1);
+          EXPECT_EQ(unit.dtype, vector ? DType::kFloat32 : compute) << spec.name();
+          EXPECT_TRUE(spec.tie_group.empty() || unit.tensors.size() == 1);
           for (size_t l = 0; l < model.layers.size(); ++l) {
             for (const Node& node : model.layers[l].nodes) {
               const bool uses = std::count(node.params.begin(), node.params.end(), param) > 0;
-              const std::vector<int>& layers = units.layers[unit];
-              const auto named = std::count(layers.begin(), layers.end(), static_cast<int>(l));
+              const auto named =
+                  std::count(unit.layers.begin(), unit.layers.end(), static_cast<int>(l));
               EXPECT_TRUE(!uses || named == 1) << spec.name();
             }
           }
@@ -56,11 +66,30 @@ TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
   }
 }
 
+TEST(UnitsTest, EndWhereAStageEnds) {
+  const Model model = small_model();  // embeddings, three blocks, classifier
+  for (const int64_t bytes : {1, 64 << 10, 1 << 30}) {
+    const std::vector<int> stage_end = {2, 3, 5};
+    int tied = 0;
+    for (const layout::Unit& unit : make_units(model, DType::kBFloat16, bytes, stage_end)) {
+      std::set<int> stages;
+      for (const int layer : unit.layers)
+        stages.insert(layer < 2 ? 0 : layer < 3 ? 1 : 2);
+      EXPECT_EQ(unit.stages, std::vector<int>(stages.begin(), stages.end()));
+      if (stages.size() == 1) continue;
+      EXPECT_EQ(unit.stages, (std::vector<int>{0, 2}));
+      EXPECT_EQ(model.params[static_cast<size_t>(unit.tensors.front())].name(), "wte");
+      ++tied;
+    }
+    EXPECT_EQ(tied, 1);
+  }
+}
+
 /// One rank's weights and states, each element of which has a number of its own.
 struct Rank {
-  Rank(const layout::Layout& layout, const Units& units, int rank)
-      : weights(*Weights::create(layout, rank, units, memory)),
-        states(*States::create(layout, rank, *weights, memory)) {}
+  Rank(const layout::Layout& layout, const layout::Coordinate& at)
+      : weights(*Weights::create(layout, at, memory)),
+        states(*States::create(layout, at, *weights, memory)) {}
   HeapMemorySource memory;
   std::unique_ptr<Weights> weights;
   std::unique_ptr<States> states;
@@ -69,14 +98,11 @@ struct Rank {
 TEST(StatesTest, RanksOwnEveryElementOnceAndNoTwoTensorsShareMemory) {
   const Model model = small_model();
   for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
-    const Units units = make_units(model, compute, 64 << 10);
     for (const auto& [ranks, stage] : {std::pair{1, 1}, {2, 2}, {2, 3}, {3, 1}, {5, 3}}) {
-      const auto layout =
-          layout::Layout::make(tensors_of(model), units.params, {.fsdp = ranks}, stage);
-      ASSERT_TRUE(layout) << layout.error().message;
+      const layout::Layout layout = layout_of(model, compute, ranks, stage);
       std::vector<int64_t> owned(model.params.size());
       for (int r = 0; r < ranks; ++r) {
-        Rank rank(*layout, units, r);
+        Rank rank(layout, {.fsdp = r});
         float number = 1;
         const auto each = [&](auto use) {
           number = 1;
@@ -102,10 +128,8 @@ TEST(StatesTest, RanksOwnEveryElementOnceAndNoTwoTensorsShareMemory) {
 
 TEST(StatesTest, MastersAreTheWeightsWhereTheseAreFp32) {
   const Model model = small_model();
-  const Units units = make_units(model, DType::kBFloat16, 64 << 10);
-  const auto layout = layout::Layout::make(tensors_of(model), units.params, {.fsdp = 2}, 1);
-  ASSERT_TRUE(layout) << layout.error().message;
-  Rank rank(*layout, units, 1);
+  const layout::Layout layout = layout_of(model, DType::kBFloat16, 2, 1);
+  Rank rank(layout, {.fsdp = 1});
   for (int p = 0; p < static_cast<int>(model.params.size()); ++p) {
     const auto* data = static_cast<std::byte*>(rank.weights->data(p));
     const auto* master = reinterpret_cast<std::byte*>(rank.states->master(p).data());
@@ -117,32 +141,61 @@ TEST(StatesTest, MastersAreTheWeightsWhereTheseAreFp32) {
 
 TEST(StatesTest, WhatIsCutIsThereWhileItIsLent) {
   const Model model = small_model();
-  const Units units = make_units(model, DType::kBFloat16, 64 << 10);
-  const auto layout = layout::Layout::make(tensors_of(model), units.params, {.fsdp = 3}, 3);
-  ASSERT_TRUE(layout) << layout.error().message;
-  Rank rank(*layout, units, 1);
+  const layout::Layout layout = layout_of(model, DType::kBFloat16, 3, 3);
+  Rank rank(layout, {.fsdp = 1});
   const int unit = 0;
   const auto own = rank.weights->owned_unit(unit);
   ASSERT_GT(own.size(), 0U);
   std::fill(own.begin(), own.end(), std::byte{7});
-  std::vector<std::byte> buffer(static_cast<size_t>(layout->elements(unit)) *
-                                static_cast<size_t>(size_of(rank.weights->unit_dtype(unit))));
+  std::vector<std::byte> buffer(static_cast<size_t>(layout.elements(unit)) *
+                                static_cast<size_t>(size_of(layout.unit(unit).dtype)));
   EXPECT_DEATH(rank.weights->unit(unit), "");
   rank.weights->lend(unit, buffer);
-  const auto begin = layout->shard(unit, 1).begin * size_of(rank.weights->unit_dtype(unit));
+  const auto begin = layout.shard(unit, {.fsdp = 1}).begin * size_of(layout.unit(unit).dtype);
   EXPECT_EQ(rank.weights->unit(unit).data(), buffer.data());
   EXPECT_EQ(std::count(buffer.begin(), buffer.end(), std::byte{7}), std::ssize(own));
   EXPECT_EQ(buffer[static_cast<size_t>(begin)], std::byte{7}) << "this rank's part is in its place";
   rank.weights->lend(unit, {});
   EXPECT_DEATH(rank.weights->unit(unit), "") << "freed";
 
-  std::vector<int64_t> sums(static_cast<size_t>(layout->elements(unit)));
+  std::vector<int64_t> sums(static_cast<size_t>(layout.elements(unit)));
   EXPECT_DEATH(rank.states->sums(unit), "");
   rank.states->lend(unit, sums.data());
   EXPECT_EQ(rank.states->sums(unit).data(), sums.data());
   rank.states->lend(unit, nullptr);
   EXPECT_DEATH(rank.states->sums(unit), "");
-  EXPECT_EQ(std::ssize(rank.states->owned_sums(unit)), layout->shard(unit, 1).size());
+  EXPECT_EQ(std::ssize(rank.states->owned_sums(unit)), layout.shard(unit, {.fsdp = 1}).size());
+}
+
+TEST(StatesTest, ARankHasMemoryForTheUnitsOfItsStageAlone) {
+  const Model model = small_model();
+  int64_t elements = 0;
+  for (const ParamSpec& param : model.params)
+    elements += (param.elements() + 63) / 64 * 64;
+  const int64_t table = (model.params[0].elements() + 63) / 64 * 64;  // wte, on both ends
+  for (const int stage : {1, 3}) {
+    const layout::Layout layout =
+        layout_of(model, DType::kFloat32, {.pp = 3, .fsdp = 2}, stage, {2, 3, 5});
+    int64_t weights = 0;
+    int64_t moments = 0;
+    int64_t sums = 0;
+    for (int pp = 0; pp < 3; ++pp) {
+      for (int fsdp = 0; fsdp < 2; ++fsdp) {
+        const Rank rank(layout, {.pp = pp, .fsdp = fsdp});
+        weights += rank.weights->bytes();
+        moments += rank.states->moment_bytes();
+        sums += rank.states->sum_bytes();
+        for (int p = 0; p < static_cast<int>(model.params.size()); ++p) {
+          const bool held = layout.holds(layout.unit_of(p), {.pp = pp, .fsdp = fsdp});
+          EXPECT_TRUE(held || rank.states->master(p).empty());
+        }
+      }
+    }
+    const int64_t whole = stage == 1 ? 2 : 1;  // parts, or all of it on each of two ranks
+    EXPECT_EQ(weights, whole * 4 * (elements + table));
+    EXPECT_EQ(sums, whole * 8 * (elements + table));
+    EXPECT_EQ(moments, 8 * (elements + table));
+  }
 }
 
 }  // namespace

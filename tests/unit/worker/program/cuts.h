@@ -1,0 +1,50 @@
+#pragma once
+
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "worker/program/lower.h"
+
+/// Small layouts for tests of step programs.
+namespace trainyard::engine::testing {
+
+struct Cut {
+  const char* name = "stage 1";
+  layout::Mesh mesh = {.fsdp = 2};
+  int zero_stage = 1;
+};
+
+/// Every way in which states are cut.
+inline const std::vector<Cut> kCuts = {{"stage 1", {.fsdp = 2}, 1},
+                                       {"stage 0", {.dp = 2}, 0},
+                                       {"stage 1 in copies", {.dp = 2, .fsdp = 2}, 1},
+                                       {"stage 2", {.fsdp = 2}, 2},
+                                       {"stage 2 in copies", {.dp = 2, .fsdp = 2}, 2},
+                                       {"stage 3", {.fsdp = 2}, 3},
+                                       {"stage 3 in copies", {.dp = 2, .fsdp = 2}, 3}};
+inline const Cut kStage0 = kCuts[1];
+inline const Cut kStage3 = kCuts[5];
+
+/// A model of `units` with a tensor each, the layers up to each of `stage_end` on a stage.
+inline Lowering lowering_of(std::vector<int> stage_end, std::vector<layout::Unit> units,
+                            const Cut& cut) {
+  static std::deque<layout::Layout> layouts;  // which lowerings point to
+  const std::vector<layout::TensorSpec> tensors(units.size(), {.name = "t", .shape = {64}});
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    units[unit].tensors = {static_cast<int>(unit)};
+  layouts.push_back(*layout::Layout::make(tensors, std::move(units), cut.mesh, cut.zero_stage));
+  return {.stage_end = std::move(stage_end), .layout = &layouts.back()};
+}
+
+/// By unit the layers that use it.
+using UnitLayers = std::vector<std::vector<int>>;
+
+inline Lowering lowering_of(int layers, const UnitLayers& unit_layers, const Cut& cut = {}) {
+  std::vector<layout::Unit> units;
+  for (const std::vector<int>& of_unit : unit_layers)
+    units.push_back({.layers = of_unit});
+  return lowering_of({layers}, std::move(units), cut);
+}
+
+}  // namespace trainyard::engine::testing
