@@ -8,6 +8,8 @@ trainyard_test(comm_rooted_and_pairwise_test TIER comm TIMEOUT 900
                SOURCES ${comm_tests}/rooted_and_pairwise_test.cc DEPS tests_comm_world)
 trainyard_test(comm_groups_test TIER comm TIMEOUT 900 SOURCES ${comm_tests}/groups_test.cc
                DEPS tests_comm_world)
+trainyard_test(gather_test TIER comm SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/state/gather_test.cc
+               DEPS tests_comm_world worker_state)
 trainyard_test(comm_faults_test TIER comm SOURCES ${comm_tests}/faults_test.cc DEPS tests_comm_world)
 trainyard_test(comm_timing_test TIER comm TIMING
                SOURCES ${comm_tests}/timing_test.cc ${comm_tests}/any_operation.cc DEPS tests_comm_world)

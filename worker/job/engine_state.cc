@@ -16,8 +16,6 @@ namespace {
 using checkpoint::TensorKind;
 /// Loss of the checkpoint's step, nats a token; absent where it is not finite.
 constexpr char kLossScalar[] = "loss";
-/// Of a tensor that travels to rank 0 in pieces: 16 MiB.
-constexpr int64_t kPieceElements = int64_t{4} << 20;
 constexpr TensorKind kKinds[] = {TensorKind::kParameter, TensorKind::kFirstMoment,
                                  TensorKind::kSecondMoment};
 
@@ -169,7 +167,7 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
 
 Result<Hash128> EngineState::hash() {
   TRAINYARD_TRY(engine_.settle());
-  comm::Communicator& group = *engine_.groups().shard;
+  comm::Communicator& world = *engine_.groups().world;
   checkpoint::StateHash state;
   for (const int param : engine_.name_order()) {
     const std::string& name = engine_.model().params[static_cast<size_t>(param)].name();
@@ -181,35 +179,14 @@ Result<Hash128> EngineState::hash() {
   Hash128 hash =
       state.finish(engine_.optimizer().updates(), static_cast<uint64_t>(engine_.spec().seed),
                    engine_.samples_consumed());
-  TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&hash, 1)), 0)->wait());
+  const auto message = std::as_writable_bytes(std::span(&hash, 1));
+  TRAINYARD_TRY(world.rank() == 0 ? tell_all(world, message) : hear(world, message));
   return hash;
 }
 
 Status EngineState::gather_pieces(int param, TensorKind kind, const UsePiece& use) {
-  comm::Communicator& group = *engine_.groups().shard;
-  const layout::Layout& layout = engine_.states().layout();
-  const std::span<float> own = owned(engine_, param, kind);
-  // Ranks own ascending ranges.
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const int64_t count = layout.owned(param, {.fsdp = rank}).size();
-    if (group.rank() != 0 && group.rank() != rank) continue;
-    for (int64_t begin = 0; begin < count; begin += kPieceElements) {
-      const auto size = static_cast<size_t>(std::min(kPieceElements, count - begin));
-      if (group.rank() == rank) {
-        const std::span<float> piece = own.subspan(static_cast<size_t>(begin), size);
-        if (rank == 0) {
-          use(piece);
-        } else {
-          TRAINYARD_TRY(group.send(std::as_bytes(piece), 0)->wait());
-        }
-        continue;
-      }
-      piece_.resize(size);
-      TRAINYARD_TRY(group.receive(std::as_writable_bytes(std::span(piece_)), rank)->wait());
-      use(piece_);
-    }
-  }
-  return {};
+  return engine::gather_pieces(*engine_.groups().world, engine_.states().layout(), param,
+                               owned(engine_, param, kind), piece_, use);
 }
 
 }  // namespace trainyard::engine

@@ -11,6 +11,7 @@
 #include "worker/checkpoint/types.h"
 #include "worker/engine/engine.h"
 #include "worker/hf/run_facts.h"
+#include "worker/state/gather.h"
 
 namespace trainyard::engine {
 
@@ -51,12 +52,11 @@ class EngineState {
   void set_loss(double loss) { loss_ = loss; }
 
   /// Hash of the live state, see docs/concepts/state-hash.md, the same on every rank. Collective
-  /// over the shard group: rank 0 hashes what the others own. Errors: those of the communicator.
+  /// over the world: rank 0 hashes what the owners send, and tells the others. Errors: those of the
+  /// communicator.
   Result<Hash128> hash();
 
-  /// One tensor of the live state, front to back, to rank 0 of the shard group alone, in pieces of
-  /// at most 16 MiB. Collective over it. Errors: those of the communicator.
-  using UsePiece = std::function<void(std::span<const float> piece)>;
+  /// One tensor of the live state to rank 0 of the world, see engine::gather_pieces().
   Status gather_pieces(int param, checkpoint::TensorKind kind, const UsePiece& use);
 
  private:

@@ -58,18 +58,25 @@ namespace {
 constexpr int32_t kExported = -1;
 
 Status serve_export(EngineState& state) {
-  comm::Communicator& group = *state.engine().groups().shard;
   while (true) {
     int32_t wanted = kExported;
-    TRAINYARD_TRY(group.broadcast(std::as_writable_bytes(std::span(&wanted, 1)), 0)->wait());
+    TRAINYARD_TRY(
+        hear(*state.engine().groups().world, std::as_writable_bytes(std::span(&wanted, 1))));
     if (wanted == kExported) return {};
     TRAINYARD_TRY(state.gather_pieces(wanted, checkpoint::TensorKind::kParameter, {}));
   }
 }
 
 Status want(EngineState& state, int32_t param) {
-  comm::Communicator& group = *state.engine().groups().shard;
-  return group.broadcast(std::as_writable_bytes(std::span(&param, 1)), 0)->wait();
+  std::vector<int> ranks;
+  for (const layout::Owner& owner : state.engine().states().layout().owners(param))
+    ranks.push_back(owner.rank);
+  return tell(*state.engine().groups().world, ranks, std::as_writable_bytes(std::span(&param, 1)));
+}
+
+Status end_export(EngineState& state) {
+  int32_t exported = kExported;
+  return tell_all(*state.engine().groups().world, std::as_writable_bytes(std::span(&exported, 1)));
 }
 
 Result<hf::GatheredExtras> extras_of(const api::EngineSpec& spec, const hf::RunFacts& facts) {
@@ -105,14 +112,13 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
                                         const std::string& job_uid, const hf::RunFacts& facts) {
   Engine& engine = state.engine();
   TRAINYARD_TRY(engine.settle());
-  if (engine.groups().at.dp != 0) return std::string();  // the first copy does it
-  if (engine.groups().shard->rank() != 0) {
+  if (engine.groups().world->rank() != 0) {
     TRAINYARD_TRY(serve_export(state));
     return std::string();
   }
   const Result<hf::GatheredExtras> gathered = extras_of(engine.spec(), facts);
   if (!gathered) {
-    TRAINYARD_TRY(want(state, kExported));
+    TRAINYARD_TRY(end_export(state));
     return gathered.error();
   }
   const auto read_tensor = [&](const ParamSpec& param, const hf::UsePiece& use) -> Status {
@@ -131,7 +137,7 @@ Result<std::string> export_hugging_face(EngineState& state, const std::filesyste
   const Status written = hf::export_model(
       folder, engine.spec().model, read_tensor,
       hf::ExportMark{.job_uid = job_uid, .step = engine.steps_done()}, gathered->extras);
-  const Status told = want(state, kExported);
+  const Status told = end_export(state);
   TRAINYARD_TRY(written);
   TRAINYARD_TRY(told);
   return gathered->without_tokenizer;

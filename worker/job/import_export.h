@@ -33,7 +33,7 @@ Status check_export(const api::EngineSpec& spec, const hf::RunFacts& facts,
 
 /// Writes the masters as a Hugging Face folder that bears the job's mark; one that it wrote before
 /// is replaced. The tokenizer's files come from where the engine's spec leads to them. Collective
-/// over the shard group; rank 0 of the first copy writes. Returns why there are no tokenizer files;
+/// over the world; rank 0 writes. Returns why there are no tokenizer files;
 /// empty on other ranks and where there are. Errors: as hf::gather_extras and hf::export_model, and
 /// those of the communicator.
 Result<std::string> export_hugging_face(EngineState& state, const std::filesystem::path& folder,

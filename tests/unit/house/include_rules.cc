@@ -29,7 +29,7 @@ const std::vector<WorkerRoom>& worker_rooms() {
       {"worker/model/", {"worker/data/"}},
       {"worker/program/", {}},
       {"worker/comm/", {"worker/trace/"}},
-      {"worker/state/", {"worker/device/", "worker/model/"}},
+      {"worker/state/", {"worker/comm/", "worker/device/", "worker/model/"}},
       {"worker/memory/", {"worker/model/", "worker/program/", "worker/state/"}},
       {"worker/engine/",
        {"worker/comm/", "worker/data/", "worker/device/", "worker/memory/", "worker/model/",

@@ -1,0 +1,58 @@
+#include "worker/state/gather.h"
+
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/worker/comm/world.h"
+
+namespace trainyard::engine {
+namespace {
+
+using comm::Communicator;
+using comm::TransportKind;
+
+constexpr int64_t kLarge = (int64_t{4} << 20) * 2 + 100;  // two pieces and a bit
+
+/// Two stages, of which the first and the last use tensor 0; two copies of two parts each.
+layout::Layout small_layout(const layout::Mesh& mesh) {
+  return layout::Layout::make({{.name = "table", .shape = {70, 3}},
+                               {.name = "first", .shape = {kLarge}},
+                               {.name = "last", .shape = {5}}},
+                              {{.tensors = {2}, .stages = {1}},
+                               {.tensors = {1}, .stages = {0}},
+                               {.tensors = {0}, .stages = {0, 1}}},
+                              mesh, 1)
+      .value();
+}
+
+TEST(GatherTest, RankZeroReadsEveryTensorInOrderAndCopiesSendNothing) {
+  const layout::Mesh mesh{.pp = 2, .dp = 2, .fsdp = 2};
+  const layout::Layout layout = small_layout(mesh);
+  const std::vector<int64_t> sizes = {210, kLarge, 5};
+  comm::testing::run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& world) {
+    const layout::Coordinate at = layout::coordinate_of(mesh, world.rank());
+    std::vector<float> buffer;
+    for (int tensor = 0; tensor < 3; ++tensor) {
+      const layout::Range range = layout.owned(tensor, at);
+      std::vector<float> own(static_cast<size_t>(range.size()));
+      std::iota(own.begin(), own.end(), static_cast<float>(range.begin));
+      int64_t next = 0;
+      const Status status =
+          gather_pieces(world, layout, tensor, own, buffer, [&](std::span<const float> piece) {
+            EXPECT_LE(piece.size_bytes(), size_t{16} << 20);
+            for (const float value : piece)
+              ASSERT_EQ(value, static_cast<float>(next++));
+          });
+      EXPECT_TRUE(status) << status.error().message;
+      EXPECT_EQ(next, world.rank() == 0 ? sizes[static_cast<size_t>(tensor)] : 0);
+    }
+    if (at.dp == 1) {
+      EXPECT_EQ(world.counters().operations, 0) << "a copy";
+    }
+  });
+}
+
+}  // namespace
+}  // namespace trainyard::engine
