@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -49,6 +51,15 @@ const std::vector<SharedStruct> kShared = {
       {"residual", "worker/memory/activation_plan.cc"}}},
 };
 
+/// A class that many rooms of the engine share; each of its public members is used outside it.
+struct SharedClass {
+  std::string name;
+  std::string files;  ///< its header and source, without their endings
+};
+
+const std::vector<SharedClass> kClasses = {{"class Layout", "common/layout/layout"},
+                                           {"struct Groups", "worker/comm/groups"}};
+
 std::string without_comments(const std::string& text) {
   return std::regex_replace(text, std::regex("//[^\n]*"), "");
 }
@@ -72,6 +83,33 @@ std::vector<std::string> fields_of(const std::string& header, const std::string&
     if (depth == 0) break;
   }
   return fields;
+}
+
+/// The public functions and data members of a class, each name once.
+std::set<std::string> members_of(const std::string& header, const std::string& declared) {
+  const std::string code = without_comments(header);
+  const size_t begin = code.find(declared + " {");
+  if (begin == std::string::npos) return {};
+  std::string body;  // without what functions do
+  int depth = 0;
+  for (size_t i = code.find('{', begin); i < code.size(); ++i) {
+    if (code[i] == '{') ++depth;
+    if (depth == 1) body += code[i];
+    if (code[i] == '}' && --depth == 0) break;
+  }
+  body = body.substr(0, body.find("private:"));
+  std::set<std::string> members;
+  static const std::regex kMember(R"((\w+)(\(| = [^;()]+;|;))");
+  for (std::sregex_iterator at(body.begin(), body.end(), kMember), end; at != end; ++at) {
+    const std::string name = (*at)[1];
+    if (name != "const" && name != "operator") members.insert(name);
+  }
+  return members;
+}
+
+/// Whether code calls the member or takes its value.
+bool uses(const std::string& code, const std::string& member) {
+  return std::regex_search(without_comments(code), std::regex("(\\.|->|::)" + member + "\\b"));
 }
 
 /// Whether code takes the field's value: to set it or to call a function of that name is no
@@ -104,6 +142,35 @@ TEST(FieldReadersTest, EveryFieldOfASharedStructHasAReader) {
                 testing::UnorderedElementsAreArray(listed))
         << shared.header << ": " << shared.name << ": name a reader of each field in this test";
   }
+}
+
+TEST(FieldReadersTest, EveryMemberOfASharedClassHasAUser) {
+  const std::vector<SourceFile> files = read_source_tree(testing_support::source_folder());
+  for (const SharedClass& shared : kClasses) {
+    const std::set<std::string> members = members_of(text_of(shared.files + ".h"), shared.name);
+    EXPECT_GT(members.size(), 5U) << shared.name;
+    for (const std::string& member : members) {
+      const bool used = std::any_of(files.begin(), files.end(), [&](const SourceFile& file) {
+        const bool ours = file.path.starts_with("worker/") || file.path.starts_with("cli/") ||
+                          file.path.starts_with("bench/");
+        return ours && !file.path.starts_with(shared.files + ".") && uses(file.text, member);
+      });
+      EXPECT_TRUE(used) << shared.files << ".h: nothing in worker/, cli/ or bench/ uses " << member
+                        << " of " << shared.name << ": remove it";
+    }
+  }
+}
+
+TEST(FieldReadersTest, MembersArePublicFunctionsAndFields) {
+  EXPECT_THAT(
+      members_of("class A {\n public:\n  static A make(int x, B b = kB);\n"
+                 "  int size() const { return inner(3); }\n  bool operator==(const A&) const"
+                 " = default;\n  B* where = nullptr;\n  C c;\n\n private:\n  int no_;\n};",
+                 "class A"),
+      testing::ElementsAre("c", "make", "size", "where"));
+  EXPECT_TRUE(uses("A::make(1)", "make"));
+  EXPECT_TRUE(uses("a->size()", "size"));
+  EXPECT_FALSE(uses("a.sizes()  // a.size()", "size"));
 }
 
 TEST(FieldReadersTest, FieldsAreFoundWithAndWithoutInitialisers) {
