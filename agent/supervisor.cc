@@ -81,6 +81,8 @@ void Supervisor::opened() {
   hello.set_ranks_started(!ranks_.empty());
   hello.set_table_delivered(table_delivered_);
   hello.set_devices(options_.devices);
+  hello.set_takes_table_key(true);
+  hello.set_table_key(table_key_);
   send(message);
   tell_listening();
   tell_result();
@@ -171,6 +173,7 @@ void Supervisor::deliver_table(const coordination::RankTable& table) {
   // matter.
   if (table_delivered_ || ranks_.empty() || ending_ != Ending::kNone) return;
   table_delivered_ = true;
+  table_key_ = table.key();
   if (!options_.is_engine()) return;
   contract::Start start;
   start.generation = table.generation();
@@ -184,6 +187,8 @@ void Supervisor::deliver_table(const coordination::RankTable& table) {
   for (const coordination::RankTableEntry& entry : table.ranks()) {
     start.ranks.push_back({entry.rank(), entry.node_index(), entry.host_id(), entry.address()});
   }
+  const auto key = std::as_bytes(std::span(table_key_));
+  start.key.assign(key.begin(), key.end());
   const std::string line = contract::encode(start);
   for (size_t i = 0; i < ranks_.size(); ++i)
     host_.send(static_cast<int>(i), line);

@@ -138,6 +138,7 @@ class Supervisor {
 
   std::vector<Rank> ranks_;  ///< by local rank
   bool table_delivered_ = false;
+  std::string table_key_;  ///< of the table delivered
   std::optional<contract::RunResult> result_;
   int64_t ends_seen_ = 0;
   MonoTime next_heartbeat_;

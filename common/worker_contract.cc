@@ -1,7 +1,9 @@
 #include "common/worker_contract.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
@@ -132,6 +134,36 @@ Result<ResumePlan> decode_resume(const Json& object) {
   return plan;
 }
 
+std::string hex_of(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += "0123456789abcdef"[std::to_integer<int>(byte >> 4)];
+    text += "0123456789abcdef"[std::to_integer<int>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+/// The text is a secret: errors do not repeat it.
+Result<std::vector<std::byte>> bytes_of_hex(const std::string& text) {
+  std::vector<std::byte> bytes(text.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    uint8_t value = 0;
+    const char* at = text.data() + 2 * i;
+    if (const auto [end, error] = std::from_chars(at, at + 2, value, 16);
+        error != std::errc() || end != at + 2) {
+      bytes.clear();
+      break;
+    }
+    bytes[i] = std::byte{value};
+  }
+  if (bytes.empty() || text.size() % 2 != 0) {
+    return Error{ErrorCode::kInvalidData, "message member \"key\": found " +
+                                              std::to_string(text.size()) +
+                                              " characters, wanted pairs of hexadecimal digits"};
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string encode(const Listening& message) {
@@ -151,10 +183,12 @@ std::string encode(const Start& message) {
     resume["parentGeneration"] = *message.resume.parent_generation;
   }
   if (message.resume.committed_step) resume["committedStep"] = *message.resume.committed_step;
-  return line_of({{"type", "start"},
-                  {"generation", message.generation},
-                  {"ranks", std::move(ranks)},
-                  {"resume", std::move(resume)}});
+  Json json = {{"type", "start"},
+               {"generation", message.generation},
+               {"ranks", std::move(ranks)},
+               {"resume", std::move(resume)}};
+  if (!message.key.empty()) json["key"] = hex_of(message.key);
+  return line_of(json);
 }
 
 std::string encode(const Stop&) { return line_of({{"type", "stop"}}); }
@@ -212,6 +246,10 @@ Result<Start> decode_start(const std::string& line) {
                                               std::to_string(start.resume.generation) +
                                               ", wanted " + std::to_string(start.generation) +
                                               " as in the message itself"};
+  }
+  if (find(json, "key") != nullptr) {
+    TRAINYARD_ASSIGN(const std::string key, string_member(json, "key"));
+    TRAINYARD_ASSIGN(start.key, bytes_of_hex(key));
   }
   return start;
 }

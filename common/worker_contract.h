@@ -158,10 +158,13 @@ struct ResumePlan {
 
 /// Agent to rank, once, when every rank of the generation listens:
 /// {"type":"start","generation":3,"ranks":[...],"resume":{"generation":3,"parentGeneration":2,
-/// "committedStep":400}}.
+/// "committedStep":400},"key":"9f..."}.
 struct Start {
   int64_t generation = 0;
   std::vector<RankEntry> ranks;
+  /// Secret of the generation that ranks prove to each other to have; empty: there is none, and the
+  /// member is left out.
+  std::vector<std::byte> key;
   ResumePlan resume;
 };
 

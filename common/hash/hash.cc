@@ -1,6 +1,8 @@
 #include "common/hash/hash.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <xxhash.h>
 
 #include "common/base/check.h"
@@ -66,6 +68,20 @@ Hash256 Sha256Stream::digest() {
   TRAINYARD_CHECK(EVP_DigestFinal_ex(state_->context, digest.data(), &size) == 1 &&
                   size == digest.size());
   return digest;
+}
+
+Hash256 hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data) {
+  Hash256 digest;
+  unsigned size = 0;
+  TRAINYARD_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                       reinterpret_cast<const unsigned char*>(data.data()), data.size(),
+                       digest.data(), &size) != nullptr &&
+                  size == digest.size());
+  return digest;
+}
+
+bool equal_in_constant_time(std::span<const uint8_t> a, std::span<const uint8_t> b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 }  // namespace trainyard

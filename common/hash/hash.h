@@ -50,4 +50,10 @@ class Sha256Stream {
   std::unique_ptr<State> state_;
 };
 
+/// HMAC-SHA-256 (RFC 2104) of `data` under `key`.
+Hash256 hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
+
+/// Whether two digests are equal, in a time that does not depend on where they differ.
+bool equal_in_constant_time(std::span<const uint8_t> a, std::span<const uint8_t> b);
+
 }  // namespace trainyard

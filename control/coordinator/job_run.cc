@@ -141,6 +141,10 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.devices = std::clamp(hello.devices(), 1, kMaxRanksPerNode);
   member.ranks_started = hello.ranks_started();
   member.table_delivered = hello.table_delivered();
+  member.takes_table_key = hello.takes_table_key();
+  if (member.table_delivered && hello.table_key().size() <= kTableKeyBytes) {
+    member.table_key = hello.table_key();
+  }
   member.fenced = false;
   member.stacks_asked.reset();
   member.silent = Duration::zero();

@@ -60,6 +60,9 @@ RankReading reading_of(const coordination::RankProgress& progress, int node_inde
 /// An agent that beats every 150 ms (agent/supervisor.h) has missed some thirty beats then.
 inline constexpr std::chrono::seconds kSilenceLimit{5};
 
+/// Of the secret that ranks of one generation prove to each other to have.
+inline constexpr size_t kTableKeyBytes = 32;
+
 /// Whether a fact is worth a look of the brain before its next regular one.
 enum class Worth { kNothing, kALook };
 
@@ -129,6 +132,8 @@ class JobRun {
     Duration silent{0};                ///< time listened to it in vain
     bool ranks_started = false;        ///< the agent says so, or has been told on this stream
     bool table_delivered = false;      ///< likewise
+    bool takes_table_key = false;      ///< older agents do not
+    std::string table_key;             ///< of the table delivered
     bool fenced = false;               ///< told on this stream
     std::optional<Time> stacks_asked;  ///< for the stall that began then, on this stream
     std::vector<std::pair<int, std::string>> addresses;  ///< rank, address; all of the node
@@ -157,6 +162,9 @@ class JobRun {
   void ask_stacks(std::vector<Decision>& decisions);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
   void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
+  /// The key of the order's rank table: that of members who have the table already, otherwise a new
+  /// one; empty where a member does not take one.
+  static std::string table_key(const std::vector<Seat>& seats);
   /// The facts of all ranks of the order; empty until every one has reported.
   std::vector<const RankFact*> all_ranks() const;
   bool update(Rank& rank, const coordination::RankProgress& progress, Time now);

@@ -1,6 +1,8 @@
 // What a job's coordinator tells its agents: whom to fence, when to start, whom to meet.
 #include <algorithm>
+#include <sys/random.h>
 
+#include "common/base/check.h"
 #include "common/proto/coordination.pb.h"
 #include "control/coordinator/job_run.h"
 
@@ -123,6 +125,19 @@ void JobRun::start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& 
   }
 }
 
+std::string JobRun::table_key(const std::vector<Seat>& seats) {
+  for (const Seat& seat : seats) {
+    if (seat.member->table_delivered) return seat.member->table_key;
+  }
+  const bool all_take_one = std::all_of(
+      seats.begin(), seats.end(), [](const Seat& seat) { return seat.member->takes_table_key; });
+  if (!all_take_one) return {};
+  std::string key(kTableKeyBytes, '\0');
+  // Asked for so few bytes it gives all of them, at the latest once the machine has booted.
+  TRAINYARD_CHECK(::getrandom(key.data(), key.size(), 0) == static_cast<ssize_t>(key.size()));
+  return key;
+}
+
 void JobRun::send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions,
                         Time now) {
   const bool delivered = std::all_of(seats.begin(), seats.end(),
@@ -147,9 +162,11 @@ void JobRun::send_table(const std::vector<Seat>& seats, std::vector<Decision>& d
       entry.set_address(address);
     }
   }
+  table.set_key(table_key(seats));
   for (const Seat& seat : seats) {
     if (seat.member->table_delivered || seat.member->connection == 0) continue;
     seat.member->table_delivered = true;
+    seat.member->table_key = table.key();
     auto message = message_to(*seat.member);
     *message->mutable_rank_table() = table;
     decisions.emplace_back(seat.member->connection, std::move(message));

@@ -41,8 +41,15 @@ void check_control(const uint8_t* data, size_t size) {
 // NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check<comm::kHeaderBytes>(data, size, comm::decode_message);
-  check<comm::kHelloBytes>(data, size, comm::decode_hello);
-  check<comm::kWelcomeBytes>(data, size, comm::decode_welcome);
+  for (const uint16_t version : {comm::kOpenHandshake, comm::kKeyedHandshake}) {
+    check<comm::kHelloBytes>(data, size, [=](std::span<const std::byte, comm::kHelloBytes> wire) {
+      return comm::decode_hello(wire, version);
+    });
+    check<comm::kWelcomeBytes>(data, size,
+                               [=](std::span<const std::byte, comm::kWelcomeBytes> wire) {
+                                 return comm::decode_welcome(wire, version);
+                               });
+  }
   check_control(data, size);
   return 0;
 }

@@ -168,6 +168,9 @@ struct Options {
   std::vector<Endpoint> endpoints;  ///< in rank order; endpoints.size() is the world size
   int64_t generation = 0;
   std::string job_uid;  ///< part of shared-memory names and of the handshake
+  /// Secret of the generation, which peers prove to have before anything else is looked at; empty:
+  /// whoever knows job, generation and ranks may connect.
+  std::vector<std::byte> key;
   /// In what order the rings go round, the same on every rank. Ranks that are not in the world are
   /// left out, ranks that are not named follow ascending; empty: 0, 1, 2 ... Results do not depend
   /// on it; how many bytes each rank sends does where chunks are uneven (formulas.h).

@@ -139,6 +139,7 @@ Result<std::unique_ptr<comm::Communicator>> meet(const Identity& id, AgentLink& 
     options.endpoints.push_back(
         {.rank = entry.rank, .host_id = entry.host_id, .address = entry.address});
   }
+  options.key = start.key;
   resume = start.resume;
   return comm::make_communicator(kind, options, std::move(listener));
 }

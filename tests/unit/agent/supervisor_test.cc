@@ -72,6 +72,7 @@ TEST_F(SupervisorTest, HandsTheRankTableOnOnce) {
   EXPECT_EQ(start->resume.parent_generation, 2);
   ASSERT_EQ(start->ranks.size(), 4u);
   EXPECT_EQ(start->ranks[3].address, "127.0.0.1:4003");
+  EXPECT_EQ(start->key, std::vector<std::byte>(32, std::byte{'k'}));
 }
 
 TEST_F(SupervisorTest, BeatsWithTheRanksProgress) {

@@ -80,6 +80,7 @@ class SupervisorWorld : public ::testing::Test {
     ranks.set_generation(3);
     ranks.mutable_resume()->set_generation(3);
     ranks.mutable_resume()->set_parent_generation(2);
+    ranks.set_key(std::string(32, 'k'));
     for (int rank = 0; rank < 4; ++rank) {
       auto& entry = *ranks.add_ranks();
       entry.set_rank(rank);

@@ -17,6 +17,7 @@ Start two_rank_start() {
   start.generation = 3;
   start.ranks = {{0, 0, "boot/1", "127.0.0.1:4711"}, {1, 2, "boot/2", "[::1]:80"}};
   start.resume = {3, 2, 400};
+  start.key = {std::byte{0x00}, std::byte{0x9f}, std::byte{0xff}};
   return start;
 }
 
@@ -124,14 +125,17 @@ TEST(WorkerContractTest, StartComesBackAsItWent) {
   EXPECT_EQ(decoded->resume.generation, 3);
   EXPECT_EQ(decoded->resume.parent_generation, 2);
   EXPECT_EQ(decoded->resume.committed_step, 400);
+  EXPECT_EQ(decoded->key, two_rank_start().key);
 }
 
 TEST(WorkerContractTest, StartOfAFreshRunHasNoParent) {
   Start start = two_rank_start();
   start.resume.parent_generation.reset();
   start.resume.committed_step.reset();
+  start.key.clear();
   const auto decoded = decode_start(encode(start));
   ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_TRUE(decoded->key.empty());
   EXPECT_FALSE(decoded->resume.parent_generation.has_value());
   EXPECT_FALSE(decoded->resume.committed_step.has_value());
 }
@@ -249,6 +253,9 @@ TEST(WorkerContractTest, HostileStartsAreRefusedByName) {
       {start(R"([{"rank":0,"nodeIndex":99999999999,"hostId":"h","address":"a"}])", resume),
        "nodeIndex"},
       {start("[" + good_rank + "]", "7"), "\"resume\": found number"},
+      {start("[" + good_rank + "]", resume + R"(,"key":"")"), "\"key\": found 0 characters"},
+      {start("[" + good_rank + "]", resume + R"(,"key":"abc")"), "\"key\": found 3 characters"},
+      {start("[" + good_rank + "]", resume + R"(,"key":"0g")"), "\"key\": found 2 characters"},
       {start("[" + good_rank + "]", R"({"generation":2})"), "found generation 2"},
       {start("[" + good_rank + "]", R"({"generation":1,"parentGeneration":"2"})"),
        "parentGeneration"},

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -134,6 +135,7 @@ TEST_F(CoordinatorTest, SendsTheTableOnceAllRanksListen) {
   EXPECT_EQ(table.ranks(1).address(), "pod-a:1");
   EXPECT_EQ(table.ranks(2).node_index(), 4);
   EXPECT_EQ(table.ranks(2).host_id(), "host");
+  EXPECT_EQ(table.key().size(), kTableKeyBytes);
   EXPECT_TRUE(facts().rank_table_ready);
   EXPECT_EQ(facts().rank_table_ready_at, clock_.now());
 }
@@ -164,7 +166,8 @@ TEST_F(CoordinatorTest, ASuccessorDoesNotDisturbWhatRuns) {
 
 TEST_F(CoordinatorTest, ASuccessorFinishesAStartThatWasUnderWay) {
   coordinator_.publish(order_of_two_nodes());
-  a_.connect(true, true);  // had its table when the predecessor died
+  const std::string key(kTableKeyBytes, 'k');
+  a_.connect(true, true, key);  // had its table when the predecessor died
   a_.listen({0, 1});
   b_.connect(true, false);  // had not
   b_.listen({2, 3});
@@ -173,6 +176,41 @@ TEST_F(CoordinatorTest, ASuccessorFinishesAStartThatWasUnderWay) {
   const auto told = b_.told();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].rank_table().ranks_size(), 4);
+  EXPECT_EQ(told[0].rank_table().key(), key) << "the two nodes' ranks could not meet";
+}
+
+TEST_F(CoordinatorTest, AGenerationHasNoKeyWhereOneOfItsAgentsTakesNone) {
+  coordinator_.publish(order_of_two_nodes());
+  a_.connect();
+  b_.connect(false, false, "", false);
+  poll();
+  a_.told();
+  a_.listen({0, 1});
+  b_.listen({2, 3});
+  poll();
+  const auto told = a_.told();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].rank_table().key(), "");
+}
+
+TEST_F(CoordinatorTest, EachGenerationHasAKeyOfItsOwn) {
+  std::set<std::string> keys;
+  for (const int64_t generation : {3, 4}) {
+    coordinator_.publish(order_of_two_nodes(generation));
+    ScriptedAgent a(transport_, "pod-a", 1, generation);
+    ScriptedAgent b(transport_, "pod-b", 4, generation);
+    a.connect();
+    b.connect();
+    poll();
+    a.told();
+    a.listen({0, 1});
+    b.listen({2, 3});
+    poll();
+    const auto told = a.told();
+    ASSERT_EQ(told.size(), 1u);
+    keys.insert(told[0].rank_table().key());
+  }
+  EXPECT_EQ(keys.size(), 2u);
 }
 
 TEST_F(CoordinatorTest, FencesAgentsOfAnOlderGeneration) {

@@ -30,7 +30,8 @@ class ScriptedAgent {
         node_index_(node_index),
         generation_(generation) {}
 
-  void connect(bool ranks_started = false, bool table_delivered = false) {
+  void connect(bool ranks_started = false, bool table_delivered = false,
+               const std::string& table_key = "", bool takes_table_key = true) {
     channel_->open();
     FromAgent message;
     auto& hello = *message.mutable_hello();
@@ -41,6 +42,8 @@ class ScriptedAgent {
     hello.set_ranks_started(ranks_started);
     hello.set_table_delivered(table_delivered);
     hello.set_devices(3);
+    hello.set_takes_table_key(takes_table_key);
+    hello.set_table_key(table_key);
     say(std::move(message));
   }
 

@@ -16,11 +16,10 @@ constexpr std::chrono::seconds kGrace{1};
 
 /// How far one connection is.
 struct Progress {
-  enum class State : uint8_t { kConnecting, kWelcome, kText, kDone, kFailed };
+  enum class State : uint8_t { kConnecting, kChallenge, kWelcome, kDone, kFailed };
   State state = State::kConnecting;
-  std::array<std::byte, static_cast<size_t>(kWelcomeBytes + kRefusalTextBytesMax)> answer{};
-  int64_t received = 0;
-  int64_t wanted = kWelcomeBytes;
+  std::array<std::byte, static_cast<size_t>(kChallengeBytes)> answer{};
+  size_t received = 0;
 
   bool open() const { return state != State::kDone && state != State::kFailed; }
 };
@@ -60,51 +59,90 @@ Status say_hello(Dial& dial) {
   return {};
 }
 
-Status judge_answer(Dial& dial, Progress& progress) {
-  const std::string who = "rank " + std::to_string(dial.rank) + " at " + to_string(dial.address);
-  const std::span<const std::byte> answer(progress.answer);
-  const auto welcome = decode_welcome(answer.first<static_cast<size_t>(kWelcomeBytes)>());
-  if (!welcome) return welcome.error().with_context(who);
-  if (!welcome->accepted && progress.state == Progress::State::kWelcome) {
-    progress.state = Progress::State::kText;
-    progress.wanted = kWelcomeBytes + welcome->text_bytes;
-    if (progress.received < progress.wanted) return {};
-  }
-  if (!welcome->accepted) {
+std::string who(const Dial& dial) {
+  return "rank " + std::to_string(dial.rank) + " at " + to_string(dial.address);
+}
+
+/// What a refusal says, and of what generation this side is; the other's values are in its own log.
+Error refused(const Dial& dial, Refusal refusal) {
+  return {ErrorCode::kConflict,
+          who(dial) + " refuses the connection of rank " + std::to_string(dial.hello.rank) +
+              " of generation " + std::to_string(dial.hello.generation) + ": " +
+              std::string(describe(refusal)) + " (reason " +
+              std::to_string(static_cast<uint32_t>(refusal)) + "); its own error has the values"};
+}
+
+/// A peer without a key refuses at once, with an answer in place of the challenge.
+bool is_open_refusal(std::span<const std::byte> answer) {
+  const auto welcome =
+      decode_welcome(answer.first<static_cast<size_t>(kWelcomeBytes)>(), kOpenHandshake);
+  return welcome && welcome->refusal != Refusal::kNone;
+}
+
+Status prove_key(Dial& dial, std::span<const std::byte> key, Progress& progress) {
+  const auto challenge = decode_challenge(progress.answer);
+  if (!challenge) return challenge.error().with_context(who(dial));
+  const Hash256 expected = prove(key, Side::kAnswers, dial.hello, challenge->nonce);
+  if (!equal_in_constant_time(challenge->proof, expected)) {
     return Error{ErrorCode::kConflict,
-                 std::string(reinterpret_cast<const char*>(answer.data() + kWelcomeBytes),
-                             welcome->text_bytes)};
+                 who(dial) + " does not prove that it has the key of generation " +
+                     std::to_string(dial.hello.generation) + ": it is no rank of it"};
   }
+  const auto proof = encode_proof(prove(key, Side::kConnects, dial.hello, challenge->nonce));
+  if (::send(dial.fd.get(), proof.data(), proof.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(proof.size())) {
+    return lost_error(dial, io_error("send the proof of the key", errno).message);
+  }
+  progress.state = Progress::State::kWelcome;
+  progress.received = 0;
+  return {};
+}
+
+Status judge_answer(Dial& dial, Progress& progress) {
+  const std::span<const std::byte> answer(progress.answer);
+  const auto welcome =
+      decode_welcome(answer.first<static_cast<size_t>(kWelcomeBytes)>(), dial.hello.version);
+  if (!welcome) return welcome.error().with_context(who(dial));
+  if (welcome->refusal != Refusal::kNone) return refused(dial, welcome->refusal);
   if (welcome->nonce != dial.hello.nonce || welcome->rank != static_cast<uint32_t>(dial.rank)) {
-    return Error{ErrorCode::kConflict, who + ": the answer to the handshake is that of rank " +
-                                           std::to_string(welcome->rank) +
-                                           " to another connection"};
+    return Error{ErrorCode::kConflict,
+                 who(dial) + ": the answer to the handshake is that of rank " +
+                     std::to_string(welcome->rank) + " to another connection"};
   }
   progress.state = Progress::State::kDone;
   return {};
 }
 
-Status advance(Dial& dial, Progress& progress) {
-  if (progress.state == Progress::State::kConnecting) {
-    progress.state = Progress::State::kWelcome;
+Status advance(Dial& dial, std::span<const std::byte> key, Progress& progress) {
+  using State = Progress::State;
+  if (progress.state == State::kConnecting) {
+    progress.state = key.empty() ? State::kWelcome : State::kChallenge;
     return say_hello(dial);
   }
-  while (progress.state != Progress::State::kDone) {
-    const ssize_t got =
-        ::recv(dial.fd.get(), progress.answer.data() + progress.received,
-               static_cast<size_t>(progress.wanted - progress.received), MSG_DONTWAIT);
+  while (progress.state != State::kDone) {
+    const bool challenged = progress.state == State::kChallenge;
+    const auto wanted = static_cast<size_t>(challenged ? kChallengeBytes : kWelcomeBytes);
+    const ssize_t got = ::recv(dial.fd.get(), progress.answer.data() + progress.received,
+                               wanted - progress.received, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
     if (got < 0) return lost_error(dial, io_error("await the handshake", errno).message);
+    if (got > 0) progress.received += static_cast<size_t>(got);
+    const bool whole = progress.received == wanted;
+    if (challenged && !whole && progress.received >= static_cast<size_t>(kWelcomeBytes) &&
+        is_open_refusal(progress.answer)) {
+      return refused(dial, Refusal::kVersion);
+    }
     if (got == 0) return lost_error(dial, "it closed the connection instead of answering");
-    progress.received += got;
-    if (progress.received == progress.wanted) TRAINYARD_TRY(judge_answer(dial, progress));
+    if (!whole) continue;
+    TRAINYARD_TRY(challenged ? prove_key(dial, key, progress) : judge_answer(dial, progress));
   }
   return {};
 }
 
 }  // namespace
 
-Status dial_all(std::vector<Dial>& dials, Clock::time_point deadline, std::vector<int>& lost) {
+Status dial_all(std::vector<Dial>& dials, std::span<const std::byte> key,
+                Clock::time_point deadline, std::vector<int>& lost) {
   const auto begin = Clock::now();
   std::vector<Progress> progress(dials.size());
   Status failed;
@@ -135,7 +173,8 @@ Status dial_all(std::vector<Dial>& dials, Clock::time_point deadline, std::vecto
     for (size_t k = 0; k < open.size(); ++k) {
       if (entries[k].revents == 0) continue;
       const size_t i = open[k];
-      if (auto status = advance(dials[i], progress[i]); !status) fail(i, std::move(status).error());
+      if (auto status = advance(dials[i], key, progress[i]); !status)
+        fail(i, std::move(status).error());
     }
   }
   std::sort(lost.begin(), lost.end());

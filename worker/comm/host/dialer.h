@@ -1,6 +1,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "common/base/error.h"
@@ -22,8 +24,10 @@ struct Dial {
 /// Makes all connections at the same time; after a failure only for a moment longer, and what was
 /// made by then is kept, so that those peers can be told why. Errors, as a failure that names the
 /// ranks lost: kPeerLost (refused by its machine, closed, silent until `deadline`, or an answer
-/// that no rank gives), kConflict (the peer refuses, in its words, or runs another version), kIo.
-Status dial_all(std::vector<Dial>& dials, std::chrono::steady_clock::time_point deadline,
-                std::vector<int>& lost);
+/// that no rank gives), kConflict (the peer refuses, with its reason, does not prove that it has
+/// the key, or runs another version), kIo. `key`: that of the generation, which both sides then
+/// prove to have; empty in an open one.
+Status dial_all(std::vector<Dial>& dials, std::span<const std::byte> key,
+                std::chrono::steady_clock::time_point deadline, std::vector<int>& lost);
 
 }  // namespace trainyard::comm

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <utility>
 
@@ -19,17 +20,24 @@ constexpr std::chrono::seconds kArrivalPatience{5};
 /// Connections without a complete Hello; beyond it the oldest is dropped. Larger than any world's
 /// ranks that connect at the same moment need, since a Hello is sent at once.
 constexpr size_t kArrivalsMax = 1024;
-/// Connections accepted and not yet asked for (sub-groups that this rank has still to make).
-constexpr size_t kAcceptedMax = 65'536;
+/// Connections of each rank that are accepted and not yet asked for: sub-groups that this rank has
+/// still to make.
+constexpr size_t kAcceptedPerRankMax = 16;
 constexpr size_t kRefusalsKept = 4;
 /// How long connections are left in the backlog after one could not be accepted for want of a
 /// descriptor or memory: poll would tell of them at once, again and again.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
+/// Sends to a new connection, which has room for these few bytes.
+bool send_all(int fd, std::span<const std::byte> bytes) {
+  return ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
 }  // namespace
 
 HubState::HubState(HandshakeIdentity identity, UniqueFd wake)
-    : identity_(identity), wake_(std::move(wake)) {}
+    : identity_(std::move(identity)), wake_(std::move(wake)) {}
 
 void HubState::wake() {
   const uint64_t one = 1;
@@ -43,7 +51,7 @@ UniqueFd HubState::take(uint64_t group, int rank, Channel channel, Clock::time_p
   accepted_changed_.wait_until(lock, deadline, [&] { return accepted_.contains(key); });
   const auto found = accepted_.find(key);
   if (found == accepted_.end()) return {};
-  UniqueFd fd = std::move(found->second);
+  UniqueFd fd = std::move(found->second.fd);
   accepted_.erase(found);
   return fd;
 }
@@ -101,8 +109,8 @@ void HubState::send(uint64_t slot, const ControlFrame& frame) {
 Result<std::unique_ptr<Hub>> Hub::start(Listener listener, HandshakeIdentity identity) {
   UniqueFd wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake.valid()) return io_error("make an eventfd", errno);
-  return std::unique_ptr<Hub>(
-      new Hub(std::move(listener), std::make_shared<HubState>(identity, std::move(wake))));
+  return std::unique_ptr<Hub>(new Hub(
+      std::move(listener), std::make_shared<HubState>(std::move(identity), std::move(wake))));
 }
 
 Hub::Hub(Listener listener, std::shared_ptr<HubState> state)
@@ -122,6 +130,8 @@ Hub::~Hub() {
 void Hub::thread_main() {
   std::vector<pollfd> entries;
   std::vector<Watched> watched;
+  std::vector<HubState::Key> accepted;
+  std::vector<HubState::Key> closed;
   while (true) {
     const bool pausing = Clock::now() < accepts_after_;
     // poll passes over negative descriptors.
@@ -130,6 +140,7 @@ void Hub::thread_main() {
       entries.push_back({arrival.fd.get(), POLLIN, 0});
     const size_t control_begin = entries.size();
     watched.clear();
+    accepted.clear();
     {
       const std::lock_guard lock(state_->mutex_);
       if (state_->stopping_) return;
@@ -140,6 +151,12 @@ void Hub::thread_main() {
           entries.push_back({connection.fd.get(), POLLIN, 0});
           watched.push_back({id, static_cast<int>(member)});
         }
+      }
+      // What they say is for whom takes them; that they close is for this thread.
+      for (const auto& [key, connection] : state_->accepted_) {
+        if (connection.closed) continue;
+        entries.push_back({connection.fd.get(), POLLRDHUP, 0});
+        accepted.push_back(key);
       }
     }
     int timeout_ms = arrivals_.empty() ? -1 : poll_timeout_ms(arrivals_.front().deadline, 5000);
@@ -152,6 +169,11 @@ void Hub::thread_main() {
     for (size_t i = 0; i < watched.size(); ++i) {
       if (entries[control_begin + i].revents != 0) read_control(watched[i]);
     }
+    closed.clear();
+    for (size_t i = 0; i < accepted.size(); ++i) {
+      if (entries[control_begin + watched.size() + i].revents != 0) closed.push_back(accepted[i]);
+    }
+    if (!closed.empty()) reap(closed);
     const auto now = Clock::now();
     std::erase_if(arrivals_,
                   [&](Arrival& arrival) { return !advance(arrival) || arrival.deadline <= now; });
@@ -180,53 +202,114 @@ void Hub::accept_all() {
 }
 
 bool Hub::advance(Arrival& arrival) {
-  const ssize_t got = ::recv(arrival.fd.get(), arrival.hello.data() + arrival.received,
-                             static_cast<size_t>(kHelloBytes - arrival.received), MSG_DONTWAIT);
+  const auto wanted =
+      static_cast<size_t>(arrival.challenged ? kProofBytes : kHelloBytes) - arrival.received_bytes;
+  const ssize_t got = ::recv(arrival.fd.get(), arrival.received.data() + arrival.received_bytes,
+                             wanted, MSG_DONTWAIT);
   if (got == 0) return false;
   if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-  arrival.received += got;
-  if (arrival.received < kHelloBytes) return true;
-  answer(arrival, decode_hello(std::span<const std::byte, kHelloBytes>(arrival.hello)));
+  arrival.received_bytes += static_cast<size_t>(got);
+  if (static_cast<size_t>(got) < wanted) return true;
+  if (arrival.challenged) {
+    const uint64_t nonce = arrival.challenged->nonce;
+    if (is_proven(arrival)) {
+      accept(arrival, *arrival.challenged);
+    } else {
+      refuse(arrival, Refusal::kProof,
+             "a connection that says it is of rank " + std::to_string(arrival.challenged->rank) +
+                 " does not prove that it has the key of this generation",
+             nonce);
+    }
+    return false;
+  }
+  const auto hello = decode_hello(arrival.received, state_->identity_.version());
+  if (!hello) {
+    const bool other = hello.error().code == ErrorCode::kConflict;
+    refuse(arrival, other ? Refusal::kVersion : Refusal::kMalformed, hello.error().message);
+    return false;
+  }
+  if (!state_->identity_.key.empty()) return challenge(arrival, *hello);
+  accept(arrival, *hello);
   return false;
 }
 
-void Hub::answer(Arrival& arrival, const Result<Hello>& hello) {
-  const std::lock_guard lock(state_->mutex_);
-  Status verdict;
-  Welcome welcome;
-  welcome.rank = state_->identity_.rank;
-  if (!hello) {
-    verdict = hello.error();
-  } else {
-    welcome.nonce = hello->nonce;
-    verdict = judge(*hello, state_->identity_);
-    const HubState::Key key{hello->group, hello->rank, static_cast<uint8_t>(hello->channel)};
-    if (verdict && state_->accepted_.size() >= kAcceptedMax) {
-      verdict = Error{ErrorCode::kUnavailable, "too many connections that nobody asked for"};
-    } else if (verdict && state_->accepted_.contains(key)) {
-      verdict = Error{ErrorCode::kConflict, "rank " + std::to_string(hello->rank) +
-                                                " is connected already for this group"};
+bool Hub::challenge(Arrival& arrival, const Hello& hello) {
+  Challenge challenge;
+  // A nonce that is not random would let an old proof in: without randomness nobody is let in.
+  if (::getrandom(challenge.nonce.data(), challenge.nonce.size(), 0) !=
+      static_cast<ssize_t>(challenge.nonce.size())) {
+    return false;
+  }
+  challenge.proof = prove(state_->key(), Side::kAnswers, hello, challenge.nonce);
+  arrival.challenged = hello;
+  arrival.nonce = challenge.nonce;
+  arrival.received_bytes = 0;
+  return send_all(arrival.fd.get(), encode(challenge));
+}
+
+bool Hub::is_proven(const Arrival& arrival) const {
+  const auto proof = decode_proof(
+      std::span<const std::byte>(arrival.received).first<static_cast<size_t>(kProofBytes)>());
+  return proof && equal_in_constant_time(*proof, prove(state_->key(), Side::kConnects,
+                                                       *arrival.challenged, arrival.nonce));
+}
+
+void Hub::accept(Arrival& arrival, const Hello& hello) {
+  Judgement verdict = judge(hello, state_->identity_);
+  const HubState::Key key{hello.group, hello.rank, static_cast<uint8_t>(hello.channel)};
+  {
+    const std::lock_guard lock(state_->mutex_);
+    const size_t accepted_max = kAcceptedPerRankMax * state_->identity_.world_size;
+    if (verdict.refusal == Refusal::kNone && state_->accepted_.contains(key)) {
+      verdict = {Refusal::kTaken, "it is connected already for this group"};
+    } else if (verdict.refusal == Refusal::kNone && state_->accepted_.size() >= accepted_max) {
+      verdict = {Refusal::kFull,
+                 std::to_string(accepted_max) + " connections wait to be asked for"};
+    }
+    if (verdict.refusal == Refusal::kNone) {
+      Welcome welcome;
+      welcome.version = hello.version;
+      welcome.nonce = hello.nonce;
+      welcome.rank = state_->identity_.rank;
+      if (!send_all(arrival.fd.get(), encode(welcome))) return;
+      state_->accepted_[key].fd = std::move(arrival.fd);
+      state_->accepted_changed_.notify_all();
+      return;
     }
   }
-  std::string text = verdict ? std::string() : verdict.error().message;
-  text.resize(std::min<size_t>(text.size(), kRefusalTextBytesMax));
-  welcome.accepted = verdict.has_value();
-  welcome.text_bytes = static_cast<uint32_t>(text.size());
-  const auto wire = encode(welcome);
-  std::string reply(reinterpret_cast<const char*>(wire.data()), wire.size());
-  reply += text;
-  // A new connection has room for these few bytes.
-  const ssize_t put =
-      ::send(arrival.fd.get(), reply.data(), reply.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (!verdict) {
-    state_->refusals_.push_back(verdict.error().message);
-    if (state_->refusals_.size() > kRefusalsKept) state_->refusals_.pop_front();
-    return;
+  refuse(arrival, verdict.refusal,
+         "rank " + std::to_string(state_->identity_.rank) + " refuses a connection from rank " +
+             std::to_string(hello.rank) + ": " + verdict.why,
+         hello.nonce);
+}
+
+void Hub::refuse(const Arrival& arrival, Refusal refusal, const std::string& why, uint64_t nonce) {
+  Welcome welcome;
+  welcome.version = state_->identity_.version();
+  welcome.refusal = refusal;
+  welcome.nonce = nonce;
+  welcome.rank = UINT32_MAX;
+  (void)send_all(arrival.fd.get(), encode(welcome));
+  const std::lock_guard lock(state_->mutex_);
+  state_->refusals_.push_back(why);
+  if (state_->refusals_.size() > kRefusalsKept) state_->refusals_.pop_front();
+}
+
+void Hub::reap(const std::vector<HubState::Key>& keys) {
+  const std::lock_guard lock(state_->mutex_);
+  for (const HubState::Key& key : keys) {
+    const auto found = state_->accepted_.find(key);
+    if (found == state_->accepted_.end()) continue;  // taken meanwhile
+    HubState::Accepted& connection = found->second;
+    pollfd entry{connection.fd.get(), POLLRDHUP, 0};
+    if (::poll(&entry, 1, 0) <= 0) continue;  // another one of this key
+    // Who gave up said for whom before it closed, which whoever takes the connection wants to know.
+    std::byte first{};
+    connection.closed = true;
+    if (::recv(connection.fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+      state_->accepted_.erase(found);
+    }
   }
-  if (put != static_cast<ssize_t>(reply.size())) return;
-  state_->accepted_.insert_or_assign(
-      {hello->group, hello->rank, static_cast<uint8_t>(hello->channel)}, std::move(arrival.fd));
-  state_->accepted_changed_.notify_all();
 }
 
 void Hub::read_control(const Watched& watched) {

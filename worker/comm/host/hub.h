@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -37,6 +39,8 @@ class HubState {
                 std::chrono::steady_clock::time_point deadline);
   /// Reasons for the connections refused so far, for the error of who waits in vain; newest last.
   std::string refusals() const;
+  /// The key of the generation that the identity has; empty in an open one.
+  std::span<const std::byte> key() const { return identity_.key; }
 
   /// Watches the control connections of a group, by member (invalid for the own one), until
   /// remove().
@@ -55,6 +59,11 @@ class HubState {
     bool said_bye = false;
     std::vector<std::byte> received;  ///< of a frame not yet complete
   };
+  /// A connection that a peer made and nobody has asked for yet.
+  struct Accepted {
+    UniqueFd fd;
+    bool closed = false;  ///< by the peer, after words that are still unread
+  };
   struct Slot {
     std::weak_ptr<Group> group;
     std::vector<Connection> connections;  ///< by member
@@ -64,7 +73,7 @@ class HubState {
   const UniqueFd wake_;
   mutable std::mutex mutex_;
   std::condition_variable accepted_changed_;
-  std::map<Key, UniqueFd> accepted_;
+  std::map<Key, Accepted> accepted_;
   std::deque<std::string> refusals_;
   std::map<uint64_t, Slot> slots_;
   uint64_t next_slot_ = 1;
@@ -83,11 +92,13 @@ class Hub {
   const std::shared_ptr<HubState>& state() const { return state_; }
 
  private:
-  /// A connection whose Hello is not complete yet.
+  /// A connection that is not accepted yet: its Hello, or its proof, is not complete.
   struct Arrival {
     UniqueFd fd;
-    std::array<std::byte, kHelloBytes> hello{};
-    int64_t received = 0;
+    std::array<std::byte, kHelloBytes> received{};
+    size_t received_bytes = 0;
+    std::optional<Hello> challenged;  ///< and has still to prove that it has the key
+    Hash256 nonce{};                  ///< of the challenge
     std::chrono::steady_clock::time_point deadline;
   };
   /// What one poll entry stands for.
@@ -101,7 +112,14 @@ class Hub {
   void accept_all();
   /// False when the arrival is finished, one way or the other.
   bool advance(Arrival& arrival);
-  void answer(Arrival& arrival, const Result<Hello>& hello);
+  /// Challenges who said a Hello in a keyed generation. False when the connection is over.
+  bool challenge(Arrival& arrival, const Hello& hello);
+  /// Whether the proof that came is that of the key.
+  bool is_proven(const Arrival& arrival) const;
+  void accept(Arrival& arrival, const Hello& hello);
+  void refuse(const Arrival& arrival, Refusal refusal, const std::string& why, uint64_t nonce = 0);
+  /// Forgets accepted connections that have closed without a word.
+  void reap(const std::vector<HubState::Key>& keys);
   void read_control(const Watched& watched);
   /// Reads what is there; the frames that are complete, and why the connection is over if it is.
   static std::string receive(HubState::Connection& connection, std::vector<ControlFrame>& frames);

@@ -34,6 +34,7 @@ HandshakeIdentity identity_of(const Options& options) {
   identity.rank = static_cast<uint32_t>(options.rank);
   identity.world_size = static_cast<uint32_t>(options.endpoints.size());
   identity.ring = hash_ring(options.ring_order);
+  identity.key = options.key;
   return identity;
 }
 
@@ -156,6 +157,7 @@ Mesh::Mesh(Data data, const Options& options, std::vector<SocketAddress> address
 
 Hello Mesh::hello_of(const GroupIdentity& identity, Channel channel) const {
   Hello hello;
+  hello.version = identity_.version();
   hello.channel = channel;
   hello.job = identity_.job;
   hello.generation = identity_.generation;
@@ -186,7 +188,7 @@ Status Mesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links
     }
   }
   std::vector<int> lost;
-  Status status = dial_all(dials, deadline, lost);
+  Status status = dial_all(dials, identity_.key, deadline, lost);
   for (size_t i = 0; i < dials.size(); ++i)
     *places[i] = std::move(dials[i].fd);
   return status;

@@ -184,12 +184,13 @@ Error of_rank_2(const std::vector<std::byte>& words, bool closes) {
   dials[0].rank = 2;
   dials[0].address = *parse_address(world.options[0].endpoints[2].address);
   Hello& hello = dials[0].hello;
+  hello.version = kKeyedHandshake;
   hello.job = xxh3_128(std::as_bytes(std::span(world.options[0].job_uid)));
   hello.generation = world.options[0].generation;
   hello.target = 2;
   hello.world_size = 3;
   std::vector<int> lost;
-  EXPECT_TRUE(dial_all(dials, Clock::now() + kPatience, lost));
+  EXPECT_TRUE(dial_all(dials, world.options[0].key, Clock::now() + kPatience, lost));
   EXPECT_TRUE(write_exactly(dials[0].fd.get(), words, Clock::now() + kPatience));
   if (closes) dials.clear();
   real.join();

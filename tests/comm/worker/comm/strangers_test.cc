@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <poll.h>
 #include <random>
 #include <string>
@@ -19,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
+#include "tests/support/extent.h"
 #include "worker/comm/host/control_frame.h"
 #include "worker/comm/host/dialer.h"
 #include "worker/comm/host/handshake.h"
@@ -120,6 +122,152 @@ TEST(StrangersTest, AHubWithoutDescriptorsWaitsAndThenAnswers) {
     EXPECT_LT(processor_time() - before, milliseconds(150));
   }
   EXPECT_EQ(::poll(&answer, 1, 60'000), 1) << "the connection is forgotten";
+}
+
+/// A hub by itself, as of rank 1 of two, in a generation with or without a key.
+class LoneHub {
+ public:
+  explicit LoneHub(std::vector<std::byte> key = {}) {
+    auto listener = Listener::bind("127.0.0.1");
+    EXPECT_TRUE(listener.has_value());
+    address_ = *parse_address(listener->address());
+    identity_ = {
+        xxh3_128(std::as_bytes(std::span(std::string_view("job")))), 7, 1, 2, 0, std::move(key)};
+    hub_ = *Hub::start(*std::move(listener), identity_);
+  }
+
+  /// What a rank 0 says that knows all but the key.
+  Hello hello() const {
+    Hello hello;
+    hello.version = identity_.version();
+    hello.job = identity_.job;
+    hello.generation = identity_.generation;
+    hello.target = 1;
+    hello.world_size = 2;
+    hello.nonce = 99;
+    return hello;
+  }
+
+  UniqueFd connect() const {
+    UniqueFd fd(::socket(address_.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(fd.get(), address_.raw(), address_.length), 0);
+    return fd;
+  }
+
+  /// Sends `words` and reads the answer of `size` bytes.
+  template <size_t kSize>
+  static std::array<std::byte, kSize> ask(const UniqueFd& fd, std::span<const std::byte> words) {
+    std::array<std::byte, kSize> answer{};
+    EXPECT_TRUE(write_exactly(fd.get(), words, Clock::now() + seconds(60)));
+    EXPECT_EQ(::recv(fd.get(), answer.data(), answer.size(), MSG_WAITALL),
+              static_cast<ssize_t>(answer.size()));
+    return answer;
+  }
+
+  Refusal refusal_of(const Hello& hello) const {
+    const UniqueFd fd = connect();
+    const auto answer = ask<kWelcomeBytes>(fd, encode(hello));
+    char more = 0;
+    const auto welcome = decode_welcome(answer, hello.version);
+    EXPECT_TRUE(welcome);
+    if (welcome->refusal != Refusal::kNone) {
+      EXPECT_EQ(::recv(fd.get(), &more, 1, 0), 0) << "more than a number is said";
+      EXPECT_EQ(welcome->rank, UINT32_MAX);
+    }
+    return welcome->refusal;
+  }
+
+  std::string refusals() const { return hub_->state()->refusals(); }
+  HubState& state() const { return *hub_->state(); }
+
+ private:
+  SocketAddress address_;
+  HandshakeIdentity identity_;
+  std::unique_ptr<Hub> hub_;
+};
+
+TEST(StrangersTest, ARefusalIsANumberAndItsValuesStayHere) {
+  const LoneHub hub;
+  Hello wrong = hub.hello();
+  wrong.generation = 3;
+  EXPECT_EQ(hub.refusal_of(wrong), Refusal::kGeneration);
+  EXPECT_THAT(hub.refusals(), HasSubstr("generation 3, this is generation 7"));
+  wrong.job[0] ^= 1;
+  EXPECT_EQ(hub.refusal_of(wrong), Refusal::kJob) << "before anything that could be tried out";
+  Hello right = hub.hello();
+  EXPECT_EQ(hub.refusal_of(right), Refusal::kNone);
+}
+
+TEST(StrangersTest, WithoutTheKeyOfTheGenerationNothingIsToldAndNobodyIsAccepted) {
+  const LoneHub hub(std::vector<std::byte>(32, std::byte{5}));
+  const std::vector<std::byte> guess(32, std::byte{6});
+  for (const bool knows_all : {true, false}) {
+    Hello hello = hub.hello();
+    if (!knows_all) hello.generation = 3;
+    const UniqueFd fd = hub.connect();
+    const auto challenge = decode_challenge(LoneHub::ask<kChallengeBytes>(fd, encode(hello)));
+    ASSERT_TRUE(challenge);
+    // What the other side has proven is no proof of this one.
+    const Hash256 proofs[] = {challenge->proof,
+                              prove(guess, Side::kConnects, hello, challenge->nonce)};
+    const auto answer = LoneHub::ask<kWelcomeBytes>(fd, encode_proof(proofs[knows_all ? 0 : 1]));
+    EXPECT_EQ(decode_welcome(answer, kKeyedHandshake)->refusal, Refusal::kProof);
+  }
+  Hello open = hub.hello();
+  open.version = kOpenHandshake;
+  const UniqueFd fd = hub.connect();
+  const auto answer = LoneHub::ask<kWelcomeBytes>(fd, encode(open));
+  EXPECT_EQ(decode_welcome(answer, kKeyedHandshake)->refusal, Refusal::kVersion);
+  EXPECT_FALSE(hub.state().take(0, 0, Channel::kControl, Clock::now()).valid());
+}
+
+TEST(StrangersTest, AProofIsGoodForItsOwnConnectionOnly) {
+  const std::vector<std::byte> key(32, std::byte{5});
+  const LoneHub hub(key);
+  const Hello hello = hub.hello();
+  const auto challenge_on = [&](const UniqueFd& fd) {
+    return *decode_challenge(LoneHub::ask<kChallengeBytes>(fd, encode(hello)));
+  };
+  const UniqueFd first = hub.connect();
+  const UniqueFd second = hub.connect();
+  const auto proof = encode_proof(prove(key, Side::kConnects, hello, challenge_on(first).nonce));
+  (void)challenge_on(second);
+  EXPECT_EQ(decode_welcome(LoneHub::ask<kWelcomeBytes>(second, proof), kKeyedHandshake)->refusal,
+            Refusal::kProof);
+  EXPECT_EQ(decode_welcome(LoneHub::ask<kWelcomeBytes>(first, proof), kKeyedHandshake)->refusal,
+            Refusal::kNone);
+  EXPECT_TRUE(hub.state().take(0, 0, Channel::kControl, Clock::now() + seconds(60)).valid());
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    count += entry.is_symlink() ? 1 : 0;
+  return count;
+}
+
+TEST(StrangersTest, ConnectionsThatCloseLeaveNoDescriptor) {
+  const LoneHub hub;
+  const size_t before = open_descriptors();
+  const int rounds = testing_support::runs_everything() ? 100'000 : 2'000;
+  for (int i = 0; i < rounds; ++i) {
+    Hello hello = hub.hello();
+    hello.group = static_cast<uint64_t>(i) + 1;
+    if (i % 4 == 1) hello.generation = 3;
+    const UniqueFd fd = hub.connect();
+    if (i % 4 == 2) continue;  // says nothing
+    // Those who know all are accepted: as long as they are not more at a time than are kept.
+    const auto welcome = decode_welcome(LoneHub::ask<kWelcomeBytes>(fd, encode(hello)), 1);
+    ASSERT_TRUE(welcome) << i;
+    const bool may_be_full = welcome->refusal == Refusal::kFull && i % 4 != 1;
+    ASSERT_TRUE(may_be_full ||
+                welcome->refusal == (i % 4 == 1 ? Refusal::kGeneration : Refusal::kNone))
+        << i << ": " << describe(welcome->refusal);
+  }
+  const auto deadline = Clock::now() + seconds(60);
+  while (open_descriptors() > before && Clock::now() < deadline)
+    std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_LE(open_descriptors(), before);
 }
 
 /// A connection to a socket of an abstract name; invalid where there is none.
@@ -225,6 +373,7 @@ class Impostor {
       dials[i].rank = 1;
       dials[i].address = *parse_address(world_.options[0].endpoints[1].address);
       Hello& hello = dials[i].hello;
+      hello.version = kKeyedHandshake;
       hello.channel = i == 0 ? Channel::kControl : Channel::kData;
       hello.job = xxh3_128(std::as_bytes(std::span(world_.options[0].job_uid)));
       hello.generation = world_.options[0].generation;
@@ -232,7 +381,7 @@ class Impostor {
       hello.world_size = 2;
     }
     std::vector<int> lost;
-    const Status dialled = dial_all(dials, Clock::now() + seconds(60), lost);
+    const Status dialled = dial_all(dials, world_.options[0].key, Clock::now() + seconds(60), lost);
     EXPECT_TRUE(dialled.has_value()) << message_of(dialled);
     const int fd = dials[channel == Channel::kControl ? 0 : 1].fd.get();
     EXPECT_TRUE(write_exactly(fd, wire, Clock::now() + seconds(60)).has_value());
@@ -308,7 +457,7 @@ TEST(StrangersTest, AnAddressThatAStrangerAnswersIsALostRank) {
   dials[0].rank = 4;
   dials[0].address = *parse_address(listener->address());
   std::vector<int> lost;
-  const Status status = dial_all(dials, Clock::now() + seconds(60), lost);
+  const Status status = dial_all(dials, {}, Clock::now() + seconds(60), lost);
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kPeerLost);
   EXPECT_THAT(status.error().message,

@@ -116,14 +116,17 @@ TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
       ASSERT_FALSE(c.has_value());
       if (GetParam() != TransportKind::kLocal && rank == 0) {
         EXPECT_EQ(c.error().code, ErrorCode::kConflict);
-        EXPECT_THAT(
-            c.error().message,
-            AllOf(HasSubstr("rank 1 refuses a connection from rank 0"),
-                  HasSubstr(generation ? "generation 6, this is generation 7" : "job hash")));
+        EXPECT_THAT(c.error().message,
+                    AllOf(HasSubstr("rank 1 at "), HasSubstr("refuses the connection of rank 0"),
+                          HasSubstr(generation ? "it is of another generation (reason 5)"
+                                               : "it is of another job (reason 4)")));
       } else if (GetParam() != TransportKind::kLocal) {
         EXPECT_EQ(c.error().code, ErrorCode::kPeerLost);
-        EXPECT_THAT(c.error().message, AllOf(HasSubstr("meeting the peers: rank 0"),
-                                             HasSubstr("refuses a connection from rank 0")));
+        EXPECT_THAT(
+            c.error().message,
+            AllOf(HasSubstr("meeting the peers: rank 0"),
+                  HasSubstr("refuses a connection from rank 0"),
+                  HasSubstr(generation ? "generation 6, this is generation 7" : "job hash")));
       }
     });
   }

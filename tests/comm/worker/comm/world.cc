@@ -20,6 +20,7 @@ World make_world(TransportKind kind, int size, std::chrono::milliseconds deadlin
   Options options;
   options.generation = 7;
   options.job_uid = "6c1a7f0e-test";
+  options.key.assign(32, std::byte{42});
   options.deadline = deadline;
   for (int rank = 0; rank < size; ++rank) {
     Endpoint endpoint{rank, "host-a", ""};

@@ -100,64 +100,96 @@ TEST(HandshakeTest, HelloAndWelcomeSurviveTheRoundTrip) {
   hello.world_size = 4;
   hello.nonce = 5;
   const auto wire = encode(hello);
-  const auto decoded = decode_hello(std::span<const std::byte, kHelloBytes>(wire));
+  const auto decoded = decode_hello(wire, kOpenHandshake);
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(encode(*decoded), wire);
-  const Welcome welcome{true, 5, 3, 0};
-  const auto answer = encode(welcome);
-  const auto understood = decode_welcome(std::span<const std::byte, kWelcomeBytes>(answer));
+  const auto answer = encode(Welcome{kKeyedHandshake, Refusal::kRing, 5, 3});
+  const auto understood = decode_welcome(answer, kKeyedHandshake);
   ASSERT_TRUE(understood.has_value());
+  EXPECT_EQ(understood->refusal, Refusal::kRing);
   EXPECT_EQ(encode(*understood), answer);
+  Challenge challenge;
+  challenge.nonce[3] = 4;
+  challenge.proof[31] = 5;
+  const auto asked = decode_challenge(encode(challenge));
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(encode(*asked), encode(challenge));
+  EXPECT_EQ(*decode_proof(encode_proof(challenge.proof)), challenge.proof);
 }
 
 TEST(HandshakeTest, DamagedWordsAreRefused) {
   auto wire = encode(Hello{});
   wire[0] = std::byte{'G'};  // "GET /": somebody else's protocol
-  const auto stranger = decode_hello(std::span<const std::byte, kHelloBytes>(wire));
+  const auto stranger = decode_hello(wire, kOpenHandshake);
   EXPECT_EQ(stranger.error().code, ErrorCode::kPeerLost);
   EXPECT_THAT(stranger.error().message, HasSubstr("magic"));
   wire = encode(Hello{});
   wire[4] = std::byte{9};
-  EXPECT_EQ(decode_hello(std::span<const std::byte, kHelloBytes>(wire)).error().code,
-            ErrorCode::kConflict);
+  EXPECT_EQ(decode_hello(wire, kOpenHandshake).error().code, ErrorCode::kConflict);
   wire = encode(Hello{});
   wire[6] = std::byte{3};
-  EXPECT_THAT(decode_hello(std::span<const std::byte, kHelloBytes>(wire)).error().message,
-              HasSubstr("channel 3"));
-  auto answer = encode(Welcome{true, 0, 0, 0});
-  answer[6] = std::byte{2};
-  EXPECT_EQ(decode_welcome(std::span<const std::byte, kWelcomeBytes>(answer)).error().code,
-            ErrorCode::kPeerLost);
-  answer = encode(Welcome{false, 0, 0, 513});
-  EXPECT_THAT(decode_welcome(std::span<const std::byte, kWelcomeBytes>(answer)).error().message,
-              HasSubstr("513"));
+  EXPECT_THAT(decode_hello(wire, kOpenHandshake).error().message, HasSubstr("channel 3"));
+  wire = encode(Hello{});
+  EXPECT_EQ(decode_hello(wire, kKeyedHandshake).error().code, ErrorCode::kConflict);
+  for (const uint8_t verdict : {uint8_t{0}, uint8_t{2}}) {
+    auto answer = encode(Welcome{});
+    answer[6] = std::byte{verdict};
+    EXPECT_EQ(decode_welcome(answer, kOpenHandshake).error().code, ErrorCode::kPeerLost);
+  }
+  auto answer = encode(Welcome{});
+  answer[20] = std::byte{4};
+  EXPECT_THAT(decode_welcome(answer, kOpenHandshake).error().message, HasSubstr("reason 4"));
 }
 
-TEST(HandshakeTest, EveryDifferenceIsNamed) {
-  const HandshakeIdentity identity{xxh3_128({}), 9, 2, 4};
+TEST(HandshakeTest, AProofIsOfOneSideOneHelloOneChallengeAndOneKey) {
+  const std::vector<std::byte> key(32, std::byte{7});
+  const std::vector<std::byte> other_key(32, std::byte{8});
+  Hello hello;
+  hello.version = kKeyedHandshake;
+  Hello other_hello = hello;
+  other_hello.rank = 1;
+  Hash256 other_nonce{};
+  other_nonce[31] = 1;
+  const Hash256 proof = prove(key, Side::kConnects, hello, {});
+  EXPECT_EQ(prove(key, Side::kConnects, hello, {}), proof);
+  EXPECT_NE(prove(key, Side::kAnswers, hello, {}), proof);
+  EXPECT_NE(prove(key, Side::kConnects, other_hello, {}), proof);
+  EXPECT_NE(prove(key, Side::kConnects, hello, other_nonce), proof);
+  EXPECT_NE(prove(other_key, Side::kConnects, hello, {}), proof);
+}
+
+TEST(HandshakeTest, EveryDifferenceHasItsNumberAndIsNamedHere) {
+  const HandshakeIdentity identity{xxh3_128({}), 9, 2, 4, 0, {}};
   Hello fits;
   fits.job = identity.job;
   fits.generation = 9;
   fits.rank = 1;
   fits.target = 2;
   fits.world_size = 4;
-  EXPECT_TRUE(judge(fits, identity).has_value());
+  EXPECT_EQ(judge(fits, identity).refusal, Refusal::kNone);
+  const auto expect = [&](const Hello& hello, Refusal refusal, const char* words) {
+    const Judgement verdict = judge(hello, identity);
+    EXPECT_EQ(verdict.refusal, refusal) << words;
+    EXPECT_THAT(verdict.why, HasSubstr(words));
+  };
   Hello other = fits;
   other.job[0] ^= 1;
-  EXPECT_THAT(judge(other, identity).error().message, HasSubstr("job hash"));
+  expect(other, Refusal::kJob, "job hash");
   other = fits;
   other.generation = 8;
-  EXPECT_THAT(judge(other, identity).error().message,
-              HasSubstr("of generation 8, this is generation 9"));
+  expect(other, Refusal::kGeneration, "of generation 8, this is generation 9");
   other = fits;
   other.world_size = 5;
-  EXPECT_THAT(judge(other, identity).error().message, HasSubstr("5 ranks, this one has 4"));
+  expect(other, Refusal::kWorldSize, "5 ranks, this one has 4");
   other = fits;
   other.target = 3;
-  EXPECT_THAT(judge(other, identity).error().message, HasSubstr("looks for rank 3"));
+  expect(other, Refusal::kTarget, "looks for rank 3");
+  other = fits;
+  other.ring = 3;
+  expect(other, Refusal::kRing, "ring order has the hash 3");
   other = fits;
   other.rank = 3;
-  EXPECT_EQ(judge(other, identity).error().code, ErrorCode::kConflict);
+  expect(other, Refusal::kOrder, "only lower ranks");
 }
 
 TEST(ControlFrameTest, FramesSurviveTheRoundTrip) {
