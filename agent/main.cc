@@ -12,6 +12,7 @@
 #include "common/base/program_help.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
+#include "control/coordinator/grpc_log.h"
 
 namespace {
 
@@ -63,5 +64,6 @@ int main(int argc, char** argv) {
   // What an image configures for its own OpenSSL is for a library of another version.
   ::setenv("OPENSSL_CONF", "/dev/null", 1);
   if (!options->is_engine()) options->devices = std::max(1, agent::count_devices());
+  const trainyard::control::GrpcLog grpc_log(*logger);
   return agent::run_agent(*options, std::move(environment), *logger);
 }

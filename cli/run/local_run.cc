@@ -114,6 +114,7 @@ Status LocalRun::open() {
   fill_header(before, over);
   TRAINYARD_ASSIGN(
       logger_, Logger::to_file(cluster_->run_dir() / kLogName, LogLevel::kInfo, LogFormat::kJson));
+  grpc_log_.emplace(*logger_);
   if (state_ == State::kFinished) {
     ControlSocketFolder::clean(cluster_->run_dir());
     return {};

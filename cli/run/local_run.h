@@ -20,6 +20,7 @@
 #include "common/http/status_server.h"
 #include "common/log/log.h"
 #include "control/coordinator/coordinator.h"
+#include "control/coordinator/grpc_log.h"
 #include "control/coordinator/grpc_transport.h"
 #include "control/local/local_cluster.h"
 #include "control/reconciler.h"
@@ -108,6 +109,7 @@ class LocalRun {
   const SystemClock clock_;
   RunHeader header_;
   std::unique_ptr<Logger> logger_;
+  std::optional<control::GrpcLog> grpc_log_;
   std::unique_ptr<control::local::LocalCluster> cluster_;
   std::unique_ptr<CrashPoints> crash_points_;
   std::unique_ptr<EventTap> tap_;

@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
+#include "control/coordinator/grpc_log.h"
 #include "operator/kube/client.h"
 #include "operator/kube/http_transport.h"
 #include "operator/runtime/connection.h"
@@ -54,6 +55,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   const auto& options = std::get<runtime::OperatorOptions>(read);
   const auto logger = trainyard::Logger::to_stderr(options.log_level, options.log_format);
+  const trainyard::control::GrpcLog grpc_log(*logger);
   runtime::StopSignals signals;  // before any thread, which inherit the mask
   const auto made = runtime::Operator::make(options, clock, *logger);
   if (!made) return fail(made.error(), *logger);

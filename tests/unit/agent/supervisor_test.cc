@@ -198,6 +198,7 @@ TEST_F(SupervisorTest, ReconnectsAndTellsWhatItHas) {
   ASSERT_GE(messages.size(), 3u);
   EXPECT_TRUE(messages[0].hello().ranks_started());
   EXPECT_TRUE(messages[0].hello().table_delivered());
+  EXPECT_EQ(messages[0].hello().table_key(), std::string(32, 'k'));
   EXPECT_EQ(messages[1].ranks_listening().ranks_size(), 2);
   EXPECT_EQ(messages[2].result().state_hash(), "beef");
 }

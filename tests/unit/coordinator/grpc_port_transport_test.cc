@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <fstream>
+#include <grpc/support/log.h>
+#include <iterator>
 #include <poll.h>
 #include <string>
 #include <thread>
@@ -11,6 +13,7 @@
 
 #include "common/proto/coordination.pb.h"
 #include "control/coordinator/grpc_channel.h"
+#include "control/coordinator/grpc_log.h"
 #include "tests/support/tcp_forwarder.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_authority.h"
@@ -70,6 +73,28 @@ class GrpcPortTransportTest : public testing::Test {
   const TestAuthority authority_;
   GrpcPortTransport transport_{"127.0.0.1:0"};
 };
+
+TEST(GrpcLogTest, StrangersWordsMakeNoLineOfTheirOwnAndNoFlood) {
+  const testing_support::TemporaryDirectory folder;
+  const auto path = folder.path() / "log";
+  const std::string forged = "te: x\n{\"level\":\"error\",\"message\":\"forged\"}\x1b[31m";
+  {
+    const auto logger = Logger::to_file(path, LogLevel::kInfo, LogFormat::kJson);
+    ASSERT_TRUE(logger);
+    const GrpcLog log(**logger);
+    const std::string text = forged + std::string(8192, 'x');
+    for (int i = 0; i < 10'000; ++i)
+      gpr_log(GPR_ERROR, "%s", text.c_str());
+  }
+  gpr_log(GPR_ERROR, "after its end nothing is written");
+  std::ifstream file(path);
+  const std::string written{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(written, HasSubstr("te: x"));
+  EXPECT_LT(written.size(), 1'000'000u);
+  EXPECT_THAT(written, testing::Not(HasSubstr("\n{\"level\":\"error\"")));
+  EXPECT_THAT(written, testing::Not(HasSubstr("\x1b")));
+  EXPECT_THAT(written, testing::Not(HasSubstr("after its end")));
+}
 
 TEST_F(GrpcPortTransportTest, CarriesMessagesAndTellsWhatTheAgentShows) {
   GrpcChannel channel(address(), security());
