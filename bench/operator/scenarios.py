@@ -55,7 +55,7 @@ def contest(world: World, shape: Shape, entrants, rounds, budget_s):
                      measure.number(_median_of(made, "requests_per_pod"), 3), measure.number(_writes_per_pod(made, shape), 2),
                      measure.number(_per_thousand(made, "processor_seconds", shape), 2),
                      measure.number(_per_thousand(made, "server_seconds", shape), 2),
-                     measure.number(_median_of(made, "peak_mb")), len(made)])
+                     measure.number(_median_of(made, "peak_mb")), results.runs(name)])
     text = measure.table(["", "pods/s", "operator against it", "until all are ready, s", "pod requests per pod", "writes per pod",
                           "own processor s per 1,000 pods", "API server's and etcd's", "peak MB", "runs"], rows)
     return text + f"\n\nThe operator's writes, newest run: {_told_writes(results['operator'])}.\n"
@@ -135,9 +135,12 @@ def restart(world: World, pods, rounds, budget_s):
     results = measure.interleave(rounds, {name: (lambda name=name: one(name)) for name in ("RecreateAll", "ReplacePod")}, budget_s)
     rows = []
     for name, runs in results.items():
+        if not runs:
+            rows.append([f"{pods:,} pods, `{name}`", "-", "-", "-", results.runs(name)])
+            continue
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(runs[-1]["writes"].items(), key=lambda item: -item[1]))
         rows.append([f"{pods:,} pods, `{name}`", f"{statistics.median(run['seconds'] for run in runs):.1f}",
-                     f"{statistics.median(run['processor'] for run in runs):.2f}", counts, len(runs)])
+                     f"{statistics.median(run['processor'] for run in runs):.2f}", counts, results.runs(name)])
     return measure.table(["one pod fails", "until all are ready again, s", "operator's processor s", "its writes", "runs"], rows)
 
 

@@ -1,6 +1,7 @@
 """Medians, interleaving and Markdown tables."""
 
 import statistics
+import subprocess
 import sys
 import time
 
@@ -18,23 +19,41 @@ def in_turn(names, turn):
     return row[::-1] if count % 2 and turn // count % 2 else row
 
 
+class Results(dict):
+    """{name: [measurement, ...]}; `failed` is how many rounds each name failed."""
+
+    def __init__(self, names):
+        super().__init__((name, []) for name in names)
+        self.failed = dict.fromkeys(names, 0)
+
+    def runs(self, name):
+        """For a table: of a name that failed, that as well."""
+        failed = f"{self.failed[name]} failed" if self.failed[name] else ""
+        return ", ".join(part for part in (str(len(self[name])) if self[name] else "", failed) if part) or "0"
+
+    def without(self):
+        """The names without a measurement."""
+        return [name for name, measured in self.items() if not measured]
+
+
 def interleave(rounds, contestants, budget_s):
     """Runs every contestant once a round, so that a slow minute of the machine meets all of them, and each behind another one
     in each round: the one before decides how much memory the kernel has at hand.
 
-    `contestants` maps a name to a function that returns a measurement or None. One that fails is reported on stderr, and the
-    others go on. Stops after the round in which `budget_s` ran out. Returns {name: [measurement, ...]}.
+    `contestants` maps a name to a function that returns a measurement or None. One that fails is reported on stderr and counted,
+    and the others go on. Stops after the round in which `budget_s` ran out. Returns Results.
     """
     names = list(contestants)
-    results = {name: [] for name in names}
+    results = Results(names)
     began = time.monotonic()
     for turn in range(rounds):
         for name in in_turn(names, turn):
             started = time.monotonic()
             try:
                 result = contestants[name]()
-            except RuntimeError as error:
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
                 result = None
+                results.failed[name] += 1
                 print(f"  {name} failed: {error}", file=sys.stderr)
             took = time.monotonic() - started
             print(f"  round {turn + 1}/{rounds}  {name:42} {took:6.1f} s", file=sys.stderr, flush=True)

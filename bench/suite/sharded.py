@@ -41,6 +41,7 @@ def _summarize(shape, results):
     rows = []
     for name, runs in results.items():
         if not runs:
+            rows.append([name, *["-"] * 5, results.runs(name)])
             continue
         fastest = counterpart = "-"
         words = name.split()
@@ -52,7 +53,7 @@ def _summarize(shape, results):
         peak = median([run["peak"] for run in runs if run["peak"]])
         rows.append([name, f"{number(rate[name])} ({number(best)})", fastest, counterpart,
                      number(median([run["processor"] for run in runs]), 2),
-                     number(peak / 2**30 if peak else None, 2), len(runs)])
+                     number(peak / 2**30 if peak else None, 2), results.runs(name)])
     return (f"**{shape.title}**: {shape.ranks} ranks x {shape.threads} thread, {shape.sequences} sequences of {shape.length} "
             "tokens a step.\n\n" + table(["", "tokens/s", "fastest", "counterpart", "processor s", "peak GiB a rank", "runs"], rows))
 

@@ -85,8 +85,6 @@ PEERS = {
     "PyTorch bf16 eager": {"bf16": True},
     "PyTorch bf16 compiled": {"bf16": True, "compiled": True},
 }
-# torch.compile of a DistributedDataParallel model is left out: its graph breaks cost more than it gains here.
-DDP_PEERS = {name: how for name, how in PEERS.items() if not how.get("compiled")}
 FEW_PEERS = {name: PEERS[name] for name in ("PyTorch fp32 tuned", "PyTorch bf16 eager")}
 
 NO_BF16 = ("This processor has no instructions for bf16 products. PyTorch took 15 times as long in bf16 as in fp32 on such "
@@ -110,6 +108,7 @@ def summarize(shape, results):
     rows = []
     for name, runs in results.items():
         if not runs:
+            rows.append([name, *["-"] * 5, results.runs(name)])
             continue
         best = shape.tokens / min(r["seconds"] for r in runs)
         against = "-"
@@ -120,7 +119,7 @@ def summarize(shape, results):
         rows.append([name, f"{number(rate[name])} ({number(best)})", against,
                      number(median([r["start"] for r in runs]), 1),
                      number(peak / 2**30 if peak else None, 2),
-                     "-" if hidden is None else f"{100 * hidden:.0f} %", len(runs)])
+                     "-" if hidden is None else f"{100 * hidden:.0f} %", results.runs(name)])
     header = ["", "tokens/s", "against PyTorch", "start to first step, s", "peak GiB a rank", "communication hidden",
               "runs"]
     gflop = flops_per_token(shape.model, shape.length) / 1e9
@@ -135,7 +134,7 @@ def gpt2_experiments(context):
         (Shape("GPT-2 124M", GPT2_124M, ranks=1, threads=cores, sequences=4, length=256, steps=steps),
          FEW_PEERS if quick else PEERS, 560),
         (Shape("GPT-2 124M, two ranks", GPT2_124M, ranks=2, threads=max(1, cores // 2), sequences=4, length=256,
-               steps=steps), {} if quick else DDP_PEERS, 400),
+               steps=steps), {} if quick else PEERS, 400),
     ]
     if not quick:
         shapes.append((Shape("GPT-2 124M, long sequences", GPT2_124M, ranks=1, threads=cores, sequences=1,
@@ -199,6 +198,8 @@ def checkpoint(context):
                 "stall_each": median([e - b for b, e in waits]), "write": median(writes)}
 
     results = interleave(context.rounds, {"without": lambda: run(0), "with": lambda: run(every_steps)}, 330)
+    if results.without():
+        return f"**GPT-2 124M bf16**: failed: {', '.join(results.without())}; see the errors of the run.\n"
     without, with_ = (median([r["rate"] for r in results[name]]) for name in ("without", "with"))
     parameters = 124_439_808
     write = median([r["write"] for r in results["with"]])
@@ -208,6 +209,6 @@ def checkpoint(context):
             ["stall", f"{100 * median([r['stall'] for r in results['with']]):.2f} %"],
             ["stall a checkpoint", f"{1e3 * median(stall_each):.0f} ms" if stall_each else "-"],
             ["write of 12 B x 124.4 M", f"{write:.2f} s, {12 * parameters / write / 1e9:.2f} GB/s"],
-            ["runs", len(results["with"])]]
+            ["runs", results.runs("with")]]
     return (CHECKPOINT_FORMULAS + "\n\n**GPT-2 124M bf16**, one process, 4 sequences of 256 tokens, checkpoint at every "
             f"{every_steps}th step.\n\n" + table(["", "median"], rows) + "\n")
