@@ -10,7 +10,7 @@ KIND ?= runs/kind
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: ## Install what is missing, build, and train a small GPT on real text (about ten minutes the first time)
+run: ## Install what is missing, build, and train a small GPT on real text (10 to 20 minutes the first time)
 	@tools/run_example
 
 test: ## Install, build and run the tests but those that need a cluster or hours (about 20 minutes the first time)
