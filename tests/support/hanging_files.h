@@ -19,7 +19,8 @@ namespace trainyard::testing_support {
 /// goes.
 class HangingFiles {
  public:
-  /// Not every kernel lets processes keep their own page faults waiting.
+  /// Not every kernel lets processes keep page faults waiting, and those within system calls (as of
+  /// populate()) only for root.
   static bool possible() { return HangingFiles().fd_.valid(); }
 
   explicit HangingFiles(const std::string& folder) : HangingFiles() {
@@ -36,8 +37,7 @@ class HangingFiles {
   int count() const { return count_; }
 
  private:
-  HangingFiles()
-      : fd_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY))) {
+  HangingFiles() : fd_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC))) {
     uffdio_api api{};
     api.api = UFFD_API;
     if (fd_.valid() && ::ioctl(fd_.get(), UFFDIO_API, &api) != 0) fd_.reset();

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -25,8 +27,8 @@ struct TokenFileInfo {
   bool operator==(const TokenFileInfo&) const = default;
 };
 
-/// One token shard, memory-mapped and read-only. Thread-safe. The file must not be truncated while
-/// it is open (ours never are: shards are written beside and renamed).
+/// One token shard, memory-mapped and read-only. Thread-safe. A file that is truncated while it is
+/// open is an error of the next read() from it (populate).
 class TokenFile {
  public:
   /// Maps the file and checks its header and its size, not its payload: O(1), whatever the size.
@@ -36,9 +38,10 @@ class TokenFile {
   const std::filesystem::path& path() const { return path_; }
   const TokenFileInfo& info() const { return info_; }
 
-  /// Copies tokens [first, first + out.size()) as int32. The range must lie in [0, tokens).
-  /// Checked against the vocabulary on the way: kInvalidData naming position and value. No
-  /// allocation.
+  /// Copies tokens [first, first + out.size()) as int32. The range must lie in [0, tokens). The
+  /// first read from a chunk compares all of it with its checksum, about a millisecond. Each token
+  /// is compared with the vocabulary. No allocation. Errors: kInvalidData naming the damaged chunk,
+  /// or position and value; kIo where the disk does not give the bytes.
   Status read(int64_t first, std::span<int32_t> out) const;
 
   /// Reads everything: chunk checksums and the range of every token. Errors: kInvalidData naming
@@ -46,12 +49,17 @@ class TokenFile {
   Status verify() const;
 
  private:
-  TokenFile(std::filesystem::path path, MappedFile file, TokenFileInfo info)
-      : path_(std::move(path)), file_(std::move(file)), info_(std::move(info)) {}
+  TokenFile(std::filesystem::path path, MappedFile file, TokenFileInfo info);
+  Status load(int64_t offset, int64_t size) const;
+  Status check_table() const;
+  Status check_chunk(int64_t chunk) const;
+  Status check_once(int64_t chunk) const;
 
   std::filesystem::path path_;
   MappedFile file_;
   TokenFileInfo info_;
+  std::unique_ptr<std::atomic<bool>[]> chunk_is_good_;
+  std::unique_ptr<std::atomic<bool>> table_is_good_;
 };
 
 }  // namespace trainyard::data

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -177,23 +178,31 @@ TEST_F(BatchLoaderTest, ADiskThatHangsHoldsNobodyUp) {
   EXPECT_EQ(threads_here(), threads);
 }
 
-TEST_F(BatchLoaderTest, ADamagedTokenSurfacesAtItsPlaceAndStays) {
-  // Token 8 is set to 60,000, over the vocabulary: it is in samples 0 (as a target) and 1.
-  const auto path = folder_.path() / "00000.tokens";
-  std::string content = slurp(path);
-  content[static_cast<size_t>(kTokenHeaderBytes) + 16] = static_cast<char>(60'000 & 255);
-  content[static_cast<size_t>(kTokenHeaderBytes) + 17] = static_cast<char>(60'000 >> 8);
+TEST_F(BatchLoaderTest, AWrongTokenSurfacesAtItsPlaceAndStays) {
+  // Token 8 is 60,000, over the vocabulary that the header is changed to: it is in samples 0 (as a
+  // target) and 1.
   const TemporaryFolder other;
-  spill(other.path() / "00000.tokens", content);
+  auto writer = TokenWriter::create(other.path(), test::writer_options(2, 65'536)).value();
+  std::vector<int32_t> ids = test::counting_tokens(163, 50'000);
+  ids[8] = 60'000;
+  ASSERT_TRUE(writer.append(ids));
+  ASSERT_TRUE(writer.finish());
+  const auto path = other.path() / "00000.tokens";
+  TokenFileInfo info = TokenFile::open(path).value().info();
+  info.vocabulary = 50'000;
+  const TokenHeaderBytes header = encode_header(info);
+  std::string content = slurp(path);
+  std::memcpy(content.data(), header.data(), header.size());
+  spill(path, content);
   const std::vector<std::filesystem::path> paths = {other.path()};
-  const TokenSet damaged = TokenSet::open(paths).value();
+  const TokenSet wrong = TokenSet::open(paths).value();
   BatchLoaderOptions options = small_options();
   options.batch.samples = 1;
-  const Sampler sampler(options.seed, damaged.samples(8));
-  BatchLoader loader = BatchLoader::open(damaged, options).value();
+  const Sampler sampler(options.seed, wrong.samples(8));
+  BatchLoader loader = BatchLoader::open(wrong, options).value();
   int64_t ordinal = 0;
   for (; sampler.sample_at(ordinal) > 1; ++ordinal) {
-    ASSERT_TRUE(loader.micro_batch(0)) << "batches before the damage are good";
+    ASSERT_TRUE(loader.micro_batch(0)) << "batches before it are good";
     loader.end_step();
   }
   for (int i = 0; i < 3; ++i) {
@@ -203,6 +212,20 @@ TEST_F(BatchLoaderTest, ADamagedTokenSurfacesAtItsPlaceAndStays) {
     EXPECT_EQ(batch.error().code, ErrorCode::kInvalidData);
     EXPECT_THAT(batch.error().message, HasSubstr("token 8: found id 60000"));
   }
+}
+
+TEST_F(BatchLoaderTest, ADamagedChunkEndsTraining) {
+  const TemporaryFolder other;
+  const auto path = other.path() / "00000.tokens";
+  std::string content = slurp(folder_.path() / "00000.tokens");
+  content[static_cast<size_t>(kTokenHeaderBytes) + 16] ^= 1;  // another token of the vocabulary
+  spill(path, content);
+  const std::vector<std::filesystem::path> paths = {other.path()};
+  BatchLoader loader = BatchLoader::open(TokenSet::open(paths).value(), small_options()).value();
+  const auto batch = loader.micro_batch(0);
+  ASSERT_FALSE(batch);
+  EXPECT_EQ(batch.error().code, ErrorCode::kInvalidData);
+  EXPECT_THAT(batch.error().message, HasSubstr(path.string() + ": payload chunk 0"));
 }
 
 TEST_F(BatchLoaderTest, RefusesWhatDoesNotFit) {

@@ -1,7 +1,10 @@
 #include "worker/data/token_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -181,6 +184,72 @@ TEST_F(TokenFileTest, ATokenOutsideTheVocabularyIsNamed) {
   EXPECT_THAT(status.error().message,
               HasSubstr("token 2: found id 2, wanted less than the vocabulary of 2"));
   EXPECT_FALSE(file.verify());
+}
+
+// A chunk is 4 MiB of the payload: 2,097,152 tokens of two bytes.
+constexpr int64_t kChunkTokens = kTokenChunkBytes / 2;
+
+TEST_F(TokenFileTest, TheFirstUseOfADamagedChunkFindsIt) {
+  std::string content = slurp(write(2, 65536, 2 * kChunkTokens + 10));
+  const auto damaged_byte = static_cast<size_t>(kTokenHeaderBytes + 2 * kTokenChunkBytes - 1);
+  content[damaged_byte] = static_cast<char>(content[damaged_byte] ^ 1);
+  const auto path = folder_.path() / "flipped.tokens";
+  spill(path, content);
+  const auto file = TokenFile::open(path).value();
+  std::vector<int32_t> some(8);
+  EXPECT_TRUE(file.read(0, some)) << "the chunk before is good";
+  EXPECT_TRUE(file.read(2 * kChunkTokens, some)) << "the chunk behind is good";
+  for (const int64_t first : {kChunkTokens, kChunkTokens - 4, 2 * kChunkTokens - 4}) {
+    const Status status = file.read(first, some);
+    ASSERT_FALSE(status) << first;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(status.error().message, HasSubstr(path.string() + ": payload chunk 1"));
+    EXPECT_THAT(status.error().message, HasSubstr("prepare the data again"));
+  }
+}
+
+TEST_F(TokenFileTest, WhatAnInterruptedCopyLeavesIsFoundOnFirstUse) {
+  std::string content = slurp(write(2, 65536, 1000));
+  std::fill(content.begin() + 1000, content.end(), '\0');  // a file of the right size, zeros behind
+  const auto path = folder_.path() / "cut.tokens";
+  spill(path, content);
+  std::vector<int32_t> some(8);
+  const Status status = TokenFile::open(path).value().read(0, some);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("checksum table"));
+}
+
+TEST_F(TokenFileTest, AFileThatIsTruncatedWhileItIsOpenIsAnErrorAndNoSignal) {
+  const auto path = write(2, 65536, 3 * kChunkTokens);
+  const auto file = TokenFile::open(path).value();
+  std::vector<int32_t> some(8);
+  ASSERT_TRUE(file.read(0, some));
+  const long page = ::sysconf(_SC_PAGESIZE);
+  void* const probe = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool possible = ::madvise(probe, page, MADV_POPULATE_READ) == 0;
+  ::munmap(probe, page);
+  if (!possible) GTEST_SKIP() << "madvise(MADV_POPULATE_READ) needs Linux 5.14";
+  std::filesystem::resize_file(path, 2 * kTokenChunkBytes);
+  for (const int64_t first : {kChunkTokens, 2 * kChunkTokens + 5}) {
+    const Status status = file.read(first, some);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidData);
+    EXPECT_THAT(status.error().message, HasSubstr("found 8388608 bytes, wanted the 12583216"));
+    EXPECT_THAT(status.error().message, HasSubstr("truncated since"));
+  }
+  std::filesystem::resize_file(path, 0);
+  EXPECT_FALSE(file.read(0, some)) << "a chunk that was read before";
+  EXPECT_FALSE(file.verify());
+}
+
+TEST_F(TokenFileTest, AFileThatIsReplacedWhileItIsOpenIsReadOn) {
+  const auto path = write(2, 65536, 1000);
+  const auto file = TokenFile::open(path).value();
+  spill(folder_.path() / "new", "another");
+  std::filesystem::rename(folder_.path() / "new", path);
+  std::vector<int32_t> some(2);
+  ASSERT_TRUE(file.read(998, some));
+  EXPECT_EQ(some, (std::vector<int32_t>{998, 999}));
 }
 
 TEST_F(TokenFileTest, NoFileIsNotFound) {
