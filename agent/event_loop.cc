@@ -177,7 +177,7 @@ void leave_record(const AgentOptions& options, const control::ContainerExit& exi
   // A file that the kubelet has mounted: it cannot be replaced by a rename.
   const std::string words = control::to_line(exit, kMaxLastWordsBytes);
   const UniqueFd file(
-      ::open(options.termination_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+      ::open(options.termination_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   written =
       write_all(file.get(), std::as_bytes(std::span(words)), options.termination_log.string());
   if (!written) logger.error("last words not written", {{"error", written.error().message}});

@@ -24,7 +24,7 @@ RankLog RankLog::to_standard_output(std::string prefix) {
 }
 
 void RankLog::open() {
-  file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   struct stat status {};
   size_bytes_ = file_.valid() && ::fstat(file_.get(), &status) == 0 ? status.st_size : 0;
 }

@@ -41,7 +41,7 @@ Status write_into_reserve(const std::filesystem::path& pod_dir, const std::strin
 
 Status reserve_pod_exit(const std::filesystem::path& pod_dir) {
   const std::filesystem::path reserve = pod_dir / kReserve;
-  const UniqueFd fd(::open(reserve.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const UniqueFd fd(::open(reserve.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd.valid()) return io_error("create " + reserve.string(), errno);
   const int error = ::posix_fallocate(fd.get(), 0, kMaxBytes);
   if (error != 0) return io_error("take room for " + reserve.string(), error);

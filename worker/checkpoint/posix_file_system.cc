@@ -192,12 +192,12 @@ class PosixInputFile final : public InputFile {
 Result<std::unique_ptr<OutputFile>> PosixFileSystem::create(const std::filesystem::path& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   bool direct = direct_ == DirectIo::kAuto;
-  int fd = ::open(path.c_str(), kFlags | (direct ? O_DIRECT : 0), 0644);
+  int fd = ::open(path.c_str(), kFlags | (direct ? O_DIRECT : 0), 0666);
   if (fd < 0 && errno == EINVAL && direct) {
     // Linux may have created the name before it refused the flag; nobody else had it.
     direct = false;
     ::unlink(path.c_str());
-    fd = ::open(path.c_str(), kFlags, 0644);
+    fd = ::open(path.c_str(), kFlags, 0666);
   }
   if (fd < 0) return path_error("create", path, errno);
   return std::unique_ptr<OutputFile>(std::make_unique<PosixOutputFile>(UniqueFd(fd), direct, path));
@@ -216,7 +216,7 @@ Result<std::unique_ptr<InputFile>> PosixFileSystem::open(const std::filesystem::
 }
 
 Status PosixFileSystem::make_directory(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), 0755) == 0) return {};
+  if (::mkdir(path.c_str(), 0777) == 0) return {};
   const int error_number = errno;
   struct stat info {};
   if (error_number == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {

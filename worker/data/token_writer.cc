@@ -114,7 +114,7 @@ Status TokenWriter::append_checked(std::span<const int32_t> ids, bool is_text) {
 
 Status TokenWriter::begin_shard() {
   temporary_ = folder_ / (shard_name(shards_.size()) + ".tmp");
-  fd_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  fd_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd_.valid()) return io_error("create " + temporary_.string(), errno);
   info_ = {};
   info_.token_bytes = options_.token_bytes;

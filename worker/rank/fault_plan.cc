@@ -126,7 +126,7 @@ void FaultPlan::at_instruction(int64_t step, int64_t instruction) {
 
 void FaultPlan::commit(const Fault& fault) const {
   if (!journal_.empty()) {
-    const UniqueFd fd(::open(journal_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    const UniqueFd fd(::open(journal_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     const std::string line = std::to_string(fault.rank) + ":" + std::to_string(fault.generation) +
                              ":" + std::string(name_in(kActions, fault.action)) + "\n";
     // One write: ranks share the file. Should it fail, the test that reads it will say so.

@@ -179,7 +179,7 @@ Status write_file(const std::filesystem::path& path, std::span<const TensorInfo>
                   const std::function<Status(size_t tensor, const WriteAt& write)>& give) {
   TRAINYARD_ASSIGN(const std::string header, make_header(tensors, metadata));
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!fd.valid()) return io_error("create " + temporary.string(), errno);
   const auto write = [&]() -> Status {
     TRAINYARD_TRY(write_all(fd.get(), std::as_bytes(std::span(header.data(), header.size())),
