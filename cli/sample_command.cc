@@ -66,12 +66,14 @@ Status sample(const Options& options, CommandContext& context) {
   TRAINYARD_ASSIGN(const NamedModel named,
                    load_model(files, options.checkpoint, options.threads, passed_over));
   TRAINYARD_ASSIGN(const auto tokenizer, tokenizer_of(options, named));
+  engine::SampleOptions how = options.sample;
+  how.tokenizer_vocabulary = tokenizer->vocabulary();
   const bool as_text = options.output == "text";
   std::string text;
   Status decoded;
   if (as_text) context.out << options.prompt << std::flush;
-  TRAINYARD_TRY(engine::generate(named.model->engine(), tokenizer->encode(options.prompt),
-                                 options.sample, [&](int32_t token) {
+  TRAINYARD_TRY(engine::generate(named.model->engine(), tokenizer->encode(options.prompt), how,
+                                 [&](int32_t token) {
                                    std::string piece;
                                    decoded = tokenizer->decode_token(token, piece);
                                    text += piece;

@@ -38,6 +38,11 @@ int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleO
   return order.back();
 }
 
+int64_t drawn_ids(int64_t model_vocabulary, int64_t tokenizer_vocabulary) {
+  return tokenizer_vocabulary > 0 ? std::min(model_vocabulary, tokenizer_vocabulary)
+                                  : model_vocabulary;
+}
+
 int64_t context_tokens(const Engine& engine) {
   const api::EngineSpec& spec = engine.spec();
   const api::ModelSpec& model = spec.model;
@@ -60,6 +65,7 @@ Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions
                                                 "; is the tokenizer the model's?"};
   }
   const auto window = static_cast<size_t>(context_tokens(engine));
+  const int64_t drawn = drawn_ids(vocab, options.tokenizer_vocabulary);
   for (int64_t i = 0; i < options.tokens; ++i) {
     const std::span<const int32_t> context =
         std::span<const int32_t>(prompt).last(std::min(window, prompt.size()));
@@ -67,7 +73,7 @@ Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions
     const auto words = philox4x32(
         {static_cast<uint32_t>(i), 0, 0, 0},
         {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
-    const int32_t token = choose_token(logits, vocab, options, words[0] * 0x1p-32);
+    const int32_t token = choose_token(logits, drawn, options, words[0] * 0x1p-32);
     if (token == options.stop_token || !on_token(token)) return {};
     prompt.push_back(token);
   }

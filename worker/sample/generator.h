@@ -16,7 +16,14 @@ struct SampleOptions {
   int64_t top_k = 0;         ///< draw among the k most probable; 0: all
   uint64_t seed = 1;
   int32_t stop_token = -1;  ///< ends the text; -1: none
+  /// How many ids the tokenizer has a text for; 0: not known. See drawn_ids().
+  int64_t tokenizer_vocabulary = 0;
 };
+
+/// How many ids, from 0 on, may be drawn. A model's vocabulary is often padded above its
+/// tokenizer's: it has logits for ids that stand for no text, and in a young model they are as
+/// probable as others. They count in the loss, where the model learns not to predict them.
+int64_t drawn_ids(int64_t model_vocabulary, int64_t tokenizer_vocabulary);
 
 /// Draws one token from `logits` (the first `vocab` count). `draw` in [0, 1). Pure.
 int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleOptions& options,

@@ -27,5 +27,12 @@ TEST(ChooseTokenTest, TopKLeavesOutTheRestAndPaddingIsNeverDrawn) {
   }
 }
 
+TEST(DrawnIdsTest, NeitherTheModelsPaddingNorIdsThatItLacks) {
+  EXPECT_EQ(drawn_ids(50'304, 50'257), 50'257) << "a padded vocabulary";
+  EXPECT_EQ(drawn_ids(50'257, 50'257), 50'257);
+  EXPECT_EQ(drawn_ids(256, 50'257), 256) << "a tokenizer that knows more than the model";
+  EXPECT_EQ(drawn_ids(512, 0), 512) << "no tokenizer";
+}
+
 }  // namespace
 }  // namespace trainyard::engine

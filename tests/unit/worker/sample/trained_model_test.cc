@@ -84,6 +84,25 @@ class TrainedModelTest : public ::testing::Test {
   checkpoint::testing::JobDirectory job_;
 };
 
+TEST_F(TrainedModelTest, IdsThatTheTokenizerHasNoTextForAreNotDrawn) {
+  const auto engine = make();
+  ASSERT_NE(engine, nullptr);
+  constexpr int64_t kKnown = 4;
+  ASSERT_GT(engine->model().vocab, 2 * kKnown);
+  int32_t most = 0;
+  const auto note = [&](int32_t token) {
+    most = std::max(most, token);
+    return true;
+  };
+  SampleOptions options{.tokens = 100, .temperature = 1};
+  ASSERT_TRUE(generate(*engine, {1}, options, note));
+  EXPECT_GE(most, kKnown) << "as this model draws without a tokenizer";
+  most = 0;
+  options.tokenizer_vocabulary = kKnown;
+  ASSERT_TRUE(generate(*engine, {1}, options, note));
+  EXPECT_LT(most, kKnown);
+}
+
 // One process could not train such batches: 5,000 micro-batches of one sequence are refused.
 TEST_F(TrainedModelTest, TheRunsBatchesMayBeLargerThanOneProcessTakes) {
   spec_.batch = {.global_sequences = 5000, .micro_sequences = 64};
