@@ -12,6 +12,7 @@
 #include "common/api/encode.h"
 #include "common/io/file.h"
 #include "control/local/json_fault.h"
+#include "control/local/moved_paths.h"
 #include "control/status_edit.h"
 
 namespace trainyard::control::local {
@@ -37,23 +38,38 @@ Error refused(const std::string& field, const std::filesystem::path& run_dir) {
 
 /// Whether another job is wanted. How many threads a rank has follows the machine's cores where the
 /// manifest leaves it open, and changes no result.
-bool differs(const api::TrainingJobSpec& stored, api::TrainingJobSpec wanted) {
+bool differs(const api::TrainingJobSpec& stored, api::TrainingJobSpec wanted,
+             const std::filesystem::path& run_dir) {
   if (stored.engine && wanted.engine) {
+    wanted.engine = with_stored_paths(*stored.engine, *std::move(wanted.engine), run_dir);
     wanted.engine->runtime.threads = stored.engine->runtime.threads;
   }
   return stored != wanted;
 }
 
+/// Where in its storage a job's checkpoints are.
+std::filesystem::path place_of(const api::CheckpointPolicy& policy, const std::string& name) {
+  const std::filesystem::path place(policy.path.empty() ? name : policy.path);
+  return (place / "").lexically_normal();
+}
+
 /// What api.md says never changes.
 Status check_immutable(const api::TrainingJobSpec& stored, const api::TrainingJobSpec& wanted,
-                       const std::filesystem::path& run_dir) {
+                       const std::string& name, const std::filesystem::path& run_dir) {
   const api::CheckpointPolicy& a = stored.checkpoint_policy;
   const api::CheckpointPolicy& b = wanted.checkpoint_policy;
   if (stored.managed_by != wanted.managed_by) return refused("managedBy", run_dir);
   if (a.storage != b.storage) return refused("checkpointPolicy.storage", run_dir);
-  if (a.path != b.path) return refused("checkpointPolicy.path", run_dir);
+  if (place_of(a, name) != place_of(b, name)) return refused("checkpointPolicy.path", run_dir);
   if (!stored.engine || !wanted.engine) return {};
-  if (stored.engine->model != wanted.engine->model) return refused("engine.model", run_dir);
+  const api::ModelSpec& was = stored.engine->model;
+  api::ModelSpec model = wanted.engine->model;
+  if (!may_be_same_import(was.import_path, model.import_path, run_dir)) {
+    return refused("engine.model.import", run_dir);
+  }
+  model.import_path = was.import_path;
+  model.preset = was.preset;  // stands for sizes, which are compared
+  if (was != model) return refused("engine.model", run_dir);
   if (stored.engine->seed != wanted.engine->seed) return refused("engine.seed", run_dir);
   if (stored.engine->numerics != wanted.engine->numerics) {
     return refused("engine.numerics", run_dir);
@@ -258,9 +274,10 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     const bool nothing_trained =
         stored_status && is_true(stored_status->status, api::ConditionType::kFailed) &&
         !stored_status->status.checkpoint && !any_checkpoint(checkpoint_dir_of(run_dir, stored));
-    if (!nothing_trained) TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, run_dir));
+    if (!nothing_trained)
+      TRAINYARD_TRY(check_immutable(stored.spec, wanted.spec, wanted.metadata.name, run_dir));
     job.metadata = stored.metadata;
-    changed = differs(stored.spec, wanted.spec);
+    changed = differs(stored.spec, wanted.spec, run_dir);
     if (changed) ++job.metadata.generation;
     misfit = !pods_fit(stored.spec, wanted.spec);
   } else if (text.error().code == ErrorCode::kNotFound) {

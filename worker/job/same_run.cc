@@ -1,5 +1,7 @@
 #include "worker/job/same_run.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -51,19 +53,25 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
   const auto format = [](std::optional<api::NumberFormat> reduce) {
     return reduce ? std::string(api::name_of(*reduce)) : std::string("nothing");
   };
+  const auto first_difference = [](std::initializer_list<Field> fields) {
+    const auto found = std::ranges::find_if(
+        fields, [](const Field& field) { return field.found != field.wanted; });
+    return found == fields.end() ? std::optional<Field>() : std::optional(*found);
+  };
   // Neither the ranks nor how they divide the work (parallelism) change a bit.
-  for (const Field& field :
-       {number("seed", spec.seed, stored.seed),
-        word("numerics.mode", spec.numerics.mode, stored.numerics.mode),
-        number("numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens),
-        word("precision.compute", spec.precision.compute, stored.precision.compute),
-        Field{"precision.reduce", format(spec.precision.reduce), format(stored.precision.reduce)},
-        word("optimizer.name", spec.optimizer.name, stored.optimizer.name),
-        number("batch.globalSequences", spec.batch.global_sequences, stored.batch.global_sequences),
-        number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length),
-        Field{"model.layerNormEpsilon", epsilon(spec), epsilon(stored)}}) {
-    if (field.found != field.wanted)
-      return another_run(checkpoint, field.name, field.found, field.wanted);
+  if (const auto field = first_difference(
+          {number("seed", spec.seed, stored.seed),
+           word("numerics.mode", spec.numerics.mode, stored.numerics.mode),
+           number("numerics.grainTokens", spec.numerics.grain_tokens, stored.numerics.grain_tokens),
+           word("precision.compute", spec.precision.compute, stored.precision.compute),
+           Field{"precision.reduce", format(spec.precision.reduce),
+                 format(stored.precision.reduce)},
+           word("optimizer.name", spec.optimizer.name, stored.optimizer.name),
+           number("batch.globalSequences", spec.batch.global_sequences,
+                  stored.batch.global_sequences),
+           number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length),
+           Field{"model.layerNormEpsilon", epsilon(spec), epsilon(stored)}})) {
+    return another_run(checkpoint, field->name, field->found, field->wanted);
   }
   if (manifest.step > spec.steps) {
     return Error{ErrorCode::kInvalidConfig,
@@ -80,10 +88,27 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
                          tokens_of(stored.data.tokens, seen));
     }
   }
-  stored.model.layer_norm_epsilon = spec.model.layer_norm_epsilon;  // compared above
-  // Last, for its sizes may follow from those above.
-  if (stored.model == spec.model) return {};
-  return another_run(checkpoint, "model", "another model", "the same");
+  // Last, for its sizes may follow from those above. Not where it was imported from, which a
+  // checkpoint replaces, nor by which preset the sizes were named.
+  const api::ModelSpec& model = spec.model;
+  const api::ModelSpec& trained = stored.model;
+  const auto yes_or_no = [](bool value) { return std::string(value ? "true" : "false"); };
+  if (const auto field = first_difference(
+          {word("model.family", model.family, trained.family),
+           number("model.layers", model.layers, trained.layers),
+           number("model.hidden", model.hidden, trained.hidden),
+           number("model.heads", model.heads, trained.heads),
+           number("model.kvHeads", model.kv_heads, trained.kv_heads),
+           number("model.ffn", model.ffn, trained.ffn),
+           number("model.vocab", model.vocab, trained.vocab),
+           number("model.maxPositions", model.max_positions, trained.max_positions),
+           Field{"model.tieEmbeddings", yes_or_no(model.tie_embeddings),
+                 yes_or_no(trained.tie_embeddings)},
+           Field{"model.dropout", text::shortest(model.dropout),
+                 text::shortest(trained.dropout)}})) {
+    return another_run(checkpoint, field->name, field->found, field->wanted);
+  }
+  return {};
 }
 
 Status check_goes_on(const api::EngineSpec& given, const Inputs& inputs,

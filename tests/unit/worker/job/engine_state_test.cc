@@ -177,8 +177,24 @@ TEST_F(EngineStateTest, ACheckpointOfAnotherRunIsRefusedByFieldAndBothValues) {
           "data.sequenceLength: found 28, wanted 29");
   refuses([](auto& spec) { spec.model.layer_norm_epsilon = 0.5; },
           "model.layerNormEpsilon: found 0.5, wanted 1e-05");
-  refuses([](auto& spec) { spec.model.dropout = 0.5; },
-          "model: found another model, wanted the same");
+  refuses([](auto& spec) { spec.model.dropout = 0.5; }, "model.dropout: found 0.5, wanted 0.1");
+  refuses([](auto& spec) { spec.model.max_positions += 3; },
+          "model.maxPositions: found " + std::to_string(spec_.model.max_positions + 3) +
+              ", wanted " + std::to_string(spec_.model.max_positions));
+}
+
+TEST_F(EngineStateTest, WhereAModelWasImportedFromAndHowItsSizesWereNamedIsNotWhatItIs) {
+  spec_.model.import_path = "/first/base";
+  const auto trained = make(spec_);
+  EngineState state(*trained, kTheirs);
+  train(*trained, 1);
+  save(state);
+  api::EngineSpec moved = spec_;
+  moved.model.import_path = "/second/base";
+  const auto fresh = make(moved);
+  EngineState other(*fresh, kTheirs);
+  const Status status = restore(other);
+  EXPECT_TRUE(status) << status.error().message;
 }
 
 TEST_F(EngineStateTest, HowRanksDivideTheWorkMayChange) {
