@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <iomanip>
 #include <map>
@@ -16,6 +17,7 @@
 #include "cli/named_path.h"
 #include "cli/registry.h"
 #include "common/base/clock.h"
+#include "common/log/text.h"
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
@@ -38,6 +40,8 @@ A data set holds one folder of token shards for each split; engine.data names th
 
 A data set that is there already, made from the same files and options, is left as it is; one from
 others is replaced only with --force.
+
+A text belongs to one split. Files of different splits with the same bytes are refused.
 
 Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 data is damaged or missing; 75 input or output failed.)";
 
@@ -75,7 +79,7 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
 
 void print_passed_over(const data::DatasetManifest& manifest, std::ostream& out) {
   for (const data::PassedOver& group : manifest.passed_over)
-    out << "passed over: " << data::describe(group, kNamesShown) << '\n';
+    out << "passed over: " << printable_text(data::describe(group, kNamesShown), SIZE_MAX) << '\n';
 }
 
 /// Which of several tokenizers in a folder counts.
@@ -96,6 +100,7 @@ struct PrepareArguments {
   int64_t shard_tokens = int64_t{1} << 27;
   std::string dtype = "auto";
   bool force = false;
+  bool drop_copies = false;
   std::string output = "text";
   std::vector<std::string> inputs;
 };
@@ -108,6 +113,7 @@ Result<data::PrepareOptions> options_of(const PrepareArguments& arguments) {
   options.include = arguments.include;
   options.shard_tokens = arguments.shard_tokens;
   options.existing = arguments.force ? data::Existing::kReplace : data::Existing::kRefuse;
+  options.copies = arguments.drop_copies ? data::Copies::kDrop : data::Copies::kRefuse;
   options.token_bytes = arguments.dtype == "u16" ? 2 : arguments.dtype == "u32" ? 4 : 0;
   for (const std::string& split : arguments.splits) {
     const size_t equals = split.find('=');
@@ -302,6 +308,8 @@ void add_prepare(const Command& parent, CommandContext& context) {
       .show_default();
   command.option("--shard-tokens", arguments->shard_tokens, "Tokens of a shard").show_default();
   command.flag("--force", arguments->force, "Replace a data set made from other files or options");
+  command.flag("--drop-copies", arguments->drop_copies,
+               "Leave out files whose bytes a file of a held-out split has, instead of refusing");
   command.option("--dtype", arguments->dtype, "Bytes of a token: auto, u16 or u32")
       .one_of({"auto", "u16", "u32"})
       .show_default();

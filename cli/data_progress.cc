@@ -5,8 +5,14 @@
 #include <sstream>
 
 #include "cli/run/terminal.h"
+#include "common/log/text.h"
 
 namespace trainyard::cli {
+namespace {
+
+constexpr size_t kFileBytesMax = 4096;
+
+}  // namespace
 
 void DataProgress::show(const data::PrepareProgress& progress) {
   const MonoTime now = clock_.mono();
@@ -21,7 +27,8 @@ void DataProgress::show(const data::PrepareProgress& progress) {
   std::ostringstream line;
   line << std::fixed << std::setprecision(1) << progress.doing << ' ' << 100 * done / total
        << " % of " << total / 1e6 << " MB, " << rate / 1e6 << " MB/s, ETA " << std::setprecision(0)
-       << (rate > 0 ? (total - done) / rate : 0) << " s, " << progress.file;
+       << (rate > 0 ? (total - done) / rate : 0) << " s, "
+       << printable_text(progress.file, kFileBytesMax);
   if (on_terminal_) {
     // What wrapped could not be written over.
     const auto columns = static_cast<size_t>(terminal::size(STDERR_FILENO).columns);

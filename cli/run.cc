@@ -1,11 +1,15 @@
 #include <algorithm>
 #include <optional>
 #include <ostream>
+#include <ranges>
+#include <string>
+#include <string_view>
 
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/registry.h"
 #include "cli/run/terminal.h"
+#include "common/log/text.h"
 #include "common/worker_contract.h"
 
 namespace trainyard::cli {
@@ -23,7 +27,12 @@ constexpr char kFooter[] =
 
 void finish(const Status& status, std::string_view command, CommandContext& context) {
   if (status) return;
-  context.err << command << ": " << status.error().message << "\n";
+  // A message names files, and a file's name may hold what moves a terminal's cursor.
+  context.err << command << ": ";
+  for (const auto line : std::views::split(std::string_view(status.error().message), '\n')) {
+    const std::string_view text(line.begin(), line.end());
+    context.err << printable_text(text, std::string::npos) << "\n";
+  }
   context.exit_code = contract::exit_code_of(status.error().code);
 }
 

@@ -14,6 +14,7 @@
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "common/worker_contract.h"
+#include "worker/data/copies.h"
 #include "worker/job/preflight.h"
 
 namespace trainyard::cli {
@@ -47,6 +48,7 @@ struct Checked {
   bool has_template = false;   ///< whose pods an API server would judge
   bool server_asked = false;   ///< and it takes the manifest, where there is no fault
   std::string server_silence;  ///< why it could not be asked, though it was to be
+  std::string doubt;           ///< what is valid and hardly meant; empty: nothing
 };
 
 /// A manifest without faults, held against what its ranks would hold it against.
@@ -62,6 +64,7 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
     return engine::check_pods(spec, nullptr);
   }
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
+  if (inputs.validation) checked.doubt = data::shared_text(inputs.tokens, *inputs.validation);
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
   TRAINYARD_TRY(engine::check_pods(spec, &inputs));
   return engine::check_export_place(*spec.engine, inputs);
@@ -131,6 +134,7 @@ void print_text(const std::vector<Checked>& results, CommandContext& context) {
       context.err << api::to_string(fault) << '\n';
     if (!result.faults.empty()) continue;
     context.out << result.file << ": valid" << unseen(result) << '\n';
+    if (!result.doubt.empty()) context.out << result.file << ": warning: " << result.doubt << '\n';
   }
 }
 
@@ -148,6 +152,10 @@ void print_json(const std::vector<Checked>& results, CommandContext& context) {
     json.boolean(result.data_seen);
     json.key("serverAsked");
     json.boolean(result.server_asked);
+    if (!result.doubt.empty()) {
+      json.key("warning");
+      json.string(result.doubt);
+    }
     if (!result.server_silence.empty()) {
       json.key("serverSilence");
       json.string(result.server_silence);

@@ -19,6 +19,6 @@ trainyard_test(data_tokenizer_test TIER unit
   DEPS worker_data nlohmann_json::nlohmann_json)
 # Needs the State of the Union addresses as well: tools/fetch_data.sh.
 trainyard_test(data_prepare_test TIER unit
-  SOURCES ${data_tests}/baseline_test.cc ${data_tests}/prepare_test.cc ${data_tests}/sources_test.cc
+  SOURCES ${data_tests}/baseline_test.cc ${data_tests}/copies_test.cc ${data_tests}/prepare_test.cc ${data_tests}/sources_test.cc
           ${data_tests}/text/text_check_test.cc
   DEPS worker_data)

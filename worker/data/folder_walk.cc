@@ -41,6 +41,9 @@ bool is_around(const fs::path& above, const fs::path& path) {
   return std::mismatch(above.begin(), above.end(), path.begin(), path.end()).first == above.end();
 }
 
+/// What programs keep for themselves: .git, .ipynb_checkpoints, .Trash.
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
 class Walk {
  public:
   Walk(fs::path folder, const Pattern& include, std::string_view include_text,
@@ -144,6 +147,10 @@ class Walk {
       default:
         pass(entry, kind_of(status.type()));
         return {};
+    }
+    if (status.type() == fs::file_type::directory && is_hidden(entry.path)) {
+      pass(entry, "a hidden folder");
+      return {};
     }
     entry.linked = entry.linked || is_link;
     if (is_link) {

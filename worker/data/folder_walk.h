@@ -39,8 +39,9 @@ std::string readable_name(std::string_view name);
 /// The regular files below `folder`, at any depth, whose own names `include` is found in: those
 /// that no link leads to first, each part in the order of names. Links to folders are followed; a
 /// folder is read once, whatever leads to it: `folders_read` has the canonical paths of those read.
-/// Every other entry is added to `passed_over`. A folder above `folder` is not read, nor are the
-/// folders that Kubernetes keeps in a mounted volume beside the links to their files. Errors:
+/// Every other entry is added to `passed_over`. A folder above `folder` is not read, nor are hidden
+/// folders below it, nor the folders that Kubernetes keeps in a mounted volume beside the links to
+/// their files. Errors:
 /// kInvalidConfig for more than ten million entries and for an expression that fails; kIo.
 Result<std::vector<FoundFile>> walk_folder(const std::filesystem::path& folder,
                                            const Pattern& include, std::string_view include_text,

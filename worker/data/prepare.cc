@@ -1,5 +1,6 @@
 #include "worker/data/prepare.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "common/hash/hash.h"
 #include "worker/data/baseline.h"
+#include "worker/data/copies.h"
 #include "worker/data/dataset_folder.h"
 #include "worker/data/text/text_check.h"
 #include "worker/data/text/tokenizer.h"
@@ -236,6 +238,50 @@ Status check(const PrepareOptions& options) {
   return {};
 }
 
+Error copies_error(const std::vector<Copy>& copies, const std::vector<Source>& files) {
+  constexpr size_t kShown = 5;
+  int64_t bytes = 0;
+  for (const Copy& copy : copies)
+    bytes += files[copy.file].bytes;
+  std::string shown;
+  for (size_t i = 0; i < std::min(copies.size(), kShown); ++i) {
+    const Source& file = files[copies[i].file];
+    const Source& of = files[copies[i].of];
+    shown += (i > 0 ? ", " : "") + file.name + " (" + file.split + ") = " + of.name + " (" +
+             of.split + ")";
+  }
+  if (copies.size() > kShown) shown += " and " + std::to_string(copies.size() - kShown) + " more";
+  return {ErrorCode::kInvalidConfig,
+          "inputs: found " + std::to_string(copies.size()) + " files of " + std::to_string(bytes) +
+              " bytes that are copies of files of another split: " + shown +
+              "; wanted each text in one split: text that is trained on cannot be held out. Leave "
+              "the copies out of the inputs, or drop them by --drop-copies, which keeps the "
+              "held-out files"};
+}
+
+/// Refuses text that two splits would have, or leaves it to the one that is held out.
+Status settle_copies(const PrepareOptions& options, Sources& sources) {
+  const int64_t total = bytes_to_compare(sources.files);
+  int64_t done = 0;
+  const auto report = [&](std::string_view file, int64_t bytes) {
+    done += bytes;
+    if (options.progress) options.progress({"comparing", file, done, total});
+  };
+  TRAINYARD_ASSIGN(const std::vector<Copy> copies,
+                   find_copies(sources.files, options.splits, report));
+  if (copies.empty()) return {};
+  if (options.copies == Copies::kRefuse) return copies_error(copies, sources.files);
+  for (const Copy& copy : copies) {
+    pass_over(sources.passed_over, "a copy of a file of another split, dropped by --drop-copies",
+              sources.files[copy.file].name + " = " + sources.files[copy.of].name);
+  }
+  size_t index = 0;
+  std::erase_if(sources.files, [&](const Source&) {
+    return std::ranges::binary_search(copies, index++, {}, &Copy::file);
+  });
+  return {};
+}
+
 }  // namespace
 
 Result<PrepareOutcome> prepare(const PrepareOptions& options) {
@@ -243,6 +289,7 @@ Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   TRAINYARD_ASSIGN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(options.tokenizer));
   TRAINYARD_ASSIGN(Sources sources,
                    collect_sources(options.inputs, options.include, options.splits));
+  TRAINYARD_TRY(settle_copies(options, sources));
   const Result<DatasetFolder> folder = DatasetFolder::lock(options.output);
   // Where nothing can be written nothing changes meanwhile, and what is there may be what is
   // wanted.

@@ -14,11 +14,15 @@ namespace trainyard::data {
 
 /// How far a preparation is.
 struct PrepareProgress {
-  std::string_view doing;  ///< "hashing" (to see whether anything changed) or "encoding"
+  /// "comparing" (files of several splits), "hashing" (to see whether anything changed), "encoding"
+  std::string_view doing;
   std::string_view file;
   int64_t bytes_done = 0;
   int64_t bytes_total = 0;
 };
+
+/// What becomes of files with the bytes of a file of another split (find_copies).
+enum class Copies { kRefuse, kDrop };
 
 /// What becomes of a data set from other files or options at the same place.
 enum class Existing { kReplace, kRefuse };
@@ -32,6 +36,7 @@ struct PrepareOptions {
   int64_t shard_tokens = int64_t{1} << 27;
   int token_bytes = 0;  ///< 2, 4, or 0: 2 where the vocabulary fits
   Existing existing = Existing::kReplace;
+  Copies copies = Copies::kRefuse;
   /// Called about once a mebibyte; may be empty.
   std::function<void(const PrepareProgress&)> progress;
 };
@@ -45,9 +50,10 @@ struct PrepareOutcome {
 /// `output`.partial, synced, then renamed; a data set from other files or options, or a damaged
 /// one, is replaced by exchange (kInvalidConfig where `existing` refuses that), anything else there
 /// is left alone (kAlreadyExists). Equal inputs and options give equal bytes. Memory is bounded by
-/// the longest stretch of text without white space. Errors: kNotFound; kInvalidConfig for options;
-/// kInvalidData for a damaged tokenizer, a file that is no text (TextCheck) or that changes
-/// meanwhile; kConflict when another preparation of `output` runs; kIo.
+/// the longest stretch of text without white space. Errors: kNotFound; kInvalidConfig for options,
+/// and for text that two splits would have; kInvalidData for a damaged tokenizer, a file that is no
+/// text (TextCheck) or that changes meanwhile; kConflict when another preparation of `output` runs;
+/// kIo.
 Result<PrepareOutcome> prepare(const PrepareOptions& options);
 
 }  // namespace trainyard::data

@@ -7,6 +7,7 @@
 #include <set>
 #include <sys/stat.h>
 #include <system_error>
+#include <tuple>
 #include <unistd.h>
 #include <utility>
 
@@ -170,23 +171,17 @@ class Collector {
     return {};
   }
 
-  /// Adds a file, or returns the source that is it under another name. Errors: kInvalidConfig where
-  /// the two names belong to different splits: one of them would be trained on and held out.
+  /// Adds a file, or returns the source of its split that is it under another name. What has names
+  /// in several splits is a copy for find_copies() to tell.
   Result<const Source*> add(const fs::path& path, const std::string& name) {
     Source source{path, readable_name(name), "train", 0};
     TRAINYARD_ASSIGN(CompiledRule* const rule, rule_of(readable_name(path.filename().string())));
     if (rule != nullptr) source.split = rule->name;
     struct stat inode {};
     if (::stat(path.c_str(), &inode) != 0) return io_error("look at " + path.string(), errno);
-    const auto [known, is_new] = sources_.try_emplace({inode.st_dev, inode.st_ino}, source);
-    if (!is_new) {
-      const Source& first = known->second;
-      if (first.split == source.split) return &first;
-      return Error{ErrorCode::kInvalidConfig,
-                   path.string() + ": found the file that " + first.path.string() +
-                       " is, in split " + source.split + " by this name and in " + first.split +
-                       " by that one, wanted one split; leave one of the names out"};
-    }
+    const auto [known, is_new] =
+        sources_.try_emplace({inode.st_dev, inode.st_ino, source.split}, source);
+    if (!is_new) return &known->second;
     source.bytes = inode.st_size;
     if (rule != nullptr) rule->caught = true;
     result_.files.push_back(std::move(source));
@@ -206,7 +201,7 @@ class Collector {
   std::string include_text_;
   std::vector<CompiledRule> rules_;
   std::set<std::string> folders_read_;
-  std::map<std::pair<dev_t, ino_t>, Source> sources_;  ///< hard links are one file, too
+  std::map<std::tuple<dev_t, ino_t, std::string>, Source> sources_;  ///< hard links are one file
   Sources result_;
 };
 

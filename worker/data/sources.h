@@ -37,10 +37,9 @@ struct Sources {
 /// The files behind `inputs`, in the order given; a folder's files, at any depth, in the order of
 /// their names, only those whose names `include` is found in (walk_folder). The first rule that is
 /// found in a file's name decides its split. A file that a walk reaches by several names is read
-/// once, by the name that is no link where there is one. Errors: kNotFound; kInvalidConfig for a
-/// bad rule or expression, an input given twice, a file whose names belong to several splits, a
-/// rule that catches nothing, or nothing left to train on; kInvalidData for what is neither file
-/// nor folder; kIo.
+/// once per split, by the name that is no link where there is one. Errors: kNotFound;
+/// kInvalidConfig for a bad rule or expression, an input given twice, a rule that catches nothing,
+/// or nothing left to train on; kInvalidData for what is neither file nor folder; kIo.
 Result<Sources> collect_sources(std::span<const std::filesystem::path> inputs,
                                 std::string_view include, std::span<const SplitRule> rules);
 

@@ -11,6 +11,7 @@
 #include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/data/batch_loader.h"
+#include "worker/data/copies.h"
 #include "worker/data/evaluation_loader.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
@@ -103,6 +104,8 @@ class Run {
     if (inputs_->validation) {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
+      if (context_.groups->world->rank() == 0)
+        warn(data::shared_text(inputs_->tokens, *inputs_->validation));
     }
     facts_ = facts_of(*inputs_);
     if (context_.groups->world->rank() == 0) {
@@ -151,10 +154,7 @@ class Run {
     TRAINYARD_ASSIGN(
         const std::string doubt,
         check_memory(*plan_, {first, std::min(first + local, world)}, spec_, memory_room(local)));
-    if (!doubt.empty()) {
-      context_.log->warning(doubt);
-      if (context_.warn) context_.warn(doubt);
-    }
+    warn(doubt);
     return context_.groups->world->barrier()->wait();
   }
 
@@ -177,6 +177,11 @@ class Run {
     }
     const std::string doubt =
         doubt_of_tokens(inputs_->tokens, spec_.model.import_path, spec_.model.vocab);
+    warn(doubt);
+  }
+
+  /// Tells whoever watches the job; nothing where `doubt` is empty.
+  void warn(const std::string& doubt) const {
     if (doubt.empty()) return;
     context_.log->warning(doubt);
     if (context_.warn) context_.warn(doubt);
