@@ -77,9 +77,10 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
   }
 }
 
-void print_passed_over(const data::DatasetManifest& manifest, std::ostream& out) {
-  for (const data::PassedOver& group : manifest.passed_over)
-    out << "passed over: " << printable_text(data::describe(group, kNamesShown), SIZE_MAX) << '\n';
+void print_groups(const char* what, const std::vector<data::PassedOver>& groups,
+                  std::ostream& out) {
+  for (const data::PassedOver& group : groups)
+    out << what << printable_text(data::describe(group, kNamesShown), SIZE_MAX) << '\n';
 }
 
 /// Which of several tokenizers in a folder counts.
@@ -160,6 +161,11 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
     json.number(rate);
     json.key("dataset");
     json.raw(with_camel_keys(data::encode_manifest(outcome->manifest)));
+    json.key("warnings");
+    json.begin_array();
+    for (const data::PassedOver& group : outcome->remarks)
+      json.string(data::describe(group, kNamesShown));
+    json.end_array();
     json.end_object();
     context.out << json.take() << '\n';
     return {};
@@ -173,7 +179,8 @@ Status run_prepare(const PrepareArguments& arguments, CommandContext& context) {
                 << fixed(rate, 1) << " MB/s\n";
   }
   TRAINYARD_TRY(print_unread_tokenizers(arguments.tokenizer, context.out));
-  print_passed_over(outcome->manifest, context.out);
+  print_groups("warning: ", outcome->remarks, context.out);
+  print_groups("passed over: ", outcome->manifest.passed_over, context.out);
   print_splits(outcome->manifest, context.out);
   return {};
 }
@@ -247,7 +254,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
                 << recipe.tokenizer << ", vocabulary " << with_commas(recipe.vocabulary)
                 << ", hash " << recipe.tokenizer_hash << "\nsources           "
                 << recipe.sources.size() << " files\n";
-    print_passed_over(manifest, context.out);
+    print_groups("passed over: ", manifest.passed_over, context.out);
     print_splits(manifest, context.out);
     return {};
   }

@@ -9,6 +9,11 @@ trainyard_test(hang_test TIER process TIMING TIMEOUT 1200 NOT_UNDER thread
   DEPS run_test_support)
 add_dependencies(hang_test trainyard trainyard-agent trainyard-worker)
 # As above.
+trainyard_test(inputs_test TIER process TIMEOUT 600 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/inputs_test.cc
+  DEPS run_test_support)
+add_dependencies(inputs_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
+# As above.
 trainyard_test(lone_rank_test TIER process MEMORY TIMEOUT 300 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/lone_rank_test.cc
   DEPS worker_data worker_hf process_test_support GTest::gmock nlohmann_json::nlohmann_json)

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "common/base/check.h"
+#include "common/io/unexpanded.h"
 #include "worker/data/dataset_manifest.h"
 
 namespace trainyard::data {
@@ -19,8 +20,8 @@ constexpr char kExtension[] = ".tokens";
 // Of a larger dataset.json (a million sources) every rank would read for seconds.
 constexpr uintmax_t kManifestBytesMax = uintmax_t{64} << 20;
 
-/// Refuses a split's folder that lacks shards of which the data set's dataset.json knows.
-Status check_complete(const fs::path& folder, const std::vector<fs::path>& shards) {
+/// Refuses a split's folder whose shards are not those of which the data set's dataset.json knows.
+Status check_complete(const fs::path& folder, std::span<const TokenFile> shards) {
   std::error_code code;
   const fs::path real = fs::canonical(folder, code);
   if (code) return {};
@@ -31,12 +32,21 @@ Status check_complete(const fs::path& folder, const std::vector<fs::path>& shard
   if (!split || !*split) return {};
   for (const ShardRecord& shard : (*split)->shards) {
     const fs::path name = fs::path(shard.file).filename();
-    const auto is_it = [&](const fs::path& found) { return found.filename() == name; };
-    if (std::ranges::any_of(shards, is_it)) continue;
+    const auto is_it = [&](const TokenFile& found) { return found.path().filename() == name; };
+    const auto found = std::ranges::find_if(shards, is_it);
+    if (found == shards.end()) {
+      return Error{ErrorCode::kInvalidData,
+                   folder.string() + ": found " + std::to_string(shards.size()) +
+                       " shards without " + name.string() + ", wanted the " +
+                       std::to_string((*split)->shards.size()) +
+                       " of dataset.json; copy it again, or name the shards that are wanted"};
+    }
+    if (to_hex(found->info().content_hash) == shard.content_hash) continue;
     return Error{ErrorCode::kInvalidData,
-                 folder.string() + ": found " + std::to_string(shards.size()) + " shards without " +
-                     name.string() + ", wanted the " + std::to_string((*split)->shards.size()) +
-                     " of dataset.json; copy it again, or name the shards that are wanted"};
+                 found->path().string() + ": found content " + to_hex(found->info().content_hash) +
+                     ", wanted " + shard.content_hash +
+                     " as in dataset.json: it is of another preparation; copy the whole data set "
+                     "again, or name the shards that are wanted"};
   }
   return {};
 }
@@ -68,8 +78,14 @@ Result<std::vector<fs::path>> shards_in(const fs::path& folder) {
                      "data set name a split, for example DIR/train)"};
   }
   std::ranges::sort(shards);
-  TRAINYARD_TRY(check_complete(folder, shards));
   return shards;
+}
+
+/// With the reason why nothing is there, where the path tells one.
+Error with_reason(Error error, const fs::path& path) {
+  const std::string reason = error.code == ErrorCode::kNotFound ? unexpanded(path) : std::string();
+  if (!reason.empty()) error.message += "; " + reason;
+  return error;
 }
 
 Status check_alike(const TokenFile& first, const TokenFile& other) {
@@ -108,7 +124,9 @@ Result<TokenSet> TokenSet::open(std::span<const fs::path> paths) {
   std::vector<TokenFile> files;
   int64_t tokens = 0;
   const auto add = [&](const fs::path& path) -> Status {
-    TRAINYARD_ASSIGN(TokenFile file, TokenFile::open(path));
+    Result<TokenFile> opened = TokenFile::open(path);
+    if (!opened) return with_reason(std::move(opened).error(), path);
+    TokenFile file = *std::move(opened);
     if (!files.empty()) TRAINYARD_TRY(check_alike(files.front(), file));
     if (__builtin_add_overflow(tokens, file.info().tokens, &tokens)) {
       return Error{ErrorCode::kInvalidData, path.string() + ": more than 2^63 tokens in all"};
@@ -123,8 +141,10 @@ Result<TokenSet> TokenSet::open(std::span<const fs::path> paths) {
       continue;
     }
     TRAINYARD_ASSIGN(const std::vector<fs::path> shards, shards_in(path));
+    const size_t before = files.size();
     for (const fs::path& shard : shards)
       TRAINYARD_TRY(add(shard));
+    TRAINYARD_TRY(check_complete(path, std::span(files).subspan(before)));
   }
   return TokenSet(std::move(files));
 }

@@ -62,12 +62,22 @@ class Preparation {
   Result<bool> is_unchanged();
   // Encodes everything into `folder`.
   Status encode_splits(const fs::path& folder);
-  DatasetManifest take_manifest() && { return std::move(manifest_); }
+  PrepareOutcome take_outcome(bool unchanged) && {
+    return {std::move(manifest_), unchanged, std::move(remarks_)};
+  }
+  const DatasetManifest& manifest() const { return manifest_; }
 
  private:
   Result<SplitRecord> encode_split(const fs::path& folder, const std::string& split);
   Status encode_source(size_t index, TokenWriter& writer);
   Baselines finish_baselines(const SplitRecord& split);
+  void remark_on(size_t index, std::string_view beginning) {
+    if (!is_json_lines(beginning)) return;
+    pass_over(remarks_,
+              "JSON lines are read as one document, with keys and braces; to train on their texts "
+              "alone, write each to a file",
+              sources_[index].name);
+  }
   void report(std::string_view doing, size_t index, size_t bytes) {
     bytes_done_ += static_cast<int64_t>(bytes);
     if (options_.progress) {
@@ -79,6 +89,7 @@ class Preparation {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<Source> sources_;
   DatasetManifest manifest_;
+  std::vector<PassedOver> remarks_;
   int64_t bytes_total_ = 0;
   int64_t bytes_done_ = 0;
   ByteBigram train_pairs_;
@@ -96,7 +107,10 @@ Result<bool> Preparation::is_unchanged() {
   for (size_t i = 0; i < sources_.size(); ++i) {
     SourceRecord record = manifest_.recipe.sources[i];
     Sha256Stream hash;
+    int64_t bytes = 0;
     TRAINYARD_TRY(read_pieces(sources_[i].path, [&](std::string_view piece) -> Status {
+      if (bytes == 0) remark_on(i, piece);
+      bytes += static_cast<int64_t>(piece.size());
       hash.update(bytes_of(piece));
       report("hashing", i, piece.size());
       return {};
@@ -104,6 +118,7 @@ Result<bool> Preparation::is_unchanged() {
     record.sha256 = to_hex(hash.digest());
     if (record != there->recipe.sources[i]) {
       bytes_done_ = 0;
+      remarks_.clear();
       return false;
     }
   }
@@ -111,10 +126,12 @@ Result<bool> Preparation::is_unchanged() {
   for (const SplitRecord& split : there->splits) {
     for (const ShardRecord& shard : split.shards) {
       const Result<TokenFile> file = TokenFile::open(options_.output / shard.file);
-      if (!file || to_hex(file->info().content_hash) != shard.content_hash) return false;
       // Read whole, as the texts were: who prepares again because a shard is damaged must not be
       // told that nothing has changed.
-      if (!file->verify()) return false;
+      if (!file || to_hex(file->info().content_hash) != shard.content_hash || !file->verify()) {
+        remarks_.clear();
+        return false;
+      }
     }
   }
   // What was passed over decides no byte; that of today is for the caller to tell.
@@ -191,6 +208,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
   };
   TRAINYARD_TRY(read_pieces(sources_[index].path, [&](std::string_view piece) -> Status {
     if (Status good = check.add(piece); !good) return good;
+    if (bytes == 0) remark_on(index, piece);
     hash.update(bytes_of(piece));
     bytes += static_cast<int64_t>(piece.size());
     pairs.add(piece);
@@ -252,8 +270,8 @@ Error copies_error(const std::vector<Copy>& copies, const std::vector<Source>& f
   }
   if (copies.size() > kShown) shown += " and " + std::to_string(copies.size() - kShown) + " more";
   return {ErrorCode::kInvalidConfig,
-          "inputs: found " + std::to_string(copies.size()) + " files of " + std::to_string(bytes) +
-              " bytes that are copies of files of another split: " + shown +
+          "inputs: found copies of files of another split (" + std::to_string(copies.size()) +
+              ", " + std::to_string(bytes) + " bytes): " + shown +
               "; wanted each text in one split: text that is trained on cannot be held out. Leave "
               "the copies out of the inputs, or drop them by --drop-copies, which keeps the "
               "held-out files"};
@@ -296,7 +314,7 @@ Result<PrepareOutcome> prepare(const PrepareOptions& options) {
   if (!folder && folder.error().code != ErrorCode::kIo) return folder.error();
   Preparation preparation(options, std::move(tokenizer), std::move(sources));
   TRAINYARD_ASSIGN(const bool unchanged, preparation.is_unchanged());
-  if (unchanged) return PrepareOutcome{std::move(preparation).take_manifest(), true};
+  if (unchanged) return std::move(preparation).take_outcome(true);
   if (!folder) return folder.error();
   TRAINYARD_TRY(folder->check_replaceable());
   if (options.existing == Existing::kRefuse && read_manifest(options.output)) {
@@ -310,9 +328,8 @@ Result<PrepareOutcome> prepare(const PrepareOptions& options) {
     folder->discard();
     return encoded.error();
   }
-  DatasetManifest manifest = std::move(preparation).take_manifest();
-  TRAINYARD_TRY(folder->commit(manifest));
-  return PrepareOutcome{std::move(manifest), false};
+  TRAINYARD_TRY(folder->commit(preparation.manifest()));
+  return std::move(preparation).take_outcome(false);
 }
 
 }  // namespace trainyard::data

@@ -44,6 +44,7 @@ struct PrepareOptions {
 struct PrepareOutcome {
   DatasetManifest manifest;
   bool unchanged = false;  ///< the data set was there already, from the same files and options
+  std::vector<PassedOver> remarks;  ///< files that were read and are hardly what was meant, by why
 };
 
 /// Makes a data set of token shards from text (docs/formats/tokens.md). It appears whole: built in

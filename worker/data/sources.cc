@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/base/unique_fd.h"
+#include "common/io/unexpanded.h"
 #include "worker/data/text/pattern.h"
 
 namespace trainyard::data {
@@ -34,9 +35,10 @@ bool is_split_name(std::string_view name) {
          std::ranges::all_of(name, is_inner) && name != "train";
 }
 
-/// A glob for which an expression was wanted: a star after nothing, a letter, a digit or a dash,
+/// A glob for which an expression was wanted: a star first, or after a letter, a digit or a dash,
 /// and nothing that only expressions have. Some compile, and mean other names.
 bool is_glob(std::string_view expression) {
+  if (expression.starts_with('*') || expression.starts_with('?')) return true;  // nothing to repeat
   if (expression.find_first_of("\\^$|()+[]{}") != std::string_view::npos) return false;
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -50,11 +52,17 @@ bool is_glob(std::string_view expression) {
 
 std::string expression_of_glob(std::string_view glob) {
   std::string expression = "^";
+  bool alternatives = false;
   for (const char c : glob) {
     if (c == '.') {
       expression += "\\.";
     } else if (c == '*') {
       expression += ".*";
+    } else if (c == '{' || c == '}') {
+      alternatives = c == '{';
+      expression += alternatives ? "(?:" : ")";
+    } else if (c == ',' && alternatives) {
+      expression += '|';
     } else {
       expression += c == '?' ? '.' : c;
     }
@@ -74,8 +82,16 @@ Result<Pattern> compile_expression(const std::string& what, std::string_view exp
   return pattern;
 }
 
+/// Why an expression with a slash in it matches nothing.
+std::string names_only(std::string_view expression) {
+  if (expression.find('/') == std::string_view::npos) return "";
+  return "; it is searched in a file's own name, without its folders, so that '/' is never found. "
+         "To split by folders, prepare each of them";
+}
+
 struct CompiledRule {
   std::string name;
+  std::string text;
   Pattern pattern;
   bool caught = false;
 };
@@ -95,7 +111,7 @@ Result<std::vector<CompiledRule>> compile(std::span<const SplitRule> rules) {
                    "split " + rule.name + ": given twice; join the expressions with |"};
     }
     TRAINYARD_ASSIGN(Pattern pattern, compile_expression("split " + rule.name, rule.pattern));
-    compiled.push_back({rule.name, std::move(pattern)});
+    compiled.push_back({rule.name, rule.pattern, std::move(pattern)});
   }
   return compiled;
 }
@@ -110,7 +126,9 @@ class Collector {
     std::error_code code;
     const fs::file_status status = fs::status(input, code);
     if (status.type() == fs::file_type::not_found) {
-      return Error{ErrorCode::kNotFound, input.string() + ": no such file or folder"};
+      const std::string reason = unexpanded(input);
+      return Error{ErrorCode::kNotFound, input.string() + ": no such file or folder" +
+                                             (reason.empty() ? "" : "; " + reason)};
     }
     if (!fs::status_known(status)) return list_error(input, code);
     if (fs::is_directory(status)) return add_folder(input);
@@ -125,9 +143,10 @@ class Collector {
   Result<Sources> finish() && {
     for (const CompiledRule& rule : rules_) {
       if (rule.caught) continue;
-      return Error{ErrorCode::kInvalidConfig,
-                   "split " + rule.name + ": its expression matches none of the " +
-                       std::to_string(result_.files.size()) + " files left"};
+      return Error{ErrorCode::kInvalidConfig, "split " + rule.name +
+                                                  ": its expression matches none of the " +
+                                                  std::to_string(result_.files.size()) +
+                                                  " files left" + names_only(rule.text)};
     }
     if (std::ranges::none_of(result_.files, [](const Source& s) { return s.split == "train"; })) {
       return Error{ErrorCode::kInvalidConfig, "split train: the other splits leave it no file"};
@@ -159,9 +178,9 @@ class Collector {
       std::string why;
       for (const PassedOver& group : result_.passed_over)
         why += "; passed over: " + describe(group, 3);
-      return Error{ErrorCode::kInvalidConfig, input.string() +
-                                                  ": found no file whose name matches '" +
-                                                  include_text_ + "'; change --include" + why};
+      return Error{ErrorCode::kInvalidConfig,
+                   input.string() + ": found no file whose name matches '" + include_text_ +
+                       "'; change --include" + names_only(include_text_) + why};
     }
     // As strings: a path's own order puts folders by component, which people do not expect.
     const auto begin = result_.files.begin() + static_cast<std::ptrdiff_t>(before);

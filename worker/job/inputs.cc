@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/io/unexpanded.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/hf/run_facts.h"
 
@@ -37,6 +38,8 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
     return {};
   }
   Error error = std::move(model).error();
+  if (const std::string reason = unexpanded(folder); !reason.empty())
+    error.message += "; " + reason;
   if (error.code != ErrorCode::kNotFound || checkpoints.empty()) return error;
   const Status taken = take_from_newest(checkpoints, inputs);
   if (taken) return {};

@@ -7,6 +7,7 @@
 #include "common/api/enum_names.h"
 #include "common/api/memory_limit.h"
 #include "common/io/path_exists.h"
+#include "common/io/unexpanded.h"
 #include "common/layout/mesh.h"
 #include "worker/data/text/tokenizer.h"
 #include "worker/engine/limits.h"
@@ -47,7 +48,8 @@ Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, cons
 bool sees_inputs(const api::EngineSpec& spec) {
   const auto there = [](const std::string& path) {
     const Result<bool> exists = path_exists(path);
-    return !exists || *exists;  // whoever opens one that may not be looked at says so
+    // Whoever opens one that may not be looked at, or that can be nowhere, says so.
+    return !exists || *exists || !unexpanded(path).empty();
   };
   const api::DataSpec& data = spec.data;
   return std::all_of(data.tokens.begin(), data.tokens.end(), there) &&

@@ -66,4 +66,13 @@ Status TextCheck::add(std::string_view piece) {
   return {};
 }
 
+bool is_json_lines(std::string_view beginning) {
+  const size_t end = beginning.find('\n');
+  if (end == std::string_view::npos || !beginning.starts_with('{')) return false;
+  std::string_view first = beginning.substr(0, end);
+  while (first.ends_with('\r') || first.ends_with(' '))
+    first.remove_suffix(1);
+  return first.ends_with('}') && beginning.substr(end + 1).starts_with('{');
+}
+
 }  // namespace trainyard::data

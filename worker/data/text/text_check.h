@@ -20,4 +20,7 @@ class TextCheck {
   int64_t bytes_ = 0;
 };
 
+/// Whether a text that begins so is JSON lines: an object on the first line, another on the second.
+bool is_json_lines(std::string_view beginning);
+
 }  // namespace trainyard::data

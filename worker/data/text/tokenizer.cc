@@ -7,6 +7,7 @@
 
 #include "common/io/file.h"
 #include "common/io/path_exists.h"
+#include "common/io/unexpanded.h"
 #include "worker/data/text/bpe_vocabulary.h"
 #include "worker/data/text/byte_level_bpe.h"
 #include "worker/data/text/tokenizer_json.h"
@@ -86,10 +87,12 @@ Result<TokenizerFiles> find_tokenizer(const fs::path& path) {
   // A manifest's paths have been made absolute, this word too.
   if (path == "bytes" || (path.is_absolute() && path.filename() == "bytes" && !is_there)) return {};
   if (!is_there) {
+    const std::string reason = unexpanded(path);
     return Error{ErrorCode::kNotFound,
                  "tokenizer: found nothing at '" + path.string() +
                      "', wanted 'bytes', a folder with tokenizer.json, vocab.json and merges.txt, "
-                     "or encoder.json and vocab.bpe, or a tokenizer.json"};
+                     "or encoder.json and vocab.bpe, or a tokenizer.json" +
+                     (reason.empty() ? "" : "; " + reason)};
   }
   std::error_code code;
   if (!fs::is_directory(path, code)) return TokenizerFiles{.vocabulary = path};
@@ -126,6 +129,9 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
   const fs::path folder = files.vocabulary.parent_path();
   if (name == "tokenizer.json" || name == "vocab.json") {
     TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_config));
+  }
+  if (name == "tokenizer.json") {
+    TRAINYARD_TRY(check_beside(folder / "added_tokens.json", tables, check_added_tokens_known));
   }
   if (name == "vocab.json") {
     TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_class));

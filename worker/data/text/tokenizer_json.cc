@@ -192,6 +192,22 @@ Status check_tokenizer_class(const std::filesystem::path& file, std::string_view
                     "tokenizer as one tokenizer.json (PreTrainedTokenizerFast.save_pretrained)");
 }
 
+Status check_added_tokens_known(const std::filesystem::path& file, std::string_view text,
+                                const BpeVocabulary& tables) {
+  const auto parsed = parse_bounded_json<Json>(text, kConfigDepthMax);
+  if (!parsed) return refuse(file, parsed.error().message);
+  if (!parsed->is_object()) return refuse(file, "wanted an object of token: id");
+  for (const auto& [content, id] : parsed->items()) {
+    const bool known = id.is_number_integer() && has_token(tables, content, id.get<int64_t>());
+    if (known) continue;
+    return refuse(file, "found token '" + content + "' " + shown(id) +
+                            ", wanted the id that it has in the tokenizer.json beside it, which "
+                            "counts; save the tokenizer anew, or move the file away if it is an "
+                            "older one");
+  }
+  return {};
+}
+
 Status check_added_tokens_file(const std::filesystem::path& file, std::string_view text,
                                const BpeVocabulary& tables) {
   const auto parsed = parse_bounded_json<Json>(text, kConfigDepthMax);

@@ -34,6 +34,11 @@ Status check_tokenizer_config(const std::filesystem::path& file, std::string_vie
 Status check_tokenizer_class(const std::filesystem::path& file, std::string_view text,
                              const BpeVocabulary& tables);
 
+/// Refuses an added_tokens.json of tokens that the tokenizer.json beside it, which counts, does not
+/// have by the same ids. Errors: kInvalidData.
+Status check_added_tokens_known(const std::filesystem::path& file, std::string_view text,
+                                const BpeVocabulary& tables);
+
 /// Refuses an added_tokens.json of tokens that are not in the vocabulary beside it: which of them
 /// are special it does not say. Errors: kInvalidData.
 Status check_added_tokens_file(const std::filesystem::path& file, std::string_view text,

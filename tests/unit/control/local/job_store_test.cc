@@ -86,6 +86,72 @@ TEST_F(JobStoreTest, OtherCoresAreNoOtherJob) {
   }
 }
 
+/// A job of the engine whose paths are below `place`, which it is imported into as well.
+class MovedJobTest : public JobStoreTest {
+ protected:
+  Result<std::unique_ptr<LocalCluster>> open_in(const std::filesystem::path& place,
+                                                const std::string& import = "base") {
+    auto options = script_options(place / "run", clock_, "exit 0");
+    options.job.spec.engine = *api::decode_engine(
+        R"({"model":{"import":"base"},"batch":{"globalSequences":8},
+            "data":{"tokens":["data/train"],"sequenceLength":8},"steps":10})",
+        {.file = "engine"});
+    options.job.spec.engine->model.import_path = import;
+    api::resolve_paths(*options.job.spec.engine, place);
+    return LocalCluster::open(std::move(options));
+  }
+  static int64_t generation_of(LocalCluster& cluster) {
+    return cluster.observe(cluster.key())->metadata.generation;
+  }
+  static void write_model(const std::filesystem::path& folder, const std::string& weights) {
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "config.json") << "{}";
+    std::ofstream(folder / "model.safetensors") << weights;
+  }
+  std::filesystem::path place(const std::string& name) const { return folder_.path() / name; }
+
+  testing_support::TemporaryDirectory folder_;
+};
+
+TEST_F(MovedJobTest, AFolderThatIsMovedOrCopiedWithItsRunIsTheSameJob) {
+  write_model(place("first/base"), "weights");
+  ASSERT_TRUE(open_in(place("first")));
+  std::filesystem::rename(place("first"), place("second"));
+  auto moved = open_in(place("second"));
+  ASSERT_TRUE(moved) << moved.error().message;
+  EXPECT_EQ(generation_of(**moved), 1);
+  moved->reset();
+  std::filesystem::copy(place("second"), place("third"), std::filesystem::copy_options::recursive);
+  auto copied = open_in(place("third"));
+  ASSERT_TRUE(copied) << copied.error().message;
+  EXPECT_EQ(generation_of(**copied), 1);
+}
+
+TEST_F(MovedJobTest, AnImportIsComparedByItsContent) {
+  write_model(place("at/base"), "weights");
+  ASSERT_TRUE(open_in(place("at")));
+  write_model(place("elsewhere/renamed"), "weights");
+  EXPECT_TRUE(open_in(place("at"), place("elsewhere/renamed"))) << "a copy by another name";
+  std::filesystem::create_directory_symlink(place("at/base"), place("link"));
+  EXPECT_TRUE(open_in(place("at"), place("link")));
+  EXPECT_TRUE(open_in(place("at"), "./base/"));
+  write_model(place("other"), "WEIGHTS");
+  const auto other = open_in(place("at"), place("other"));
+  ASSERT_FALSE(other);
+  EXPECT_THAT(other.error().message, HasSubstr("spec.engine.model.import: differs"));
+  std::filesystem::remove_all(place("at/base"));
+  EXPECT_TRUE(open_in(place("at"), place("other"))) << "checkpoints tell whether it fits";
+}
+
+TEST_F(JobStoreTest, TheSpellingOfTheCheckpointPathIsNoOtherPath) {
+  open("exit 0");
+  cluster_.reset();
+  auto spelled = script_options(run_dir(), clock_, "exit 0");
+  spelled.job.spec.checkpoint_policy.path = "./" + spelled.job.metadata.name + "/";
+  const auto opened = LocalCluster::open(std::move(spelled));
+  EXPECT_TRUE(opened.has_value()) << opened.error().message;
+}
+
 TEST_F(JobStoreTest, WhatItsReadersWouldRefuseIsNotWritten) {
   auto options = script_options(run_dir(), clock_, "exit 0");
   options.job.spec.engine.emplace();

@@ -50,7 +50,7 @@ TEST_F(CopiesTest, ACopyInAnotherSplitIsRefusedByNames) {
   fs::copy_file(input() / "2.txt", input() / "appendix.txt");
   spill(input() / "deep/more.txt", "a text that is held");
   const std::string message = refusal();
-  EXPECT_THAT(message, HasSubstr("found 2 files of 38 bytes"));
+  EXPECT_THAT(message, HasSubstr("found copies of files of another split (2, 38 bytes): "));
   EXPECT_THAT(message, HasSubstr("appendix.txt (train) = 2.txt (heldout), deep/more.txt (train)"));
   EXPECT_THAT(message, HasSubstr("--drop-copies"));
 }

@@ -110,17 +110,24 @@ TEST(TokenSetTest, AFolderWithPackedOrUnfinishedShardsIsRefused) {
   }
 }
 
-TEST(TokenSetTest, ASplitThatLacksAShardIsRefused) {
+TEST(TokenSetTest, ASplitThatLacksAShardOrHasAnotherIsRefused) {
   const TemporaryFolder folder;
   const auto split = folder.path() / "train";
-  make_token_set(split, 30, 50'000, 10);
+  const TokenSet written = make_token_set(split, 30, 50'000, 10);
   DatasetManifest manifest;
   manifest.splits.push_back({.name = "train", .tokens = 30});
-  for (const char* name : {"00000.tokens", "00001.tokens", "00002.tokens"})
-    manifest.splits[0].shards.push_back({.file = std::string("train/") + name});
+  for (const TokenFile& file : written.files()) {
+    manifest.splits[0].shards.push_back({.file = "train/" + file.path().filename().string(),
+                                         .content_hash = to_hex(file.info().content_hash)});
+  }
   test::spill(folder.path() / "dataset.json", encode_manifest(manifest));
   const std::vector<std::filesystem::path> paths = {split};
   ASSERT_TRUE(TokenSet::open(paths));
+  std::filesystem::copy_file(split / "00002.tokens", split / "00001.tokens",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(TokenSet::open(paths).error().message,
+              testing::AllOf(HasSubstr("00001.tokens: found content"),
+                             HasSubstr("as in dataset.json: it is of another preparation")));
   std::filesystem::remove(split / "00001.tokens");
   EXPECT_THAT(TokenSet::open(paths).error().message,
               HasSubstr("found 2 shards without 00001.tokens, wanted the 3 of dataset.json"));

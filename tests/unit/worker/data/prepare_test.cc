@@ -109,6 +109,19 @@ TEST_F(PrepareTest, WhatIsPassedOverIsRecordedAndDecidesNothing) {
   EXPECT_THAT(again.manifest.passed_over, testing::IsEmpty());
 }
 
+TEST_F(PrepareTest, JsonLinesAreTold) {
+  spill(input() / "4.txt", "{\"text\": \"one\"}\r\n{\"text\": \"two\"}\n");
+  spill(input() / "5.txt", "{a set}\nand text");
+  spill(input() / "6.txt", "{\n{}}");
+  for (const bool unchanged : {false, true}) {
+    const PrepareOutcome outcome = prepare(options_).value();
+    EXPECT_EQ(outcome.unchanged, unchanged);
+    ASSERT_EQ(outcome.remarks.size(), 1u);
+    EXPECT_THAT(describe(outcome.remarks[0], 5), HasSubstr("JSON lines are read as one document"));
+    EXPECT_EQ(outcome.remarks[0].names, std::vector<std::string>{"4.txt"});
+  }
+}
+
 TEST_F(PrepareTest, AgainDoesNothingAndSaysSo) {
   ASSERT_TRUE(prepare(options_));
   const auto before = snapshot();
@@ -324,7 +337,7 @@ TEST_F(PrepareTest, VerifyNamesWhatDiffersFromTheManifest) {
               HasSubstr("found 1 shards without 00000.tokens, wanted the 1 of dataset.json"));
   fs::copy_file(output() / "validation/00000.tokens", shard);
   fs::remove(output() / "train/00009.tokens");
-  EXPECT_THAT(verify_dataset(output()).error().message, HasSubstr("content_hash: found"));
+  EXPECT_THAT(verify_dataset(output()).error().message, HasSubstr("as in dataset.json"));
 }
 
 TEST(DatasetManifestTest, EveryFieldOfAHostileFileIsNamed) {

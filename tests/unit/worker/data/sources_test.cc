@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker/data/support.h"
+#include "worker/data/text/tokenizer.h"
 
 namespace trainyard::data {
 namespace {
@@ -15,6 +16,7 @@ using test::spill;
 using test::TemporaryFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 namespace fs = std::filesystem;
 
 class SourcesTest : public testing::Test {
@@ -121,8 +123,30 @@ TEST_F(SourcesTest, AGlobIsRefusedWithTheExpressionForIt) {
   EXPECT_THAT(error({}, "*.txt"), HasSubstr("'^.*\\.txt$' for what that glob means"));
   EXPECT_THAT(error({}, "a*.txt"), HasSubstr("include: found 'a*.txt', which reads like a glob"));
   EXPECT_THAT(error({{"x", "2*_?.txt"}}), HasSubstr("split x: found '2*_?.txt'"));
+  EXPECT_THAT(error({}, "*.{txt,md}"), HasSubstr("'^.*\\.(?:txt|md)$' for what that glob means"));
   EXPECT_TRUE(collect({}, ".*txt"));
   EXPECT_TRUE(collect({}, "^a*"));
+}
+
+TEST_F(SourcesTest, AnExpressionOnFoldersIsToldThatNamesAreSearched) {
+  EXPECT_THAT(error({{"heldout", "^a/"}}), HasSubstr("in a file's own name, without its folders"));
+  EXPECT_THAT(error({}, "a/.*"), HasSubstr("in a file's own name, without its folders"));
+  EXPECT_THAT(error({{"heldout", "^none"}}), Not(HasSubstr("without its folders")));
+}
+
+TEST_F(SourcesTest, WhatNoShellHasReplacedIsNamed) {
+  for (const auto& [path, what] : {std::pair{"~/texts", "'~' is what a shell replaces"},
+                                   {"$HOME/texts", "'$HOME' is what a shell replaces"},
+                                   {"s3://bucket/texts", "'s3://' is no folder of this machine"}}) {
+    const std::vector<fs::path> inputs = {path};
+    EXPECT_THAT(collect_sources(inputs, "", {}).error().message, HasSubstr(what));
+    // As a manifest's paths are: made absolute.
+    const std::vector<fs::path> shards = {(folder_.path() / path).lexically_normal()};
+    EXPECT_THAT(TokenSet::open(shards).error().message, HasSubstr(what));
+    EXPECT_THAT(open_tokenizer(shards[0]).error().message, HasSubstr(what));
+  }
+  const std::vector<fs::path> missing = {folder_.path() / "none"};
+  EXPECT_THAT(TokenSet::open(missing).error().message, Not(HasSubstr("shell")));
 }
 
 TEST_F(SourcesTest, EveryEntryIsReadOrPassedOverForAReason) {

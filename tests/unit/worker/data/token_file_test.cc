@@ -252,6 +252,11 @@ TEST_F(TokenFileTest, AFileThatIsReplacedWhileItIsOpenIsReadOn) {
   EXPECT_EQ(some, (std::vector<int32_t>{998, 999}));
 }
 
+TEST_F(TokenFileTest, APointerOfGitLfsIsNamed) {
+  EXPECT_THAT(open_error("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+              HasSubstr("git lfs pull"));
+}
+
 TEST_F(TokenFileTest, NoFileIsNotFound) {
   EXPECT_EQ(TokenFile::open(folder_.path() / "none").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(TokenFile::open(folder_.path()).error().code, ErrorCode::kInvalidData);

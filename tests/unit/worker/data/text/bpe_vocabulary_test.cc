@@ -253,7 +253,13 @@ TEST_F(BpeVocabularyTest, HoldsTheFilesBesideTheVocabularyAgainstIt) {
               HasSubstr("tokenizer_class: found \"CLIPTokenizer\""));
   EXPECT_THAT(beside_error("added_tokens.json", {{"[USER]", 259}}, true),
               HasSubstr("found token '[USER]' 259"));
-  EXPECT_EQ(beside_error("added_tokens.json", {{"<|endoftext|>", 258}}, true), "");
+  for (const bool as_pair : {false, true})
+    EXPECT_EQ(beside_error("added_tokens.json", {{"<|endoftext|>", 258}}, as_pair), "");
+  EXPECT_THAT(
+      beside_error("added_tokens.json", {{"[USER]", 259}}, false),
+      HasSubstr("found token '[USER]' 259, wanted the id that it has in the tokenizer.json"));
+  EXPECT_THAT(beside_error("added_tokens.json", {{"<|endoftext|>", 7}}, false),
+              HasSubstr("found token '<|endoftext|>' 7"));
 }
 
 TEST_F(BpeVocabularyTest, OfSeveralFilesTheOneThatTransformersReadsCounts) {
