@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <iterator>
 #include <poll.h>
@@ -75,6 +76,7 @@ class GrpcPortTransportTest : public testing::Test {
 };
 
 TEST(GrpcLogTest, StrangersWordsMakeNoLineOfTheirOwnAndNoFlood) {
+  grpc_init();  // which says from what severity on it speaks
   const testing_support::TemporaryDirectory folder;
   const auto path = folder.path() / "log";
   const std::string forged = "te: x\n{\"level\":\"error\",\"message\":\"forged\"}\x1b[31m";
@@ -87,6 +89,7 @@ TEST(GrpcLogTest, StrangersWordsMakeNoLineOfTheirOwnAndNoFlood) {
       gpr_log(GPR_ERROR, "%s", text.c_str());
   }
   gpr_log(GPR_ERROR, "after its end nothing is written");
+  grpc_shutdown();
   std::ifstream file(path);
   const std::string written{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(written, HasSubstr("te: x"));
