@@ -77,12 +77,17 @@ struct Life {
 class TrainLoopTest : public ::testing::Test {
  protected:
   TrainLoopTest() {
+    write_tokens("train", 37);
+    write_tokens("heldout", 41);
+  }
+
+  void write_tokens(const std::string& name, int64_t stride) const {
     auto writer = data::TokenWriter::create(
-        folder_.path() / "train", {.token_bytes = 4, .vocabulary = kBytes, .tokenizer = "bytes"});
+        folder_.path() / name, {.token_bytes = 4, .vocabulary = kBytes, .tokenizer = "bytes"});
     EXPECT_TRUE(writer) << writer.error().message;
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < 4096; ++i)
-      tokens.push_back(static_cast<int32_t>(i * 37 % kBytes));
+      tokens.push_back(static_cast<int32_t>(i * stride % kBytes));
     EXPECT_TRUE(writer->append(tokens));
     EXPECT_TRUE(writer->finish());
   }
@@ -90,7 +95,7 @@ class TrainLoopTest : public ::testing::Test {
   api::EngineSpec spec() const {
     const std::string tokens = (folder_.path() / "train").string();
     nlohmann::json engine = testing_support::tiny_engine(tokens, kSteps);
-    engine["data"]["validation"] = {tokens};
+    engine["data"]["validation"] = {(folder_.path() / "heldout").string()};
     engine["evaluation"] = {{"everySteps", kEvaluateEvery}, {"sequences", 8}};
     engine["runtime"] = {{"threads", 1}};
     auto decoded = api::decode_engine(engine.dump());
