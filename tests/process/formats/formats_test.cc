@@ -125,7 +125,7 @@ class FormatsTest : public testing::TestWithParam<std::string> {
   json expected_;
 };
 INSTANTIATE_TEST_SUITE_P(Kept, FormatsTest, testing::Values("v1"),
-                         [](const auto& case_info) { return info.param; });
+                         [](const auto& version) { return version.param; });
 
 TEST_P(FormatsTest, ADataSetIsReadAsItWasWritten) {
   output({"data", "verify", kept() / "tokens"});
