@@ -29,6 +29,8 @@ trainyard_test(comm_operation_faults_test TIER comm
                SOURCES ${comm_tests}/operation_faults_test.cc ${comm_tests}/any_operation.cc
                DEPS tests_comm_world)
 add_dependencies(comm_operation_faults_test comm_rank)
+trainyard_test(comm_large_test TIER comm TIMEOUT 600 SOURCES ${comm_tests}/large_test.cc
+               DEPS tests_comm_world)
 trainyard_test(checkpoint_group_test TIER comm
                SOURCES ${comm_tests}/../checkpoint/communicator_group_test.cc
                DEPS tests_comm_world worker_checkpoint common_layout)
