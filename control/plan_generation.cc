@@ -327,8 +327,10 @@ void Planner::create_missing(const policies::Gang& gang) {
   if (gang.missing.empty() || is_true(next_, ConditionType::kScheduled)) return;
   if (observed_.refusal) return;
   const std::optional<BackOff> back_off = back_off_of(next_, spec_);
-  if (back_off && back_off->ends > now_) {
-    look_in(back_off->ends - now_);
+  const Duration left = back_off ? back_off->ends - now_ : Duration::zero();
+  // More than the whole back-off is left where the clock was set back since it began.
+  if (left > Duration::zero() && left <= back_off->length) {
+    look_in(left);
     return;
   }
   for (const int index : gang.missing) {

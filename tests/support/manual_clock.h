@@ -23,6 +23,11 @@ class ManualClock final : public Clock {
     now_ += duration;
     mono_ += duration;
   }
+  /// The wall clock is set, ahead or back, as an administrator or NTP does.
+  void set_wall_by(Duration duration) {
+    const std::lock_guard lock(mutex_);
+    now_ += duration;
+  }
 
  private:
   mutable std::mutex mutex_;

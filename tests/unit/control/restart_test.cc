@@ -294,6 +294,30 @@ TEST(RestartTest, TheWaitDoublesWithEachRestartAndACommittedStepResetsIt) {
   EXPECT_EQ(job.status().nodes.active, 1);
 }
 
+TEST(RestartTest, AClockThatIsSetBackMakesNoWaitLonger) {
+  auto manifest = make_job(1);
+  manifest.spec.failure_policy.backoff = {seconds(10), seconds(35)};
+  JobDriver job(std::move(manifest));
+  ASSERT_TRUE(job.settle());
+  job.fail(0, 1);
+  ASSERT_TRUE(job.pass(milliseconds(1)));
+  ASSERT_EQ(job.cluster.truth().status.nodes.active, 0);
+  job.clock.set_wall_by(-hours(1));
+  ASSERT_TRUE(job.pass(seconds(10)));
+  EXPECT_EQ(job.cluster.truth().status.nodes.active, 1);
+}
+
+TEST(RestartTest, AClockThatIsSetDisturbsNoRunningJob) {
+  JobDriver job(make_job(2));
+  ASSERT_TRUE(job.settle());
+  for (const hours by : {hours(24), hours(-48)}) {
+    job.clock.set_wall_by(by);
+    ASSERT_TRUE(job.pass(seconds(60)));
+    EXPECT_EQ(job.status().phase, api::JobPhase::kRunning);
+    EXPECT_EQ(job.status().membership.generation, 1);
+  }
+}
+
 TEST(RestartTest, OfTwoMembersOfOneIndexTheOlderGoes) {
   auto manifest = make_job(2);
   manifest.spec.failure_policy.restart_strategy = api::RestartStrategy::kReplacePod;
