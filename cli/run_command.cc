@@ -114,10 +114,12 @@ Result<std::string> check_engine(const api::TrainingJob& job,
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
   if (!read_result(run_dir)) {
+    hf::ExportOwner owner{.job_uid = ""};  // a new run has exported nothing yet
     if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
       TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
+      owner.job_uid.reset();  // its ranks know it
     }
-    TRAINYARD_TRY(engine::check_export_place(*spec.engine, inputs));
+    TRAINYARD_TRY(engine::check_export_place(*spec.engine, inputs, owner));
   }
   api::EngineSpec complete = *spec.engine;
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));

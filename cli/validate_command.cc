@@ -67,7 +67,7 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   if (inputs.validation) checked.doubt = data::shared_text(inputs.tokens, *inputs.validation);
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
   TRAINYARD_TRY(engine::check_pods(spec, &inputs));
-  return engine::check_export_place(*spec.engine, inputs);
+  return engine::check_export_place(*spec.engine, inputs, {});
 }
 
 /// "FIELD: found X, wanted Y" taken apart again; of what has another form the field alone.

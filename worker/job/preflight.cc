@@ -77,10 +77,11 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
   return check_samples(*inputs.validation, spec.data.sequence_length, "engine.data.validation");
 }
 
-Status check_export_place(const api::EngineSpec& given, const Inputs& inputs) {
+Status check_export_place(const api::EngineSpec& given, const Inputs& inputs,
+                          const hf::ExportOwner& owner) {
   api::EngineSpec spec = given;
   TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
-  return check_export(spec, facts_of(inputs), {});
+  return check_export(spec, facts_of(inputs), owner);
 }
 
 Status check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {

@@ -22,9 +22,10 @@ Status check_shapes(const api::EngineSpec& spec, int64_t ranks);
 /// contradicts its data; kInvalidData and kIo for the tokenizer.
 Status check_inputs(const api::EngineSpec& spec, const Inputs& inputs, int64_t ranks);
 
-/// Whether the export may be written where the spec wants it, as far as can be told before the job
-/// has a uid: weights that any job has marked may be this one's. Errors: as check_export.
-Status check_export_place(const api::EngineSpec& spec, const Inputs& inputs);
+/// Whether the export may be written where the spec wants it (check_export), before the spec is
+/// resolved. Errors: as resolve_spec and check_export.
+Status check_export_place(const api::EngineSpec& spec, const Inputs& inputs,
+                          const hf::ExportOwner& owner);
 
 /// Whether a job's pods have the memory that its ranks need (check_pod_memory), where the manifest
 /// sets a limit and its sizes are known: from `inputs` (null: they are elsewhere), or without them.

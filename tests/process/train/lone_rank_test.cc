@@ -381,6 +381,11 @@ TEST_F(LoneRankTest, ARankThatDiesAfterItsExportCostsARestartAndNotTheJob) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_NE(content("journal"), "") << "or nobody has died";
   EXPECT_THAT(content("exported/model.safetensors"), HasSubstr("trainyard.jobUid"));
+  // Another run has exported nothing yet, whatever its manifest is called.
+  const Ended other = trainyard({"run", path("job.yaml"), "--run-dir", path("other")});
+  EXPECT_EQ(other.exit_code, contract::kExitBadConfig);
+  EXPECT_THAT(other.err, HasSubstr("model.safetensors: is there already"));
+  EXPECT_FALSE(std::filesystem::exists(path("other")));
 }
 
 TEST_F(LoneRankTest, ACheckpointKeepsTheEpsilonOfAnImport) {
