@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <optional>
 #include <ostream>
-#include <ranges>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -29,10 +29,9 @@ void finish(const Status& status, std::string_view command, CommandContext& cont
   if (status) return;
   // A message names files, and a file's name may hold what moves a terminal's cursor.
   context.err << command << ": ";
-  for (const auto line : std::views::split(std::string_view(status.error().message), '\n')) {
-    const std::string_view text(line.begin(), line.end());
-    context.err << printable_text(text, std::string::npos) << "\n";
-  }
+  std::istringstream lines(status.error().message);
+  for (std::string line; std::getline(lines, line);)
+    context.err << printable_text(line, std::string::npos) << "\n";
   context.exit_code = contract::exit_code_of(status.error().code);
 }
 

@@ -118,5 +118,13 @@ TEST(HelpTest, AParagraphIsFilledAndWhatIsIndentedKeepsItsLines) {
             "  trainyard data --b \\\n      'c d e f g h'\n");
 }
 
+TEST(ErrorTest, ANameMovesNoCursor) {
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_NE(run({"data", "show", "no\x1B[2Jsuch"}, out, err), 0);
+  EXPECT_EQ(err.str().find('\x1B'), std::string::npos);
+  EXPECT_NE(err.str().find("no\xEF\xBF\xBD[2Jsuch"), std::string::npos) << err.str();
+}
+
 }  // namespace
 }  // namespace trainyard::cli
