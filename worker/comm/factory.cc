@@ -111,10 +111,10 @@ Result<std::unique_ptr<Communicator>> make_communicator(TransportKind kind, cons
                  "a world of " + std::to_string(identity.size()) +
                      " ranks wants a listener: make one with Listener::bind"};
   }
-  TRAINYARD_ASSIGN(
-      std::shared_ptr<Mesh> mesh,
-      Mesh::make(kind == TransportKind::kShm ? Mesh::Data::kMemory : Mesh::Data::kSockets,
-                 completed, std::move(listener)));
+  TRAINYARD_ASSIGN(std::shared_ptr<SocketMesh> mesh,
+                   SocketMesh::make(kind == TransportKind::kShm ? SocketMesh::Data::kMemory
+                                                                : SocketMesh::Data::kSockets,
+                                    completed, std::move(listener)));
   return GroupCommunicator::make(std::move(identity), std::move(mesh));
 }
 

@@ -128,7 +128,8 @@ Status check_connected(const GroupIdentity& identity, const std::vector<UniqueFd
 
 }  // namespace
 
-Result<std::shared_ptr<Mesh>> Mesh::make(Data data, const Options& options, Listener listener) {
+Result<std::shared_ptr<SocketMesh>> SocketMesh::make(Data data, const Options& options,
+                                                     Listener listener) {
   std::vector<SocketAddress> addresses;
   for (const Endpoint& endpoint : options.endpoints) {
     auto address = parse_address(endpoint.address);
@@ -144,18 +145,19 @@ Result<std::shared_ptr<Mesh>> Mesh::make(Data data, const Options& options, List
     addresses.push_back(*address);
   }
   TRAINYARD_ASSIGN(auto hub, Hub::start(std::move(listener), identity_of(options)));
-  return std::shared_ptr<Mesh>(new Mesh(data, options, std::move(addresses), std::move(hub)));
+  return std::shared_ptr<SocketMesh>(
+      new SocketMesh(data, options, std::move(addresses), std::move(hub)));
 }
 
-Mesh::Mesh(Data data, const Options& options, std::vector<SocketAddress> addresses,
-           std::unique_ptr<Hub> hub)
+SocketMesh::SocketMesh(Data data, const Options& options, std::vector<SocketAddress> addresses,
+                       std::unique_ptr<Hub> hub)
     : data_(data),
       identity_(identity_of(options)),
       addresses_(std::move(addresses)),
       endpoints_(options.endpoints),
       hub_(std::move(hub)) {}
 
-Hello Mesh::hello_of(const GroupIdentity& identity, Channel channel) const {
+Hello SocketMesh::hello_of(const GroupIdentity& identity, Channel channel) const {
   Hello hello;
   hello.version = identity_.version();
   hello.channel = channel;
@@ -170,7 +172,7 @@ Hello Mesh::hello_of(const GroupIdentity& identity, Channel channel) const {
   return hello;
 }
 
-Status Mesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links& links) {
+Status SocketMesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links& links) {
   std::vector<Dial> dials;
   std::vector<UniqueFd*> places;
   for (int member = 0; member < identity.size(); ++member) {
@@ -194,7 +196,7 @@ Status Mesh::dial_higher(const GroupIdentity& identity, Deadline deadline, Links
   return status;
 }
 
-Error Mesh::nobody_listens(const GroupIdentity& identity, LifeProbe& probe, int rank) const {
+Error SocketMesh::nobody_listens(const GroupIdentity& identity, LifeProbe& probe, int rank) const {
   // One that gave up goes as well as the one it gave up for, and cannot be told from it here: all
   // are named.
   std::vector<int> gone;
@@ -209,7 +211,7 @@ Error Mesh::nobody_listens(const GroupIdentity& identity, LifeProbe& probe, int 
               ", any more (its process has ended or given up)" + hub_->state()->refusals()};
 }
 
-Status Mesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links& links) {
+Status SocketMesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links& links) {
   const auto begin = Clock::now();
   std::vector<Channel> channels{Channel::kControl};
   if (data_ == Data::kSockets) channels.push_back(Channel::kData);
@@ -242,7 +244,7 @@ Status Mesh::await_lower(const GroupIdentity& identity, Deadline deadline, Links
                    std::to_string(waited.count()) + " ms" + hub_->state()->refusals()};
 }
 
-Result<Mesh::Links> Mesh::link(const GroupIdentity& identity, Deadline deadline) {
+Result<SocketMesh::Links> SocketMesh::link(const GroupIdentity& identity, Deadline deadline) {
   Links links;
   links.control.resize(static_cast<size_t>(identity.size()));
   links.data.resize(static_cast<size_t>(identity.size()));
@@ -260,14 +262,14 @@ Result<Mesh::Links> Mesh::link(const GroupIdentity& identity, Deadline deadline)
   return std::move(status).error();
 }
 
-int Mesh::local_ranks(const GroupIdentity& identity) const {
+int SocketMesh::local_ranks(const GroupIdentity& identity) const {
   const std::string& own = endpoints_[identity_.rank].host_id;
   return static_cast<int>(std::count_if(
       identity.global_ranks.begin(), identity.global_ranks.end(),
       [&](int rank) { return endpoints_[static_cast<size_t>(rank)].host_id == own; }));
 }
 
-Result<std::shared_ptr<Transport>> Mesh::connect(const std::shared_ptr<Group>& group) {
+Result<std::shared_ptr<Transport>> SocketMesh::connect(const std::shared_ptr<Group>& group) {
   const GroupIdentity& identity = group->identity();
   const Deadline deadline = Clock::now() + identity.deadline;
   TRAINYARD_ASSIGN(Links links, link(identity, deadline));

@@ -18,12 +18,13 @@ class LifeProbe;
 /// Connects the ranks of a group pairwise through their listeners: a control connection for each
 /// pair, and beside it either a data connection (tcp) or one shared memory for the group (shm).
 /// Lower global ranks connect to higher ones. The hub lives as long as this.
-class Mesh final : public Connector {
+class SocketMesh final : public Connector {
  public:
   /// What carries the messages.
   enum class Data : uint8_t { kSockets, kMemory };
 
-  static Result<std::shared_ptr<Mesh>> make(Data data, const Options& options, Listener listener);
+  static Result<std::shared_ptr<SocketMesh>> make(Data data, const Options& options,
+                                                  Listener listener);
 
   Result<std::shared_ptr<Transport>> connect(const std::shared_ptr<Group>& group) override;
 
@@ -35,8 +36,8 @@ class Mesh final : public Connector {
     std::vector<UniqueFd> data;
   };
 
-  Mesh(Data data, const Options& options, std::vector<SocketAddress> addresses,
-       std::unique_ptr<Hub> hub);
+  SocketMesh(Data data, const Options& options, std::vector<SocketAddress> addresses,
+             std::unique_ptr<Hub> hub);
 
   Result<Links> link(const GroupIdentity& identity, Deadline deadline);
   Status dial_higher(const GroupIdentity& identity, Deadline deadline, Links& links);
