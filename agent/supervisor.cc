@@ -388,6 +388,7 @@ void Supervisor::tell_result() {
   FromAgent message;
   message.mutable_result()->set_state_hash(printable_text(result_->state_hash, kMaxHashBytes));
   message.mutable_result()->set_step(result_->step);
+  message.mutable_result()->set_skipped_steps(result_->skipped_steps);
   message.mutable_result()->set_final_loss(result_->final_loss);
   message.mutable_result()->set_validation_loss(result_->validation_loss);
   if (result_->peak_memory) {
@@ -396,6 +397,8 @@ void Supervisor::tell_result() {
     peak.set_planned_bytes(result_->peak_memory->planned_bytes);
     peak.set_measured_bytes(result_->peak_memory->measured_bytes);
   }
+  for (const std::string& warning : result_->warnings)
+    message.mutable_result()->add_warnings(printable_text(warning, kMaxMessageBytes));
   send(message);
 }
 

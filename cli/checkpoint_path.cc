@@ -7,13 +7,29 @@
 #include "common/api/decode.h"
 #include "common/io/file.h"
 #include "control/local/job_store.h"
-#include "worker/checkpoint/lineage.h"
+#include "worker/checkpoint/store.h"
 
 namespace trainyard::cli {
 namespace {
 
 constexpr int64_t kMaxJobBytes = 1 << 20;
 constexpr char kWanted[] = "that of a checkpoint, of a job's checkpoints or of a run";
+
+/// Whether the checkpoints at `root` are of the job that `file` says, where both can be read.
+Status check_job_at(const std::filesystem::path& root, const std::filesystem::path& file,
+                    const std::string& uid) {
+  checkpoint::PosixFileSystem files;
+  const auto stored = checkpoint::load_lineage(files, root);
+  if (!stored || uid.empty()) return {};
+  for (const auto& [generation, record] : stored->records) {
+    if (record.job_uid == uid) continue;
+    return Error{ErrorCode::kInvalidData, root.string() + ": found checkpoints of job " +
+                                              record.job_uid + ", wanted " + uid + " as in " +
+                                              file.string() +
+                                              "; move them away, or name their directory itself"};
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -25,7 +41,11 @@ Result<std::filesystem::path> checkpoints_at(const std::filesystem::path& path) 
   if (!text) return path;
   const Result<api::TrainingJob> job =
       api::decode_training_job(*text, {file.string(), api::UnknownKeys::kIgnore});
-  if (job) return control::local::checkpoint_dir_of(path, *job);
+  if (job) {
+    const std::filesystem::path root = control::local::checkpoint_dir_of(path, *job);
+    TRAINYARD_TRY(check_job_at(root, file, job->metadata.uid));
+    return root;
+  }
   return Error{ErrorCode::kInvalidData,
                job.error().message + "; name the directory of the checkpoints instead"};
 }

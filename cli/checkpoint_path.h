@@ -14,8 +14,8 @@ namespace trainyard::cli {
 
 /// What a user means by a path: the job's checkpoint directory, where it is the directory of a
 /// `trainyard run` (it holds job.json); else the path itself.
-/// Errors: kInvalidData where it is a file; those of reading job.json, kInvalidConfig or
-/// kInvalidData where it is damaged.
+/// Errors: kInvalidData where it is a file, or where the run's checkpoint directory has those of
+/// another job; those of reading job.json, kInvalidConfig or kInvalidData where it is damaged.
 Result<std::filesystem::path> checkpoints_at(const std::filesystem::path& path);
 
 /// Tells the user, each once, of damaged checkpoints and records that were passed over.

@@ -54,7 +54,7 @@ using Run = Status (*)(const CkptOptions&, CommandContext&);
 /// What `ls` says of one directory.
 struct Listed {
   ckpt::CheckpointId id;
-  std::string state;  // current, superseded, incomplete, damaged
+  std::string state;  // current, superseded, foreign, incomplete, damaged
   std::string message;
   bool unread = false;  ///< damaged or not: the disk does not let it be read
   std::optional<ckpt::Manifest> manifest;
@@ -94,6 +94,11 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
       one.state = !reader ? kDamaged : lineage.accepts(directory.id) ? "current" : "superseded";
       if (reader) one.manifest = (*reader)->manifest();
       if (!reader) one.message = reader.error().message;
+      const Status own = reader ? ckpt::check_own(*one.manifest, stored.records) : Status();
+      if (!own) {
+        one.state = "foreign";
+        one.message = own.error().message;
+      }
       one.unread = !reader && reader.error().code == ErrorCode::kIo;
     }
     listed.push_back(std::move(one));

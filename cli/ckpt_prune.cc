@@ -48,17 +48,20 @@ struct PruneOptions {
   bool stopped = false;
 };
 
-/// The directory of the `trainyard run` that `path` lies in (docs/formats/run-directory.md).
+/// The directory of the `trainyard run` that `path` lies in (docs/formats/run-directory.md), by its
+/// links or by where they lead: a run's checkpoints may be kept on another disk.
 std::optional<std::filesystem::path> run_directory_above(const std::filesystem::path& path) {
   std::error_code error;
-  std::filesystem::path at = std::filesystem::canonical(path, error);
-  for (int i = 0; !error && i < kMaxParents && at.has_relative_path(); ++i) {
-    // Of one file of that name alone nothing follows: anybody may have left it in a folder above.
-    if (std::filesystem::exists(at / "job.json", error) &&
-        std::filesystem::exists(at / "status.json", error)) {
-      return at;
+  for (std::filesystem::path at : {std::filesystem::canonical(path, error),
+                                   std::filesystem::absolute(path, error).lexically_normal()}) {
+    for (int i = 0; i < kMaxParents && at.has_relative_path(); ++i) {
+      // Of one file of that name alone nothing follows: anybody may have left it in a folder above.
+      if (std::filesystem::exists(at / "job.json", error) &&
+          std::filesystem::exists(at / "status.json", error)) {
+        return at;
+      }
+      at = at.parent_path();
     }
-    at = at.parent_path();
   }
   return std::nullopt;
 }
@@ -80,20 +83,29 @@ int64_t freed_bytes(const std::filesystem::path& root,
   return bytes;
 }
 
-void print_plan(const PruneOptions& options, const ckpt::PrunePlan& plan, int64_t bytes,
+/// A plan, and what became of it where it was carried out.
+struct Pruned {
+  std::vector<ckpt::CheckpointId> removed;  ///< or would be
+  std::vector<std::string> left_alone;
+  int64_t bytes = 0;
+};
+
+void print_plan(const PruneOptions& options, const ckpt::PrunePlan& plan, const Pruned& pruned,
                 std::ostream& out) {
-  for (const ckpt::CheckpointId& id : plan.removed) {
+  for (const ckpt::CheckpointId& id : pruned.removed) {
     out << (options.yes ? "removed " : "would remove ") << ckpt::directory_name(id) << '\n';
   }
   for (const ckpt::CheckpointId& id : plan.kept)
     out << "kept " << ckpt::directory_name(id) << '\n';
-  for (const std::string& line : plan.left_alone)
+  for (const std::string& line : pruned.left_alone)
     out << "left alone " << line << '\n';
-  out << plan.removed.size() << (plan.removed.size() == 1 ? " checkpoint, " : " checkpoints, ")
-      << bytes << " bytes" << (options.yes ? " removed\n" : " would be removed; --yes does it\n");
+  out << pruned.removed.size() << (pruned.removed.size() == 1 ? " checkpoint, " : " checkpoints, ")
+      << pruned.bytes << " bytes"
+      << (options.yes ? " removed\n" : " would be removed; --yes does it\n");
 }
 
-std::string plan_as_json(const PruneOptions& options, const ckpt::PrunePlan& plan, int64_t bytes) {
+std::string plan_as_json(const PruneOptions& options, const ckpt::PrunePlan& plan,
+                         const Pruned& pruned) {
   text::JsonWriter json(kIndent);
   const auto names = [&](const char* key, const std::vector<ckpt::CheckpointId>& ids) {
     json.key(key);
@@ -105,15 +117,15 @@ std::string plan_as_json(const PruneOptions& options, const ckpt::PrunePlan& pla
   json.begin_object();
   json.key("done");
   json.boolean(options.yes);
-  names("removed", plan.removed);
+  names("removed", pruned.removed);
   names("kept", plan.kept);
   json.key("leftAlone");
   json.begin_array();
-  for (const std::string& line : plan.left_alone)
+  for (const std::string& line : pruned.left_alone)
     json.string(line);
   json.end_array();
   json.key("bytes");
-  json.integer(bytes);
+  json.integer(pruned.bytes);
   json.end_object();
   return json.take();
 }
@@ -144,14 +156,26 @@ Status run_prune(const PruneOptions& options, CommandContext& context) {
       const ckpt::PrunePlan plan,
       ckpt::plan_prune(files, root,
                        {.keep_last = options.keep_last, .keep_every_steps = options.keep_every}));
-  const int64_t bytes = freed_bytes(root, plan.removed);
-  if (options.yes) TRAINYARD_TRY(ckpt::prune(files, root, plan));
-  if (options.output == "json") {
-    context.out << plan_as_json(options, plan, bytes) << '\n';
-  } else {
-    print_plan(options, plan, bytes, context.out);
+  Pruned pruned{plan.removed, plan.left_alone, freed_bytes(root, plan.removed)};
+  std::vector<std::string> notes;
+  ckpt::CleanUp done;
+  if (options.yes) {
+    done = ckpt::prune(files, root, plan, &notes);
+    pruned.bytes -= freed_bytes(root, plan.removed);  // of what could not be removed
+    pruned.removed = done.removed;
+    pruned.left_alone.insert(pruned.left_alone.end(), done.left.begin(), done.left.end());
   }
-  return {};
+  for (const std::string& note : notes)
+    context.err << note << '\n';
+  if (options.output == "json") {
+    context.out << plan_as_json(options, plan, pruned) << '\n';
+  } else {
+    print_plan(options, plan, pruned, context.out);
+  }
+  if (!done.unremoved) return {};
+  return Error{done.unremoved->code, root.string() + ": " + std::to_string(done.left.size()) +
+                                         " of " + std::to_string(plan.removed.size()) +
+                                         " could not be removed: " + done.left.front()};
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ constexpr char kFooter[] = R"(Examples:
 
 Each TOKENS path is one set: a token shard or a folder of them. Bits per byte are comparable between
 tokenizers. Exit codes: 0 done; 64 wrong usage, or tokens that the model does not know; 65 no good
-checkpoint or damaged tokens.)";
+checkpoint, damaged tokens, or a model that has diverged.)";
 
 struct Options {
   std::string checkpoint;
@@ -61,6 +61,12 @@ Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
   TRAINYARD_ASSIGN(const engine::EvaluationReport report,
                    engine.evaluate(loader, loader.windows(), options.micro_sequences));
   const double loss = report.loss;
+  if (!std::isfinite(loss)) {
+    return Error{ErrorCode::kInvalidData,
+                 path +
+                     ": found a loss that is not finite, wanted a number of nats per token; the "
+                     "model has diverged: name an older checkpoint (trainyard ckpt ls)"};
+  }
   const double tokens_per_byte =
       static_cast<double>(tokens.tokens()) / static_cast<double>(tokens.text_bytes());
   return Score{.set = path,
@@ -68,15 +74,6 @@ Result<Score> evaluate_set(engine::Engine& engine, const hf::RunFacts& facts,
                .bits_per_byte = loss / std::log(2.0) * tokens_per_byte,
                .windows = loader.windows(),
                .tokens = loader.windows() * length};
-}
-
-/// JSON has no NaN: the loss of a model that has diverged.
-void number_or_null(text::JsonWriter& json, double value) {
-  if (std::isfinite(value)) {
-    json.number(value);
-  } else {
-    json.null();
-  }
 }
 
 void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& out) {
@@ -91,9 +88,9 @@ void print_json(const std::vector<Score>& scores, int64_t step, std::ostream& ou
     json.key("set");
     json.string(score.set);
     json.key("lossNatsPerToken");
-    number_or_null(json, score.loss);
+    json.number(score.loss);
     json.key("bitsPerByte");
-    number_or_null(json, score.bits_per_byte);
+    json.number(score.bits_per_byte);
     json.key("windows");
     json.integer(score.windows);
     json.key("tokens");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/registry.h"
@@ -22,7 +23,8 @@ constexpr char kFooter[] = R"(Examples:
   trainyard sample runs/gpt2 --tokens 400 --temperature 0.7 --top-k 40 --seed 7
   trainyard sample runs/gpt2/pvc/ckpt/gpt2/g1-step-0000001000 -o json
 
-The same seed gives the same text. Exit codes: 0 done; 64 wrong usage; 65 no good checkpoint.)";
+The same seed gives the same text. Exit codes: 0 done; 64 wrong usage; 65 no good
+checkpoint, or a model that has diverged.)";
 
 struct Options {
   std::string checkpoint;
@@ -71,13 +73,15 @@ Status sample(const Options& options, CommandContext& context) {
   const bool as_text = options.output == "text";
   std::string text;
   Status decoded;
-  if (as_text) context.out << options.prompt << std::flush;
+  bool begun = false;
   TRAINYARD_TRY(engine::generate(named.model->engine(), tokenizer->encode(options.prompt), how,
                                  [&](int32_t token) {
                                    std::string piece;
                                    decoded = tokenizer->decode_token(token, piece);
                                    text += piece;
-                                   if (as_text) context.out << piece << std::flush;
+                                   if (!as_text) return decoded.has_value();
+                                   if (!std::exchange(begun, true)) context.out << options.prompt;
+                                   context.out << piece << std::flush;
                                    return decoded.has_value();
                                  }));
   TRAINYARD_TRY(decoded);

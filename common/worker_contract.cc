@@ -207,6 +207,7 @@ std::string encode(const RunResult& message) {
   Json json = {{"type", "result"},
                {"stateHash", message.state_hash},
                {"step", message.step},
+               {"skippedSteps", message.skipped_steps},
                {"finalLoss", number_or_null(message.final_loss)},
                {"validationLoss", number_or_null(message.validation_loss)}};
   if (message.peak_memory) {
@@ -214,6 +215,7 @@ std::string encode(const RunResult& message) {
                           {"plannedBytes", message.peak_memory->planned_bytes},
                           {"measuredBytes", message.peak_memory->measured_bytes}};
   }
+  if (!message.warnings.empty()) json["warnings"] = message.warnings;
   return line_of(json);
 }
 
@@ -274,6 +276,9 @@ Result<RunResult> decode_run_result(const std::string& line) {
   RunResult result;
   TRAINYARD_ASSIGN(result.state_hash, string_member(json, "stateHash"));
   TRAINYARD_ASSIGN(result.step, integer_member(json, "step", 0, kMaxGeneration));
+  if (find(json, "skippedSteps") != nullptr) {
+    TRAINYARD_ASSIGN(result.skipped_steps, integer_member(json, "skippedSteps", 0, kMaxGeneration));
+  }
   TRAINYARD_ASSIGN(result.final_loss, number_member(json, "finalLoss"));
   TRAINYARD_ASSIGN(result.validation_loss, number_member(json, "validationLoss"));
   if (const Json* peak = find(json, "peakMemory"); peak != nullptr) {
@@ -284,6 +289,13 @@ Result<RunResult> decode_run_result(const std::string& line) {
                      integer_member(*peak, "plannedBytes", 0, kMaxGeneration));
     TRAINYARD_ASSIGN(memory.measured_bytes,
                      integer_member(*peak, "measuredBytes", 0, kMaxGeneration));
+  }
+  if (const Json* warnings = find(json, "warnings"); warnings != nullptr) {
+    if (!warnings->is_array()) return bad("warnings", "an array", warnings);
+    for (const Json& warning : *warnings) {
+      if (!warning.is_string()) return bad("warnings", "an array of strings", warnings);
+      result.warnings.push_back(warning.get<std::string>());
+    }
   }
   return result;
 }

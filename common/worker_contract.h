@@ -205,6 +205,9 @@ struct RunResult {
   double final_loss = 0;
   double validation_loss = 0;  ///< NaN where the run has no validation data
   std::optional<PeakMemory> peak_memory = std::nullopt;  ///< nullopt: not known
+  int64_t skipped_steps = 0;  ///< over the job's whole life: their batches taught nothing
+  /// What people should know though the run is complete: what hindered its clean-ups.
+  std::vector<std::string> warnings = {};
 };
 
 /// What an agent or a local run keeps a RunResult in, encoded as its message.

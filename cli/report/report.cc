@@ -38,6 +38,9 @@ std::string key_figures(const Summary& summary) {
   std::string html = "<dl class='figures'>\n";
   figure(html, "steps", grouped(summary.step),
          summary.total_steps > 0 ? "of " + grouped(summary.total_steps) : "");
+  if (summary.skipped_steps > 0) {
+    figure(html, "skipped steps", grouped(summary.skipped_steps), "taught nothing");
+  }
   if (summary.final_loss) {
     figure(html, "loss", fmt::format("{:.4f}", *summary.final_loss), "nats a token");
   }
@@ -58,7 +61,10 @@ std::string key_figures(const Summary& summary) {
     figure(html, "peak memory", text::size_text(summary.peak_memory->measured_bytes),
            text::size_text(summary.peak_memory->planned_bytes) + " planned");
   }
-  return html + "</dl>\n";
+  html += "</dl>\n";
+  for (const std::string& warning : summary.warnings)
+    html += fmt::format("<p class='paths'>warning: {}</p>\n", escape_html(warning));
+  return html;
 }
 
 std::string paths(const Summary& summary) {

@@ -181,6 +181,11 @@ std::string summary_text(const Summary& summary) {
   std::string steps = grouped(summary.step);
   if (summary.total_steps > 0) steps += " of " + grouped(summary.total_steps);
   add_row(text, "steps", steps);
+  if (summary.skipped_steps > 0) {
+    add_row(text, "skipped steps",
+            grouped(summary.skipped_steps) +
+                ": their loss or gradient was not finite or too large, and taught nothing");
+  }
   if (!summary.layout.empty()) add_row(text, "layout", summary.layout);
   if (summary.final_loss) add_row(text, "loss", fixed(*summary.final_loss, 4));
   if (summary.validation_loss) {
@@ -194,9 +199,10 @@ std::string summary_text(const Summary& summary) {
     add_row(text, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
   }
   add_row(text, "wall time", duration_text(summary.wall_s));
-  // A run that was complete before anybody had looked has no figure, rather than one of 0.
+  // A run that was complete before anybody had looked has no figure, rather than one of 0.0 %.
+  constexpr double kLeastShown = 0.0005;
   const bool unseen = summary.outcome == Summary::Outcome::kComplete && summary.goodput &&
-                      summary.goodput->productive.count() == 0;
+                      summary.goodput->ratio < kLeastShown;
   if (summary.goodput && summary.goodput->wall.count() > 0 && !unseen) {
     add_row(text, "goodput", fixed(100 * summary.goodput->ratio, 1) + " %");
     const std::string lost = lost_time_text(summary);
@@ -209,8 +215,8 @@ std::string summary_text(const Summary& summary) {
   if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
   if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
   const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
-  if (summary.outcome != Summary::Outcome::kComplete && !summary.checkpoint_dir.empty() &&
-      behind > 0) {
+  if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
+      !summary.checkpoint_dir.empty() && behind > 0) {
     add_row(text, "newest of them",
             summary.checkpoint_step
                 ? fmt::format("step {}: {} steps will be done again",
@@ -218,6 +224,8 @@ std::string summary_text(const Summary& summary) {
                 : fmt::format("none: all {} steps will be done again", grouped(behind)));
   }
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
+  for (const std::string& warning : summary.warnings)
+    add_row(text, "warning", printable_text(warning, kMaxShownLineBytes));
   if (!summary.report_file.empty()) add_row(text, "report", summary.report_file);
   if (!summary.trace_file.empty()) add_row(text, "trace", summary.trace_file);
   for (const TracedRank& rank : summary.traced_ranks)

@@ -203,6 +203,7 @@ class JsonView final : public RunView {
     if (!summary.layout.empty()) object.text("layout", summary.layout);
     object.integer("step", summary.step);
     object.integer("totalSteps", summary.total_steps);
+    object.integer("skippedSteps", summary.skipped_steps);
     object.number("finalLoss", summary.final_loss);
     object.number("validationLoss", summary.validation_loss);
     object.number("validationBitsPerByte", summary.validation_bits_per_byte);
@@ -215,6 +216,7 @@ class JsonView final : public RunView {
     if (summary.peak_memory) object.peak_memory(*summary.peak_memory);
     object.text("checkpointDir", summary.checkpoint_dir);
     if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);
+    if (!summary.warnings.empty()) object.list("warnings", summary.warnings);
     if (!summary.trace_file.empty()) object.trace(summary.trace_file, summary.traced_ranks);
     print(object);
   }

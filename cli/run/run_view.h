@@ -88,6 +88,8 @@ struct Summary {
   std::string layout;           ///< of the newest generation; empty: not known
   int64_t step = 0;
   int64_t total_steps = 0;
+  /// Of a run that is not complete: since its ranks were started.
+  int64_t skipped_steps = 0;
   std::optional<double> final_loss;
   std::optional<double> validation_loss;
   std::optional<double> validation_bits_per_byte;
@@ -105,7 +107,14 @@ struct Summary {
   std::string report_file;  ///< empty: not written
   std::string trace_file;   ///< empty: not traced
   std::vector<TracedRank> traced_ranks;
+  std::vector<std::string> warnings;  ///< of a complete run, what hindered its clean-ups
   std::vector<std::string> next_commands;
+
+  /// Whether it failed because steps were skipped: the same command would fail again, and the
+  /// newest checkpoint may be of the model that has diverged.
+  bool diverged() const {
+    return outcome == Outcome::kFailed && exit_code == contract::kExitBadData && skipped_steps > 0;
+  }
 };
 
 /// Shows a run. One thread.

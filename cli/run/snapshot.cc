@@ -180,8 +180,13 @@ Summary make_summary(const RunFacts& facts, Time now) {
   summary.final_loss = last.loss;
   summary.validation_loss = last.validation_loss;
   summary.tokens_per_second = last.tokens_per_second;
+  if (!last.ranks.empty()) {
+    summary.skipped_steps = last.ranks.front().counters.steps_skipped;
+  }
   if (facts.result) {
     summary.step = facts.result->step;
+    summary.skipped_steps = facts.result->skipped_steps;
+    summary.warnings = facts.result->warnings;
     summary.final_loss = finite(facts.result->final_loss);
     summary.state_hash = facts.result->state_hash;
     summary.peak_memory = facts.result->peak_memory;

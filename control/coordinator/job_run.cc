@@ -20,6 +20,7 @@ constexpr int kMaxRanksPerNode = 1024;
 /// may have 4 MiB, and a job has many ranks.
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxTextBytes = 4096;
+constexpr int kMaxWarnings = 64;
 
 /// At most `limit` bytes of it, no character cut in two.
 std::string clamped(const std::string& text, size_t limit) {
@@ -361,8 +362,13 @@ Worth JobRun::exited(ConnectionId connection, const coordination::RankExited& fa
 Worth JobRun::result(ConnectionId connection, const coordination::RunResult& fact) {
   const Member* member = find(connection);
   if (member == nullptr || !is_current(*member)) return Worth::kNothing;
-  result_ = contract::RunResult{clamped(fact.state_hash(), kMaxNameBytes), fact.step(),
-                                fact.final_loss(), fact.validation_loss(), std::nullopt};
+  result_ = contract::RunResult{.state_hash = clamped(fact.state_hash(), kMaxNameBytes),
+                                .step = fact.step(),
+                                .final_loss = fact.final_loss(),
+                                .validation_loss = fact.validation_loss(),
+                                .skipped_steps = fact.skipped_steps()};
+  for (int i = 0; i < std::min(fact.warnings_size(), kMaxWarnings); ++i)
+    result_->warnings.push_back(clamped(fact.warnings(i), kMaxTextBytes));
   if (fact.has_peak_memory()) {
     result_->peak_memory = {fact.peak_memory().rank(), fact.peak_memory().planned_bytes(),
                             fact.peak_memory().measured_bytes()};

@@ -3,6 +3,11 @@ trainyard_test(training_test TIER process RELEASE TIMEOUT 1200 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/training_test.cc
   DEPS process_test_support ledger_test_support GTest::gmock)
 add_dependencies(training_test trainyard trainyard-agent trainyard-worker)
+# gRPC, as for training_test.
+trainyard_test(divergence_test TIER process WAITS TIMEOUT 600 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/divergence_test.cc
+  DEPS run_test_support)
+add_dependencies(divergence_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
 # As above.
 trainyard_test(hang_test TIER process TIMING TIMEOUT 1200 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/hang/hang_test.cc

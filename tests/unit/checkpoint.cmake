@@ -1,7 +1,7 @@
 set(here ${CMAKE_CURRENT_LIST_DIR}/worker/checkpoint)
 trainyard_library(checkpoint_test_support SOURCES ${here}/memory_file_system.cc
                   DEPS worker_checkpoint common_layout)
-foreach(name pure manifest shard round_trip damage crash zombie hang bits)
+foreach(name pure manifest shard round_trip damage foreign crash zombie hang bits)
   set(timing)
   if(name STREQUAL "hang") # saves that do not hang have its limit of milliseconds, too
     set(timing TIMING)

@@ -36,7 +36,7 @@ Result<bool> link_or_copy(FileSystem& files, const std::filesystem::path& from,
     Status made = files.link(from / name, to / name);
     if (!made && made.error().code == ErrorCode::kUnavailable) {
       if (!std::exchange(copied, true)) {
-        TRAINYARD_TRY(remove_unrecorded(files, to.parent_path(), manifest.generation));
+        remove_unrecorded(files, to.parent_path(), manifest.generation);
       }
       made = copy_file(files, from / name, to / name);
       if (!made) return made.error().with_context("copy, for want of hard links");
@@ -79,10 +79,10 @@ Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
 
 Result<std::unique_ptr<CheckpointReader>> open_source(FileSystem& files,
                                                       const std::filesystem::path& root,
-                                                      const CheckpointId& id) {
-  const std::filesystem::path directory = root / directory_name(id);
-  auto reader = CheckpointReader::open(files, directory, Verify::kManifest);
-  if (!reader) return missing_or_vanished(files, directory, reader.error());
+                                                      const CheckpointId& id,
+                                                      const LineageRecords& records) {
+  auto reader = open_own(files, root, id, records, Verify::kManifest);
+  if (!reader) return missing_or_vanished(files, root / directory_name(id), reader.error());
   return reader;
 }
 

@@ -18,10 +18,12 @@ struct Adopted {
 };
 
 /// Opens checkpoint `id` in order to adopt it. Errors: kNotFound when it vanished meanwhile (look
-/// again), kInvalidData when its manifest is damaged or a shard is missing or of another size, kIo.
+/// again), kInvalidData when its manifest is damaged or a shard is missing or of another size,
+/// kConflict when it is not of the job and history that `records` are of (open_own), kIo.
 Result<std::unique_ptr<CheckpointReader>> open_source(FileSystem& files,
                                                       const std::filesystem::path& root,
-                                                      const CheckpointId& id);
+                                                      const CheckpointId& id,
+                                                      const LineageRecords& records);
 
 /// Takes checkpoint `source` over under the name of the generation of `record`: its shards by hard
 /// link (by copy where the file system has none), with a manifest of its own, durably. From then on

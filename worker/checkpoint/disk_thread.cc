@@ -155,6 +155,9 @@ class DiskThread::Watched final : public FileSystem {
   Result<std::string> read_link(const std::filesystem::path& path) override {
     return call("readlink", path, [&] { return inner().read_link(path); });
   }
+  Result<bool> is_directory(const std::filesystem::path& path) override {
+    return call("lstat", path, [&] { return inner().is_directory(path); });
+  }
   Status remove_file(const std::filesystem::path& path) override {
     return call("unlink", path, [&] { return inner().remove_file(path); });
   }

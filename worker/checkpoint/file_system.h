@@ -55,6 +55,8 @@ class FileSystem {
                          const std::filesystem::path& path) = 0;
   /// Where a symbolic link points.
   virtual Result<std::string> read_link(const std::filesystem::path& path) = 0;
+  /// Whether `path` itself is a directory; a link to one is none. False where there is nothing.
+  virtual Result<bool> is_directory(const std::filesystem::path& path) = 0;
   /// Success when there is no such file.
   virtual Status remove_file(const std::filesystem::path& path) = 0;
   /// Success when there is no such directory; kAlreadyExists when it is not empty.
@@ -82,6 +84,7 @@ class PosixFileSystem final : public FileSystem {
   Status link(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Status symlink(const std::filesystem::path& target, const std::filesystem::path& path) override;
   Result<std::string> read_link(const std::filesystem::path& path) override;
+  Result<bool> is_directory(const std::filesystem::path& path) override;
   Status remove_file(const std::filesystem::path& path) override;
   Status remove_directory(const std::filesystem::path& path) override;
   Status sync_directory(const std::filesystem::path& path) override;

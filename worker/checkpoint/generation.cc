@@ -145,13 +145,7 @@ class Proposer {
     TRAINYARD_ASSIGN(StoredLineage stored, load_lineage(files_, plan_.root));
     notes_ = std::move(stored.notes);
     unreadable_ = stored.recorded.size() - stored.records.size();
-    for (const auto& [generation, record] : stored.records) {
-      if (record.job_uid == plan_.job_uid) continue;
-      return Error{ErrorCode::kInvalidConfig,
-                   "checkpoint directory " + plan_.root.string() + ": holds checkpoints of job " +
-                       record.job_uid + ", this is job " + plan_.job_uid +
-                       "; give checkpointPolicy.path another value or move the old ones away"};
-    }
+    TRAINYARD_TRY(refuse_other_jobs(stored.records));
     if (stored.recorded.contains(plan_.generation)) {
       return Error{ErrorCode::kConflict,
                    plan_.root.string() + ": generation " + std::to_string(plan_.generation) +
@@ -161,6 +155,17 @@ class Proposer {
     if (plan_.parent_generation) {
       record_.parent_generation =
           newest_recorded(stored.records, std::min(*plan_.parent_generation, plan_.generation - 1));
+    }
+    return {};
+  }
+
+  Status refuse_other_jobs(const LineageRecords& records) const {
+    for (const auto& [generation, record] : records) {
+      if (record.job_uid == plan_.job_uid) continue;
+      return Error{ErrorCode::kInvalidConfig,
+                   "checkpoint directory " + plan_.root.string() + ": holds checkpoints of job " +
+                       record.job_uid + ", this is job " + plan_.job_uid +
+                       "; give checkpointPolicy.path another value or move the old ones away"};
     }
     return {};
   }
@@ -196,12 +201,12 @@ class Proposer {
   /// See open_source. A disk's bad moment is no damage.
   Result<std::unique_ptr<CheckpointReader>> open_again_after_pauses(const CheckpointId& id) {
     for (const std::chrono::milliseconds pause : kPauses) {
-      auto source = open_source(files_, plan_.root, id);
+      auto source = open_source(files_, plan_.root, id, records_);
       if (source || source.error().code != ErrorCode::kIo) return source;
       notes_.push_back(directory_name(id) + ": " + source.error().message);
       std::this_thread::sleep_for(pause);
     }
-    return open_source(files_, plan_.root, id);
+    return open_source(files_, plan_.root, id, records_);
   }
 
   /// Nullopt when a candidate vanished meanwhile, so that it is worth looking again.
@@ -213,7 +218,8 @@ class Proposer {
           source ? adopt(files_, plan_.root, **source, record) : Result<Adopted>(source.error());
       if (!adopted && adopted.error().code == ErrorCode::kNotFound) return std::nullopt;
       const bool unread = !source && source.error().code == ErrorCode::kIo;
-      if (!adopted && adopted.error().code != ErrorCode::kInvalidData && !unread) {
+      const bool foreign = !source && source.error().code == ErrorCode::kConflict;
+      if (!adopted && adopted.error().code != ErrorCode::kInvalidData && !unread && !foreign) {
         return fail(adopted.error());
       }
       io_failed_ |= unread;
@@ -256,9 +262,10 @@ class Proposer {
   Result<std::vector<CheckpointId>> find_candidates() {
     if (!record_.parent_generation) return std::vector<CheckpointId>();
     // Read again each time: the parent may have been late with its own record or a commit.
-    TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files_, plan_.root));
-    TRAINYARD_ASSIGN(const Lineage lineage,
-                     Lineage::of(*record_.parent_generation, stored.records));
+    TRAINYARD_ASSIGN(StoredLineage stored, load_lineage(files_, plan_.root));
+    TRAINYARD_TRY(refuse_other_jobs(stored.records));
+    records_ = std::move(stored.records);
+    TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(*record_.parent_generation, records_));
     TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files_, plan_.root));
     std::vector<CheckpointId> ids;
     for (const FoundDirectory& directory : found) {
@@ -281,7 +288,8 @@ class Proposer {
   FileSystem& files_;
   const GenerationPlan& plan_;
   LineageRecord record_;
-  size_t unreadable_ = 0;  // lineage files that say nothing any more
+  LineageRecords records_;  // as read for the newest look at the candidates
+  size_t unreadable_ = 0;   // lineage files that say nothing any more
   std::vector<CheckpointId> tried_;
   bool copied_ = false;     // the newest proposal
   size_t again_ = 0;        // attempts at the newest proposal after the first
@@ -311,9 +319,28 @@ Result<Proposal> share(CommitGroup& group, const Proposal& own) {
 /// without a new checkpoint in between would fill the disk. Every step stays. A failure costs room
 /// only.
 void remove_duplicates(FileSystem& files, const std::filesystem::path& root,
-                       const LineageRecord& own) {
+                       const LineageRecord& own, std::vector<std::string>& notes) {
   const RetentionPolicy every_step{.keep_last = std::numeric_limits<int64_t>::max()};
-  (void)apply_retention(files, root, own.generation, own.fork_step, every_step);
+  const auto cleaned = apply_retention(files, root, own.generation, own.fork_step, every_step);
+  if (!cleaned) return notes.push_back("clean-up: " + cleaned.error().message);
+  for (const std::string& line : cleaned->left)
+    notes.push_back("clean-up: " + line);
+}
+
+/// `latest` names what is gone on from: its old target may be what was just turned down. Somebody
+/// who set it back by hand learns that it decides nothing.
+void move_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& own,
+                 std::vector<std::string>& notes) {
+  const std::optional<CheckpointId> named = read_latest(files, root);
+  if (named && named->step < own.step) {
+    notes.push_back(std::string(kLatestLink) + ": named " + directory_name(*named) +
+                    ", an older checkpoint; it decides nothing, and the run goes on from " +
+                    directory_name(own) +
+                    " (to go on from an older one, move the newer ones away)");
+  }
+  if (std::string note = point_latest(files, root, own); !note.empty()) {
+    notes.push_back(std::move(note));
+  }
 }
 
 /// Restored everywhere: the record is the last thing, a generation without one never counts.
@@ -327,9 +354,8 @@ Result<StartedGeneration> conclude(FileSystem& files, const GenerationPlan& plan
       own.action = Proposal::Action::kFail;
       own.error = recorded.error();
     } else if (proposal.action == Proposal::Action::kRestore) {
-      // The old target may be what was just turned down. Convenience only: a failure harms nobody.
-      (void)point_latest(files, plan.root, proposal.checkpoint.id);
-      if (copied) remove_duplicates(files, plan.root, proposal.record);
+      move_latest(files, plan.root, proposal.checkpoint.id, own.notes);
+      if (copied) remove_duplicates(files, plan.root, proposal.record, own.notes);
     }
   }
   TRAINYARD_ASSIGN(const Proposal agreed, share(group, own));

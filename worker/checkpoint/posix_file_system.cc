@@ -41,18 +41,16 @@ Error link_error(std::string_view call, const std::filesystem::path& path, int e
   return error;
 }
 
+using Buffer = std::unique_ptr<std::byte, decltype(&std::free)>;
+
 /// Writes whole blocks past the page cache, from where they are if that is aligned, otherwise by
 /// way of one aligned buffer; the tail, and everything where the file system refuses O_DIRECT, goes
 /// through the cache.
 class PosixOutputFile final : public OutputFile {
  public:
-  PosixOutputFile(UniqueFd fd, bool direct, std::filesystem::path path)
-      : fd_(std::move(fd)),
-        direct_(direct),
-        path_(std::move(path)),
-        buffer_(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes)), &std::free) {
-    TRAINYARD_CHECK(buffer_ != nullptr);
-  }
+  /// `buffer`: kBufferBytes at a multiple of kAlignment.
+  PosixOutputFile(UniqueFd fd, bool direct, std::filesystem::path path, Buffer buffer)
+      : fd_(std::move(fd)), direct_(direct), path_(std::move(path)), buffer_(std::move(buffer)) {}
 
   Status write(std::span<const std::byte> data) override {
     while (!data.empty()) {
@@ -153,7 +151,7 @@ class PosixOutputFile final : public OutputFile {
   UniqueFd fd_;
   bool direct_;
   std::filesystem::path path_;
-  std::unique_ptr<std::byte, decltype(&std::free)> buffer_;
+  Buffer buffer_;
   size_t used_ = 0;
   int64_t total_ = 0;    // given to the kernel
   int64_t started_ = 0;  // of it, writing to the medium has been started
@@ -200,7 +198,16 @@ Result<std::unique_ptr<OutputFile>> PosixFileSystem::create(const std::filesyste
     fd = ::open(path.c_str(), kFlags, 0666);
   }
   if (fd < 0) return path_error("create", path, errno);
-  return std::unique_ptr<OutputFile>(std::make_unique<PosixOutputFile>(UniqueFd(fd), direct, path));
+  UniqueFd file(fd);
+  Buffer buffer(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes)), &std::free);
+  if (buffer == nullptr) {
+    ::unlink(path.c_str());
+    return Error{ErrorCode::kUnavailable, "create " + path.string() +
+                                              ": no memory for a buffer of " +
+                                              std::to_string(kBufferBytes) + " bytes"};
+  }
+  return std::unique_ptr<OutputFile>(
+      std::make_unique<PosixOutputFile>(std::move(file), direct, path, std::move(buffer)));
 }
 
 Result<std::unique_ptr<InputFile>> PosixFileSystem::open(const std::filesystem::path& path) {
@@ -247,6 +254,13 @@ Result<std::string> PosixFileSystem::read_link(const std::filesystem::path& path
   if (n < 0) return path_error("readlink", path, errno);
   target.resize(static_cast<size_t>(n));
   return target;
+}
+
+Result<bool> PosixFileSystem::is_directory(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode);
+  if (errno == ENOENT) return false;
+  return path_error("lstat", path, errno);
 }
 
 Status PosixFileSystem::remove_file(const std::filesystem::path& path) {

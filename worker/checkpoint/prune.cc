@@ -36,7 +36,8 @@ Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& roo
   if (accepted.empty()) {
     return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
   }
-  const NewestChecked checked = check_newest(files, root, accepted, policy.keep_last, Verify::kAll);
+  const NewestChecked checked =
+      check_newest(files, root, stored.records, accepted, policy.keep_last, Verify::kAll);
   // Others would go on the strength of one that nobody can read.
   if (checked.unread) {
     return checked.unread->with_context(root.string() + ": nothing may be removed");
@@ -56,9 +57,19 @@ Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& roo
   plan.removed = plan_retention(found, newest, lineage, stored.recorded,
                                 std::numeric_limits<int64_t>::max(), policy);
   std::sort(plan.removed.begin(), plan.removed.end());
+  plan.records = stored.records;
+  std::vector<CheckpointId> left;
+  for (const CheckpointId& id : plan.removed) {
+    const Status removable = check_removable(files, root, id, stored.records);
+    // Another error may be a disk's bad moment: the removal will tell.
+    if (removable || removable.error().code != ErrorCode::kConflict) continue;
+    left.push_back(id);
+    plan.left_alone.push_back(directory_name(id) + ": " + removable.error().message);
+  }
+  std::erase_if(plan.removed, [&](const CheckpointId& id) { return contains(left, id); });
   for (const FoundDirectory& directory : found) {
     const CheckpointId& id = directory.id;
-    if (contains(plan.removed, id)) continue;
+    if (contains(plan.removed, id) || contains(left, id)) continue;
     if (lineage.accepts(id)) {
       plan.kept.push_back(id);
     } else {
@@ -68,22 +79,19 @@ Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& roo
   return plan;
 }
 
-Status prune(FileSystem& files, const std::filesystem::path& root, const PrunePlan& plan) {
+CleanUp prune(FileSystem& files, const std::filesystem::path& root, const PrunePlan& plan,
+              std::vector<std::string>* notes) {
   const std::optional<CheckpointId> latest = read_latest(files, root);
   if (latest && contains(plan.removed, *latest) && !plan.kept.empty()) {
     const auto newest = std::max_element(
         plan.kept.begin(), plan.kept.end(), [](const CheckpointId& a, const CheckpointId& b) {
           return std::pair(a.step, a.generation) < std::pair(b.step, b.generation);
         });
-    TRAINYARD_TRY(files.remove_file(root / kLatestLink));
-    TRAINYARD_TRY(point_latest(files, root, *newest));
+    (void)files.remove_file(root / kLatestLink);  // it would not be moved to an older generation
+    const std::string note = point_latest(files, root, *newest);
+    if (!note.empty() && notes != nullptr) notes->push_back(note);
   }
-  Status first_failure;
-  for (const CheckpointId& id : plan.removed) {
-    const Status removed = remove_checkpoint(files, root, id);
-    if (!removed && first_failure) first_failure = removed;
-  }
-  return first_failure;
+  return remove_checkpoints(files, root, plan.records, plan.removed);
 }
 
 }  // namespace trainyard::checkpoint

@@ -8,15 +8,18 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/lineage.h"
 #include "worker/checkpoint/retention.h"
+#include "worker/checkpoint/store.h"
 
 /// Removing checkpoints of a job that does not run. A running one cleans up after itself.
 namespace trainyard::checkpoint {
 
 struct PrunePlan {
+  LineageRecords records;             ///< of the directory
   std::vector<CheckpointId> removed;  ///< ascending
   std::vector<CheckpointId> kept;     ///< ascending; committed ones of the newest history
   /// One line each: what is left alone although no policy keeps it (found damaged, unfinished by
-  /// the newest generation, or of another branch).
+  /// the newest generation, of another branch or another job, or with a directory in it that is no
+  /// part of a checkpoint).
   std::vector<std::string> left_alone;
 };
 
@@ -29,8 +32,9 @@ struct PrunePlan {
 Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& root,
                              const RetentionPolicy& policy);
 
-/// Carries a plan out. `latest` never points to what is removed. Errors: kIo for the first that
-/// could not be removed (the others are tried as well).
-Status prune(FileSystem& files, const std::filesystem::path& root, const PrunePlan& plan);
+/// Carries a plan out, each removal whatever becomes of the others. `latest` is moved before what
+/// it points to is removed; `notes`, which may be null, has a line where that could not be done.
+CleanUp prune(FileSystem& files, const std::filesystem::path& root, const PrunePlan& plan,
+              std::vector<std::string>* notes);
 
 }  // namespace trainyard::checkpoint

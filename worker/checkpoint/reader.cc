@@ -283,7 +283,52 @@ std::vector<Damage> CheckpointReader::verify_all() {
   return damages;
 }
 
+Status check_own(const Manifest& manifest, const LineageRecords& records) {
+  if (records.empty()) return {};
+  const auto of_generation = records.find(manifest.generation);
+  const bool recorded = of_generation != records.end();
+  const LineageRecord& record = recorded ? of_generation->second : records.begin()->second;
+  constexpr char kWhatToDo[] =
+      ": it never becomes this run's state; move it away (trainyard export and engine.model.import "
+      "begin a job with its model)";
+  if (manifest.job_uid != record.job_uid) {
+    return Error{ErrorCode::kConflict, std::string(kManifestFile) +
+                                           ": is of another job: found jobUid " + manifest.job_uid +
+                                           ", wanted " + record.job_uid + " as in " +
+                                           kLineageDirectory + kWhatToDo};
+  }
+  const auto history = [](const std::optional<int64_t>& parent, int64_t fork) {
+    return parent ? "parent " + std::to_string(*parent) + ", fork step " + std::to_string(fork)
+                  : std::string("no parent");
+  };
+  if (!recorded || (manifest.parent_generation == record.parent_generation &&
+                    manifest.fork_step == record.fork_step)) {
+    return {};
+  }
+  return Error{ErrorCode::kConflict,
+               std::string(kManifestFile) + ": is of another copy of job " + record.job_uid +
+                   ": found " + history(manifest.parent_generation, manifest.fork_step) +
+                   ", wanted " + history(record.parent_generation, record.fork_step) + " as in " +
+                   kLineageDirectory + "/" + std::to_string(record.generation) + ".json" +
+                   kWhatToDo};
+}
+
+Result<std::unique_ptr<CheckpointReader>> open_own(FileSystem& files,
+                                                   const std::filesystem::path& root,
+                                                   const CheckpointId& id,
+                                                   const LineageRecords& records, Verify verify) {
+  TRAINYARD_ASSIGN(auto reader,
+                   CheckpointReader::open(files, root / directory_name(id), Verify::kManifest));
+  TRAINYARD_TRY(check_own(reader->manifest(), records));
+  if (verify == Verify::kAll) {
+    const std::vector<Damage> damages = reader->verify_all();
+    if (!damages.empty()) return Error{ErrorCode::kInvalidData, damages.front().message};
+  }
+  return reader;
+}
+
 NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
+                           const LineageRecords& records,
                            std::span<const CheckpointId> newest_first, int64_t wanted,
                            Verify verify) {
   NewestChecked checked;
@@ -291,12 +336,14 @@ NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
   for (const CheckpointId& id : newest_first) {
     if (static_cast<int64_t>(good.size()) >= wanted) break;
     if (good.contains(id.step)) continue;
-    const auto reader = CheckpointReader::open(files, root / directory_name(id), verify);
+    const auto reader = open_own(files, root, id, records, verify);
+    const bool foreign = !reader && reader.error().code == ErrorCode::kConflict;
     const bool damaged = !reader && (reader.error().code == ErrorCode::kInvalidData ||
                                      reader.error().code == ErrorCode::kNotFound);
-    if (damaged) {
+    if (damaged || foreign) {
       checked.damaged.push_back(id);
-      checked.notes.push_back(directory_name(id) + ": damaged: " + reader.error().message);
+      checked.notes.push_back(directory_name(id) + (damaged ? ": damaged: " : ": ") +
+                              reader.error().message);
     } else {
       good.insert(id.step);
       if (!reader && !checked.unread) {
@@ -332,12 +379,21 @@ Result<std::unique_ptr<CheckpointReader>> newest_good(
     candidates = lineage.newest_first(std::move(candidates));
   }
   if (candidates.empty()) {
-    return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
+    const auto found = find_checkpoints(files, root);
+    const std::string unrecorded =
+        !generation && found && !found->empty() ? directory_name(found->back().id) : "";
+    return Error{ErrorCode::kNotFound,
+                 root.string() +
+                     (unrecorded.empty()
+                          ? ": no checkpoint here"
+                          : ": no record in lineage/ says which checkpoint is the newest; name one "
+                            "itself, such as " +
+                                (root / unrecorded).string())};
   }
   std::string last;
   bool unread = false;
   for (const CheckpointId& id : candidates) {
-    auto reader = CheckpointReader::open(files, root / directory_name(id), verify);
+    auto reader = open_own(files, root, id, stored.records, verify);
     const Status used = reader ? use(**reader) : Status(reader.error());
     if (used) return reader;
     if (reader && !(*reader)->shard_error()) return used.error();

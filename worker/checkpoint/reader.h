@@ -13,6 +13,7 @@
 
 #include "common/base/error.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/lineage.h"
 #include "worker/checkpoint/manifest.h"
 
 namespace trainyard::checkpoint {
@@ -89,11 +90,23 @@ class CheckpointReader {
   std::optional<Error> shard_error_;
 };
 
+/// Opens checkpoint `id` of a job's directory, whose lineage `records` are. What its manifest says
+/// of its job and of its history must be what they say. Errors: as CheckpointReader::open;
+/// kConflict where it is another job's or another history's: names both and what to do.
+Result<std::unique_ptr<CheckpointReader>> open_own(FileSystem& files,
+                                                   const std::filesystem::path& root,
+                                                   const CheckpointId& id,
+                                                   const LineageRecords& records, Verify verify);
+
+/// Whether a checkpoint is of the job and the history that the directory's `records` are of.
+/// Errors: kConflict, see open_own.
+Status check_own(const Manifest& manifest, const LineageRecords& records);
+
 /// What a look at the newest checkpoints of a history found.
 struct NewestChecked {
   int64_t good_steps = 0;             ///< steps found good; the same step under two names is one
-  std::vector<CheckpointId> damaged;  ///< on the way there
-  std::vector<std::string> notes;     ///< one line a damaged one
+  std::vector<CheckpointId> damaged;  ///< on the way there; also those of another job
+  std::vector<std::string> notes;     ///< one line for each of them
   std::optional<Error> unread;        ///< why the first that counts as good could not be read
 };
 
@@ -101,6 +114,7 @@ struct NewestChecked {
 /// read for another reason than damage counts as good: nobody may conclude from a disk's bad moment
 /// that a checkpoint is worth nothing.
 NewestChecked check_newest(FileSystem& files, const std::filesystem::path& root,
+                           const LineageRecords& records,
                            std::span<const CheckpointId> newest_first, int64_t wanted,
                            Verify verify);
 

@@ -17,10 +17,13 @@ std::vector<CheckpointId> plan_retention(std::span<const FoundDirectory> found, 
   // The same step twice is one state adopted by a younger generation: it counts once, and the
   // younger name, which nobody older may touch, comes first.
   std::set<int64_t> steps;
+  bool proven_kept = false;
   for (const CheckpointId& id : accepted) {
     if (!steps.insert(id.step).second) continue;
     const bool multiple = policy.keep_every_steps > 0 && id.step % policy.keep_every_steps == 0;
-    if (steps.size() <= keep_last || multiple) kept.insert(id);
+    const bool proven = id.step <= policy.proven_step;
+    if (steps.size() <= keep_last || multiple || (proven && !proven_kept)) kept.insert(id);
+    proven_kept = proven_kept || proven;
   }
   std::vector<CheckpointId> removed;
   for (const FoundDirectory& directory : found) {

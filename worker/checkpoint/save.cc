@@ -1,7 +1,6 @@
 #include "worker/checkpoint/save.h"
 
 #include <ctime>
-#include <mutex>
 #include <utility>
 
 #include "worker/checkpoint/json_fields.h"
@@ -64,16 +63,6 @@ struct Save::Committed {
   bool withdrawn = true;  // when it failed: the manifest is certainly not there
 };
 
-/// Of a job that nobody may wait for: read at any time.
-struct Save::Notes {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-  void add(const std::string& what, const Error& error) {
-    const std::lock_guard lock(mutex);
-    lines.push_back(what + ": " + error.message);
-  }
-};
-
 /// How rank 0 decided, on every rank.
 struct Save::Verdict {
   std::optional<Error> error;
@@ -121,7 +110,7 @@ Status Save::agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome) {
   TRAINYARD_ASSIGN(const std::string text, context_.group.broadcast(verdict.encoded()));
   outcome.agreed = true;
   verdict = Verdict::decoded(text);
-  clean_up(verdict, outcome);
+  clean_up(verdict);
   if (verdict.error) return *verdict.error;
   return {};
 }
@@ -256,8 +245,8 @@ Result<Manifest> Save::make_manifest(const Snapshot& described,
 
 /// Nothing here can harm a checkpoint, and nobody else waits for it: what takes longer than a round
 /// goes on beside training.
-void Save::clean_up(const Verdict& verdict, CheckpointOutcome& outcome) {
-  auto notes = std::make_shared<Notes>();
+void Save::clean_up(const Verdict& verdict) {
+  const std::shared_ptr<Notes> notes = context_.options.notes;
   const bool discard = verdict.error && verdict.discard;
   const bool tidy = !verdict.error && context_.group.rank() == 0;
   if (!context_.disk.idle() || (!discard && !tidy)) return;
@@ -271,26 +260,22 @@ void Save::clean_up(const Verdict& verdict, CheckpointOutcome& outcome) {
       Status removed = files.remove_file(shard);
       if (removed) removed = files.remove_directory(directory);
       const bool others_left = !removed && removed.error().code == ErrorCode::kAlreadyExists;
-      if (!removed && !others_left) notes->add("clean-up", removed.error());
+      if (!removed && !others_left) notes->add("clean-up: " + removed.error().message);
     });
   } else {
-    context_.disk.start([notes, id = id_, root = context_.options.root,
-                         retention = context_.options.retention](FileSystem& files) {
-      if (const Status moved = point_latest(files, root, id); !moved) {
-        // Where there are no symbolic links it would be said at every checkpoint.
-        if (moved.error().code != ErrorCode::kUnavailable) notes->add("latest", moved.error());
-        // It must not outlive what it points to; where it cannot be removed, nothing else is
-        // either.
-        const Status removed = files.remove_file(root / kLatestLink);
-        if (!removed) return notes->add("latest", removed.error());
+    RetentionPolicy policy = context_.options.retention;
+    if (context_.options.proven_step) policy.proven_step = context_.options.proven_step();
+    context_.disk.start([notes, id = id_, root = context_.options.root, policy](FileSystem& files) {
+      if (std::string note = point_latest(files, root, id); !note.empty()) {
+        notes->add(std::move(note));
       }
-      const auto removed = apply_retention(files, root, id.generation, id.step, retention);
-      if (!removed) notes->add("clean-up", removed.error());
+      const auto cleaned = apply_retention(files, root, id.generation, id.step, policy);
+      if (!cleaned) return notes->add("clean-up: " + cleaned.error().message);
+      for (const std::string& line : cleaned->left)
+        notes->add("clean-up: " + line);
     });
   }
   context_.disk.wait(context_.options.round);
-  const std::lock_guard lock(notes->mutex);
-  outcome.notes.insert(outcome.notes.end(), notes->lines.begin(), notes->lines.end());
 }
 
 }  // namespace trainyard::checkpoint

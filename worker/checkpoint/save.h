@@ -40,7 +40,6 @@ class Save {
  private:
   struct Written;
   struct Committed;
-  struct Notes;
   struct Verdict;
   Status agree(Result<Snapshot> snapshot, CheckpointOutcome& outcome);
   Result<bool> await_all(bool own);
@@ -48,7 +47,7 @@ class Save {
   Result<Verdict> commit(const Snapshot& described, const std::vector<std::string>& reports);
   Result<Manifest> make_manifest(const Snapshot& described,
                                  const std::vector<std::string>& reports) const;
-  void clean_up(const Verdict& verdict, CheckpointOutcome& outcome);
+  void clean_up(const Verdict& verdict);
   Error hanging(const char* what) const;
 
   SaveContext context_;

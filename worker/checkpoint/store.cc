@@ -130,18 +130,54 @@ Result<std::vector<CheckpointId>> checkpoint_names(FileSystem& files,
 
 /// A checkpoint that cannot be used must not take the place of one that can among those kept. It is
 /// left where it is: somebody may want to look.
-void leave_damaged_out(FileSystem& files, const std::filesystem::path& root, const Lineage& lineage,
-                       int64_t keep_last, std::vector<FoundDirectory>& found) {
+void leave_damaged_out(FileSystem& files, const std::filesystem::path& root,
+                       const LineageRecords& records, const Lineage& lineage, int64_t keep_last,
+                       std::vector<FoundDirectory>& found) {
   std::vector<CheckpointId> committed;
   for (const FoundDirectory& directory : found) {
     if (directory.committed) committed.push_back(directory.id);
   }
-  const NewestChecked checked =
-      check_newest(files, root, lineage.newest_first(committed), keep_last, Verify::kManifest);
+  const NewestChecked checked = check_newest(files, root, records, lineage.newest_first(committed),
+                                             keep_last, Verify::kManifest);
   std::erase_if(found, [&](const FoundDirectory& directory) {
     return std::find(checked.damaged.begin(), checked.damaged.end(), directory.id) !=
            checked.damaged.end();
   });
+}
+
+/// Errors: kConflict naming a directory in a checkpoint's own.
+Status check_no_directories(FileSystem& files, const std::filesystem::path& directory) {
+  const auto names = files.list(directory);
+  if (!names) return names.error().code == ErrorCode::kNotFound ? Status() : names.error();
+  for (const std::string& name : *names) {
+    TRAINYARD_ASSIGN(const bool foreign, files.is_directory(directory / name));
+    if (!foreign) continue;
+    return Error{ErrorCode::kConflict, "stays: found the directory " + name +
+                                           " in it, which is no part of a checkpoint; move that "
+                                           "away, and the checkpoint can be removed"};
+  }
+  return {};
+}
+
+/// A directory where the link belongs is moved here, when nothing has this name.
+constexpr char kLatestAside[] = "latest-moved-aside";
+
+/// `note`: set when something was moved aside.
+Status move_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id,
+                   std::string& note) {
+  TRAINYARD_ASSIGN(const bool directory, files.is_directory(root / kLatestLink));
+  if (directory) {
+    TRAINYARD_TRY(files.rename(root / kLatestLink, root / kLatestAside));
+    note = std::string(kLatestLink) +
+           ": was a directory, not a link (a copy made with links followed?); moved to " +
+           (root / kLatestAside).string() + ", which may be removed";
+  }
+  const std::filesystem::path temporary =
+      root / (std::string(kLatestTemporary) + std::to_string(id.generation));
+  TRAINYARD_TRY(files.remove_file(temporary));
+  TRAINYARD_TRY(files.symlink(directory_name(id), temporary));
+  TRAINYARD_TRY(files.rename(temporary, root / kLatestLink));
+  return files.sync_directory(root);
 }
 
 std::string random_suffix() {
@@ -219,9 +255,20 @@ Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
   return Error{ErrorCode::kUnavailable, root.string() + ": changes faster than it can be read"};
 }
 
+Status check_removable(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id,
+                       const LineageRecords& records) {
+  const auto text = read_text(files, root / directory_name(id) / kManifestFile, kMaxManifestBytes);
+  // One whose manifest cannot be read says nothing.
+  const auto manifest =
+      text ? decode_manifest(*text) : Result<Manifest>(Error{ErrorCode::kNotFound, ""});
+  if (manifest) TRAINYARD_TRY(check_own(*manifest, records));
+  return check_no_directories(files, root / directory_name(id));
+}
+
 Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
                          const CheckpointId& id) {
   const std::filesystem::path directory = root / directory_name(id);
+  TRAINYARD_TRY(check_no_directories(files, directory));
   const auto names = files.list(directory);
   if (!names) {
     if (names.error().code == ErrorCode::kNotFound) return {};
@@ -235,14 +282,15 @@ Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
   return files.sync_directory(root);
 }
 
-Status remove_unrecorded(FileSystem& files, const std::filesystem::path& root, int64_t own) {
-  TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
-  TRAINYARD_ASSIGN(const std::vector<CheckpointId> names, checkpoint_names(files, root));
-  for (const CheckpointId& id : names) {
-    if (id.generation >= own || stored.recorded.contains(id.generation)) continue;
-    TRAINYARD_TRY(remove_checkpoint(files, root, id));
+void remove_unrecorded(FileSystem& files, const std::filesystem::path& root, int64_t own) {
+  const auto stored = load_lineage(files, root);
+  const auto names = checkpoint_names(files, root);
+  if (!stored || !names) return;
+  std::vector<CheckpointId> unrecorded;
+  for (const CheckpointId& id : *names) {
+    if (id.generation < own && !stored->recorded.contains(id.generation)) unrecorded.push_back(id);
   }
-  return {};
+  (void)remove_checkpoints(files, root, stored->records, unrecorded);
 }
 
 std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem::path& root) {
@@ -251,38 +299,52 @@ std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem
   return parse_directory_name(*target);
 }
 
-Status point_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id) {
+std::string point_latest(FileSystem& files, const std::filesystem::path& root,
+                         const CheckpointId& id) {
   const std::optional<CheckpointId> now = read_latest(files, root);
   // A younger generation's stays, if it is one: a damaged link may name what never was.
-  if (now && now->generation > id.generation && files.list(root / directory_name(*now))) return {};
+  if (now && now->generation > id.generation && files.list(root / directory_name(*now))) return "";
   sweep_latest_temporaries(files, root, id.generation);
-  const std::filesystem::path temporary =
-      root / (std::string(kLatestTemporary) + std::to_string(id.generation));
-  TRAINYARD_TRY(files.remove_file(temporary));
-  TRAINYARD_TRY(files.symlink(directory_name(id), temporary));
-  TRAINYARD_TRY(files.rename(temporary, root / kLatestLink));
-  return files.sync_directory(root);
+  std::string note;
+  const Status moved = move_latest(files, root, id, note);
+  if (moved) return note;
+  // It must not outlive what it points to.
+  const Status removed = files.remove_file(root / kLatestLink);
+  // Where there are no symbolic links it would be said at every checkpoint.
+  if (removed && moved.error().code == ErrorCode::kUnavailable) return note;
+  return std::string(kLatestLink) + ": " +
+         (removed
+              ? "was removed, for it could not be moved to "
+              : "could be neither moved nor removed, and what it names may be old or gone; not ") +
+         directory_name(id) + ": " + moved.error().message;
 }
 
-Result<std::vector<CheckpointId>> apply_retention(FileSystem& files,
-                                                  const std::filesystem::path& root, int64_t own,
-                                                  int64_t committed_step,
-                                                  const RetentionPolicy& policy) {
+CleanUp remove_checkpoints(FileSystem& files, const std::filesystem::path& root,
+                           const LineageRecords& records, std::span<const CheckpointId> ids) {
+  CleanUp result;
+  for (const CheckpointId& id : ids) {
+    Status removed = check_removable(files, root, id, records);
+    if (removed) removed = remove_checkpoint(files, root, id);
+    if (removed) {
+      result.removed.push_back(id);
+      continue;
+    }
+    result.left.push_back(directory_name(id) + ": " + removed.error().message);
+    const bool known = removed.error().code == ErrorCode::kConflict;
+    if (!known && !result.unremoved) result.unremoved = removed.error();
+  }
+  return result;
+}
+
+Result<CleanUp> apply_retention(FileSystem& files, const std::filesystem::path& root, int64_t own,
+                                int64_t committed_step, const RetentionPolicy& policy) {
   TRAINYARD_ASSIGN(const StoredLineage stored, load_lineage(files, root));
   TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(own, stored.records));
   TRAINYARD_ASSIGN(std::vector<FoundDirectory> found, find_checkpoints(files, root));
-  leave_damaged_out(files, root, lineage, policy.keep_last, found);
-  const std::vector<CheckpointId> plan =
-      plan_retention(found, own, lineage, stored.recorded, committed_step, policy);
-  std::vector<CheckpointId> removed;
-  Status first_failure;
-  for (const CheckpointId& id : plan) {
-    const Status status = remove_checkpoint(files, root, id);
-    if (status) removed.push_back(id);
-    if (!status && first_failure) first_failure = status;
-  }
-  if (!first_failure) return first_failure.error();
-  return removed;
+  leave_damaged_out(files, root, stored.records, lineage, policy.keep_last, found);
+  return remove_checkpoints(
+      files, root, stored.records,
+      plan_retention(found, own, lineage, stored.recorded, committed_step, policy));
 }
 
 }  // namespace trainyard::checkpoint

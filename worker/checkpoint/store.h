@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,26 +42,46 @@ Status write_lineage(FileSystem& files, const std::filesystem::path& root,
 Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
                                                      const std::filesystem::path& root);
 
-/// Removes a checkpoint, its manifest first, so that nobody takes the rest for one.
+/// Whether a checkpoint may be removed, and as a whole. Errors: kConflict when it is of another job
+/// than `records` (check_own), or when its directory holds another directory, which is no part of a
+/// checkpoint and not ours to remove; kIo.
+Status check_removable(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id,
+                       const LineageRecords& records);
+
+/// Removes a checkpoint, its manifest first, so that nobody takes the rest for one. Errors:
+/// kConflict where its directory holds another directory: then nothing is removed.
 Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
                          const CheckpointId& id);
 
-/// Removes what generations older than `own` have left that died before they recorded themselves.
-Status remove_unrecorded(FileSystem& files, const std::filesystem::path& root, int64_t own);
+/// Removes what generations older than `own` have left that died before they recorded themselves,
+/// but nothing of another job. What cannot be removed stays.
+void remove_unrecorded(FileSystem& files, const std::filesystem::path& root, int64_t own);
 
-/// Moves `latest` to this checkpoint unless it points to a younger generation's. Convenience only.
-/// Errors: kUnavailable where the file system has no symbolic links.
-Status point_latest(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id);
+/// Moves `latest` to this checkpoint unless it points to a younger generation's. Convenience only:
+/// nothing that matters may depend on it. A directory of that name, which a copy made with its
+/// links followed has, is moved aside. Where the link cannot be moved it is removed. Returns what
+/// people should know, empty: nothing; also where the file system has no symbolic links.
+std::string point_latest(FileSystem& files, const std::filesystem::path& root,
+                         const CheckpointId& id);
 
 /// Where `latest` points; nullopt when it is not there or names no checkpoint.
 std::optional<CheckpointId> read_latest(FileSystem& files, const std::filesystem::path& root);
 
+/// What a clean-up came to.
+struct CleanUp {
+  std::vector<CheckpointId> removed;
+  std::vector<std::string> left;   ///< one line for each directory that stays though it should go
+  std::optional<Error> unremoved;  ///< the first of them that another attempt may remove
+};
+
+/// Removes these checkpoints, each whatever becomes of the others, but nothing of another job than
+/// that of `records`.
+CleanUp remove_checkpoints(FileSystem& files, const std::filesystem::path& root,
+                           const LineageRecords& records, std::span<const CheckpointId> ids);
+
 /// Removes what `plan_retention` says for generation `own` after it has committed `committed_step`.
-/// Returns the directories removed. Errors: kIo for the first that could not be removed (the others
-/// are tried as well).
-Result<std::vector<CheckpointId>> apply_retention(FileSystem& files,
-                                                  const std::filesystem::path& root, int64_t own,
-                                                  int64_t committed_step,
-                                                  const RetentionPolicy& policy);
+/// Errors: kIo where the directory cannot be read.
+Result<CleanUp> apply_retention(FileSystem& files, const std::filesystem::path& root, int64_t own,
+                                int64_t committed_step, const RetentionPolicy& policy);
 
 }  // namespace trainyard::checkpoint

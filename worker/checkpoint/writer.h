@@ -3,16 +3,17 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/base/error.h"
 #include "worker/checkpoint/commit_group.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/generation.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/notes.h"
 #include "worker/checkpoint/retention.h"
 #include "worker/checkpoint/types.h"
 #include "worker/trace/span.h"
@@ -23,6 +24,12 @@ struct WriterOptions {
   std::filesystem::path root;
   RetentionPolicy retention;
   int64_t chunk_bytes = kDefaultChunkBytes;
+  /// Asked on the writer's thread before each clean-up: the newest step from whose state a later
+  /// step is known to have been done. One checkpoint of it or of an earlier step always stays.
+  /// Empty: every checkpoint is as good as the next.
+  std::function<int64_t()> proven_step;
+  /// Told what went wrong without harm (clean-up, `latest`), also after an outcome.
+  std::shared_ptr<Notes> notes = std::make_shared<Notes>();
   /// Told of each write and commit, on Track::kCheckpoint. Not owned; may be null.
   trace::SpanSink* spans = nullptr;
   /// A disk none of whose calls ends for this long is held to hang, and the checkpoint abandoned.
@@ -48,12 +55,11 @@ struct CheckpointOutcome {
   /// False where the ranks could not agree, whatever the error's kind: the group is gone, and no
   /// later checkpoint can succeed.
   bool agreed = false;
-  int64_t bytes = 0;               ///< written by this rank
-  double seconds = 0;              ///< from begin() to the end of the commit
-  double write_s = 0;              ///< of it, this rank's shard: hashing, writing, syncing
-  double write_cpu_s = 0;          ///< processor time of that
-  std::string directory;           ///< name within the root
-  std::vector<std::string> notes;  ///< what went wrong without harm (clean-up, `latest`)
+  int64_t bytes = 0;       ///< written by this rank
+  double seconds = 0;      ///< from begin() to the end of the commit
+  double write_s = 0;      ///< of it, this rank's shard: hashing, writing, syncing
+  double write_cpu_s = 0;  ///< processor time of that
+  std::string directory;   ///< name within the root
 
   /// Whether training may not go on: the ranks no longer agree, or have lost each other.
   bool ends_generation() const;

@@ -46,8 +46,8 @@ EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts
 Result<checkpoint::Snapshot> EngineState::snapshot() {
   const api::EngineSpec& spec = engine_.spec();
   checkpoint::Snapshot snapshot{
-      .step = engine_.steps_done(),
-      .samples_consumed = engine_.samples_consumed(),
+      .step = step(),
+      .samples_consumed = step() * spec.batch.global_sequences,
       .config_json = hf::with_run_facts(api::encode_engine(spec), facts_)};
   snapshot.scalars[checkpoint::kOptimizerStepScalar] = engine_.optimizer().updates();
   snapshot.scalars[checkpoint::kSeedScalar] = static_cast<uint64_t>(spec.seed);
@@ -162,6 +162,7 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
   }
   engine_.optimizer().set_updates(updates);
   engine_.set_steps_done(manifest.step);
+  skipped_in_a_row_ = 0;
   return {};
 }
 

@@ -29,10 +29,16 @@ class EngineState {
   /// kernel to find it, and a machine that has too little says so now. Only the first call counts.
   void claim_buffer();
 
+  /// Steps skipped one after another up to the engine's newest one: they changed no state. 0 unless
+  /// it is told.
+  void set_skipped_in_a_row(int64_t steps) { skipped_in_a_row_ = steps; }
+  /// The step whose state this is: the newest one that was done.
+  int64_t step() const { return engine_.steps_done() - skipped_in_a_row_; }
+
   /// Copies this rank's part of parameters and moments into the snapshot buffer (allocated here
-  /// unless it has been claimed, reused after) and describes it; the snapshot owns the buffer as
-  /// well. Errors: kUnavailable while the snapshot before is still held (a disk hangs over it), or
-  /// when there is no memory for the first one.
+  /// unless it has been claimed, reused after) and describes it as that of step(); the snapshot
+  /// owns the buffer as well. Errors: kUnavailable while the snapshot before is still held (a disk
+  /// hangs over it), or when there is no memory for the first one.
   Result<checkpoint::Snapshot> snapshot();
 
   /// Overwrites parameters, moments, optimizer step and data cursor. Once `stop_asked` says so it
@@ -46,7 +52,7 @@ class EngineState {
 
   Engine& engine() const { return engine_; }
 
-  /// Loss of the newest step, kept in checkpoints: a run that goes on from its last step has no
+  /// Loss of step(), kept in checkpoints: a run that goes on from its last step has no
   /// other. NaN before the first step and where it is not known. No part of the hash.
   double loss() const { return loss_; }
   void set_loss(double loss) { loss_ = loss; }
@@ -74,6 +80,7 @@ class EngineState {
   std::string data_identity_;
   hf::RunFacts facts_;
   double loss_ = std::numeric_limits<double>::quiet_NaN();
+  int64_t skipped_in_a_row_ = 0;
   std::vector<Part> parts_;
   std::vector<float> piece_;  ///< of gather_pieces()
   std::shared_ptr<MemoryBlock> buffer_;

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "worker/checkpoint/generation.h"
+#include "worker/checkpoint/store.h"
 
 namespace trainyard::engine {
 namespace {
@@ -18,11 +21,12 @@ constexpr std::chrono::seconds kLongestPause{10};
 /// How soon a pause ends when a rank is asked to stop.
 constexpr std::chrono::milliseconds kStopLook{100};
 
+/// More are told each time, and not kept.
+constexpr size_t kMaxNotesTold = 64;
+
 }  // namespace
 
 CheckpointSchedule::~CheckpointSchedule() = default;
-
-int64_t CheckpointSchedule::step() const { return state_.engine().steps_done(); }
 
 Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const TrainContext& context,
                                                                       EngineState& state) {
@@ -48,6 +52,7 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
   if (started.resumed_from) {
     schedule->committed_step_ = started.resumed_from->id.step;
     schedule->begun_step_ = schedule->committed_step_;
+    schedule->newest_done_ = schedule->committed_step_;
     context.progress->checkpoint_step(schedule->committed_step_);
     if (context.groups->world->rank() == 0) {
       context.log->info("resumed", {{"step", schedule->committed_step_},
@@ -56,16 +61,18 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
   }
   schedule->writer_ = std::make_unique<checkpoint::CheckpointWriter>(
       schedule->files_, *schedule->group_,
-      checkpoint::WriterOptions{.root = context.checkpoint_root,
-                                .retention = {.keep_last = context.checkpoint_policy.keep_last},
-                                .spans = context.spans},
+      checkpoint::WriterOptions{
+          .root = context.checkpoint_root,
+          .retention = {.keep_last = context.checkpoint_policy.keep_last},
+          .proven_step = [proven = schedule->proven_step_] { return proven->load(); },
+          .notes = schedule->notes_,
+          .spans = context.spans},
       std::move(started));
   return schedule;
 }
 
 Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) {
-  for (const std::string& note : outcome.notes)
-    context_.log->warning(note);
+  tell_notes();
   if (outcome.status) {
     count_commit(outcome);
     return {};
@@ -73,6 +80,16 @@ Status CheckpointSchedule::settle(const checkpoint::CheckpointOutcome& outcome) 
   if (outcome.ends_generation()) return outcome.status;
   count_failure(outcome);
   return {};
+}
+
+/// What hinders each clean-up is told once.
+void CheckpointSchedule::tell_notes() {
+  for (std::string& note : notes_->take()) {
+    if (std::find(told_.begin(), told_.end(), note) != told_.end()) continue;
+    context_.log->warning(note);
+    if (context_.warn) context_.warn(note);
+    if (told_.size() < kMaxNotesTold) told_.push_back(std::move(note));
+  }
 }
 
 void CheckpointSchedule::count_commit(const checkpoint::CheckpointOutcome& outcome) {
@@ -134,16 +151,24 @@ Status CheckpointSchedule::drain() {
 
 Status CheckpointSchedule::after_step(bool last) {
   if (const auto outcome = writer_->poll()) TRAINYARD_TRY(settle(*outcome));
+  tell_notes();
+  const int64_t steps_done = state_.engine().steps_done();
+  const bool skipped = state_.step() < steps_done;
+  if (!skipped) proven_step_->store(std::exchange(newest_done_, steps_done));
   const int64_t every = context_.checkpoint_policy.every_steps;
-  const bool due = last || (every > 0 && step() % every == 0);
+  due_ = due_ || (every > 0 && steps_done % every == 0);
   // Not before the first step, which somebody waits for.
   if (every > 0) state_.claim_buffer();
-  if (!due || step() <= begun_step_) return {};
+  // Before the first step that is done there is nothing to keep.
+  const bool begins = last || (due_ && !skipped);
+  if (!begins || state_.step() <= std::max<int64_t>(begun_step_, 0)) return {};
+  due_ = false;
   const MonoTime begin = context_.clock->mono();
   // Whether the one before has ended may differ between ranks; waiting keeps their decisions the
   // same. A checkpoint that takes longer than the interval paces training, and its time shows.
-  const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
-                               {.activity = trace::Activity::kCheckpointWait, .step = step()});
+  const trace::ScopedSpan span(
+      context_.spans, trace::Track::kStep,
+      {.activity = trace::Activity::kCheckpointWait, .step = state_.step()});
   context_.progress->set_phase(contract::Phase::kCheckpointing);
   TRAINYARD_TRY(drain());
   TRAINYARD_TRY(start());
@@ -156,7 +181,7 @@ Status CheckpointSchedule::after_step(bool last) {
 
 /// Copies the state and lets the writer begin; a rank that cannot copy tells the others.
 Status CheckpointSchedule::start() {
-  begun_step_ = step();
+  begun_step_ = state_.step();
   Result<checkpoint::Snapshot> snapshot = state_.snapshot();
   if (snapshot) return writer_->begin(*std::move(snapshot));
   if (checkpoint::ends_generation(snapshot.error().code)) return snapshot.error();
@@ -179,18 +204,51 @@ Result<bool> CheckpointSchedule::asked_to_stop_within(Duration pause) {
 }
 
 Result<bool> CheckpointSchedule::finish(bool keep_trying) {
-  const trace::ScopedSpan span(context_.spans, trace::Track::kStep,
-                               {.activity = trace::Activity::kCheckpointWait, .step = step()});
+  const trace::ScopedSpan span(
+      context_.spans, trace::Track::kStep,
+      {.activity = trace::Activity::kCheckpointWait, .step = state_.step()});
   keeps_trying_ = keep_trying;
   TRAINYARD_TRY(drain());
-  for (Duration pause = kFirstPause; keep_trying && committed_step_ != step();
+  for (Duration pause = kFirstPause; keep_trying && committed_step_ != state_.step();
        pause = std::min<Duration>(2 * pause, kLongestPause)) {
     TRAINYARD_ASSIGN(const bool stopping, asked_to_stop_within(pause));
     if (stopping) break;
     TRAINYARD_TRY(start());
     TRAINYARD_TRY(drain());
   }
-  return committed_step_ == step();
+  // Where no step was done nothing has been trained.
+  return committed_step_ == state_.step() || state_.step() == 0;
+}
+
+std::vector<std::string> CheckpointSchedule::close() {
+  writer_.reset();
+  tell_notes();
+  return told_;
+}
+
+std::string CheckpointSchedule::advice() const {
+  constexpr char kAnew[] = "no checkpoint is older than that: begin anew";
+  const std::filesystem::path& root = context_.checkpoint_root;
+  const auto stored = checkpoint::load_lineage(*files_, root);
+  const auto found = checkpoint::find_checkpoints(*files_, root);
+  if (!stored || !found) return kAnew;
+  const auto lineage = checkpoint::Lineage::of(context_.resume.generation, stored->records);
+  if (!lineage) return kAnew;
+  std::vector<checkpoint::CheckpointId> committed;
+  for (const checkpoint::FoundDirectory& directory : *found) {
+    if (directory.committed) committed.push_back(directory.id);
+  }
+  std::string newer;
+  for (const checkpoint::CheckpointId& id : lineage->newest_first(std::move(committed))) {
+    const std::string name = checkpoint::directory_name(id);
+    const bool proven = id.step < state_.step();
+    if (proven &&
+        checkpoint::open_own(*files_, root, id, stored->records, checkpoint::Verify::kManifest)) {
+      return "go on from " + name + (newer.empty() ? "" : " (move away " + newer + ")");
+    }
+    newer += (newer.empty() ? "" : ", ") + name;
+  }
+  return kAnew;
 }
 
 }  // namespace trainyard::engine

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "common/base/error.h"
 #include "worker/checkpoint/communicator_group.h"
@@ -24,8 +27,10 @@ class CheckpointSchedule {
   bool restored() const { return restored_; }
 
   /// Call after every step; starts a checkpoint when one is due by policy or `last` is set. The
-  /// same decision on every rank. A checkpoint that fails is logged and counted in the progress
-  /// page, and training goes on. Errors: only those that end the generation (the group is gone).
+  /// same decision on every rank. One that is due after a skipped step waits for the next step that
+  /// is done; the last one holds the state of the newest step that was done, under that step's
+  /// name. A checkpoint that fails is logged and counted in the progress page, and training goes
+  /// on. Errors: only those that end the generation (the group is gone).
   Status after_step(bool last);
 
   /// Waits for the checkpoint in progress; true when the newest step done is committed. With
@@ -34,17 +39,24 @@ class CheckpointSchedule {
   /// Collective.
   Result<bool> finish(bool keep_trying);
 
+  /// Waits for the clean-up in progress, while its disk moves. The last call. Returns what people
+  /// should know of all clean-ups, each line once.
+  std::vector<std::string> close();
+
+  /// For a model that has diverged: which checkpoint to go on from, for people. It is the newest
+  /// one after which a step was done.
+  std::string advice() const;
+
  private:
   CheckpointSchedule(const TrainContext& context, EngineState& state)
       : context_(context), state_(state) {}
   Status settle(const checkpoint::CheckpointOutcome& outcome);
+  void tell_notes();
   void count_commit(const checkpoint::CheckpointOutcome& outcome);
   void count_failure(const checkpoint::CheckpointOutcome& outcome);
   Status drain();
   Result<bool> asked_to_stop_within(Duration pause);
   Status start();
-  int64_t step() const;
-
   const TrainContext& context_;
   EngineState& state_;
   std::shared_ptr<checkpoint::PosixFileSystem> files_ =
@@ -52,7 +64,13 @@ class CheckpointSchedule {
   contract::CheckpointFigures figures_;
   std::unique_ptr<checkpoint::CommunicatorCommitGroup> group_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
+  std::shared_ptr<checkpoint::Notes> notes_ = std::make_shared<checkpoint::Notes>();
+  std::vector<std::string> told_;  ///< of notes_, in order
+  /// The newest step from whose state a later one was done. Read by the writer's thread.
+  std::shared_ptr<std::atomic<int64_t>> proven_step_ = std::make_shared<std::atomic<int64_t>>(-1);
+  bool due_ = false;  ///< a checkpoint waits for a step that is done
   bool restored_ = false;
+  int64_t newest_done_ = -1;  ///< step, of this generation or restored
   int64_t begun_step_ = -1;
   int64_t committed_step_ = -1;
   bool keeps_trying_ = false;  ///< what failed is written again

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "common/io/control_group.h"
 #include "common/io/memory_facts.h"
@@ -87,6 +88,7 @@ class Run {
       count_turn();
     }
     TRAINYARD_TRY(evaluate_at_end());
+    TRAINYARD_TRY(check_end());
     return finish();
   }
 
@@ -261,19 +263,22 @@ class Run {
     step_seconds_ = smoothed(step_seconds_, seconds(taken));
     work_seconds_ = smoothed(work_seconds_, seconds(work_.end_step(end)));
     context_.progress->work_seconds(work_seconds_);
-    if (report.skipped && context_.groups->world->rank() == 0) {
+    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+    // Not each of a hundred: what is said last must not be only that.
+    if (skipped_in_a_row_ == 1 && context_.groups->world->rank() == 0) {
       context_.log->warning("step skipped: an exact gradient sum overflowed or was not finite",
                             {{"step", engine_->steps_done()}});
-      if (skipped_++ == 0 && context_.warn) {
+      if (!std::exchange(told_of_skips_, true) && context_.warn) {
         context_.warn("step " + std::to_string(engine_->steps_done()) +
                       " was skipped, as are all whose loss or gradient is not finite or too large: "
                       "does the model diverge? trainyard_rank_skipped_steps_total counts them");
       }
     }
-    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-    TRAINYARD_TRY(check_skipped());
+    state_->set_skipped_in_a_row(skipped_in_a_row_);
+    // A run whose every step is skipped learns nothing, however long it goes on.
+    if (skipped_in_a_row_ >= kSkippedStepsMax) return diverged(skipped_text(), "");
     stopping_ = report.stop_requested;
-    state_->set_loss(report.loss);
+    if (!report.skipped) state_->set_loss(report.loss);
     const int64_t samples = engine_->samples_consumed();
     context_.progress->count_step(taken, own_samples_ * spec_.data.sequence_length, report.skipped);
     const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
@@ -290,16 +295,35 @@ class Run {
     return {};
   }
 
-  /// A run whose every step is skipped learns nothing, however long it goes on.
-  Status check_skipped() const {
-    const bool none_trained = is_last_step() && engine_->optimizer().updates() == 0;
-    if (skipped_in_a_row_ < kSkippedStepsMax && !none_trained) return {};
-    return Error{ErrorCode::kInvalidData,
-                 "training: the last " + std::to_string(skipped_in_a_row_) + " steps, to step " +
-                     std::to_string(engine_->steps_done()) +
-                     ", were skipped, because their loss or gradient was not finite or too large; "
-                     "the model has diverged: go on from an older checkpoint, or train with a "
-                     "lower learningRate, a longer warmup or gradientClip"};
+  /// `what` went wrong; `otherwise`, which may be empty, what else it may be and what to do then.
+  /// What to go on from is said last: of a long message a status keeps the end.
+  Error diverged(const std::string& what, const std::string& otherwise) const {
+    return {ErrorCode::kInvalidData,
+            "training: " + what + ": the model has diverged" + otherwise +
+                "; lower learningRate or gradientClip, or lengthen the warmup, and " +
+                (checkpoints_ ? checkpoints_->advice() : "begin anew")};
+  }
+
+  std::string skipped_text() const {
+    return "the last " + std::to_string(skipped_in_a_row_) + " steps, to step " +
+           std::to_string(engine_->steps_done()) +
+           ", were skipped (loss or gradient not finite or too large)";
+  }
+
+  /// A run is complete when its last step was done and leaves a model that computes.
+  Status check_end() {
+    if (!is_last_step()) return {};
+    if (skipped_in_a_row_ > 0) {
+      // One batch in a thousand may be too large for a good model: its state is kept.
+      if (checkpoints_) TRAINYARD_TRY(checkpoints_->finish(true));
+      return diverged(skipped_text(),
+                      " (or, where only a batch was too large, raise engine.steps)");
+    }
+    if (!evaluation_ || evaluated_step_ != engine_->steps_done() || std::isfinite(validation_loss_))
+      return {};
+    return diverged("the loss on engine.data.validation after the last step, " +
+                        std::to_string(engine_->steps_done()) + ", is not finite",
+                    "");
   }
 
   bool is_last_step() const { return engine_->steps_done() == spec_.steps; }
@@ -394,7 +418,8 @@ class Run {
     count_turn();
     outcome.result = {.step = engine_->steps_done(),
                       .final_loss = state_->loss(),
-                      .validation_loss = validation_loss_};
+                      .validation_loss = validation_loss_,
+                      .skipped_steps = engine_->steps_done() - engine_->optimizer().updates()};
     if (outcome.complete) {
       // It gathers every state: a run that was stopped has no time for that.
       TRAINYARD_ASSIGN(const Hash128 hash, state_->hash());
@@ -410,6 +435,7 @@ class Run {
         context_.log->info("exported without tokenizer files", {{"why", without_tokenizer}});
       }
     }
+    if (checkpoints_) outcome.result.warnings = checkpoints_->close();
     if (outcome.complete) context_.progress->set_phase(contract::Phase::kDone);
     return outcome;
   }
@@ -449,7 +475,7 @@ class Run {
   MonoTime pace_from_{};  ///< end of the step before, or the beginning of the first
   double work_seconds_ = 0;
   int64_t skipped_in_a_row_ = 0;
-  int64_t skipped_ = 0;
+  bool told_of_skips_ = false;
   int64_t evaluated_step_ = -1;
   double validation_loss_ = std::numeric_limits<double>::quiet_NaN();
   bool stopping_ = false;

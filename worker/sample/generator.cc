@@ -8,6 +8,21 @@
 #include "kernels/cpu/cpu_limits.h"
 
 namespace trainyard::engine {
+namespace {
+
+/// From here on two neighbouring logits are a nat or more apart: they say nothing of probabilities.
+constexpr float kLogitLimit = 1 << 24;
+
+/// Whether there is something to draw from.
+Status check_logits(std::span<const float> logits) {
+  const auto good = [](float logit) { return std::abs(logit) < kLogitLimit; };  // NaN: false
+  if (std::all_of(logits.begin(), logits.end(), good)) return {};
+  return Error{ErrorCode::kInvalidData,
+               "logits: found one that is not finite or too large; the model has diverged: name an "
+               "older checkpoint (trainyard ckpt ls)"};
+}
+
+}  // namespace
 
 int32_t choose_token(std::span<const float> logits, int64_t vocab, const SampleOptions& options,
                      double draw) {
@@ -70,6 +85,7 @@ Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions
     const std::span<const int32_t> context =
         std::span<const int32_t>(prompt).last(std::min(window, prompt.size()));
     TRAINYARD_ASSIGN(const std::span<const float> logits, engine.next_logits(context));
+    TRAINYARD_TRY(check_logits(logits.first(static_cast<size_t>(vocab))));
     const auto words = philox4x32(
         {static_cast<uint32_t>(i), 0, 0, 0},
         {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});

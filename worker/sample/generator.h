@@ -35,7 +35,8 @@ int64_t context_tokens(const Engine& engine);
 
 /// Generates after `prompt` (not empty), calling `on_token` with each; stops early when it returns
 /// false. The context is the newest context_tokens() of them. The same seed gives the same text.
-/// Errors: kInvalidConfig for an empty prompt or tokens outside the vocabulary.
+/// Errors: kInvalidConfig for an empty prompt or tokens outside the vocabulary; kInvalidData for a
+/// model that has diverged: a logit is not finite or too large.
 Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,
                 const std::function<bool(int32_t token)>& on_token);
 

@@ -114,6 +114,11 @@ TEST_F(CkptCommandTest, ARunDirectoryStandsForItsCheckpoints) {
   EXPECT_EQ(trainyard({"ckpt", "hash", path}).out, trainyard({"ckpt", "hash", root()}).out);
   EXPECT_EQ(trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", path}).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(run.path() / "pvc/claim/job/g1-step-0000000010"));
+  std::string job = slurp(run.path() / "job.json");
+  job.replace(job.find("{\"name\": \"job\""), 14, R"({"name": "job", "uid": "another-job")");
+  spill(run.path() / "job.json", job);
+  EXPECT_THAT(trainyard({"ckpt", "ls", path}).err,
+              HasSubstr("found checkpoints of job job-uid-1, wanted another-job as in"));
   spill(run.path() / "job.json", "{");
   EXPECT_THAT(trainyard({"ckpt", "ls", path}).err, HasSubstr("job.json"));
 }
@@ -380,6 +385,37 @@ TEST_F(CkptCommandTest, PruneRemovesNothingForTheSakeOfACheckpointThatCannotBeRe
   EXPECT_TRUE(std::filesystem::exists(job_.root() / "g2-step-0000000030/manifest.json"));
 }
 
+TEST_F(CkptCommandTest, PruneTellsWhatStaysBecauseOfADirectoryInItAndDoesTheRest) {
+  std::filesystem::create_directories(job_.root() / "g1-step-0000000010/.ipynb_checkpoints");
+  const Ran ran = trainyard({"ckpt", "prune", "--keep-last", "1", "--yes", "--stopped", root()});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("left alone g1-step-0000000010: stays: found the directory "
+                                       ".ipynb_checkpoints in it"),
+                             HasSubstr("removed g2-step-0000000020")));
+  EXPECT_TRUE(std::filesystem::exists(job_.root() / "g1-step-0000000010/manifest.json"));
+  EXPECT_FALSE(std::filesystem::exists(job_.root() / "g2-step-0000000020"));
+}
+
+TEST_F(CkptCommandTest, ACheckpointOfAnotherJobIsShownAsForeignAndTakenOnlyByItsName) {
+  const trainyard::testing_support::TemporaryDirectory folder;
+  JobDirectory other(folder.path(), "job-uid-2");
+  ASSERT_EQ(other.train(files_, {.generation = 1, .steps = {1000}}), "");
+  std::filesystem::copy(folder.path() / "g1-step-0000001000", job_.root() / "g1-step-0000001000");
+  const Ran ls = trainyard({"ckpt", "ls", root()});
+  EXPECT_THAT(ls.out,
+              HasSubstr("foreign: manifest.json: is of another job: found jobUid job-uid-2, "
+                        "wanted job-uid-1"));
+  const Ran show = trainyard({"ckpt", "show", "-o", "json", root()});
+  EXPECT_EQ(nlohmann::json::parse(show.out)["step"], 30);
+  const Ran named = trainyard({"ckpt", "show", "-o", "json", root() + "/g1-step-0000001000"});
+  EXPECT_EQ(nlohmann::json::parse(named.out)["step"], 1000);
+  // A folder of checkpoints without its lineage: which is the newest nobody knows.
+  std::filesystem::remove_all(folder.path() / "lineage");
+  EXPECT_THAT(
+      trainyard({"ckpt", "show", folder.path().string()}).err,
+      HasSubstr("name one itself, such as " + (folder.path() / "g1-step-0000001000").string()));
+}
+
 TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
   const trainyard::testing_support::TemporaryDirectory run;
   const auto checkpoints = run.path() / "pvc/claim/job";
@@ -403,6 +439,12 @@ TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
   }
   EXPECT_EQ(trainyard(prune).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(checkpoints / "g1-step-0000000010"));
+  // A run's checkpoints may be kept on another disk.
+  const trainyard::testing_support::TemporaryDirectory disk;
+  std::filesystem::rename(checkpoints, disk.path() / "job");
+  std::filesystem::create_directory_symlink(disk.path() / "job", checkpoints);
+  const Ran linked = trainyard(prune);
+  EXPECT_EQ(linked.exit_code, 0) << linked.err;
 }
 
 TEST_F(CkptCommandTest, PruneLeavesWhatANewestGenerationHasNotFinished) {

@@ -173,6 +173,21 @@ TEST(WorkerContractTest, ResultKeepsThePeakOfMemoryOrItsAbsence) {
   EXPECT_NE(bad.error().message.find("\"plannedBytes\": found -1"), std::string::npos);
 }
 
+TEST(WorkerContractTest, ResultKeepsSkippedStepsAndWarningsOrTheirAbsence) {
+  RunResult result{"00", 1, 2.5, 2.5};
+  result.skipped_steps = 7;
+  result.warnings = {"clean-up: one", "latest: \"two\""};
+  auto decoded = decode_run_result(encode(result));
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->skipped_steps, 7);
+  EXPECT_EQ(decoded->warnings, result.warnings);
+  decoded = decode_run_result(
+      R"({"type":"result","stateHash":"","step":1,"finalLoss":1,"validationLoss":1})");
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_EQ(decoded->skipped_steps, 0) << "of an earlier version";
+  EXPECT_TRUE(decoded->warnings.empty());
+}
+
 TEST(WorkerContractTest, ResultWithoutValidationComesBackAsNan) {
   const auto decoded =
       decode_run_result(encode(RunResult{"00", 1, 2.5, std::numeric_limits<double>::quiet_NaN()}));

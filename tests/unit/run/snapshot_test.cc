@@ -143,6 +143,20 @@ TEST_F(SnapshotTest, ACompleteRunEndsWithZeroAndItsResult) {
   EXPECT_EQ(summary.time_shares.front().name, "productive");
 }
 
+TEST_F(SnapshotTest, StepsThatWereSkippedAndWhatHinderedCleanUpsAreTold) {
+  set(api::ConditionType::kComplete, "CompletionsReached");
+  RunFacts known = facts();
+  known.result = contract::RunResult{.state_hash = "beef",
+                                     .step = 100,
+                                     .skipped_steps = 3,
+                                     .warnings = {"clean-up: g1-step-0000000010: stays"}};
+  const Summary summary = make_summary(known, Time{});
+  EXPECT_EQ(summary.skipped_steps, 3);
+  const std::string text = summary_text(summary);
+  EXPECT_THAT(text, ::testing::HasSubstr("skipped steps   3: their loss or gradient"));
+  EXPECT_THAT(text, ::testing::HasSubstr("warning         clean-up: g1-step-0000000010: stays"));
+}
+
 TEST_F(SnapshotTest, ExitCodesOfFailures) {
   set(api::ConditionType::kFailed, "FatalExitCode");
   EXPECT_EQ(make_summary(facts(), Time{}).exit_code, 1) << "a deadline: no rank is to blame";

@@ -45,6 +45,10 @@ class HookedFileSystem : public FileSystem {
     TRAINYARD_TRY(hook_("readlink", path));
     return inner_->read_link(path);
   }
+  Result<bool> is_directory(const std::filesystem::path& path) override {
+    TRAINYARD_TRY(hook_("lstat", path));
+    return inner_->is_directory(path);
+  }
   Status remove_file(const std::filesystem::path& path) override {
     TRAINYARD_TRY(hook_("unlink", path));
     return inner_->remove_file(path);

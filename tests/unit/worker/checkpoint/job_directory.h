@@ -38,15 +38,18 @@ class JobDirectory {
   /// In a fresh directory of the machine, removed with this object.
   JobDirectory() : temporary_(std::in_place), root_(temporary_->path()) {}
   /// Anywhere, for file systems of the test's own.
-  explicit JobDirectory(std::filesystem::path root) : root_(std::move(root)) {}
+  explicit JobDirectory(std::filesystem::path root, std::string uid = "job-uid-1")
+      : root_(std::move(root)), uid_(std::move(uid)) {}
 
   const std::filesystem::path& root() const { return root_; }
   GenerationPlan plan(int64_t generation, std::optional<int64_t> parent) const {
-    return {root_, "job-uid-1", generation, parent};
+    return {root_, uid_, generation, parent};
   }
   /// Step restored from by the newest train(); nullopt: from scratch.
   std::optional<int64_t> restored_step() const { return restored_; }
   const std::vector<std::string>& notes() const { return notes_; }
+  /// What the writers of the newest train() have noted: clean-ups, `latest`.
+  const std::vector<std::string>& writer_notes() const { return writer_notes_; }
   /// The highest step whose checkpoint has been reported as committed; -1: none.
   int64_t committed_step() const { return committed_; }
 
@@ -55,6 +58,7 @@ class JobDirectory {
   std::string train(FileSystem& files, const Training& training) {
     std::mutex mutex;
     std::string trouble;
+    const auto notes = std::make_shared<Notes>();
     const auto report = [&](const std::string& what) {
       const std::lock_guard lock(mutex);
       if (trouble.empty()) trouble = what;
@@ -75,26 +79,34 @@ class JobDirectory {
         restored_ = restored;
         notes_ = started->notes;
       }
-      CheckpointWriter writer(borrowed(files), group, {root_, training.retention, 256}, *started);
+      std::optional<CheckpointWriter> writer(
+          std::in_place, borrowed(files), group,
+          WriterOptions{
+              .root = root_, .retention = training.retention, .chunk_bytes = 256, .notes = notes},
+          *started);
       for (const int64_t step : training.steps) {
         const auto state = small_state(step);
-        const Status begun = writer.begin(small_snapshot(state, step, group.rank(), group.size()));
+        const Status begun = writer->begin(small_snapshot(state, step, group.rank(), group.size()));
         if (!begun) return report(begun.error().message);
-        const auto outcome = writer.wait(std::chrono::seconds(60));
+        const auto outcome = writer->wait(std::chrono::seconds(60));
         if (!outcome) return report("no outcome");
         if (!outcome->status) report(outcome->status.error().message);
         if (outcome->status && group.rank() == 0) committed_ = std::max(committed_, step);
       }
+      writer.reset();  // waits for its clean-up
     });
+    writer_notes_ = notes->take();
     return trouble;
   }
 
  private:
   std::optional<trainyard::testing_support::TemporaryDirectory> temporary_;
   std::filesystem::path root_;
+  std::string uid_ = "job-uid-1";
   int64_t committed_ = -1;
   std::optional<int64_t> restored_;
   std::vector<std::string> notes_;
+  std::vector<std::string> writer_notes_;
 };
 
 /// The whole of a file; for small ones.

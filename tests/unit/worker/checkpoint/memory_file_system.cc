@@ -190,6 +190,11 @@ Status MemoryFileSystem::rename(const std::filesystem::path& from,
   if (node == nullptr) return error_of(ErrorCode::kNotFound, "rename", from);
   TRAINYARD_ASSIGN(const NodePtr old_parent, parent_of(from));
   TRAINYARD_ASSIGN(const NodePtr new_parent, parent_of(to));
+  const NodePtr replaced = find(to);
+  if (replaced != nullptr &&
+      (replaced->kind == Node::Kind::kDirectory) != (node->kind == Node::Kind::kDirectory)) {
+    return error_of(ErrorCode::kIo, "rename", from);
+  }
   old_parent->entries.erase(from.filename().string());
   new_parent->entries[to.filename().string()] = node;
   return {};
@@ -231,6 +236,13 @@ Result<std::string> MemoryFileSystem::read_link(const std::filesystem::path& pat
     return error_of(ErrorCode::kNotFound, "readlink", path);
   }
   return node->content;
+}
+
+Result<bool> MemoryFileSystem::is_directory(const std::filesystem::path& path) {
+  TRAINYARD_TRY(before("lstat"));
+  const std::lock_guard lock(mutex_);
+  const NodePtr node = find(path);
+  return node != nullptr && node->kind == Node::Kind::kDirectory;
 }
 
 Status MemoryFileSystem::remove_file(const std::filesystem::path& path) {

@@ -45,6 +45,7 @@ class MemoryFileSystem final : public FileSystem {
   Status link(const std::filesystem::path& from, const std::filesystem::path& to) override;
   Status symlink(const std::filesystem::path& target, const std::filesystem::path& path) override;
   Result<std::string> read_link(const std::filesystem::path& path) override;
+  Result<bool> is_directory(const std::filesystem::path& path) override;
   Status remove_file(const std::filesystem::path& path) override;
   Status remove_directory(const std::filesystem::path& path) override;
   Status sync_directory(const std::filesystem::path& path) override;

@@ -305,6 +305,24 @@ TEST(RetentionTest, KeepsTheLastAndEveryNth) {
                                    CheckpointId{1, 80}));
 }
 
+TEST(RetentionTest, OneAfterWhichAStepWasDoneAlwaysStays) {
+  const LineageRecords records = records_of({{1, "u", std::nullopt, -1}});
+  std::vector<FoundDirectory> found;
+  for (int64_t step = 10; step <= 40; step += 10)
+    found.push_back({{1, step}, true});
+  const auto removed = [&](const RetentionPolicy& policy) {
+    return plan_retention(found, 1, *Lineage::of(1, records), {1}, 40, policy);
+  };
+  EXPECT_THAT(removed({.keep_last = 1, .proven_step = 39}),
+              UnorderedElementsAre(CheckpointId{1, 10}, CheckpointId{1, 20}));
+  EXPECT_THAT(removed({.keep_last = 2, .proven_step = 15}),
+              UnorderedElementsAre(CheckpointId{1, 20}));
+  EXPECT_THAT(removed({.keep_last = 2, .proven_step = 39}),
+              UnorderedElementsAre(CheckpointId{1, 10}, CheckpointId{1, 20}));
+  EXPECT_THAT(removed({.keep_last = 1, .proven_step = -1}),
+              UnorderedElementsAre(CheckpointId{1, 10}, CheckpointId{1, 20}, CheckpointId{1, 30}));
+}
+
 TEST(RetentionTest, LeftoversGoButNotWhatIsBeingWritten) {
   const LineageRecords records = records_of({{1, "u", std::nullopt, -1}, {2, "u", 1, 20}});
   const std::vector<FoundDirectory> found = {

@@ -297,13 +297,18 @@ TEST_F(ZombieTest, WithoutSymbolicLinksThereIsNoLatestAndNobodyIsToldAtEachCheck
   const auto started = start_generation(files_, job_.plan(1, std::nullopt), group,
                                         [](CheckpointReader&) { return Status(); });
   ASSERT_TRUE(started.has_value()) << started.error().message;
-  CheckpointWriter writer(borrowed(files_), group, {job_.root(), {}, 256}, *started);
-  const auto state = small_state(10);
-  ASSERT_TRUE(writer.begin(small_snapshot(state, 10, 0, 1)));
-  const auto outcome = writer.wait(std::chrono::seconds(60));
-  ASSERT_TRUE(outcome.has_value());
-  EXPECT_TRUE(outcome->status) << outcome->status.error().message;
-  EXPECT_THAT(outcome->notes, ::testing::IsEmpty());
+  const auto notes = std::make_shared<Notes>();
+  {
+    CheckpointWriter writer(
+        borrowed(files_), group,
+        {.root = job_.root(), .retention = {}, .chunk_bytes = 256, .notes = notes}, *started);
+    const auto state = small_state(10);
+    ASSERT_TRUE(writer.begin(small_snapshot(state, 10, 0, 1)));
+    const auto outcome = writer.wait(std::chrono::seconds(60));
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_TRUE(outcome->status) << outcome->status.error().message;
+  }
+  EXPECT_THAT(notes->take(), ::testing::IsEmpty());
   EXPECT_EQ(newest_step(), 10);
 }
 
