@@ -10,6 +10,7 @@
 #include "agent/devices.h"
 #include "agent/event_loop.h"
 #include "common/base/program_help.h"
+#include "common/io/last_words.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/grpc_log.h"
@@ -41,6 +42,7 @@ int install(const std::string& folder, trainyard::Logger& logger) {
 
 int main(int argc, char** argv) {
   namespace agent = trainyard::agent;
+  trainyard::say_last_words("trainyard-agent", trainyard::LastWords::kJson);
   agent::prepare_signals();
   const auto logger = trainyard::Logger::to_stderr(trainyard::LogLevel::kInfo);
   const std::vector<std::string> arguments(argv + 1, argv + argc);

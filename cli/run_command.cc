@@ -128,6 +128,10 @@ Result<std::string> check_engine(const api::TrainingJob& job,
       engine::plan_job(complete, {.ranks = ranks_of(spec),
                                   .threads = static_cast<int>(complete.runtime.threads)}));
   TRAINYARD_TRY(engine::check_file_size(plan));
+  int64_t most = 0;
+  for (const auto& rank : plan.ranks())
+    most = std::max(most, rank.total());
+  TRAINYARD_TRY(check_rank_data(spec, most));
   TRAINYARD_ASSIGN(std::string doubt, engine::check_memory(plan, {0, ranks_of(spec)}, complete,
                                                            engine::memory_room()));
   if (!doubt.empty()) return doubt;
@@ -245,7 +249,7 @@ std::vector<std::string> next_commands(const RunOptions& options, const Summary&
     const bool can_go_on = summary.outcome != Summary::Outcome::kFailed;
     if (can_go_on) {
       commands.push_back(same_command(options));
-    } else if (summary.step < summary.total_steps) {
+    } else if (summary.step < summary.total_steps && !summary.diverged()) {
       commands.push_back(same_command(options) + " --retry");
     }
     return commands;
@@ -373,6 +377,9 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   for (const std::string& remark : remarks_of(*run, options.retry))
     view->notice({Notice::Kind::kMessage, "", remark, {}});
   if (!doubt.empty()) view->notice({Notice::Kind::kWarning, "Memory", doubt, {}});
+  if (const std::string cpu = doubt_of_cpu_time(); !cpu.empty()) {
+    view->notice({Notice::Kind::kWarning, "Limit", cpu, {}});
+  }
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals, context);
   summary.next_commands = next_commands(options, summary);

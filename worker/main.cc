@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "common/base/program_help.h"
+#include "common/io/last_words.h"
 #include "common/io/open_files.h"
 #include "common/log/log.h"
 #include "worker/rank/rank.h"
@@ -22,6 +23,7 @@ again, 143 stopped with a checkpoint.
 }  // namespace
 
 int main(int argc, char** argv) {
+  trainyard::say_last_words("trainyard-worker", trainyard::LastWords::kJson);
   if (const auto answered = trainyard::answer_about_itself(
           argc, argv, {"trainyard-worker", TRAINYARD_VERSION, kHelp})) {
     return *answered;

@@ -4,6 +4,7 @@
 #include <future>
 #include <pthread.h>
 #include <string>
+#include <sys/resource.h>
 #include <vector>
 
 #include "common/io/byte_limits.h"
@@ -34,6 +35,9 @@ constexpr double kAddressBytes = 1024 * kBytesPerMiB;
 constexpr double kFileBytes = 16 * kBytesPerMiB;
 // Of a thread, of this process, agents and ranks alike: the system gives each as much as the first.
 constexpr double kStackBytes = kBytesPerMiB;
+
+/// Data of a process beside its threads' stacks: measured as VmData, with some to spare.
+constexpr double kDataBytes = 96 * kBytesPerMiB;
 
 struct Size {
   int64_t nodes;
@@ -83,12 +87,16 @@ int64_t threads_possible(int64_t wanted) {
   return std::ssize(threads);
 }
 
+/// Threads of one rank.
+int64_t threads_of_rank(const api::TrainingJobSpec& spec) {
+  return spec.engine ? kThreadsOfRank + std::max<int64_t>(1, spec.engine->runtime.threads) - 1 : 1;
+}
+
 Status check_threads(const api::TrainingJobSpec& spec) {
   const Size size = size_of(spec);
-  const int64_t of_rank =
-      spec.engine ? kThreadsOfRank + std::max<int64_t>(1, spec.engine->runtime.threads) - 1 : 1;
   const int64_t wanted = std::min(
-      kThreadsTried, kThreadsOfRun + size.nodes * (kThreadsOfAgent + size.ranks_of_node * of_rank));
+      kThreadsTried,
+      kThreadsOfRun + size.nodes * (kThreadsOfAgent + size.ranks_of_node * threads_of_rank(spec)));
   const int64_t found = threads_possible(wanted);
   if (found >= wanted) return {};
   return Error{ErrorCode::kInvalidConfig,
@@ -97,14 +105,41 @@ Status check_threads(const api::TrainingJobSpec& spec) {
                    "; raise it (ulimit -u, or pids.max of the control group) or end others"};
 }
 
+/// Of the process that takes the most before its model: the stacks of its threads count as a whole.
+double data_bytes(const api::TrainingJobSpec& spec) {
+  size_t stack = 0;
+  pthread_attr_t usual;
+  if (::pthread_getattr_default_np(&usual) == 0) {
+    ::pthread_attr_getstacksize(&usual, &stack);
+    ::pthread_attr_destroy(&usual);
+  }
+  const int64_t threads = std::max({kThreadsOfRun, kThreadsOfAgent, threads_of_rank(spec)});
+  return kDataBytes + static_cast<double>(threads) * static_cast<double>(stack);
+}
+
 }  // namespace
 
 Status check_limits(const api::TrainingJobSpec& spec) {
   TRAINYARD_TRY(check_open_files(spec));
   TRAINYARD_TRY(check_limit(kAddressSpaceLimit, kAddressBytes));
+  TRAINYARD_TRY(check_limit(kDataLimit, data_bytes(spec)));
   TRAINYARD_TRY(check_limit(kStackLimit, kStackBytes));
   TRAINYARD_TRY(check_limit(kFileSizeLimit, kFileBytes));
   return check_threads(spec);
+}
+
+Status check_rank_data(const api::TrainingJobSpec& spec, int64_t planned_bytes) {
+  return check_limit(
+      kDataLimit, data_bytes(spec) + static_cast<double>(planned_bytes),
+      " (" + std::to_string(planned_bytes / 1024) + " KiB of it for what a rank trains)");
+}
+
+std::string doubt_of_cpu_time() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return "limit of processor time: found " + std::to_string(limit.rlim_cur) +
+         " s (ulimit -t); the system ends each rank that has computed as long, and it goes on from "
+         "its newest checkpoint; raise it (ulimit -t unlimited)";
 }
 
 }  // namespace trainyard::cli

@@ -15,6 +15,8 @@ struct ByteLimit {
 };
 
 inline constexpr ByteLimit kAddressSpaceLimit{RLIMIT_AS, "limit of address space", "-v"};
+/// Anonymous memory, stacks of threads among it (Linux 4.7 and later).
+inline constexpr ByteLimit kDataLimit{RLIMIT_DATA, "limit of data size", "-d"};
 inline constexpr ByteLimit kStackLimit{RLIMIT_STACK, "limit of stack size", "-s"};
 inline constexpr ByteLimit kFileSizeLimit{RLIMIT_FSIZE, "limit of file size", "-f"};
 

@@ -1,4 +1,7 @@
 trainyard_test(layout_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/layout/layout_test.cc DEPS common_layout)
+trainyard_test(last_words_test TIER unit NOT_UNDER address
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/last_words_test.cc
+  DEPS common_io)
 trainyard_test(control_group_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/io/control_group_test.cc ${CMAKE_CURRENT_LIST_DIR}/common/io/memory_facts_test.cc
   DEPS common_io)

@@ -5,6 +5,8 @@
 #include <string>
 #include <sys/mman.h>
 
+#include "common/io/byte_limits.h"
+
 namespace trainyard::engine {
 namespace {
 
@@ -34,9 +36,13 @@ Result<std::unique_ptr<MemoryBlock>> HeapMemorySource::allocate(int64_t bytes) {
   void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    return Error{ErrorCode::kUnavailable,
-                 "allocate " + std::to_string(bytes) + " bytes of memory for the arena: " +
-                     io_error("mmap", errno).message + "; use a smaller micro-batch or model"};
+    const std::string cause = io_error("mmap", errno).message;
+    // Another attempt would meet the same limit.
+    const bool limited = is_set(kAddressSpaceLimit) || is_set(kDataLimit);
+    return Error{limited ? ErrorCode::kInvalidConfig : ErrorCode::kUnavailable,
+                 "allocate " + std::to_string(bytes) + " bytes of memory for the arena: " + cause +
+                     "; use a smaller micro-batch or model" +
+                     (limited ? ", or raise the limit (ulimit -v, ulimit -d)" : "")};
   }
   if (bytes >= kHugePageBytes) ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return std::unique_ptr<MemoryBlock>(

@@ -32,8 +32,8 @@ api::TrainingJobSpec job_of(int64_t nodes, api::Transport transport) {
 }
 
 /// What check_limits says under a limit: empty where it finds nothing.
-std::string said_under(__rlimit_resource_t resource, rlim_t most,
-                       const api::TrainingJobSpec& spec) {
+std::string said_under(__rlimit_resource_t resource, rlim_t most, const api::TrainingJobSpec& spec,
+                       int64_t rank_bytes = 0) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
@@ -43,7 +43,8 @@ std::string said_under(__rlimit_resource_t resource, rlim_t most,
     const bool counted = resource != RLIMIT_NPROC || ::getuid() != 0 || ::setuid(kNobodyElse) == 0;
     std::string said = counted ? "could not set the limit" : kNoOtherUser;
     if (counted && ::setrlimit(resource, &limit) == 0) {
-      const Status fit = check_limits(spec);
+      Status fit = check_limits(spec);
+      if (fit) fit = check_rank_data(spec, rank_bytes);
       said = fit ? "" : fit.error().message;
     }
     (void)!::write(ends[1], said.data(), said.size());
@@ -76,6 +77,37 @@ TEST(LimitsTest, TcpTakesTwiceTheFilesOfSharedMemory) {
   const auto shared = job_of(20, api::Transport::kShm);
   EXPECT_THAT(said_under(RLIMIT_NOFILE, 79, shared), HasSubstr("wanted at least 80"));
   EXPECT_THAT(said_under(RLIMIT_NOFILE, 80, shared), Not(HasSubstr("open files")));
+}
+
+TEST(LimitsTest, LittleDataIsNamedAndStacksOfThreadsCountAsData) {
+  const auto spec = job_of(1, api::Transport::kShm);
+  for (const rlim_t most : {rlim_t{30'000} << 10, rlim_t{200'000} << 10}) {
+    EXPECT_THAT(
+        said_under(RLIMIT_DATA, most, spec),
+        HasSubstr("limit of data size: found " + std::to_string(most >> 10) + " KiB (ulimit -d)"));
+  }
+  EXPECT_THAT(said_under(RLIMIT_DATA, rlim_t{2} << 30, spec), IsEmpty());
+  auto threads = spec;
+  threads.engine->runtime.threads = 400;
+  EXPECT_THAT(said_under(RLIMIT_DATA, rlim_t{2} << 30, threads), HasSubstr("limit of data size"));
+}
+
+TEST(LimitsTest, WhatARankTrainsCountsBesideWhatEveryProcessTakes) {
+  const auto spec = job_of(1, api::Transport::kShm);
+  EXPECT_TRUE(check_rank_data(spec, int64_t{1} << 40)) << "no limit";
+  const std::string said = said_under(RLIMIT_DATA, rlim_t{1} << 30, spec, int64_t{1} << 30);
+  EXPECT_THAT(said, HasSubstr("limit of data size: found 1048576 KiB (ulimit -d)"));
+  EXPECT_THAT(said, HasSubstr("(1048576 KiB of it for what a rank trains)"));
+  EXPECT_THAT(said_under(RLIMIT_DATA, rlim_t{1} << 30, spec, 1 << 20), IsEmpty());
+}
+
+TEST(LimitsTest, ALimitOfProcessorTimeIsADoubt) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_CPU, &before), 0);
+  const rlimit limit{86'400, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_CPU, &limit), 0);
+  EXPECT_THAT(doubt_of_cpu_time(), HasSubstr("found 86400 s (ulimit -t)"));
+  ASSERT_EQ(::setrlimit(RLIMIT_CPU, &before), 0);
 }
 
 TEST(LimitsTest, ASmallStackIsNamed) {
