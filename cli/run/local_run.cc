@@ -10,6 +10,7 @@
 #include "cli/run/snapshot.h"
 #include "common/text/readable.h"
 #include "control/local/process.h"
+#include "worker/checkpoint/reader.h"
 
 namespace trainyard::cli {
 namespace {
@@ -136,9 +137,20 @@ void LocalRun::fill_header(const control::Observed& before, bool over) {
   header_.generation = status_.membership.generation;
   header_.resumed = header_.generation > 0 && !over;
   if (status_.checkpoint) header_.step = status_.checkpoint->last_step;
+  if (header_.resumed) header_.step = std::max(header_.step, step_on_disk());
   header_.manifest_changed =
       header_.resumed && status_.observed_generation < before.metadata.generation;
   header_.tries_again = cluster_->tries_again();
+}
+
+/// What ranks have done after the run before this one had died: nobody wrote it down.
+int64_t LocalRun::step_on_disk() const {
+  if (const auto result = read_result(cluster_->run_dir())) return result->step;
+  if (!options_.job.spec.engine) return 0;
+  checkpoint::PosixFileSystem files;
+  const auto newest = checkpoint::open_newest_good(files, cluster_->checkpoint_dir(), std::nullopt,
+                                                   checkpoint::Verify::kManifest, nullptr);
+  return newest ? (*newest)->manifest().step : 0;
 }
 
 void LocalRun::begin_threads() {
@@ -218,7 +230,10 @@ void LocalRun::on_reconciled(const control::Reconciled& reconciled) {
   failing_since_.reset();
   status_ = reconciled.status;
   if (reconciled.observed.facts.result) result_ = reconciled.observed.facts.result;
-  if (reconciled.finished) state_ = State::kFinished;
+  if (reconciled.finished) {
+    state_ = State::kFinished;
+    find_result();
+  }
   if (reconciled.stopped && state_ == State::kRunning) state_ = State::kStopped;
 }
 
@@ -262,6 +277,19 @@ void LocalRun::keep_result() {
   if (!facts.result) return;
   result_kept_ = true;
   const Status kept = write_result(cluster_->run_dir(), *facts.result);
+  if (!kept) logger_->warning("result not written", {{"error", kept.error().message}});
+}
+
+/// Of a complete run: it may have been told to a run before this one, or to none, where that had
+/// died and the ranks ended on their own.
+void LocalRun::find_result() {
+  if (result_ || !has_condition(status_, api::ConditionType::kComplete)) return;
+  result_ = read_result(cluster_->run_dir());
+  std::error_code error;
+  if (!result_ || std::filesystem::exists(cluster_->run_dir() / contract::kResultFile, error)) {
+    return;
+  }
+  const Status kept = write_result(cluster_->run_dir(), *result_);
   if (!kept) logger_->warning("result not written", {{"error", kept.error().message}});
 }
 
@@ -336,9 +364,7 @@ std::vector<Notice> LocalRun::take_notices() {
 
 Summary LocalRun::summary() {
   const std::lock_guard lock(mutex_);
-  // It may have been told to a run before this one.
-  const bool complete = has_condition(status_, api::ConditionType::kComplete);
-  if (complete && !result_) result_ = read_result(cluster_->run_dir());
+  find_result();
   Summary summary = make_summary(facts(), clock_.now());
   if (state_ == State::kLost) {
     summary.outcome = Summary::Outcome::kFailed;

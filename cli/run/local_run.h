@@ -89,6 +89,7 @@ class LocalRun {
   Status check_programs() const;
   Status open();
   void fill_header(const control::Observed& before, bool over);
+  int64_t step_on_disk() const;
   /// Whether a process of the job is there, or it cannot be known.
   bool may_be_alive() const;
   void begin_threads();
@@ -102,6 +103,8 @@ class LocalRun {
   /// Under mutex_.
   RunFacts facts() const;
   void keep_result();
+  /// Under mutex_.
+  void find_result();
   void add_notice(Notice notice);
   std::map<std::string, std::string> pod_environment() const;
 
