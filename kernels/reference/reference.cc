@@ -309,6 +309,39 @@ Vector attention_backward(const AttentionShape& shape, const Vector& qkv, const 
   return d_qkv;
 }
 
+AttentionMagnitudes attention_magnitudes(const AttentionShape& shape, const Vector& qkv,
+                                         const Vector& d_out, const AttentionFactor& factor) {
+  AttentionMagnitudes sums{Vector(d_out.size()), Vector(qkv.size())};
+  for (int64_t head = 0; head < shape.heads; ++head) {
+    const AttentionHead h{shape, head};
+    const Vector p = h.probabilities(qkv, nullptr);
+    for (int64_t i = 0; i < shape.tokens; ++i) {
+      Vector d_p(at(h.keys(i)));
+      double weighted = 0;
+      for (int64_t j = 0; j < h.keys(i); ++j) {
+        const double f = factor(head, i, j);
+        const double probability = p[at(i * shape.tokens + j)];
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          const double value = std::abs(qkv[h.qkv(2, j, d)]);
+          const double gradient = std::abs(d_out[h.out(i, d)]);
+          sums.out[h.out(i, d)] += probability * f * value;
+          d_p[at(j)] += gradient * value * f;
+          sums.d_qkv[h.qkv(2, j, d)] += probability * f * gradient;
+        }
+        weighted += probability * d_p[at(j)];
+      }
+      for (int64_t j = 0; j < h.keys(i); ++j) {
+        const double d_score = p[at(i * shape.tokens + j)] * (d_p[at(j)] + weighted) * h.scale();
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          sums.d_qkv[h.qkv(0, i, d)] += d_score * std::abs(qkv[h.qkv(1, j, d)]);
+          sums.d_qkv[h.qkv(1, j, d)] += d_score * std::abs(qkv[h.qkv(0, i, d)]);
+        }
+      }
+    }
+  }
+  return sums;
+}
+
 CrossEntropyResult cross_entropy(int64_t rows, int64_t vocab, int64_t padded_vocab,
                                  const Vector& logits, const std::vector<int32_t>& targets) {
   CrossEntropyResult result{Vector(at(rows)), Vector(at(rows * padded_vocab))};

@@ -82,6 +82,13 @@ AttentionResult attention(const AttentionShape& shape, const Vector& qkv,
 /// Gradient of qkv.
 Vector attention_backward(const AttentionShape& shape, const Vector& qkv, const Vector& d_out,
                           const AttentionFactor& factor);
+/// Of each element of out and of the gradient of qkv, the sum of the magnitudes of its terms: what
+/// the error of a computation in finite precision is a multiple of.
+struct AttentionMagnitudes {
+  Vector out, d_qkv;
+};
+AttentionMagnitudes attention_magnitudes(const AttentionShape& shape, const Vector& qkv,
+                                         const Vector& d_out, const AttentionFactor& factor);
 
 struct CrossEntropyResult {
   Vector losses;    ///< 0 for a target of -1

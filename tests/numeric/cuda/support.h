@@ -20,6 +20,7 @@ using kernels::test::doubles;
 using kernels::test::near;
 using kernels::test::normal;
 using kernels::test::Tensor;
+using kernels::test::within;
 using reference::Vector;
 
 /// Half a unit in the last place of bf16, relative; 0 for fp32.

@@ -107,6 +107,28 @@ inline testing::AssertionResult near(const reference::Vector& actual,
   return testing::AssertionSuccess();
 }
 
+/// |actual - expected| <= relative * magnitude, element by element; names the worst of them.
+inline testing::AssertionResult within(const reference::Vector& actual,
+                                       const reference::Vector& expected,
+                                       const reference::Vector& magnitudes, double relative) {
+  if (actual.size() != expected.size() || actual.size() != magnitudes.size()) {
+    return testing::AssertionFailure() << actual.size() << " elements, not " << expected.size();
+  }
+  size_t worst = actual.size();
+  double most = relative;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double error = std::abs(actual[i] - expected[i]);
+    if (error <= most * magnitudes[i]) continue;
+    worst = i;
+    if (!(error > 0 && magnitudes[i] > 0)) break;  // NaN, or where 0 must be
+    most = error / magnitudes[i];
+  }
+  if (worst == actual.size()) return testing::AssertionSuccess();
+  return testing::AssertionFailure()
+         << "element " << worst << ": " << actual[worst] << ", expected " << expected[worst]
+         << ", of terms of " << magnitudes[worst] << " in all: off by " << most << " of them";
+}
+
 /// Ends of `pieces` uneven chains over `length`: prime-ish cuts, the last at length.
 inline std::vector<int64_t> uneven_ends(int64_t length, int64_t pieces) {
   std::vector<int64_t> ends;
