@@ -10,7 +10,7 @@
 #include "common/base/dtype.h"
 #include "worker/comm/operation.h"
 
-/// What collectives must give, computed by one thread.
+/// What collectives must give, computed by one thread, with no code of the product.
 namespace trainyard::comm::testing {
 
 inline constexpr DType kAllDTypes[] = {
