@@ -192,16 +192,10 @@ TEST_F(RunFaultsTest, AnAgentAskedToEndHasItsRanksCheckpoint) {
 }
 
 TEST_F(RunFaultsTest, TheKernelsKillForWantOfMemoryIsNamed) {
-  // A memory cgroup of our own, where this machine lets us make one (v1 below our group, or v2).
-  const std::string script =
-      "for top in /sys/fs/cgroup/memory/$(sed -n 's/.*:memory:.//p' /proc/self/cgroup) "
-      "/sys/fs/cgroup/memory; do group=$top/trainyard-test-$$; mkdir $group 2>/dev/null && break; "
-      "done; echo 1G > $group/memory.limit_in_bytes 2>/dev/null && "
-      "echo $$ > $group/cgroup.procs 2>/dev/null || { rmdir $group 2>/dev/null; exit 99; }; "
-      "export FAKE_RANK_FAULT=1:25:oom; \"$@\"; code=$?; "
-      "echo $$ > $top/cgroup.procs; rmdir $group; exit $code";
-  const ChildEnd end = shell(script);
-  if (end.exit_code == 99) GTEST_SKIP() << "no memory cgroup can be made here";
+  const ChildEnd end =
+      shell("export FAKE_RANK_FAULT=1:25:oom; exec " +
+            testing_support::source_path("tests/process/run/memory_group.sh") + " \"$@\"");
+  if (end.exit_code == 99) GTEST_SKIP() << errors();
   EXPECT_EQ(end.exit_code, 0) << output() << errors();
   const Json attempt = status()["attempts"][0];
   EXPECT_EQ(attempt.value("signal", 0), SIGKILL) << attempt.dump(1);
