@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <string_view>
 
@@ -29,13 +30,23 @@ inline constexpr bool kSanitized = false;
 #endif
 #undef TRAINYARD_HAS_FEATURE
 
+/// The number TRAINYARD_TEST_SEED, by which tests draw their cases; 0 by default. In CI it is the
+/// commit's hash (tools/run_tests). Printed once per process, for a failure to be run again.
+inline uint64_t test_seed() {
+  static const uint64_t seed = [] {
+    const char* given = std::getenv("TRAINYARD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
+    if (given == nullptr || *given == '\0') return uint64_t{0};
+    std::cout << "drawn by TRAINYARD_TEST_SEED=" << given << std::endl;
+    return static_cast<uint64_t>(std::stoull(given));
+  }();
+  return seed;
+}
+
 /// Whether case `index` of the series `name` runs: one in `share` unless everything runs. The
-/// number TRAINYARD_TEST_SEED (default 0) and the name decide which; the same seed draws the same
-/// cases.
+/// seed and the name decide which.
 inline bool in_sample(std::string_view name, int64_t index, int64_t share) {
   if (runs_everything()) return true;
-  const char* seed = std::getenv("TRAINYARD_TEST_SEED");  // NOLINT(concurrency-mt-unsafe)
-  const size_t drawn = std::hash<std::string>()(std::string(name) + (seed == nullptr ? "0" : seed));
+  const size_t drawn = std::hash<std::string>()(std::string(name) + std::to_string(test_seed()));
   return index % share == static_cast<int64_t>(drawn % static_cast<size_t>(share));
 }
 

@@ -27,8 +27,10 @@ class ExhaustiveTest : public testing::TestWithParam<Workload> {
 
   /// Plays with one fault at each write in turn.
   void strike_every_write(Fault fault, bool standby = false) {
+    int64_t struck = 0;
     for (int64_t at = 0; at < calm_.writes; ++at) {
       if (!is_struck(name_of(fault), at)) continue;
+      ++struck;
       Disturbance disturbance;
       disturbance.standby = standby;
       disturbance.late_writers = fault == Fault::kFreeze;
@@ -39,11 +41,14 @@ class ExhaustiveTest : public testing::TestWithParam<Workload> {
             std::string(name_of(fault)) + " at write " + std::to_string(at));
       if (HasFailure()) return;
     }
+    EXPECT_GE(struck, calm_.writes / kShare);
   }
 
   void strike_every_event(EventWay way, const char* what) {
+    int64_t struck = 0;
     for (int64_t at = 0; at < calm_.events; ++at) {
       if (!is_struck(what, at)) continue;
+      ++struck;
       Disturbance disturbance;
       disturbance.events = [=](const std::string&, int64_t index) {
         return index == at ? way : EventWay::kPass;
@@ -51,6 +56,7 @@ class ExhaustiveTest : public testing::TestWithParam<Workload> {
       check(play(GetParam(), disturbance), std::string(what) + " at event " + std::to_string(at));
       if (HasFailure()) return;
     }
+    EXPECT_GE(struck, calm_.events / kShare);
   }
 
   static bool is_struck(std::string_view what, int64_t at) {
