@@ -233,7 +233,7 @@ void check_sources(const engine::Family& family, const engine::Model& model, Sou
   std::set<std::string_view> wanted;
   for (const engine::ParamSpec& param : model.params) {
     const std::string_view name = without(family.prefix, param.hugging_face_name);
-    if (!param.tie_group.empty()) take_tied_head(name, sources, complaints);
+    if (param.tied) take_tied_head(name, sources, complaints);
     wanted.insert(name);
     const std::vector<int64_t> shape = stored_shape(param);
     const auto found = sources.find(name);

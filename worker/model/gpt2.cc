@@ -97,11 +97,11 @@ class Gpt2Builder {
     wte_ = add_matrix("wte", {model_.padded_vocab, spec_.hidden}, kInitStandardDeviation);
     ParamSpec& wte = model_.params[static_cast<size_t>(wte_)];
     wte.unpadded_rows = spec_.vocab;
-    wte.tie_group = "wte";
+    wte.tied = true;
     wte.hugging_face_name = "transformer.wte.weight";
     const int wpe = add_matrix("wpe", {spec_.max_positions, spec_.hidden}, kInitStandardDeviation);
     model_.params[static_cast<size_t>(wpe)].hugging_face_name = "transformer.wpe.weight";
-    Layer layer{.name = "embedding", .values = {residual()}, .output = 0};
+    Layer layer{.values = {residual()}, .output = 0};
     layer.nodes.push_back(
         {.op = std::make_unique<Embedding>(spec_.hidden, static_cast<float>(spec_.dropout),
                                            kEmbeddingDropoutOp),
@@ -118,7 +118,7 @@ class Gpt2Builder {
         kInitStandardDeviation / std::sqrt(2.0 * static_cast<double>(spec_.layers));
     const auto rate = static_cast<float>(spec_.dropout);
     enum : int { kX, kNorm1, kQkv, kHeads, kBranch1, kMid, kNorm2, kUp, kActivated, kBranch2, kY };
-    Layer layer{.name = "h." + std::to_string(index), .input = kX, .output = kY};
+    Layer layer{.input = kX, .output = kY};
     layer.values = {residual(),
                     compute(hidden, ValueType::kFloat32),
                     compute(3 * hidden, ValueType::kCompute),
@@ -158,9 +158,7 @@ class Gpt2Builder {
   }
 
   void add_head() {
-    Layer layer{.name = "head",
-                .values = {residual(), compute(spec_.hidden, ValueType::kFloat32)},
-                .input = 0};
+    Layer layer{.values = {residual(), compute(spec_.hidden, ValueType::kFloat32)}, .input = 0};
     layer.nodes.push_back(
         {.op = norm(), .inputs = {0}, .outputs = {1}, .params = add_norm("ln_f")});
     layer.nodes.push_back({.op = std::make_unique<Classifier>(ClassifierShape{

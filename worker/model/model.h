@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "worker/model/ops/op.h"
@@ -33,7 +32,6 @@ struct Node {
 /// Nodes in forward order. Layers meet only in the residual stream: a layer's input value is the
 /// previous layer's output value.
 struct Layer {
-  std::string name;
   std::vector<Value> values;
   std::vector<Node> nodes;
   int input = -1;   ///< value index; -1 for the first layer

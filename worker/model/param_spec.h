@@ -25,8 +25,7 @@ struct ParamSpec {
   uint64_t init_key = 0;
   Init init;
   DecayClass decay = DecayClass::kNoDecay;
-  /// Parameters of one tie group are one tensor used in several layers. Empty: not tied.
-  std::string tie_group;
+  bool tied = false;  ///< used by several layers, whose gradients are added up
   /// Rows beyond these are padding: zero, no gradient, stripped on export.
   int64_t unpadded_rows = 0;
   /// Name in a Hugging Face checkpoint, and whether it is stored transposed there.

@@ -54,10 +54,9 @@ std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t 
   for (const int param : order) {
     const ParamSpec& spec = model.params[static_cast<size_t>(param)];
     const DType dtype = spec.tensor.shape.size() > 1 ? compute : DType::kFloat32;
-    const bool tied = !spec.tie_group.empty();
     const std::vector<int> stages = stages_of(param);
     std::optional<Open>& at = open[dtype == compute ? 1 : 0];
-    if (!at || tied || at->bytes >= unit_bytes || units[at->unit].stages != stages) {
+    if (!at || spec.tied || at->bytes >= unit_bytes || units[at->unit].stages != stages) {
       at = Open{.unit = units.size()};
       units.push_back({.dtype = dtype, .stages = stages});
     }
@@ -66,7 +65,7 @@ std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t 
     const std::vector<int>& layers = users[static_cast<size_t>(param)];
     unit.layers.insert(unit.layers.end(), layers.begin(), layers.end());
     at->bytes += spec.elements() * static_cast<int64_t>(sizeof(int64_t));
-    if (tied) at.reset();
+    if (spec.tied) at.reset();
   }
   for (layout::Unit& unit : units) {
     std::sort(unit.layers.begin(), unit.layers.end());

@@ -39,7 +39,7 @@ const std::vector<SharedStruct> kShared = {
       {"init_key", "worker/model/initialize.cc"},
       {"init", "worker/model/initialize.cc"},
       {"decay", "worker/engine/optimizer.cc"},
-      {"tie_group", "worker/state/units.cc"},
+      {"tied", "worker/state/units.cc"},
       {"unpadded_rows", "worker/hf/tensor_form.cc"},
       {"hugging_face_name", "worker/hf/import_model.cc"},
       {"hugging_face_transposed", "worker/hf/tensor_form.cc"}}},

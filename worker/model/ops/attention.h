@@ -7,7 +7,6 @@ namespace trainyard::engine {
 struct AttentionShape {
   int64_t heads = 0;
   int64_t head_dim = 0;
-  int64_t head_offset = 0;  ///< global index of the first head here
   float dropout = 0;
   uint64_t dropout_op = 0;  ///< key of the mask
 };

@@ -49,7 +49,7 @@ TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
           const ParamSpec& spec = model.params[static_cast<size_t>(param)];
           const bool vector = spec.tensor.shape.size() == 1;
           EXPECT_EQ(unit.dtype, vector ? DType::kFloat32 : compute) << spec.name();
-          EXPECT_TRUE(spec.tie_group.empty() || unit.tensors.size() == 1);
+          EXPECT_TRUE(!spec.tied || unit.tensors.size() == 1);
           for (size_t l = 0; l < model.layers.size(); ++l) {
             for (const Node& node : model.layers[l].nodes) {
               const bool uses = std::count(node.params.begin(), node.params.end(), param) > 0;
