@@ -117,7 +117,7 @@ class LintTest(GateTest):
         copy = self.repository()
         copy.write("common/a.cc", "int BadName(int number) { return 2 * number; }\n")
         self.commit(copy)
-        status, output = self.lint(copy)
+        status, output = self.lint(copy, TRAINYARD_LINT_STRICT="1")
         self.assertEqual(status, 1, output)
         self.assertIn("lint: failed: clang-tidy", output)
 
