@@ -126,7 +126,12 @@ class Lowered {
   void start_reductions(size_t place) {
     const auto due = reductions_.find(place);
     if (due == reductions_.end()) return;
-    finish_reductions();
+    if (sharding_.sums) {
+      finish_reductions();
+    } else {
+      // Nobody wants the buffer: what copies add up may wait until the next parts are on their way.
+      finish(std::exchange(lagging_, std::exchange(pending_, {})));
+    }
     for (const Reduction& reduction : due->second) {
       if (sharding_.parts) {
         program_.push_back(
@@ -138,7 +143,12 @@ class Lowered {
   }
 
   void finish_reductions() {
-    for (const Reduction& reduction : std::exchange(pending_, {})) {
+    finish(std::exchange(lagging_, {}));
+    finish(std::exchange(pending_, {}));
+  }
+
+  void finish(const std::vector<Reduction>& reductions) {
+    for (const Reduction& reduction : reductions) {
       if (sharding_.sums) {
         program_.push_back({.kind = Kind::kAccumulate,
                             .micro_batch = reduction.micro_batch,
@@ -207,6 +217,7 @@ class Lowered {
   std::vector<std::vector<int>> units_of_layer_;
   std::map<size_t, std::vector<Reduction>> reductions_;  // by the pass they come before
   std::vector<Reduction> pending_;                       // started, not finished
+  std::vector<Reduction> lagging_;                       // the same, before those
   /// Layers in the order of the passes, those that follow one another in the same layer as one.
   std::vector<int> stays_;
   size_t stay_ = 0;     // now

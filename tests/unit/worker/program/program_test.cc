@@ -105,6 +105,16 @@ TEST(DataParallelProgramTest, AUnitIsReducedBeforeEarlierLayersGoBackward) {
       << "the last layers' gradients travel while the rest of backward runs";
 }
 
+TEST(DataParallelProgramTest, CopiesAddUpAUnitOnceTheNextButOneIsDue) {
+  Lowering lowering = kSimple;
+  lowering.sharding.copies = true;
+  const std::string program = spelled(program_of(lowering, 1, 1));
+  EXPECT_THAT(program,
+              HasSubstr("W m0 l3, REDUCE u0, B m0 l2, W m0 l2, B m0 l1, W m0 l1, REDUCE u1, "
+                        "B m0 l0, W m0 l0, ALL_REDUCE u0, REDUCE u2, ALL_REDUCE u1, "
+                        "ALL_REDUCE u2, REDUCE_CONTROL"));
+}
+
 TEST(ProgramRulesTest, FindsACollectiveOutOfOrder) {
   const Status status = check_after([](Listed& p) {
     for (const InstructionKind kind : {InstructionKind::kOptimize, InstructionKind::kGather})
