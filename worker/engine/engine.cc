@@ -191,11 +191,15 @@ void Engine::initialize() {
     fill_part(0);
     return {};
   };
-  TRAINYARD_CHECK(set_parameters(fill).has_value());
+  TRAINYARD_CHECK(fill_parameters(fill).has_value());
 }
 
 Status Engine::set_parameters(const FillSlice& fill) {
   TRAINYARD_TRY(interpreter_->settle());  // a gather under way would write over them
+  return fill_parameters(fill);
+}
+
+Status Engine::fill_parameters(const FillSlice& fill) {
   weights_are_gathered_ = false;
   for (const int param : name_order_) {
     TRAINYARD_TRY(fill_parameter(param, fill));

@@ -76,7 +76,7 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineSetup& setup, MemorySource& memory);
   ~Engine();
 
-  /// Fresh weights: a pure function of the seed.
+  /// Fresh weights: a pure function of the seed. Before the first step: nothing is under way then.
   void initialize();
   /// Replaces all parameters: `fill` puts the fp32 values of one slice after the other, of all that
   /// this rank owns, in ascending order of global name, into what it is given. A slice may come in
@@ -153,6 +153,7 @@ class Engine {
                        const ActivationPlan& plan, const UnitBuffers& buffers);
   Result<ControlWord> run(const JointProgram& program, const StepSetup& setup);
   Lowering lowering() const;
+  Status fill_parameters(const FillSlice& fill);
   Status fill_parameter(int param, const FillSlice& fill);
   Status gather_weights();
   Status grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes);
