@@ -32,7 +32,7 @@ void check_control(const uint8_t* data, size_t size) {
   const auto again = comm::decode_control(encode(*frame));
   TRAINYARD_REQUIRE(again.has_value(), "a control frame is refused on a round trip");
   TRAINYARD_REQUIRE(again->kind == frame->kind && again->failure.lost == frame->failure.lost &&
-                        again->waiting.members == frame->waiting.members,
+                        again->waiting.ranks == frame->waiting.ranks,
                     "a control frame changes on a round trip");
 }
 

@@ -42,6 +42,10 @@ struct PointToPoint {
   std::span<std::byte> data;  ///< only read for kSend
 };
 
+/// Whether a rank that waits in a group is taken to wait in its other groups, too, when somebody is
+/// to blame: true of groups that one thread uses, one after another or at once.
+enum class Waits : uint8_t { kTogether, kApart };
+
 /// When a point-to-point operation gives up by itself.
 struct PointToPointOptions {
   /// Nothing of it was sent or received for this long, which may be longer than Options::deadline:
@@ -129,8 +133,13 @@ class Communicator {
 
   /// A communicator over some ranks of this one (ascending); collective over the members only. It
   /// has an execution stream, sequence numbers and connections of its own, so that it may be used
-  /// at the same time as this and other groups. Its ring keeps the order of this one's.
-  virtual Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) = 0;
+  /// at the same time as this and other groups. Its ring keeps the order of this one's. `waits`:
+  /// kTogether with this one's, whose connections then must outlive it.
+  virtual Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks,
+                                                          Waits waits) = 0;
+  Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) {
+    return sub_group(ranks, Waits::kTogether);
+  }
 
   /// Collective over all ranks: those that give the same `colour` make a group, in which they are
   /// numbered by ascending `key`, equal keys by rank here. A negative colour joins none and gets

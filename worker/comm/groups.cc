@@ -63,7 +63,8 @@ Result<Communicator*> Groups::background() {
   if (!own_background_) {
     std::vector<int> everyone(static_cast<size_t>(world->size()));
     std::iota(everyone.begin(), everyone.end(), 0);
-    TRAINYARD_ASSIGN(own_background_, world->sub_group(everyone));
+    // Another thread waits in it: that excuses nobody in the groups of training.
+    TRAINYARD_ASSIGN(own_background_, world->sub_group(everyone, Waits::kApart));
     if (sink_ != nullptr) own_background_->observe(sink_, trace::Track::kCheckpointGroup);
   }
   return own_background_.get();

@@ -68,7 +68,7 @@ std::vector<std::byte> encode(const ControlFrame& frame) {
       append_text(out, frame.failure.error.message);
       break;
     case ControlKind::kWaiting:
-      append_list(out, frame.waiting.members);
+      append_list(out, frame.waiting.ranks);
       break;
     case ControlKind::kSharedMemory:
       append_text(out, frame.address);
@@ -135,8 +135,8 @@ Result<ControlFrame> decode_control(std::span<const std::byte> frame) {
       break;
     }
     case ControlKind::kWaiting: {
-      TRAINYARD_ASSIGN(decoded.waiting.members, take_list(payload));
-      decoded.waiting.waiting = !decoded.waiting.members.empty();
+      TRAINYARD_ASSIGN(decoded.waiting.ranks, take_list(payload));
+      decoded.waiting.waiting = !decoded.waiting.ranks.empty();
       break;
     }
     case ControlKind::kSharedMemory:

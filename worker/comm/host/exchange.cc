@@ -170,7 +170,7 @@ Status Exchange::idle(std::vector<Transfer>& batch, const Signature& what, const
     next_look = std::min<Clock::duration>(kStallAfter, deadline / 4);
     if (idle_for >= next_look) {
       stalled_ = true;
-      group_->set_waiting(awaited_members(batch, heads_, awaited_));
+      group_->set_stalled(awaited_members(batch, heads_, awaited_));
       next_look = deadline / 2;
     }
   } else if (!announced_) {
@@ -249,7 +249,7 @@ Error Exchange::fail(Failure failure, const Signature& what) {
 }
 
 void Exchange::end_stall() {
-  if (stalled_) group_->set_waiting({});
+  if (stalled_) group_->set_stalled({});
   stalled_ = false;
   announced_ = false;
 }

@@ -34,13 +34,15 @@ Failure loss_of(int rank, const std::string& how) {
 
 }  // namespace
 
-Group::Group(GroupIdentity identity)
+Group::Group(GroupIdentity identity, std::shared_ptr<WaitBoard> board)
     : identity_(std::move(identity)),
-      left_(static_cast<size_t>(identity_.size()), false),
-      peers_wait_(static_cast<size_t>(identity_.size())) {}
+      has_own_board_(board == nullptr),
+      board_(has_own_board_ ? std::make_shared<WaitBoard>(identity_.own_rank()) : std::move(board)),
+      left_(static_cast<size_t>(identity_.size()), false) {}
 
 void Group::attach(std::shared_ptr<ControlPlane> control, std::shared_ptr<Waker> waker) {
   std::optional<Failure> already;
+  if (has_own_board_) board_->attach(control);
   {
     const std::lock_guard lock(mutex_);
     control_ = std::move(control);
@@ -55,6 +57,8 @@ void Group::leave() {
   std::shared_ptr<Waker> waker;
   bool in_order = false;
   std::optional<Failure> untold;
+  if (!failed()) set_stalled({});
+  if (has_own_board_) board_->attach(nullptr);
   {
     const std::lock_guard lock(mutex_);
     control = std::exchange(control_, nullptr);
@@ -138,23 +142,17 @@ void Group::on_bye(int member) {
 }
 
 void Group::on_waiting(int member, const WaitReport& report) {
-  const auto stranger =
-      std::find_if(report.members.begin(), report.members.end(),
-                   [this](int awaited) { return awaited < 0 || awaited >= identity_.size(); });
-  if (stranger != report.members.end()) {
-    on_lost(member, "it waits for member " + std::to_string(*stranger) + " of a group of " +
-                        std::to_string(identity_.size()) + ": what came is damaged");
+  const std::vector<int>& ranks = identity_.global_ranks;
+  const auto stranger = std::find_if(report.ranks.begin(), report.ranks.end(), [&](int awaited) {
+    return std::find(ranks.begin(), ranks.end(), awaited) == ranks.end();
+  });
+  if (stranger != report.ranks.end()) {
+    on_lost(member, "it waits for rank " + std::to_string(*stranger) +
+                        ", which is not in a group of " + std::to_string(identity_.size()) +
+                        ": what came is damaged");
     return;
   }
-  bool answer = false;
-  {
-    const std::lock_guard lock(mutex_);
-    peers_wait_[static_cast<size_t>(member)] = report;
-    const bool for_me = std::find(report.members.begin(), report.members.end(), identity_.member) !=
-                        report.members.end();
-    answer = report.waiting && for_me && own_wait_.waiting && !announced_;
-  }
-  if (answer) announce_waiting();
+  board_->on_waiting(identity_.rank_of(member), report);
 }
 
 bool Group::left(int member) const {
@@ -174,53 +172,45 @@ Failure Group::verdict_on(int member, std::chrono::milliseconds patience, const 
   return loss_of(rank, why);
 }
 
-void Group::set_waiting(const std::vector<int>& members) {
-  bool tell = false;
-  {
-    const std::lock_guard lock(mutex_);
-    own_wait_.waiting = !members.empty();
-    own_wait_.members.assign(members.begin(), members.end());
-    if (!own_wait_.waiting) tell = std::exchange(announced_, false);
-  }
-  if (tell) announce_waiting();
+std::vector<int> Group::ranks_of(const std::vector<int>& members) const {
+  std::vector<int> ranks;
+  for (const int member : members)
+    ranks.push_back(identity_.rank_of(member));
+  return ranks;
 }
 
-void Group::announce_waiting() {
-  std::shared_ptr<ControlPlane> control;
-  WaitReport report;
-  {
-    const std::lock_guard lock(mutex_);
-    control = control_;
-    report = own_wait_;
-    announced_ = own_wait_.waiting;
-  }
-  if (control) control->send_waiting(report);
+void Group::put_on_board() {
+  const bool waits = waiting_threads_.load(std::memory_order_acquire) > 0;
+  board_->set_waiting(identity_.id, waits ? stalled_for_ : std::vector<int>());
 }
+
+void Group::set_stalled(const std::vector<int>& members) {
+  const std::lock_guard lock(wait_mutex_);
+  if (members.empty() && stalled_for_.empty()) return;
+  stalled_for_ = ranks_of(members);
+  stalled_.store(!members.empty(), std::memory_order_seq_cst);
+  put_on_board();
+}
+
+void Group::enter_wait() {
+  waiting_threads_.fetch_add(1, std::memory_order_seq_cst);
+  if (!stalled_.load(std::memory_order_seq_cst)) return;
+  const std::lock_guard lock(wait_mutex_);
+  put_on_board();
+}
+
+void Group::leave_wait() {
+  waiting_threads_.fetch_sub(1, std::memory_order_seq_cst);
+  // A rank whose wait has failed does not go on: it tells the others of its failure instead.
+  if (failed() || !stalled_.load(std::memory_order_seq_cst)) return;
+  const std::lock_guard lock(wait_mutex_);
+  put_on_board();
+}
+
+void Group::announce_waiting() { board_->announce(); }
 
 std::vector<int> Group::blamed(const std::vector<int>& awaited) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<bool> seen(static_cast<size_t>(identity_.size()), false);
-  seen[static_cast<size_t>(identity_.member)] = true;
-  std::vector<int> open = awaited;
-  std::vector<int> silent;
-  while (!open.empty()) {
-    const int member = open.back();
-    open.pop_back();
-    if (seen[static_cast<size_t>(member)]) continue;
-    seen[static_cast<size_t>(member)] = true;
-    const WaitReport& report = peers_wait_[static_cast<size_t>(member)];
-    if (!report.waiting) {
-      silent.push_back(member);
-    } else {
-      open.insert(open.end(), report.members.begin(), report.members.end());
-    }
-  }
-  if (silent.empty()) silent = awaited;  // everyone waits for somebody: name whom we see
-  std::vector<int> ranks;
-  for (const int member : silent)
-    ranks.push_back(identity_.rank_of(member));
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
+  return board_->blamed(ranks_of(awaited));
 }
 
 }  // namespace trainyard::comm

@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "worker/comm/host/wait_board.h"
 
 /// What the ranks of one communicator know of each other beside the data: who they are, who failed,
-/// who left, who waits for whom.
+/// who left.
 namespace trainyard::comm {
 
 /// Who is in a group. Ranks inside it are "members", 0..size-1; `global_ranks` are their ranks in
@@ -52,18 +53,10 @@ struct Failure {
   int origin = -1;
 };
 
-/// What a rank that makes no progress tells the others.
-struct WaitReport {
-  bool waiting = false;
-  std::vector<int> members;  ///< awaited
-};
-
 /// Carries news between the members of one group, apart from the data. Thread-safe; never blocks.
-class ControlPlane {
+class ControlPlane : public WaitReporter {
  public:
-  virtual ~ControlPlane() = default;
   virtual void send_abort(const Failure& failure) = 0;
-  virtual void send_waiting(const WaitReport& report) = 0;
   /// This rank leaves in order; nothing is sent afterwards.
   virtual void send_bye() = 0;
 };
@@ -81,9 +74,12 @@ class Waker {
 /// one process may deliver to each other directly; shared ownership keeps both alive meanwhile.
 class Group {
  public:
-  explicit Group(GroupIdentity identity);
+  /// `board`: of a group whose waits excuse those in this one, which carries its reports; null:
+  /// this one has a board of its own.
+  explicit Group(GroupIdentity identity, std::shared_ptr<WaitBoard> board = nullptr);
 
   const GroupIdentity& identity() const { return identity_; }
+  const std::shared_ptr<WaitBoard>& board() const { return board_; }
 
   /// Sets what carries news and what to wake when something happened.
   void attach(std::shared_ptr<ControlPlane> control, std::shared_ptr<Waker> waker);
@@ -117,21 +113,28 @@ class Group {
   /// at most `patience`. The group's failure if one is known then, otherwise a loss of that member.
   Failure verdict_on(int member, std::chrono::milliseconds patience, const std::string& how);
 
-  /// This rank now waits for these members (empty: it goes on); answered to members that ask.
-  void set_waiting(const std::vector<int>& members);
-  /// Tells all members what set_waiting set.
+  /// An operation now waits for these members (empty: it goes on). This rank waits for them while
+  /// a thread waits for an operation: one that computes meanwhile is not excused by it.
+  void set_stalled(const std::vector<int>& members);
+  /// A thread begins or ends to wait for an operation of this group.
+  void enter_wait();
+  void leave_wait();
+  /// Tells the other ranks whom this one waits for.
   void announce_waiting();
 
-  /// Of members awaited without progress, those to blame: whoever announced that it waits itself is
-  /// replaced by whom it waits for.
+  /// Of members awaited without progress, the ranks to blame, see WaitBoard::blamed().
   std::vector<int> blamed(const std::vector<int>& awaited) const;
 
  private:
   /// `notice` is what peers are told: at once, or with the goodbye where they know it already.
   enum class Tell : uint8_t { kNow, kOnLeaving };
   void end(Failure failure, Failure notice, Tell tell);
+  std::vector<int> ranks_of(const std::vector<int>& members) const;
+  void put_on_board();  ///< under wait_mutex_
 
   const GroupIdentity identity_;
+  const bool has_own_board_;
+  const std::shared_ptr<WaitBoard> board_;
   std::atomic<bool> failed_{false};
   std::atomic<bool> any_left_{false};
 
@@ -140,11 +143,13 @@ class Group {
   std::optional<Failure> failure_;
   std::optional<Failure> untold_;
   std::vector<bool> left_;
-  std::vector<WaitReport> peers_wait_;
-  WaitReport own_wait_;
-  bool announced_ = false;
   std::shared_ptr<ControlPlane> control_;
   std::shared_ptr<Waker> waker_;
+
+  std::mutex wait_mutex_;         // the board is told in the order of what happens
+  std::vector<int> stalled_for_;  // ranks; under wait_mutex_
+  std::atomic<bool> stalled_{false};
+  std::atomic<int> waiting_threads_{0};
 };
 
 /// What it is to the others that a rank gives up while they meet. Not a fault of theirs, so

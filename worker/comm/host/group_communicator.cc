@@ -16,9 +16,10 @@ int64_t total_of(std::span<const int64_t> counts) {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> GroupCommunicator::make(
-    GroupIdentity identity, std::shared_ptr<Connector> connector) {
-  auto group = std::make_shared<Group>(std::move(identity));
+Result<std::unique_ptr<Communicator>> GroupCommunicator::make(GroupIdentity identity,
+                                                              std::shared_ptr<Connector> connector,
+                                                              std::shared_ptr<WaitBoard> board) {
+  auto group = std::make_shared<Group>(std::move(identity), std::move(board));
   std::shared_ptr<Transport> transport;
   if (group->identity().size() > 1) {
     TRAINYARD_ASSIGN(transport, connector->connect(group));
@@ -244,7 +245,8 @@ WorkPtr GroupCommunicator::batch_point_to_point(std::vector<PointToPoint> transf
                           });
 }
 
-Result<std::unique_ptr<Communicator>> GroupCommunicator::sub_group(std::span<const int> ranks) {
+Result<std::unique_ptr<Communicator>> GroupCommunicator::sub_group(std::span<const int> ranks,
+                                                                   Waits waits) {
   int before = -1;
   for (const int member : ranks) {
     if (member <= before || member >= size()) {
@@ -259,7 +261,7 @@ Result<std::unique_ptr<Communicator>> GroupCommunicator::sub_group(std::span<con
     return Error{ErrorCode::kInvalidConfig, "sub_group: rank " + std::to_string(rank()) +
                                                 " calls it but is not among its members"};
   }
-  return group_of({ranks.begin(), ranks.end()});
+  return group_of({ranks.begin(), ranks.end()}, waits);
 }
 
 Result<std::unique_ptr<Communicator>> GroupCommunicator::split(int64_t colour, int64_t key) {
@@ -280,10 +282,11 @@ Result<std::unique_ptr<Communicator>> GroupCommunicator::split(int64_t colour, i
     return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
   });
   if (colour < 0) return std::unique_ptr<Communicator>();
-  return group_of(members);
+  return group_of(members, Waits::kTogether);
 }
 
-Result<std::unique_ptr<Communicator>> GroupCommunicator::group_of(const std::vector<int>& members) {
+Result<std::unique_ptr<Communicator>> GroupCommunicator::group_of(const std::vector<int>& members,
+                                                                  Waits waits) {
   const GroupIdentity& parent = group_->identity();
   GroupIdentity identity = parent;
   identity.global_ranks.clear();
@@ -307,7 +310,8 @@ Result<std::unique_ptr<Communicator>> GroupCommunicator::group_of(const std::vec
   for (const int member : identity.global_ranks)
     id = mix64(id ^ static_cast<uint64_t>(member));
   identity.id = id == 0 ? 1 : id;  // 0 is the world
-  return make(std::move(identity), connector_);
+  return make(std::move(identity), connector_,
+              waits == Waits::kTogether ? group_->board() : nullptr);
 }
 
 void GroupCommunicator::abort(const Error& reason, std::span<const int> lost_ranks) {

@@ -16,9 +16,10 @@ namespace trainyard::comm {
 /// whatever transport the connector made.
 class GroupCommunicator final : public Communicator {
  public:
-  /// Meets the members. `connector` may be null for a group of one.
+  /// Meets the members. `connector` may be null for a group of one. `board` as for Group.
   static Result<std::unique_ptr<Communicator>> make(GroupIdentity identity,
-                                                    std::shared_ptr<Connector> connector);
+                                                    std::shared_ptr<Connector> connector,
+                                                    std::shared_ptr<WaitBoard> board = nullptr);
   ~GroupCommunicator() override;
 
   int rank() const override { return group_->identity().member; }
@@ -43,7 +44,8 @@ class GroupCommunicator final : public Communicator {
   using Communicator::batch_point_to_point;
   WorkPtr batch_point_to_point(std::vector<PointToPoint> transfers,
                                const PointToPointOptions& options) override;
-  Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks) override;
+  using Communicator::sub_group;
+  Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks, Waits waits) override;
   Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) override;
   using Communicator::abort;
   void abort(const Error& reason, std::span<const int> lost_ranks) override;
@@ -69,7 +71,7 @@ class GroupCommunicator final : public Communicator {
   std::string bad_parts(std::span<const std::byte> whole, std::span<const std::byte> own,
                         std::span<const int64_t> counts, DType dtype, int root) const;
   /// A group of these members, in this order, each of which calls it.
-  Result<std::unique_ptr<Communicator>> group_of(const std::vector<int>& members);
+  Result<std::unique_ptr<Communicator>> group_of(const std::vector<int>& members, Waits waits);
 
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Connector> connector_;

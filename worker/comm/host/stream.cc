@@ -24,9 +24,12 @@ class Stream::Operation final : public Work {
   bool done() const override { return state_.load(std::memory_order_acquire) != 0; }
 
   Status wait() override {
-    if (!done()) stream_->help(*this);
+    if (done()) return result_;
+    stream_->group_->enter_wait();
+    stream_->help(*this);
     while (!done())
       state_.wait(0, std::memory_order_acquire);
+    stream_->group_->leave_wait();
     return result_;
   }
 

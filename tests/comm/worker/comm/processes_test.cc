@@ -14,6 +14,7 @@
 
 #include "tests/comm/worker/comm/process.h"
 #include "tests/comm/worker/comm/world.h"
+#include "tests/support/extent.h"
 #include "tests/support/paths.h"
 
 namespace trainyard::comm {
@@ -60,14 +61,19 @@ Ending ending_of(Process& rank) {
 class ProcessesTest : public ::testing::TestWithParam<TransportKind> {
  protected:
   /// Starts `size` ranks that all-reduce `elements` int64 in a loop; returns when all are at it.
-  std::vector<Process> start(int size, milliseconds deadline, int64_t elements) {
+  std::vector<Process> start(int size, milliseconds deadline, int64_t elements,
+                             const std::string& mesh = "") {
     std::vector<Process> ranks;
     std::string table;
     for (int rank = 0; rank < size; ++rank) {
-      ranks.emplace_back(std::vector<std::string>{
-          testing_support::test_program_path("comm_rank"), std::string(name_of(GetParam())),
-          std::to_string(rank), std::to_string(size), std::to_string(deadline.count()),
-          std::to_string(elements)});
+      std::vector<std::string> arguments{testing_support::test_program_path("comm_rank"),
+                                         std::string(name_of(GetParam())),
+                                         std::to_string(rank),
+                                         std::to_string(size),
+                                         std::to_string(deadline.count()),
+                                         std::to_string(elements)};
+      if (!mesh.empty()) arguments.push_back(mesh);
+      ranks.emplace_back(arguments);
     }
     for (Process& rank : ranks)
       table += rank.read_line() + " ";
@@ -112,6 +118,25 @@ TEST_P(ProcessesTest, AStoppedRankIsNamedAfterTheDeadline) {
   ranks[1].signal(SIGCONT);
   // When it wakes up it learns that the others have given it up.
   EXPECT_EQ(ending_of(ranks[1]).word, "failed");
+}
+
+// The others wait for the one that is stopped in several groups, some of them by way of others.
+TEST_P(ProcessesTest, ARankThatOnlyWaitsIsNeverHeldLost) {
+  int64_t index = 0;
+  for (const auto& [mesh, size] : {std::pair("2x2", 4), std::pair("2x3", 6)}) {
+    for (int stopped = 0; stopped < size; ++stopped) {
+      if (!testing_support::in_sample("a stopped rank of a mesh", index++, 5)) continue;
+      SCOPED_TRACE(std::string(mesh) + ", rank " + std::to_string(stopped));
+      auto ranks = start(size, milliseconds(1500), 1000, mesh);
+      ranks[static_cast<size_t>(stopped)].signal(SIGSTOP);
+      for (int rank = 0; rank < size; ++rank) {
+        if (rank == stopped) continue;
+        const Ending ending = ending_of(ranks[static_cast<size_t>(rank)]);
+        EXPECT_EQ(ending.code, "peer_lost") << ending.message;
+        EXPECT_EQ(ending.lost, std::to_string(stopped)) << ending.message;
+      }
+    }
+  }
 }
 
 TEST_P(ProcessesTest, RanksThatEndInOrderHurtNobody) {

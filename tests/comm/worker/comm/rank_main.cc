@@ -1,8 +1,8 @@
 // One rank as a process of its own, for the tests that kill, stop and measure real processes:
-//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION]
+//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION|DPxFSDP]
 // prints its address, reads the table (one line), prints "ready" after the first all-reduce, goes
-// on with operations (all_reduce) until one fails or "stop" comes on standard input, and prints how
-// it ended:
+// on with operations (all_reduce; with a mesh one over the shard group and one over the copies)
+// until one fails or "stop" comes on standard input, and prints how it ended:
 //   failed CODE MILLISECONDS_OF_THE_FAILED_OPERATION LOST,RANKS MESSAGE     or     stopped STEPS
 
 #include <chrono>
@@ -16,6 +16,7 @@
 
 #include "tests/comm/worker/comm/any_operation.h"
 #include "worker/comm/factory.h"
+#include "worker/comm/groups.h"
 
 namespace trainyard::comm {
 namespace {
@@ -74,7 +75,15 @@ int run(const std::vector<std::string>& arguments) {
   if (!made) return report(made.error(), {}, ms_since(begin));
   Communicator& communicator = **made;
   testing::AnyOperation buffers(communicator, std::atoll(arguments[5].c_str()));
-  const Op op = arguments.size() > 6 ? op_of(arguments[6]) : Op::kAllReduce;
+  const std::string what = arguments.size() > 6 ? arguments[6] : "all_reduce";
+  const size_t cross = what.find('x');
+  const bool has_mesh = cross != std::string::npos;
+  const Op op = has_mesh ? Op::kAllReduce : op_of(what);
+  layout::Mesh mesh{.fsdp = size};
+  if (has_mesh) mesh = {.dp = std::stoi(what), .fsdp = std::stoi(what.substr(cross + 1))};
+  auto groups = Groups::make(communicator, mesh);
+  if (!groups) return report(groups.error(), {}, ms_since(begin));
+  std::vector<int64_t> summed(static_cast<size_t>(std::atoll(arguments[5].c_str())), 1);
   for (int64_t step = 0;; ++step) {
     // Rank 0 decides when all stop, so that all run the same operations.
     int64_t stop = options.rank == 0 && told_to_stop() ? 1 : 0;
@@ -87,8 +96,19 @@ int run(const std::vector<std::string>& arguments) {
       std::cout << "stopped " << step << std::endl;
       return 0;
     }
-    if (status) status = buffers.start(op)->wait();
-    if (!status) return report(status.error(), communicator.lost_ranks(), ms_since(step_begin));
+    if (status && !has_mesh) status = buffers.start(op)->wait();
+    for (Communicator* group : {groups->shard, groups->replica}) {
+      if (!status || !has_mesh) break;
+      status =
+          group
+              ->all_reduce(std::as_writable_bytes(std::span(summed)), DType::kInt64, ReduceOp::kMax)
+              ->wait();
+    }
+    if (!status) {
+      const std::vector<int> lost = groups->lost_ranks();
+      if (has_mesh) groups->abort(status.error());
+      return report(status.error(), lost, ms_since(step_begin));
+    }
     if (step == 0) std::cout << "ready" << std::endl;
   }
 }
@@ -99,7 +119,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
   if (arguments.size() != 6 && arguments.size() != 7) {
-    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION]\n";
+    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION|DPxFSDP]\n";
     return 64;
   }
   return trainyard::comm::run(arguments);

@@ -477,11 +477,11 @@ TEST(ImpostorTest, WhoWaitsForNobodyOfTheGroupIsLost) {
   for (const int nobody : {2, 500, 65535}) {
     ControlFrame frame;
     frame.kind = ControlKind::kWaiting;
-    frame.waiting = {.waiting = true, .members = {nobody}};
+    frame.waiting = {.waiting = true, .ranks = {nobody}};
     const Error error = Impostor().error_for(encode(frame), false, Channel::kControl);
     EXPECT_EQ(error.code, ErrorCode::kPeerLost) << nobody;
     EXPECT_THAT(error.message, AllOf(HasSubstr("rank 0 is lost"),
-                                     HasSubstr("waits for member " + std::to_string(nobody))));
+                                     HasSubstr("waits for rank " + std::to_string(nobody))));
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tests/comm/worker/comm/any_operation.h"
 #include "tests/comm/worker/comm/world.h"
+#include "worker/comm/groups.h"
 
 namespace trainyard::comm {
 namespace {
@@ -171,6 +172,67 @@ INSTANTIATE_TEST_SUITE_P(Operations, OperationFaultsTest,
                            return std::string(name_of(std::get<0>(parameter.param))) + "_" +
                                   std::string(name_of(std::get<1>(parameter.param)));
                          });
+
+// The others wait for it in several groups, some of them by way of others.
+TEST(MeshBlameTest, ARankThatOnlyWaitsIsNeverHeldLost) {
+  for (const layout::Mesh mesh :
+       {layout::Mesh{.dp = 2, .fsdp = 2}, layout::Mesh{.dp = 2, .fsdp = 3}}) {
+    for (int silent = 0; silent < mesh.size(); ++silent) {
+      SCOPED_TRACE(std::to_string(mesh.size()) + " ranks, rank " + std::to_string(silent));
+      std::atomic<int> failed{0};
+      run_world(
+          TransportKind::kLocal, mesh.size(),
+          [&](Communicator& c) {
+            auto groups = Groups::make(c, mesh);
+            ASSERT_TRUE(groups) << groups.error().message;
+            EXPECT_EQ(message_of(c.barrier()->wait()), "");
+            std::vector<int64_t> data(100, 1);
+            while (c.rank() == silent && failed.load() < mesh.size() - 1)
+              std::this_thread::sleep_for(milliseconds(1));
+            if (c.rank() == silent) return;
+            Status status;
+            while (status) {
+              status =
+                  groups->shard->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kMax)->wait();
+              if (!status) break;
+              status = groups->replica->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kMax)
+                           ->wait();
+            }
+            EXPECT_EQ(status.error().code, ErrorCode::kPeerLost) << status.error().message;
+            EXPECT_THAT(groups->lost_ranks(), ElementsAre(silent))
+                << "rank " << c.rank() << ": " << status.error().message;
+            groups->abort(status.error());
+            failed.fetch_add(1);
+          },
+          milliseconds(500));
+    }
+  }
+}
+
+// What a rank has begun and does not wait for excuses it not.
+TEST(MeshBlameTest, ARankThatComputesWhileAnOperationStallsIsNotExcused) {
+  std::atomic<int> failed{0};
+  run_world(
+      TransportKind::kLocal, 3,
+      [&](Communicator& c) {
+        const std::vector<int> all{0, 1, 2};
+        auto other = c.sub_group(all);
+        ASSERT_TRUE(other) << other.error().message;
+        EXPECT_EQ(message_of(c.barrier()->wait()), "");
+        // Rank 2 has begun what the others begin after the barrier that it does not come to.
+        if (c.rank() == 2) {
+          const WorkPtr ahead = (*other)->barrier();
+          while (failed.load() < 2)
+            std::this_thread::sleep_for(milliseconds(1));
+          return;
+        }
+        const Status status = c.barrier()->wait();
+        failed.fetch_add(1);
+        ASSERT_FALSE(status);
+        EXPECT_THAT(c.lost_ranks(), ElementsAre(2)) << status.error().message;
+      },
+      milliseconds(500));
+}
 
 class RetreatTest : public ::testing::TestWithParam<TransportKind> {};
 

@@ -205,7 +205,7 @@ TEST(ControlFrameTest, FramesSurviveTheRoundTrip) {
   EXPECT_EQ(decoded->failure.origin, 3);
   frame.kind = ControlKind::kWaiting;
   frame.waiting = {true, {0, 4}};
-  EXPECT_THAT(decode_control(encode(frame))->waiting.members, ElementsAre(0, 4));
+  EXPECT_THAT(decode_control(encode(frame))->waiting.ranks, ElementsAre(0, 4));
   frame.kind = ControlKind::kSharedMemory;
   frame.address = "name";
   EXPECT_EQ(decode_control(encode(frame))->address, "name");
