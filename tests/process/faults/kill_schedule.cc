@@ -264,13 +264,17 @@ std::string KillSchedule::text() const {
   return text.str();
 }
 
-KillSchedule draw_schedule(int64_t seed) {
+KillSchedule draw_schedule(int64_t seed, std::optional<KillShape> shape) {
   Dice dice(seed);
   KillSchedule schedule;
   schedule.seed = seed;
   schedule.nodes = static_cast<int>(1 + dice.below(2));
   schedule.ranks_per_node = static_cast<int>(1 + dice.below(2));
   if (schedule.nodes * schedule.ranks_per_node == 1) schedule.ranks_per_node = 2;
+  if (shape) {
+    schedule.nodes = shape->nodes;
+    schedule.ranks_per_node = shape->ranks_per_node;
+  }
   const int ranks = schedule.nodes * schedule.ranks_per_node;
   const auto faults = static_cast<int>(1 + dice.below(3));
   for (int generation = 1; generation <= faults; ++generation) {

@@ -34,7 +34,14 @@ struct KillSchedule {
   std::string text() const;
 };
 
-KillSchedule draw_schedule(int64_t seed);
+/// How many ranks a schedule has, and where.
+struct KillShape {
+  int nodes = 1;
+  int ranks_per_node = 1;
+};
+
+/// `shape`: nullopt draws that, too.
+KillSchedule draw_schedule(int64_t seed, std::optional<KillShape> shape = std::nullopt);
 
 /// Where schedules run, and what an undisturbed run comes to.
 struct KillWorld {

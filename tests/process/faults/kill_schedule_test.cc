@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -21,6 +22,7 @@ using testing_support::carry_out;
 using testing_support::draw_schedule;
 using testing_support::KillOutcome;
 using testing_support::KillSchedule;
+using testing_support::KillShape;
 using testing_support::KillWorld;
 using testing_support::RunFixture;
 
@@ -63,13 +65,14 @@ class KillScheduleTest : public RunFixture {
     world_.manifest_arguments = {(folder() / "job.yaml").string(), "-o", "json"};
   }
 
-  void carry_out_all(int64_t first_seed, int64_t count) {
+  void carry_out_all(int64_t first_seed, int64_t count,
+                     std::optional<KillShape> shape = std::nullopt) {
     std::atomic<int64_t> next = first_seed;
     std::atomic<int64_t> faults = 0;
     std::mutex mutex;
     const auto work = [&] {
       for (int64_t seed; (seed = next++) < first_seed + count;) {
-        const KillSchedule schedule = draw_schedule(seed);
+        const KillSchedule schedule = draw_schedule(seed, shape);
         const KillOutcome outcome = carry_out(schedule, world_);
         faults += outcome.faults;
         const std::lock_guard lock(mutex);
@@ -102,6 +105,27 @@ class KillScheduleSeedsTest : public KillScheduleTest,
 TEST_P(KillScheduleSeedsTest, TheSameBitsExactCountsAndNothingLeft) {
   carry_out_all(GetParam().first, GetParam().count);
 }
+
+/// ZeRO-3 in copies: whoever is lost, others wait for it in groups of their own. The undisturbed
+/// run has one rank, and the same bits.
+class KillScheduleLayoutTest : public KillScheduleTest,
+                               public ::testing::WithParamInterface<int> {};
+
+TEST_P(KillScheduleLayoutTest, TheSameBitsExactCountsAndNothingLeft) {
+  std::string manifest = kKillManifest;
+  const std::string before = "    steps: 150\n";
+  manifest.insert(manifest.find(before), "    parallelism: {shard: 2, zeroStage: 3}\n");
+  const std::string one = "numProcPerNode: 1";  // which two ranks cannot share
+  manifest.replace(manifest.find(one), one.size(), "numProcPerNode: 2");
+  write("job.yaml", manifest);
+  const int64_t count = testing_support::runs_everything() ? 40 : GetParam() == 2 ? 4 : 2;
+  carry_out_all(10'000 * GetParam(), count, KillShape{.nodes = GetParam(), .ranks_per_node = 2});
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, KillScheduleLayoutTest, ::testing::Values(2, 3),
+                         [](const auto& copies) {
+                           return "Dp" + std::to_string(copies.param) + "Shard2";
+                         });
 
 std::string name_of_seeds(const ::testing::TestParamInfo<Seeds>& seeds) {
   return "From" + std::to_string(seeds.param.first);

@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
 #include "tests/support/ledger_check.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
@@ -38,6 +39,8 @@ struct HangJob {
   int64_t checkpoint_steps = 50;
   int64_t evaluation_steps = 0;  ///< 0: none
   std::string fault;             ///< of TRAINYARD_FAULT
+  int ranks = 2;
+  std::string parallelism;  ///< of the manifest; empty: as it is by default
 };
 
 std::string manifest_of(const HangJob& job) {
@@ -52,8 +55,10 @@ kind: TrainingJob
 metadata: {name: tiny}
 spec:
   numNodes: 1
-  numProcPerNode: 2
-  engine:
+  numProcPerNode: )" +
+         std::to_string(job.ranks) + R"(
+  engine:)" +
+         (job.parallelism.empty() ? "" : "\n    parallelism: " + job.parallelism) + R"(
     model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
     data: {tokens: [data/train])" +
          validation + R"(, sequenceLength: 16}
@@ -69,7 +74,7 @@ spec:
 
 class HangTest : public RunFixture {
  protected:
-  /// A job of two ranks of the real engine.
+  /// A job of ranks of the real engine.
   std::unique_ptr<ChildProcess> train(const HangJob& job) {
     write("job.yaml", manifest_of(job));
     return start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")},
@@ -156,6 +161,26 @@ TEST_F(HangTest, ASpinningRankIsNamedWithItsInstruction) {
   EXPECT_THAT(message, HasSubstr("rank 1 has stood at step 30 in phase Training, instruction 7 ("));
   EXPECT_THAT(message, ::testing::Not(HasSubstr("its process stopped"))) << "it is busy";
   EXPECT_LE(stood(message).allowed_s, 3) << message;
+}
+
+// The others wait for it in the groups of shards, of copies and of the world, some by way of
+// others.
+TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
+  int64_t index = 0;
+  for (const int ranks : {4, 6}) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!testing_support::in_sample("a rank of a mesh that is stopped", index++, 10)) continue;
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, rank " + std::to_string(rank));
+      const std::string message =
+          blamed_for({.steps = 200,
+                      .most_stall_s = 3,
+                      .fault = std::to_string(rank) + ":1:30.7:stop",
+                      .ranks = ranks,
+                      .parallelism = "{shard: " + std::to_string(ranks / 2) + ", zeroStage: 3}"});
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " has stood at step 30"));
+      std::filesystem::remove_all(run_dir());
+    }
+  }
 }
 
 // Enough steps before the fault that the bound of training is known, and another one.

@@ -97,7 +97,7 @@ int run(const std::vector<std::string>& arguments) {
       return 0;
     }
     if (status && !has_mesh) status = buffers.start(op)->wait();
-    for (Communicator* group : {groups->shard, groups->replica}) {
+    for (Communicator* group : {groups->shard, groups->copies({})}) {
       if (!status || !has_mesh) break;
       status =
           group

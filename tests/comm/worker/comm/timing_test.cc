@@ -195,7 +195,8 @@ TEST(MeshBlameTest, ARankThatOnlyWaitsIsNeverHeldLost) {
               status =
                   groups->shard->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kMax)->wait();
               if (!status) break;
-              status = groups->replica->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kMax)
+              status = groups->copies({})
+                           ->all_reduce(bytes_of(data), DType::kInt64, ReduceOp::kMax)
                            ->wait();
             }
             EXPECT_EQ(status.error().code, ErrorCode::kPeerLost) << status.error().message;

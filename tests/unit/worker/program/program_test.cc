@@ -106,8 +106,8 @@ TEST(DataParallelProgramTest, AUnitIsReducedBeforeEarlierLayersGoBackward) {
 }
 
 TEST(DataParallelProgramTest, CopiesAddUpAUnitOnceTheNextButOneIsDue) {
-  Lowering lowering = kSimple;
-  lowering.sharding.copies = true;
+  const Lowering lowering =
+      lowering_of(kLayers, kSimpleUnits, {"stage 1 in copies", {.dp = 2, .fsdp = 2}, 1});
   const std::string program = spelled(program_of(lowering, 1, 1));
   EXPECT_THAT(program,
               HasSubstr("W m0 l3, REDUCE u0, B m0 l2, W m0 l2, B m0 l1, W m0 l1, REDUCE u1, "
