@@ -19,8 +19,10 @@ constexpr char kFooter[] =
     R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay, tied
 embeddings) on 1 to 6 ranks in every dp x shard with every ZeRO stage, over all transports,
 micro-batch splits, threads and instruction sets, in fp32 and bf16, and compares the final
-states bit for bit; each rank's FLOPs, bytes held by purpose and bytes sent are held against
-formulas. Every pair of values of two axes comes once; --full takes the whole product.
+states, the weights in the type that ops read, and each step's loss and gradient norm bit for
+bit; each rank's FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
+pair of values of two axes comes once; --full takes the whole product. Ranks are threads of this
+one process, with shm and tcp too.
 
 Examples:
   trainyard matrix --quick

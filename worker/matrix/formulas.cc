@@ -50,18 +50,31 @@ class Formulas {
   }
 
  private:
-  int units() const { return rank_.layout.units(); }
+  int units() const { return static_cast<int>(rank_.units.size()); }
+  const UnitFacts& unit(int unit) const { return rank_.units[static_cast<size_t>(unit)]; }
   int64_t layers() const { return spec_.model.layers + 2; }  // embeddings and classifier
-  const std::vector<int>& layers_of(int unit) const { return rank_.layout.unit(unit).layers; }
+  const std::vector<int>& layers_of(int unit) const { return this->unit(unit).layers; }
   int first_layer(int unit) const { return layers_of(unit).front(); }
   int last_layer(int unit) const { return layers_of(unit).back(); }
   bool uses(int unit, int64_t layer) const {
     return std::find(layers_of(unit).begin(), layers_of(unit).end(), layer) !=
            layers_of(unit).end();
   }
-  DType type(int unit) const { return rank_.layout.unit(unit).dtype; }
-  int64_t own(int unit) const { return rank_.layout.part_sizes(unit)[static_cast<size_t>(own_)]; }
-  int64_t whole(int unit) const { return rank_.layout.elements(unit); }
+  DType type(int unit) const { return this->unit(unit).dtype; }
+  int64_t whole(int unit) const { return this->unit(unit).elements; }
+  /// The elements of each rank that shares a unit: ceil(n / P) of its n blocks of 64, the last
+  /// ranks what is left of them; with `mode: DataParallel` the first has all. Reckoned here on
+  /// purpose, apart from layout::Layout.
+  std::vector<int64_t> shares(int unit) const {
+    const int64_t blocks = (whole(unit) + 63) / 64;
+    const bool one_has_all = cell_.mode == api::ParallelMode::kDataParallel;
+    const int64_t most = one_has_all ? blocks : (blocks + mesh_.fsdp - 1) / mesh_.fsdp;
+    std::vector<int64_t> shares;
+    for (int64_t rank = 0; rank < mesh_.fsdp; ++rank)
+      shares.push_back(64 * std::clamp<int64_t>(blocks - rank * most, 0, most));
+    return shares;
+  }
+  int64_t own(int unit) const { return shares(unit)[static_cast<size_t>(own_)]; }
 
   void flops(int64_t steps, Expected& all) const {
     const api::ModelSpec& m = spec_.model;
@@ -81,8 +94,9 @@ class Formulas {
   void states(Expected& all) const {
     const int64_t matrix_bytes = spec_.precision.compute == api::NumberFormat::kBF16 ? 2 : 4;
     const Elements elements = elements_of(spec_.model);
+    all.unit_bytes = matrix_bytes * elements.matrices + 4 * elements.vectors;
     if (!cuts_sums_) all.sums = 8 * (elements.matrices + elements.vectors);
-    if (!cuts_weights_) all.weights = matrix_bytes * elements.matrices + 4 * elements.vectors;
+    if (!cuts_weights_) all.weights = all.unit_bytes;
     for (int unit = 0; unit < units(); ++unit) {
       all.moments += 8 * own(unit);
       if (cuts_sums_) all.sums += 8 * own(unit);
@@ -142,7 +156,7 @@ class Formulas {
                                                   sizeof(engine::ControlWord) / 8, DType::kInt64);
     int64_t at_start = 0;  // the initial weights
     for (int unit = 0; unit < units(); ++unit) {
-      const std::vector<int64_t> parts = rank_.layout.part_sizes(unit);
+      const std::vector<int64_t> parts = shares(unit);
       if (mesh_.fsdp > 1) {
         const int64_t gather = comm::all_gather_bytes_sent(own_, parts, type(unit));
         by_step += (cuts_sums_ ? rounds_ : 1) *
@@ -198,6 +212,10 @@ std::vector<std::string> formula_faults(const api::EngineSpec& spec, const Cell&
   const engine::MemoryReport& memory = rank.memory;
   compare("GEMM FLOPs", rank.kernels.gemm_flops, expected.gemm_flops, faults);
   compare("attention FLOPs", rank.kernels.attention_flops, expected.attention_flops, faults);
+  int64_t unit_bytes = 0;
+  for (const UnitFacts& unit : rank.units)
+    unit_bytes += unit.elements * size_of(unit.dtype);
+  compare("bytes of all units", unit_bytes, expected.unit_bytes, faults);
   compare("bytes of weights", memory.weights, expected.weights, faults);
   compare("bytes of moments", memory.moments, expected.moments, faults);
   compare("bytes of gradient sums", memory.sums, expected.sums, faults);

@@ -8,11 +8,14 @@
 
 namespace trainyard::matrix {
 
-/// What one rank must have done and held, by closed formula from the model's sizes and the layout.
+/// What one rank must have done and held, by closed formula from the model's sizes and the cell. Of
+/// the engine's own numbers it takes which parameters travel together, and how many elements these
+/// have; what all of them have is a formula again.
 struct Expected {
   int64_t gemm_flops = 0;
   int64_t attention_flops = 0;
-  int64_t weights = 0;  ///< bytes, masters included
+  int64_t unit_bytes = 0;  ///< of the weights of all units, as ops read them
+  int64_t weights = 0;     ///< held for good: bytes, masters included
   int64_t moments = 0;
   int64_t sums = 0;
   /// The most that is held at one moment of what a rank holds of units for a while: sums of a

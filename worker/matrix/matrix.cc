@@ -20,7 +20,7 @@ class Matrix {
         layouts_.push_back(layout);
     }
     result_.hashes.resize(options_.computes.size());
-    losses_.resize(options_.computes.size());
+    first_.resize(options_.computes.size());
   }
 
   Result<MatrixResult> run() {
@@ -57,24 +57,23 @@ class Matrix {
     row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.state_hash = facts[0].state_hash;
     std::string& hash = result_.hashes[precision];
-    std::vector<double>& losses = losses_[precision];
+    RankFacts& first = first_[precision];
     if (hash.empty()) {
       hash = row.state_hash;
-      losses = facts[0].losses;
+      first = facts[0];
     }
     for (const RankFacts& rank : facts) {
       if (rank.state_hash != hash) {
         row.faults.push_back("rank " + std::to_string(rank.rank) + ": state hash " +
                              rank.state_hash);
       }
-      if (rank.weights_hash != facts[0].weights_hash) {
-        row.faults.push_back("rank " + std::to_string(rank.rank) + ": other weights than rank 0");
-      }
-      if (rank.losses != losses) {
-        row.faults.push_back("rank " + std::to_string(rank.rank) +
-                             ": other losses than rank 0 of "
-                             "the first cell");
-      }
+      const auto differs = [&](const char* what) {
+        row.faults.push_back("rank " + std::to_string(rank.rank) + ": other " + what +
+                             " than rank 0 of the first cell");
+      };
+      if (rank.weights_hash != first.weights_hash) differs("weights");
+      if (rank.losses != first.losses) differs("losses");
+      if (rank.gradient_norms != first.gradient_norms) differs("gradient norms");
       for (std::string& fault : formula_faults(spec, cell, rank, options_.steps)) {
         row.faults.push_back(std::move(fault));
       }
@@ -87,8 +86,8 @@ class Matrix {
 
   MatrixOptions options_;
   const std::function<void(const Row&)>& on_row_;
-  std::vector<Cell> layouts_;                // as layouts_of() gives them
-  std::vector<std::vector<double>> losses_;  // by precision: of the first cell
+  std::vector<Cell> layouts_;     // as layouts_of() gives them
+  std::vector<RankFacts> first_;  // by precision: rank 0 of the first cell
   MatrixResult result_;
 };
 

@@ -43,9 +43,10 @@ struct MatrixResult {
 std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages);
 
 /// Trains the same small run (prime sizes, dropout 0.1, active clipping, weight decay, tied
-/// embeddings) in many cells and compares final states bit for bit; every rank's FLOPs, bytes held
-/// by purpose and bytes sent are held against closed formulas. `on_row` is called after each.
-/// Errors: a run that failed.
+/// embeddings) in many cells and compares final states, the weights that ops read, and every step's
+/// losses and gradient norms bit for bit; every rank's FLOPs, bytes held by purpose and bytes sent
+/// are held against closed formulas. Ranks are threads of this process over every transport.
+/// `on_row` is called after each. Errors: a run that failed.
 Result<MatrixResult> run_matrix(const MatrixOptions& options,
                                 const std::function<void(const Row&)>& on_row);
 

@@ -51,17 +51,37 @@ Result<Meeting> prepare(const Cell& cell) {
   return meeting;
 }
 
-/// No rank's weights may differ from another's, of which the state hash sees nothing.
-std::string hash_weights(engine::Engine& engine) {
-  if (engine.states().layout().sharding().weights) return "";
-  Xxh3Stream hash;
+/// Of the weights that ops read, of which the state hash sees nothing where they are not the
+/// masters. Collective over `shard`.
+Result<std::string> hash_weights(engine::Engine& engine, comm::Communicator& shard) {
+  const layout::Layout& layout = engine.states().layout();
   engine::Weights& weights = engine.states().weights();
+  std::vector<std::vector<std::byte>> gathered;  // by unit
+  for (int unit = 0; layout.sharding().weights && unit < layout.units(); ++unit) {
+    const DType dtype = layout.unit(unit).dtype;
+    const std::vector<int64_t> parts = layout.part_sizes(unit);
+    gathered.emplace_back(static_cast<size_t>(layout.elements(unit) * size_of(dtype)));
+    weights.lend(unit, gathered.back());
+    TRAINYARD_TRY(shard.all_gather(gathered.back(), parts, dtype)->wait());
+  }
+  Xxh3Stream hash;
   for (const int param : engine.name_order()) {
-    const int64_t bytes =
-        engine.states().layout().place(param).size() * size_of(weights.dtype(param));
+    const int64_t bytes = layout.place(param).size() * size_of(weights.dtype(param));
     hash.update({static_cast<const std::byte*>(weights.data(param)), static_cast<size_t>(bytes)});
   }
+  for (int unit = 0; unit < std::ssize(gathered); ++unit)
+    weights.lend(unit, {});
   return to_hex(hash.digest());
+}
+
+std::vector<UnitFacts> units_of(const layout::Layout& layout) {
+  std::vector<UnitFacts> units;
+  for (int unit = 0; unit < layout.units(); ++unit) {
+    units.push_back({.dtype = layout.unit(unit).dtype,
+                     .layers = layout.unit(unit).layers,
+                     .elements = layout.elements(unit)});
+  }
+  return units;
 }
 
 Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& meeting, int rank,
@@ -98,11 +118,11 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.comm = groups.counters();
   TRAINYARD_ASSIGN(const Hash128 hash, engine::EngineState(*engine).hash());
   facts.state_hash = to_hex(hash);
-  facts.weights_hash = hash_weights(*engine);
+  TRAINYARD_ASSIGN(facts.weights_hash, hash_weights(*engine, *groups.shard));
   facts.kernels = engine->kernel_counters();
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
-  facts.layout = engine->states().layout();
+  facts.units = units_of(engine->states().layout());
   // Fewer windows than some layouts have ranks.
   spec.batch.global_sequences = 3;
   StreamBatches held_out(stream, spec, groups.data_ranks(), groups.data_rank());

@@ -59,6 +59,14 @@ struct Cell {
   }
 };
 
+/// Parameters that travel together. That they do is the engine's choice; what a rank holds of them
+/// is for the formulas to say.
+struct UnitFacts {
+  DType dtype = DType::kFloat32;
+  std::vector<int> layers;  ///< as layout::Unit::layers
+  int64_t elements = 0;     ///< gaps included
+};
+
 /// What one rank did, to be held against formulas.
 struct RankFacts {
   std::string state_hash;
@@ -67,15 +75,15 @@ struct RankFacts {
   int rank = 0;
   kernels::KernelCounters kernels;
   comm::Counters comm;
-  std::string
-      weights_hash;  ///< of the weights that its ops read; empty where it holds a part alone
-  layout::Layout layout;
+  std::string weights_hash;  ///< of the weights that its ops read, gathered where it holds a part
+  std::vector<UnitFacts> units;
   engine::MemoryReport memory;
   int64_t allocated_bytes = 0;
 };
 
 /// Trains `steps` steps of `spec` over `stream` with ranks as threads of this process, connected by
-/// the cell's transport. Returns one entry a rank. Errors: the first rank's that failed.
+/// the cell's transport: shared memory and sockets as between processes, but one address space.
+/// Returns one entry a rank. Errors: the first rank's that failed.
 Result<std::vector<RankFacts>> train_world(const api::EngineSpec& spec, const Cell& cell,
                                            int64_t steps, const std::vector<int32_t>& stream);
 

@@ -1,5 +1,7 @@
 #include "common/layout/layout.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "common/layout/mesh.h"
@@ -152,14 +154,17 @@ TEST(LayoutTest, PartsOfAUnitAreEqualAndBeginAtMultiplesOf64) {
     EXPECT_EQ(layout->place(1), (Range{320, 325}));
     EXPECT_EQ(layout->elements(2), 256);
     for (int unit = 0; unit < layout->units(); ++unit) {
-      const int64_t part = layout->shard(unit, {.fsdp = 0}).size();
+      const int64_t elements = layout->elements(unit);
+      const int64_t blocks = elements / 64;
+      const int64_t part = 64 * ((blocks + ranks - 1) / ranks);
       int64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         const Range shard = layout->shard(unit, {.fsdp = rank});
         EXPECT_EQ(shard.begin, next);
         EXPECT_EQ(shard.begin % kTensorAlignment, 0);
         EXPECT_EQ(layout->part_sizes(unit)[static_cast<size_t>(rank)], shard.size());
-        EXPECT_TRUE(shard.size() == part || shard.end == layout->elements(unit));
+        EXPECT_EQ(shard.size(), std::clamp<int64_t>(elements - rank * part, 0, part))
+            << "rank " << rank << " of " << ranks;
         next = shard.end;
       }
       EXPECT_EQ(next, layout->elements(unit));
