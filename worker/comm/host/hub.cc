@@ -51,7 +51,7 @@ UniqueFd HubState::take(uint64_t group, int rank, Channel channel, Clock::time_p
   accepted_changed_.wait_until(lock, deadline, [&] { return accepted_.contains(key); });
   const auto found = accepted_.find(key);
   if (found == accepted_.end()) return {};
-  UniqueFd fd = std::move(found->second.fd);
+  UniqueFd fd = std::move(found->second);
   accepted_.erase(found);
   return fd;
 }
@@ -130,8 +130,6 @@ Hub::~Hub() {
 void Hub::thread_main() {
   std::vector<pollfd> entries;
   std::vector<Watched> watched;
-  std::vector<HubState::Key> accepted;
-  std::vector<HubState::Key> closed;
   while (true) {
     const bool pausing = Clock::now() < accepts_after_;
     // poll passes over negative descriptors.
@@ -140,7 +138,6 @@ void Hub::thread_main() {
       entries.push_back({arrival.fd.get(), POLLIN, 0});
     const size_t control_begin = entries.size();
     watched.clear();
-    accepted.clear();
     {
       const std::lock_guard lock(state_->mutex_);
       if (state_->stopping_) return;
@@ -151,12 +148,6 @@ void Hub::thread_main() {
           entries.push_back({connection.fd.get(), POLLIN, 0});
           watched.push_back({id, static_cast<int>(member)});
         }
-      }
-      // What they say is for whom takes them; that they close is for this thread.
-      for (const auto& [key, connection] : state_->accepted_) {
-        if (connection.closed) continue;
-        entries.push_back({connection.fd.get(), POLLRDHUP, 0});
-        accepted.push_back(key);
       }
     }
     int timeout_ms = arrivals_.empty() ? -1 : poll_timeout_ms(arrivals_.front().deadline, 5000);
@@ -169,11 +160,6 @@ void Hub::thread_main() {
     for (size_t i = 0; i < watched.size(); ++i) {
       if (entries[control_begin + i].revents != 0) read_control(watched[i]);
     }
-    closed.clear();
-    for (size_t i = 0; i < accepted.size(); ++i) {
-      if (entries[control_begin + watched.size() + i].revents != 0) closed.push_back(accepted[i]);
-    }
-    if (!closed.empty()) reap(closed);
     const auto now = Clock::now();
     std::erase_if(arrivals_,
                   [&](Arrival& arrival) { return !advance(arrival) || arrival.deadline <= now; });
@@ -262,7 +248,7 @@ void Hub::accept(Arrival& arrival, const Hello& hello) {
     const size_t accepted_max = kAcceptedPerRankMax * state_->identity_.world_size;
     if (verdict.refusal == Refusal::kNone && state_->accepted_.contains(key)) {
       verdict = {Refusal::kTaken, "it is connected already for this group"};
-    } else if (verdict.refusal == Refusal::kNone && state_->accepted_.size() >= accepted_max) {
+    } else if (verdict.refusal == Refusal::kNone && !has_room(accepted_max)) {
       verdict = {Refusal::kFull,
                  std::to_string(accepted_max) + " connections wait to be asked for"};
     }
@@ -272,7 +258,7 @@ void Hub::accept(Arrival& arrival, const Hello& hello) {
       welcome.nonce = hello.nonce;
       welcome.rank = state_->identity_.rank;
       if (!send_all(arrival.fd.get(), encode(welcome))) return;
-      state_->accepted_[key].fd = std::move(arrival.fd);
+      state_->accepted_[key] = std::move(arrival.fd);
       state_->accepted_changed_.notify_all();
       return;
     }
@@ -281,6 +267,17 @@ void Hub::accept(Arrival& arrival, const Hello& hello) {
          "rank " + std::to_string(state_->identity_.rank) + " refuses a connection from rank " +
              std::to_string(hello.rank) + ": " + verdict.why,
          hello.nonce);
+}
+
+bool Hub::has_room(size_t accepted_max) {
+  if (state_->accepted_.size() < accepted_max) return true;
+  // A member may have left in order before this rank asks for its connection, so those that have
+  // closed are kept as long as there is room.
+  std::erase_if(state_->accepted_, [](const auto& entry) {
+    pollfd closed{entry.second.get(), POLLRDHUP, 0};
+    return ::poll(&closed, 1, 0) > 0;
+  });
+  return state_->accepted_.size() < accepted_max;
 }
 
 void Hub::refuse(const Arrival& arrival, Refusal refusal, const std::string& why, uint64_t nonce) {
@@ -293,23 +290,6 @@ void Hub::refuse(const Arrival& arrival, Refusal refusal, const std::string& why
   const std::lock_guard lock(state_->mutex_);
   state_->refusals_.push_back(why);
   if (state_->refusals_.size() > kRefusalsKept) state_->refusals_.pop_front();
-}
-
-void Hub::reap(const std::vector<HubState::Key>& keys) {
-  const std::lock_guard lock(state_->mutex_);
-  for (const HubState::Key& key : keys) {
-    const auto found = state_->accepted_.find(key);
-    if (found == state_->accepted_.end()) continue;  // taken meanwhile
-    HubState::Accepted& connection = found->second;
-    pollfd entry{connection.fd.get(), POLLRDHUP, 0};
-    if (::poll(&entry, 1, 0) <= 0) continue;  // another one of this key
-    // Who gave up said for whom before it closed, which whoever takes the connection wants to know.
-    std::byte first{};
-    connection.closed = true;
-    if (::recv(connection.fd.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
-      state_->accepted_.erase(found);
-    }
-  }
 }
 
 void Hub::read_control(const Watched& watched) {

@@ -59,11 +59,6 @@ class HubState {
     bool said_bye = false;
     std::vector<std::byte> received;  ///< of a frame not yet complete
   };
-  /// A connection that a peer made and nobody has asked for yet.
-  struct Accepted {
-    UniqueFd fd;
-    bool closed = false;  ///< by the peer, after words that are still unread
-  };
   struct Slot {
     std::weak_ptr<Group> group;
     std::vector<Connection> connections;  ///< by member
@@ -73,7 +68,7 @@ class HubState {
   const UniqueFd wake_;
   mutable std::mutex mutex_;
   std::condition_variable accepted_changed_;
-  std::map<Key, Accepted> accepted_;
+  std::map<Key, UniqueFd> accepted_;
   std::deque<std::string> refusals_;
   std::map<uint64_t, Slot> slots_;
   uint64_t next_slot_ = 1;
@@ -118,8 +113,9 @@ class Hub {
   bool is_proven(const Arrival& arrival) const;
   void accept(Arrival& arrival, const Hello& hello);
   void refuse(const Arrival& arrival, Refusal refusal, const std::string& why, uint64_t nonce = 0);
-  /// Forgets accepted connections that have closed without a word.
-  void reap(const std::vector<HubState::Key>& keys);
+  /// Whether one more connection can be accepted, if those that have closed are forgotten. Under
+  /// the state's mutex.
+  bool has_room(size_t accepted_max);
   void read_control(const Watched& watched);
   /// Reads what is there; the frames that are complete, and why the connection is over if it is.
   static std::string receive(HubState::Connection& connection, std::vector<ControlFrame>& frames);

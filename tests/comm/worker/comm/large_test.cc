@@ -26,7 +26,7 @@ using testing::uneven_counts;
 class LargeTest : public ::testing::TestWithParam<TransportKind> {};
 INSTANTIATE_TEST_SUITE_P(Transports, LargeTest,
                          ::testing::Values(TransportKind::kShm, TransportKind::kTcp),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+                         [](const auto& shape) { return std::string(name_of(shape.param)); });
 
 TEST_P(LargeTest, ManyRanksReduceScatterAndGather) {
   const int ranks = testing_support::runs_everything() ? 32 : 12;

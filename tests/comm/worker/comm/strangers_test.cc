@@ -246,7 +246,7 @@ size_t open_descriptors() {
   return count;
 }
 
-TEST(StrangersTest, ConnectionsThatCloseLeaveNoDescriptor) {
+TEST(StrangersTest, ConnectionsThatCloseDoNotPileUp) {
   const LoneHub hub;
   const size_t before = open_descriptors();
   const int rounds = testing_support::runs_everything() ? 100'000 : 2'000;
@@ -265,9 +265,11 @@ TEST(StrangersTest, ConnectionsThatCloseLeaveNoDescriptor) {
         << i << ": " << describe(welcome->refusal);
   }
   const auto deadline = Clock::now() + seconds(60);
-  while (open_descriptors() > before && Clock::now() < deadline)
+  // Of those who know all, as many are kept as two ranks may make.
+  const size_t kept_max = before + 2 * 16;
+  while (open_descriptors() > kept_max && Clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(5));
-  EXPECT_LE(open_descriptors(), before);
+  EXPECT_LE(open_descriptors(), kept_max);
 }
 
 /// A connection to a socket of an abstract name; invalid where there is none.
