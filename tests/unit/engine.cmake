@@ -13,6 +13,7 @@ trainyard_test(simulate_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/
 trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/device/memory_source_test.cc
                DEPS worker_device)
 trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/arena_plan_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/worker/memory/activation_template_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/worker/device/parallel_copy_test.cc
   DEPS worker_memory common_random)
 trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/ops/dropout_mask_test.cc DEPS worker_ops kernels_cpu)

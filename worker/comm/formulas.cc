@@ -44,9 +44,10 @@ int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype,
   if (bytes <= (size == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
     return (size - 1) * bytes;
   }
-  const auto counts = even_counts(count, size);
-  return reduce_scatter_bytes_sent(rank, counts, dtype) +
-         (count - count_after(rank, counts, ring)) * size_of(dtype);
+  const auto chunk = [&](int i) {
+    return even_begin(count, size, i + 1) - even_begin(count, size, i);
+  };
+  return (2 * count - chunk(rank) - chunk(next_in(ring, rank, size))) * size_of(dtype);
 }
 
 int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype) {
@@ -55,12 +56,13 @@ int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DTy
 
 int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype,
                               std::span<const int> ring) {
-  const int64_t all = total(counts);
-  if (all * size_of(dtype) <= kDirectAllGatherBytes) {
-    return (static_cast<int64_t>(counts.size()) - 1) * counts[static_cast<size_t>(rank)] *
-           size_of(dtype);
-  }
-  return (all - count_after(rank, counts, ring)) * size_of(dtype);
+  return all_gather_bytes_sent(static_cast<int>(counts.size()), counts[static_cast<size_t>(rank)],
+                               count_after(rank, counts, ring), total(counts), dtype);
+}
+
+int64_t all_gather_bytes_sent(int size, int64_t own, int64_t next, int64_t all, DType dtype) {
+  if (all * size_of(dtype) <= kDirectAllGatherBytes) return (size - 1) * own * size_of(dtype);
+  return (all - next) * size_of(dtype);
 }
 
 int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes,

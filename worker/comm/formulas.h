@@ -41,6 +41,10 @@ int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DTy
 int64_t all_gather_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype,
                               std::span<const int> ring = {});
 
+/// The same from what of the parts counts: elements of this rank's, of its neighbour's in the ring
+/// and of `all` of the `size` ranks.
+int64_t all_gather_bytes_sent(int size, int64_t own, int64_t next, int64_t all, DType dtype);
+
 /// S for each rank this one forwards to: the children in the tree, or the neighbour in the ring,
 /// where that is not the root. Over all ranks (P-1)S.
 int64_t broadcast_bytes_sent(int size, int rank, int root, int64_t bytes,

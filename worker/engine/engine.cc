@@ -19,8 +19,7 @@
 namespace trainyard::engine {
 namespace {
 
-/// Micro-batches of an evaluation that are planned together at most: a plan takes some ten
-/// kilobytes for each, and held-out sets have millions.
+/// Micro-batches of a piece of an evaluation at most.
 constexpr int64_t kEvaluatedAtOnce = 64;
 /// Passes of a micro-batch in a step for one in an evaluation.
 constexpr int64_t kPassesOfStep = 3;
@@ -124,11 +123,25 @@ Status Engine::plan_step() {
   // An evaluation ends between two pieces: a rank that is asked to stop waits no longer for that
   // than for a step.
   evaluated_at_once_ = std::min(kEvaluatedAtOnce, kPassesOfStep * most);
-  buffers_ = UnitBuffers(step_.program, layout_);
-  TRAINYARD_TRY(grow(buffer_memory_, buffers_.bytes()));
-  plan_ = ActivationPlan::make(model_, step_.program, partition.sizes(rank, 0, most),
-                               setup_.spec.data.sequence_length, compute_);
-  return grow(arena_, plan_.bytes());
+  const StepShape shape = step_shape(setup_.spec, partition, rank);
+  plan_ = make_step_plan(step_.program, model_, layout_, setup_.groups->at, shape);
+  if (shape.evaluated > 0) forward_extent_ = {.rows = shape.evaluated * shape.tokens_per_sample};
+  TRAINYARD_TRY(grow(buffer_memory_, plan_.buffer_bytes()));
+  return grow(arena_, plan_.arena_bytes());
+}
+
+Status Engine::prepare_forward(OpExtent extent) {
+  // One plan for evaluations and samples.
+  extent.rows = std::max(extent.rows, forward_extent_.rows);
+  extent.has_targets = extent.has_targets || forward_extent_.has_targets;
+  const bool is_planned = plan_.evaluation.activations().stages() > 0;
+  if (!is_planned || extent.rows > forward_extent_.rows ||
+      extent.has_targets != forward_extent_.has_targets) {
+    plan_.evaluation = forward_memory(model_, layout_, setup_.groups->at, extent);
+    forward_extent_ = extent;
+  }
+  TRAINYARD_TRY(grow(buffer_memory_, plan_.evaluation.buffers().bytes()));
+  return grow(arena_, plan_.evaluation.arena_bytes());
 }
 
 /// Ranks with as many micro-batches run the same program: one of them stands for all.
@@ -161,12 +174,6 @@ Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, s
   return JointProgram{.program = ranks[own].program,
                       .level = std::move(simulation.level[own]),
                       .level_max = simulation.level_max};
-}
-
-Lowering Engine::lowering() const {
-  return {.stage_end = {static_cast<int>(model_.layers.size())},
-          .layout = &layout_,
-          .at = setup_.groups->at};
 }
 
 void Engine::initialize() {
@@ -253,7 +260,7 @@ Status Engine::gather_weights() {
   }
   const RankProgram alike[] = {{.program = std::move(gathers), .at = setup_.groups->at}};
   TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
-  StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
+  StepSetup setup = base_setup(nullptr, program, plan_.memory);
   setup.training = false;
   TRAINYARD_TRY(run(program, setup));
   return interpreter_->settle();
@@ -267,14 +274,13 @@ Result<ControlWord> Engine::run(const JointProgram& program, const StepSetup& se
 }
 
 StepSetup Engine::base_setup(data::MicroBatchSource* batches, const JointProgram& program,
-                             const ActivationPlan& plan, const UnitBuffers& buffers) {
+                             const ProgramMemory& memory) {
   const api::BatchSpec& batch = setup_.spec.batch;
   const int64_t length = setup_.spec.data.sequence_length;
   const int64_t grain = setup_.spec.numerics.grain_tokens;
   return {.program = &program.program,
-          .plan = &plan,
+          .memory = &memory,
           .arena = bytes_of(arena_),
-          .buffers = &buffers,
           .buffer_memory = bytes_of(buffer_memory_),
           .batches = batches,
           .compute = compute_,
@@ -290,7 +296,7 @@ Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked
                                {.activity = trace::Activity::kStep, .step = steps_done_});
   TRAINYARD_CHECK(setup_.purpose == Purpose::kTrain);
   TRAINYARD_TRY(gather_weights());
-  StepSetup setup = base_setup(&batches, step_, plan_, buffers_);
+  StepSetup setup = base_setup(&batches, step_, plan_.memory);
   setup.stop_asked = &stop_asked;
   TRAINYARD_ASSIGN(const ControlWord control, run(step_, setup));
   batches.end_step();
@@ -306,7 +312,7 @@ Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked
 Status Engine::at_snapshot(const std::function<Status()>& copy) {
   const RankProgram alike[] = {{.program = {{Instruction{.kind = InstructionKind::kSnapshot}}}}};
   TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
-  StepSetup setup = base_setup(nullptr, program, plan_, buffers_);
+  StepSetup setup = base_setup(nullptr, program, plan_.memory);
   setup.training = false;
   setup.snapshot = copy;
   TRAINYARD_TRY(run(program, setup));
@@ -331,9 +337,11 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
                    setup_.groups->data_ranks());
   // Whoever has fewer takes part in the gathers of the others.
   const int64_t most = partition.micro_batches_max();
+  const int64_t length = setup_.spec.data.sequence_length;
+  TRAINYARD_TRY(prepare_forward({.rows = evaluated_at_once(partition) * length,
+                                 .tokens_per_sample = length,
+                                 .compute = compute_}));
   JointProgram program;
-  ActivationPlan plan;
-  UnitBuffers buffers;
   ControlWord control;
   for (int64_t done = 0; done < most && control.stop_requested == 0;) {
     const int64_t count = std::min(evaluated_at_once_, most - done);
@@ -343,14 +351,8 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
                        lower_jointly(forward_schedule(static_cast<int>(count)), [&](int d) {
                          return std::clamp<int64_t>(partition.micro_batches(d) - done, 0, count);
                        }));
-      plan = ActivationPlan::make(model_, program.program,
-                                  partition.sizes(setup_.groups->data_rank(), done, count),
-                                  setup_.spec.data.sequence_length, compute_);
-      buffers = UnitBuffers(program.program, layout_);
-      TRAINYARD_TRY(grow(arena_, plan.bytes()));
-      TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
     }
-    StepSetup setup = base_setup(&batches, program, plan, buffers);
+    StepSetup setup = base_setup(&batches, program, plan_.evaluation);
     setup.training = false;
     setup.stop_asked = &stop_asked;
     TRAINYARD_ASSIGN(const ControlWord piece, run(program, setup));
@@ -372,18 +374,16 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
                      " tokens, wanted 1 to maxPositions = " + std::to_string(model_.max_positions)};
   }
   TRAINYARD_TRY(gather_weights());
+  TRAINYARD_TRY(prepare_forward({.rows = model_.max_positions,
+                                 .tokens_per_sample = model_.max_positions,
+                                 .compute = compute_,
+                                 .has_targets = false}));
   TRAINYARD_ASSIGN(const JointProgram program,
                    lower_jointly(forward_schedule(1), [](int) { return 1; }));
-  const int64_t sizes[] = {1};
-  const ActivationPlan plan =
-      ActivationPlan::make(model_, program.program, sizes, length, compute_);
-  const UnitBuffers buffers(program.program, layout_);
-  TRAINYARD_TRY(grow(arena_, plan.bytes()));
-  TRAINYARD_TRY(grow(buffer_memory_, buffers.bytes()));
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};
   OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
-  StepSetup setup = base_setup(&batch, program, plan, buffers);
+  StepSetup setup = base_setup(&batch, program, plan_.evaluation);
   setup.training = false;
   setup.last_logits = logits_.data();
   TRAINYARD_TRY(run(program, setup));
@@ -398,10 +398,11 @@ MemoryReport Engine::memory() const {
           .weights = weights,
           .moments = moments,
           .sums = sums,
-          .lent_sums = buffers_.sum_bytes(),
-          .lent_weights = buffers_.weight_bytes(),
+          .lent_sums = plan_.memory.buffers().sum_bytes(),
+          .lent_weights = std::ssize(bytes_of(buffer_memory_)) - plan_.memory.buffers().sum_bytes(),
           .activations = std::ssize(bytes_of(arena_)),
-          .activations_live_max = plan_.live_bytes_max(),
+          .activations_live_max =
+              std::max(plan_.memory.live_bytes_max(), plan_.evaluation.live_bytes_max()),
           .kernel_scratch = kernels_->scratch_bytes()};
 }
 

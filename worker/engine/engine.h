@@ -59,9 +59,9 @@ struct MemoryReport {
   int64_t weights = 0;     ///< weights, and masters where they are not the same
   int64_t moments = 0;
   int64_t sums = 0;
-  int64_t lent_sums = 0;     ///< UnitBuffers: of a micro-batch, where they are cut
-  int64_t lent_weights = 0;  ///< UnitBuffers: gathered, where they are cut
-  int64_t activations = 0;
+  int64_t lent_sums = 0;             ///< UnitBuffers: of a micro-batch, where they are cut
+  int64_t lent_weights = 0;          ///< UnitBuffers: gathered, where they are cut
+  int64_t activations = 0;           ///< the arena
   int64_t activations_live_max = 0;  ///< lower bound of any plan
   int64_t kernel_scratch = 0;
 };
@@ -149,10 +149,12 @@ class Engine {
       const Schedule& schedule,
       const std::function<int64_t(int data_rank)>& micro_batches_of) const;
   Result<JointProgram> judge(std::span<const RankProgram> ranks, size_t own) const;
+  /// Has memory for programs without backward passes whose micro-batches are not larger.
+  Status prepare_forward(OpExtent extent);
   StepSetup base_setup(data::MicroBatchSource* batches, const JointProgram& program,
-                       const ActivationPlan& plan, const UnitBuffers& buffers);
+                       const ProgramMemory& memory);
   Result<ControlWord> run(const JointProgram& program, const StepSetup& setup);
-  Lowering lowering() const;
+  Lowering lowering() const { return whole_model(model_, layout_, setup_.groups->at); }
   Status fill_parameters(const FillSlice& fill);
   Status fill_parameter(int param, const FillSlice& fill);
   Status gather_weights();
@@ -171,9 +173,9 @@ class Engine {
   std::unique_ptr<Optimizer> optimizer_;
   int64_t evaluated_at_once_ = 1;  ///< micro-batches of a piece of an evaluation
   JointProgram step_;
-  ActivationPlan plan_;
+  StepPlan plan_;
+  OpExtent forward_extent_{.rows = 0, .has_targets = false};  ///< that plan_.evaluation is for
   std::unique_ptr<MemoryBlock> arena_;
-  UnitBuffers buffers_;
   std::unique_ptr<MemoryBlock> buffer_memory_;
   bool weights_are_gathered_ = false;  ///< since set_parameters()
   std::vector<float> logits_;

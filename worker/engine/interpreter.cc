@@ -73,8 +73,7 @@ struct Interpreter::Frame {
   std::vector<int64_t> grain_ends;
   int grains_of = -1;                 // micro-batch that grain_ends describes
   std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
-  std::vector<int> sums_used;         // by unit: buffers of sums given up again
-  std::vector<int> weights_used;      // by unit: buffers of weights taken
+  std::vector<char> accumulated;      // by unit: of an earlier micro-batch of the step
 };
 
 Interpreter::Interpreter(Machine machine)
@@ -111,8 +110,8 @@ Status Interpreter::settle() {
 
 Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   Frame& frame = *frame_;
-  TRAINYARD_CHECK(static_cast<int64_t>(setup.arena.size()) >= setup.plan->bytes());
-  TRAINYARD_CHECK(static_cast<int64_t>(setup.buffer_memory.size()) >= setup.buffers->bytes());
+  TRAINYARD_CHECK(std::ssize(setup.arena) >= setup.memory->arena_bytes());
+  TRAINYARD_CHECK(std::ssize(setup.buffer_memory) >= setup.memory->buffers().bytes());
   frame.setup = &setup;
   frame.step = setup.step;
   frame.overflow.store(0, std::memory_order_relaxed);
@@ -130,8 +129,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
                     .overflow = &frame.overflow,
                     .loss_overflow = &frame.loss_overflow};
   if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
-  frame.sums_used.assign(frame.counts.size(), 0);
-  frame.weights_used.assign(frame.counts.size(), 0);
+  frame.accumulated.assign(frame.counts.size(), 0);
   const Status status = run_program(*setup.program);
   if (!status) {
     // Peers may wait for this rank in any group, and this one for them when it goes.
@@ -256,9 +254,12 @@ Status Interpreter::backward(const Instruction& instruction) {
   const bool weights = instruction.kind == InstructionKind::kBackwardWeight;
   prepare_micro_batch(m, frame.batches[static_cast<size_t>(m)]);
   if (!weights && layer + 1 == std::ssize(machine_.model->layers)) {
-    const ActivationPlan& plan = *frame.setup->plan;
-    machine_.kernels->clear(frame.setup->arena.data() + plan.residual_gradient(m),
-                            plan.residual_gradient_bytes(m));
+    const Layer& last = machine_.model->layers.back();
+    const int64_t elements = frame.batches[static_cast<size_t>(m)].rows() *
+                             last.values[static_cast<size_t>(last.input)].columns;
+    const ActivationTemplate& activations = frame.setup->memory->activations();
+    machine_.kernels->clear(address_of(activations.gradient(layer, last.input), m, layer),
+                            elements * size_of(DType::kFloat32));
   }
   const auto& nodes = machine_.model->layers[static_cast<size_t>(layer)].nodes;
   for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
@@ -268,11 +269,18 @@ Status Interpreter::backward(const Instruction& instruction) {
   return {};
 }
 
+std::byte* Interpreter::address_of(ActivationTemplate::Place place, int micro_batch,
+                                   int layer) const {
+  return frame_->setup->arena.data() + frame_->setup->memory->offset(place, micro_batch, layer);
+}
+
 Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKind pass) {
   constexpr size_t kPortsMax = 4;
   Frame& frame = *frame_;
-  const ActivationPlan& plan = *frame.setup->plan;
-  std::byte* const arena = frame.setup->arena.data();
+  const ActivationTemplate& activations = frame.setup->memory->activations();
+  const auto address = [&](ActivationTemplate::Place place) {
+    return address_of(place, micro_batch, layer);
+  };
   const Node& n =
       machine_.model->layers[static_cast<size_t>(layer)].nodes[static_cast<size_t>(node)];
   TRAINYARD_CHECK(n.inputs.size() <= kPortsMax && n.outputs.size() <= kPortsMax &&
@@ -289,20 +297,24 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
   const bool reads_inputs = is_forward || (is_input && uses.input_in_backward_input) ||
                             (!is_input && uses.input_in_backward_weight);
   for (size_t i = 0; i < n.inputs.size(); ++i) {
-    if (reads_inputs) in[i] = arena + plan.value(micro_batch, layer, n.inputs[i]);
-    if (is_input) d_in[i] = arena + plan.gradient(micro_batch, layer, n.inputs[i]);
+    if (reads_inputs) in[i] = address(activations.value(layer, n.inputs[i]));
+    if (is_input) d_in[i] = address(activations.gradient(layer, n.inputs[i]));
   }
   for (size_t i = 0; i < n.outputs.size(); ++i) {
     if (is_forward || (is_input && uses.output_in_backward_input)) {
-      out[i] = arena + plan.value(micro_batch, layer, n.outputs[i]);
+      out[i] = address(activations.value(layer, n.outputs[i]));
     }
-    if (!is_forward) d_out[i] = arena + plan.gradient(micro_batch, layer, n.outputs[i]);
+    if (!is_forward) d_out[i] = address(activations.gradient(layer, n.outputs[i]));
   }
   const data::MicroBatch& batch = frame.batches[static_cast<size_t>(micro_batch)];
   const size_t saved_count = n.op->saved_count();
   for (size_t k = 0; k < saved_count; ++k) {
-    saved[k] = arena + plan.saved(micro_batch, layer, node, static_cast<int>(k));
+    saved[k] = address(activations.saved(layer, node, static_cast<int>(k)));
   }
+  const OpPass op_pass = is_forward ? OpPass::kForward
+                         : is_input ? OpPass::kBackwardInput
+                                    : OpPass::kBackwardWeight;
+  const auto scratch = activations.scratch(layer, node, op_pass);
   for (size_t p = 0; p < n.params.size(); ++p) {
     States& states = *machine_.states;
     const int unit = states.layout().unit_of(n.params[p]);
@@ -325,7 +337,7 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
                     .d_out = std::span<const void* const>(d_out.data(), n.outputs.size()),
                     .params = std::span<const ParamView>(params.data(), n.params.size()),
                     .saved = std::span<void* const>(saved.data(), saved_count),
-                    .scratch = arena + plan.scratch(),
+                    .scratch = scratch ? address(*scratch) : nullptr,
                     .loss_sum = &frame.control.loss_sum,
                     .coarse_loss_sum = &frame.control.coarse_loss_sum,
                     .last_logits = frame.setup->last_logits};
@@ -342,11 +354,10 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
 /// Where sums are cut: has a buffer for those of a unit that ops add to.
 void Interpreter::hold_sums(int unit) {
   States& states = *machine_.states;
-  const auto u = static_cast<size_t>(unit);
   if (states.has_buffer(unit)) return;
   const StepSetup& setup = *frame_->setup;
   states.lend(unit, reinterpret_cast<int64_t*>(setup.buffer_memory.data() +
-                                               setup.buffers->sums(unit, frame_->sums_used[u])));
+                                               setup.memory->buffers().sums(unit)));
 }
 
 /// Before the first addition to a parameter's sums, of a step or where they are cut of a
@@ -385,12 +396,11 @@ Status Interpreter::accumulate(int unit) {
   Frame& frame = *frame_;
   States& states = *machine_.states;
   TRAINYARD_TRY(finish_reduction(unit));
-  const auto u = static_cast<size_t>(unit);
   const layout::Range part = states.layout().shard(unit, states.at());
+  char& accumulated = frame.accumulated[static_cast<size_t>(unit)];
   machine_.kernels->accumulate(states.sums(unit).data() + part.begin,
-                               states.owned_sums(unit).data(), part.size(),
-                               frame.sums_used[u] == 0);
-  ++frame.sums_used[u];
+                               states.owned_sums(unit).data(), part.size(), accumulated == 0);
+  accumulated = 1;
   states.lend(unit, nullptr);
   for (const int param : states.layout().unit(unit).tensors)
     frame.gradient_is_new[static_cast<size_t>(param)] = 1;
@@ -461,9 +471,10 @@ void Interpreter::gather(int unit) {
   if (layout.sharding().weights) {
     const StepSetup& setup = *frame_->setup;
     const int64_t bytes = layout.elements(unit) * size_of(layout.unit(unit).dtype);
-    weights.lend(unit, setup.buffer_memory.subspan(static_cast<size_t>(setup.buffers->weights(
-                                                       unit, frame_->weights_used[u]++)),
-                                                   static_cast<size_t>(bytes)));
+    const int64_t offset =
+        setup.memory->buffers().weights(*setup.program, static_cast<size_t>(frame_->instruction));
+    weights.lend(
+        unit, setup.buffer_memory.subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes)));
   }
   frame_->gather_work[u] = machine_.groups->shard->all_gather(weights.unit(unit), frame_->counts[u],
                                                               layout.unit(unit).dtype);

@@ -11,8 +11,7 @@
 #include "worker/comm/groups.h"
 #include "worker/data/micro_batch.h"
 #include "worker/engine/optimizer.h"
-#include "worker/memory/activation_plan.h"
-#include "worker/memory/unit_buffers.h"
+#include "worker/memory/step_plan.h"
 #include "worker/model/model.h"
 #include "worker/program/step_program.h"
 #include "worker/state/states.h"
@@ -41,10 +40,9 @@ struct Machine {
 /// What is fixed for one run of a program.
 struct StepSetup {
   const StepProgram* program = nullptr;
-  const ActivationPlan* plan = nullptr;
-  std::span<std::byte> arena;  ///< at least plan->bytes()
-  const UnitBuffers* buffers = nullptr;
-  std::span<std::byte> buffer_memory;  ///< at least buffers->bytes()
+  const ProgramMemory* memory = nullptr;
+  std::span<std::byte> arena;          ///< at least memory->arena_bytes()
+  std::span<std::byte> buffer_memory;  ///< at least memory->buffers().bytes()
   data::MicroBatchSource* batches = nullptr;
   DType compute = DType::kFloat32;
   uint64_t seed = 0;
@@ -106,6 +104,7 @@ class Interpreter {
   Status finish_control();
   void hold_sums(int unit);
   bool start_gradient(int param, bool overwrites);
+  std::byte* address_of(ActivationTemplate::Place place, int micro_batch, int layer) const;
   Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
   void prepare_micro_batch(int micro_batch, const data::MicroBatch& batch);
 

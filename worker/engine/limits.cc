@@ -8,7 +8,7 @@
 namespace trainyard::engine {
 namespace {
 
-/// A step program lists every micro-batch; this bounds it and the time to plan it.
+/// Bounds what is kept for each micro-batch of a step, and how long a step may be.
 constexpr int64_t kMicroBatchesMax = 4096;
 
 Error beyond(const char* field, int64_t found, const std::string& wanted) {
@@ -66,6 +66,20 @@ Status check_batch(const api::BatchSpec& batch, int64_t data_ranks) {
                      std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
   }
   return {};
+}
+
+int64_t evaluated_at_once(const data::BatchPartition& partition) {
+  return partition.micro_batch(partition.ranks - 1, 0).size();
+}
+
+StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& partition,
+                     int64_t d) {
+  return {.micro_batches = static_cast<int>(partition.micro_batches(d)),
+          .rounds = static_cast<int>(partition.micro_batches_max()),
+          .largest = partition.micro_batch(d, 0).size(),
+          .evaluated = spec.data.validation.empty() ? 0 : evaluated_at_once(partition),
+          .tokens_per_sample = spec.data.sequence_length,
+          .compute = compute_type(spec.precision)};
 }
 
 kernels::Isa kernel_isa(api::Isa isa) {

@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "kernels/kernel_set.h"
 #include "worker/data/batch_partition.h"
+#include "worker/memory/step_plan.h"
 
 namespace trainyard::engine {
 
@@ -16,9 +17,15 @@ Status check_kernel_limits(const api::EngineSpec& spec);
 /// How `data_ranks` (at least one) share a global batch.
 data::BatchPartition partition_of(const api::BatchSpec& batch, int64_t data_ranks);
 
-/// Refuses a batch that these data ranks cannot share or that takes more micro-batches than a step
-/// program lists. Errors: kInvalidConfig.
+/// Refuses a batch that these data ranks cannot share or that takes too many micro-batches. Errors:
+/// kInvalidConfig.
 Status check_batch(const api::BatchSpec& batch, int64_t data_ranks);
+
+/// Samples of a full micro-batch: held-out windows that are evaluated at once during training.
+int64_t evaluated_at_once(const data::BatchPartition& partition);
+
+/// The share of data rank `d` of a complete spec.
+StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& partition, int64_t d);
 
 /// The instruction set to use: Auto is the best this machine has.
 kernels::Isa kernel_isa(api::Isa isa);

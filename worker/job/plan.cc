@@ -10,8 +10,7 @@
 #include "worker/data/batch_loader.h"
 #include "worker/engine/interpreter.h"
 #include "worker/engine/limits.h"
-#include "worker/memory/activation_plan.h"
-#include "worker/memory/unit_buffers.h"
+#include "worker/job/owned_parts.h"
 #include "worker/model/family.h"
 #include "worker/program/lower.h"
 #include "worker/state/units.h"
@@ -63,16 +62,16 @@ Result<Plan> Plan::make(const PlanSetup& setup) {
                                              make_units(model, compute_type(setup.spec.precision),
                                                         setup.unit_bytes, stage_end),
                                              parallelism, setup.mesh));
-  for (int unit = 0; unit < plan.layout_.units(); ++unit)
-    plan.counts_.push_back(plan.layout_.part_sizes(unit));
   const std::vector<int> named(parallelism.ring_order.begin(), parallelism.ring_order.end());
   TRAINYARD_ASSIGN(plan.ring_, comm::complete_ring_order(named, setup.mesh.size()));
 
   for (int rank = 0; rank < setup.mesh.size(); ++rank) {
     const int64_t samples = plan.samples_of(rank);
     if (!plan.shares_.contains(samples)) plan.shares_[samples] = plan.make_share(model, rank);
-    plan.ranks_.push_back(plan.plan_rank(model, rank));
   }
+  plan.plan_states(static_cast<int>(model.params.size()));
+  for (int rank = 0; rank < setup.mesh.size(); ++rank)
+    plan.plan_rank(rank);
   return plan;
 }
 
@@ -83,53 +82,59 @@ int64_t Plan::data_rank(int rank) const {
 int64_t Plan::samples_of(int rank) const { return partition_.share(data_rank(rank)).size(); }
 
 Plan::Share Plan::make_share(const Model& model, int rank) const {
-  const int64_t most = partition_.micro_batches_max();
-  const std::vector<int64_t> sizes = partition_.sizes(data_rank(rank), 0, most);
-  Lowering lowering{.stage_end = {static_cast<int>(model.layers.size())},
-                    .layout = &layout_,
-                    .at = layout::coordinate_of(setup_.mesh, rank),
-                    .micro_batches = static_cast<int>(sizes.size())};
-  Share share;
-  share.program = lower(one_stage_schedule(static_cast<int>(most)), lowering);
-  share.buffer_bytes = UnitBuffers(share.program, layout_).bytes();
-  // Nothing of a micro-batch outlives it, so that equal ones lie in the same place: the first and
-  // the last stand for all.
-  std::vector<int64_t> different = {sizes.front()};
-  if (sizes.back() != sizes.front()) different.push_back(sizes.back());
-  const auto passes = lower(one_stage_schedule(static_cast<int>(different.size())),
-                            {.stage_end = lowering.stage_end});
-  share.activation_bytes =
-      ActivationPlan::make(model, passes, different, setup_.spec.data.sequence_length,
-                           compute_type(setup_.spec.precision))
-          .bytes();
-  return share;
+  const layout::Coordinate at = layout::coordinate_of(setup_.mesh, rank);
+  const StepShape shape = step_shape(setup_.spec, partition_, data_rank(rank));
+  Lowering lowering = whole_model(model, layout_, at);
+  lowering.micro_batches = shape.micro_batches;
+  StepProgram program = lower(one_stage_schedule(shape.rounds), lowering);
+  const StepPlan plan = make_step_plan(program, model, layout_, at, shape);
+  return {.buffer_bytes = plan.buffer_bytes(),
+          .arena_bytes = plan.arena_bytes(),
+          .program = std::move(program)};
 }
 
-RankPlan Plan::plan_rank(const Model& model, int rank) const {
+/// Weights, optimizer states, sums and snapshots of all ranks.
+void Plan::plan_states(int params) {
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
   constexpr auto kSumBytes = static_cast<int64_t>(sizeof(int64_t));
-  const layout::Coordinate at = layout::coordinate_of(setup_.mesh, rank);
+  const layout::Mesh& mesh = setup_.mesh;
   const layout::Sharding& sharding = layout_.sharding();
-  RankPlan plan;
+  const auto type = [this](int unit) { return layout_.unit(unit).dtype; };
+  const std::vector<int64_t> owned = owned_bytes(layout_, mesh.fsdp, [](int) { return 1; });
+  const std::vector<int64_t> owned_weights =
+      owned_bytes(layout_, mesh.fsdp, [&](int unit) { return size_of(type(unit)); });
+  const std::vector<int64_t> masters = owned_bytes(layout_, mesh.fsdp, [&](int unit) {
+    return type(unit) == DType::kFloat32 ? 0 : kFloatBytes;
+  });
+  int64_t all = 0;
+  int64_t all_weights = 0;
   for (int unit = 0; unit < layout_.units(); ++unit) {
-    const int64_t all = layout_.elements(unit, at);
-    const int64_t own = layout_.shard(unit, at).size();
-    const DType type = layout_.unit(unit).dtype;
-    plan.of(PlanPurpose::kWeights) += (sharding.weights ? own : all) * size_of(type);
-    if (type != DType::kFloat32) plan.of(PlanPurpose::kMasters) += own * kFloatBytes;
-    plan.of(PlanPurpose::kMoments) += 2 * own * kFloatBytes;
-    plan.of(PlanPurpose::kGradientSums) += (sharding.sums ? own : all) * kSumBytes;
+    all += layout_.elements(unit);
+    all_weights += layout_.elements(unit) * size_of(type(unit));
   }
+  std::vector<int64_t> stored(static_cast<size_t>(mesh.data_ranks()));
+  if (setup_.writes_checkpoints) stored = stored_elements(layout_, mesh, params);
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const auto part = static_cast<size_t>(layout::coordinate_of(mesh, rank).fsdp);
+    RankPlan& plan = ranks_.emplace_back();
+    plan.of(PlanPurpose::kWeights) = sharding.weights ? owned_weights[part] : all_weights;
+    plan.of(PlanPurpose::kMasters) = masters[part];
+    plan.of(PlanPurpose::kMoments) = 2 * owned[part] * kFloatBytes;
+    plan.of(PlanPurpose::kGradientSums) = (sharding.sums ? owned[part] : all) * kSumBytes;
+    plan.of(PlanPurpose::kSnapshot) =
+        kCheckpointBytes * stored[static_cast<size_t>(data_rank(rank))];
+  }
+}
+
+/// What a rank holds beside its states.
+void Plan::plan_rank(int rank) {
+  RankPlan& plan = ranks_[static_cast<size_t>(rank)];
   const Share& share = shares_.at(samples_of(rank));
   plan.of(PlanPurpose::kUnitBuffers) = share.buffer_bytes;
-  plan.of(PlanPurpose::kActivations) = share.activation_bytes;
+  plan.of(PlanPurpose::kActivations) = share.arena_bytes;
   plan.of(PlanPurpose::kKernelScratch) = setup_.threads * kernels::kScratchBytesPerThread;
   plan.of(PlanPurpose::kBatches) =
       data::batch_loader_bytes(partition_, data_rank(rank), setup_.spec.data.sequence_length);
-  for (size_t param = 0; setup_.writes_checkpoints && param < model.params.size(); ++param) {
-    plan.of(PlanPurpose::kSnapshot) +=
-        kCheckpointBytes * layout_.stored(static_cast<int>(param), at).size();
-  }
   if (setup_.shares_memory) {
     const layout::Mesh& mesh = setup_.mesh;
     int64_t& shared = plan.of(PlanPurpose::kCommunicator);
@@ -140,7 +145,6 @@ RankPlan Plan::plan_rank(const Model& model, int rank) const {
       shared += members == mesh.size() ? 0 : segment_bytes(members);
   }
   plan.of(PlanPurpose::kProcess) = kProcessBytes;
-  return plan;
 }
 
 int Plan::largest_rank() const {
@@ -166,31 +170,38 @@ StepCost Plan::step_of(int rank) const {
     }
     return ring;
   };
-  const int64_t samples = samples_of(rank);
-  StepCost cost{.flops = samples * flops_per_sample_};
+  const auto self = std::find(shard_ring.begin(), shard_ring.end(), at.fsdp);
+  layout::Coordinate next = at;  // ring_ is empty for the order of ranks
+  next.fsdp = (at.fsdp + 1) % mesh.fsdp;
+  if (self != shard_ring.end())
+    next.fsdp = self + 1 == shard_ring.end() ? shard_ring.front() : self[1];
   const auto sent_by = [&](const Instruction& instruction) -> int64_t {
-    const auto unit = static_cast<size_t>(std::max(0, instruction.unit));
+    if (instruction.kind == InstructionKind::kReduceControl) {
+      return comm::all_reduce_bytes_sent(mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t),
+                                         DType::kInt64, ring_);
+    }
+    const int unit = instruction.unit;
+    if (unit < 0) return 0;
+    const int64_t all = layout_.elements(unit);
+    const int64_t own = layout_.shard(unit, at).size();
     switch (instruction.kind) {
       case InstructionKind::kReduce:
-        return comm::reduce_scatter_bytes_sent(at.fsdp, counts_[unit], DType::kInt64);
+        return (all - own) * size_of(DType::kInt64);
       case InstructionKind::kAllReduce:
-        return comm::all_reduce_bytes_sent(layout_.copies(instruction.unit, at).count,
-                                           layout_.copies(instruction.unit, at).index,
-                                           counts_[unit][static_cast<size_t>(at.fsdp)],
-                                           DType::kInt64, ring_of_copies(instruction.unit));
+        return comm::all_reduce_bytes_sent(layout_.copies(unit, at).count,
+                                           layout_.copies(unit, at).index, own, DType::kInt64,
+                                           ring_of_copies(unit));
       case InstructionKind::kGather:
-        return comm::all_gather_bytes_sent(at.fsdp, counts_[unit],
-                                           layout_.unit(instruction.unit).dtype, shard_ring);
-      case InstructionKind::kReduceControl:
-        return comm::all_reduce_bytes_sent(mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t),
-                                           DType::kInt64, ring_);
+        return comm::all_gather_bytes_sent(mesh.fsdp, own, layout_.shard(unit, next).size(), all,
+                                           layout_.unit(unit).dtype);
       default:
         return 0;
     }
   };
-  const StepProgram& program = shares_.at(samples).program;
-  for (size_t i = 0; i < program.listed().size(); ++i)
-    cost.bytes_sent += program.times(i) * sent_by(program.listed()[i]);
+  const Share& share = shares_.at(samples_of(rank));
+  StepCost cost{.flops = samples_of(rank) * flops_per_sample_};
+  for (size_t i = 0; i < share.program.listed().size(); ++i)
+    cost.bytes_sent += share.program.times(i) * sent_by(share.program.listed()[i]);
   return cost;
 }
 

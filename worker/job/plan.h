@@ -10,8 +10,8 @@
 #include "common/base/error.h"
 #include "common/layout/layout.h"
 #include "worker/data/batch_partition.h"
+#include "worker/memory/step_plan.h"
 #include "worker/model/model.h"
-#include "worker/program/step_program.h"
 
 /// What a job costs, before it runs: bytes, FLOPs and messages of every rank, from its manifest and
 /// the number of ranks alone. Allocates no model.
@@ -82,29 +82,29 @@ class Plan {
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
   const RankPlan& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
-  /// Cost: in proportion to units x ranks.
+  /// Cost: in proportion to units and ranks.
   StepCost step_of(int rank) const;
 
  private:
   /// What ranks with equally many samples have in common.
   struct Share {
-    StepProgram program;
     int64_t buffer_bytes = 0;
-    int64_t activation_bytes = 0;
+    int64_t arena_bytes = 0;
+    StepProgram program;
   };
   explicit Plan(const PlanSetup& setup) : setup_(setup) {}
   int64_t data_rank(int rank) const;
   int64_t samples_of(int rank) const;
   Share make_share(const Model& model, int rank) const;
-  RankPlan plan_rank(const Model& model, int rank) const;
+  void plan_states(int params);
+  void plan_rank(int rank);
 
   PlanSetup setup_;
   data::BatchPartition partition_;
   int64_t parameters_ = 0;
   int64_t flops_per_sample_ = 0;
   layout::Layout layout_;
-  std::map<int64_t, Share> shares_;           ///< by samples of a rank
-  std::vector<std::vector<int64_t>> counts_;  ///< by unit: elements of each shard rank's part
+  std::map<int64_t, Share> shares_;  ///< by samples of a rank
   std::vector<int> ring_;
   std::vector<RankPlan> ranks_;
 };

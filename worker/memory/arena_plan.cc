@@ -2,120 +2,134 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <numeric>
+#include <utility>
+
+#include "common/base/check.h"
 
 namespace trainyard::engine {
 namespace {
 
-int64_t align_up(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
-
-int64_t live_maximum(const std::vector<BufferRequest>& requests) {
-  std::map<int, int64_t> change;
-  for (const BufferRequest& request : requests) {
-    change[request.first] += align_up(request.bytes);
-    change[request.last + 1] -= align_up(request.bytes);
-  }
-  int64_t live = 0;
-  int64_t maximum = 0;
-  for (const auto& [event, delta] : change) {
-    live += delta;
-    maximum = std::max(maximum, live);
-  }
-  return maximum;
-}
-
-struct Placed {
-  int64_t offset;
-  int64_t bytes;
-  int first;
-  int last;
-};
-
-/// Places the requests in this order, each at the lowest offset that fits.
-ArenaPlan place(const std::vector<BufferRequest>& requests, const std::vector<size_t>& order) {
-  ArenaPlan plan;
-  plan.offsets.resize(requests.size(), 0);
-  std::vector<Placed> placed;  // ascending by offset
-  for (const size_t index : order) {
-    const BufferRequest& request = requests[index];
-    const int64_t bytes = align_up(request.bytes);
-    int64_t offset = 0;
-    for (const Placed& other : placed) {
-      if (other.first > request.last || other.last < request.first) continue;
-      if (other.offset >= offset + bytes) break;
-      offset = std::max(offset, other.offset + other.bytes);
-    }
-    plan.offsets[index] = offset;
-    plan.total_bytes = std::max(plan.total_bytes, offset + bytes);
-    const Placed entry{offset, bytes, request.first, request.last};
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), entry,
-                         [](const Placed& a, const Placed& b) { return a.offset < b.offset; }),
-        entry);
-  }
-  return plan;
-}
-
-/// Requests cut where nothing is alive: each part is planned by itself over the same memory, so
-/// that a step of many micro-batches costs no more than they do one by one.
-std::vector<std::vector<size_t>> disjoint_parts(const std::vector<BufferRequest>& requests) {
-  std::vector<size_t> by_birth(requests.size());
-  std::iota(by_birth.begin(), by_birth.end(), size_t{0});
-  std::stable_sort(by_birth.begin(), by_birth.end(),
-                   [&](size_t a, size_t b) { return requests[a].first < requests[b].first; });
-  std::vector<std::vector<size_t>> parts;
-  int last = 0;
-  for (const size_t index : by_birth) {
-    if (parts.empty() || requests[index].first > last) parts.emplace_back();
-    last = parts.back().empty() ? requests[index].last : std::max(last, requests[index].last);
-    parts.back().push_back(index);
-  }
-  return parts;
-}
-
-using Less = std::function<bool(const BufferRequest&, const BufferRequest&)>;
-
-/// The best of three orders for one part.
-ArenaPlan plan_part(const std::vector<BufferRequest>& requests) {
-  // No greedy order is best for every program, and planning is cheap: take the best of three.
-  const auto life = [](const BufferRequest& r) { return r.last - r.first; };
-  const Less orders[] = {
-      [](const BufferRequest& a, const BufferRequest& b) { return a.bytes > b.bytes; },
-      [&](const BufferRequest& a, const BufferRequest& b) { return life(a) > life(b); },
-      [&](const BufferRequest& a, const BufferRequest& b) {
-        return (life(a) + 1) * a.bytes > (life(b) + 1) * b.bytes;
-      }};
-  ArenaPlan best;
-  for (const Less& less : orders) {
-    std::vector<size_t> order(requests.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return less(requests[a], requests[b]); });
-    ArenaPlan plan = place(requests, order);
-    if (best.offsets.empty() || plan.total_bytes < best.total_bytes) best = std::move(plan);
-  }
-  return best;
-}
+/// How often an order is improved: more found nothing better in plans of many models.
+constexpr int kImprovements = 16;
 
 }  // namespace
 
-ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
-  ArenaPlan plan;
-  plan.offsets.resize(requests.size(), 0);
-  for (const std::vector<size_t>& part : disjoint_parts(requests)) {
-    std::vector<BufferRequest> own;
-    for (const size_t index : part)
-      own.push_back(requests[index]);
-    const ArenaPlan planned = plan_part(own);
-    for (size_t i = 0; i < part.size(); ++i)
-      plan.offsets[part[i]] = planned.offsets[i];
-    plan.total_bytes = std::max(plan.total_bytes, planned.total_bytes);
+int ArenaPlanner::add(int64_t bytes) {
+  buffers_.push_back({.bytes = arena_aligned(bytes), .neighbours = {}});
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+void ArenaPlanner::begin(int buffer) {
+  Buffer& born = buffers_[static_cast<size_t>(buffer)];
+  if (born.alive || born.bytes == 0) return;
+  born.alive = true;
+  born.begun = now_;
+  for (const int other : alive_) {
+    born.neighbours.push_back(other);
+    buffers_[static_cast<size_t>(other)].neighbours.push_back(buffer);
   }
-  plan.live_bytes_max = live_maximum(requests);
+  alive_.push_back(buffer);
+  live_bytes_ += born.bytes;
+  live_bytes_max_ = std::max(live_bytes_max_, live_bytes_);
+}
+
+void ArenaPlanner::end(int buffer) {
+  Buffer& dead = buffers_[static_cast<size_t>(buffer)];
+  if (dead.bytes == 0) return;
+  TRAINYARD_CHECK(dead.alive);
+  dead.alive = false;
+  dead.life += now_ - dead.begun + 1;
+  live_bytes_ -= dead.bytes;
+  alive_.erase(std::find(alive_.begin(), alive_.end(), buffer));
+}
+
+ArenaPlan ArenaPlanner::place(const std::vector<int>& order) const {
+  ArenaPlan plan;
+  plan.offsets.assign(buffers_.size(), 0);
+  std::vector<bool> placed(buffers_.size());
+  std::vector<std::pair<int64_t, int64_t>> taken;  // offset and end
+  for (const int index : order) {
+    const Buffer& buffer = buffers_[static_cast<size_t>(index)];
+    taken.clear();
+    for (const int other : buffer.neighbours) {
+      if (!placed[static_cast<size_t>(other)]) continue;
+      const int64_t begin = plan.offsets[static_cast<size_t>(other)];
+      taken.emplace_back(begin, begin + buffers_[static_cast<size_t>(other)].bytes);
+    }
+    std::sort(taken.begin(), taken.end());
+    int64_t offset = 0;
+    for (const auto& [begin, end] : taken) {
+      if (begin >= offset + buffer.bytes) break;
+      offset = std::max(offset, end);
+    }
+    plan.offsets[static_cast<size_t>(index)] = offset;
+    plan.total_bytes = std::max(plan.total_bytes, offset + buffer.bytes);
+    placed[static_cast<size_t>(index)] = true;
+  }
   return plan;
+}
+
+ArenaPlan ArenaPlanner::plan() const {
+  std::vector<int> lived;
+  for (int index = 0; index < static_cast<int>(buffers_.size()); ++index) {
+    const Buffer& buffer = buffers_[static_cast<size_t>(index)];
+    if (buffer.alive || buffer.life > 0) lived.push_back(index);
+  }
+  const auto life = [this](const Buffer& b) { return b.life + (b.alive ? now_ - b.begun + 1 : 0); };
+  // No greedy order is best for every program, and planning is cheap: take the best of three.
+  const std::function<int64_t(const Buffer&)> sizes[] = {
+      [](const Buffer& b) { return b.bytes; }, [&](const Buffer& b) { return life(b); },
+      [&](const Buffer& b) { return life(b) * b.bytes; }};
+  ArenaPlan best{.offsets = std::vector<int64_t>(buffers_.size())};
+  for (const auto& size : sizes) {
+    std::vector<int> order = lived;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return size(buffers_[static_cast<size_t>(a)]) > size(buffers_[static_cast<size_t>(b)]);
+    });
+    for (int round = 0; round <= kImprovements && !order.empty(); ++round) {
+      ArenaPlan plan = place(order);
+      const auto highest = std::find_if(order.begin(), order.end(), [&](int index) {
+        const auto i = static_cast<size_t>(index);
+        return plan.offsets[i] + buffers_[i].bytes == plan.total_bytes;
+      });
+      std::rotate(order.begin(), highest, highest + 1);
+      if (best.total_bytes == 0 || plan.total_bytes < best.total_bytes) best = std::move(plan);
+      if (best.total_bytes == live_bytes_max_) break;
+    }
+  }
+  best.live_bytes_max = live_bytes_max_;
+  return best;
+}
+
+ArenaPlan plan_arena(const std::vector<BufferRequest>& requests) {
+  std::vector<int> by_first(requests.size());
+  std::iota(by_first.begin(), by_first.end(), 0);
+  std::vector<int> by_last = by_first;
+  const auto request = [&](int index) -> const BufferRequest& {
+    return requests[static_cast<size_t>(index)];
+  };
+  std::stable_sort(by_first.begin(), by_first.end(),
+                   [&](int a, int b) { return request(a).first < request(b).first; });
+  std::stable_sort(by_last.begin(), by_last.end(),
+                   [&](int a, int b) { return request(a).last < request(b).last; });
+  ArenaPlanner planner;
+  for (const BufferRequest& each : requests)
+    planner.add(each.bytes);
+  int event = 0;
+  auto born = by_first.begin();
+  for (const int dying : by_last) {
+    // All that is born before something dies, in the order of events.
+    for (; born != by_first.end() && request(*born).first <= request(dying).last; ++born) {
+      for (; event < request(*born).first; ++event)
+        planner.tick();
+      planner.begin(*born);
+    }
+    for (; event < request(dying).last; ++event)
+      planner.tick();
+    planner.end(dying);
+  }
+  return planner.plan();
 }
 
 }  // namespace trainyard::engine

@@ -9,24 +9,29 @@ StepProgram::StepProgram(std::vector<Instruction> listed, const ProgramLoop& loo
   TRAINYARD_CHECK(loop.begin <= loop.end && loop.end <= listed_.size() && loop.times >= 1);
 }
 
-Instruction StepProgram::operator[](size_t id) const {
-  if (id < loop_.begin || repeated_ == 0) return listed_[id];
+size_t StepProgram::place(size_t id) const {
+  if (id < loop_.begin || repeated_ == 0) return id;
   const size_t within = id - loop_.begin;
-  if (within >= repeated_) return listed_[id - (repeated_ - body())];
-  Instruction found = listed_[loop_.begin + within % body()];
-  if (found.micro_batch >= 0) found.micro_batch += static_cast<int>(within / body()) * loop_.step;
+  return within < repeated_ ? loop_.begin + within % body() : id - (repeated_ - body());
+}
+
+Instruction StepProgram::operator[](size_t id) const {
+  Instruction found = listed_[place(id)];
+  const size_t within = id - loop_.begin;
+  if (id >= loop_.begin && within < repeated_ && found.micro_batch >= 0)
+    found.micro_batch += static_cast<int>(within / body()) * loop_.step;
   return found;
 }
 
-std::vector<Instruction> StepProgram::excerpt() const {
-  std::vector<Instruction> all = listed_;
-  if (loop_.times > 1) {
-    const auto at = [](const auto& list, size_t place) {
-      return list.begin() + static_cast<std::ptrdiff_t>(place);
-    };
-    all.insert(at(all, loop_.end), at(listed_, loop_.begin), at(listed_, loop_.end));
+std::vector<size_t> StepProgram::excerpt() const {
+  std::vector<size_t> places;
+  for (size_t place = 0; place < listed_.size(); ++place) {
+    places.push_back(place);
+    if (loop_.times == 1 || place + 1 != loop_.end) continue;
+    for (size_t again = loop_.begin; again < loop_.end; ++again)
+      places.push_back(again);
   }
-  return all;
+  return places;
 }
 
 }  // namespace trainyard::engine

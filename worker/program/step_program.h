@@ -54,14 +54,15 @@ class StepProgram {
   Iterator end() const { return {this, size()}; }
 
   const ProgramLoop& loop() const { return loop_; }
-  /// The stored instructions, and how often one of them runs.
+  /// The stored instructions, the place there of an instruction, and how often a stored one runs.
   const std::vector<Instruction>& listed() const { return listed_; }
+  size_t place(size_t id) const;
   int64_t times(size_t listed) const {
     return listed >= loop_.begin && listed < loop_.end ? loop_.times : 1;
   }
-  /// All instructions with the loop run twice at most: whatever is alive together in the program is
-  /// alive together here. Micro-batches mean nothing in it.
-  std::vector<Instruction> excerpt() const;
+  /// Places among the stored instructions, those of the loop twice if it runs more than once:
+  /// whatever is alive together in the program is alive together here.
+  std::vector<size_t> excerpt() const;
   /// Bytes that the instructions are stored in.
   int64_t bytes() const { return static_cast<int64_t>(listed_.size() * sizeof(Instruction)); }
 

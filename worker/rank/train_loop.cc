@@ -247,11 +247,7 @@ class Run {
     return partition_of(spec_.batch, context_.groups->data_ranks());
   }
 
-  /// Windows of a micro-batch: as many as the rank that trains most of a batch takes at once, for
-  /// which memory is planned.
-  int64_t evaluated_at_once() const {
-    return partition().micro_batch(context_.groups->data_ranks() - 1, 0).size();
-  }
+  int64_t evaluated_at_once() const { return engine::evaluated_at_once(partition()); }
 
   Status step() {
     const MonoTime begin = context_.clock->mono();

@@ -330,6 +330,27 @@ TEST_F(LoneRankTest, AnImportThatTakesMoreMemoryThanThereIsIsRefusedWithBothSize
   EXPECT_GT(summary["peakMemory"]["measuredBytes"], 0);
 }
 
+TEST_F(LoneRankTest, ItsMemoryIsThePlannedWhateverItsMicroBatches) {
+  json spec = engine(1);
+  spec["model"]["layers"] = 12;
+  spec["data"]["sequenceLength"] = 4;
+  spec["data"]["validation"] = {path("train")};
+  spec["evaluation"] = {{"sequences", 64}};
+  spec["runtime"] = {{"threads", 1}};
+  int64_t first = 0;
+  for (const int micro_batches : {1, 64, 4096}) {
+    SCOPED_TRACE(micro_batches);
+    spec["batch"] = {{"globalSequences", micro_batches}, {"microSequences", 1}};
+    json summary;
+    const Ended ended = train(spec, summary, {}, "run" + std::to_string(micro_batches));
+    ASSERT_EQ(ended.exit_code, contract::kExitDone) << ended.err;
+    const auto measured = summary["peakMemory"]["measuredBytes"].get<int64_t>();
+    EXPECT_LE(measured, summary["peakMemory"]["plannedBytes"].get<int64_t>() / 100 * 105);
+    if (first == 0) first = measured;
+    EXPECT_LE(measured, first + (int64_t{4} << 20)) << "nothing is kept for each micro-batch";
+  }
+}
+
 TEST_F(LoneRankTest, ARunThatSkipsEveryStepFailsAndSaysSo) {
   write_model("diverged", 1e30F);
   Ended ended = rank(importing("diverged", 500));

@@ -45,10 +45,10 @@ const std::vector<SharedStruct> kShared = {
       {"hugging_face_transposed", "worker/hf/tensor_form.cc"}}},
     {"Value",
      "worker/model/model.h",
-     {{"columns", "worker/memory/activation_plan.cc"},
-      {"type", "worker/memory/activation_plan.cc"},
-      {"gradient_type", "worker/memory/activation_plan.cc"},
-      {"residual", "worker/memory/activation_plan.cc"}}},
+     {{"columns", "worker/memory/activation_template.cc"},
+      {"type", "worker/memory/activation_template.cc"},
+      {"gradient_type", "worker/memory/activation_template.cc"},
+      {"residual", "worker/memory/activation_template.cc"}}},
 };
 
 /// A class that many rooms of the engine share; each of its public members is used outside it.

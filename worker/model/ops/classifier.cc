@@ -17,10 +17,11 @@ const std::byte* row_at(const void* base, int64_t row, int64_t width, DType type
 }  // namespace
 
 std::vector<int64_t> Classifier::saved_bytes(const OpExtent& extent) const {
-  return {extent.rows * shape_.padded_vocab * size_of(extent.compute)};
+  return {extent.trains ? extent.rows * shape_.padded_vocab * size_of(extent.compute) : 0};
 }
 
-int64_t Classifier::scratch_bytes(const OpExtent& extent) const {
+int64_t Classifier::scratch_bytes(const OpExtent& extent, OpPass pass) const {
+  if (pass != OpPass::kForward || !extent.has_targets) return 0;
   return std::min(extent.rows, kLogitRows) * shape_.padded_vocab * size_of(DType::kFloat32);
 }
 

@@ -26,7 +26,7 @@ class Classifier final : public Op {
   bool overwrites_gradient(size_t param) const override { return param == 0; }
   size_t saved_count() const override { return 1; }
   std::vector<int64_t> saved_bytes(const OpExtent&) const override;
-  int64_t scratch_bytes(const OpExtent&) const override;
+  int64_t scratch_bytes(const OpExtent&, OpPass) const override;
   OpFlops flops(const OpExtent&) const override;
   void forward(const OpArgs&) const override;
   void backward_input(const OpArgs&) const override;

@@ -48,8 +48,8 @@ struct OpArgs {
   std::span<const void* const> d_out;  ///< gradients of outputs
   std::span<const ParamView> params;
   std::span<void* const> saved;  ///< the op's own buffers, forward to backward, see saved_bytes
-  std::byte* scratch = nullptr;
-  int64_t* loss_sum = nullptr;         ///< see kernels::CrossEntropy; only a loss op adds to it
+  std::byte* scratch = nullptr;  ///< see scratch_bytes; null where that says 0
+  int64_t* loss_sum = nullptr;   ///< see kernels::CrossEntropy; only a loss op adds to it
   int64_t* coarse_loss_sum = nullptr;  ///< the same
   float* last_logits = nullptr;  ///< while sampling: [size, padded vocabulary] of the last position
 };
@@ -66,7 +66,12 @@ struct OpExtent {
   int64_t rows = 0;
   int64_t tokens_per_sample = 0;
   DType compute = DType::kFloat32;
+  bool trains = true;       ///< with backward passes
+  bool has_targets = true;  ///< false while sampling
 };
+
+/// What an op is called for.
+enum class OpPass : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
 /// GEMM and attention floating point operations (multiply and add count two).
 struct OpFlops {
@@ -84,10 +89,10 @@ class Op {
   virtual BackwardUses backward_uses() const { return {}; }
   /// How many buffers the op keeps from forward to backward beside inputs and outputs.
   virtual size_t saved_count() const { return 0; }
-  /// Bytes of each of them.
+  /// Bytes of each of them; 0 where the op does not write it.
   virtual std::vector<int64_t> saved_bytes(const OpExtent&) const { return {}; }
   /// Bytes needed during one call.
-  virtual int64_t scratch_bytes(const OpExtent&) const { return 0; }
+  virtual int64_t scratch_bytes(const OpExtent&, OpPass) const { return 0; }
   virtual OpFlops flops(const OpExtent&) const { return {}; }
 
   virtual void forward(const OpArgs&) const = 0;

@@ -9,6 +9,7 @@
 #include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
+#include "worker/memory/arena_plan.h"
 #include "worker/trace/recorder.h"
 
 namespace trainyard::engine {
@@ -130,6 +131,62 @@ TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
       stream);
   ASSERT_TRUE(clean) << clean.error().message;
   EXPECT_EQ(hash, clean->front().state_hash);
+}
+
+/// One sequence of four tokens a step: what evaluates and samples takes more.
+api::EngineSpec spec_of_small_steps() {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.model.max_positions = 509;
+  spec.data.sequence_length = 4;
+  spec.batch = {.global_sequences = 1, .micro_sequences = 1};
+  return spec;
+}
+
+class ForwardArenaTest : public EngineTest {
+ protected:
+  ForwardArenaTest() : engine_(make(spec_, memory_)) { engine_->initialize(); }
+
+  void evaluate() {
+    api::EngineSpec held_out = spec_;
+    held_out.batch = {.global_sequences = 100, .micro_sequences = 100};
+    matrix::StreamBatches batches(stream_, held_out, 1, 0);
+    batches.start_step(0);
+    ASSERT_TRUE(engine_->evaluate(batches, 100, 100));
+  }
+  void sample(size_t length) {
+    const std::vector<int32_t> prompt(length, 1);
+    ASSERT_TRUE(engine_->next_logits(prompt));
+  }
+  void expect_touched() {
+    const auto arena = memory_.blocks().back();
+    ASSERT_EQ(std::ssize(arena), engine_->memory().activations);
+    EXPECT_GE(PoisonedMemory::high_water(arena), std::ssize(arena) - kArenaAlignment);
+  }
+
+  const api::EngineSpec spec_ = spec_of_small_steps();
+  const std::vector<int32_t> stream_ = matrix::make_token_stream(4096, spec_.model.vocab, 1);
+  PoisonedMemory memory_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(ForwardArenaTest, IsTouchedToItsPlannedEndByAnEvaluation) {
+  evaluate();
+  expect_touched();
+}
+
+TEST_F(ForwardArenaTest, IsTouchedToItsPlannedEndByTheLongestPrompt) {
+  sample(509);
+  expect_touched();
+}
+
+TEST_F(ForwardArenaTest, IsMadeOnceForPromptsOfAllLengths) {
+  evaluate();
+  sample(1);
+  const size_t blocks = memory_.blocks().size();
+  for (const size_t length : {64, 509, 2})
+    sample(length);
+  evaluate();
+  EXPECT_EQ(memory_.blocks().size(), blocks);
 }
 
 TEST_F(EngineTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "common/text/quantity.h"
+#include "worker/engine/engine.h"
+#include "worker/model/family.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {
@@ -52,6 +55,68 @@ TEST(JobPlanTest, SnapshotsOfAllRanksAreTheCheckpoint) {
   EXPECT_EQ(without->ranks()[1].of(PlanPurpose::kSnapshot), 0);
   EXPECT_EQ(plan->ranks()[1].of(PlanPurpose::kCommunicator),
             2 * without->ranks()[1].of(PlanPurpose::kCommunicator));
+}
+
+TEST(JobPlanTest, MoreMicroBatchesTakeNoMoreMemoryThanTheirTokens) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    api::EngineSpec spec = xl_spec();
+    spec.parallelism.zero_stage = stage;
+    const auto bytes_of = [&](int64_t micro_batches) {
+      spec.batch = {.global_sequences = 64 * micro_batches, .micro_sequences = 1};
+      const auto plan = plan_job(spec, {.ranks = 64});
+      EXPECT_TRUE(plan) << plan.error().message;
+      const RankPlan& rank = plan->largest();
+      return rank.total() - rank.of(PlanPurpose::kBatches);
+    };
+    EXPECT_EQ(bytes_of(4096), bytes_of(8));
+  }
+}
+
+TEST(JobPlanTest, ALargeJobIsPlannedInTheTimeOfItsLayersAndRanks) {
+  api::EngineSpec spec = xl_spec();
+  spec.model.layers = 4096;
+  spec.parallelism.zero_stage = 3;
+  spec.batch.global_sequences = 65536;
+  const auto plan = plan_job(spec, {.ranks = 65536});  // of units x ranks it would take hours
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(std::ssize(plan->ranks()), 65536);
+  EXPECT_GT(plan->step_of(plan->largest_rank()).bytes_sent, 0);
+}
+
+/// What ranks own, by formula and as the layout says it rank by rank.
+TEST(JobPlanTest, EveryRankHasThePartsThatTheLayoutGivesIt) {
+  api::EngineSpec spec = xl_spec();
+  spec.model.layers = 2;
+  spec.model.hidden = spec.model.ffn = 100;
+  spec.model.heads = 2;
+  spec.model.vocab = 131;
+  spec.batch.global_sequences = 64;
+  const Model model = *build_model(spec.model);
+  for (const int64_t shard : {1, 2, 7, 21}) {
+    spec.parallelism.zero_stage = shard == 1 ? 0 : 3;
+    spec.parallelism.shard = shard;
+    const auto plan = plan_job(spec, {.ranks = 42});
+    ASSERT_TRUE(plan) << plan.error().message;
+    const layout::Mesh mesh{.dp = static_cast<int>(42 / shard), .fsdp = static_cast<int>(shard)};
+    const int stage_end[] = {static_cast<int>(model.layers.size())};
+    const auto layout =
+        make_layout(model, make_units(model, DType::kFloat32, EngineSetup{}.unit_bytes, stage_end),
+                    spec.parallelism, mesh);
+    ASSERT_TRUE(layout) << layout.error().message;
+    for (int rank = 0; rank < 42; ++rank) {
+      const layout::Coordinate at = layout::coordinate_of(mesh, rank);
+      int64_t owned = 0;
+      for (int unit = 0; unit < layout->units(); ++unit)
+        owned += layout->shard(unit, at).size();
+      int64_t stored = 0;
+      for (int param = 0; param < std::ssize(model.params); ++param)
+        stored += layout->stored(param, at).size();
+      const RankPlan& found = plan->ranks()[static_cast<size_t>(rank)];
+      EXPECT_EQ(found.of(PlanPurpose::kMoments), 8 * owned) << rank << " of " << shard;
+      EXPECT_EQ(found.of(PlanPurpose::kSnapshot), 12 * stored) << rank << " of " << shard;
+    }
+  }
 }
 
 TEST(JobPlanTest, SizesBeyondAnyMachineAreRefusedBeforeTheyOverflow) {

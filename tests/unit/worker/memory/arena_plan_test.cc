@@ -49,6 +49,29 @@ TEST(ArenaPlanTest, MemoryIsUsedAgainWhenItsBufferIsDead) {
   EXPECT_EQ(plan.live_bytes_max, 704);
 }
 
+TEST(ArenaPlannerTest, ABufferHasOnePlaceForAllOfItsLives) {
+  ArenaPlanner planner;
+  const int often = planner.add(64);
+  const int first = planner.add(128);
+  const int last = planner.add(128);
+  const int never = planner.add(1 << 20);
+  for (const int other : {first, last}) {
+    planner.begin(often);
+    planner.begin(other);
+    planner.begin(other);  // changes nothing
+    EXPECT_TRUE(planner.is_alive(other));
+    planner.tick();
+    planner.end(often);
+    planner.end(other);
+  }
+  const ArenaPlan plan = planner.plan();
+  EXPECT_EQ(plan.total_bytes, 192);
+  EXPECT_EQ(plan.live_bytes_max, 192);
+  EXPECT_EQ(plan.offsets[static_cast<size_t>(first)], plan.offsets[static_cast<size_t>(last)]);
+  EXPECT_NE(plan.offsets[static_cast<size_t>(often)], plan.offsets[static_cast<size_t>(first)]);
+  EXPECT_EQ(plan.offsets[static_cast<size_t>(never)], 0) << "and takes nothing";
+}
+
 TEST(ArenaPlanTest, NothingNeedsNothing) { EXPECT_EQ(plan_arena({}).total_bytes, 0); }
 
 }  // namespace

@@ -85,8 +85,8 @@ TEST_F(DropoutMaskTest, TheEmbeddingGetsItsGradientThroughTheMaskOfItsForward) {
                               {.data = wpe.data(), .gradient = d_wpe.data()}};
   void* const out[] = {forward.data()};
   const void* const d_out[] = {ones.data()};
-  std::vector<std::byte> scratch(
-      static_cast<size_t>(op.scratch_bytes({.rows = kTokens, .tokens_per_sample = kTokens})));
+  std::vector<std::byte> scratch(static_cast<size_t>(
+      op.scratch_bytes({.rows = kTokens, .tokens_per_sample = kTokens}, OpPass::kBackwardWeight)));
   OpArgs a = args();
   a.params = params;
   a.out = out;

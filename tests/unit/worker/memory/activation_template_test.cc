@@ -1,0 +1,124 @@
+#include "worker/memory/activation_template.h"
+
+#include <gtest/gtest.h>
+
+#include "worker/memory/step_plan.h"
+#include "worker/model/family.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int64_t kTokens = 32;
+
+/// Two blocks between embedding and head.
+Model small_model() {
+  api::ModelSpec spec{.layers = 2, .hidden = 64, .heads = 2, .kv_heads = 2, .ffn = 256};
+  spec.vocab = 1000;
+  spec.max_positions = kTokens;
+  return *build_model(spec);
+}
+constexpr int kLayers = 4;
+
+OpExtent extent(bool trains) {
+  return {.rows = 2 * kTokens, .tokens_per_sample = kTokens, .trains = trains};
+}
+
+/// Bytes of fp32 per row.
+constexpr int64_t bytes_of(int64_t columns) { return 2 * kTokens * columns * 4; }
+
+TEST(ActivationTemplateTest, KeepsWhatBackwardReadsAndNothingOfTheHead) {
+  const Model model = small_model();
+  const int stage_end[] = {kLayers};
+  const auto all = ActivationTemplate::make(model, stage_end, extent(true));
+  // Per block two residual values, two normed ones, q, k and v, the heads, the FFN twice; the
+  // statistics of two norms and of the attention. The embedding's output is the first block's
+  // input.
+  const int64_t block = bytes_of(2 * 64 + 2 * 64 + 3 * 64 + 64 + 2 * 256) + bytes_of(2 * 2 + 2);
+  EXPECT_EQ(all.kept_bytes(0), 2 * block + bytes_of(64));
+  EXPECT_GE(all.transient_bytes(), bytes_of(padded_vocab(1000))) << "the gradient of the logits";
+  EXPECT_FALSE(all.saved(kLayers - 1, 1, 0).kept) << "as the loss goes forward in its own backward";
+  EXPECT_TRUE(all.value(0, 0).kept);
+  EXPECT_EQ(all.value(0, 0).offset, all.value(1, 0).offset) << "one buffer";
+  EXPECT_FALSE(all.gradient(1, 0).kept);
+}
+
+TEST(ActivationTemplateTest, AForwardProgramKeepsNothing) {
+  const Model model = small_model();
+  const int stage_end[] = {kLayers};
+  OpExtent forward = extent(false);
+  const auto evaluating = ActivationTemplate::make(model, stage_end, forward);
+  EXPECT_EQ(evaluating.kept_bytes(0), 0);
+  const int64_t logits = bytes_of(padded_vocab(1000));  // of these few rows all at once
+  EXPECT_GE(evaluating.transient_bytes(), logits);
+  EXPECT_LT(evaluating.transient_bytes(), logits + bytes_of(64) * 3) << "and not their gradient";
+  forward.has_targets = false;
+  const auto sampling = ActivationTemplate::make(model, stage_end, forward);
+  EXPECT_LT(sampling.transient_bytes(), logits) << "those of the last row are not here";
+}
+
+TEST(ActivationTemplateTest, AStageReceivesItsInputInABufferOfItsOwn) {
+  const Model model = small_model();
+  const int stage_end[] = {2, kLayers};
+  const auto all = ActivationTemplate::make(model, stage_end, extent(true));
+  ASSERT_EQ(all.stages(), 2);
+  EXPECT_EQ(all.stage_of(1), 0);
+  EXPECT_EQ(all.stage_of(2), 1);
+  EXPECT_TRUE(all.value(2, 0).kept);
+  // What the first stage sends it does not read again.
+  EXPECT_FALSE(all.value(1, model.layers[1].output).kept);
+}
+
+TEST(SlotsTest, AMicroBatchTakesTheLowestSlotFromItsForwardToItsLastPass) {
+  using Kind = InstructionKind;
+  // Two in flight; the second ends first.
+  const Slots slots({{Kind::kForward, 0},
+                     {Kind::kForward, 1},
+                     {Kind::kBackwardInput, 1},
+                     {Kind::kBackwardWeight, 1},
+                     {Kind::kForward, 2},
+                     {Kind::kBackwardInput, 0},
+                     {Kind::kBackwardInput, 2},
+                     {Kind::kBackwardWeight, 0},
+                     {Kind::kForward, 3},
+                     {Kind::kBackwardWeight, 2},
+                     {Kind::kBackwardInput, 3},
+                     {Kind::kBackwardWeight, 3}},
+                    1);
+  EXPECT_EQ(slots.count(0), 2);
+  EXPECT_EQ(slots.slot(0, 0), 0);
+  EXPECT_EQ(slots.slot(1, 0), 1);
+  EXPECT_EQ(slots.slot(2, 0), 1);
+  EXPECT_EQ(slots.slot(3, 0), 0);
+  EXPECT_EQ(Slots(one_stage_schedule(4096), 1).count(0), 1);
+}
+
+TEST(SlotsTest, StagesOfARankHaveTheirOwn) {
+  using Kind = InstructionKind;
+  const Slots slots({{Kind::kForward, 0, 0},
+                     {Kind::kForward, 1, 0},
+                     {Kind::kForward, 0, 1},
+                     {Kind::kForward, 1, 1}},
+                    2);
+  EXPECT_EQ(slots.count(0), 1) << "without a backward pass each ends with its F";
+  EXPECT_EQ(slots.slot(1, 1), 0);
+}
+
+TEST(ProgramMemoryTest, KeptPartsOfMicroBatchesInFlightLieSideBySide) {
+  using Kind = InstructionKind;
+  const Model model = small_model();
+  const int stage_end[] = {kLayers};
+  const auto all = ActivationTemplate::make(model, stage_end, extent(true));
+  const Schedule both = {{Kind::kForward, 0},       {Kind::kForward, 1},
+                         {Kind::kBackwardInput, 0}, {Kind::kBackwardWeight, 0},
+                         {Kind::kBackwardInput, 1}, {Kind::kBackwardWeight, 1}};
+  const ProgramMemory memory(all, Slots(both, 1), UnitBuffers());
+  EXPECT_EQ(memory.arena_bytes(), 2 * all.kept_bytes(0) + all.transient_bytes());
+  const auto input = all.value(1, 0);
+  EXPECT_EQ(memory.offset(input, 1, 1) - memory.offset(input, 0, 1), all.kept_bytes(0));
+  const auto logits = all.saved(kLayers - 1, 1, 0);
+  EXPECT_EQ(memory.offset(logits, 1, kLayers - 1), memory.offset(logits, 0, kLayers - 1));
+  EXPECT_GE(memory.offset(logits, 0, kLayers - 1), 2 * all.kept_bytes(0));
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/layout/layout.h"
+
+/// What ranks own of a layout, of all ranks at once: in proportion to units, tensors and ranks, not
+/// to their products. Pure.
+namespace trainyard::engine {
+
+/// By shard rank: the sum over units of what it owns of each, times `bytes(unit)`.
+std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks,
+                                 const std::function<int64_t(int unit)>& bytes);
+
+/// By data rank, copies one after the other: elements that it stores of the first `tensors` ones,
+/// see layout::Layout::stored.
+std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh,
+                                     int tensors);
+
+}  // namespace trainyard::engine

@@ -1,0 +1,256 @@
+#include "worker/memory/activation_template.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "worker/memory/arena_plan.h"
+#include "worker/program/lower.h"
+
+namespace trainyard::engine {
+namespace {
+
+using Kind = InstructionKind;
+
+constexpr int kPasses = 3;  // of a node: OpPass
+
+}  // namespace
+
+/// Walks the passes of each stage once, touching each buffer at the events that write or read it.
+class ActivationTemplate::Builder {
+ public:
+  Builder(ActivationTemplate& all, const Model& model, const OpExtent& extent)
+      : all_(all), model_(model), extent_(extent) {
+    all_.layers_.resize(model.layers.size());
+  }
+
+  void add_stage(layout::Range layers, bool with_loss) {
+    event_ = 0;
+    first_slot_ = uses_.size();
+    const int residual = add_slots(1);
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+      add_layer(static_cast<int>(layer), layer == layers.begin, residual);
+    walk(expand_pass({Kind::kForward}, 0, layers, with_loss));
+    backward_from_ = event_;
+    if (extent_.trains)
+      walk(expand_pass({Kind::kBackwardInput, Kind::kBackwardWeight}, 0, layers, with_loss));
+    place_stage();
+  }
+
+ private:
+  /// When a buffer is written first and read last, in events of the stage.
+  struct Use {
+    int64_t bytes = 0;
+    int first = -1;
+    int last = -1;
+  };
+
+  const Layer& layer_at(int layer) const { return model_.layers[static_cast<size_t>(layer)]; }
+  LayerSlots& slots_of(int layer) { return all_.layers_[static_cast<size_t>(layer)]; }
+
+  int add_slots(size_t count) {
+    const auto first = static_cast<int>(uses_.size());
+    uses_.resize(uses_.size() + count);
+    return first;
+  }
+
+  void add_layer(int layer, bool receives, int residual) {
+    const Layer& l = layer_at(layer);
+    LayerSlots& slots = slots_of(layer);
+    slots.stage = all_.stages();
+    for (int v = 0; v < std::ssize(l.values); ++v) {
+      const bool shared = v == l.input && !receives;
+      slots.values.push_back(shared ? output_ : add_slots(1));
+      const bool on_stream = l.values[static_cast<size_t>(v)].residual;
+      slots.gradients.push_back(on_stream ? residual : add_slots(1));
+    }
+    if (l.output >= 0) output_ = slots.values[static_cast<size_t>(l.output)];
+    for (const Node& node : l.nodes) {
+      slots.saved.push_back(add_slots(node.op->saved_count()));
+      slots.scratch.push_back(add_slots(kPasses));
+    }
+  }
+
+  void walk(const std::vector<Instruction>& pass) {
+    for (const Instruction& i : pass) {
+      if (i.kind == Kind::kForward) forward(i.layer);
+      if (i.kind == Kind::kBackwardInput) backward_input(i.layer);
+      if (i.kind == Kind::kBackwardWeight) backward_weight(i.layer);
+    }
+  }
+
+  void touch(int slot, int64_t bytes) {
+    Use& use = uses_[static_cast<size_t>(slot)];
+    if (use.first < 0) use = {.bytes = bytes, .first = event_};
+    use.last = event_;
+  }
+
+  int64_t value_bytes(int64_t columns, ValueType type) const {
+    const DType dtype = type == ValueType::kCompute ? extent_.compute : DType::kFloat32;
+    return extent_.rows * columns * size_of(dtype);
+  }
+
+  void touch_value(int layer, int value) {
+    const Value& v = layer_at(layer).values[static_cast<size_t>(value)];
+    touch(slots_of(layer).values[static_cast<size_t>(value)], value_bytes(v.columns, v.type));
+  }
+
+  void touch_gradient(int layer, int value) {
+    const Value& v = layer_at(layer).values[static_cast<size_t>(value)];
+    touch(slots_of(layer).gradients[static_cast<size_t>(value)],
+          value_bytes(v.columns, v.gradient_type));
+  }
+
+  void touch_node(int layer, size_t node, OpPass pass) {
+    const Op& op = *layer_at(layer).nodes[node].op;
+    const auto sizes = op.saved_bytes(extent_);
+    TRAINYARD_CHECK(sizes.size() == op.saved_count());
+    for (size_t k = 0; k < sizes.size(); ++k)
+      touch(slots_of(layer).saved[node] + static_cast<int>(k), sizes[k]);
+    const int64_t scratch = op.scratch_bytes(extent_, pass);
+    if (scratch > 0) touch(slots_of(layer).scratch[node] + static_cast<int>(pass), scratch);
+  }
+
+  void forward(int layer) {
+    const auto& nodes = layer_at(layer).nodes;
+    for (size_t n = 0; n < nodes.size(); ++n, ++event_) {
+      for (const int value : nodes[n].inputs)
+        touch_value(layer, value);
+      for (const int value : nodes[n].outputs)
+        touch_value(layer, value);
+      touch_node(layer, n, OpPass::kForward);
+    }
+  }
+
+  void backward_input(int layer) {
+    const auto& nodes = layer_at(layer).nodes;
+    for (size_t n = nodes.size(); n-- > 0; ++event_) {
+      const BackwardUses uses = nodes[n].op->backward_uses();
+      for (const int value : nodes[n].inputs) {
+        touch_gradient(layer, value);
+        if (uses.input_in_backward_input) touch_value(layer, value);
+      }
+      for (const int value : nodes[n].outputs) {
+        touch_gradient(layer, value);
+        if (uses.output_in_backward_input) touch_value(layer, value);
+      }
+      touch_node(layer, n, OpPass::kBackwardInput);
+    }
+  }
+
+  void backward_weight(int layer) {
+    const auto& nodes = layer_at(layer).nodes;
+    for (size_t n = nodes.size(); n-- > 0; ++event_) {
+      if (nodes[n].params.empty()) continue;
+      for (const int value : nodes[n].outputs)
+        touch_gradient(layer, value);
+      if (nodes[n].op->backward_uses().input_in_backward_weight) {
+        for (const int value : nodes[n].inputs)
+          touch_value(layer, value);
+      }
+      touch_node(layer, n, OpPass::kBackwardWeight);
+    }
+  }
+
+  /// Kept buffers are all alive between the two passes and lie side by side; the others share
+  /// memory with those of the other pass and of other stages.
+  void place_stage() {
+    all_.places_.resize(uses_.size(), kAbsent);
+    std::vector<BufferRequest> requests[2];
+    std::vector<size_t> slots[2];
+    int64_t kept = 0;
+    for (size_t slot = first_slot_; slot < uses_.size(); ++slot) {
+      const Use& use = uses_[slot];
+      if (use.first < 0) continue;
+      if (use.first < backward_from_ && use.last >= backward_from_) {
+        all_.places_[slot] = kept + 1;
+        kept += arena_aligned(use.bytes);
+        continue;
+      }
+      const size_t pass = use.first < backward_from_ ? 0 : 1;
+      requests[pass].push_back({.bytes = use.bytes, .first = use.first, .last = use.last});
+      slots[pass].push_back(slot);
+    }
+    all_.kept_bytes_.push_back(kept);
+    for (const size_t pass : {0, 1}) {
+      const ArenaPlan plan = plan_arena(requests[pass]);
+      for (size_t i = 0; i < slots[pass].size(); ++i)
+        all_.places_[slots[pass][i]] = plan.offsets[i];
+      all_.transient_bytes_ = std::max(all_.transient_bytes_, plan.total_bytes);
+      all_.transient_live_max_ = std::max(all_.transient_live_max_, plan.live_bytes_max);
+    }
+  }
+
+  ActivationTemplate& all_;
+  const Model& model_;
+  const OpExtent extent_;
+  std::vector<Use> uses_;  // by slot
+  size_t first_slot_ = 0;  // of the stage
+  int output_ = -1;        // slot of the last added layer's output
+  int event_ = 0;
+  int backward_from_ = 0;
+};
+
+ActivationTemplate ActivationTemplate::make(const Model& model, std::span<const int> stage_end,
+                                            const OpExtent& largest) {
+  ActivationTemplate all;
+  Builder builder(all, model, largest);
+  int begin = 0;
+  for (const int end : stage_end) {
+    builder.add_stage({begin, end}, largest.trains && end == std::ssize(model.layers));
+    begin = end;
+  }
+  return all;
+}
+
+ActivationTemplate::Place ActivationTemplate::at(int slot) const {
+  const int64_t place = places_[static_cast<size_t>(slot)];
+  TRAINYARD_CHECK(place != kAbsent);
+  const bool kept = place % kArenaAlignment != 0;
+  return {.kept = kept, .offset = place - (kept ? 1 : 0)};
+}
+
+ActivationTemplate::Place ActivationTemplate::value(int layer, int value) const {
+  return at(layers_[static_cast<size_t>(layer)].values[static_cast<size_t>(value)]);
+}
+
+ActivationTemplate::Place ActivationTemplate::gradient(int layer, int value) const {
+  return at(layers_[static_cast<size_t>(layer)].gradients[static_cast<size_t>(value)]);
+}
+
+ActivationTemplate::Place ActivationTemplate::saved(int layer, int node, int buffer) const {
+  return at(layers_[static_cast<size_t>(layer)].saved[static_cast<size_t>(node)] + buffer);
+}
+
+std::optional<ActivationTemplate::Place> ActivationTemplate::scratch(int layer, int node,
+                                                                     OpPass pass) const {
+  const int slot = layers_[static_cast<size_t>(layer)].scratch[static_cast<size_t>(node)] +
+                   static_cast<int>(pass);
+  if (places_[static_cast<size_t>(slot)] == kAbsent) return std::nullopt;
+  return at(slot);
+}
+
+Slots::Slots(const Schedule& schedule, int stages) : count_(static_cast<size_t>(stages)) {
+  const auto index = [&](const Pass& pass) {
+    return static_cast<size_t>(pass.micro_batch * stages + pass.stage);
+  };
+  std::vector<size_t> last;  // by micro-batch and stage: place of the last pass
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    last.resize(std::max(last.size(), index(schedule[i]) + 1));
+    last[index(schedule[i])] = i;
+  }
+  slots_.resize(last.size(), -1);
+  std::vector<std::vector<int>> free(count_.size());
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    const auto stage = static_cast<size_t>(schedule[i].stage);
+    int& slot = slots_[index(schedule[i])];
+    if (slot < 0) {
+      if (free[stage].empty()) free[stage].push_back(count_[stage]++);
+      const auto lowest = std::min_element(free[stage].begin(), free[stage].end());
+      slot = *lowest;
+      free[stage].erase(lowest);
+    }
+    if (last[index(schedule[i])] == i) free[stage].push_back(slot);
+  }
+}
+
+}  // namespace trainyard::engine
