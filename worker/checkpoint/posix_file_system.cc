@@ -264,12 +264,18 @@ Result<bool> PosixFileSystem::is_directory(const std::filesystem::path& path) {
 }
 
 Status PosixFileSystem::remove_file(const std::filesystem::path& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return path_error("unlink", path, errno);
+  // Where a file stands in place of its folder there is nothing of that name either.
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR) {
+    return path_error("unlink", path, errno);
+  }
   return {};
 }
 
 Status PosixFileSystem::remove_directory(const std::filesystem::path& path) {
-  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) return path_error("rmdir", path, errno);
+  // A file of that name is none of our folders: whoever wants to make one there is told.
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR) {
+    return path_error("rmdir", path, errno);
+  }
   return {};
 }
 
