@@ -6,7 +6,7 @@ import json
 import time
 import xml.etree.ElementTree as ElementTree
 
-KINDS = ("caught", "survived", "explained", "broken")
+KINDS = ("caught", "survived", "hung", "explained", "broken")
 
 
 def key_of(source, mutated):
@@ -78,10 +78,10 @@ def table(results, column, heading):
     groups = collections.defaultdict(list)
     for result in results:
         groups[result[column]].append(result)
-    rows = [f"{heading:28} {'judged':>7} {'caught':>7} {'by time':>8} {'explained':>10} {'survived':>9} {'broken':>7}"]
+    rows = [f"{heading:28} {'judged':>7} {'caught':>7} {'by time':>8} {'explained':>10} {'survived':>9} {'hung':>5} {'broken':>7}"]
     for name, group in [*sorted(groups.items()), ("together", results)]:
         found = count(group)
         timed_out = sum("ran out of" in r["by"] for r in group if r["outcome"] == "caught")
         rows.append(f"{name:28} {len(group):7} {found['caught']:7} {timed_out:8} {found['explained']:10} "
-                    f"{found['survived']:9} {found['broken']:7}")
+                    f"{found['survived']:9} {found['hung']:5} {found['broken']:7}")
     return rows

@@ -15,7 +15,7 @@ CHOSEN = "TRAINYARD_MUTANT"
 REACHED = "TRAINYARD_MUTANTS_REACHED"
 OF_RUN = "TRAINYARD_MUTANTS_RUN"  # by which process: what its tests leave behind is known by it
 
-TEST_SECONDS_MAX = 300  # of one test under one mutant: a hang is caught by it
+TEST_SECONDS_MAX = 300  # of one test under one mutant
 TEST_SECONDS_MIN = 20
 SIM_SECONDS = 6  # of random stories: what these do not find, the exhaustive ones are asked
 SLOWER = 5  # a test may take so many times what it takes without a bug
@@ -25,15 +25,40 @@ DATA_BYTES_MAX = 6 << 30
 FILE_BYTES_MAX = 1 << 30
 
 # What a change leaves unused is no error here, although it is in the flags: the same flags as everywhere let the
-# compiler's cache give what other builds have made. Without optimisation the changed file compiles in half the time.
+# compiler's cache give what other builds have made.
 LENIENT = "".join(f'#pragma GCC diagnostic warning "-W{name}"\n' for name in (
     "unused-variable", "unused-but-set-variable", "unused-but-set-parameter", "unused-parameter", "unused-function",
     "unused-value", "unused-result", "unused-local-typedefs", "unused-const-variable", "empty-body", "uninitialized",
     "maybe-uninitialized", "shadow", "parentheses", "logical-not-parentheses", "type-limits", "return-type",
     "tautological-compare", "bool-compare", "int-in-bool-context", "nonnull-compare", "implicit-fallthrough",
     "dangling-else", "misleading-indentation", "address", "restrict", "array-bounds",
-    "stringop-overflow")) + "#pragma GCC optimize (\"O0\")\n"
+    "stringop-overflow"))
+# How a test ended.
+PASSED, FAILED, HUNG, ODD = "passed", "failed", "hung", "odd"
+LIMITS = (signal.SIGKILL, signal.SIGXCPU, signal.SIGXFSZ)  # end what takes too much, and say nothing of why
 BINARIES_FOR = ("training_test", "run_test")  # tests that start the programs
+
+
+def lenient(text):
+    """A file's text as it is compiled with a bug, and without one where the two are compared."""
+    return LENIENT + "#line 1\n" + text
+
+
+def how_it_ended(test, status, output, seconds):
+    """(PASSED, FAILED, HUNG or ODD, in words). It fails by a case that does, or by a crash: a CHECK, a sanitizer, a
+    signal. Whatever else ends it says nothing of the sources: the time, a limit, a start that did not succeed."""
+    if status == 0:
+        return PASSED, f"{test} passes"
+    if status == 124 or "***Timeout" in output:
+        return HUNG, f"{test} (ran out of {seconds:.0f} s)"
+    case = re.search(r"\[  FAILED  \] ([\w./]+)", output)
+    if case:
+        return FAILED, f"{test}: {case.group(1)}"
+    if -status in LIMITS:
+        return HUNG, f"{test} (ran out of its memory or disk, {status})"
+    if status < 0 or re.search(r": check failed: |ERROR: \w+Sanitizer|runtime error: |\*\*\*Exception", output):
+        return FAILED, f"{test} (crashed, {status})"
+    return ODD, f"{test} (ended with {status}, and no case failed)"
 
 
 def reached_in(path):
@@ -132,7 +157,7 @@ class Tree:
                           "--", "-k", "0"], log, BUILD_SECONDS_MAX) == 0
 
     def _test(self, test, log, seconds, extra=None):
-        """None when it passes, else how it failed. `extra`: of the environment."""
+        """As how_it_ended(). `extra`: of the environment."""
         begun = log.stat().st_size if log.exists() else 0
         build = self.tree / "build" / self.preset
         if test in self.by_ctest:  # with its control plane
@@ -142,55 +167,55 @@ class Tree:
         else:
             status = self._run([str(build / "test" / test)], log, seconds, limited=True, folder=build / "tests",
                                extra=extra)
-        if status == 0:
-            return None
-        if status == 124:
-            return f"{test} (ran out of {seconds:.0f} s)"
         with open(log, "rb") as text:
             text.seek(begun)
-            failed = re.search(r"\[  FAILED  \] ([\w./]+)", text.read().decode(errors="replace"))
-        return f"{test}: {failed.group(1)}" if failed else f"{test} (crashed, {status})"
+            return how_it_ended(test, status, text.read().decode(errors="replace"), seconds)
 
     def vet(self, test, log):
-        """Runs the test without any bug, once, and notes what it reaches; exits where it fails."""
+        """Runs the test without any bug, and notes its time and what it reaches; in words how it fails, twice, or None."""
         if test in self.seconds:
-            return
+            return None
         notes = log.parent / f"{test}.reached"
         for attempt in (1, 2):
             started = time.monotonic()
             notes.unlink(missing_ok=True)
-            failed = self._test(test, log, TEST_SECONDS_MAX, {REACHED: str(notes)})
-            if failed is None:
+            ended, words = self._test(test, log, TEST_SECONDS_MAX, {REACHED: str(notes)})
+            if ended == PASSED:
                 self.seconds[test] = time.monotonic() - started
                 self.reached[test] = None if test in self.by_ctest else reached_in(notes)
-                return
-            print(f"    without any bug: {failed}, attempt {attempt}", flush=True)
-        raise SystemExit(f"{test} fails without any bug; see {log}")
+                return None
+            print(f"    without any bug: {words}, attempt {attempt}", flush=True)
+        return words
 
-    def first_failing(self, tests, log, mutant=None):
-        """How the first of `tests` fails that does, or None. All have been vetted."""
-        for test in tests:
-            limit = min(TEST_SECONDS_MAX, max(TEST_SECONDS_MIN, SLOWER * self.seconds[test]))
-            chosen = {} if mutant is None else {CHOSEN: str(mutant)}
-            failed = self._test(test, log, limit, chosen)
+    def ask(self, test, log, mutant=None):
+        """(outcome, by) of one test that has been vetted: caught, hung or survived. What fails once and then passes has
+        caught nothing."""
+        limit = min(TEST_SECONDS_MAX, max(TEST_SECONDS_MIN, SLOWER * self.seconds[test]))
+        chosen = {} if mutant is None else {CHOSEN: str(mutant)}
+        for attempt in (1, 2):
+            ended, words = self._test(test, log, limit, chosen)
             if mutant is not None:
                 end_left_behind({OF_RUN: os.getpid(), **chosen})
-            if failed:
-                return failed
-        return None
+            if ended != FAILED:
+                break
+        if ended == PASSED and attempt == 2:
+            words = f"{test} fails once and then passes"
+        return {FAILED: "caught", HUNG: "hung"}.get(ended, "survived"), words
 
-    def judge(self, path, mutated, tests, log):
-        """(outcome, by) of a file whose text is another: caught and by which test, survived, or broken. The file is
-        good again afterwards."""
+    def judge(self, path, mutated, tests, log, may_hang=False):
+        """(outcome, by) of a file whose text is another: caught, by every one of the tests; survived or hung, by those
+        that did not catch it; or broken. `may_hang`: a hang is what is expected of it. The file is afterwards as it was."""
         good = (self.tree / path).read_text()
         try:
-            self.write(path, LENIENT + "#line 1\n" + mutated)
+            self.write(path, lenient(mutated))
             if not self.build(tests, log):
                 return "broken", "does not compile"
-            failed = self.first_failing(tests, log)
-            return ("caught", failed) if failed else ("survived", ", ".join(tests))
+            asked = [self.ask(test, log) for test in tests]
         finally:
             self.write(path, good)
+        missed = [entry for entry in asked if entry[0] != "caught" and not (may_hang and entry[0] == "hung")]
+        outcome = min((outcome for outcome, _ in missed), key=("survived", "hung").index, default="caught")
+        return outcome, "; ".join(by for _, by in missed or asked)
 
 
 def _tests_in(path):

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """The generator of mutants: what it reads of C++, what it makes of it, and that all it makes is well formed."""
 
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
 import os
 import pathlib
 import signal
@@ -9,11 +13,12 @@ import sys
 import tempfile
 import tomllib
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from mutants import cpp, generated, operators, tree  # noqa: E402
+from mutants import cpp, generated, operators, planted, tree  # noqa: E402
 
 CODE = r'''
 namespace n {
@@ -189,6 +194,17 @@ class PlantedTest(unittest.TestCase):
         return subprocess.run([ROOT / "tools/run_mutants", "--list", "--by", test, "--sample", "5", "--seed", seed],
                               capture_output=True, text=True)
 
+    def test_a_draw_of_all_has_only_sampled_ones_each_of_another_room(self):
+        known = {mutant["name"]: mutant for mutant in planted.read(ROOT)}
+        for seed in "abc":
+            names = subprocess.run([ROOT / "tools/run_mutants", "--list", "--sample", "4", "--seed", seed],
+                                   capture_output=True, text=True, check=True).stdout.split()
+            self.assertEqual(len({planted.room_of(known[name]) for name in names}), 4)
+            self.assertTrue(all(known[name]["sampled"] for name in names))
+        mutants = [{"name": str(i), "file": f"a/{room}/x.cc"} for i, room in enumerate("bbbbc")]
+        self.assertEqual({planted.room_of(m) for m in planted.sample(mutants, 2, "any")}, {"a/b", "a/c"})
+        self.assertEqual(len(planted.sample(mutants, 4, "any")), 4)
+
     def test_a_draw_has_bugs_that_the_test_must_catch_and_depends_on_its_seed(self):
         planted = tomllib.loads((ROOT / "tests/mutants/mutants.toml").read_text())["mutant"]
         tests = {mutant["name"]: mutant["tests"] for mutant in planted}
@@ -202,6 +218,146 @@ class PlantedTest(unittest.TestCase):
     def test_a_test_that_no_bug_names_is_refused(self):
         run = self.drawn("a", "no_such_test")
         self.assertEqual((run.returncode, run.stderr), (64, "no planted bug names the test no_such_test\n"))
+
+
+# What a test does that sees the file x.cc; {fail} is what GoogleTest prints of a case.
+FAIL = "echo '[  FAILED  ] Suite.Case'; exit 1"
+TESTS = {
+    "sees_test": f"grep -q BUG $file && {{ {FAIL}; }}; exit 0",
+    "blind_test": "exit 0",
+    "crash_test": "grep -q BUG $file && kill -ABRT $$; exit 0",
+    "checked_test": "grep -q BUG $file && { echo 'x.cc:3: check failed: false'; exit 134; }; exit 0",
+    "slow_test": "grep -q BUG $file && sleep 600; exit 0",
+    "flaky_test": f"grep -q BUG $file && test ! -e seen && {{ touch seen; {FAIL}; }}; exit 0",
+    "unstarted_test": "grep -q BUG $file && exit 3; exit 0",
+    "full_test": "grep -q BUG $file && kill -XFSZ $$; exit 0",
+    # Of a generated mutant, which the environment chooses.
+    "chosen_test": f'[ -n "$TRAINYARD_MUTANTS_REACHED" ] && echo 1 >"$TRAINYARD_MUTANTS_REACHED"; '
+                   f'[ -n "$TRAINYARD_MUTANT" ] && {{ {FAIL}; }}; exit 0',
+    "chosen_slow_test": '[ -n "$TRAINYARD_MUTANTS_REACHED" ] && echo 1 >"$TRAINYARD_MUTANTS_REACHED"; '
+                        '[ -n "$TRAINYARD_MUTANT" ] && sleep 600; exit 0',
+    "pragma_test": f"grep -q pragma $file && {{ {FAIL}; }}; exit 0",
+}
+
+
+class FakeTree(tree.Tree):
+    """One whose tests are shell commands, and whose compiler takes all but one word."""
+
+    def prepare(self, log, changed=None):
+        build = self.tree / "build" / self.preset
+        (build / "test").mkdir(parents=True)
+        (build / "tests").mkdir()
+        log.touch()
+        for path, text in changed.items():
+            self.write(path, text)
+        for name, command in TESTS.items():
+            script = build / "test" / name
+            script.write_text(f"#!/bin/bash\nfile={self.tree}/x.cc\n{command}\n")
+            script.chmod(0o755)
+
+    def build(self, tests, log):
+        return "NONSENSE" not in (self.tree / "x.cc").read_text()
+
+
+class VerdictTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        loader = importlib.machinery.SourceFileLoader("run_mutants", str(ROOT / "tools/run_mutants"))
+        cls.tool = importlib.util.module_from_spec(importlib.util.spec_from_loader("run_mutants", loader))
+        loader.exec_module(cls.tool)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "x.cc").write_text("good\n")
+        self.replace(tree, "Tree", FakeTree)
+        self.replace(self.tool, "ROOT", self.root)
+
+    def replace(self, where, name, value):
+        patch = mock.patch.object(where, name, value)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def plant(self, *tests, replace="BUG", **more):
+        """(exit status, what it printed, junit) of one bug that the tests must catch."""
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            status = self.tool.run_planted([{"name": "bug", "file": "x.cc", "find": "good", "replace": replace,
+                                             "tests": list(tests), **more}], "planted")
+        return status, output.getvalue(), (self.root / "build/mutants/results/planted/junit.xml").read_text()
+
+    def expect_red(self, words, *tests, **more):
+        status, output, junit = self.plant(*tests, **more)
+        self.assertEqual(status, 1, output)
+        self.assertIn(words, junit)
+        self.assertIn("<failure", junit)
+
+    def test_a_case_that_fails_a_check_and_a_crash_catch(self):
+        status, output, junit = self.plant("sees_test", "crash_test", "checked_test")
+        self.assertEqual(status, 0, output)
+        self.assertIn("1 caught, 0 survived, 0 hung, 0 broken of 1", output)
+        self.assertNotIn("<failure", junit)
+
+    def test_every_test_that_it_names_must_catch_it(self):
+        self.expect_red("survived: blind_test passes", "sees_test", "blind_test")
+
+    def test_a_slow_mutant_is_not_caught(self):
+        self.replace(tree, "TEST_SECONDS_MIN", 1)
+        self.expect_red("hung: slow_test (ran out of ", "slow_test")
+
+    def test_a_hang_catches_where_the_row_says_so(self):
+        self.replace(tree, "TEST_SECONDS_MIN", 1)
+        status, output, _ = self.plant("slow_test", hang=True)
+        self.assertEqual(status, 0, output)
+
+    def test_what_fails_once_and_then_passes_catches_nothing(self):
+        self.expect_red("survived: flaky_test fails once and then passes", "flaky_test")
+
+    def test_an_end_of_which_no_case_speaks_catches_nothing(self):
+        self.expect_red("survived: unstarted_test (ended with 3, and no case failed)", "unstarted_test")
+
+    def test_a_limit_that_is_met_catches_nothing(self):
+        self.expect_red("hung: full_test (ran out of its memory or disk", "full_test")
+
+    def test_a_bug_that_does_not_compile_is_red(self):
+        self.expect_red("broken: does not compile", "sees_test", replace="NONSENSE")
+
+    def test_a_mutant_that_changes_nothing_and_is_caught_is_red(self):
+        self.expect_red("nothing changed: pragma_test", "sees_test", "pragma_test")
+
+
+    def generate(self, judged, *tests):
+        """(exit status, output) of one mutant that the operators make, of which judged.tsv says `judged`."""
+        (self.root / "x.cc").write_text(CODE)
+        source = operators.Source("x.cc", CODE)
+        function = source.functions[0]
+        change = next(iter(operators.forget_expectation(source, function)))
+        mutant = generated.Mutant("x:f:forget-expectation:1", "x.cc", "forget-expectation", 1, "was", "becomes",
+                                  change.start, change.end, change.text, tests, "digest")
+        (self.root / "tests/mutants").mkdir(parents=True)
+        (self.root / generated.JUDGED).write_text(f"x:f:forget-expectation\tdigest\t{judged}\twas\n")
+        options = mock.Mock(resume=False, minutes=0, write_judged=False, sample=0)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            status = self.tool.run_generated([mutant], [], options)
+        return status, output.getvalue()
+
+    def test_a_generated_mutant_is_caught_by_the_first_test_that_fails(self):
+        status, output = self.generate("-", "blind_test", "chosen_test")
+        self.assertEqual(status, 0, output)
+        self.assertIn("1 of 1 caught", output)
+
+    def test_a_generated_mutant_that_only_hangs_is_red_until_it_is_known_to(self):
+        self.replace(tree, "TEST_SECONDS_MIN", 1)
+        status, output = self.generate("chosen_test: Suite.Case", "chosen_slow_test")
+        self.assertEqual(status, 1, output)
+        self.assertIn("0 survived, 1 hung", output)
+
+    def test_a_generated_mutant_that_is_known_to_hang_is_caught_by_it(self):
+        self.replace(tree, "TEST_SECONDS_MIN", 1)
+        status, output = self.generate("chosen_slow_test (ran out of 20 s)", "chosen_slow_test")
+        self.assertEqual(status, 0, output)
 
 
 class JudgeTest(unittest.TestCase):
