@@ -311,7 +311,9 @@ Result<StepReport> Engine::step(data::MicroBatchSource& batches, const StopAsked
 
 Status Engine::at_snapshot(const std::function<Status()>& copy) {
   const RankProgram alike[] = {{.program = {{Instruction{.kind = InstructionKind::kSnapshot}}}}};
-  TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
+  TRAINYARD_ASSIGN(JointProgram program, judge(alike, 0));
+  // A rank that cannot take a snapshot runs none, and levels are the same on all ranks.
+  program.level_max = 0;
   StepSetup setup = base_setup(nullptr, program, plan_.memory);
   setup.training = false;
   setup.snapshot = copy;

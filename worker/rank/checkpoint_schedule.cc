@@ -209,15 +209,16 @@ Result<bool> CheckpointSchedule::finish(bool keep_trying) {
       {.activity = trace::Activity::kCheckpointWait, .step = state_.step()});
   keeps_trying_ = keep_trying;
   TRAINYARD_TRY(drain());
-  for (Duration pause = kFirstPause; keep_trying && committed_step_ != state_.step();
+  // Where no step was done nothing has been trained, and there is nothing to keep.
+  const auto is_kept = [this] { return committed_step_ == state_.step() || state_.step() == 0; };
+  for (Duration pause = kFirstPause; keep_trying && !is_kept();
        pause = std::min<Duration>(2 * pause, kLongestPause)) {
     TRAINYARD_ASSIGN(const bool stopping, asked_to_stop_within(pause));
     if (stopping) break;
     TRAINYARD_TRY(start());
     TRAINYARD_TRY(drain());
   }
-  // Where no step was done nothing has been trained.
-  return committed_step_ == state_.step() || state_.step() == 0;
+  return is_kept();
 }
 
 std::vector<std::string> CheckpointSchedule::close() {

@@ -180,7 +180,7 @@ std::vector<int> Group::ranks_of(const std::vector<int>& members) const {
 }
 
 void Group::put_on_board() {
-  const bool waits = waiting_threads_.load(std::memory_order_acquire) > 0;
+  const bool waits = waiting_threads_.load(std::memory_order_seq_cst) > 0;
   board_->set_waiting(identity_.id, waits ? stalled_for_ : std::vector<int>());
 }
 

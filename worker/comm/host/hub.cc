@@ -17,9 +17,11 @@ using Clock = std::chrono::steady_clock;
 
 /// A stranger that says nothing is dropped after this.
 constexpr std::chrono::seconds kArrivalPatience{5};
-/// Connections without a complete Hello; beyond it the oldest is dropped. Larger than any world's
-/// ranks that connect at the same moment need, since a Hello is sent at once.
-constexpr size_t kArrivalsMax = 1024;
+/// Connections that are not accepted yet; beyond it the oldest is dropped. At the same moment each
+/// rank of a world may connect twice, and hold a silent connection besides.
+size_t arrivals_max(const HandshakeIdentity& identity) {
+  return std::max<size_t>(1024, size_t{4} * identity.world_size);
+}
 /// Connections of each rank that are accepted and not yet asked for: sub-groups that this rank has
 /// still to make.
 constexpr size_t kAcceptedPerRankMax = 16;
@@ -182,7 +184,7 @@ void Hub::accept_all() {
     arrival.fd = std::move(fd);
     arrival.deadline = Clock::now() + kArrivalPatience;
     if (!advance(arrival)) continue;
-    if (arrivals_.size() >= kArrivalsMax) arrivals_.pop_front();
+    if (arrivals_.size() >= arrivals_max(state_->identity_)) arrivals_.pop_front();
     arrivals_.push_back(std::move(arrival));
   }
 }
@@ -230,6 +232,7 @@ bool Hub::challenge(Arrival& arrival, const Hello& hello) {
   arrival.challenged = hello;
   arrival.nonce = challenge.nonce;
   arrival.received_bytes = 0;
+  arrival.deadline = Clock::now() + kArrivalPatience;
   return send_all(arrival.fd.get(), encode(challenge));
 }
 

@@ -1,6 +1,7 @@
 #include "worker/comm/host/wait_board.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -46,15 +47,23 @@ void WaitBoard::set_waiting(uint64_t group, const std::vector<int>& ranks) {
 }
 
 void WaitBoard::announce() {
-  std::shared_ptr<WaitReporter> reporter;
-  WaitReport report;
-  {
-    const std::lock_guard lock(mutex_);
-    reporter = reporter_;
-    report = own_report();
-    announced_ = report.waiting;
+  std::optional<WaitReport> sent;
+  while (true) {
+    std::shared_ptr<WaitReporter> reporter;
+    WaitReport report;
+    {
+      const std::lock_guard lock(mutex_);
+      reporter = reporter_;
+      report = own_report();
+      announced_ = report.waiting;
+    }
+    // Another thread may have sent a newer report before this one's: whoever sends last looks
+    // again.
+    const bool is_newest = sent && sent->waiting == report.waiting && sent->ranks == report.ranks;
+    if (!reporter || is_newest) return;
+    reporter->send_waiting(report);
+    sent = std::move(report);
   }
-  if (reporter) reporter->send_waiting(report);
 }
 
 void WaitBoard::on_waiting(int rank, const WaitReport& report) {
