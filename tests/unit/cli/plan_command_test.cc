@@ -92,13 +92,13 @@ largest rank                    stage 0         stage 1*          stage 2       
   moments                       0.9 MiB          0.2 MiB          0.2 MiB          0.2 MiB
   gradient sums                 0.9 MiB          0.9 MiB          0.2 MiB          0.2 MiB
   unit buffers                  0.0 MiB          0.0 MiB          0.9 MiB          1.2 MiB
-  activations                   0.9 MiB          0.9 MiB          0.9 MiB          0.9 MiB
+  activations                   0.8 MiB          0.8 MiB          0.8 MiB          0.8 MiB
   kernel scratch               18.0 MiB         18.0 MiB         18.0 MiB         18.0 MiB
   token batches                 0.0 MiB          0.0 MiB          0.0 MiB          0.0 MiB
   checkpoint snapshot           0.3 MiB          0.3 MiB          0.3 MiB          0.3 MiB
   shared memory                 4.0 MiB          4.0 MiB          4.0 MiB          4.0 MiB
   process                      24.0 MiB         24.0 MiB         24.0 MiB         24.0 MiB
-total                          49.8 MiB         48.8 MiB         49.0 MiB         49.1 MiB
+total                          49.7 MiB         48.7 MiB         48.9 MiB         49.0 MiB
 sent per step                   1.45 MB        907.22 kB        907.22 kB        962.52 kB
 computed per step           94.37 MFLOP      94.37 MFLOP      94.37 MFLOP      94.37 MFLOP
 rank                                  0                0                0                0
@@ -126,9 +126,9 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   const auto expected = nlohmann::json::parse(R"({
     "zeroStage": 3, "largestRank": 0,
     "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
-              "unitBuffers": 1209344, "activations": 972800, "kernelScratch": 18874368, "tokenBatches": 4096,
+              "unitBuffers": 1209344, "activations": 874496, "kernelScratch": 18874368, "tokenBatches": 4096,
               "checkpointSnapshot": 361728, "sharedMemory": 4198400, "process": 25165824},
-    "totalBytes": 51448832, "bytesSentPerStep": 962520, "flopsPerStep": 94371840})");
+    "totalBytes": 51350528, "bytesSentPerStep": 962520, "flopsPerStep": 94371840})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
 }
 

@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 /// How often who waits for peers to connect looks whether one that is connected failed meanwhile.
 constexpr std::chrono::milliseconds kLookEvery{20};
+/// How long a rank that gives up waits for those whose handshake is under way, to tell them why.
+constexpr std::chrono::milliseconds kTellGrace{200};
 /// More than a peer says before this rank has met all.
 constexpr size_t kLookBytes =
     4 * static_cast<size_t>(kControlHeaderBytes + kControlPayloadBytesMax);
@@ -251,12 +253,12 @@ Result<SocketMesh::Links> SocketMesh::link(const GroupIdentity& identity, Deadli
   Status status = dial_higher(identity, deadline, links);
   if (status) status = await_lower(identity, deadline, links);
   if (status) return links;
-  // Those who have connected and were not asked for yet wait to be told as well.
+  // Those who have connected and were not asked for yet, or are about to, wait to be told as well.
+  const Deadline told = std::min(deadline, Clock::now() + kTellGrace);
   for (int member = 0; member < identity.size(); ++member) {
     UniqueFd& place = links.control[static_cast<size_t>(member)];
     if (place.valid() || identity.rank_of(member) >= identity.own_rank()) continue;
-    place =
-        hub_->state()->take(identity.id, identity.rank_of(member), Channel::kControl, Clock::now());
+    place = hub_->state()->take(identity.id, identity.rank_of(member), Channel::kControl, told);
   }
   give_up(links.control, status.error());
   return std::move(status).error();
