@@ -84,7 +84,7 @@ void JobTest::train_example(const std::string& name) {
   for (const char* text : {"mine.txt", "mine_test.txt"}) {
     std::ofstream file(texts / text);
     for (int i = 0; i < 2000; ++i)
-      file << "the quick brown fox jumps over " << i << " lazy dogs\n";
+      file << "the quick brown fox jumps over " << i << " lazy dogs of " << text << "\n";
   }
   const testing_support::TrainyardCommand trainyard(folder());
   ASSERT_EQ(trainyard.run({"data", "prepare", texts, "--out", make_claim("training") / "data",
