@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/extent.h"
+
 namespace trainyard::cli {
 namespace {
 
@@ -19,6 +21,7 @@ using ::testing::Not;
 
 /// Somebody who has no other processes, and whom no limit spares.
 constexpr uid_t kNobodyElse = 64'321;
+constexpr char kSanitizersData[] = "a sanitizer's own memory counts as data";
 /// In a user namespace that has no such user.
 constexpr char kNoOtherUser[] = "root can become nobody else here";
 
@@ -80,6 +83,7 @@ TEST(LimitsTest, TcpTakesTwiceTheFilesOfSharedMemory) {
 }
 
 TEST(LimitsTest, LittleDataIsNamedAndStacksOfThreadsCountAsData) {
+  if (testing_support::kSanitized) GTEST_SKIP() << kSanitizersData;
   const auto spec = job_of(1, api::Transport::kShm);
   for (const rlim_t most : {rlim_t{30'000} << 10, rlim_t{200'000} << 10}) {
     EXPECT_THAT(
@@ -93,6 +97,7 @@ TEST(LimitsTest, LittleDataIsNamedAndStacksOfThreadsCountAsData) {
 }
 
 TEST(LimitsTest, WhatARankTrainsCountsBesideWhatEveryProcessTakes) {
+  if (testing_support::kSanitized) GTEST_SKIP() << kSanitizersData;
   const auto spec = job_of(1, api::Transport::kShm);
   EXPECT_TRUE(check_rank_data(spec, int64_t{1} << 40)) << "no limit";
   const std::string said = said_under(RLIMIT_DATA, rlim_t{1} << 30, spec, int64_t{1} << 30);

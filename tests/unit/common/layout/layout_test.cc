@@ -89,17 +89,21 @@ TEST(EvenShareTest, PartsAreDisjointCoveringAndBalanced) {
   }
 }
 
-/// How many ranks hold each element of a matrix, by element.
+/// How many ranks hold each element of a matrix or vector, by element.
 std::vector<int> holders_of(const TensorSpec& tensor,
                             const std::vector<std::vector<Slice>>& by_rank) {
-  std::vector<int> holders(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]), 0);
+  // A vector is a matrix of one column.
+  const auto second = [](const std::vector<int64_t>& values, int64_t of_a_vector) {
+    return values.size() > 1 ? values[1] : of_a_vector;
+  };
+  const int64_t columns = second(tensor.shape, 1);
+  std::vector<int> holders(static_cast<size_t>(tensor.shape[0] * columns), 0);
   for (const auto& slices : by_rank) {
     for (const Slice& slice : slices) {
       for (int64_t r = 0; r < slice.shape[0]; ++r) {
-        for (int64_t c = 0; c < slice.shape[1]; ++c) {
-          ++holders[static_cast<size_t>((slice.offset[0] + r) * tensor.shape[1] + slice.offset[1] +
+        for (int64_t c = 0; c < second(slice.shape, 1); ++c)
+          ++holders[static_cast<size_t>((slice.offset[0] + r) * columns + second(slice.offset, 0) +
                                         c)];
-        }
       }
     }
   }
