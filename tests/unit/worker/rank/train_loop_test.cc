@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/decode.h"
+#include "tests/support/extent.h"
 #include "tests/support/hanging_files.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tiny_engine.h"
@@ -290,7 +291,11 @@ TEST_F(TrainLoopTest, ARankWhoseDiskHangsEndsWithTheFileAndTheCode) {
   const auto start = std::chrono::steady_clock::now();
   const pid_t child = ::fork();
   if (child == 0) {
-    // As the worker's main(): an error is told, and its code is what the process ends with.
+    // As the worker's main(): an error is told, and its code is what the process ends with. At exit
+    // LeakSanitizer would wait for the thread that the kernel holds.
+    const auto end = [](int code) {
+      testing_support::kSanitized ? ::_exit(code) : std::exit(code);
+    };
     std::optional<testing_support::HangingFiles> hanging;
     const auto world = comm::make_communicator(
         comm::TransportKind::kLocal,
@@ -301,10 +306,10 @@ TEST_F(TrainLoopTest, ARankWhoseDiskHangsEndsWithTheFileAndTheCode) {
     };
     const auto outcome =
         train({.stop_asked = hang, .data_timeout = std::chrono::seconds(1)}, **world);
-    if (outcome) std::exit(0);
+    if (outcome) end(0);
     const std::string& text = outcome.error().message;
     (void)!::write(message[1], text.data(), text.size());
-    std::exit(contract::exit_code_of(outcome.error().code));
+    end(contract::exit_code_of(outcome.error().code));
   }
   ::close(message[1]);
   int status = 0;
