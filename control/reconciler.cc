@@ -62,12 +62,15 @@ Result<Reconciled> Reconciler::reconcile(const JobKey& key) {
 Reconciler::Memory Reconciler::recall(const JobKey& key, const Observed& observed) {
   const std::lock_guard lock(mutex_);
   Memory memory = memory_[key];
-  if (memory.uid == observed.metadata.uid) return memory;
-  const bool inherited = observed.status.membership.generation > 0;
-  return {.uid = observed.metadata.uid,
-          .inherited = inherited,
-          .looked_at = memory.looked_at,
-          .crowded = inherited};  // whoever looked before may have seen it so
+  if (memory.uid != observed.metadata.uid) {
+    memory = {.uid = observed.metadata.uid, .looked_at = memory.looked_at};
+  }
+  // Not only at the first look, whose view may be older than what another process has written.
+  if (observed.status.membership.generation > memory.generation) {
+    memory.inherited = true;
+    memory.crowded = true;  // whoever wrote it may have seen it so
+  }
+  return memory;
 }
 
 /// New pods that wait for the places of old ones, which have their grace, are not waiting for nodes

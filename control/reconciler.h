@@ -101,7 +101,9 @@ class Reconciler {
   /// What must not be taken back by a stale look, and what need not be asked twice.
   struct Memory {
     std::string uid;
-    bool inherited = false;  ///< begun by another process, whose pods this one may not have seen
+    /// A generation was not written by this process, or its answer was lost: there may be pods that
+    /// this process has not seen.
+    bool inherited = false;
     int64_t listed = 0;      ///< generation for which they were listed, and all older ones went
     int64_t generation = 0;  ///< of the membership
     int64_t tried_spec = 0;  ///< metadata.generation of which the cluster would take a pod

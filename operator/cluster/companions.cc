@@ -121,9 +121,13 @@ Result<std::optional<control::Refusal>> Companions::keep(const api::ObjectMeta& 
   }
   const bool budgeted = !over && status.nodes.target > 1;
   // A job of one node never had any, nor had a gang that was never whole; of another one it is to
-  // be found out.
-  const bool never = spec.num_nodes <= 1 || (budgeted && before == Before::kUnknown);
-  if (never && kept.budgeted == kUnknown) kept.budgeted = 0;
+  // be found out. So it is at the end of such a gang: a new leader may see it first as it was
+  // before its predecessor made the budget.
+  const bool gathers = budgeted && before == Before::kUnknown;
+  if (kept.budgeted == kUnknown && (spec.num_nodes <= 1 || gathers)) {
+    kept.budgeted = 0;
+    kept.presumed_none = gathers;
+  }
   // Before the gang is up a budget would protect nothing, as it lets pods go that are not ready;
   // but the disruption controller would write its status for every pod that becomes ready, which is
   // much of what the start of a large gang costs the API server.
@@ -272,7 +276,8 @@ Status Companions::remove_leftover(const kube::Resource& resource, const kube::O
 Status Companions::keep_budget(const api::ObjectMeta& job, int64_t members, Before before,
                                Kept& kept) {
   if (members == 0) kept.budget_is_late = false;
-  if (kept.budgeted == members) return {};
+  if (kept.budgeted == members && !kept.presumed_none) return {};
+  kept.presumed_none = false;
   if (members == 0) {
     TRAINYARD_TRY(remove_budget(job));
     kept.budgeted = 0;

@@ -50,6 +50,7 @@ class Companions {
     int64_t spec = 0;             ///< metadata.generation whose ConfigMap is there
     std::string authorities;      ///< that its agents are given
     int64_t budgeted = kUnknown;  ///< members that the budget is made for; 0: there is none
+    bool presumed_none = false;   ///< by a view of the job, which may be older than its budget
     bool budget_is_late = false;  ///< what has its name must go first
   };
   /// What was there and perhaps is not.

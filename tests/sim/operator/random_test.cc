@@ -3,8 +3,7 @@
 // healed, every job is at rest where it belongs, and no invariant was broken on the way.
 //
 //   TRAINYARD_SIM_SEED=N        plays that story alone
-//   TRAINYARD_SIM_FIRST=N       begins with that story (default 1). Not drawn by
-//                               TRAINYARD_TEST_SEED: 88123671 still breaks an invariant
+//   TRAINYARD_SIM_FIRST=N       begins with that story (default 1)
 //   TRAINYARD_SIM_SECONDS=N     how long stories are played (default 20; eight minutes under
 //                               TRAINYARD_LONG_TESTS=1)
 //   TRAINYARD_SIM_THREADS=N     how many are played at once (default: one a core)

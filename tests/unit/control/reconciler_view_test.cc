@@ -123,6 +123,28 @@ TEST(ReconcilerViewTest, APodThatOnlyACacheLacksIsNotLost) {
   EXPECT_EQ(cluster.truth().status.membership.generation, 2) << "now one is gone";
 }
 
+/// A new leader first sees the job as it was before its predecessor began it, and then a change of
+/// size, while its cache shows no pod yet.
+TEST(ReconcilerViewTest, AJobThatAnotherBeganIsKnownForOneThoughTheFirstViewWasOlder) {
+  ManualClock clock;
+  RewindingCluster cluster(clock, make_job(2));
+  Reconciler first({.cluster = &cluster, .clock = &clock});
+  const Observed before = cluster.truth();
+  ASSERT_TRUE(first.reconcile(cluster.key()).has_value());
+  ASSERT_EQ(cluster.truth().pods.size(), 2U);
+  Reconciler next({.cluster = &cluster, .clock = &clock});
+  cluster.rewound = before;
+  ASSERT_FALSE(next.reconcile(cluster.key()).has_value()) << "a version that is over";
+  cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.num_nodes = 3; });
+  cluster.rewound = cluster.truth();
+  cluster.rewound->pods.clear();
+  ASSERT_TRUE(next.reconcile(cluster.key()).has_value());
+  ASSERT_EQ(cluster.truth().status.membership.generation, 2);
+  for (const ObservedPod& pod : cluster.truth().pods) {
+    EXPECT_TRUE(!pod.member || pod.created_generation == 2) << pod.name << " is still a member";
+  }
+}
+
 TEST(ReconcilerViewTest, NoPodIsMadeBesideAnOlderOneThatOnlyACacheLacks) {
   ManualClock clock;
   BlindToPods cluster(clock, make_job(2));

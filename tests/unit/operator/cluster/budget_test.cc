@@ -62,6 +62,18 @@ TEST_F(BudgetTest, AGangHasItsBudgetFromWhenItIsUpWhateverBecomesOfItsPodsThen) 
   EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "PATCH poddisruptionbudgets"));
 }
 
+/// A new leader first sees a gang that gathers, as it was before its predecessor made the budget.
+TEST_F(BudgetTest, ABudgetOfTheLeaderBeforeGoesThoughTheFirstViewWasOlder) {
+  status_.nodes.ready = 2;
+  done();
+  EXPECT_THAT(kept(), ElementsAre("POST services"));
+  set(ConditionType::kSuccessCriteriaMet);
+  ours();
+  done();
+  EXPECT_THAT(kept(), ElementsAre("GET poddisruptionbudgets", "DELETE poddisruptionbudgets"));
+  EXPECT_THAT(kept(), IsEmpty()) << "it is gone";
+}
+
 TEST_F(BudgetTest, AJobOfOneNodeHasNoBudgetAndAsksForNone) {
   spec_.num_nodes = 1;
   status_.nodes.target = 1;
