@@ -9,13 +9,13 @@ constexpr uint32_t kRowKey = 0xFFFFFFFFU;
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    dropout_kernel(DropoutForward p, DropoutMask mask) {
-  const auto [row, i] = VectorPlace(p.width);
+    dropout_kernel(DropoutForward p, Divisor per_row, Divisor per_sample, DropoutMask mask) {
+  const auto [row, i] = VectorPlace(per_row);
   if (row >= p.rows) return;
   float y[kVector];
   load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, y);
   if (mask.is_on) {
-    const int64_t sample = row / p.tokens_per_sample;
+    const int64_t sample = per_sample.quotient(static_cast<unsigned>(row));
     const auto position =
         static_cast<uint32_t>(p.position_offset + row - sample * p.tokens_per_sample);
 #pragma unroll
@@ -41,9 +41,10 @@ __global__ void __launch_bounds__(kVectorThreads)
 }  // namespace
 
 cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream) {
-  if (p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
+  if (!is_divisor(p.tokens_per_sample)) return cudaErrorInvalidValue;
   return launch_vectors([&]<typename T, bool kAligned>() { return dropout_kernel<T, kAligned>; },
-                        stream, p, dropout_mask(p.dropout));
+                        stream, p, Divisor(static_cast<unsigned>(p.tokens_per_sample)),
+                        dropout_mask(p.dropout));
 }
 
 }  // namespace trainyard::kernels::cuda

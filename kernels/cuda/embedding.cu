@@ -13,13 +13,15 @@ constexpr int kColumns = 32;
 constexpr int kLines = kThreads / kColumns;
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kVectorThreads) embedding_forward_kernel(EmbeddingForward p) {
-  const auto [row, i] = VectorPlace(p.width);
+__global__ void __launch_bounds__(kVectorThreads)
+    embedding_forward_kernel(EmbeddingForward p, Divisor per_row, Divisor per_sample) {
+  const auto [row, i] = VectorPlace(per_row);
   if (row >= p.rows) return;
   float y[kVector];
   load8<kAligned>(static_cast<const T*>(p.wte) + p.tokens[row] * p.width, i, p.width, y);
   if (p.wpe != nullptr) {
-    const int64_t position = p.position_offset + row % p.tokens_per_sample;
+    const auto n = static_cast<unsigned>(row);
+    const int64_t position = p.position_offset + (n - per_sample.quotient(n) * per_sample.value);
     float add[kVector];
     load8<kAligned>(static_cast<const T*>(p.wpe) + position * p.width, i, p.width, add);
 #pragma unroll
@@ -145,10 +147,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 cudaError_t embedding_forward(const EmbeddingForward& p, cudaStream_t stream) {
-  if (p.tokens_per_sample <= 0) return cudaErrorInvalidValue;
+  if (!is_divisor(p.tokens_per_sample)) return cudaErrorInvalidValue;
   return launch_vectors(
-      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream,
-      p);
+      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream, p,
+      Divisor(static_cast<unsigned>(p.tokens_per_sample)));
 }
 
 cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) {

@@ -4,11 +4,16 @@
 namespace trainyard::kernels::cuda {
 namespace {
 
-__device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
+constexpr float kLog2E = 1.4426950408889634F;
+
+__device__ inline float sigmoid(float x) {
+  return simt::reciprocal_approx(1.0F + simt::exp2_approx(-kLog2E * x));
+}
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kVectorThreads) swiglu_forward_kernel(SwigluForward p) {
-  const auto [row, i] = VectorPlace(p.width);
+__global__ void __launch_bounds__(kVectorThreads)
+    swiglu_forward_kernel(SwigluForward p, Divisor per_row) {
+  const auto [row, i] = VectorPlace(per_row);
   if (row >= p.rows) return;
   const T* const x = static_cast<const T*>(p.x) + row * 2 * p.width;
   float gate[kVector];
@@ -22,8 +27,9 @@ __global__ void __launch_bounds__(kVectorThreads) swiglu_forward_kernel(SwigluFo
 }
 
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kVectorThreads) swiglu_backward_kernel(SwigluBackward p) {
-  const auto [row, i] = VectorPlace(p.width);
+__global__ void __launch_bounds__(kVectorThreads)
+    swiglu_backward_kernel(SwigluBackward p, Divisor per_row) {
+  const auto [row, i] = VectorPlace(per_row);
   if (row >= p.rows) return;
   const T* const x = static_cast<const T*>(p.x) + row * 2 * p.width;
   T* const dx = static_cast<T*>(p.dx) + row * 2 * p.width;
@@ -36,8 +42,9 @@ __global__ void __launch_bounds__(kVectorThreads) swiglu_backward_kernel(SwigluB
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
     const float s = sigmoid(gate[j]);
-    up[j] = dy[j] * up[j] * s * (1.0F + gate[j] * (1.0F - s));
-    dy[j] *= gate[j] * s;
+    const float silu = gate[j] * s;
+    up[j] = dy[j] * up[j] * fmaf(silu, 1.0F - s, s);
+    dy[j] *= silu;
   }
   store8<kAligned>(dx, i, p.width, up);
   store8<kAligned>(dx + p.width, i, p.width, dy);

@@ -31,13 +31,14 @@ __device__ inline void load_aligned(const simt::BFloat16* p, float (&x)[kVector]
   x[4] = bf16_low(v.z), x[5] = bf16_high(v.z), x[6] = bf16_low(v.w), x[7] = bf16_high(v.w);
 }
 __device__ inline void store_aligned(float* p, const float (&x)[kVector]) {
-  *reinterpret_cast<float4*>(p) = make_float4(x[0], x[1], x[2], x[3]);
-  *reinterpret_cast<float4*>(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
+  simt::store_16(p, make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                               __float_as_uint(x[3])));
+  simt::store_16(p + 4, make_uint4(__float_as_uint(x[4]), __float_as_uint(x[5]),
+                                   __float_as_uint(x[6]), __float_as_uint(x[7])));
 }
 __device__ inline void store_aligned(simt::BFloat16* p, const float (&x)[kVector]) {
-  *reinterpret_cast<uint4*>(p) =
-      make_uint4(simt::pack_bf16(x[0], x[1]), simt::pack_bf16(x[2], x[3]),
-                 simt::pack_bf16(x[4], x[5]), simt::pack_bf16(x[6], x[7]));
+  simt::store_16(p, make_uint4(simt::pack_bf16(x[0], x[1]), simt::pack_bf16(x[2], x[3]),
+                               simt::pack_bf16(x[4], x[5]), simt::pack_bf16(x[6], x[7])));
 }
 
 /// Elements i .. i+7 of a row of `width`, 0 from its end on. kAligned: width is a multiple of 8.
@@ -98,31 +99,48 @@ inline unsigned blocks_for(int64_t count, int64_t per_block) {
 
 inline constexpr int kVectorThreads = 256;
 
+/// Division of n < 2^31 by a divisor that the host knows: a product and a shift (Granlund and
+/// Montgomery, "Division by Invariant Integers using Multiplication", 1994).
+struct Divisor {
+  unsigned value = 1, factor = 1, shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(unsigned divisor) : value(divisor) {
+    while ((uint64_t{1} << shift) < value)
+      ++shift;
+    factor = static_cast<unsigned>((((uint64_t{1} << shift) - value) << 32U) / value + 1);
+  }
+  __device__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
+};
+inline bool is_divisor(int64_t n) { return n > 0 && n <= 0x7fffffff; }
+
 /// The eight elements that a thread of launch_vectors has: i .. i+7 of a row, which may be one past
 /// the last.
 struct VectorPlace {
   int64_t row, i;
 
-  __device__ explicit VectorPlace(int64_t width) {
-    const int64_t per_row = (width + kVector - 1) / kVector;
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * kVectorThreads + threadIdx.x;
-    row = index / per_row;
-    i = (index - row * per_row) * kVector;
+  /// per_row: vectors.
+  __device__ explicit VectorPlace(const Divisor& per_row) {
+    const unsigned index = blockIdx.x * kVectorThreads + threadIdx.x;
+    const unsigned quotient = per_row.quotient(index);
+    row = quotient;
+    i = (index - quotient * per_row.value) * kVector;
   }
 };
 
-/// Launches the kernel that `kernel_of.template operator()<T, kAligned>()` returns, with p and
-/// `more`: a thread for every eight elements of each of p.rows rows of p.width. `kernel_of` has to
-/// capture [&], or nvcc warns of its conversion to a function pointer.
+/// Launches the kernel that `kernel_of.template operator()<T, kAligned>()` returns, with p, what
+/// VectorPlace wants, and `more`: a thread for every eight elements of each of p.rows rows of
+/// p.width. `kernel_of` has to capture [&], or nvcc warns of its conversion to a function pointer.
 template <typename F, typename P, typename... More>
 cudaError_t launch_vectors(const F& kernel_of, cudaStream_t stream, const P& p,
                            const More&... more) {
   if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
-  const int64_t vectors = p.rows * ((p.width + kVector - 1) / kVector);
+  const int64_t per_row = (p.width + kVector - 1) / kVector;
+  if (p.rows > (0x7fffffff - kVectorThreads) / per_row) return cudaErrorInvalidValue;
   return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
     return simt::launch(kernel_of.template operator()<T, kAligned>(),
-                        dim3(blocks_for(vectors, kVectorThreads)), dim3(kVectorThreads), 0, stream,
-                        p, more...);
+                        dim3(blocks_for(p.rows * per_row, kVectorThreads)), dim3(kVectorThreads), 0,
+                        stream, p, Divisor(static_cast<unsigned>(per_row)), more...);
   });
 }
 

@@ -30,6 +30,26 @@ __device__ inline BFloat16 to_bf16(float x) {
   return {static_cast<uint16_t>(pack_bf16(x, 0) & 0xffffU)};
 }
 
+/// 2^x, 0 for results below the normal numbers. Relative error at most 2^-22.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// 1 / x, 0 for results below the normal numbers. Relative error at most 2^-23.
+__device__ inline float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Stores 16 bytes to global memory in one instruction. nvcc takes a store of a uint4 apart.
+__device__ inline void store_16(void* global, uint4 v) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
 /// kernel<<<grid, block, shared_bytes, stream>>>(arguments...); returns errors of the
 /// configuration.
 template <typename... P, typename... A>

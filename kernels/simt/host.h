@@ -144,6 +144,36 @@ inline uint32_t pack_bf16(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16U;
 }
 
+namespace detail {
+
+/// A result of an instruction that CUDA documents by its error: `exact`, off by up to `error`
+/// (relative) as a hash of `x` says, so that no test relies on a better one. Below the normal
+/// numbers: 0.
+inline float approximate(double exact, float x, double error) {
+  const uint32_t hash = std::bit_cast<uint32_t>(x) * 2654435769U;
+  const double share = static_cast<double>(static_cast<int32_t>(hash ^ hash >> 15U)) * 0x1p-31;
+  const auto y = static_cast<float>(exact * (1 + error * share));
+  return std::fabs(y) < 0x1p-126F ? std::copysign(0.0F, y) : y;
+}
+
+}  // namespace detail
+
+inline float exp2_approx(float x) {
+  if (!(std::fabs(x) >= 0x1p-126F) || std::isinf(x)) return std::exp2(x);
+  return detail::approximate(std::exp2(static_cast<double>(x)), x, 0x1p-22);
+}
+inline float reciprocal_approx(float x) {
+  if (std::fabs(x) < 0x1p-126F) return std::copysign(INFINITY, x);
+  return detail::approximate(1 / static_cast<double>(x), x, 0x1p-23);
+}
+
+inline void store_16(void* global, uint4 v, SIMT_HERE) {
+  if (reinterpret_cast<uintptr_t>(global) % sizeof v != 0) {
+    detail::fail_at({file, line}, "store_16", "to a misaligned address");
+  }
+  *static_cast<uint4*>(global) = v;
+}
+
 template <typename... P, typename... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, A&&... arguments) {
@@ -240,6 +270,7 @@ inline unsigned atomicOr(unsigned* address, unsigned value) {
 }
 
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }

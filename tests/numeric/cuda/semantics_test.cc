@@ -7,9 +7,10 @@
 namespace trainyard::kernels::cuda::test {
 namespace {
 
+constexpr int64_t kCount = 64;
+
 class CudaSemanticsTest : public CudaTest {
  protected:
-  static constexpr int64_t kCount = 64;
   /// in = 0, 1, 2, ...; out = 0.
   std::vector<float> run(simt::test::Launch launch) {
     std::vector<float> in(kCount);
@@ -31,6 +32,7 @@ TEST_P(CudaSemanticsTest, BarriersShufflesAndCopies) {
     EXPECT_EQ(i < 32 ? 496.0F : 1520.0F, sums[i]);
     EXPECT_EQ(static_cast<float>(i), copied[i]);
   }
+  EXPECT_EQ(copied, run(simt::test::wide_stores));
   EXPECT_EQ(2016.0F, run(simt::test::atomic_sum)[0]);
 }
 
@@ -42,6 +44,23 @@ TEST_P(CudaSemanticsTest, FragmentsOfTensorCores) {
       for (size_t k = 0; k < 8; ++k)
         expected += static_cast<float>((i * 8 + k) * (j * 8 + k));
       EXPECT_EQ(expected, product[i * 8 + j]) << i << " " << j;
+    }
+  }
+}
+
+// Apart from the others: a device need not have the emulation's bits.
+class CudaApproximationTest : public CudaSemanticsTest {};
+TRAINYARD_CUDA_TEST_SUITE(CudaApproximationTest);
+
+TEST_P(CudaApproximationTest, StaysWithinItsError) {
+  const std::vector<float> results = run(simt::test::approximations);
+  for (int i = 0; i < kCount; ++i) {
+    const double exact = i < 32 ? std::exp2(i - 32.0) : 1.0 / (i - 48.0);
+    const auto actual = static_cast<double>(results[static_cast<size_t>(i)]);
+    if (i == 48) {
+      EXPECT_EQ(INFINITY, actual);
+    } else {
+      EXPECT_LE(std::fabs(actual / exact - 1), (i < 32 ? 0x1p-22 : 0x1p-23) + 0x1p-24) << i;
     }
   }
 }

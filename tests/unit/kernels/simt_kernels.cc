@@ -122,6 +122,14 @@ __global__ void increment_kernel(Arguments a) { a.out[threadIdx.x] = a.in[thread
 
 constexpr size_t kTileBytes = kThreads * sizeof(float);
 
+__global__ void wide_stores_kernel(Arguments a, int offset) {
+  const unsigned i = 4 * threadIdx.x;
+  store_16(a.out + i + offset, *reinterpret_cast<const uint4*>(a.in + i));
+}
+__global__ void approximations_kernel(Arguments a) {
+  const float x = a.in[threadIdx.x];
+  a.out[threadIdx.x] = threadIdx.x < 32 ? exp2_approx(x - 32) : reciprocal_approx(x - 48);
+}
 }  // namespace
 
 #define SIMPLE_LAUNCH(name, kernel, blocks, threads, shared)               \
@@ -145,6 +153,7 @@ SIMPLE_LAUNCH(shuffle_in_a_branch, shuffle_in_a_branch_kernel, 1, kThreads, 0)
 SIMPLE_LAUNCH(atomic_sum, atomic_sum_kernel, 2, 32, 0)
 SIMPLE_LAUNCH(plain_sum, plain_sum_kernel, 2, 32, 0)
 SIMPLE_LAUNCH(increment, increment_kernel, 1, kThreads, 0)
+SIMPLE_LAUNCH(approximations, approximations_kernel, 1, kThreads, 0)
 SIMPLE_LAUNCH(too_many_threads, increment_kernel, 1, 1025, 0)
 SIMPLE_LAUNCH(too_much_shared_memory, increment_kernel, 1, kThreads, size_t{228} * 1024)
 #undef SIMPLE_LAUNCH
@@ -162,6 +171,8 @@ LAUNCH_WITH(background_copy_without_barrier, background_copy_kernel, kThreads, k
             (CopyMistakes{.has_barrier = false}))
 LAUNCH_WITH(background_copy_misaligned, background_copy_kernel, kThreads, kTileBytes + 4,
             (CopyMistakes{.offset = 1}))
+LAUNCH_WITH(wide_stores, wide_stores_kernel, kThreads / 4, 0, 0)
+LAUNCH_WITH(wide_store_misaligned, wide_stores_kernel, kThreads / 4, 0, 1)
 LAUNCH_WITH(matrix_product, matrix_product_kernel, 32, 0, ProductMistakes{})
 LAUNCH_WITH(matrix_product_lacking_a_lane, matrix_product_kernel, 32, 0,
             (ProductMistakes{.lacks_a_lane = true}))

@@ -41,6 +41,13 @@ cudaError_t background_copy_of_a_group_too_few(const Arguments& a, cudaStream_t 
 cudaError_t background_copy_without_barrier(const Arguments& a, cudaStream_t stream);
 cudaError_t background_copy_misaligned(const Arguments& a, cudaStream_t stream);
 
+// out[i] = in[i], 16 bytes at a time.
+cudaError_t wide_stores(const Arguments& a, cudaStream_t stream);
+cudaError_t wide_store_misaligned(const Arguments& a, cudaStream_t stream);
+
+// out[i] = 2^(in[i] - 32) for i < 32, 1 / (in[i] - 48) from there on, by approximations.
+cudaError_t approximations(const Arguments& a, cudaStream_t stream);
+
 // out = A B of the 8x8 matrix in, by ldmatrix and mma: out[8 i + j] = sum over k of in[i,k]
 // in[j,k].
 cudaError_t matrix_product(const Arguments& a, cudaStream_t stream);

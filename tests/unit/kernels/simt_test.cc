@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -115,6 +116,8 @@ std::vector<Mistake> mistakes() {
               true},
       Mistake{"CopyWithoutBarrier", test::background_copy_without_barrier, "shared memory", true},
       Mistake{"CopyMisaligned", test::background_copy_misaligned, "misaligned address", false},
+      Mistake{"WideStoreMisaligned", test::wide_store_misaligned,
+              "store_16 to a misaligned address", false},
       Mistake{"ProductLackingALane", test::matrix_product_lacking_a_lane, "mma lacks a lane",
               false},
       Mistake{"LdmatrixMisaligned", test::ldmatrix_misaligned, "of a misaligned row", false},
@@ -277,6 +280,33 @@ TEST(SimtBFloat16Test, RoundsToNearestEven) {
   EXPECT_EQ(0x7f80, to_bf16(3.4e38F).bits);
   EXPECT_EQ(0x7fff, to_bf16(std::nanf("")).bits);
   EXPECT_EQ(0xbf80'3f80U, pack_bf16(1.0F, -1.0F));
+}
+
+TEST(SimtApproximationTest, FlushesWhatIsBelowTheNormalNumbers) {
+  EXPECT_EQ(1.0F, exp2_approx(0));
+  EXPECT_EQ(1.0F, exp2_approx(0x1p-140F));
+  EXPECT_EQ(0.0F, exp2_approx(-126.5F));
+  EXPECT_EQ(0.0F, exp2_approx(-INFINITY));
+  EXPECT_EQ(INFINITY, exp2_approx(129));
+  EXPECT_TRUE(std::isnan(exp2_approx(std::nanf(""))));
+  EXPECT_EQ(-INFINITY, reciprocal_approx(-0x1p-130F));
+  EXPECT_EQ(0.0F, reciprocal_approx(INFINITY));
+  EXPECT_EQ(0.0F, reciprocal_approx(0x1.8p126F));
+}
+
+TEST(SimtApproximationTest, IsAsFarOffAsADeviceMayBe) {
+  double of_powers = 0;
+  double of_reciprocals = 0;
+  for (int i = 1; i < 5000; ++i) {
+    const float x = 0.0031F * static_cast<float>(i);
+    const auto exact = static_cast<double>(x);
+    of_powers = std::max(of_powers, std::fabs(exp2_approx(x) / std::exp2(exact) - 1));
+    of_reciprocals = std::max(of_reciprocals, std::fabs(reciprocal_approx(x) * exact - 1));
+  }
+  EXPECT_GT(of_powers, 0x1p-23);
+  EXPECT_LT(of_powers, 0x1p-22 + 0x1p-24);
+  EXPECT_GT(of_reciprocals, 0x1p-24);
+  EXPECT_LT(of_reciprocals, 0x1p-23 + 0x1p-24);
 }
 
 }  // namespace
