@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/log/text.h"
 #include "common/proto/coordination.pb.h"
 
 namespace trainyard::control {
@@ -23,6 +24,7 @@ constexpr Duration kLongestListening = 2 * kPollInterval;
 constexpr size_t kMaxDeafTimes = 64;
 /// Lines of a rank's end that are kept.
 constexpr int kMaxLastLines = 100;
+constexpr size_t kMaxToldBytes = 200;
 
 RankExit exit_of(const FromAgent& message, std::string pod_name) {
   const coordination::RankExited& exited = message.rank_exited();
@@ -39,6 +41,9 @@ RankExit exit_of(const FromAgent& message, std::string pod_name) {
   }
   return exit;
 }
+
+/// What an agent says of itself, for the log.
+std::string told(const std::string& text) { return printable_text(text, kMaxToldBytes); }
 
 }  // namespace
 
@@ -155,7 +160,7 @@ void Coordinator::handle_locked(ServerEvent& event, Effects& effects) {
   JobRun* job = job_locked(known->second);
   if (job == nullptr) {
     options_.logger->warning("agent spoke before its hello; closing its stream",
-                             {{"pod_uid", event.message->fence().pod_uid()}});
+                             {{"pod_uid", told(event.message->fence().pod_uid())}});
     options_.transport->close(event.connection);
     return;
   }
@@ -171,17 +176,18 @@ void Coordinator::introduce_locked(const ServerEvent& event, Effects& effects) {
   std::string& named = connections_[event.connection];
   const bool invalid = job_uid.empty() || message.fence().pod_uid().empty() || !named.empty();
   if (invalid || (!jobs_.contains(job_uid) && jobs_.size() >= kMaxJobs)) {
-    options_.logger->warning("refusing an agent's hello",
-                             {{"job_uid", job_uid}, {"pod", message.hello().pod_name()}});
+    options_.logger->warning(
+        "refusing an agent's hello",
+        {{"job_uid", told(job_uid)}, {"pod", told(message.hello().pod_name())}});
     options_.transport->close(event.connection);
     return;
   }
   named = job_uid;
   std::unique_ptr<JobRun>& job = jobs_[job_uid];
   if (job == nullptr) job = make_job_locked(job_uid);
-  options_.logger->info("agent connected", {{"pod", message.hello().pod_name()},
+  options_.logger->info("agent connected", {{"pod", told(message.hello().pod_name())},
                                             {"generation", message.fence().generation()},
-                                            {"version", message.hello().agent_version()},
+                                            {"version", told(message.hello().agent_version())},
                                             {"ranks_started", message.hello().ranks_started()}});
   job->hello(event.connection, message.fence(), message.hello(), options_.clock->now());
   effects.changed.push_back(job_uid);

@@ -35,11 +35,11 @@ bool TokenBucket::is_full(MonoTime now) const {
   return tokens_ + static_cast<double>((now - last_).count()) / interval_ns_ >= burst_;
 }
 
-bool TokenBucket::try_take(MonoTime now) {
+bool TokenBucket::try_take(MonoTime now, double turns) {
   const std::lock_guard lock(mutex_);
   fill(now);
-  if (tokens_ < 1) return false;
-  tokens_ -= 1;
+  if (tokens_ < turns) return false;
+  tokens_ -= turns;
   return true;
 }
 

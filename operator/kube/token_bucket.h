@@ -16,8 +16,8 @@ class TokenBucket {
   /// Takes the next turn and returns how long from `now` it is to be waited for; zero: go.
   Duration reserve(MonoTime now);
 
-  /// Takes a turn if there is one at once; false: none is taken.
-  bool try_take(MonoTime now);
+  /// Takes `turns` if there are as many at once; false: none is taken.
+  bool try_take(MonoTime now, double turns = 1);
 
   /// Whether it has rested long enough to be as a new one.
   bool is_full(MonoTime now) const;

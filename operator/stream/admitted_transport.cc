@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "common/base/check.h"
+#include "common/base/wait.h"
 #include "common/proto/coordination.pb.h"
 
 namespace trainyard::stream {
@@ -12,6 +13,8 @@ namespace {
 using control::ServerEvent;
 using coordination::FromAgent;
 
+/// Between two looks for a turn of a review.
+constexpr std::chrono::milliseconds kTurnPause{10};
 constexpr char kSaidTooMuch[] = "its pod has said too much of late";
 
 /// What an agent says of itself that is not so; empty: nothing.
@@ -50,20 +53,36 @@ AdmittedTransport::~AdmittedTransport() {
 
 void AdmittedTransport::review_tokens(const std::stop_token& stop) {
   while (true) {
-    std::pair<Id, std::string> next;
     {
       std::unique_lock lock(mutex_);
       if (!waiting_changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
-      next = {waiting_.begin()->first, std::move(waiting_.begin()->second)};
-      waiting_.erase(waiting_.begin());
     }
-    Result<TokenOwner> owner = options_.review(next.second);
+    while (!reviews_.try_take(options_.clock->mono()))
+      if (wait_for_stop(stop, kTurnPause)) return;
+    Verdict verdict;
+    Waiting next;
     {
       const std::lock_guard lock(mutex_);
-      verdicts_.push_back({next.first, std::move(owner)});
+      if (waiting_.empty()) continue;  // it has gone, or another reviewer has it
+      verdict.connection = waiting_.begin()->first;
+      next = dequeue_locked(waiting_.begin());
+    }
+    verdict.owner = options_.review(next.token);
+    {
+      const std::lock_guard lock(mutex_);
+      verdicts_.push_back(std::move(verdict));
     }
     options_.inner->interrupt();
   }
+}
+
+AdmittedTransport::Waiting AdmittedTransport::dequeue_locked(
+    std::map<Id, Waiting>::iterator place) {
+  Waiting waiting = std::move(place->second);
+  waiting_.erase(place);
+  const auto count = waiting_of_pod_.find(waiting.pod_uid);
+  if (--count->second == 0) waiting_of_pod_.erase(count);
+  return waiting;
 }
 
 std::vector<AdmittedTransport::Verdict> AdmittedTransport::take_verdicts() {
@@ -136,7 +155,7 @@ void AdmittedTransport::forget_the_quiet() {
   std::erase_if(voices_, [&](const auto& entry) {
     const auto& [pod_uid, voice] = entry;
     return !stream_of_pod_.contains(pod_uid) && voice.silent_until <= now &&
-           voice.allowance.is_full(now);
+           voice.allowance.is_full(now) && voice.bytes.is_full(now);
   });
   known_pods_ = static_cast<int64_t>(voices_.size());
 }
@@ -146,19 +165,31 @@ bool AdmittedTransport::is_silenced(const std::string& token) const {
   return found != silenced_.end() && found->second > options_.clock->mono();
 }
 
+/// Only what could be an agent's is worth a question to the API server: whoever reaches the port
+/// may show tokens without end.
 void AdmittedTransport::await_review(Id connection, std::string token) {
   if (token.empty()) return refuse(connection, "it shows no token");
   if (is_silenced(token)) return refuse(connection, kSaidTooMuch);
-  guests_.at(connection).token = token;
-  {
-    const std::lock_guard lock(mutex_);
-    if (waiting_.size() < kMaxWaiting) {
-      waiting_.emplace(connection, std::move(token));
-      waiting_changed_.notify_one();
-      return;
-    }
+  const Result<TokenOwner> claimed = options_.claims(token);
+  if (!claimed) return refuse(connection, claimed.error().message);
+  if (options_.job_of(*claimed).empty()) {
+    return refuse(connection, "its token names a pod that is of no job");
   }
-  refuse(connection, "too many wait for the review of their tokens");
+  guests_.at(connection).token = token;
+  const std::string full = enqueue(connection, {std::move(token), claimed->pod_uid});
+  if (!full.empty()) refuse(connection, full);
+}
+
+/// Empty, or why it may not wait.
+std::string AdmittedTransport::enqueue(Id connection, Waiting waiting) {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.size() >= kMaxWaiting) return "too many wait for the review of their tokens";
+  int& of_pod = waiting_of_pod_[waiting.pod_uid];
+  if (of_pod >= kMaxWaitingOfPod) return "too many streams of its pod wait for their review";
+  ++of_pod;
+  waiting_.emplace(connection, std::move(waiting));
+  waiting_changed_.notify_one();
+  return {};
 }
 
 void AdmittedTransport::pass(ServerEvent event, std::vector<ServerEvent>& out) {
@@ -218,7 +249,8 @@ void AdmittedTransport::pass_message(Guest& guest, ServerEvent event,
   if (!lie.empty()) return expel(event.connection, guest, lie, out);
   const MonoTime now = options_.clock->mono();
   Voice& voice = voices_.at(guest.owner.pod_uid);
-  if (!voice.allowance.try_take(now)) {
+  const auto bytes = static_cast<double>(event.message->ByteSizeLong());
+  if (!voice.allowance.try_take(now) || !voice.bytes.try_take(now, bytes)) {
     voice.silent_until = now + kSilence;
     silenced_[guest.token] = voice.silent_until;
     return expel(event.connection, guest, "it says more than agents have to say", out);
@@ -242,7 +274,8 @@ void AdmittedTransport::forget(Id connection) {
   held_bytes_ -= found->second.held_bytes;
   guests_.erase(found);
   const std::lock_guard lock(mutex_);
-  waiting_.erase(connection);
+  const auto place = waiting_.find(connection);
+  if (place != waiting_.end()) dequeue_locked(place);
 }
 
 void AdmittedTransport::refuse(Id connection, const std::string& why) {

@@ -19,18 +19,21 @@
 
 namespace trainyard::stream {
 
-/// Lets only those streams through whose agents are who they say: the token is reviewed once a
-/// stream, and what its owner may say of itself is held against it. Until then nothing of a stream
-/// is seen behind this. Streams that are refused are closed; their agents try again, which is right
-/// where only our view was late. A pod has one stream, its newest (connections are numbered as they
-/// come); a pod that says more than agents say, on however many streams one after another, is
-/// closed, and not let in again for a while. Thread-safe as ControlTransport.
+/// Lets only those streams through whose agents are who they say. A token that names no pod of a
+/// job, by what it claims, is refused at once; any other is reviewed once per stream, and what its
+/// owner says of itself is held against the review. Until then nothing of a stream is seen behind
+/// this. Streams that are refused are closed; their agents try again, which is right where only our
+/// view was late. A pod has one stream, its newest (connections are numbered as they come); a pod
+/// that says more than agents say, on however many streams one after another, is closed, and not
+/// let in again for a while. Thread-safe as ControlTransport.
 class AdmittedTransport final : public control::ControlTransport {
  public:
   struct Options {
     control::ControlTransport* inner = nullptr;  ///< required; outlives this
     Logger* logger = nullptr;                    ///< required; outlives this
     const Clock* clock = nullptr;                ///< required; outlives this
+    /// Whose a token claims to be, unverified. Called by the taking thread for each stream.
+    std::function<Result<TokenOwner>(const std::string& token)> claims;
     /// Who a token belongs to; may take a second. Called from kReviewers threads.
     std::function<Result<TokenOwner>(const std::string& token)> review;
     /// UID of the TrainingJob that the pod belongs to; empty for one that is nobody's, or not the
@@ -47,8 +50,15 @@ class AdmittedTransport final : public control::ControlTransport {
 
   /// Reviews under way at once.
   static constexpr int kReviewers = 8;
-  /// Streams that wait for their review; more are closed at once.
-  static constexpr size_t kMaxWaiting = 8192;
+  /// Reviews that the API server is asked for: a leader that takes over a thousand agents asks for
+  /// as many at once, and whoever shows tokens without end has no more than this of the server.
+  static constexpr double kReviewsPerSecond = 100;
+  static constexpr int kReviewsAtOnce = 1000;
+  /// Streams that wait for their review; more are closed at once, and come again. By 210 KB each
+  /// they fit the chart's memory limit beside as many that were let in.
+  static constexpr size_t kMaxWaiting = 1024;
+  /// Of them, those that claim to be of one pod: an agent has one, and perhaps one that it lost.
+  static constexpr int kMaxWaitingOfPod = 4;
   /// Messages kept of a stream that waits, its newest heartbeats among them; an agent says a
   /// handful.
   static constexpr size_t kMaxHeld = 64;
@@ -60,6 +70,9 @@ class AdmittedTransport final : public control::ControlTransport {
   /// warning of each of its ranks (1,024 at most).
   static constexpr double kMessagesPerSecond = 100;
   static constexpr int kMessagesAtOnce = 4096;
+  /// The same on the wire: an agent of 1,024 ranks has 1.5 MB a second.
+  static constexpr double kBytesPerSecond = 2 << 20;
+  static constexpr int kBytesAtOnce = 8 << 20;
   /// What a stream that waits may say at once; then as one that is let in.
   static constexpr int kMessagesAtOnceBeforeReview = 256;
   /// How long nobody comes in of a pod that said more.
@@ -94,11 +107,16 @@ class AdmittedTransport final : public control::ControlTransport {
   /// How much a pod has said of late, on whichever streams.
   struct Voice {
     kube::TokenBucket allowance{kMessagesPerSecond, kMessagesAtOnce};
+    kube::TokenBucket bytes{kBytesPerSecond, kBytesAtOnce};
     MonoTime silent_until{};
   };
   struct Verdict {
     Id connection = 0;
     Result<TokenOwner> owner;
+  };
+  struct Waiting {
+    std::string token;
+    std::string pod_uid;  ///< as it claims
   };
 
   void review_tokens(const std::stop_token& stop);
@@ -108,6 +126,8 @@ class AdmittedTransport final : public control::ControlTransport {
                     std::vector<control::ServerEvent>& out);
   void admit(Id connection, Guest& guest, std::vector<control::ServerEvent>& out);
   void await_review(Id connection, std::string token);
+  std::string enqueue(Id connection, Waiting waiting);
+  Waiting dequeue_locked(std::map<Id, Waiting>::iterator place);
   void hold(Guest& guest, control::ServerEvent event);
   bool is_silenced(const std::string& token) const;
   void forget_the_quiet();
@@ -130,8 +150,10 @@ class AdmittedTransport final : public control::ControlTransport {
 
   std::mutex mutex_;
   std::condition_variable_any waiting_changed_;
-  std::map<Id, std::string> waiting_;  ///< tokens of guests, the oldest first; guarded by mutex_
-  std::vector<Verdict> verdicts_;      ///< guarded by mutex_
+  std::map<Id, Waiting> waiting_;              ///< the oldest first; guarded by mutex_
+  std::map<std::string, int> waiting_of_pod_;  ///< how many of those, by UID; guarded by mutex_
+  std::vector<Verdict> verdicts_;              ///< guarded by mutex_
+  kube::TokenBucket reviews_{kReviewsPerSecond, kReviewsAtOnce};
   std::atomic<int64_t> open_ = 0;
   std::atomic<int64_t> admitted_ = 0;
   std::atomic<int64_t> refused_ = 0;

@@ -4,6 +4,7 @@
 
 #include "common/base/wait.h"
 #include "operator/stream/leader_label.h"
+#include "operator/stream/token_claims.h"
 #include "operator/stream/token_review.h"
 
 namespace trainyard::stream {
@@ -33,6 +34,9 @@ void ControlStream::start(int64_t term) {
   admission.inner = &transport_;
   admission.logger = options_.logger;
   admission.clock = options_.clock;
+  admission.claims = [this](const std::string& token) {
+    return claims_of(token, options_.clock->now());
+  };
   admission.review = [this](const std::string& token) {
     return review_token(*options_.client, token);
   };

@@ -17,7 +17,7 @@ trainyard_library(loopback_test_support
   DEPS common_base common_pem OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 trainyard_test(operator_stream_parts_test TIER unit THREADED
   SOURCES ${here}/stream/admitted_transport_test.cc ${here}/stream/certificates_test.cc ${here}/stream/leader_label_test.cc
-          ${here}/stream/tls_secret_test.cc ${here}/stream/token_review_test.cc
+          ${here}/stream/tls_secret_test.cc ${here}/stream/token_claims_test.cc ${here}/stream/token_review_test.cc
   DEPS operator_stream kube_test_support)
 # Under TSan Debian's uninstrumented gRPC gives false reports (as grpc_transport_test).
 trainyard_test(control_stream_test TIER unit NOT_UNDER thread

@@ -1,4 +1,5 @@
 // What is kept of what agents say has bounds, whatever they say.
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -79,6 +80,30 @@ TEST_F(CoordinatorBoundsTest, AFloodOfEndsFillsNoLog) {
   clock_.advance(ExitLog::kWhile);
   coordinator.poll(Duration::zero());
   EXPECT_EQ(lines_with("\"others\":" + std::to_string(500 - ExitLog::kLinesOfAPod)), 1);
+}
+
+TEST_F(CoordinatorBoundsTest, WhatAnAgentSaysOfItselfFillsNoLog) {
+  const testing_support::TemporaryDirectory folder;
+  const auto log = folder.path() / "log";
+  const auto logger = *Logger::to_file(log, LogLevel::kInfo, LogFormat::kJson);
+  MemoryTransport transport;
+  Coordinator coordinator({.transport = &transport, .clock = &clock_, .logger = logger.get()});
+  coordinator.publish(order_of_two_nodes());
+  const auto channel = transport.make_channel();
+  const std::string words(1 << 20, 'x');
+  FromAgent message;
+  message.mutable_fence()->set_pod_uid("pod-a");
+  message.mutable_hello()->set_job_uid("job-1");
+  message.mutable_hello()->set_pod_name(words);
+  message.mutable_hello()->set_agent_version(words);
+  channel->open();
+  ASSERT_TRUE(channel->send(message));
+  coordinator.poll(Duration::zero());
+  message.mutable_hello()->set_job_uid(words);
+  ASSERT_TRUE(channel->send(message)) << "a second hello, which is refused";
+  coordinator.poll(Duration::zero());
+  EXPECT_GT(std::filesystem::file_size(log), 400u) << "both are told of";
+  EXPECT_LT(std::filesystem::file_size(log), 2000u);
 }
 
 TEST_F(CoordinatorBoundsTest, AnAddressThatNoneCanBeIsNotTaken) {

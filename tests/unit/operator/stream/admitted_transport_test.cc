@@ -133,7 +133,17 @@ class AdmittedTransportTest : public testing::Test {
  protected:
   void TearDown() override { reviews_.let_all_go(); }
 
-  static std::string job_of(const TokenOwner& pod) { return pod.pod_name == "stray" ? "" : "job"; }
+  std::string job_of(const TokenOwner& pod) const {
+    return pod.pod_name == "stray" || jobs_are_gone_ ? "" : "job";
+  }
+  static TokenOwner owner_of(const std::string& token) {
+    const std::string pod = token.substr(0, token.find('/'));
+    return {"n", pod, "uid-of-" + pod};
+  }
+  static Result<TokenOwner> claims_of(const std::string& token) {
+    if (token.starts_with("nonsense")) return Error{ErrorCode::kInvalidConfig, "it is no JWT"};
+    return owner_of(token);
+  }
 
   /// What comes through until there are `count`, or nothing more for a while.
   std::vector<ServerEvent> take(size_t count) {
@@ -169,9 +179,10 @@ class AdmittedTransportTest : public testing::Test {
   Inner inner_;
   const std::unique_ptr<Logger> logger_ =
       *Logger::to_file(folder_.path() / "log", LogLevel::kInfo, LogFormat::kJson);
-  AdmittedTransport transport_{{&inner_, logger_.get(), &clock_,
+  bool jobs_are_gone_ = false;
+  AdmittedTransport transport_{{&inner_, logger_.get(), &clock_, claims_of,
                                 [this](const std::string& token) { return reviews_.review(token); },
-                                job_of}};
+                                [this](const TokenOwner& pod) { return job_of(pod); }}};
 };
 
 TEST_F(AdmittedTransportTest, WhoeverIsKnownComesThroughWithWhatWasSaidMeanwhile) {
@@ -202,6 +213,61 @@ TEST_F(AdmittedTransportTest, WhoeverIsNotIsNeverSeen) {
   inner_.end(3);
   EXPECT_THAT(transport_.take(std::chrono::milliseconds(50)), IsEmpty());
   EXPECT_EQ(transport_.counts().refused, 3);
+}
+
+TEST_F(AdmittedTransportTest, WhatCouldBeNoAgentsTokenCostsNoReview) {
+  ConnectionId id = 0;
+  for (int i = 0; i < 10'000; ++i)
+    inner_.open(++id, i % 2 == 0 ? "nonsense/" + std::to_string(i) : "stray");
+  EXPECT_TRUE(is_closed(id));
+  EXPECT_EQ(transport_.counts().refused, 10'000);
+  EXPECT_THAT(reviews_.reviewed(), IsEmpty());
+  ASSERT_NO_FATAL_FAILURE(let_in(++id));
+}
+
+TEST_F(AdmittedTransportTest, AJobThatGoesDuringTheReviewHasNoAgents) {
+  reviews_.hold_up("pod");
+  inner_.open(1, "pod");
+  nothing_comes();
+  jobs_are_gone_ = true;
+  reviews_.let_go("pod");
+  EXPECT_TRUE(is_closed(1));
+}
+
+TEST_F(AdmittedTransportTest, OnlySoManyStreamsOfAPodWait) {
+  ConnectionId id = 0;
+  for (; id < AdmittedTransport::kReviewers; ++id) {
+    reviews_.hold_up("slow-" + std::to_string(id));
+    inner_.open(id, "slow-" + std::to_string(id));
+  }
+  nothing_comes();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (reviews_.reviewed().size() < AdmittedTransport::kReviewers &&
+         std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  for (int i = 0; i < AdmittedTransport::kMaxWaitingOfPod; ++i)
+    inner_.open(++id, "pod/" + std::to_string(i));
+  nothing_comes();
+  EXPECT_THAT(inner_.closed(), IsEmpty());
+  inner_.open(++id, "pod/one-more");
+  EXPECT_TRUE(is_closed(id));
+  inner_.open(++id, "other");
+  inner_.end(id - 2);  // one of those that wait
+  inner_.open(++id, "pod/another");
+  nothing_comes();
+  EXPECT_THAT(inner_.closed(), testing::ElementsAre(id - 2));
+}
+
+TEST_F(AdmittedTransportTest, TheServerIsAskedOnlySoOften) {
+  constexpr size_t kAtOnce = AdmittedTransport::kReviewsAtOnce;
+  constexpr size_t kMore = 10;
+  for (size_t i = 0; i < kAtOnce + kMore; ++i)
+    inner_.open(i, "pod-" + std::to_string(i));
+  ASSERT_THAT(take(kAtOnce), SizeIs(kAtOnce));
+  nothing_comes();
+  EXPECT_THAT(reviews_.reviewed(), SizeIs(kAtOnce));
+  clock_.advance(std::chrono::seconds(1));
+  ASSERT_THAT(take(kMore), SizeIs(kMore));
 }
 
 TEST_F(AdmittedTransportTest, NobodySpeaksForAnother) {
@@ -281,7 +347,9 @@ TEST_F(AdmittedTransportTest, WhoIsNotKnownYetCannotFillTheMemory) {
   // Each says less than one may; all of them together more than there is room for.
   ConnectionId id = 1;
   const auto another = [&] {
-    inner_.open(++id, "pod");
+    const std::string pod = "pod-" + std::to_string(++id);
+    reviews_.hold_up(pod);
+    inner_.open(id, pod);
     inner_.say(id, long_words(kMost / 2));
     EXPECT_THAT(transport_.take(Duration::zero()), IsEmpty());
     return !inner_.closed().contains(id);
@@ -361,6 +429,46 @@ TEST_F(AdmittedTransportTest, OneThatSaysTooMuchIsClosedAndSilentForAWhile) {
   clock_.advance(AdmittedTransport::kSilence);
   ASSERT_NO_FATAL_FAILURE(let_in(4));
   EXPECT_FALSE(inner_.closed().contains(4));
+}
+
+TEST_F(AdmittedTransportTest, OneThatSaysItInFewWordsOfManyBytesIsClosed) {
+  ASSERT_NO_FATAL_FAILURE(let_in(1));
+  constexpr size_t kBytes = 1 << 20;
+  constexpr size_t kFit = AdmittedTransport::kBytesAtOnce / kBytes - 1;  // with what is around them
+  for (size_t i = 0; i < kFit + 2; ++i)
+    inner_.say(1, long_words(kBytes));
+  const auto events = take(kFit + 1);
+  ASSERT_THAT(events, SizeIs(kFit + 1));
+  EXPECT_EQ(events.back().kind, Kind::kClosed);
+  EXPECT_TRUE(inner_.closed().contains(1));
+}
+
+TEST_F(AdmittedTransportTest, AnAgentOfTheMostRanksMaySayAllThatItHasToSay) {
+  FromAgent message = heartbeat("uid-of-pod");
+  for (int rank = 0; rank < 1024; ++rank) {
+    auto& progress = *message.mutable_heartbeat()->add_ranks();
+    progress.set_rank(100'000 + rank);
+    progress.set_phase(3);
+    progress.set_instruction_id(1000);
+    for (const auto set :
+         {&coordination::RankProgress::set_step, &coordination::RankProgress::set_total_steps,
+          &coordination::RankProgress::set_samples_consumed,
+          &coordination::RankProgress::set_tokens_consumed,
+          &coordination::RankProgress::set_checkpoint_step, &coordination::RankProgress::set_beats,
+          &coordination::RankProgress::set_arrivals})
+      (progress.*set)(int64_t{1} << 40);
+    for (const auto set :
+         {&coordination::RankProgress::set_loss, &coordination::RankProgress::set_gradient_norm,
+          &coordination::RankProgress::set_learning_rate,
+          &coordination::RankProgress::set_validation_loss,
+          &coordination::RankProgress::set_step_seconds,
+          &coordination::RankProgress::set_tokens_per_second,
+          &coordination::RankProgress::set_work_seconds})
+      (progress.*set)(0.1);
+    progress.set_instruction("ALL_GATHER u100");
+  }
+  // Seven times a second; what is left is for counters, once.
+  EXPECT_LT(7 * message.ByteSizeLong(), AdmittedTransport::kBytesPerSecond * 2 / 3);
 }
 
 TEST_F(AdmittedTransportTest, TheNewestIsTheOneThatCameLastHoweverLongItsReviewTook) {
