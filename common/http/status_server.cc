@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <exception>
 #include <list>
+#include <map>
 #include <optional>
 #include <sys/socket.h>
 #include <thread>
@@ -15,6 +16,7 @@
 #include <boost/beast/core/flat_static_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/http/span_body.hpp>
 
 #include "common/http/listen_address.h"
 
@@ -39,31 +41,59 @@ size_t place_of(int status) {
   return at == kStatuses.end() ? 0 : static_cast<size_t>(at - kStatuses.begin());
 }
 
+using Answer = std::shared_ptr<const Response>;
+
+/// The last answer of a page, for whoever asks soon after.
+struct LastAnswer {
+  Answer answer;
+  std::chrono::steady_clock::time_point until{};
+};
+
 /// What all connections share; only touched on the server's thread.
 struct Shared {
   std::vector<Page> pages;
   ServerLimits limits;
   ServerCounters counters;
+  std::vector<LastAnswer> last_answers = std::vector<LastAnswer>(pages.size());
 };
 
-Response plain(int status, std::string text) { return {.status = status, .body = text + "\n"}; }
+Response plain(int status, const std::string& text) {
+  return {.status = status, .body = text + "\n"};
+}
 
-Response answer_to(Shared& shared, bhttp::verb method, std::string_view target) {
+Answer refusal(int status, const std::string& text) {
+  return std::make_shared<const Response>(plain(status, text));
+}
+
+Answer ask(Shared& shared, size_t page) {
+  LastAnswer& last = shared.last_answers[page];
+  const auto now = std::chrono::steady_clock::now();
+  if (last.answer && now < last.until) return last.answer;
+  last.answer.reset();
+  auto made = std::make_shared<const Response>(shared.pages[page].answer(shared.counters));
+  if (shared.pages[page].shared_for > std::chrono::milliseconds::zero()) {
+    last = {made, std::chrono::steady_clock::now() + shared.pages[page].shared_for};
+  }
+  return made;
+}
+
+Answer answer_to(Shared& shared, bhttp::verb method, std::string_view target) {
   const std::string_view path = target.substr(0, target.find('?'));
   const auto page = std::find_if(shared.pages.begin(), shared.pages.end(),
                                  [&](const Page& candidate) { return candidate.path == path; });
-  if (page == shared.pages.end()) return plain(404, "nothing here");
+  if (page == shared.pages.end()) return refusal(404, "nothing here");
   if (method != bhttp::verb::get && method != bhttp::verb::head) {
-    return plain(405, "GET and HEAD only");
+    return refusal(405, "GET and HEAD only");
   }
-  return page->answer(shared.counters);
+  return ask(shared, static_cast<size_t>(page - shared.pages.begin()));
 }
 
 /// One connection: a request, an answer, the end.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(tcp::socket socket, Shared& shared, std::function<void(Session*)> on_end)
-      : stream_(std::move(socket)), shared_(shared), on_end_(std::move(on_end)) {
+  Session(tcp::socket socket, net::ip::address peer, Shared& shared,
+          std::function<void(Session*)> on_end)
+      : stream_(std::move(socket)), peer_(peer), shared_(shared), on_end_(std::move(on_end)) {
     parser_.header_limit(static_cast<uint32_t>(shared_.limits.header_bytes_max));
   }
 
@@ -79,15 +109,17 @@ class Session : public std::enable_shared_from_this<Session> {
     stream_.socket().close(ignored);
   }
 
+  const net::ip::address& peer() const { return peer_; }
+
  private:
   void on_header(error_code error) {
     if (error == beast::error::timeout) ++shared_.counters.timed_out;
     if (error == bhttp::error::header_limit || error == bhttp::error::buffer_overflow) {
-      return reply(plain(431, "header too large"), false);
+      return reply(refusal(431, "header too large"), false);
     }
     if (error && error.category() == make_error_code(bhttp::error::bad_method).category() &&
         error != bhttp::error::end_of_stream && error != bhttp::error::partial_message) {
-      return reply(plain(400, "no HTTP request"), false);
+      return reply(refusal(400, "no HTTP request"), false);
     }
     if (error) return end();
     const auto& request = parser_.get();
@@ -96,15 +128,16 @@ class Session : public std::enable_shared_from_this<Session> {
           request.method() == bhttp::verb::head);
   }
 
-  void reply(Response answer, bool head) {
-    ++shared_.counters.answers[place_of(answer.status)];
-    response_.result(static_cast<unsigned>(answer.status));
-    response_.set(bhttp::field::content_type, answer.content_type);
+  void reply(Answer answer, bool head) {
+    answer_ = std::move(answer);
+    ++shared_.counters.answers[place_of(answer_->status)];
+    response_.result(static_cast<unsigned>(answer_->status));
+    response_.set(bhttp::field::content_type, answer_->content_type);
     response_.set(bhttp::field::cache_control, "no-store");
-    if (answer.status == 405) response_.set(bhttp::field::allow, "GET, HEAD");
+    if (answer_->status == 405) response_.set(bhttp::field::allow, "GET, HEAD");
     response_.keep_alive(false);
-    response_.content_length(answer.body.size());
-    if (!head) response_.body() = std::move(answer.body);
+    response_.content_length(answer_->body.size());
+    if (!head) response_.body() = {answer_->body.data(), answer_->body.size()};
     stream_.expires_after(shared_.limits.exchange_time);
     serializer_.emplace(response_);
     const auto written = [self = shared_from_this()](error_code error, size_t) {
@@ -130,12 +163,14 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   beast::tcp_stream stream_;
+  const net::ip::address peer_;
   Shared& shared_;
   std::function<void(Session*)> on_end_;
   beast::flat_static_buffer<kReadBytes> buffer_;
   bhttp::request_parser<bhttp::empty_body> parser_;
-  bhttp::response<bhttp::string_body> response_;
-  std::optional<bhttp::response_serializer<bhttp::string_body>> serializer_;
+  Answer answer_;  ///< whose body `response_` shows
+  bhttp::response<bhttp::span_body<const char>> response_;
+  std::optional<bhttp::response_serializer<bhttp::span_body<const char>>> serializer_;
 };
 
 }  // namespace
@@ -207,18 +242,31 @@ class StatusServer::Impl {
   }
 
   void welcome(int fd, tcp protocol) {
-    if (sessions_.size() >= shared_.limits.connections_max) {
-      ++shared_.counters.evicted;
-      sessions_.front()->close();
-      sessions_.pop_front();
-    }
     tcp::socket socket(context_);
     socket.assign(protocol, fd);
+    error_code gone;
+    const net::ip::address peer = socket.remote_endpoint(gone).address();
+    if (gone) return;
+    if (sessions_.size() >= shared_.limits.connections_max) evict();
     sessions_.push_back(
-        std::make_shared<Session>(std::move(socket), shared_, [this](Session* ended) {
+        std::make_shared<Session>(std::move(socket), peer, shared_, [this](Session* ended) {
           sessions_.remove_if([&](const auto& session) { return session.get() == ended; });
         }));
     sessions_.back()->run();
+  }
+
+  void evict() {
+    std::map<net::ip::address, size_t> open;
+    for (const auto& session : sessions_)
+      ++open[session->peer()];
+    const auto most = std::max_element(
+        open.begin(), open.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto oldest = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+      return session->peer() == most->first;
+    });
+    ++shared_.counters.evicted;
+    (*oldest)->close();
+    sessions_.erase(oldest);
   }
 
   net::io_context context_{1};
@@ -242,11 +290,13 @@ const std::string& StatusServer::address() const { return impl_->addresses().fro
 std::vector<std::string> StatusServer::addresses() const { return impl_->addresses(); }
 
 std::vector<Page> status_pages(std::function<std::string(const ServerCounters&)> metrics,
-                               std::function<Health()> ready) {
+                               std::function<Health()> ready,
+                               std::chrono::milliseconds metrics_shared_for) {
   return {{"/metrics",
            [metrics = std::move(metrics)](const ServerCounters& counters) {
              return Response{200, kMetricsContentType, metrics(counters)};
-           }},
+           },
+           metrics_shared_for},
           {"/healthz", [](const ServerCounters&) { return plain(200, "ok"); }},
           {"/readyz", [ready = std::move(ready)](const ServerCounters&) {
              const Health health = ready();

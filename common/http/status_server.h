@@ -33,11 +33,14 @@ struct Page {
   std::string path;
   /// Called on the server's thread; must not block for long.
   std::function<Response(const ServerCounters&)> answer;
+  /// Whoever asks within this time of an answer gets that one: however many ask, it is made once.
+  std::chrono::milliseconds shared_for{0};
 };
 
 /// Bounds that hold whatever clients do.
 struct ServerLimits {
-  /// Open at once; one more closes the oldest, so that idle ones cannot keep a scraper out.
+  /// Open at once; one more closes the oldest of the peer that has the most, so that idle ones keep
+  /// no scraper out, and a peer that opens many keeps out nobody but itself.
   size_t connections_max = 64;
   int64_t header_bytes_max = 8192;
   /// From accept to the whole request, and again for the answer.
@@ -81,8 +84,9 @@ struct Health {
 
 /// The three pages that every binary serves: /metrics (`metrics` makes the body), /healthz (the
 /// process serves) and /readyz (200 or 503 as `ready` says). The functions are called on the
-/// server's thread.
+/// server's thread. `metrics_shared_for`: as Page::shared_for, where the body is dear.
 std::vector<Page> status_pages(std::function<std::string(const ServerCounters&)> metrics,
-                               std::function<Health()> ready);
+                               std::function<Health()> ready,
+                               std::chrono::milliseconds metrics_shared_for = {});
 
 }  // namespace trainyard::http

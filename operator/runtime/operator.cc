@@ -33,6 +33,8 @@ constexpr std::chrono::hours kLongWait{1};
 constexpr std::chrono::milliseconds kGather{100};
 /// How often the status of a job whose pods come up one by one is written.
 constexpr std::chrono::seconds kCountsPeriod{1};
+/// The metrics page names every job: however many ask for it, it is made no more often than this.
+constexpr std::chrono::seconds kMetricsPeriod{1};
 
 /// Uniform in [0, 1); thread-safe.
 double random_fraction() {
@@ -202,7 +204,8 @@ Status Operator::listen() {
   const auto metrics = [this](const http::ServerCounters& counters) {
     return metrics_text(counters);
   };
-  const auto pages = http::status_pages(metrics, [this] { return readiness(); });
+  const auto pages = http::status_pages(
+      metrics, [this] { return readiness(); }, kMetricsPeriod);
   const auto start = [&](const char* flag, const std::string& address,
                          std::unique_ptr<http::StatusServer>& server) -> Status {
     auto started = http::StatusServer::start({.address = address, .pages = pages});

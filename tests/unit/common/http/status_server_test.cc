@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fcntl.h>
 #include <mutex>
+#include <netinet/in.h>
 #include <string>
 #include <sys/socket.h>
 #include <thread>
@@ -181,6 +182,48 @@ TEST_F(StatusServerTest, IdleConnectionsDoNotKeepAScraperOut) {
     if (::recv(fd.get(), &byte, 1, MSG_DONTWAIT) != 0) ++open;
   }
   EXPECT_LE(open, 8);
+}
+
+/// From another address of this machine than connect_to's.
+UniqueFd connect_from_another(const std::string& address) {
+  sockaddr_in from{};
+  from.sin_family = AF_INET;
+  from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  sockaddr_in to = from;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&from), sizeof from) != 0) return {};
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) return {};
+  return fd;
+}
+
+TEST_F(StatusServerTest, APeerThatOpensManyKeepsOutNobodyButItself) {
+  start({.connections_max = 8, .exchange_time = 2 * kLong});
+  const UniqueFd probe = connect_from_another(address());
+  ASSERT_TRUE(probe.valid());
+  std::vector<UniqueFd> flood;
+  for (int i = 0; i < 100; ++i)
+    flood.push_back(connect_to(address()));
+  // Accepted in order: whoever is answered now was accepted after the flood.
+  EXPECT_EQ(http_get(address(), "/healthz").status, 200);
+  ASSERT_TRUE(send_text(probe.get(), "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"));
+  EXPECT_THAT(read_to_end(probe.get(), kLong), HasSubstr("HTTP/1.1 200 "));
+}
+
+TEST_F(StatusServerTest, APageIsMadeOnceForAllWhoAskWithinItsTime) {
+  int made = 0;
+  const auto count = [&](const ServerCounters&) { return std::to_string(++made); };
+  for (const auto shared_for : {milliseconds(0), milliseconds(2 * kLong)}) {
+    made = 0;
+    auto server = StatusServer::start({.address = "127.0.0.1:0",
+                                       .pages = status_pages(
+                                           count, [] { return Health{}; }, shared_for)});
+    ASSERT_TRUE(server) << server.error().message;
+    EXPECT_EQ(http_get((*server)->address(), "/metrics").body, "1");
+    const std::string second = http_get((*server)->address(), "/metrics").body;
+    EXPECT_EQ(second, shared_for > milliseconds(0) ? "1" : "2");
+  }
 }
 
 TEST_F(StatusServerTest, AFloodOfConnectionsIsSurvived) {
