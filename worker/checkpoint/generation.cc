@@ -267,12 +267,11 @@ class Proposer {
     records_ = std::move(stored.records);
     TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(*record_.parent_generation, records_));
     TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files_, plan_.root));
-    std::vector<CheckpointId> ids;
-    for (const FoundDirectory& directory : found) {
-      const bool tried = std::find(tried_.begin(), tried_.end(), directory.id) != tried_.end();
-      if (directory.committed && !tried) ids.push_back(directory.id);
-    }
-    return lineage.newest_first(std::move(ids));
+    std::vector<CheckpointId> ids = newest_first(found, lineage);
+    std::erase_if(ids, [&](const CheckpointId& id) {
+      return std::find(tried_.begin(), tried_.end(), id) != tried_.end();
+    });
+    return ids;
   }
 
   LineageRecord record_with(int64_t fork_step) const {

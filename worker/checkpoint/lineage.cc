@@ -122,14 +122,6 @@ bool Lineage::accepts(const CheckpointId& id) const {
   return found != last_step_.end() && id.step <= found->second;
 }
 
-std::vector<CheckpointId> Lineage::newest_first(std::vector<CheckpointId> ids) const {
-  std::erase_if(ids, [&](const CheckpointId& id) { return !accepts(id); });
-  std::sort(ids.begin(), ids.end(), [](const CheckpointId& a, const CheckpointId& b) {
-    return std::pair(a.step, a.generation) > std::pair(b.step, b.generation);
-  });
-  return ids;
-}
-
 std::optional<int64_t> newest_recorded(const LineageRecords& records, int64_t hint) {
   const auto above = records.upper_bound(hint);
   if (above == records.begin()) return std::nullopt;

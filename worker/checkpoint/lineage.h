@@ -57,8 +57,6 @@ class Lineage {
   /// Whether `generation` is the history's own or one of its ancestors.
   bool has(int64_t generation) const { return last_step_.contains(generation); }
   bool empty() const { return last_step_.empty(); }
-  /// The accepted ones, newest first: by step, then by generation.
-  std::vector<CheckpointId> newest_first(std::vector<CheckpointId> ids) const;
 
  private:
   std::map<int64_t, int64_t> last_step_;  // generation -> last accepted step (inclusive)

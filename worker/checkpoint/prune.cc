@@ -28,11 +28,7 @@ Result<PrunePlan> plan_prune(FileSystem& files, const std::filesystem::path& roo
   PrunePlan plan;
   const int64_t newest = stored.records.rbegin()->first;
   TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(newest, stored.records));
-  std::vector<CheckpointId> committed;
-  for (const FoundDirectory& directory : found) {
-    if (directory.committed) committed.push_back(directory.id);
-  }
-  const std::vector<CheckpointId> accepted = lineage.newest_first(committed);
+  const std::vector<CheckpointId> accepted = newest_first(found, lineage);
   if (accepted.empty()) {
     return Error{ErrorCode::kNotFound, root.string() + ": no checkpoint here"};
   }

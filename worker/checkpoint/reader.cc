@@ -373,10 +373,7 @@ Result<std::unique_ptr<CheckpointReader>> newest_good(
   if (generation) {
     TRAINYARD_ASSIGN(const Lineage lineage, Lineage::of(*generation, stored.records));
     TRAINYARD_ASSIGN(const std::vector<FoundDirectory> found, find_checkpoints(files, root));
-    for (const FoundDirectory& directory : found) {
-      if (directory.committed) candidates.push_back(directory.id);
-    }
-    candidates = lineage.newest_first(std::move(candidates));
+    candidates = newest_first(found, lineage);
   }
   if (candidates.empty()) {
     const auto found = find_checkpoints(files, root);

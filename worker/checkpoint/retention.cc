@@ -1,17 +1,26 @@
 #include "worker/checkpoint/retention.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trainyard::checkpoint {
+
+std::vector<CheckpointId> newest_first(std::span<const FoundDirectory> found,
+                                       const Lineage& lineage) {
+  std::vector<CheckpointId> ids;
+  for (const FoundDirectory& directory : found) {
+    if (directory.committed && lineage.accepts(directory.id)) ids.push_back(directory.id);
+  }
+  std::sort(ids.begin(), ids.end(), [](const CheckpointId& a, const CheckpointId& b) {
+    return std::pair(a.step, a.generation) > std::pair(b.step, b.generation);
+  });
+  return ids;
+}
 
 std::vector<CheckpointId> plan_retention(std::span<const FoundDirectory> found, int64_t own,
                                          const Lineage& lineage, const std::set<int64_t>& recorded,
                                          int64_t in_flight_step, const RetentionPolicy& policy) {
-  std::vector<CheckpointId> committed;
-  for (const FoundDirectory& directory : found) {
-    if (directory.committed) committed.push_back(directory.id);
-  }
-  const std::vector<CheckpointId> accepted = lineage.newest_first(std::move(committed));
+  const std::vector<CheckpointId> accepted = newest_first(found, lineage);
   std::set<CheckpointId> kept;
   const auto keep_last = static_cast<size_t>(std::max<int64_t>(1, policy.keep_last));
   // The same step twice is one state adopted by a younger generation: it counts once, and the

@@ -25,6 +25,10 @@ struct FoundDirectory {
   bool committed = false;  ///< it has a manifest
 };
 
+/// The committed checkpoints of a history, newest first: by step, then by generation.
+std::vector<CheckpointId> newest_first(std::span<const FoundDirectory> found,
+                                       const Lineage& lineage);
+
 /// What to remove, decided by generation `own` with history `lineage`: pure. `recorded` are the
 /// generations that have a lineage file, readable or not.
 ///

@@ -133,11 +133,7 @@ Result<std::vector<CheckpointId>> checkpoint_names(FileSystem& files,
 void leave_damaged_out(FileSystem& files, const std::filesystem::path& root,
                        const LineageRecords& records, const Lineage& lineage, int64_t keep_last,
                        std::vector<FoundDirectory>& found) {
-  std::vector<CheckpointId> committed;
-  for (const FoundDirectory& directory : found) {
-    if (directory.committed) committed.push_back(directory.id);
-  }
-  const NewestChecked checked = check_newest(files, root, records, lineage.newest_first(committed),
+  const NewestChecked checked = check_newest(files, root, records, newest_first(found, lineage),
                                              keep_last, Verify::kManifest);
   std::erase_if(found, [&](const FoundDirectory& directory) {
     return std::find(checked.damaged.begin(), checked.damaged.end(), directory.id) !=
@@ -145,10 +141,13 @@ void leave_damaged_out(FileSystem& files, const std::filesystem::path& root,
   });
 }
 
-/// Errors: kConflict naming a directory in a checkpoint's own.
-Status check_no_directories(FileSystem& files, const std::filesystem::path& directory) {
-  const auto names = files.list(directory);
-  if (!names) return names.error().code == ErrorCode::kNotFound ? Status() : names.error();
+/// The files of a checkpoint's directory; nullopt: it does not exist. Errors: kConflict naming a
+/// directory in it.
+Result<std::optional<std::vector<std::string>>> files_in(FileSystem& files,
+                                                         const std::filesystem::path& directory) {
+  auto names = files.list(directory);
+  if (!names && names.error().code == ErrorCode::kNotFound) return std::nullopt;
+  if (!names) return names.error();
   for (const std::string& name : *names) {
     TRAINYARD_ASSIGN(const bool foreign, files.is_directory(directory / name));
     if (!foreign) continue;
@@ -156,7 +155,17 @@ Status check_no_directories(FileSystem& files, const std::filesystem::path& dire
                                            " in it, which is no part of a checkpoint; move that "
                                            "away, and the checkpoint can be removed"};
   }
-  return {};
+  return *std::move(names);
+}
+
+/// Errors: kConflict when a checkpoint is of another job than `records`.
+Status check_of_job(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id,
+                    const LineageRecords& records) {
+  const auto text = read_text(files, root / directory_name(id) / kManifestFile, kMaxManifestBytes);
+  // One whose manifest cannot be read says nothing.
+  const auto manifest =
+      text ? decode_manifest(*text) : Result<Manifest>(Error{ErrorCode::kNotFound, ""});
+  return manifest ? check_own(*manifest, records) : Status();
 }
 
 /// A directory where the link belongs is moved here, when nothing has this name.
@@ -257,23 +266,16 @@ Result<std::vector<FoundDirectory>> find_checkpoints(FileSystem& files,
 
 Status check_removable(FileSystem& files, const std::filesystem::path& root, const CheckpointId& id,
                        const LineageRecords& records) {
-  const auto text = read_text(files, root / directory_name(id) / kManifestFile, kMaxManifestBytes);
-  // One whose manifest cannot be read says nothing.
-  const auto manifest =
-      text ? decode_manifest(*text) : Result<Manifest>(Error{ErrorCode::kNotFound, ""});
-  if (manifest) TRAINYARD_TRY(check_own(*manifest, records));
-  return check_no_directories(files, root / directory_name(id));
+  TRAINYARD_TRY(check_of_job(files, root, id, records));
+  TRAINYARD_TRY(files_in(files, root / directory_name(id)));
+  return {};
 }
 
 Status remove_checkpoint(FileSystem& files, const std::filesystem::path& root,
                          const CheckpointId& id) {
   const std::filesystem::path directory = root / directory_name(id);
-  TRAINYARD_TRY(check_no_directories(files, directory));
-  const auto names = files.list(directory);
-  if (!names) {
-    if (names.error().code == ErrorCode::kNotFound) return {};
-    return names.error();
-  }
+  TRAINYARD_ASSIGN(const auto names, files_in(files, directory));
+  if (!names) return {};
   TRAINYARD_TRY(files.remove_file(directory / kManifestFile));
   TRAINYARD_TRY(files.sync_directory(directory));
   for (const std::string& name : *names)
@@ -323,7 +325,7 @@ CleanUp remove_checkpoints(FileSystem& files, const std::filesystem::path& root,
                            const LineageRecords& records, std::span<const CheckpointId> ids) {
   CleanUp result;
   for (const CheckpointId& id : ids) {
-    Status removed = check_removable(files, root, id, records);
+    Status removed = check_of_job(files, root, id, records);
     if (removed) removed = remove_checkpoint(files, root, id);
     if (removed) {
       result.removed.push_back(id);

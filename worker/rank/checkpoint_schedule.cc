@@ -235,12 +235,8 @@ std::string CheckpointSchedule::advice() const {
   if (!stored || !found) return kAnew;
   const auto lineage = checkpoint::Lineage::of(context_.resume.generation, stored->records);
   if (!lineage) return kAnew;
-  std::vector<checkpoint::CheckpointId> committed;
-  for (const checkpoint::FoundDirectory& directory : *found) {
-    if (directory.committed) committed.push_back(directory.id);
-  }
   std::string newer;
-  for (const checkpoint::CheckpointId& id : lineage->newest_first(std::move(committed))) {
+  for (const checkpoint::CheckpointId& id : checkpoint::newest_first(*found, *lineage)) {
     const std::string name = checkpoint::directory_name(id);
     const bool proven = id.step < state_.step();
     if (proven &&

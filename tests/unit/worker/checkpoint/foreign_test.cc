@@ -1,5 +1,7 @@
 // What somebody else has put into a job's checkpoint directory: checkpoints of another job or of
 // another copy of the job, directories inside checkpoints, a directory called `latest`.
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -142,6 +144,21 @@ TEST_F(ForeignTest, ACheckpointWithADirectoryInItStaysWholeAndOthersGo) {
       "");
   EXPECT_THAT(checkpoints(), ElementsAre("g3-step-0000000050"));
   EXPECT_THAT(job_.writer_notes(), IsEmpty());
+}
+
+TEST_F(ForeignTest, WhatGoesIsLookedAtOnce) {
+  std::map<std::filesystem::path, int> looks;
+  HookedFileSystem watched(borrowed(files_),
+                           [&](std::string_view what, const std::filesystem::path& path) {
+                             if (what == "lstat") ++looks[path];
+                             return Status();
+                           });
+  const auto removed =
+      remove_checkpoints(watched, job_.root(), {}, std::vector<CheckpointId>{{1, 10}});
+  EXPECT_THAT(removed.removed, ElementsAre(CheckpointId{1, 10}));
+  EXPECT_THAT(looks, Not(IsEmpty()));
+  for (const auto& [path, count] : looks)
+    EXPECT_EQ(count, 1) << path;
 }
 
 TEST_F(ForeignTest, WhatAnEarlierProgramHalfRemovedIsNamedUntilItCanGo) {

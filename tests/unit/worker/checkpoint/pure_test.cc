@@ -274,10 +274,12 @@ TEST(LineageTest, FreshStartUnderAParentAcceptsNothingOfIt) {
   EXPECT_TRUE(lineage->accepts({2, 0}));
 }
 
-TEST(LineageTest, NewestFirstIsByStepThenByGeneration) {
+TEST(LineageTest, NewestFirstIsOfCommittedOnesByStepThenByGeneration) {
   const LineageRecords records = records_of({{1, "u", std::nullopt, -1}, {2, "u", 1, 20}});
-  const auto lineage = Lineage::of(2, records);
-  EXPECT_THAT(lineage->newest_first({{1, 10}, {1, 20}, {1, 30}, {2, 20}, {2, 25}, {3, 99}}),
+  const FoundDirectory found[] = {{{1, 10}, true}, {{1, 20}, true}, {{1, 30}, true},
+                                  {{2, 20}, true}, {{2, 25}, true}, {{2, 30}, false},
+                                  {{3, 99}, true}};
+  EXPECT_THAT(newest_first(found, *Lineage::of(2, records)),
               ElementsAre(CheckpointId{2, 25}, CheckpointId{2, 20}, CheckpointId{1, 20},
                           CheckpointId{1, 10}));
 }
@@ -378,9 +380,7 @@ TEST(RetentionTest, PropertiesHoldForRandomDirectories) {
     const int64_t in_flight = up_to(random, 10);
     const auto removed = plan_retention(found, own, *lineage, recorded, in_flight, policy);
     const std::set<CheckpointId> gone(removed.begin(), removed.end());
-    std::vector<CheckpointId> committed;
     for (const FoundDirectory& directory : found) {
-      if (directory.committed) committed.push_back(directory.id);
       if (directory.id.generation > own) {
         ASSERT_FALSE(gone.contains(directory.id)) << "younger";
       }
@@ -392,7 +392,7 @@ TEST(RetentionTest, PropertiesHoldForRandomDirectories) {
         ASSERT_FALSE(gone.contains(directory.id)) << "another branch";
       }
     }
-    const auto accepted = lineage->newest_first(committed);
+    const auto accepted = newest_first(found, *lineage);
     if (!accepted.empty()) {
       ASSERT_FALSE(gone.contains(accepted.front())) << "newest";
     }
