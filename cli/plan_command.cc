@@ -20,6 +20,7 @@
 #include "cli/run/local_run.h"
 #include "common/api/decode.h"
 #include "common/api/enum_names.h"
+#include "common/api/job_size.h"
 #include "common/api/memory_limit.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
@@ -127,7 +128,7 @@ Result<JobPlan> plan(const Options& options) {
   }
   TRAINYARD_TRY(check_ranks(job.spec, options.ranks));
   JobPlan result{.name = job.metadata.name, .spec = *std::move(job.spec.engine)};
-  const int64_t per_node = std::max<int64_t>(1, job.spec.num_proc_per_node);
+  const int64_t per_node = api::ranks_per_node(job.spec);
   result.ranks = options.ranks > 0 ? options.ranks : job.spec.num_nodes * per_node;
   TRAINYARD_TRY(complete(result.spec));
 

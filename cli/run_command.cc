@@ -21,6 +21,7 @@
 #include "cli/run/status_endpoint.h"
 #include "cli/top/live_view.h"
 #include "common/api/decode.h"
+#include "common/api/job_size.h"
 #include "common/api/validate.h"
 #include "common/io/control_group.h"
 #include "common/io/file.h"
@@ -76,10 +77,6 @@ struct RunOptions {
   std::vector<std::string> env_from;
 };
 
-int64_t ranks_of(const api::TrainingJobSpec& spec) {
-  return spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
-}
-
 /// The manifest with what the command line says in its place, checked as a whole.
 Result<api::TrainingJob> load_job(const RunOptions& options) {
   TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
@@ -96,7 +93,7 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
                                                 " or no managedBy, to run it here"};
   }
   if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
-    job.spec.engine->runtime.threads = threads_per_rank(usable_cpus(), ranks_of(job.spec));
+    job.spec.engine->runtime.threads = threads_per_rank(usable_cpus(), api::ranks_of(job.spec));
   }
   return job;
 }
@@ -109,7 +106,7 @@ Result<std::string> check_engine(const api::TrainingJob& job,
   if (!spec.engine) return std::string();
   const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
-  TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks_of(spec)));
+  TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, api::ranks_of(spec)));
   TRAINYARD_TRY(engine::check_processor(*spec.engine));
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
@@ -125,14 +122,14 @@ Result<std::string> check_engine(const api::TrainingJob& job,
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));
   TRAINYARD_ASSIGN(
       const engine::Plan plan,
-      engine::plan_job(complete, {.ranks = ranks_of(spec),
+      engine::plan_job(complete, {.ranks = api::ranks_of(spec),
                                   .threads = static_cast<int>(complete.runtime.threads)}));
   TRAINYARD_TRY(engine::check_file_size(plan));
   int64_t most = 0;
   for (const auto& rank : plan.ranks())
     most = std::max(most, rank.total());
   TRAINYARD_TRY(check_rank_data(spec, most));
-  TRAINYARD_ASSIGN(std::string doubt, engine::check_memory(plan, {0, ranks_of(spec)}, complete,
+  TRAINYARD_ASSIGN(std::string doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
                                                            engine::memory_room()));
   if (!doubt.empty()) return doubt;
   // A limit of pods limits nothing here.

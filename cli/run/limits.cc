@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <vector>
 
+#include "common/api/job_size.h"
 #include "common/io/byte_limits.h"
 #include "common/io/open_files.h"
 
@@ -48,7 +49,7 @@ struct Size {
 };
 
 Size size_of(const api::TrainingJobSpec& spec) {
-  return {spec.num_nodes, std::max<int64_t>(1, spec.num_proc_per_node)};
+  return {spec.num_nodes, api::ranks_per_node(spec)};
 }
 
 Status check_open_files(const api::TrainingJobSpec& spec) {

@@ -8,6 +8,7 @@
 #include "cli/run/result_file.h"
 #include "cli/run/run_metrics.h"
 #include "cli/run/snapshot.h"
+#include "common/api/job_size.h"
 #include "common/text/readable.h"
 #include "control/local/process.h"
 #include "worker/checkpoint/reader.h"
@@ -132,7 +133,7 @@ void LocalRun::fill_header(const control::Observed& before, bool over) {
   header_.job_name = options_.job.metadata.name;
   header_.run_dir = cluster_->run_dir().string();
   header_.nodes = spec.num_nodes;
-  header_.ranks = spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
+  header_.ranks = api::ranks_of(spec);
   if (spec.engine) header_.threads_per_rank = spec.engine->runtime.threads;
   header_.generation = status_.membership.generation;
   header_.resumed = header_.generation > 0 && !over;

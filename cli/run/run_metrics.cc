@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/api/enum_names.h"
+#include "common/api/job_size.h"
 #include "control/telemetry/job_metrics.h"
 #include "control/telemetry/rank_metrics.h"
 #include "control/telemetry/server_metrics.h"
@@ -20,10 +21,6 @@ using metrics::Kind;
 constexpr Family kInfo{
     "trainyard_run_info", Kind::kGauge, "Always 1; tells the version that runs.", {"version"}};
 constexpr std::array kFamilies = {kInfo};
-
-int64_t ranks_of(const api::TrainingJobSpec& spec) {
-  return spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
-}
 
 /// What ranks say that have said nothing yet.
 std::vector<control::RankReading> silent_ranks(int64_t count) {
@@ -53,7 +50,7 @@ std::string run_metrics_text(const RunFacts& facts, const http::ServerCounters& 
     known_checkpoint = {status.checkpoint->last_step, status.checkpoint->last_time};
   }
   const std::vector<control::RankReading> told =
-      facts.readings->empty() ? silent_ranks(ranks_of(facts.job->spec)) : *facts.readings;
+      facts.readings->empty() ? silent_ranks(api::ranks_of(facts.job->spec)) : *facts.readings;
   control::add_rank_metrics(out, told, known_checkpoint, now);
   control::add_server_metrics(out, server);
   return out.text();

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/api/enum_names.h"
+#include "common/api/job_size.h"
 #include "control/goodput/ledger.h"
 #include "control/goodput/settle.h"
 
@@ -138,8 +139,7 @@ void add_job_metrics(Exposition& out, const api::TrainingJobSpec& spec,
     out.add(kPhase, {entry.name}, entry.value == status.phase ? 1 : 0);
   add_conditions(out, status.conditions);
   out.add(kGeneration, {}, number(status.membership.generation));
-  const int64_t ranks_of_node = std::max<int64_t>(1, spec.num_proc_per_node);
-  out.add(kExpectedRanks, {}, number(spec.num_nodes) * number(ranks_of_node));
+  out.add(kExpectedRanks, {}, number(api::ranks_of(spec)));
   out.add(kNodes, {"target"}, number(status.nodes.target));
   out.add(kNodes, {"active"}, number(status.nodes.active));
   out.add(kNodes, {"ready"}, number(status.nodes.ready));
