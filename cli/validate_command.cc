@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <ostream>
@@ -11,10 +10,10 @@
 #include "cli/registry.h"
 #include "cli/server_check.h"
 #include "common/api/decode.h"
+#include "common/api/job_size.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "common/worker_contract.h"
-#include "worker/data/copies.h"
 #include "worker/job/preflight.h"
 
 namespace trainyard::cli {
@@ -57,14 +56,14 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   if (!spec.engine) return {};
   TRAINYARD_ASSIGN(const std::filesystem::path folder, api::folder_of_manifest(checked.file));
   api::resolve_paths(*spec.engine, folder);
-  const int64_t ranks = spec.num_nodes * std::max<int64_t>(1, spec.num_proc_per_node);
+  const int64_t ranks = api::ranks_of(spec);
   checked.data_seen = engine::sees_inputs(*spec.engine);
   if (!checked.data_seen) {
     TRAINYARD_TRY(engine::check_shapes(*spec.engine, ranks));
     return engine::check_pods(spec, nullptr);
   }
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
-  if (inputs.validation) checked.doubt = data::shared_text(inputs.tokens, *inputs.validation);
+  checked.doubt = inputs.shared_text;
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
   TRAINYARD_TRY(engine::check_pods(spec, &inputs));
   return engine::check_export_place(*spec.engine, inputs, {});

@@ -22,21 +22,23 @@ trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/mode
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
 trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/trained_model_test.cc
                DEPS worker_sample worker_matrix worker_checkpoint)
-trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/rank/work_meter_test.cc DEPS worker_matrix)
-trainyard_test(engine_ranks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_ranks_test.cc DEPS worker_matrix)
-trainyard_test(preflight_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/preflight_test.cc DEPS worker_job)
+trainyard_test(engine_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/engine/exact_limit_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/rank/work_meter_test.cc DEPS tests_comm_world worker_matrix)
+trainyard_test(engine_ranks_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/engine_ranks_test.cc DEPS tests_comm_world worker_matrix)
+trainyard_test(preflight_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/preflight_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/job/inputs_test.cc
+  DEPS worker_job)
 trainyard_test(states_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/state/states_test.cc DEPS worker_state)
 trainyard_test(engine_state_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/engine_state_test.cc DEPS worker_matrix worker_checkpoint)
-trainyard_test(resume_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/resume_test.cc DEPS worker_matrix checkpoint_test_support)
+trainyard_test(resume_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/resume_test.cc DEPS tests_comm_world worker_matrix checkpoint_test_support)
 trainyard_test(train_loop_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/train_loop_test.cc
-               DEPS worker_rank nlohmann_json::nlohmann_json)
+               DEPS tests_comm_world worker_rank nlohmann_json::nlohmann_json)
 # Its threads are those of engine_test, which ThreadSanitizer watches; this one counts.
 trainyard_test(engine_allocation_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/allocation_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
-  DEPS worker_matrix)
+  DEPS tests_comm_world worker_matrix)
 trainyard_test(slices_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/slices_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
-  DEPS worker_matrix checkpoint_test_support)
+  DEPS tests_comm_world worker_matrix checkpoint_test_support)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)

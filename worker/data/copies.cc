@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <set>
 #include <system_error>
 
@@ -14,9 +13,6 @@ namespace trainyard::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A larger dataset.json (a million sources) takes seconds to read.
-constexpr uintmax_t kComparedBytesMax = uintmax_t{64} << 20;
 
 /// Files of a size that occurs in several splits, by that size. Empty files hold no text.
 std::map<int64_t, std::vector<size_t>> candidates(std::span<const Source> files) {
@@ -41,23 +37,21 @@ Result<std::string> hash_of(const Source& file, const ComparingProgress& progres
   return to_hex(hash.digest());
 }
 
-/// Documents of the data sets that the shards belong to, by the hash of their bytes. Nothing where
-/// no dataset.json says.
-std::map<std::string, SourceRecord> documents_of(const TokenSet& set) {
-  std::map<std::string, SourceRecord> documents;
+/// Names of the documents of the data sets that the shards belong to, by the hash of their bytes.
+/// Nothing where no dataset.json says.
+std::map<std::string_view, std::string_view> documents_of(const TokenSet& set,
+                                                          ManifestCache& manifests) {
+  std::map<std::string_view, std::string_view> documents;
   std::set<fs::path> seen;
   for (const TokenFile& file : set.files()) {
     std::error_code code;
     const fs::path split = fs::canonical(file.path(), code).parent_path();
     if (code || !seen.insert(split).second) continue;
-    const auto bytes = fs::file_size(split.parent_path() / kManifestName, code);
-    if (code || bytes > kComparedBytesMax) continue;
-    Result<DatasetManifest> manifest = read_manifest(split.parent_path());
-    if (!manifest) continue;  // training needs none, and `data verify` tells of a damaged one
-    for (SourceRecord& source : manifest->recipe.sources) {
-      if (source.bytes == 0 || source.split != split.filename()) continue;
-      std::string hash = source.sha256;
-      documents.emplace(std::move(hash), std::move(source));
+    const DatasetManifest* manifest = manifests.of_split(split);
+    if (manifest == nullptr) continue;
+    for (const SourceRecord& source : manifest->recipe.sources) {
+      if (source.bytes > 0 && source.split == split.filename())
+        documents.emplace(source.sha256, source.name);
     }
   }
   return documents;
@@ -103,7 +97,8 @@ Result<std::vector<Copy>> find_copies(std::span<const Source> files,
   return copies;
 }
 
-std::string shared_text(const TokenSet& training, const TokenSet& held_out) {
+std::string shared_text(const TokenSet& training, const TokenSet& held_out,
+                        ManifestCache& manifests) {
   std::map<Hash128, const TokenFile*> by_content;
   for (const TokenFile& file : training.files())
     by_content.emplace(file.info().content_hash, &file);
@@ -119,13 +114,13 @@ std::string shared_text(const TokenSet& training, const TokenSet& held_out) {
                         " shards among those",
                     example);
   }
-  const std::map<std::string, SourceRecord> trained = documents_of(training);
-  const std::map<std::string, SourceRecord> held = documents_of(held_out);
+  const auto trained = documents_of(training, manifests);
+  const auto held = documents_of(held_out, manifests);
   size_t documents = 0;
-  for (const auto& [hash, source] : held) {
+  for (const auto& [hash, name] : held) {
     const auto found = trained.find(hash);
     if (found == trained.end()) continue;
-    if (documents++ == 0) example = source.name + " = " + found->second.name;
+    if (documents++ == 0) example = std::string(name) + " = " + std::string(found->second);
   }
   if (documents == 0) return "";
   return sentence(std::to_string(documents) + " of its " + std::to_string(held.size()) +

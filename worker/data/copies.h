@@ -9,6 +9,7 @@
 
 #include "common/base/error.h"
 #include "worker/data/dataset.h"
+#include "worker/data/dataset_manifest.h"
 #include "worker/data/sources.h"
 
 /// Text of one split that another split has as well: what is trained on measures nothing. Whole
@@ -37,6 +38,7 @@ Result<std::vector<Copy>> find_copies(std::span<const Source> files,
 /// What of `held_out` is in `training` as well, as a sentence about engine.data.validation: shards
 /// with the same content, and documents of the same bytes where a dataset.json lies beside both.
 /// Empty where nothing is. Reads headers and dataset.json only.
-std::string shared_text(const TokenSet& training, const TokenSet& held_out);
+std::string shared_text(const TokenSet& training, const TokenSet& held_out,
+                        ManifestCache& manifests);
 
 }  // namespace trainyard::data

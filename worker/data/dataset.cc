@@ -17,20 +17,19 @@ namespace fs = std::filesystem;
 // A folder with more shards than this is a mistake (at the default size they hold 10^13 tokens).
 constexpr size_t kShardsMax = 100'000;
 constexpr char kExtension[] = ".tokens";
-// Of a larger dataset.json (a million sources) every rank would read for seconds.
-constexpr uintmax_t kManifestBytesMax = uintmax_t{64} << 20;
 
 /// Refuses a split's folder whose shards are not those of which the data set's dataset.json knows.
-Status check_complete(const fs::path& folder, std::span<const TokenFile> shards) {
+Status check_complete(const fs::path& folder, std::span<const TokenFile> shards,
+                      ManifestCache& manifests) {
   std::error_code code;
   const fs::path real = fs::canonical(folder, code);
   if (code) return {};
-  const auto bytes = fs::file_size(real.parent_path() / kManifestName, code);
-  if (code || bytes > kManifestBytesMax) return {};
-  // Training does not need dataset.json: one that is damaged is for `data verify` to tell.
-  const auto split = find_split(real);
-  if (!split || !*split) return {};
-  for (const ShardRecord& shard : (*split)->shards) {
+  const DatasetManifest* manifest = manifests.of_split(real);
+  if (manifest == nullptr) return {};
+  const auto split =
+      std::ranges::find(manifest->splits, real.filename().string(), &SplitRecord::name);
+  if (split == manifest->splits.end()) return {};
+  for (const ShardRecord& shard : split->shards) {
     const fs::path name = fs::path(shard.file).filename();
     const auto is_it = [&](const TokenFile& found) { return found.path().filename() == name; };
     const auto found = std::ranges::find_if(shards, is_it);
@@ -38,7 +37,7 @@ Status check_complete(const fs::path& folder, std::span<const TokenFile> shards)
       return Error{ErrorCode::kInvalidData,
                    folder.string() + ": found " + std::to_string(shards.size()) +
                        " shards without " + name.string() + ", wanted the " +
-                       std::to_string((*split)->shards.size()) +
+                       std::to_string(split->shards.size()) +
                        " of dataset.json; copy it again, or name the shards that are wanted"};
     }
     if (to_hex(found->info().content_hash) == shard.content_hash) continue;
@@ -118,6 +117,11 @@ TokenSet::TokenSet(std::vector<TokenFile> files)
 }
 
 Result<TokenSet> TokenSet::open(std::span<const fs::path> paths) {
+  ManifestCache manifests;
+  return open(paths, manifests);
+}
+
+Result<TokenSet> TokenSet::open(std::span<const fs::path> paths, ManifestCache& manifests) {
   if (paths.empty()) {
     return Error{ErrorCode::kInvalidConfig, "token shards: found no path, wanted at least one"};
   }
@@ -144,7 +148,7 @@ Result<TokenSet> TokenSet::open(std::span<const fs::path> paths) {
     const size_t before = files.size();
     for (const fs::path& shard : shards)
       TRAINYARD_TRY(add(shard));
-    TRAINYARD_TRY(check_complete(path, std::span(files).subspan(before)));
+    TRAINYARD_TRY(check_complete(path, std::span(files).subspan(before), manifests));
   }
   return TokenSet(std::move(files));
 }

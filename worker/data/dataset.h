@@ -13,6 +13,8 @@
 
 namespace trainyard::data {
 
+class ManifestCache;
+
 /// Token shards of one tokenizer laid end to end: what engine.data.tokens names. Thread-safe.
 /// Copies share the mapped files, which stay as long as one of them does.
 class TokenSet {
@@ -22,6 +24,8 @@ class TokenSet {
   /// when a header is damaged, a folder holds no shard, packed or unfinished ones, or fewer than
   /// the dataset.json beside it says, or shards differ in tokenizer or vocabulary.
   static Result<TokenSet> open(std::span<const std::filesystem::path> paths);
+  static Result<TokenSet> open(std::span<const std::filesystem::path> paths,
+                               ManifestCache& manifests);
   static Result<TokenSet> open(std::span<const std::string> paths);
 
   int64_t tokens() const { return tokens_; }

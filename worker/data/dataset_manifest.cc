@@ -20,6 +20,8 @@ using Json = nlohmann::ordered_json;
 constexpr char kFormat[] = "trainyard-dataset";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kManifestBytesMax = int64_t{4} << 30;
+// A larger one (a million sources) takes seconds to read, on every rank.
+constexpr uintmax_t kCachedBytesMax = uintmax_t{64} << 20;
 constexpr int kDepthMax = 8;
 
 // A field that is missing, of the wrong type or out of range; becomes an Error in decode_manifest.
@@ -233,20 +235,18 @@ Result<DatasetManifest> read_manifest(const fs::path& folder) {
   return manifest;
 }
 
-Result<std::optional<SplitRecord>> find_split(const fs::path& tokens) {
-  std::error_code code;
-  fs::path split = fs::absolute(tokens, code).lexically_normal();
-  if (!split.has_filename()) split = split.parent_path();  // "train/"
-  if (!fs::is_directory(split, code)) split = split.parent_path();
-  Result<DatasetManifest> manifest = read_manifest(split.parent_path());
-  if (!manifest) {
-    if (manifest.error().code == ErrorCode::kNotFound) return std::optional<SplitRecord>();
-    return manifest.error();
+const DatasetManifest* ManifestCache::of_split(const fs::path& folder) {
+  const auto [entry, fresh] = read_.try_emplace(folder.parent_path());
+  if (fresh) {
+    std::error_code code;
+    const auto bytes = fs::file_size(entry->first / kManifestName, code);
+    if (!code && bytes <= kCachedBytesMax) {
+      auto manifest = read_manifest(entry->first);
+      // `data verify` tells of a damaged one.
+      if (manifest) entry->second = *std::move(manifest);
+    }
   }
-  for (SplitRecord& record : manifest->splits) {
-    if (record.name == split.filename()) return std::optional(std::move(record));
-  }
-  return std::optional<SplitRecord>();
+  return entry->second ? &*entry->second : nullptr;
 }
 
 Status verify_dataset(const fs::path& folder) {

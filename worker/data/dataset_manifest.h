@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -77,9 +78,16 @@ Result<DatasetManifest> decode_manifest(std::string_view text);
 /// Reads `folder`/dataset.json. Errors: kNotFound, kIo, kInvalidData.
 Result<DatasetManifest> read_manifest(const std::filesystem::path& folder);
 
-/// What dataset.json says of the split that `tokens` (a path as in engine.data: a split's folder or
-/// one of its shards) belongs to; nullopt when it lies in no data set. Errors: kIo, kInvalidData.
-Result<std::optional<SplitRecord>> find_split(const std::filesystem::path& tokens);
+/// The dataset.json files beside a job's shards, each read once. Training needs none: one that is
+/// missing, damaged or larger than 64 MiB says nothing. One thread at a time.
+class ManifestCache {
+ public:
+  /// That of the data set with the split in `folder`, a canonical path; null where nothing says.
+  const DatasetManifest* of_split(const std::filesystem::path& folder);
+
+ private:
+  std::map<std::filesystem::path, std::optional<DatasetManifest>> read_;  // by data set
+};
 
 /// Reads every byte of every shard and compares with dataset.json. Errors: kNotFound, kIo;
 /// kInvalidData naming the first difference.

@@ -1,18 +1,20 @@
 #include "worker/job/inputs.h"
 
-#include <span>
 #include <string>
 #include <vector>
 
 #include "common/io/unexpanded.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/data/copies.h"
 #include "worker/hf/run_facts.h"
 
 namespace trainyard::engine {
 namespace {
 
-Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const char* field) {
-  auto tokens = data::TokenSet::open(std::span<const std::string>(paths));
+Result<data::TokenSet> open_tokens(const std::vector<std::string>& paths, const char* field,
+                                   data::ManifestCache& manifests) {
+  const std::vector<std::filesystem::path> converted(paths.begin(), paths.end());
+  auto tokens = data::TokenSet::open(converted, manifests);
   if (!tokens) return tokens.error().with_context(field);
   return tokens;
 }
@@ -53,11 +55,14 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
 }  // namespace
 
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints) {
-  TRAINYARD_ASSIGN(data::TokenSet tokens, open_tokens(spec.data.tokens, "engine.data.tokens"));
-  Inputs inputs{std::move(tokens), std::nullopt, nullptr, std::nullopt, {}};
+  data::ManifestCache manifests;
+  TRAINYARD_ASSIGN(data::TokenSet tokens,
+                   open_tokens(spec.data.tokens, "engine.data.tokens", manifests));
+  Inputs inputs{std::move(tokens), std::nullopt, "", nullptr, std::nullopt, {}};
   if (!spec.data.validation.empty()) {
     TRAINYARD_ASSIGN(inputs.validation,
-                     open_tokens(spec.data.validation, "engine.data.validation"));
+                     open_tokens(spec.data.validation, "engine.data.validation", manifests));
+    inputs.shared_text = data::shared_text(inputs.tokens, *inputs.validation, manifests);
   }
   if (!spec.model.import_path.empty()) {
     TRAINYARD_TRY(open_import(spec.model.import_path, checkpoints, inputs));

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
@@ -15,6 +16,7 @@ namespace trainyard::engine {
 struct Inputs {
   data::TokenSet tokens;
   std::optional<data::TokenSet> validation;
+  std::string shared_text;  ///< data::shared_text of both
   /// Null where nothing is imported, and where the folder is gone.
   std::unique_ptr<hf::HfModel> imported;
   /// The import's shape, or that of the checkpoint which stands in for it; nullopt: no import.

@@ -12,7 +12,6 @@
 #include "common/layout/mesh.h"
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/data/batch_loader.h"
-#include "worker/data/copies.h"
 #include "worker/data/evaluation_loader.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
@@ -106,8 +105,7 @@ class Run {
     if (inputs_->validation) {
       TRAINYARD_TRY(check_held_out(*inputs_->validation, &inputs_->tokens, spec_.model.vocab,
                                    "engine.data.validation"));
-      if (context_.groups->world->rank() == 0)
-        warn(data::shared_text(inputs_->tokens, *inputs_->validation));
+      if (context_.groups->world->rank() == 0) warn(inputs_->shared_text);
     }
     facts_ = facts_of(*inputs_);
     if (context_.groups->world->rank() == 0) {

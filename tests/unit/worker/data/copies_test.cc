@@ -33,6 +33,10 @@ class CopiesTest : public testing::Test {
     const std::vector<fs::path> paths = {dataset / name};
     return TokenSet::open(paths).value();
   }
+  static std::string doubt_about(const TokenSet& training, const TokenSet& held_out) {
+    ManifestCache manifests;
+    return shared_text(training, held_out, manifests);
+  }
   std::string refusal() const {
     const auto outcome = prepare(options_);
     EXPECT_FALSE(outcome);
@@ -97,7 +101,7 @@ TEST_F(CopiesTest, DroppedCopiesLeaveTheHeldOutText) {
             "a copy of a file of another split, dropped by --drop-copies (1): appendix.txt = "
             "2.txt");
   EXPECT_TRUE(prepare(options_)->unchanged);
-  EXPECT_EQ(shared_text(split(options_.output, "train"), split(options_.output, "heldout")), "");
+  EXPECT_EQ(doubt_about(split(options_.output, "train"), split(options_.output, "heldout")), "");
 }
 
 TEST_F(CopiesTest, SetsOfTwoDataSetsAreCompared) {
@@ -111,16 +115,16 @@ TEST_F(CopiesTest, SetsOfTwoDataSetsAreCompared) {
   ASSERT_TRUE(prepare(other));
   const TokenSet train = split(options_.output, "train");
   const TokenSet held = split(options_.output, "heldout");
-  EXPECT_EQ(shared_text(train, held), "");
-  EXPECT_THAT(shared_text(train, split(other.output, "train")),
+  EXPECT_EQ(doubt_about(train, held), "");
+  EXPECT_THAT(doubt_about(train, split(other.output, "train")),
               HasSubstr("engine.data.validation: found 1 of its 2 documents among those of "
                         "engine.data.tokens, for example x.txt = 1.txt"));
   fs::copy(options_.output / "train", folder_.path() / "copy");
   const std::vector<fs::path> copied = {folder_.path() / "copy", options_.output / "heldout"};
-  EXPECT_THAT(shared_text(train, TokenSet::open(copied).value()),
+  EXPECT_THAT(doubt_about(train, TokenSet::open(copied).value()),
               HasSubstr("found 1 of its 2 shards among those"));
   fs::remove(other.output / "dataset.json");
-  EXPECT_EQ(shared_text(train, split(other.output, "train")), "") << "nothing says which texts";
+  EXPECT_EQ(doubt_about(train, split(other.output, "train")), "") << "nothing says which texts";
 }
 
 }  // namespace

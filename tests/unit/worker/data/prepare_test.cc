@@ -315,15 +315,17 @@ TEST_F(PrepareTest, PiecesInWhichAFileIsReadDoNotShowInTheTokens) {
   EXPECT_EQ(train.text_bytes(), static_cast<int64_t>(text.size()));
 }
 
-TEST_F(PrepareTest, FindsTheSplitOfATokenPath) {
+TEST_F(PrepareTest, ACacheFindsTheManifestOfASplitAndKeepsIt) {
   const PrepareOutcome outcome = prepare(options_).value();
-  const SplitRecord& held_out = outcome.manifest.splits[1];
-  EXPECT_TRUE(held_out.baselines.has_value());
-  EXPECT_EQ(find_split(output() / "validation").value(), held_out);
-  EXPECT_EQ(find_split(output() / "validation/").value(), held_out);
-  EXPECT_EQ(find_split(output() / "validation/00000.tokens").value(), held_out);
-  EXPECT_FALSE(find_split(input() / "1.txt").value().has_value());
-  EXPECT_FALSE(find_split(folder_.path() / "nowhere/train").value().has_value());
+  EXPECT_TRUE(outcome.manifest.splits[1].baselines.has_value());
+  ManifestCache manifests;
+  const DatasetManifest* found = manifests.of_split(output() / "validation");
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(*found, outcome.manifest);
+  fs::remove(output() / "dataset.json");
+  EXPECT_EQ(manifests.of_split(output() / "train"), found);
+  EXPECT_EQ(ManifestCache().of_split(output() / "train"), nullptr);
+  EXPECT_EQ(manifests.of_split(folder_.path() / "nowhere/train"), nullptr);
 }
 
 TEST_F(PrepareTest, VerifyNamesWhatDiffersFromTheManifest) {
