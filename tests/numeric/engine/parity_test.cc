@@ -4,13 +4,12 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
-#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/comm/worker/comm/world.h"
 #include "tests/support/paths.h"
-#include "worker/comm/factory.h"
 #include "worker/engine/limits.h"
 #include "worker/hf/model_folder.h"
 #include "worker/job/import_export.h"
@@ -98,22 +97,10 @@ class ParityTest : public ::testing::Test {
 
   /// What rank 0 of `ranks` saw; empty where a rank failed.
   Curve train(int ranks, const Look& before = {}, const Look& after = {}) {
-    const auto meeting = std::make_shared<comm::LocalWorld>();
     std::vector<Curve> curves(static_cast<size_t>(ranks));
-    {
-      std::vector<std::jthread> threads;
-      for (int rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-          comm::Options options{.rank = rank, .job_uid = "parity"};
-          options.endpoints.resize(static_cast<size_t>(ranks));
-          for (int peer = 0; peer < ranks; ++peer)
-            options.endpoints[static_cast<size_t>(peer)].rank = peer;
-          auto world = comm::make_local_communicator(options, meeting);
-          ASSERT_TRUE(world) << world.error().message;
-          train_one(**world, curves[static_cast<size_t>(rank)], before, after);
-        });
-      }
-    }
+    comm::testing::run_world(comm::TransportKind::kLocal, ranks, [&](comm::Communicator& world) {
+      train_one(world, curves[static_cast<size_t>(world.rank())], before, after);
+    });
     return curves[0];
   }
 

@@ -3,12 +3,12 @@
 #include <barrier>
 #include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/comm/worker/comm/world.h"
 #include "tests/support/allocation_counter.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
@@ -37,30 +37,19 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
     spec.parallelism.zero_stage = zero_stage();
     spec.batch.micro_sequences = 4;  // one rank: three micro-batches, the last one short
     const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
-    const auto room = std::make_shared<comm::LocalWorld>();
     std::barrier together(ranks());
     std::vector<int64_t> counts;
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks(); ++rank) {
-      threads.emplace_back([&, rank] {
-        comm::Options options{.rank = rank, .job_uid = "test"};
-        for (int other = 0; other < ranks(); ++other)
-          options.endpoints.push_back({.rank = other});
-        const auto world = comm::make_local_communicator(options, room);
-        ASSERT_TRUE(world) << world.error().message;
-        train(spec, stream, **world, [&](const auto& step) {
-          together.arrive_and_wait();
-          const int64_t before = test::allocations();
-          together.arrive_and_wait();
-          step();
-          together.arrive_and_wait();
-          if (rank == 0) counts.push_back(test::allocations() - before);
-          together.arrive_and_wait();
-        });
+    comm::testing::run_world(comm::TransportKind::kLocal, ranks(), [&](comm::Communicator& world) {
+      train(spec, stream, world, [&](const auto& step) {
+        together.arrive_and_wait();
+        const int64_t before = test::allocations();
+        together.arrive_and_wait();
+        step();
+        together.arrive_and_wait();
+        if (world.rank() == 0) counts.push_back(test::allocations() - before);
+        together.arrive_and_wait();
       });
-    }
-    for (std::thread& thread : threads)
-      thread.join();
+    });
     counts.erase(counts.begin(), counts.begin() + std::min<int64_t>(kWarmUpSteps, counts.size()));
     return counts;
   }

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/comm/worker/comm/world.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
 #include "worker/matrix/world.h"
@@ -27,29 +27,20 @@ constexpr std::chrono::seconds kDeadline{90};
 /// rank has returned.
 void for_each_rank(const api::EngineSpec& spec, const layout::Mesh& mesh,
                    const std::function<void(comm::Groups& groups, Engine& engine)>& rank_main) {
-  const auto local = std::make_shared<comm::LocalWorld>();
-  comm::Options options{.generation = 1, .job_uid = "test", .deadline = kDeadline};
-  for (int rank = 0; rank < mesh.size(); ++rank)
-    options.endpoints.push_back({.rank = rank});
   std::barrier all_returned(mesh.size());
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < mesh.size(); ++rank) {
-    ranks.emplace_back([&, options, rank]() mutable {
-      options.rank = rank;
-      const auto world = comm::make_local_communicator(options, local);
-      ASSERT_TRUE(world) << world.error().message;
-      auto groups = comm::Groups::make(**world, mesh);
-      ASSERT_TRUE(groups) << groups.error().message;
-      HeapMemorySource memory;
-      const auto engine = Engine::create(
-          {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &*groups},
-          memory);
-      ASSERT_TRUE(engine) << engine.error().message;
-      (*engine)->initialize();
-      rank_main(*groups, **engine);
-      all_returned.arrive_and_wait();
-    });
-  }
+  const auto one_rank = [&](comm::Communicator& world) {
+    auto groups = comm::Groups::make(world, mesh);
+    ASSERT_TRUE(groups) << groups.error().message;
+    HeapMemorySource memory;
+    const auto engine = Engine::create(
+        {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &*groups},
+        memory);
+    ASSERT_TRUE(engine) << engine.error().message;
+    (*engine)->initialize();
+    rank_main(*groups, **engine);
+    all_returned.arrive_and_wait();
+  };
+  comm::testing::run_world(comm::TransportKind::kLocal, mesh.size(), one_rank, kDeadline);
 }
 
 api::EngineSpec spec_of_stage(int zero_stage) {

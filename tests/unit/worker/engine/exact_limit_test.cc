@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <thread>
 
 #include <gtest/gtest.h>
 
 #include "common/base/check.h"
+#include "tests/comm/worker/comm/world.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
@@ -52,17 +52,11 @@ int32_t least_expected(Engine& engine) {
 }
 
 /// One step in which every target adds -`hidden` to each gradient of one token's embedding.
-Result<Outcome> train_one(const Layout& layout, int rank,
-                          const std::shared_ptr<comm::LocalWorld>& local, float hidden) {
+Result<Outcome> train_one(const Layout& layout, comm::Communicator& world, float hidden) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
   spec.batch.micro_sequences = layout.micro_sequences;
-  comm::Options options{.rank = rank, .job_uid = "test"};
-  options.generation = 1;
-  for (int r = 0; r < layout.ranks; ++r)
-    options.endpoints.push_back({.rank = r, .host_id = "here"});
-  TRAINYARD_ASSIGN(const auto world, comm::make_local_communicator(options, local));
   HeapMemorySource memory;
-  const comm::Groups groups = comm::Groups::of_data_ranks(*world);
+  const comm::Groups groups = comm::Groups::of_data_ranks(world);
   TRAINYARD_ASSIGN(
       const auto engine,
       Engine::create(
@@ -73,7 +67,7 @@ Result<Outcome> train_one(const Layout& layout, int rank,
     bias = hidden;
   TRAINYARD_TRY(engine->settle());
   const std::vector<int32_t> stream(4096, least_expected(*engine));
-  matrix::StreamBatches batches(stream, spec, layout.ranks, rank);
+  matrix::StreamBatches batches(stream, spec, layout.ranks, world.rank());
   batches.start_step(0);
   TRAINYARD_ASSIGN(const StepReport report, engine->step(batches));
   TRAINYARD_ASSIGN(const Hash128 hash, EngineState(*engine).hash());
@@ -82,18 +76,13 @@ Result<Outcome> train_one(const Layout& layout, int rank,
 
 /// Rank 0's, after all ranks have said the same.
 Outcome train(const Layout& layout, float hidden) {
-  const auto local = std::make_shared<comm::LocalWorld>();
   std::vector<Outcome> outcomes(static_cast<size_t>(layout.ranks));
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < layout.ranks; ++rank) {
-      ranks.emplace_back([&, rank] {
-        const auto outcome = train_one(layout, rank, local, hidden);
-        EXPECT_TRUE(outcome) << outcome.error().message;
-        if (outcome) outcomes[static_cast<size_t>(rank)] = *outcome;
-      });
-    }
-  }
+  comm::testing::run_world(comm::TransportKind::kLocal, layout.ranks,
+                           [&](comm::Communicator& world) {
+                             const auto outcome = train_one(layout, world, hidden);
+                             EXPECT_TRUE(outcome) << outcome.error().message;
+                             if (outcome) outcomes[static_cast<size_t>(world.rank())] = *outcome;
+                           });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.report.skipped, outcomes[0].report.skipped);
     EXPECT_EQ(outcome.hash, outcomes[0].hash);

@@ -11,6 +11,7 @@
 #include "common/api/decode.h"
 #include "common/api/encode.h"
 #include "common/random/philox.h"
+#include "tests/comm/worker/comm/world.h"
 #include "tests/support/extent.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/memory_file_system.h"
@@ -111,15 +112,12 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
   /// Returns the state hash as each rank has it.
   std::vector<std::string> live(const Life& life, int64_t generation) {
     const int ranks = life.cell.ranks;
-    const auto room = std::make_shared<comm::LocalWorld>();
+    comm::testing::World world = comm::testing::make_world(comm::TransportKind::kLocal, ranks);
     std::vector<std::string> hashes(static_cast<size_t>(ranks));
     checkpoint::testing::run_ranks(ranks, [&](checkpoint::CommitGroup& group) {
-      comm::Options options{.rank = group.rank(), .generation = generation, .job_uid = "test"};
-      for (int rank = 0; rank < ranks; ++rank)
-        options.endpoints.push_back({.rank = rank});
-      const auto world = comm::make_local_communicator(options, room);
-      ASSERT_TRUE(world) << world.error().message;
-      const auto groups = comm::Groups::make(**world, life.cell.mesh());
+      const auto ranks_met = world.connect(group.rank());
+      ASSERT_TRUE(ranks_met) << ranks_met.error().message;
+      const auto groups = comm::Groups::make(**ranks_met, life.cell.mesh());
       ASSERT_TRUE(groups) << groups.error().message;
       const Status status =
           train(life, generation, group, *groups, hashes[static_cast<size_t>(group.rank())]);

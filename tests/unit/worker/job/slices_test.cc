@@ -11,6 +11,7 @@
 
 #include "common/api/decode.h"
 #include "common/api/encode.h"
+#include "tests/comm/worker/comm/world.h"
 #include "tests/support/allocation_counter.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
@@ -44,14 +45,12 @@ class SlicesTest : public ::testing::Test {
   /// before the count begins.
   template <class Work>
   int64_t largest_allocation(const Work& work) {
-    const auto room = std::make_shared<comm::LocalWorld>();
+    comm::testing::World world = comm::testing::make_world(comm::TransportKind::kLocal, kRanks);
     int64_t largest = 0;
     checkpoint::testing::run_ranks(kRanks, [&](checkpoint::CommitGroup& group) {
-      comm::Options options{.rank = group.rank(), .job_uid = "test"};
-      options.endpoints = {{.rank = 0}, {.rank = 1}};
-      const auto world = comm::make_local_communicator(options, room);
-      ASSERT_TRUE(world) << world.error().message;
-      const comm::Groups groups = comm::Groups::of_data_ranks(**world);
+      const auto ranks_met = world.connect(group.rank());
+      ASSERT_TRUE(ranks_met) << ranks_met.error().message;
+      const comm::Groups groups = comm::Groups::of_data_ranks(**ranks_met);
       HeapMemorySource memory;
       const auto engine = Engine::create(
           {.spec = spec_, .isa = kernel_isa(api::Isa::kAuto), .groups = &groups}, memory);

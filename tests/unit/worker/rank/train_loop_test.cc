@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/api/decode.h"
+#include "tests/comm/worker/comm/world.h"
 #include "tests/support/extent.h"
 #include "tests/support/hanging_files.h"
 #include "tests/support/temporary_directory.h"
@@ -127,20 +128,12 @@ class TrainLoopTest : public ::testing::Test {
   }
   /// A run of two ranks, `life_of` each.
   std::vector<TrainOutcome> train_two(const std::function<Life(int rank)>& life_of) const {
-    const auto local = std::make_shared<comm::LocalWorld>();
     std::vector<TrainOutcome> outcomes(2);
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&, rank] {
-        const auto world = comm::make_local_communicator(
-            {.rank = rank, .endpoints = {{.rank = 0}, {.rank = 1}}, .generation = 1}, local);
-        ASSERT_TRUE(world) << world.error().message;
-        const auto outcome = train(life_of(rank), **world);
-        ASSERT_TRUE(outcome) << outcome.error().message;
-        outcomes[static_cast<size_t>(rank)] = *outcome;
-      });
-    }
-    ranks.clear();
+    comm::testing::run_world(comm::TransportKind::kLocal, 2, [&](comm::Communicator& world) {
+      const auto outcome = train(life_of(world.rank()), world);
+      ASSERT_TRUE(outcome) << outcome.error().message;
+      outcomes[static_cast<size_t>(world.rank())] = *outcome;
+    });
     return outcomes;
   }
   /// A run of one rank.
