@@ -102,13 +102,20 @@ TEST_P(SimdTest, FmaAtMidpointsWhereRoundingTwiceIsWrong) {
   expect_fma(table(), triples);
 }
 
-TEST_P(SimdTest, TheMidpointsDoDefeatPlainDouble) {
+TEST_P(SimdTest, FmaIsRightWherePlainDoubleIsNot) {
   // The reason for round-to-odd: this case comes out wrong when double rounds first.
-  const float a = 4097.0F;
-  const float c = 0x1p-40F;
-  const auto twice =
-      static_cast<float>(static_cast<double>(a) * static_cast<double>(a) + static_cast<double>(c));
-  EXPECT_NE(twice, std::fma(a, a, c));
+  float a[16];
+  float c[16];
+  float y[16];
+  std::fill_n(a, 16, 4097.0F);
+  std::fill_n(c, 16, 0x1p-40F);
+  table().fma16(a, a, c, y);
+  const auto twice = static_cast<float>(static_cast<double>(a[0]) * static_cast<double>(a[0]) +
+                                        static_cast<double>(c[0]));
+  for (const float lane : y) {
+    EXPECT_EQ(lane, std::fma(a[0], a[0], c[0]));
+    EXPECT_NE(lane, twice);
+  }
 }
 
 TEST_P(SimdTest, FmaOnRandomBits) {
