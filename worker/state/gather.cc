@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{4} << 20;  // 16 MiB
 
-/// Rank 0 hashes the states of the largest models, or writes them to slow storage, within this.
+/// Rank 0 hashes the states of the largest models, or writes them to slow storage, within this. A
+/// send has it until its first bytes are on the way; then the communicator's deadline holds.
 const comm::PointToPointOptions kPatiently{.patience = std::chrono::hours(1)};
 
 }  // namespace
