@@ -23,3 +23,8 @@ trainyard_test(lone_rank_test TIER process MEMORY TIMEOUT 300 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/lone_rank_test.cc
   DEPS worker_data worker_hf process_test_support GTest::gmock nlohmann_json::nlohmann_json)
 add_dependencies(lone_rank_test trainyard trainyard-agent trainyard-worker)
+# As above.
+trainyard_test(evaluation_stop_test TIER process TIMEOUT 600 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/evaluation_stop_test.cc
+  DEPS run_test_support)
+add_dependencies(evaluation_stop_test trainyard trainyard-agent trainyard-worker)
