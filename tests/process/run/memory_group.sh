@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs a command in a memory cgroup of 1 GiB of its own, v1 or v2, and ends with its status.
+# Runs a command in a memory cgroup of its own, v1 or v2, of MEMORY_GROUP_BYTES (default 1 GiB), and ends with its status.
 #
 #   memory_group.sh COMMAND...
 #
@@ -19,7 +19,7 @@ enter() {
   [ -e "$group/$2" ] || echo +memory >"$1/cgroup.subtree_control"
   # Swapping would put the end off.
   if [ -e "$group/memory.swap.max" ]; then echo 0 >"$group/memory.swap.max"; fi
-  if echo 1G >"$group/$2" && echo $$ >"$group/cgroup.procs"; then
+  if echo "${MEMORY_GROUP_BYTES:-1G}" >"$group/$2" && echo $$ >"$group/cgroup.procs"; then
     entered=$group
     return 0
   fi
