@@ -29,6 +29,8 @@ Result<Api> load(const std::string& library) {
   find(api.set_preference, "cublasLtMatmulPreferenceSetAttribute");
   find(api.heuristics, "cublasLtMatmulAlgoGetHeuristic");
   find(api.algorithm_config, "cublasLtMatmulAlgoConfigGetAttribute");
+  find(api.set_algorithm_config, "cublasLtMatmulAlgoConfigSetAttribute");
+  find(api.check, "cublasLtMatmulAlgoCheck");
   find(api.matmul, "cublasLtMatmul");
   if (!missing.empty()) {
     return Error{ErrorCode::kUnavailable,

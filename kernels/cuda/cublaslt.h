@@ -28,7 +28,12 @@ inline constexpr int kEpilogueBias = 4;      // CUBLASLT_EPILOGUE_BIAS
 inline constexpr int kOperationN = 0;        // CUBLAS_OP_N
 inline constexpr int kOperationT = 1;        // CUBLAS_OP_T
 inline constexpr int kMaxWorkspace = 1;      // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
-inline constexpr int kSplitK = 2;            // CUBLASLT_ALGO_CONFIG_SPLITK_NUM
+inline constexpr int kReductionSchemes = 3;  // CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
+inline constexpr int kAlignmentOfA =
+    5;                             // CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, and of B, C, D
+inline constexpr int kSplitK = 2;  // CUBLASLT_ALGO_CONFIG_SPLITK_NUM
+inline constexpr int kReductionScheme = 3;   // CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME
+inline constexpr uint32_t kNoReduction = 0;  // CUBLASLT_REDUCTION_SCHEME_NONE
 
 /// cublasLtMatmulAlgo_t: opaque, may be stored and used again by the same library on the same GPU.
 struct Algorithm {
@@ -64,6 +69,10 @@ struct Api {
                     int requested, Heuristic* results, int* returned) = nullptr;
   int (*algorithm_config)(const Algorithm*, int attribute, void* value, size_t bytes,
                           size_t* written) = nullptr;
+  int (*set_algorithm_config)(Algorithm*, int attribute, const void* value, size_t bytes) = nullptr;
+  /// Whether the algorithm is one for the problem; fills in what the heuristics would.
+  int (*check)(Handle, Description, Layout a, Layout b, Layout c, Layout d, const Algorithm*,
+               Heuristic* result) = nullptr;
   int (*matmul)(Handle, Description, const void* alpha, const void* a, Layout, const void* b,
                 Layout, const void* beta, const void* c, Layout, void* d, Layout, const Algorithm*,
                 void* workspace, size_t workspace_bytes, cudaStream_t) = nullptr;

@@ -11,11 +11,11 @@ namespace {
 
 using cublaslt::Heuristic;
 
-constexpr int kRequested = 32;  // of which those with split-K 1 are kept
+constexpr int kRequested = 32;  // of which those that fit are kept
 constexpr size_t kMeasured = 8;
 constexpr int kRuns = 5;  // each measured plan; the fastest counts
 constexpr int64_t kPlanFileBytesMax = int64_t{1} << 20U;
-constexpr size_t kAlignment = 16;
+constexpr uint32_t kAlignment = 16;
 
 int type_of(DType type) {
   return type == DType::kFloat32 ? cublaslt::kReal32F : cublaslt::kReal16BF;
@@ -94,7 +94,7 @@ Result<std::unique_ptr<Gemm>> Gemm::create(const cublaslt::Api& api, const GemmO
   return gemm;
 }
 
-Result<std::unique_ptr<Gemm::Plan>> Gemm::describe(const GemmProblem& p) const {
+Result<std::unique_ptr<Gemm::Plan>> Gemm::describe(const GemmProblem& p, const void* bias) const {
   auto plan = std::make_unique<Plan>(&api_);
   const auto layout = [&](cublaslt::Layout* to, DType type, bool transposed, int64_t rows,
                           int64_t columns, int64_t ld) {
@@ -114,7 +114,10 @@ Result<std::unique_ptr<Gemm::Plan>> Gemm::describe(const GemmProblem& p) const {
   };
   set(cublaslt::kTransposeA, of_first);
   set(cublaslt::kTransposeB, of_second);
-  if (p.has_bias) set(cublaslt::kEpilogue, cublaslt::kEpilogueBias);
+  if (p.has_bias) {
+    set(cublaslt::kEpilogue, cublaslt::kEpilogueBias);
+    set(cublaslt::kBiasPointer, bias);  // the heuristics look at its alignment
+  }
   if (status == cublaslt::kSuccess) {
     status = layout(&plan->first, p.input, p.transpose_b, p.k, p.n, p.ldb);
   }
@@ -128,29 +131,73 @@ Result<std::unique_ptr<Gemm::Plan>> Gemm::describe(const GemmProblem& p) const {
   return plan;
 }
 
-Result<std::vector<Heuristic>> Gemm::candidates(const Plan& plan) const {
+Result<std::vector<Heuristic>> Gemm::ask(const Plan& plan, bool split_k) const {
   cublaslt::Preference preference = nullptr;
   if (const int status = api_.create_preference(&preference); status != cublaslt::kSuccess) {
     return failed("cublasLtMatmulPreferenceCreate", status);
   }
-  api_.set_preference(preference, cublaslt::kMaxWorkspace, &options_.workspace_bytes,
-                      sizeof options_.workspace_bytes);
   std::vector<Heuristic> found(kRequested);
   int returned = 0;
-  const int status =
-      api_.heuristics(handle_, plan.description, plan.first, plan.second, plan.result, plan.result,
-                      preference, kRequested, found.data(), &returned);
+  int status = api_.set_preference(preference, cublaslt::kMaxWorkspace, &options_.workspace_bytes,
+                                   sizeof options_.workspace_bytes);
+  for (int operand = 0; operand < 4 && status == cublaslt::kSuccess; ++operand) {
+    status = api_.set_preference(preference, cublaslt::kAlignmentOfA + operand, &kAlignment,
+                                 sizeof kAlignment);
+  }
+  if (!split_k && status == cublaslt::kSuccess) {
+    status = api_.set_preference(preference, cublaslt::kReductionSchemes, &cublaslt::kNoReduction,
+                                 sizeof cublaslt::kNoReduction);
+  }
+  if (status == cublaslt::kSuccess) {
+    status = api_.heuristics(handle_, plan.description, plan.first, plan.second, plan.result,
+                             plan.result, preference, kRequested, found.data(), &returned);
+  }
   api_.destroy_preference(preference);
+  if (status == cublaslt::kNotSupported) return std::vector<Heuristic>();
   if (status != cublaslt::kSuccess) return failed("cublasLtMatmulAlgoGetHeuristic", status);
   found.resize(static_cast<size_t>(returned));
+  return found;
+}
+
+bool Gemm::splits_k(const Heuristic& choice) const {
+  int32_t split_k = 0;
+  size_t written = 0;
+  return api_.algorithm_config(&choice.algorithm, cublaslt::kSplitK, &split_k, sizeof split_k,
+                               &written) != cublaslt::kSuccess ||
+         split_k > 1;
+}
+
+/// Whether the library takes the algorithm for the problem, within the workspace.
+bool Gemm::fits(const Plan& plan, Heuristic& choice) const {
+  Heuristic checked;
+  if (api_.check(handle_, plan.description, plan.first, plan.second, plan.result, plan.result,
+                 &choice.algorithm, &checked) != cublaslt::kSuccess ||
+      checked.workspace_bytes > options_.workspace_bytes) {
+    return false;
+  }
+  choice.workspace_bytes = checked.workspace_bytes;
+  return options_.split_k || !splits_k(choice);
+}
+
+Result<std::vector<Heuristic>> Gemm::candidates(const Plan& plan) const {
+  TRAINYARD_ASSIGN(std::vector<Heuristic> found, ask(plan, options_.split_k));
   std::erase_if(found, [&](const Heuristic& h) {
-    int32_t split_k = 0;
-    size_t written = 0;
     return h.status != cublaslt::kSuccess || h.workspace_bytes > options_.workspace_bytes ||
-           api_.algorithm_config(&h.algorithm, cublaslt::kSplitK, &split_k, sizeof split_k,
-                                 &written) != cublaslt::kSuccess ||
-           split_k > 1;
+           (!options_.split_k && splits_k(h));
   });
+  if (found.empty() && !options_.split_k) {  // the heuristics know only plans that split: unsplit
+    TRAINYARD_ASSIGN(found, ask(plan, true));
+    std::erase_if(found, [&](Heuristic& h) {
+      const int32_t one = 1;
+      return h.status != cublaslt::kSuccess ||
+             api_.set_algorithm_config(&h.algorithm, cublaslt::kSplitK, &one, sizeof one) !=
+                 cublaslt::kSuccess ||
+             api_.set_algorithm_config(&h.algorithm, cublaslt::kReductionScheme,
+                                       &cublaslt::kNoReduction,
+                                       sizeof cublaslt::kNoReduction) != cublaslt::kSuccess ||
+             !fits(plan, h);
+    });
+  }
   if (found.size() > kMeasured) found.resize(kMeasured);
   return found;
 }
@@ -204,16 +251,18 @@ Status Gemm::prepare(const GemmProblem& problem, const GemmOperands& operands,
                      cudaStream_t stream) {
   if (plans_.contains(problem)) return {};
   TRAINYARD_TRY(check(problem));
-  TRAINYARD_ASSIGN(std::unique_ptr<Plan> plan, describe(problem));
-  if (const auto kept = kept_.find(words(problem)); kept != kept_.end()) {
+  TRAINYARD_ASSIGN(std::unique_ptr<Plan> plan, describe(problem, operands.bias));
+  if (const auto kept = kept_.find(words(problem));
+      kept != kept_.end() && fits(*plan, kept->second)) {
     plan->choice = kept->second;
     plans_[problem] = std::move(plan);
     return {};
   }
   TRAINYARD_ASSIGN(const std::vector<Heuristic> found, candidates(*plan));
   if (found.empty()) {
-    return Error{ErrorCode::kUnavailable, "cuBLASLt has no plan with split-K 1 and at most " +
-                                              std::to_string(options_.workspace_bytes) +
+    return Error{ErrorCode::kUnavailable, std::string("cuBLASLt has no plan ") +
+                                              (options_.split_k ? "" : "with split-K 1 ") +
+                                              "within " + std::to_string(options_.workspace_bytes) +
                                               " bytes of workspace for product " + words(problem)};
   }
   float best = -1;
@@ -243,8 +292,8 @@ Status Gemm::run(const GemmProblem& problem, const GemmOperands& operands, cudaS
 }
 
 std::string Gemm::header() const {
-  return "trainyard-gemm-plans 1 cublaslt " + std::to_string(api_.version()) + " on " +
-         options_.machine;
+  return std::string("trainyard-gemm-plans 2 ") + (options_.split_k ? "fast" : "canonical") +
+         " cublaslt " + std::to_string(api_.version()) + " on " + options_.machine;
 }
 
 void Gemm::read_plans() {

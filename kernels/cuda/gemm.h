@@ -36,16 +36,18 @@ struct GemmOperands {
 };
 
 struct GemmOptions {
-  size_t workspace_bytes = size_t{32} << 20U;
+  size_t workspace_bytes = size_t{64} << 20U;
+  /// Whether a sum over k may be split: faster where C is small, and bits depend on the plan.
+  bool split_k = false;
   /// Measured plans are kept here, or nowhere (docs/formats/gemm-plans.md).
   std::filesystem::path plan_file;
   /// The GPU and its driver, in words: plans of another machine are measured again.
   std::string machine;
 };
 
-/// Matrix products by cuBLASLt. Only plans with split-K 1 are used, whose sums run over ascending k
-/// whatever the tile. Never a fused GELU gradient or bias gradient: they are slower than separate
-/// kernels. Not thread-safe.
+/// Matrix products by cuBLASLt. Without GemmOptions::split_k only plans with split-K 1 are used,
+/// whose sums run over ascending k whatever the tile. Never a fused GELU gradient or bias gradient:
+/// they are slower than separate kernels. Not thread-safe.
 class Gemm {
  public:
   /// Reads the plan file; a damaged file, or one of another machine or library, counts as empty.
@@ -54,9 +56,9 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// Makes a plan: the kept one, or the fastest of up to 8, each run on the operands. Synchronises
-  /// the stream; what C holds is lost. kInvalidConfig where the problem is not one for the library,
-  /// kUnavailable where it has no plan with split-K 1.
+  /// Makes a plan: the kept one if the library still takes it, or the fastest of up to 8, each run
+  /// on the operands. Synchronises the stream; what C holds is lost. kInvalidConfig where the
+  /// problem is not one for the library, kUnavailable where it has no plan.
   Status prepare(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
   /// Enqueues a prepared product. Neither allocates device memory nor synchronises. kInternal
   /// without a plan or with a misaligned operand; kUnavailable where the library fails.
@@ -68,8 +70,11 @@ class Gemm {
  private:
   struct Plan;
   explicit Gemm(const cublaslt::Api& api, GemmOptions options);
-  Result<std::unique_ptr<Plan>> describe(const GemmProblem& problem) const;
+  Result<std::unique_ptr<Plan>> describe(const GemmProblem& problem, const void* bias) const;
+  Result<std::vector<cublaslt::Heuristic>> ask(const Plan& plan, bool split_k) const;
   Result<std::vector<cublaslt::Heuristic>> candidates(const Plan& plan) const;
+  bool fits(const Plan& plan, cublaslt::Heuristic& choice) const;
+  bool splits_k(const cublaslt::Heuristic& choice) const;
   Result<float> measure(const Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
                         cudaStream_t stream);
   Status enqueue(const Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
@@ -85,16 +90,21 @@ class Gemm {
   int64_t measured_ = 0;
 };
 
-/// Whether the library's products of this problem have the bits of an ascending chain of k16
-/// tensor-core steps (kernels/cuda/gemm_chain.cu), as canonical numerics demands. Runs the problem,
-/// which must be one of bf16 without bias, on pseudo-random operands that it writes to `operands`;
-/// `check` is another C. The answer is the hash of C, equal on all ranks. kInvalidConfig where the
-/// bits differ. Synchronises.
-Result<uint64_t> canonical_self_test(Gemm& gemm, const GemmProblem& problem, void* a, void* b,
-                                     void* c, void* check, void* workspace, cudaStream_t stream);
+/// Whether the library's products of this problem, by the plan that runs, have the bits of an
+/// ascending chain of k16 tensor-core steps (kernels/cuda/gemm_chain.cu), as canonical numerics
+/// demands. Runs the problem, which must be one of bf16 that does not accumulate, on pseudo-random
+/// operands that it writes in place of what they hold, and compares the first and the last 64 rows;
+/// `result` is device memory for two numbers. The answer is a hash of C, equal on all ranks.
+/// kInvalidConfig where bits differ. Synchronises.
+Result<uint64_t> canonical_self_test(Gemm& gemm, const GemmProblem& problem,
+                                     const GemmOperands& operands, uint64_t* result,
+                                     cudaStream_t stream);
 
-/// C = op(A) op(B) of bf16 as one ascending chain of k16 steps per element; slow.
-cudaError_t gemm_chain(const GemmProblem& problem, const void* a, const void* b, void* c,
-                       cudaStream_t stream);
+/// Counts in result[0] the elements of C's first and last 64 rows that are not op(A) op(B) + bias
+/// of bf16 as one ascending chain of k16 steps, and adds to result[1] a hash of all of C. Slow.
+cudaError_t gemm_chain_check(const GemmProblem& problem, const GemmOperands& operands,
+                             uint64_t* result, cudaStream_t stream);
+/// bf16 of either sign with magnitudes over eight binades, so that the order of a sum shows.
+cudaError_t gemm_operand(void* x, int64_t count, uint64_t seed, cudaStream_t stream);
 
 }  // namespace trainyard::kernels::cuda

@@ -50,8 +50,8 @@ __device__ inline void store_16(void* global, uint4 v) {
                : "memory");
 }
 
-/// kernel<<<grid, block, shared_bytes, stream>>>(arguments...); returns errors of the
-/// configuration.
+/// kernel<<<grid, block, shared_bytes, stream>>>(arguments...); returns what became of this launch,
+/// never an error that an earlier call has left.
 template <typename... P, typename... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, A&&... arguments) {
@@ -60,8 +60,12 @@ cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_by
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  kernel<<<grid, block, shared_bytes, stream>>>(std::forward<A>(arguments)...);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, std::forward<A>(arguments)...);
 }
 
 /// The launch's dynamic shared memory, aligned to 128 bytes.

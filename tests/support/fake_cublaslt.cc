@@ -25,6 +25,7 @@ struct MatmulDescription {
 };
 struct MatmulPreference {
   size_t workspace_bytes = 0;
+  uint32_t reduction_schemes = 7;
 };
 
 int fail(const char* function) {
@@ -69,37 +70,74 @@ int set_description(void* description, int attribute, const void* value, size_t 
 }
 int set_preference(void* preference, int attribute, const void* value, size_t bytes) {
   auto& p = *static_cast<MatmulPreference*>(preference);
-  if (attribute != lt::kMaxWorkspace || bytes != sizeof p.workspace_bytes) {
+  if (attribute == lt::kMaxWorkspace && bytes == sizeof p.workspace_bytes) {
+    std::memcpy(&p.workspace_bytes, value, bytes);
+    return lt::kSuccess;
+  }
+  uint32_t number = 0;
+  if (bytes != sizeof number) return complain("a preference of another size");
+  std::memcpy(&number, value, bytes);
+  if (attribute == lt::kReductionSchemes) {
+    p.reduction_schemes = number;
+  } else if (attribute < lt::kAlignmentOfA || attribute > lt::kAlignmentOfA + 3 || number != 16) {
     return complain("an unknown preference");
   }
-  std::memcpy(&p.workspace_bytes, value, bytes);
   return lt::kSuccess;
 }
 
 constexpr uint64_t kMagic = 0x66616b65706c616e;
 
-int heuristics(void*, void*, void*, void*, void*, void*, void* preference, int requested,
-               lt::Heuristic* results, int* returned) {
+/// The fake's words of an algorithm: kMagic, index, split-K, workspace, reduction scheme.
+int heuristics(void*, void* description, void*, void*, void*, void*, void* preference,
+               int requested, lt::Heuristic* results, int* returned) {
   ++the_fake.heuristics_asked;
   if (const int status = fail("heuristics"); status != lt::kSuccess) return status;
+  const auto& d = *static_cast<MatmulDescription*>(description);
+  if (d.epilogue == lt::kEpilogueBias && d.bias == nullptr) return complain("asked without a bias");
   const auto& p = *static_cast<MatmulPreference*>(preference);
   *returned = 0;
   for (size_t i = 0; i < the_fake.split_k.size() && *returned < requested; ++i) {
     const size_t workspace = the_fake.needs_workspace_bytes * i;
-    if (workspace > p.workspace_bytes) continue;
+    const bool splits = the_fake.split_k[i] > 1;
+    if (workspace > p.workspace_bytes || (splits && p.reduction_schemes == 0)) continue;
     lt::Heuristic& h = results[(*returned)++];
     h = {};
-    h.algorithm.data = {kMagic, i, static_cast<uint64_t>(the_fake.split_k[i]), workspace};
+    h.algorithm.data = {kMagic, i, static_cast<uint64_t>(the_fake.split_k[i]), workspace,
+                        splits ? uint64_t{2} : uint64_t{0}};
     h.workspace_bytes = workspace;
   }
-  return lt::kSuccess;
+  return *returned > 0 ? lt::kSuccess : lt::kNotSupported;
+}
+/// The word of an algorithm that a setting is in, or -1.
+int place_of(int attribute) {
+  return attribute == lt::kSplitK ? 2 : attribute == lt::kReductionScheme ? 4 : -1;
 }
 int algorithm_config(const lt::Algorithm* algorithm, int attribute, void* value, size_t bytes,
                      size_t* written) {
-  if (attribute != lt::kSplitK || bytes != sizeof(int32_t)) return complain("an unknown setting");
-  const auto split_k = static_cast<int32_t>(algorithm->data[2]);
-  std::memcpy(value, &split_k, sizeof split_k);
-  *written = sizeof split_k;
+  const int at = place_of(attribute);
+  if (at < 0 || bytes != sizeof(int32_t)) return complain("an unknown setting");
+  const auto number = static_cast<int32_t>(algorithm->data[static_cast<size_t>(at)]);
+  std::memcpy(value, &number, sizeof number);
+  *written = sizeof number;
+  return lt::kSuccess;
+}
+int set_algorithm_config(lt::Algorithm* algorithm, int attribute, const void* value, size_t bytes) {
+  const int at = place_of(attribute);
+  if (at < 0 || bytes != sizeof(int32_t)) return complain("an unknown setting");
+  int32_t number = 0;
+  std::memcpy(&number, value, sizeof number);
+  algorithm->data[static_cast<size_t>(at)] = static_cast<uint64_t>(number);
+  return lt::kSuccess;
+}
+int check_algorithm(void*, void*, void*, void*, void*, void*, const lt::Algorithm* algorithm,
+                    lt::Heuristic* result) {
+  if (const int status = fail("check"); status != lt::kSuccess) return status;
+  const bool splits = algorithm->data[2] > 1;
+  if (algorithm->data[0] != kMagic || splits != (algorithm->data[4] != 0)) return lt::kInvalidValue;
+  if (algorithm->data[1] == the_fake.refused_algorithm) return lt::kNotSupported;
+  *result = {};
+  result->algorithm = *algorithm;
+  result->workspace_bytes = algorithm->data[3];
   return lt::kSuccess;
 }
 
@@ -204,7 +242,7 @@ int matmul(void*, void* description, const void* alpha, const void* a, void* a_l
   }
   if (desc.epilogue == lt::kEpilogueBias && desc.bias == nullptr) return complain("no bias");
   ++the_fake.products;
-  the_fake.plans_run.push_back(static_cast<int>(algorithm->data[1]));
+  the_fake.splits_run.push_back(static_cast<int>(algorithm->data[2]));
   const Product product{desc,
                         la,
                         lb,
@@ -245,6 +283,8 @@ lt::Api fake_cublaslt_api() {
   api.set_preference = set_preference;
   api.heuristics = heuristics;
   api.algorithm_config = algorithm_config;
+  api.set_algorithm_config = set_algorithm_config;
+  api.check = check_algorithm;
   api.matmul = matmul;
   return api;
 }

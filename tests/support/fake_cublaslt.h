@@ -18,14 +18,16 @@ struct FakeCublasLt {
   /// Fails the named function ("matmul", "heuristics", "create", ...) with this status.
   std::string fails;
   int failure = 14;  ///< CUBLAS_STATUS_INTERNAL_ERROR
+  /// Index of a plan that cublasLtMatmulAlgoCheck refuses.
+  size_t refused_algorithm = ~size_t{0};
   /// Sums over descending k: what canonical numerics must notice.
   bool descending = false;
 
   // What was seen.
   int64_t products = 0, heuristics_asked = 0;
-  int64_t live_objects = 0;    ///< handles, descriptions, layouts, preferences not destroyed
-  std::vector<int> plans_run;  ///< index of each product's plan
-  std::string complaint;       ///< the first rule that a call broke
+  int64_t live_objects = 0;     ///< handles, descriptions, layouts, preferences not destroyed
+  std::vector<int> splits_run;  ///< split-K of each product's plan
+  std::string complaint;        ///< the first rule that a call broke
 };
 /// Settings and sightings of the one fake of a program, set to defaults by the caller.
 FakeCublasLt& fake_cublaslt();
