@@ -1,11 +1,15 @@
 // Speed of each CUDA kernel against the device's copy, as lines of JSON.
 //
-//   gpu_kernel_ladder [--tokens N] [--width N] [--heads N] [--vocab N] [--runs N]
+//   gpu_kernel_ladder [--tokens N] [--width N] [--heads N] [--kv-heads N] [--vocab N] [--runs N]
+//                     [--skip NAME,NAME]
 //
-// Memory-bound kernels: GB/s of the bytes that the operation must move; attention: TFLOP/s, causal
-// halved, backward 2.5 times forward. Medians over CUDA events.
+// A kernel that fails is one line with its error, and ends the program: a device may be lost by
+// then. Called again with --skip it measures the others. Memory-bound kernels: GB/s of the bytes
+// that the operation must move; attention: TFLOP/s, causal halved, backward 2.5 times forward.
+// Medians over CUDA events.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +25,9 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 struct Settings {
-  int64_t tokens = 65536, width = 768, heads = 12, vocab = 50304, sequence = 1024, runs = 20;
+  int64_t tokens = 65536, width = 768, heads = 12, kv_heads = 0, vocab = 50304, sequence = 1024;
+  int64_t runs = 20;
+  std::string skip;
 };
 
 void check(cudaError_t error, const char* what) {
@@ -68,12 +74,20 @@ class Ladder {
 
   using Operation = std::function<cudaError_t(cudaStream_t)>;
   void measure(const char* name, double bytes, double flops, const Operation& run) {
+    if (("," + s_.skip + ",").find("," + std::string(name) + ",") != std::string::npos) return;
+    std::printf("{\"begins\": \"%s\"}\n", name);
+    std::fflush(stdout);
     std::vector<float> times;
     for (int64_t i = 0; i < s_.runs + 3; ++i) {
       check(cudaEventRecord(events_[0], stream_), name);
-      check(run(stream_), name);
+      cudaError_t error = run(stream_);
       check(cudaEventRecord(events_[1], stream_), name);
-      check(cudaEventSynchronize(events_[1]), name);
+      if (error == cudaSuccess) error = cudaEventSynchronize(events_[1]);
+      if (error != cudaSuccess) {
+        std::printf("{\"kernel\": \"%s\", \"error\": \"%s\"}\n", name, cudaGetErrorString(error));
+        std::fflush(stdout);
+        std::exit(1);  // NOLINT(concurrency-mt-unsafe)
+      }
       float ms = 0;
       check(cudaEventElapsedTime(&ms, events_[0], events_[1]), name);
       if (i >= 3) times.push_back(ms);
@@ -99,8 +113,8 @@ class Ladder {
     auto* const sums = fresh<float>(16 * s_.width);
     auto* const scratch =
         fresh<float>(norm_scratch_floats(s_.width) + bias_scratch_floats(4 * s_.width));
-    measure("copy", 2 * 2 * c, 0, [&](cudaStream_t st) {
-      return cudaMemcpyAsync(b, a, static_cast<size_t>(count) * 2, cudaMemcpyDeviceToDevice, st);
+    measure("copy", 4 * 2 * 2 * c, 0, [&](cudaStream_t st) {
+      return cudaMemcpyAsync(b, a, static_cast<size_t>(count) * 8, cudaMemcpyDeviceToDevice, st);
     });
     norms(a, b, d, row, statistics, sums, scratch);
     pointwise(a, b, d, row, sums, scratch);
@@ -132,6 +146,13 @@ class Ladder {
     g.scratch = scratch;
     measure("layer_norm_backward", 2 * 4 * c, 0,
             [=](cudaStream_t st) { return layer_norm_backward(g, st); });
+    LayerNormBackward exact = g;
+    exact.d_gamma = {.exact = fresh<int64_t>(s_.width)};
+    exact.d_beta = {.exact = fresh<int64_t>(s_.width)};
+    exact.d_bias = {.exact = fresh<int64_t>(s_.width)};
+    exact.rounding = {.quantum_log2 = 20, .partials = 64};
+    measure("layer_norm_backward_exact", 2 * 4 * c, 0,
+            [=](cudaStream_t st) { return layer_norm_backward(exact, st); });
     f.beta = nullptr;
     measure("rms_norm_forward", 2 * 4 * c, 0,
             [=](cudaStream_t st) { return rms_norm_forward(f, st); });
@@ -149,16 +170,36 @@ class Ladder {
     g.d_bias.sum = sums;
     g.scratch = scratch;
     measure("gelu_backward", 2 * 3 * c, 0, [=](cudaStream_t st) { return gelu_backward(g, st); });
+    BiasBackward q{.rows = s_.tokens, .width = 3 * s_.width, .dy = a};
+    q.d_bias.sum = sums;
+    q.scratch = scratch;
+    measure("bias_backward", 2 * 3 * c / 4, 0,
+            [=](cudaStream_t st) { return bias_backward(q, st); });
+    DropoutForward o{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
+    o.samples = fresh<int64_t>(s_.tokens / s_.sequence);
+    o.dropout.rate = 0.1F;
+    o.x = a;
+    o.residual = d;
+    o.y = b;
+    measure("dropout_add", 2 * 3 * c / 4, 0, [=](cudaStream_t st) { return dropout_add(o, st); });
     SwigluForward s{.rows = s_.tokens, .width = wide / 2, .x = a, .y = b};
     measure("swiglu_forward", 2 * 1.5 * c, 0,
             [=](cudaStream_t st) { return swiglu_forward(s, st); });
+    SwigluBackward t{.rows = s_.tokens, .width = wide / 2, .dy = b, .x = a, .dx = d};
+    measure("swiglu_backward", 2 * 2.5 * c, 0,
+            [=](cudaStream_t st) { return swiglu_backward(t, st); });
+    embedding(a, b);
+  }
+
+  void embedding(uint16_t* a, uint16_t* b) {
+    const auto c = static_cast<double>(s_.tokens * s_.width);
     auto* const tokens = fresh<int32_t>(s_.tokens);
     auto* const wte = fresh<uint16_t>(s_.vocab * s_.width);
     EmbeddingForward e{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
     e.tokens = tokens;
     e.wte = wte;
     e.y = b;
-    measure("embedding_forward", 2 * 2 * c / 4, 0,
+    measure("embedding_forward", 2 * 2 * c, 0,
             [=](cudaStream_t st) { return embedding_forward(e, st); });
     EmbeddingBackward x{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
     x.vocab = s_.vocab;
@@ -167,7 +208,20 @@ class Ladder {
     x.d_wte.sum = fresh<float>(s_.vocab * s_.width);
     x.rounding = {.quantum_log2 = 30, .partials = s_.tokens};
     x.scratch = fresh<int32_t>(embedding_scratch_ints(s_.tokens, s_.vocab));
-    measure("embedding_backward", 2 * c / 4 + 8.0 * static_cast<double>(s_.vocab * s_.width), 0,
+    const double table = 8.0 * static_cast<double>(s_.vocab * s_.width);
+    measure("embedding_backward", 2 * c + table, 0,
+            [=](cudaStream_t st) { return embedding_backward(x, st); });
+    std::vector<int32_t> zipf(static_cast<size_t>(s_.tokens));
+    for (int32_t& token : zipf) {  // as text has them
+      state_ = state_ * 6364136223846793005U + 1442695040888963407U;
+      const double u = static_cast<double>(state_ >> 11U) * 0x1p-53;
+      token = static_cast<int32_t>(std::pow(static_cast<double>(s_.vocab), u)) - 1;
+    }
+    check(cudaMemcpyAsync(tokens, zipf.data(), zipf.size() * sizeof(int32_t),
+                          cudaMemcpyHostToDevice, stream_),
+          "tokens");
+    check(cudaStreamSynchronize(stream_), "tokens");
+    measure("embedding_backward_of_text", 2 * c + table, 0,
             [=](cudaStream_t st) { return embedding_backward(x, st); });
   }
 
@@ -179,7 +233,7 @@ class Ladder {
     rope_of_heads(qkv, head_dim);
     attention_fp32(head_dim, flops / static_cast<double>(samples));
     AttentionForward f{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
-    f.kv_heads = s_.heads;
+    f.kv_heads = s_.kv_heads > 0 ? s_.kv_heads : s_.heads;
     f.head_dim = head_dim;
     f.qkv = qkv;
     f.out = out;
@@ -187,7 +241,7 @@ class Ladder {
     measure("attention_forward", 0, flops,
             [=](cudaStream_t st) { return attention_forward(f, st); });
     AttentionBackward b{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
-    b.kv_heads = s_.heads;
+    b.kv_heads = f.kv_heads;
     b.head_dim = head_dim;
     b.qkv = qkv;
     b.out = out;
@@ -249,18 +303,24 @@ class Ladder {
                                             .head_dim = f.head_dim});
     if (!attention.uses_library()) return;
     void* const scratch = fresh<uint16_t>(static_cast<int64_t>(bytes / sizeof(uint16_t)));
-    check(attention.forward(f, scratch, stream_), "attention_cudnn");
-    check(attention.backward(b, scratch, stream_), "attention_cudnn");
-    if (!attention.uses_library()) return;
-    measure("attention_cudnn_forward", 0, flops,
-            [&](cudaStream_t st) { return attention.forward(f, scratch, st); });
+    // A failure in the middle would time our own kernels under the library's name.
+    const auto by_library = [&](cudaError_t error) {
+      return error == cudaSuccess && !attention.uses_library() ? cudaErrorLaunchFailure : error;
+    };
+    if (!deterministic) {
+      measure("attention_cudnn_forward", 0, flops,
+              [&](cudaStream_t st) { return by_library(attention.forward(f, scratch, st)); });
+    }
     measure(deterministic ? "attention_cudnn_backward_deterministic" : "attention_cudnn_backward",
-            0, 2.5 * flops, [&](cudaStream_t st) { return attention.backward(b, scratch, st); });
+            0, 2.5 * flops,
+            [&](cudaStream_t st) { return by_library(attention.backward(b, scratch, st)); });
+    std::printf("{\"scratch_bytes\": %zu, \"deterministic\": %s}\n", bytes,
+                deterministic ? "true" : "false");
     check(cudaFreeAsync(scratch, stream_), "attention_cudnn");
   }
 
   void classifier() {
-    const int64_t rows = std::max<int64_t>(s_.tokens / 16, 1);  // a chunk of the batch
+    const int64_t rows = std::max<int64_t>(s_.tokens / 4, 1);  // a chunk of the batch
     const auto c = static_cast<double>(rows * s_.vocab);
     CrossEntropy p{.rows = rows, .vocab = s_.vocab, .padded_vocab = s_.vocab};
     p.logits = fresh<uint16_t>(rows * s_.vocab);
@@ -292,13 +352,33 @@ class Ladder {
     const auto c = static_cast<double>(count);
     measure("adamw", 30 * c, 0, [=](cudaStream_t st) { return adamw(p, st); });
     auto* const limbs = fresh<int64_t>(kSquareLimbs);
+    auto* const overflow = fresh<uint32_t>(1);
+    auto* const exact = fresh<int64_t>(count);
     measure("sum_of_squares", 4 * c, 0, [=](cudaStream_t st) {
       return sum_of_squares({.count = count, .gradient = t.gradient, .limbs = limbs}, st);
     });
+    measure("sum_of_squares_with_flag", 4 * c, 0, [=](cudaStream_t st) {
+      return sum_of_squares(
+          {.count = count, .gradient = t.gradient, .limbs = limbs, .overflow = overflow}, st);
+    });
+    measure("sum_of_squares_exact", 8 * c, 0, [=](cudaStream_t st) {
+      SquaresStep q{.count = count, .exact = exact, .exact_scale = 0x1p-30, .limbs = limbs};
+      q.overflow = overflow;
+      return sum_of_squares(q, st);
+    });
+    AdamWTensor u = t;
+    u.gradient = nullptr;
+    u.exact = exact;
+    auto* const exact_table = fresh<uint8_t>(sizeof u);
+    check(cudaMemcpyAsync(exact_table, &u, sizeof u, cudaMemcpyHostToDevice, stream_), "adamw");
+    check(cudaStreamSynchronize(stream_), "adamw");
+    AdamWStep of_exact = p;
+    of_exact.tensors = reinterpret_cast<const AdamWTensor*>(exact_table);
+    of_exact.exact_scale = 0x1p-60;
+    measure("adamw_exact", 34 * c, 0, [=](cudaStream_t st) { return adamw(of_exact, st); });
     measure("cast", 6 * c, 0, [=](cudaStream_t st) {
       return cast(t.gradient, DType::kFloat32, t.bf16_copy, DType::kBFloat16, count, st);
     });
-    auto* const exact = fresh<int64_t>(count);
     measure("add_exact", 20 * c, 0, [=](cudaStream_t st) {
       return add_exact(t.gradient, exact, count, {.quantum_log2 = 30, .partials = 64}, st);
     });
@@ -316,18 +396,23 @@ class Ladder {
 int main(int argc, char** argv) {
   trainyard::kernels::cuda::Settings settings;
   for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--skip") == 0) {
+      settings.skip = argv[i + 1];
+      continue;
+    }
     const int64_t value = std::atoll(argv[i + 1]);
     int64_t* const to = std::strcmp(argv[i], "--tokens") == 0     ? &settings.tokens
                         : std::strcmp(argv[i], "--width") == 0    ? &settings.width
                         : std::strcmp(argv[i], "--heads") == 0    ? &settings.heads
+                        : std::strcmp(argv[i], "--kv-heads") == 0 ? &settings.kv_heads
                         : std::strcmp(argv[i], "--vocab") == 0    ? &settings.vocab
                         : std::strcmp(argv[i], "--sequence") == 0 ? &settings.sequence
                         : std::strcmp(argv[i], "--runs") == 0     ? &settings.runs
                                                                   : nullptr;
     if (to == nullptr || value <= 0) {
       std::fprintf(stderr,
-                   "gpu_kernel_ladder: %s %s: wanted --tokens, --width, --heads, --vocab, "
-                   "--sequence or --runs and a positive number\n",
+                   "gpu_kernel_ladder: %s %s: wanted --tokens, --width, --heads, --kv-heads, "
+                   "--vocab, --sequence or --runs and a positive number, or --skip\n",
                    argv[i], argv[i + 1]);
       return 64;
     }

@@ -2,6 +2,7 @@
 import argparse
 import json
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -9,7 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 parser = argparse.ArgumentParser()
 for name, default in (("tokens", 65536), ("width", 768), ("heads", 12), ("vocab", 50304), ("sequence", 1024), ("runs", 20)):
     parser.add_argument(f"--{name}", type=int, default=default)
-parser.add_argument("--step", action="store_true", help="a whole step of GPT-2 124M instead, compiled")
+parser.add_argument("--kv-heads", type=int, default=0, help="not used")
+parser.add_argument("--step", action="store_true", help="a whole step of GPT-2 instead, compiled, with cuDNN attention")
+parser.add_argument("--layers", type=int, default=12)
+parser.add_argument("--weights", help="weights, tokens and targets as gpu_gpt2_step --export wrote them; losses are those of its steps then")
 a = parser.parse_args()
 device, bf16 = "cuda", torch.bfloat16
 
@@ -41,21 +45,53 @@ class Gpt2(torch.nn.Module):
         return F.cross_entropy(F.linear(self.ln(x), self.wte.weight).flatten(0, 1).float(), targets.flatten())
 
 
+def weights_of(model, path):
+    """Fills the model in the order of tests/gpu/gpt2_step.cc; tokens and targets."""
+    values = torch.from_numpy(numpy.fromfile(path, dtype=numpy.float32))
+    at = 0
+    layers = ([p for m in (b.ln1, b.qkv, b.out, b.ln2, b.up, b.down) for p in (m.weight, m.bias)] for b in model.blocks)
+    with torch.no_grad():
+        for p in [model.wte.weight, model.wpe.weight, *(p for layer in layers for p in layer), model.ln.weight, model.ln.bias]:
+            p.copy_(values[at:at + p.numel()].view_as(p))
+            at += p.numel()
+    rows = (-1, a.sequence)
+    tokens, targets = values[at:].view(torch.int32).long().to(device).chunk(2)
+    return tokens.view(rows), targets.view(rows)
+
+
 def whole_step():
-    model = Gpt2(12).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    model = Gpt2(a.layers).to(device)
+    if a.weights:
+        tokens, targets = weights_of(model, a.weights)
+    else:
+        tokens, targets = (torch.randint(a.vocab, (a.tokens // a.sequence, a.sequence), device=device) for _ in range(2))
+    decayed, plain = [p for p in model.parameters() if p.dim() == 2], [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
     compiled = torch.compile(model)
-    tokens, targets = (torch.randint(a.vocab, (a.tokens // a.sequence, a.sequence), device=device) for _ in range(2))
 
     def step():
         with torch.autocast(device, bf16), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             loss = compiled(tokens, targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        return loss.detach(), norm
 
-    return step
+    found = [step() for _ in range(10)]
+    times = []
+    for _ in range(a.runs):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    ms = sorted(times)[len(times) // 2]
+    print(json.dumps({"step_ms": round(ms, 3), "tokens_s": round(tokens.numel() / ms * 1000), "losses": [x.item() for x, _ in found],
+                      "norms": [x.item() for _, x in found], "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+                      "torch": torch.__version__}), flush=True)
 
 
 def measure(name, run):
@@ -88,7 +124,7 @@ def random(*shape, dtype=bf16):
 
 
 if a.step:
-    measure("step", whole_step())
+    whole_step()
     raise SystemExit
 x, residual = random(a.tokens, a.width), random(a.tokens, a.width)
 gamma, beta = random(a.width), random(a.width)
@@ -102,7 +138,7 @@ for label, backend in (("attention_flash", SDPBackend.FLASH_ATTENTION), ("attent
             both(label, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), qkv)
         except Exception as error:
             print(json.dumps({"kernel": label, "error": str(error)[:200]}), flush=True)
-rows = max(a.tokens // 16, 1)
+rows = max(a.tokens // 4, 1)
 logits = random(rows, a.vocab)
 targets = torch.randint(a.vocab, (rows,), device=device)
 loss = torch.compile(lambda x: F.cross_entropy(x.float(), targets, reduction="sum"))

@@ -48,6 +48,19 @@ TEST_P(CudaSemanticsTest, FragmentsOfTensorCores) {
   }
 }
 
+/// CUDA keeps "not ready" as the last error of a thread that polls.
+TEST_P(CudaSemanticsTest, ALaunchAfterAPollReportsItsOwnStatus) {
+  constexpr int64_t kMany = int64_t{1} << 16U;
+  auto* const x = allocate<float>(kMany);
+  for (int i = 0; i < 32; ++i)
+    ASSERT_EQ(cudaSuccess, fill(x, DType::kFloat32, 1, kMany, stream_));
+  const cudaError_t poll = cudaStreamQuery(stream_);
+  EXPECT_TRUE(poll == cudaSuccess || poll == cudaErrorNotReady);
+  EXPECT_EQ(cudaSuccess, fill(x, DType::kFloat32, 2, kMany, stream_));
+  EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+  EXPECT_EQ(poll, cudaGetLastError());
+}
+
 // Apart from the others: a device need not have the emulation's bits.
 class CudaApproximationTest : public CudaSemanticsTest {};
 TRAINYARD_CUDA_TEST_SUITE(CudaApproximationTest);
