@@ -78,12 +78,12 @@ class Products {
       }
       gemm_[split_k ? 1 : 0] = *std::move(made);
     }
-    const int64_t most = std::max(s_.tokens * s_.wide, s_.vocab * s_.width);
+    const int64_t most = std::max(s_.tokens * std::max(s_.wide, 3 * s_.width), s_.vocab * s_.width);
     const int64_t chunk = s_.tokens / 4 * s_.vocab;
     operands_.a = allocate(2 * std::max(most, chunk));
     operands_.b = allocate(2 * std::max(most, chunk));
     operands_.c = allocate(4 * std::max(most, chunk));
-    operands_.bias = allocate(4 * std::max(s_.vocab, s_.wide));
+    operands_.bias = allocate(4 * std::max({s_.vocab, s_.wide, 3 * s_.width}));
     operands_.workspace = allocate(static_cast<int64_t>(GemmOptions().workspace_bytes));
     result_ = static_cast<uint64_t*>(allocate(16));
     for (const void* x : {operands_.a, operands_.b})

@@ -169,7 +169,7 @@ class Runner:
         suites = re.findall(r"^(\S+)\.(?:\s.*)?$", text, re.M) if status == 0 else []
         for suite in suites:
             again = {"TRAINYARD_CUDA_RECORD": str(record)}
-            status, text = self.call([program, f"--gtest_filter={suite}.*"], suite, limit=15, **again)
+            status, text = self.call([program, f"--gtest_filter={suite}.*"], suite, limit=15 if self.gpu else 60, **again)
             if status == 0:
                 continue
             ran = re.findall(r"\[ RUN      \] (\S+)", text)
