@@ -13,6 +13,7 @@ for name, default in (("tokens", 65536), ("width", 768), ("heads", 12), ("vocab"
 parser.add_argument("--kv-heads", type=int, default=0, help="not used")
 parser.add_argument("--step", action="store_true", help="a whole step of GPT-2 instead, compiled, with cuDNN attention")
 parser.add_argument("--layers", type=int, default=12)
+parser.add_argument("--by-block", action="store_true", help="compile one block and the head, not the whole: many layers take minutes")
 parser.add_argument("--weights", help="weights, tokens and targets as gpu_gpt2_step --export wrote them; losses are those of its steps then")
 a = parser.parse_args()
 device, bf16 = "cuda", torch.bfloat16
@@ -38,11 +39,14 @@ class Gpt2(torch.nn.Module):
         self.wte, self.wpe = torch.nn.Embedding(a.vocab, a.width), torch.nn.Embedding(a.sequence, a.width)
         self.blocks, self.ln = torch.nn.ModuleList(Block() for _ in range(layers)), torch.nn.LayerNorm(a.width)
 
+    def head(self, x, targets):
+        return F.cross_entropy(F.linear(self.ln(x), self.wte.weight).flatten(0, 1).float(), targets.flatten())
+
     def forward(self, tokens, targets):
         x = self.wte(tokens) + self.wpe.weight
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(F.linear(self.ln(x), self.wte.weight).flatten(0, 1).float(), targets.flatten())
+        return self.head(x, targets)
 
 
 def weights_of(model, path):
@@ -68,7 +72,13 @@ def whole_step():
     decayed, plain = [p for p in model.parameters() if p.dim() == 2], [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
-    compiled = torch.compile(model)
+    compiled = model
+    if a.by_block:
+        for block in model.blocks:
+            block.compile()
+        model.head = torch.compile(model.head)
+    else:
+        compiled = torch.compile(model)
 
     def step():
         with torch.autocast(device, bf16), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):

@@ -44,14 +44,14 @@ PRODUCT_SHAPES = {"GPT-2 124M": ["--tokens", "65536", "--width", "768", "--wide"
 SMALL_PRODUCTS = {"tiny": ["--tokens", "64", "--width", "32", "--wide", "64", "--vocab", "64", "--runs", "1"]}
 FORMS = ["--tokens", "512", "--width", "1024", "--wide", "768"]
 XL = ["--layers", "48", "--width", "1600", "--heads", "25", "--samples", "16", "--classifier-chunks", "1"]
-STEPS = {"fast": ["--split-k", "--profile"], "fast, split-K 1": [], "canonical": ["--canonical", "--profile"],
-         "canonical, graph": ["--canonical", "--graph"], "canonical, 4 micro-batches": ["--canonical", "--samples", "16",
-                                                                                    "--micro-batches", "4", "--runs", "5"],
+STEPS = {"fast": ["--split-k", "--profile"], "fast, split-K 1": [], "canonical": ["--canonical", "--profile", "--hash"],
+         "canonical, graph": ["--canonical", "--graph"], "canonical, 4 micro-batches": [
+             "--canonical", "--samples", "16", "--micro-batches", "4", "--runs", "5", "--hash"],
          "own attention": ["--split-k", "--own-attention", "--runs", "5"],
          "1558M fast": [*XL, "--split-k", "--profile", "--runs", "5"], "1558M canonical": [*XL, "--canonical", "--runs", "5"]}
 SMALL_STEP = ["--layers", "1", "--width", "64", "--heads", "1", "--vocab", "64", "--sequence", "16", "--samples", "1", "--runs", "1",
               "--classifier-chunks", "2", "--losses", "4"]
-SMALL_STEPS = {"fast": ["--split-k", "--profile"], "canonical": ["--canonical", "--micro-batches", "2"],
+SMALL_STEPS = {"fast": ["--split-k", "--profile"], "canonical": ["--canonical", "--micro-batches", "2", "--hash"],
                "canonical, graph": ["--canonical", "--graph", "--micro-batches", "2"]}
 KERNELS_COUNTED = "gelu|cross_entropy|norm|embedding_backward|token_sums|squares|attention"
 COUNTERS = ["gpu__time_duration.sum", "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -213,7 +213,7 @@ class Runner:
             ours = result[name]
             if not ours["losses"][-1] < ours["losses"][0]:
                 wrong.append(f"{name}: the loss does not fall")
-            if ours["canonical"] and not ours["same_in_reverse"]:
+            if ours["canonical"] and not ours.get("same_in_reverse", True):
                 wrong.append(f"{name}: the order of micro-batches changes exact sums")
         graph, plain = result.get("canonical, graph", {}), result.get("canonical", {})
         if "losses" in graph and "losses" in plain and graph["losses"] != plain["losses"]:
@@ -236,7 +236,8 @@ class Runner:
         weights = self.logs.parent / "gpt2.weights"
         result, wrong = {}, []
         for name, form, arguments in (("124M", "fast", ["--weights", str(weights)] if weights.exists() else []),
-                                      ("1558M", "1558M fast", ["--layers", "48", "--width", "1600", "--heads", "25", "--tokens", "16384"])):
+                                      ("1558M", "1558M fast", ["--layers", "48", "--width", "1600", "--heads", "25", "--tokens", "16384",
+                                                           "--by-block"])):
             status, text = self.call([sys.executable, BUNDLE / "peers.py", "--step", *arguments], name, plain=True)
             found = json_lines(text)
             result[name] = theirs = found[-1] if status == 0 and found else self.failure(status, text)

@@ -193,14 +193,6 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
   return "unknown error";
 }
-namespace {
-/// A query's answer; CUDA keeps it as the last error, as if something had failed.
-cudaError_t not_ready() {
-  device.last = cudaErrorNotReady;
-  return cudaErrorNotReady;
-}
-}  // namespace
-
 cudaError_t cudaGetLastError() {
   const Lock lock(device.mutex);
   const cudaError_t error = device.sticky != cudaSuccess ? device.sticky : device.last;
@@ -239,7 +231,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   }
   bool is_first = true;
   run_until([&] { return !std::exchange(is_first, false); });
-  return not_ready();
+  return cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(device.mutex);
@@ -278,7 +270,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(device.mutex);
   if (device.sticky != cudaSuccess) return device.sticky;
-  if (event->last != nullptr && !event->last->is_done) return not_ready();
+  if (event->last != nullptr && !event->last->is_done) return cudaErrorNotReady;
   if (event->last != nullptr) trainyard::simt::detail::join(streams.host, event->last->clock);
   return cudaSuccess;
 }
@@ -287,7 +279,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
   if (start->last == nullptr || end->last == nullptr) {
     return refuse(cudaErrorInvalidResourceHandle, "time between events that were not recorded");
   }
-  if (!start->last->is_done || !end->last->is_done) return not_ready();
+  if (!start->last->is_done || !end->last->is_done) return cudaErrorNotReady;
   *ms = std::chrono::duration<float, std::milli>(end->last->time - start->last->time).count();
   return cudaSuccess;
 }
