@@ -1,7 +1,6 @@
 #include "worker/engine/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -20,7 +19,7 @@ namespace trainyard::engine {
 namespace {
 
 /// Micro-batches of a piece of an evaluation at most.
-constexpr int64_t kEvaluatedAtOnce = 64;
+constexpr int64_t kMicroBatchesOfPiece = 64;
 /// Passes of a micro-batch in a step for one in an evaluation.
 constexpr int64_t kPassesOfStep = 3;
 /// Of a parameter that is filled without a master: 16 MiB.
@@ -110,7 +109,6 @@ Status Engine::make_states(MemorySource& memory) {
 }
 
 Status Engine::plan_step() {
-  evaluated_at_once_ = kEvaluatedAtOnce;
   if (setup_.purpose == Purpose::kInfer) return {};
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
@@ -122,7 +120,7 @@ Status Engine::plan_step() {
                                         [&](int d) { return partition.micro_batches(d); }));
   // An evaluation ends between two pieces: a rank that is asked to stop waits no longer for that
   // than for a step.
-  evaluated_at_once_ = std::min(kEvaluatedAtOnce, kPassesOfStep * most);
+  micro_batches_of_piece_ = std::min(kMicroBatchesOfPiece, kPassesOfStep * most);
   const StepShape shape = step_shape(setup_.spec, partition, rank);
   plan_ = make_step_plan(step_.program, model_, layout_, setup_.groups->at, shape);
   if (shape.evaluated > 0) forward_extent_ = {.rows = shape.evaluated * shape.tokens_per_sample};
@@ -134,9 +132,7 @@ Status Engine::prepare_forward(OpExtent extent) {
   // One plan for evaluations and samples.
   extent.rows = std::max(extent.rows, forward_extent_.rows);
   extent.has_targets = extent.has_targets || forward_extent_.has_targets;
-  const bool is_planned = plan_.evaluation.activations().stages() > 0;
-  if (!is_planned || extent.rows > forward_extent_.rows ||
-      extent.has_targets != forward_extent_.has_targets) {
+  if (extent.rows > forward_extent_.rows || extent.has_targets != forward_extent_.has_targets) {
     plan_.evaluation = forward_memory(model_, layout_, setup_.groups->at, extent);
     forward_extent_ = extent;
   }
@@ -346,7 +342,7 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
   JointProgram program;
   ControlWord control;
   for (int64_t done = 0; done < most && control.stop_requested == 0;) {
-    const int64_t count = std::min(evaluated_at_once_, most - done);
+    const int64_t count = std::min(micro_batches_of_piece_, most - done);
     const bool last = done + count == most;
     if (done == 0 || last) {  // those between are all alike
       TRAINYARD_ASSIGN(program,
@@ -380,15 +376,16 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
                                  .tokens_per_sample = model_.max_positions,
                                  .compute = compute_,
                                  .has_targets = false}));
-  TRAINYARD_ASSIGN(const JointProgram program,
-                   lower_jointly(forward_schedule(1), [](int) { return 1; }));
+  if (sampling_.program.empty()) {
+    TRAINYARD_ASSIGN(sampling_, lower_jointly(forward_schedule(1), [](int) { return 1; }));
+  }
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};
   OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
-  StepSetup setup = base_setup(&batch, program, plan_.evaluation);
+  StepSetup setup = base_setup(&batch, sampling_, plan_.evaluation);
   setup.training = false;
   setup.last_logits = logits_.data();
-  TRAINYARD_TRY(run(program, setup));
+  TRAINYARD_TRY(run(sampling_, setup));
   return std::span<const float>(logits_);
 }
 

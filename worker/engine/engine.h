@@ -171,8 +171,9 @@ class Engine {
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<States> states_;
   std::unique_ptr<Optimizer> optimizer_;
-  int64_t evaluated_at_once_ = 1;  ///< micro-batches of a piece of an evaluation
+  int64_t micro_batches_of_piece_ = 0;  ///< at most, of an evaluation
   JointProgram step_;
+  JointProgram sampling_;  ///< of next_logits(), once it was asked
   StepPlan plan_;
   OpExtent forward_extent_{.rows = 0, .has_targets = false};  ///< that plan_.evaluation is for
   std::unique_ptr<MemoryBlock> arena_;

@@ -98,7 +98,6 @@ Interpreter::~Interpreter() {
 Status Interpreter::settle() {
   frame_->instruction = -1;
   for (comm::WorkPtr& work : frame_->gather_work) {
-    if (!work) continue;
     const Status status = wait_for(work);
     if (!status) {
       machine_.groups->abort(status.error());
@@ -148,7 +147,7 @@ Status Interpreter::run_program(const StepProgram& program) {
     }
     ++id;
   }
-  return finish_control();
+  return wait_for(frame_->control_work);
 }
 
 Status Interpreter::run_instruction(int id, const Instruction& instruction) {
@@ -164,8 +163,10 @@ Status Interpreter::run_instruction(int id, const Instruction& instruction) {
   return execute(instruction);
 }
 
-/// Waits for a collective to end and gives it up; what that takes shows as a span of its own.
+/// Waits for a collective, if there is one, and releases its handle; what that takes shows as a
+/// span of its own.
 Status Interpreter::wait_for(comm::WorkPtr& work) {
+  if (!work) return {};
   const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
                                {.activity = trace::Activity::kCommunicationWait,
                                 .instruction = frame_->instruction,
@@ -388,8 +389,7 @@ void Interpreter::reduce(int unit) {
 }
 
 Status Interpreter::finish_reduction(int unit) {
-  comm::WorkPtr& work = frame_->reduce_work[static_cast<size_t>(unit)];
-  return work ? wait_for(work) : Status();
+  return wait_for(frame_->reduce_work[static_cast<size_t>(unit)]);
 }
 
 Status Interpreter::accumulate(int unit) {
@@ -454,7 +454,7 @@ Status Interpreter::reduce_control() {
 Status Interpreter::optimize(int unit) {
   Frame& frame = *frame_;
   if (!frame.updating) {
-    TRAINYARD_TRY(finish_control());
+    TRAINYARD_TRY(wait_for(frame.control_work));
     machine_.optimizer->begin(frame.control);
     frame.updating = true;
   }
@@ -487,8 +487,7 @@ Status Interpreter::free_weights(int unit) {
 }
 
 Status Interpreter::await_weights(int unit) {
-  comm::WorkPtr& work = frame_->gather_work[static_cast<size_t>(unit)];
-  return work ? wait_for(work) : Status();
+  return wait_for(frame_->gather_work[static_cast<size_t>(unit)]);
 }
 
 void Interpreter::note_overflows() {
@@ -496,10 +495,6 @@ void Interpreter::note_overflows() {
   if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
   const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
   if (sum_overflowed || frame.control.loss_unknown != 0) frame.control.overflow = 1;
-}
-
-Status Interpreter::finish_control() {
-  return frame_->control_work ? wait_for(frame_->control_work) : Status();
 }
 
 }  // namespace trainyard::engine

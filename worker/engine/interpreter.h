@@ -101,7 +101,6 @@ class Interpreter {
   double gradient_scale() const;
   Status await_weights(int unit);
   void note_overflows();
-  Status finish_control();
   void hold_sums(int unit);
   bool start_gradient(int param, bool overwrites);
   std::byte* address_of(ActivationTemplate::Place place, int micro_batch, int layer) const;

@@ -2,8 +2,9 @@
 
 #include <string>
 
-#include "kernels/cpu/cpu_kernel_set.h"
 #include "kernels/cpu/cpu_limits.h"
+#include "kernels/cpu/isa.h"
+#include "worker/state/units.h"
 
 namespace trainyard::engine {
 namespace {

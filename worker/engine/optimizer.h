@@ -9,7 +9,7 @@
 
 namespace trainyard::engine {
 
-/// What all ranks agree on at the end of a step: summed as int64 over the data-parallel group.
+/// What all ranks agree on at the end of a step: summed as int64 over the world.
 struct ControlWord {
   int64_t loss_sum = 0;         ///< exact modulo 2^64, kLossQuantumLog2, nats summed over targets
   int64_t coarse_loss_sum = 0;  ///< kCoarseLossQuantumLog2: how often that has wrapped

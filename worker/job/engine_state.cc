@@ -36,7 +36,7 @@ EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts
                       engine.states().owned(param).begin;
       for (const layout::Slice& slice :
            engine.states().layout().stored_slices(param, engine.groups().at)) {
-        parts_.push_back({param, kind, {slice.offset, slice.shape}, first});
+        parts_.push_back({param, kind, slice, first});
         first += slice.elements();
       }
     }
@@ -82,7 +82,7 @@ Status EngineState::prepare_buffer() {
 Status EngineState::allocate_buffer() {
   int64_t bytes = 0;
   for (const Part& part : parts_)
-    bytes += *checkpoint::checked_volume(part.where.shape) * static_cast<int64_t>(sizeof(float));
+    bytes += part.where.elements() * static_cast<int64_t>(sizeof(float));
   HeapMemorySource memory;
   TRAINYARD_ASSIGN(buffer_, memory.allocate(bytes));
   return {};
@@ -93,7 +93,7 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
   std::vector<CopyRange> ranges;
   for (const Part& part : parts_) {
     const ParamSpec& param = engine_.model().params[static_cast<size_t>(part.param)];
-    const auto count = static_cast<size_t>(*checkpoint::checked_volume(part.where.shape));
+    const auto count = static_cast<size_t>(part.where.elements());
     const std::span<const float> source =
         owned(engine_, part.param, part.kind).subspan(static_cast<size_t>(part.first), count);
     const std::span<std::byte> copy = free.first(source.size_bytes());

@@ -82,7 +82,7 @@ class Plan {
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
   const RankPlan& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
-  /// Cost: in proportion to units and ranks.
+  /// Cost: in proportion to units times ranks.
   StepCost step_of(int rank) const;
 
  private:

@@ -8,7 +8,6 @@
 #include "worker/memory/unit_buffers.h"
 #include "worker/program/lower.h"
 #include "worker/program/step_program.h"
-#include "worker/state/units.h"
 
 namespace trainyard::engine {
 
@@ -58,7 +57,7 @@ struct StepPlan {
 };
 
 /// The one planner of a training step, for the engine that runs it and for the plan of a job.
-/// `program` is the rank's. Cost: in proportion to layers and units, not to micro-batches.
+/// `program` is the rank's. Cost: in proportion to layers, units and, for the slots, passes.
 StepPlan make_step_plan(const StepProgram& program, const Model& model,
                         const layout::Layout& layout, const layout::Coordinate& at,
                         const StepShape& shape);

@@ -23,7 +23,6 @@ class UnitBuffers {
 
   int64_t bytes() const { return sum_bytes_ + weight_bytes_; }
   int64_t sum_bytes() const { return sum_bytes_; }
-  int64_t weight_bytes() const { return weight_bytes_; }
 
   int64_t sums(int unit) const { return sums_[static_cast<size_t>(unit)]; }
   /// Of GATHER instruction `id` of `program`, which is the planned one or, where that has no

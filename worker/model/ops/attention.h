@@ -16,7 +16,6 @@ struct AttentionShape {
 class Attention final : public Op {
  public:
   explicit Attention(AttentionShape shape) : shape_(shape) {}
-  std::string_view kind() const override { return "attention"; }
   BackwardUses backward_uses() const override {
     return {.input_in_backward_input = true, .output_in_backward_input = true};
   }

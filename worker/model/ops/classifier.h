@@ -21,7 +21,6 @@ struct ClassifierShape {
 class Classifier final : public Op {
  public:
   explicit Classifier(ClassifierShape shape) : shape_(std::move(shape)) {}
-  std::string_view kind() const override { return "classifier"; }
   BackwardUses backward_uses() const override { return {.input_in_backward_weight = true}; }
   bool overwrites_gradient(size_t param) const override { return param == 0; }
   size_t saved_count() const override { return 1; }

@@ -9,7 +9,6 @@ namespace trainyard::engine {
 class Embedding final : public Op {
  public:
   Embedding(int64_t width, float rate, uint64_t op) : width_(width), rate_(rate), op_(op) {}
-  std::string_view kind() const override { return "embedding"; }
   int64_t scratch_bytes(const OpExtent& extent, OpPass pass) const override {
     if (pass != OpPass::kBackwardWeight || rate_ == 0) return 0;
     return extent.rows * width_ * size_of(DType::kFloat32);

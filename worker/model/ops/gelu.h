@@ -9,7 +9,6 @@ namespace trainyard::engine {
 class Gelu final : public Op {
  public:
   explicit Gelu(int64_t width) : width_(width) {}
-  std::string_view kind() const override { return "gelu"; }
   BackwardUses backward_uses() const override { return {.input_in_backward_input = true}; }
   void forward(const OpArgs& args) const override {
     args.kernels->gelu_forward({.count = args.batch->rows() * width_,

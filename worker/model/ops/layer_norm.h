@@ -10,7 +10,6 @@ namespace trainyard::engine {
 class LayerNorm final : public Op {
  public:
   LayerNorm(int64_t width, float epsilon) : width_(width), epsilon_(epsilon) {}
-  std::string_view kind() const override { return "layer_norm"; }
   BackwardUses backward_uses() const override {
     return {.input_in_backward_input = true, .input_in_backward_weight = true};
   }

@@ -29,7 +29,6 @@ struct LinearShape {
 class Linear final : public Op {
  public:
   explicit Linear(LinearShape shape) : shape_(std::move(shape)) {}
-  std::string_view kind() const override { return "linear"; }
   BackwardUses backward_uses() const override { return {.input_in_backward_weight = true}; }
   bool overwrites_gradient(size_t param) const override { return param == 0; }
   OpFlops flops(const OpExtent& extent) const override;

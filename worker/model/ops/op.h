@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "common/base/dtype.h"
@@ -85,7 +84,6 @@ struct OpFlops {
 class Op {
  public:
   virtual ~Op() = default;
-  virtual std::string_view kind() const = 0;
   virtual BackwardUses backward_uses() const { return {}; }
   /// How many buffers the op keeps from forward to backward beside inputs and outputs.
   virtual size_t saved_count() const { return 0; }

@@ -11,7 +11,6 @@ namespace trainyard::engine {
 class ResidualDropout final : public Op {
  public:
   ResidualDropout(int64_t width, float rate, uint64_t op) : width_(width), rate_(rate), op_(op) {}
-  std::string_view kind() const override { return "residual_dropout"; }
   void forward(const OpArgs& args) const override {
     args.kernels->dropout_add({.rows = args.batch->rows(),
                                .width = width_,

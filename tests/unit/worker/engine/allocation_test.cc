@@ -67,7 +67,6 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
     (*engine)->initialize();
     matrix::StreamBatches batches(stream, spec, ranks(), world.rank());
     for (int64_t step = 0; step < kWarmUpSteps + kSteps; ++step) {
-      batches.start_step(step);
       around_step([&] {
         const auto report = (*engine)->step(batches);
         EXPECT_TRUE(report) << report.error().message;

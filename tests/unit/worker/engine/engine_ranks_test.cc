@@ -64,7 +64,6 @@ TEST(EngineRanksTest, AnEvaluationThatOneRankIsAskedToStopEndsOnAllWithinAPiece)
       api::EngineSpec held_out = spec;
       held_out.batch = {.global_sequences = windows, .micro_sequences = 1};
       matrix::StreamBatches batches(stream, held_out, 2, rank);
-      batches.start_step(0);
       gathers = 0;
       return engine.evaluate(batches, windows, 1, stop_asked);
     };
@@ -102,7 +101,6 @@ TEST(EngineRanksTest, ARankThatFailsFreesItsPeersInAllGroups) {
       // As a checkpoint that is being agreed upon; the rank that fails has no part in it yet.
       const comm::WorkPtr checkpoint = rank == 0 ? nullptr : (*background)->barrier();
       matrix::StreamBatches good(stream, spec, 4, rank);
-      good.start_step(0);
       FailingBatches failing;
       data::MicroBatchSource& batches =
           rank == 0 ? static_cast<data::MicroBatchSource&>(failing) : good;

@@ -121,7 +121,6 @@ TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
   }
   engine->initialize();
   matrix::StreamBatches batches(stream, spec, 1, 0);
-  batches.start_step(0);
   ASSERT_TRUE(engine->step(batches));
   const std::string hash = to_hex(EngineState(*engine).hash().value());
   EXPECT_GE(PoisonedMemory::high_water(arena), engine->memory().activations - kArenaAlignment);
@@ -150,7 +149,6 @@ class ForwardArenaTest : public EngineTest {
     api::EngineSpec held_out = spec_;
     held_out.batch = {.global_sequences = 100, .micro_sequences = 100};
     matrix::StreamBatches batches(stream_, held_out, 1, 0);
-    batches.start_step(0);
     ASSERT_TRUE(engine_->evaluate(batches, 100, 100));
   }
   void sample(size_t length) {
@@ -223,7 +221,6 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheStep) {
   // wpe: reaches every loss
   engine->states().weights().owned_fp32(1)[0] = std::numeric_limits<float>::infinity();
   matrix::StreamBatches batches(stream, spec, 1, 0);
-  batches.start_step(0);
   const auto report = engine->step(batches);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->skipped);
@@ -249,7 +246,6 @@ TEST_F(EngineTest, AnEvaluationInWhichASumDidNotFitHasNoLoss) {
   // The last norm takes the scale out again: what is missing in the sums leaves a finite loss.
   scale_weights(*engine, "mlp.c_proj.weight", 1e9F);
   matrix::StreamBatches batches(stream, spec, 1, 0);
-  batches.start_step(0);
   const auto evaluated =
       engine->evaluate(batches, spec.batch.global_sequences, spec.batch.micro_sequences);
   ASSERT_TRUE(evaluated) << evaluated.error().message;
@@ -268,7 +264,6 @@ TEST_F(EngineTest, AnEvaluationInPiecesHasTheSameLoss) {
   const auto loss_by = [&](int64_t micro_sequences) {
     spec.batch.micro_sequences = micro_sequences;
     matrix::StreamBatches batches(stream, spec, 1, 0);
-    batches.start_step(0);
     const auto report = engine->evaluate(batches, kWindows, micro_sequences);
     EXPECT_TRUE(report) << report.error().message;
     return report ? report->loss : 0;
@@ -284,7 +279,6 @@ TEST_F(EngineTest, AnEngineThatDoesNotTrainHoldsWeightsAloneAndFindsTheSameLoss)
     const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
     const auto loss_of = [&](Engine& engine) {
       matrix::StreamBatches batches(stream, spec, 1, 0);
-      batches.start_step(0);
       const auto report = engine.evaluate(batches, 11, spec.batch.micro_sequences);
       EXPECT_TRUE(report) << report.error().message;
       return report ? report->loss : 0;
@@ -352,7 +346,6 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
   engine->initialize();
   matrix::StreamBatches batches(stream, spec, 1, 0);
   for (int64_t step = 0; step < 3; ++step) {
-    batches.start_step(step);
     ASSERT_TRUE(engine->step(batches));
   }
   ASSERT_TRUE(engine->settle());
@@ -383,7 +376,6 @@ TEST_F(EngineTest, TheLossOfADivergedModelIsLargeAndNotWrapped) {
   scale_weights(*engine, "ln_f.weight",
                 1.6e7F);  // each loss fits its fixed point, their sum does not
   matrix::StreamBatches batches(stream, spec, 1, 0);
-  batches.start_step(0);
   const auto report = engine->step(batches);
   ASSERT_TRUE(report) << report.error().message;
   const auto targets = static_cast<double>(spec.batch.global_sequences * spec.data.sequence_length);

@@ -68,7 +68,6 @@ Result<Outcome> train_one(const Layout& layout, comm::Communicator& world, float
   TRAINYARD_TRY(engine->settle());
   const std::vector<int32_t> stream(4096, least_expected(*engine));
   matrix::StreamBatches batches(stream, spec, layout.ranks, world.rank());
-  batches.start_step(0);
   TRAINYARD_ASSIGN(const StepReport report, engine->step(batches));
   TRAINYARD_ASSIGN(const Hash128 hash, EngineState(*engine).hash());
   return Outcome{report, to_hex(hash)};

@@ -47,4 +47,25 @@ inline Lowering lowering_of(int layers, const UnitLayers& unit_layers, const Cut
   return lowering_of({layers}, std::move(units), cut);
 }
 
+/// As pipelines do: `warm_up` micro-batches go forward first, then one forward and one back.
+inline Schedule one_forward_one_backward(int micro_batches, int warm_up) {
+  using Kind = InstructionKind;
+  Schedule schedule;
+  for (int m = 0; m < micro_batches + warm_up; ++m) {
+    if (m < micro_batches) schedule.push_back({Kind::kForward, m, 0});
+    if (m < warm_up) continue;
+    schedule.push_back({Kind::kBackwardInput, m - warm_up, 0});
+    schedule.push_back({Kind::kBackwardWeight, m - warm_up, 0});
+  }
+  return schedule;
+}
+
+/// The instructions in the order in which they run, without loops.
+inline std::vector<Instruction> listed(const StepProgram& program) {
+  std::vector<Instruction> all;
+  for (const Instruction& instruction : program)
+    all.push_back(instruction);
+  return all;
+}
+
 }  // namespace trainyard::engine::testing

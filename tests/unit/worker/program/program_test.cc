@@ -17,7 +17,9 @@ using testing::Cut;
 using ::testing::HasSubstr;
 using testing::kCuts;
 using testing::kStage3;
+using testing::listed;
 using testing::lowering_of;
+using testing::one_forward_one_backward;
 using testing::UnitLayers;
 
 constexpr int kLayers = 4;
@@ -25,14 +27,7 @@ constexpr int kLayers = 4;
 const UnitLayers kSimpleUnits = {{3}, {1, 2}, {0}};
 const Lowering kSimple = lowering_of(kLayers, kSimpleUnits);
 
-/// All instructions of a program, one by one.
 using Listed = std::vector<Instruction>;
-Listed listed(const StepProgram& program) {
-  Listed all;
-  for (const Instruction& instruction : program)
-    all.push_back(instruction);
-  return all;
-}
 
 /// That of a rank with `own` of `rounds` micro-batches.
 Listed program_of(Lowering lowering, int rounds, int own) {
@@ -368,19 +363,6 @@ TEST(LowerTest, StagesHaveTheirLayers) {
   EXPECT_EQ(spelled(listed(lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
                                  {.stage_end = {3, 5}}))),
             "F m0 l3, F m0 l4, B m0 l4, B m0 l3, REDUCE_CONTROL");
-}
-
-/// As pipelines do: `warm_up` micro-batches go forward first, then one forward and one back.
-Schedule one_forward_one_backward(int micro_batches, int warm_up) {
-  using Kind = InstructionKind;
-  Schedule schedule;
-  for (int m = 0; m < micro_batches + warm_up; ++m) {
-    if (m < micro_batches) schedule.push_back({Kind::kForward, m, 0});
-    if (m < warm_up) continue;
-    schedule.push_back({Kind::kBackwardInput, m - warm_up, 0});
-    schedule.push_back({Kind::kBackwardWeight, m - warm_up, 0});
-  }
-  return schedule;
 }
 
 /// The `n`-th micro-batch of a deal in which none is followed by the next.
