@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <system_error>
 
@@ -29,20 +30,23 @@ Status check_complete(const fs::path& folder, std::span<const TokenFile> shards,
   const auto split =
       std::ranges::find(manifest->splits, real.filename().string(), &SplitRecord::name);
   if (split == manifest->splits.end()) return {};
+  std::map<fs::path, const TokenFile*> by_name;
+  for (const TokenFile& shard : shards)
+    by_name.emplace(shard.path().filename(), &shard);
   for (const ShardRecord& shard : split->shards) {
     const fs::path name = fs::path(shard.file).filename();
-    const auto is_it = [&](const TokenFile& found) { return found.path().filename() == name; };
-    const auto found = std::ranges::find_if(shards, is_it);
-    if (found == shards.end()) {
+    const auto named = by_name.find(name);
+    if (named == by_name.end()) {
       return Error{ErrorCode::kInvalidData,
                    folder.string() + ": found " + std::to_string(shards.size()) +
                        " shards without " + name.string() + ", wanted the " +
                        std::to_string(split->shards.size()) +
                        " of dataset.json; copy it again, or name the shards that are wanted"};
     }
-    if (to_hex(found->info().content_hash) == shard.content_hash) continue;
+    const TokenFile& found = *named->second;
+    if (to_hex(found.info().content_hash) == shard.content_hash) continue;
     return Error{ErrorCode::kInvalidData,
-                 found->path().string() + ": found content " + to_hex(found->info().content_hash) +
+                 found.path().string() + ": found content " + to_hex(found.info().content_hash) +
                      ", wanted " + shard.content_hash +
                      " as in dataset.json: it is of another preparation; copy the whole data set "
                      "again, or name the shards that are wanted"};

@@ -79,7 +79,10 @@ Status TokenFile::check_table() const {
   const TokenFileLayout layout = layout_of(info_.tokens, info_.token_bytes);
   TRAINYARD_TRY(load(layout.table_offset, layout.file_bytes - layout.table_offset));
   const Hash128 found = xxh3_128(file_.bytes().subspan(static_cast<size_t>(layout.table_offset)));
-  if (found == info_.content_hash) return {};
+  if (found == info_.content_hash) {
+    table_is_good_->store(true, std::memory_order_relaxed);
+    return {};
+  }
   return Error{ErrorCode::kInvalidData, path_.string() + ": checksum table: found hash " +
                                             to_hex(found) + ", wanted " +
                                             to_hex(info_.content_hash) + kWhatToDo};
@@ -97,7 +100,10 @@ Status TokenFile::check_chunk(int64_t chunk) const {
   std::memcpy(wanted.data(), file_.bytes().data() + entry, wanted.size());
   const Hash128 found =
       xxh3_128(file_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(size)));
-  if (found == wanted) return {};
+  if (found == wanted) {
+    chunk_is_good_[static_cast<size_t>(chunk)].store(true, std::memory_order_relaxed);
+    return {};
+  }
   return Error{ErrorCode::kInvalidData,
                path_.string() + ": payload chunk " + std::to_string(chunk) + " (bytes " +
                    std::to_string(begin) + " on): found checksum " + to_hex(found) + ", wanted " +
@@ -106,15 +112,9 @@ Status TokenFile::check_chunk(int64_t chunk) const {
 
 /// The chunk's first use compares it with its checksum, and the table with its own.
 Status TokenFile::check_once(int64_t chunk) const {
-  std::atomic<bool>& is_good = chunk_is_good_[static_cast<size_t>(chunk)];
-  if (is_good.load(std::memory_order_relaxed)) return {};
-  if (!table_is_good_->load(std::memory_order_relaxed)) {
-    TRAINYARD_TRY(check_table());
-    table_is_good_->store(true, std::memory_order_relaxed);
-  }
-  TRAINYARD_TRY(check_chunk(chunk));
-  is_good.store(true, std::memory_order_relaxed);
-  return {};
+  if (chunk_is_good_[static_cast<size_t>(chunk)].load(std::memory_order_relaxed)) return {};
+  if (!table_is_good_->load(std::memory_order_relaxed)) TRAINYARD_TRY(check_table());
+  return check_chunk(chunk);
 }
 
 Status TokenFile::read(int64_t first, std::span<int32_t> out) const {
