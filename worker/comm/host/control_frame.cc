@@ -136,7 +136,6 @@ Result<ControlFrame> decode_control(std::span<const std::byte> frame) {
     }
     case ControlKind::kWaiting: {
       TRAINYARD_ASSIGN(decoded.waiting.ranks, take_list(payload));
-      decoded.waiting.waiting = !decoded.waiting.ranks.empty();
       break;
     }
     case ControlKind::kSharedMemory:

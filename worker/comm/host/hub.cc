@@ -199,14 +199,13 @@ bool Hub::advance(Arrival& arrival) {
   arrival.received_bytes += static_cast<size_t>(got);
   if (static_cast<size_t>(got) < wanted) return true;
   if (arrival.challenged) {
-    const uint64_t nonce = arrival.challenged->nonce;
     if (is_proven(arrival)) {
       accept(arrival, *arrival.challenged);
     } else {
       refuse(arrival, Refusal::kProof,
              "a connection that says it is of rank " + std::to_string(arrival.challenged->rank) +
                  " does not prove that it has the key of this generation",
-             nonce);
+             arrival.challenged->nonce);
     }
     return false;
   }
@@ -228,7 +227,7 @@ bool Hub::challenge(Arrival& arrival, const Hello& hello) {
       static_cast<ssize_t>(challenge.nonce.size())) {
     return false;
   }
-  challenge.proof = prove(state_->key(), Side::kAnswers, hello, challenge.nonce);
+  challenge.proof = prove(state_->identity_.key, Side::kAnswers, hello, challenge.nonce);
   arrival.challenged = hello;
   arrival.nonce = challenge.nonce;
   arrival.received_bytes = 0;
@@ -239,7 +238,7 @@ bool Hub::challenge(Arrival& arrival, const Hello& hello) {
 bool Hub::is_proven(const Arrival& arrival) const {
   const auto proof = decode_proof(
       std::span<const std::byte>(arrival.received).first<static_cast<size_t>(kProofBytes)>());
-  return proof && equal_in_constant_time(*proof, prove(state_->key(), Side::kConnects,
+  return proof && equal_in_constant_time(*proof, prove(state_->identity_.key, Side::kConnects,
                                                        *arrival.challenged, arrival.nonce));
 }
 

@@ -39,8 +39,6 @@ class HubState {
                 std::chrono::steady_clock::time_point deadline);
   /// Reasons for the connections refused so far, for the error of who waits in vain; newest last.
   std::string refusals() const;
-  /// The key of the generation that the identity has; empty in an open one.
-  std::span<const std::byte> key() const { return identity_.key; }
 
   /// Watches the control connections of a group, by member (invalid for the own one), until
   /// remove().

@@ -9,8 +9,7 @@ namespace trainyard::comm {
 namespace {
 
 bool names(const WaitReport& report, int rank) {
-  return report.waiting &&
-         std::find(report.ranks.begin(), report.ranks.end(), rank) != report.ranks.end();
+  return std::find(report.ranks.begin(), report.ranks.end(), rank) != report.ranks.end();
 }
 
 }  // namespace
@@ -25,7 +24,7 @@ WaitReport WaitBoard::own_report() const {
   std::set<int> ranks;
   for (const auto& [group, awaited] : own_)
     ranks.insert(awaited.begin(), awaited.end());
-  return {!ranks.empty(), {ranks.begin(), ranks.end()}};
+  return {{ranks.begin(), ranks.end()}};
 }
 
 void WaitBoard::set_waiting(uint64_t group, const std::vector<int>& ranks) {
@@ -55,12 +54,11 @@ void WaitBoard::announce() {
       const std::lock_guard lock(mutex_);
       reporter = reporter_;
       report = own_report();
-      announced_ = report.waiting;
+      announced_ = !report.ranks.empty();
     }
     // Another thread may have sent a newer report before this one's: whoever sends last looks
     // again.
-    const bool is_newest = sent && sent->waiting == report.waiting && sent->ranks == report.ranks;
-    if (!reporter || is_newest) return;
+    if (!reporter || sent == report) return;
     reporter->send_waiting(report);
     sent = std::move(report);
   }
@@ -90,7 +88,7 @@ std::vector<int> WaitBoard::blamed(const std::vector<int>& awaited) const {
       continue;
     }
     const auto peer = peers_.find(rank);
-    if (peer == peers_.end() || !peer->second.waiting) {
+    if (peer == peers_.end() || peer->second.ranks.empty()) {
       silent.insert(rank);
     } else {
       open.insert(open.end(), peer->second.ranks.begin(), peer->second.ranks.end());

@@ -10,8 +10,9 @@ namespace trainyard::comm {
 
 /// What a rank that makes no progress tells the others.
 struct WaitReport {
-  bool waiting = false;
-  std::vector<int> ranks;  ///< awaited, of the world
+  std::vector<int> ranks;  ///< awaited, of the world; empty: it waits no longer
+
+  bool operator==(const WaitReport&) const = default;
 };
 
 /// Carries reports to the other ranks, apart from the data. Thread-safe; never blocks.

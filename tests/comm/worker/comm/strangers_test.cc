@@ -479,7 +479,7 @@ TEST(ImpostorTest, WhoWaitsForNobodyOfTheGroupIsLost) {
   for (const int nobody : {2, 500, 65535}) {
     ControlFrame frame;
     frame.kind = ControlKind::kWaiting;
-    frame.waiting = {.waiting = true, .ranks = {nobody}};
+    frame.waiting = {.ranks = {nobody}};
     const Error error = Impostor().error_for(encode(frame), false, Channel::kControl);
     EXPECT_EQ(error.code, ErrorCode::kPeerLost) << nobody;
     EXPECT_THAT(error.message, AllOf(HasSubstr("rank 0 is lost"),

@@ -204,7 +204,7 @@ TEST(ControlFrameTest, FramesSurviveTheRoundTrip) {
   EXPECT_THAT(decoded->failure.lost, ElementsAre(2, 5));
   EXPECT_EQ(decoded->failure.origin, 3);
   frame.kind = ControlKind::kWaiting;
-  frame.waiting = {true, {0, 4}};
+  frame.waiting.ranks = {0, 4};
   EXPECT_THAT(decode_control(encode(frame))->waiting.ranks, ElementsAre(0, 4));
   frame.kind = ControlKind::kSharedMemory;
   frame.address = "name";
