@@ -12,15 +12,10 @@ struct RoomRule {
   std::vector<std::string_view> may;
 };
 
-/// A room of worker/ may include itself, kernels/, common/ and these rooms, all of lower floors.
-struct WorkerRoom {
-  std::string_view room;
-  std::vector<std::string_view> may;
-};
-
-/// In floor order, as docs/ARCHITECTURE.md lists them.
-const std::vector<WorkerRoom>& worker_rooms() {
-  static const std::vector<WorkerRoom> list = {
+/// In floor order, as docs/ARCHITECTURE.md lists them. A room of worker/ may include itself,
+/// kernels/, common/ and these rooms, all of lower floors.
+const std::vector<RoomRule>& worker_rooms() {
+  static const std::vector<RoomRule> list = {
       {"worker/trace/", {}},
       {"worker/stacks/", {}},
       {"worker/safetensors/", {}},
@@ -80,8 +75,8 @@ const std::vector<RoomRule>& room_rules() {
          {"tests/", "operator/", "agent/", "cli/", "bench/", "control/", "worker/", "kernels/",
           "common/"}},
     };
-    for (const WorkerRoom& worker : worker_rooms()) {
-      rules.push_back({worker.room, worker.may});
+    for (const RoomRule& worker : worker_rooms()) {
+      rules.push_back(worker);
       rules.back().may.insert(rules.back().may.end(), {worker.room, "kernels/", "common/"});
     }
     return rules;
