@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/hash/hash.h"
+
 namespace trainyard::contract {
 namespace {
 
@@ -134,15 +136,6 @@ Result<ResumePlan> decode_resume(const Json& object) {
   return plan;
 }
 
-std::string hex_of(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) {
-    text += "0123456789abcdef"[std::to_integer<int>(byte >> 4)];
-    text += "0123456789abcdef"[std::to_integer<int>(byte & std::byte{15})];
-  }
-  return text;
-}
-
 /// The text is a secret: errors do not repeat it.
 Result<std::vector<std::byte>> bytes_of_hex(const std::string& text) {
   std::vector<std::byte> bytes(text.size() / 2);
@@ -187,7 +180,10 @@ std::string encode(const Start& message) {
                {"generation", message.generation},
                {"ranks", std::move(ranks)},
                {"resume", std::move(resume)}};
-  if (!message.key.empty()) json["key"] = hex_of(message.key);
+  if (!message.key.empty()) {
+    json["key"] =
+        to_hex({reinterpret_cast<const uint8_t*>(message.key.data()), message.key.size()});
+  }
   return line_of(json);
 }
 

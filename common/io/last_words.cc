@@ -17,15 +17,16 @@ namespace {
 const char* the_program = "";
 LastWords the_words = LastWords::kText;
 
-/// " (ulimit -d is 200000 KiB)" of each limit that is set. Takes no memory. Returns how many are.
-int limits_text(char* text, size_t size) {
-  int set = 0;
+/// "; ulimit -d is 200000 KiB" of each limit that is set. Takes no memory. Whether one of memory
+/// is.
+bool limits_text(char* text, size_t size) {
+  bool set = false;
   size_t used = 0;
   text[0] = '\0';
   for (const ByteLimit& limit : {kAddressSpaceLimit, kDataLimit}) {
     rlimit here{};
     if (::getrlimit(limit.resource, &here) != 0 || here.rlim_cur == RLIM_INFINITY) continue;
-    ++set;
+    set = true;
     const int n = std::snprintf(text + used, size - used, "; ulimit %s is %llu KiB", limit.option,
                                 static_cast<unsigned long long>(here.rlim_cur / 1024));
     used += n > 0 ? static_cast<size_t>(n) : 0;
@@ -40,7 +41,7 @@ int limits_text(char* text, size_t size) {
 
 [[noreturn]] void end(const char* what) {
   char limits[256];
-  const bool limited = limits_text(limits, sizeof limits) > 0;
+  const bool limited = limits_text(limits, sizeof limits);
   const int code = limited ? contract::kExitBadConfig : contract::kExitRetry;
   char line[640];
   const int n =

@@ -10,7 +10,8 @@ enum class LastWords {
 
 /// From now on a thread that cannot be started, or memory that cannot be had, ends the process with
 /// one line that names the limits which are set, and with an exit code of the worker contract: 64
-/// where such a limit is set (another attempt meets it again), else 75. Without it std::terminate
+/// where one of memory is set (another attempt meets it again), else 75: in a limit of processes
+/// those of others count, too. Without it std::terminate
 /// would say neither. Whatever else is thrown through main() or a thread aborts, as before.
 /// `program`: a literal. Call once, first in main().
 void say_last_words(const char* program, LastWords words);

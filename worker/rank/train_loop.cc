@@ -274,7 +274,9 @@ class Run {
     stopping_ = report.stop_requested;
     if (!report.skipped) state_->set_loss(report.loss);
     const int64_t samples = engine_->samples_consumed();
-    context_.progress->count_step(taken, own_samples_ * spec_.data.sequence_length, report.skipped);
+    context_.progress->count_step(
+        taken, partition().share(context_.groups->data_rank()).size() * spec_.data.sequence_length,
+        report.skipped);
     const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
     context_.progress->step_done({.step = engine_->steps_done(),
                                   .samples_consumed = samples,
@@ -372,7 +374,6 @@ class Run {
     progress.set_memory(contract::MemoryPurpose::kGradients, memory.sums + memory.lent_sums);
     progress.set_memory(contract::MemoryPurpose::kActivations, memory.activations);
     progress.set_memory(contract::MemoryPurpose::kKernelScratch, memory.kernel_scratch);
-    own_samples_ = partition().share(context_.groups->data_rank()).size();
   }
 
   void count_collectives() {
@@ -462,7 +463,6 @@ class Run {
   std::unique_ptr<CheckpointSchedule> checkpoints_;
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<data::EvaluationLoader> evaluation_;
-  int64_t own_samples_ = 0;  ///< of each step, trained by this rank
   WorkMeter work_;
   double step_seconds_ = 0;
   RateMeter rate_;
