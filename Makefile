@@ -66,13 +66,13 @@ lint: ## Formatting, clang-tidy, shellcheck, layering (FILES=all for every file)
 fuzz: ## Run every fuzz target for SECONDS seconds (default 60)
 	@tools/run_fuzz $(SECONDS)
 
-mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (about half an hour); MUTANTS=--generated
+mutants: ## Plant known bugs, one at a time, and see whether the tests catch them (an hour or more); MUTANTS=--generated
 	@tools/run_mutants $(MUTANTS)
 
-matrix: programs ## Prove that no way of dividing the work changes the bits (a minute, once built)
+matrix: programs ## Prove that no way of dividing the work changes the bits (half a minute, once built)
 	@build/release/bin/trainyard matrix
 
-features: programs ## Run the command of every row of docs/features.md that says "works" (some need root or Docker)
+features: programs ## Run the commands of every row of docs/features.md that says "works" (some need root or Docker)
 	@tools/check_features
 
 gpu-check: ## Make build/gpu-check, whose run.sh confirms the CUDA kernels on a machine with a GPU and measures them
