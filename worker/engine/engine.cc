@@ -109,6 +109,7 @@ Status Engine::make_states(MemorySource& memory) {
 }
 
 Status Engine::plan_step() {
+  micro_batches_of_piece_ = kMicroBatchesOfPiece;
   if (setup_.purpose == Purpose::kInfer) return {};
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
