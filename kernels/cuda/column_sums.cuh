@@ -10,6 +10,7 @@ namespace trainyard::kernels::cuda {
 /// ExactRounding as a kernel uses it.
 struct FixedPoint {
   float scale, limit;
+  double quantum;  // 1 / scale
   uint32_t* overflow;
 };
 inline FixedPoint fixed_point(const ExactRounding& r) {
@@ -20,23 +21,30 @@ inline FixedPoint fixed_point(const ExactRounding& r) {
       x *= big;
     return x;
   };
-  return {power_of_two(r.quantum_log2), power_of_two(fitting_log2(r.partials)), r.overflow};
+  const float scale = power_of_two(r.quantum_log2);
+  return {scale, power_of_two(fitting_log2(r.partials)), 1.0 / static_cast<double>(scale),
+          r.overflow};
 }
 
-/// A partial in quanta, nearest even; 0 and the flag where it is not finite or reaches the limit.
-__device__ inline long long to_fixed(float partial, const FixedPoint& f) {
+/// A partial in quanta, nearest even; where it is not finite or reaches the limit, 0, and `fits` is
+/// false.
+__device__ inline long long to_fixed(float partial, const FixedPoint& f, bool& fits) {
   const float scaled = __fmul_rn(partial, f.scale);
-  if (!(fabsf(scaled) < f.limit)) {
-    if (f.overflow != nullptr) atomicOr(f.overflow, 1U);
-    return 0;
-  }
-  return __float2ll_rn(scaled);
+  const bool this_fits = fabsf(scaled) < f.limit;
+  fits = fits && this_fits;
+  return __float2ll_rn(this_fits ? scaled : 0.0F);
+}
+/// One look at the flag for many partials: an atomic per partial would keep their loads apart.
+__device__ inline void raise_unless(bool fits, const FixedPoint& f) {
+  if (!fits && f.overflow != nullptr) atomicOr(f.overflow, 1U);
 }
 
 __device__ inline void add_partial(float partial, const GradientSum& to, int64_t i,
                                    const FixedPoint& f) {
   if (to.exact != nullptr) {
-    to.exact[i] += to_fixed(partial, f);
+    bool fits = true;
+    to.exact[i] += to_fixed(partial, f, fits);
+    raise_unless(fits, f);
   } else if (to.sum != nullptr) {
     to.sum[i] += partial;
   }

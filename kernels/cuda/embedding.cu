@@ -8,9 +8,9 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kScanThreads = 1024;
-constexpr int kColumns = 32;
-constexpr int kLines = kThreads / kColumns;
+constexpr int kWarps = kThreads / 32;
+/// A warp sums up to so many rows of a token; a block sums more.
+constexpr unsigned kFewRows = kFrequentTokenRows;
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
@@ -33,43 +33,45 @@ __global__ void __launch_bounds__(kVectorThreads)
 
 /// The rows of each token: those of token t are rows[starts[t] .. starts[t] + counts[t]).
 struct TokenRows {
+  unsigned* listed;    ///< [1] rows that have a place so far
+  unsigned* frequent;  ///< [1] how many tokens have more than kFewRows rows; after it: which
   unsigned* counts;
   unsigned* starts;
   unsigned* rows;
+
+  __host__ __device__ TokenRows(int32_t* scratch, int64_t rows_count, int64_t vocab)
+      : listed(reinterpret_cast<unsigned*>(scratch)),
+        frequent(listed + 1),
+        counts(frequent + 1 + rows_count / kFewRows),
+        starts(counts + vocab),
+        rows(starts + vocab) {}
 };
 
 __global__ void __launch_bounds__(kThreads) clear_counts_kernel(TokenRows r, int64_t vocab) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (token < vocab) r.counts[token] = 0;
+  if (token == 0) *r.listed = *r.frequent = 0;
 }
 __global__ void __launch_bounds__(kThreads)
     count_tokens_kernel(TokenRows r, const int32_t* tokens, int64_t rows) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row < rows) atomicAdd(r.counts + tokens[row], 1U);
 }
-/// One block: starts = exclusive sums of counts, and counts = 0 for the next kernel.
-__global__ void __launch_bounds__(kScanThreads) scan_counts_kernel(TokenRows r, int64_t vocab) {
-  __shared__ unsigned totals[kScanThreads];
-  const int64_t each = (vocab + kScanThreads - 1) / kScanThreads;
-  const int64_t begin = threadIdx.x * each;
-  const int64_t end = min(begin + each, vocab);
-  unsigned total = 0;
-  for (int64_t token = begin; token < end; ++token)
-    total += r.counts[token];
-  totals[threadIdx.x] = total;
-  __syncthreads();
-  for (unsigned by = 1; by < kScanThreads; by *= 2) {
-    const unsigned before = threadIdx.x >= by ? totals[threadIdx.x - by] : 0;
-    __syncthreads();
-    totals[threadIdx.x] += before;
-    __syncthreads();
+/// Gives each token its place in the list, in any order, and sets counts to 0 for the next kernel.
+__global__ void __launch_bounds__(kThreads) place_tokens_kernel(TokenRows r, int64_t vocab) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned count = token < vocab ? r.counts[token] : 0;
+  unsigned end = count;  // of the places of the lanes up to this one
+  for (int by = 1; by < 32; by *= 2) {
+    const unsigned before = __shfl_sync(0xffffffffU, end, lane - by);
+    end += lane >= by ? before : 0;
   }
-  unsigned start = totals[threadIdx.x] - total;
-  for (int64_t token = begin; token < end; ++token) {
-    r.starts[token] = start;
-    start += r.counts[token];
-    r.counts[token] = 0;
-  }
+  const unsigned first = __shfl_sync(0xffffffffU, lane == 31 ? atomicAdd(r.listed, end) : 0U, 31);
+  if (count == 0) return;
+  r.starts[token] = first + end - count;
+  r.counts[token] = 0;
+  if (count > kFewRows) r.frequent[1 + atomicAdd(r.frequent, 1U)] = static_cast<unsigned>(token);
 }
 __global__ void __launch_bounds__(kThreads)
     list_rows_kernel(TokenRows r, const int32_t* tokens, int64_t rows) {
@@ -79,69 +81,104 @@ __global__ void __launch_bounds__(kThreads)
   r.rows[r.starts[token] + atomicAdd(r.counts + token, 1U)] = static_cast<unsigned>(row);
 }
 
-/// to[target] += the sum of dy's rows first, first + stride, ... (count of them), or, with a list,
-/// of those that the list names there.
-struct RowSum {
+/// Rows of dy: first, first + stride, ..., or, with a list, those that it names there.
+struct Rows {
   const unsigned* list;
-  int64_t first, stride, count, target;
+  int64_t first, stride, count;
 };
-template <typename T, bool kAligned>
-__device__ inline void add_rows(const EmbeddingBackward& p, const RowSum& s, const GradientSum& to,
-                                const FixedPoint& fixed) {
-  __shared__ long long part[kLines][kColumns][kVector];
-  const int column = static_cast<int>(threadIdx.x % kColumns);
-  const int line = static_cast<int>(threadIdx.x / kColumns);
-  const int64_t i = (static_cast<int64_t>(blockIdx.y) * kColumns + column) * kVector;
+/// Eight columns of to[target] += the sum of `rows`. kLines threads of a block take every kLines-th
+/// row each, with kThreads / kLines threads side by side; all of them call this.
+template <typename T, bool kAligned, int kLines>
+__device__ inline void add_rows(const EmbeddingBackward& p, const Rows& rows, const GradientSum& to,
+                                int64_t target, int64_t i, int line, const FixedPoint& fixed) {
+  constexpr int kColumns = kThreads / kLines;
+  __shared__ long long part[kLines > 1 ? kThreads : 1][kVector];
+  const bool is_last = line == 0 && i < p.width;
+  const int64_t base = target * p.width;
   long long sums[kVector] = {};
+  float before[kVector] = {};
+  if (is_last) {  // loaded before the rows, whose places are yet to come
+    if (to.exact != nullptr) {
+      load8<kAligned>(to.exact + base, i, p.width, sums);
+    } else if (to.sum != nullptr) {
+      load8<kAligned>(to.sum + base, i, p.width, before);
+    }
+  }
+  bool fits = true;
   if (i < p.width) {
 #pragma unroll 4
-    for (int64_t k = line; k < s.count; k += kLines) {
-      const int64_t at = s.first + k * s.stride;
-      const int64_t row = s.list != nullptr ? static_cast<int64_t>(s.list[at]) : at;
+    for (int64_t k = line; k < rows.count; k += kLines) {
+      const int64_t at = rows.first + k * rows.stride;
+      const int64_t row = rows.list != nullptr ? static_cast<int64_t>(rows.list[at]) : at;
       float dy[kVector];
       load8<kAligned>(static_cast<const T*>(p.dy) + row * p.width, i, p.width, dy);
 #pragma unroll
       for (int j = 0; j < kVector; ++j)
-        sums[j] += to_fixed(dy[j], fixed);
+        sums[j] += to_fixed(dy[j], fixed, fits);
     }
   }
+  raise_unless(fits, fixed);
+  if constexpr (kLines > 1) {
+    const int column = static_cast<int>(threadIdx.x) % kColumns;
 #pragma unroll
-  for (int j = 0; j < kVector; ++j)
-    part[line][column][j] = sums[j];
-  __syncthreads();
-  if (line != 0) return;
+    for (int j = 0; j < kVector; ++j)
+      part[line * kColumns + column][j] = sums[j];
+    __syncthreads();
+    if (!is_last) return;
+    for (int other = 1; other < kLines; ++other) {
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    if (i + j >= p.width) break;
-    long long sum = sums[j];
-    for (int other = 1; other < kLines; ++other)
-      sum += part[other][column][j];
-    const int64_t element = s.target * p.width + i + j;
-    if (to.exact != nullptr) {
-      to.exact[element] += sum;
-    } else if (to.sum != nullptr) {
-      to.sum[element] +=
-          __double2float_rn(__dmul_rn(__ll2double_rn(sum), 1.0 / static_cast<double>(fixed.scale)));
+      for (int j = 0; j < kVector; ++j)
+        sums[j] += part[other * kColumns + column][j];
     }
+  }
+  if (!is_last) return;
+  if (to.exact != nullptr) {
+    store8<kAligned>(to.exact + base, i, p.width, sums);
+  } else if (to.sum != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+      before[j] += __double2float_rn(__dmul_rn(__ll2double_rn(sums[j]), fixed.quantum));
+    store8<kAligned>(to.sum + base, i, p.width, before);
   }
 }
 
+/// A warp has 256 columns of a token.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     token_sums_kernel(EmbeddingBackward p, TokenRows r, FixedPoint fixed) {
-  const int64_t token = blockIdx.x;
-  if (r.counts[token] == 0) return;
-  add_rows<T, kAligned>(p, {r.rows, r.starts[token], 1, r.counts[token], token}, p.d_wte, fixed);
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (token >= p.vocab) return;
+  const unsigned count = r.counts[token];
+  if (count == 0 || count > kFewRows) return;
+  const int64_t i = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kVector;
+  add_rows<T, kAligned, 1>(p, {r.rows, r.starts[token], 1, count}, p.d_wte, token, i, 0, fixed);
 }
+/// A block has 64 columns of a token of many rows.
+constexpr int kFrequentLines = 32;
+constexpr int kFrequentColumns = kThreads / kFrequentLines;
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+    frequent_token_sums_kernel(EmbeddingBackward p, TokenRows r, FixedPoint fixed) {
+  if (blockIdx.x >= *r.frequent) return;
+  const int64_t token = r.frequent[1 + blockIdx.x];
+  const int64_t i =
+      (static_cast<int64_t>(blockIdx.y) * kFrequentColumns + threadIdx.x % kFrequentColumns) *
+      kVector;
+  add_rows<T, kAligned, kFrequentLines>(p, {r.rows, r.starts[token], 1, r.counts[token]}, p.d_wte,
+                                        token, i, static_cast<int>(threadIdx.x) / kFrequentColumns,
+                                        fixed);
+}
+/// A block has 256 columns of a position.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     position_sums_kernel(EmbeddingBackward p, FixedPoint fixed) {
   const int64_t position = blockIdx.x;
   const int64_t count =
       position < p.rows ? (p.rows - position + p.tokens_per_sample - 1) / p.tokens_per_sample : 0;
-  add_rows<T, kAligned>(
-      p, {nullptr, position, p.tokens_per_sample, count, p.position_offset + position}, p.d_wpe,
-      fixed);
+  const int64_t i = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kVector;
+  add_rows<T, kAligned, kWarps>(p, {nullptr, position, p.tokens_per_sample, count}, p.d_wpe,
+                                p.position_offset + position, i, static_cast<int>(threadIdx.x) / 32,
+                                fixed);
 }
 
 }  // namespace
@@ -157,27 +194,31 @@ cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) 
   if (p.rows <= 0 || p.width <= 0 || p.vocab <= 0 || p.tokens_per_sample <= 0) {
     return cudaErrorInvalidValue;
   }
-  auto* const scratch = reinterpret_cast<unsigned*>(p.scratch);
-  const TokenRows r{scratch, scratch + p.vocab, scratch + 2 * p.vocab};
+  const TokenRows r(p.scratch, p.rows, p.vocab);
   const dim3 by_row(blocks_for(p.rows, kThreads));
-  cudaError_t error = simt::launch(clear_counts_kernel, dim3(blocks_for(p.vocab, kThreads)),
-                                   dim3(kThreads), 0, stream, r, p.vocab);
+  const dim3 by_token(blocks_for(p.vocab, kThreads));
+  cudaError_t error =
+      simt::launch(clear_counts_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
   if (error != cudaSuccess) return error;
   error = simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, p.rows);
   if (error != cudaSuccess) return error;
-  error = simt::launch(scan_counts_kernel, dim3(1), dim3(kScanThreads), 0, stream, r, p.vocab);
+  error = simt::launch(place_tokens_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
   if (error != cudaSuccess) return error;
   error = simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, p.rows);
   if (error != cudaSuccess) return error;
-  const unsigned wide = blocks_for(p.width, int64_t{kColumns} * kVector);
+  const unsigned wide = blocks_for(p.width, int64_t{32} * kVector);
   const FixedPoint fixed = fixed_point(p.rounding);
   return by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    const cudaError_t of_tokens =
-        simt::launch(token_sums_kernel<T, kAligned>, dim3(static_cast<unsigned>(p.vocab), wide),
+    cudaError_t sums =
+        simt::launch(token_sums_kernel<T, kAligned>, dim3(blocks_for(p.vocab, kWarps), wide),
                      dim3(kThreads), 0, stream, p, r, fixed);
-    if (of_tokens != cudaSuccess || (p.d_wpe.sum == nullptr && p.d_wpe.exact == nullptr)) {
-      return of_tokens;
+    if (sums == cudaSuccess && p.rows > kFewRows) {
+      const dim3 blocks(static_cast<unsigned>(p.rows / kFewRows),
+                        blocks_for(p.width, int64_t{kFrequentColumns} * kVector));
+      sums = simt::launch(frequent_token_sums_kernel<T, kAligned>, blocks, dim3(kThreads), 0,
+                          stream, p, r, fixed);
     }
+    if (sums != cudaSuccess || (p.d_wpe.sum == nullptr && p.d_wpe.exact == nullptr)) return sums;
     return simt::launch(position_sums_kernel<T, kAligned>,
                         dim3(static_cast<unsigned>(p.tokens_per_sample), wide), dim3(kThreads), 0,
                         stream, p, fixed);

@@ -162,7 +162,11 @@ struct EmbeddingBackward {
   ExactRounding rounding;
   int32_t* scratch = nullptr;  ///< embedding_scratch_ints(rows, vocab)
 };
-constexpr int64_t embedding_scratch_ints(int64_t rows, int64_t vocab) { return rows + 2 * vocab; }
+/// Tokens of more rows than that are summed by blocks, others by warps.
+inline constexpr int64_t kFrequentTokenRows = 64;
+constexpr int64_t embedding_scratch_ints(int64_t rows, int64_t vocab) {
+  return rows + 2 * vocab + 2 + rows / kFrequentTokenRows;
+}
 cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream);
 
 /// Rotary position embedding, halves paired: elements i and i + head_dim / 2 of a head are turned
@@ -221,7 +225,7 @@ struct AdamWStep {
 cudaError_t adamw(const AdamWStep& p, cudaStream_t stream);
 
 /// limbs += the gradient's squares, exactly, as kernels/kernel_set.h's SumOfSquares. Each block of
-/// 64 Ki elements leaves the lower two limbs of what it adds below 2^kSquareLimbBits.
+/// 32 Ki elements leaves the lower two limbs of what it adds below 2^kSquareLimbBits.
 struct SquaresStep {
   int64_t count = 0;
   const float* gradient = nullptr;  ///< either this,

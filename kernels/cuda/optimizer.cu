@@ -56,13 +56,11 @@ __device__ inline void update_range(const AdamWStep& p, const AdamWTensor& t, in
     float m[kVector];
     float v[kVector];
     if (t.exact != nullptr) {
+      long long exact[kVector];
+      load8<kAligned>(t.exact, i, t.count, exact);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        gradient[j] =
-            i + j < t.count
-                ? __double2float_rn(__dmul_rn(__ll2double_rn(t.exact[i + j]), p.exact_scale))
-                : 0.0F;
-      }
+      for (int j = 0; j < kVector; ++j)
+        gradient[j] = __double2float_rn(__dmul_rn(__ll2double_rn(exact[j]), p.exact_scale));
     } else {
       load8<kAligned>(t.gradient, i, t.count, gradient);
     }
@@ -92,53 +90,84 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamWStep p) {
   }
 }
 
-/// Elements of one block: their pieces of the highest limb, below 2^45 quanta each, fit into int64.
-constexpr int64_t kSquareBlock = 64 * 1024;
-/// 1.5 * 2^(52 - q) of each limb's quantum 2^-q: adding it rounds a smaller double to multiples of
-/// the quantum.
-__device__ constexpr double kSquareMagic[kSquareLimbs] = {0x1.8p-48, 0x1.8p-6, 0x1.8p36};
+/// Elements of one block.
+constexpr int64_t kSquareBlock = 32 * 1024;
+/// 1.5 * 2^(52 - q) of each limb's quantum 2^-q: a sum that starts there has the quantum as its
+/// last place.
+__device__ constexpr double kSquareStart[kSquareLimbs] = {0x1.8p-48, 0x1.8p-6, 0x1.8p36};
 __device__ constexpr double kSquareScale[kSquareLimbs] = {0x1p100, 0x1p58, 0x1p16};
+/// The highest limb of each of a thread's squares is below 2^44 quanta: together below 2^51, which
+/// does not leave the start's binade.
+static_assert(kSquareBlock / kThreads <= 128);
 
 __device__ inline void raise(const SquaresStep& p) {
   if (p.overflow != nullptr) atomicOr(p.overflow, 1U);
 }
 
-__global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p) {
-  __shared__ long long partial[kSquareLimbs][kThreads];
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSquareBlock;
-  const int64_t end = min(begin + kSquareBlock, p.count);
-  long long sums[kSquareLimbs] = {0, 0, 0};
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const float g = p.exact == nullptr
-                        ? p.gradient[i]
-                        : __double2float_rn(__dmul_rn(__ll2double_rn(p.exact[i]), p.exact_scale));
-    if (!(fabsf(g) < 0x1p14F)) {
-      raise(p);
-      continue;
-    }
-    double rest = __dmul_rn(static_cast<double>(g), static_cast<double>(g));  // exact in double
+/// Each limb takes the square's multiple of its quantum, and what is left goes to the next.
+/// Rounding knows no ties: the last bit of a square has an even power of 2, half a quantum an odd
+/// one.
+__device__ inline void add_square(float g, double (&sums)[kSquareLimbs]) {
+  double rest = __dmul_rn(static_cast<double>(g), static_cast<double>(g));  // exact in double
 #pragma unroll
-    for (int k = kSquareLimbs - 1; k >= 0; --k) {
-      const double piece = (rest + kSquareMagic[k]) - kSquareMagic[k];
-      sums[k] += static_cast<long long>(piece * kSquareScale[k]);
-      rest -= piece;
+  for (int k = kSquareLimbs - 1; k > 0; --k) {
+    const double sum = sums[k] + rest;
+    rest -= sum - sums[k];
+    sums[k] = sum;
+  }
+  sums[0] += rest;
+}
+
+template <bool kExact, bool kAligned>
+__device__ inline void add_squares(const SquaresStep& p, int64_t begin,
+                                   double (&sums)[kSquareLimbs]) {
+  bool fits = true;
+#pragma unroll 2
+  for (int64_t i = begin + static_cast<int64_t>(threadIdx.x) * kVector;
+       i < begin + kSquareBlock && i < p.count; i += int64_t{kThreads} * kVector) {
+    float g[kVector];
+    if constexpr (kExact) {
+      long long exact[kVector];
+      load8<kAligned>(p.exact, i, p.count, exact);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j)
+        g[j] = __double2float_rn(__dmul_rn(__ll2double_rn(exact[j]), p.exact_scale));
+    } else {
+      load8<kAligned>(p.gradient, i, p.count, g);
+    }
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const bool this_fits = fabsf(g[j]) < 0x1p14F;
+      fits = fits && this_fits;
+      add_square(this_fits ? g[j] : 0.0F, sums);
     }
   }
-  for (int k = 0; k < kSquareLimbs; ++k)
-    partial[k][threadIdx.x] = sums[k];
+  if (!fits) raise(p);
+}
+
+template <bool kExact>
+__global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p) {
+  __shared__ long long partial[kThreads / 32][kSquareLimbs];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSquareBlock;
+  double sums[kSquareLimbs] = {kSquareStart[0], kSquareStart[1], kSquareStart[2]};
+  if (begin + kSquareBlock <= p.count) {
+    add_squares<kExact, true>(p, begin, sums);
+  } else {
+    add_squares<kExact, false>(p, begin, sums);
+  }
+  for (int k = 0; k < kSquareLimbs; ++k) {
+    const auto quanta = static_cast<long long>((sums[k] - kSquareStart[k]) * kSquareScale[k]);
+    const long long of_warp = warp_sum(quanta);
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32][k] = of_warp;
+  }
   __syncthreads();
-  for (unsigned by = kThreads / 2; by > 0; by /= 2) {
-    if (threadIdx.x < by) {
-      for (int k = 0; k < kSquareLimbs; ++k)
-        partial[k][threadIdx.x] += partial[k][threadIdx.x + by];
-    }
-    __syncthreads();
-  }
   if (threadIdx.x != 0) return;
   long long limbs[kSquareLimbs];
   long long carry = 0;
   for (int k = 0; k < kSquareLimbs; ++k) {
-    limbs[k] = partial[k][0] + carry;
+    limbs[k] = carry;
+    for (int warp = 0; warp < kThreads / 32; ++warp)
+      limbs[k] += partial[warp][k];
     if (k + 1 == kSquareLimbs) break;
     carry = limbs[k] >> kSquareLimbBits;
     limbs[k] &= (1LL << kSquareLimbBits) - 1;
@@ -153,10 +182,28 @@ __global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p)
   }
 }
 
+template <bool kAligned>
+__device__ inline void add_exact_8(const float* partial, int64_t* exact, int64_t i, int64_t count,
+                                   const FixedPoint& fixed) {
+  float x[kVector];
+  long long sums[kVector];
+  load8<kAligned>(partial, i, count, x);
+  load8<kAligned>(exact, i, count, sums);
+  bool fits = true;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j)
+    sums[j] += to_fixed(x[j], fixed, fits);
+  store8<kAligned>(exact, i, count, sums);
+  raise_unless(fits, fixed);
+}
 __global__ void __launch_bounds__(kThreads)
     add_exact_kernel(const float* partial, int64_t* exact, int64_t count, FixedPoint fixed) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) exact[i] += to_fixed(partial[i], fixed);
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
+  if (i + kVector <= count) {
+    add_exact_8<true>(partial, exact, i, count, fixed);
+  } else if (i < count) {
+    add_exact_8<false>(partial, exact, i, count, fixed);
+  }
 }
 
 /// A null `x` stands for `value` everywhere.
@@ -208,15 +255,16 @@ cudaError_t adamw(const AdamWStep& p, cudaStream_t stream) {
 
 cudaError_t sum_of_squares(const SquaresStep& p, cudaStream_t stream) {
   if (p.count <= 0) return cudaErrorInvalidValue;
-  return simt::launch(sum_of_squares_kernel, dim3(blocks_for(p.count, kSquareBlock)),
-                      dim3(kThreads), 0, stream, p);
+  return simt::launch(
+      p.exact != nullptr ? sum_of_squares_kernel<true> : sum_of_squares_kernel<false>,
+      dim3(blocks_for(p.count, kSquareBlock)), dim3(kThreads), 0, stream, p);
 }
 
 cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,
                       const ExactRounding& rounding, cudaStream_t stream) {
   if (count <= 0) return cudaErrorInvalidValue;
-  return simt::launch(add_exact_kernel, dim3(blocks_for(count, kThreads)), dim3(kThreads), 0,
-                      stream, partial, exact, count, fixed_point(rounding));
+  return simt::launch(add_exact_kernel, dim3(blocks_for(count, int64_t{kThreads} * kVector)),
+                      dim3(kThreads), 0, stream, partial, exact, count, fixed_point(rounding));
 }
 
 cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cudaStream_t stream) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Eight elements at a time, in fp32 registers, from and to rows of fp32 or bf16.
+// Eight elements at a time: rows of fp32 or bf16 in fp32 registers, rows of int64 in int64.
 
 #include "kernels/simt/simt.h"
 
@@ -41,19 +41,40 @@ __device__ inline void store_aligned(simt::BFloat16* p, const float (&x)[kVector
                                simt::pack_bf16(x[4], x[5]), simt::pack_bf16(x[6], x[7])));
 }
 
+__device__ inline long long load_one(const int64_t* p) { return *p; }
+__device__ inline void store_one(int64_t* p, long long x) { *p = x; }
+__device__ inline void load_aligned(const int64_t* p, long long (&x)[kVector]) {
+#pragma unroll
+  for (int j = 0; j < kVector; j += 2) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p + j);
+    x[j] = static_cast<long long>(v.x | static_cast<uint64_t>(v.y) << 32U);
+    x[j + 1] = static_cast<long long>(v.z | static_cast<uint64_t>(v.w) << 32U);
+  }
+}
+__device__ inline void store_aligned(int64_t* p, const long long (&x)[kVector]) {
+#pragma unroll
+  for (int j = 0; j < kVector; j += 2) {
+    simt::store_16(p + j,
+                   make_uint4(static_cast<unsigned>(x[j]),
+                              static_cast<unsigned>(static_cast<uint64_t>(x[j]) >> 32U),
+                              static_cast<unsigned>(x[j + 1]),
+                              static_cast<unsigned>(static_cast<uint64_t>(x[j + 1]) >> 32U)));
+  }
+}
+
 /// Elements i .. i+7 of a row of `width`, 0 from its end on. kAligned: width is a multiple of 8.
-template <bool kAligned, typename T>
-__device__ inline void load8(const T* row, int64_t i, int64_t width, float (&x)[kVector]) {
+template <bool kAligned, typename T, typename X>
+__device__ inline void load8(const T* row, int64_t i, int64_t width, X (&x)[kVector]) {
   if constexpr (kAligned) {
     load_aligned(row + i, x);
   } else {
 #pragma unroll
     for (int j = 0; j < kVector; ++j)
-      x[j] = i + j < width ? load_one(row + i + j) : 0.0F;
+      x[j] = i + j < width ? load_one(row + i + j) : X{0};
   }
 }
-template <bool kAligned, typename T>
-__device__ inline void store8(T* row, int64_t i, int64_t width, const float (&x)[kVector]) {
+template <bool kAligned, typename T, typename X>
+__device__ inline void store8(T* row, int64_t i, int64_t width, const X (&x)[kVector]) {
   if constexpr (kAligned) {
     store_aligned(row + i, x);
   } else {
@@ -74,7 +95,8 @@ __device__ inline float rounded(float x) {
   }
 }
 
-__device__ inline float warp_sum(float x) {
+template <typename X>
+__device__ inline X warp_sum(X x) {
 #pragma unroll
   for (int by = 16; by > 0; by /= 2)
     x += __shfl_xor_sync(0xffffffffU, x, by);

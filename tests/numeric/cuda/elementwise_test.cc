@@ -183,5 +183,55 @@ TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
   }
 }
 
+TEST_P(CudaElementwiseTest, EmbeddingGradientOfFrequentTokens) {
+  constexpr int64_t kTokens = 53;
+  constexpr int64_t kVocab = 300;
+  constexpr int64_t kRows = 4 * kTokens;
+  std::vector<int32_t> tokens(kRows, 299);  // the last of the vocabulary, and 70 rows of another
+  for (size_t i = 0; i < kRows; ++i) {
+    if (i % 3 == 0) tokens[i] = 0;
+    if (i % 17 == 1) tokens[i] = static_cast<int32_t>(i);
+  }
+  for (const Shape& s : {Shape{DType::kBFloat16, 0, 72}, Shape{DType::kFloat32, 0, 261}}) {
+    const Tensor dy(s.type, normal(kRows * s.width, 15));
+    const std::vector<float> before = normal(kVocab * s.width, 16);
+    EmbeddingBackward b{.rows = kRows, .width = s.width, .tokens_per_sample = kTokens};
+    b.vocab = kVocab;
+    b.type = s.type;
+    b.tokens = upload(tokens);
+    b.dy = upload(dy);
+    b.d_wte.sum = upload(before);
+    b.d_wpe.exact = upload(std::vector<int64_t>(static_cast<size_t>(kTokens * s.width), 5));
+    b.rounding = {
+        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
+    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
+    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+    const auto r =
+        reference::embedding_backward(s.width, kTokens, 0, tokens, dy.doubles(), kVocab, kTokens);
+    EXPECT_TRUE(near(doubles(download(b.d_wte.sum, kVocab * s.width)), r.d_wte + doubles(before),
+                     1e-5, 1e-6));
+    EXPECT_TRUE(
+        near(doubles(download(b.d_wpe.exact, kTokens * s.width), kQuantum), r.d_wpe, 1e-9, 0));
+    EXPECT_EQ(0u, download(b.rounding.overflow, 1)[0]);
+  }
+}
+
+TEST_P(CudaElementwiseTest, EmbeddingGradientThatDoesNotFitRaisesTheFlag) {
+  std::vector<float> dy(16, 1.0F);
+  dy[3] = 0x1p30F;  // times 2^40 is beyond 2^62
+  EmbeddingBackward b{.rows = 2, .width = 8, .tokens_per_sample = 2, .vocab = 3};
+  b.type = DType::kFloat32;
+  b.tokens = upload(std::vector<int32_t>{1, 1});
+  b.dy = upload(dy);
+  b.d_wte.exact = upload(std::vector<int64_t>(24, 7));
+  b.rounding = {.quantum_log2 = kQuantum, .overflow = upload(std::vector<uint32_t>{0})};
+  b.scratch = allocate<int32_t>(embedding_scratch_ints(2, 3));
+  ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+  EXPECT_EQ(1u, download(b.rounding.overflow, 1)[0]);
+  const std::vector<int64_t> sums = download(b.d_wte.exact, 24);
+  EXPECT_EQ((int64_t{1} << kQuantum) + 7, sums[8 + 3]) << "what does not fit adds nothing";
+  EXPECT_EQ((int64_t{2} << kQuantum) + 7, sums[8 + 4]);
+}
+
 }  // namespace
 }  // namespace trainyard::kernels::cuda::test
