@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kTile* kTile)
   const int64_t columns = p.width * p.sums;
   float sum = 0;
   if (column < columns) {
-#pragma unroll 8
+#pragma unroll 32
     for (int64_t block = threadIdx.y; block < p.blocks; block += kTile)
       sum += p.partials[block * columns + column];
   }
@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(kTile* kTile)
   }
   if (threadIdx.y == 0 && column < columns) {
     const auto which = static_cast<int>(column / p.width);
-    add_partial(part[0][threadIdx.x], p.to[which], column - which * p.width, fixed);
+    // An index that is not constant would put the parameters into local memory.
+    const GradientSum to = which == 0 ? p.to[0] : which == 1 ? p.to[1] : p.to[2];
+    add_partial(part[0][threadIdx.x], to, column - which * p.width, fixed);
   }
 }
 

@@ -8,7 +8,11 @@ namespace trainyard::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kColumns = 32;                           // threads side by side; the others are rows
+constexpr int kColumns = 32;  // threads side by side; the others are rows
+/// What 132 SMs run at once, 5 each: one wave of blocks with many rows. A constant, as
+/// kColumnSumBlocks.
+constexpr int64_t kBlocksAtOnce = 660;
+static_assert(kBlocksAtOnce <= kColumnSumBlocks);
 constexpr float kSlope = 2 * 0.79788456080286535588F;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 constexpr float kLog2E = 1.4426950408889634F;
@@ -44,8 +48,8 @@ __global__ void __launch_bounds__(kVectorThreads)
 }
 
 /// A block has 256 columns and every gridDim.y-th 8 rows; its column sums go to its place in
-/// scratch. Without `x` the gradient is dy itself, and nothing but the sums is written.
-template <typename T, bool kAligned>
+/// scratch. Without `x` (kIsSum) the gradient is dy itself, and nothing but the sums is written.
+template <typename T, bool kAligned, bool kIsSum>
 __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward p) {
   __shared__ float part[kThreads / kColumns][kColumns][kVector + 1];
   const int column = static_cast<int>(threadIdx.x % kColumns);
@@ -56,11 +60,12 @@ __global__ void __launch_bounds__(kThreads) gelu_backward_kernel(GeluBackward p)
     float bias[kVector] = {};
     if (p.bias != nullptr) load8<kAligned>(p.bias, i, p.width, bias);
     constexpr int kLines = kThreads / kColumns;
+#pragma unroll kIsSum ? 4 : 1
     for (int64_t row = static_cast<int64_t>(blockIdx.y) * kLines + line; row < p.rows;
          row += static_cast<int64_t>(gridDim.y) * kLines) {
       float dy[kVector];
       load8<kAligned>(static_cast<const T*>(p.dy) + row * p.width, i, p.width, dy);
-      if (p.x != nullptr) {
+      if constexpr (!kIsSum) {
         float x[kVector];
         load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, x);
 #pragma unroll
@@ -97,12 +102,11 @@ cudaError_t gelu_backward(const GeluBackward& p, cudaStream_t stream) {
   if (p.rows <= 0 || p.width <= 0) return cudaErrorInvalidValue;
   const int64_t lines = kThreads / kColumns;
   const int64_t wide = (p.width + kColumns * kVector - 1) / (kColumns * kVector);
-  // About as many blocks as kColumnSumBlocks in all, each with a few rows at least.
-  int64_t high = (kColumnSumBlocks * 2 + wide - 1) / wide;
-  if (high > kColumnSumBlocks) high = kColumnSumBlocks;
+  int64_t high = kBlocksAtOnce / wide > 0 ? kBlocksAtOnce / wide : 1;
   if (high > (p.rows + lines - 1) / lines) high = (p.rows + lines - 1) / lines;
   const cudaError_t error = by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
-    return simt::launch(gelu_backward_kernel<T, kAligned>,
+    return simt::launch(p.x != nullptr ? gelu_backward_kernel<T, kAligned, false>
+                                       : gelu_backward_kernel<T, kAligned, true>,
                         dim3(static_cast<unsigned>(wide), static_cast<unsigned>(high)),
                         dim3(kThreads), 0, stream, p);
   });

@@ -12,12 +12,27 @@ constexpr int kWarpsMax = kThreadsMax / 32;
 constexpr int kPartsMax = 4;  // vectors that a thread has of a row
 constexpr int64_t kWidthMax = int64_t{kThreadsMax} * kPartsMax * kVector;
 
-/// Two sums over the block, for every thread. Calls that follow each other need different
-/// `partial`.
+/// The sum over the block, for every thread. Calls that follow each other need different `partial`.
+__device__ inline float block_sum(float x, float* partial) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = partial[0];
+  for (unsigned warp = 1; warp < blockDim.x / 32; ++warp)
+    sum += partial[warp];
+  return sum;
+}
+/// Two of them.
 __device__ inline float2 block_sums(float a, float b, float2* partial) {
-  a = warp_sum(a);
-  b = warp_sum(b);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = make_float2(a, b);
+  // Lanes below 16 go on with a, the others with b: half the shuffles.
+  const bool is_low = threadIdx.x % 32 < 16;
+  float sum_of_half = is_low ? a : b;
+  sum_of_half += __shfl_xor_sync(0xffffffffU, is_low ? b : a, 16);
+#pragma unroll
+  for (int by = 8; by > 0; by /= 2)
+    sum_of_half += __shfl_xor_sync(0xffffffffU, sum_of_half, by);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32].x = sum_of_half;
+  if (threadIdx.x % 32 == 16) partial[threadIdx.x / 32].y = sum_of_half;
   __syncthreads();
   float2 sum = partial[0];
   for (unsigned warp = 1; warp < blockDim.x / 32; ++warp) {
@@ -29,7 +44,7 @@ __device__ inline float2 block_sums(float a, float b, float2* partial) {
 
 template <typename T, bool kAligned, bool kCentred, int kParts>
 __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForward p) {
-  __shared__ float2 partial[2][kWarpsMax];
+  __shared__ float partial[2][kWarpsMax];
   const int64_t base = static_cast<int64_t>(blockIdx.x) * p.width;
   float x[kParts][kVector];
   float total = 0;
@@ -62,7 +77,7 @@ __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForw
   float mean = 0;
   float variance;
   if constexpr (kCentred) {
-    mean = block_sums(total, 0, partial[0]).x * per_width;
+    mean = block_sum(total, partial[0]) * per_width;
     float deviation = 0;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -72,9 +87,9 @@ __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForw
         if (i + j < p.width) deviation += (x[part][j] - mean) * (x[part][j] - mean);
       }
     }
-    variance = block_sums(deviation, 0, partial[1]).x * per_width;
+    variance = block_sum(deviation, partial[1]) * per_width;
   } else {
-    variance = block_sums(squares, 0, partial[0]).x * per_width;
+    variance = block_sum(squares, partial[0]) * per_width;
   }
   const float rstd = 1.0F / sqrtf(variance + p.epsilon);
 #pragma unroll
@@ -95,19 +110,81 @@ __global__ void __launch_bounds__(kThreadsMax) norm_forward_kernel(LayerNormForw
   }
 }
 
-/// Rows blockIdx.x, + gridDim.x, ...; the block's column sums go to its place in scratch.
+/// Eight elements as they were loaded: those of bf16 in four registers.
+template <typename T>
+struct Loaded8 {
+  float x[kVector];
+
+  __device__ void load(const T* from) { load_aligned(from, x); }
+  __device__ void get(float (&to)[kVector]) const {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j)
+      to[j] = x[j];
+  }
+};
+template <>
+struct Loaded8<simt::BFloat16> {
+  uint4 pairs;
+
+  __device__ void load(const simt::BFloat16* from) {
+    pairs = *reinterpret_cast<const uint4*>(from);
+  }
+  __device__ void get(float (&to)[kVector]) const {
+    const unsigned of_four[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int j = 0; j < kVector; j += 2)
+      to[j] = bf16_low(of_four[j / 2]), to[j + 1] = bf16_high(of_four[j / 2]);
+  }
+};
+
+/// What a thread needs of a row in the backward pass.
+template <typename T, bool kCentred>
+struct LoadedRow {
+  Loaded8<T> x, dy, d_residual;
+  float mean, rstd;
+
+  __device__ void load(const LayerNormBackward& p, int64_t row, int64_t i) {
+    mean = kCentred ? p.mean[row] : 0.0F;
+    rstd = p.rstd[row];
+    if (i >= p.width) return;
+    const int64_t at = row * p.width + i;
+    x.load(static_cast<const T*>(p.x) + at);
+    dy.load(static_cast<const T*>(p.dy) + at);
+    if (p.d_residual != nullptr) d_residual.load(static_cast<const T*>(p.d_residual) + at);
+  }
+};
+
+/// Rows blockIdx.x, + gridDim.x, ...; the block's column sums go to its place in scratch. Where a
+/// thread has one part of a row, gamma stays in registers, and the next row is loaded before the
+/// barrier of this one; wider rows leave no registers for that.
 template <typename T, bool kAligned, bool kCentred, int kParts>
 __global__ void __launch_bounds__(kThreadsMax) norm_backward_kernel(LayerNormBackward p) {
+  constexpr bool kIsAhead = kAligned && kParts == 1;
   __shared__ float2 partial[2][kWarpsMax];
   float d_gamma[kParts][kVector] = {};
   float d_beta[kParts][kVector] = {};
   float d_bias[kParts][kVector] = {};
+  float gamma[kVector] = {};
   const float per_width = 1.0F / static_cast<float>(p.width);
   int turn = 0;
+  LoadedRow<T, kCentred> next;
+  if constexpr (kIsAhead) {
+    const int64_t i = static_cast<int64_t>(threadIdx.x) * kVector;
+    if (i < p.width) load_aligned(p.gamma + i, gamma);
+    next.load(p, blockIdx.x, i);
+  }
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t base = row * p.width;
-    const float mean = kCentred ? p.mean[row] : 0.0F;
-    const float rstd = p.rstd[row];
+    LoadedRow<T, kCentred> loaded;
+    if constexpr (kIsAhead) {
+      loaded = next;
+      const int64_t i = static_cast<int64_t>(threadIdx.x) * kVector;
+      if (row + gridDim.x < p.rows) next.load(p, row + gridDim.x, i);
+    } else {
+      loaded.mean = kCentred ? p.mean[row] : 0.0F;
+      loaded.rstd = p.rstd[row];
+    }
+    const float rstd = loaded.rstd;
     float normal[kParts][kVector];
     float scaled[kParts][kVector];  // dy gamma
     float sum = 0;
@@ -116,12 +193,16 @@ __global__ void __launch_bounds__(kThreadsMax) norm_backward_kernel(LayerNormBac
     for (int part = 0; part < kParts; ++part) {
       const int64_t i = (int64_t{part} * blockDim.x + threadIdx.x) * kVector;
       if (i >= p.width) continue;
-      float gamma[kVector];
-      load8<kAligned>(static_cast<const T*>(p.x) + base, i, p.width, normal[part]);
-      load8<kAligned>(static_cast<const T*>(p.dy) + base, i, p.width, scaled[part]);
-      load8<kAligned>(p.gamma, i, p.width, gamma);
+      if constexpr (kIsAhead) {
+        loaded.x.get(normal[part]);
+        loaded.dy.get(scaled[part]);
+      } else {
+        load8<kAligned>(static_cast<const T*>(p.x) + base, i, p.width, normal[part]);
+        load8<kAligned>(static_cast<const T*>(p.dy) + base, i, p.width, scaled[part]);
+        load8<kAligned>(p.gamma, i, p.width, gamma);
+      }
       for (int j = 0; j < kVector; ++j) {
-        normal[part][j] = (normal[part][j] - mean) * rstd;
+        normal[part][j] = (normal[part][j] - loaded.mean) * rstd;
         d_gamma[part][j] += scaled[part][j] * normal[part][j];
         d_beta[part][j] += scaled[part][j];
         scaled[part][j] *= gamma[j];
@@ -138,7 +219,9 @@ __global__ void __launch_bounds__(kThreadsMax) norm_backward_kernel(LayerNormBac
       const int64_t i = (int64_t{part} * blockDim.x + threadIdx.x) * kVector;
       if (i >= p.width) continue;
       float dx[kVector] = {};
-      if (p.d_residual != nullptr) {
+      if constexpr (kIsAhead) {
+        if (p.d_residual != nullptr) loaded.d_residual.get(dx);
+      } else if (p.d_residual != nullptr) {
         load8<kAligned>(static_cast<const T*>(p.d_residual) + base, i, p.width, dx);
       }
       for (int j = 0; j < kVector; ++j) {
@@ -167,10 +250,18 @@ unsigned threads_for(int64_t width) {
 /// Calls f with how many vectors a thread has of a row, at most: rows of odd widths are rare.
 template <bool kAligned, typename F>
 cudaError_t by_parts(int64_t width, const F& f) {
-  if constexpr (!kAligned) return f.template operator()<kPartsMax>();
-  if (width <= kWidthMax / 4) return f.template operator()<1>();
-  if (width <= kWidthMax / 2) return f.template operator()<2>();
-  return f.template operator()<4>();
+  if constexpr (kAligned) {
+    if (width <= kWidthMax / 4) return f.template operator()<1>();
+    if (width <= kWidthMax / 2) return f.template operator()<2>();
+  }
+  return f.template operator()<kPartsMax>();
+}
+/// Of the backward pass: one wave on 132 SMs, at 80 registers per thread, or at most
+/// kColumnSumBlocks. Each block leaves a row of partial sums, so more of them are more bytes.
+int64_t backward_blocks(int64_t rows, int64_t width) {
+  const int64_t wave = int64_t{132} * (65536 / 80 / threads_for(width));
+  const int64_t blocks = column_sum_blocks(rows);
+  return blocks < wave ? blocks : wave;
 }
 bool is_valid(int64_t rows, int64_t width) {
   return rows > 0 && width > 0 && width <= kWidthMax && rows <= 0x7fffffff;
@@ -191,7 +282,7 @@ cudaError_t norm_forward(const LayerNormForward& p, cudaStream_t stream) {
 template <bool kCentred>
 cudaError_t norm_backward(const LayerNormBackward& p, cudaStream_t stream) {
   if (!is_valid(p.rows, p.width)) return cudaErrorInvalidValue;
-  const int64_t blocks = column_sum_blocks(p.rows);
+  const int64_t blocks = backward_blocks(p.rows, p.width);
   const cudaError_t error = by_type(p.type, p.width, [&]<typename T, bool kAligned>() {
     return by_parts<kAligned>(p.width, [&]<int kParts>() {
       return simt::launch(norm_backward_kernel<T, kAligned, kCentred, kParts>,
