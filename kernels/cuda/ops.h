@@ -231,6 +231,7 @@ struct SquaresStep {
   const float* gradient = nullptr;  ///< either this,
   const int64_t* exact = nullptr;   ///< or fixed point, times exact_scale
   double exact_scale = 1;
+  float gradient_scale = 1;  ///< gradient is multiplied by it, rounded to fp32
   int64_t* limbs = nullptr;  ///< [kSquareLimbs] in device memory
   uint32_t* overflow = nullptr;
 };

@@ -134,6 +134,9 @@ __device__ inline void add_squares(const SquaresStep& p, int64_t begin,
         g[j] = __double2float_rn(__dmul_rn(__ll2double_rn(exact[j]), p.exact_scale));
     } else {
       load8<kAligned>(p.gradient, i, p.count, g);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j)
+        g[j] = __fmul_rn(g[j], p.gradient_scale);
     }
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {

@@ -391,6 +391,7 @@ void Gpt2Step::passes(bool reversed) {
   p.gradient = canonical_ ? nullptr : static_cast<float*>(gradients_);
   p.exact = canonical_ ? static_cast<int64_t*>(gradients_) : nullptr;
   p.exact_scale = std::ldexp(1.0, -kQuantumLog2) / static_cast<double>(tokens_per_step());
+  p.gradient_scale = 1.0F / static_cast<float>(tokens_per_step());
   operation("sum of squares", [&] { return sum_of_squares(p, stream_); });
 }
 
@@ -405,7 +406,7 @@ void Gpt2Step::update() {
   for (int k = kSquareLimbs; k-- > 0;)
     squares += std::ldexp(static_cast<double>(limbs[k]), k * kSquareLimbBits - kSquareQuantumLog2);
   const auto tokens = static_cast<double>(tokens_per_step());
-  gradient_norm_ = std::sqrt(squares) / (canonical_ ? 1.0 : tokens);
+  gradient_norm_ = std::sqrt(squares);
   if (overflow != 0) {
     std::fprintf(stderr, "gpt2_step: a gradient does not fit its fixed point\n");
     std::exit(1);  // NOLINT(concurrency-mt-unsafe)

@@ -75,7 +75,8 @@ def library_folders():
 
 
 def environment():
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join([*library_folders(), os.environ.get("LD_LIBRARY_PATH", "")])}
+    folders = [BUNDLE / "lib", *library_folders(), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, folders))}
 
 
 def has_gpu():
@@ -247,7 +248,7 @@ class Runner:
                 wrong.append(name)
             elif "tokens_s" in ours and "tokens_s" in theirs:
                 theirs["ours_over_theirs"] = round(ours["tokens_s"] / theirs["tokens_s"], 3)
-            if "losses" in theirs and "losses" in ours:
+            if "--weights" in arguments and "losses" in theirs and "losses" in ours:
                 theirs["losses_apart"] = max(abs(a - b) for a, b in zip(ours["losses"], theirs["losses"]))
                 theirs["norm_apart"] = abs(theirs["norms"][0] / ours["norms"][0] - 1)
                 if not theirs["losses_apart"] <= LOSSES_DIFFER_MAX or not theirs["norm_apart"] <= NORMS_DIFFER_MAX:

@@ -117,7 +117,11 @@ TEST_P(CudaOptimizerTest, TheSumOfSquaresHasTheBitsOfTheCpu) {
       p.exact = upload(exact);
       p.exact_scale = kScale;
     } else {
-      p.gradient = upload(x);
+      std::vector<float> large = x;  // as a sum over many tokens is
+      for (float& value : large)
+        value *= 1024;
+      p.gradient = upload(large);
+      p.gradient_scale = 0x1p-10F;
     }
     ASSERT_EQ(cudaSuccess, sum_of_squares(p, stream_));
     EXPECT_EQ(carried(expected), carried(download(limbs, kSquareLimbs)));
