@@ -63,6 +63,7 @@ Result<Adopted> take_over(FileSystem& files, const std::filesystem::path& root,
   manifest.generation = record.generation;
   manifest.parent_generation = record.parent_generation;
   manifest.fork_step = record.fork_step;
+  manifest.branch_id = record.branch_id;
   TRAINYARD_ASSIGN(const std::string text, encode(manifest));
 
   const std::filesystem::path directory = root / directory_name(manifest.id());

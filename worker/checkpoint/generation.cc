@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <limits>
+#include <random>
 #include <thread>
 
+#include "common/hash/hash.h"
 #include "worker/checkpoint/adopt.h"
 #include "worker/checkpoint/json_fields.h"
 #include "worker/checkpoint/store.h"
@@ -107,11 +109,20 @@ Verdict judge(const std::vector<std::string>& reports) {
   return verdict.value_or(Verdict{true, {ErrorCode::kInternal, "no rank says why it failed"}});
 }
 
+/// 16 hexadecimal digits, others for each copy of a run that begins the generation.
+std::string draw_branch_id() {
+  std::random_device device;
+  std::array<uint8_t, 8> drawn{};
+  for (uint8_t& byte : drawn)
+    byte = static_cast<uint8_t>(device());
+  return to_hex(drawn);
+}
+
 /// Rank 0's side: which checkpoint to try next.
 class Proposer {
  public:
   Proposer(FileSystem& files, const GenerationPlan& plan) : files_(files), plan_(plan) {
-    record_ = {plan.generation, plan.job_uid, std::nullopt, kFromScratch};
+    record_ = {plan.generation, plan.job_uid, std::nullopt, kFromScratch, draw_branch_id()};
   }
 
   /// What to try first.

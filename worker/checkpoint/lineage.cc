@@ -56,6 +56,7 @@ std::string encode(const LineageRecord& record) {
     json["parentGeneration"] = nullptr;
   }
   json["forkStep"] = record.fork_step;
+  if (!record.branch_id.empty()) json["branchId"] = record.branch_id;
   return seal_json(json.dump(1, ' ', true, nlohmann::json::error_handler_t::replace));
 }
 
@@ -96,6 +97,10 @@ Result<LineageRecord> decode_lineage(std::string_view text) {
   const std::optional<int64_t> fork = number("forkStep");
   if (!fork || *fork < kFromScratch) return lineage_error("forkStep is not a number >= -1");
   record.fork_step = *fork;
+  if (const auto branch = json.find("branchId"); branch != json.end()) {
+    if (!branch->is_string()) return lineage_error("branchId is not a string");
+    record.branch_id = branch->get<std::string>();
+  }
   return record;
 }
 

@@ -32,6 +32,9 @@ struct LineageRecord {
   std::optional<int64_t> parent_generation;
   /// Steps of the parent's history that belong to this one's: 0..fork_step. kFromScratch: none.
   int64_t fork_step = -1;
+  /// Drawn at random when the generation begins, so that two copies of a run whose generations have
+  /// the same number and fork can be told apart. Empty: written before there were any.
+  std::string branch_id;
   bool operator==(const LineageRecord&) const = default;
 };
 /// fork_step of a generation that started from freshly initialised weights.

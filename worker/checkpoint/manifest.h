@@ -66,8 +66,9 @@ struct ManifestRef {
 struct Manifest {
   std::string job_uid;
   int64_t generation = 0;
-  std::optional<int64_t> parent_generation;  ///< with fork_step, the same as in the lineage record,
-  int64_t fork_step = kFromScratch;          ///< so that a damaged record can be told again
+  std::optional<int64_t> parent_generation;  ///< as in the lineage record, as are fork_step
+  int64_t fork_step = kFromScratch;          ///< and with branch_id, so that a damaged record
+  std::string branch_id;                     ///< can be told again
   int64_t step = 0;
   int64_t samples_consumed = 0;
   std::optional<ManifestRef> previous;      ///< the checkpoint before this one in the same history

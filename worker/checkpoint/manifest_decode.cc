@@ -96,6 +96,9 @@ Result<Manifest> decode_head(const Json& json) {
     TRAINYARD_ASSIGN(manifest.parent_generation, integer_of(*parent, "parentGeneration", 0));
   }
   TRAINYARD_ASSIGN(manifest.fork_step, integer_member(json, "forkStep", "", kFromScratch));
+  if (json.contains("branchId")) {
+    TRAINYARD_ASSIGN(manifest.branch_id, string_member(json, "branchId", ""));
+  }
   TRAINYARD_ASSIGN(manifest.step, integer_member(json, "step", "", 0));
   TRAINYARD_ASSIGN(manifest.samples_consumed, integer_member(json, "samplesConsumed", "", 0));
   TRAINYARD_ASSIGN(manifest.previous, reference_member(json, "previous"));

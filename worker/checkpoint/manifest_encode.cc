@@ -108,6 +108,7 @@ Result<std::string> encode(const Manifest& manifest) {
   member("generation", std::to_string(manifest.generation));
   member("parentGeneration", text_of(optional_number(manifest.parent_generation)));
   member("forkStep", std::to_string(manifest.fork_step));
+  if (!manifest.branch_id.empty()) member("branchId", text_of(manifest.branch_id));
   member("step", std::to_string(manifest.step));
   member("samplesConsumed", std::to_string(manifest.samples_consumed));
   member("previous", text_of(reference(manifest.previous)));

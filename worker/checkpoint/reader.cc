@@ -297,20 +297,24 @@ Status check_own(const Manifest& manifest, const LineageRecords& records) {
                                            ", wanted " + record.job_uid + " as in " +
                                            kLineageDirectory + kWhatToDo};
   }
-  const auto history = [](const std::optional<int64_t>& parent, int64_t fork) {
-    return parent ? "parent " + std::to_string(*parent) + ", fork step " + std::to_string(fork)
-                  : std::string("no parent");
+  const auto history = [](const std::optional<int64_t>& parent, int64_t fork,
+                          const std::string& branch) {
+    return (parent ? "parent " + std::to_string(*parent) + ", fork step " + std::to_string(fork)
+                   : std::string("no parent")) +
+           (branch.empty() ? ", no branchId" : ", branchId " + branch);
   };
-  if (!recorded || (manifest.parent_generation == record.parent_generation &&
-                    manifest.fork_step == record.fork_step)) {
+  if (!recorded ||
+      (manifest.parent_generation == record.parent_generation &&
+       manifest.fork_step == record.fork_step && manifest.branch_id == record.branch_id)) {
     return {};
   }
-  return Error{ErrorCode::kConflict,
-               std::string(kManifestFile) + ": is of another copy of job " + record.job_uid +
-                   ": found " + history(manifest.parent_generation, manifest.fork_step) +
-                   ", wanted " + history(record.parent_generation, record.fork_step) + " as in " +
-                   kLineageDirectory + "/" + std::to_string(record.generation) + ".json" +
-                   kWhatToDo};
+  return Error{
+      ErrorCode::kConflict,
+      std::string(kManifestFile) + ": is of another copy of job " + record.job_uid + ": found " +
+          history(manifest.parent_generation, manifest.fork_step, manifest.branch_id) +
+          ", wanted " + history(record.parent_generation, record.fork_step, record.branch_id) +
+          " as in " + kLineageDirectory + "/" + std::to_string(record.generation) + ".json" +
+          kWhatToDo};
 }
 
 Result<std::unique_ptr<CheckpointReader>> open_own(FileSystem& files,

@@ -233,6 +233,7 @@ Result<Manifest> Save::make_manifest(const Snapshot& described,
   manifest.generation = id_.generation;
   manifest.parent_generation = record.parent_generation;
   manifest.fork_step = record.fork_step;
+  manifest.branch_id = record.branch_id;
   manifest.step = id_.step;
   manifest.samples_consumed = described.samples_consumed;
   manifest.previous = previous_;

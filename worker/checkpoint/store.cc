@@ -55,7 +55,7 @@ std::optional<LineageRecord> record_from_manifests(FileSystem& files,
     const auto manifest = decode_manifest(*text);
     if (!manifest || manifest->generation != generation) continue;
     return LineageRecord{generation, manifest->job_uid, manifest->parent_generation,
-                         manifest->fork_step};
+                         manifest->fork_step, manifest->branch_id};
   }
   return std::nullopt;
 }

@@ -86,10 +86,55 @@ TEST_F(ForeignTest, ACheckpointOfAnotherCopyOfTheJobIsPassedOver) {
   copy("/copy/g2-step-0000000500", "/job/g2-step-0000000500");
   ASSERT_EQ(job_.train(files_, {.generation = 3, .parent = 2}), "");
   EXPECT_EQ(job_.restored_step(), 30);
-  EXPECT_THAT(job_.notes(),
-              Contains(AllOf(HasSubstr("another copy of job job-uid-1"),
-                             HasSubstr("found parent 1, fork step 10"),
-                             HasSubstr("wanted parent 1, fork step 20 as in lineage/2.json"))));
+  EXPECT_THAT(job_.notes(), Contains(AllOf(HasSubstr("another copy of job job-uid-1"),
+                                           HasSubstr("found parent 1, fork step 10"),
+                                           HasSubstr("wanted parent 1, fork step 20, branchId "),
+                                           HasSubstr(" as in lineage/2.json"))));
+}
+
+TEST_F(ForeignTest, ACopyThatForkedAtTheSameStepInTheSameGenerationIsPassedOverToo) {
+  JobDirectory copied("/copy");
+  ASSERT_TRUE(files_.make_directory("/copy"));
+  ASSERT_TRUE(files_.make_directory("/copy/lineage"));
+  copy("/job/g1-step-0000000020", "/copy/g1-step-0000000020");
+  ASSERT_TRUE(files_.link("/job/lineage/1.json", "/copy/lineage/1.json"));
+  ASSERT_EQ(copied.train(files_, {.generation = 2, .parent = 1, .steps = {500}}), "");
+  ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1, .steps = {30}}), "");
+  copy("/copy/g2-step-0000000500", "/job/g2-step-0000000500");
+  ASSERT_EQ(job_.train(files_, {.generation = 3, .parent = 2}), "");
+  EXPECT_EQ(job_.restored_step(), 30);
+  const std::string theirs = load_lineage(files_, "/copy")->records.at(2).branch_id;
+  const std::string own = load_lineage(files_, "/job")->records.at(2).branch_id;
+  EXPECT_THAT(job_.notes(), Contains(AllOf(HasSubstr("another copy of job job-uid-1"),
+                                           HasSubstr("found parent 1, fork step 20, branchId " +
+                                                     theirs + ", wanted parent 1, fork step 20"),
+                                           HasSubstr("branchId " + own + " as in"))));
+}
+
+TEST_F(ForeignTest, ARecordThatIsToldAgainByAManifestHasItsBranch) {
+  const LineageRecord record = load_lineage(files_, "/job")->records.at(1);
+  ASSERT_TRUE(files_.remove_file("/job/lineage/1.json"));
+  ASSERT_TRUE(files_.create("/job/lineage/1.json"));  // empty: damaged
+  EXPECT_EQ(load_lineage(files_, "/job")->records.at(1), record);
+  ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1}), "");
+  EXPECT_EQ(job_.restored_step(), 20);
+}
+
+TEST_F(ForeignTest, AGenerationOfAnEarlierProgramHasNoBranchAndGoesOn) {
+  // Its record and its manifest, as the first version wrote them.
+  LineageRecord record = load_lineage(files_, "/job")->records.at(1);
+  record.branch_id.clear();
+  ASSERT_TRUE(files_.remove_file("/job/lineage/1.json"));
+  ASSERT_TRUE(write_lineage(files_, "/job", record));
+  ASSERT_TRUE(remove_checkpoint(files_, "/job", {1, 20}));
+  const std::filesystem::path path = "/job/g1-step-0000000010/manifest.json";
+  auto manifest = decode_manifest(*read_text(files_, path, kMaxManifestBytes));
+  ASSERT_TRUE(manifest);
+  manifest->branch_id.clear();
+  ASSERT_TRUE(replace_file(files_, path, *encode(*manifest), ".tmp"));
+  ASSERT_EQ(job_.train(files_, {.generation = 2, .parent = 1, .steps = {30}}), "");
+  EXPECT_EQ(job_.restored_step(), 10);
+  EXPECT_THAT(job_.notes(), Not(Contains(HasSubstr("copy of"))));
 }
 
 TEST_F(ForeignTest, ToolsPassItOverToo) {

@@ -18,6 +18,7 @@ Manifest example() {
   manifest.generation = 4;
   manifest.parent_generation = 3;
   manifest.fork_step = 90;
+  manifest.branch_id = "0123456789abcdef";
   manifest.step = 100;
   manifest.samples_consumed = 6400;
   manifest.previous = ManifestRef{{4, 90}, std::string(32, 'a')};

@@ -202,8 +202,9 @@ LineageRecords records_of(const std::vector<LineageRecord>& list) {
 }
 
 TEST(LineageRecordTest, IsReadBackAndAnyChangedBitIsFound) {
-  for (const LineageRecord& record : {LineageRecord{7, "uid \"x\" é", 5, 1234567890123},
-                                      LineageRecord{0, "", std::nullopt, -1}}) {
+  for (const LineageRecord& record :
+       {LineageRecord{7, "uid \"x\" é", 5, 1234567890123},
+        LineageRecord{8, "u", 7, 3, "00ff00ff00ff00ff"}, LineageRecord{0, "", std::nullopt, -1}}) {
     const std::string text = encode(record);
     const auto decoded = decode_lineage(text);
     ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
@@ -231,6 +232,9 @@ TEST(LineageRecordTest, RecordsThatMakeNoSenseAreRefusedByMember) {
               HasSubstr("below the generation"));
   EXPECT_THAT(error(",\"jobUid\":\"u\",\"generation\":2,\"parentGeneration\":1,\"forkStep\":-2"),
               HasSubstr("forkStep"));
+  EXPECT_THAT(error(",\"jobUid\":\"u\",\"generation\":2,\"parentGeneration\":1,\"forkStep\":2,"
+                    "\"branchId\":7"),
+              HasSubstr("branchId"));
   EXPECT_THAT(decode_lineage(seal_json("{\"format\":\"other\"}")).error().message,
               HasSubstr("format"));
 }
