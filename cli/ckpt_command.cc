@@ -54,7 +54,7 @@ using Run = Status (*)(const CkptOptions&, CommandContext&);
 /// What `ls` says of one directory.
 struct Listed {
   ckpt::CheckpointId id;
-  std::string state;  // current, superseded, foreign, incomplete, damaged
+  std::string state;  // current, superseded, unrecorded, foreign, incomplete, damaged
   std::string message;
   bool unread = false;  ///< damaged or not: the disk does not let it be read
   std::optional<ckpt::Manifest> manifest;
@@ -74,6 +74,32 @@ bool removed_meanwhile(ckpt::FileSystem& files, const std::filesystem::path& pat
   return !std::binary_search(names->begin(), names->end(), std::string(ckpt::kManifestFile));
 }
 
+/// Of a checkpoint with a manifest; nullopt: it was removed meanwhile.
+std::optional<Listed> listed_committed(ckpt::FileSystem& files, const std::filesystem::path& root,
+                                       const ckpt::CheckpointId& id, ckpt::Verify verify,
+                                       const ckpt::LineageRecords& records,
+                                       const ckpt::Lineage& lineage) {
+  const std::filesystem::path path = root / ckpt::directory_name(id);
+  const auto reader = ckpt::CheckpointReader::open(files, path, verify);
+  if (!reader) {
+    if (removed_meanwhile(files, path)) return std::nullopt;
+    const bool unread = reader.error().code == ErrorCode::kIo;
+    return Listed{id, kDamaged, reader.error().message, unread, std::nullopt};
+  }
+  const ckpt::Manifest& manifest = (*reader)->manifest();
+  if (const Status own = ckpt::check_own(manifest, records); !own) {
+    return Listed{id, "foreign", own.error().message, false, manifest};
+  }
+  if (!records.contains(id.generation)) {
+    return Listed{id, "unrecorded",
+                  "found no readable " + std::string(ckpt::kLineageDirectory) + "/" +
+                      std::to_string(id.generation) +
+                      ".json; restore it from a copy, or the run does not use this checkpoint",
+                  false, manifest};
+  }
+  return Listed{id, lineage.accepts(id) ? "current" : "superseded", "", false, manifest};
+}
+
 Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
                                              const std::filesystem::path& root,
                                              ckpt::Verify verify) {
@@ -86,22 +112,11 @@ Result<std::vector<Listed>> list_checkpoints(ckpt::FileSystem& files,
   }
   std::vector<Listed> listed;
   for (const ckpt::FoundDirectory& directory : found) {
-    Listed one{directory.id, "incomplete", "", false, std::nullopt};
+    std::optional<Listed> one = Listed{directory.id, "incomplete", "", false, std::nullopt};
     if (directory.committed) {
-      const std::filesystem::path path = root / ckpt::directory_name(directory.id);
-      const auto reader = ckpt::CheckpointReader::open(files, path, verify);
-      if (!reader && removed_meanwhile(files, path)) continue;
-      one.state = !reader ? kDamaged : lineage.accepts(directory.id) ? "current" : "superseded";
-      if (reader) one.manifest = (*reader)->manifest();
-      if (!reader) one.message = reader.error().message;
-      const Status own = reader ? ckpt::check_own(*one.manifest, stored.records) : Status();
-      if (!own) {
-        one.state = "foreign";
-        one.message = own.error().message;
-      }
-      one.unread = !reader && reader.error().code == ErrorCode::kIo;
+      one = listed_committed(files, root, directory.id, verify, stored.records, lineage);
     }
-    listed.push_back(std::move(one));
+    if (one) listed.push_back(*std::move(one));
   }
   return listed;
 }

@@ -416,6 +416,15 @@ TEST_F(CkptCommandTest, ACheckpointOfAnotherJobIsShownAsForeignAndTakenOnlyByIts
       HasSubstr("name one itself, such as " + (folder.path() / "g1-step-0000001000").string()));
 }
 
+TEST_F(CkptCommandTest, ACheckpointWithoutItsLineageRecordIsNotCalledSuperseded) {
+  const Ran before = trainyard({"ckpt", "ls", root()});
+  EXPECT_THAT(before.out, AllOf(HasSubstr("current"), Not(HasSubstr("unrecorded"))));
+  std::filesystem::remove_all(job_.root() / "lineage");
+  const Ran ran = trainyard({"ckpt", "ls", root()});
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("unrecorded: found no readable lineage/2.json; restore it"),
+                             Not(HasSubstr("superseded")), Not(HasSubstr("current"))));
+}
+
 TEST_F(CkptCommandTest, PruneTakesTheLockOfTheRunAbove) {
   const trainyard::testing_support::TemporaryDirectory run;
   const auto checkpoints = run.path() / "pvc/claim/job";
