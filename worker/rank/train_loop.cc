@@ -315,9 +315,28 @@ class Run {
       return diverged(skipped_text(),
                       " (or, where only a batch was too large, raise engine.steps)");
     }
-    if (!evaluation_ || evaluated_step_ != engine_->steps_done() || std::isfinite(validation_loss_))
-      return {};
+    if (!evaluation_) return check_model();
+    if (evaluated_step_ != engine_->steps_done() || std::isfinite(validation_loss_)) return {};
     return diverged("the loss on engine.data.validation after the last step, " +
+                        std::to_string(engine_->steps_done()) + ", is not finite",
+                    "");
+  }
+
+  /// Without validation data nothing else would show that the last update has made the model
+  /// diverge: a window of the training data per data rank does.
+  Status check_model() {
+    const int64_t ranks = context_.groups->data_ranks();
+    TRAINYARD_ASSIGN(auto windows,
+                     data::EvaluationLoader::open(inputs_->tokens,
+                                                  {.tokens_per_sample = spec_.data.sequence_length,
+                                                   .windows_max = ranks,
+                                                   .data_ranks = ranks,
+                                                   .data_rank = context_.groups->data_rank()}));
+    const StopAsked never;
+    TRAINYARD_ASSIGN(const EvaluationReport report,
+                     engine_->evaluate(windows, windows.windows(), 1, never));
+    if (std::isfinite(report.loss)) return {};
+    return diverged("the loss on engine.data.tokens after the last step, " +
                         std::to_string(engine_->steps_done()) + ", is not finite",
                     "");
   }

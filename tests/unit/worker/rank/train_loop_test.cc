@@ -74,6 +74,9 @@ struct Life {
   std::function<void(const std::string&)> warn = {};
   std::filesystem::path export_to = {};  ///< empty: nowhere
   int64_t evaluated_windows = 8;
+  bool validates = true;
+  int64_t steps = kSteps;
+  double learning_rate = 0;  ///< 0: that of tiny_engine
 };
 
 class TrainLoopTest : public ::testing::Test {
@@ -124,6 +127,9 @@ class TrainLoopTest : public ::testing::Test {
     if (!life.root.empty()) context.checkpoint_root = folder_.path() / life.root;
     context.spec.export_to.hugging_face = life.export_to.string();
     context.spec.evaluation.sequences = life.evaluated_windows;
+    if (!life.validates) context.spec.data.validation.clear();
+    context.spec.steps = life.steps;
+    if (life.learning_rate > 0) context.spec.optimizer.learning_rate = life.learning_rate;
     return engine::train(context);
   }
   /// A run of two ranks, `life_of` each.
@@ -205,6 +211,25 @@ TEST_F(TrainLoopTest, WithoutCheckpointsTheLastEvaluationIsMade) {
   const TrainOutcome outcome = train({.root = "", .stop_asked = stop.stop_asked(), .spans = &stop});
   EXPECT_TRUE(outcome.complete);
   EXPECT_GT(outcome.result.validation_loss, 0);
+}
+
+TEST_F(TrainLoopTest, WithoutValidationDataTheModelOfTheLastStepIsLookedAtAllTheSame) {
+  const auto world = comm::make_communicator(comm::TransportKind::kLocal,
+                                             {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
+  ASSERT_TRUE(world) << world.error().message;
+  Life life{.validates = false};
+  EXPECT_TRUE(train(life, **world)->complete);
+  life.root = "diverged";
+  life.steps = 1;
+  life.learning_rate = 1e30;
+  life.export_to = folder_.path() / "export";
+  const auto outcome = train(life, **world);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kInvalidData);
+  EXPECT_THAT(outcome.error().message,
+              HasSubstr("the loss on engine.data.tokens after the last step, 1, is not finite: the "
+                        "model has diverged"));
+  EXPECT_FALSE(std::filesystem::exists(life.export_to));
 }
 
 TEST_F(TrainLoopTest, TheLastCheckpointIsWrittenAgainUntilItIsThere) {
