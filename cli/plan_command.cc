@@ -120,6 +120,17 @@ Status check_ranks(const api::TrainingJobSpec& spec, int64_t asked) {
                                               std::to_string(shard) + ")"};
 }
 
+/// Why `trainyard run` would refuse the job here, or warn of it; empty: it would not. `here`: the
+/// job as it would run.
+std::string doubt_of(const JobPlan& job, const api::TrainingJobSpec& here) {
+  auto fits = engine::check_memory(job.own_plan(), {0, job.ranks}, job.spec, job.room);
+  if (!fits) return fits.error().message;
+  if (!fits->empty()) return *std::move(fits);
+  Status allowed = check_limits(here);
+  if (allowed) allowed = check_planned(here, job.own_plan());
+  return allowed ? "" : allowed.error().message;
+}
+
 Result<JobPlan> plan(const Options& options) {
   TRAINYARD_ASSIGN(api::TrainingJob job, api::load_training_job(options.manifest));
   if (!job.spec.engine) {
@@ -156,15 +167,12 @@ Result<JobPlan> plan(const Options& options) {
                    layout::mesh_of(result.spec.parallelism, static_cast<int>(result.ranks)));
   result.layout = layout::describe(result.spec.parallelism, mesh);
   result.room = engine::memory_room();
-  auto fits = engine::check_memory(result.own_plan(), {0, result.ranks}, result.spec, result.room);
-  result.doubt = fits ? *std::move(fits) : fits.error().message;
-  if (result.doubt.empty()) {
-    api::TrainingJobSpec here = job.spec;
-    here.engine = result.spec;
-    if (options.ranks > 0) here.num_nodes = 1;
-    if (options.ranks > 0) here.num_proc_per_node = options.ranks;
-    if (const Status allowed = check_limits(here); !allowed) result.doubt = allowed.error().message;
-  }
+  api::TrainingJobSpec here = job.spec;
+  here.engine = result.spec;
+  here.engine->runtime.threads = place.threads;
+  if (options.ranks > 0) here.num_nodes = 1;
+  if (options.ranks > 0) here.num_proc_per_node = options.ranks;
+  result.doubt = doubt_of(result, here);
   result.pod_limit = api::trainer_memory_limit(job.spec);
   auto pods = engine::check_pod_memory(result.own_plan(), job.spec, result.spec);
   result.pod_doubt = pods ? *std::move(pods) : pods.error().message;

@@ -124,8 +124,7 @@ Result<std::string> check_engine(const api::TrainingJob& job,
       const engine::Plan plan,
       engine::plan_job(complete, {.ranks = api::ranks_of(spec),
                                   .threads = static_cast<int>(complete.runtime.threads)}));
-  TRAINYARD_TRY(engine::check_file_size(plan));
-  TRAINYARD_TRY(check_rank_data(spec, plan.largest().total()));
+  TRAINYARD_TRY(check_planned(spec, plan));
   TRAINYARD_ASSIGN(std::string doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
                                                            engine::memory_room()));
   if (!doubt.empty()) return doubt;

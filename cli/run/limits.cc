@@ -10,6 +10,7 @@
 #include "common/api/job_size.h"
 #include "common/io/byte_limits.h"
 #include "common/io/open_files.h"
+#include "worker/job/job_plan.h"
 
 namespace trainyard::cli {
 namespace {
@@ -133,6 +134,11 @@ Status check_rank_data(const api::TrainingJobSpec& spec, int64_t planned_bytes) 
   return check_limit(
       kDataLimit, data_bytes(spec) + static_cast<double>(planned_bytes),
       " (" + std::to_string(planned_bytes / 1024) + " KiB of it for what a rank trains)");
+}
+
+Status check_planned(const api::TrainingJobSpec& spec, const engine::Plan& plan) {
+  TRAINYARD_TRY(engine::check_file_size(plan));
+  return check_rank_data(spec, plan.largest().total());
 }
 
 std::string doubt_of_cpu_time() {

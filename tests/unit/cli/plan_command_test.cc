@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <thread>
 #include <vector>
@@ -11,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "tests/support/extent.h"
 #include "tests/support/temporary_directory.h"
 
 namespace trainyard::cli {
@@ -142,6 +145,26 @@ TEST_F(PlanCommandTest, ALineIsAtMostAHundredColumnsWide) {
   std::istringstream lines(out_);
   for (std::string line; std::getline(lines, line);)
     EXPECT_LE(line.size(), 100U) << line;
+}
+
+TEST_F(PlanCommandTest, LimitsThatRanksWouldMeetAreNamedAsRunNamesThem) {
+  constexpr char kModel[] = "{layers: 2, hidden: 256, heads: 4, vocab: 8192, maxPositions: 64}";
+  const auto planned_under = [&](__rlimit_resource_t resource, rlim_t most) {
+    rlimit before{};
+    EXPECT_EQ(::getrlimit(resource, &before), 0);
+    const rlimit limit{most, before.rlim_max};
+    EXPECT_EQ(::setrlimit(resource, &limit), 0);
+    EXPECT_EQ(plan(kModel, "{globalSequences: 64, microSequences: 64}"), 0);
+    EXPECT_EQ(::setrlimit(resource, &before), 0);
+    std::replace(out_.begin(), out_.end(), '\n', ' ');  // between two words of a line
+    return out_;
+  };
+  EXPECT_THAT(planned_under(RLIMIT_FSIZE, rlim_t{20} << 20),
+              HasSubstr("this machine: does not fit: limit of file size: found 20480 KiB (ulimit "
+                        "-f), wanted at least "));
+  if (testing_support::kSanitized) return;  // a sanitizer's own memory counts as data
+  EXPECT_THAT(planned_under(RLIMIT_DATA, rlim_t{400} << 20),
+              HasSubstr("does not fit: limit of data size: found 409600 KiB (ulimit -d)"));
 }
 
 TEST_F(PlanCommandTest, RefusesWhatNobodyKnowsTheSizeOf) {
