@@ -214,6 +214,7 @@ std::string summary_text(const Summary& summary) {
   }
   if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
   if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
+  if (!summary.export_dir.empty()) add_row(text, "exported to", summary.export_dir);
   const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
   if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
       !summary.checkpoint_dir.empty() && behind > 0) {

@@ -215,6 +215,7 @@ class JsonView final : public RunView {
     if (summary.goodput) object.goodput(*summary.goodput);
     if (summary.peak_memory) object.peak_memory(*summary.peak_memory);
     object.text("checkpointDir", summary.checkpoint_dir);
+    if (!summary.export_dir.empty()) object.text("exportDir", summary.export_dir);
     if (!summary.state_hash.empty()) object.text("stateHash", summary.state_hash);
     if (!summary.warnings.empty()) object.list("warnings", summary.warnings);
     if (!summary.trace_file.empty()) object.trace(summary.trace_file, summary.traced_ranks);

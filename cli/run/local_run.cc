@@ -147,11 +147,15 @@ void LocalRun::fill_header(const control::Observed& before, bool over) {
 /// What ranks have done after the run before this one had died: nobody wrote it down.
 int64_t LocalRun::step_on_disk() const {
   if (const auto result = read_result(cluster_->run_dir())) return result->step;
-  if (!options_.job.spec.engine) return 0;
+  return options_.job.spec.engine ? std::max<int64_t>(0, checkpoint_on_disk()) : 0;
+}
+
+/// The step of the newest good checkpoint; -1: there is none.
+int64_t LocalRun::checkpoint_on_disk() const {
   checkpoint::PosixFileSystem files;
   const auto newest = checkpoint::open_newest_good(files, cluster_->checkpoint_dir(), std::nullopt,
                                                    checkpoint::Verify::kManifest, nullptr);
-  return newest ? (*newest)->manifest().step : 0;
+  return newest ? (*newest)->manifest().step : -1;
 }
 
 void LocalRun::begin_threads() {
@@ -382,7 +386,16 @@ Summary LocalRun::summary() {
         "written down: " +
         failing_ + ". Mend that (make room, where it is full) and run it again to go on";
   }
-  if (options_.job.spec.engine) summary.checkpoint_dir = cluster_->checkpoint_dir().string();
+  if (!options_.job.spec.engine) return summary;
+  summary.checkpoint_dir = cluster_->checkpoint_dir().string();
+  if (summary.outcome == Summary::Outcome::kComplete) {
+    summary.export_dir = options_.job.spec.engine->export_to.hugging_face;
+    return summary;
+  }
+  // Ranks that are killed tell nobody of the checkpoint that they have just committed.
+  const int64_t stored = checkpoint_on_disk();
+  if (stored > summary.checkpoint_step.value_or(-1)) summary.checkpoint_step = stored;
+  summary.step = std::max(summary.step, stored);
   return summary;
 }
 

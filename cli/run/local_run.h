@@ -90,6 +90,7 @@ class LocalRun {
   Status open();
   void fill_header(const control::Observed& before, bool over);
   int64_t step_on_disk() const;
+  int64_t checkpoint_on_disk() const;
   /// Whether a process of the job is there, or it cannot be known.
   bool may_be_alive() const;
   void begin_threads();

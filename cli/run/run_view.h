@@ -103,6 +103,7 @@ struct Summary {
   std::optional<api::GoodputStatus> goodput;  ///< where the time went
   std::optional<contract::PeakMemory> peak_memory;
   std::string checkpoint_dir;
+  std::string export_dir;   ///< of a complete run that exports its model; empty: none
   std::string state_hash;   ///< empty: not reported
   std::string report_file;  ///< empty: not written
   std::string trace_file;   ///< empty: not traced

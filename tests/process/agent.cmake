@@ -30,7 +30,7 @@ foreach(name run run_crash run_faults run_timing)
   endif()
   trainyard_test(${name}_test TIER process ${timing} WAITS TIMEOUT 600 NOT_UNDER thread
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/run/${name}_test.cc
-    DEPS run_test_support)
+    DEPS run_test_support checkpoint_test_support)
   add_dependencies(${name}_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
 endforeach()
 trainyard_test(kill_schedule_test TIER process WAITS TIMEOUT 1800 NOT_UNDER thread

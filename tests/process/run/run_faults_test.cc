@@ -13,6 +13,7 @@
 #include "tests/support/ledger_check.h"
 #include "tests/support/paths.h"
 #include "tests/support/run_fixture.h"
+#include "tests/unit/worker/checkpoint/job_directory.h"
 
 namespace trainyard {
 namespace {
@@ -375,6 +376,26 @@ TEST_F(RunFaultsTest, ACorrectedManifestTakesUpAFailedRun) {
   replace("everySteps: 10", "everySteps: 20");
   expect_end(*start(), 0);
   EXPECT_EQ(summary().value("step", 0), 50);
+}
+
+// ---- What the summary of a killed run says
+// ---------------------------------------------------------------------------------------
+
+TEST_F(RunFaultsTest, ACheckpointThatNoRankToldOfIsTheNewestAllTheSame) {
+  const auto run = start({{"FAKE_RANK_FAULT", "0:5:hang"}});
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(checkpoints() / "fault-hang"); }))
+      << errors();
+  const Json job = Json::parse(content_of(run_dir() / "job.json"));
+  checkpoint::testing::JobDirectory committed(checkpoints(),
+                                              job["metadata"].value("uid", std::string()));
+  checkpoint::PosixFileSystem files;
+  ASSERT_EQ(committed.train(files, {.steps = {40}}), "");
+  run->signal(SIGTERM);
+  ASSERT_TRUE(wait_until([&] { return output().find("once more") != std::string::npos; }));
+  run->signal(SIGTERM);
+  expect_end(*run, 130);
+  EXPECT_EQ(summary().value("checkpointStep", 0), 40);
+  EXPECT_EQ(summary().value("step", 0), 40);
 }
 
 // ---- Where its output goes

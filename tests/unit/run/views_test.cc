@@ -92,6 +92,14 @@ TEST(SummaryTextTest, NamesTheReportAndNoGoodputThatNobodySaw) {
   EXPECT_THAT(summary_text(summary), HasSubstr("0.0 %"));
 }
 
+TEST(SummaryTextTest, NamesTheFolderOfAnExport) {
+  Summary summary = complete();
+  EXPECT_THAT(summary_text(summary), Not(HasSubstr("exported to")));
+  summary.export_dir = "runs/tiny/hf";
+  EXPECT_THAT(summary_text(summary), HasSubstr("exported to"));
+  EXPECT_THAT(summary_text(summary), HasSubstr("runs/tiny/hf\n"));
+}
+
 TEST(SummaryTextTest, AStopBeyondTheNewestCheckpointSaysWhatIsLost) {
   Summary summary = complete();
   summary.outcome = Summary::Outcome::kStopped;
