@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "cli/commands.h"
 #include "cli/named_path.h"
 #include "common/api/decode.h"
 #include "common/io/file.h"
@@ -77,7 +78,7 @@ Result<std::unique_ptr<checkpoint::CheckpointReader>> read_checkpoint(
 }
 
 void PassedOver::tell(const std::string& note) {
-  if (told_.insert(note).second) err_ << "passed over " << note << '\n';
+  if (told_.insert(note).second) err_ << "passed over " << printable(note) << '\n';
 }
 
 }  // namespace trainyard::cli

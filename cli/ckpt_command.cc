@@ -134,7 +134,7 @@ void print_listed(const std::vector<Listed>& listed, std::ostream& out) {
     } else {
       out << std::setw(12) << "-" << std::setw(6) << "-" << std::setw(15) << "-";
     }
-    out << "  " << one.state << (one.message.empty() ? "" : ": " + one.message) << '\n';
+    out << "  " << one.state << (one.message.empty() ? "" : ": " + printable(one.message)) << '\n';
   }
 }
 
@@ -231,8 +231,8 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 void print_manifest(const ckpt::CheckpointReader& reader, const std::string& hash,
                     std::ostream& out) {
   const ckpt::Manifest& manifest = reader.manifest();
-  const auto line = [&](const char* name, const std::string& value) {
-    out << std::left << std::setw(18) << name << value << '\n';
+  const auto line = [&](const std::string& name, const std::string& value) {
+    out << std::left << std::setw(18) << printable(name) << printable(value) << '\n';
   };
   line("checkpoint", reader.directory().string());
   line("checksum", reader.checksum());
@@ -249,11 +249,11 @@ void print_manifest(const ckpt::CheckpointReader& reader, const std::string& has
   line("written by", std::to_string(manifest.shards.size()) + " ranks, " +
                          std::to_string(bytes_of(manifest)) + " bytes");
   for (const auto& [name, scalar] : manifest.scalars)
-    line(name.c_str(), scalar_text(scalar));
+    line(name, scalar_text(scalar));
   if (!hash.empty()) line("state hash", hash);
   line("config", manifest.config_json);
   for (const ckpt::TensorRecord& tensor : manifest.tensors) {
-    out << "  " << std::left << std::setw(32) << tensor.name << std::setw(10)
+    out << "  " << std::left << std::setw(32) << printable(tensor.name) << std::setw(10)
         << ckpt::name_of(tensor.kind) << std::setw(5) << name_of(tensor.dtype)
         << shape_text(tensor.shape) << " in " << tensor.slices.size() << '\n';
   }
@@ -436,10 +436,10 @@ Status run_verify(const CkptOptions& options, CommandContext& context) {
     if (!verified.damages.empty()) context.exit_code = contract::kExitBadData;
     if (options.output == "json") continue;
     if (verified.damages.empty()) {
-      context.out << verified.path << ": good, " << verified.bytes << " bytes\n";
+      context.out << printable(verified.path) << ": good, " << verified.bytes << " bytes\n";
     }
     for (const ckpt::Damage& damage : verified.damages) {
-      context.out << verified.path << ": " << damage.message << '\n';
+      context.out << printable(verified.path + ": " + damage.message) << '\n';
     }
   }
   if (options.output == "json") context.out << verified_as_json(results) << '\n';

@@ -6,6 +6,7 @@
 
 #include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
+#include "cli/commands.h"
 #include "common/text/json_writer.h"
 #include "worker/checkpoint/compare.h"
 
@@ -80,12 +81,13 @@ std::string tensor_text(const ckpt::TensorComparison& tensor) {
 
 void print_comparison(const ckpt::CheckpointReader& a, const ckpt::CheckpointReader& b,
                       const ckpt::Comparison& comparison, std::ostream& out) {
-  out << "A " << a.directory().string() << "\nB " << b.directory().string() << '\n';
+  out << "A " << printable(a.directory().string()) << "\nB " << printable(b.directory().string())
+      << '\n';
   for (const ckpt::ScalarComparison& scalar : comparison.scalars) {
     if (scalar.equal()) continue;
-    out << "  " << std::left << std::setw(42) << scalar.name << "A has "
-        << (scalar.a.empty() ? "none" : scalar.a) << ", B has "
-        << (scalar.b.empty() ? "none" : scalar.b) << '\n';
+    out << "  " << std::left << std::setw(42) << printable(scalar.name) << "A has "
+        << (scalar.a.empty() ? "none" : printable(scalar.a)) << ", B has "
+        << (scalar.b.empty() ? "none" : printable(scalar.b)) << '\n';
   }
   int64_t equal = 0;
   for (const ckpt::TensorComparison& tensor : comparison.tensors) {
@@ -93,7 +95,7 @@ void print_comparison(const ckpt::CheckpointReader& a, const ckpt::CheckpointRea
       ++equal;
       continue;
     }
-    out << "  " << std::left << std::setw(32) << tensor.name << std::setw(10)
+    out << "  " << std::left << std::setw(32) << printable(tensor.name) << std::setw(10)
         << ckpt::name_of(tensor.kind) << tensor_text(tensor) << '\n';
   }
   if (!comparison.same_config) out << "  (the configurations differ)\n";

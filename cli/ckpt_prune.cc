@@ -8,6 +8,7 @@
 
 #include "cli/checkpoint_path.h"
 #include "cli/ckpt_subcommands.h"
+#include "cli/commands.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "worker/checkpoint/prune.h"
@@ -166,7 +167,7 @@ Status run_prune(const PruneOptions& options, CommandContext& context) {
     pruned.left_alone.insert(pruned.left_alone.end(), done.left.begin(), done.left.end());
   }
   for (const std::string& note : notes)
-    context.err << note << '\n';
+    context.err << printable(note) << '\n';
   if (options.output == "json") {
     context.out << plan_as_json(options, plan, pruned) << '\n';
   } else {

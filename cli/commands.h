@@ -24,6 +24,10 @@ struct CommandContext {
 /// `context.err` (complaints) and sets `context.exit_code`; both arguments outlive the callback.
 using RegisterCommand = void (*)(const Command& app, CommandContext& context);
 
+/// What files name (paths, tensors, keys, sets) as it may be shown on a terminal: characters that
+/// would move its cursor or turn its text around become U+FFFD, line ends stay.
+std::string printable(std::string_view text);
+
 /// Where a command has failed: complains as `command`, for example "trainyard sample", and sets the
 /// exit code that belongs to the error.
 void finish(const Status& status, std::string_view command, CommandContext& context);

@@ -17,7 +17,6 @@
 #include "cli/named_path.h"
 #include "cli/registry.h"
 #include "common/base/clock.h"
-#include "common/log/text.h"
 #include "common/text/json_writer.h"
 #include "worker/data/dataset.h"
 #include "worker/data/dataset_manifest.h"
@@ -66,7 +65,7 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
       << std::setw(18) << "TOKENS" << std::setw(18) << "TEXT BYTES" << std::setw(8) << "SHARDS"
       << std::setw(10) << "GZIP -9" << std::setw(13) << "BYTE BIGRAM" << '\n';
   for (const data::SplitRecord& split : manifest.splits) {
-    out << std::left << std::setw(16) << split.name << std::right << std::setw(10)
+    out << std::left << std::setw(16) << printable(split.name) << std::right << std::setw(10)
         << with_commas(split.documents) << std::setw(18) << with_commas(split.tokens)
         << std::setw(18) << with_commas(split.text_bytes) << std::setw(8) << split.shards.size();
     if (split.baselines) {
@@ -80,15 +79,15 @@ void print_splits(const data::DatasetManifest& manifest, std::ostream& out) {
 void print_groups(const char* what, const std::vector<data::PassedOver>& groups,
                   std::ostream& out) {
   for (const data::PassedOver& group : groups)
-    out << what << printable_text(data::describe(group, kNamesShown), SIZE_MAX) << '\n';
+    out << what << printable(data::describe(group, kNamesShown)) << '\n';
 }
 
 /// Which of several tokenizers in a folder counts.
 Status print_unread_tokenizers(const fs::path& tokenizer, std::ostream& out) {
   TRAINYARD_ASSIGN(const data::TokenizerFiles files, data::find_tokenizer(tokenizer));
   for (const fs::path& unread : files.unread) {
-    out << "tokenizer: " << files.vocabulary.string() << " counts, " << unread.filename().string()
-        << " beside it is not read\n";
+    out << "tokenizer: " << printable(files.vocabulary.string()) << " counts, "
+        << printable(unread.filename().string()) << " beside it is not read\n";
   }
   return {};
 }
@@ -202,7 +201,7 @@ Result<data::TokenSet> open_set(const std::string& path) {
 
 void show_set(const std::string& path, const data::TokenSet& set, std::ostream& out) {
   const auto line = [&](const char* name, const std::string& value) {
-    out << std::left << std::setw(18) << name << value << '\n';
+    out << std::left << std::setw(18) << name << printable(value) << '\n';
   };
   line("path", path);
   line("tokenizer", set.tokenizer() + ", hash " + to_hex(set.tokenizer_hash()));
@@ -212,8 +211,9 @@ void show_set(const std::string& path, const data::TokenSet& set, std::ostream& 
   line("text bytes", with_commas(set.text_bytes()));
   line("identity", to_hex(set.identity()));
   for (const data::TokenFile& file : set.files()) {
-    out << "  " << file.path().filename().string() << "  " << with_commas(file.info().tokens)
-        << " tokens of " << file.info().token_bytes << " bytes\n";
+    out << "  " << printable(file.path().filename().string()) << "  "
+        << with_commas(file.info().tokens) << " tokens of " << file.info().token_bytes
+        << " bytes\n";
   }
 }
 
@@ -251,7 +251,7 @@ Status run_show(const PathArguments& arguments, CommandContext& context) {
     }
     const data::DatasetManifest::Recipe& recipe = manifest.recipe;
     context.out << "data set          " << arguments.path << "\ntokenizer         "
-                << recipe.tokenizer << ", vocabulary " << with_commas(recipe.vocabulary)
+                << printable(recipe.tokenizer) << ", vocabulary " << with_commas(recipe.vocabulary)
                 << ", hash " << recipe.tokenizer_hash << "\nsources           "
                 << recipe.sources.size() << " files\n";
     print_groups("passed over: ", manifest.passed_over, context.out);

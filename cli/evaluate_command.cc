@@ -123,7 +123,7 @@ Status evaluate(const Options& options, CommandContext& context) {
                   "loss %.4f nats/token, %.4f bits/byte, perplexity %.2f, %lld windows  ",
                   score.loss, score.bits_per_byte, std::exp(score.loss),
                   static_cast<long long>(score.windows));
-    context.out << line << score.set << "\n";
+    context.out << line << printable(score.set) << "\n";
   }
   return {};
 }

@@ -75,9 +75,9 @@ Status export_model(const ExportOptions& options, CommandContext& context) {
     return {};
   }
   context.out << options.folder << ": step " << reader->manifest().step << " of "
-              << reader->directory().string() << '\n';
+              << printable(reader->directory().string()) << '\n';
   if (!without_tokenizer.empty()) {
-    context.out << "without tokenizer files: " << without_tokenizer << '\n';
+    context.out << "without tokenizer files: " << printable(without_tokenizer) << '\n';
   }
   return {};
 }

@@ -329,7 +329,7 @@ std::string svg_of(const JobPlan& job) {
 
 Status run(const Options& options, CommandContext& context) {
   TRAINYARD_ASSIGN(const JobPlan job, plan(options));
-  context.out << (options.output == "json" ? json_of(job) : text_of(job));
+  context.out << (options.output == "json" ? json_of(job) : printable(text_of(job)));
   if (options.svg.empty()) return {};
   const Status written = write_file_atomic(options.svg, svg_of(job));
   if (written) return {};

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <optional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -25,13 +24,20 @@ constexpr char kFooter[] =
 
 }  // namespace
 
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (true) {
+    const size_t end = text.find('\n');
+    shown += printable_text(text.substr(0, end), std::string::npos);
+    if (end == std::string_view::npos) return shown;
+    shown += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
 void finish(const Status& status, std::string_view command, CommandContext& context) {
   if (status) return;
-  // A message names files, and a file's name may hold what moves a terminal's cursor.
-  context.err << command << ": ";
-  std::istringstream lines(status.error().message);
-  for (std::string line; std::getline(lines, line);)
-    context.err << printable_text(line, std::string::npos) << "\n";
+  context.err << command << ": " << printable(status.error().message) << "\n";
   context.exit_code = contract::exit_code_of(status.error().code);
 }
 

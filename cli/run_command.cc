@@ -326,7 +326,8 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
 Result<int> run_job(const RunOptions& options, CommandContext& context) {
   Result<api::TrainingJob> loaded = load_job(options);
   if (!loaded) {
-    context.err << loaded.error().message << '\n';  // FILE:LINE: first, as `validate` prints them
+    context.err << printable(loaded.error().message)
+                << '\n';  // FILE:LINE: first, as `validate` prints them
     return contract::kExitBadConfig;
   }
   api::TrainingJob job = *std::move(loaded);
@@ -345,7 +346,7 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
     }
   }
   if (!fit) {
-    context.err << options.manifest << ": " << fit.error().message << '\n';
+    context.err << options.manifest << ": " << printable(fit.error().message) << '\n';
     return contract::exit_code_of(fit.error().code);
   }
   TRAINYARD_ASSIGN(StopSignals signals, StopSignals::take());
@@ -411,7 +412,7 @@ void register_run(const Command& app, CommandContext& context) {
   command.footer(kFooter);
   command.runs([options, &context] {
     const Result<int> code = run_job(*options, context);
-    if (!code) context.err << "trainyard run: " << code.error().message << '\n';
+    if (!code) context.err << "trainyard run: " << printable(code.error().message) << '\n';
     context.exit_code = code ? *code : exit_code_of(code.error());
   });
 }

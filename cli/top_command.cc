@@ -186,7 +186,7 @@ void register_top(const Command& app, CommandContext& context) {
   command.runs([options, &context] {
     const Status shown = show(*options, context);
     if (shown) return;
-    context.err << "trainyard top: " << explain(*options, shown.error()) << '\n';
+    context.err << "trainyard top: " << printable(explain(*options, shown.error())) << '\n';
     context.exit_code = contract::kExitBadConfig;
   });
 }

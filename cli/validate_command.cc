@@ -130,10 +130,11 @@ std::string unseen(const Checked& result) {
 void print_text(const std::vector<Checked>& results, CommandContext& context) {
   for (const Checked& result : results) {
     for (const api::Fault& fault : result.faults)
-      context.err << api::to_string(fault) << '\n';
+      context.err << printable(api::to_string(fault)) << '\n';
     if (!result.faults.empty()) continue;
     context.out << result.file << ": valid" << unseen(result) << '\n';
-    if (!result.doubt.empty()) context.out << result.file << ": warning: " << result.doubt << '\n';
+    if (!result.doubt.empty())
+      context.out << result.file << ": warning: " << printable(result.doubt) << '\n';
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/api/encode.h"
+#include "common/log/misleading.h"
 #include "control/policies/restart.h"
 
 namespace trainyard::control {
@@ -17,14 +18,15 @@ bool is_terminal(ConditionType type) {
   return type == ConditionType::kComplete || type == ConditionType::kFailed;
 }
 
-void append_escaped(std::string& out, char c) {
+/// `always`: c is a byte of a character that must not be shown.
+void append_escaped(std::string& out, char c, bool always) {
   static constexpr char kDigits[] = "0123456789abcdef";
   const auto byte = static_cast<unsigned char>(c);
   if (c == '\n') {
     out += "\\n";
   } else if (c == '\t') {
     out += "\\t";
-  } else if (byte < 0x20 || byte == 0x7f) {
+  } else if (byte < 0x20 || byte == 0x7f || always) {
     out += "\\x";
     out.push_back(kDigits[byte >> 4]);
     out.push_back(kDigits[byte & 15]);
@@ -42,9 +44,12 @@ std::string bounded_text(std::string_view text, int64_t limit_bytes) {
   const auto limit = static_cast<size_t>(std::max<int64_t>(limit_bytes, 0));
   std::string out;
   size_t cut = 0;  // newest length at which "..." still fits and no character is split
-  for (const char c : text) {
+  size_t misleading_end = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     if (!continues_character(c) && out.size() + kEllipsis.size() <= limit) cut = out.size();
-    append_escaped(out, c);
+    if (const size_t length = misleading_length(text, i); length > 0) misleading_end = i + length;
+    append_escaped(out, c, i < misleading_end);
     if (out.size() > limit) {
       out.resize(cut);
       return limit < kEllipsis.size() ? out : out + std::string(kEllipsis);

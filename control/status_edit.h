@@ -10,8 +10,8 @@
 /// Small edits of a status that keep its limits and transition times. Pure.
 namespace trainyard::control {
 
-/// `text` with control characters escaped (\n, \t, \xNN), cut to `limit_bytes` at a character's
-/// start and ended by "..." where it was longer.
+/// `text` with control characters and those that turn its direction escaped (\n, \t, \xNN), cut to
+/// `limit_bytes` at a character's start and ended by "..." where it was longer.
 std::string bounded_text(std::string_view text, int64_t limit_bytes);
 
 /// The same, but cut in its middle, with "..." there: the end of a program's words tells most,

@@ -148,7 +148,7 @@ void add_line(std::string_view text, Thinner& points, History& history) {
 
 Result<std::unique_ptr<HistoryWriter>> HistoryWriter::open(const std::filesystem::path& run_dir) {
   const auto path = run_dir / kHistoryFile;
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return io_error("open " + path.string(), errno);
   std::unique_ptr<HistoryWriter> writer(new HistoryWriter(fd));
   struct stat info {};

@@ -209,7 +209,8 @@ Status write_live(const std::filesystem::path& run_dir, const LiveState& state) 
   const std::string temporary = path.string() + ".tmp";
   const std::string text = encode_live(state);
   {
-    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    const UniqueFd fd(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!fd.valid()) return io_error("open " + temporary, errno);
     TRAINYARD_TRY(write_all(fd.get(), std::as_bytes(std::span(text)), temporary));
   }

@@ -49,7 +49,8 @@ Status write_all(int fd, std::span<const std::byte> data, std::string_view what)
 
 Status write_file_atomic(const std::filesystem::path& path, std::string_view data) {
   const std::filesystem::path temporary = path.string() + ".tmp." + std::to_string(::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  UniqueFd fd(
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return io_error("create " + temporary.string(), errno);
   Status status =
       write_all(fd.get(), std::as_bytes(std::span(data.data(), data.size())), temporary.string());
@@ -126,7 +127,7 @@ bool is_same_file(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 Result<FileLock> FileLock::acquire(const std::filesystem::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return open_error(path, errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return io_error("lock " + path.string(), errno);

@@ -1,18 +1,26 @@
 #include "common/log/text.h"
 
+#include "common/log/misleading.h"
+
 namespace trainyard {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
-std::string unicode_escape(unsigned char code) {
+std::string unicode_escape(char32_t code) {
   constexpr char kDigits[] = "0123456789abcdef";
-  return std::string("\\u00") + kDigits[code >> 4] + kDigits[code & 15];
+  std::string escape = "\\u";
+  for (const unsigned shift : {12U, 8U, 4U, 0U})
+    escape += kDigits[(code >> shift) & 15U];
+  return escape;
 }
 
-/// U+0080 to U+009F are control characters too: some terminals obey them.
-bool is_c1_control(std::string_view text, size_t at) {
-  return text[at] == '\xc2' && static_cast<unsigned char>(text[at + 1]) < 0xa0;
+/// The code point of a sequence of two or three bytes.
+char32_t code_of(std::string_view sequence) {
+  char32_t code = static_cast<unsigned char>(sequence[0]) & (sequence.size() == 2 ? 0x1fU : 0x0fU);
+  for (const char byte : sequence.substr(1))
+    code = code << 6U | (static_cast<unsigned char>(byte) & 0x3fU);
+  return code;
 }
 
 /// Length of the UTF-8 sequence that starts at `at`; 0 when it is none (overlong, surrogate,
@@ -48,14 +56,13 @@ std::string escape_text(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const size_t length = utf8_length(text, i);
     const auto byte = static_cast<unsigned char>(text[i]);
-    const bool c1 = length == 2 && is_c1_control(text, i);
     if (length == 0) {
       escaped += kReplacement;
       i += 1;
       continue;
     }
-    if (c1) {
-      escaped += unicode_escape(static_cast<unsigned char>(text[i + 1]));
+    if (misleading_length(text, i) > 0) {
+      escaped += unicode_escape(code_of(text.substr(i, length)));
     } else if (length > 1) {
       escaped += text.substr(i, length);
     } else if (byte == '"' || byte == '\\') {
@@ -84,7 +91,7 @@ std::string printable_text(std::string_view text, size_t limit_bytes) {
     const auto byte = static_cast<unsigned char>(text[i]);
     std::string_view piece = text.substr(i, length);
     if (length == 1 && (byte < 0x20 || byte == 0x7f)) piece = byte == '\t' ? " " : kReplacement;
-    if (length == 0 || (length == 2 && is_c1_control(text, i))) piece = kReplacement;
+    if (length == 0 || misleading_length(text, i) > 0) piece = kReplacement;
     if (printable.size() + piece.size() > limit_bytes) break;
     printable += piece;
     i += length == 0 ? 1 : length;

@@ -25,7 +25,7 @@ Status EventLog::append(const std::filesystem::path& path, const Event& event, T
                                  {"message", event.message}};
   const std::string line =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return io_error("open " + path.string(), errno);
   TRAINYARD_TRY(write_all(fd.get(), std::as_bytes(std::span(line)), path.string()));
   last_ = event;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -159,7 +160,7 @@ Result<std::optional<StoredStatus>> read_status(const std::filesystem::path& run
   if (!text && text.error().code == ErrorCode::kNotFound) return std::optional<StoredStatus>();
   if (!text) return std::move(text).error();
   try {
-    const json object = json::parse(*text);
+    const json object = parse_record(*text);
     if (!object.is_object()) return damaged(path, "no JSON object");
     StoredStatus stored;
     stored.uid = object.at("uid").get<std::string>();
@@ -220,9 +221,22 @@ Result<std::string> new_uid() {
 }
 
 Status check_entries(const std::filesystem::path& run_dir) {
+  struct stat owner {};
+  if (::stat(run_dir.c_str(), &owner) == 0 && owner.st_uid != ::geteuid()) {
+    return Error{ErrorCode::kInvalidConfig,
+                 run_dir.string() + ": belongs to user " + std::to_string(owner.st_uid) +
+                     ", wanted a folder of user " + std::to_string(::geteuid()) +
+                     ", who runs this; use another run directory, or be that user"};
+  }
   std::error_code code;
   for (const auto& entry : std::filesystem::directory_iterator(run_dir, code)) {
     std::error_code ignored;
+    if (entry.is_symlink(ignored) && !entry.is_directory(ignored)) {
+      return Error{ErrorCode::kInvalidConfig,
+                   entry.path().string() +
+                       ": found a link, wanted a regular file or folder (a folder may be a link); "
+                       "what is written to it would be written elsewhere; remove it"};
+    }
     if (!entry.is_fifo(ignored) && !entry.is_socket(ignored)) continue;
     return Error{ErrorCode::kInvalidConfig,
                  entry.path().string() +

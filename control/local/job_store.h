@@ -67,8 +67,8 @@ class JobStore {
 /// A random UUID. Errors: kIo.
 Result<std::string> new_uid();
 
-/// Whether a run directory holds only what can be read without waiting for somebody to write: no
-/// pipes. Errors: kInvalidConfig naming the entry.
+/// Whether a run directory is this user's, without pipes, which would be waited for, and without
+/// links (but to folders), which would be written through. Errors: kInvalidConfig naming the entry.
 Status check_entries(const std::filesystem::path& run_dir);
 
 /// Where checkpoints of this job lie: RUN/pvc/<claim>/<path>, or RUN/checkpoints/<path> without

@@ -13,4 +13,16 @@ std::string fault_of(const nlohmann::json::exception& error) {
   return end == std::string::npos ? text : text.substr(end + 2);
 }
 
+nlohmann::json parse_record(std::string_view text) {
+  constexpr int kDepthMax = 32;
+  const auto limit_depth = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    if (depth > kDepthMax) {
+      throw nlohmann::json::other_error::create(
+          501, "nested too deeply, beyond " + std::to_string(kDepthMax) + " levels", nullptr);
+    }
+    return true;
+  };
+  return nlohmann::json::parse(text, limit_depth);
+}
+
 }  // namespace trainyard::control::local

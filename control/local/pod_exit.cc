@@ -41,7 +41,8 @@ Status write_into_reserve(const std::filesystem::path& pod_dir, const std::strin
 
 Status reserve_pod_exit(const std::filesystem::path& pod_dir) {
   const std::filesystem::path reserve = pod_dir / kReserve;
-  const UniqueFd fd(::open(reserve.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const UniqueFd fd(
+      ::open(reserve.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd.valid()) return io_error("create " + reserve.string(), errno);
   const int error = ::posix_fallocate(fd.get(), 0, kMaxBytes);
   if (error != 0) return io_error("take room for " + reserve.string(), error);
@@ -64,7 +65,7 @@ Result<ContainerExit> read_pod_exit(const std::filesystem::path& pod_dir,
   const std::filesystem::path path = pod_dir / kFile;
   TRAINYARD_ASSIGN(const std::string text, read_file(path, kMaxBytes));
   try {
-    const json record = json::parse(text);
+    const json record = parse_record(text);
     if (record.at("podUID").get<std::string>() != pod_uid) {
       return Error{ErrorCode::kNotFound, path.string() + ": is of another pod than " + pod_uid};
     }

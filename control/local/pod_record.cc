@@ -83,7 +83,7 @@ std::string encode_pod_record(const PodRecord& record) {
 
 Result<PodRecord> decode_pod_record(std::string_view text) {
   try {
-    return record_from(json::parse(text));
+    return record_from(parse_record(text));
   } catch (const json::exception& error) {
     return bad(fault_of(error));
   }

@@ -252,7 +252,8 @@ Status check_program(const std::filesystem::path& path, const std::string& what)
 
 Result<ProcessId> launch(const LaunchSpec& spec,
                          const std::function<Status(const ProcessId&)>& on_identified) {
-  UniqueFd log(::open(spec.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  UniqueFd log(
+      ::open(spec.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!log.valid()) return io_error("open " + spec.log.string(), errno);
   TRAINYARD_ASSIGN(log, moved_up(std::move(log), "duplicate a descriptor"));
   int ends[2];

@@ -45,7 +45,7 @@ std::string encode(const Proposal& proposal) {
 
 /// Peers run the same program: anything unexpected here is a bug, never a user's mistake.
 Result<Proposal> decode_proposal(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parse_bounded_json<Json>(text, kReportDepthMax).value_or(Json());
   const Error bug{ErrorCode::kInternal, "rank 0 sent a proposal that cannot be read: " + text};
   if (!json.is_object()) return bug;
   const auto action = integer_member(json, "action", "", 0, 2);
@@ -98,7 +98,7 @@ Verdict judge(const std::vector<std::string>& reports) {
   std::optional<Verdict> verdict;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].empty()) continue;
-    const Json json = Json::parse(reports[rank], nullptr, false);
+    const Json json = parse_bounded_json<Json>(reports[rank], kReportDepthMax).value_or(Json());
     const auto code = integer_member(json, "code", "", 0, static_cast<int>(ErrorCode::kConflict));
     const auto message = string_member(json, "message", "");
     const Error error{code ? static_cast<ErrorCode>(*code) : ErrorCode::kInternal,

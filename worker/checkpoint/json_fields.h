@@ -9,12 +9,16 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/text/bounded_json.h"
 
 /// Typed access to members of parsed JSON, for this folder's .cc files only. Every error is
 /// kInvalidData and names the member, what it is and what was wanted.
 namespace trainyard::checkpoint {
 
 using Json = nlohmann::json;
+
+/// Deeper than what ranks report to each other.
+inline constexpr int kReportDepthMax = 32;
 
 inline Error field_error(const std::string& path, const std::string& why) {
   return {ErrorCode::kInvalidData, path + ": " + why};

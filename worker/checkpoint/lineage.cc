@@ -6,12 +6,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/text/bounded_json.h"
 #include "worker/checkpoint/sealed_json.h"
 
 namespace trainyard::checkpoint {
 namespace {
 
 constexpr size_t kStepDigits = 10;
+constexpr int kDepthMax = 8;
 
 /// A decimal number in its one canonical spelling.
 std::optional<int64_t> parse_number(std::string_view text) {
@@ -62,7 +64,7 @@ std::string encode(const LineageRecord& record) {
 
 Result<LineageRecord> decode_lineage(std::string_view text) {
   TRAINYARD_TRY(check_seal(text, "lineage record"));
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = parse_bounded_json<nlohmann::json>(text, kDepthMax).value_or(nlohmann::json());
   if (!json.is_object()) return lineage_error("not a JSON object");
   if (json.value("format", nlohmann::json()) != "trainyard-lineage" ||
       json.value("version", nlohmann::json()) != 1) {

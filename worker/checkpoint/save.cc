@@ -22,7 +22,7 @@ std::string error_text(const Error& error) {
 
 /// The error that a rank's report or rank 0's verdict carries; nullopt when it carries none.
 std::optional<Error> error_in(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parse_bounded_json<Json>(text, kReportDepthMax).value_or(Json());
   if (!json.is_object()) return Error{ErrorCode::kInternal, "a report that cannot be read"};
   if (!json.contains("error")) return std::nullopt;
   const auto code = integer_member(json, "error", "", 0, static_cast<int>(ErrorCode::kConflict));

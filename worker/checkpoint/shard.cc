@@ -207,7 +207,7 @@ std::string encode(const ShardReport& report, int rank, int size) {
 
 Result<ShardReport> decode_shard_report(std::string_view text, int rank, int size,
                                         int64_t chunk_bytes) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parse_bounded_json<Json>(text, kReportDepthMax).value_or(Json());
   if (!json.is_object()) return field_error("shard report", "not a JSON object");
   ShardReport report;
   TRAINYARD_ASSIGN(const Json* shard, member_of(json, "shard", ""));

@@ -67,6 +67,18 @@ TEST_F(ValidateCommandTest, ValidFilesExitZero) {
   EXPECT_EQ(outcome.err, "");
 }
 
+/// A file from elsewhere neither moves the cursor nor shows another text than it has.
+TEST_F(ValidateCommandTest, WhatAFileNamesIsShownWithoutControlCharacters) {
+  for (const char* hostile : {"\\e]0;x\\a\\e[2J", "\\u009b2J", "\\u202egpj"}) {
+    const std::string file = write("hostile.yaml", engine("5") + "\"key" + hostile + "\": 1\n");
+    const Outcome outcome = run_with({"validate", file});
+    EXPECT_EQ(outcome.exit_code, 64);
+    EXPECT_THAT(outcome.err, HasSubstr("key"));
+    for (const char* character : {"\x1b", "\x07", "\u009b", "\u202e"})
+      EXPECT_THAT(outcome.err, testing::Not(HasSubstr(character)));
+  }
+}
+
 TEST_F(ValidateCommandTest, FaultsOfAllFilesArePrintedAndExit64) {
   const std::string good = write("good.yaml", engine("5"));
   const std::string bad = write("bad.yaml", engine("0\n  stepz: 5"));

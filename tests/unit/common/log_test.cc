@@ -74,6 +74,10 @@ TEST(TextTest, EscapesWhatTerminalsObey) {
                         "2J"),
             "\\u009b2J")
       << "a C1 control sequence introducer";
+  EXPECT_EQ(escape_text("a\u202eb\u2066c\u200fd\u061ce\u2028f"),
+            "a\\u202eb\\u2066c\\u200fd\\u061ce\\u2028f")
+      << "what reads otherwise than it is";
+  EXPECT_EQ(printable_text("a\u202eb\u009bc\u2069", 99), "a\ufffdb\ufffdc\ufffd");
   EXPECT_EQ(escape_text("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"),
             "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
 }

@@ -470,6 +470,7 @@ TEST(StallBoundTest, IsTheFactorWithinItsBounds) {
 
 TEST(StatusEditTest, TextIsEscapedAndCutAtACharacter) {
   EXPECT_EQ(bounded_text("a\nb\tc\x01", 100), "a\\nb\\tc\\x01");
+  EXPECT_EQ(bounded_text("a\u009bb\u202ec\u20ac", 100), "a\\xc2\\x9bb\\xe2\\x80\\xaec\u20ac");
   EXPECT_EQ(bounded_text("abcdef", 6), "abcdef");
   EXPECT_EQ(bounded_text("abcdefg", 6), "abc...");
   EXPECT_EQ(bounded_text("ab\u00e9\u00e9\u00e9", 7), "ab\u00e9...");

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -171,7 +172,10 @@ TEST_F(JobStoreTest, ADamagedStatusIsNamedInOurWords) {
                                    job->metadata.resource_version));
   cluster_.reset();
   for (const auto& [text, fault] :
-       {std::pair{"rubbish", "no JSON at byte 1"}, std::pair{"{\"uid\":3}", "type must be"}}) {
+       {std::pair{std::string("rubbish"), "no JSON at byte 1"},
+        std::pair{std::string("{\"uid\":3}"), "type must be"},
+        std::pair{R"({"uid":"u","version":1,"status":)" + std::string(500'000, '['),
+                  "nested too deeply"}}) {
     std::ofstream(run_dir() / "status.json") << text;
     const auto opened = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
     ASSERT_FALSE(opened.has_value());
@@ -180,6 +184,37 @@ TEST_F(JobStoreTest, ADamagedStatusIsNamedInOurWords) {
     EXPECT_THAT(opened.error().message, HasSubstr(fault));
     EXPECT_THAT(opened.error().message, Not(HasSubstr("exception")));
   }
+}
+
+TEST_F(JobStoreTest, ARunDirectoryWithLinksInPlaceOfItsFilesIsRefused) {
+  const auto elsewhere = run_dir().parent_path() / "elsewhere";
+  std::ofstream(elsewhere) << "mine";
+  std::filesystem::create_directories(run_dir());
+  for (const char* name : {"lock", "history.jsonl", "run.log"}) {
+    std::filesystem::create_symlink(elsewhere, run_dir() / name);
+    const auto opened = LocalCluster::open(script_options(run_dir(), clock_, "exit 0"));
+    ASSERT_FALSE(opened.has_value()) << name;
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidConfig);
+    EXPECT_THAT(opened.error().message, HasSubstr(std::string(name) + ": found a link"));
+    std::filesystem::remove(run_dir() / name);
+  }
+  EXPECT_EQ(std::filesystem::file_size(elsewhere), 4u);
+  std::filesystem::create_directory(run_dir().parent_path() / "large");
+  std::filesystem::create_directory_symlink("../large", run_dir() / "checkpoints");
+  EXPECT_TRUE(check_entries(run_dir())) << "a disk of its own for checkpoints";
+}
+
+TEST_F(JobStoreTest, ARunDirectoryOfAnotherUserIsRefused) {
+  std::filesystem::path theirs = "/proc";  // root's, where this is not run by root
+  if (::geteuid() == 0) {
+    theirs = run_dir().parent_path() / "theirs";
+    std::filesystem::create_directory(theirs);
+    ASSERT_EQ(::chown(theirs.c_str(), 12345, 12345), 0);
+  }
+  const Status checked = check_entries(theirs);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_THAT(checked.error().message, HasSubstr(": belongs to user "));
 }
 
 TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
