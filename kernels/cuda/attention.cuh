@@ -40,18 +40,45 @@ __device__ inline int place(int row, int chunk) {
   return row * kD + (chunk ^ (row % 8)) * 8;
 }
 
-/// Begins to copy rows first .. first + kRows of a matrix of `rows` rows; the missing become 0.
+/// A thread's part of copies of kRows rows of a matrix to a tile, with what all tiles share
+/// computed once.
+template <int kD, int kRows>
+class TileCopy {
+ public:
+  __device__ TileCopy(const simt::BFloat16* matrix, int64_t stride)
+      : row_(static_cast<int>(threadIdx.x) / kChunks),
+        place_(place<kD>(row_, static_cast<int>(threadIdx.x) % kChunks)),
+        stride_(stride),
+        matrix_(matrix + static_cast<int>(threadIdx.x) % kChunks * 8) {}
+
+  /// Begins to copy rows first .. first + kRows of a matrix of `rows` rows; the missing become 0.
+  __device__ void begin(simt::BFloat16* tile, int first, int rows) const {
+    const simt::BFloat16* from = matrix_ + (first + row_) * stride_;
+    if (first + kRows <= rows) {
+#pragma unroll
+      for (int k = 0; k < kRows / kStep; ++k, from += kStep * stride_)
+        simt::cp_async_16(tile + place_ + k * kStep * kD, from);
+      return;
+    }
+#pragma unroll
+    for (int k = 0; k < kRows / kStep; ++k, from += kStep * stride_) {
+      const bool exists = first + row_ + k * kStep < rows;
+      simt::cp_async_16(tile + place_ + k * kStep * kD, exists ? from : matrix_, exists ? 16 : 0);
+    }
+  }
+
+ private:
+  static constexpr int kChunks = kD / 8;                     // of 16 bytes in a row
+  static constexpr int kStep = kAttentionThreads / kChunks;  // rows at a time, a multiple of 8
+  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+  int row_, place_;
+  int64_t stride_;
+  const simt::BFloat16* matrix_;
+};
 template <int kD, int kRows>
 __device__ inline void load_tile(simt::BFloat16* tile, const simt::BFloat16* from, int64_t stride,
                                  int first, int rows) {
-  constexpr int kChunks = kD / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kAttentionThreads) {
-    const int row = i / kChunks;
-    const int chunk = i % kChunks;
-    const bool exists = first + row < rows;
-    simt::cp_async_16(tile + place<kD>(row, chunk),
-                      from + (exists ? (first + row) * stride : 0) + chunk * 8, exists ? 16 : 0);
-  }
+  TileCopy<kD, kRows>(from, stride).begin(tile, first, rows);
 }
 
 /// s = the warp's 16 rows of `own` times the kCols rows of `other`, over kD elements.
@@ -113,6 +140,23 @@ __device__ inline float dropout_factor(const DropoutMask& mask, const AttentionS
   return key % 4 < 2 ? low : high;
 }
 
+/// A block's rows. Blocks of one head follow each other, so that they find its keys in the cache.
+struct BlockPlace {
+  int sample, head, first_row;
+
+  __device__ BlockPlace(int tokens, int heads) {
+    const int tiles = (tokens + kTileRows - 1) / kTileRows;
+    const auto block = static_cast<int>(blockIdx.x);
+    const int of_batch = block / tiles;
+    sample = of_batch / heads;
+    head = of_batch - sample * heads;
+    first_row = (block - of_batch * tiles) * kTileRows;
+  }
+};
+inline dim3 attention_blocks(int64_t samples, int64_t heads, int64_t tokens) {
+  return dim3(static_cast<unsigned>(samples * heads * blocks_for(tokens, kTileRows)));
+}
+
 template <typename P>
 AttentionShape shape_of(const P& p) {
   return {static_cast<int>(p.tokens),
@@ -128,7 +172,8 @@ template <typename P>
 bool is_valid_attention(const P& p) {
   return p.samples_count > 0 && p.tokens > 0 && p.heads > 0 && p.kv_heads > 0 &&
          p.heads % p.kv_heads == 0 && (p.head_dim == 64 || p.head_dim == 128) &&
-         p.samples_count * p.heads <= 65535 &&
+         p.tokens <= 0x7fffffff - kTileRows &&
+         p.samples_count <= 0x7fffffff / p.heads / ((p.tokens + kTileRows - 1) / kTileRows) &&
          (p.type == DType::kBFloat16 || p.type == DType::kFloat32);
 }
 

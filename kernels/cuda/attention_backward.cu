@@ -72,7 +72,7 @@ struct Backward {
       if (i < kCols) {
         const bool exists = first + i < shape.tokens;
         const int64_t at = statistic(head) + first + i;
-        statistics[(buffer * 2) * kCols + i] = exists ? p.lse[at] : 0.0F;
+        statistics[(buffer * 2) * kCols + i] = exists ? p.lse[at] * kLog2E : 0.0F;
         statistics[(buffer * 2 + 1) * kCols + i] = exists ? p.scratch[at] : 0.0F;
       }
     } else {
@@ -106,15 +106,14 @@ __global__ void __launch_bounds__(kAttentionThreads)
   using Part = Backward<kD, kOwnsKeys>;
   constexpr int kCols = Part::kCols;
   const int own_heads = kOwnsKeys ? shape.kv_heads : shape.heads;
-  const int own_head = static_cast<int>(blockIdx.y) % own_heads;
+  const auto [sample, own_head, first_own] = BlockPlace(shape.tokens, own_heads);
   auto* const shared = simt::dynamic_shared<simt::BFloat16>();
   const Part part{p,
                   shape,
-                  static_cast<int>(blockIdx.y) / own_heads,
+                  sample,
                   shared,
                   shared + 2 * Part::kOwn,
                   reinterpret_cast<float*>(shared + 2 * Part::kOwn + 4 * Part::kOther)};
-  const int first_own = static_cast<int>(blockIdx.x) * kTileRows;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
   const int keys = shape.length(part.sample);
@@ -147,7 +146,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     for (int half = 0; half < 2; ++half) {
       const int query = first_own + first_row + lane / 4 + half * 8;
       if (query >= shape.tokens) continue;
-      own_lse[half] = p.lse[part.statistic(own_head) + query];
+      own_lse[half] = p.lse[part.statistic(own_head) + query] * kLog2E;
       own_delta[half] = p.scratch[part.statistic(own_head) + query];
     }
   }
@@ -170,26 +169,44 @@ __global__ void __launch_bounds__(kAttentionThreads)
     float ds[kCols / 8][4];
     multiply_rows<kD, kCols>(part.own, part.other(buffer, 0), first_row, s);
     multiply_rows<kD, kCols>(part.own + Part::kOwn, part.other(buffer, 1), first_row, ds);
+    const auto probabilities = [&]<bool kIsMasked>() {
 #pragma unroll
-    for (int n = 0; n < kCols / 8; ++n) {
+      for (int n = 0; n < kCols / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = n * 8 + lane % 4 * 2 + i % 2;
-        const int own = first_own + first_row + lane / 4 + i / 2 * 8;
-        const int query = kOwnsKeys ? first_other + column : own;
-        const int key = kOwnsKeys ? own : first_other + column;
-        const float* const of_tile = part.statistics + buffer * 2 * kCols + column;
-        const float lse = kOwnsKeys ? of_tile[0] : own_lse[i / 2];
-        const float delta = kOwnsKeys ? of_tile[kCols] : own_delta[i / 2];
-        const bool counts = key < keys && query < shape.tokens && (!shape.causal || key <= query);
-        const float probability = counts ? exp2f((s[n][i] * root - lse) * kLog2E) : 0.0F;
-        float factor = 1;
-        if constexpr (kDropout) {
-          factor = dropout_factor(mask, shape, part.sample, head, query, key);
+        for (int i = 0; i < 4; ++i) {
+          const int column = n * 8 + lane % 4 * 2 + i % 2;
+          const int own = first_own + first_row + lane / 4 + i / 2 * 8;
+          const int query = kOwnsKeys ? first_other + column : own;
+          const int key = kOwnsKeys ? own : first_other + column;
+          const float* const of_tile = part.statistics + buffer * 2 * kCols + column;
+          const float lse = kOwnsKeys ? of_tile[0] : own_lse[i / 2];
+          const float delta = kOwnsKeys ? of_tile[kCols] : own_delta[i / 2];
+          float probability = simt::exp2_approx(fmaf(s[n][i], root * kLog2E, -lse));
+          if constexpr (kIsMasked) {
+            const bool counts =
+                key < keys && query < shape.tokens && (!shape.causal || key <= query);
+            probability = counts ? probability : 0.0F;
+          }
+          float factor = 1;
+          if constexpr (kDropout) {
+            factor = dropout_factor(mask, shape, part.sample, head, query, key);
+          }
+          s[n][i] = probability * factor;
+          ds[n][i] = probability * (ds[n][i] * factor - delta);
         }
-        s[n][i] = probability * factor;
-        ds[n][i] = probability * (ds[n][i] * factor - delta);
       }
+    };
+    // Only the last tiles, and those on the diagonal, have pairs that do not count. With dropout a
+    // second copy of this code would cost registers.
+    const int own_end = first_own + first_row + kWarpRows;
+    const int other_end = first_other + kCols;
+    const int last_key = (kOwnsKeys ? own_end : other_end) - 1;
+    const int first_query = kOwnsKeys ? first_other : own_end - kWarpRows;
+    if (kDropout || last_key >= keys || (kOwnsKeys ? other_end : own_end) > shape.tokens ||
+        (shape.causal && last_key > first_query)) {
+      probabilities.template operator()<true>();
+    } else {
+      probabilities.template operator()<false>();
     }
     add_product<kD, kCols>(ds, part.other(buffer, 0), first_sums);
     if constexpr (kOwnsKeys) add_product<kD, kCols>(s, part.other(buffer, 1), second_sums);
@@ -211,12 +228,11 @@ template <int kD, bool kOwnsKeys>
 cudaError_t launch_part(const AttentionBackward& p, const AttentionShape& shape,
                         cudaStream_t stream) {
   const int64_t heads = kOwnsKeys ? p.kv_heads : p.heads;
-  return simt::launch(
-      p.dropout.rate > 0 ? attention_backward_kernel<kD, kOwnsKeys, true>
-                         : attention_backward_kernel<kD, kOwnsKeys, false>,
-      dim3(blocks_for(p.tokens, kTileRows), static_cast<unsigned>(p.samples_count * heads)),
-      dim3(kAttentionThreads), Backward<kD, kOwnsKeys>::kSharedBytes, stream, p, shape,
-      dropout_mask(p.dropout));
+  return simt::launch(p.dropout.rate > 0 ? attention_backward_kernel<kD, kOwnsKeys, true>
+                                         : attention_backward_kernel<kD, kOwnsKeys, false>,
+                      attention_blocks(p.samples_count, heads, p.tokens), dim3(kAttentionThreads),
+                      Backward<kD, kOwnsKeys>::kSharedBytes, stream, p, shape,
+                      dropout_mask(p.dropout));
 }
 
 template <int kD>

@@ -10,15 +10,17 @@ namespace {
 
 constexpr int kKeys = 64;
 
-/// The running softmax of the two rows that a lane has a part of; in powers of 2.
+/// The running softmax of the two rows that a lane has a part of, of scores before their scale.
 struct Rows {
   float top[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 };
 
-/// Scores to probabilities below the running maximum; shrinks what has been summed before.
+/// Scores to probabilities below the running maximum; shrinks what has been summed before. `scale`
+/// makes powers of 2 of them.
 template <int kD>
-__device__ inline void softmax_step(Rows& rows, float (&s)[kKeys / 8][4], float (&out)[kD / 8][4]) {
+__device__ inline void softmax_step(Rows& rows, float scale, float (&s)[kKeys / 8][4],
+                                    float (&out)[kD / 8][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float top = rows.top[half];
@@ -27,15 +29,16 @@ __device__ inline void softmax_step(Rows& rows, float (&s)[kKeys / 8][4], float 
       top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 1, 4));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffU, top, 2, 4));
-    const float base = top == -INFINITY ? 0.0F : top;  // no key so far
-    const float shrink = exp2f(rows.top[half] - base);
+    const float origin = top == -INFINITY ? 0.0F : top;  // no key so far
+    const float shrink = simt::exp2_approx((rows.top[half] - origin) * scale);
+    const float base = origin * scale;
     rows.top[half] = top;
     rows.sum[half] *= shrink;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        s[n][i] = exp2f(s[n][i] - base);
+        s[n][i] = simt::exp2_approx(fmaf(s[n][i], scale, -base));
         rows.sum[half] += s[n][i];
       }
     }
@@ -54,9 +57,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   auto* const q_tile = simt::dynamic_shared<simt::BFloat16>();
   simt::BFloat16* const k_tiles = q_tile + kTileRows * kD;
   simt::BFloat16* const v_tiles = k_tiles + 2 * kTile;
-  const int head = static_cast<int>(blockIdx.y) % shape.heads;
-  const int sample = static_cast<int>(blockIdx.y) / shape.heads;
-  const int first_query = static_cast<int>(blockIdx.x) * kTileRows;
+  const auto [sample, head, first_query] = BlockPlace(shape.tokens, shape.heads);
   const int64_t stride = shape.stride(kD);
   const auto* const rows =
       static_cast<const simt::BFloat16*>(p.qkv) + sample * shape.tokens * stride;
@@ -69,8 +70,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int tiles = (keys + kKeys - 1) / kKeys;
 
   load_tile<kD, kTileRows>(q_tile, rows + head * kD, stride, first_query, shape.tokens);
-  load_tile<kD, kKeys>(k_tiles, k, stride, 0, keys);
-  load_tile<kD, kKeys>(v_tiles, v, stride, 0, keys);
+  const TileCopy<kD, kKeys> copy_k(k, stride);
+  const TileCopy<kD, kKeys> copy_v(v, stride);
+  copy_k.begin(k_tiles, 0, keys);
+  copy_v.begin(v_tiles, 0, keys);
   simt::cp_async_commit();
   float out[kD / 8][4] = {};
   Rows running;
@@ -78,24 +81,29 @@ __global__ void __launch_bounds__(kAttentionThreads)
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) {
       const int next = (tile + 1) % 2 * kTile;
-      load_tile<kD, kKeys>(k_tiles + next, k, stride, (tile + 1) * kKeys, keys);
-      load_tile<kD, kKeys>(v_tiles + next, v, stride, (tile + 1) * kKeys, keys);
+      copy_k.begin(k_tiles + next, (tile + 1) * kKeys, keys);
+      copy_v.begin(v_tiles + next, (tile + 1) * kKeys, keys);
     }
     simt::cp_async_commit();
     simt::cp_async_wait<1>();
     __syncthreads();
     float s[kKeys / 8][4];
     multiply_rows<kD, kKeys>(q_tile, k_tiles + tile % 2 * kTile, first_row, s);
+    // Only the last tile, and those on the diagonal, have keys that a query does not see.
+    const int first_key = tile * kKeys;
+    if (first_key + kKeys > keys ||
+        (shape.causal && first_key + kKeys > first_query + first_row + 1)) {
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = tile * kKeys + n * 8 + lane % 4 * 2 + i % 2;
-        const int query = first_query + first_row + lane / 4 + i / 2 * 8;
-        s[n][i] = key < keys && (!shape.causal || key <= query) ? s[n][i] * scale : -INFINITY;
+        for (int i = 0; i < 4; ++i) {
+          const int key = first_key + n * 8 + lane % 4 * 2 + i % 2;
+          const int query = first_query + first_row + lane / 4 + i / 2 * 8;
+          s[n][i] = key < keys && (!shape.causal || key <= query) ? s[n][i] : -INFINITY;
+        }
       }
     }
-    softmax_step<kD>(running, s, out);
+    softmax_step<kD>(running, scale, s, out);
     if constexpr (kDropout) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
@@ -129,7 +137,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     }
     if (lane % 4 == 0) {
       p.lse[(static_cast<int64_t>(sample) * shape.heads + head) * shape.tokens + query] =
-          (running.top[half] + log2f(sum)) / kLog2E;
+          (running.top[half] * scale + log2f(sum)) / kLog2E;
     }
   }
 }
@@ -140,8 +148,8 @@ cudaError_t launch_forward(const AttentionForward& p, const AttentionShape& shap
   const size_t shared = size_t{2} * kD * (kTileRows + 4 * kKeys);
   return simt::launch(
       p.dropout.rate > 0 ? attention_forward_kernel<kD, true> : attention_forward_kernel<kD, false>,
-      dim3(blocks_for(p.tokens, kTileRows), static_cast<unsigned>(p.samples_count * p.heads)),
-      dim3(kAttentionThreads), shared, stream, p, shape, dropout_mask(p.dropout));
+      attention_blocks(p.samples_count, p.heads, p.tokens), dim3(kAttentionThreads), shared, stream,
+      p, shape, dropout_mask(p.dropout));
 }
 
 }  // namespace

@@ -115,6 +115,22 @@ TEST_P(CudaAttentionTest, Fp32DropoutHasTheMaskOfTheCpu) {
 }
 TEST_P(CudaAttentionTest, Fp32OneToken) { check({1, 1, 1, 64, true, {}, 0, kFp32}); }
 
+TEST_P(CudaAttentionTest, TakesMoreHeadsThanAGridIsHigh) {
+  // Captured, not run.
+  ASSERT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  AttentionForward p{.samples_count = 4096, .tokens = 512, .heads = 20, .kv_heads = 20};
+  p.head_dim = 64;
+  EXPECT_EQ(cudaSuccess, attention_forward(p, stream_));
+  AttentionBackward b{.samples_count = 4096, .tokens = 512, .heads = 20, .kv_heads = 20};
+  b.head_dim = 64;
+  EXPECT_EQ(cudaSuccess, attention_backward(b, stream_));
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(cudaSuccess, cudaGraphDestroy(graph));
+  p.samples_count = int64_t{1} << 24;
+  EXPECT_EQ(cudaErrorInvalidValue, attention_forward(p, stream_));
+}
+
 TEST_P(CudaAttentionTest, RefusesOtherHeadDimensionsTypesAndGroups) {
   AttentionForward p{.samples_count = 1, .tokens = 8, .heads = 3, .kv_heads = 3, .head_dim = 96};
   EXPECT_EQ(cudaErrorInvalidValue, attention_forward(p, stream_));
