@@ -1,5 +1,6 @@
-"""What else CI asks for: that tools/build, tools/lint and tools/check_features turn red when they should."""
+"""What else CI asks for: that tools/build, tools/lint, tools/check_end_states and tools/check_features turn red when they should."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 GOOD = "int twice(int number) { return 2 * number; }\n"
+BAD = "int BadName(int number) { return 2 * number; }\n"
 
 
 class Copy:
@@ -72,17 +74,19 @@ class BuildTest(GateTest):
 @unittest.skipUnless(all(map(shutil.which, ("clang-format-14", "clang-tidy-14", "shellcheck", "git"))), "tools/setup lint")
 class LintTest(GateTest):
     def repository(self) -> Copy:
-        """One commit, without an origin."""
+        """Two commits, the second of which adds a file; without an origin."""
         copy = self.copy("lint")
         for name in (".clang-format", ".clang-tidy"):
             shutil.copy(ROOT / name, copy.root / name)
         copy.write("tools/setup", "#!/bin/sh\n", 0o755)
         copy.write(".gitignore", "/build/\n")
-        copy.write("common/a.cc", GOOD)
+        copy.write("common/old.cc", BAD)
         copy.write("CMakeLists.txt", "cmake_minimum_required(VERSION 3.25)\nproject(planted CXX)\n"
-                   "set(CMAKE_EXPORT_COMPILE_COMMANDS ON)\nadd_library(a common/a.cc)\nadd_custom_target(common_proto_generated)\n")
+                   "set(CMAKE_EXPORT_COMPILE_COMMANDS ON)\nadd_library(a common/a.cc common/old.cc)\nadd_custom_target(common_proto_generated)\n")
         copy.write("CMakePresets.json", '{"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", '
                    '"binaryDir": "build/dev"}]}')
+        self.commit(copy)
+        copy.write("common/a.cc", GOOD)
         self.commit(copy)
         return copy
 
@@ -97,7 +101,7 @@ class LintTest(GateTest):
     def test_what_is_well_is_green(self):
         status, output = self.lint(self.repository())
         self.assertEqual(status, 0, output)
-        self.assertIn("clang-tidy: 1 files", output)
+        self.assertIn("clang-tidy: 1 files changed", output)
 
     def test_a_file_that_is_not_formatted_is_red(self):
         copy = self.repository()
@@ -115,11 +119,35 @@ class LintTest(GateTest):
 
     def test_a_fault_that_clang_tidy_finds_is_red_in_a_committed_file_too(self):
         copy = self.repository()
-        copy.write("common/a.cc", "int BadName(int number) { return 2 * number; }\n")
+        copy.write("common/a.cc", GOOD + BAD)
         self.commit(copy)
-        status, output = self.lint(copy, TRAINYARD_LINT_STRICT="1")
+        status, output = self.lint(copy)
         self.assertEqual(status, 1, output)
+        self.assertIn("common/a.cc:2:5: error", output)
         self.assertIn("lint: failed: clang-tidy", output)
+
+    def test_a_fault_that_clang_tidy_finds_is_red_in_a_file_that_git_does_not_know(self):
+        copy = self.repository()
+        copy.write("common/b.cc", BAD)
+        copy.write("CMakeLists.txt", (copy.root / "CMakeLists.txt").read_text().replace("common/old.cc", "common/b.cc"))
+        status, output = self.lint(copy)
+        self.assertEqual(status, 1, output)
+        self.assertIn("common/b.cc:1:5: error", output)
+
+    def test_a_fault_beside_the_lines_that_changed_is_not(self):
+        copy = self.repository()
+        copy.write("common/old.cc", BAD + GOOD)
+        status, output = self.lint(copy)
+        self.assertEqual(status, 0, output)
+        self.assertIn("clang-tidy: 2 files changed", output)
+
+    def test_in_a_checkout_of_one_commit_nothing_has_changed(self):
+        copy = self.repository()
+        shutil.rmtree(copy.root / ".git")
+        self.commit(copy)
+        status, output = self.lint(copy)
+        self.assertEqual(status, 0, output)
+        self.assertIn("clang-tidy: 0 files changed", output)
 
     def test_what_there_was_no_time_for_is_named(self):
         status, output = self.lint(self.repository(), TRAINYARD_LINT_SECONDS="0")
@@ -130,6 +158,27 @@ class LintTest(GateTest):
         copy = self.repository()
         shutil.rmtree(copy.root / ".git")
         self.assertNotEqual(self.lint(copy)[0], 0)
+
+
+class EndStatesTest(GateTest):
+    def judged(self, fp32: str = "aa", status: int = 0) -> tuple:
+        copy = self.copy("check_end_states")
+        copy.write("tests/fixtures/end_states.json", '{"3": {"fp32": "aa", "bf16": "bb"}}')
+        rows = json.dumps({"rows": [{"compute": compute, "stateHash": state}
+                                    for compute, state in (("fp32", "aa"), ("fp32", fp32), ("bf16", "bb"))]})
+        program = copy.write("trainyard", f"#!/bin/sh\necho '{rows}'\nexit {status}\n", 0o755)
+        return copy.run("python3", "-B", "tools/check_end_states", program)
+
+    def test_the_pinned_states_are_green(self):
+        self.assertEqual(self.judged()[0], 0)
+
+    def test_a_changed_hash_in_one_cell_is_red(self):
+        status, output = self.judged(fp32="ab")
+        self.assertEqual(status, 1, output)
+        self.assertIn("found {'fp32': {", output)
+
+    def test_a_matrix_that_fails_is_red(self):
+        self.assertEqual(self.judged(status=70)[0], 1)
 
 
 class FeaturesTest(GateTest):
