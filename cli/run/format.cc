@@ -35,6 +35,33 @@ std::string lost_time_text(const Summary& summary) {
   return text;
 }
 
+void add_goodput(std::string& text, const Summary& summary) {
+  // A run that was complete before anybody had looked has no figure, rather than one of 0.0 %.
+  constexpr double kLeastShown = 0.0005;
+  const bool unseen = summary.outcome == Summary::Outcome::kComplete && summary.goodput &&
+                      summary.goodput->ratio < kLeastShown;
+  if (summary.goodput && summary.goodput->wall.count() > 0 && !unseen) {
+    add_row(text, "goodput", fixed(100 * summary.goodput->ratio, 1) + " %");
+    const std::string lost = lost_time_text(summary);
+    if (!lost.empty()) add_row(text, "time lost", lost);
+  }
+}
+
+/// Where the model is, and how far its newest checkpoint is behind.
+void add_model(std::string& text, const Summary& summary) {
+  if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
+  if (!summary.export_dir.empty()) add_row(text, "exported to", summary.export_dir);
+  const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
+  if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
+      !summary.checkpoint_dir.empty() && behind > 0) {
+    add_row(text, "newest of them",
+            summary.checkpoint_step
+                ? fmt::format("step {}: {} steps will be done again",
+                              grouped(*summary.checkpoint_step), grouped(behind))
+                : fmt::format("none: all {} steps will be done again", grouped(behind)));
+  }
+}
+
 }  // namespace
 
 std::string grouped(int64_t value) {
@@ -199,31 +226,13 @@ std::string summary_text(const Summary& summary) {
     add_row(text, "tokens/s", grouped(std::llround(*summary.tokens_per_second)));
   }
   add_row(text, "wall time", duration_text(summary.wall_s));
-  // A run that was complete before anybody had looked has no figure, rather than one of 0.0 %.
-  constexpr double kLeastShown = 0.0005;
-  const bool unseen = summary.outcome == Summary::Outcome::kComplete && summary.goodput &&
-                      summary.goodput->ratio < kLeastShown;
-  if (summary.goodput && summary.goodput->wall.count() > 0 && !unseen) {
-    add_row(text, "goodput", fixed(100 * summary.goodput->ratio, 1) + " %");
-    const std::string lost = lost_time_text(summary);
-    if (!lost.empty()) add_row(text, "time lost", lost);
-  }
+  add_goodput(text, summary);
   if (summary.restarts > 0) {
     add_row(text, "restarts",
             fmt::format("{} ({} steps done twice)", summary.restarts, summary.lost_steps));
   }
   if (summary.peak_memory) add_row(text, "peak memory", peak_memory_text(*summary.peak_memory));
-  if (!summary.checkpoint_dir.empty()) add_row(text, "checkpoints", summary.checkpoint_dir);
-  if (!summary.export_dir.empty()) add_row(text, "exported to", summary.export_dir);
-  const int64_t behind = summary.step - summary.checkpoint_step.value_or(0);
-  if (summary.outcome != Summary::Outcome::kComplete && !summary.diverged() &&
-      !summary.checkpoint_dir.empty() && behind > 0) {
-    add_row(text, "newest of them",
-            summary.checkpoint_step
-                ? fmt::format("step {}: {} steps will be done again",
-                              grouped(*summary.checkpoint_step), grouped(behind))
-                : fmt::format("none: all {} steps will be done again", grouped(behind)));
-  }
+  add_model(text, summary);
   if (!summary.state_hash.empty()) add_row(text, "state hash", summary.state_hash);
   for (const std::string& warning : summary.warnings)
     add_row(text, "warning", printable_text(warning, kMaxShownLineBytes));

@@ -101,18 +101,24 @@ class PosixOutputFile final : public OutputFile {
   Status write_out(std::span<const std::byte> data) {
     while (!data.empty()) {
       if (direct_ && data.size() % kAlignment != 0) TRAINYARD_TRY(leave_direct());
-      const ssize_t n = ::write(fd_.get(), data.data(), data.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EINVAL && direct_) {  // accepted at open, refused at write
-        TRAINYARD_TRY(leave_direct());
-        continue;
-      }
-      if (n < 0) return path_error("write", path_, errno);
-      if (n == 0) return Error{ErrorCode::kIo, "write " + path_.string() + ": took nothing"};
-      total_ += n;
-      data = data.subspan(static_cast<size_t>(n));
+      TRAINYARD_ASSIGN(const size_t written, write_some(data));
+      data = data.subspan(written);
     }
     return direct_ ? Status() : start_writeback();
+  }
+
+  /// How many bytes were written; 0: it is to be tried again.
+  Result<size_t> write_some(std::span<const std::byte> data) {
+    const ssize_t n = ::write(fd_.get(), data.data(), data.size());
+    if (n < 0 && errno == EINTR) return size_t{0};
+    if (n < 0 && errno == EINVAL && direct_) {  // accepted at open, refused at write
+      TRAINYARD_TRY(leave_direct());
+      return size_t{0};
+    }
+    if (n < 0) return path_error("write", path_, errno);
+    if (n == 0) return Error{ErrorCode::kIo, "write " + path_.string() + ": took nothing"};
+    total_ += n;
+    return static_cast<size_t>(n);
   }
 
   /// Through the page cache: starts writing what is new and waits for what was started before, so
