@@ -185,28 +185,14 @@ __global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p)
   }
 }
 
-template <bool kAligned>
-__device__ inline void add_exact_8(const float* partial, int64_t* exact, int64_t i, int64_t count,
-                                   const FixedPoint& fixed) {
-  float x[kVector];
-  long long sums[kVector];
-  load8<kAligned>(partial, i, count, x);
-  load8<kAligned>(exact, i, count, sums);
-  bool fits = true;
-#pragma unroll
-  for (int j = 0; j < kVector; ++j)
-    sums[j] += to_fixed(x[j], fixed, fits);
-  store8<kAligned>(exact, i, count, sums);
-  raise_unless(fits, fixed);
-}
+/// One element a thread: with eight, whose sums lie 64 bytes apart, an H200 read and wrote 2.9 TB/s
+/// instead of 3.5.
 __global__ void __launch_bounds__(kThreads)
     add_exact_kernel(const float* partial, int64_t* exact, int64_t count, FixedPoint fixed) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
-  if (i + kVector <= count) {
-    add_exact_8<true>(partial, exact, i, count, fixed);
-  } else if (i < count) {
-    add_exact_8<false>(partial, exact, i, count, fixed);
-  }
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  bool fits = true;
+  if (i < count) exact[i] += to_fixed(partial[i], fixed, fits);
+  raise_unless(fits, fixed);
 }
 
 /// A null `x` stands for `value` everywhere.
@@ -266,8 +252,8 @@ cudaError_t sum_of_squares(const SquaresStep& p, cudaStream_t stream) {
 cudaError_t add_exact(const float* partial, int64_t* exact, int64_t count,
                       const ExactRounding& rounding, cudaStream_t stream) {
   if (count <= 0) return cudaErrorInvalidValue;
-  return simt::launch(add_exact_kernel, dim3(blocks_for(count, int64_t{kThreads} * kVector)),
-                      dim3(kThreads), 0, stream, partial, exact, count, fixed_point(rounding));
+  return simt::launch(add_exact_kernel, dim3(blocks_for(count, kThreads)), dim3(kThreads), 0,
+                      stream, partial, exact, count, fixed_point(rounding));
 }
 
 cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cudaStream_t stream) {
