@@ -3,7 +3,8 @@
 // healed, every job is at rest where it belongs, and no invariant was broken on the way.
 //
 //   TRAINYARD_SIM_SEED=N        plays that story alone
-//   TRAINYARD_SIM_FIRST=N       begins with that story (default 1)
+//   TRAINYARD_SIM_FIRST=N       begins with that story (default: one of the first 500, drawn by
+//                               TRAINYARD_TEST_SEED: the first without it)
 //   TRAINYARD_SIM_SECONDS=N     how long stories are played (default 20; eight minutes under
 //                               TRAINYARD_LONG_TESTS=1)
 //   TRAINYARD_SIM_THREADS=N     how many are played at once (default: one a core)
@@ -35,6 +36,9 @@ using std::chrono::seconds;
 
 /// Each cell of a whole run's matrix has at least so many.
 constexpr int64_t kCellMin = 100;
+/// Stories among which the first is drawn: so many, and those that follow, are known to be green. A
+/// run whose first story nobody has played yet would be red by what it finds, not by what changed.
+constexpr uint64_t kDrawn = 500;
 
 std::optional<int64_t> number_in_environment(const char* name) {
   const char* text = std::getenv(name);
@@ -43,7 +47,10 @@ std::optional<int64_t> number_in_environment(const char* name) {
 }
 
 uint64_t first_story() {
-  return static_cast<uint64_t>(number_in_environment("TRAINYARD_SIM_FIRST").value_or(1));
+  if (const auto first = number_in_environment("TRAINYARD_SIM_FIRST")) {
+    return static_cast<uint64_t>(*first);
+  }
+  return 1 + testing_support::test_seed() % kDrawn;
 }
 
 /// Fault by write, as text; the first row is of the writes that met none.
@@ -161,8 +168,10 @@ TEST_F(RandomTest, StoriesUnderFaultsComeToTheirRest) {
 /// 63: what one look had shown too early was taken for old when it was true.
 /// 820284: the same within one look, which keeps what stands beside the pods twice.
 /// 1543: a disruption budget that was made and taken away while the watch was cut is in no event.
+/// 88123671: a job that another leader had begun was taken for the own, as the first view was
+/// older.
 TEST_F(RandomTest, StoriesThatHaveFoundSomethingComeToTheirRest) {
-  for (const uint64_t seed : {428, 291, 501564, 502097, 272, 820284, 43, 63, 1543})
+  for (const uint64_t seed : {428, 291, 501564, 502097, 272, 820284, 43, 63, 1543, 88123671})
     play(seed);
 }
 
