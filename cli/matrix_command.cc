@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "common/api/enum_names.h"
 #include "common/text/json_writer.h"
 #include "common/worker_contract.h"
 #include "kernels/cpu/isa.h"
@@ -17,8 +18,8 @@ namespace {
 
 constexpr char kFooter[] =
     R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay, tied
-embeddings) on 1 to 6 ranks in every dp x shard with every ZeRO stage, over all transports,
-micro-batch splits, threads and instruction sets, in fp32 and bf16, and compares the final
+embeddings) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage and pipeline
+schedule, over all transports, micro-batch splits, threads and instruction sets, in fp32 and bf16, and compares the final
 states, the weights in the type that ops read, and each step's loss and gradient norm bit for
 bit; each rank's FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
 pair of values of two axes comes once; --full takes the whole product. Ranks are threads of this
@@ -26,7 +27,7 @@ one process, with shm and tcp too.
 
 Examples:
   trainyard matrix --quick
-  trainyard matrix                    (half a minute on two cores)
+  trainyard matrix                    (a minute on two cores)
   trainyard matrix --ranks 4 --zero-stages 2,3 --transports shm,tcp -o json
 
 Exit codes: 0 one hash a precision and every formula met; 70 otherwise.)";
@@ -51,9 +52,15 @@ const char* name_of(api::NumberFormat compute) {
   return compute == api::NumberFormat::kBF16 ? "bf16" : "fp32";
 }
 
-/// "2 x 3": copies and shards.
+/// "2 x 1 x 3": stages, copies and shards.
 std::string divided(const matrix::Cell& cell) {
-  return std::to_string(cell.mesh().dp) + " x " + std::to_string(cell.mesh().fsdp);
+  const layout::Mesh mesh = cell.mesh();
+  return std::to_string(mesh.pp) + " x " + std::to_string(mesh.dp) + " x " +
+         std::to_string(mesh.fsdp);
+}
+
+std::string schedule(const matrix::Cell& cell) {
+  return cell.pipeline == 1 ? "-" : std::string(api::name_of(cell.schedule));
 }
 
 std::string strategy(const matrix::Cell& cell) {
@@ -63,13 +70,13 @@ std::string strategy(const matrix::Cell& cell) {
 
 void print_row(const matrix::Row& row, std::ostream& out) {
   char line[160];
-  std::snprintf(line, sizeof line, "%-4s  %-6s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
-                name_of(row.compute), divided(row.cell).c_str(), strategy(row.cell).c_str(),
-                std::string(comm::name_of(row.cell.transport)).c_str(),
-                static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
-                std::string(kernels::name_of(row.cell.isa)).c_str(),
-                row.state_hash.substr(0, 16).c_str(), row.seconds,
-                row.faults.empty() ? "ok" : "FAULT");
+  std::snprintf(
+      line, sizeof line, "%-4s  %-9s  %-9s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
+      name_of(row.compute), divided(row.cell).c_str(), schedule(row.cell).c_str(),
+      strategy(row.cell).c_str(), std::string(comm::name_of(row.cell.transport)).c_str(),
+      static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
+      std::string(kernels::name_of(row.cell.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
+      row.seconds, row.faults.empty() ? "ok" : "FAULT");
   out << line;
   for (const std::string& fault : row.faults)
     out << "      " << fault << "\n";
@@ -87,6 +94,10 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
     json.string(name_of(row.compute));
     json.key("ranks");
     json.integer(row.cell.ranks);
+    json.key("pipeline");
+    json.integer(row.cell.pipeline);
+    json.key("schedule");
+    json.string(schedule(row.cell));
     json.key("dp");
     json.integer(row.cell.mesh().dp);
     json.key("shard");
@@ -145,8 +156,9 @@ Status run(Options& options, CommandContext& context) {
   }
   const bool as_text = options.output == "text";
   if (as_text) {
-    context.out << "type  dp x s  states  transport micro  threads  isa         state hash"
-                   "            time\n";
+    context.out
+        << "type  pp dp s    schedule   states  transport micro  threads  isa         state "
+           "hash            time\n";
   }
   TRAINYARD_ASSIGN(const matrix::MatrixResult result,
                    matrix::run_matrix(options.matrix, [&](const matrix::Row& row) {
@@ -178,6 +190,10 @@ void register_matrix(const Command& app, CommandContext& context) {
   command.option("--zero-stages", options->matrix.zero_stages, "Of 0, 1, 2, 3")
       .separated_by(',')
       .between(0, 3)
+      .show_default();
+  command.option("--pipelines", options->matrix.pipelines, "Numbers of stages")
+      .separated_by(',')
+      .between(1, 4)
       .show_default();
   command.option("--transports", options->transports, "Of local, shm, tcp")
       .separated_by(',')

@@ -114,10 +114,14 @@ Status check_ranks(const api::TrainingJobSpec& spec, int64_t asked) {
                  "node has is known on the node alone"};
   }
   const int64_t shard = std::max<int64_t>(1, spec.engine->parallelism.shard);
-  if (spec.elastic_policy || asked % shard == 0) return {};
-  return Error{ErrorCode::kInvalidConfig, "--ranks: found " + std::to_string(asked) +
-                                              ", wanted a multiple of engine.parallelism.shard (" +
-                                              std::to_string(shard) + ")"};
+  const int64_t pipeline = spec.engine->parallelism.pipeline;
+  if (spec.elastic_policy || asked % (pipeline * shard) == 0) return {};
+  return Error{
+      ErrorCode::kInvalidConfig,
+      "--ranks: found " + std::to_string(asked) + ", wanted a multiple of " +
+          (pipeline > 1 ? "engine.parallelism.pipeline (" + std::to_string(pipeline) + ") x shard ("
+                        : "engine.parallelism.shard (") +
+          std::to_string(shard) + ")"};
 }
 
 /// Why `trainyard run` would refuse the job here, or warn of it; empty: it would not. `here`: the
@@ -196,6 +200,46 @@ std::string decimal_text(double value, const char* unit) {
   return fmt::format("{:.{}f} {}{}", value, prefix == 0 ? 0 : 2, kPrefixes[prefix], unit);
 }
 
+/// Transformer blocks of each stage: neither the embedding nor the head is one.
+std::vector<int64_t> blocks_of(const layout::StageMap& stages) {
+  std::vector<int64_t> blocks;
+  for (int stage = 0; stage < stages.size(); ++stage) {
+    const bool ends = stage + 1 == stages.size();
+    blocks.push_back(stages.layers(stage).size() - (stage == 0 ? 1 : 0) - (ends ? 1 : 0));
+  }
+  return blocks;
+}
+
+/// What each stage computes, in parts of all; of the ranks of data rank 0.
+std::vector<double> shares_of(const engine::Plan& plan) {
+  const layout::Mesh& mesh = plan.setup().mesh;
+  std::vector<double> shares;
+  double all = 0;
+  for (int pp = 0; pp < mesh.pp; ++pp) {
+    shares.push_back(static_cast<double>(plan.step_of(pp * mesh.data_ranks()).flops));
+    all += shares.back();
+  }
+  for (double& share : shares)
+    share /= all;
+  return shares;
+}
+
+/// Of a job with a pipeline: how it is cut.
+std::string pipeline_text(const engine::Plan& plan) {
+  const std::vector<int64_t> blocks = blocks_of(plan.stages());
+  if (blocks.size() == 1) return "";
+  const std::vector<double> shares = shares_of(plan);
+  std::string cut;
+  for (size_t stage = 0; stage < blocks.size(); ++stage) {
+    cut +=
+        fmt::format("{}{} ({:.0f} %)", stage == 0 ? "" : " + ", blocks[stage], 100 * shares[stage]);
+  }
+  return wrapped(fmt::format("pipeline, {}: {} blocks; the part of a step's FLOPs includes the "
+                             "head's, which the last stage computes",
+                             api::name_of(plan.setup().spec.parallelism.pipeline_schedule), cut),
+                 kColumns);
+}
+
 std::string text_of(const JobPlan& job) {
   const engine::Plan& own = job.own_plan();
   const api::BatchSpec& batch = job.spec.batch;
@@ -206,6 +250,7 @@ std::string text_of(const JobPlan& job) {
       job.layout, grouped(batch.global_sequences), grouped(job.spec.data.sequence_length),
       batch.micro_sequences, kPublishedStateBytes,
       decimal_text(static_cast<double>(kPublishedStateBytes * own.parameters()), "B"));
+  if (const std::string pipeline = pipeline_text(own); !pipeline.empty()) text += pipeline + "\n";
   text += fmt::format("{:<22}", "largest rank");
   for (int stage = 0; stage < kStages; ++stage)
     text += fmt::format("{:>17}", fmt::format("stage {}{}", stage, stage == job.own() ? "*" : ""));
@@ -277,6 +322,21 @@ std::string json_of(const JobPlan& job) {
   json.integer(job.own());
   json.key("layout");
   json.string(job.layout);
+  if (job.own_plan().stages().size() > 1) {
+    json.key("pipeline");
+    json.begin_array();
+    const std::vector<int64_t> blocks = blocks_of(job.own_plan().stages());
+    const std::vector<double> shares = shares_of(job.own_plan());
+    for (size_t stage = 0; stage < blocks.size(); ++stage) {
+      json.begin_object();
+      json.key("blocks");
+      json.integer(blocks[stage]);
+      json.key("part_of_flops");
+      json.number(shares[stage]);
+      json.end_object();
+    }
+    json.end_array();
+  }
   json.key("stages");
   json.begin_array();
   for (const StagePlan& stage : job.stages) {

@@ -110,14 +110,15 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
   const ParallelismSpec ready;
   rules.not_in_this_version(parallelism.tensor > 1, "tensor", number(parallelism.tensor),
                             data_parallel);
-  rules.not_in_this_version(parallelism.pipeline > 1, "pipeline", number(parallelism.pipeline),
-                            data_parallel);
   rules.not_in_this_version(parallelism.context > 1, "context", number(parallelism.context),
                             data_parallel);
   rules.not_in_this_version(parallelism.expert > 1, "expert", number(parallelism.expert),
                             data_parallel);
-  rules.not_in_this_version(parallelism.pipeline_schedule != ready.pipeline_schedule,
-                            "pipelineSchedule", name(parallelism.pipeline_schedule), "OneFOneB");
+  const bool schedule_ready = parallelism.pipeline_schedule != PipelineSchedule::kInterleaved &&
+                              parallelism.pipeline_schedule != PipelineSchedule::kPipeDream;
+  rules.not_in_this_version(!schedule_ready, "pipelineSchedule",
+                            name(parallelism.pipeline_schedule),
+                            "Naive, GPipe, OneFOneB or ZeroBubbleH1");
   rules.not_in_this_version(parallelism.chunks_per_stage > 1, "chunksPerStage",
                             number(parallelism.chunks_per_stage), "1");
   rules.not_in_this_version(parallelism.recompute != ready.recompute, "recompute",

@@ -9,6 +9,7 @@ trainyard_test(plan_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/wo
 trainyard_test(job_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/job_plan_test.cc DEPS worker_job)
 trainyard_test(portable_math_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/common/math/portable_test.cc DEPS common_math)
 trainyard_test(program_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/program_test.cc DEPS worker_program)
+trainyard_test(schedules_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/schedules_test.cc DEPS worker_program)
 trainyard_test(simulate_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/simulate_test.cc DEPS worker_program)
 trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/device/memory_source_test.cc
                DEPS worker_device)
@@ -18,7 +19,9 @@ trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worke
   DEPS worker_memory common_random)
 trainyard_test(dropout_mask_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/ops/dropout_mask_test.cc DEPS worker_ops kernels_cpu)
 trainyard_test(schedule_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/engine/learning_rate_test.cc DEPS worker_engine)
-trainyard_test(gpt2_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc DEPS worker_model)
+trainyard_test(gpt2_test TIER unit
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/model/gpt2_test.cc ${CMAKE_CURRENT_LIST_DIR}/worker/model/stages_test.cc
+  DEPS worker_model)
 trainyard_test(generator_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/generator_test.cc DEPS worker_sample)
 trainyard_test(trained_model_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/sample/trained_model_test.cc
                DEPS worker_sample worker_matrix worker_checkpoint)

@@ -52,7 +52,26 @@ Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh) {
   if (mesh.pp > 1 && is_at_an_end(at)) {
     TRAINYARD_ASSIGN(groups.tied_, group_of(world, mesh, is_tied, groups.own_tied_));
   }
+  TRAINYARD_TRY(groups.make_channels());
   return groups;
+}
+
+/// Pair by pair along the pipeline, so that whom one waits for to make a group waits for none that
+/// comes later.
+Status Groups::make_channels() {
+  for (int before = at.pp - 1; before <= at.pp; ++before) {
+    if (before < 0 || before + 1 >= mesh.pp) continue;
+    layout::Coordinate pair[] = {at, at};
+    pair[0].pp = before;
+    pair[1].pp = before + 1;
+    const int ranks[] = {layout::rank_of(mesh, pair[0]), layout::rank_of(mesh, pair[1])};
+    const bool sends = before == at.pp;
+    for (const Channel channel : {sends ? Channel::kActivationOut : Channel::kActivationIn,
+                                  sends ? Channel::kGradientIn : Channel::kGradientOut}) {
+      TRAINYARD_ASSIGN(channels_[static_cast<size_t>(channel)], world->sub_group(ranks));
+    }
+  }
+  return {};
 }
 
 Groups Groups::of_data_ranks(Communicator& world) {
@@ -75,6 +94,9 @@ std::vector<Communicator*> Groups::training() const {
   for (const auto* own : {&own_shard_, &own_replica_, &own_tied_}) {
     if (*own) found.push_back(own->get());
   }
+  for (const auto& channel : channels_) {
+    if (channel) found.push_back(channel.get());
+  }
   return found;
 }
 
@@ -90,6 +112,12 @@ void Groups::observe(trace::SpanSink* sink) {
   if (own_shard_) own_shard_->observe(sink, trace::Track::kShardGroup);
   for (const auto* copies : {&own_replica_, &own_tied_}) {
     if (*copies) (*copies)->observe(sink, trace::Track::kReplicaGroup);
+  }
+  constexpr std::array<trace::Track, kChannels> kTracks = {
+      trace::Track::kActivationIn, trace::Track::kActivationOut, trace::Track::kGradientIn,
+      trace::Track::kGradientOut};
+  for (size_t channel = 0; channel < kChannels; ++channel) {
+    if (channels_[channel]) channels_[channel]->observe(sink, kTracks[channel]);
   }
 }
 

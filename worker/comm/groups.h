@@ -1,5 +1,8 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -9,6 +12,10 @@
 #include "worker/comm/communicator.h"
 
 namespace trainyard::comm {
+
+/// What a rank exchanges with the ranks before and after it on the pp axis.
+enum class Channel : uint8_t { kActivationIn, kActivationOut, kGradientIn, kGradientOut };
+inline constexpr size_t kChannels = 4;
 
 /// The groups in which a rank meets others, by its place on the mesh.
 struct Groups {
@@ -31,6 +38,11 @@ struct Groups {
   Communicator* copies(std::span<const int> stages) const {
     return stages.size() > 1 ? tied_ : replica_;
   }
+  /// The group of two in which a channel's messages go, alone: each has an order of its own, and
+  /// waits for no other. Null where the mesh has nobody at the other end.
+  Communicator* channel(Channel channel) const {
+    return channels_[static_cast<size_t>(channel)].get();
+  }
   int data_ranks() const { return mesh.data_ranks(); }
   int data_rank() const { return layout::data_rank(mesh, at); }
   /// A group of all ranks for what goes on beside training, such as checkpoints. The first call,
@@ -49,6 +61,7 @@ struct Groups {
   void abort(const Error& reason) const;
 
  private:
+  Status make_channels();
   /// Every group of training once.
   std::vector<Communicator*> training() const;
   /// Those and the background group.
@@ -61,6 +74,7 @@ struct Groups {
   std::unique_ptr<Communicator> own_shard_;
   std::unique_ptr<Communicator> own_replica_;
   std::unique_ptr<Communicator> own_tied_;
+  std::array<std::unique_ptr<Communicator>, kChannels> channels_;
 };
 
 }  // namespace trainyard::comm

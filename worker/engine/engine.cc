@@ -13,6 +13,7 @@
 #include "worker/engine/limits.h"
 #include "worker/model/family.h"
 #include "worker/model/initialize.h"
+#include "worker/program/schedules/schedules.h"
 #include "worker/state/units.h"
 
 namespace trainyard::engine {
@@ -71,6 +72,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   Engine* const self = engine.get();
   engine->interpreter_ = std::make_unique<Interpreter>(Machine{
       .model = &engine->model_,
+      .stages = &engine->stages_,
       .kernels = engine->kernels_.get(),
       .states = engine->states_.get(),
       .groups = setup.groups,
@@ -92,10 +94,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
 }
 
 Status Engine::make_states(MemorySource& memory) {
-  const int stage_end[] = {static_cast<int>(model_.layers.size())};
+  const layout::Mesh& mesh = setup_.groups->mesh;
+  TRAINYARD_ASSIGN(stages_, stages_of(model_, setup_.spec, mesh));
   TRAINYARD_ASSIGN(layout_,
-                   make_layout(model_, make_units(model_, compute_, setup_.unit_bytes, stage_end),
-                               setup_.spec.parallelism, setup_.groups->mesh));
+                   make_layout(model_, make_units(model_, compute_, setup_.unit_bytes, stages_),
+                               setup_.spec.parallelism, mesh));
   const layout::Coordinate& at = setup_.groups->at;
   TRAINYARD_ASSIGN(weights_, Weights::create(layout_, at, memory));
   TRAINYARD_ASSIGN(states_, States::create(layout_, at, *weights_, memory, setup_.purpose));
@@ -117,13 +120,16 @@ Status Engine::plan_step() {
   const data::BatchPartition partition = partition_of(batch, ranks);
   const int rank = setup_.groups->data_rank();
   const int64_t most = partition.micro_batches_max();
-  TRAINYARD_ASSIGN(step_, lower_jointly(one_stage_schedule(static_cast<int>(most)),
-                                        [&](int d) { return partition.micro_batches(d); }));
+  const StepShape shape = step_shape(setup_.spec, partition, rank);
+  TRAINYARD_ASSIGN(step_, lower_jointly(
+                              [&](int pp) {
+                                return training_schedule(shape.schedule, stages_, shape.rounds, pp);
+                              },
+                              [&](int d) { return partition.micro_batches(d); }));
   // An evaluation ends between two pieces: a rank that is asked to stop waits no longer for that
   // than for a step.
   micro_batches_of_piece_ = std::min(kMicroBatchesOfPiece, kPassesOfStep * most);
-  const StepShape shape = step_shape(setup_.spec, partition, rank);
-  plan_ = make_step_plan(step_.program, model_, layout_, setup_.groups->at, shape);
+  plan_ = make_step_plan(step_.program, model_, lowering(), shape);
   if (shape.evaluated > 0) forward_extent_ = {.rows = shape.evaluated * shape.tokens_per_sample};
   TRAINYARD_TRY(grow(buffer_memory_, plan_.buffer_bytes()));
   return grow(arena_, plan_.arena_bytes());
@@ -134,36 +140,45 @@ Status Engine::prepare_forward(OpExtent extent) {
   extent.rows = std::max(extent.rows, forward_extent_.rows);
   extent.has_targets = extent.has_targets || forward_extent_.has_targets;
   if (extent.rows > forward_extent_.rows || extent.has_targets != forward_extent_.has_targets) {
-    plan_.evaluation = forward_memory(model_, layout_, setup_.groups->at, extent);
+    plan_.evaluation = forward_memory(model_, lowering(), extent);
     forward_extent_ = extent;
   }
   TRAINYARD_TRY(grow(buffer_memory_, plan_.evaluation.buffers().bytes()));
   return grow(arena_, plan_.evaluation.arena_bytes());
 }
 
-/// Ranks with as many micro-batches run the same program: one of them stands for all.
+/// Ranks of a stage with as many micro-batches run the same program: the first stands for all. Its
+/// peers in the pipeline are the first of theirs.
 Result<Engine::JointProgram> Engine::lower_jointly(
-    const Schedule& schedule, const std::function<int64_t(int data_rank)>& micro_batches_of) const {
+    const std::function<Schedule(int pp)>& schedule_of,
+    const std::function<int64_t(int data_rank)>& micro_batches_of) const {
   const comm::Groups& groups = *setup_.groups;
-  std::map<int, RankProgram> by_micro_batches;
+  std::map<std::pair<int, int>, RankProgram> by_kind;  // stage and number of micro-batches
   for (int rank = 0; rank < groups.mesh.size(); ++rank) {
     const layout::Coordinate at = layout::coordinate_of(groups.mesh, rank);
     Lowering lowering = this->lowering();
     lowering.at = at;
     lowering.micro_batches = static_cast<int>(micro_batches_of(layout::data_rank(groups.mesh, at)));
-    RankProgram& program = by_micro_batches[lowering.micro_batches];
+    RankProgram& program = by_kind[{at.pp, lowering.micro_batches}];
     if (!program.program.empty()) continue;
-    program = {.program = lower(schedule, lowering),
+    program = {.program = lower(schedule_of(at.pp), lowering),
                .micro_batches = lowering.micro_batches,
                .at = at,
                .rank = rank};
   }
-  const auto own = by_micro_batches.find(static_cast<int>(micro_batches_of(groups.data_rank())));
-  const auto place = static_cast<size_t>(std::distance(by_micro_batches.begin(), own));
+  const auto own =
+      by_kind.find({groups.at.pp, static_cast<int>(micro_batches_of(groups.data_rank()))});
+  const auto place = static_cast<size_t>(std::distance(by_kind.begin(), own));
   std::vector<RankProgram> ranks;
-  for (auto& [micro_batches, program] : by_micro_batches)
+  for (auto& [kind, program] : by_kind)
     ranks.push_back(std::move(program));
   return judge(ranks, place);
+}
+
+Result<Engine::JointProgram> Engine::lower_forward(
+    int64_t rounds, const std::function<int64_t(int data_rank)>& micro_batches_of) const {
+  return lower_jointly([&](int pp) { return forward_schedule(static_cast<int>(rounds), pp); },
+                       micro_batches_of);
 }
 
 Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, size_t own) const {
@@ -250,13 +265,17 @@ Status Engine::gather_weights() {
   if (std::exchange(weights_are_gathered_, true)) return {};
   // Whole anyway, or gathered when used.
   if (setup_.groups->mesh.fsdp == 1 || layout_.sharding().weights) return {};
-  std::vector<Instruction> gathers;
-  for (int unit = 0; unit < layout_.units(); ++unit) {
-    if (layout_.holds(unit, setup_.groups->at))
-      gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
+  std::vector<RankProgram> by_stage;
+  for (layout::Coordinate at; at.pp < setup_.groups->mesh.pp; ++at.pp) {
+    std::vector<Instruction> gathers;
+    for (int unit = 0; unit < layout_.units(); ++unit) {
+      if (layout_.holds(unit, at))
+        gathers.push_back({.kind = InstructionKind::kGather, .unit = unit});
+    }
+    by_stage.push_back({.program = std::move(gathers), .at = at});
   }
-  const RankProgram alike[] = {{.program = std::move(gathers), .at = setup_.groups->at}};
-  TRAINYARD_ASSIGN(const JointProgram program, judge(alike, 0));
+  TRAINYARD_ASSIGN(const JointProgram program,
+                   judge(by_stage, static_cast<size_t>(setup_.groups->at.pp)));
   StepSetup setup = base_setup(nullptr, program, plan_.memory);
   setup.training = false;
   TRAINYARD_TRY(run(program, setup));
@@ -346,8 +365,7 @@ Result<EvaluationReport> Engine::evaluate(data::MicroBatchSource& batches, int64
     const int64_t count = std::min(micro_batches_of_piece_, most - done);
     const bool last = done + count == most;
     if (done == 0 || last) {  // those between are all alike
-      TRAINYARD_ASSIGN(program,
-                       lower_jointly(forward_schedule(static_cast<int>(count)), [&](int d) {
+      TRAINYARD_ASSIGN(program, lower_forward(count, [&](int d) {
                          return std::clamp<int64_t>(partition.micro_batches(d) - done, 0, count);
                        }));
     }
@@ -372,13 +390,14 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
                  "prompt: found " + std::to_string(length) +
                      " tokens, wanted 1 to maxPositions = " + std::to_string(model_.max_positions)};
   }
+  TRAINYARD_CHECK(setup_.groups->world->size() == 1);
   TRAINYARD_TRY(gather_weights());
   TRAINYARD_TRY(prepare_forward({.rows = model_.max_positions,
                                  .tokens_per_sample = model_.max_positions,
                                  .compute = compute_,
                                  .has_targets = false}));
   if (sampling_.program.empty()) {
-    TRAINYARD_ASSIGN(sampling_, lower_jointly(forward_schedule(1), [](int) { return 1; }));
+    TRAINYARD_ASSIGN(sampling_, lower_forward(1, [](int) { return 1; }));
   }
   logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};

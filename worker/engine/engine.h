@@ -110,6 +110,7 @@ class Engine {
   Result<std::span<const float>> next_logits(std::span<const int32_t> tokens);
 
   const Model& model() const { return model_; }
+  const layout::StageMap& stages() const { return stages_; }
   const api::EngineSpec& spec() const { return setup_.spec; }
   /// Parameter indexes in ascending order of global name.
   std::span<const int> name_order() const { return name_order_; }
@@ -146,15 +147,19 @@ class Engine {
     int64_t level_max = 0;  ///< over all ranks
   };
   Result<JointProgram> lower_jointly(
-      const Schedule& schedule,
+      const std::function<Schedule(int pp)>& schedule_of,
       const std::function<int64_t(int data_rank)>& micro_batches_of) const;
+  Result<JointProgram> lower_forward(
+      int64_t rounds, const std::function<int64_t(int data_rank)>& micro_batches_of) const;
   Result<JointProgram> judge(std::span<const RankProgram> ranks, size_t own) const;
   /// Has memory for programs without backward passes whose micro-batches are not larger.
   Status prepare_forward(OpExtent extent);
   StepSetup base_setup(data::MicroBatchSource* batches, const JointProgram& program,
                        const ProgramMemory& memory);
   Result<ControlWord> run(const JointProgram& program, const StepSetup& setup);
-  Lowering lowering() const { return whole_model(model_, layout_, setup_.groups->at); }
+  Lowering lowering() const {
+    return {.stages = stages_, .layout = &layout_, .at = setup_.groups->at};
+  }
   Status fill_parameters(const FillSlice& fill);
   Status fill_parameter(int param, const FillSlice& fill);
   Status gather_weights();
@@ -167,6 +172,7 @@ class Engine {
   std::unique_ptr<kernels::KernelSet> kernels_;
   std::unique_ptr<MemoryBlock> kernel_scratch_;
   std::vector<int> name_order_;
+  layout::StageMap stages_;
   layout::Layout layout_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<States> states_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "common/base/check.h"
 
@@ -34,8 +35,29 @@ trace::Activity activity_of(InstructionKind kind) {
       return trace::Activity::kOptimize;
     case InstructionKind::kSnapshot:
       return trace::Activity::kSnapshot;
+    case InstructionKind::kSendActivation:
+      return trace::Activity::kSendActivation;
+    case InstructionKind::kReceiveActivation:
+      return trace::Activity::kReceiveActivation;
+    case InstructionKind::kSendGradient:
+      return trace::Activity::kSendGradient;
+    case InstructionKind::kReceiveGradient:
+      return trace::Activity::kReceiveGradient;
   }
   return trace::Activity::kStep;
+}
+
+comm::Channel channel_of(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::kSendActivation:
+      return comm::Channel::kActivationOut;
+    case InstructionKind::kSendGradient:
+      return comm::Channel::kGradientOut;
+    case InstructionKind::kReceiveGradient:
+      return comm::Channel::kGradientIn;
+    default:
+      return comm::Channel::kActivationIn;
+  }
 }
 
 /// Ends of the grains along the rows of a micro-batch: every `grain` positions of each sample.
@@ -65,11 +87,19 @@ struct Interpreter::Frame {
   kernels::OverflowFlag loss_overflow{0};
   ControlWord control;
   comm::WorkPtr control_work;
-  bool updating = false;                     // the control word is reduced and the update begun
-  std::vector<comm::WorkPtr> reduce_work;    // by unit; over the parts, then over the copies
-  std::vector<comm::WorkPtr> gather_work;    // by unit; of the last step until who reads it waits
-  std::vector<std::vector<int64_t>> counts;  // by unit: elements of each rank's part
-  std::vector<data::MicroBatch> batches;
+  bool updating = false;                   // the control word is reduced and the update begun
+  std::vector<comm::WorkPtr> reduce_work;  // by unit; over the parts, then over the copies
+  std::vector<comm::WorkPtr> gather_work;  // by unit; of the last step until who reads it waits
+  std::array<std::vector<comm::WorkPtr>, comm::kChannels> messages;  // by stage
+  /// Of activations that are received, by micro-batch: several may be.
+  struct Receipt {
+    int micro_batch;
+    int stage;
+    comm::WorkPtr work;
+  };
+  std::vector<Receipt> receipts;
+  std::vector<std::vector<int64_t>> counts;              // by unit: elements of each rank's part
+  std::vector<std::optional<data::MicroBatch>> batches;  // read in this run
   std::vector<int64_t> grain_ends;
   int grains_of = -1;                 // micro-batch that grain_ends describes
   std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
@@ -83,6 +113,8 @@ Interpreter::Interpreter(Machine machine)
     frame_->counts.push_back(layout.part_sizes(unit));
   frame_->reduce_work.resize(frame_->counts.size());
   frame_->gather_work.resize(frame_->counts.size());
+  for (auto& of_channel : frame_->messages)
+    of_channel.resize(static_cast<size_t>(machine_.stages->size()));
 }
 
 /// What is still received belongs to memory that goes away next. A peer that is gone ends the wait.
@@ -92,6 +124,13 @@ Interpreter::~Interpreter() {
       if (work) (void)work->wait();
     }
   }
+  for (auto& of_channel : frame_->messages) {
+    for (comm::WorkPtr& work : of_channel) {
+      if (work) (void)work->wait();
+    }
+  }
+  for (Frame::Receipt& receipt : frame_->receipts)
+    (void)receipt.work->wait();
   if (frame_->control_work) (void)frame_->control_work->wait();
 }
 
@@ -117,6 +156,7 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   frame.loss_overflow.store(0, std::memory_order_relaxed);
   frame.control = {};
   frame.grains_of = -1;
+  frame.batches.clear();
   frame.updating = false;
   frame.numerics = {.compute = setup.compute,
                     .seed = setup.seed,
@@ -212,6 +252,11 @@ Status Interpreter::execute(const Instruction& instruction) {
       return free_weights(instruction.unit);
     case InstructionKind::kSnapshot:
       return frame_->setup->snapshot();
+    case InstructionKind::kSendActivation:
+    case InstructionKind::kReceiveActivation:
+    case InstructionKind::kSendGradient:
+    case InstructionKind::kReceiveGradient:
+      return message(instruction);
   }
   return Error{ErrorCode::kInternal, "unknown instruction"};
 }
@@ -221,26 +266,109 @@ bool Interpreter::asked_to_stop() const {
   return asked != nullptr && *asked && (*asked)();
 }
 
-void Interpreter::prepare_micro_batch(int micro_batch, const data::MicroBatch& batch) {
+/// Before an instruction of a micro-batch, which is read at the first.
+Status Interpreter::prepare_micro_batch(int micro_batch) {
   Frame& frame = *frame_;
-  if (frame.grains_of == micro_batch) return;
-  fill_grain_ends(batch, frame.setup->grain_tokens, frame.grain_ends);
+  if (frame.grains_of == micro_batch) return {};
+  const auto m = static_cast<size_t>(micro_batch);
+  if (frame.batches.size() <= m) frame.batches.resize(m + 1);
+  if (!frame.batches[m]) {
+    TRAINYARD_ASSIGN(frame.batches[m], next_batch(micro_batch));
+  }
+  fill_grain_ends(*frame.batches[m], frame.setup->grain_tokens, frame.grain_ends);
   frame.numerics.grain_ends = frame.grain_ends;
   frame.grains_of = micro_batch;
+  return {};
+}
+
+comm::WorkPtr& Interpreter::message_work(comm::Channel channel, int stage) {
+  return frame_->messages[static_cast<size_t>(channel)][static_cast<size_t>(stage)];
+}
+
+Status Interpreter::await_receipt(int micro_batch, int stage) {
+  std::vector<Frame::Receipt>& receipts = frame_->receipts;
+  const auto found = std::find_if(receipts.begin(), receipts.end(), [&](const auto& receipt) {
+    return receipt.micro_batch == micro_batch && receipt.stage == stage;
+  });
+  if (found == receipts.end()) return {};
+  comm::WorkPtr work = std::move(found->work);
+  receipts.erase(found);
+  return wait_for(work);
+}
+
+/// Before passes of a stage's first and last layer: until what they read has come, and what they
+/// write over has been sent.
+Status Interpreter::await_messages(const Instruction& instruction) {
+  const int stage = machine_.stages->stage_of(instruction.layer);
+  const layout::Range layers = machine_.stages->layers(stage);
+  const bool first = instruction.layer == layers.begin;
+  const bool last = instruction.layer + 1 == layers.end;
+  const auto await = [&](comm::Channel channel) {
+    comm::WorkPtr& work = message_work(channel, stage);
+    return work ? wait_for(work) : Status();
+  };
+  if (instruction.kind == InstructionKind::kForward) {
+    if (first) TRAINYARD_TRY(await_receipt(instruction.micro_batch, stage));
+    if (last) TRAINYARD_TRY(await(comm::Channel::kActivationOut));
+  }
+  if (instruction.kind == InstructionKind::kBackwardInput && last) {
+    TRAINYARD_TRY(await(comm::Channel::kGradientIn));
+    TRAINYARD_TRY(await(comm::Channel::kGradientOut));
+  }
+  return {};
+}
+
+/// A message's layer is the receiver's; it carries what both layers have in common: of the one
+/// before the output, of the one after the input, or the gradient of these.
+Status Interpreter::message(const Instruction& instruction) {
+  TRAINYARD_TRY(prepare_micro_batch(instruction.micro_batch));
+  const comm::Channel channel = channel_of(instruction.kind);
+  const bool sends =
+      channel == comm::Channel::kActivationOut || channel == comm::Channel::kGradientOut;
+  const bool is_before =
+      channel == comm::Channel::kActivationOut || channel == comm::Channel::kGradientIn;
+  const int layer = instruction.layer + (sends ? (is_before ? -1 : 1) : 0);  // this rank's
+  const int stage = machine_.stages->stage_of(layer);
+  if (channel == comm::Channel::kGradientIn) {
+    // The gradient before it leaves from the same buffer.
+    if (auto& sent = message_work(comm::Channel::kGradientOut, stage); sent)
+      TRAINYARD_TRY(wait_for(sent));
+  }
+  const ActivationTemplate& activations = frame_->setup->memory->activations();
+  const Layer& own = machine_.model->layers[static_cast<size_t>(layer)];
+  const int value = is_before ? own.output : own.input;
+  const bool is_gradient =
+      channel == comm::Channel::kGradientIn || channel == comm::Channel::kGradientOut;
+  const auto place =
+      is_gradient ? activations.gradient(layer, value) : activations.value(layer, value);
+  const int64_t elements = frame_->batches[static_cast<size_t>(instruction.micro_batch)]->rows() *
+                           own.values[static_cast<size_t>(value)].columns;
+  const std::span<std::byte> data(
+      address_of(place, instruction.micro_batch, layer),
+      static_cast<size_t>(elements * size_of(DType::kFloat32)));  // of the residual stream
+  comm::Communicator& group = *machine_.groups->channel(channel);
+  const int peer = 1 - group.rank();
+  comm::WorkPtr work = sends ? group.send(data, peer) : group.receive(data, peer);
+  if (channel == comm::Channel::kActivationIn) {
+    frame_->receipts.push_back({instruction.micro_batch, stage, std::move(work)});
+    return {};
+  }
+  TRAINYARD_CHECK(!message_work(channel, stage));
+  message_work(channel, stage) = std::move(work);
+  return {};
 }
 
 Status Interpreter::forward(const Instruction& instruction) {
   Frame& frame = *frame_;
-  const auto m = static_cast<size_t>(instruction.micro_batch);
   const int layer = instruction.layer;
-  if (layer == 0) {
-    TRAINYARD_ASSIGN(const data::MicroBatch batch, next_batch(instruction.micro_batch));
-    if (frame.batches.size() <= m) frame.batches.resize(m + 1);
-    frame.batches[m] = batch;
-    frame.control.targets += static_cast<int64_t>(std::count_if(
-        batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
+  TRAINYARD_TRY(prepare_micro_batch(instruction.micro_batch));
+  TRAINYARD_TRY(await_messages(instruction));
+  if (layer + 1 == std::ssize(machine_.model->layers)) {
+    // Where the loss is, so that one rank of a pipeline counts them.
+    const auto& targets = frame.batches[static_cast<size_t>(instruction.micro_batch)]->targets;
+    frame.control.targets += static_cast<int64_t>(
+        std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   }
-  prepare_micro_batch(instruction.micro_batch, frame.batches[m]);
   const auto nodes =
       static_cast<int>(machine_.model->layers[static_cast<size_t>(layer)].nodes.size());
   for (int n = 0; n < nodes; ++n)
@@ -253,10 +381,11 @@ Status Interpreter::backward(const Instruction& instruction) {
   const int layer = instruction.layer;
   const int m = instruction.micro_batch;
   const bool weights = instruction.kind == InstructionKind::kBackwardWeight;
-  prepare_micro_batch(m, frame.batches[static_cast<size_t>(m)]);
+  TRAINYARD_TRY(prepare_micro_batch(m));
+  TRAINYARD_TRY(await_messages(instruction));
   if (!weights && layer + 1 == std::ssize(machine_.model->layers)) {
     const Layer& last = machine_.model->layers.back();
-    const int64_t elements = frame.batches[static_cast<size_t>(m)].rows() *
+    const int64_t elements = frame.batches[static_cast<size_t>(m)]->rows() *
                              last.values[static_cast<size_t>(last.input)].columns;
     const ActivationTemplate& activations = frame.setup->memory->activations();
     machine_.kernels->clear(address_of(activations.gradient(layer, last.input), m, layer),
@@ -307,7 +436,7 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
     }
     if (!is_forward) d_out[i] = address(activations.gradient(layer, n.outputs[i]));
   }
-  const data::MicroBatch& batch = frame.batches[static_cast<size_t>(micro_batch)];
+  const data::MicroBatch& batch = *frame.batches[static_cast<size_t>(micro_batch)];
   const size_t saved_count = n.op->saved_count();
   for (size_t k = 0; k < saved_count; ++k) {
     saved[k] = address(activations.saved(layer, node, static_cast<int>(k)));
@@ -442,6 +571,12 @@ Status Interpreter::reduce_control() {
       if (carry_squares(frame.control)) continue;
       frame.overflow = 1;
       frame.control.gradient_squares[kernels::kSquareLimbs - 1] = 0;
+    }
+  }
+  // What has been sent is written over by whatever runs next.
+  for (auto& of_channel : frame.messages) {
+    for (comm::WorkPtr& work : of_channel) {
+      if (work) TRAINYARD_TRY(wait_for(work));
     }
   }
   note_overflows();

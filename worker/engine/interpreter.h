@@ -25,6 +25,7 @@ using StopAsked = std::function<bool()>;
 /// Everything a step program works on. Nothing is owned.
 struct Machine {
   const Model* model = nullptr;
+  const layout::StageMap* stages = nullptr;
   kernels::KernelSet* kernels = nullptr;
   States* states = nullptr;
   const comm::Groups* groups = nullptr;
@@ -85,9 +86,14 @@ class Interpreter {
   Status run_program(const StepProgram& program);
   Status run_instruction(int id, const Instruction& instruction);
   Status execute(const Instruction& instruction);
+  Status prepare_micro_batch(int micro_batch);
   Result<data::MicroBatch> next_batch(int micro_batch);
   Status wait_for(comm::WorkPtr& work);
   bool asked_to_stop() const;
+  Status await_receipt(int micro_batch, int stage);
+  Status await_messages(const Instruction& instruction);
+  Status message(const Instruction& instruction);
+  comm::WorkPtr& message_work(comm::Channel channel, int stage);
   Status forward(const Instruction& instruction);
   Status backward(const Instruction& instruction);
   void reduce(int unit);
@@ -105,7 +111,6 @@ class Interpreter {
   bool start_gradient(int param, bool overwrites);
   std::byte* address_of(ActivationTemplate::Place place, int micro_batch, int layer) const;
   Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
-  void prepare_micro_batch(int micro_batch, const data::MicroBatch& batch);
 
   Machine machine_;
   std::unique_ptr<Frame> frame_;

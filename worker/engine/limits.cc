@@ -1,5 +1,6 @@
 #include "worker/engine/limits.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/cpu/cpu_limits.h"
@@ -73,6 +74,16 @@ int64_t evaluated_at_once(const data::BatchPartition& partition) {
   return partition.micro_batch(partition.ranks - 1, 0).size();
 }
 
+Result<layout::StageMap> stages_of(const Model& model, const api::EngineSpec& spec,
+                                   const layout::Mesh& mesh) {
+  const int64_t tokens = spec.data.sequence_length;
+  const int64_t sequences = std::max<int64_t>(1, spec.batch.global_sequences / mesh.data_ranks());
+  return cut_stages(model, spec.parallelism,
+                    {.rows = sequences * tokens,
+                     .tokens_per_sample = tokens,
+                     .compute = compute_type(spec.precision)});
+}
+
 StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& partition,
                      int64_t d) {
   return {.micro_batches = static_cast<int>(partition.micro_batches(d)),
@@ -80,7 +91,8 @@ StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& pa
           .largest = partition.micro_batch(d, 0).size(),
           .evaluated = spec.data.validation.empty() ? 0 : evaluated_at_once(partition),
           .tokens_per_sample = spec.data.sequence_length,
-          .compute = compute_type(spec.precision)};
+          .compute = compute_type(spec.precision),
+          .schedule = spec.parallelism.pipeline_schedule};
 }
 
 kernels::Isa kernel_isa(api::Isa isa) {

@@ -7,6 +7,7 @@
 #include "kernels/kernel_set.h"
 #include "worker/data/batch_partition.h"
 #include "worker/memory/step_plan.h"
+#include "worker/model/stages.h"
 
 namespace trainyard::engine {
 
@@ -23,6 +24,10 @@ Status check_batch(const api::BatchSpec& batch, int64_t data_ranks);
 
 /// Samples of a full micro-batch: held-out windows that are evaluated at once during training.
 int64_t evaluated_at_once(const data::BatchPartition& partition);
+
+/// How a job cuts its model into stages; the same on all ranks. Errors: those of cut_stages().
+Result<layout::StageMap> stages_of(const Model& model, const api::EngineSpec& spec,
+                                   const layout::Mesh& mesh);
 
 /// The share of data rank `d` of a complete spec.
 StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& partition, int64_t d);

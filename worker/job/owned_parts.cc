@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <utility>
+#include <tuple>
 
 namespace trainyard::engine {
 namespace {
@@ -26,18 +26,18 @@ class Steps {
   std::vector<int64_t> change_;
 };
 
-/// All parts but the last ones are as large as the first.
-int64_t part_of(const layout::Layout& layout, int unit) {
-  return layout.shard(unit, layout::Coordinate{}).size();
+/// All parts but the last ones are as large as the first. 0 where it is not held.
+int64_t part_of(const layout::Layout& layout, int unit, int pp) {
+  return layout.shard(unit, {.pp = pp}).size();
 }
 
 }  // namespace
 
-std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks,
+std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks, int pp,
                                  const std::function<int64_t(int unit)>& bytes) {
   Steps sums(shard_ranks);
   for (int unit = 0; unit < layout.units(); ++unit) {
-    const int64_t part = part_of(layout, unit);
+    const int64_t part = part_of(layout, unit, pp);
     if (part == 0) continue;
     const int64_t full = std::min<int64_t>(layout.elements(unit) / part, shard_ranks);
     sums.add(0, full, part * bytes(unit));
@@ -47,38 +47,51 @@ std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks,
   return sums.values();
 }
 
-std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh,
+std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh, int pp,
                                      int tensors) {
   // How many stretches of how many elements shard ranks own: those that a part cuts off by rank,
   // whole parts by ranges of ranks.
-  std::map<std::pair<int64_t, int64_t>, int64_t> ends;  // by rank and size
-  std::map<int64_t, Steps> wholes;                      // by size
+  // Copies that other stages hold come before or after those of this one.
+  struct Kind {
+    layout::Copies copies;  // of dp coordinate 0
+    int64_t size = 0;
+    int64_t rank = 0;  // 0 of whole parts
+    auto operator<=>(const Kind& other) const {
+      return std::tie(copies.count, copies.index, size, rank) <=>
+             std::tie(other.copies.count, other.copies.index, other.size, other.rank);
+    }
+  };
+  std::map<Kind, int64_t> ends;
+  std::map<Kind, Steps> wholes;
   for (int tensor = 0; tensor < tensors; ++tensor) {
     const layout::Range place = layout.place(tensor);
-    if (place.size() == 0) continue;
-    const int64_t part = part_of(layout, layout.unit_of(tensor));
+    const int unit = layout.unit_of(tensor);
+    const int64_t part = part_of(layout, unit, pp);
+    if (place.size() == 0 || part == 0) continue;
+    const layout::Copies copies = layout.copies(unit, {.pp = pp});
     const int64_t first = place.begin / part;
     const int64_t last = (place.end - 1) / part;
-    ++ends[{first, std::min(place.end, (first + 1) * part) - place.begin}];
+    ++ends[{copies, std::min(place.end, (first + 1) * part) - place.begin, first}];
     if (last == first) continue;
-    ++ends[{last, place.end - last * part}];
-    wholes.try_emplace(part, mesh.fsdp).first->second.add(first + 1, last, 1);
+    ++ends[{copies, place.end - last * part, last}];
+    wholes.try_emplace({copies, part}, mesh.fsdp).first->second.add(first + 1, last, 1);
   }
   std::vector<int64_t> stored(static_cast<size_t>(mesh.dp) * static_cast<size_t>(mesh.fsdp));
-  const auto add = [&](int copy, int64_t rank, int64_t size, int64_t count) {
-    stored[static_cast<size_t>(copy * mesh.fsdp + rank)] +=
-        count * layout::even_share(size, mesh.dp, copy).size();
+  const auto add = [&](int copy, int64_t rank, const Kind& kind, int64_t count) {
+    const layout::Range share =
+        layout::even_share(kind.size, kind.copies.count, kind.copies.index + copy);
+    stored[static_cast<size_t>(copy * mesh.fsdp + rank)] += count * share.size();
   };
-  for (const auto& [size, steps] : wholes) {
+  for (const auto& [kind, steps] : wholes) {
     const std::vector<int64_t> counts = steps.values();
     for (int copy = 0; copy < mesh.dp; ++copy) {
       for (int rank = 0; rank < mesh.fsdp; ++rank)
-        add(copy, rank, size, counts[static_cast<size_t>(rank)]);
+        add(copy, rank, kind, counts[static_cast<size_t>(rank)]);
     }
   }
   for (const auto& [end, count] : ends) {
     for (int copy = 0; copy < mesh.dp; ++copy)
-      add(copy, end.first, end.second, count);
+      add(copy, end.rank, end, count);
   }
   return stored;
 }

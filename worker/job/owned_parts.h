@@ -10,13 +10,13 @@
 /// to their products. Pure.
 namespace trainyard::engine {
 
-/// By shard rank: the sum over units of what it owns of each, times `bytes(unit)`.
-std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks,
+/// By shard rank at `pp`: the sum over units of what it owns of each, times `bytes(unit)`.
+std::vector<int64_t> owned_bytes(const layout::Layout& layout, int shard_ranks, int pp,
                                  const std::function<int64_t(int unit)>& bytes);
 
-/// By data rank, copies one after the other: elements that it stores of the first `tensors` ones,
-/// see layout::Layout::stored.
-std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh,
+/// By data rank at `pp`, copies one after the other: elements that it stores of the first `tensors`
+/// ones, see layout::Layout::stored.
+std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout::Mesh& mesh, int pp,
                                      int tensors);
 
 }  // namespace trainyard::engine

@@ -1,6 +1,7 @@
 #include "worker/job/plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "kernels/cpu/cpu_limits.h"
@@ -13,6 +14,7 @@
 #include "worker/job/owned_parts.h"
 #include "worker/model/family.h"
 #include "worker/program/lower.h"
+#include "worker/program/schedules/schedules.h"
 #include "worker/state/units.h"
 
 namespace trainyard::engine {
@@ -51,23 +53,28 @@ Result<Plan> Plan::make(const PlanSetup& setup) {
   TRAINYARD_ASSIGN(const Model model, build_model(setup.spec.model));
   plan.parameters_ = model.parameter_count();
   const int64_t tokens = setup.spec.data.sequence_length;
-  const OpFlops flops = total_flops(
-      model,
-      {.rows = tokens, .tokens_per_sample = tokens, .compute = compute_type(setup.spec.precision)});
-  plan.flops_per_sample_ = flops.forward + flops.backward_input + flops.backward_weight;
+  TRAINYARD_ASSIGN(plan.stages_, stages_of(model, setup.spec, setup.mesh));
+  plan.flops_per_sample_.resize(static_cast<size_t>(plan.stages_.size()));
+  for (int layer = 0; layer < std::ssize(model.layers); ++layer) {
+    const OpFlops flops = flops_of(model.layers[static_cast<size_t>(layer)],
+                                   {.rows = tokens,
+                                    .tokens_per_sample = tokens,
+                                    .compute = compute_type(setup.spec.precision)});
+    plan.flops_per_sample_[static_cast<size_t>(plan.stages_.stage_of(layer))] +=
+        flops.forward + flops.backward_input + flops.backward_weight;
+  }
 
-  const int stage_end[] = {static_cast<int>(model.layers.size())};
   const api::ParallelismSpec& parallelism = setup.spec.parallelism;
   TRAINYARD_ASSIGN(plan.layout_, make_layout(model,
                                              make_units(model, compute_type(setup.spec.precision),
-                                                        setup.unit_bytes, stage_end),
+                                                        setup.unit_bytes, plan.stages_),
                                              parallelism, setup.mesh));
   const std::vector<int> named(parallelism.ring_order.begin(), parallelism.ring_order.end());
   TRAINYARD_ASSIGN(plan.ring_, comm::complete_ring_order(named, setup.mesh.size()));
 
   for (int rank = 0; rank < setup.mesh.size(); ++rank) {
-    const int64_t samples = plan.samples_of(rank);
-    if (!plan.shares_.contains(samples)) plan.shares_[samples] = plan.make_share(model, rank);
+    const auto kind = plan.kind_of(rank);
+    if (!plan.shares_.contains(kind)) plan.shares_[kind] = plan.make_share(model, rank);
   }
   plan.plan_states(static_cast<int>(model.params.size()));
   for (int rank = 0; rank < setup.mesh.size(); ++rank)
@@ -81,13 +88,18 @@ int64_t Plan::data_rank(int rank) const {
 
 int64_t Plan::samples_of(int rank) const { return partition_.share(data_rank(rank)).size(); }
 
+std::pair<int, int64_t> Plan::kind_of(int rank) const {
+  return {layout::coordinate_of(setup_.mesh, rank).pp, samples_of(rank)};
+}
+
 Plan::Share Plan::make_share(const Model& model, int rank) const {
   const layout::Coordinate at = layout::coordinate_of(setup_.mesh, rank);
   const StepShape shape = step_shape(setup_.spec, partition_, data_rank(rank));
-  Lowering lowering = whole_model(model, layout_, at);
-  lowering.micro_batches = shape.micro_batches;
-  StepProgram program = lower(one_stage_schedule(shape.rounds), lowering);
-  const StepPlan plan = make_step_plan(program, model, layout_, at, shape);
+  const Lowering lowering{
+      .stages = stages_, .layout = &layout_, .at = at, .micro_batches = shape.micro_batches};
+  StepProgram program =
+      lower(training_schedule(shape.schedule, stages_, shape.rounds, at.pp), lowering);
+  const StepPlan plan = make_step_plan(program, model, lowering, shape);
   return {.buffer_bytes = plan.buffer_bytes(),
           .arena_bytes = plan.arena_bytes(),
           .program = std::move(program)};
@@ -95,28 +107,39 @@ Plan::Share Plan::make_share(const Model& model, int rank) const {
 
 /// Weights, optimizer states, sums and snapshots of all ranks.
 void Plan::plan_states(int params) {
+  ranks_.resize(static_cast<size_t>(setup_.mesh.size()));
+  for (int pp = 0; pp < setup_.mesh.pp; ++pp)
+    plan_stage(pp, params);
+}
+
+void Plan::plan_stage(int pp, int params) {
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
   constexpr auto kSumBytes = static_cast<int64_t>(sizeof(int64_t));
   const layout::Mesh& mesh = setup_.mesh;
   const layout::Sharding& sharding = layout_.sharding();
   const auto type = [this](int unit) { return layout_.unit(unit).dtype; };
-  const std::vector<int64_t> owned = owned_bytes(layout_, mesh.fsdp, [](int) { return 1; });
+  const auto owned_of = [&](const std::function<int64_t(int unit)>& bytes) {
+    return owned_bytes(layout_, mesh.fsdp, pp, bytes);
+  };
+  const std::vector<int64_t> owned = owned_of([](int) { return 1; });
   const std::vector<int64_t> owned_weights =
-      owned_bytes(layout_, mesh.fsdp, [&](int unit) { return size_of(type(unit)); });
-  const std::vector<int64_t> masters = owned_bytes(layout_, mesh.fsdp, [&](int unit) {
-    return type(unit) == DType::kFloat32 ? 0 : kFloatBytes;
-  });
+      owned_of([&](int unit) { return size_of(type(unit)); });
+  const std::vector<int64_t> masters =
+      owned_of([&](int unit) { return type(unit) == DType::kFloat32 ? 0 : kFloatBytes; });
   int64_t all = 0;
   int64_t all_weights = 0;
   for (int unit = 0; unit < layout_.units(); ++unit) {
-    all += layout_.elements(unit);
-    all_weights += layout_.elements(unit) * size_of(type(unit));
+    const int64_t elements = layout_.elements(unit, {.pp = pp});
+    all += elements;
+    all_weights += elements * size_of(type(unit));
   }
   std::vector<int64_t> stored(static_cast<size_t>(mesh.data_ranks()));
-  if (setup_.writes_checkpoints) stored = stored_elements(layout_, mesh, params);
+  if (setup_.writes_checkpoints) stored = stored_elements(layout_, mesh, pp, params);
   for (int rank = 0; rank < mesh.size(); ++rank) {
-    const auto part = static_cast<size_t>(layout::coordinate_of(mesh, rank).fsdp);
-    RankPlan& plan = ranks_.emplace_back();
+    const layout::Coordinate at = layout::coordinate_of(mesh, rank);
+    if (at.pp != pp) continue;
+    const auto part = static_cast<size_t>(at.fsdp);
+    RankPlan& plan = ranks_[static_cast<size_t>(rank)];
     plan.of(PlanPurpose::kWeights) = sharding.weights ? owned_weights[part] : all_weights;
     plan.of(PlanPurpose::kMasters) = masters[part];
     plan.of(PlanPurpose::kMoments) = 2 * owned[part] * kFloatBytes;
@@ -126,23 +149,29 @@ void Plan::plan_states(int params) {
   }
 }
 
+/// Shared memory of a rank's groups. One of all ranks is the world itself, but for channels.
+int64_t Plan::segments(const layout::Coordinate& at) const {
+  const layout::Mesh& mesh = setup_.mesh;
+  // Checkpoints are agreed upon in a group of their own.
+  int64_t bytes = segment_bytes(mesh.size()) * (setup_.writes_checkpoints ? 2 : 1);
+  const bool at_an_end = at.pp == 0 || at.pp == mesh.pp - 1;
+  for (const int members : {mesh.fsdp, mesh.dp, mesh.pp > 1 && at_an_end ? 2 * mesh.dp : 1})
+    bytes += members == mesh.size() ? 0 : segment_bytes(members);
+  const int neighbours = (at.pp > 0 ? 1 : 0) + (at.pp + 1 < mesh.pp ? 1 : 0);
+  return bytes + 2 * neighbours * segment_bytes(2);
+}
+
 /// What a rank holds beside its states.
 void Plan::plan_rank(int rank) {
   RankPlan& plan = ranks_[static_cast<size_t>(rank)];
-  const Share& share = shares_.at(samples_of(rank));
+  const Share& share = shares_.at(kind_of(rank));
   plan.of(PlanPurpose::kUnitBuffers) = share.buffer_bytes;
   plan.of(PlanPurpose::kActivations) = share.arena_bytes;
   plan.of(PlanPurpose::kKernelScratch) = setup_.threads * kernels::kScratchBytesPerThread;
   plan.of(PlanPurpose::kBatches) =
       data::batch_loader_bytes(partition_, data_rank(rank), setup_.spec.data.sequence_length);
   if (setup_.shares_memory) {
-    const layout::Mesh& mesh = setup_.mesh;
-    int64_t& shared = plan.of(PlanPurpose::kCommunicator);
-    // Checkpoints are agreed upon in a group of their own.
-    shared = segment_bytes(mesh.size()) * (setup_.writes_checkpoints ? 2 : 1);
-    // A group of all ranks is the world itself.
-    for (const int members : {mesh.fsdp, mesh.dp})
-      shared += members == mesh.size() ? 0 : segment_bytes(members);
+    plan.of(PlanPurpose::kCommunicator) = segments(layout::coordinate_of(setup_.mesh, rank));
   }
   plan.of(PlanPurpose::kProcess) = kProcessBytes;
 }
@@ -198,8 +227,15 @@ StepCost Plan::step_of(int rank) const {
         return 0;
     }
   };
-  const Share& share = shares_.at(samples_of(rank));
-  StepCost cost{.flops = samples_of(rank) * flops_per_sample_};
+  const Share& share = shares_.at(kind_of(rank));
+  StepCost cost;
+  for (int stage = at.pp; stage < stages_.size(); stage += stages_.ranks()) {
+    cost.flops += samples_of(rank) * flops_per_sample_[static_cast<size_t>(stage)];
+    // Activations to the stage after and gradients to the one before, of the residual stream.
+    const int messages = (stages_.has_after(stage) ? 1 : 0) + (stages_.has_before(stage) ? 1 : 0);
+    cost.bytes_sent += messages * samples_of(rank) * setup_.spec.data.sequence_length *
+                       setup_.spec.model.hidden * size_of(DType::kFloat32);
+  }
   for (size_t i = 0; i < share.program.listed().size(); ++i)
     cost.bytes_sent += share.program.times(i) * sent_by(share.program.listed()[i]);
   return cost;

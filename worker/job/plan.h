@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
 #include "common/layout/layout.h"
+#include "common/layout/stage_map.h"
 #include "worker/data/batch_partition.h"
 #include "worker/memory/step_plan.h"
 #include "worker/model/model.h"
@@ -78,6 +80,7 @@ class Plan {
 
   const PlanSetup& setup() const { return setup_; }
   int64_t parameters() const { return parameters_; }
+  const layout::StageMap& stages() const { return stages_; }
   const std::vector<RankPlan>& ranks() const { return ranks_; }
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
@@ -86,7 +89,7 @@ class Plan {
   StepCost step_of(int rank) const;
 
  private:
-  /// What ranks with equally many samples have in common.
+  /// What ranks of a stage with equally many samples have in common.
   struct Share {
     int64_t buffer_bytes = 0;
     int64_t arena_bytes = 0;
@@ -95,16 +98,20 @@ class Plan {
   explicit Plan(const PlanSetup& setup) : setup_(setup) {}
   int64_t data_rank(int rank) const;
   int64_t samples_of(int rank) const;
+  std::pair<int, int64_t> kind_of(int rank) const;
   Share make_share(const Model& model, int rank) const;
   void plan_states(int params);
+  void plan_stage(int pp, int params);
+  int64_t segments(const layout::Coordinate& at) const;
   void plan_rank(int rank);
 
   PlanSetup setup_;
   data::BatchPartition partition_;
   int64_t parameters_ = 0;
-  int64_t flops_per_sample_ = 0;
+  layout::StageMap stages_;
+  std::vector<int64_t> flops_per_sample_;  ///< by stage
   layout::Layout layout_;
-  std::map<int64_t, Share> shares_;  ///< by samples of a rank
+  std::map<std::pair<int, int64_t>, Share> shares_;  ///< by kind_of()
   std::vector<int> ring_;
   std::vector<RankPlan> ranks_;
 };

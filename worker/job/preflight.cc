@@ -69,7 +69,10 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
   TRAINYARD_TRY(resolve_spec(spec, inputs.tokens, inputs.shape));
   TRAINYARD_TRY(check_tokenizer(spec.data.tokenizer, inputs.tokens));
   TRAINYARD_TRY(check_shapes(spec, ranks));
-  TRAINYARD_TRY(build_model(spec.model));
+  TRAINYARD_ASSIGN(const Model model, build_model(spec.model));
+  TRAINYARD_ASSIGN(const layout::Mesh mesh,
+                   layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
+  TRAINYARD_TRY(stages_of(model, spec, mesh));
   TRAINYARD_TRY(check_samples(inputs.tokens, spec.data.sequence_length, "engine.data.tokens"));
   if (!inputs.validation) return {};
   TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,

@@ -8,21 +8,27 @@
 namespace trainyard::matrix {
 namespace {
 
-/// Elements of the matrices and vectors of a GPT-2 with padded vocabulary V, each of which begins
-/// at a multiple of 64: embeddings, per block two norms, four linears with biases, and the last
-/// norm. Written out here on purpose, apart from the model's own list.
+/// Elements of the matrices and vectors that some layers of a GPT-2 with padded vocabulary V read,
+/// each of which begins at a multiple of 64: embeddings, per block two norms, four linears with
+/// biases, and the last norm with the tied table. Written out here on purpose, apart from the
+/// model's own list.
 struct Elements {
   int64_t matrices = 0;
   int64_t vectors = 0;
 };
-Elements elements_of(const api::ModelSpec& m) {
+Elements elements_of(const api::ModelSpec& m, layout::Range layers) {
   const auto padded = [](int64_t count) { return (count + 63) / 64 * 64; };
   const int64_t h = m.hidden;
-  const int64_t matrices = padded(3 * h * h) + padded(h * h) + 2 * padded(m.ffn * h);
-  const int64_t vectors = 4 * padded(h) + padded(3 * h) + 2 * padded(h) + padded(m.ffn);
-  return {.matrices = padded(engine::padded_vocab(m.vocab) * h) + padded(m.max_positions * h) +
-                      m.layers * matrices,
-          .vectors = m.layers * vectors + 2 * padded(h)};
+  Elements all;
+  const bool embeds = layers.begin == 0;
+  const bool has_head = layers.end == m.layers + 2;
+  if (embeds || has_head) all.matrices += padded(engine::padded_vocab(m.vocab) * h);
+  if (embeds) all.matrices += padded(m.max_positions * h);
+  if (has_head) all.vectors += 2 * padded(h);
+  const int64_t blocks = layers.size() - (embeds ? 1 : 0) - (has_head ? 1 : 0);
+  all.matrices += blocks * (padded(3 * h * h) + padded(h * h) + 2 * padded(m.ffn * h));
+  all.vectors += blocks * (4 * padded(h) + padded(3 * h) + 2 * padded(h) + padded(m.ffn));
+  return all;
 }
 
 /// One rank of a cell.
@@ -52,6 +58,20 @@ class Formulas {
  private:
   int units() const { return static_cast<int>(rank_.units.size()); }
   const UnitFacts& unit(int unit) const { return rank_.units[static_cast<size_t>(unit)]; }
+  int pp() const { return rank_.rank / mesh_.data_ranks(); }
+  int dp() const { return rank_.rank / mesh_.fsdp % mesh_.dp; }
+  int64_t rows() const {
+    return partition_.share(rank_.rank % mesh_.data_ranks()).size() * spec_.data.sequence_length;
+  }
+  /// The unit of the table that embeds and classifies: alone in it.
+  int tied_unit() const {
+    const int64_t h = spec_.model.hidden;
+    const int64_t table = (engine::padded_vocab(spec_.model.vocab) * h + 63) / 64 * 64;
+    for (int unit = 0; unit < units(); ++unit) {
+      if (whole(unit) == table && (uses(unit, 0) || uses(unit, layers() - 1))) return unit;
+    }
+    return -1;
+  }
   int64_t layers() const { return spec_.model.layers + 2; }  // embeddings and classifier
   const std::vector<int>& layers_of(int unit) const { return this->unit(unit).layers; }
   int first_layer(int unit) const { return layers_of(unit).front(); }
@@ -78,22 +98,20 @@ class Formulas {
 
   void flops(int64_t steps, Expected& all) const {
     const api::ModelSpec& m = spec_.model;
-    const int64_t T = spec_.data.sequence_length;
-    const int64_t rows =
-        partition_.share(layout::data_rank(mesh_, layout::coordinate_of(mesh_, rank_.rank)))
-            .size() *
-        T;
-    const int64_t matrices = m.layers * (4 * m.hidden * m.hidden + 2 * m.hidden * m.ffn) +
-                             engine::padded_vocab(m.vocab) * m.hidden;
-    all.gemm_flops = steps * 6 * rows * matrices;
+    const bool has_head = rank_.layers.end == m.layers + 2;
+    const int64_t blocks =
+        rank_.layers.size() - (rank_.layers.begin == 0 ? 1 : 0) - (has_head ? 1 : 0);
+    const int64_t matrices = blocks * (4 * m.hidden * m.hidden + 2 * m.hidden * m.ffn) +
+                             (has_head ? engine::padded_vocab(m.vocab) * m.hidden : 0);
+    all.gemm_flops = steps * 6 * rows() * matrices;
     // 6 C T a token and layer, the causal count (llm.c): two products forward, four backward, each
     // 2 C T/2. Backward's second S is recomputation and not counted.
-    all.attention_flops = steps * 6 * rows * T * m.layers * m.hidden;
+    all.attention_flops = steps * 6 * rows() * spec_.data.sequence_length * blocks * m.hidden;
   }
 
   void states(Expected& all) const {
     const int64_t matrix_bytes = spec_.precision.compute == api::NumberFormat::kBF16 ? 2 : 4;
-    const Elements elements = elements_of(spec_.model);
+    const Elements elements = elements_of(spec_.model, rank_.layers);
     all.unit_bytes = matrix_bytes * elements.matrices + 4 * elements.vectors;
     if (!cuts_sums_) all.sums = 8 * (elements.matrices + elements.vectors);
     if (!cuts_weights_) all.weights = all.unit_bytes;
@@ -105,13 +123,46 @@ class Formulas {
     }
   }
 
-  /// Two layers that follow one another in a pass.
+  /// The layers that a step visits one after the other, those that follow one another in the same
+  /// layer as one: whose weights it needs in turn. Of the rank that has most micro-batches.
+  std::vector<int64_t> visits() const {
+    std::vector<int64_t> all;
+    const auto visit = [&](int64_t layer) {
+      if (all.empty() || all.back() != layer) all.push_back(layer);
+    };
+    const bool has_head = rank_.layers.end == layers();
+    const auto forward = [&] {  // the head's is part of backward
+      for (int64_t layer = rank_.layers.begin; layer < rank_.layers.end - (has_head ? 1 : 0);
+           ++layer)
+        visit(layer);
+    };
+    const auto backward = [&] {
+      for (int64_t layer = rank_.layers.end - 1; layer >= rank_.layers.begin; --layer)
+        visit(layer);
+    };
+    const bool at_once = mesh_.pp == 1 || cell_.schedule == api::PipelineSchedule::kNaive;
+    int64_t ahead = at_once ? 0 : std::min<int64_t>(rounds_, mesh_.pp - 1 - pp());
+    if (mesh_.pp > 1 && cell_.schedule == api::PipelineSchedule::kGPipe) ahead = rounds_;
+    // Passes of gradients of weights alone, which come that many micro-batches later.
+    const bool apart = mesh_.pp > 1 && cell_.schedule == api::PipelineSchedule::kZeroBubbleH1;
+    const int64_t owed = apart ? pp() : 0;
+    for (int64_t m = 0; m < rounds_ + ahead + owed; ++m) {
+      if (m < rounds_) forward();
+      if (m >= ahead && m < rounds_ + ahead) backward();
+      if (owed > 0 && m >= ahead + owed) backward();
+    }
+    return all;
+  }
+
+  /// Two layers that follow one another.
   int64_t lent_weights() const {
+    const std::vector<int64_t> all = visits();
     int64_t most = 0;
-    for (int64_t layer = 0; layer + 1 < layers(); ++layer) {
+    for (size_t i = 0; i < all.size(); ++i) {
       int64_t held = 0;
       for (int unit = 0; unit < units(); ++unit) {
-        if (uses(unit, layer) || uses(unit, layer + 1)) held += size_of(type(unit)) * whole(unit);
+        const bool next = i + 1 < all.size() && uses(unit, all[i + 1]);
+        if (uses(unit, all[i]) || next) held += size_of(type(unit)) * whole(unit);
       }
       most = std::max(most, held);
     }
@@ -119,36 +170,43 @@ class Formulas {
   }
 
   /// While a layer adds: units that it or a layer above has begun and that are not complete, and
-  /// those that were completed last, whose reduction runs beside it.
+  /// those that were completed last, whose reduction runs beside it, if it does not add to them.
   int64_t lent_sums() const {
     int64_t most = 0;
-    for (int64_t layer = layers() - 1; layer >= 0; --layer) {
-      int64_t completed = layers();  // the last layer before that completed units
+    for (int64_t layer = rank_.layers.end - 1; layer >= rank_.layers.begin; --layer) {
+      // The last layer before that completed units, at first that of the micro-batch before.
+      int64_t completed = rounds_ > 1 ? rank_.layers.begin : layers();
       for (int unit = 0; unit < units(); ++unit) {
-        if (first_layer(unit) > layer) completed = std::min<int64_t>(completed, first_layer(unit));
+        if (first_layer(unit) <= layer) continue;
+        const bool newer = completed <= layer || first_layer(unit) < completed;
+        if (newer) completed = first_layer(unit);
       }
+      const auto is_pending = [&](int unit) { return first_layer(unit) == completed; };
+      bool finishes = false;
+      for (int unit = 0; unit < units(); ++unit)
+        finishes = finishes || (is_pending(unit) && uses(unit, layer));
       int64_t held = 0;
       for (int unit = 0; unit < units(); ++unit) {
         const bool adds = first_layer(unit) <= layer && layer <= last_layer(unit);
-        if (adds || first_layer(unit) == completed) held += 8 * whole(unit);
+        if (adds || (is_pending(unit) && !finishes)) held += 8 * whole(unit);
       }
       most = std::max(most, held);
     }
     return most;
   }
 
-  /// How often a step gathers a unit where weights are cut: once for a run of layers with at most
-  /// one other between them, forward and back, in each round of micro-batches; so runs that meet
-  /// about the last layer, or about the first one of the next round, are one.
+  /// How often a step gathers a unit where weights are cut: once for a run of visits with at most
+  /// one other between them.
   int64_t gathers(int unit) const {
-    const std::vector<int>& layers_of_unit = layers_of(unit);
-    int64_t runs = 1;
-    for (size_t i = 1; i < layers_of_unit.size(); ++i) {
-      if (layers_of_unit[i] > layers_of_unit[i - 1] + 2) ++runs;
+    const std::vector<int64_t> all = visits();
+    int64_t count = 0;
+    size_t last = all.size();
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!uses(unit, all[i])) continue;
+      if (last == all.size() || i > last + 2) ++count;
+      last = i;
     }
-    const int64_t at_turn = last_layer(unit) >= layers() - 2 ? 1 : 0;
-    const int64_t at_start = first_layer(unit) <= 1 ? 1 : 0;
-    return rounds_ * (2 * runs - at_turn) - at_start * (rounds_ - 1);
+    return count;
   }
 
   int64_t bytes_sent(int64_t steps) const {
@@ -164,11 +222,16 @@ class Formulas {
         by_step += (cuts_weights_ ? gathers(unit) : 1) * gather;
         if (!cuts_weights_) at_start += gather;
       }
-      if (mesh_.dp > 1) {
-        by_step += comm::all_reduce_bytes_sent(mesh_.dp, rank_.rank / mesh_.fsdp, own(unit),
-                                               DType::kInt64);
-      }
+      // A table that two stages share has copies on both.
+      const bool tied = mesh_.pp > 1 && unit == tied_unit();
+      const int copies = tied ? 2 * mesh_.dp : mesh_.dp;
+      const int index = (tied && pp() > 0 ? mesh_.dp : 0) + dp();
+      if (copies > 1)
+        by_step += comm::all_reduce_bytes_sent(copies, index, own(unit), DType::kInt64);
     }
+    // Activations to the stage after, gradients to the one before.
+    const int messages = (pp() > 0 ? 1 : 0) + (pp() + 1 < mesh_.pp ? 1 : 0);
+    by_step += messages * rows() * spec_.model.hidden * 4;
     return at_start + steps * by_step;
   }
 

@@ -1,5 +1,6 @@
 #include "worker/matrix/matrix.h"
 
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -10,14 +11,20 @@
 namespace trainyard::matrix {
 namespace {
 
+constexpr std::array kSchedules = {api::PipelineSchedule::kOneFOneB, api::PipelineSchedule::kGPipe,
+                                   api::PipelineSchedule::kNaive,
+                                   api::PipelineSchedule::kZeroBubbleH1};
+
 class Matrix {
  public:
   Matrix(const MatrixOptions& options, const std::function<void(const Row&)>& on_row)
       : options_(options), on_row_(on_row) {
     if (options_.isas.empty()) options_.isas = kernels::available_isas();
     for (const int ranks : options_.ranks) {
-      for (const Cell& layout : layouts_of(ranks, options_.zero_stages))
-        layouts_.push_back(layout);
+      for (const int pipeline : options_.pipelines) {
+        for (const Cell& layout : layouts_of(ranks, options_.zero_stages, pipeline))
+          layouts_.push_back(layout);
+      }
     }
     result_.hashes.resize(options_.computes.size());
     first_.resize(options_.computes.size());
@@ -30,7 +37,8 @@ class Matrix {
                                     size(options_.isas),
                                     size(options_.transports),
                                     size(options_.micro_sequences),
-                                    size(options_.threads)};
+                                    size(options_.threads),
+                                    size(kSchedules)};
     const auto pick = [](const auto& values, int index) {
       return values[static_cast<size_t>(index)];
     };
@@ -40,6 +48,7 @@ class Matrix {
       one.transport = pick(options_.transports, row[3]);
       one.micro_sequences = pick(options_.micro_sequences, row[4]);
       one.threads = pick(options_.threads, row[5]);
+      one.schedule = pick(kSchedules, row[6]);
       TRAINYARD_TRY(cell(static_cast<size_t>(row[0]), one));
     }
     return std::move(result_);
@@ -71,7 +80,10 @@ class Matrix {
         row.faults.push_back("rank " + std::to_string(rank.rank) + ": other " + what +
                              " than rank 0 of the first cell");
       };
-      if (rank.weights_hash != first.weights_hash) differs("weights");
+      for (size_t param = 0; param < first.weights_hashes.size(); ++param) {
+        const std::string& found = rank.weights_hashes[param];
+        if (!found.empty() && found != first.weights_hashes[param]) differs("weights");
+      }
       if (rank.losses != first.losses) differs("losses");
       if (rank.gradient_norms != first.gradient_norms) differs("gradient norms");
       for (std::string& fault : formula_faults(spec, cell, rank, options_.steps)) {
@@ -93,21 +105,23 @@ class Matrix {
 
 }  // namespace
 
-std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages) {
+std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages, int pipeline) {
   std::vector<Cell> layouts;
+  if (ranks % pipeline != 0) return layouts;
+  const int data = ranks / pipeline;
+  const auto add = [&](int shard, int stage, api::ParallelMode mode) {
+    layouts.push_back(
+        {.ranks = ranks, .shard = shard, .zero_stage = stage, .mode = mode, .pipeline = pipeline});
+  };
   for (const int stage : zero_stages) {
-    if (stage == 0) layouts.push_back({.ranks = ranks, .shard = 1, .zero_stage = 0});
+    // Data ranks that are alone share nothing out: one ZeRO stage stands for all.
+    if (pipeline > 1 && data == 1 && stage != zero_stages.back()) continue;
+    if (stage == 0) add(1, 0, api::ParallelMode::kDistributed);
     // One rank shares nothing out at any stage.
-    for (int shard = ranks == 1 ? 1 : 2; stage > 0 && shard <= ranks; ++shard) {
-      if (ranks % shard == 0)
-        layouts.push_back({.ranks = ranks, .shard = shard, .zero_stage = stage});
+    for (int shard = data == 1 ? 1 : 2; stage > 0 && shard <= data; ++shard) {
+      if (data % shard == 0) add(shard, stage, api::ParallelMode::kDistributed);
     }
-    if (stage == 0 && ranks > 1) {
-      layouts.push_back({.ranks = ranks,
-                         .shard = ranks,
-                         .zero_stage = 0,
-                         .mode = api::ParallelMode::kDataParallel});
-    }
+    if (stage == 0 && data > 1) add(data, 0, api::ParallelMode::kDataParallel);
   }
   return layouts;
 }

@@ -20,6 +20,7 @@ struct Row {
 struct MatrixOptions {
   std::vector<int> ranks = {1, 2, 3, 4, 5, 6};
   std::vector<int> zero_stages = {0, 1, 2, 3};
+  std::vector<int> pipelines = {1, 2, 3, 4};  ///< stages; of them those that divide the ranks
   std::vector<comm::TransportKind> transports = {
       comm::TransportKind::kLocal, comm::TransportKind::kShm, comm::TransportKind::kTcp};
   std::vector<int64_t> micro_sequences = {1, 4, 11};
@@ -38,9 +39,9 @@ struct MatrixResult {
   int faulty = 0;
 };
 
-/// The ways of dividing a model over `ranks` ranks: dp x shard with each of the stages, stage 0
-/// without shards, and `mode: DataParallel`.
-std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages);
+/// The ways of dividing a model over `ranks` ranks in `pipeline` stages: dp x shard with each ZeRO
+/// stage, stage 0 without shards, and `mode: DataParallel`.
+std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages, int pipeline = 1);
 
 /// Trains the same small run (prime sizes, dropout 0.1, active clipping, weight decay, tied
 /// embeddings) in many cells and compares final states, the weights that ops read, and every step's

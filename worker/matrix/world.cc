@@ -52,34 +52,43 @@ Result<Meeting> prepare(const Cell& cell) {
 }
 
 /// Of the weights that ops read, of which the state hash sees nothing where they are not the
-/// masters. Collective over `shard`.
-Result<std::string> hash_weights(engine::Engine& engine, comm::Communicator& shard) {
+/// masters. Collective over the shard group.
+Result<std::vector<std::string>> hash_weights(engine::Engine& engine) {
+  const comm::Groups& groups = engine.groups();
   const layout::Layout& layout = engine.states().layout();
   engine::Weights& weights = engine.states().weights();
-  std::vector<std::vector<std::byte>> gathered;  // by unit
-  for (int unit = 0; layout.sharding().weights && unit < layout.units(); ++unit) {
+  std::vector<std::string> hashes(engine.name_order().size());
+  for (int unit = 0; unit < layout.units(); ++unit) {
+    if (!layout.holds(unit, groups.at)) continue;
     const DType dtype = layout.unit(unit).dtype;
-    const std::vector<int64_t> parts = layout.part_sizes(unit);
-    gathered.emplace_back(static_cast<size_t>(layout.elements(unit) * size_of(dtype)));
-    weights.lend(unit, gathered.back());
-    TRAINYARD_TRY(shard.all_gather(gathered.back(), parts, dtype)->wait());
+    std::vector<std::byte> gathered;
+    if (layout.sharding().weights) {
+      gathered.resize(static_cast<size_t>(layout.elements(unit) * size_of(dtype)));
+      weights.lend(unit, gathered);
+      TRAINYARD_TRY(groups.shard->all_gather(gathered, layout.part_sizes(unit), dtype)->wait());
+    }
+    for (const int param : layout.unit(unit).tensors) {
+      Xxh3Stream hash;
+      const int64_t bytes = layout.place(param).size() * size_of(dtype);
+      hash.update({static_cast<const std::byte*>(weights.data(param)), static_cast<size_t>(bytes)});
+      hashes[static_cast<size_t>(param)] = to_hex(hash.digest());
+    }
+    if (layout.sharding().weights) weights.lend(unit, {});
   }
-  Xxh3Stream hash;
-  for (const int param : engine.name_order()) {
-    const int64_t bytes = layout.place(param).size() * size_of(weights.dtype(param));
-    hash.update({static_cast<const std::byte*>(weights.data(param)), static_cast<size_t>(bytes)});
-  }
-  for (int unit = 0; unit < std::ssize(gathered); ++unit)
-    weights.lend(unit, {});
-  return to_hex(hash.digest());
+  return hashes;
 }
 
-std::vector<UnitFacts> units_of(const layout::Layout& layout) {
+std::vector<UnitFacts> units_of(const engine::Engine& engine, const layout::Layout& layout) {
+  const layout::Coordinate& at = engine.groups().at;
+  const layout::Range own = engine.stages().layers(at.pp);
   std::vector<UnitFacts> units;
   for (int unit = 0; unit < layout.units(); ++unit) {
-    units.push_back({.dtype = layout.unit(unit).dtype,
-                     .layers = layout.unit(unit).layers,
-                     .elements = layout.elements(unit)});
+    if (!layout.holds(unit, at)) continue;
+    UnitFacts facts{.dtype = layout.unit(unit).dtype, .elements = layout.elements(unit)};
+    for (const int layer : layout.unit(unit).layers) {
+      if (own.begin <= layer && layer < own.end) facts.layers.push_back(layer);
+    }
+    units.push_back(std::move(facts));
   }
   return units;
 }
@@ -90,6 +99,8 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   spec.parallelism.zero_stage = cell.zero_stage;
   spec.parallelism.shard = cell.shard;
   spec.parallelism.mode = cell.mode;
+  spec.parallelism.pipeline = cell.pipeline;
+  spec.parallelism.pipeline_schedule = cell.schedule;
   comm::Options options = meeting.options;
   options.rank = rank;
   auto world =
@@ -118,11 +129,12 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.comm = groups.counters();
   TRAINYARD_ASSIGN(const Hash128 hash, engine::EngineState(*engine).hash());
   facts.state_hash = to_hex(hash);
-  TRAINYARD_ASSIGN(facts.weights_hash, hash_weights(*engine, *groups.shard));
+  TRAINYARD_ASSIGN(facts.weights_hashes, hash_weights(*engine));
   facts.kernels = engine->kernel_counters();
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
-  facts.units = units_of(engine->states().layout());
+  facts.units = units_of(*engine, engine->states().layout());
+  facts.layers = engine->stages().layers(groups.at.pp);
   // Fewer windows than some layouts have ranks.
   spec.batch.global_sequences = 3;
   StreamBatches held_out(stream, spec, groups.data_ranks(), groups.data_rank());

@@ -49,13 +49,16 @@ struct Cell {
   int threads = 1;
   kernels::Isa isa = kernels::Isa::kGeneric;
   int64_t micro_sequences = 1;
-  int shard = 0;  ///< ranks that share the states of one copy; 0: all. 1 where zero_stage is 0
+  int shard = 0;  ///< data ranks that share the states of one copy; 0: all. 1 at stage 0
   int zero_stage = 1;
   api::ParallelMode mode = api::ParallelMode::kDistributed;
+  int pipeline = 1;
+  api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
 
   layout::Mesh mesh() const {
-    const int fsdp = shard == 0 ? ranks : shard;
-    return {.dp = ranks / fsdp, .fsdp = fsdp};
+    const int data = ranks / pipeline;
+    const int fsdp = shard == 0 ? data : shard;
+    return {.pp = pipeline, .dp = data / fsdp, .fsdp = fsdp};
   }
 };
 
@@ -63,7 +66,7 @@ struct Cell {
 /// is for the formulas to say.
 struct UnitFacts {
   DType dtype = DType::kFloat32;
-  std::vector<int> layers;  ///< as layout::Unit::layers
+  std::vector<int> layers;  ///< as layout::Unit::layers, those of the rank's stage
   int64_t elements = 0;     ///< gaps included
 };
 
@@ -75,8 +78,11 @@ struct RankFacts {
   int rank = 0;
   kernels::KernelCounters kernels;
   comm::Counters comm;
-  std::string weights_hash;  ///< of the weights that its ops read, gathered where it holds a part
-  std::vector<UnitFacts> units;
+  /// By parameter: of the weights that its ops read, gathered where it holds a part; empty where it
+  /// has none.
+  std::vector<std::string> weights_hashes;
+  layout::Range layers;          ///< of its stage
+  std::vector<UnitFacts> units;  ///< that it holds
   engine::MemoryReport memory;
   int64_t allocated_bytes = 0;
 };

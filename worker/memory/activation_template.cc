@@ -1,6 +1,7 @@
 #include "worker/memory/activation_template.h"
 
 #include <algorithm>
+#include <set>
 
 #include "common/base/check.h"
 #include "worker/memory/arena_plan.h"
@@ -18,21 +19,35 @@ constexpr int kPasses = 3;  // of a node: OpPass
 /// Walks the passes of each stage once, touching each buffer at the events that write or read it.
 class ActivationTemplate::Builder {
  public:
-  Builder(ActivationTemplate& all, const Model& model, const OpExtent& extent)
-      : all_(all), model_(model), extent_(extent) {
+  Builder(ActivationTemplate& all, const Model& model, const OpExtent& extent, bool weights_apart)
+      : all_(all), model_(model), extent_(extent), weights_apart_(weights_apart) {
     all_.layers_.resize(model.layers.size());
   }
 
-  void add_stage(layout::Range layers, bool with_loss) {
+  void add_stage(const layout::StageMap& stages, int stage) {
+    const layout::Range layers = stages.layers(stage);
+    const bool with_loss = extent_.trains && stage + 1 == stages.size();
     event_ = 0;
+    pass_ends_.clear();
     first_slot_ = uses_.size();
     const int residual = add_slots(1);
     for (int64_t layer = layers.begin; layer < layers.end; ++layer)
-      add_layer(static_cast<int>(layer), layer == layers.begin, residual);
+      add_layer(static_cast<int>(layer), stage, layer == layers.begin, residual);
+    outgoing_.clear();
+    if (stages.has_before(stage)) {
+      const int first = static_cast<int>(layers.begin);
+      touch_value(first, layer_at(first).input);  // it is received
+      ++event_;
+      outgoing_.insert(residual);
+    }
+    if (stages.has_after(stage)) outgoing_.insert(output_);
     walk(expand_pass({Kind::kForward}, 0, layers, with_loss));
-    backward_from_ = event_;
-    if (extent_.trains)
+    if (extent_.trains && !weights_apart_)
       walk(expand_pass({Kind::kBackwardInput, Kind::kBackwardWeight}, 0, layers, with_loss));
+    if (extent_.trains && weights_apart_) {
+      walk(expand_pass({Kind::kBackwardInput}, 0, layers, with_loss));
+      walk(expand_pass({Kind::kBackwardWeight}, 0, layers, with_loss));
+    }
     place_stage();
   }
 
@@ -53,10 +68,10 @@ class ActivationTemplate::Builder {
     return first;
   }
 
-  void add_layer(int layer, bool receives, int residual) {
+  void add_layer(int layer, int stage, bool receives, int residual) {
     const Layer& l = layer_at(layer);
     LayerSlots& slots = slots_of(layer);
-    slots.stage = all_.stages();
+    slots.stage = stage;
     for (int v = 0; v < std::ssize(l.values); ++v) {
       const bool shared = v == l.input && !receives;
       slots.values.push_back(shared ? output_ : add_slots(1));
@@ -76,6 +91,7 @@ class ActivationTemplate::Builder {
       if (i.kind == Kind::kBackwardInput) backward_input(i.layer);
       if (i.kind == Kind::kBackwardWeight) backward_weight(i.layer);
     }
+    pass_ends_.push_back(event_);
   }
 
   void touch(int slot, int64_t bytes) {
@@ -151,27 +167,41 @@ class ActivationTemplate::Builder {
     }
   }
 
-  /// Kept buffers are all alive between the two passes and lie side by side; the others share
-  /// memory with those of the other pass and of other stages.
+  size_t pass_of(int event) const {
+    return static_cast<size_t>(std::upper_bound(pass_ends_.begin(), pass_ends_.end(), event) -
+                               pass_ends_.begin());
+  }
+
+  /// Kept buffers are alive between passes and lie side by side; the others share memory with those
+  /// of the other passes and of other stages.
   void place_stage() {
     all_.places_.resize(uses_.size(), kAbsent);
-    std::vector<BufferRequest> requests[2];
-    std::vector<size_t> slots[2];
+    std::vector<std::vector<BufferRequest>> requests(pass_ends_.size());
+    std::vector<std::vector<size_t>> slots(pass_ends_.size());
     int64_t kept = 0;
+    int64_t outgoing = 0;
     for (size_t slot = first_slot_; slot < uses_.size(); ++slot) {
       const Use& use = uses_[slot];
       if (use.first < 0) continue;
-      if (use.first < backward_from_ && use.last >= backward_from_) {
-        all_.places_[slot] = kept + 1;
+      if (outgoing_.contains(static_cast<int>(slot))) {
+        // Each of the two is written and read in one pass, and sent during others.
+        TRAINYARD_CHECK(pass_of(use.first) == pass_of(use.last));
+        all_.places_[slot] = outgoing + static_cast<int64_t>(Part::kOutgoing);
+        outgoing += arena_aligned(use.bytes);
+        continue;
+      }
+      const size_t pass = pass_of(use.first);
+      if (pass_of(use.last) != pass) {
+        all_.places_[slot] = kept + static_cast<int64_t>(Part::kKept);
         kept += arena_aligned(use.bytes);
         continue;
       }
-      const size_t pass = use.first < backward_from_ ? 0 : 1;
       requests[pass].push_back({.bytes = use.bytes, .first = use.first, .last = use.last});
       slots[pass].push_back(slot);
     }
-    all_.kept_bytes_.push_back(kept);
-    for (const size_t pass : {0, 1}) {
+    all_.kept_bytes_.back() = kept;
+    all_.outgoing_bytes_.back() = outgoing;
+    for (size_t pass = 0; pass < pass_ends_.size(); ++pass) {
       const ArenaPlan plan = plan_arena(requests[pass]);
       for (size_t i = 0; i < slots[pass].size(); ++i)
         all_.places_[slots[pass][i]] = plan.offsets[i];
@@ -183,21 +213,23 @@ class ActivationTemplate::Builder {
   ActivationTemplate& all_;
   const Model& model_;
   const OpExtent extent_;
-  std::vector<Use> uses_;  // by slot
-  size_t first_slot_ = 0;  // of the stage
-  int output_ = -1;        // slot of the last added layer's output
+  const bool weights_apart_;
+  std::vector<Use> uses_;   // by slot
+  size_t first_slot_ = 0;   // of the stage
+  int output_ = -1;         // slot of the last added layer's output
+  std::set<int> outgoing_;  // slots of what the stage sends
   int event_ = 0;
-  int backward_from_ = 0;
+  std::vector<int> pass_ends_;  // of the stage, by pass: the event after its last
 };
 
-ActivationTemplate ActivationTemplate::make(const Model& model, std::span<const int> stage_end,
-                                            const OpExtent& largest) {
+ActivationTemplate ActivationTemplate::make(const Model& model, const layout::StageMap& stages,
+                                            int pp, const OpExtent& largest, bool weights_apart) {
   ActivationTemplate all;
-  Builder builder(all, model, largest);
-  int begin = 0;
-  for (const int end : stage_end) {
-    builder.add_stage({begin, end}, largest.trains && end == std::ssize(model.layers));
-    begin = end;
+  Builder builder(all, model, largest, weights_apart);
+  for (int stage = 0; stage < stages.size(); ++stage) {
+    all.kept_bytes_.push_back(0);
+    all.outgoing_bytes_.push_back(0);
+    if (stages.pp_of(stage) == pp) builder.add_stage(stages, stage);
   }
   return all;
 }
@@ -205,8 +237,8 @@ ActivationTemplate ActivationTemplate::make(const Model& model, std::span<const 
 ActivationTemplate::Place ActivationTemplate::at(int slot) const {
   const int64_t place = places_[static_cast<size_t>(slot)];
   TRAINYARD_CHECK(place != kAbsent);
-  const bool kept = place % kArenaAlignment != 0;
-  return {.kept = kept, .offset = place - (kept ? 1 : 0)};
+  const int64_t part = place % kArenaAlignment;
+  return {.part = static_cast<Part>(part), .offset = place - part};
 }
 
 ActivationTemplate::Place ActivationTemplate::value(int layer, int value) const {

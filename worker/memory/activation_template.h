@@ -2,10 +2,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
-#include "common/layout/mesh.h"
+#include "common/layout/stage_map.h"
 #include "worker/model/model.h"
 #include "worker/program/schedule.h"
 
@@ -14,26 +13,29 @@ namespace trainyard::engine {
 /// Where every activation, gradient and saved buffer of one micro-batch lies: planned once, for the
 /// largest micro-batch; the others use the front of each buffer. The *kept* part of a stage is what
 /// outlives its F pass: a program holds one for each micro-batch in flight (Slots). The *transient*
-/// part lives within one pass, so that one serves all micro-batches; a forward-only program has
-/// nothing else. Pure data.
+/// part lives within one pass, so that one serves all micro-batches; a forward-only program keeps
+/// nothing. The *outgoing* part of a stage is what it sends to other ranks while it goes on: the
+/// output of its last layer, and the gradient of its input; there is one. Pure data.
 class ActivationTemplate {
  public:
-  /// A buffer's place: in its micro-batch's kept part, or in the transient part.
+  enum class Part : uint8_t { kTransient, kKept, kOutgoing };
+  /// A buffer's place within a part, which is that of its micro-batch or stage.
   struct Place {
-    bool kept = false;
+    Part part = Part::kTransient;
     int64_t offset = 0;
   };
 
   ActivationTemplate() = default;
-  /// `stage_end` as in Lowering; of these stages the rank has all. A stage's first layer has a
-  /// buffer of its own for what it receives. `largest.trains`: with a backward pass, in which B and
-  /// W of a layer run together.
-  static ActivationTemplate make(const Model& model, std::span<const int> stage_end,
-                                 const OpExtent& largest);
+  /// Of the stages of the rank at `pp`. A stage's first layer has a buffer of its own for what it
+  /// receives. `largest.trains`: with a backward pass, in which B and W of a layer run together or,
+  /// where `weights_apart`, with one of each; what W reads is then kept.
+  static ActivationTemplate make(const Model& model, const layout::StageMap& stages, int pp,
+                                 const OpExtent& largest, bool weights_apart = false);
 
   int stages() const { return static_cast<int>(kept_bytes_.size()); }
   int stage_of(int layer) const { return layers_[static_cast<size_t>(layer)].stage; }
   int64_t kept_bytes(int stage) const { return kept_bytes_[static_cast<size_t>(stage)]; }
+  int64_t outgoing_bytes(int stage) const { return outgoing_bytes_[static_cast<size_t>(stage)]; }
   int64_t transient_bytes() const { return transient_bytes_; }
   /// The least that any plan of it could need: most bytes of it alive at one time.
   int64_t transient_live_max() const { return transient_live_max_; }
@@ -59,8 +61,9 @@ class ActivationTemplate {
     std::vector<int> scratch;    ///< by node: of its forward pass
   };
   std::vector<LayerSlots> layers_;
-  std::vector<int64_t> places_;  // offsets, those of kept buffers plus 1; kAbsent
-  std::vector<int64_t> kept_bytes_;
+  std::vector<int64_t> places_;          // offsets plus the Part; kAbsent
+  std::vector<int64_t> kept_bytes_;      // by stage; 0 of others' stages
+  std::vector<int64_t> outgoing_bytes_;  // the same
   int64_t transient_bytes_ = 0;
   int64_t transient_live_max_ = 0;
 };

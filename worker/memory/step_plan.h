@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/api/engine_spec.h"
 #include "common/layout/layout.h"
 #include "worker/memory/activation_template.h"
 #include "worker/memory/unit_buffers.h"
@@ -12,8 +13,8 @@
 namespace trainyard::engine {
 
 /// Where everything lies that a program holds for a while: activations in an arena, which has the
-/// kept parts of all micro-batches in flight and then the transient part, and what is lent to
-/// units. Pure data.
+/// kept parts of all micro-batches in flight, the outgoing parts and then the transient part, and
+/// what is lent to units. Pure data.
 class ProgramMemory {
  public:
   ProgramMemory() = default;
@@ -32,7 +33,8 @@ class ProgramMemory {
   ActivationTemplate activations_;
   Slots slots_;
   UnitBuffers buffers_;
-  std::vector<int64_t> kept_;  // by stage: where its kept parts begin
+  std::vector<int64_t> kept_;      // by stage: where its kept parts begin
+  std::vector<int64_t> outgoing_;  // by stage
   int64_t transient_ = 0;
 };
 
@@ -44,6 +46,7 @@ struct StepShape {
   int64_t evaluated = 0;  ///< samples of a micro-batch of evaluations; 0: there are none
   int64_t tokens_per_sample = 0;
   DType compute = DType::kFloat32;
+  api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
 };
 
 /// What a rank holds for its steps, and for the evaluations between them.
@@ -57,17 +60,12 @@ struct StepPlan {
 };
 
 /// The one planner of a training step, for the engine that runs it and for the plan of a job.
-/// `program` is the rank's. Cost: in proportion to layers, units and, for the slots, passes.
-StepPlan make_step_plan(const StepProgram& program, const Model& model,
-                        const layout::Layout& layout, const layout::Coordinate& at,
+/// `program` is the rank's. `lowering` is the program's. Cost: in proportion to
+/// layers, units and, for the slots, passes.
+StepPlan make_step_plan(const StepProgram& program, const Model& model, const Lowering& lowering,
                         const StepShape& shape);
 
 /// Memory of any program without backward passes whose micro-batches are not larger than `extent`.
-ProgramMemory forward_memory(const Model& model, const layout::Layout& layout,
-                             const layout::Coordinate& at, OpExtent extent);
-
-/// How `lower` cuts a model that one rank has all layers of.
-Lowering whole_model(const Model& model, const layout::Layout& layout,
-                     const layout::Coordinate& at);
+ProgramMemory forward_memory(const Model& model, const Lowering& lowering, OpExtent extent);
 
 }  // namespace trainyard::engine

@@ -11,15 +11,13 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
-OpFlops total_flops(const Model& model, const OpExtent& extent) {
+OpFlops flops_of(const Layer& layer, const OpExtent& extent) {
   OpFlops total;
-  for (const Layer& layer : model.layers) {
-    for (const Node& node : layer.nodes) {
-      const OpFlops flops = node.op->flops(extent);
-      total.forward += flops.forward;
-      total.backward_input += flops.backward_input;
-      total.backward_weight += flops.backward_weight;
-    }
+  for (const Node& node : layer.nodes) {
+    const OpFlops flops = node.op->flops(extent);
+    total.forward += flops.forward;
+    total.backward_input += flops.backward_input;
+    total.backward_weight += flops.backward_weight;
   }
   return total;
 }

@@ -57,7 +57,7 @@ constexpr int64_t padded_vocab(int64_t vocab) {
   return (vocab + kVocabPadding - 1) / kVocabPadding * kVocabPadding;
 }
 
-/// FLOPs of one forward and backward over `extent`, by formula from the ops.
-OpFlops total_flops(const Model& model, const OpExtent& extent);
+/// FLOPs of one forward and backward of a layer over `extent`, by formula from the ops.
+OpFlops flops_of(const Layer& layer, const OpExtent& extent);
 
 }  // namespace trainyard::engine

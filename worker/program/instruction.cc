@@ -26,6 +26,14 @@ std::string_view name_of(InstructionKind kind) {
       return "OPT";
     case InstructionKind::kSnapshot:
       return "SNAPSHOT";
+    case InstructionKind::kSendActivation:
+      return "SEND";
+    case InstructionKind::kReceiveActivation:
+      return "RECEIVE";
+    case InstructionKind::kSendGradient:
+      return "SEND_GRADIENT";
+    case InstructionKind::kReceiveGradient:
+      return "RECEIVE_GRADIENT";
   }
   return "?";
 }
@@ -35,6 +43,7 @@ std::string to_string(const Instruction& instruction) {
   if (instruction.micro_batch >= 0) text += " m" + std::to_string(instruction.micro_batch);
   if (instruction.layer >= 0) text += " l" + std::to_string(instruction.layer);
   if (instruction.unit >= 0) text += " u" + std::to_string(instruction.unit);
+  if (instruction.peer >= 0) text += " p" + std::to_string(instruction.peer);
   return text;
 }
 

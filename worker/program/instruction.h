@@ -20,16 +20,26 @@ enum class InstructionKind : uint8_t {
   kGather,          ///< start gathering a unit's weights; who reads them waits
   kFree,            ///< give up a unit's weights but for this rank's part
   kSnapshot,        ///< copy state for the checkpoint writer
+  kSendActivation,  ///< start sending the input of `layer` to the stage that has it
+  kReceiveActivation,  ///< start receiving the input of `layer`; its F waits
+  kSendGradient,       ///< start sending the gradient of `layer`'s output to the stage that has it
+  kReceiveGradient,    ///< start receiving the gradient of `layer`'s output; its B waits
 };
 
 std::string_view name_of(InstructionKind kind);
 
+/// F, B or W.
+constexpr bool is_pass(InstructionKind kind) { return kind <= InstructionKind::kBackwardWeight; }
+/// Between stages.
+constexpr bool is_message(InstructionKind kind) { return kind >= InstructionKind::kSendActivation; }
+
 /// One instruction of a rank's static step program (StepProgram).
 struct Instruction {
   InstructionKind kind = InstructionKind::kForward;
-  int micro_batch = -1;  ///< of F, B and W; of REDUCE and ACCUMULATE where each one has its own
-  int layer = -1;        ///< of F, B and W
+  int micro_batch = -1;  ///< of passes and messages; of REDUCE and ACCUMULATE where it counts
+  int layer = -1;        ///< of passes and messages: of these the receiver's
   int unit = -1;         ///< of all others but REDUCE_CONTROL and SNAPSHOT
+  int peer = -1;         ///< of messages: the other rank's coordinate on the pp axis
   bool operator==(const Instruction&) const = default;
 };
 

@@ -21,10 +21,11 @@ constexpr int kRoundsLowered = 5;
 /// Puts communication between the passes of a schedule.
 class Lowered {
  public:
-  Lowered(const Schedule& schedule, const Lowering& lowering)
+  Lowered(const Schedule& schedule, const Lowering& lowering, bool weights_apart)
       : lowering_(lowering),
+        weights_apart_(weights_apart),
         sharding_(lowering.layout == nullptr ? layout::Sharding() : lowering.layout->sharding()),
-        units_of_layer_(static_cast<size_t>(lowering.stage_end.back())) {
+        units_of_layer_(static_cast<size_t>(lowering.stages.layers())) {
     const int units = lowering.layout == nullptr ? 0 : lowering.layout->units();
     for (int unit = 0; unit < units; ++unit) {
       if (!lowering.layout->holds(unit, lowering.at)) continue;
@@ -42,6 +43,7 @@ class Lowered {
   std::vector<Instruction> take() {
     for (size_t i = 0; i <= passes_.size(); ++i) {
       reached_.push_back(program_.size());
+      add_messages(i);
       start_reductions(i);
       if (i < passes_.size()) pass(i);
     }
@@ -64,30 +66,67 @@ class Lowered {
 
   /// Passes of the schedule by layer, without communication.
   void expand(const Schedule& schedule) {
-    const std::vector<int>& ends = lowering_.stage_end;
+    const layout::StageMap& stages = lowering_.stages;
     const bool trains = std::any_of(schedule.begin(), schedule.end(), [](const Pass& pass) {
       return pass.kind == Kind::kBackwardInput;
     });
     for (size_t i = 0; i < schedule.size(); ++i) {
       const Pass& pass = schedule[i];
-      const auto stage = static_cast<size_t>(pass.stage);
-      const layout::Range layers{stage == 0 ? 0 : ends[stage - 1], ends[stage]};
-      const bool with_loss = trains && stage + 1 == ends.size();
+      const layout::Range layers = stages.layers(pass.stage);
+      const bool with_loss = trains && pass.stage + 1 == stages.size();
       expanded_.push_back(passes_.size());
+      receive(pass);
       const auto add = [&](std::initializer_list<Kind> kinds) {
         const auto all = expand_pass(kinds, pass.micro_batch, layers, with_loss);
         passes_.insert(passes_.end(), all.begin(), all.end());
       };
       const Pass weights{Kind::kBackwardWeight, pass.micro_batch, pass.stage};
-      if (pass.kind == Kind::kBackwardInput && i + 1 < schedule.size() &&
+      if (pass.kind == Kind::kBackwardInput && !weights_apart_ && i + 1 < schedule.size() &&
           schedule[i + 1] == weights) {
         add({Kind::kBackwardInput, Kind::kBackwardWeight});
+        send(pass, passes_.size() - 1);  // the first layer's W comes last
         expanded_.push_back(passes_.size());
         ++i;
       } else {
         add({pass.kind});
+        send(pass, passes_.size());
       }
     }
+  }
+
+  /// Before what comes next among the passes. Also where a stage has nothing but the loss, whose F
+  /// comes in the backward pass: the rank before may wait for its activations to be received.
+  void receive(const Pass& pass) {
+    const layout::Range layers = lowering_.stages.layers(pass.stage);
+    if (pass.kind == Kind::kForward && lowering_.stages.has_before(pass.stage)) {
+      message(passes_.size(), Kind::kReceiveActivation, pass, layers.begin, pass.stage - 1);
+    }
+    if (pass.kind == Kind::kBackwardInput && lowering_.stages.has_after(pass.stage)) {
+      message(passes_.size(), Kind::kReceiveGradient, pass, layers.end - 1, pass.stage + 1);
+    }
+  }
+
+  void send(const Pass& pass, size_t place) {
+    const layout::Range layers = lowering_.stages.layers(pass.stage);
+    if (pass.kind == Kind::kForward && lowering_.stages.has_after(pass.stage))
+      message(place, Kind::kSendActivation, pass, layers.end, pass.stage + 1);
+    if (pass.kind == Kind::kBackwardInput && lowering_.stages.has_before(pass.stage))
+      message(place, Kind::kSendGradient, pass, layers.begin - 1, pass.stage - 1);
+  }
+
+  void message(size_t place, Kind kind, const Pass& pass, int64_t layer, int other) {
+    // Whoever has no such micro-batch owes nobody a message: all stages of a pipeline have it.
+    if (lowering_.layout == nullptr || pass.micro_batch >= lowering_.micro_batches) return;
+    messages_[place].push_back({.kind = kind,
+                                .micro_batch = pass.micro_batch,
+                                .layer = static_cast<int>(layer),
+                                .peer = lowering_.stages.pp_of(other)});
+  }
+
+  void add_messages(size_t place) {
+    const auto due = messages_.find(place);
+    if (due == messages_.end()) return;
+    program_.insert(program_.end(), due->second.begin(), due->second.end());
   }
 
   bool uses(int unit, int layer) const {
@@ -209,6 +248,7 @@ class Lowered {
   }
 
   const Lowering& lowering_;
+  const bool weights_apart_;
   const layout::Sharding sharding_;
   std::vector<int> units_;  // that this rank holds
   std::vector<Instruction> passes_;
@@ -216,6 +256,7 @@ class Lowered {
   std::vector<size_t> reached_;   // by pass: where what belongs to it begins in the program
   std::vector<std::vector<int>> units_of_layer_;
   std::map<size_t, std::vector<Reduction>> reductions_;  // by the pass they come before
+  std::map<size_t, std::vector<Instruction>> messages_;  // the same
   std::vector<Reduction> pending_;                       // started, not finished
   std::vector<Reduction> lagging_;                       // the same, before those
   /// Layers in the order of the passes, those that follow one another in the same layer as one.
@@ -248,7 +289,7 @@ std::optional<StepProgram> lower_rounds(const Schedule& schedule, const Repetiti
         (original.micro_batch < lowering.micro_batches))
       return std::nullopt;
   }
-  Lowered lowered(*few, lowering_few);
+  Lowered lowered(*few, lowering_few, runs_weights_apart(schedule));
   std::vector<Instruction> listed = lowered.take();
   const auto round = [&](int n) {
     return lowered.begin_of(repetition.begin + static_cast<size_t>(n) * repetition.length);
@@ -293,7 +334,7 @@ StepProgram lower(const Schedule& schedule, const Lowering& lowering) {
   if (repetition) {
     if (auto program = lower_rounds(schedule, *repetition, lowering)) return *std::move(program);
   }
-  return Lowered(schedule, lowering).take();
+  return Lowered(schedule, lowering, runs_weights_apart(schedule)).take();
 }
 
 }  // namespace trainyard::engine

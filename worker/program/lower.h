@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/layout/layout.h"
+#include "common/layout/stage_map.h"
 #include "worker/program/schedule.h"
 #include "worker/program/step_program.h"
 
@@ -12,8 +13,7 @@ namespace trainyard::engine {
 
 /// What lowering needs to know of the model and of how its states are cut.
 struct Lowering {
-  /// Per stage the layers it has: [stage_end[s - 1], stage_end[s]), in forward order.
-  std::vector<int> stage_end;
+  layout::StageMap stages;
   /// Its units are in the order of reduction. Not owned; null: passes alone, no communication.
   const layout::Layout* layout = nullptr;
   layout::Coordinate at;  ///< of this rank, which has the units of its stage alone
@@ -30,7 +30,8 @@ std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kind
                                      layout::Range layers, bool with_loss);
 
 /// Expands a schedule into a rank's step program: stages into layers, a B and the W of the same
-/// stage and micro-batch after it layer by layer together, so that a gradient is complete early.
+/// stage and micro-batch after it layer by layer together, so that a gradient is complete early;
+/// unless some W do not follow their B.
 ///
 /// What each ZeRO stage (Rajbhandari et al. 2020) communicates is known here and nowhere else. A
 /// unit's REDUCE starts once the last W that adds to it has run, and overlaps with the rest of
@@ -44,8 +45,12 @@ std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kind
 /// them. Otherwise the passes of a layer gather what the next layer's need, and free what these
 /// and those after them do not (Zhao et al. 2023, "PyTorch FSDP", section 3.3.2).
 ///
-/// Every rank starts the same communication in the same order, whatever its number of
-/// micro-batches. Cost: rounds of micro-batches that are alike are expanded a few times, not all.
+/// Between stages, a pass is preceded by the receipt of what it reads from another rank, and what
+/// it leaves for another rank is sent after it. A gradient is sent before the W of the layer.
+///
+/// Ranks of a stage start the same collectives in the same order, whatever their number of
+/// micro-batches. Messages are those of the rank's own micro-batches. Cost: rounds of micro-batches
+/// that are alike are expanded a few times, not all.
 StepProgram lower(const Schedule& schedule, const Lowering& lowering);
 
 }  // namespace trainyard::engine

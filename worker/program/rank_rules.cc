@@ -22,10 +22,12 @@ Error violation(int rank, const std::string& what) {
 HeldPart::HeldPart(const Lowering& lowering, const layout::Coordinate& at)
     : layout_(*lowering.layout),
       at_(at),
-      units_of_layer_(static_cast<size_t>(lowering.stage_end.back())) {
-  const auto stage = static_cast<size_t>(at.pp);
-  TRAINYARD_CHECK(stage < lowering.stage_end.size());
-  layers_ = {stage == 0 ? 0 : lowering.stage_end[stage - 1], lowering.stage_end[stage]};
+      map_(lowering.stages),
+      units_of_layer_(static_cast<size_t>(lowering.stages.layers())) {
+  for (int stage = 0; stage < map_.size(); ++stage) {
+    if (has_stage(stage)) stages_.push_back(stage);
+  }
+  TRAINYARD_CHECK(!stages_.empty());
   for (int unit = 0; unit < layout_.units(); ++unit) {
     for (const int layer : layout_.unit(unit).layers)
       units_of_layer_[static_cast<size_t>(layer)].push_back(unit);
@@ -44,7 +46,8 @@ class RankCheck {
         rounds_(lowering.layout->sharding().sums ? kind.rounds : 1),
         held_(held),
         lowering_(lowering),
-        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(held.layers())),
+        micro_batches_(static_cast<size_t>(micro_batches), MicroBatch(held.map())),
+        gradient_of_(static_cast<size_t>(held.map().size()), -1),
         units_(static_cast<size_t>(lowering.layout->units())) {}
 
   Status walk(const std::vector<Instruction>& program) {
@@ -58,13 +61,24 @@ class RankCheck {
   }
 
  private:
+  /// A micro-batch in a stage: the layers to go next, and what was exchanged with other stages.
+  struct InStage {
+    int forward_next = 0;
+    int backward_next = 0;
+    bool received_activation = false;
+    bool sent_activation = false;
+    bool received_gradient = false;
+    bool sent_gradient = false;
+  };
   struct MicroBatch {
-    explicit MicroBatch(layout::Range layers)
-        : forward_next(static_cast<int>(layers.begin)),
-          backward_next(static_cast<int>(layers.end) - 1),
-          weighted(static_cast<size_t>(layers.end)) {}
-    int forward_next;
-    int backward_next;
+    explicit MicroBatch(const layout::StageMap& map) : weighted(static_cast<size_t>(map.layers())) {
+      for (int stage = 0; stage < map.size(); ++stage) {
+        const layout::Range layers = map.layers(stage);
+        stages.push_back({.forward_next = static_cast<int>(layers.begin),
+                          .backward_next = static_cast<int>(layers.end) - 1});
+      }
+    }
+    std::vector<InStage> stages;
     std::vector<bool> weighted;  // by layer
   };
   struct Unit {
@@ -76,8 +90,8 @@ class RankCheck {
   };
 
   const layout::Sharding& sharding() const { return lowering_.layout->sharding(); }
-  int first_layer() const { return static_cast<int>(held_.layers().begin); }
-  int end_layer() const { return static_cast<int>(held_.layers().end); }
+  int first_layer(int stage) const { return static_cast<int>(held_.map().layers(stage).begin); }
+  int end_layer(int stage) const { return static_cast<int>(held_.map().layers(stage).end); }
 
   std::string broken_rule(const Instruction& i) {
     switch (i.kind) {
@@ -89,20 +103,29 @@ class RankCheck {
         return reduce_control();
       case InstructionKind::kSnapshot:
         return "";
+      case InstructionKind::kSendActivation:
+      case InstructionKind::kReceiveActivation:
+      case InstructionKind::kSendGradient:
+      case InstructionKind::kReceiveGradient:
+        return message(i);
       default:
         return of_unit(i);
     }
   }
 
-  std::string compute(const Instruction& i) {
+  std::string unknown(const Instruction& i) const {
     if (i.micro_batch < 0 || i.micro_batch >= std::ssize(micro_batches_)) {
       return "no such micro-batch: there are " + std::to_string(micro_batches_.size());
     }
-    if (i.layer < 0 || i.layer >= lowering_.stage_end.back()) {
-      return "no such layer: there are " + std::to_string(lowering_.stage_end.back());
+    if (i.layer < 0 || i.layer >= held_.map().layers()) {
+      return "no such layer: there are " + std::to_string(held_.map().layers());
     }
+    return controlled_ ? "loss and overflow have been reduced already" : "";
+  }
+
+  std::string compute(const Instruction& i) {
+    if (std::string rule = unknown(i); !rule.empty()) return rule;
     if (!held_.has_layer(i.layer)) return "the rank does not hold the layer";
-    if (controlled_) return "loss and overflow have been reduced already";
     for (const int unit : held_.units_of(i.layer)) {
       const Unit& u = units_[static_cast<size_t>(unit)];
       if (sharding().weights && !u.gathered)
@@ -117,26 +140,77 @@ class RankCheck {
     return backward_weight(i, m);
   }
 
-  std::string turn_of(int layer, const char* direction) const {
-    if (!held_.has_layer(layer)) return "runs twice";
+  std::string turn_of(int stage, int layer, const char* direction) const {
+    if (layer < first_layer(stage) || layer >= end_layer(stage)) return "runs twice";
     return "layer " + std::to_string(layer) + " must go " + direction + " first";
   }
 
   std::string forward(const Instruction& i, MicroBatch& m) const {
-    if (i.layer != m.forward_next) return turn_of(m.forward_next, "forward");
-    ++m.forward_next;
+    const int stage = held_.map().stage_of(i.layer);
+    InStage& in = m.stages[static_cast<size_t>(stage)];
+    if (i.layer != in.forward_next) return turn_of(stage, in.forward_next, "forward");
+    if (held_.map().has_before(stage) && !in.received_activation)
+      return "its input is not received";
+    ++in.forward_next;
     return "";
   }
 
   std::string backward_input(const Instruction& i, MicroBatch& m) const {
-    if (m.forward_next != end_layer()) return "its forward is not complete";
-    if (i.layer != m.backward_next) return turn_of(m.backward_next, "backward");
-    --m.backward_next;
+    const int stage = held_.map().stage_of(i.layer);
+    InStage& in = m.stages[static_cast<size_t>(stage)];
+    if (in.forward_next != end_layer(stage)) return "its forward is not complete";
+    if (i.layer != in.backward_next) return turn_of(stage, in.backward_next, "backward");
+    if (held_.map().has_after(stage) && !in.received_gradient) return "no gradient is received";
+    --in.backward_next;
     return "";
   }
 
-  static std::string backward_weight(const Instruction& i, MicroBatch& m) {
-    if (m.backward_next >= i.layer) return "its B has not run";
+  /// Each message once, in its place: what a pass reads before it, what it leaves after it.
+  std::string message(const Instruction& i) {
+    if (std::string rule = unknown(i); !rule.empty()) return rule;
+    const bool activation =
+        i.kind == InstructionKind::kSendActivation || i.kind == InstructionKind::kReceiveActivation;
+    const bool receives = i.kind == InstructionKind::kReceiveActivation ||
+                          i.kind == InstructionKind::kReceiveGradient;
+    // The layer is the receiver's: its stage's first of an activation, its last of a gradient.
+    const int receiver = held_.map().stage_of(i.layer);
+    const int sender = activation ? receiver - 1 : receiver + 1;
+    const int stage = receives ? receiver : sender;
+    if (sender < 0 || sender >= held_.map().size() ||
+        i.layer != (activation ? first_layer(receiver) : end_layer(receiver) - 1))
+      return "no stage begins or ends there";
+    if (!held_.has_stage(stage)) return "the rank does not hold the stage";
+    if (i.peer != held_.map().pp_of(receives ? sender : receiver)) return "another rank has it";
+    InStage& in =
+        micro_batches_[static_cast<size_t>(i.micro_batch)].stages[static_cast<size_t>(stage)];
+    if (i.kind == InstructionKind::kReceiveActivation)
+      return std::exchange(in.received_activation, true) ? "received twice" : "";
+    if (i.kind == InstructionKind::kReceiveGradient) return receive_gradient(i, stage, in);
+    const bool complete =
+        activation ? in.forward_next == end_layer(stage) : in.backward_next < first_layer(stage);
+    if (!complete)
+      return activation ? "its forward is not complete" : "its backward is not complete";
+    return std::exchange(activation ? in.sent_activation : in.sent_gradient, true) ? "sent twice"
+                                                                                   : "";
+  }
+
+  /// A stage has one buffer for it.
+  std::string receive_gradient(const Instruction& i, int stage, InStage& in) {
+    int& held = gradient_of_[static_cast<size_t>(stage)];
+    if (std::exchange(in.received_gradient, true)) return "received twice";
+    if (held >= 0) {
+      const InStage& other =
+          micro_batches_[static_cast<size_t>(held)].stages[static_cast<size_t>(stage)];
+      if (other.backward_next >= first_layer(stage))
+        return "the gradient of micro-batch " + std::to_string(held) + " is still read";
+    }
+    held = i.micro_batch;
+    return "";
+  }
+
+  std::string backward_weight(const Instruction& i, MicroBatch& m) const {
+    if (m.stages[static_cast<size_t>(held_.map().stage_of(i.layer))].backward_next >= i.layer)
+      return "its B has not run";
     const auto layer = static_cast<size_t>(i.layer);
     if (m.weighted[layer]) return "runs twice";
     m.weighted[layer] = true;
@@ -231,28 +305,34 @@ class RankCheck {
     return "";
   }
 
-  /// The first layer of a micro-batch whose W has not run; end_layer() where all have.
-  int first_unweighted(const MicroBatch& m) const {
-    return static_cast<int>(std::find(m.weighted.begin() + first_layer(), m.weighted.end(), false) -
-                            m.weighted.begin());
+  /// What of a micro-batch should have run or been sent in a stage and was not.
+  std::optional<Instruction> missing_in_stage(const MicroBatch& m, int stage) const {
+    const InStage& in = m.stages[static_cast<size_t>(stage)];
+    if (in.forward_next < end_layer(stage))
+      return Instruction{.kind = InstructionKind::kForward, .layer = in.forward_next};
+    if (held_.map().has_after(stage) && !in.sent_activation)
+      return Instruction{.kind = InstructionKind::kSendActivation, .layer = end_layer(stage)};
+    if (!kind_.trains) return std::nullopt;
+    if (in.backward_next >= first_layer(stage))
+      return Instruction{.kind = InstructionKind::kBackwardInput, .layer = in.backward_next};
+    if (held_.map().has_before(stage) && !in.sent_gradient)
+      return Instruction{.kind = InstructionKind::kSendGradient, .layer = first_layer(stage) - 1};
+    for (int layer = first_layer(stage); layer < end_layer(stage); ++layer) {
+      if (!m.weighted[static_cast<size_t>(layer)])
+        return Instruction{.kind = InstructionKind::kBackwardWeight, .layer = layer};
+    }
+    return std::nullopt;
   }
 
   /// The first instruction that should have come and did not.
   std::optional<Instruction> first_missing() const {
     for (int m = 0; m < std::ssize(micro_batches_); ++m) {
-      const MicroBatch& done = micro_batches_[static_cast<size_t>(m)];
-      Instruction next{.micro_batch = m};
-      if (done.forward_next < end_layer() || !kind_.trains) {
-        next.kind = InstructionKind::kForward;
-        next.layer = done.forward_next;
-      } else if (done.backward_next >= first_layer()) {
-        next.kind = InstructionKind::kBackwardInput;
-        next.layer = done.backward_next;
-      } else {
-        next.kind = InstructionKind::kBackwardWeight;
-        next.layer = first_unweighted(done);
+      for (const int stage : held_.stages()) {
+        auto missing = missing_in_stage(micro_batches_[static_cast<size_t>(m)], stage);
+        if (!missing) continue;
+        missing->micro_batch = m;
+        return missing;
       }
-      if (next.layer < end_layer()) return next;
     }
     if (!controlled_ && (kind_.trains || kind_.rounds > 0))
       return Instruction{.kind = InstructionKind::kReduceControl};
@@ -276,6 +356,7 @@ class RankCheck {
   const HeldPart& held_;
   const Lowering& lowering_;
   std::vector<MicroBatch> micro_batches_;
+  std::vector<int> gradient_of_;  // by stage: of which micro-batch its buffer has the gradient
   std::vector<Unit> units_;
   bool controlled_ = false;
 };

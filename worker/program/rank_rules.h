@@ -15,8 +15,10 @@ class HeldPart {
  public:
   HeldPart(const Lowering& lowering, const layout::Coordinate& at);
 
-  layout::Range layers() const { return layers_; }
-  bool has_layer(int layer) const { return layers_.begin <= layer && layer < layers_.end; }
+  const layout::StageMap& map() const { return map_; }
+  const std::vector<int>& stages() const { return stages_; }
+  bool has_stage(int stage) const { return map_.pp_of(stage) == at_.pp; }
+  bool has_layer(int layer) const { return has_stage(map_.stage_of(layer)); }
   /// Units whose weights a layer reads.
   const std::vector<int>& units_of(int layer) const {
     return units_of_layer_[static_cast<size_t>(layer)];
@@ -28,7 +30,8 @@ class HeldPart {
  private:
   const layout::Layout& layout_;
   layout::Coordinate at_;
-  layout::Range layers_;
+  const layout::StageMap& map_;
+  std::vector<int> stages_;
   std::vector<std::vector<int>> units_of_layer_;
 };
 

@@ -16,12 +16,13 @@ struct Pass {
 };
 
 /// What one rank runs in which order. A schedule knows micro-batches and stages alone; lower() adds
-/// everything else.
+/// everything else, the messages between stages too.
 using Schedule = std::vector<Pass>;
 
-/// Forward and backward of one micro-batch after the other, the whole model as stage 0.
-Schedule one_stage_schedule(int micro_batches);
+/// Whether a schedule has a W that does not follow its B: both then run as passes of their own.
+bool runs_weights_apart(const Schedule& schedule);
+
 /// Forward only, for evaluation.
-Schedule forward_schedule(int micro_batches);
+Schedule forward_schedule(int micro_batches, int stage = 0);
 
 }  // namespace trainyard::engine

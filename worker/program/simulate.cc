@@ -21,14 +21,20 @@ using Kind = InstructionKind;
 /// and again, and one on each side to see that these are alike.
 constexpr int kRoundsRun = 4;
 
-bool is_pass(Kind kind) {
-  return kind == Kind::kForward || kind == Kind::kBackwardInput || kind == Kind::kBackwardWeight;
-}
-
 /// The groups in which a rank begins collectives, each with an order of its own. kTied: of the
-/// copies of a table on two stages.
-enum class Axis : uint8_t { kWorld, kShard, kReplica, kTied };
-constexpr size_t kAxes = 4;
+/// copies of a table on two stages. The last four: channels between the ranks of a pipeline.
+enum class Axis : uint8_t {
+  kWorld,
+  kShard,
+  kReplica,
+  kTied,
+  kActivationOut,
+  kActivationIn,
+  kGradientOut,
+  kGradientIn,
+};
+constexpr size_t kAxes = 8;
+constexpr auto kChannels = static_cast<size_t>(Axis::kActivationOut);
 
 std::optional<Axis> axis_of(const Instruction& i, const layout::Layout& layout) {
   switch (i.kind) {
@@ -39,9 +45,25 @@ std::optional<Axis> axis_of(const Instruction& i, const layout::Layout& layout) 
       return layout.unit(i.unit).stages.size() > 1 ? Axis::kTied : Axis::kReplica;
     case Kind::kReduceControl:
       return Axis::kWorld;
+    case Kind::kSendActivation:
+      return Axis::kActivationOut;
+    case Kind::kReceiveActivation:
+      return Axis::kActivationIn;
+    case Kind::kSendGradient:
+      return Axis::kGradientOut;
+    case Kind::kReceiveGradient:
+      return Axis::kGradientIn;
     default:
       return std::nullopt;
   }
+}
+
+/// What both sides of a message have in common; a collective is the same on every member.
+Instruction common_of(Instruction i) {
+  if (i.kind == Kind::kReceiveActivation) i.kind = Kind::kSendActivation;
+  if (i.kind == Kind::kReceiveGradient) i.kind = Kind::kSendGradient;
+  i.peer = -1;
+  return i;
 }
 
 /// A program with some rounds of its loop left out.
@@ -106,9 +128,16 @@ struct Walker {
   const HeldPart* held = nullptr;
   std::array<Group*, kAxes> groups{};
   std::array<size_t, kAxes> begun{};
-  std::vector<Pending> reduction;  ///< by unit
-  std::vector<Pending> gathering;  ///< by unit
+  std::vector<Pending> reduction;                                ///< by unit
+  std::vector<Pending> gathering;                                ///< by unit
+  std::array<std::vector<Pending>, kAxes - kChannels> messages;  ///< the newest, by stage
+  /// Activations that are received, by micro-batch and stage: several may be.
+  std::map<std::pair<int, int>, Pending> received;
   Pending control;
+
+  const Pending& message(Axis axis, int stage) const {
+    return messages[static_cast<size_t>(axis) - kChannels][static_cast<size_t>(stage)];
+  }
   size_t next = 0;
   int64_t now = 0;
   double seconds = 0;
@@ -133,17 +162,10 @@ class World {
       Walker walker{.rank = &rank, .program = shorten(rank, left_out), .held = held_.back().get()};
       walker.reduction.resize(static_cast<size_t>(lowering.layout->units()));
       walker.gathering.resize(static_cast<size_t>(lowering.layout->units()));
-      for (size_t axis = 0; axis < kAxes; ++axis) {
-        const layout::Coordinate& at = rank.at;
-        const bool world = static_cast<Axis>(axis) == Axis::kWorld;
-        const bool tied = static_cast<Axis>(axis) == Axis::kTied;
-        if (tied && !holds_tied(rank.at)) continue;
-        auto& group =
-            groups_[world ? Key{axis, 0, 0, 0} : Key{axis, tied ? 0 : at.pp, at.cp, at.tp}];
-        if (!group) group = std::make_unique<Group>();
-        group->members.push_back(walkers_.size());
-        walker.groups[axis] = group.get();
-      }
+      for (auto& of_channel : walker.messages)
+        of_channel.resize(static_cast<size_t>(lowering.stages.size()));
+      for (size_t axis = 0; axis < kAxes; ++axis)
+        join(walker, static_cast<Axis>(axis));
       walkers_.push_back(std::move(walker));
     }
   }
@@ -178,7 +200,40 @@ class World {
   std::optional<Simulation> result() const;
 
  private:
-  using Key = std::tuple<size_t, int, int, int>;
+  /// Which group of an axis: the coordinates that its members have in common.
+  using Key = std::tuple<Axis, int, int, int, int, int>;
+
+  /// A rank becomes a member of its group on an axis.
+  void join(Walker& walker, Axis axis) {
+    const layout::Coordinate& at = walker.rank->at;
+    const int ranks = lowering_.stages.ranks();
+    Key key{axis, at.pp, 0, 0, at.cp, at.tp};
+    switch (axis) {
+      case Axis::kWorld:
+        key = {axis, 0, 0, 0, 0, 0};
+        break;
+      case Axis::kTied:
+        if (!holds_tied(at)) return;
+        std::get<1>(key) = 0;
+        break;
+      case Axis::kActivationOut:
+      case Axis::kGradientOut:
+        key = {axis, at.pp, at.dp, at.fsdp, at.cp, at.tp};
+        break;
+      case Axis::kActivationIn:
+        key = {Axis::kActivationOut, (at.pp + ranks - 1) % ranks, at.dp, at.fsdp, at.cp, at.tp};
+        break;
+      case Axis::kGradientIn:
+        key = {Axis::kGradientOut, (at.pp + 1) % ranks, at.dp, at.fsdp, at.cp, at.tp};
+        break;
+      default:
+        break;
+    }
+    auto& group = groups_[key];
+    if (!group) group = std::make_unique<Group>();
+    group->members.push_back(walkers_.size());
+    walker.groups[static_cast<size_t>(axis)] = group.get();
+  }
 
   bool holds_tied(const layout::Coordinate& at) const {
     const layout::Layout& layout = *lowering_.layout;
@@ -194,7 +249,8 @@ class World {
       kind.rounds = std::max(kind.rounds, walker.program.micro_batches);
       for (const Instruction& i : walker.program.instructions) {
         const bool forward = i.kind == Kind::kForward || i.kind == Kind::kReduceControl ||
-                             i.kind == Kind::kFree || i.kind == Kind::kSnapshot;
+                             i.kind == Kind::kFree || i.kind == Kind::kSnapshot ||
+                             i.kind == Kind::kSendActivation || i.kind == Kind::kReceiveActivation;
         kind.trains = kind.trains || !(forward || i.kind == Kind::kGather);
         kind.only_gathers = kind.only_gathers && i.kind == Kind::kGather;
       }
@@ -216,6 +272,10 @@ class World {
       case Kind::kBackwardWeight:
         for (const int used : walker.held->units_of(i.layer))
           all.push_back(&walker.gathering[static_cast<size_t>(used)]);
+        await_messages(walker, i, all);
+        break;
+      case Kind::kReceiveGradient:  // where the gradient before is sent from
+        all.push_back(&walker.message(Axis::kGradientOut, lowering_.stages.stage_of(i.layer)));
         break;
       case Kind::kAccumulate:
       case Kind::kAllReduce:
@@ -224,6 +284,10 @@ class World {
       case Kind::kReduceControl:
         for (const Pending& reduction : walker.reduction)
           all.push_back(&reduction);
+        for (const Axis axis : {Axis::kActivationOut, Axis::kGradientOut}) {
+          for (const Pending& sent : walker.messages[static_cast<size_t>(axis) - kChannels])
+            all.push_back(&sent);
+        }
         break;
       case Kind::kOptimize:
         all.push_back(&walker.control);
@@ -235,6 +299,23 @@ class World {
         break;
     }
     return all;
+  }
+
+  /// What the passes of a stage's first and last layer wait for: for what they read to arrive, and
+  /// for what lies where they write to be sent.
+  void await_messages(const Walker& walker, const Instruction& i,
+                      std::vector<const Pending*>& all) const {
+    const int stage = lowering_.stages.stage_of(i.layer);
+    const layout::Range layers = lowering_.stages.layers(stage);
+    const auto await = [&](Axis axis) { all.push_back(&walker.message(axis, stage)); };
+    const auto received = walker.received.find({i.micro_batch, stage});
+    if (i.kind == Kind::kForward && i.layer == layers.begin && received != walker.received.end())
+      all.push_back(&received->second);
+    if (i.kind == Kind::kForward && i.layer == layers.end - 1) await(Axis::kActivationOut);
+    if (i.kind == Kind::kBackwardInput && i.layer == layers.end - 1) {
+      await(Axis::kGradientIn);
+      await(Axis::kGradientOut);
+    }
   }
 
   /// The first collective that keeps a rank from its next instruction; null: none.
@@ -271,10 +352,10 @@ class World {
     const size_t number = walker.begun[static_cast<size_t>(axis)]++;
     if (number == group.meetings.size()) {
       group.meetings.push_back(
-          {.instruction = i, .first = static_cast<size_t>(&walker - walkers_.data())});
+          {.instruction = common_of(i), .first = static_cast<size_t>(&walker - walkers_.data())});
     }
     Meeting& meeting = group.meetings[number];
-    if (meeting.instruction != i) {
+    if (meeting.instruction != common_of(i)) {
       return violation(walker.rank->rank, walker.next, i,
                        "rank " + std::to_string(walkers_[meeting.first].rank->rank) + " begins " +
                            to_string(meeting.instruction) + " in its place: deadlock");
@@ -289,6 +370,13 @@ class World {
     const Pending pending{&group, number};
     if (i.kind == Kind::kReduceControl) {
       walker.control = pending;
+    } else if (is_message(i.kind)) {
+      const int receiver = lowering_.stages.stage_of(i.layer);
+      const int stage = axis == Axis::kActivationOut ? receiver - 1
+                        : axis == Axis::kGradientOut ? receiver + 1
+                                                     : receiver;
+      walker.messages[static_cast<size_t>(axis) - kChannels][static_cast<size_t>(stage)] = pending;
+      if (axis == Axis::kActivationIn) walker.received[{i.micro_batch, stage}] = pending;
     } else {
       auto& of_units = i.kind == Kind::kGather ? walker.gathering : walker.reduction;
       of_units[static_cast<size_t>(i.unit)] = pending;
@@ -311,7 +399,8 @@ class World {
     for (const size_t member : pending.group->members) {
       const Walker& other = walkers_[member];
       const auto axis =
-          static_cast<size_t>(*axis_of(pending.what().instruction, *lowering_.layout));
+          static_cast<size_t>(std::find(other.groups.begin(), other.groups.end(), pending.group) -
+                              other.groups.begin());
       if (other.begun[axis] > pending.meeting) continue;
       why += ", which rank " + std::to_string(other.rank->rank) + " does not begin: it ";
       why += other.is_done() ? "ends" : "stands at instruction " + std::to_string(other.next);

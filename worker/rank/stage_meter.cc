@@ -27,6 +27,10 @@ Stage stage_of(Activity activity, Stage before) {
       return Stage::kCheckpoint;
     case Activity::kGather:
     case Activity::kFree:
+    case Activity::kSendActivation:
+    case Activity::kReceiveActivation:
+    case Activity::kSendGradient:
+    case Activity::kReceiveGradient:
       return before;  // where weights are cut they are gathered for every pass
     default:
       return Stage::kBackward;

@@ -274,9 +274,10 @@ class Run {
     stopping_ = report.stop_requested;
     if (!report.skipped) state_->set_loss(report.loss);
     const int64_t samples = engine_->samples_consumed();
-    context_.progress->count_step(
-        taken, partition().share(context_.groups->data_rank()).size() * spec_.data.sequence_length,
-        report.skipped);
+    // The ranks of a pipeline train the same tokens: its first counts them.
+    const int64_t own_samples =
+        context_.groups->at.pp == 0 ? partition().share(context_.groups->data_rank()).size() : 0;
+    context_.progress->count_step(taken, own_samples * spec_.data.sequence_length, report.skipped);
     const int64_t batch_tokens = spec_.batch.global_sequences * spec_.data.sequence_length;
     context_.progress->step_done({.step = engine_->steps_done(),
                                   .samples_consumed = samples,

@@ -16,6 +16,7 @@ Result<std::unique_ptr<TrainedModel>> TrainedModel::load(checkpoint::CheckpointR
   // Of the run nothing matters but its model: its batches may be more than one process takes, and
   // its instruction set, which changes no bit, one that this machine lacks.
   spec.batch = {.global_sequences = 1, .micro_sequences = 1};
+  spec.parallelism = {};
   TRAINYARD_ASSIGN(model->alone_,
                    comm::make_communicator(comm::TransportKind::kLocal,
                                            {.endpoints = {{.rank = 0}}, .job_uid = "sample"}, {}));

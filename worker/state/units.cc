@@ -26,7 +26,7 @@ std::vector<std::vector<int>> layers_of_params(const Model& model) {
 }  // namespace
 
 std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t unit_bytes,
-                                     std::span<const int> stage_end) {
+                                     const layout::StageMap& map) {
   const std::vector<std::vector<int>> users = layers_of_params(model);
   // The last to add to the gradient; nobody adds to that of what no op uses.
   const auto lowest = [&](int param) {
@@ -35,11 +35,9 @@ std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t 
   };
   const auto stages_of = [&](int param) {
     std::set<int> stages;
-    for (const int layer : users[static_cast<size_t>(param)]) {
-      const auto end = std::upper_bound(stage_end.begin(), stage_end.end(), layer);
-      stages.insert(static_cast<int>(end - stage_end.begin()));
-    }
-    if (stages.empty()) stages.insert(static_cast<int>(stage_end.size()) - 1);
+    for (const int layer : users[static_cast<size_t>(param)])
+      stages.insert(map.pp_of(map.stage_of(layer)));
+    if (stages.empty()) stages.insert(map.ranks() - 1);
     return std::vector<int>(stages.begin(), stages.end());
   };
   std::vector<int> order(model.params.size());

@@ -1,24 +1,23 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "common/api/engine_spec.h"
 #include "common/base/dtype.h"
 #include "common/base/error.h"
 #include "common/layout/layout.h"
+#include "common/layout/stage_map.h"
 #include "worker/model/model.h"
 
 namespace trainyard::engine {
 
 /// The parameters of a model by units, in the order in which backward completes their gradients. A
 /// unit is closed once its accumulators reach `unit_bytes`: smaller overlaps better, larger costs
-/// fewer messages. It is closed as well where a stage ends: stage s, on the ranks whose pp
-/// coordinate it is, has the layers up to stage_end[s]. Ops read matrices in `compute`, vectors
+/// fewer messages. It is closed as well where a stage ends. Ops read matrices in `compute`, vectors
 /// (norms, biases) in fp32. A tied parameter is a unit of its own, on every stage that uses it.
 std::vector<layout::Unit> make_units(const Model& model, DType compute, int64_t unit_bytes,
-                                     std::span<const int> stage_end);
+                                     const layout::StageMap& map);
 
 /// The element type of matrices that a job computes in.
 DType compute_type(const api::PrecisionSpec& precision);

@@ -11,7 +11,8 @@ std::string_view name_of(Activity activity) {
       "step",           "evaluate",         "checkpoint_wait",  "forward",
       "backward_input", "backward_weight",  "reduce",           "accumulate",
       "all_reduce",     "reduce_control",   "gather",           "free",
-      "optimize",       "snapshot",         "data_wait",        "communication_wait",
+      "optimize",       "snapshot",         "send_activation",  "receive_activation",
+      "send_gradient",  "receive_gradient", "data_wait",        "communication_wait",
       "collective",     "checkpoint_write", "checkpoint_commit"};
   return kNames[static_cast<size_t>(activity)];
 }
@@ -19,7 +20,9 @@ std::string_view name_of(Activity activity) {
 std::string_view name_of(Track track) {
   static constexpr std::array<std::string_view, kTracks> kNames = {
       "training step",     "collectives (data group)",  "collectives (checkpoint group)",
-      "checkpoint writer", "collectives (shard group)", "collectives (replica group)"};
+      "checkpoint writer", "collectives (shard group)", "collectives (replica group)",
+      "activations in",    "activations out",           "gradients in",
+      "gradients out"};
   return kNames[static_cast<size_t>(track)];
 }
 

@@ -16,11 +16,16 @@ enum class Track : uint8_t {
   kCheckpoint,       ///< the checkpoint writer's thread
   kShardGroup,       ///< the execution stream of the ranks that share one copy of the states
   kReplicaGroup,     ///< that of the ranks that hold the same part of the copies
+  kActivationIn,     ///< those of the channels to the stages before and after
+  kActivationOut,
+  kGradientIn,
+  kGradientOut,
 };
-inline constexpr size_t kTracks = 6;
+inline constexpr size_t kTracks = 10;
 /// The tracks of the groups that training communicates in. A group of all ranks is kDataGroup.
-inline constexpr std::array kTrainingGroups = {Track::kDataGroup, Track::kShardGroup,
-                                               Track::kReplicaGroup};
+inline constexpr std::array kTrainingGroups = {
+    Track::kDataGroup,     Track::kShardGroup, Track::kReplicaGroup, Track::kActivationIn,
+    Track::kActivationOut, Track::kGradientIn, Track::kGradientOut};
 
 /// What it is spent on.
 enum class Activity : uint8_t {
@@ -40,16 +45,20 @@ enum class Activity : uint8_t {
   kFree,
   kOptimize,
   kSnapshot,
+  kSendActivation,
+  kReceiveActivation,
+  kSendGradient,
+  kReceiveGradient,
   // Track::kStep, inside instructions.
   kDataWait,           ///< for the next micro-batch
-  kCommunicationWait,  ///< for a collective
+  kCommunicationWait,  ///< for a collective or a message
   // The communicators' tracks.
   kCollective,  ///< from its start to its end, waiting for peers included
   // Track::kCheckpoint.
   kCheckpointWrite,   ///< this rank's shard
   kCheckpointCommit,  ///< agreement of all ranks, and on rank 0 the manifest
 };
-inline constexpr size_t kActivities = 19;
+inline constexpr size_t kActivities = 23;
 
 /// "forward", "data_wait" ...: for traces and metric labels.
 std::string_view name_of(Activity activity);

@@ -70,6 +70,40 @@ TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
   });
 }
 
+TEST(MeshGroupsTest, ChannelsGoBetweenNeighboursAlongAPipelineEachInAnOrderOfItsOwn) {
+  const layout::Mesh mesh{.pp = 3, .dp = 2};
+  run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
+    auto groups = Groups::make(c, mesh);
+    ASSERT_TRUE(groups) << groups.error().message;
+    const int pp = c.rank() / 2;
+    EXPECT_EQ(groups->channel(Channel::kActivationIn) == nullptr, pp == 0);
+    EXPECT_EQ(groups->channel(Channel::kGradientOut) == nullptr, pp == 0);
+    EXPECT_EQ(groups->channel(Channel::kActivationOut) == nullptr, pp == 2);
+    EXPECT_EQ(groups->channel(Channel::kGradientIn) == nullptr, pp == 2);
+    // Every rank begins to receive from both sides before it sends.
+    std::vector<int> before(1, -1);
+    std::vector<int> after(1, -1);
+    std::vector<int> own(1, c.rank());
+    std::vector<WorkPtr> works;
+    const auto exchange = [&](Channel channel, std::vector<int>& value, bool sends) {
+      Communicator* const group = groups->channel(channel);
+      if (group == nullptr) return;
+      EXPECT_EQ(group->size(), 2);
+      const int peer = 1 - group->rank();
+      works.push_back(sends ? group->send(bytes_of(value), peer)
+                            : group->receive(bytes_of(value), peer));
+    };
+    exchange(Channel::kActivationIn, before, false);
+    exchange(Channel::kGradientIn, after, false);
+    exchange(Channel::kActivationOut, own, true);
+    exchange(Channel::kGradientOut, own, true);
+    for (const WorkPtr& work : works)
+      EXPECT_EQ(message_of(work->wait()), "");
+    EXPECT_EQ(before[0], pp == 0 ? -1 : c.rank() - 2);
+    EXPECT_EQ(after[0], pp == 2 ? -1 : c.rank() + 2);
+  });
+}
+
 TEST(MeshGroupsTest, AreTheWorldItselfWhereAllRanksShareTheStates) {
   run_world(TransportKind::kLocal, 3, [](Communicator& c) {
     const Groups groups = Groups::of_data_ranks(c);

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -90,17 +92,83 @@ class FailingBatches final : public data::MicroBatchSource {
   void end_step() override {}
 };
 
-TEST(EngineRanksTest, ARankThatFailsFreesItsPeersInAllGroups) {
-  for (const int stage : {1, 3}) {
-    const api::EngineSpec spec = spec_of_stage(stage);
+TEST(EngineRanksTest, AnEvaluationThatOneStageIsAskedToStopEndsOnAll) {
+  api::EngineSpec spec = spec_of_stage(1);
+  spec.parallelism.pipeline = 3;
+  const auto stream = matrix::make_token_stream(8192, spec.model.vocab, 1);
+  for_each_rank(spec, {.pp = 3}, [&](comm::Groups& groups, Engine& engine) {
+    int passes = 0;
+    std::atomic<bool> asked{false};
+    engine.set_instruction_hook([&](int, const Instruction& instruction, int64_t) {
+      if (instruction.kind != InstructionKind::kForward) return;
+      ++passes;
+      asked = groups.at.pp == 1;
+    });
+    api::EngineSpec held_out = spec;
+    held_out.batch = {.global_sequences = 200, .micro_sequences = 1};
+    matrix::StreamBatches batches(stream, held_out, 1, 0);
+    batches.start_step(0);
+    const auto stopped = engine.evaluate(batches, 200, 1, [&] { return asked.load(); });
+    ASSERT_TRUE(stopped) << stopped.error().message;
+    EXPECT_TRUE(stopped->stop_requested);
+    EXPECT_LT(passes, 200) << "stage " << groups.at.pp << " of one to two layers";
+  });
+}
+
+/// The levels of whoever waits are above that of the rank it waits for: the lowest is the one that
+/// hangs.
+TEST(EngineRanksTest, TheRankOfAStageThatHangsHasTheLowestLevel) {
+  for (int hung = 0; hung < 3; ++hung) {
+    api::EngineSpec spec = spec_of_stage(1);
+    spec.parallelism.pipeline = 3;
+    spec.batch.micro_sequences = 1;
     const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
-    for_each_rank(spec, {.dp = 2, .fsdp = 2}, [&](comm::Groups& groups, Engine& engine) {
+    std::vector<std::atomic<int64_t>> levels(3);
+    std::atomic<bool> released{false};
+    for_each_rank(spec, {.pp = 3}, [&](comm::Groups& groups, Engine& engine) {
+      const int rank = groups.world->rank();
+      engine.set_instruction_hook([&](int id, const Instruction&, int64_t level) {
+        levels[static_cast<size_t>(rank)] = level;
+        if (rank != hung || id != static_cast<int>(engine.program().size()) / 2) return;
+        // Until the others stand.
+        const auto give_up = std::chrono::steady_clock::now() + kDeadline;
+        for (int quiet = 0; quiet < 50 && std::chrono::steady_clock::now() < give_up; ++quiet) {
+          std::vector<int64_t> before(levels.begin(), levels.end());
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          if (before != std::vector<int64_t>(levels.begin(), levels.end())) quiet = 0;
+          for (int other = 0; other < 3; ++other) {
+            if (other != hung && levels[static_cast<size_t>(other)] <= level) quiet = 0;
+          }
+        }
+        for (int other = 0; other < 3; ++other) {
+          if (other == hung) continue;
+          EXPECT_GT(levels[static_cast<size_t>(other)], level) << other << " waits for " << hung;
+        }
+        released = true;
+      });
+      matrix::StreamBatches batches(stream, spec, 1, 0);
+      const auto report = engine.step(batches);
+      ASSERT_TRUE(report) << report.error().message;
+    });
+    EXPECT_TRUE(released);
+  }
+}
+
+TEST(EngineRanksTest, ARankThatFailsFreesItsPeersInAllGroups) {
+  for (const auto& [stage, mesh] : {std::pair<int, layout::Mesh>{1, {.dp = 2, .fsdp = 2}},
+                                    {3, {.dp = 2, .fsdp = 2}},
+                                    {1, {.pp = 2, .dp = 1, .fsdp = 2}},
+                                    {1, {.pp = 4}}}) {
+    api::EngineSpec spec = spec_of_stage(stage);
+    spec.parallelism.pipeline = mesh.pp;
+    const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
+    for_each_rank(spec, mesh, [&](comm::Groups& groups, Engine& engine) {
       const int rank = groups.world->rank();
       const auto background = groups.background();
       ASSERT_TRUE(background) << background.error().message;
       // As a checkpoint that is being agreed upon; the rank that fails has no part in it yet.
       const comm::WorkPtr checkpoint = rank == 0 ? nullptr : (*background)->barrier();
-      matrix::StreamBatches good(stream, spec, 4, rank);
+      matrix::StreamBatches good(stream, spec, groups.data_ranks(), groups.data_rank());
       FailingBatches failing;
       data::MicroBatchSource& batches =
           rank == 0 ? static_cast<data::MicroBatchSource&>(failing) : good;

@@ -75,6 +75,14 @@ std::string name_in_trace(InstructionKind kind) {
       return "optimize";
     case InstructionKind::kSnapshot:
       return "snapshot";
+    case InstructionKind::kSendActivation:
+      return "send_activation";
+    case InstructionKind::kReceiveActivation:
+      return "receive_activation";
+    case InstructionKind::kSendGradient:
+      return "send_gradient";
+    case InstructionKind::kReceiveGradient:
+      return "receive_gradient";
   }
   return "?";
 }

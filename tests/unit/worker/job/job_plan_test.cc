@@ -93,16 +93,17 @@ TEST(JobPlanTest, EveryRankHasThePartsThatTheLayoutGivesIt) {
   spec.model.vocab = 131;
   spec.batch.global_sequences = 64;
   const Model model = *build_model(spec.model);
-  for (const int64_t shard : {1, 2, 7, 21}) {
+  for (const auto& [pipeline, shard] :
+       {std::pair{1, 1}, {1, 2}, {1, 7}, {1, 21}, {2, 1}, {2, 7}, {2, 21}}) {
     spec.parallelism.zero_stage = shard == 1 ? 0 : 3;
     spec.parallelism.shard = shard;
+    spec.parallelism.pipeline = pipeline;
     const auto plan = plan_job(spec, {.ranks = 42});
     ASSERT_TRUE(plan) << plan.error().message;
-    const layout::Mesh mesh{.dp = static_cast<int>(42 / shard), .fsdp = static_cast<int>(shard)};
-    const int stage_end[] = {static_cast<int>(model.layers.size())};
-    const auto layout =
-        make_layout(model, make_units(model, DType::kFloat32, EngineSetup{}.unit_bytes, stage_end),
-                    spec.parallelism, mesh);
+    const layout::Mesh mesh{.pp = pipeline, .dp = 42 / pipeline / shard, .fsdp = shard};
+    const auto layout = make_layout(
+        model, make_units(model, DType::kFloat32, EngineSetup{}.unit_bytes, plan->stages()),
+        spec.parallelism, mesh);
     ASSERT_TRUE(layout) << layout.error().message;
     for (int rank = 0; rank < 42; ++rank) {
       const layout::Coordinate at = layout::coordinate_of(mesh, rank);

@@ -1,5 +1,7 @@
 #include "worker/job/plan.h"
 
+#include <tuple>
+
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_kernel_set.h"
@@ -23,6 +25,8 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
   planned.batch.micro_sequences = cell.micro_sequences;
   planned.parallelism.zero_stage = cell.zero_stage;
   planned.parallelism.mode = cell.mode;
+  planned.parallelism.pipeline = cell.pipeline;
+  planned.parallelism.pipeline_schedule = cell.schedule;
   const auto plan = Plan::make({.spec = planned,
                                 .mesh = cell.mesh(),
                                 .unit_bytes = 64 << 10,  // as train_world() has them
@@ -74,6 +78,20 @@ TEST(PlanTest, CopiesOfAShardedModelSendTheirSumsToEachOther) {
   for (const int zero_stage : {1, 2, 3}) {
     SCOPED_TRACE(zero_stage);
     expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell_of(4, 2, zero_stage, 2));
+  }
+}
+
+TEST(PlanTest, RanksOfAPipelineHoldComputeAndSendWhatIsTheirStages) {
+  for (const auto& [ranks, pipeline, zero_stage] :
+       {std::tuple{2, 2, 0}, {4, 2, 1}, {4, 2, 3}, {3, 3, 1}, {4, 4, 1}}) {
+    for (const auto schedule : {api::PipelineSchedule::kGPipe, api::PipelineSchedule::kOneFOneB,
+                                api::PipelineSchedule::kZeroBubbleH1}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(pipeline) + " stages");
+      matrix::Cell cell = cell_of(ranks, 2, zero_stage, 0);
+      cell.pipeline = pipeline;
+      cell.schedule = schedule;
+      expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell);
+    }
   }
 }
 

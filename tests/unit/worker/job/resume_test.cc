@@ -10,6 +10,7 @@
 
 #include "common/api/decode.h"
 #include "common/api/encode.h"
+#include "common/api/enum_names.h"
 #include "common/random/philox.h"
 #include "tests/comm/worker/comm/world.h"
 #include "tests/support/extent.h"
@@ -29,6 +30,10 @@ constexpr int64_t kPairs = 48;
 /// One pair in so many is drawn where not all run.
 constexpr int64_t kShare = 2;
 
+constexpr api::PipelineSchedule kSchedules[] = {
+    api::PipelineSchedule::kNaive, api::PipelineSchedule::kGPipe, api::PipelineSchedule::kOneFOneB,
+    api::PipelineSchedule::kZeroBubbleH1};
+
 /// Who trains for how long: a layout, and what else a restart may change.
 struct Life {
   matrix::Cell cell;
@@ -45,7 +50,9 @@ struct Pair {
 std::string name_of(const Life& life) {
   const matrix::Cell& cell = life.cell;
   const layout::Mesh mesh = cell.mesh();
-  const std::string ranks = std::to_string(mesh.dp) + "x" + std::to_string(mesh.fsdp);
+  std::string ranks = std::to_string(mesh.dp) + "x" + std::to_string(mesh.fsdp);
+  if (mesh.pp > 1)
+    ranks = std::to_string(mesh.pp) + std::string(api::name_of(cell.schedule)) + ranks;
   return (cell.mode == api::ParallelMode::kDataParallel
               ? "DataParallel" + ranks
               : "Zero" + std::to_string(cell.zero_stage) + "On" + ranks) +
@@ -59,12 +66,15 @@ std::string name_of(const Pair& pair) {
 
 void PrintTo(const Pair& pair, std::ostream* out) { *out << name_of(pair); }
 
-/// Pairs of layouts of 1 to 6 ranks: dp x shard of every ZeRO stage, and DataParallel.
+/// Pairs of layouts of 1 to 6 ranks: dp x shard of every ZeRO stage, and DataParallel, in one to
+/// four stages.
 std::vector<Pair> pairs() {
   std::vector<matrix::Cell> layouts;
   for (int ranks = 1; ranks <= kRanksMax; ++ranks) {
-    for (const matrix::Cell& cell : matrix::layouts_of(ranks, {0, 1, 2, 3}))
-      layouts.push_back(cell);
+    for (const int pipeline : {1, 2, 3, 4}) {
+      for (const matrix::Cell& cell : matrix::layouts_of(ranks, {0, 1, 2, 3}, pipeline))
+        layouts.push_back(cell);
+    }
   }
   uint64_t drawn = 20260101;
   const auto draw = [&](size_t choices) { return mix64(++drawn) % choices; };
@@ -73,6 +83,7 @@ std::vector<Pair> pairs() {
               .unit_bytes = int64_t{16} << 10 << 2 * draw(3),
               .until = until};
     life.cell.micro_sequences = 1 + static_cast<int64_t>(draw(4));
+    if (life.cell.pipeline > 1) life.cell.schedule = kSchedules[draw(std::size(kSchedules))];
     life.cell.isa = kernel_isa(api::Isa::kAuto);
     return life;
   };
@@ -92,6 +103,7 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
   ResumeTest() {
     spec_ = matrix::prime_spec(GetParam().compute);
     spec_.steps = kSteps;
+    spec_.model.layers = 4;                // as many as a pipeline may have stages
     spec_.data.tokens = {"tokens/train"};  // named in the checkpoint, never opened
     // As a rank gets it: with every default in its place.
     auto complete = api::decode_engine(api::encode_engine(spec_));
@@ -137,6 +149,8 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
     // A spec may name it under stages 1 to 3 alone.
     if (life.cell.zero_stage > 0) spec.parallelism.shard = life.cell.shard;
     spec.parallelism.mode = life.cell.mode;
+    spec.parallelism.pipeline = life.cell.pipeline;
+    spec.parallelism.pipeline_schedule = life.cell.schedule;
     HeapMemorySource memory;
     TRAINYARD_ASSIGN(
         const auto engine,

@@ -4,6 +4,7 @@
 
 #include "worker/memory/step_plan.h"
 #include "worker/model/family.h"
+#include "worker/program/schedules/schedules.h"
 
 namespace trainyard::engine {
 namespace {
@@ -18,6 +19,7 @@ Model small_model() {
   return *build_model(spec);
 }
 constexpr int kLayers = 4;
+using Part = ActivationTemplate::Part;
 
 OpExtent extent(bool trains) {
   return {.rows = 2 * kTokens, .tokens_per_sample = kTokens, .trains = trains};
@@ -28,44 +30,43 @@ constexpr int64_t bytes_of(int64_t columns) { return 2 * kTokens * columns * 4; 
 
 TEST(ActivationTemplateTest, KeepsWhatBackwardReadsAndNothingOfTheHead) {
   const Model model = small_model();
-  const int stage_end[] = {kLayers};
-  const auto all = ActivationTemplate::make(model, stage_end, extent(true));
+  const auto all = ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, extent(true));
   // Per block two residual values, two normed ones, q, k and v, the heads, the FFN twice; the
   // statistics of two norms and of the attention. The embedding's output is the first block's
   // input.
   const int64_t block = bytes_of(2 * 64 + 2 * 64 + 3 * 64 + 64 + 2 * 256) + bytes_of(2 * 2 + 2);
   EXPECT_EQ(all.kept_bytes(0), 2 * block + bytes_of(64));
   EXPECT_GE(all.transient_bytes(), bytes_of(padded_vocab(1000))) << "the gradient of the logits";
-  EXPECT_FALSE(all.saved(kLayers - 1, 1, 0).kept) << "as the loss goes forward in its own backward";
-  EXPECT_TRUE(all.value(0, 0).kept);
+  EXPECT_NE(all.saved(kLayers - 1, 1, 0).part, Part::kKept)
+      << "as the loss goes forward in its own backward";
+  EXPECT_EQ(all.value(0, 0).part, Part::kKept);
   EXPECT_EQ(all.value(0, 0).offset, all.value(1, 0).offset) << "one buffer";
-  EXPECT_FALSE(all.gradient(1, 0).kept);
+  EXPECT_NE(all.gradient(1, 0).part, Part::kKept);
 }
 
 TEST(ActivationTemplateTest, AForwardProgramKeepsNothing) {
   const Model model = small_model();
-  const int stage_end[] = {kLayers};
   OpExtent forward = extent(false);
-  const auto evaluating = ActivationTemplate::make(model, stage_end, forward);
+  const auto evaluating = ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, forward);
   EXPECT_EQ(evaluating.kept_bytes(0), 0);
   const int64_t logits = bytes_of(padded_vocab(1000));  // of these few rows all at once
   EXPECT_GE(evaluating.transient_bytes(), logits);
   EXPECT_LT(evaluating.transient_bytes(), logits + bytes_of(64) * 3) << "and not their gradient";
   forward.has_targets = false;
-  const auto sampling = ActivationTemplate::make(model, stage_end, forward);
+  const auto sampling = ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, forward);
   EXPECT_LT(sampling.transient_bytes(), logits) << "those of the last row are not here";
 }
 
 TEST(ActivationTemplateTest, AStageReceivesItsInputInABufferOfItsOwn) {
   const Model model = small_model();
-  const int stage_end[] = {2, kLayers};
-  const auto all = ActivationTemplate::make(model, stage_end, extent(true));
+  const layout::StageMap stages{.layer_end = {2, kLayers}, .chunks = 2};
+  const auto all = ActivationTemplate::make(model, stages, 0, extent(true));
   ASSERT_EQ(all.stages(), 2);
   EXPECT_EQ(all.stage_of(1), 0);
   EXPECT_EQ(all.stage_of(2), 1);
-  EXPECT_TRUE(all.value(2, 0).kept);
+  EXPECT_EQ(all.value(2, 0).part, Part::kKept);
   // What the first stage sends it does not read again.
-  EXPECT_FALSE(all.value(1, model.layers[1].output).kept);
+  EXPECT_NE(all.value(1, model.layers[1].output).part, Part::kKept);
 }
 
 TEST(SlotsTest, AMicroBatchTakesTheLowestSlotFromItsForwardToItsLastPass) {
@@ -89,7 +90,7 @@ TEST(SlotsTest, AMicroBatchTakesTheLowestSlotFromItsForwardToItsLastPass) {
   EXPECT_EQ(slots.slot(1, 0), 1);
   EXPECT_EQ(slots.slot(2, 0), 1);
   EXPECT_EQ(slots.slot(3, 0), 0);
-  EXPECT_EQ(Slots(one_stage_schedule(4096), 1).count(0), 1);
+  EXPECT_EQ(Slots(naive({}, 4096, 0), 1).count(0), 1);
 }
 
 TEST(SlotsTest, StagesOfARankHaveTheirOwn) {
@@ -106,8 +107,7 @@ TEST(SlotsTest, StagesOfARankHaveTheirOwn) {
 TEST(ProgramMemoryTest, KeptPartsOfMicroBatchesInFlightLieSideBySide) {
   using Kind = InstructionKind;
   const Model model = small_model();
-  const int stage_end[] = {kLayers};
-  const auto all = ActivationTemplate::make(model, stage_end, extent(true));
+  const auto all = ActivationTemplate::make(model, {.layer_end = {kLayers}}, 0, extent(true));
   const Schedule both = {{Kind::kForward, 0},       {Kind::kForward, 1},
                          {Kind::kBackwardInput, 0}, {Kind::kBackwardWeight, 0},
                          {Kind::kBackwardInput, 1}, {Kind::kBackwardWeight, 1}};

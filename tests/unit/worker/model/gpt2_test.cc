@@ -32,7 +32,13 @@ TEST(Gpt2Test, TheSmallOneHasItsPublishedSize) {
 TEST(Gpt2Test, FlopsFollowTheFormula) {
   const auto model = build_gpt2(kSmall);
   ASSERT_TRUE(model);
-  const OpFlops flops = total_flops(*model, {.rows = 256, .tokens_per_sample = 256});
+  OpFlops flops;
+  for (const Layer& layer : model->layers) {
+    const OpFlops of_layer = flops_of(layer, {.rows = 256, .tokens_per_sample = 256});
+    flops.forward += of_layer.forward;
+    flops.backward_input += of_layer.backward_input;
+    flops.backward_weight += of_layer.backward_weight;
+  }
   const int64_t matrices = 12 * 12 * 768 * 768 + model->padded_vocab * 768;
   const int64_t attention = 12 * 256 * 768;  // per token: C T a layer
   EXPECT_EQ(flops.forward, 2 * 256 * (matrices + attention));

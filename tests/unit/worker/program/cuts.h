@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "worker/program/lower.h"
+#include "worker/program/schedules/schedules.h"
 
 /// Small layouts for tests of step programs.
 namespace trainyard::engine::testing {
@@ -14,6 +15,9 @@ struct Cut {
   layout::Mesh mesh = {.fsdp = 2};
   int zero_stage = 1;
 };
+
+/// Of a rank that has the whole model.
+inline Schedule one_stage_schedule(int micro_batches) { return naive({}, micro_batches, 0); }
 
 /// Every way in which states are cut.
 inline const std::vector<Cut> kCuts = {{"stage 1", {.fsdp = 2}, 1},
@@ -34,7 +38,7 @@ inline Lowering lowering_of(std::vector<int> stage_end, std::vector<layout::Unit
   for (size_t unit = 0; unit < units.size(); ++unit)
     units[unit].tensors = {static_cast<int>(unit)};
   layouts.push_back(*layout::Layout::make(tensors, std::move(units), cut.mesh, cut.zero_stage));
-  return {.stage_end = std::move(stage_end), .layout = &layouts.back()};
+  return {.stages = {.layer_end = std::move(stage_end)}, .layout = &layouts.back()};
 }
 
 /// By unit the layers that use it.

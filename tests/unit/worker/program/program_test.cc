@@ -20,6 +20,7 @@ using testing::kStage3;
 using testing::listed;
 using testing::lowering_of;
 using testing::one_forward_one_backward;
+using testing::one_stage_schedule;
 using testing::UnitLayers;
 
 constexpr int kLayers = 4;
@@ -330,9 +331,10 @@ TEST(LowerTest, AWeightPassThatIsHeldBackIsNotRunWithItsBackward) {
   EXPECT_EQ(spelled(passes),
             "F m0 l0, F m0 l1, F m0 l2, F m1 l0, F m1 l1, F m1 l2, "
             "F m0 l3, B m0 l3, B m0 l2, B m0 l1, B m0 l0, "
-            "F m1 l3, B m1 l3, W m1 l3, B m1 l2, W m1 l2, B m1 l1, W m1 l1, B m1 l0, W m1 l0, "
+            "F m1 l3, B m1 l3, B m1 l2, B m1 l1, B m1 l0, W m1 l3, W m1 l2, W m1 l1, W m1 l0, "
             "W m0 l3, W m0 l2, W m0 l1, W m0 l0")
-      << "the loss goes forward in its backward pass; W together with its own B only";
+      << "the loss goes forward in its backward pass; where one W does not follow its B, none runs "
+         "with it";
 }
 
 TEST(LowerTest, AStageHasItsUnitsAndAddsUpATableWithTheOtherOneThatUsesIt) {
@@ -361,7 +363,7 @@ TEST(LowerTest, AStageHasItsUnitsAndAddsUpATableWithTheOtherOneThatUsesIt) {
 TEST(LowerTest, StagesHaveTheirLayers) {
   using Kind = InstructionKind;
   EXPECT_EQ(spelled(listed(lower({{Kind::kForward, 0, 1}, {Kind::kBackwardInput, 0, 1}},
-                                 {.stage_end = {3, 5}}))),
+                                 {.stages = {.layer_end = {3, 5}}}))),
             "F m0 l3, F m0 l4, B m0 l4, B m0 l3, REDUCE_CONTROL");
 }
 

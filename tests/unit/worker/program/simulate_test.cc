@@ -21,6 +21,7 @@ using testing::kStage0;
 using testing::kStage3;
 using testing::lowering_of;
 using testing::one_forward_one_backward;
+using testing::one_stage_schedule;
 using Kind = InstructionKind;
 
 const testing::UnitLayers kUnits = {{3}, {1, 2}, {0, 3}};
@@ -34,6 +35,22 @@ std::vector<RankProgram> ranks_of(const Schedule& schedule, Lowering lowering,
     ranks.push_back({.program = lower(schedule, lowering),
                      .micro_batches = own,
                      .rank = static_cast<int>(ranks.size())});
+  }
+  return ranks;
+}
+
+using ScheduleMaker = Schedule (*)(const layout::StageMap&, int, int);
+
+/// One pipeline.
+std::vector<RankProgram> pipeline_of(ScheduleMaker schedule, Lowering lowering, int micro_batches) {
+  std::vector<RankProgram> ranks;
+  lowering.micro_batches = micro_batches;
+  for (int pp = 0; pp < lowering.stages.ranks(); ++pp) {
+    lowering.at = {.pp = pp};
+    ranks.push_back({.program = lower(schedule(lowering.stages, micro_batches, pp), lowering),
+                     .micro_batches = micro_batches,
+                     .at = lowering.at,
+                     .rank = pp});
   }
   return ranks;
 }
@@ -222,25 +239,7 @@ TEST(SimulateTest, FindsAUnitReducedByARankThatDoesNotHoldIt) {
                                          {.layers = {2}, .stages = {1}},
                                          {.layers = {0, 1}, .stages = {0}}},
                                         {"pipeline", {.pp = 2}, 1});
-  std::vector<RankProgram> ranks;
-  for (int stage = 0; stage < 2; ++stage) {
-    std::vector<Instruction> program;
-    for (const Kind kind : {Kind::kForward, Kind::kBackwardInput, Kind::kBackwardWeight}) {
-      for (int layer = 0; layer < 2; ++layer) {
-        const int within = kind == Kind::kForward ? layer : 1 - layer;
-        program.push_back({.kind = kind, .micro_batch = 0, .layer = 2 * stage + within});
-      }
-    }
-    const std::vector<int> units = stage == 0 ? std::vector<int>{2} : std::vector<int>{0, 1};
-    for (const int unit : units)
-      program.push_back({.kind = Kind::kReduce, .unit = unit});
-    program.push_back({.kind = Kind::kReduceControl});
-    for (const int unit : units) {
-      program.push_back({.kind = Kind::kOptimize, .unit = unit});
-      program.push_back({.kind = Kind::kGather, .unit = unit});
-    }
-    ranks.push_back({.program = program, .micro_batches = 1, .at = {.pp = stage}, .rank = stage});
-  }
+  const std::vector<RankProgram> ranks = pipeline_of(naive, lowering, 1);
   const auto good = simulate(ranks, lowering);
   EXPECT_TRUE(good) << good.error().message;
   const auto insert = [](Kind kind, int layer, int unit) {
@@ -257,21 +256,12 @@ TEST(SimulateTest, FindsAUnitReducedByARankThatDoesNotHoldIt) {
 }
 
 TEST(SimulateTest, BothStagesThatShareATableAddItUp) {
-  Lowering lowering = lowering_of({2, 4, 6},
-                                  {{.layers = {3}, .stages = {1}},
-                                   {.layers = {1}, .stages = {0}},
-                                   {.layers = {0, 5}, .stages = {0, 2}}},
-                                  {"pipeline", {.pp = 3, .fsdp = 2}, 1});
-  std::vector<RankProgram> ranks;
-  for (int pp = 0; pp < 3; ++pp) {
-    lowering.at = {.pp = pp};
-    const Schedule schedule = {
-        {Kind::kForward, 0, pp}, {Kind::kBackwardInput, 0, pp}, {Kind::kBackwardWeight, 0, pp}};
-    ranks.push_back({.program = lower(schedule, lowering),
-                     .micro_batches = 1,
-                     .at = lowering.at,
-                     .rank = static_cast<int>(ranks.size())});
-  }
+  const Lowering lowering = lowering_of({2, 4, 6},
+                                        {{.layers = {3}, .stages = {1}},
+                                         {.layers = {1}, .stages = {0}},
+                                         {.layers = {0, 5}, .stages = {0, 2}}},
+                                        {"pipeline", {.pp = 3, .fsdp = 2}, 1});
+  const std::vector<RankProgram> ranks = pipeline_of(naive, lowering, 1);
   const auto good = simulate(ranks, lowering);
   EXPECT_TRUE(good) << good.error().message;
   EXPECT_THAT(said_after(ranks, lowering,
@@ -280,7 +270,7 @@ TEST(SimulateTest, BothStagesThatShareATableAddItUp) {
                              return i.kind == Kind::kAllReduce;
                            });
                          }),
-              HasSubstr("rank 2, instruction 7 (REDUCE_CONTROL): before every unit is reduced"));
+              HasSubstr("rank 2, instruction 9 (REDUCE_CONTROL): before every unit is reduced"));
 }
 
 TEST(SimulateTest, GathersAloneAreAProgram) {

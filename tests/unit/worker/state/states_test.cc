@@ -18,12 +18,14 @@ Model small_model() {
 }
 
 /// The whole model on one stage.
-std::vector<int> one_stage(const Model& model) { return {static_cast<int>(model.layers.size())}; }
+layout::StageMap one_stage(const Model& model) {
+  return {.layer_end = {static_cast<int>(model.layers.size())}};
+}
 
-/// With the layers up to each of `stage_end` on a stage of its own, in units of 64 KiB.
+/// Cut into `stages`, in units of 64 KiB.
 layout::Layout layout_of(const Model& model, DType compute, const layout::Mesh& mesh, int stage,
-                         const std::vector<int>& stage_end) {
-  return make_layout(model, make_units(model, compute, 64 << 10, stage_end), {.zero_stage = stage},
+                         const layout::StageMap& stages) {
+  return make_layout(model, make_units(model, compute, 64 << 10, stages), {.zero_stage = stage},
                      mesh)
       .value();
 }
@@ -69,9 +71,9 @@ TEST(UnitsTest, AreInTheOrderInWhichBackwardCompletesThem) {
 TEST(UnitsTest, EndWhereAStageEnds) {
   const Model model = small_model();  // embeddings, three blocks, classifier
   for (const int64_t bytes : {1, 64 << 10, 1 << 30}) {
-    const std::vector<int> stage_end = {2, 3, 5};
+    const layout::StageMap stage_map{.layer_end = {2, 3, 5}};
     int tied = 0;
-    for (const layout::Unit& unit : make_units(model, DType::kBFloat16, bytes, stage_end)) {
+    for (const layout::Unit& unit : make_units(model, DType::kBFloat16, bytes, stage_map)) {
       std::set<int> stages;
       for (const int layer : unit.layers)
         stages.insert(layer < 2 ? 0 : layer < 3 ? 1 : 2);
@@ -175,7 +177,7 @@ TEST(StatesTest, ARankHasMemoryForTheUnitsOfItsStageAlone) {
   const int64_t table = (model.params[0].elements() + 63) / 64 * 64;  // wte, on both ends
   for (const int stage : {1, 3}) {
     const layout::Layout layout =
-        layout_of(model, DType::kFloat32, {.pp = 3, .fsdp = 2}, stage, {2, 3, 5});
+        layout_of(model, DType::kFloat32, {.pp = 3, .fsdp = 2}, stage, {.layer_end = {2, 3, 5}});
     int64_t weights = 0;
     int64_t moments = 0;
     int64_t sums = 0;

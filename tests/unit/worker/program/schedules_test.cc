@@ -1,0 +1,226 @@
+#include "worker/program/schedules/schedules.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker/program/cuts.h"
+#include "worker/program/simulate.h"
+
+namespace trainyard::engine {
+namespace {
+
+using testing::Cut;
+using ::testing::HasSubstr;
+using testing::lowering_of;
+using Kind = InstructionKind;
+using api::PipelineSchedule;
+
+constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::kNaive, PipelineSchedule::kGPipe,
+                                           PipelineSchedule::kOneFOneB,
+                                           PipelineSchedule::kZeroBubbleH1};
+
+/// A pipeline of stages of two layers each with a unit; first and last layer share another.
+/// `alone`: but the last stage, which has the last layer alone.
+Lowering pipeline(int stages, int zero_stage = 1, int fsdp = 1, bool alone = false) {
+  const int layers = 2 * stages - (alone ? 1 : 0);
+  std::vector<layout::Unit> units;
+  for (int layer = layers - 1; layer >= 0; --layer)
+    units.push_back({.layers = {layer}, .stages = {layer / 2}});
+  units.push_back({.layers = {0, layers - 1}, .stages = {0, stages - 1}});
+  if (stages == 1) units.back().stages = {0};
+  std::vector<int> ends;
+  for (int stage = 1; stage <= stages; ++stage)
+    ends.push_back(std::min(2 * stage, layers));
+  return lowering_of(ends, units, {"pipeline", {.pp = stages, .fsdp = fsdp}, zero_stage});
+}
+
+std::vector<RankProgram> ranks_of(PipelineSchedule schedule, Lowering lowering, int micro_batches) {
+  std::vector<RankProgram> ranks;
+  lowering.micro_batches = micro_batches;
+  for (int pp = 0; pp < lowering.stages.ranks(); ++pp) {
+    lowering.at = {.pp = pp};
+    ranks.push_back({.program = lower(
+                         training_schedule(schedule, lowering.stages, micro_batches, pp), lowering),
+                     .micro_batches = micro_batches,
+                     .at = lowering.at,
+                     .rank = pp});
+  }
+  return ranks;
+}
+
+/// What simulate() says of a step after `change` has been made to the program of one rank.
+std::string said_after(PipelineSchedule schedule, int rank,
+                       const std::function<void(std::vector<Instruction>&)>& change) {
+  const Lowering lowering = pipeline(3);
+  std::vector<RankProgram> ranks = ranks_of(schedule, lowering, 4);
+  std::vector<Instruction> program;
+  for (const Instruction& instruction : ranks[static_cast<size_t>(rank)].program)
+    program.push_back(instruction);
+  change(program);
+  ranks[static_cast<size_t>(rank)].program = std::move(program);
+  const auto simulation = simulate(ranks, lowering);
+  return simulation ? "nothing" : simulation.error().message;
+}
+
+auto find(std::vector<Instruction>& program, Kind kind, int micro_batch) {
+  return std::find_if(program.begin(), program.end(), [&](const Instruction& i) {
+    return i.kind == kind && i.micro_batch == micro_batch;
+  });
+}
+
+TEST(SchedulesTest, AreProgramsThatComeToTheirEndAtEverySize) {
+  int judged = 0;
+  for (const PipelineSchedule schedule : kSchedules) {
+    for (int stages = 1; stages <= 6; ++stages) {
+      for (const int micro_batches : {1, 2, 3, 5, 8, 23}) {
+        for (const int zero_stage : {1, 2, 3}) {
+          const Lowering lowering = pipeline(stages, zero_stage, 2, micro_batches % 2 == 1);
+          const auto ranks = ranks_of(schedule, lowering, micro_batches);
+          const auto simulation = simulate(ranks, lowering);
+          ASSERT_TRUE(simulation) << simulation.error().message;
+          ++judged;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(judged, 4 * 6 * 6 * 3);
+}
+
+TEST(SchedulesTest, TakeAsLongAndHoldAsMuchAsTheFormulasSay) {
+  // All of a stage's costs are those of its first layer: the loss, which goes forward in the
+  // backward pass, is another.
+  const Costs costs{.seconds = [](const RankProgram&, const Instruction& i) {
+    return i.layer % 2 != 0                  ? 0.0
+           : i.kind == Kind::kForward        ? 3.0
+           : i.kind == Kind::kBackwardInput  ? 4.0
+           : i.kind == Kind::kBackwardWeight ? 2.0
+                                             : 0.0;
+  }};
+  constexpr double kAll = 9;
+  for (int p = 2; p <= 8; ++p) {
+    for (int m = 1; m <= 16; ++m) {
+      const Lowering lowering = pipeline(p);
+      const auto run = [&](PipelineSchedule schedule) {
+        return *simulate(ranks_of(schedule, lowering, m), lowering, costs);
+      };
+      const auto latest = [](const Simulation& s) {
+        return *std::max_element(s.end_seconds.begin(), s.end_seconds.end());
+      };
+      const Simulation in_turn = run(PipelineSchedule::kNaive);
+      EXPECT_GE(latest(in_turn), m * (p * 7.0));  // W of a rank and B of the rank before overlap
+      EXPECT_LE(latest(in_turn), m * p * kAll);
+      const Simulation apart = run(PipelineSchedule::kZeroBubbleH1);
+      EXPECT_EQ(latest(apart), m * kAll + (p - 1) * 7 - (std::min(m, p) - 1) * 2)
+          << p << " stages, " << m << " micro-batches";
+      for (int s = 0; s < p; ++s)
+        EXPECT_EQ(apart.in_flight_max[static_cast<size_t>(s)], std::min(m, p)) << p << " " << m;
+      for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::kOneFOneB}) {
+        const Simulation found = run(schedule);
+        // The gradient is sent before the W of the layer, which is hidden but on the first stage.
+        EXPECT_LE(latest(found), (m + p - 1) * kAll) << p << " stages, " << m << " micro-batches";
+        EXPECT_GE(latest(found), (m + p - 1) * kAll - (p - 1) * 2) << p << " " << m;
+        for (int s = 0; s < p; ++s) {
+          const int in_flight = schedule == PipelineSchedule::kGPipe ? m : std::min(m, p - s);
+          EXPECT_EQ(found.in_flight_max[static_cast<size_t>(s)], in_flight) << p << " " << m;
+        }
+      }
+    }
+  }
+}
+
+TEST(SchedulesTest, PlantedFaultsAreFound) {
+  const auto erase = [](Kind kind, int m) {
+    return [=](std::vector<Instruction>& program) { program.erase(find(program, kind, m)); };
+  };
+  const auto again = [](Kind kind, int m) {
+    return [=](std::vector<Instruction>& program) {
+      const auto at = find(program, kind, m);
+      program.insert(at, *at);
+    };
+  };
+  const auto swapped = [](Kind kind, int a, int b) {
+    return [=](std::vector<Instruction>& program) {
+      std::iter_swap(find(program, kind, a), find(program, kind, b));
+    };
+  };
+  for (const PipelineSchedule schedule : kSchedules) {
+    EXPECT_THAT(said_after(schedule, 1, erase(Kind::kSendActivation, 2)),
+                HasSubstr("rank 1: SEND m2 l4 is missing"));
+    EXPECT_THAT(said_after(schedule, 1, erase(Kind::kSendGradient, 0)),
+                HasSubstr("rank 1: SEND_GRADIENT m0 l1 is missing"));
+    EXPECT_THAT(said_after(schedule, 1, erase(Kind::kReceiveActivation, 1)),
+                HasSubstr("its input is not received"));
+    EXPECT_THAT(said_after(schedule, 0, erase(Kind::kReceiveGradient, 3)),
+                HasSubstr("no gradient is received"));
+    EXPECT_THAT(said_after(schedule, 0, again(Kind::kSendActivation, 0)), HasSubstr("sent twice"));
+    EXPECT_THAT(said_after(schedule, 1, again(Kind::kReceiveActivation, 0)),
+                HasSubstr("received twice"));
+    EXPECT_THAT(
+        said_after(schedule, 1,
+                   [](auto& program) { find(program, Kind::kSendActivation, 0)->peer = 0; }),
+        HasSubstr("another rank has it"));
+    EXPECT_THAT(said_after(schedule, 1,
+                           [](auto& program) { ++find(program, Kind::kSendActivation, 0)->layer; }),
+                HasSubstr("no stage begins or ends there"));
+    EXPECT_THAT(said_after(schedule, 1, swapped(Kind::kSendGradient, 0, 1)),
+                HasSubstr("its backward is not complete"));
+    EXPECT_THAT(said_after(schedule, 0, swapped(Kind::kSendActivation, 0, 1)),
+                HasSubstr("is not complete"));
+  }
+  // Each side's order is one that a rank could have; together they are none.
+  const auto later = [](std::vector<Instruction>& program) {
+    const auto first = find(program, Kind::kSendActivation, 0);
+    const auto second = find(program, Kind::kSendActivation, 1);
+    std::rotate(first, first + 1, second + 1);
+  };
+  EXPECT_THAT(said_after(PipelineSchedule::kGPipe, 0, later), HasSubstr("in its place: deadlock"));
+}
+
+TEST(SchedulesTest, AWarmUpOneTooLongIsADeadlock) {
+  const Lowering lowering = pipeline(3);
+  std::vector<RankProgram> ranks = ranks_of(PipelineSchedule::kOneFOneB, lowering, 6);
+  // The last stage is to go forward with two before it goes back with the first, and the first
+  // stage has sent one less.
+  Lowering last = lowering;
+  last.at = {.pp = 2};
+  last.micro_batches = 6;
+  Schedule schedule = one_f_one_b(lowering.stages, 6, 0);
+  for (Pass& pass : schedule)
+    pass.stage = 2;
+  schedule.insert(schedule.begin() + 2, schedule[2 + 3]);
+  schedule.erase(schedule.begin() + 2 + 4);
+  ranks[2].program = lower(schedule, last);
+  const auto simulation = simulate(ranks, lowering);
+  ASSERT_FALSE(simulation);
+  EXPECT_THAT(simulation.error().message, HasSubstr("deadlock"));
+}
+
+TEST(SchedulesTest, ARankWithFewerMicroBatchesOwesNobodyAMessage) {
+  for (const PipelineSchedule schedule : kSchedules) {
+    for (const int zero_stage : {1, 2, 3}) {
+      Lowering lowering = pipeline(3, zero_stage, 2);
+      std::vector<RankProgram> ranks;
+      for (int pp = 0; pp < 3; ++pp) {
+        for (int d = 0; d < 2; ++d) {
+          lowering.at = {.pp = pp, .fsdp = d};
+          lowering.micro_batches = d == 0 ? 5 : 4;
+          ranks.push_back(
+              {.program = lower(training_schedule(schedule, lowering.stages, 5, pp), lowering),
+               .micro_batches = lowering.micro_batches,
+               .at = lowering.at,
+               .rank = static_cast<int>(ranks.size())});
+        }
+      }
+      const auto simulation = simulate(ranks, lowering);
+      EXPECT_TRUE(simulation) << simulation.error().message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::engine

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/api/engine_spec.h"
+#include "common/base/error.h"
+#include "common/layout/stage_map.h"
+#include "worker/model/model.h"
+
+namespace trainyard::engine {
+
+/// What each layer costs a rank in a step: the FLOPs of its passes over `step`, and what its
+/// parameters' update moves through memory, counted as so many FLOPs.
+std::vector<int64_t> layer_costs(const Model& model, const OpExtent& step);
+
+/// Cuts a model into pipeline x chunksPerStage stages such that the dearest costs least. The
+/// embedding belongs to the first, the head to the last. `step`: all rows of a rank's step. Errors:
+/// kInvalidConfig with the numbers, where there are more stages than layers.
+Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSpec& parallelism,
+                                    const OpExtent& step);
+
+}  // namespace trainyard::engine
