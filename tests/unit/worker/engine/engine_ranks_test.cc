@@ -1,5 +1,6 @@
 // Engines of several ranks, which agree on when they end and free each other when one fails.
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -115,6 +116,27 @@ TEST(EngineRanksTest, AnEvaluationThatOneStageIsAskedToStopEndsOnAll) {
   });
 }
 
+using Levels = std::vector<std::atomic<int64_t>>;
+
+/// Whether every level but that of `hung` is above it.
+bool is_lowest(const Levels& levels, int hung) {
+  const int64_t level = levels[static_cast<size_t>(hung)];
+  return std::count_if(levels.begin(), levels.end(),
+                       [&](const std::atomic<int64_t>& other) { return other <= level; }) == 1;
+}
+
+/// Waits until the levels stand still and `hung` has the lowest.
+void expect_others_wait(const Levels& levels, int hung) {
+  const auto give_up = std::chrono::steady_clock::now() + kDeadline;
+  for (int quiet = 0; quiet < 50 && std::chrono::steady_clock::now() < give_up; ++quiet) {
+    const std::vector<int64_t> before(levels.begin(), levels.end());
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const bool stands = before == std::vector<int64_t>(levels.begin(), levels.end());
+    if (!stands || !is_lowest(levels, hung)) quiet = 0;
+  }
+  EXPECT_TRUE(is_lowest(levels, hung)) << "rank " << hung << " hangs";
+}
+
 /// The levels of whoever waits are above that of the rank it waits for: the lowest is the one that
 /// hangs.
 TEST(EngineRanksTest, TheRankOfAStageThatHangsHasTheLowestLevel) {
@@ -123,27 +145,14 @@ TEST(EngineRanksTest, TheRankOfAStageThatHangsHasTheLowestLevel) {
     spec.parallelism.pipeline = 3;
     spec.batch.micro_sequences = 1;
     const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
-    std::vector<std::atomic<int64_t>> levels(3);
+    Levels levels(3);
     std::atomic<bool> released{false};
     for_each_rank(spec, {.pp = 3}, [&](comm::Groups& groups, Engine& engine) {
       const int rank = groups.world->rank();
       engine.set_instruction_hook([&](int id, const Instruction&, int64_t level) {
         levels[static_cast<size_t>(rank)] = level;
         if (rank != hung || id != static_cast<int>(engine.program().size()) / 2) return;
-        // Until the others stand.
-        const auto give_up = std::chrono::steady_clock::now() + kDeadline;
-        for (int quiet = 0; quiet < 50 && std::chrono::steady_clock::now() < give_up; ++quiet) {
-          std::vector<int64_t> before(levels.begin(), levels.end());
-          std::this_thread::sleep_for(std::chrono::milliseconds(2));
-          if (before != std::vector<int64_t>(levels.begin(), levels.end())) quiet = 0;
-          for (int other = 0; other < 3; ++other) {
-            if (other != hung && levels[static_cast<size_t>(other)] <= level) quiet = 0;
-          }
-        }
-        for (int other = 0; other < 3; ++other) {
-          if (other == hung) continue;
-          EXPECT_GT(levels[static_cast<size_t>(other)], level) << other << " waits for " << hung;
-        }
+        expect_others_wait(levels, hung);
         released = true;
       });
       matrix::StreamBatches batches(stream, spec, 1, 0);
