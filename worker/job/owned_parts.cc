@@ -80,7 +80,7 @@ std::vector<int64_t> stored_elements(const layout::Layout& layout, const layout:
   const auto add = [&](int copy, int64_t rank, const Kind& kind, int64_t count) {
     const layout::Range share =
         layout::even_share(kind.size, kind.copies.count, kind.copies.index + copy);
-    stored[static_cast<size_t>(copy * mesh.fsdp + rank)] += count * share.size();
+    stored[static_cast<size_t>(int64_t{copy} * mesh.fsdp + rank)] += count * share.size();
   };
   for (const auto& [kind, steps] : wholes) {
     const std::vector<int64_t> counts = steps.values();

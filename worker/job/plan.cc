@@ -158,7 +158,7 @@ int64_t Plan::segments(const layout::Coordinate& at) const {
   for (const int members : {mesh.fsdp, mesh.dp, mesh.pp > 1 && at_an_end ? 2 * mesh.dp : 1})
     bytes += members == mesh.size() ? 0 : segment_bytes(members);
   const int neighbours = (at.pp > 0 ? 1 : 0) + (at.pp + 1 < mesh.pp ? 1 : 0);
-  return bytes + 2 * neighbours * segment_bytes(2);
+  return bytes + int64_t{2} * neighbours * segment_bytes(2);
 }
 
 /// What a rank holds beside its states.

@@ -22,7 +22,7 @@ Model model_of(int64_t layers, int64_t vocab = 1000) {
   return *build_model(spec);
 }
 
-const OpExtent kStep{.rows = 64 * 32, .tokens_per_sample = 32};
+const OpExtent kStep{.rows = int64_t{64} * 32, .tokens_per_sample = 32};
 
 int64_t dearest(const std::vector<int64_t>& costs, const std::vector<int>& ends) {
   int64_t most = 0;
