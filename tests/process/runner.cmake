@@ -10,8 +10,11 @@ if(NOT TRAINYARD_SANITIZE)
   set_tests_properties(lint_test PROPERTIES LABELS form TIMEOUT 900 COST 900 PROCESSORS 2)
   set_tests_properties(lint_all_test PROPERTIES LABELS "form;long" TIMEOUT 21600 RUN_SERIAL TRUE)
 endif()
-# The rows of the ledger that the programs alone can show.
+# What is shipped: the pinned end states, and the rows of the ledger that the programs alone can show.
 if(CMAKE_BUILD_TYPE STREQUAL Release)
+  add_test(NAME end_states_test
+    COMMAND ${CMAKE_SOURCE_DIR}/tools/check_end_states ${CMAKE_BINARY_DIR}/bin/trainyard)
+  set_tests_properties(end_states_test PROPERTIES LABELS release TIMEOUT 600 COST 600 PROCESSORS 2)
   add_test(NAME features_test COMMAND ${CMAKE_SOURCE_DIR}/tools/check_features --quick)
-  set_tests_properties(features_test PROPERTIES LABELS release TIMEOUT 1800 COST 1800 PROCESSORS 2)
+  set_tests_properties(features_test PROPERTIES LABELS "release;long" TIMEOUT 1800 COST 1800 PROCESSORS 2)
 endif()
