@@ -115,18 +115,17 @@ TEST_P(CudaGemmTest, MeasuresPlansWithoutSplitKOnceAndKeepsThem) {
     EXPECT_EQ(1, fake_cublaslt().products);
   }
   // Another driver, another library, a damaged file, other numerics: measured again.
+  std::stringstream text;
+  text << std::ifstream(options_.plan_file).rdbuf();
+  const GemmOptions options = options_;
   for (int what = 0; what < 4; ++what) {
+    options_ = options;
     fake_cublaslt().products = 0;
-    options_.split_k = what == 3;
+    fake_cublaslt().version = what == 1 ? 1 : testing_support::FakeCublasLt{}.version;
     if (what == 0) options_.machine = "GPU X, driver 2";
-    if (what == 1) fake_cublaslt().version = 1;
-    if (what == 2) {
-      options_.machine = "GPU X, driver 1";
-      fake_cublaslt().version = testing_support::FakeCublasLt{}.version;
-      std::stringstream text;
-      text << std::ifstream(options_.plan_file).rdbuf();
-      std::ofstream(options_.plan_file) << text.str().substr(0, text.str().size() / 2 + 20);
-    }
+    options_.split_k = what == 3;
+    const size_t kept = what == 2 ? text.str().size() / 2 + 20 : text.str().size();
+    std::ofstream(options_.plan_file) << text.str().substr(0, kept);
     const std::unique_ptr<Gemm> gemm = create();
     ASSERT_TRUE(gemm->prepare(p, o, stream_));
     EXPECT_EQ(what == 3 ? 30 : 18, fake_cublaslt().products) << what;
