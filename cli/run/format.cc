@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxShownLineBytes = 400;
 
 void add_row(std::string& text, const char* name, const std::string& value) {
-  text += fmt::format("  {:<16}{}\n", name, value);
+  text += fmt::format("  {:<16}{}\n", name, printable_text(value, std::string::npos));
 }
 
 /// "recompute 20.4 s, restore 3.1 s": all but the productive part, the largest first, what rounds

@@ -392,6 +392,7 @@ Summary LocalRun::summary() {
     summary.export_dir = options_.job.spec.engine->export_to.hugging_face;
     return summary;
   }
+  if (!killed_) return summary;
   // Ranks that are killed tell nobody of the checkpoint that they have just committed.
   const int64_t stored = checkpoint_on_disk();
   if (stored > summary.checkpoint_step.value_or(-1)) summary.checkpoint_step = stored;
@@ -452,6 +453,10 @@ void LocalRun::kill() {
   reconciling_.request_stop();
   if (reconciling_.joinable()) reconciling_.join();
   cluster_->kill_all();
+  {
+    const std::lock_guard lock(mutex_);
+    killed_ = true;
+  }
   const auto deadline = std::chrono::steady_clock::now() + kKillTimeout;
   while (std::chrono::steady_clock::now() < deadline) {
     if (!may_be_alive()) return;

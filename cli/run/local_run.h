@@ -124,6 +124,7 @@ class LocalRun {
 
   mutable std::mutex mutex_;  ///< guards what follows
   State state_ = State::kRunning;
+  bool killed_ = false;  ///< by kill()
   std::optional<MonoTime> stop_requested_at_;
   std::optional<MonoTime> failing_since_;  ///< of reconciles, one after the other
   std::string failing_;                    ///< the newest of their errors

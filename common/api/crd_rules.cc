@@ -149,6 +149,10 @@ std::vector<CelRule> engine_rules() {
        "self.parallelism.shard == 0 || !has(self.parallelism.zeroStage) || "
        "self.parallelism.zeroStage > 0",
        "must be 0 unless zeroStage is above 0", "parallelism.shard"},
+      {"spec.engine",
+       "self.parallelism.pipeline > 1 || "
+       "!(self.parallelism.pipelineSchedule in ['Naive', 'GPipe', 'ZeroBubbleH1'])",
+       "must be OneFOneB, as pipeline is 1", "parallelism.pipelineSchedule"},
       {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
        "must be false, as tensor is 1", "parallelism.sequenceParallel"},
       {"spec.engine",

@@ -105,6 +105,10 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
   }
 }
 
+bool is_ready(PipelineSchedule schedule) {
+  return schedule != PipelineSchedule::kInterleaved && schedule != PipelineSchedule::kPipeDream;
+}
+
 void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& rules) {
   const std::string data_parallel = "1; more ranks are used by data parallelism";
   const ParallelismSpec ready;
@@ -114,11 +118,12 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
                             data_parallel);
   rules.not_in_this_version(parallelism.expert > 1, "expert", number(parallelism.expert),
                             data_parallel);
-  const bool schedule_ready = parallelism.pipeline_schedule != PipelineSchedule::kInterleaved &&
-                              parallelism.pipeline_schedule != PipelineSchedule::kPipeDream;
-  rules.not_in_this_version(!schedule_ready, "pipelineSchedule",
-                            name(parallelism.pipeline_schedule),
+  const PipelineSchedule schedule = parallelism.pipeline_schedule;
+  rules.not_in_this_version(!is_ready(schedule), "pipelineSchedule", name(schedule),
                             "Naive, GPipe, OneFOneB or ZeroBubbleH1");
+  rules.require(
+      parallelism.pipeline > 1 || schedule == ready.pipeline_schedule || !is_ready(schedule),
+      "pipelineSchedule", name(schedule), "OneFOneB, as pipeline is 1", {"pipeline"});
   rules.not_in_this_version(parallelism.chunks_per_stage > 1, "chunksPerStage",
                             number(parallelism.chunks_per_stage), "1");
   rules.not_in_this_version(parallelism.recompute != ready.recompute, "recompute",

@@ -242,15 +242,16 @@ void check_scheduling(const SchedulingSpec& scheduling, const Rules& rules) {
   rules.not_in_this_version(!scheduling.topology.empty(), "topology", "a list", "an empty list");
 }
 
-/// The ranks of a job that is not elastic are cut along all axes; the shard of an elastic one
-/// follows its ranks (layout::mesh_of).
+/// The ranks of a job that is not elastic are cut along all axes. Of an elastic one some size must
+/// be, and its shard follows its ranks (layout::mesh_of).
 void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
-  if (spec.elastic_policy || rules.faults().faulted(rules.at("engine.parallelism"))) return;
+  if (rules.faults().faulted(rules.at("engine.parallelism"))) return;
+  const bool is_elastic = spec.elastic_policy.has_value();
   const ParallelismSpec& parallelism = spec.engine->parallelism;
   const std::pair<const char*, int64_t> axes[] = {{"tensor", parallelism.tensor},
                                                   {"pipeline", parallelism.pipeline},
                                                   {"context", parallelism.context},
-                                                  {"shard", parallelism.shard}};
+                                                  {"shard", is_elastic ? 0 : parallelism.shard}};
   constexpr int64_t kBeyondRanks = int64_t{1} << 40;  // so that no product overflows
   int64_t multiple = 1;
   std::string words;
@@ -258,6 +259,16 @@ void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
     if (size <= 1) continue;
     multiple = std::min(multiple * size, kBeyondRanks);
     words += (words.empty() ? "" : " x ") + std::string(axis) + " " + number(size);
+  }
+  if (is_elastic) {
+    const int64_t least = multiple / std::gcd(multiple, int64_t{spec.num_proc_per_node});
+    rules.require(
+        spec.num_nodes >= least, "numNodes",
+        number(spec.num_nodes) + " (" + number(int64_t{spec.num_nodes} * spec.num_proc_per_node) +
+            " ranks)",
+        "at least " + number(least) + ", for the ranks of some size to be a multiple of " + words,
+        {"numProcPerNode"});
+    return;
   }
   // One node is given other ranks, several nodes others beside them.
   const bool alone = spec.num_nodes == 1 && multiple <= kMaxProcPerNode;

@@ -211,6 +211,10 @@ Status Gemm::enqueue(const Plan& plan, const GemmProblem& p, const GemmOperands&
     }
   }
   if (p.has_bias) {
+    if (o.bias == nullptr || reinterpret_cast<uintptr_t>(o.bias) % kAlignment != 0) {
+      return Error{ErrorCode::kInternal,
+                   "matrix product " + words(p) + ": the bias is null or not aligned to 16 bytes"};
+    }
     const int status =
         api_.set_description(plan.description, cublaslt::kBiasPointer, &o.bias, sizeof o.bias);
     if (status != cublaslt::kSuccess) return failed("setting the bias of " + words(p), status);

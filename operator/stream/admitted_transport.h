@@ -72,7 +72,8 @@ class AdmittedTransport final : public control::ControlTransport {
   static constexpr int kMessagesAtOnce = 4096;
   /// The same on the wire: an agent of 1,024 ranks has 1.5 MB a second.
   static constexpr double kBytesPerSecond = 2 << 20;
-  static constexpr int kBytesAtOnce = 8 << 20;
+  static constexpr int kBytesAtOnce = 16
+                                      << 20;  ///< 10 MiB are the ends of 1,024 ranks, words and all
   /// What a stream that waits may say at once; then as one that is let in.
   static constexpr int kMessagesAtOnceBeforeReview = 256;
   /// How long nobody comes in of a pod that said more.

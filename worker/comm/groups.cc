@@ -110,9 +110,8 @@ void Groups::observe(trace::SpanSink* sink) {
   sink_ = sink;
   world->observe(sink, trace::Track::kDataGroup);
   if (own_shard_) own_shard_->observe(sink, trace::Track::kShardGroup);
-  for (const auto* copies : {&own_replica_, &own_tied_}) {
-    if (*copies) (*copies)->observe(sink, trace::Track::kReplicaGroup);
-  }
+  if (own_replica_) own_replica_->observe(sink, trace::Track::kReplicaGroup);
+  if (own_tied_) own_tied_->observe(sink, trace::Track::kTiedGroup);
   constexpr std::array<trace::Track, kChannels> kTracks = {
       trace::Track::kActivationIn, trace::Track::kActivationOut, trace::Track::kGradientIn,
       trace::Track::kGradientOut};

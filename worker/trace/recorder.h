@@ -14,7 +14,7 @@ using Spans = std::array<std::vector<Span>, kTracks>;
 /// writes one entry.
 class Recorder final : public SpanSink {
  public:
-  /// Entries of one ring: with four tracks 20 MB of memory at most, and a trace file below 60 MB.
+  /// Entries of one ring, each track's: 5 MB of memory.
   static constexpr int64_t kSpansMax = int64_t{1} << 16;
 
   /// Keeps up to `steps` steps; fewer where they do not fit into rings of `spans` entries.

@@ -18,11 +18,17 @@ std::string_view name_of(Activity activity) {
 }
 
 std::string_view name_of(Track track) {
-  static constexpr std::array<std::string_view, kTracks> kNames = {
-      "training step",     "collectives (data group)",  "collectives (checkpoint group)",
-      "checkpoint writer", "collectives (shard group)", "collectives (replica group)",
-      "activations in",    "activations out",           "gradients in",
-      "gradients out"};
+  static constexpr std::array<std::string_view, kTracks> kNames = {"training step",
+                                                                   "collectives (data group)",
+                                                                   "collectives (checkpoint group)",
+                                                                   "checkpoint writer",
+                                                                   "collectives (shard group)",
+                                                                   "collectives (replica group)",
+                                                                   "collectives (tied tables)",
+                                                                   "activations in",
+                                                                   "activations out",
+                                                                   "gradients in",
+                                                                   "gradients out"};
   return kNames[static_cast<size_t>(track)];
 }
 

@@ -16,16 +16,17 @@ enum class Track : uint8_t {
   kCheckpoint,       ///< the checkpoint writer's thread
   kShardGroup,       ///< the execution stream of the ranks that share one copy of the states
   kReplicaGroup,     ///< that of the ranks that hold the same part of the copies
+  kTiedGroup,        ///< that of the ranks that hold it of tables that two stages have
   kActivationIn,     ///< those of the channels to the stages before and after
   kActivationOut,
   kGradientIn,
   kGradientOut,
 };
-inline constexpr size_t kTracks = 10;
+inline constexpr size_t kTracks = 11;
 /// The tracks of the groups that training communicates in. A group of all ranks is kDataGroup.
 inline constexpr std::array kTrainingGroups = {
-    Track::kDataGroup,     Track::kShardGroup, Track::kReplicaGroup, Track::kActivationIn,
-    Track::kActivationOut, Track::kGradientIn, Track::kGradientOut};
+    Track::kDataGroup,    Track::kShardGroup,    Track::kReplicaGroup, Track::kTiedGroup,
+    Track::kActivationIn, Track::kActivationOut, Track::kGradientIn,   Track::kGradientOut};
 
 /// What it is spent on.
 enum class Activity : uint8_t {

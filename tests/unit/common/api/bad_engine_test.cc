@@ -130,6 +130,8 @@ const BadManifest kBadEngines[] = {
      R"(10: spec.engine.parallelism.mode: found 7, wanted Distributed or DataParallel)"},
     {kAppend, R"(    parallelism: {pipelineSchedule: PipeDream})",
      R"(10: spec.engine.parallelism.pipelineSchedule: found PipeDream, wanted Naive, GPipe, OneFOneB or ZeroBubbleH1 (not in this version))"},
+    {kAppend, R"(    parallelism: {pipelineSchedule: GPipe})",
+     R"(10: spec.engine.parallelism.pipelineSchedule: found GPipe, wanted OneFOneB, as pipeline is 1)"},
     {kAppend, R"(    parallelism: {chunksPerStage: 2})",
      R"(10: spec.engine.parallelism.chunksPerStage: found 2, wanted 1 (not in this version))"},
     {kAppend, R"(    parallelism: {recompute: Full})",
