@@ -106,7 +106,11 @@ __global__ void __launch_bounds__(kAttentionThreads)
   using Part = Backward<kD, kOwnsKeys>;
   constexpr int kCols = Part::kCols;
   const int own_heads = kOwnsKeys ? shape.kv_heads : shape.heads;
-  const auto [sample, own_head, first_own] = BlockPlace(shape.tokens, own_heads);
+  // Not by structured bindings, which clang lets no lambda see.
+  const BlockPlace place(shape.tokens, own_heads);
+  const int sample = place.sample;
+  const int own_head = place.head;
+  const int first_own = place.first_row;
   auto* const shared = simt::dynamic_shared<simt::BFloat16>();
   const Part part{p,
                   shape,

@@ -57,7 +57,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
   auto* const q_tile = simt::dynamic_shared<simt::BFloat16>();
   simt::BFloat16* const k_tiles = q_tile + kTileRows * kD;
   simt::BFloat16* const v_tiles = k_tiles + 2 * kTile;
-  const auto [sample, head, first_query] = BlockPlace(shape.tokens, shape.heads);
+  const BlockPlace place(shape.tokens, shape.heads);
+  const int sample = place.sample;
+  const int head = place.head;
+  const int first_query = place.first_row;
   const int64_t stride = shape.stride(kD);
   const auto* const rows =
       static_cast<const simt::BFloat16*>(p.qkv) + sample * shape.tokens * stride;

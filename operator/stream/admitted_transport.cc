@@ -53,21 +53,22 @@ AdmittedTransport::~AdmittedTransport() {
 
 void AdmittedTransport::review_tokens(const std::stop_token& stop) {
   while (true) {
+    Verdict verdict;
+    std::optional<Waiting> next;
     {
       std::unique_lock lock(mutex_);
       if (!waiting_changed_.wait(lock, stop, [this] { return !waiting_.empty(); })) return;
+      // Under the lock, so that no turn is taken for a stream that another reviewer has.
+      if (reviews_.try_take(options_.clock->mono())) {
+        verdict.connection = waiting_.begin()->first;
+        next = dequeue_locked(waiting_.begin());
+      }
     }
-    while (!reviews_.try_take(options_.clock->mono()))
+    if (!next) {
       if (wait_for_stop(stop, kTurnPause)) return;
-    Verdict verdict;
-    Waiting next;
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) continue;  // it has gone, or another reviewer has it
-      verdict.connection = waiting_.begin()->first;
-      next = dequeue_locked(waiting_.begin());
+      continue;
     }
-    verdict.owner = options_.review(next.token);
+    verdict.owner = options_.review(next->token);
     {
       const std::lock_guard lock(mutex_);
       verdicts_.push_back(std::move(verdict));
