@@ -6,7 +6,6 @@
 #include <list>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <sys/socket.h>
 #include <thread>
 #include <utility>
@@ -260,10 +259,11 @@ class StatusServer::Impl {
     std::map<net::ip::address, size_t> open;
     for (const auto& session : sessions_)
       ++open[session->peer()];
-    const size_t most = std::ranges::max(open | std::views::values);
+    const auto most = std::max_element(
+        open.begin(), open.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     const auto oldest = std::find_if(  // of several that have as many, whoever came first
         sessions_.begin(), sessions_.end(),
-        [&](const auto& session) { return open[session->peer()] == most; });
+        [&](const auto& session) { return open[session->peer()] == most->second; });
     ++shared_.counters.evicted;
     (*oldest)->close();
     sessions_.erase(oldest);
