@@ -414,7 +414,7 @@ void Gpt2Step::update() {
   ++steps_;
   const auto steps = static_cast<double>(steps_);
   const double clip = std::min(1.0, static_cast<double>(kClip) / (gradient_norm_ + 1e-6));
-  OptimizerScalars scalars{};
+  OptimizerScalars& scalars = next_scalars_;
   scalars.gradient_norm = gradient_norm_;
   scalars.clip_scale = static_cast<float>(canonical_ ? clip : clip / tokens);
   scalars.learning_rate = s_.learning_rate;

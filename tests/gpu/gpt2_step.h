@@ -136,6 +136,7 @@ class Gpt2Step {
   void* gradients_ = nullptr;  ///< of matrices, then of vectors, 4 or 8 bytes each
   AdamWTensor* table_ = nullptr;
   OptimizerScalars* scalars_ = nullptr;
+  OptimizerScalars next_scalars_{};  ///< on the host, until they are copied
   int64_t matrices_ = 0, vectors_ = 0, matrices_made_ = 0, vectors_made_ = 0, blocks_ = 0;
   int64_t steps_ = 0;
   double gradient_norm_ = 0;
