@@ -101,9 +101,12 @@ __global__ void __launch_bounds__(kWideThreads)
 
 template <typename T>
 cudaError_t check_product(Chain p, cudaStream_t stream) {
-  const int64_t rows = p.m < kRowsCompared ? p.m : kRowsCompared;
-  for (const int64_t first : {int64_t{0}, p.m - rows}) {
-    p.first_row = first;
+  int64_t compared = 0;
+  for (const int64_t last : {kRowsCompared, p.m}) {
+    p.first_row = last - kRowsCompared < compared ? compared : last - kRowsCompared;
+    const int64_t rows = (last < p.m ? last : p.m) - p.first_row;
+    if (rows <= 0) break;
+    compared = p.first_row + rows;
     const cudaError_t error =
         simt::launch(gemm_chain_kernel<T>, dim3(blocks_for(p.n, 8), blocks_for(rows, 16)),
                      dim3(kThreads), 0, stream, p);

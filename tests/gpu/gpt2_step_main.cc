@@ -15,9 +15,7 @@
 
 #include "kernels/cuda/attention_cudnn.h"
 #include "tests/gpu/gpt2_step.h"
-#if !defined(TRAINYARD_DEVICE_BUILD)
-#include "tests/support/fake_cublaslt.h"
-#endif
+#include "tests/gpu/library.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -33,17 +31,6 @@ struct Options {
 int failed(const std::string& what) {
   std::fprintf(stderr, "gpu_gpt2_step: %s\n", what.c_str());
   return 1;
-}
-
-Result<cublaslt::Api> library() {
-#if defined(TRAINYARD_DEVICE_BUILD)
-  for (const char* const name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-    if (auto api = cublaslt::load(name)) return api;
-  }
-  return cublaslt::load("libcublasLt.so");
-#else
-  return testing_support::fake_cublaslt_api();
-#endif
 }
 
 /// Passes and update, the passes as a graph where there is one.
@@ -174,7 +161,7 @@ int measure(const Options& o, Gemm& gemm, size_t workspace_bytes, cudaStream_t s
 }
 
 int run(const Options& o) {
-  const auto api = library();
+  const auto api = product_library();
   GemmOptions options;
   options.split_k = o.split_k;
   auto gemm = api ? Gemm::create(*api, options) : Result<std::unique_ptr<Gemm>>(api.error());

@@ -16,9 +16,7 @@
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/ops.h"
-#if !defined(TRAINYARD_DEVICE_BUILD)
-#include "tests/support/fake_cublaslt.h"
-#endif
+#include "tests/gpu/library.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -27,17 +25,6 @@ struct Settings {
   int64_t tokens = 65536, width = 768, wide = 3072, vocab = 50304, runs = 10;
   std::string what = "plans";
 };
-
-Result<cublaslt::Api> library() {
-#if defined(TRAINYARD_DEVICE_BUILD)
-  for (const char* const name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-    if (auto api = cublaslt::load(name)) return api;
-  }
-  return cublaslt::load("libcublasLt.so");
-#else
-  return testing_support::fake_cublaslt_api();
-#endif
-}
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
@@ -241,7 +228,7 @@ int main(int argc, char** argv) {
     }
     *to = value;
   }
-  const auto api = library();
+  const auto api = product_library();
   if (!api) {
     std::fprintf(stderr, "gpu_products: %s\n", api.error().message.c_str());
     return 1;

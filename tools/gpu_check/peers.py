@@ -10,7 +10,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 parser = argparse.ArgumentParser()
 for name, default in (("tokens", 65536), ("width", 768), ("heads", 12), ("vocab", 50304), ("sequence", 1024), ("runs", 20)):
     parser.add_argument(f"--{name}", type=int, default=default)
-parser.add_argument("--kv-heads", type=int, default=0, help="not used")
 parser.add_argument("--step", action="store_true", help="a whole step of GPT-2 instead, compiled, with cuDNN attention")
 parser.add_argument("--layers", type=int, default=12)
 parser.add_argument("--by-block", action="store_true", help="compile one block and the head, not the whole: many layers take minutes")

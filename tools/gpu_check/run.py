@@ -98,7 +98,9 @@ class Runner:
     def __init__(self, out, emulated, deadline_s=DEADLINE_S):
         self.out, self.gpu = out, has_gpu() and not emulated
         self.programs = BUNDLE / ("bin" if self.gpu else "emulated")
-        self.logs = pathlib.Path(tempfile.mkdtemp())
+        self.work = pathlib.Path(tempfile.mkdtemp())
+        self.logs, self.weights = self.work / "logs", self.work / "gpt2.weights"
+        self.logs.mkdir()
         self.end = time.monotonic() + deadline_s
         self.deadline = self.end
         self.name, self.reports = "", {}
@@ -130,7 +132,7 @@ class Runner:
         return {"error": f"ran out of time: {text[-200:]}" if status is None else f"status {status}: {text[-1000:]}"}
 
     def identity(self):
-        """Card, clocks, driver, versions of libraries, memory that they take"""
+        """Card, clocks, driver, versions of libraries"""
         result = {"libraries": {}, "folders": library_folders()}
         if self.gpu:
             fields = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu"
@@ -203,7 +205,7 @@ class Runner:
         result, wrong = {}, []
         for name, arguments in self.shapes(STEPS, SMALL_STEPS).items():
             small = [] if self.gpu else SMALL_STEP
-            more = ["--export", str(self.logs.parent / "gpt2.weights")] if name == "fast" and self.gpu else []
+            more = ["--export", str(self.weights)] if name == "fast" and self.gpu else []
             status, text = self.call([self.programs / STEP, *small, *arguments, *more], name, limit=60)
             found = json_lines(text)
             result[name] = found[-1] if status == 0 and found else self.failure(status, text)
@@ -234,9 +236,8 @@ class Runner:
         """PyTorch's step, compiled, with cuDNN attention, from the same weights"""
         if not self.gpu:
             raise NotRun("needs a GPU")
-        weights = self.logs.parent / "gpt2.weights"
         result, wrong = {}, []
-        for name, form, arguments in (("124M", "fast", ["--weights", str(weights)] if weights.exists() else []),
+        for name, form, arguments in (("124M", "fast", ["--weights", str(self.weights)] if self.weights.exists() else []),
                                       ("1558M", "1558M fast", ["--layers", "48", "--width", "1600", "--heads", "25", "--tokens", "16384",
                                                            "--by-block"])):
             status, text = self.call([sys.executable, BUNDLE / "peers.py", "--step", *arguments], name, plain=True)
@@ -392,7 +393,7 @@ def main():
     try:
         statuses = {part: runner.part(part, limits[part]) for part in LIMITS_S if part in parts}
     finally:
-        shutil.rmtree(runner.logs, ignore_errors=True)
+        shutil.rmtree(runner.work, ignore_errors=True)
     not_run = [part for part, status in statuses.items() if status == "not run"]
     if not_run:
         print(f"not run: {', '.join(not_run)}: confirms nothing about that")
