@@ -102,6 +102,9 @@ const BadManifest kBadJobs[] = {
      R"(10: spec.agent: found None, wanted Auto, as the engine's ranks are started by the agent)"},
     {kAppend, R"(  agent: auto)",
      R"(10: spec.agent: found "auto", wanted Auto or None)"},
+    {kAppend, R"(    parallelism: {pipeline: 2}
+  elasticPolicy: {minNodes: 1})",
+     R"(4: spec.numNodes: found 1 (1 ranks), wanted at least 2, for the ranks of some size to be a multiple of pipeline 2)"},
     {kAppend, R"(  elasticPolicy: {minNodes: 2})",
      R"(10: spec.elasticPolicy.minNodes: found 2, wanted at most numNodes (1))"},
     {kAppend, R"(  elasticPolicy: {minNodes: 0})",

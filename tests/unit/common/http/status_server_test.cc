@@ -185,10 +185,11 @@ TEST_F(StatusServerTest, IdleConnectionsDoNotKeepAScraperOut) {
 }
 
 /// From another address of this machine than connect_to's.
-UniqueFd connect_from_another(const std::string& address) {
+/// From 127.0.0.(1 + `host`).
+UniqueFd connect_from(uint32_t host, const std::string& address) {
   sockaddr_in from{};
   from.sin_family = AF_INET;
-  from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + host);
   sockaddr_in to = from;
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
@@ -200,7 +201,7 @@ UniqueFd connect_from_another(const std::string& address) {
 
 TEST_F(StatusServerTest, APeerThatOpensManyKeepsOutNobodyButItself) {
   start({.connections_max = 8, .exchange_time = 2 * kLong});
-  const UniqueFd probe = connect_from_another(address());
+  const UniqueFd probe = connect_from(1, address());
   ASSERT_TRUE(probe.valid());
   std::vector<UniqueFd> flood;
   for (int i = 0; i < 100; ++i)
@@ -209,6 +210,18 @@ TEST_F(StatusServerTest, APeerThatOpensManyKeepsOutNobodyButItself) {
   EXPECT_EQ(http_get(address(), "/healthz").status, 200);
   ASSERT_TRUE(send_text(probe.get(), "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"));
   EXPECT_THAT(read_to_end(probe.get(), kLong), HasSubstr("HTTP/1.1 200 "));
+}
+
+TEST_F(StatusServerTest, OfPeersWithAsManyTheOldestConnectionGoes) {
+  start({.connections_max = 3, .exchange_time = 2 * kLong});
+  std::vector<UniqueFd> peers;  // the newest has the lowest address
+  for (const uint32_t host : {4, 3, 2, 1})
+    peers.push_back(connect_from(host, address()));
+  for (size_t i = peers.size(); i-- > 1;) {  // where the last is answered, all were accepted
+    ASSERT_TRUE(send_text(peers[i].get(), "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"));
+    EXPECT_THAT(read_to_end(peers[i].get(), kLong), HasSubstr("HTTP/1.1 200 ")) << i;
+  }
+  EXPECT_EQ(read_to_end(peers[0].get(), kLong), "");
 }
 
 TEST_F(StatusServerTest, APageIsMadeOnceForAllWhoAskWithinItsTime) {
