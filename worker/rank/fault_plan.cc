@@ -1,8 +1,10 @@
 #include "worker/rank/fault_plan.h"
 
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <fcntl.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -124,6 +126,13 @@ void FaultPlan::at_instruction(int64_t step, int64_t instruction) {
   }
 }
 
+void FaultPlan::await_request() const {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (stop_requested_ && !stop_requested_() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(1ms);
+}
+
 void FaultPlan::commit(const Fault& fault) const {
   if (!journal_.empty()) {
     const UniqueFd fd(::open(journal_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
@@ -141,7 +150,7 @@ void FaultPlan::commit(const Fault& fault) const {
       return;
     case Action::kTerminate:
       ::kill(::getpid(), SIGTERM);
-      return;
+      return await_request();
     case Action::kSpin:
       spin();
       return;
@@ -153,7 +162,7 @@ void FaultPlan::commit(const Fault& fault) const {
       return;
     case Action::kTerminateAgent:
       ::kill(::getppid(), SIGTERM);
-      return;
+      return await_request();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,11 +20,11 @@ class FaultPlan {
   enum class Action {
     kKill,       ///< SIGKILL to this rank
     kStop,       ///< SIGSTOP to this rank
-    kTerminate,  ///< SIGTERM to this rank
+    kTerminate,  ///< SIGTERM to this rank, which waits until that asks it to stop
     kSpin,       ///< never comes back, busily
     kKillAgent,
     kStopAgent,
-    kTerminateAgent,
+    kTerminateAgent,  ///< SIGTERM to the agent; the rank waits until the agent asks it to stop
   };
   /// Where: a phase, or the first instruction at or after `instruction` of step `step` + 1.
   struct Fault {
@@ -45,6 +46,9 @@ class FaultPlan {
 
   /// Where each fault is written down, a line each, before it happens; empty: nowhere.
   void set_journal(std::string path) { journal_ = std::move(path); }
+  /// Whether this rank has been asked to stop, from any thread. After SIGTERM the rank waits for
+  /// it, 60 s at most: otherwise the job may end before the request arrives. Empty: no wait.
+  void set_stop_requested(std::function<bool()> asked) { stop_requested_ = std::move(asked); }
 
   bool empty() const { return faults_.empty(); }
   const std::vector<Fault>& faults() const { return faults_; }
@@ -56,9 +60,11 @@ class FaultPlan {
 
  private:
   void commit(const Fault& fault) const;
+  void await_request() const;
 
   std::vector<Fault> faults_;
   std::string journal_;
+  std::function<bool()> stop_requested_;
 };
 
 }  // namespace trainyard::engine

@@ -183,6 +183,7 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
   TRAINYARD_ASSIGN(FaultPlan faults, FaultPlan::parse(text_from_environment(contract::kEnvFault),
                                                       id.rank, id.generation));
   faults.set_journal(text_from_environment(contract::kEnvFaultJournal));
+  faults.set_stop_requested([&link] { return link.stop_requested(); });
   progress.set_faults(std::move(faults));
   progress.set_phase(contract::Phase::kStarting);
   const SystemClock clock;

@@ -1,5 +1,7 @@
 #include "worker/rank/fault_plan.h"
 
+#include <csignal>
+
 #include <gtest/gtest.h>
 
 namespace trainyard::engine {
@@ -31,6 +33,25 @@ TEST(FaultPlanTest, RefusesWhatItDoesNotUnderstand) {
     EXPECT_EQ(plan.error().code, ErrorCode::kInvalidConfig);
     EXPECT_NE(plan.error().message.find("TRAINYARD_FAULT"), std::string::npos);
   }
+}
+
+// Otherwise a short job may have ended before its rank reads the signal.
+TEST(FaultPlanTest, ARankThatTerminatesItselfGoesOnOnceItHasBeenAskedToStop) {
+  sigset_t terminate;
+  sigemptyset(&terminate);
+  sigaddset(&terminate, SIGTERM);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &terminate, nullptr), 0);
+  auto plan = FaultPlan::parse("0:1:3.0:term", 0, 1);
+  ASSERT_TRUE(plan) << plan.error().message;
+  int looks = 0;
+  plan->set_stop_requested([&] { return ++looks == 3; });
+  plan->at_instruction(2, 9);
+  EXPECT_EQ(looks, 0) << "before its place";
+  plan->at_instruction(3, 0);
+  EXPECT_EQ(looks, 3);
+  int received = 0;
+  ASSERT_EQ(::sigwait(&terminate, &received), 0);
+  EXPECT_EQ(received, SIGTERM);
 }
 
 }  // namespace
