@@ -245,15 +245,15 @@ struct AttentionBackward {
   OverflowFlag* overflow = nullptr;
 };
 
-/// Softmax cross-entropy over rows of logits in chunks of the vocabulary: per chunk (max, sum of
-/// exponentials), chunks combined in ascending order; columns >= vocab are excluded.
+/// Softmax cross-entropy over rows of logits in pieces of the vocabulary: per piece (max, sum of
+/// exponentials), pieces combined in ascending order; columns >= vocab are excluded.
 /// loss_sum += sum over rows of fixed(loss, kLossQuantumLog2), modulo 2^64; coarse_loss_sum += the
 /// same of each row's whole kCoarseLossQuantumLog2 quanta. A loss of 2^kLossLimitLog2
 /// does not fit. d_logits = softmax - one_hot
 /// (gradient of the loss *sum*), 0 in excluded columns; null: loss only.
 struct CrossEntropy {
   int64_t rows = 0, vocab = 0, padded_vocab = 0;
-  ChainEnds chunk_ends;                ///< along the padded vocabulary
+  ChainEnds piece_ends;                ///< along the padded vocabulary
   const float* logits = nullptr;       ///< [rows, padded_vocab]
   const int32_t* targets = nullptr;    ///< [rows]; -1: row ignored
   int64_t* loss_sum = nullptr;         ///< [1] +=

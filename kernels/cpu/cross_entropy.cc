@@ -1,5 +1,5 @@
-// Softmax cross-entropy. Pass one finds (max, sum of exponentials) chunk by chunk of the vocabulary
-// and combines the chunks in ascending order; pass two writes the gradient.
+// Softmax cross-entropy. Pass one finds (max, sum of exponentials) piece by piece of the vocabulary
+// and combines the pieces in ascending order; pass two writes the gradient.
 
 #include "common/base/check.h"
 #include "kernels/cpu/exact.h"
@@ -17,21 +17,21 @@ struct MaxSum {
   float sum = 0;
 };
 
-MaxSum of_chunk(const float* x, int64_t count) {
+MaxSum of_piece(const float* x, int64_t count) {
   F32x16 top = broadcast(kMinusInfinity);
   for (int64_t i = 0; i < count; i += kLanes) {
     const int lanes = clamp_lanes(count - i);
     top = select(first_lanes(lanes), max(top, load_partial(x + i, lanes)), top);
   }
-  const float chunk_max = max_lanes(top);
-  const F32x16 shift = broadcast(chunk_max);
+  const float piece_max = max_lanes(top);
+  const F32x16 shift = broadcast(piece_max);
   F32x16 sum = zero();
   for (int64_t i = 0; i < count; i += kLanes) {
     const int lanes = clamp_lanes(count - i);
     const F32x16 e = exp(load_partial(x + i, lanes) - shift);
     sum = sum + select(first_lanes(lanes), e, zero());
   }
-  return {chunk_max, sum_lanes(sum)};
+  return {piece_max, sum_lanes(sum)};
 }
 
 MaxSum combine(MaxSum a, MaxSum b) {
@@ -41,17 +41,17 @@ MaxSum combine(MaxSum a, MaxSum b) {
 }
 
 MaxSum of_row(const CrossEntropy& p, const float* logits) {
-  const int64_t* ends = p.chunk_ends.data();
-  const auto chunks = static_cast<int64_t>(p.chunk_ends.size());
-  if (chunks == 0) return of_chunk(logits, p.vocab);
+  const int64_t* ends = p.piece_ends.data();
+  const auto pieces = static_cast<int64_t>(p.piece_ends.size());
+  if (pieces == 0) return of_piece(logits, p.vocab);
   MaxSum row;
   bool first = true;
   int64_t begin = 0;
-  for (int64_t c = 0; c < chunks; ++c) {
+  for (int64_t c = 0; c < pieces; ++c) {
     const int64_t end = smaller(ends[c], p.vocab);
     if (end > begin) {
-      const MaxSum chunk = of_chunk(logits + begin, end - begin);
-      row = first ? chunk : combine(row, chunk);
+      const MaxSum piece = of_piece(logits + begin, end - begin);
+      row = first ? piece : combine(row, piece);
       first = false;
     }
     begin = ends[c];

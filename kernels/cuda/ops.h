@@ -186,7 +186,7 @@ cudaError_t rope(const Rope& p, cudaStream_t stream);
 
 /// Softmax cross-entropy over rows of logits, d-logits in their place: softmax - one_hot, the
 /// gradient of the loss sum; 0 in ignored rows and in columns from vocab on. Sums as
-/// kernels/kernel_set.h's CrossEntropy has them. A chunk of the batch is a call.
+/// kernels/kernel_set.h's CrossEntropy has them. A part of the batch is a call.
 struct CrossEntropy {
   int64_t rows = 0, vocab = 0, padded_vocab = 0;
   DType type = DType::kBFloat16;

@@ -84,7 +84,7 @@ class Gpt2Builder {
         LinearShape{.inputs = inputs,
                     .outputs = outputs,
                     .cut = cut,
-                    .chunk_ends = fixed_chunk_ends(length, spec_.heads, segments),
+                    .piece_ends = fixed_piece_ends(length, spec_.heads, segments),
                     .output_fp32 = output_fp32});
   }
 
@@ -165,7 +165,7 @@ class Gpt2Builder {
                                .width = spec_.hidden,
                                .vocab = spec_.vocab,
                                .padded_vocab = model_.padded_vocab,
-                               .chunk_ends = fixed_chunk_ends(model_.padded_vocab, spec_.heads)}),
+                               .piece_ends = fixed_piece_ends(model_.padded_vocab, spec_.heads)}),
                            .inputs = {1},
                            .params = {wte_}});
     model_.layers.push_back(std::move(layer));

@@ -14,7 +14,7 @@
 /// embeddings. worker/model/family.h says what each function is for.
 namespace trainyard::engine {
 
-/// Layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed chunks of every
+/// Layers `embedding`, `h.0` ... `h.<n-1>`, `head`. C, the number of fixed pieces of every
 /// splittable dimension, is the number of heads. Errors: kInvalidConfig naming the field (sizes
 /// below 1, hidden not a multiple of heads, ...).
 Result<Model> build_gpt2(const api::ModelSpec& spec);

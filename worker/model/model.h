@@ -38,7 +38,7 @@ struct Layer {
   int output = -1;  ///< value index; -1 for the last layer
 };
 
-/// A model is a list of layers over shared parameters; a pipeline chunk is a range of layers.
+/// A model is a list of layers over shared parameters; a pipeline stage is a range of layers.
 struct Model {
   std::vector<ParamSpec> params;
   std::vector<Layer> layers;

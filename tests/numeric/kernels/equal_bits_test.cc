@@ -325,7 +325,7 @@ void record_cross_entropy(KernelSet& kernels, Flavour flavour, DType type, Recor
   kernels.cross_entropy({.rows = kRows,
                          .vocab = kVocab,
                          .padded_vocab = kPadded,
-                         .chunk_ends = ends,
+                         .piece_ends = ends,
                          .logits = logits.data(),
                          .targets = targets.data(),
                          .loss_sum = loss_sum.data(),

@@ -278,7 +278,7 @@ TEST_P(ExactSumTest, ProductsThatRoundTheirSumCannotWrapItEither) {
 }
 
 TEST_P(ExactSumTest, RowParallelProductIsTheSumOfItsParts) {
-  // Two ranks that hold chunks [0, 3) and [3, 6) of the summed dimension send int64 partial sums;
+  // Two ranks that hold pieces [0, 3) and [3, 6) of the summed dimension send int64 partial sums;
   // their sum, rounded once, is what one rank that holds all of it stores.
   constexpr int64_t kM = 13;
   constexpr int64_t kK = 60;

@@ -304,7 +304,7 @@ TEST_P(OpsTest, CrossEntropy) {
       kernels().cross_entropy({.rows = kRows,
                                .vocab = kVocab,
                                .padded_vocab = kPadded,
-                               .chunk_ends = ends,
+                               .piece_ends = ends,
                                .logits = logits.data(),
                                .targets = targets.data(),
                                .loss_sum = &loss_sum,

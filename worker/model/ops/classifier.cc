@@ -66,7 +66,7 @@ void Classifier::forward(const OpArgs& args) const {
     args.kernels->cross_entropy({.rows = rows,
                                  .vocab = shape_.vocab,
                                  .padded_vocab = shape_.padded_vocab,
-                                 .chunk_ends = shape_.chunk_ends,
+                                 .piece_ends = shape_.piece_ends,
                                  .logits = logits,
                                  .targets = batch.targets.data() + row,
                                  .loss_sum = args.loss_sum,
@@ -84,7 +84,7 @@ void Classifier::backward_input(const OpArgs& args) const {
   gemm.b = args.params[0].data;
   gemm.ldb = shape_.width;
   gemm.input = args.numerics->compute;
-  gemm.chain_ends = shape_.chunk_ends;
+  gemm.chain_ends = shape_.piece_ends;
   gemm.output = kernels::GemmOutput::kExactRound;
   gemm.c = args.d_in[0];
   gemm.ldc = shape_.width;

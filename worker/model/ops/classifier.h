@@ -10,8 +10,8 @@ struct ClassifierShape {
   int64_t width = 0;
   int64_t vocab = 0;
   int64_t padded_vocab = 0;
-  /// Ends of the fixed chunks of the padded vocabulary.
-  std::vector<int64_t> chunk_ends;
+  /// Ends of the fixed pieces of the padded vocabulary.
+  std::vector<int64_t> piece_ends;
 };
 
 /// Vocabulary projection fused with softmax cross-entropy, by blocks of rows: the fp32 logits of

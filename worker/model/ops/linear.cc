@@ -5,12 +5,12 @@ namespace trainyard::engine {
 using kernels::GemmOutput;
 using kernels::GemmParams;
 
-std::vector<int64_t> fixed_chunk_ends(int64_t length, int64_t chunks, int64_t segments) {
+std::vector<int64_t> fixed_piece_ends(int64_t length, int64_t pieces, int64_t segments) {
   std::vector<int64_t> ends;
   const int64_t segment = length / segments;
   for (int64_t s = 0; s < segments; ++s) {
-    for (int64_t c = 1; c <= chunks; ++c) {
-      const int64_t end = s * segment + c * segment / chunks;
+    for (int64_t c = 1; c <= pieces; ++c) {
+      const int64_t end = s * segment + c * segment / pieces;
       if (ends.empty() || end > ends.back()) ends.push_back(end);
     }
   }
@@ -37,7 +37,7 @@ void Linear::forward(const OpArgs& args) const {
   gemm.overflow = args.numerics->overflow;
   if (shape_.cut == LinearCut::kRow) {
     gemm.output = GemmOutput::kExactRound;
-    gemm.chain_ends = shape_.chunk_ends;
+    gemm.chain_ends = shape_.piece_ends;
   }
   args.kernels->gemm(gemm);
 }
@@ -54,7 +54,7 @@ void Linear::backward_input(const OpArgs& args) const {
   gemm.overflow = args.numerics->overflow;
   if (shape_.cut == LinearCut::kColumn) {
     gemm.output = GemmOutput::kExactRound;
-    gemm.chain_ends = shape_.chunk_ends;
+    gemm.chain_ends = shape_.piece_ends;
   }
   args.kernels->gemm(gemm);
 }

@@ -6,19 +6,19 @@
 
 namespace trainyard::engine {
 
-/// Which dimension tensor parallelism may cut; decides which sums are chunked exact sums, always,
+/// Which dimension tensor parallelism may cut; decides which sums are exact sums by pieces, always,
 /// so that the bits do not depend on whether anything is cut.
 enum class LinearCut : uint8_t {
-  kColumn,  ///< outputs: dX sums over fixed chunks of the outputs
-  kRow,     ///< inputs: Y sums over fixed chunks of the inputs
+  kColumn,  ///< outputs: dX sums over fixed pieces of the outputs
+  kRow,     ///< inputs: Y sums over fixed pieces of the inputs
 };
 
 struct LinearShape {
   int64_t inputs = 0;
   int64_t outputs = 0;
   LinearCut cut = LinearCut::kColumn;
-  /// Ends of the fixed chunks along the cut dimension.
-  std::vector<int64_t> chunk_ends;
+  /// Ends of the fixed pieces along the cut dimension.
+  std::vector<int64_t> piece_ends;
   /// Type of the output value: the compute type, or fp32 where the residual stream follows.
   bool output_fp32 = false;
 };
@@ -40,7 +40,7 @@ class Linear final : public Op {
   LinearShape shape_;
 };
 
-/// Ends of C fixed chunks of a dimension of length n: floor((c+1) n / C), repeated per segment.
-std::vector<int64_t> fixed_chunk_ends(int64_t length, int64_t chunks, int64_t segments = 1);
+/// Ends of C fixed pieces of a dimension of length n: floor((c+1) n / C), repeated per segment.
+std::vector<int64_t> fixed_piece_ends(int64_t length, int64_t pieces, int64_t segments = 1);
 
 }  // namespace trainyard::engine

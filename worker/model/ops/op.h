@@ -80,7 +80,7 @@ struct OpFlops {
 };
 
 /// One differentiable operation on one device. Knows no strategy: sharding reaches it only through
-/// its own sizes, chunk boundaries and the global coordinates in MicroBatch.
+/// its own sizes, piece boundaries and the global coordinates in MicroBatch.
 class Op {
  public:
   virtual ~Op() = default;
