@@ -182,7 +182,7 @@ struct Options {
   std::vector<std::byte> key;
   /// In what order the rings go round, the same on every rank. Ranks that are not in the world are
   /// left out, ranks that are not named follow ascending; empty: 0, 1, 2 ... Results do not depend
-  /// on it; how many bytes each rank sends does where chunks are uneven (formulas.h).
+  /// on it; how many bytes each rank sends does where shares are uneven (formulas.h).
   std::vector<int> ring_order;
   /// No progress for this long fails the operation.
   std::chrono::milliseconds deadline{30'000};

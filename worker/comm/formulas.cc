@@ -44,10 +44,10 @@ int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype,
   if (bytes <= (size == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
     return (size - 1) * bytes;
   }
-  const auto chunk = [&](int i) {
+  const auto share = [&](int i) {
     return even_begin(count, size, i + 1) - even_begin(count, size, i);
   };
-  return (2 * count - chunk(rank) - chunk(next_in(ring, rank, size))) * size_of(dtype);
+  return (2 * count - share(rank) - share(next_in(ring, rank, size))) * size_of(dtype);
 }
 
 int64_t reduce_scatter_bytes_sent(int rank, std::span<const int64_t> counts, DType dtype) {

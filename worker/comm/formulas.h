@@ -8,7 +8,7 @@
 #include "worker/comm/communicator.h"
 
 /// Payload bytes each collective sends, as functions of the call: what Counters::bytes_sent must
-/// show on every transport. Pure. S is the size of the whole buffer, c_i of chunk i, P the ranks.
+/// show on every transport. Pure. S is the size of the whole buffer, c_i of share i, P the ranks.
 namespace trainyard::comm {
 
 /// All-reduce up to this many bytes sends the whole buffer to every peer (one step).
@@ -24,9 +24,9 @@ inline constexpr int64_t kDirectReduceBytes = 64 * 1024;
 /// Broadcast up to this many bytes goes down a binomial tree, above down a pipelined chain.
 inline constexpr int64_t kTreeBroadcastBytes = 64 * 1024;
 
-/// The chunk a rank owns inside all_reduce: [count i / size, count (i+1) / size) for chunk i.
+/// The share a rank owns inside all_reduce: [count i / size, count (i+1) / size) for share i.
 std::vector<int64_t> even_counts(int64_t count, int size);
-/// Where chunk `i` of them begins; for i == size the whole count.
+/// Where share `i` of them begins; for i == size the whole count.
 int64_t even_begin(int64_t count, int size, int i);
 
 /// Direct: (P-1) S. Ring and floating point: 2S - |c_rank| - |c_next|, with `next` the neighbour in

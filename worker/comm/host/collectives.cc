@@ -30,33 +30,33 @@ Collectives::Collectives(std::shared_ptr<Group> group, std::shared_ptr<Transport
       sent_(static_cast<size_t>(size_), 0),
       received_(static_cast<size_t>(size_), 0) {}
 
-void Collectives::fill(std::span<const int64_t> counts, int64_t element_bytes, Chunks& chunks) {
-  chunks.resize(counts.size());
+void Collectives::fill(std::span<const int64_t> counts, int64_t element_bytes, Shares& shares) {
+  shares.resize(counts.size());
   int64_t offset = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    chunks[i] = {offset, counts[i] * element_bytes};
-    offset += chunks[i].bytes;
+    shares[i] = {offset, counts[i] * element_bytes};
+    offset += shares[i].bytes;
   }
 }
 
-const Collectives::Chunks& Collectives::chunks_of(std::span<const int64_t> counts,
+const Collectives::Shares& Collectives::shares_of(std::span<const int64_t> counts,
                                                   int64_t element_bytes) {
-  fill(counts, element_bytes, chunks_);
-  return chunks_;
+  fill(counts, element_bytes, shares_);
+  return shares_;
 }
 
-const Collectives::Chunks& Collectives::even_chunks(int64_t count, int64_t element_bytes) {
-  chunks_.resize(static_cast<size_t>(size_));
+const Collectives::Shares& Collectives::even_shares(int64_t count, int64_t element_bytes) {
+  shares_.resize(static_cast<size_t>(size_));
   for (int i = 0; i < size_; ++i) {
     const int64_t begin = even_begin(count, size_, i);
-    chunks_[static_cast<size_t>(i)] = {begin * element_bytes,
+    shares_[static_cast<size_t>(i)] = {begin * element_bytes,
                                        (even_begin(count, size_, i + 1) - begin) * element_bytes};
   }
-  return chunks_;
+  return shares_;
 }
 
-const Collectives::Chunk& Collectives::chunk_at(const Chunks& chunks, int place) const {
-  return chunks[static_cast<size_t>(group_->identity().member_at(place))];
+const Collectives::Share& Collectives::share_at(const Shares& shares, int place) const {
+  return shares[static_cast<size_t>(group_->identity().member_at(place))];
 }
 
 void Collectives::begin(const Signature& signature) {
@@ -115,14 +115,14 @@ Status Collectives::all_reduce(const Signature& signature, std::span<std::byte> 
   if (bytes <= (size_ == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
     return direct_all_reduce(data);
   }
-  const Chunks& chunks = even_chunks(signature.count, size_of(signature.dtype));
+  const Shares& shares = even_shares(signature.count, size_of(signature.dtype));
   int own_complete = -1;
   if (uses_ring()) {
-    own_complete = add_ring_reduce_scatter(data, chunks);
+    own_complete = add_ring_reduce_scatter(data, shares);
   } else {
-    TRAINYARD_TRY(direct_reduce_scatter(data, chunks));
+    TRAINYARD_TRY(direct_reduce_scatter(data, shares));
   }
-  add_ring_all_gather(data, chunks, own_complete);
+  add_ring_all_gather(data, shares, own_complete);
   return run();
 }
 
@@ -155,26 +155,26 @@ Status Collectives::reduce_scatter(const Signature& signature, std::span<std::by
                                    std::span<const int64_t> counts) {
   if (size_ == 1) return all_reduce(signature, data);
   begin(signature);
-  const Chunks& chunks = chunks_of(counts, size_of(signature.dtype));
+  const Shares& shares = shares_of(counts, size_of(signature.dtype));
   if (static_cast<int64_t>(data.size()) <= kDirectReduceScatterBytes || !uses_ring()) {
-    return direct_reduce_scatter(data, chunks);
+    return direct_reduce_scatter(data, shares);
   }
-  add_ring_reduce_scatter(data, chunks);
+  add_ring_reduce_scatter(data, shares);
   return run();
 }
 
-Status Collectives::direct_reduce_scatter(std::span<std::byte> data, const Chunks& chunks) {
-  const Chunk own = chunks[static_cast<size_t>(rank_)];
+Status Collectives::direct_reduce_scatter(std::span<std::byte> data, const Shares& shares) {
+  const Share own = shares[static_cast<size_t>(rank_)];
   const CombineAll combine_all = combine_all_of(signature_.dtype, signature_.reduce);
   std::byte* received = scratch(kSegmentBytes * size_);
   int64_t longest = 0;
-  for (const Chunk& chunk : chunks)
-    longest = std::max(longest, chunk.bytes);
+  for (const Share& share : shares)
+    longest = std::max(longest, share.bytes);
   uint32_t part = 0;
   // At least one round, so that signatures are compared even for empty buffers.
   for (int64_t offset = 0; offset == 0 || offset < longest; offset += kSegmentBytes, ++part) {
-    const auto piece_of = [&](const Chunk& chunk) {
-      return std::clamp<int64_t>(chunk.bytes - offset, 0, kSegmentBytes);
+    const auto piece_of = [&](const Share& share) {
+      return std::clamp<int64_t>(share.bytes - offset, 0, kSegmentBytes);
     };
     const int64_t own_piece = piece_of(own);
     inputs_.clear();
@@ -183,7 +183,7 @@ Status Collectives::direct_reduce_scatter(std::span<std::byte> data, const Chunk
         inputs_.push_back(data.data() + own.offset + std::min(offset, own.bytes));
         continue;
       }
-      const Chunk& theirs = chunks[static_cast<size_t>(peer)];
+      const Share& theirs = shares[static_cast<size_t>(peer)];
       const int64_t piece = piece_of(theirs);
       if (piece > 0 || part == 0) {
         add(Kind::kSend, peer, data.data() + theirs.offset + std::min(offset, theirs.bytes), piece,
@@ -202,11 +202,11 @@ Status Collectives::direct_reduce_scatter(std::span<std::byte> data, const Chunk
   return {};
 }
 
-int Collectives::add_ring_reduce_scatter(std::span<std::byte> data, const Chunks& chunks) {
+int Collectives::add_ring_reduce_scatter(std::span<std::byte> data, const Shares& shares) {
   int complete = -1;
   for (int step = 0; step < size_ - 1; ++step) {
-    const Chunk& out = chunk_at(chunks, place_ - 1 - step);
-    const Chunk& in = chunk_at(chunks, place_ - 2 - step);
+    const Share& out = share_at(shares, place_ - 1 - step);
+    const Share& in = share_at(shares, place_ - 2 - step);
     const auto part = static_cast<uint32_t>(step);
     add(Kind::kSend, next_member(), data.data() + out.offset, out.bytes, part, complete);
     complete = add(Kind::kReduce, previous_member(), data.data() + in.offset, in.bytes, part);
@@ -214,10 +214,10 @@ int Collectives::add_ring_reduce_scatter(std::span<std::byte> data, const Chunks
   return complete;
 }
 
-void Collectives::add_ring_all_gather(std::span<std::byte> data, const Chunks& chunks, int after) {
+void Collectives::add_ring_all_gather(std::span<std::byte> data, const Shares& shares, int after) {
   for (int step = 0; step < size_ - 1; ++step) {
-    const Chunk& out = chunk_at(chunks, place_ - step);
-    const Chunk& in = chunk_at(chunks, place_ - 1 - step);
+    const Share& out = share_at(shares, place_ - step);
+    const Share& in = share_at(shares, place_ - 1 - step);
     // Parts go on after those of the reduce-scatter before, so that a message is never taken for
     // one of the other half.
     const auto part = static_cast<uint32_t>(size_ + step);
@@ -231,15 +231,15 @@ Status Collectives::all_gather(const Signature& signature, std::span<std::byte> 
                                std::span<const int64_t> counts) {
   begin(signature);
   if (size_ == 1) return {};
-  const Chunks& chunks = chunks_of(counts, size_of(signature.dtype));
+  const Shares& shares = shares_of(counts, size_of(signature.dtype));
   if (static_cast<int64_t>(data.size()) > kDirectAllGatherBytes) {
-    add_ring_all_gather(data, chunks, -1);
+    add_ring_all_gather(data, shares, -1);
     return run();
   }
-  const Chunk& own = chunks[static_cast<size_t>(rank_)];
+  const Share& own = shares[static_cast<size_t>(rank_)];
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const Chunk& theirs = chunks[static_cast<size_t>(peer)];
+    const Share& theirs = shares[static_cast<size_t>(peer)];
     add(Kind::kSend, peer, data.data() + own.offset, own.bytes, 0);
     add(Kind::kReceive, peer, data.data() + theirs.offset, theirs.bytes, 0);
   }

@@ -58,20 +58,20 @@ class Collectives {
 
  private:
   /// A part of a buffer, in bytes.
-  struct Chunk {
+  struct Share {
     int64_t offset = 0;
     int64_t bytes = 0;
   };
 
-  using Chunks = std::vector<Chunk>;
+  using Shares = std::vector<Share>;
 
   /// The parts of a buffer; good until the next call, which uses the same memory again.
-  const Chunks& chunks_of(std::span<const int64_t> counts, int64_t element_bytes);
+  const Shares& shares_of(std::span<const int64_t> counts, int64_t element_bytes);
   /// The same for parts as even as possible.
-  const Chunks& even_chunks(int64_t count, int64_t element_bytes);
-  static void fill(std::span<const int64_t> counts, int64_t element_bytes, Chunks& chunks);
-  /// The chunk of the member at this place of the ring.
-  const Chunk& chunk_at(const Chunks& chunks, int place) const;
+  const Shares& even_shares(int64_t count, int64_t element_bytes);
+  static void fill(std::span<const int64_t> counts, int64_t element_bytes, Shares& shares);
+  /// The share of the member at this place of the ring.
+  const Share& share_at(const Shares& shares, int place) const;
 
   void begin(const Signature& signature);
   int add(Transfer::Kind kind, int peer, std::byte* data, int64_t bytes, uint32_t part,
@@ -82,9 +82,9 @@ class Collectives {
   int previous_member() const { return group_->identity().member_at(place_ - 1); }
 
   Status direct_all_reduce(std::span<std::byte> data);
-  Status direct_reduce_scatter(std::span<std::byte> data, const Chunks& chunks);
-  int add_ring_reduce_scatter(std::span<std::byte> data, const Chunks& chunks);
-  void add_ring_all_gather(std::span<std::byte> data, const Chunks& chunks, int after);
+  Status direct_reduce_scatter(std::span<std::byte> data, const Shares& shares);
+  int add_ring_reduce_scatter(std::span<std::byte> data, const Shares& shares);
+  void add_ring_all_gather(std::span<std::byte> data, const Shares& shares, int after);
   Status tree_broadcast(std::span<std::byte> data, int root);
   Status chain_broadcast(std::span<std::byte> data, int root);
   Status direct_reduce(std::span<std::byte> data, int root);
@@ -100,7 +100,7 @@ class Collectives {
   const int place_;  ///< in the ring
   Signature signature_;
   std::vector<Transfer> batch_;
-  Chunks chunks_;
+  Shares shares_;
   std::vector<const std::byte*> inputs_;
   std::unique_ptr<std::byte[]> scratch_;
   int64_t scratch_bytes_ = 0;

@@ -15,8 +15,8 @@ Status Collectives::all_to_all(const Signature& signature, const Parts& send,
                                const Parts& receive) {
   begin(signature);
   const int64_t element_bytes = size_of(signature.dtype);
-  const Chunks& out = chunks_of(send.counts, element_bytes);
-  Chunks in;
+  const Shares& out = shares_of(send.counts, element_bytes);
+  Shares in;
   fill(receive.counts, element_bytes, in);
   const auto own = static_cast<size_t>(rank_);
   if (out[own].bytes > 0) {

@@ -12,7 +12,7 @@ namespace {
 using Kind = Transfer::Kind;
 
 /// Parts of the hand-over to the root, after those of the reduce-scatter before it (whose part
-/// numbers a chunk of 2^44 bytes in segments does not reach).
+/// numbers a share of 2^44 bytes in segments does not reach).
 constexpr uint32_t kHandOverPart = 0xFFFF'FFFF;
 
 /// Copies a rank's own part where it is not in its place already.
@@ -93,15 +93,15 @@ Status Collectives::chain_reduce(std::span<std::byte> data, int root) {
 }
 
 Status Collectives::owner_reduce(std::span<std::byte> data, int root) {
-  const Chunks& chunks = even_chunks(signature_.count, size_of(signature_.dtype));
-  TRAINYARD_TRY(direct_reduce_scatter(data, chunks));
+  const Shares& shares = even_shares(signature_.count, size_of(signature_.dtype));
+  TRAINYARD_TRY(direct_reduce_scatter(data, shares));
   for (int member = 0; member < size_; ++member) {
-    const Chunk& chunk = chunks[static_cast<size_t>(member)];
+    const Share& share = shares[static_cast<size_t>(member)];
     if (member == root) continue;
     if (rank_ == member) {
-      add(Kind::kSend, root, data.data() + chunk.offset, chunk.bytes, kHandOverPart);
+      add(Kind::kSend, root, data.data() + share.offset, share.bytes, kHandOverPart);
     } else if (rank_ == root) {
-      add(Kind::kReceive, member, data.data() + chunk.offset, chunk.bytes, kHandOverPart);
+      add(Kind::kReceive, member, data.data() + share.offset, share.bytes, kHandOverPart);
     }
   }
   return run();
@@ -110,17 +110,17 @@ Status Collectives::owner_reduce(std::span<std::byte> data, int root) {
 Status Collectives::scatter(const Signature& signature, const Parts& whole,
                             std::span<std::byte> own, int root) {
   begin(signature);
-  const Chunks& chunks = chunks_of(whole.counts, size_of(signature.dtype));
+  const Shares& shares = shares_of(whole.counts, size_of(signature.dtype));
   const auto own_bytes = static_cast<int64_t>(own.size());
   if (rank_ != root) {
     add(Kind::kReceive, root, own.data(), own_bytes, 0);
     return run();
   }
-  keep_own(own.data(), whole.data + chunks[static_cast<size_t>(root)].offset, own_bytes);
+  keep_own(own.data(), whole.data + shares[static_cast<size_t>(root)].offset, own_bytes);
   for (int distance = 1; distance < size_; ++distance) {
     const int peer = (rank_ + distance) % size_;
-    const Chunk& chunk = chunks[static_cast<size_t>(peer)];
-    add(Kind::kSend, peer, whole.data + chunk.offset, chunk.bytes, 0);
+    const Share& share = shares[static_cast<size_t>(peer)];
+    add(Kind::kSend, peer, whole.data + share.offset, share.bytes, 0);
   }
   return run();
 }
@@ -128,17 +128,17 @@ Status Collectives::scatter(const Signature& signature, const Parts& whole,
 Status Collectives::gather(const Signature& signature, std::span<std::byte> own, const Parts& whole,
                            int root) {
   begin(signature);
-  const Chunks& chunks = chunks_of(whole.counts, size_of(signature.dtype));
+  const Shares& shares = shares_of(whole.counts, size_of(signature.dtype));
   const auto own_bytes = static_cast<int64_t>(own.size());
   if (rank_ != root) {
     add(Kind::kSend, root, own.data(), own_bytes, 0);
     return run();
   }
-  keep_own(whole.data + chunks[static_cast<size_t>(root)].offset, own.data(), own_bytes);
+  keep_own(whole.data + shares[static_cast<size_t>(root)].offset, own.data(), own_bytes);
   for (int distance = 1; distance < size_; ++distance) {
     const int peer = (rank_ + distance) % size_;
-    const Chunk& chunk = chunks[static_cast<size_t>(peer)];
-    add(Kind::kReceive, peer, whole.data + chunk.offset, chunk.bytes, 0);
+    const Share& share = shares[static_cast<size_t>(peer)];
+    add(Kind::kReceive, peer, whole.data + share.offset, share.bytes, 0);
   }
   return run();
 }
