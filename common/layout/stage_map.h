@@ -8,14 +8,14 @@
 namespace trainyard::layout {
 
 /// How a model's layers are cut into stages. Stage s has the layers up to layer_end[s]. Each rank
-/// of the pp axis has `chunks` stages: rank r those numbered r, r + ranks(), r + 2 ranks() ...
+/// of the pp axis has `per_rank` stages: rank r those numbered r, r + ranks(), r + 2 ranks() ...
 struct StageMap {
   std::vector<int> layer_end;  ///< by stage, ascending
-  int chunks = 1;              ///< stages per rank; divides the number of stages
+  int per_rank = 1;            ///< divides the number of stages
 
   int size() const { return static_cast<int>(layer_end.size()); }
   int layers() const { return layer_end.back(); }
-  int ranks() const { return size() / chunks; }
+  int ranks() const { return size() / per_rank; }
   /// The coordinate on the pp axis of the rank that has a stage.
   int pp_of(int stage) const { return stage % ranks(); }
   Range layers(int stage) const {

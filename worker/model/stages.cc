@@ -65,7 +65,7 @@ Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSp
                                     const OpExtent& step) {
   const int64_t stages = parallelism.pipeline * parallelism.chunks_per_stage;
   const int64_t blocks = std::ssize(model.layers) - 2;  // without embedding and head
-  layout::StageMap map{.chunks = static_cast<int>(parallelism.chunks_per_stage)};
+  layout::StageMap map{.per_rank = static_cast<int>(parallelism.chunks_per_stage)};
   if (stages > std::ssize(model.layers)) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.parallelism.pipeline: found " + std::to_string(parallelism.pipeline) +

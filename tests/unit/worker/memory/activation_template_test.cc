@@ -59,7 +59,7 @@ TEST(ActivationTemplateTest, AForwardProgramKeepsNothing) {
 
 TEST(ActivationTemplateTest, AStageReceivesItsInputInABufferOfItsOwn) {
   const Model model = small_model();
-  const layout::StageMap stages{.layer_end = {2, kLayers}, .chunks = 2};
+  const layout::StageMap stages{.layer_end = {2, kLayers}, .per_rank = 2};
   const auto all = ActivationTemplate::make(model, stages, 0, extent(true));
   ASSERT_EQ(all.stages(), 2);
   EXPECT_EQ(all.stage_of(1), 0);
