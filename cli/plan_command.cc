@@ -67,7 +67,7 @@ struct Options {
 
 /// One stage beside the others; without a plan where it cannot be had, and why.
 struct StagePlan {
-  std::optional<engine::Plan> plan;
+  std::optional<engine::MemoryPlan> plan;
   std::string refusal;
 };
 
@@ -83,7 +83,7 @@ struct JobPlan {
   engine::MemoryRoom room;
 
   int own() const { return static_cast<int>(spec.parallelism.zero_stage); }
-  const engine::Plan& own_plan() const { return *stages[static_cast<size_t>(own())].plan; }
+  const engine::MemoryPlan& own_plan() const { return *stages[static_cast<size_t>(own())].plan; }
 };
 
 /// The spec with the sizes that the manifest leaves to an import or to the data.
@@ -211,7 +211,7 @@ std::vector<int64_t> blocks_of(const layout::StageMap& stages) {
 }
 
 /// What each stage computes, in parts of all; of the ranks of data rank 0.
-std::vector<double> shares_of(const engine::Plan& plan) {
+std::vector<double> shares_of(const engine::MemoryPlan& plan) {
   const layout::Mesh& mesh = plan.setup().mesh;
   std::vector<double> shares;
   double all = 0;
@@ -225,7 +225,7 @@ std::vector<double> shares_of(const engine::Plan& plan) {
 }
 
 /// Of a job with a pipeline: how it is cut.
-std::string pipeline_text(const engine::Plan& plan) {
+std::string pipeline_text(const engine::MemoryPlan& plan) {
   const std::vector<int64_t> blocks = blocks_of(plan.stages());
   if (blocks.size() == 1) return "";
   const std::vector<double> shares = shares_of(plan);
@@ -241,7 +241,7 @@ std::string pipeline_text(const engine::Plan& plan) {
 }
 
 std::string text_of(const JobPlan& job) {
-  const engine::Plan& own = job.own_plan();
+  const engine::MemoryPlan& own = job.own_plan();
   const api::BatchSpec& batch = job.spec.batch;
   std::string text = fmt::format(
       "{}: {} parameters, {}, {} ranks: {}\n{} sequences of {} tokens a step, {} at once\n"
@@ -255,22 +255,23 @@ std::string text_of(const JobPlan& job) {
   for (int stage = 0; stage < kStages; ++stage)
     text += fmt::format("{:>17}", fmt::format("stage {}{}", stage, stage == job.own() ? "*" : ""));
   text += "\n";
-  for (size_t i = 0; i < engine::kPlanPurposes; ++i) {
-    const auto purpose = static_cast<engine::PlanPurpose>(i);
-    text += row("  " + std::string(name_of(purpose)), job, [&](const engine::Plan& plan) {
+  for (size_t i = 0; i < engine::kMemoryPurposes; ++i) {
+    const auto purpose = static_cast<engine::MemoryPurpose>(i);
+    text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
       return text::size_text(plan.largest().of(purpose));
     });
   }
-  text += row("total", job,
-              [](const engine::Plan& plan) { return text::size_text(plan.largest().total()); });
-  text += row("sent per step", job, [](const engine::Plan& plan) {
+  text += row("total", job, [](const engine::MemoryPlan& plan) {
+    return text::size_text(plan.largest().total());
+  });
+  text += row("sent per step", job, [](const engine::MemoryPlan& plan) {
     return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).bytes_sent), "B");
   });
-  text += row("computed per step", job, [](const engine::Plan& plan) {
+  text += row("computed per step", job, [](const engine::MemoryPlan& plan) {
     return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).flops), "FLOP");
   });
   text += row("rank", job,
-              [](const engine::Plan& plan) { return std::to_string(plan.largest_rank()); });
+              [](const engine::MemoryPlan& plan) { return std::to_string(plan.largest_rank()); });
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {
     if (!job.stages[stage].plan) {
       text += fmt::format("stage {}: {}\n", stage, job.stages[stage].refusal);
@@ -287,7 +288,7 @@ std::string text_of(const JobPlan& job) {
                         kColumns);
 }
 
-void add_stage(const engine::Plan& plan, text::JsonWriter& json) {
+void add_stage(const engine::MemoryPlan& plan, text::JsonWriter& json) {
   const engine::StepCost cost = plan.step_of(plan.largest_rank());
   const auto integer = [&](const char* key, int64_t value) {
     json.key(key);
@@ -296,8 +297,8 @@ void add_stage(const engine::Plan& plan, text::JsonWriter& json) {
   integer("largest_rank", plan.largest_rank());
   json.key("bytes");
   json.begin_object();
-  for (size_t i = 0; i < engine::kPlanPurposes; ++i) {
-    std::string name(name_of(static_cast<engine::PlanPurpose>(i)));
+  for (size_t i = 0; i < engine::kMemoryPurposes; ++i) {
+    std::string name(name_of(static_cast<engine::MemoryPurpose>(i)));
     std::replace(name.begin(), name.end(), ' ', '_');
     integer(name.c_str(), plan.largest().bytes[i]);
   }
@@ -374,8 +375,8 @@ std::string svg_of(const JobPlan& job) {
                  .unit = "GiB",
                  .layers = {},
                  .bars = {}};
-  for (size_t i = 0; i < engine::kPlanPurposes; ++i)
-    chart.layers.emplace_back(name_of(static_cast<engine::PlanPurpose>(i)));
+  for (size_t i = 0; i < engine::kMemoryPurposes; ++i)
+    chart.layers.emplace_back(name_of(static_cast<engine::MemoryPurpose>(i)));
   for (int stage = 0; stage < kStages; ++stage) {
     const auto& planned = job.stages[static_cast<size_t>(stage)].plan;
     if (!planned) continue;

@@ -121,7 +121,7 @@ Result<std::string> check_engine(const api::TrainingJob& job,
   api::EngineSpec complete = *spec.engine;
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));
   TRAINYARD_ASSIGN(
-      const engine::Plan plan,
+      const engine::MemoryPlan plan,
       engine::plan_job(complete, {.ranks = api::ranks_of(spec),
                                   .threads = static_cast<int>(complete.runtime.threads)}));
   TRAINYARD_TRY(check_planned(spec, plan));

@@ -136,7 +136,7 @@ Status check_rank_data(const api::TrainingJobSpec& spec, int64_t planned_bytes) 
       " (" + std::to_string(planned_bytes / 1024) + " KiB of it for what a rank trains)");
 }
 
-Status check_planned(const api::TrainingJobSpec& spec, const engine::Plan& plan) {
+Status check_planned(const api::TrainingJobSpec& spec, const engine::MemoryPlan& plan) {
   TRAINYARD_TRY(engine::check_file_size(plan));
   return check_rank_data(spec, plan.largest().total());
 }

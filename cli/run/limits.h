@@ -5,7 +5,7 @@
 
 #include "common/api/training_job.h"
 #include "common/base/error.h"
-#include "worker/job/plan.h"
+#include "worker/job/memory_plan.h"
 
 namespace trainyard::cli {
 
@@ -22,7 +22,7 @@ Status check_rank_data(const api::TrainingJobSpec& spec, int64_t planned_bytes);
 
 /// Whether the limits let each rank hold and write what `plan` says: file size, for its part of a
 /// checkpoint, and data, for the largest. Errors: as check_limits.
-Status check_planned(const api::TrainingJobSpec& spec, const engine::Plan& plan);
+Status check_planned(const api::TrainingJobSpec& spec, const engine::MemoryPlan& plan);
 
 /// Of a limit of processor time, which ends each rank that has computed as long and, later, the run
 /// itself; empty where none is set.

@@ -47,7 +47,7 @@ struct Need {
   }
 };
 
-Need need_of(const Plan& plan, layout::Range ranks) {
+Need need_of(const MemoryPlan& plan, layout::Range ranks) {
   Need need;
   for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
     const int64_t bytes = plan.ranks()[static_cast<size_t>(rank)].total();
@@ -60,7 +60,7 @@ Need need_of(const Plan& plan, layout::Range ranks) {
 /// Looks for changes of a job with which some of its ranks would fit into the room.
 class WaysOut {
  public:
-  WaysOut(const Plan& plan, layout::Range ranks, const MemoryRoom& room)
+  WaysOut(const MemoryPlan& plan, layout::Range ranks, const MemoryRoom& room)
       : setup_(plan.setup()), ranks_(ranks), room_(room) {}
 
   /// For people; begins with "; ".
@@ -78,12 +78,12 @@ class WaysOut {
   static constexpr int kRanksTried = 1024;
 
   std::optional<Need> need_of_job(const api::EngineSpec& spec) const {
-    PlanSetup setup = setup_;
+    MemoryPlanSetup setup = setup_;
     setup.spec = spec;
     const auto mesh = layout::mesh_of(spec.parallelism, setup_.mesh.size());
     if (!mesh) return std::nullopt;
     setup.mesh = *mesh;
-    const auto plan = Plan::make(setup);
+    const auto plan = MemoryPlan::make(setup);
     if (!plan) return std::nullopt;
     const Need need = need_of(*plan, ranks_);
     return need.fits(room_) ? std::optional(need) : std::nullopt;
@@ -137,25 +137,25 @@ class WaysOut {
     return "";
   }
 
-  const PlanSetup& setup_;
+  const MemoryPlanSetup& setup_;
   const layout::Range ranks_;
   const MemoryRoom& room_;
 };
 
 }  // namespace
 
-Result<Plan> plan_job(const api::EngineSpec& spec, const JobPlace& place) {
+Result<MemoryPlan> plan_job(const api::EngineSpec& spec, const JobPlace& place) {
   TRAINYARD_TRY(check_countable(spec, place.ranks));
   TRAINYARD_TRY(check_kernel_limits(spec));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(place.ranks)));
   const bool tcp = spec.runtime.transport == api::Transport::kTcp;
-  return Plan::make({.spec = spec,
-                     .mesh = mesh,
-                     .unit_bytes = EngineSetup{}.unit_bytes,
-                     .threads = place.threads,
-                     .writes_checkpoints = place.writes_checkpoints,
-                     .shares_memory = place.one_host && !tcp});
+  return MemoryPlan::make({.spec = spec,
+                           .mesh = mesh,
+                           .unit_bytes = EngineSetup{}.unit_bytes,
+                           .threads = place.threads,
+                           .writes_checkpoints = place.writes_checkpoints,
+                           .shares_memory = place.one_host && !tcp});
 }
 
 MemoryRoom memory_room(int64_t started) {
@@ -180,8 +180,8 @@ MemoryRoom memory_room(int64_t started) {
   return room;
 }
 
-Result<std::string> check_memory(const Plan& plan, layout::Range ranks, const api::EngineSpec& spec,
-                                 const MemoryRoom& room) {
+Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
+                                 const api::EngineSpec& spec, const MemoryRoom& room) {
   const Need need = need_of(plan, ranks);
   if (need.fits(room)) return std::string();
   const bool process = need.most > room.process_bytes;
@@ -201,7 +201,7 @@ Result<std::string> check_memory(const Plan& plan, layout::Range ranks, const ap
                fault + "; engine.runtime.memoryCheck: Warn starts it all the same"};
 }
 
-Result<std::string> check_pod_memory(const Plan& plan, const api::TrainingJobSpec& job,
+Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,
                                      const api::EngineSpec& complete) {
   const std::optional<int64_t> limit = api::trainer_memory_limit(job);
   const auto ranks = std::ssize(plan.ranks());
@@ -221,10 +221,10 @@ Result<std::string> check_pod_memory(const Plan& plan, const api::TrainingJobSpe
                        .whose = " that resources.limits.memory of container trainer allows a pod"});
 }
 
-Status check_file_size(const Plan& plan) {
+Status check_file_size(const MemoryPlan& plan) {
   int64_t most = 0;
-  for (const RankPlan& rank : plan.ranks())
-    most = std::max(most, rank.of(PlanPurpose::kSnapshot));
+  for (const RankMemory& rank : plan.ranks())
+    most = std::max(most, rank.of(MemoryPurpose::kSnapshot));
   return check_limit(kFileSizeLimit, number(most), " for a rank's part of a checkpoint");
 }
 

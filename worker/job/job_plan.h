@@ -7,7 +7,7 @@
 #include "common/api/engine_spec.h"
 #include "common/api/training_job.h"
 #include "common/base/error.h"
-#include "worker/job/plan.h"
+#include "worker/job/memory_plan.h"
 
 /// The plan of a job, and whether it fits where its ranks are to run.
 namespace trainyard::engine {
@@ -22,7 +22,7 @@ struct JobPlace {
 
 /// The plan of a complete spec at its own ZeRO stage. Errors: kInvalidConfig naming the field, for
 /// ranks that cannot share the job and for sizes beyond what is counted here.
-Result<Plan> plan_job(const api::EngineSpec& spec, const JobPlace& place);
+Result<MemoryPlan> plan_job(const api::EngineSpec& spec, const JobPlace& place);
 
 /// What the ranks on one machine may hold.
 struct MemoryRoom {
@@ -42,16 +42,16 @@ MemoryRoom memory_room(int64_t started = 0);
 /// is returned as a warning; empty: all fits. Errors, under Refuse: kInvalidConfig for what the
 /// machine or its limits can never hold, kUnavailable for what they cannot hold now; both name the
 /// sizes and what to change.
-Result<std::string> check_memory(const Plan& plan, layout::Range ranks, const api::EngineSpec& spec,
-                                 const MemoryRoom& room);
+Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
+                                 const api::EngineSpec& spec, const MemoryRoom& room);
 
 /// Whether the ranks of each pod fit into what the manifest lets its container `trainer` have,
 /// where it sets a limit: as check_memory. `complete`: the engine that was planned.
-Result<std::string> check_pod_memory(const Plan& plan, const api::TrainingJobSpec& job,
+Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,
                                      const api::EngineSpec& complete);
 
 /// Whether each rank's part of a checkpoint may be as large as it will be (RLIMIT_FSIZE). Errors:
 /// kInvalidConfig naming both sizes.
-Status check_file_size(const Plan& plan);
+Status check_file_size(const MemoryPlan& plan);
 
 }  // namespace trainyard::engine

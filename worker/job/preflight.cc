@@ -99,7 +99,7 @@ Status check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {
   const JobPlace place{.ranks = job.num_nodes * job.num_proc_per_node,
                        .one_host = job.num_nodes == 1,
                        .threads = static_cast<int>(std::max<int64_t>(1, spec.runtime.threads))};
-  TRAINYARD_ASSIGN(const Plan plan, plan_job(spec, place));
+  TRAINYARD_ASSIGN(const MemoryPlan plan, plan_job(spec, place));
   TRAINYARD_TRY(check_pod_memory(plan, job, spec));
   return {};
 }

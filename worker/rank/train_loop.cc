@@ -476,7 +476,7 @@ class Run {
   api::EngineSpec spec_;
   HeapMemorySource memory_;
   std::optional<Inputs> inputs_;
-  std::optional<Plan> plan_;
+  std::optional<MemoryPlan> plan_;
   std::unique_ptr<Engine> engine_;
   hf::RunFacts facts_;
   std::unique_ptr<EngineState> state_;

@@ -33,28 +33,28 @@ TEST(JobPlanTest, AModelOfOneAndAHalfBillionParametersIsPlannedWithoutItsMemory)
   ASSERT_TRUE(plan) << plan.error().message;
   EXPECT_EQ(plan->parameters(), 1'557'611'200) << "Radford et al. 2019";
   // fp32: 4 of weights, 8 of moments, 8 of sums, and a hundredth of padding at most.
-  const RankPlan& rank = plan->ranks().front();
-  const int64_t states = rank.of(PlanPurpose::kWeights) + rank.of(PlanPurpose::kMasters) +
-                         rank.of(PlanPurpose::kMoments) + rank.of(PlanPurpose::kGradientSums);
+  const RankMemory& rank = plan->ranks().front();
+  const int64_t states = rank.of(MemoryPurpose::kWeights) + rank.of(MemoryPurpose::kMasters) +
+                         rank.of(MemoryPurpose::kMoments) + rank.of(MemoryPurpose::kGradientSums);
   EXPECT_GE(states, 20 * plan->parameters());
   EXPECT_LE(states, 20 * plan->parameters() / 100 * 101);
-  EXPECT_EQ(rank.of(PlanPurpose::kUnitBuffers), 0) << "it holds everything";
-  EXPECT_EQ(rank.of(PlanPurpose::kCommunicator), 0) << "nobody to share with";
+  EXPECT_EQ(rank.of(MemoryPurpose::kUnitBuffers), 0) << "it holds everything";
+  EXPECT_EQ(rank.of(MemoryPurpose::kCommunicator), 0) << "nobody to share with";
 }
 
 TEST(JobPlanTest, SnapshotsOfAllRanksAreTheCheckpoint) {
   const auto plan = plan_job(xl_spec(), {.ranks = 3});
   ASSERT_TRUE(plan) << plan.error().message;
   int64_t bytes = 0;
-  for (const RankPlan& rank : plan->ranks())
-    bytes += rank.of(PlanPurpose::kSnapshot);
+  for (const RankMemory& rank : plan->ranks())
+    bytes += rank.of(MemoryPurpose::kSnapshot);
   const int64_t padding_rows = 50304 - 50257;
   EXPECT_EQ(bytes, 12 * (plan->parameters() + padding_rows * 1600));
   const auto without = plan_job(xl_spec(), {.ranks = 3, .writes_checkpoints = false});
   ASSERT_TRUE(without) << without.error().message;
-  EXPECT_EQ(without->ranks()[1].of(PlanPurpose::kSnapshot), 0);
-  EXPECT_EQ(plan->ranks()[1].of(PlanPurpose::kCommunicator),
-            2 * without->ranks()[1].of(PlanPurpose::kCommunicator));
+  EXPECT_EQ(without->ranks()[1].of(MemoryPurpose::kSnapshot), 0);
+  EXPECT_EQ(plan->ranks()[1].of(MemoryPurpose::kCommunicator),
+            2 * without->ranks()[1].of(MemoryPurpose::kCommunicator));
 }
 
 TEST(JobPlanTest, MoreMicroBatchesTakeNoMoreMemoryThanTheirTokens) {
@@ -66,8 +66,8 @@ TEST(JobPlanTest, MoreMicroBatchesTakeNoMoreMemoryThanTheirTokens) {
       spec.batch = {.global_sequences = 64 * micro_batches, .micro_sequences = 1};
       const auto plan = plan_job(spec, {.ranks = 64});
       EXPECT_TRUE(plan) << plan.error().message;
-      const RankPlan& rank = plan->largest();
-      return rank.total() - rank.of(PlanPurpose::kBatches);
+      const RankMemory& rank = plan->largest();
+      return rank.total() - rank.of(MemoryPurpose::kBatches);
     };
     EXPECT_EQ(bytes_of(4096), bytes_of(8));
   }
@@ -113,9 +113,9 @@ TEST(JobPlanTest, EveryRankHasThePartsThatTheLayoutGivesIt) {
       int64_t stored = 0;
       for (int param = 0; param < std::ssize(model.params); ++param)
         stored += layout->stored(param, at).size();
-      const RankPlan& found = plan->ranks()[static_cast<size_t>(rank)];
-      EXPECT_EQ(found.of(PlanPurpose::kMoments), 8 * owned) << rank << " of " << shard;
-      EXPECT_EQ(found.of(PlanPurpose::kSnapshot), 12 * stored) << rank << " of " << shard;
+      const RankMemory& found = plan->ranks()[static_cast<size_t>(rank)];
+      EXPECT_EQ(found.of(MemoryPurpose::kMoments), 8 * owned) << rank << " of " << shard;
+      EXPECT_EQ(found.of(MemoryPurpose::kSnapshot), 12 * stored) << rank << " of " << shard;
     }
   }
 }
@@ -143,7 +143,7 @@ class CheckMemoryTest : public ::testing::Test {
     all_ = plan_.ranks()[0].total() + plan_.ranks()[1].total();
   }
   api::EngineSpec spec_ = xl_spec();
-  Plan plan_;
+  MemoryPlan plan_;
   int64_t all_ = 0;
 };
 
@@ -185,7 +185,7 @@ std::string refusal_of(const api::EngineSpec& spec, int64_t ranks, int64_t bytes
 int64_t bytes_of(const api::EngineSpec& spec, int64_t ranks) {
   int64_t all = 0;
   const auto plan = plan_job(spec, {.ranks = ranks});
-  for (const RankPlan& rank : plan->ranks())
+  for (const RankMemory& rank : plan->ranks())
     all += rank.total();
   return all;
 }

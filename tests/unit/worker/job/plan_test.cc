@@ -1,11 +1,10 @@
-#include "worker/job/plan.h"
-
 #include <tuple>
 
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/engine/limits.h"
+#include "worker/job/memory_plan.h"
 #include "worker/matrix/world.h"
 
 namespace trainyard::engine {
@@ -27,23 +26,23 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
   planned.parallelism.mode = cell.mode;
   planned.parallelism.pipeline = cell.pipeline;
   planned.parallelism.pipeline_schedule = cell.schedule;
-  const auto plan = Plan::make({.spec = planned,
-                                .mesh = cell.mesh(),
-                                .unit_bytes = 64 << 10,  // as train_world() has them
-                                .threads = cell.threads});
+  const auto plan = MemoryPlan::make({.spec = planned,
+                                      .mesh = cell.mesh(),
+                                      .unit_bytes = 64 << 10,  // as train_world() has them
+                                      .threads = cell.threads});
   ASSERT_TRUE(plan) << plan.error().message;
   ASSERT_EQ(std::ssize(plan->ranks()), cell.ranks);
   for (const matrix::RankFacts& rank : *facts) {
-    const RankPlan& found = plan->ranks()[static_cast<size_t>(rank.rank)];
+    const RankMemory& found = plan->ranks()[static_cast<size_t>(rank.rank)];
     EXPECT_EQ(found.engine(), rank.allocated_bytes);
-    EXPECT_EQ(found.of(PlanPurpose::kWeights) + found.of(PlanPurpose::kMasters),
+    EXPECT_EQ(found.of(MemoryPurpose::kWeights) + found.of(MemoryPurpose::kMasters),
               rank.memory.weights);
-    EXPECT_EQ(found.of(PlanPurpose::kMoments), rank.memory.moments);
-    EXPECT_EQ(found.of(PlanPurpose::kGradientSums), rank.memory.sums);
-    EXPECT_EQ(found.of(PlanPurpose::kUnitBuffers),
+    EXPECT_EQ(found.of(MemoryPurpose::kMoments), rank.memory.moments);
+    EXPECT_EQ(found.of(MemoryPurpose::kGradientSums), rank.memory.sums);
+    EXPECT_EQ(found.of(MemoryPurpose::kUnitBuffers),
               rank.memory.lent_sums + rank.memory.lent_weights);
-    EXPECT_EQ(found.of(PlanPurpose::kActivations), rank.memory.activations);
-    EXPECT_EQ(found.of(PlanPurpose::kKernelScratch), rank.memory.kernel_scratch);
+    EXPECT_EQ(found.of(MemoryPurpose::kActivations), rank.memory.activations);
+    EXPECT_EQ(found.of(MemoryPurpose::kKernelScratch), rank.memory.kernel_scratch);
     const StepCost cost = plan->step_of(rank.rank);
     EXPECT_EQ(kSteps * cost.flops, rank.kernels.gemm_flops + rank.kernels.attention_flops);
     const matrix::RankFacts& before = (*first)[static_cast<size_t>(rank.rank)];
@@ -111,7 +110,7 @@ TEST(PlanTest, ThreadsHaveTheirOwnScratch) {
 TEST(PlanTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
   spec.batch.global_sequences = 2;
-  const auto plan = Plan::make({.spec = spec, .mesh = {.fsdp = 3}, .unit_bytes = 64 << 10});
+  const auto plan = MemoryPlan::make({.spec = spec, .mesh = {.fsdp = 3}, .unit_bytes = 64 << 10});
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().code, ErrorCode::kInvalidConfig);
   EXPECT_EQ(plan.error().message,

@@ -20,7 +20,7 @@
 namespace trainyard::engine {
 
 /// What a rank's memory holds.
-enum class PlanPurpose : uint8_t {
+enum class MemoryPurpose : uint8_t {
   kWeights,       ///< what ops read
   kMasters,       ///< fp32 weights of the own part, where ops read bf16
   kMoments,       ///< AdamW's two moments of the own part
@@ -33,17 +33,17 @@ enum class PlanPurpose : uint8_t {
   kCommunicator,  ///< shared memory of the groups, divided by their members
   kProcess,       ///< program, heap and stacks: kProcessBytes
 };
-inline constexpr size_t kPlanPurposes = 11;
+inline constexpr size_t kMemoryPurposes = 11;
 
 /// "weights", "master weights" ...: for tables.
-std::string_view name_of(PlanPurpose purpose);
+std::string_view name_of(MemoryPurpose purpose);
 
 /// Memory of a rank's process that belongs to no other purpose: heap, stacks and the 16 MiB in
 /// which rank 0 receives pieces of the state for its hash (docs/concepts/memory-plan.md).
 inline constexpr int64_t kProcessBytes = int64_t{24} << 20;
 
 /// What a plan is made from.
-struct PlanSetup {
+struct MemoryPlanSetup {
   api::EngineSpec spec;  ///< complete, see resolve_spec
   layout::Mesh mesh;
   int64_t unit_bytes = 0;  ///< as in EngineSetup
@@ -53,16 +53,16 @@ struct PlanSetup {
 };
 
 /// One rank's bytes by purpose.
-struct RankPlan {
-  std::array<int64_t, kPlanPurposes> bytes{};
+struct RankMemory {
+  std::array<int64_t, kMemoryPurposes> bytes{};
 
-  int64_t of(PlanPurpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
-  int64_t& of(PlanPurpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
+  int64_t of(MemoryPurpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
+  int64_t& of(MemoryPurpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
   int64_t total() const;
   /// What Engine::create allocates.
   int64_t engine() const;
   /// What the process alone occupies: all but shared memory.
-  int64_t own() const { return total() - of(PlanPurpose::kCommunicator); }
+  int64_t own() const { return total() - of(MemoryPurpose::kCommunicator); }
 };
 
 /// One rank's work in one step.
@@ -72,19 +72,19 @@ struct StepCost {
 };
 
 /// The plan of one job at one number of ranks. Pure.
-class Plan {
+class MemoryPlan {
  public:
   /// Errors: kInvalidConfig (sizes that no model has, a batch that the data ranks cannot share);
   /// those of Layout::make.
-  static Result<Plan> make(const PlanSetup& setup);
+  static Result<MemoryPlan> make(const MemoryPlanSetup& setup);
 
-  const PlanSetup& setup() const { return setup_; }
+  const MemoryPlanSetup& setup() const { return setup_; }
   int64_t parameters() const { return parameters_; }
   const layout::StageMap& stages() const { return stages_; }
-  const std::vector<RankPlan>& ranks() const { return ranks_; }
+  const std::vector<RankMemory>& ranks() const { return ranks_; }
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
-  const RankPlan& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
+  const RankMemory& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
   /// Cost: in proportion to units times ranks.
   StepCost step_of(int rank) const;
 
@@ -95,7 +95,7 @@ class Plan {
     int64_t arena_bytes = 0;
     StepProgram program;
   };
-  explicit Plan(const PlanSetup& setup) : setup_(setup) {}
+  explicit MemoryPlan(const MemoryPlanSetup& setup) : setup_(setup) {}
   int64_t data_rank(int rank) const;
   int64_t samples_of(int rank) const;
   std::pair<int, int64_t> kind_of(int rank) const;
@@ -105,7 +105,7 @@ class Plan {
   int64_t segments(const layout::Coordinate& at) const;
   void plan_rank(int rank);
 
-  PlanSetup setup_;
+  MemoryPlanSetup setup_;
   data::BatchPartition partition_;
   int64_t parameters_ = 0;
   layout::StageMap stages_;
@@ -113,7 +113,7 @@ class Plan {
   layout::Layout layout_;
   std::map<std::pair<int, int64_t>, Share> shares_;  ///< by kind_of()
   std::vector<int> ring_;
-  std::vector<RankPlan> ranks_;
+  std::vector<RankMemory> ranks_;
 };
 
 }  // namespace trainyard::engine

@@ -1,4 +1,4 @@
-#include "worker/job/plan.h"
+#include "worker/job/memory_plan.h"
 
 #include <algorithm>
 #include <functional>
@@ -30,25 +30,27 @@ int64_t segment_bytes(int members) {
 
 }  // namespace
 
-std::string_view name_of(PlanPurpose purpose) {
-  constexpr std::array<std::string_view, kPlanPurposes> kNames = {
+std::string_view name_of(MemoryPurpose purpose) {
+  constexpr std::array<std::string_view, kMemoryPurposes> kNames = {
       "weights",     "master weights", "moments",       "gradient sums",       "unit buffers",
       "activations", "kernel scratch", "token batches", "checkpoint snapshot", "shared memory",
       "process"};
   return kNames[static_cast<size_t>(purpose)];
 }
 
-int64_t RankPlan::total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
-
-int64_t RankPlan::engine() const {
-  return of(PlanPurpose::kWeights) + of(PlanPurpose::kMasters) + of(PlanPurpose::kMoments) +
-         of(PlanPurpose::kGradientSums) + of(PlanPurpose::kUnitBuffers) +
-         of(PlanPurpose::kActivations) + of(PlanPurpose::kKernelScratch);
+int64_t RankMemory::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
-Result<Plan> Plan::make(const PlanSetup& setup) {
+int64_t RankMemory::engine() const {
+  return of(MemoryPurpose::kWeights) + of(MemoryPurpose::kMasters) + of(MemoryPurpose::kMoments) +
+         of(MemoryPurpose::kGradientSums) + of(MemoryPurpose::kUnitBuffers) +
+         of(MemoryPurpose::kActivations) + of(MemoryPurpose::kKernelScratch);
+}
+
+Result<MemoryPlan> MemoryPlan::make(const MemoryPlanSetup& setup) {
   TRAINYARD_TRY(check_batch(setup.spec.batch, setup.mesh.data_ranks()));
-  Plan plan(setup);
+  MemoryPlan plan(setup);
   plan.partition_ = partition_of(setup.spec.batch, setup.mesh.data_ranks());
   TRAINYARD_ASSIGN(const Model model, build_model(setup.spec.model));
   plan.parameters_ = model.parameter_count();
@@ -82,17 +84,17 @@ Result<Plan> Plan::make(const PlanSetup& setup) {
   return plan;
 }
 
-int64_t Plan::data_rank(int rank) const {
+int64_t MemoryPlan::data_rank(int rank) const {
   return layout::data_rank(setup_.mesh, layout::coordinate_of(setup_.mesh, rank));
 }
 
-int64_t Plan::samples_of(int rank) const { return partition_.share(data_rank(rank)).size(); }
+int64_t MemoryPlan::samples_of(int rank) const { return partition_.share(data_rank(rank)).size(); }
 
-std::pair<int, int64_t> Plan::kind_of(int rank) const {
+std::pair<int, int64_t> MemoryPlan::kind_of(int rank) const {
   return {layout::coordinate_of(setup_.mesh, rank).pp, samples_of(rank)};
 }
 
-Plan::Share Plan::make_share(const Model& model, int rank) const {
+MemoryPlan::Share MemoryPlan::make_share(const Model& model, int rank) const {
   const layout::Coordinate at = layout::coordinate_of(setup_.mesh, rank);
   const StepShape shape = step_shape(setup_.spec, partition_, data_rank(rank));
   const Lowering lowering{
@@ -106,13 +108,13 @@ Plan::Share Plan::make_share(const Model& model, int rank) const {
 }
 
 /// Weights, optimizer states, sums and snapshots of all ranks.
-void Plan::plan_states(int params) {
+void MemoryPlan::plan_states(int params) {
   ranks_.resize(static_cast<size_t>(setup_.mesh.size()));
   for (int pp = 0; pp < setup_.mesh.pp; ++pp)
     plan_stage(pp, params);
 }
 
-void Plan::plan_stage(int pp, int params) {
+void MemoryPlan::plan_stage(int pp, int params) {
   constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
   constexpr auto kSumBytes = static_cast<int64_t>(sizeof(int64_t));
   const layout::Mesh& mesh = setup_.mesh;
@@ -139,18 +141,18 @@ void Plan::plan_stage(int pp, int params) {
     const layout::Coordinate at = layout::coordinate_of(mesh, rank);
     if (at.pp != pp) continue;
     const auto part = static_cast<size_t>(at.fsdp);
-    RankPlan& plan = ranks_[static_cast<size_t>(rank)];
-    plan.of(PlanPurpose::kWeights) = sharding.weights ? owned_weights[part] : all_weights;
-    plan.of(PlanPurpose::kMasters) = masters[part];
-    plan.of(PlanPurpose::kMoments) = 2 * owned[part] * kFloatBytes;
-    plan.of(PlanPurpose::kGradientSums) = (sharding.sums ? owned[part] : all) * kSumBytes;
-    plan.of(PlanPurpose::kSnapshot) =
+    RankMemory& plan = ranks_[static_cast<size_t>(rank)];
+    plan.of(MemoryPurpose::kWeights) = sharding.weights ? owned_weights[part] : all_weights;
+    plan.of(MemoryPurpose::kMasters) = masters[part];
+    plan.of(MemoryPurpose::kMoments) = 2 * owned[part] * kFloatBytes;
+    plan.of(MemoryPurpose::kGradientSums) = (sharding.sums ? owned[part] : all) * kSumBytes;
+    plan.of(MemoryPurpose::kSnapshot) =
         kCheckpointBytes * stored[static_cast<size_t>(data_rank(rank))];
   }
 }
 
 /// Shared memory of a rank's groups. One of all ranks is the world itself, but for channels.
-int64_t Plan::segments(const layout::Coordinate& at) const {
+int64_t MemoryPlan::segments(const layout::Coordinate& at) const {
   const layout::Mesh& mesh = setup_.mesh;
   // Checkpoints are agreed upon in a group of their own.
   int64_t bytes = segment_bytes(mesh.size()) * (setup_.writes_checkpoints ? 2 : 1);
@@ -162,26 +164,26 @@ int64_t Plan::segments(const layout::Coordinate& at) const {
 }
 
 /// What a rank holds beside its states.
-void Plan::plan_rank(int rank) {
-  RankPlan& plan = ranks_[static_cast<size_t>(rank)];
+void MemoryPlan::plan_rank(int rank) {
+  RankMemory& plan = ranks_[static_cast<size_t>(rank)];
   const Share& share = shares_.at(kind_of(rank));
-  plan.of(PlanPurpose::kUnitBuffers) = share.buffer_bytes;
-  plan.of(PlanPurpose::kActivations) = share.arena_bytes;
-  plan.of(PlanPurpose::kKernelScratch) = setup_.threads * kernels::kScratchBytesPerThread;
-  plan.of(PlanPurpose::kBatches) =
+  plan.of(MemoryPurpose::kUnitBuffers) = share.buffer_bytes;
+  plan.of(MemoryPurpose::kActivations) = share.arena_bytes;
+  plan.of(MemoryPurpose::kKernelScratch) = setup_.threads * kernels::kScratchBytesPerThread;
+  plan.of(MemoryPurpose::kBatches) =
       data::batch_loader_bytes(partition_, data_rank(rank), setup_.spec.data.sequence_length);
   if (setup_.shares_memory) {
-    plan.of(PlanPurpose::kCommunicator) = segments(layout::coordinate_of(setup_.mesh, rank));
+    plan.of(MemoryPurpose::kCommunicator) = segments(layout::coordinate_of(setup_.mesh, rank));
   }
-  plan.of(PlanPurpose::kProcess) = kProcessBytes;
+  plan.of(MemoryPurpose::kProcess) = kProcessBytes;
 }
 
-int Plan::largest_rank() const {
-  const auto less = [](const RankPlan& a, const RankPlan& b) { return a.total() < b.total(); };
+int MemoryPlan::largest_rank() const {
+  const auto less = [](const RankMemory& a, const RankMemory& b) { return a.total() < b.total(); };
   return static_cast<int>(std::max_element(ranks_.begin(), ranks_.end(), less) - ranks_.begin());
 }
 
-StepCost Plan::step_of(int rank) const {
+StepCost MemoryPlan::step_of(int rank) const {
   const layout::Mesh& mesh = setup_.mesh;
   const layout::Coordinate at = layout::coordinate_of(mesh, rank);
   // A group's ring keeps the order of the world's.
