@@ -49,7 +49,7 @@ struct CommOptions {
 
 std::vector<std::string> names_of_ops() {
   std::vector<std::string> names;
-  for (const comm::Op op : comm::kOperations)
+  for (const comm::Operation op : comm::kOperations)
     names.emplace_back(comm::name_of(op));
   return names;
 }

@@ -10,7 +10,7 @@
 namespace trainyard::bench {
 namespace {
 
-using comm::Op;
+using comm::Operation;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -27,7 +27,9 @@ bool is_raw(const std::string& world) { return world.starts_with("raw"); }
 
 bool is_ours(const std::string& world) { return !is_raw(world) && world != "gloo"; }
 
-bool can_do(const std::string& world, Op op) { return !is_raw(world) || op == Op::kAllReduce; }
+bool can_do(const std::string& world, Operation op) {
+  return !is_raw(world) || op == Operation::kAllReduce;
+}
 
 /// The rounds of one case in one world.
 class Rounds {
@@ -136,8 +138,8 @@ Result<CommBenchResult> run_comm_bench(const CommBenchOptions& options,
   } else {
     result.peer_note = "peer not measured: " + gloo.error().message;
   }
-  for (const Op op : options.ops) {
-    int64_t bytes = op == Op::kBarrier ? 0 : options.min_bytes;
+  for (const Operation op : options.ops) {
+    int64_t bytes = op == Operation::kBarrier ? 0 : options.min_bytes;
     while (true) {
       Case one{op, bytes / size_of(options.dtype) * size_of(options.dtype), options.dtype,
                options.reduce};
@@ -161,7 +163,7 @@ Result<CommBenchResult> run_comm_bench(const CommBenchOptions& options,
         on_row(row);
         result.rows.push_back(std::move(row));
       }
-      if (op == Op::kBarrier || bytes >= options.max_bytes) break;
+      if (op == Operation::kBarrier || bytes >= options.max_bytes) break;
       bytes = std::min(bytes * options.factor, options.max_bytes);
     }
   }

@@ -14,7 +14,7 @@ namespace trainyard::bench {
 /// What `trainyard bench comm` measures: every operation at every size in every world, in turns.
 struct CommBenchOptions {
   std::vector<std::string> worlds = {"shm", "tcp"};
-  std::vector<comm::Op> ops = {comm::Op::kAllReduce};
+  std::vector<comm::Operation> ops = {comm::Operation::kAllReduce};
   int64_t min_bytes = 8;
   int64_t max_bytes = int64_t{64} << 20;
   int64_t factor = 8;

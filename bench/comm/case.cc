@@ -7,7 +7,7 @@
 
 namespace trainyard::bench {
 
-using comm::Op;
+using comm::Operation;
 using comm::ReduceOp;
 
 std::string encode(const Case& one) {
@@ -58,9 +58,9 @@ Result<Sample> decode_sample(const std::string& line) {
   return Error{ErrorCode::kInvalidData, "no sample: '" + line + "'"};
 }
 
-std::optional<Op> op_from_name(std::string_view name) {
+std::optional<Operation> op_from_name(std::string_view name) {
   const auto found = std::find_if(comm::kOperations.begin(), comm::kOperations.end(),
-                                  [&](Op op) { return comm::name_of(op) == name; });
+                                  [&](Operation op) { return comm::name_of(op) == name; });
   return found == comm::kOperations.end() ? std::nullopt : std::optional(*found);
 }
 
@@ -72,53 +72,54 @@ std::optional<ReduceOp> reduce_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-double bus_factor(Op op, int ranks) {
+double bus_factor(Operation op, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   switch (op) {
-    case Op::kAllReduce:
+    case Operation::kAllReduce:
       return 2 * others;
-    case Op::kReduceScatter:
-    case Op::kAllGather:
-    case Op::kAllToAll:
-    case Op::kScatter:
-    case Op::kGather:
+    case Operation::kReduceScatter:
+    case Operation::kAllGather:
+    case Operation::kAllToAll:
+    case Operation::kScatter:
+    case Operation::kGather:
       return others;
-    case Op::kBroadcast:
-    case Op::kReduce:
-    case Op::kPointToPoint:
-    case Op::kBarrier:
+    case Operation::kBroadcast:
+    case Operation::kReduce:
+    case Operation::kPointToPoint:
+    case Operation::kBarrier:
       return 1;
   }
   return 1;
 }
 
-bool needs_barrier(Op op) {
-  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kScatter || op == Op::kGather;
+bool needs_barrier(Operation op) {
+  return op == Operation::kBroadcast || op == Operation::kReduce || op == Operation::kScatter ||
+         op == Operation::kGather;
 }
 
 int64_t expected_bytes(const Case& one, int size, int rank, const std::vector<int>& ring) {
   const auto counts = comm::even_counts(one.count(), size);
   const int64_t bytes = one.count() * size_of(one.dtype);
   switch (one.op) {
-    case Op::kAllReduce:
+    case Operation::kAllReduce:
       return comm::all_reduce_bytes_sent(size, rank, one.count(), one.dtype, ring);
-    case Op::kReduceScatter:
+    case Operation::kReduceScatter:
       return comm::reduce_scatter_bytes_sent(rank, counts, one.dtype);
-    case Op::kAllGather:
+    case Operation::kAllGather:
       return comm::all_gather_bytes_sent(rank, counts, one.dtype, ring);
-    case Op::kBroadcast:
+    case Operation::kBroadcast:
       return comm::broadcast_bytes_sent(size, rank, 0, bytes, ring);
-    case Op::kBarrier:
+    case Operation::kBarrier:
       return 0;
-    case Op::kPointToPoint:
+    case Operation::kPointToPoint:
       return size > 1 ? bytes : 0;
-    case Op::kReduce:
+    case Operation::kReduce:
       return comm::reduce_bytes_sent(size, rank, 0, one.count(), one.dtype, one.reduce);
-    case Op::kScatter:
+    case Operation::kScatter:
       return comm::scatter_bytes_sent(rank, 0, counts, one.dtype);
-    case Op::kGather:
+    case Operation::kGather:
       return comm::gather_bytes_sent(rank, 0, counts, one.dtype);
-    case Op::kAllToAll:
+    case Operation::kAllToAll:
       return comm::all_to_all_bytes_sent(rank, counts, one.dtype);
   }
   return 0;

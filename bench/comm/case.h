@@ -15,7 +15,7 @@ namespace trainyard::bench {
 
 /// One operation on buffers of one size.
 struct Case {
-  comm::Op op = comm::Op::kAllReduce;
+  comm::Operation op = comm::Operation::kAllReduce;
   /// S: the buffer of all_reduce, reduce and broadcast; all parts together of reduce_scatter,
   /// all_gather, scatter and gather; what one rank sends in all_to_all; the message of
   /// point_to_point, where every rank sends to the next and receives from the one before.
@@ -47,7 +47,7 @@ std::string encode(const Sample& sample);
 Result<Sample> decode_sample(const std::string& line);
 
 /// "all_reduce" ...; nullopt for what is none.
-std::optional<comm::Op> op_from_name(std::string_view name);
+std::optional<comm::Operation> op_from_name(std::string_view name);
 /// "sum" ...
 std::optional<comm::ReduceOp> reduce_from_name(std::string_view name);
 
@@ -55,11 +55,11 @@ std::optional<comm::ReduceOp> reduce_from_name(std::string_view name);
 /// shows the speed of the link whatever the operation and the number of ranks P. As nccl-tests has
 /// it: all_reduce 2(P-1)/P; reduce_scatter, all_gather, all_to_all, scatter, gather (P-1)/P;
 /// broadcast, reduce, point_to_point 1. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
-double bus_factor(comm::Op op, int ranks);
+double bus_factor(comm::Operation op, int ranks);
 
 /// True where a rank may be done before the others have begun, so that iterations are kept apart by
 /// a barrier that is not timed.
-bool needs_barrier(comm::Op op);
+bool needs_barrier(comm::Operation op);
 
 /// Payload bytes this rank sends in one operation (worker/comm/formulas.h).
 int64_t expected_bytes(const Case& one, int size, int rank, const std::vector<int>& ring);

@@ -14,7 +14,7 @@ namespace trainyard::bench {
 namespace {
 
 using comm::Communicator;
-using comm::Op;
+using comm::Operation;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRoot = 0;
@@ -38,33 +38,33 @@ class Call {
     const int rank = comm_.rank();
     const auto whole = [&](int of) { return pattern_of(of, case_.count(), case_.dtype, reduce()); };
     switch (case_.op) {
-      case Op::kAllGather: {
+      case Operation::kAllGather: {
         const auto all = whole(kRoot);
         data_.assign(all.size(), std::byte{0xA5});
         std::memcpy(data_.data() + bytes(own_begin_), all.data() + bytes(own_begin_),
                     bytes(own_count_));
         break;
       }
-      case Op::kBroadcast:
+      case Operation::kBroadcast:
         data_ = whole(kRoot);
         if (rank != kRoot) std::fill(data_.begin(), data_.end(), std::byte{0xA5});
         break;
-      case Op::kScatter:
+      case Operation::kScatter:
         if (rank == kRoot) data_ = whole(kRoot);
         other_.assign(bytes(own_count_), std::byte{0xA5});
         break;
-      case Op::kGather: {
+      case Operation::kGather: {
         const auto all = whole(kRoot);
         data_.assign(all.begin() + static_cast<std::ptrdiff_t>(bytes(own_begin_)),
                      all.begin() + static_cast<std::ptrdiff_t>(bytes(own_begin_ + own_count_)));
         if (rank == kRoot) other_.assign(all.size(), std::byte{0xA5});
         break;
       }
-      case Op::kAllToAll:
+      case Operation::kAllToAll:
         data_ = whole(rank);
         other_.assign(bytes(own_count_) * static_cast<size_t>(comm_.size()), std::byte{0xA5});
         break;
-      case Op::kPointToPoint:
+      case Operation::kPointToPoint:
         data_ = whole(rank);
         other_.assign(data_.size(), std::byte{0xA5});
         break;
@@ -88,25 +88,25 @@ class Call {
       return differing_elements(found, wanted, count, case_.dtype);
     };
     switch (case_.op) {
-      case Op::kAllReduce:
-      case Op::kReduce: {
-        if (case_.op == Op::kReduce && rank != kRoot) return 0;
+      case Operation::kAllReduce:
+      case Operation::kReduce: {
+        if (case_.op == Operation::kReduce && rank != kRoot) return 0;
         const auto all = combined();
         return differing(data_.data(), all.data(), case_.count());
       }
-      case Op::kReduceScatter: {
+      case Operation::kReduceScatter: {
         const auto all = combined();
         return differing(data_.data() + bytes(own_begin_), all.data() + bytes(own_begin_),
                          own_count_);
       }
-      case Op::kAllGather:
-      case Op::kBroadcast:
+      case Operation::kAllGather:
+      case Operation::kBroadcast:
         return differing(data_.data(), pattern(kRoot).data(), case_.count());
-      case Op::kScatter:
+      case Operation::kScatter:
         return differing(other_.data(), pattern(kRoot).data() + bytes(own_begin_), own_count_);
-      case Op::kGather:
+      case Operation::kGather:
         return rank == kRoot ? differing(other_.data(), pattern(kRoot).data(), case_.count()) : 0;
-      case Op::kAllToAll: {
+      case Operation::kAllToAll: {
         int64_t count = 0;
         for (int peer = 0; peer < comm_.size(); ++peer) {
           count += differing(other_.data() + bytes(own_count_ * peer),
@@ -114,11 +114,11 @@ class Call {
         }
         return count;
       }
-      case Op::kPointToPoint:
+      case Operation::kPointToPoint:
         return comm_.size() == 1
                    ? 0
                    : differing(other_.data(), pattern(previous()).data(), case_.count());
-      case Op::kBarrier:
+      case Operation::kBarrier:
         return 0;
     }
     return 0;
@@ -130,8 +130,8 @@ class Call {
   int previous() const { return (comm_.rank() + comm_.size() - 1) % comm_.size(); }
   /// What is only moved is the same whatever the reduction.
   comm::ReduceOp reduce() const {
-    const bool reduces =
-        case_.op == Op::kAllReduce || case_.op == Op::kReduce || case_.op == Op::kReduceScatter;
+    const bool reduces = case_.op == Operation::kAllReduce || case_.op == Operation::kReduce ||
+                         case_.op == Operation::kReduceScatter;
     return reduces ? case_.reduce : comm::ReduceOp::kSum;
   }
   std::vector<std::byte> pattern(int rank) const {
@@ -143,28 +143,28 @@ class Call {
 
   comm::WorkPtr start() {
     switch (case_.op) {
-      case Op::kAllReduce:
+      case Operation::kAllReduce:
         return comm_.all_reduce(data_, case_.dtype, case_.reduce);
-      case Op::kReduceScatter:
+      case Operation::kReduceScatter:
         return comm_.reduce_scatter(data_, counts_, case_.dtype, case_.reduce);
-      case Op::kAllGather:
+      case Operation::kAllGather:
         return comm_.all_gather(data_, counts_, case_.dtype);
-      case Op::kBroadcast:
+      case Operation::kBroadcast:
         return comm_.broadcast(data_, kRoot);
-      case Op::kReduce:
+      case Operation::kReduce:
         return comm_.reduce(data_, case_.dtype, case_.reduce, kRoot);
-      case Op::kScatter:
+      case Operation::kScatter:
         return comm_.scatter(data_, other_, counts_, case_.dtype, kRoot);
-      case Op::kGather:
+      case Operation::kGather:
         return comm_.gather(data_, other_, counts_, case_.dtype, kRoot);
-      case Op::kAllToAll:
+      case Operation::kAllToAll:
         return comm_.all_to_all(data_, counts_, other_, gathered_counts_, case_.dtype);
-      case Op::kPointToPoint:
+      case Operation::kPointToPoint:
         if (comm_.size() == 1) break;
         return comm_.batch_point_to_point(
             {{comm::PointToPoint::Kind::kSend, next(), data_},
              {comm::PointToPoint::Kind::kReceive, previous(), other_}});
-      case Op::kBarrier:
+      case Operation::kBarrier:
         break;
     }
     return comm_.barrier();
@@ -229,7 +229,7 @@ Result<Sample> measure(Communicator& communicator, const Case& one, const std::v
   call.fill();
   int64_t wrong = 0;
   if (one.check) {
-    if (one.op == Op::kPointToPoint && communicator.size() > 1) {
+    if (one.op == Operation::kPointToPoint && communicator.size() > 1) {
       TRAINYARD_ASSIGN(wrong, unanswered(communicator));
     }
     TRAINYARD_TRY(call.run());

@@ -99,7 +99,7 @@ Status RawPair::all_reduce(const Case& one, std::byte* data) {
 }
 
 Result<Sample> RawPair::measure(const Case& one) {
-  if (one.op != comm::Op::kAllReduce) {
+  if (one.op != comm::Operation::kAllReduce) {
     return Error{ErrorCode::kInvalidConfig, "the raw pair has all_reduce only"};
   }
   staging_.resize(static_cast<size_t>(kStagingBytes));

@@ -2,27 +2,27 @@
 
 namespace trainyard::comm {
 
-std::string_view name_of(Op op) {
+std::string_view name_of(Operation op) {
   switch (op) {
-    case Op::kAllReduce:
+    case Operation::kAllReduce:
       return "all_reduce";
-    case Op::kReduceScatter:
+    case Operation::kReduceScatter:
       return "reduce_scatter";
-    case Op::kAllGather:
+    case Operation::kAllGather:
       return "all_gather";
-    case Op::kBroadcast:
+    case Operation::kBroadcast:
       return "broadcast";
-    case Op::kBarrier:
+    case Operation::kBarrier:
       return "barrier";
-    case Op::kPointToPoint:
+    case Operation::kPointToPoint:
       return "point_to_point";
-    case Op::kReduce:
+    case Operation::kReduce:
       return "reduce";
-    case Op::kScatter:
+    case Operation::kScatter:
       return "scatter";
-    case Op::kGather:
+    case Operation::kGather:
       return "gather";
-    case Op::kAllToAll:
+    case Operation::kAllToAll:
       return "all_to_all";
   }
   return "?";

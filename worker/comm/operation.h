@@ -9,7 +9,7 @@
 namespace trainyard::comm {
 
 /// What ranks do together, as it stands on the wire (docs/formats/data-plane.md).
-enum class Op : uint8_t {
+enum class Operation : uint8_t {
   kAllReduce = 1,
   kReduceScatter = 2,
   kAllGather = 3,
@@ -22,12 +22,13 @@ enum class Op : uint8_t {
   kAllToAll = 10,
 };
 inline constexpr std::array kOperations = {
-    Op::kAllReduce,    Op::kReduceScatter, Op::kAllGather, Op::kBroadcast, Op::kBarrier,
-    Op::kPointToPoint, Op::kReduce,        Op::kScatter,   Op::kGather,    Op::kAllToAll,
+    Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather, Operation::kBroadcast,
+    Operation::kBarrier,   Operation::kPointToPoint,  Operation::kReduce,    Operation::kScatter,
+    Operation::kGather,    Operation::kAllToAll,
 };
 
 /// "all_reduce", "point_to_point" ...
-std::string_view name_of(Op op);
+std::string_view name_of(Operation op);
 
 /// How elements are combined. kLor is logical or (non-zero is true; results are 0 or 1).
 enum class ReduceOp : uint8_t { kSum, kMin, kMax, kProd, kLor };
@@ -56,7 +57,9 @@ struct Counters {
   std::array<OperationCounters, kOperations.size()>
       by_operation{};  ///< by the place in kOperations
 
-  const OperationCounters& of(Op op) const { return by_operation[static_cast<size_t>(op) - 1]; }
+  const OperationCounters& of(Operation op) const {
+    return by_operation[static_cast<size_t>(op) - 1];
+  }
 };
 
 }  // namespace trainyard::comm

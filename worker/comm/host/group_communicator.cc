@@ -39,12 +39,12 @@ GroupCommunicator::GroupCommunicator(std::shared_ptr<Group> group,
 
 GroupCommunicator::~GroupCommunicator() { stream_->shut_down(); }
 
-WorkPtr GroupCommunicator::refuse(Op op, const std::string& why) {
+WorkPtr GroupCommunicator::refuse(Operation op, const std::string& why) {
   group_->fail(Failure(Error{ErrorCode::kInvalidConfig, std::string(name_of(op)) + ": " + why}));
   return stream_->enqueue(op, 0, [](Collectives&, const auto&) -> Status { return {}; });
 }
 
-Signature GroupCommunicator::next(Op op, DType dtype, ReduceOp reduce, int64_t count,
+Signature GroupCommunicator::next(Operation op, DType dtype, ReduceOp reduce, int64_t count,
                                   uint64_t detail) {
   return {op, dtype, reduce, sequence_++, count, detail};
 }
@@ -98,10 +98,11 @@ std::string GroupCommunicator::bad_parts(std::span<const std::byte> whole,
 }
 
 WorkPtr GroupCommunicator::all_reduce(std::span<std::byte> data, DType dtype, ReduceOp op) {
-  if (const auto why = bad_elements(data, dtype); !why.empty()) return refuse(Op::kAllReduce, why);
+  if (const auto why = bad_elements(data, dtype); !why.empty())
+    return refuse(Operation::kAllReduce, why);
   const auto bytes = static_cast<int64_t>(data.size());
-  const Signature signature = next(Op::kAllReduce, dtype, op, bytes / size_of(dtype), 0);
-  return stream_->enqueue(Op::kAllReduce, data.size(),
+  const Signature signature = next(Operation::kAllReduce, dtype, op, bytes / size_of(dtype), 0);
+  return stream_->enqueue(Operation::kAllReduce, data.size(),
                           [signature, data](Collectives& collectives, const auto&) {
                             return collectives.all_reduce(signature, data);
                           });
@@ -111,12 +112,12 @@ WorkPtr GroupCommunicator::reduce_scatter(std::span<std::byte> data,
                                           std::span<const int64_t> counts, DType dtype,
                                           ReduceOp op) {
   if (const auto why = mismatch_of(data, counts, dtype); !why.empty()) {
-    return refuse(Op::kReduceScatter, why);
+    return refuse(Operation::kReduceScatter, why);
   }
   const Signature signature =
-      next(Op::kReduceScatter, dtype, op, static_cast<int64_t>(data.size()) / size_of(dtype),
+      next(Operation::kReduceScatter, dtype, op, static_cast<int64_t>(data.size()) / size_of(dtype),
            hash_counts(counts));
-  return stream_->enqueue(Op::kReduceScatter, data.size(),
+  return stream_->enqueue(Operation::kReduceScatter, data.size(),
                           [signature, data, known = known_counts_.of(counts, signature.detail)](
                               Collectives& collectives, const auto&) {
                             return collectives.reduce_scatter(signature, data, *known);
@@ -126,12 +127,12 @@ WorkPtr GroupCommunicator::reduce_scatter(std::span<std::byte> data,
 WorkPtr GroupCommunicator::all_gather(std::span<std::byte> data, std::span<const int64_t> counts,
                                       DType dtype) {
   if (const auto why = mismatch_of(data, counts, dtype); !why.empty()) {
-    return refuse(Op::kAllGather, why);
+    return refuse(Operation::kAllGather, why);
   }
   const Signature signature =
-      next(Op::kAllGather, dtype, ReduceOp::kSum,
+      next(Operation::kAllGather, dtype, ReduceOp::kSum,
            static_cast<int64_t>(data.size()) / size_of(dtype), hash_counts(counts));
-  return stream_->enqueue(Op::kAllGather, data.size(),
+  return stream_->enqueue(Operation::kAllGather, data.size(),
                           [signature, data, known = known_counts_.of(counts, signature.detail)](
                               Collectives& collectives, const auto&) {
                             return collectives.all_gather(signature, data, *known);
@@ -139,10 +140,10 @@ WorkPtr GroupCommunicator::all_gather(std::span<std::byte> data, std::span<const
 }
 
 WorkPtr GroupCommunicator::broadcast(std::span<std::byte> data, int root) {
-  if (const auto why = bad_root(root); !why.empty()) return refuse(Op::kBroadcast, why);
-  const Signature signature = next(Op::kBroadcast, DType::kUint8, ReduceOp::kSum,
+  if (const auto why = bad_root(root); !why.empty()) return refuse(Operation::kBroadcast, why);
+  const Signature signature = next(Operation::kBroadcast, DType::kUint8, ReduceOp::kSum,
                                    static_cast<int64_t>(data.size()), static_cast<uint64_t>(root));
-  return stream_->enqueue(Op::kBroadcast, data.size(),
+  return stream_->enqueue(Operation::kBroadcast, data.size(),
                           [signature, data, root](Collectives& collectives, const auto&) {
                             return collectives.broadcast(signature, data, root);
                           });
@@ -151,10 +152,11 @@ WorkPtr GroupCommunicator::broadcast(std::span<std::byte> data, int root) {
 WorkPtr GroupCommunicator::reduce(std::span<std::byte> data, DType dtype, ReduceOp op, int root) {
   std::string why = bad_root(root);
   if (why.empty()) why = bad_elements(data, dtype);
-  if (!why.empty()) return refuse(Op::kReduce, why);
+  if (!why.empty()) return refuse(Operation::kReduce, why);
   const auto count = static_cast<int64_t>(data.size()) / size_of(dtype);
-  const Signature signature = next(Op::kReduce, dtype, op, count, static_cast<uint64_t>(root));
-  return stream_->enqueue(Op::kReduce, data.size(),
+  const Signature signature =
+      next(Operation::kReduce, dtype, op, count, static_cast<uint64_t>(root));
+  return stream_->enqueue(Operation::kReduce, data.size(),
                           [signature, data, root](Collectives& collectives, const auto&) {
                             return collectives.reduce(signature, data, root);
                           });
@@ -163,14 +165,14 @@ WorkPtr GroupCommunicator::reduce(std::span<std::byte> data, DType dtype, Reduce
 WorkPtr GroupCommunicator::scatter(std::span<const std::byte> send, std::span<std::byte> receive,
                                    std::span<const int64_t> counts, DType dtype, int root) {
   if (const auto why = bad_parts(send, receive, counts, dtype, root); !why.empty()) {
-    return refuse(Op::kScatter, why);
+    return refuse(Operation::kScatter, why);
   }
-  const Signature signature =
-      next(Op::kScatter, dtype, ReduceOp::kSum, total_of(counts), root_and_counts(root, counts));
+  const Signature signature = next(Operation::kScatter, dtype, ReduceOp::kSum, total_of(counts),
+                                   root_and_counts(root, counts));
   // Only read: what sends a transfer's data does not write it.
   Collectives::Parts whole{const_cast<std::byte*>(send.data()), {counts.begin(), counts.end()}};
   return stream_->enqueue(
-      Op::kScatter, std::max(send.size(), receive.size()),
+      Operation::kScatter, std::max(send.size(), receive.size()),
       [signature, whole = std::move(whole), receive, root](Collectives& collectives, const auto&) {
         return collectives.scatter(signature, whole, receive, root);
       });
@@ -179,14 +181,14 @@ WorkPtr GroupCommunicator::scatter(std::span<const std::byte> send, std::span<st
 WorkPtr GroupCommunicator::gather(std::span<const std::byte> send, std::span<std::byte> receive,
                                   std::span<const int64_t> counts, DType dtype, int root) {
   if (const auto why = bad_parts(receive, send, counts, dtype, root); !why.empty()) {
-    return refuse(Op::kGather, why);
+    return refuse(Operation::kGather, why);
   }
-  const Signature signature =
-      next(Op::kGather, dtype, ReduceOp::kSum, total_of(counts), root_and_counts(root, counts));
+  const Signature signature = next(Operation::kGather, dtype, ReduceOp::kSum, total_of(counts),
+                                   root_and_counts(root, counts));
   const std::span<std::byte> own(const_cast<std::byte*>(send.data()), send.size());
   Collectives::Parts whole{receive.data(), {counts.begin(), counts.end()}};
   return stream_->enqueue(
-      Op::kGather, std::max(send.size(), receive.size()),
+      Operation::kGather, std::max(send.size(), receive.size()),
       [signature, own, whole = std::move(whole), root](Collectives& collectives, const auto&) {
         return collectives.gather(signature, own, whole, root);
       });
@@ -207,24 +209,25 @@ WorkPtr GroupCommunicator::all_to_all(std::span<const std::byte> send,
     why = "this rank sends itself " + std::to_string(send_counts[own]) + " elements and awaits " +
           std::to_string(receive_counts[own]);
   }
-  if (!why.empty()) return refuse(Op::kAllToAll, why);
+  if (!why.empty()) return refuse(Operation::kAllToAll, why);
   // Counts differ from rank to rank: each message carries its own pair's.
-  const Signature signature = next(Op::kAllToAll, dtype, ReduceOp::kSum, 0, 0);
+  const Signature signature = next(Operation::kAllToAll, dtype, ReduceOp::kSum, 0, 0);
   Collectives::Parts out{const_cast<std::byte*>(send.data()),
                          {send_counts.begin(), send_counts.end()}};
   Collectives::Parts in{receive.data(), {receive_counts.begin(), receive_counts.end()}};
   return stream_->enqueue(
-      Op::kAllToAll, std::max(send.size(), receive.size()),
+      Operation::kAllToAll, std::max(send.size(), receive.size()),
       [signature, out = std::move(out), in = std::move(in)](Collectives& collectives, const auto&) {
         return collectives.all_to_all(signature, out, in);
       });
 }
 
 WorkPtr GroupCommunicator::barrier() {
-  const Signature signature = next(Op::kBarrier, DType::kUint8, ReduceOp::kSum, 0, 0);
-  return stream_->enqueue(Op::kBarrier, 0, [signature](Collectives& collectives, const auto&) {
-    return collectives.barrier(signature);
-  });
+  const Signature signature = next(Operation::kBarrier, DType::kUint8, ReduceOp::kSum, 0, 0);
+  return stream_->enqueue(Operation::kBarrier, 0,
+                          [signature](Collectives& collectives, const auto&) {
+                            return collectives.barrier(signature);
+                          });
 }
 
 WorkPtr GroupCommunicator::batch_point_to_point(std::vector<PointToPoint> transfers,
@@ -232,13 +235,13 @@ WorkPtr GroupCommunicator::batch_point_to_point(std::vector<PointToPoint> transf
   size_t bytes = 0;
   for (const PointToPoint& transfer : transfers) {
     if (transfer.peer < 0 || transfer.peer >= size() || transfer.peer == rank()) {
-      return refuse(Op::kPointToPoint, "peer " + std::to_string(transfer.peer) +
-                                           " is not another rank of 0.." +
-                                           std::to_string(size() - 1));
+      return refuse(Operation::kPointToPoint, "peer " + std::to_string(transfer.peer) +
+                                                  " is not another rank of 0.." +
+                                                  std::to_string(size() - 1));
     }
     bytes += transfer.data.size();
   }
-  return stream_->enqueue(Op::kPointToPoint, bytes,
+  return stream_->enqueue(Operation::kPointToPoint, bytes,
                           [transfers = std::move(transfers), patience = options.patience](
                               Collectives& collectives, const std::atomic<bool>& cancelled) {
                             return collectives.point_to_point(transfers, {&cancelled, patience});

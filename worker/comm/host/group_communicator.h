@@ -60,8 +60,8 @@ class GroupCommunicator final : public Communicator {
                     std::shared_ptr<Transport> transport);
 
   /// A work that failed, and with it the group: this rank's call cannot be what the others do.
-  WorkPtr refuse(Op op, const std::string& why);
-  Signature next(Op op, DType dtype, ReduceOp reduce, int64_t count, uint64_t detail);
+  WorkPtr refuse(Operation op, const std::string& why);
+  Signature next(Operation op, DType dtype, ReduceOp reduce, int64_t count, uint64_t detail);
   /// Why a call cannot be right; empty if it can.
   std::string mismatch_of(std::span<const std::byte> data, std::span<const int64_t> counts,
                           DType dtype) const;

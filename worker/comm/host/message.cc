@@ -36,17 +36,19 @@ Error damaged(const std::string& what) { return {ErrorCode::kPeerLost, "message 
 std::string describe(const Signature& s) {
   std::string text = std::string(name_of(s.op)) + " #" + std::to_string(s.sequence) + " (";
   text += name_of(s.dtype);
-  if (s.op == Op::kAllReduce || s.op == Op::kReduceScatter || s.op == Op::kReduce) {
+  if (s.op == Operation::kAllReduce || s.op == Operation::kReduceScatter ||
+      s.op == Operation::kReduce) {
     text += ' ';
     text += name_of(s.reduce);
   }
   text += ", " + std::to_string(s.count) + " elements";
-  if (s.op == Op::kBroadcast || s.op == Op::kReduce) text += ", root " + std::to_string(s.detail);
-  if (s.op == Op::kScatter || s.op == Op::kGather) {
+  if (s.op == Operation::kBroadcast || s.op == Operation::kReduce)
+    text += ", root " + std::to_string(s.detail);
+  if (s.op == Operation::kScatter || s.op == Operation::kGather) {
     text += ", root " + std::to_string(s.detail >> kRootShift) + ", counts hash " +
             std::to_string(s.detail & kCountsMask);
   }
-  if (s.op == Op::kReduceScatter || s.op == Op::kAllGather) {
+  if (s.op == Operation::kReduceScatter || s.op == Operation::kAllGather) {
     text += ", counts hash " + std::to_string(s.detail);
   }
   return text + ")";
@@ -85,7 +87,8 @@ Result<MessageHeader> decode_message(std::span<const std::byte, kHeaderBytes> wi
   const auto op = get_le<uint8_t>(at + kOpAt);
   const auto dtype = get_le<uint8_t>(at + kDTypeAt);
   const auto reduce = get_le<uint8_t>(at + kReduceAt);
-  if (op < static_cast<uint8_t>(Op::kAllReduce) || op > static_cast<uint8_t>(kOperations.back())) {
+  if (op < static_cast<uint8_t>(Operation::kAllReduce) ||
+      op > static_cast<uint8_t>(kOperations.back())) {
     return damaged("operation " + std::to_string(op) + " is not known");
   }
   if (dtype > static_cast<uint8_t>(DType::kInt64)) {
@@ -96,7 +99,7 @@ Result<MessageHeader> decode_message(std::span<const std::byte, kHeaderBytes> wi
   }
   if (get_le<uint8_t>(at + kReservedAt) != 0) return damaged("the reserved byte is not zero");
   MessageHeader header;
-  header.signature.op = static_cast<Op>(op);
+  header.signature.op = static_cast<Operation>(op);
   header.signature.dtype = static_cast<DType>(dtype);
   header.signature.reduce = static_cast<ReduceOp>(reduce);
   header.source = get_le<uint16_t>(at + kSourceAt);

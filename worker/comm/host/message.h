@@ -21,7 +21,7 @@ inline constexpr int64_t kMaxPayloadBytes = int64_t{1} << 44;
 
 /// What all ranks of a group must agree on for one operation.
 struct Signature {
-  Op op = Op::kBarrier;
+  Operation op = Operation::kBarrier;
   DType dtype = DType::kUint8;
   ReduceOp reduce = ReduceOp::kSum;
   uint64_t sequence =

@@ -51,7 +51,7 @@ Status Collectives::barrier(const Signature& signature) {
 Status Collectives::point_to_point(std::span<const PointToPoint> transfers,
                                    const Retreat& retreat) {
   Signature signature;
-  signature.op = Op::kPointToPoint;
+  signature.op = Operation::kPointToPoint;
   begin(signature);
   // Numbers count what has been done: an operation that was taken back leaves no gap.
   auto sent = sent_;

@@ -16,9 +16,9 @@ constexpr int kNaps = 20;
 
 }  // namespace
 
-class Stream::Operation final : public Work {
+class Stream::QueuedWork final : public Work {
  public:
-  Operation(std::shared_ptr<Stream> stream, Op op, size_t bytes, Body body)
+  QueuedWork(std::shared_ptr<Stream> stream, Operation op, size_t bytes, Body body)
       : stream_(std::move(stream)), op_(op), bytes_(bytes), body_(std::move(body)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != 0; }
@@ -71,9 +71,9 @@ class Stream::Operation final : public Work {
 
   friend class Stream;
 
-  std::shared_ptr<Operation> next_;  ///< in the queue, under its lock
+  std::shared_ptr<QueuedWork> next_;  ///< in the queue, under its lock
   const std::shared_ptr<Stream> stream_;
-  const Op op_;
+  const Operation op_;
   const size_t bytes_;
   std::atomic<bool> cancelled_{false};
   Body body_;
@@ -92,7 +92,7 @@ void Stream::start() {
   thread_ = std::thread([this] { thread_main(); });
 }
 
-Status Stream::execute(Op op, const Body& body, const std::atomic<bool>& cancelled) {
+Status Stream::execute(Operation op, const Body& body, const std::atomic<bool>& cancelled) {
   const Exchange& exchange = collectives_->exchange();
   const int64_t sent = exchange.bytes_sent();
   const int64_t received = exchange.bytes_received();
@@ -111,9 +111,9 @@ Status Stream::execute(Op op, const Body& body, const std::atomic<bool>& cancell
   return status;
 }
 
-WorkPtr Stream::enqueue(Op op, size_t bytes, Body body) {
-  auto operation = std::allocate_shared<Operation>(PoolAllocator<Operation>(pool_),
-                                                   shared_from_this(), op, bytes, std::move(body));
+WorkPtr Stream::enqueue(Operation op, size_t bytes, Body body) {
+  auto operation = std::allocate_shared<QueuedWork>(PoolAllocator<QueuedWork>(pool_),
+                                                    shared_from_this(), op, bytes, std::move(body));
   operations_.fetch_add(1, std::memory_order_relaxed);
   unfinished_.fetch_add(1, std::memory_order_acq_rel);
   bool accepted = false;
@@ -136,15 +136,15 @@ WorkPtr Stream::enqueue(Op op, size_t bytes, Body body) {
   return operation;
 }
 
-void Stream::push(std::shared_ptr<Operation> operation) {
-  Operation* const newest = operation.get();
+void Stream::push(std::shared_ptr<QueuedWork> operation) {
+  QueuedWork* const newest = operation.get();
   (last_ == nullptr ? first_ : last_->next_) = std::move(operation);
   last_ = newest;
   ++queued_;
 }
 
-std::shared_ptr<Stream::Operation> Stream::pop() {
-  std::shared_ptr<Operation> oldest = std::move(first_);
+std::shared_ptr<Stream::QueuedWork> Stream::pop() {
+  std::shared_ptr<QueuedWork> oldest = std::move(first_);
   if (oldest == nullptr) return oldest;
   first_ = std::move(oldest->next_);
   if (first_ == nullptr) last_ = nullptr;
@@ -152,10 +152,10 @@ std::shared_ptr<Stream::Operation> Stream::pop() {
   return oldest;
 }
 
-void Stream::run_queue(const Operation* until) {
+void Stream::run_queue(const QueuedWork* until) {
   const ScopedFloatMode float_mode;
   while (true) {
-    std::shared_ptr<Operation> operation;
+    std::shared_ptr<QueuedWork> operation;
     {
       const std::lock_guard lock(queue_mutex_);
       operation = pop();
@@ -166,7 +166,7 @@ void Stream::run_queue(const Operation* until) {
   }
 }
 
-void Stream::help(const Operation& operation) {
+void Stream::help(const QueuedWork& operation) {
   {
     const std::unique_lock executor(executor_mutex_, std::try_to_lock);
     if (!executor.owns_lock()) return;

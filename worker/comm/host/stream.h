@@ -45,7 +45,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// The work of a new operation on `bytes` bytes at the end of the queue. A small one may be left
   /// for half a millisecond to a caller who waits for it: two thread switches cost more than it
   /// does.
-  WorkPtr enqueue(Op op, size_t bytes, Body body);
+  WorkPtr enqueue(Operation op, size_t bytes, Body body);
 
   /// Fails what is pending, joins the thread, frees the transport. Bounded: operations end as soon
   /// as the group failed.
@@ -57,7 +57,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Counters counters() const;
 
  private:
-  class Operation;
+  class QueuedWork;
   /// OperationCounters that one thread writes and others read.
   struct Tally {
     std::atomic<int64_t> operations{0};
@@ -67,16 +67,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   };
 
   /// Runs an operation's body and counts what it cost. The executor lock is held by the caller.
-  Status execute(Op op, const Body& body, const std::atomic<bool>& cancelled);
+  Status execute(Operation op, const Body& body, const std::atomic<bool>& cancelled);
   void thread_main();
   /// Runs the queue until it is empty or `until` is done. The executor lock is held by the caller.
-  void run_queue(const Operation* until);
-  void help(const Operation& operation);
+  void run_queue(const QueuedWork* until);
+  void help(const QueuedWork& operation);
   /// Makes the thread look at the queue, whose lock the caller holds.
   void call();
   /// The same.
-  void push(std::shared_ptr<Operation> operation);
-  std::shared_ptr<Operation> pop();
+  void push(std::shared_ptr<QueuedWork> operation);
+  std::shared_ptr<QueuedWork> pop();
 
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<BlockPool> pool_;  ///< of operations, which may outlive this
@@ -87,8 +87,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   mutable std::mutex queue_mutex_;
   std::condition_variable queue_changed_;
-  std::shared_ptr<Operation> first_;  ///< of the queue, whose operations name the next
-  Operation* last_ = nullptr;
+  std::shared_ptr<QueuedWork> first_;  ///< of the queue, whose operations name the next
+  QueuedWork* last_ = nullptr;
   size_t queued_ = 0;
   bool stopping_ = false;
   bool called_ = false;  ///< the thread shall look at the queue

@@ -17,33 +17,33 @@ AnyOperation::AnyOperation(Communicator& communicator, int64_t elements)
   other_.resize(whole);
 }
 
-WorkPtr AnyOperation::start(Op op) {
+WorkPtr AnyOperation::start(Operation op) {
   const auto data = std::as_writable_bytes(std::span(data_));
   const auto other = std::as_writable_bytes(std::span(other_));
   const auto own = other.first(static_cast<size_t>(8 * counts_[0]));
   const int size = comm_.size();
   switch (op) {
-    case Op::kAllReduce:
+    case Operation::kAllReduce:
       return comm_.all_reduce(data, DType::kInt64, ReduceOp::kMax);
-    case Op::kReduceScatter:
+    case Operation::kReduceScatter:
       return comm_.reduce_scatter(data, counts_, DType::kInt64, ReduceOp::kMax);
-    case Op::kAllGather:
+    case Operation::kAllGather:
       return comm_.all_gather(data, counts_, DType::kInt64);
-    case Op::kBroadcast:
+    case Operation::kBroadcast:
       return comm_.broadcast(data, 0);
-    case Op::kReduce:
+    case Operation::kReduce:
       return comm_.reduce(data, DType::kInt64, ReduceOp::kMax, 0);
-    case Op::kScatter:
+    case Operation::kScatter:
       return comm_.scatter(data, own, counts_, DType::kInt64, 0);
-    case Op::kGather:
+    case Operation::kGather:
       return comm_.gather(own, data, counts_, DType::kInt64, 0);
-    case Op::kAllToAll:
+    case Operation::kAllToAll:
       return comm_.all_to_all(data, counts_, other, counts_, DType::kInt64);
-    case Op::kPointToPoint:
+    case Operation::kPointToPoint:
       return comm_.batch_point_to_point(
           {{PointToPoint::Kind::kSend, (comm_.rank() + 1) % size, data},
            {PointToPoint::Kind::kReceive, (comm_.rank() + size - 1) % size, other}});
-    case Op::kBarrier:
+    case Operation::kBarrier:
       return comm_.barrier();
   }
   return comm_.barrier();

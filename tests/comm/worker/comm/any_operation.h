@@ -12,7 +12,7 @@ class AnyOperation {
   AnyOperation(Communicator& communicator, int64_t elements);
 
   /// Issues it; the buffers are this object's. point_to_point goes once round the ring.
-  WorkPtr start(Op op);
+  WorkPtr start(Operation op);
 
  private:
   Communicator& comm_;

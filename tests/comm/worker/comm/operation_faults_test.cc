@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr seconds kAtOnce{60};
 constexpr seconds kDeadline = 2 * kAtOnce;
 
-using Parameter = std::tuple<TransportKind, Op>;
+using Parameter = std::tuple<TransportKind, Operation>;
 
 std::string case_name(const ::testing::TestParamInfo<Parameter>& info) {
   return std::string(name_of(std::get<0>(info.param))) + "_" +
@@ -51,7 +51,7 @@ void wait_for_three(const std::atomic<int>& failed) {
 class OperationFaultsTest : public ::testing::TestWithParam<Parameter> {
  protected:
   TransportKind kind() const { return std::get<0>(GetParam()); }
-  Op op() const { return std::get<1>(GetParam()); }
+  Operation op() const { return std::get<1>(GetParam()); }
 
   /// The operation and then a barrier, since a rank that only sends may be done before its peer has
   /// looked: the first error of the two.
@@ -87,9 +87,9 @@ TEST_P(OperationFaultsTest, AnAbortFromAnotherThreadEndsItOnAllRanks) {
 /// Operations on data, which a barrier is not.
 class CountedOperationsTest : public OperationFaultsTest {};
 
-std::vector<Op> counted_operations() {
-  std::vector<Op> operations(kOperations.begin(), kOperations.end());
-  std::erase(operations, Op::kBarrier);
+std::vector<Operation> counted_operations() {
+  std::vector<Operation> operations(kOperations.begin(), kOperations.end());
+  std::erase(operations, Operation::kBarrier);
   return operations;
 }
 
@@ -201,7 +201,7 @@ TEST_P(MeetingTest, ARankThatDiesMeanwhileIsNamedAtOnceWhateverItsPlace) {
 INSTANTIATE_TEST_SUITE_P(Transports, MeetingTest,
                          ::testing::Combine(::testing::Values(TransportKind::kShm,
                                                               TransportKind::kTcp),
-                                            ::testing::Values(Op::kAllReduce)),
+                                            ::testing::Values(Operation::kAllReduce)),
                          case_name);
 
 }  // namespace

@@ -27,8 +27,8 @@ TransportKind kind_of(const std::string& name) {
   return name == "shm" ? TransportKind::kShm : TransportKind::kTcp;
 }
 
-Op op_of(const std::string& name) {
-  for (const Op op : kOperations) {
+Operation op_of(const std::string& name) {
+  for (const Operation op : kOperations) {
     if (name_of(op) == name) return op;
   }
   std::cerr << "no operation: " << name << "\n";
@@ -78,7 +78,7 @@ int run(const std::vector<std::string>& arguments) {
   const std::string what = arguments.size() > 6 ? arguments[6] : "all_reduce";
   const size_t cross = what.find('x');
   const bool has_mesh = cross != std::string::npos;
-  const Op op = has_mesh ? Op::kAllReduce : op_of(what);
+  const Operation op = has_mesh ? Operation::kAllReduce : op_of(what);
   layout::Mesh mesh{.fsdp = size};
   if (has_mesh) mesh = {.dp = std::stoi(what), .fsdp = std::stoi(what.substr(cross + 1))};
   auto groups = Groups::make(communicator, mesh);

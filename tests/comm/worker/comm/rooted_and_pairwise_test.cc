@@ -185,11 +185,11 @@ TEST_P(RootedTest, TimeAndBytesAreCountedByOperation) {
     ASSERT_TRUE(c.reduce(bytes_of(data), DType::kInt64, ReduceOp::kMin, 0)->wait().has_value());
     const Counters counters = c.counters();
     EXPECT_EQ(counters.operations, 3);
-    EXPECT_EQ(counters.of(Op::kAllReduce).operations, 1);
-    EXPECT_EQ(counters.of(Op::kReduce).operations, 2);
-    EXPECT_EQ(counters.of(Op::kAllReduce).bytes_sent,
+    EXPECT_EQ(counters.of(Operation::kAllReduce).operations, 1);
+    EXPECT_EQ(counters.of(Operation::kReduce).operations, 2);
+    EXPECT_EQ(counters.of(Operation::kAllReduce).bytes_sent,
               all_reduce_bytes_sent(c.size(), c.rank(), 20'000, DType::kInt64));
-    EXPECT_EQ(counters.of(Op::kBroadcast).operations, 0);
+    EXPECT_EQ(counters.of(Operation::kBroadcast).operations, 0);
     OperationCounters sum;
     for (const OperationCounters& one : counters.by_operation) {
       sum.bytes_sent += one.bytes_sent;

@@ -402,7 +402,7 @@ class Impostor {
 
 MessageHeader right_header() {
   MessageHeader header;
-  header.signature = {Op::kAllReduce, DType::kInt64, ReduceOp::kSum, 0, 100, 0};
+  header.signature = {Operation::kAllReduce, DType::kInt64, ReduceOp::kSum, 0, 100, 0};
   header.generation = 7;
   header.payload_bytes = 800;
   return header;

@@ -136,12 +136,13 @@ TEST_P(FaultsTest, AnotherGenerationAndAnotherJobAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Transports, FaultsTest, ::testing::ValuesIn(testing::kTransports),
                          transport_name);
 
-class OperationFaultsTest : public ::testing::TestWithParam<std::tuple<TransportKind, Op>> {};
+class OperationFaultsTest : public ::testing::TestWithParam<std::tuple<TransportKind, Operation>> {
+};
 
 TEST_P(OperationFaultsTest, ASilentRankIsNamedByAllAfterTheDeadline) {
   const milliseconds deadline(300);
   const TransportKind kind = std::get<0>(GetParam());
-  const Op op = std::get<1>(GetParam());
+  const Operation op = std::get<1>(GetParam());
   std::atomic<int> failed{0};
   run_world(
       kind, 4,

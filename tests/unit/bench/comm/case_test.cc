@@ -11,11 +11,11 @@
 namespace trainyard::bench {
 namespace {
 
-using comm::Op;
+using comm::Operation;
 using comm::ReduceOp;
 
 TEST(CaseTest, LinesSurviveTheRoundTripAndNonsenseIsRefused) {
-  const Case one{Op::kReduceScatter, 4096, DType::kBFloat16, ReduceOp::kMax, 3, 20, true};
+  const Case one{Operation::kReduceScatter, 4096, DType::kBFloat16, ReduceOp::kMax, 3, 20, true};
   const auto decoded = decode_case(encode(one));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().message;
   EXPECT_EQ(encode(*decoded), encode(one));
@@ -69,10 +69,10 @@ TEST(WorldTest, AMemberThatEndsIsNamedByItsRankAndHowItEnded) {
 }
 
 TEST(CaseTest, BusFactorsAreThoseOfTheLinks) {
-  EXPECT_DOUBLE_EQ(bus_factor(Op::kAllReduce, 2), 1.0);
-  EXPECT_DOUBLE_EQ(bus_factor(Op::kAllReduce, 4), 1.5);
-  EXPECT_DOUBLE_EQ(bus_factor(Op::kAllGather, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Op::kBroadcast, 4), 1.0);
+  EXPECT_DOUBLE_EQ(bus_factor(Operation::kAllReduce, 2), 1.0);
+  EXPECT_DOUBLE_EQ(bus_factor(Operation::kAllReduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Operation::kAllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Operation::kBroadcast, 4), 1.0);
 }
 
 TEST(PatternTest, CombinationsAreExactInEveryTypeAndForUpTo64Ranks) {

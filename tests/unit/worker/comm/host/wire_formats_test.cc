@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 MessageHeader a_header() {
   MessageHeader header;
-  header.signature = {Op::kReduceScatter, DType::kInt64, ReduceOp::kMax, 11, 22, 33};
+  header.signature = {Operation::kReduceScatter, DType::kInt64, ReduceOp::kMax, 11, 22, 33};
   header.generation = 4;
   header.group = 5;
   header.source = 6;
@@ -80,7 +80,7 @@ TEST(MessageTest, AnotherGenerationIsRefusedByNumber) {
 
 TEST(MessageTest, ASignatureMismatchNamesBothSides) {
   MessageHeader other = a_header();
-  other.signature.op = Op::kAllReduce;
+  other.signature.op = Operation::kAllReduce;
   other.signature.count = 99;
   const Status status = check_header(encode(a_header()), encode(other), 12, 6);
   ASSERT_FALSE(status.has_value());
