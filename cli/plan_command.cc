@@ -2,6 +2,7 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -210,18 +211,23 @@ std::vector<int64_t> blocks_of(const layout::StageMap& stages) {
   return blocks;
 }
 
-/// What each stage computes, in parts of all; of the ranks of data rank 0.
+/// What each stage computes, in parts of all.
 std::vector<double> shares_of(const engine::MemoryPlan& plan) {
-  const layout::Mesh& mesh = plan.setup().mesh;
-  std::vector<double> shares;
-  double all = 0;
-  for (int pp = 0; pp < mesh.pp; ++pp) {
-    shares.push_back(static_cast<double>(plan.step_of(pp * mesh.data_ranks()).flops));
-    all += shares.back();
-  }
+  const std::vector<int64_t>& flops = plan.flops_by_stage();
+  std::vector<double> shares(flops.begin(), flops.end());
+  const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
   for (double& share : shares)
     share /= all;
   return shares;
+}
+
+/// What the rank that computes most computes, as a multiple of the mean.
+double imbalance(const engine::MemoryPlan& plan, const std::vector<double>& shares) {
+  const layout::StageMap& stages = plan.stages();
+  std::vector<double> by_rank(static_cast<size_t>(stages.ranks()));
+  for (int stage = 0; stage < stages.size(); ++stage)
+    by_rank[static_cast<size_t>(stages.pp_of(stage))] += shares[static_cast<size_t>(stage)];
+  return *std::max_element(by_rank.begin(), by_rank.end()) * stages.ranks();
 }
 
 /// Of a job with a pipeline: how it is cut.
@@ -234,10 +240,14 @@ std::string pipeline_text(const engine::MemoryPlan& plan) {
     cut +=
         fmt::format("{}{} ({:.0f} %)", stage == 0 ? "" : " + ", blocks[stage], 100 * shares[stage]);
   }
-  return wrapped(fmt::format("pipeline, {}: {} blocks; the part of a step's FLOPs includes the "
-                             "head's, which the last stage computes",
-                             api::name_of(plan.setup().spec.parallelism.pipeline_schedule), cut),
-                 kColumns);
+  const api::ParallelismSpec& parallelism = plan.setup().spec.parallelism;
+  return wrapped(
+      fmt::format("pipeline, {}: {} blocks, cut {}; the part of a step's FLOPs includes "
+                  "the head's, which the last stage computes; the rank with most computes "
+                  "{:.2f} times the mean",
+                  api::name_of(parallelism.pipeline_schedule), cut,
+                  parallelism.stages.empty() ? "by cost" : "by hand", imbalance(plan, shares)),
+      kColumns);
 }
 
 std::string text_of(const JobPlan& job) {

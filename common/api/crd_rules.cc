@@ -137,8 +137,25 @@ std::vector<CelRule> engine_rules() {
        "must be left out: only Fast numerics round what is exchanged", "precision.reduce"},
       {"spec.engine", "!has(self.model.heads) || self.model.heads % self.parallelism.tensor == 0",
        "must be a divisor of model.heads", "parallelism.tensor"},
-      {"spec.engine", "!has(self.model.layers) || self.parallelism.pipeline <= self.model.layers",
-       "must be at most model.layers", "parallelism.pipeline"},
+      {"spec.engine",
+       "!has(self.model.layers) || self.parallelism.pipeline * self.parallelism.chunksPerStage <= "
+       "self.model.layers + 2",
+       "times chunksPerStage must be at most model.layers + 2: embedding and head count as one "
+       "each",
+       "parallelism.pipeline"},
+      {"spec.engine.parallelism",
+       "!has(self.stages) || size(self.stages) == 0 || size(self.stages) == self.pipeline * "
+       "self.chunksPerStage",
+       "must hold pipeline x chunksPerStage numbers", "stages"},
+      {"spec.engine.parallelism",
+       "!has(self.stages) || size(self.stages) < 3 || self.stages.filter(blocks, blocks == "
+       "0).size() <= (self.stages[0] == 0 ? 1 : 0) + (self.stages[size(self.stages) - 1] == 0 ? 1 "
+       ": 0)",
+       "must be above 0 but for the first and the last", "stages"},
+      {"spec.engine",
+       "!has(self.model.layers) || !has(self.parallelism.stages) || "
+       "size(self.parallelism.stages) == 0 || self.parallelism.stages.sum() == self.model.layers",
+       "must add up to model.layers", "parallelism.stages"},
       {"spec.engine",
        "self.parallelism.mode != 'DataParallel' || !has(self.parallelism.zeroStage) || "
        "self.parallelism.zeroStage == 0",

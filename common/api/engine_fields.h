@@ -253,6 +253,15 @@ void visit_fields(V& visit, S& parallelism) {
          .minimum = 1,
          .maximum = 1024},
         parallelism.chunks_per_stage);
+  visit({.name = "stages",
+         .description =
+             "Transformer blocks of each stage: pipeline x chunksPerStage numbers that add up to "
+             "model.layers. The embedding belongs to the first stage, the head to the last; only "
+             "these two may have 0 blocks. No cut changes the bits.",
+         .minimum = 0,
+         .maximum = kMaxLayers,
+         .default_note = "such that the stage that costs most costs least"},
+        parallelism.stages);
   visit({.name = "recompute",
          .description = "Activations computed again in the backward pass instead of kept."},
         parallelism.recompute);

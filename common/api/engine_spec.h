@@ -135,6 +135,7 @@ struct ParallelismSpec {
   int64_t zero_stage = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::kOneFOneB;
   int64_t chunks_per_stage = 1;
+  std::vector<int64_t> stages;  ///< blocks of each stage; empty: cut by cost
   Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;
   ContextMode context_mode = ContextMode::kRing;

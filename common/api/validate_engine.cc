@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "common/api/rules.h"
@@ -81,14 +82,39 @@ void check_precision(const EngineSpec& engine, const Rules& rules) {
   }
 }
 
+/// The blocks of each stage, where they are given.
+void check_stages(const EngineSpec& engine, const Rules& rules) {
+  const std::vector<int64_t>& stages = engine.parallelism.stages;
+  const int64_t wanted = engine.parallelism.pipeline * engine.parallelism.chunks_per_stage;
+  if (stages.empty() || rules.faults().faulted(rules.at("pipeline"))) return;
+  rules.require(std::ssize(stages) == wanted, "stages", number(std::ssize(stages)) + " numbers",
+                number(wanted) + ", one per stage: pipeline x chunksPerStage",
+                {"pipeline", "chunksPerStage"});
+  const int64_t sum = std::accumulate(stages.begin(), stages.end(), int64_t{0});
+  rules.require(engine.model.layers == 0 || sum == engine.model.layers, "stages",
+                "numbers that add up to " + number(sum),
+                "a sum of model.layers (" + number(engine.model.layers) + ")");
+  for (size_t i = 1; i + 1 < stages.size(); ++i) {
+    rules.require(stages[i] > 0, text::join_path("stages", i), "0",
+                  "at least 1: only the first stage, which has the embedding, and the last, which "
+                  "has the head, may have none");
+  }
+}
+
 void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
   const ParallelismSpec& parallelism = engine.parallelism;
   const int64_t heads = engine.model.heads;
   rules.require(heads == 0 || parallelism.tensor <= 0 || heads % parallelism.tensor == 0, "tensor",
                 number(parallelism.tensor), "a divisor of model.heads (" + number(heads) + ")");
-  rules.require(engine.model.layers == 0 || parallelism.pipeline <= engine.model.layers, "pipeline",
-                number(parallelism.pipeline),
-                "at most model.layers (" + number(engine.model.layers) + ")");
+  const bool has_chunks = parallelism.chunks_per_stage > 1;
+  const int64_t stages = parallelism.pipeline * parallelism.chunks_per_stage;
+  rules.require(engine.model.layers == 0 || stages <= engine.model.layers + 2, "pipeline",
+                number(parallelism.pipeline) +
+                    (has_chunks ? " x chunksPerStage " + number(parallelism.chunks_per_stage) : ""),
+                "at most " + number(engine.model.layers + 2) +
+                    " stages: embedding, head and model.layers (" + number(engine.model.layers) +
+                    ")");
+  check_stages(engine, rules);
   if (parallelism.mode == ParallelMode::kDataParallel) {
     const std::string alone = "0 under mode DataParallel, where rank 0 holds all states";
     rules.require(parallelism.zero_stage == 0, "zeroStage", number(parallelism.zero_stage), alone);

@@ -85,6 +85,8 @@ class MemoryPlan {
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
   const RankMemory& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
+  /// FLOPs of one sample in each stage's passes.
+  const std::vector<int64_t>& flops_by_stage() const { return flops_per_sample_; }
   /// Cost: in proportion to units times ranks.
   StepCost step_of(int rank) const;
 

@@ -45,6 +45,35 @@ std::vector<int> balanced(const std::vector<int64_t>& costs, int stages) {
   return ends;
 }
 
+std::string list_of(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (const int64_t number : numbers)
+    text += (text.empty() ? "[" : ", ") + std::to_string(number);
+  return text + "]";
+}
+
+/// The ends of stages with these blocks each.
+Result<std::vector<int>> given(const std::vector<int64_t>& blocks, int64_t stages, int64_t layers) {
+  bool fits = std::ssize(blocks) == stages &&
+              std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) == layers;
+  for (size_t i = 0; i < blocks.size(); ++i)
+    fits = fits && blocks[i] >= (i > 0 && i + 1 < blocks.size() ? 1 : 0);
+  if (!fits) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.parallelism.stages: found " + list_of(blocks) + ", wanted " +
+                     std::to_string(stages) + " numbers that add up to model.layers (" +
+                     std::to_string(layers) + "), 0 only for the first and the last"};
+  }
+  std::vector<int> ends;
+  int64_t end = 1;  // the embedding
+  for (const int64_t of_stage : blocks) {
+    end += of_stage;
+    ends.push_back(static_cast<int>(end));
+  }
+  ++ends.back();  // the head
+  return ends;
+}
+
 }  // namespace
 
 std::vector<int64_t> layer_costs(const Model& model, const OpExtent& step) {
@@ -70,8 +99,12 @@ Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSp
     return Error{ErrorCode::kInvalidConfig,
                  "engine.parallelism.pipeline: found " + std::to_string(parallelism.pipeline) +
                      " x chunksPerStage " + std::to_string(parallelism.chunks_per_stage) +
-                     ", wanted at most model.layers (" + std::to_string(blocks) +
-                     ") and one stage each for embedding and head"};
+                     ", wanted at most " + std::to_string(blocks + 2) +
+                     " stages: embedding, head and model.layers (" + std::to_string(blocks) + ")"};
+  }
+  if (!parallelism.stages.empty()) {
+    TRAINYARD_ASSIGN(map.layer_end, given(parallelism.stages, stages, blocks));
+    return map;
   }
   map.layer_end = balanced(layer_costs(model, step), static_cast<int>(stages));
   return map;

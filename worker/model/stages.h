@@ -14,9 +14,10 @@ namespace trainyard::engine {
 /// parameters' update moves through memory, counted as so many FLOPs.
 std::vector<int64_t> layer_costs(const Model& model, const OpExtent& step);
 
-/// Cuts a model into pipeline x chunksPerStage stages such that the dearest costs least. The
-/// embedding belongs to the first, the head to the last. `step`: all rows of a rank's step. Errors:
-/// kInvalidConfig with the numbers, where there are more stages than layers.
+/// Cuts a model into pipeline x chunksPerStage stages: with the blocks that `parallelism.stages`
+/// names, else such that the dearest costs least. The embedding belongs to the first, the head to
+/// the last. `step`: all rows of a rank's step. Errors: kInvalidConfig with the numbers, where
+/// there are more stages than layers, embedding and head included, or where `stages` does not fit.
 Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSpec& parallelism,
                                     const OpExtent& step);
 

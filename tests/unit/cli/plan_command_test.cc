@@ -76,6 +76,36 @@ TEST_F(PlanCommandTest, RanksThatTheJobCannotHaveAreRefused) {
   EXPECT_EQ(plan_of("numProcPerNode: auto", {"--ranks", "4"}), "0 ");
 }
 
+TEST_F(PlanCommandTest, ShowsHowAPipelineIsCutAndHowEvenly) {
+  const auto plan_of = [this](const std::string& parallelism,
+                              const std::vector<std::string>& more) {
+    std::ofstream(path("pipeline.yaml"))
+        << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job}\nspec:\n"
+           "  numProcPerNode: 2\n  engine:\n"
+           "    model: {layers: 4, hidden: 64, heads: 2, vocab: 256, maxPositions: 64}\n"
+           "    data: {tokens: [nowhere], sequenceLength: 64}\n"
+           "    batch: {globalSequences: 8}\n    steps: 1\n    parallelism: "
+        << parallelism << "\n";
+    std::vector<std::string> words = {"plan", path("pipeline.yaml")};
+    words.insert(words.end(), more.begin(), more.end());
+    std::ostringstream out;
+    std::ostringstream err;
+    EXPECT_EQ(run(words, out, err), 0) << err.str();
+    std::string text = out.str();
+    std::replace(text.begin(), text.end(), '\n', ' ');  // it is wrapped
+    return text;
+  };
+  EXPECT_THAT(plan_of("{pipeline: 2}", {}), HasSubstr(" blocks, cut by cost; "));
+  const std::string by_hand = plan_of("{pipeline: 2, stages: [0, 4]}", {});
+  EXPECT_THAT(by_hand, HasSubstr("pipeline, OneFOneB: 0 (0 %) + 4 (100 %) blocks, cut by hand; "));
+  EXPECT_THAT(by_hand, HasSubstr("the rank with most computes 2.00 times the mean"));
+  const auto json =
+      nlohmann::json::parse(plan_of("{pipeline: 2, stages: [3, 1]}", {"-o", "json"}))["pipeline"];
+  EXPECT_EQ(json[0]["blocks"], 3);
+  EXPECT_EQ(json[1]["blocks"], 1);
+  EXPECT_DOUBLE_EQ(json[0]["partOfFlops"].get<double>() + json[1]["partOfFlops"].get<double>(), 1);
+}
+
 TEST_F(PlanCommandTest, AModelOfOneAndAHalfBillionParametersShows24GB) {
   ASSERT_EQ(plan("{preset: gpt2-1558m}", "{globalSequences: 64}", {"--ranks", "64"}), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("job: 1,557,611,200 parameters, BF16, 64 ranks: shard 64, ZeRO-1\n"));

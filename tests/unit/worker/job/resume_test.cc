@@ -37,6 +37,7 @@ constexpr api::PipelineSchedule kSchedules[] = {
 /// Who trains for how long: a layout, and what else a restart may change.
 struct Life {
   matrix::Cell cell;
+  bool by_hand = false;  ///< cut into stages: all blocks that others need not have on the first
   int64_t unit_bytes = 0;
   int64_t until = 0;  ///< steps done at its end
 };
@@ -52,7 +53,8 @@ std::string name_of(const Life& life) {
   const layout::Mesh mesh = cell.mesh();
   std::string ranks = std::to_string(mesh.dp) + "x" + std::to_string(mesh.fsdp);
   if (mesh.pp > 1)
-    ranks = std::to_string(mesh.pp) + std::string(api::name_of(cell.schedule)) + ranks;
+    ranks = std::to_string(mesh.pp) + std::string(api::name_of(cell.schedule)) +
+            (life.by_hand ? "ByHand" : "") + ranks;
   return (cell.mode == api::ParallelMode::kDataParallel
               ? "DataParallel" + ranks
               : "Zero" + std::to_string(cell.zero_stage) + "On" + ranks) +
@@ -85,6 +87,7 @@ std::vector<Pair> pairs() {
     life.cell.micro_sequences = 1 + static_cast<int64_t>(draw(4));
     if (life.cell.pipeline > 1) life.cell.schedule = kSchedules[draw(std::size(kSchedules))];
     life.cell.isa = kernel_isa(api::Isa::kAuto);
+    life.by_hand = life.cell.pipeline > 1 && draw(2) == 1;
     return life;
   };
   std::vector<Pair> all;
@@ -151,6 +154,12 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
     spec.parallelism.mode = life.cell.mode;
     spec.parallelism.pipeline = life.cell.pipeline;
     spec.parallelism.pipeline_schedule = life.cell.schedule;
+    if (life.by_hand) {
+      std::vector<int64_t>& stages = spec.parallelism.stages;
+      stages.assign(static_cast<size_t>(life.cell.pipeline), 1);
+      stages.back() = 0;
+      stages.front() = spec.model.layers - (life.cell.pipeline - 2);
+    }
     HeapMemorySource memory;
     TRAINYARD_ASSIGN(
         const auto engine,

@@ -49,6 +49,30 @@ TEST(StagesTest, AreCutSuchThatTheDearestCostsLeast) {
   }
 }
 
+TEST(StagesTest, HaveTheBlocksThatAreGiven) {
+  const Model model = model_of(4);
+  const auto cut = cut_stages(model, {.pipeline = 3, .stages = {1, 3, 0}}, kStep);
+  ASSERT_TRUE(cut) << cut.error().message;
+  EXPECT_THAT(cut->layer_end, ElementsAre(2, 5, 6)) << "with the embedding, and the head alone";
+  EXPECT_EQ(cut->layers(1), (layout::Range{2, 5}));
+  EXPECT_EQ(cut->stage_of(4), 1);
+  EXPECT_EQ(cut->ranks(), 3);
+}
+
+TEST(StagesTest, AreAtMostAsManyAsLayersWithEmbeddingAndHead) {
+  const Model model = model_of(4);
+  const std::vector<int64_t> one_each = {0, 1, 1, 1, 1, 0};
+  for (const auto& stages : {std::vector<int64_t>(), one_each}) {
+    for (const auto& [pipeline, chunks] : {std::pair{6, 1}, {3, 2}, {2, 3}}) {
+      const auto cut = cut_stages(
+          model, {.pipeline = pipeline, .chunks_per_stage = chunks, .stages = stages}, kStep);
+      ASSERT_TRUE(cut) << cut.error().message;
+      EXPECT_THAT(cut->layer_end, ElementsAre(1, 2, 3, 4, 5, 6));
+      EXPECT_EQ(cut->ranks(), pipeline);
+    }
+  }
+}
+
 TEST(StagesTest, ThatDoNotFitTheModelAreRefusedWithTheNumbers) {
   const Model model = model_of(4);
   const auto said = [&](const api::ParallelismSpec& parallelism) {
@@ -56,8 +80,14 @@ TEST(StagesTest, ThatDoNotFitTheModelAreRefusedWithTheNumbers) {
     return cut ? "nothing" : cut.error().message;
   };
   EXPECT_THAT(said({.pipeline = 7}),
-              HasSubstr("engine.parallelism.pipeline: found 7 x "
-                        "chunksPerStage 1, wanted at most model.layers (4)"));
+              HasSubstr("engine.parallelism.pipeline: found 7 x chunksPerStage 1, wanted at most 6 "
+                        "stages: embedding, head and model.layers (4)"));
+  EXPECT_THAT(said({.pipeline = 2, .stages = {1, 2}}),
+              HasSubstr("engine.parallelism.stages: found [1, 2], wanted 2 numbers that add up to "
+                        "model.layers (4), 0 only for the first and the last"));
+  EXPECT_THAT(said({.pipeline = 2, .stages = {4}}), HasSubstr("found [4], wanted 2 numbers"));
+  EXPECT_THAT(said({.pipeline = 3, .stages = {2, 0, 2}}), HasSubstr("found [2, 0, 2], wanted 3"));
+  EXPECT_THAT(said({.pipeline = 2, .stages = {-1, 5}}), HasSubstr("found [-1, 5], wanted 2"));
 }
 
 }  // namespace
