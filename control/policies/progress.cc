@@ -45,12 +45,13 @@ const RankFact* laggard_of(const std::vector<const RankFact*>& ranks) {
 }
 
 /// The rank the others wait for: it has made the fewest steps and is the earliest in logical time.
-/// Those that wait for it are later. Among equals one whose process is stopped is to blame, then
-/// the longest without a beat.
+/// Those that wait for it are later. A rank whose process is stopped comes before them: it may have
+/// begun to send a message without which another rank stands earlier. Among equals the longest
+/// without a beat is to blame.
 const RankFact* blamed_of(const std::vector<const RankFact*>& ranks) {
   const auto key = [](const RankFact* rank) {
-    return std::tuple(std::min(rank->phase, Phase::kTraining), rank->step, rank->arrivals,
-                      !rank->stopped, rank->last_heartbeat_at.value_or(Time::min()), rank->rank);
+    return std::tuple(std::min(rank->phase, Phase::kTraining), rank->step, !rank->stopped,
+                      rank->arrivals, rank->last_heartbeat_at.value_or(Time::min()), rank->rank);
   };
   const auto found =
       std::min_element(ranks.begin(), ranks.end(),

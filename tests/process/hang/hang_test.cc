@@ -40,6 +40,7 @@ struct HangJob {
   int64_t evaluation_steps = 0;  ///< 0: none
   std::string fault;             ///< of TRAINYARD_FAULT
   int ranks = 2;
+  int layers = 1;
   std::string parallelism;  ///< of the manifest; empty: as it is by default
 };
 
@@ -59,7 +60,8 @@ spec:
          std::to_string(job.ranks) + R"(
   engine:)" +
          (job.parallelism.empty() ? "" : "\n    parallelism: " + job.parallelism) + R"(
-    model: {family: GPT2, layers: 1, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
+    model: {family: GPT2, layers: )" +
+         std::to_string(job.layers) + R"(, hidden: 16, heads: 2, vocab: 257, maxPositions: 16}
     data: {tokens: [data/train])" +
          validation + R"(, sequenceLength: 16}
     batch: {globalSequences: 12, microSequences: 2}
@@ -163,20 +165,27 @@ TEST_F(HangTest, ASpinningRankIsNamedWithItsInstruction) {
   EXPECT_LE(stood(message).allowed_s, 3) << message;
 }
 
-// The others wait for it in the groups of shards, of copies and of the world, some by way of
-// others.
+// The others wait for it in the groups of shards, of copies and of the world and in the channels of
+// a pipeline, some by way of others.
 TEST_F(HangTest, AStoppedRankOfAMeshIsNamedWhereverItIs) {
+  struct Mesh {
+    int ranks;
+    std::string parallelism;
+  };
   int64_t index = 0;
-  for (const int ranks : {4, 6}) {
+  for (const auto& [ranks, parallelism] : {Mesh{4, "{shard: 2, zeroStage: 3}"},
+                                           {6, "{shard: 3, zeroStage: 3}"},
+                                           {4, "{pipeline: 4}"},
+                                           {4, "{pipeline: 2, zeroStage: 0}"}}) {
     for (int rank = 0; rank < ranks; ++rank) {
-      if (!testing_support::in_sample("a rank of a mesh that is stopped", index++, 10)) continue;
-      SCOPED_TRACE(std::to_string(ranks) + " ranks, rank " + std::to_string(rank));
-      const std::string message =
-          blamed_for({.steps = 200,
-                      .most_stall_s = 3,
-                      .fault = std::to_string(rank) + ":1:30.7:stop",
-                      .ranks = ranks,
-                      .parallelism = "{shard: " + std::to_string(ranks / 2) + ", zeroStage: 3}"});
+      if (!testing_support::in_sample("a rank of a mesh that is stopped", index++, 9)) continue;
+      SCOPED_TRACE(parallelism + ", rank " + std::to_string(rank));
+      const std::string message = blamed_for({.steps = 200,
+                                              .most_stall_s = 3,
+                                              .fault = std::to_string(rank) + ":1:30.7:stop",
+                                              .ranks = ranks,
+                                              .layers = 4,
+                                              .parallelism = parallelism});
       EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " has stood at step 30"));
       std::filesystem::remove_all(run_dir());
     }

@@ -245,6 +245,21 @@ TEST_F(ProgressEdgeTest, OfEqualRanksTheOneWithoutABeatForLongestIsBlamed) {
   EXPECT_THAT(judge().message, Not(HasSubstr("the others"))) << "there are none";
 }
 
+// What a stopped process has begun to send does not leave it: the rank that waits for it is
+// earlier.
+TEST_F(ProgressEdgeTest, ARankThatIsStoppedIsBlamedBeforeOneThatStandsEarlierInTheSameStep) {
+  for (const size_t index : {0, 1}) {
+    rank(index).last_step_at = kJudgedAt - seconds(86400);
+    rank(index).arrivals = index == 0 ? 8 : 6;
+  }
+  EXPECT_EQ(judge().rank, 1);
+  rank(0).stopped = true;
+  EXPECT_EQ(judge().rank, 0);
+  EXPECT_THAT(judge().message, HasSubstr("its process stopped"));
+  ++rank(0).step;
+  EXPECT_EQ(judge().rank, 1) << "the other lacks a step";
+}
+
 TEST_F(ProgressEdgeTest, OfTwoRanksTheOneWithMoreWorkIsTheSlowest) {
   EXPECT_FALSE(policies::progress_of(facts_, std::nullopt)->slowest_rank.has_value());
   rank(0).work_seconds = 1.0;
