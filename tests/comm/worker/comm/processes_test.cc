@@ -120,12 +120,14 @@ TEST_P(ProcessesTest, AStoppedRankIsNamedAfterTheDeadline) {
   EXPECT_EQ(ending_of(ranks[1]).word, "failed");
 }
 
-// The others wait for the one that is stopped in several groups, some of them by way of others.
+// The others wait for the one that is stopped in several groups and channels, some of them by way
+// of others.
 TEST_P(ProcessesTest, ARankThatOnlyWaitsIsNeverHeldLost) {
   int64_t index = 0;
-  for (const auto& [mesh, size] : {std::pair("2x2", 4), std::pair("2x3", 6)}) {
+  for (const auto& [mesh, size] : {std::pair("1x2x2", 4), std::pair("1x2x3", 6),
+                                   std::pair("4x1x1", 4), std::pair("2x2x1", 4)}) {
     for (int stopped = 0; stopped < size; ++stopped) {
-      if (!testing_support::in_sample("a stopped rank of a mesh", index++, 5)) continue;
+      if (!testing_support::in_sample("a stopped rank of a mesh", index++, 6)) continue;
       SCOPED_TRACE(std::string(mesh) + ", rank " + std::to_string(stopped));
       auto ranks = start(size, milliseconds(1500), 1000, mesh);
       ranks[static_cast<size_t>(stopped)].signal(SIGSTOP);

@@ -1,17 +1,20 @@
 // One rank as a process of its own, for the tests that kill, stop and measure real processes:
-//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION|DPxFSDP]
+//   comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION|PPxDPxFSDP]
 // prints its address, reads the table (one line), prints "ready" after the first all-reduce, goes
-// on with operations (all_reduce; with a mesh one over the shard group and one over the copies)
-// until one fails or "stop" comes on standard input, and prints how it ended:
+// on with operations (all_reduce; with a mesh messages through the stages and back, one all_reduce
+// over the shard group and one over the copies) until one fails or "stop" comes on standard input,
+// and prints how it ended:
 //   failed CODE MILLISECONDS_OF_THE_FAILED_OPERATION LOST,RANKS MESSAGE     or     stopped STEPS
 
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <poll.h>
 #include <sstream>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "tests/comm/worker/comm/any_operation.h"
@@ -52,6 +55,28 @@ int report(const Error& error, const std::vector<int>& lost, int64_t ms) {
   return 3;
 }
 
+std::optional<layout::Mesh> mesh_of(const std::string& text) {
+  std::istringstream numbers(text);
+  layout::Mesh mesh;
+  char cross = 0;
+  if (!(numbers >> mesh.pp >> cross >> mesh.dp >> cross >> mesh.fsdp)) return std::nullopt;
+  return mesh;
+}
+
+/// A micro-batch goes forward through the stages and back, as in a step.
+Status pass_through(const Groups& groups, std::span<std::byte> data) {
+  constexpr std::pair<Channel, Channel> kWays[] = {
+      {Channel::kActivationIn, Channel::kActivationOut},
+      {Channel::kGradientIn, Channel::kGradientOut}};
+  for (const auto& [from, to] : kWays) {
+    if (Communicator* const group = groups.channel(from))
+      TRAINYARD_TRY(group->receive(data, 1 - group->rank())->wait());
+    if (Communicator* const group = groups.channel(to))
+      TRAINYARD_TRY(group->send(data, 1 - group->rank())->wait());
+  }
+  return {};
+}
+
 int run(const std::vector<std::string>& arguments) {
   Options options;
   options.rank = std::atoi(arguments[2].c_str());
@@ -76,12 +101,9 @@ int run(const std::vector<std::string>& arguments) {
   Communicator& communicator = **made;
   testing::AnyOperation buffers(communicator, std::atoll(arguments[5].c_str()));
   const std::string what = arguments.size() > 6 ? arguments[6] : "all_reduce";
-  const size_t cross = what.find('x');
-  const bool has_mesh = cross != std::string::npos;
-  const Operation op = has_mesh ? Operation::kAllReduce : op_of(what);
-  layout::Mesh mesh{.fsdp = size};
-  if (has_mesh) mesh = {.dp = std::stoi(what), .fsdp = std::stoi(what.substr(cross + 1))};
-  auto groups = Groups::make(communicator, mesh);
+  const std::optional<layout::Mesh> mesh = mesh_of(what);
+  const Operation op = mesh ? Operation::kAllReduce : op_of(what);
+  auto groups = Groups::make(communicator, mesh.value_or(layout::Mesh{.fsdp = size}));
   if (!groups) return report(groups.error(), {}, ms_since(begin));
   std::vector<int64_t> summed(static_cast<size_t>(std::atoll(arguments[5].c_str())), 1);
   for (int64_t step = 0;; ++step) {
@@ -96,9 +118,11 @@ int run(const std::vector<std::string>& arguments) {
       std::cout << "stopped " << step << std::endl;
       return 0;
     }
-    if (status && !has_mesh) status = buffers.start(op)->wait();
+    if (status && !mesh) status = buffers.start(op)->wait();
+    if (status && mesh) status = pass_through(*groups, std::as_writable_bytes(std::span(summed)));
     for (Communicator* group : {groups->shard, groups->copies({})}) {
-      if (!status || !has_mesh) break;
+      if (!status || !mesh) break;
+      if (group == nullptr) continue;
       status =
           group
               ->all_reduce(std::as_writable_bytes(std::span(summed)), DType::kInt64, ReduceOp::kMax)
@@ -106,7 +130,7 @@ int run(const std::vector<std::string>& arguments) {
     }
     if (!status) {
       const std::vector<int> lost = groups->lost_ranks();
-      if (has_mesh) groups->abort(status.error());
+      if (mesh) groups->abort(status.error());
       return report(status.error(), lost, ms_since(step_begin));
     }
     if (step == 0) std::cout << "ready" << std::endl;
@@ -119,7 +143,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
   if (arguments.size() != 6 && arguments.size() != 7) {
-    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION|DPxFSDP]\n";
+    std::cerr << "usage: comm_rank KIND RANK SIZE DEADLINE_MS ELEMENTS [OPERATION|PPxDPxFSDP]\n";
     return 64;
   }
   return trainyard::comm::run(arguments);
