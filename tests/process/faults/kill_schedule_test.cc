@@ -7,7 +7,10 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <ostream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -53,8 +56,9 @@ constexpr int kAtOnce = 3;
 
 class KillScheduleTest : public RunFixture {
  protected:
-  void SetUp() override {
-    write("job.yaml", kKillManifest);
+  /// Trains the job undisturbed, which fixes the bits.
+  void prepare(const std::string& manifest = kKillManifest) {
+    write("job.yaml", manifest);
     const auto run =
         start({{"TRAINYARD_WORKER", testing_support::program_path("trainyard-worker")}});
     expect_end(*run, 0);
@@ -103,29 +107,51 @@ class KillScheduleSeedsTest : public KillScheduleTest,
                               public ::testing::WithParamInterface<Seeds> {};
 
 TEST_P(KillScheduleSeedsTest, TheSameBitsExactCountsAndNothingLeft) {
+  ASSERT_NO_FATAL_FAILURE(prepare());
   carry_out_all(GetParam().first, GetParam().count);
 }
 
-/// ZeRO-3 in copies: whoever is lost, others wait for it in groups of their own. The undisturbed
-/// run has one rank, and the same bits.
-class KillScheduleLayoutTest : public KillScheduleTest,
-                               public ::testing::WithParamInterface<int> {};
+/// Where each lost rank leaves others waiting in groups of their own.
+struct KillLayout {
+  std::string name;
+  KillShape shape;
+  std::string parallelism;
+  int64_t first_seed = 0;
+  int64_t short_seeds = 2;
+};
 
-TEST_P(KillScheduleLayoutTest, TheSameBitsExactCountsAndNothingLeft) {
-  std::string manifest = kKillManifest;
-  const std::string before = "    steps: 150\n";
-  manifest.insert(manifest.find(before), "    parallelism: {shard: 2, zeroStage: 3}\n");
-  const std::string one = "numProcPerNode: 1";  // which two ranks cannot share
-  manifest.replace(manifest.find(one), one.size(), "numProcPerNode: 2");
-  write("job.yaml", manifest);
-  const int64_t count = testing_support::runs_everything() ? 40 : GetParam() == 2 ? 4 : 2;
-  carry_out_all(10'000 * GetParam(), count, KillShape{.nodes = GetParam(), .ranks_per_node = 2});
+void PrintTo(const KillLayout& layout, std::ostream* out) { *out << layout.name; }
+
+class KillScheduleLayoutTest : public KillScheduleTest,
+                               public ::testing::WithParamInterface<KillLayout> {};
+
+std::string replaced(std::string text, const std::string& old, const std::string& now) {
+  return text.replace(text.find(old), old.size(), now);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, KillScheduleLayoutTest, ::testing::Values(2, 3),
-                         [](const auto& copies) {
-                           return "Dp" + std::to_string(copies.param) + "Shard2";
-                         });
+TEST_P(KillScheduleLayoutTest, TheSameBitsExactCountsAndNothingLeft) {
+  const KillLayout& layout = GetParam();
+  // A layer per stage. The undisturbed run has one rank, and the same bits.
+  std::string manifest = replaced(kKillManifest, "layers: 1", "layers: 4");
+  ASSERT_NO_FATAL_FAILURE(prepare(manifest));
+  manifest = replaced(manifest, "numNodes: 1", "numNodes: " + std::to_string(layout.shape.nodes));
+  manifest = replaced(manifest, "numProcPerNode: 1",
+                      "numProcPerNode: " + std::to_string(layout.shape.ranks_per_node));
+  const std::string steps = "    steps: 150\n";
+  write("job.yaml",
+        replaced(manifest, steps, steps + "    parallelism: " + layout.parallelism + "\n"));
+  carry_out_all(layout.first_seed, testing_support::runs_everything() ? 40 : layout.short_seeds,
+                layout.shape);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, KillScheduleLayoutTest,
+    ::testing::Values(KillLayout{"Dp2Shard2", {2, 2}, "{shard: 2, zeroStage: 3}", 20'000, 4},
+                      KillLayout{"Dp3Shard2", {3, 2}, "{shard: 2, zeroStage: 3}", 30'000},
+                      KillLayout{"Pp2Dp2", {2, 2}, "{pipeline: 2, zeroStage: 0}", 40'000},
+                      KillLayout{
+                          "Pp4", {2, 2}, "{pipeline: 4, pipelineSchedule: ZeroBubbleH1}", 50'000}),
+    [](const auto& layout) { return layout.param.name; });
 
 std::string name_of_seeds(const ::testing::TestParamInfo<Seeds>& seeds) {
   return "From" + std::to_string(seeds.param.first);
