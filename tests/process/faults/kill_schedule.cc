@@ -163,12 +163,20 @@ class Execution {
   }
 
   /// The journal has a line for each fault that happened; each ends a generation, but for what was
-  /// only stopped for a while.
+  /// only stopped for a while, and what was asked to stop when nothing was left to be done.
   int64_t expected_restarts() const {
+    const json attempts = status().value("attempts", json::array());
     int64_t count = 0;
     for (const std::string& line : journal()) {
-      const bool stop = line.ends_with("stop");
-      if (!stop || !schedule_.thaw_after) ++count;
+      const bool passes = line.ends_with("stop") && schedule_.thaw_after;
+      const int64_t generation = std::stoll(line.substr(line.find(':') + 1));
+      const bool late = line.ends_with("term") &&
+                        std::any_of(attempts.begin(), attempts.end(), [&](const json& attempt) {
+                          return attempt.value("generation", int64_t{0}) == generation &&
+                                 attempt.value("reason", "") == "CompletionsReached" &&
+                                 attempt["startStep"] == attempt["endStep"];
+                        });
+      if (!passes && !late) ++count;
     }
     return count;
   }
