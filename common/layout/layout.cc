@@ -13,20 +13,20 @@ int64_t round_up(int64_t elements) {
 
 }  // namespace
 
-int64_t Slice::elements() const {
+int64_t Rectangle::elements() const {
   int64_t count = 1;
   for (const int64_t size : shape)
     count *= size;
   return count;
 }
 
-std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range) {
-  std::vector<Slice> found;
+std::vector<Rectangle> rectangles(std::span<const int64_t> shape, Range range) {
+  std::vector<Rectangle> found;
   while (range.size() > 0) {
     // The largest rectangle that begins here and is contiguous: outer axes grow only while all
     // inner ones are whole.
-    Slice slice{.offset = std::vector<int64_t>(shape.size(), 0),
-                .shape = std::vector<int64_t>(shape.size(), 1)};
+    Rectangle slice{.offset = std::vector<int64_t>(shape.size(), 0),
+                    .shape = std::vector<int64_t>(shape.size(), 1)};
     int64_t inner = 1;  // elements of one index along the axis
     int64_t rest = range.begin;
     for (size_t axis = shape.size(); axis-- > 0;) {
@@ -125,7 +125,7 @@ Range Layout::owned(int tensor, const Coordinate& at) const {
   return {begin - here.begin, end - here.begin};
 }
 
-std::vector<Slice> Layout::owned_slices(int tensor, const Coordinate& at) const {
+std::vector<Rectangle> Layout::owned_slices(int tensor, const Coordinate& at) const {
   return rectangles(tensors_[static_cast<size_t>(tensor)].shape, owned(tensor, at));
 }
 
@@ -137,7 +137,7 @@ Range Layout::stored(int tensor, const Coordinate& at) const {
   return {all.begin + part.begin, all.begin + part.end};
 }
 
-std::vector<Slice> Layout::stored_slices(int tensor, const Coordinate& at) const {
+std::vector<Rectangle> Layout::stored_slices(int tensor, const Coordinate& at) const {
   return rectangles(tensors_[static_cast<size_t>(tensor)].shape, stored(tensor, at));
 }
 

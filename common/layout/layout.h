@@ -11,16 +11,16 @@
 namespace trainyard::layout {
 
 /// A hyper-rectangle of a global tensor.
-struct Slice {
+struct Rectangle {
   std::vector<int64_t> offset;
   std::vector<int64_t> shape;
   int64_t elements() const;
-  bool operator==(const Slice&) const = default;
+  bool operator==(const Rectangle&) const = default;
 };
 
 /// Elements `range` of a row-major tensor as the fewest rectangles that are contiguous in it, in
 /// ascending order: of a matrix at most three.
-std::vector<Slice> rectangles(std::span<const int64_t> shape, Range range);
+std::vector<Rectangle> rectangles(std::span<const int64_t> shape, Range range);
 
 /// What Layout needs to know of a tensor.
 struct TensorSpec {
@@ -116,10 +116,10 @@ class Layout {
   /// The elements of a tensor, counted in it, whose states it owns; may be empty.
   Range owned(int tensor, const Coordinate& at) const;
   /// The same as rectangles of the tensor.
-  std::vector<Slice> owned_slices(int tensor, const Coordinate& at) const;
+  std::vector<Rectangle> owned_slices(int tensor, const Coordinate& at) const;
   /// What it stores of what it owns: copies share it out.
   Range stored(int tensor, const Coordinate& at) const;
-  std::vector<Slice> stored_slices(int tensor, const Coordinate& at) const;
+  std::vector<Rectangle> stored_slices(int tensor, const Coordinate& at) const;
   /// Who owns which elements of the tensor, ascending by elements: of each part the copy that
   /// counts.
   std::vector<Owner> owners(int tensor) const;

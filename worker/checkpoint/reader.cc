@@ -230,7 +230,7 @@ Status CheckpointReader::read_pieces(
   std::vector<float> piece;
   for (int64_t begin = 0; begin < elements; begin += kPieceElements) {
     const int64_t end = std::min(begin + kPieceElements, elements);
-    for (const layout::Slice& slice : layout::rectangles(tensor->shape, {begin, end})) {
+    for (const layout::Rectangle& slice : layout::rectangles(tensor->shape, {begin, end})) {
       piece.resize(static_cast<size_t>(slice.elements()));
       TRAINYARD_TRY(read(name, kind, {slice.offset, slice.shape}, piece));
       TRAINYARD_TRY(use(piece));

@@ -191,12 +191,13 @@ Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, s
 void Engine::initialize() {
   // Elements are independent of each other, so any cut gives the same bits: every thread takes its
   // part of a slice's rows.
-  const auto fill = [this](int p, const layout::Slice& slice, std::span<float> values) -> Status {
+  const auto fill = [this](int p, const layout::Rectangle& slice,
+                           std::span<float> values) -> Status {
     const int64_t row = slice.elements() / slice.shape[0];
     const int64_t parts = std::min<int64_t>(setup_.threads, slice.shape[0]);
     const auto fill_part = [&](int64_t index) {
       const layout::Range rows = layout::even_share(slice.shape[0], parts, index);
-      layout::Slice part = slice;
+      layout::Rectangle part = slice;
       part.offset[0] += rows.begin;
       part.shape[0] = rows.size();
       initialize_slice(model_.params[static_cast<size_t>(p)],
@@ -231,12 +232,12 @@ Status Engine::fill_parameter(int param, const FillSlice& fill) {
   auto* const weights = reinterpret_cast<uint16_t*>(weights_->owned(param).data());
   std::vector<float> staged;
   int64_t filled = 0;
-  for (const layout::Slice& slice : states_->owned_slices(param)) {
+  for (const layout::Rectangle& slice : states_->owned_slices(param)) {
     const int64_t row = slice.elements() / slice.shape[0];
     int64_t rows = slice.shape[0];
     if (!states_->has_master(param))
       rows = std::min(rows, std::max<int64_t>(1, kStagedElements / row));
-    for (layout::Slice part = slice; part.offset[0] < slice.offset[0] + slice.shape[0];
+    for (layout::Rectangle part = slice; part.offset[0] < slice.offset[0] + slice.shape[0];
          part.offset[0] += rows) {
       part.shape[0] = std::min(rows, slice.offset[0] + slice.shape[0] - part.offset[0]);
       const auto count = static_cast<size_t>(part.elements());

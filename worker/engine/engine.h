@@ -83,7 +83,7 @@ class Engine {
   /// several, by rows. All ranks call it; they meet when the weights are first used. Errors: those
   /// of `fill`; the parameters are then undefined.
   using FillSlice =
-      std::function<Status(int param, const layout::Slice& slice, std::span<float> values)>;
+      std::function<Status(int param, const layout::Rectangle& slice, std::span<float> values)>;
   Status set_parameters(const FillSlice& fill);
   /// Waits until the weights are those of the last step. Collective after set_parameters(). Errors:
   /// those of the communicator.

@@ -33,7 +33,7 @@ Status write_piece(const engine::ParamSpec& param, int64_t begin, std::span<cons
   piece = piece.first(static_cast<size_t>(std::min(std::ssize(piece), stored - begin)));
   constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
   if (!param.hugging_face_transposed) return write(begin * kBytes, std::as_bytes(piece));
-  for (const layout::Slice& slice :
+  for (const layout::Rectangle& slice :
        layout::rectangles(param.tensor.shape, {begin, begin + std::ssize(piece)})) {
     const int64_t height = slice.shape[0];
     const int64_t width = slice.shape[1];

@@ -56,8 +56,8 @@ void to_float32(const std::byte* bytes, DType dtype, std::span<float> values) {
 std::string shape_text(const std::vector<int64_t>& shape) { return nlohmann::json(shape).dump(); }
 
 /// A rectangle of a matrix that the file has turned, of `rows` rows of ours.
-void read_transposed(const std::byte* bytes, DType dtype, int64_t rows, const layout::Slice& slice,
-                     std::span<float> out) {
+void read_transposed(const std::byte* bytes, DType dtype, int64_t rows,
+                     const layout::Rectangle& slice, std::span<float> out) {
   // A cache line of floats: lines of the file and of `out` are used while they are near.
   constexpr int64_t kTile = 16;
   const int64_t height = std::clamp<int64_t>(rows - slice.offset[0], 0, slice.shape[0]);
@@ -99,7 +99,7 @@ class Folder final : public HfModel {
   const ImportedFacts& facts() const override { return parsed_.facts; }
   const std::vector<std::string>& notes() const override { return parsed_.notes; }
 
-  Status read(const engine::ParamSpec& param, const layout::Slice& slice,
+  Status read(const engine::ParamSpec& param, const layout::Rectangle& slice,
               std::span<float> out) const override {
     const auto found = sources_.find(without(prefix_, param.hugging_face_name));
     if (found == sources_.end()) {

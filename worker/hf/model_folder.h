@@ -35,7 +35,7 @@ class HfModel {
   /// A part of a parameter of the model of spec(), one that is contiguous in it
   /// (layout::rectangles): float32, row-major, in our layout: [out, in], padding rows zero. Errors:
   /// kNotFound; kInvalidData for a parameter of another shape. Cost: no memory; pages of the file.
-  virtual Status read(const engine::ParamSpec& param, const layout::Slice& slice,
+  virtual Status read(const engine::ParamSpec& param, const layout::Rectangle& slice,
                       std::span<float> out) const = 0;
   virtual const ImportedFacts& facts() const = 0;
   /// What was different but harmless (unequal dropout probabilities ...), for the log.

@@ -34,7 +34,7 @@ EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts
     for (const TensorKind kind : kKinds) {
       int64_t first = engine.states().layout().stored(param, engine.groups().at).begin -
                       engine.states().owned(param).begin;
-      for (const layout::Slice& slice :
+      for (const layout::Rectangle& slice :
            engine.states().layout().stored_slices(param, engine.groups().at)) {
         parts_.push_back({param, kind, slice, first});
         first += slice.elements();
@@ -134,20 +134,20 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
     return engine_.model().params[static_cast<size_t>(param)].name();
   };
   const auto stops = [&] { return stop_asked && stop_asked(); };
-  const auto read = [&](int param, TensorKind kind, const layout::Slice& slice,
+  const auto read = [&](int param, TensorKind kind, const layout::Rectangle& slice,
                         std::span<float> values) -> Status {
     if (stops()) return {};
     return reader.read(name_of(param), kind, {slice.offset, slice.shape}, values);
   };
-  TRAINYARD_TRY(
-      engine_.set_parameters([&](int param, const layout::Slice& slice, std::span<float> values) {
+  TRAINYARD_TRY(engine_.set_parameters(
+      [&](int param, const layout::Rectangle& slice, std::span<float> values) {
         return read(param, TensorKind::kParameter, slice, values);
       }));
   for (const int param : engine_.name_order()) {
     if (engine_.states().purpose() == Purpose::kInfer) break;
     for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
       std::span<float> rest = owned(engine_, param, kind);
-      for (const layout::Slice& slice : engine_.states().owned_slices(param)) {
+      for (const layout::Rectangle& slice : engine_.states().owned_slices(param)) {
         const auto count = static_cast<size_t>(slice.elements());
         TRAINYARD_TRY(read(param, kind, slice, rest.first(count)));
         rest = rest.subspan(count);

@@ -69,7 +69,7 @@ class EngineState {
   struct Part {
     int param;
     checkpoint::TensorKind kind;
-    layout::Slice where;
+    layout::Rectangle where;
     int64_t first = 0;  ///< its first element among those owned of the parameter
   };
   Status allocate_buffer();

@@ -10,7 +10,7 @@ namespace trainyard::engine {
 
 Status import_parameters(const hf::HfModel& model, Engine& engine) {
   return engine.set_parameters(
-      [&](int p, const layout::Slice& slice, std::span<float> values) -> Status {
+      [&](int p, const layout::Rectangle& slice, std::span<float> values) -> Status {
         const ParamSpec& param = engine.model().params[static_cast<size_t>(p)];
         const Status read = model.read(param, slice, values);
         if (!read) return read.error().with_context("import");

@@ -7,7 +7,7 @@
 #include "worker/model/normal.h"
 
 namespace trainyard::engine {
-void initialize_slice(const ParamSpec& param, uint64_t seed, const layout::Slice& slice,
+void initialize_slice(const ParamSpec& param, uint64_t seed, const layout::Rectangle& slice,
                       std::span<float> out) {
   TRAINYARD_CHECK(static_cast<int64_t>(out.size()) == slice.elements());
   const auto& shape = param.tensor.shape;

@@ -46,7 +46,7 @@ class States {
   Weights& weights() { return weights_; }
   /// The elements of a parameter that this rank owns.
   layout::Range owned(int param) const { return layout_.owned(param, at_); }
-  std::vector<layout::Slice> owned_slices(int param) const {
+  std::vector<layout::Rectangle> owned_slices(int param) const {
     return layout_.owned_slices(param, at_);
   }
   /// Of those elements. CHECKs that they are held.

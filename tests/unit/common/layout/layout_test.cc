@@ -91,7 +91,7 @@ TEST(EvenShareTest, PartsAreDisjointCoveringAndBalanced) {
 
 /// How many ranks hold each element of a matrix or vector, by element.
 std::vector<int> holders_of(const TensorSpec& tensor,
-                            const std::vector<std::vector<Slice>>& by_rank) {
+                            const std::vector<std::vector<Rectangle>>& by_rank) {
   // A vector is a matrix of one column.
   const auto second = [](const std::vector<int64_t>& values, int64_t of_a_vector) {
     return values.size() > 1 ? values[1] : of_a_vector;
@@ -99,7 +99,7 @@ std::vector<int> holders_of(const TensorSpec& tensor,
   const int64_t columns = second(tensor.shape, 1);
   std::vector<int> holders(static_cast<size_t>(tensor.shape[0] * columns), 0);
   for (const auto& slices : by_rank) {
-    for (const Slice& slice : slices) {
+    for (const Rectangle& slice : slices) {
       for (int64_t r = 0; r < slice.shape[0]; ++r) {
         for (int64_t c = 0; c < second(slice.shape, 1); ++c)
           ++holders[static_cast<size_t>((slice.offset[0] + r) * columns + second(slice.offset, 0) +
@@ -119,9 +119,9 @@ TEST(RectanglesTest, AreTheRangeInOrderAndEachContiguous) {
     for (int64_t begin = 0; begin <= total; ++begin) {
       for (int64_t end = begin; end <= total; ++end) {
         int64_t next = begin;
-        const std::vector<Slice> found = rectangles(shape, {begin, end});
+        const std::vector<Rectangle> found = rectangles(shape, {begin, end});
         EXPECT_LE(found.size(), 2 * shape.size() - 1);
-        for (const Slice& slice : found) {
+        for (const Rectangle& slice : found) {
           // Its elements in row-major order.
           for (int64_t i = 0; i < slice.elements(); ++i, ++next) {
             int64_t rest = i;
@@ -183,7 +183,7 @@ TEST(LayoutTest, EveryElementHasOneOwner) {
     for (const auto& [tensor, shape] :
          {std::pair{0, std::pair{70, 3}}, std::pair{2, std::pair{33, 9}}}) {
       const TensorSpec spec{.shape = {shape.first, shape.second}};
-      std::vector<std::vector<Slice>> by_rank;
+      std::vector<std::vector<Rectangle>> by_rank;
       int64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         by_rank.push_back(layout->owned_slices(tensor, {.fsdp = rank}));
@@ -205,7 +205,7 @@ TEST(LayoutTest, CopiesShareOutWhatIsStored) {
                    {{.tensors = {0, 1}}}, mesh, 1);
   ASSERT_TRUE(layout) << layout.error().message;
   for (const auto& [tensor, shape] : {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {1, 2}}}) {
-    std::vector<std::vector<Slice>> by_rank;
+    std::vector<std::vector<Rectangle>> by_rank;
     for (int rank = 0; rank < mesh.size(); ++rank)
       by_rank.push_back(layout->stored_slices(tensor, coordinate_of(mesh, rank)));
     for (const int count : holders_of({.shape = shape}, by_rank))
@@ -269,7 +269,7 @@ TEST_P(StagesTest, CopiesOfATiedTableAreThoseOfBothItsStages) {
 TEST_P(StagesTest, EveryElementIsStoredOnceAndHasOneOwnerThatCounts) {
   for (const auto& [tensor, shape] :
        {std::pair{0, std::vector<int64_t>{70, 3}}, {1, {64, 9}}, {2, {5}}, {3, {1, 2}}}) {
-    std::vector<std::vector<Slice>> stored;
+    std::vector<std::vector<Rectangle>> stored;
     for (int rank = 0; rank < mesh_.size(); ++rank)
       stored.push_back(layout_.stored_slices(tensor, coordinate_of(mesh_, rank)));
     for (const int count : holders_of({.shape = shape}, stored))

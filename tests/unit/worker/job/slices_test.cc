@@ -139,8 +139,8 @@ TEST_F(SlicesTest, AModelGoesOutAndInWithoutAWholeTensor) {
   const auto other = hf::load_model(again);
   ASSERT_TRUE(one && other);
   for (const ParamSpec& param : model.params) {
-    const layout::Slice whole{std::vector<int64_t>(param.tensor.shape.size(), 0),
-                              param.tensor.shape};
+    const layout::Rectangle whole{std::vector<int64_t>(param.tensor.shape.size(), 0),
+                                  param.tensor.shape};
     std::vector<float> found(static_cast<size_t>(param.elements()));
     std::vector<float> wanted = found;
     ASSERT_TRUE((*one)->read(param, whole, wanted));

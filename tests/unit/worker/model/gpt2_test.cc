@@ -74,7 +74,7 @@ TEST(InitializeTest, AnySliceHasTheWholeTensorsBits) {
   initialize_slice(param, 5, {.offset = {0, 0}, .shape = {23, 11}}, whole);
   for (int64_t row = 0; row < 23; row += 3) {
     for (int64_t column = 0; column < 11; column += 4) {
-      const layout::Slice slice{
+      const layout::Rectangle slice{
           .offset = {row, column},
           .shape = {std::min<int64_t>(3, 23 - row), std::min<int64_t>(4, 11 - column)}};
       std::vector<float> part(static_cast<size_t>(slice.elements()));
