@@ -110,7 +110,8 @@ Result<std::string> check_engine(const api::TrainingJob& job,
   TRAINYARD_TRY(engine::check_processor(*spec.engine));
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
-  if (!read_result(run_dir)) {
+  const auto result = read_result(run_dir);
+  if (!result || result->step < spec.engine->steps) {
     hf::ExportOwner owner{.job_uid = ""};  // a new run has exported nothing yet
     if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {
       TRAINYARD_TRY(engine::check_goes_on(*spec.engine, inputs, checkpoints));
@@ -296,8 +297,11 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
     remarks.emplace_back("there is no run to take up again in " + run.header().run_dir +
                          ": this is a new one");
   }
-  if (run.header().tries_again) {
+  if (run.header().taken_up == control::local::TakenUp::kAfterFailure) {
     remarks.emplace_back("this run had failed; trying again from its newest checkpoint");
+  }
+  if (run.header().taken_up == control::local::TakenUp::kAfterCompletion) {
+    remarks.emplace_back("this run was complete; training it further from its newest checkpoint");
   }
   if (run.header().manifest_changed) {
     remarks.emplace_back(
@@ -316,9 +320,8 @@ std::vector<std::string> remarks_of(LocalRun& run, bool retry) {
         "the newest checkpoint, --retry does so with the same one");
   } else {
     remarks.emplace_back(
-        "this run is over; use another --run-dir to train again. To train its model further, "
-        "export "
-        "it (trainyard export) and name the folder as engine.model.import there");
+        "this run is over; use another --run-dir to train again. To train it further, raise "
+        "engine.steps; to begin another run from it, name a checkpoint in engine.startFrom there");
   }
   return remarks;
 }

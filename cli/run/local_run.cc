@@ -141,7 +141,7 @@ void LocalRun::fill_header(const control::Observed& before, bool over) {
   if (header_.resumed) header_.step = std::max(header_.step, step_on_disk());
   header_.manifest_changed =
       header_.resumed && status_.observed_generation < before.metadata.generation;
-  header_.tries_again = cluster_->tries_again();
+  header_.taken_up = cluster_->taken_up();
 }
 
 /// What ranks have done after the run before this one had died: nobody wrote it down.

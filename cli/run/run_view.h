@@ -10,6 +10,7 @@
 #include "common/api/training_job.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/job_run.h"
+#include "control/local/job_store.h"
 
 namespace trainyard::cli {
 
@@ -19,11 +20,12 @@ struct RunHeader {
   std::string run_dir;
   int64_t nodes = 1;
   int64_t ranks = 1;
-  int64_t threads_per_rank = 0;   ///< 0: not ours to say (a foreign program)
-  bool resumed = false;           ///< the run directory holds an unfinished run of this job
-  int64_t generation = 0;         ///< of that run
-  int64_t step = 0;               ///< that run's newest checkpoint
-  bool tries_again = false;       ///< that run had failed
+  int64_t threads_per_rank = 0;  ///< 0: not ours to say (a foreign program)
+  bool resumed = false;          ///< the run directory holds an unfinished run of this job
+  int64_t generation = 0;        ///< of that run
+  int64_t step = 0;              ///< that run's newest checkpoint
+  /// What that run was: unfinished, failed or complete.
+  control::local::TakenUp taken_up = control::local::TakenUp::kNo;
   bool manifest_changed = false;  ///< since that run; it goes on with the new one
   /// Of the pod template: what a cluster would apply and this machine does not.
   std::vector<std::string> unapplied_fields;

@@ -99,6 +99,12 @@ constexpr char kUnlessEmpty[] =
     "(oldSelf.spec.suspend && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists("
     "condition, condition.type == 'Suspended' && condition.status == 'True')) || ";
 
+/// True for one that is not complete. Ends with "||".
+constexpr char kUnlessComplete[] =
+    "!has(oldSelf.status) || !has(oldSelf.status.conditions) || "
+    "!oldSelf.status.conditions.exists(condition, condition.type == 'Complete' && "
+    "condition.status == 'True') || ";
+
 CelRule unless_begun(const std::string& holds, const char* message, const std::string& path) {
   return {"", kUnlessBegun + ("(" + holds) + ")", message, path};
 }
@@ -135,6 +141,13 @@ void add_spec_changes(std::vector<CelRule>& rules) {
 void add_engine_changes(std::vector<CelRule>& rules) {
   rules.push_back(unless_begun("has(self.spec.engine) == has(oldSelf.spec.engine)",
                                "never comes or goes once the job has begun", "spec.engine"));
+  rules.push_back({"",
+                   std::string(kUnlessComplete) +
+                       "!has(self.spec.engine) || !has(oldSelf.spec.engine) || "
+                       "self.spec.engine.steps == oldSelf.spec.engine.steps",
+                   "is of a job that is complete and stays so; to train its model further, create "
+                   "another one with engine.startFrom",
+                   "spec.engine.steps"});
   for (const FieldNames::Name& field : FieldNames::of<EngineSpec>()) {
     if (is_in(kFreeEngine, field.name)) continue;
     const std::string path = "spec.engine." + field.name;

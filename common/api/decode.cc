@@ -90,6 +90,8 @@ class PathResolver {
         resolve(path);
     } else if constexpr (requires { visit_fields(*this, member); }) {
       visit_fields(*this, member);
+    } else if constexpr (requires { visit_fields(*this, *member); }) {
+      if (member) visit_fields(*this, *member);
     }
   }
 

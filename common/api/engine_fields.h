@@ -179,8 +179,15 @@ void visit_fields(V& visit, S& schedule) {
          .minimum = 0,
          .maximum = kMaxCount},
         schedule.warmup_steps);
+  visit({.name = "horizonSteps",
+         .description = "Steps over which the learning rate falls, counted from the first; after "
+                        "them it stays at its last value. 0 means steps. State it where a run may "
+                        "be made longer later.",
+         .minimum = 0,
+         .maximum = kMaxCount},
+        schedule.horizon_steps);
   visit({.name = "minRatio",
-         .description = "The learning rate of the last step as a part of the peak.",
+         .description = "The learning rate after horizonSteps as a part of the peak.",
          .minimum = 0,
          .maximum = 1},
         schedule.min_ratio);
@@ -341,6 +348,20 @@ void visit_fields(V& visit, S& evaluation) {
         evaluation.early_stop_patience);
 }
 
+template <class V, Is<StartFrom> S>
+void visit_fields(V& visit, S& start) {
+  visit({.name = "checkpoint",
+         .description = "The directory of one checkpoint (`g2-step-0000000100`) of another run.",
+         .need = Need::kRequired,
+         .content = Content::kPath},
+        start.checkpoint);
+  visit({.name = "what",
+         .description = "State goes on from it: weights, moments, step and data position; model, "
+                        "data, batch, seed and numerics must be its own. Weights takes the weights "
+                        "alone, and begins with step 0."},
+        start.what);
+}
+
 template <class V, Is<ExportSpec> S>
 void visit_fields(V& visit, S& export_to) {
   visit({.name = "huggingFace",
@@ -364,6 +385,11 @@ void visit_fields(V& visit, S& engine) {
          .minimum = 1,
          .maximum = kMaxCount},
         engine.steps);
+  visit({.name = "startFrom",
+         .description = "A checkpoint of another run in which this one begins. Once it has a "
+                        "checkpoint of its own, that one may be gone.",
+         .default_note = "fresh weights, or those of model.import"},
+        engine.start_from);
   visit({.name = "optimizer", .description = "The optimizer."}, engine.optimizer);
   visit({.name = "learningRateSchedule", .description = "The learning rate over the steps."},
         engine.learning_rate_schedule);

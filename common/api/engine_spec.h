@@ -42,6 +42,9 @@ enum class ContextMode { kRing, kUlysses };
 /// What is kept in host memory between its uses.
 enum class Offload { kOptimizer, kParameters, kActivations };
 
+/// What a run takes from the checkpoint of another run.
+enum class StartWhat { kState, kWeights };
+
 /// Which sums are exact; see docs/concepts/canonical-numerics.md.
 enum class NumericsMode { kAuto, kCanonical, kFast };
 
@@ -111,7 +114,8 @@ struct OptimizerSpec {
 struct LearningRateSchedule {
   ScheduleName name = ScheduleName::kCosine;
   int64_t warmup_steps = 0;
-  double min_ratio = 0.1;  ///< last learning rate over the peak
+  int64_t horizon_steps = 0;  ///< steps that the shape spans; 0: those of the run
+  double min_ratio = 0.1;     ///< last learning rate over the peak
 
   bool operator==(const LearningRateSchedule&) const = default;
 };
@@ -172,6 +176,14 @@ struct EvaluationSpec {
   bool operator==(const EvaluationSpec&) const = default;
 };
 
+/// Where a run without checkpoints of its own begins.
+struct StartFrom {
+  std::string checkpoint;  ///< a checkpoint's directory
+  StartWhat what = StartWhat::kState;
+
+  bool operator==(const StartFrom&) const = default;
+};
+
 struct ExportSpec {
   std::string hugging_face;  ///< folder written at the end; empty: none
 
@@ -185,6 +197,7 @@ struct EngineSpec {
   DataSpec data;
   BatchSpec batch;
   int64_t steps = 0;  ///< required
+  std::optional<StartFrom> start_from;
   OptimizerSpec optimizer;
   LearningRateSchedule learning_rate_schedule;
   PrecisionSpec precision;
@@ -197,5 +210,11 @@ struct EngineSpec {
 
   bool operator==(const EngineSpec&) const = default;
 };
+
+/// Steps that the learning rate's shape spans.
+constexpr int64_t horizon_of(const EngineSpec& engine) {
+  const int64_t horizon = engine.learning_rate_schedule.horizon_steps;
+  return horizon > 0 ? horizon : engine.steps;
+}
 
 }  // namespace trainyard::api

@@ -82,6 +82,14 @@ struct EnumTable<ScheduleName> {
 };
 
 template <>
+struct EnumTable<StartWhat> {
+  static constexpr auto kNames = std::to_array<EnumName<StartWhat>>({
+      {StartWhat::kState, "State"},
+      {StartWhat::kWeights, "Weights"},
+  });
+};
+
+template <>
 struct EnumTable<NumberFormat> {
   static constexpr auto kNames = std::to_array<EnumName<NumberFormat>>({
       {NumberFormat::kFP32, "FP32"},

@@ -165,9 +165,12 @@ void check_run(const EngineSpec& engine, const Rules& rules) {
   const LearningRateSchedule& schedule = engine.learning_rate_schedule;
   rules.not_in_this_version(schedule.name == ScheduleName::kWSD, "learningRateSchedule.name",
                             name(schedule.name), "Cosine, Linear or Constant");
-  rules.require(schedule.warmup_steps <= engine.steps, "learningRateSchedule.warmupSteps",
-                number(schedule.warmup_steps), "at most steps (" + number(engine.steps) + ")",
-                {"steps"});
+  const int64_t horizon = horizon_of(engine);
+  rules.require(schedule.warmup_steps <= horizon, "learningRateSchedule.warmupSteps",
+                number(schedule.warmup_steps),
+                std::string("at most ") + (schedule.horizon_steps > 0 ? "horizonSteps" : "steps") +
+                    " (" + number(horizon) + ")",
+                {"steps", "learningRateSchedule.horizonSteps"});
   rules.not_in_this_version(engine.numerics.mode == NumericsMode::kFast, "numerics.mode",
                             name(engine.numerics.mode), "Auto or Canonical");
   rules.not_in_this_version(engine.runtime.transport == Transport::kNccl, "runtime.transport",

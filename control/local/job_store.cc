@@ -12,8 +12,10 @@
 #include "common/api/decode.h"
 #include "common/api/encode.h"
 #include "common/io/file.h"
+#include "common/worker_contract.h"
 #include "control/local/json_fault.h"
 #include "control/local/moved_paths.h"
+#include "control/local/pod_record.h"
 #include "control/status_edit.h"
 
 namespace trainyard::control::local {
@@ -188,18 +190,21 @@ Status check_no_run(const std::filesystem::path& run_dir) {
                                             kStatusFile + " tells of" + kPutBack};
 }
 
-/// A failed job as one that was stopped: its next life begins where its checkpoints end.
-void take_up_again(api::TrainingJobStatus& status, Time now) {
+/// A job that is over as one that was stopped: its next life begins where its checkpoints end.
+void take_up_again(api::TrainingJobStatus& status, const char* message, Time now) {
   std::erase_if(status.conditions, [](const api::Condition& condition) {
     return condition.type == api::ConditionType::kFailed ||
-           condition.type == api::ConditionType::kFailureTarget;
+           condition.type == api::ConditionType::kFailureTarget ||
+           condition.type == api::ConditionType::kComplete ||
+           condition.type == api::ConditionType::kSuccessCriteriaMet;
   });
   status.completion_time.reset();
+  status.completed_indexes.clear();
   for (api::ClassRestarts& entry : status.restarts.classes)
     entry.recent.clear();
   set_condition(status,
                 {api::ConditionType::kSuspended, api::ConditionStatus::kTrue,
-                 api::reason::kSuspended, "failed; about to try again"},
+                 api::reason::kSuspended, message},
                 now);
 }
 
@@ -209,6 +214,41 @@ bool any_checkpoint(const std::filesystem::path& directory) {
     if (entry.path().filename().string().find("-step-") != std::string::npos) return true;
   }
   return false;
+}
+
+/// Whether a complete job goes on under the spec that is wanted now. Errors: kInvalidConfig, as a
+/// complete one takes no other change.
+Status check_further(const api::TrainingJobSpec& stored, const api::TrainingJob& wanted,
+                     const std::filesystem::path& run_dir) {
+  const bool further =
+      stored.engine && wanted.spec.engine && wanted.spec.engine->steps > stored.engine->steps;
+  if (further && any_checkpoint(checkpoint_dir_of(run_dir, wanted))) return {};
+  const std::string why = further ? " and no checkpoint to train it further from"
+                                  : " of another manifest or other options";
+  return Error{ErrorCode::kInvalidConfig,
+               run_dir.string() + ": holds a finished run" + why +
+                   (further || !stored.engine
+                        ? "; use another run directory to train this one"
+                        : "; raise engine.steps above " + std::to_string(stored.engine->steps) +
+                              " to train it further, or use another run directory to train this "
+                              "one")};
+}
+
+/// What the run came to so far, results and pods that ended well, as whoever looks at it would take
+/// the run for complete. Pods that have not ended do not fit the new spec and are adopted as such.
+Status remove_results(const std::filesystem::path& run_dir) {
+  std::vector<std::filesystem::path> files = {run_dir / contract::kResultFile};
+  std::error_code none;
+  for (const auto& pod : std::filesystem::directory_iterator(run_dir / "pods", none)) {
+    files.push_back(pod.path() / contract::kResultFile);
+    const auto record = read_pod_record(pod.path());
+    if (record && record->exit) TRAINYARD_TRY(remove_pod_record(pod.path()));
+  }
+  for (const std::filesystem::path& file : files) {
+    if (::unlink(file.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR)
+      return io_error("remove " + file.string(), errno);
+  }
+  return {};
 }
 
 }  // namespace
@@ -257,7 +297,7 @@ JobStore::JobStore(JobStore&& other) noexcept
       version_(other.version_),
       exists_(other.exists_),
       replaced_running_spec_(other.replaced_running_spec_),
-      tries_again_(other.tries_again_) {}
+      taken_up_(other.taken_up_) {}
 
 Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                 const api::TrainingJob& wanted, Time now,
@@ -267,6 +307,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   std::optional<StoredStatus> stored_status;
   bool misfit = false;
   bool changed = false;
+  TakenUp taken_up = TakenUp::kNo;
   if (text) {
     const std::string file = (run_dir / kJobFile).string();
     const api::CheckedJob decoded = api::check_training_job(*text, {"", api::UnknownKeys::kIgnore});
@@ -287,6 +328,12 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     changed = differs(stored.spec, wanted.spec, run_dir);
     if (changed) ++job.metadata.generation;
     misfit = !pods_fit(stored.spec, wanted.spec);
+    const bool complete =
+        stored_status && is_true(stored_status->status, api::ConditionType::kComplete);
+    if (changed && complete) {
+      TRAINYARD_TRY(check_further(stored.spec, wanted, run_dir));
+      taken_up = TakenUp::kAfterCompletion;
+    }
   } else if (text.error().code == ErrorCode::kNotFound) {
     TRAINYARD_TRY(check_no_run(run_dir));
     TRAINYARD_ASSIGN(job.metadata.uid, new_uid());
@@ -297,16 +344,15 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
     return std::move(text).error();
   }
   if (stored_status) job.status = std::move(stored_status->status);
-  if (changed && is_true(job.status, api::ConditionType::kComplete)) {
-    return Error{ErrorCode::kInvalidConfig,
-                 run_dir.string() +
-                     ": holds a finished run of another manifest or other options; "
-                     "use another run directory to train this one"};
-  }
   const bool failed = is_true(job.status, api::ConditionType::kFailed);
-  const bool again = failed && (changed || after_failure == AfterFailure::kTryAgain);
-  if (again) {  // before the spec: a crash in between leaves a stopped run, not a failed one
-    take_up_again(job.status, now);
+  if (failed && (changed || after_failure == AfterFailure::kTryAgain))
+    taken_up = TakenUp::kAfterFailure;
+  if (taken_up != TakenUp::kNo) {  // before the spec: a crash in between leaves a stopped run
+    const bool complete = taken_up == TakenUp::kAfterCompletion;
+    if (complete) TRAINYARD_TRY(remove_results(run_dir));
+    take_up_again(job.status,
+                  complete ? "complete; about to train further" : "failed; about to try again",
+                  now);
     ++stored_status->version;
     TRAINYARD_TRY(write_status(run_dir, {job.metadata.uid, stored_status->version, job.status}));
   }
@@ -314,7 +360,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
   JobStore store(run_dir, std::move(job));
   if (stored_status) store.version_ = stored_status->version;
   store.replaced_running_spec_ = misfit;
-  store.tries_again_ = again;
+  store.taken_up_ = taken_up;
   return store;
 }
 

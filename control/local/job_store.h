@@ -16,6 +16,9 @@ inline constexpr char kJobFile[] = "job.json";
 /// A run that has failed: whether the same manifest tries again. A changed one always does.
 enum class AfterFailure { kStay, kTryAgain };
 
+/// Whether opening a run directory took up a run that was over.
+enum class TakenUp { kNo, kAfterFailure, kAfterCompletion };
+
 /// The job object of a run directory: job.json (metadata and spec) and status.json, a versioned
 /// file that is replaced durably, compare-and-swap. Beside them engine.json and
 /// checkpoint-policy.json for the ranks. Thread-safe within the process that holds the directory's
@@ -25,9 +28,10 @@ class JobStore {
   /// Opens or makes the store. A spec that differs from the stored one replaces it under the next
   /// generation. A run that has failed is taken up again, as one that was stopped, when the spec
   /// has changed or `after_failure` says so; its budgets are then fresh, its counts go on, and
-  /// until a checkpoint was committed even what otherwise never changes may be corrected. Errors:
+  /// until a checkpoint was committed even what otherwise never changes may be corrected. A
+  /// complete one is taken up when its engine is to do more steps than it has. Errors:
   /// kInvalidConfig when the directory belongs to a job of another name, or the new spec changes
-  /// what never changes, or another one is complete; kInvalidData for damaged files; kIo.
+  /// what never changes, or else changes a complete one; kInvalidData for damaged files; kIo.
   static Result<JobStore> open(const std::filesystem::path& run_dir, const api::TrainingJob& wanted,
                                Time now, AfterFailure after_failure = AfterFailure::kStay);
 
@@ -49,8 +53,7 @@ class JobStore {
 
   /// Whether opening this replaced a spec so that pods made from the old one do not fit any more.
   bool replaced_running_spec() const { return replaced_running_spec_; }
-  /// Whether opening this took up a run that had failed.
-  bool tries_again() const { return tries_again_; }
+  TakenUp taken_up() const { return taken_up_; }
 
  private:
   JobStore(std::filesystem::path run_dir, api::TrainingJob job);
@@ -61,7 +64,7 @@ class JobStore {
   int64_t version_ = 1;
   bool exists_ = true;
   bool replaced_running_spec_ = false;
-  bool tries_again_ = false;
+  TakenUp taken_up_ = TakenUp::kNo;
 };
 
 /// A random UUID. Errors: kIo.

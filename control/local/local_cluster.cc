@@ -247,7 +247,7 @@ void LocalCluster::set_environment(const std::string& name, const std::string& v
 void LocalCluster::terminate_all() { impl_->terminate_all(); }
 void LocalCluster::kill_all() { impl_->kill_all(); }
 bool LocalCluster::is_in_place() const { return impl_->is_in_place(); }
-bool LocalCluster::tries_again() const { return impl_->store().tries_again(); }
+TakenUp LocalCluster::taken_up() const { return impl_->store().taken_up(); }
 
 Result<Observed> LocalCluster::observe(const JobKey& key) { return impl_->observe(key); }
 

@@ -74,8 +74,8 @@ class LocalCluster final : public Cluster {
   /// Whether the run directory is still where it was opened; false once somebody has removed, moved
   /// or replaced it, after which nothing can be written down any more.
   bool is_in_place() const;
-  /// Whether opening this took up a run that had failed.
-  bool tries_again() const;
+  /// What the run directory's run was before.
+  TakenUp taken_up() const;
 
   /// Asks every pod to end without writing it down, for where nothing can be (a full disk).
   void terminate_all();

@@ -94,6 +94,8 @@ api::EngineSpec with_stored_paths(const api::EngineSpec& stored, api::EngineSpec
   settle_all(stored.data.validation, wanted.data.validation);
   settle(stored.data.tokenizer, wanted.data.tokenizer);
   settle(stored.model.import_path, wanted.model.import_path);
+  if (stored.start_from && wanted.start_from)
+    settle(stored.start_from->checkpoint, wanted.start_from->checkpoint);
   settle(stored.export_to.hugging_face, wanted.export_to.hugging_face);
   return wanted;
 }

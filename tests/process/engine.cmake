@@ -19,6 +19,11 @@ trainyard_test(inputs_test TIER process TIMEOUT 600 NOT_UNDER thread
   DEPS run_test_support)
 add_dependencies(inputs_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
 # As above.
+trainyard_test(further_test TIER process TIMEOUT 600 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/further_test.cc
+  DEPS run_test_support)
+add_dependencies(further_test trainyard trainyard-agent trainyard-worker)
+# As above.
 trainyard_test(lone_rank_test TIER process MEMORY TIMEOUT 300 NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/lone_rank_test.cc
   DEPS worker_data worker_hf process_test_support GTest::gmock nlohmann_json::nlohmann_json)

@@ -68,7 +68,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
 
   TRAINYARD_TRY(engine->make_states(memory));
   engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
-                                                   spec.steps, engine->model_);
+                                                   api::horizon_of(spec), engine->model_);
   Engine* const self = engine.get();
   engine->interpreter_ = std::make_unique<Interpreter>(Machine{
       .model = &engine->model_,

@@ -111,8 +111,21 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
 }
 
 Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
-  const checkpoint::Manifest& manifest = reader.manifest();
   TRAINYARD_TRY(check_same_run(reader, engine_.spec(), data_identity_));
+  TRAINYARD_TRY(check_facts(reader));
+  return load(reader, stop_asked);
+}
+
+Status EngineState::start_from(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
+  TRAINYARD_TRY(check_start(reader, engine_.spec(), data_identity_));
+  TRAINYARD_TRY(check_facts(reader));
+  if (engine_.spec().start_from->what == api::StartWhat::kWeights)
+    return load_parameters(reader, stop_asked);
+  return load(reader, stop_asked);
+}
+
+Status EngineState::check_facts(const checkpoint::CheckpointReader& reader) const {
+  const checkpoint::Manifest& manifest = reader.manifest();
   const hf::RunFacts stored = hf::run_facts_of(manifest.config_json);
   // A checkpoint from before they were kept has none.
   const std::string difference = stored.imported == hf::ImportedFacts()
@@ -125,31 +138,32 @@ Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAske
                                                 ", from which the run goes on; put the imported "
                                                 "folder back"};
   }
-  return load(reader, stop_asked);
+  return {};
+}
+
+Status EngineState::load_parameters(checkpoint::CheckpointReader& reader,
+                                    const StopAsked& stop_asked) {
+  return engine_.set_parameters(
+      [&](int param, const layout::Rectangle& slice, std::span<float> values) -> Status {
+        if (stop_asked && stop_asked()) return {};
+        return reader.read(engine_.model().params[static_cast<size_t>(param)].name(),
+                           TensorKind::kParameter, {slice.offset, slice.shape}, values);
+      });
 }
 
 Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
   const checkpoint::Manifest& manifest = reader.manifest();
-  const auto name_of = [this](int param) -> const std::string& {
-    return engine_.model().params[static_cast<size_t>(param)].name();
-  };
-  const auto stops = [&] { return stop_asked && stop_asked(); };
-  const auto read = [&](int param, TensorKind kind, const layout::Rectangle& slice,
-                        std::span<float> values) -> Status {
-    if (stops()) return {};
-    return reader.read(name_of(param), kind, {slice.offset, slice.shape}, values);
-  };
-  TRAINYARD_TRY(engine_.set_parameters(
-      [&](int param, const layout::Rectangle& slice, std::span<float> values) {
-        return read(param, TensorKind::kParameter, slice, values);
-      }));
+  TRAINYARD_TRY(load_parameters(reader, stop_asked));
   for (const int param : engine_.name_order()) {
     if (engine_.states().purpose() == Purpose::kInfer) break;
     for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
       std::span<float> rest = owned(engine_, param, kind);
       for (const layout::Rectangle& slice : engine_.states().owned_slices(param)) {
         const auto count = static_cast<size_t>(slice.elements());
-        TRAINYARD_TRY(read(param, kind, slice, rest.first(count)));
+        if (!(stop_asked && stop_asked())) {
+          TRAINYARD_TRY(reader.read(engine_.model().params[static_cast<size_t>(param)].name(), kind,
+                                    {slice.offset, slice.shape}, rest.first(count)));
+        }
         rest = rest.subspan(count);
       }
     }

@@ -46,8 +46,11 @@ class EngineState {
   /// rest. Errors: kInvalidConfig when the checkpoint is of another model, seed, numerics, batch,
   /// data or imported facts (names what differs); kInvalidData when it is damaged.
   Status restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
-  /// The same without asking whether this run may go on with it: for a model that is only looked
-  /// at. Errors: kInvalidData.
+  /// restore() from another run's checkpoint, as spec.startFrom says; of Weights the parameters
+  /// alone. Errors: those of restore().
+  Status start_from(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
+  /// The same as restore() without asking whether this run may go on with it: for a model that is
+  /// only looked at. Errors: kInvalidData.
   Status load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked = {});
 
   Engine& engine() const { return engine_; }
@@ -72,6 +75,8 @@ class EngineState {
     layout::Rectangle where;
     int64_t first = 0;  ///< its first element among those owned of the parameter
   };
+  Status check_facts(const checkpoint::CheckpointReader& reader) const;
+  Status load_parameters(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked);
   Status allocate_buffer();
   Status prepare_buffer();
   void copy_parts(std::vector<checkpoint::TensorSlice>& slices);

@@ -7,6 +7,7 @@
 #include "worker/checkpoint/reader.h"
 #include "worker/data/copies.h"
 #include "worker/hf/run_facts.h"
+#include "worker/job/same_run.h"
 
 namespace trainyard::engine {
 namespace {
@@ -52,6 +53,23 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
   return error.with_context("engine.model.import");
 }
 
+/// What the run before had imported, the run that starts from it keeps. A run that has a checkpoint
+/// needs the other's no more.
+Status take_facts(const api::EngineSpec& spec, const std::filesystem::path& checkpoints,
+                  Inputs& inputs) {
+  checkpoint::PosixFileSystem files;
+  auto reader = open_start(files, *spec.start_from);
+  if (!reader && reader.error().code == ErrorCode::kNotFound && !checkpoints.empty()) {
+    auto own = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
+                                            checkpoint::Verify::kManifest, nullptr);
+    if (own) reader = std::move(own);
+  }
+  if (!reader) return std::move(reader).error();
+  if (!spec.model.import_path.empty()) return {};
+  inputs.facts = hf::run_facts_of((*reader)->manifest().config_json).imported;
+  return {};
+}
+
 }  // namespace
 
 Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::path& checkpoints) {
@@ -67,6 +85,7 @@ Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::p
   if (!spec.model.import_path.empty()) {
     TRAINYARD_TRY(open_import(spec.model.import_path, checkpoints, inputs));
   }
+  if (spec.start_from) TRAINYARD_TRY(take_facts(spec, checkpoints, inputs));
   return inputs;
 }
 

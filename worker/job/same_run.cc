@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/api/enum_names.h"
+#include "common/io/unexpanded.h"
 #include "common/text/json_writer.h"
 #include "worker/hf/run_facts.h"
 #include "worker/job/resolve.h"
@@ -13,14 +14,53 @@
 namespace trainyard::engine {
 namespace {
 
-/// `found` is the manifest's, `wanted` the checkpoint's: a checkpoint never changes.
-Error another_run(const checkpoint::CheckpointReader& checkpoint, const std::string& field,
-                  const std::string& found, const std::string& wanted) {
+/// Why a run reads a checkpoint, and what whoever wants another value than the checkpoint's may do.
+struct Reading {
+  const char* why;
+  const char* instead;
+};
+constexpr Reading kGoesOn = {
+    ", from which the run goes on",
+    "put that back, or train with the new value as another job, in a run directory of its own"};
+constexpr Reading kStartsFrom = {", from whose state engine.startFrom has the run go on",
+                                 "put that back, or take its weights alone (what: Weights)"};
+constexpr Reading kStartsFromWeights = {", with whose weights engine.startFrom has the run begin",
+                                        "put that back, or begin elsewhere"};
+
+struct Field {
+  const char* name;
+  std::string found;   ///< the manifest's
+  std::string wanted;  ///< the checkpoint's, which never changes
+};
+
+Error another_run(const checkpoint::CheckpointReader& checkpoint, const Field& field,
+                  const Reading& reading) {
   return {ErrorCode::kInvalidConfig,
-          "engine." + field + ": found " + found + ", wanted " + wanted + " as in the checkpoint " +
-              checkpoint.directory().filename().string() +
-              ", from which the run goes on; put that back, or train with the new value as another "
-              "job, in a run directory of its own"};
+          "engine." + std::string(field.name) + ": found " + field.found + ", wanted " +
+              field.wanted + " as in the checkpoint " + checkpoint.directory().filename().string() +
+              reading.why + "; " + reading.instead};
+}
+
+Field number(const char* name, int64_t found, int64_t wanted) {
+  return {name, std::to_string(found), std::to_string(wanted)};
+}
+
+template <class E>
+Field word(const char* name, E found, E wanted) {
+  return {name, std::string(api::name_of(found)), std::string(api::name_of(wanted))};
+}
+
+Field epsilon(const api::ModelSpec& found, const api::ModelSpec& wanted) {
+  const auto of = [](const api::ModelSpec& model) {
+    return text::shortest(model.layer_norm_epsilon.value_or(api::kLayerNormEpsilon));
+  };
+  return {"model.layerNormEpsilon", of(found), of(wanted)};
+}
+
+std::optional<Field> first_difference(std::initializer_list<Field> fields) {
+  const auto found =
+      std::ranges::find_if(fields, [](const Field& field) { return field.found != field.wanted; });
+  return found == fields.end() ? std::nullopt : std::optional(*found);
 }
 
 /// "a/train (identity)", "a/train and 2 more (identity)".
@@ -30,33 +70,28 @@ std::string tokens_of(const std::vector<std::string>& paths, const std::string& 
   return text + " (" + identity + ")";
 }
 
-}  // namespace
+/// Not where a model was imported from, which a checkpoint replaces, nor by which preset its sizes
+/// were named.
+std::optional<Field> difference_of(const api::ModelSpec& model, const api::ModelSpec& trained) {
+  const auto yes_or_no = [](bool value) { return std::string(value ? "true" : "false"); };
+  return first_difference({word("model.family", model.family, trained.family),
+                           number("model.layers", model.layers, trained.layers),
+                           number("model.hidden", model.hidden, trained.hidden),
+                           number("model.heads", model.heads, trained.heads),
+                           number("model.kvHeads", model.kv_heads, trained.kv_heads),
+                           number("model.ffn", model.ffn, trained.ffn),
+                           number("model.vocab", model.vocab, trained.vocab),
+                           number("model.maxPositions", model.max_positions, trained.max_positions),
+                           Field{"model.tieEmbeddings", yes_or_no(model.tie_embeddings),
+                                 yes_or_no(trained.tie_embeddings)}});
+}
 
-Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
-                      const std::string& data_identity) {
+Status check_state(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                   const std::string& data_identity, const Reading& reading) {
   const checkpoint::Manifest& manifest = checkpoint.manifest();
   TRAINYARD_ASSIGN(api::EngineSpec stored, hf::spec_of_run(checkpoint));
-  struct Field {
-    const char* name;
-    std::string found;
-    std::string wanted;
-  };
-  const auto number = [](const char* name, int64_t found, int64_t wanted) {
-    return Field{name, std::to_string(found), std::to_string(wanted)};
-  };
-  const auto word = [](const char* name, auto found, auto wanted) {
-    return Field{name, std::string(api::name_of(found)), std::string(api::name_of(wanted))};
-  };
-  const auto epsilon = [](const api::EngineSpec& run) {
-    return text::shortest(run.model.layer_norm_epsilon.value_or(api::kLayerNormEpsilon));
-  };
   const auto format = [](std::optional<api::NumberFormat> reduce) {
     return reduce ? std::string(api::name_of(*reduce)) : std::string("nothing");
-  };
-  const auto first_difference = [](std::initializer_list<Field> fields) {
-    const auto found = std::ranges::find_if(
-        fields, [](const Field& field) { return field.found != field.wanted; });
-    return found == fields.end() ? std::optional<Field>() : std::optional(*found);
   };
   // Neither the ranks nor how they divide the work (parallelism) change a bit.
   if (const auto field = first_difference(
@@ -70,45 +105,86 @@ Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api:
            number("batch.globalSequences", spec.batch.global_sequences,
                   stored.batch.global_sequences),
            number("data.sequenceLength", spec.data.sequence_length, stored.data.sequence_length),
-           Field{"model.layerNormEpsilon", epsilon(spec), epsilon(stored)}})) {
-    return another_run(checkpoint, field->name, field->found, field->wanted);
+           epsilon(spec.model, stored.model)})) {
+    return another_run(checkpoint, *field, reading);
   }
   if (manifest.step > spec.steps) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.steps: found " + std::to_string(spec.steps) + ", wanted at least " +
-                     std::to_string(manifest.step) +
-                     ", the step of the newest checkpoint; use another run directory to train "
-                     "fewer steps"};
+                     std::to_string(manifest.step) + ", the step of the checkpoint " +
+                     checkpoint.directory().filename().string() + reading.why +
+                     "; use another run directory to train fewer steps"};
   }
   if (!data_identity.empty() && manifest.scalars.contains(kDataIdentityScalar)) {
     TRAINYARD_ASSIGN(const std::string seen,
                      checkpoint::scalar_string(manifest.scalars, kDataIdentityScalar));
     if (seen != data_identity) {
-      return another_run(checkpoint, "data.tokens", tokens_of(spec.data.tokens, data_identity),
-                         tokens_of(stored.data.tokens, seen));
+      return another_run(checkpoint,
+                         {"data.tokens", tokens_of(spec.data.tokens, data_identity),
+                          tokens_of(stored.data.tokens, seen)},
+                         reading);
     }
   }
-  // Last, for its sizes may follow from those above. Not where it was imported from, which a
-  // checkpoint replaces, nor by which preset the sizes were named.
-  const api::ModelSpec& model = spec.model;
-  const api::ModelSpec& trained = stored.model;
-  const auto yes_or_no = [](bool value) { return std::string(value ? "true" : "false"); };
-  if (const auto field = first_difference(
-          {word("model.family", model.family, trained.family),
-           number("model.layers", model.layers, trained.layers),
-           number("model.hidden", model.hidden, trained.hidden),
-           number("model.heads", model.heads, trained.heads),
-           number("model.kvHeads", model.kv_heads, trained.kv_heads),
-           number("model.ffn", model.ffn, trained.ffn),
-           number("model.vocab", model.vocab, trained.vocab),
-           number("model.maxPositions", model.max_positions, trained.max_positions),
-           Field{"model.tieEmbeddings", yes_or_no(model.tie_embeddings),
-                 yes_or_no(trained.tie_embeddings)},
-           Field{"model.dropout", text::shortest(model.dropout),
-                 text::shortest(trained.dropout)}})) {
-    return another_run(checkpoint, field->name, field->found, field->wanted);
+  // Last, for its sizes may follow from those above.
+  if (const auto field = difference_of(spec.model, stored.model))
+    return another_run(checkpoint, *field, reading);
+  if (const auto field =
+          first_difference({Field{"model.dropout", text::shortest(spec.model.dropout),
+                                  text::shortest(stored.model.dropout)}})) {
+    return another_run(checkpoint, *field, reading);
   }
   return {};
+}
+
+}  // namespace
+
+Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                      const std::string& data_identity) {
+  return check_state(checkpoint, spec, data_identity, kGoesOn);
+}
+
+std::string doubt_of_horizon(const checkpoint::CheckpointReader& checkpoint,
+                             const api::EngineSpec& spec) {
+  const auto stored = hf::spec_of_run(checkpoint);
+  if (!stored || spec.learning_rate_schedule.name == api::ScheduleName::kConstant) return "";
+  const int64_t was = api::horizon_of(*stored);
+  const int64_t now = api::horizon_of(spec);
+  if (was == now) return "";
+  return "engine.learningRateSchedule.horizonSteps: up to step " +
+         std::to_string(checkpoint.manifest().step) + " the learning rate fell over " +
+         std::to_string(was) + " steps, from here on it falls over " + std::to_string(now) +
+         ": it jumps, and the result is not that of one run; where the final length is known, "
+         "state "
+         "it from the beginning";
+}
+
+Status check_start(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                   const std::string& data_identity) {
+  if (spec.start_from->what == api::StartWhat::kState)
+    return check_state(checkpoint, spec, data_identity, kStartsFrom);
+  TRAINYARD_ASSIGN(const api::EngineSpec stored, hf::spec_of_run(checkpoint));
+  std::optional<Field> field = difference_of(spec.model, stored.model);
+  if (!field) field = first_difference({epsilon(spec.model, stored.model)});
+  if (field) return another_run(checkpoint, *field, kStartsFromWeights);
+  return {};
+}
+
+Result<std::unique_ptr<checkpoint::CheckpointReader>> open_start(checkpoint::FileSystem& files,
+                                                                 const api::StartFrom& start) {
+  auto reader =
+      checkpoint::CheckpointReader::open(files, start.checkpoint, checkpoint::Verify::kManifest);
+  if (reader) return reader;
+  Error error = std::move(reader).error();
+  const auto newest = checkpoint::open_newest_good(files, start.checkpoint, std::nullopt,
+                                                   checkpoint::Verify::kManifest, nullptr);
+  if (newest) {
+    error = {ErrorCode::kInvalidConfig,
+             start.checkpoint + ": found a job's checkpoints, wanted one of them, such as " +
+                 (*newest)->directory().string()};
+  } else if (const std::string reason = unexpanded(start.checkpoint); !reason.empty()) {
+    error.message += "; " + reason;
+  }
+  return error.with_context("engine.startFrom.checkpoint");
 }
 
 Status check_goes_on(const api::EngineSpec& given, const Inputs& inputs,

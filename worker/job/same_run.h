@@ -23,8 +23,26 @@ inline constexpr char kDataIdentityScalar[] = "dataIdentity";
 Status check_same_run(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
                       const std::string& data_identity);
 
-/// The same, before there are ranks, of the newest checkpoint below `checkpoints`. Good where there
-/// is none that can be opened: what is to be said of that the ranks say. Errors: kInvalidConfig.
+/// What is not as expected of a run that goes on from this checkpoint: its learning rate fell over
+/// another number of steps. Empty: nothing.
+std::string doubt_of_horizon(const checkpoint::CheckpointReader& checkpoint,
+                             const api::EngineSpec& spec);
+
+/// Whether a run of `spec` (resolved, with startFrom) may begin from this checkpoint: State under
+/// the rule of check_same_run(), Weights where it is of the same model. Errors: kInvalidConfig
+/// naming field, value and the checkpoint's.
+Status check_start(const checkpoint::CheckpointReader& checkpoint, const api::EngineSpec& spec,
+                   const std::string& data_identity);
+
+/// The checkpoint that startFrom names. `files` must outlive the reader. Errors: those of
+/// CheckpointReader::open; kInvalidConfig for a directory of several checkpoints, naming the
+/// newest.
+Result<std::unique_ptr<checkpoint::CheckpointReader>> open_start(checkpoint::FileSystem& files,
+                                                                 const api::StartFrom& start);
+
+/// The same as check_same_run(), before there are ranks, of the newest checkpoint below
+/// `checkpoints`. Good where there is none that can be opened: what is to be said of that the ranks
+/// say. Errors: kInvalidConfig.
 Status check_goes_on(const api::EngineSpec& spec, const Inputs& inputs,
                      const std::filesystem::path& checkpoints);
 

@@ -7,6 +7,7 @@
 
 #include "worker/checkpoint/generation.h"
 #include "worker/checkpoint/store.h"
+#include "worker/job/same_run.h"
 
 namespace trainyard::engine {
 namespace {
@@ -33,6 +34,7 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
   auto schedule = std::unique_ptr<CheckpointSchedule>(new CheckpointSchedule(context, state));
   TRAINYARD_ASSIGN(comm::Communicator * background, context.groups->background());
   schedule->group_ = std::make_unique<checkpoint::CommunicatorCommitGroup>(*background);
+  std::string doubt;
   TRAINYARD_ASSIGN(
       checkpoint::StartedGeneration started,
       checkpoint::start_generation(*schedule->files_,
@@ -42,8 +44,11 @@ Result<std::unique_ptr<CheckpointSchedule>> CheckpointSchedule::begin(const Trai
                                     .parent_generation = context.resume.parent_generation,
                                     .committed_step = context.resume.committed_step},
                                    *schedule->group_, [&](checkpoint::CheckpointReader& reader) {
+                                     doubt = doubt_of_horizon(reader, state.engine().spec());
                                      return state.restore(reader, context.stop_requested);
                                    }));
+  if (started.resumed_from && !doubt.empty() && context.groups->world->rank() == 0)
+    started.notes.push_back(doubt);
   for (const std::string& note : started.notes) {
     context.log->warning(note);
     if (context.warn && context.groups->world->rank() == 0) context.warn(note);

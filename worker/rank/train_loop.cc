@@ -20,6 +20,7 @@
 #include "worker/job/inputs.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/resolve.h"
+#include "worker/job/same_run.h"
 #include "worker/rank/checkpoint_schedule.h"
 #include "worker/rank/work_meter.h"
 
@@ -187,7 +188,8 @@ class Run {
     if (context_.warn) context_.warn(doubt);
   }
 
-  /// Weights: from the newest good checkpoint of the parent generation, else imported or fresh.
+  /// Weights: from the newest good checkpoint of the parent generation, else from another run's,
+  /// imported or fresh.
   /// Restoring comes first: making weights that a checkpoint replaces would cost every recovery
   /// seconds.
   Status begin_generation() {
@@ -208,6 +210,13 @@ class Run {
   }
 
   Status make_weights() {
+    if (spec_.start_from) {
+      checkpoint::PosixFileSystem files;
+      TRAINYARD_ASSIGN(const auto reader, open_start(files, *spec_.start_from));
+      const bool state = spec_.start_from->what == api::StartWhat::kState;
+      if (state && context_.groups->world->rank() == 0) warn(doubt_of_horizon(*reader, spec_));
+      return state_->start_from(*reader, context_.stop_requested);
+    }
     if (inputs_->imported) return import_parameters(*inputs_->imported, *engine_);
     if (inputs_->shape) {
       return Error{ErrorCode::kNotFound,

@@ -96,6 +96,10 @@ TEST(FullManifestTest, ValuesAreThoseWritten) {
   const TrainingJobSpec& spec = job->spec;
   EXPECT_EQ(job->metadata.labels.at("team"), "language");
   EXPECT_EQ(spec.active_deadline, std::chrono::seconds(86400));
+  ASSERT_TRUE(spec.engine->start_from);
+  EXPECT_EQ(spec.engine->start_from->checkpoint, "first/g1-step-0000000500");
+  EXPECT_EQ(spec.engine->start_from->what, StartWhat::kWeights);
+  EXPECT_EQ(horizon_of(*spec.engine), 4000);
   EXPECT_EQ(spec.pod_template->containers[0].env[0].value, "/cache");
   EXPECT_EQ(spec.pod_template->containers[0].command, std::vector<std::string>{"trainyard-worker"});
   EXPECT_EQ(spec.engine->model.layers, 6);

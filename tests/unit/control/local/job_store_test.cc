@@ -208,7 +208,7 @@ TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
   open("exit 0");
   fail_the_run();
   open("exit 0");
-  EXPECT_FALSE(cluster_->tries_again());
+  EXPECT_EQ(cluster_->taken_up(), TakenUp::kNo);
   cluster_.reset();
 
   auto changed = script_options(run_dir(), clock_, "exit 0");
@@ -216,7 +216,7 @@ TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
   changed.job.spec.checkpoint_policy.path = "elsewhere";  // nothing was trained: may be mended
   auto opened = LocalCluster::open(std::move(changed));
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
-  EXPECT_TRUE((*opened)->tries_again());
+  EXPECT_EQ((*opened)->taken_up(), TakenUp::kAfterFailure);
   const auto after = (*opened)->observe((*opened)->key());
   EXPECT_FALSE(is_true(after->status, api::ConditionType::kFailed));
   EXPECT_TRUE(is_true(after->status, api::ConditionType::kSuspended)) << "as one that was stopped";
@@ -229,7 +229,8 @@ TEST_F(JobStoreTest, AFailedRunIsTakenUpAgainByAChangedManifestOrOnRequest) {
   again.job.spec.checkpoint_policy.path = "elsewhere";
   opened = LocalCluster::open(std::move(again));
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
-  EXPECT_FALSE((*opened)->tries_again()) << "it is written down that it is none of the failed";
+  EXPECT_EQ((*opened)->taken_up(), TakenUp::kNo)
+      << "it is written down that it is none of the failed";
   EXPECT_EQ((*opened)->observe((*opened)->key())->metadata.resource_version,
             after->metadata.resource_version);
 }

@@ -1,0 +1,188 @@
+// A finished run goes on: in its own directory with more steps, or as another job that starts from
+// one of its checkpoints; with real ranks.
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/paths.h"
+#include "tests/support/run_fixture.h"
+
+namespace trainyard {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing_support::content_of;
+using testing_support::program_path;
+using testing_support::RunFixture;
+
+/// What one run differs in from another.
+struct Wanted {
+  int steps = 20;
+  int horizon = 40;
+  int shard = 1;
+  int seed = 7;
+  int hidden = 32;
+  int ranks = 2;
+  std::string start = "";  ///< the lines of startFrom
+};
+
+class FurtherTest : public RunFixture {
+ protected:
+  static std::string manifest(const Wanted& wanted) {
+    return R"(
+apiVersion: trainyard.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: tiny}
+spec:
+  numNodes: 1
+  numProcPerNode: )" +
+           std::to_string(wanted.ranks) + R"(
+  engine:
+    model: {family: GPT2, layers: 1, hidden: )" +
+           std::to_string(wanted.hidden) + R"(, heads: 2, maxPositions: 16}
+    data: {tokens: [data/train], sequenceLength: 16}
+    batch: {globalSequences: 4}
+    steps: )" +
+           std::to_string(wanted.steps) + R"(
+    seed: )" +
+           std::to_string(wanted.seed) +
+           R"(
+    optimizer: {learningRate: 3.0e-3}
+    learningRateSchedule: {name: Cosine, warmupSteps: 4, horizonSteps: )" +
+           std::to_string(wanted.horizon) + R"(}
+    parallelism: {zeroStage: )" +
+           std::string(wanted.shard > 1 ? "3" : "0") + R"(}
+)" + wanted.start +
+           R"(  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
+)";
+  }
+
+  /// The exit status of a run in the directory `run` of the folder; its output in RUN.out.
+  int train(const std::string& run, const Wanted& wanted) {
+    write("job.yaml", manifest(wanted));
+    ChildProcess::Spec spec;
+    spec.argv = {program_path("trainyard"),
+                 "run",
+                 (folder() / "job.yaml").string(),
+                 "--run-dir",
+                 dir(run),
+                 "-o",
+                 "json"};
+    spec.environment = environment({{"TRAINYARD_WORKER", program_path("trainyard-worker")}});
+    spec.output = folder() / (run + ".out");
+    spec.errors = folder() / (run + ".err");
+    return ChildProcess(spec).wait(kDeadline).value_or(testing_support::ChildEnd{}).exit_code;
+  }
+
+  std::string dir(const std::string& run) const { return (folder() / run).string(); }
+  std::string out(const std::string& run) const { return content_of(folder() / (run + ".out")); }
+  std::string err(const std::string& run) const { return content_of(folder() / (run + ".err")); }
+
+  Json summary_of(const std::string& run) const {
+    const std::string text = out(run);
+    const size_t at = text.find("{\"type\":\"summary\"");
+    return at == std::string::npos ? Json::object() : Json::parse(text.substr(at), nullptr, false);
+  }
+  std::string hash_of(const std::string& run) const {
+    return summary_of(run).value("stateHash", "none of " + run);
+  }
+
+  /// The only checkpoint of that step.
+  std::string checkpoint_of(const std::string& run, int step) const {
+    std::string number = std::to_string(step);
+    number.insert(0, 10 - number.size(), '0');
+    for (const auto& entry : fs::directory_iterator(folder() / run / "pvc/ckpt/tiny")) {
+      if (entry.path().filename().string().ends_with("-step-" + number)) return entry.path();
+    }
+    return "none";
+  }
+
+  std::string start_from(const std::string& checkpoint, const std::string& what) const {
+    return "    startFrom: {checkpoint: " + checkpoint + ", what: " + what + "}\n";
+  }
+
+  using ChildProcess = testing_support::ChildProcess;
+};
+
+TEST_F(FurtherTest, ARunMadeLongerIsTheLongerRun) {
+  ASSERT_EQ(train("whole", {.steps = 40}), 0) << err("whole");
+  ASSERT_EQ(train("run", {.steps = 20}), 0) << err("run");
+  EXPECT_NE(hash_of("run"), hash_of("whole"));
+  ASSERT_EQ(train("run", {.steps = 40, .shard = 3, .ranks = 3}), 0) << err("run");
+  EXPECT_EQ(hash_of("run"), hash_of("whole"));
+  EXPECT_EQ(summary_of("run").value("step", 0), 40);
+  EXPECT_EQ(summary_of("run").value("restarts", -1), 0);
+  EXPECT_THAT(out("run"), HasSubstr("this run was complete; training it further"));
+  EXPECT_THAT(out("run"), Not(HasSubstr("horizonSteps")));
+
+  const std::string before = content_of(folder() / "run/status.json");
+  EXPECT_EQ(train("run", {.steps = 30}), 64);
+  EXPECT_THAT(err("run"), HasSubstr("raise engine.steps above 40 to train it further"));
+  EXPECT_EQ(content_of(folder() / "run/status.json"), before);
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, WithoutAHorizonThatTheLearningRateJumpsIsSaid) {
+  ASSERT_EQ(train("run", {.steps = 20, .horizon = 0}), 0) << err("run");
+  ASSERT_EQ(train("run", {.steps = 40, .horizon = 0}), 0) << err("run");
+  EXPECT_THAT(out("run"), HasSubstr("up to step 20 the learning rate fell over 20 steps, from "
+                                    "here on it falls over 40"));
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, AnotherJobGoesOnFromAStateAndNeedsItOnce) {
+  ASSERT_EQ(train("whole", {.steps = 40}), 0) << err("whole");
+  ASSERT_EQ(train("first", {.steps = 20}), 0) << err("first");
+  const std::string state = start_from(checkpoint_of("first", 20), "State");
+  ASSERT_EQ(train("second", {.steps = 30, .shard = 2, .start = state}), 0) << err("second");
+  fs::remove_all(folder() / "first");
+  ASSERT_EQ(train("second", {.steps = 40, .start = state}), 0) << err("second");
+  EXPECT_EQ(hash_of("second"), hash_of("whole"));
+  EXPECT_NE(train("third", {.start = state}), 0) << "it has no checkpoint of its own";
+  EXPECT_THAT(err("third"), HasSubstr("engine.startFrom.checkpoint"));
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, WeightsAloneBeginAnew) {
+  ASSERT_EQ(train("first", {.steps = 40}), 0) << err("first");
+  ASSERT_EQ(train("fresh", {.steps = 4, .seed = 8}), 0) << err("fresh");
+  const std::string weights = start_from(checkpoint_of("first", 40), "Weights");
+  ASSERT_EQ(train("second", {.steps = 4, .seed = 8, .start = weights}), 0) << err("second");
+  EXPECT_EQ(summary_of("second").value("step", 0), 4);
+  EXPECT_LT(summary_of("second").value("finalLoss", 1e9),
+            summary_of("fresh").value("finalLoss", 0.0) - 0.1);
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, WhatDoesNotFitIsNamedBeforeAnythingRuns) {
+  ASSERT_EQ(train("first", {.steps = 20}), 0) << err("first");
+  const std::string checkpoint = checkpoint_of("first", 20);
+  const std::string folder_of_all = fs::path(checkpoint).parent_path().string();
+  struct Refused {
+    Wanted wanted;
+    std::string says;
+  };
+  for (const Refused& refused : std::vector<Refused>{
+           {{.seed = 8, .start = start_from(checkpoint, "State")},
+            "engine.seed: found 8, wanted 7 as in the checkpoint"},
+           {{.seed = 8, .start = start_from(checkpoint, "State")}, "what: Weights"},
+           {{.hidden = 64, .start = start_from(checkpoint, "Weights")},
+            "engine.model.hidden: found 64, wanted 32"},
+           {{.steps = 10, .start = start_from(checkpoint, "State")}, "wanted at least 20"},
+           {{.start = start_from(folder_of_all, "State")},
+            "found a job's checkpoints, wanted one of them, such as " + checkpoint}}) {
+    EXPECT_EQ(train("second", refused.wanted), 64) << refused.says;
+    EXPECT_THAT(err("second"), HasSubstr(refused.says));
+    EXPECT_FALSE(fs::exists(folder() / "second/job.json"));
+  }
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace trainyard
