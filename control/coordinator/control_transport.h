@@ -42,6 +42,8 @@ struct ServerEvent {
   std::unique_ptr<coordination::FromAgent> message;  ///< of kMessage
   /// Of kOpened: the bearer token that the agent showed; empty where it showed none. Secret.
   std::string credential;
+  /// Of kOpened: the address that it comes from, without port; empty where that says nothing.
+  std::string peer;
 
   ServerEvent();
   ServerEvent(ConnectionId id, Kind what);

@@ -1,11 +1,17 @@
 #include "control/coordinator/grpc_port_transport.h"
 
+#include <charconv>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/service_type.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server_posix.h>
 
+#include "common/base/check.h"
 #include "control/coordinator/grpc_streams.h"
 
 namespace trainyard::control {
@@ -18,8 +24,17 @@ constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 /// Agents ask every 10 s whether we are there (grpc_channel.cc).
 constexpr int kShortestPingPeriodMs = 5'000;
-/// Streams of one connection; an agent opens one.
-constexpr int kMaxStreamsPerConnection = 4;
+/// A connection that the front has passed on is known to gRPC by this and its descriptor.
+constexpr std::string_view kPeerPrefix = "fd:";
+
+std::optional<int> descriptor_of(std::string_view peer) {
+  if (!peer.starts_with(kPeerPrefix)) return std::nullopt;
+  peer.remove_prefix(kPeerPrefix.size());
+  int fd = -1;
+  const auto [end, error] = std::from_chars(peer.data(), peer.data() + peer.size(), fd);
+  if (error != std::errc() || end != peer.data() + peer.size()) return std::nullopt;
+  return fd;
+}
 
 std::string port_replaced(const std::string& address, int port) {
   return address.substr(0, address.rfind(':') + 1) + std::to_string(port);
@@ -29,7 +44,11 @@ std::string port_replaced(const std::string& address, int port) {
 
 class GrpcPortTransport::Impl {
  public:
-  explicit Impl(std::string address) : address_(std::move(address)) {}
+  explicit Impl(Options options)
+      : streams_(
+            {[this](ConnectionId stream, const std::string& peer) { return opened(stream, peer); },
+             [this](ConnectionId stream) { closed(stream); }}),
+        options_(std::move(options)) {}
 
   ~Impl() {
     streams_.refuse_new();
@@ -41,11 +60,56 @@ class GrpcPortTransport::Impl {
     const std::lock_guard lock(mutex_);
     if (server_ && shown_ == identity) return {};
     stop_locked();
-    grpc::SslServerCredentialsOptions options;
-    options.pem_key_cert_pairs.push_back({identity.key, identity.certificate});
+    start_server_locked();
+    Front::Options front;
+    front.address = options_.address;
+    front.identity = identity;
+    front.bounds = options_.bounds;
+    front.logger = options_.logger;
+    front.serve = [server = server_.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); };
+    Result<std::unique_ptr<Front>> listening = Front::listen(std::move(front));
+    if (!listening) {
+      stop_locked();
+      return listening.error();
+    }
+    shown_ = identity;
+    options_.address = port_replaced(options_.address, (*listening)->port());
+    const std::lock_guard front_lock(front_mutex_);
+    front_ = *std::move(listening);
+    return {};
+  }
+
+  int port() const {
+    const std::lock_guard lock(front_mutex_);
+    return front_ ? front_->port() : 0;
+  }
+
+  void admit(ConnectionId stream) {
+    const std::lock_guard lock(front_mutex_);
+    if (front_) front_->admit(stream);
+  }
+
+  Front::Counts connections() const {
+    const std::lock_guard lock(front_mutex_);
+    return front_ ? front_->counts() : Front::Counts{};
+  }
+
+  GrpcStreams streams_;
+
+ private:
+  std::optional<std::string> opened(ConnectionId stream, const std::string& peer) {
+    const std::optional<int> fd = descriptor_of(peer);
+    const std::lock_guard lock(front_mutex_);
+    return fd && front_ ? front_->stream_opened(stream, *fd) : std::nullopt;
+  }
+
+  void closed(ConnectionId stream) {
+    const std::lock_guard lock(front_mutex_);
+    if (front_) front_->stream_closed(stream);
+  }
+
+  void start_server_locked() {
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address_, grpc::SslServerCredentials(options), &port);
     service_ = streams_.make_service();
     builder.RegisterService(service_.get());
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxControlMessageBytes));
@@ -53,56 +117,52 @@ class GrpcPortTransport::Impl {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kShortestPingPeriodMs);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-    // Two processes on one port would each get half of the agents.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);  // Http2Gate lets no more pass
+    if (options_.memory_bytes > 0) {
+      grpc::ResourceQuota quota("control");
+      quota.Resize(static_cast<size_t>(options_.memory_bytes));
+      builder.SetResourceQuota(quota);
+    }
     streams_.accept_new();
     server_ = builder.BuildAndStart();
-    if (!server_ || port == 0) {
-      server_.reset();
-      return Error{ErrorCode::kIo, "control stream: cannot listen on " + address_ +
-                                       "; is the address free, and the certificate with its key "
-                                       "in PEM?"};
-    }
-    address_ = port_replaced(address_, port);
-    port_ = port;
-    shown_ = identity;
-    return {};
+    TRAINYARD_CHECK(server_ != nullptr);  // it listens nowhere
   }
 
-  int port() const {
-    const std::lock_guard lock(mutex_);
-    return port_;
-  }
-
-  GrpcStreams streams_;
-
- private:
   void stop_locked() {
     if (!server_) return;
     streams_.refuse_new();  // whoever comes now would be cut off by the server's end
     streams_.close_all(kShutdownTimeout);
     server_->Shutdown(std::chrono::system_clock::now() + kShutdownTimeout);
+    std::unique_ptr<Front> front;  // ends without the lock: its thread may be waiting for it
+    {
+      const std::lock_guard lock(front_mutex_);
+      front = std::move(front_);
+    }
+    front.reset();
     server_->Wait();
     server_.reset();
     service_.reset();
-    port_ = 0;
   }
 
   mutable std::mutex mutex_;
-  std::string address_;  ///< guarded by mutex_, as all that follows
-  int port_ = 0;
+  Options options_;  ///< guarded by mutex_, as all that follows
   TlsIdentity shown_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
+
+  mutable std::mutex front_mutex_;  ///< taken last
+  std::unique_ptr<Front> front_;    ///< guarded by front_mutex_
 };
 
-GrpcPortTransport::GrpcPortTransport(std::string address)
-    : impl_(std::make_unique<Impl>(std::move(address))) {}
+GrpcPortTransport::GrpcPortTransport(Options options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
 GrpcPortTransport::~GrpcPortTransport() = default;
 
 int GrpcPortTransport::port() const { return impl_->port(); }
 Status GrpcPortTransport::show(const TlsIdentity& identity) { return impl_->show(identity); }
+
+void GrpcPortTransport::admit(ConnectionId connection) { impl_->admit(connection); }
+Front::Counts GrpcPortTransport::connections() const { return impl_->connections(); }
 
 std::vector<ServerEvent> GrpcPortTransport::take(Duration timeout) {
   return impl_->streams_.take(timeout);

@@ -3,24 +3,27 @@
 #include <memory>
 #include <string>
 
+#include "common/log/log.h"
 #include "control/coordinator/control_transport.h"
+#include "control/front/front.h"
 
 namespace trainyard::control {
 
-/// What a server shows of itself over TLS, in PEM.
-struct TlsIdentity {
-  std::string certificate;  ///< with those of intermediate authorities after it
-  std::string key;          ///< secret
-
-  bool operator==(const TlsIdentity&) const = default;
-};
-
-/// The coordinator's end in a cluster: a TCP port with TLS 1.2 or newer. Whoever connects is let
-/// in; what an agent shows of itself is ServerEvent::credential. Thread-safe.
+/// The coordinator's end in a cluster: a TCP port with TLS 1.2 or newer, behind a Front. What an
+/// agent shows of itself is ServerEvent::credential; before admit() of its stream a connection has
+/// the front's bounds. Thread-safe.
 class GrpcPortTransport final : public ControlTransport {
  public:
-  /// `address` as "0.0.0.0:9443"; port 0: any that is free. Nothing listens before show().
-  explicit GrpcPortTransport(std::string address);
+  struct Options {
+    std::string address;  ///< as http::listen_at: ":9443", "127.0.0.1:0"
+    FrontBounds bounds;
+    /// What gRPC may take of memory, as far as it counts that; 0: no bound.
+    int64_t memory_bytes = 0;
+    Logger* logger = nullptr;  ///< optional; outlives this
+  };
+
+  /// Nothing listens before show().
+  explicit GrpcPortTransport(Options options);
 
   /// Closes every stream. Waits up to a second for streams to end.
   ~GrpcPortTransport() override;
@@ -29,10 +32,15 @@ class GrpcPortTransport final : public ControlTransport {
   int port() const;
 
   /// Listens, and shows this certificate from now on. Where it showed another, open streams end,
-  /// and agents come back: once in weeks that is cheaper than two servers. Errors: kIo when it
-  /// cannot listen, or the certificate or key cannot be used; nothing listens then until a later
-  /// call.
+  /// and agents come back: once in weeks that is cheaper than two servers. Errors: as
+  /// Front::listen; nothing listens then until a later call.
   Status show(const TlsIdentity& identity);
+
+  /// It is known whose this stream is: its connection has no bounds any more.
+  void admit(ConnectionId connection);
+
+  /// Of the front that listens now; zeroes where none does.
+  Front::Counts connections() const;
 
   std::vector<ServerEvent> take(Duration timeout) override;
   void interrupt() override;

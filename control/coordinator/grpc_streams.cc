@@ -48,7 +48,9 @@ std::string bearer_token(const grpc::CallbackServerContext& context) {
 /// What the connections share.
 class GrpcStreams::Registry {
  public:
-  /// Null while shutting down.
+  explicit Registry(Watch watch) : watch_(std::move(watch)) {}
+
+  /// Null while shutting down, and for a stream that is not to be.
   std::shared_ptr<GrpcStreams::Connection> add(grpc::CallbackServerContext* context);
   std::shared_ptr<GrpcStreams::Connection> find(ConnectionId id);
   void remove(ConnectionId id);
@@ -64,6 +66,7 @@ class GrpcStreams::Registry {
   EventQueue<ServerEvent> events;
 
  private:
+  const Watch watch_;
   std::mutex mutex_;
   std::condition_variable removed_;
   bool refusing_ = false;                                                  ///< guarded by mutex_
@@ -77,12 +80,14 @@ class GrpcStreams::Registry {
 /// write is under way.
 class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
  public:
-  Connection(ConnectionId id, grpc::CallbackServerContext* context, Registry& registry)
-      : id_(id), context_(context), registry_(registry) {}
+  Connection(ConnectionId id, grpc::CallbackServerContext* context, std::string peer,
+             Registry& registry)
+      : id_(id), context_(context), peer_(std::move(peer)), registry_(registry) {}
 
   void start() {
     ServerEvent opened(id_, ServerEvent::Kind::kOpened);
     opened.credential = bearer_token(*context_);
+    opened.peer = peer_;
     registry_.events.push(std::move(opened));
     const std::lock_guard lock(mutex_);
     StartSendInitialMetadata();  // tells the agent that it is connected
@@ -188,6 +193,7 @@ class GrpcStreams::Connection final : public grpc::ServerBidiReactor<FromAgent, 
 
   const ConnectionId id_;
   grpc::CallbackServerContext* const context_;
+  const std::string peer_;
   Registry& registry_;
 
   std::mutex mutex_;
@@ -205,7 +211,7 @@ namespace {
 
 using ServiceBase = coordination::Coordination::CallbackService;
 
-/// Refuses a stream that arrives while the transport shuts down.
+/// Refuses a stream that arrives while the transport shuts down, or when its connection has ended.
 class Refusal final : public grpc::ServerBidiReactor<FromAgent, ToAgent> {
  public:
   Refusal() { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down")); }
@@ -219,7 +225,11 @@ std::shared_ptr<GrpcStreams::Connection> GrpcStreams::Registry::add(
   const std::lock_guard lock(mutex_);
   if (refusing_) return nullptr;
   const ConnectionId id = next_id_++;
-  return open_.emplace(id, std::make_shared<GrpcStreams::Connection>(id, context, *this))
+  std::optional<std::string> peer = std::string();
+  if (watch_.opened) peer = watch_.opened(id, context->peer());
+  if (!peer) return nullptr;
+  return open_
+      .emplace(id, std::make_shared<GrpcStreams::Connection>(id, context, *std::move(peer), *this))
       .first->second;
 }
 
@@ -236,6 +246,7 @@ void GrpcStreams::Registry::remove(ConnectionId id) {
   if (it == open_.end()) return;
   last = std::move(it->second);
   open_.erase(it);
+  if (watch_.closed) watch_.closed(id);
   removed_.notify_all();
 }
 
@@ -292,7 +303,8 @@ class GrpcStreams::Service final : public ServiceBase {
   Registry& registry_;
 };
 
-GrpcStreams::GrpcStreams() : registry_(std::make_unique<Registry>()) {}
+GrpcStreams::GrpcStreams() : GrpcStreams(Watch{}) {}
+GrpcStreams::GrpcStreams(Watch watch) : registry_(std::make_unique<Registry>(std::move(watch))) {}
 GrpcStreams::~GrpcStreams() = default;
 
 std::unique_ptr<grpc::Service> GrpcStreams::make_service() {

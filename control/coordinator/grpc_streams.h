@@ -1,6 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "control/coordinator/control_transport.h"
@@ -17,7 +20,17 @@ namespace trainyard::control {
 /// sent to it before is cut by a take() seconds later. Thread-safe.
 class GrpcStreams {
  public:
+  /// What somebody else does with the connections under the streams. Called by gRPC's threads.
+  struct Watch {
+    /// A stream has come over the connection that gRPC knows as `peer`. Returns the address of the
+    /// other side; nothing: the stream is refused.
+    std::function<std::optional<std::string>(ConnectionId stream, const std::string& peer)> opened;
+    /// It has ended; called once where `opened` returned an address.
+    std::function<void(ConnectionId stream)> closed;
+  };
+
   GrpcStreams();
+  explicit GrpcStreams(Watch watch);
   /// No server that serves it may be running any more.
   ~GrpcStreams();
 

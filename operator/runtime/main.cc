@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/io/open_files.h"
 #include "common/log/log.h"
 #include "common/worker_contract.h"
 #include "control/coordinator/grpc_log.h"
@@ -56,6 +57,7 @@ int run(const std::vector<std::string>& arguments) {
   const auto& options = std::get<runtime::OperatorOptions>(read);
   const auto logger = trainyard::Logger::to_stderr(options.log_level, options.log_format);
   const trainyard::control::GrpcLog grpc_log(*logger);
+  trainyard::raise_open_file_limit();
   runtime::StopSignals signals;  // before any thread, which inherit the mask
   const auto made = runtime::Operator::make(options, clock, *logger);
   if (!made) return fail(made.error(), *logger);

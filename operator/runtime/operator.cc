@@ -10,6 +10,7 @@
 
 #include "common/api/enum_names.h"
 #include "common/base/wait.h"
+#include "common/io/control_group.h"
 #include "operator/runtime/connection.h"
 #include "operator/runtime/worker_pool.h"
 
@@ -170,7 +171,9 @@ std::unique_ptr<stream::ControlStream> Operator::make_stream() {
   made.client = &stream_client_;
   made.clock = &clock_;
   made.logger = &logger_;
-  made.bind_address = bind.starts_with(':') ? "[::]" + bind : bind;
+  made.bind_address = bind;
+  made.bounds.read_per_address = static_cast<size_t>(options_.control_connections_per_address);
+  made.memory_bytes = group_limits().memory_bytes.value_or(0) / 2;
   made.hosts = {without_port(control_address())};
   made.secret = {own_namespace(), options_.control_tls_secret};
   made.own_pod = {own_namespace(), options_.pod_name};

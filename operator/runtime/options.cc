@@ -111,6 +111,11 @@ void add_control_flags(CLI::App& app, OperatorOptions& options) {
                  "and renewed")
       ->check(check_secret)
       ->capture_default_str();
+  app.add_option("--control-connections-per-address", options.control_connections_per_address,
+                 "Connections of one peer address that are read before their token is known; more "
+                 "wait")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   app.add_option("--pod-name", options.pod_name,
                  "The operator's own pod, which is labelled trainyard.dev/leader while it leads")
       ->envname("POD_NAME");

@@ -29,6 +29,7 @@ struct OperatorOptions {
   std::string control_bind_address;      ///< off: no control stream
   std::string control_address;           ///< empty: the chart's Service in the operator's namespace
   std::string control_tls_secret = "trainyard-control-tls";
+  int control_connections_per_address = 64;
   std::string pod_name;  ///< of the operator's own pod; empty: it runs in none
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kJson;

@@ -133,6 +133,7 @@ void AdmittedTransport::admit(Id connection, Guest& guest, std::vector<ServerEve
   }
   stream_of_pod_[guest.owner.pod_uid] = connection;
   guest.admitted = true;
+  if (options_.on_admitted) options_.on_admitted(connection);
   ++admitted_;
   ++open_;
   out.emplace_back(connection, ServerEvent::Kind::kOpened);

@@ -39,6 +39,8 @@ class AdmittedTransport final : public control::ControlTransport {
     /// UID of the TrainingJob that the pod belongs to; empty for one that is nobody's, or not the
     /// pod that has the name now.
     std::function<std::string(const TokenOwner& pod)> job_of;
+    /// Called with each stream that is let in, before anything of it is seen. Optional.
+    std::function<void(control::ConnectionId)> on_admitted;
   };
   struct Counts {
     int64_t open = 0;      ///< streams let through, not closed

@@ -20,7 +20,8 @@ constexpr std::chrono::seconds kRetryPause{2};
 ControlStream::ControlStream(Options options)
     : options_(std::move(options)),
       secret_({options_.client, options_.clock, options_.logger, options_.secret, options_.hosts}),
-      transport_(options_.bind_address) {}
+      transport_({options_.bind_address, options_.bounds, options_.memory_bytes, options_.logger}) {
+}
 
 ControlStream::~ControlStream() {
   for (std::jthread* thread : {&looking_after_, &coordinating_}) {
@@ -41,6 +42,7 @@ void ControlStream::start(int64_t term) {
     return review_token(*options_.client, token);
   };
   admission.job_of = options_.job_of;
+  admission.on_admitted = [this](control::ConnectionId stream) { transport_.admit(stream); };
   admitted_ = std::make_unique<AdmittedTransport>(std::move(admission));
   control::Coordinator::Options coordination;
   coordination.transport = admitted_.get();

@@ -32,7 +32,9 @@ class ControlStream final : public control::FactsSource, public control::Members
     const kube::Client* client = nullptr;  ///< required, as clock and logger; outlives this
     const Clock* clock = nullptr;
     Logger* logger = nullptr;
-    std::string bind_address;        ///< "0.0.0.0:9443"
+    std::string bind_address;  ///< ":9443"
+    control::FrontBounds bounds;
+    int64_t memory_bytes = 0;        ///< as GrpcPortTransport::Options
     std::vector<std::string> hosts;  ///< what agents connect to, for the certificate
     kube::ObjectName secret;
     /// The pod that this process runs in; its name empty: none, nobody is labelled.

@@ -1,5 +1,6 @@
 #include "tests/support/tls_client.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -23,8 +24,12 @@ TlsClient::TlsClient(const std::filesystem::path& authority)
   SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
 }
 
-std::unique_ptr<TlsClient::Link> TlsClient::connect(int port) const {
+std::unique_ptr<TlsClient::Link> TlsClient::connect(int port, const char* from) const {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  ::inet_pton(AF_INET, from, &own.sin_addr);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0) return nullptr;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));

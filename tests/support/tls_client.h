@@ -31,8 +31,9 @@ class TlsClient {
     LoopbackConnection connection_;
   };
 
-  /// Nothing when no server is there that is trusted.
-  std::unique_ptr<Link> connect(int port) const;
+  /// Nothing when no server is there that is trusted. `from`: the address that the server sees, any
+  /// of 127.0.0.0/8.
+  std::unique_ptr<Link> connect(int port, const char* from = "127.0.0.1") const;
 
  private:
   std::shared_ptr<ssl_ctx_st> context_;

@@ -53,3 +53,6 @@ trainyard_test(ledger_check_test TIER unit
 trainyard_test(control_queue_test TIER unit THREADED
   SOURCES ${control_tests}/queue/work_queue_test.cc
   DEPS control_queue)
+trainyard_test(control_front_test TIER unit
+  SOURCES ${control_tests}/front/http2_gate_test.cc ${control_tests}/front/places_test.cc
+  DEPS control_front)

@@ -27,6 +27,9 @@ trainyard_test(grpc_port_transport_test TIER unit NOT_UNDER thread
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/coordinator/grpc_port_transport_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/../support/tcp_forwarder.cc
   DEPS control_coordinator_grpc loopback_test_support)
+trainyard_test(port_attack_test TIER unit NOT_UNDER thread
+  SOURCES ${here}/stream/port_attack_test.cc ${CMAKE_CURRENT_LIST_DIR}/../support/tls_client.cc
+  DEPS operator_stream common_io loopback_test_support)
 # The HTTP library is not instrumented: its reference counts look like races. What threads share of ours is the
 # inlet, which kube_inlet_test shows under this sanitizer, too.
 trainyard_test(http_transport_test TIER unit THREADED NOT_UNDER thread

@@ -18,6 +18,7 @@
 - --control-bind-address=:{{ .Values.control.port }}
 - --control-address={{ include "trainyard.fullname" . }}-control.{{ .Release.Namespace }}.svc:{{ .Values.control.port }}
 - --control-tls-secret={{ include "trainyard.controlSecret" . }}
+- --control-connections-per-address={{ .Values.control.connectionsPerAddress }}
 {{- end }}
 - --log-level={{ .Values.log.level }}
 - --log-format={{ .Values.log.format }}

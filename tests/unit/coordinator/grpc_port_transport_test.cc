@@ -72,7 +72,7 @@ class GrpcPortTransportTest : public testing::Test {
 
   const testing_support::TemporaryDirectory folder_;
   const TestAuthority authority_;
-  GrpcPortTransport transport_{"127.0.0.1:0"};
+  GrpcPortTransport transport_{{.address = "127.0.0.1:0"}};
 };
 
 TEST(GrpcLogTest, StrangersWordsMakeNoLineOfTheirOwnAndNoFlood) {
@@ -106,6 +106,7 @@ TEST_F(GrpcPortTransportTest, CarriesMessagesAndTellsWhatTheAgentShows) {
   const ServerEvent opened = next_of_server();
   EXPECT_EQ(opened.kind, ServerEvent::Kind::kOpened);
   EXPECT_EQ(opened.credential, "the token");
+  EXPECT_EQ(opened.peer, "127.0.0.1");
   FromAgent message;
   message.mutable_fence()->set_pod_uid("uid");
   ASSERT_TRUE(channel.send(message));
@@ -143,7 +144,9 @@ TEST_F(GrpcPortTransportTest, WhatWaitsToBeTakenHasABoundInBytes) {
   GrpcChannel channel(address(), security());
   channel.open();
   ASSERT_EQ(next(channel).kind, ChannelEvent::Kind::kOpened);
-  ASSERT_EQ(next_of_server().kind, ServerEvent::Kind::kOpened);
+  const ServerEvent opened = next_of_server();
+  ASSERT_EQ(opened.kind, ServerEvent::Kind::kOpened);
+  transport_.admit(opened.connection);
   FromAgent message;
   message.mutable_peer_lost()->set_message(std::string(kBytes, 'x'));
   for (int i = 0; i < kMessages; ++i)
@@ -210,7 +213,7 @@ TEST_F(GrpcPortTransportTest, ANewCertificateEndsStreamsAndServesTheNext) {
 }
 
 TEST_F(GrpcPortTransportTest, WhatIsNoCertificateIsRefused) {
-  GrpcPortTransport transport("127.0.0.1:0");
+  GrpcPortTransport transport({.address = "127.0.0.1:0"});
   EXPECT_FALSE(transport.show({"nonsense", "nonsense"}));
   EXPECT_EQ(transport.port(), 0);
 }

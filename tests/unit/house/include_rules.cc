@@ -110,7 +110,7 @@ const std::vector<Owner>& owners() {
       {"prometheus/", {"common/metrics/"}},
       {"boost/", {"common/http/", "kernels/simt/emulator/"}},
       {"openssl/",
-       {"common/hash/", "common/pem/", "operator/kube/tls_setup.cc",
+       {"common/hash/", "common/pem/", "control/front/tls.cc", "operator/kube/tls_setup.cc",
         "operator/stream/certificates.cc", "tests/support/"}},
       {"yaml-cpp/", {"common/"}},
       {"grpcpp/", {"control/coordinator/grpc", "tests/"}},
