@@ -1,0 +1,377 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/data_progress.h"
+#include "cli/named_path.h"
+#include "cli/registry.h"
+#include "cli/run/format.h"
+#include "common/api/engine_spec.h"
+#include "common/api/presets.h"
+#include "common/base/clock.h"
+#include "common/io/control_group.h"
+#include "common/io/file.h"
+#include "common/text/json_writer.h"
+#include "worker/data/prepare.h"
+#include "worker/data/sources.h"
+#include "worker/model/family.h"
+
+namespace trainyard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kFooter[] = R"(Examples:
+  trainyard init --data my-texts/
+  trainyard init --data book.txt --preset gpt2-3m --steps 500 --out book
+  trainyard init --data my-texts/ --tokenizer gpt2/ --cluster
+
+Makes OUT/data, token shards of the text, and OUT/job.yaml, a manifest with the reason beside each
+number. Where there are several files, some are held out, by their names, to evaluate with.
+
+Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 the text cannot be read as such; 75 input or output failed.)";
+
+constexpr char kManifestFile[] = "job.yaml";
+constexpr char kDataFolder[] = "data";
+constexpr char kHeldOut[] = "heldout";
+constexpr int64_t kFilesHeldOutMax = 20;
+constexpr size_t kNameMax = 40;  // leaves room for what is appended to job names
+constexpr int64_t kRanksMax = 2;
+/// Tokens that each preset is proposed up to.
+constexpr struct {
+  int64_t tokens;
+  const char* preset;
+} kSizes[] = {{300'000, "gpt2-100k"}, {50'000'000, "gpt2-3m"}, {500'000'000, "gpt2-11m"}};
+constexpr char kLargest[] = "gpt2-124m";
+
+struct InitArguments {
+  std::string data;
+  std::string out;
+  std::string tokenizer = "bytes";
+  std::string include = "\\.txt$";
+  std::string preset;
+  int64_t steps = 0;
+  bool cluster = false;
+  bool force = false;
+  std::string output = "text";
+};
+
+/// What the job is made of, and the numbers that follow.
+struct Proposal {
+  std::string name;
+  api::Preset preset;
+  int64_t files = 0;
+  int64_t bytes = 0;
+  int64_t vocabulary = 0;
+  int64_t tokens = 0;           ///< to train on
+  int64_t held_out_tokens = 0;  ///< 0: nothing is held out
+  int64_t parameters = 0;
+  int64_t length = 0;
+  int64_t sequences = 0;
+  int64_t micro = 0;
+  int64_t ranks = 1;
+  int64_t steps = 0;
+  double learning_rate = 0;
+
+  int64_t step_tokens() const { return sequences * length; }
+  double epochs() const {
+    return static_cast<double>(steps * step_tokens()) / static_cast<double>(tokens);
+  }
+};
+
+std::string name_of(const fs::path& data) {
+  std::string name;
+  for (const char raw : fs::path(data / "").parent_path().stem().string()) {
+    const char c = raw >= 'A' && raw <= 'Z' ? static_cast<char>(raw - 'A' + 'a') : raw;
+    const bool letter = c >= 'a' && c <= 'z';
+    if (letter || (c >= '0' && c <= '9' && !name.empty()))
+      name += c;
+    else if (!name.empty() && name.back() != '-')
+      name += '-';
+    if (name.size() == kNameMax) break;
+  }
+  while (!name.empty() && name.back() == '-')
+    name.pop_back();
+  return name.empty() ? "model" : name;
+}
+
+/// The name of a file as an expression that it alone fits.
+std::string literal(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '_' || static_cast<signed char>(c) < 0;
+    if (!plain) text += '\\';
+    text += c;
+  }
+  return text;
+}
+
+/// Evenly spaced files, a tenth of them, at most 20; none of a single one.
+std::vector<data::SplitRule> held_out_of(const std::vector<data::Source>& files) {
+  const auto count = std::ssize(files);
+  if (count < 2) return {};
+  const int64_t wanted = std::clamp<int64_t>(count / 10, 1, kFilesHeldOutMax);
+  std::string names;
+  for (int64_t i = 0; i < wanted; ++i) {
+    const auto at = static_cast<size_t>((2 * i + 1) * count / (2 * wanted));
+    names += (names.empty() ? "" : "|") + literal(files[at].path.filename().string());
+  }
+  return {{kHeldOut, "^(" + names + ")$"}};
+}
+
+Result<data::DatasetManifest> prepare(const InitArguments& arguments, CommandContext& context) {
+  data::PrepareOptions options;
+  options.tokenizer = arguments.tokenizer;
+  options.include = arguments.include;
+  options.inputs = {arguments.data};
+  options.output = fs::path(arguments.out) / kDataFolder;
+  options.existing = arguments.force ? data::Existing::kReplace : data::Existing::kRefuse;
+  options.copies = data::Copies::kDrop;
+  TRAINYARD_ASSIGN(const data::Sources sources,
+                   data::collect_sources(options.inputs, options.include, {}));
+  options.splits = held_out_of(sources.files);
+  std::error_code code;
+  fs::create_directories(arguments.out, code);
+  if (code) return io_error("create " + arguments.out, code.value());
+  const SystemClock clock;
+  DataProgress progress(context.err, ::isatty(STDERR_FILENO) == 1, clock);
+  options.progress = [&](const data::PrepareProgress& now) { progress.show(now); };
+  Result<data::PrepareOutcome> outcome = data::prepare(options);
+  progress.clear();
+  if (outcome) return std::move(outcome->manifest);
+  Error error = std::move(outcome).error();
+  if (error.code == ErrorCode::kAlreadyExists) error.code = ErrorCode::kInvalidConfig;
+  return error;
+}
+
+Result<api::Preset> preset_of(const InitArguments& arguments, int64_t tokens) {
+  std::string name = arguments.preset;
+  if (name.empty()) {
+    const auto* const size =
+        std::ranges::find_if(kSizes, [&](const auto& entry) { return tokens <= entry.tokens; });
+    name = size == std::end(kSizes) ? kLargest : size->preset;
+  }
+  std::string names;
+  for (const api::Preset& preset : api::presets()) {
+    if (preset.name == name) return preset;
+    names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  return Error{ErrorCode::kInvalidConfig, "--preset: found '" + name + "', wanted one of " + names};
+}
+
+/// Kaplan et al. 2020, "Scaling Laws for Neural Language Models", equation D.1, to one digit.
+double learning_rate_for(int64_t parameters) {
+  const double rate = 0.003239 - 0.0001395 * std::log(static_cast<double>(parameters));
+  return std::round(rate * 1e4) / 1e4;
+}
+
+Result<Proposal> propose(const InitArguments& arguments, const data::DatasetManifest& data) {
+  Proposal job;
+  job.name = name_of(arguments.data);
+  job.vocabulary = data.recipe.vocabulary;
+  job.files = std::ssize(data.recipe.sources);
+  for (const data::SplitRecord& split : data.splits)
+    (split.name == kHeldOut ? job.held_out_tokens : job.tokens) = split.tokens;
+  for (const data::SourceRecord& source : data.recipe.sources)
+    job.bytes += source.bytes;
+  TRAINYARD_ASSIGN(job.preset, preset_of(arguments, job.tokens));
+  job.vocabulary = std::max(job.vocabulary, job.preset.vocab);
+  // Of little text some sixteen different sequences a step are wanted all the same.
+  job.length = std::min<int64_t>(job.preset.max_positions, 256);
+  if (job.preset.name == kLargest) job.length = job.preset.max_positions;
+  while (job.length > 16 && job.length * 16 > job.tokens)
+    job.length /= 2;
+  if (job.tokens <= job.length) {
+    return Error{ErrorCode::kInvalidData, arguments.data + ": found " + std::to_string(job.tokens) +
+                                              " tokens to train on, wanted more than " +
+                                              std::to_string(job.length)};
+  }
+  if (job.held_out_tokens <= job.length) job.held_out_tokens = 0;
+  job.sequences = job.preset.layers > 6 ? 64 : 16;
+  job.micro = job.preset.layers > 6 ? 1 : 4;
+  job.ranks = arguments.cluster ? 1 : std::clamp<int64_t>(usable_cpus(), 1, kRanksMax);
+  const int64_t epochs10 = 10 * job.tokens / job.step_tokens();
+  job.steps = arguments.steps > 0 ? arguments.steps : std::clamp<int64_t>(epochs10, 100, 2000);
+  api::ModelSpec shape;
+  api::apply_preset(job.preset.name, shape);
+  shape.kv_heads = shape.heads;
+  shape.ffn = 4 * shape.hidden;
+  shape.vocab = job.vocabulary;
+  TRAINYARD_ASSIGN(const engine::Model model, engine::build_model(shape));
+  job.parameters = model.parameter_count();
+  job.learning_rate = learning_rate_for(job.parameters);
+  return job;
+}
+
+std::string si(int64_t number) {
+  std::ostringstream text;
+  text.precision(3);
+  const auto value = static_cast<double>(number);
+  if (number >= 1'000'000'000)
+    text << value / 1e9 << "G";
+  else if (number >= 1'000'000)
+    text << value / 1e6 << "M";
+  else if (number >= 1'000)
+    text << value / 1e3 << "k";
+  else
+    text << number;
+  return text.str();
+}
+
+std::string epochs_text(const Proposal& job) {
+  std::ostringstream text;
+  text.precision(2);
+  text << job.epochs();
+  return text.str();
+}
+
+std::string manifest_of(const Proposal& job, bool cluster) {
+  const std::string folder = cluster ? "/data/" : std::string(kDataFolder) + "/";
+  const int64_t every = std::max<int64_t>(1, job.steps / 10);
+  std::ostringstream out;
+  out << "# " << job.files << (job.files == 1 ? " file" : " files") << " of text, " << si(job.bytes)
+      << " bytes. Every field: docs/reference/trainingjob.md.\n"
+      << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " << job.name
+      << "}\nspec:\n  numNodes: 1\n  numProcPerNode: " << job.ranks
+      << "          # ranks; any number gives the same bits\n  engine:\n    model:\n"
+      << "      preset: " << job.preset.name << "        # " << job.preset.description << ", "
+      << si(job.parameters) << " parameters\n";
+  if (job.preset.vocab != job.vocabulary)
+    out << "      vocab: " << job.vocabulary << "          # of the tokenizer\n";
+  out << "    data:\n      tokens: [" << folder << "train]     # " << si(job.tokens) << " tokens\n";
+  if (job.held_out_tokens > 0) {
+    out << "      validation: [" << folder << kHeldOut << "]     # " << si(job.held_out_tokens)
+        << " tokens that training never sees\n";
+  } else {
+    out << "      # too little text to hold some out: with several files the validation loss is "
+           "known too\n";
+  }
+  out << "      sequenceLength: " << job.length
+      << "\n    batch: {globalSequences: " << job.sequences << ", microSequences: " << job.micro
+      << "}     # " << si(job.step_tokens())
+      << " tokens a step; microSequences changes memory, no bit\n    steps: " << job.steps
+      << "     # sees the text " << epochs_text(job)
+      << (cluster ? " times\n" : " times; raise it and run again to train further\n")
+      << "    optimizer: {learningRate: " << job.learning_rate
+      << "}     # by the number of parameters; halve it if the loss jumps\n"
+      << "    learningRateSchedule: {name: Cosine, warmupSteps: "
+      << std::max<int64_t>(1, job.steps / 20) << ", horizonSteps: " << job.steps
+      << "}     # state the final steps here if you mean to train further\n";
+  if (job.held_out_tokens > 0)
+    out << "    evaluation: {everySteps: " << every << ", sequences: 64}\n";
+  out << "  checkpointPolicy:\n    storage: {persistentVolumeClaim: {claimName: "
+      << (cluster ? "training" : "checkpoints") << "}}"
+      << (cluster ? "" : "     # here a folder of the run") << "\n    everySteps: " << every
+      << "\n    keepLast: 3\n";
+  if (!cluster) return out.str();
+  out << "  template:\n    spec:\n      containers:\n      - name: trainer\n        resources:\n"
+      << "          requests: {cpu: \"1\", memory: 1Gi}\n        volumeMounts:\n"
+      << "        - {name: training, mountPath: /data, subPath: data, readOnly: true}\n"
+      << "      volumes:\n      - {name: training, persistentVolumeClaim: {claimName: training}}\n";
+  return out.str();
+}
+
+void print_json(const std::string& file, const Proposal& job, std::ostream& out) {
+  text::JsonWriter json(2);
+  json.begin_object();
+  const auto string = [&](const char* key, std::string_view value) {
+    json.key(key);
+    json.string(value);
+  };
+  const auto integer = [&](const char* key, int64_t value) {
+    json.key(key);
+    json.integer(value);
+  };
+  string("manifest", file);
+  string("name", job.name);
+  string("preset", job.preset.name);
+  integer("parameters", job.parameters);
+  integer("files", job.files);
+  integer("textBytes", job.bytes);
+  integer("tokens", job.tokens);
+  integer("heldOutTokens", job.held_out_tokens);
+  integer("steps", job.steps);
+  integer("stepTokens", job.step_tokens());
+  json.end_object();
+  out << json.take() << '\n';
+}
+
+void print_next(const InitArguments& arguments, const Proposal& job, std::ostream& out) {
+  const std::string file = shell_word((fs::path(arguments.out) / kManifestFile).string());
+  out << "next:\n";
+  if (arguments.cluster) {
+    out << "  kubectl cp " << shell_word((fs::path(arguments.out) / kDataFolder).string())
+        << " filler:/claim/data     # manifests/examples/claim-and-filler.yaml makes claim and "
+           "pod\n  kubectl apply -f "
+        << file << "\n  kubectl get tj " << job.name << " -w\n";
+    return;
+  }
+  const std::string run = shell_word("runs/" + job.name);
+  out << "  trainyard run " << file << "\n  trainyard sample " << run << "\n  trainyard export "
+      << "--checkpoint " << run << " --hugging-face " << shell_word(job.name + "-hf") << '\n';
+}
+
+Status run_init(InitArguments arguments, CommandContext& context) {
+  if (arguments.out.empty()) arguments.out = name_of(arguments.data) + "-job";
+  TRAINYARD_TRY(check_output_folder("--out", arguments.out));
+  TRAINYARD_TRY(preset_of(arguments, 0));
+  const fs::path file = fs::path(arguments.out) / kManifestFile;
+  std::error_code code;
+  if (!arguments.force && fs::exists(file, code)) {
+    return Error{ErrorCode::kInvalidConfig, file.string() +
+                                                ": is there already; wanted another --out, or "
+                                                "--force to replace it"};
+  }
+  TRAINYARD_ASSIGN(const data::DatasetManifest data, prepare(arguments, context));
+  TRAINYARD_ASSIGN(const Proposal job, propose(arguments, data));
+  TRAINYARD_TRY(write_file_atomic(file, manifest_of(job, arguments.cluster)));
+  if (arguments.output == "json") {
+    print_json(file.string(), job, context.out);
+    return {};
+  }
+  context.out << printable(file.string()) << ": " << job.preset.name << ", " << si(job.parameters)
+              << " parameters, on " << si(job.tokens) << " tokens of " << job.files
+              << (job.files == 1 ? " file" : " files") << ", "
+              << (job.held_out_tokens > 0 ? si(job.held_out_tokens) + " held out"
+                                          : std::string("nothing held out"))
+              << "; " << job.steps << " steps of " << si(job.step_tokens()) << '\n';
+  print_next(arguments, job, context.out);
+  return {};
+}
+
+}  // namespace
+
+void register_init(const Command& app, CommandContext& context) {
+  const Command command = app.command("init", "Makes a job of your own text.");
+  auto arguments = std::make_shared<InitArguments>();
+  command.option("--data", arguments->data, "A text file, or a folder of them").required();
+  command.option("--out", arguments->out, "Folder of the job (default NAME-job)");
+  command
+      .option("--tokenizer", arguments->tokenizer,
+              "As of `trainyard data prepare`: bytes, a tokenizer.json, or a tokenizer's folder")
+      .show_default();
+  command
+      .option("--include", arguments->include,
+              "Regular expression: which files of a folder are read, by name")
+      .show_default();
+  command.option("--preset", arguments->preset, "The model's size (default by the text's)");
+  command.option("--steps", arguments->steps, "Steps (default: ten times the text, 100 to 2000)")
+      .between(1, int64_t{1} << 40);
+  command.flag("--cluster", arguments->cluster, "A manifest for kubectl apply");
+  command.flag("--force", arguments->force, "Replace what an earlier call has made");
+  command.output(arguments->output);
+  command.footer(kFooter);
+  command.runs(
+      [arguments, &context] { finish(run_init(*arguments, context), "trainyard init", context); });
+}
+
+}  // namespace trainyard::cli

@@ -1,0 +1,117 @@
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "common/api/decode.h"
+#include "common/io/file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace trainyard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class InitCommandTest : public testing::Test {
+ protected:
+  int init(const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"init", "--out", out().string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::ostringstream printed;
+    std::ostringstream complaints;
+    const int code = run(arguments, printed, complaints);
+    printed_ = printed.str();
+    complaints_ = complaints.str();
+    return code;
+  }
+
+  /// Makes files of about so many bytes; the folder.
+  std::string texts(int files, int bytes) const {
+    fs::create_directories(folder() / "My Texts.2");
+    for (int i = 0; i < files; ++i) {
+      std::ofstream file(folder() / "My Texts.2" / ("part " + std::to_string(i) + "(a).txt"));
+      for (int written = 0, line = 0; written < bytes; written += 30, ++line)
+        file << "line " << 1000 + line << " of part " << 100 + i << " waits.\n";
+    }
+    return (folder() / "My Texts.2").string();
+  }
+
+  api::TrainingJob job() const {
+    const auto text = read_file(out() / "job.yaml", 1 << 16);
+    EXPECT_TRUE(text);
+    const api::CheckedJob checked = api::check_training_job(*text, {.file = "job.yaml"});
+    EXPECT_EQ(api::error_of(checked.faults).message, "");
+    return checked.job;
+  }
+
+  const fs::path& folder() const { return folder_.path(); }
+  fs::path out() const { return folder() / "job"; }
+
+  std::string printed_;
+  std::string complaints_;
+
+ private:
+  const testing_support::TemporaryDirectory folder_;
+};
+
+TEST_F(InitCommandTest, MakesAJobThatEveryCommandTakes) {
+  ASSERT_EQ(init({"--data", texts(30, 3000)}), 0) << complaints_;
+  const api::TrainingJob made = job();
+  EXPECT_EQ(made.metadata.name, "my-texts");
+  EXPECT_EQ(made.spec.engine->model.vocab, 256);
+  EXPECT_EQ(made.spec.engine->data.validation.size(), 1U);
+  EXPECT_THAT(printed_, HasSubstr("trainyard run " + (out() / "job.yaml").string()));
+  std::ostringstream plan;
+  std::ostringstream complaints;
+  EXPECT_EQ(run({"validate", (out() / "job.yaml").string()}, plan, complaints), 0);
+  EXPECT_THAT(plan.str(), testing::Not(HasSubstr("not looked at"))) << "its data is there";
+  EXPECT_EQ(run({"plan", (out() / "job.yaml").string()}, plan, complaints), 0) << complaints.str();
+  const auto held_out = fs::path(out() / "data/heldout");
+  EXPECT_TRUE(fs::exists(held_out));
+}
+
+TEST_F(InitCommandTest, LittleTextGetsALittleModel) {
+  ASSERT_EQ(init({"--data", texts(1, 900), "--steps", "7", "-o", "json"}), 0) << complaints_;
+  const auto told = nlohmann::json::parse(printed_);
+  EXPECT_EQ(told.at("preset"), "gpt2-100k");
+  EXPECT_EQ(told.at("heldOutTokens"), 0);
+  const api::TrainingJob made = job();
+  EXPECT_EQ(made.spec.engine->steps, 7);
+  EXPECT_TRUE(made.spec.engine->data.validation.empty());
+  EXPECT_LE(made.spec.engine->data.sequence_length, 64);
+}
+
+TEST_F(InitCommandTest, OfAClusterThePathsAreThoseInPods) {
+  ASSERT_EQ(init({"--data", texts(3, 3000), "--cluster", "--preset", "gpt2-11m"}), 0)
+      << complaints_;
+  const api::TrainingJob made = job();
+  EXPECT_EQ(made.spec.engine->model.preset, "gpt2-11m");
+  EXPECT_EQ(made.spec.engine->data.tokens, std::vector<std::string>{"/data/train"});
+  ASSERT_TRUE(made.spec.pod_template);
+  EXPECT_THAT(printed_, HasSubstr("kubectl apply -f"));
+}
+
+TEST_F(InitCommandTest, WhatCannotBeIsNamedAndNothingIsReplaced) {
+  const std::string data = texts(2, 3000);
+  EXPECT_EQ(init({"--data", data, "--preset", "gpt2-3"}), 64);
+  EXPECT_THAT(complaints_, HasSubstr("found 'gpt2-3', wanted one of gpt2-100k, gpt2-3m"));
+  EXPECT_EQ(init({"--data", (folder() / "none").string()}), 65);
+  EXPECT_THAT(complaints_, HasSubstr("none"));
+  std::ofstream(folder() / "short.txt") << "a few words";
+  EXPECT_EQ(init({"--data", (folder() / "short.txt").string()}), 65);
+  EXPECT_THAT(complaints_, HasSubstr("tokens to train on, wanted more than"));
+  ASSERT_EQ(init({"--data", texts(2, 3000), "--force"}), 0) << complaints_;
+  EXPECT_EQ(init({"--data", data}), 64);
+  EXPECT_THAT(complaints_, HasSubstr("--force to replace it"));
+  EXPECT_EQ(init({"--data", texts(3, 4000), "--force"}), 0) << complaints_;
+}
+
+}  // namespace
+}  // namespace trainyard::cli
