@@ -30,6 +30,7 @@
 #include "common/text/json_writer.h"
 #include "common/text/quantity.h"
 #include "common/worker_contract.h"
+#include "control/policies/elastic.h"
 #include "worker/data/dataset.h"
 #include "worker/hf/model_folder.h"
 #include "worker/job/job_plan.h"
@@ -114,9 +115,11 @@ Status check_ranks(const api::TrainingJobSpec& spec, int64_t asked) {
                  "spec.numProcPerNode: found auto, wanted a number, or --ranks: how many ranks a "
                  "node has is known on the node alone"};
   }
-  const int64_t shard = std::max<int64_t>(1, spec.engine->parallelism.shard);
+  // That of an elastic job follows its ranks.
+  const int64_t shard =
+      spec.elastic_policy ? 1 : std::max<int64_t>(1, spec.engine->parallelism.shard);
   const int64_t pipeline = spec.engine->parallelism.pipeline;
-  if (spec.elastic_policy || asked % (pipeline * shard) == 0) return {};
+  if (asked % (pipeline * shard) == 0) return {};
   return Error{
       ErrorCode::kInvalidConfig,
       "--ranks: found " + std::to_string(asked) + ", wanted a multiple of " +
@@ -143,6 +146,7 @@ Result<JobPlan> plan(const Options& options) {
                  "spec.engine: found none, wanted one: what other programs hold is not known"};
   }
   TRAINYARD_TRY(check_ranks(job.spec, options.ranks));
+  job.spec.num_nodes = control::policies::nodes_at_start(job.spec);
   JobPlan result{.name = job.metadata.name, .spec = *std::move(job.spec.engine)};
   const int64_t per_node = api::ranks_per_node(job.spec);
   result.ranks = options.ranks > 0 ? options.ranks : job.spec.num_nodes * per_node;

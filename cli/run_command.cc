@@ -27,6 +27,7 @@
 #include "common/io/file.h"
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
+#include "control/policies/elastic.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/preflight.h"
 #include "worker/job/resolve.h"
@@ -93,7 +94,8 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
                                                 " or no managedBy, to run it here"};
   }
   if (job.spec.engine && job.spec.engine->runtime.threads == 0) {
-    job.spec.engine->runtime.threads = threads_per_rank(usable_cpus(), api::ranks_of(job.spec));
+    job.spec.engine->runtime.threads = threads_per_rank(
+        usable_cpus(), control::policies::nodes_at_start(job.spec) * api::ranks_per_node(job.spec));
   }
   return job;
 }
@@ -102,8 +104,9 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
 /// a warning, or nothing.
 Result<std::string> check_engine(const api::TrainingJob& job,
                                  const std::filesystem::path& run_dir) {
-  const api::TrainingJobSpec& spec = job.spec;
-  if (!spec.engine) return std::string();
+  if (!job.spec.engine) return std::string();
+  api::TrainingJobSpec spec = job.spec;
+  spec.num_nodes = control::policies::nodes_at_start(spec);
   const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, checkpoints));
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, api::ranks_of(spec)));

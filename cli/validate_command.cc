@@ -14,6 +14,7 @@
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
 #include "common/worker_contract.h"
+#include "control/policies/elastic.h"
 #include "worker/job/preflight.h"
 
 namespace trainyard::cli {
@@ -56,6 +57,7 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   if (!spec.engine) return {};
   TRAINYARD_ASSIGN(const std::filesystem::path folder, api::folder_of_manifest(checked.file));
   api::resolve_paths(*spec.engine, folder);
+  spec.num_nodes = control::policies::nodes_at_start(spec);
   const int64_t ranks = api::ranks_of(spec);
   checked.data_seen = engine::sees_inputs(*spec.engine);
   if (!checked.data_seen) {

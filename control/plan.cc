@@ -54,8 +54,7 @@ void Planner::recover_status(int64_t last_generation) {
            std::to_string(last_generation) + " began: what it counted is lost");
   next_.membership.generation = last_generation;
   if (next_.nodes.target == 0) {
-    next_.nodes.target =
-        policies::largest_allowed(spec_, spec_.num_nodes).value_or(spec_.num_nodes);
+    next_.nodes.target = policies::nodes_at_start(spec_);
   }
   sort();
 }
@@ -255,8 +254,7 @@ void Planner::plan_next_life() {
     set(ConditionType::kSuspended, ConditionStatus::kFalse, api::reason::kResumed, "resumed");
     note_resumption(next_, now_);
   }
-  const int64_t target =
-      policies::largest_allowed(spec_, spec_.num_nodes).value_or(spec_.num_nodes);
+  const int64_t target = policies::nodes_at_start(spec_);
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1, target, now_);
   sort();
   tell(EventType::kNormal, first ? "Started" : api::reason::kResumed,

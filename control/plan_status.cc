@@ -64,7 +64,7 @@ std::string count_of(int64_t some, int64_t all, std::string_view what) {
 
 void describe_size(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec, Time now) {
   const int64_t target = status.nodes.target;
-  const int64_t wanted = policies::largest_allowed(spec, spec.num_nodes).value_or(spec.num_nodes);
+  const int64_t wanted = policies::nodes_at_start(spec);
   if (target < wanted) {
     set_condition(status,
                   {ConditionType::kDegraded, ConditionStatus::kTrue, api::reason::kBelowNumNodes,

@@ -11,6 +11,7 @@
 #include "common/api/job_size.h"
 #include "common/text/readable.h"
 #include "control/local/process.h"
+#include "control/policies/elastic.h"
 #include "worker/checkpoint/reader.h"
 
 namespace trainyard::cli {
@@ -129,7 +130,8 @@ Status LocalRun::open() {
 }
 
 void LocalRun::fill_header(const control::Observed& before, bool over) {
-  const api::TrainingJobSpec& spec = options_.job.spec;
+  api::TrainingJobSpec spec = options_.job.spec;
+  spec.num_nodes = control::policies::nodes_at_start(spec);
   header_.job_name = options_.job.metadata.name;
   header_.run_dir = cluster_->run_dir().string();
   header_.nodes = spec.num_nodes;

@@ -90,10 +90,14 @@ std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t
   return largest;
 }
 
+int64_t nodes_at_start(const api::TrainingJobSpec& spec) {
+  return largest_allowed(spec, spec.num_nodes).value_or(spec.num_nodes);
+}
+
 std::string not_allowed_text(const api::TrainingJobSpec& spec) {
-  const int64_t size = largest_allowed(spec, spec.num_nodes).value_or(spec.num_nodes);
   return "numNodes " + std::to_string(spec.num_nodes) +
-         " is no size that elasticPolicy allows: the largest below it is " + std::to_string(size);
+         " is no size that elasticPolicy allows: the largest below it is " +
+         std::to_string(nodes_at_start(spec));
 }
 
 int64_t count_failed_growths(const api::TrainingJobStatus& status) {

@@ -16,6 +16,9 @@ namespace trainyard::control::policies {
 /// ranks are a multiple of the engine's tensor x pipeline x context; nullopt where there is none.
 /// The engine's shard refuses no size: it follows the ranks (layout::mesh_of).
 std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit);
+/// That of at most numNodes, at which a job starts where there is room; numNodes where there is
+/// none.
+int64_t nodes_at_start(const api::TrainingJobSpec& spec);
 /// Says, for people, that numNodes is no such size, and which is the next below.
 std::string not_allowed_text(const api::TrainingJobSpec& spec);
 

@@ -64,6 +64,18 @@ TEST_F(InputsTest, ADamagedShardFailsTheJobAtOnce) {
   expect_nothing_left();
 }
 
+// Three nodes of a rank each, of which two hold the stages.
+TEST_F(InputsTest, AnElasticJobStartsAtTheLargestSizeThatItsStagesAllow) {
+  replace("numNodes: 1", "numNodes: 3\n  elasticPolicy: {minNodes: 1}");
+  replace("numProcPerNode: 2", "numProcPerNode: 1");
+  replace("layers: 1", "layers: 2");
+  replace("    steps:", "    parallelism: {pipeline: 2}\n    steps:");
+  const auto run = start(real_worker());
+  expect_end(*run, 0);
+  EXPECT_EQ(status()["membership"].value("worldSize", 0), 2) << status().dump(1);
+  expect_nothing_left();
+}
+
 TEST_F(InputsTest, ASetThatIsDamagedIsNotEvaluated) {
   const auto run = start(real_worker());
   expect_end(*run, 0);

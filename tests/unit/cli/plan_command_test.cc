@@ -76,6 +76,27 @@ TEST_F(PlanCommandTest, RanksThatTheJobCannotHaveAreRefused) {
   EXPECT_EQ(plan_of("numProcPerNode: auto", {"--ranks", "4"}), "0 ");
 }
 
+// Three nodes of a rank each, of which two hold the stages.
+TEST_F(PlanCommandTest, AnElasticJobIsPlannedAtTheLargestSizeThatItsStagesAllow) {
+  const auto plan_of = [this](const std::vector<std::string>& more) {
+    std::ofstream(path("elastic.yaml"))
+        << "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job}\nspec:\n"
+           "  numNodes: 3\n  numProcPerNode: 1\n  elasticPolicy: {minNodes: 1}\n"
+           "  engine:\n    model: {layers: 2, hidden: 16, heads: 2, vocab: 99}\n"
+           "    data: {tokens: [nowhere], sequenceLength: 64}\n"
+           "    batch: {globalSequences: 8}\n    steps: 1\n    parallelism: {pipeline: 2}\n";
+    std::vector<std::string> words = {"plan", path("elastic.yaml")};
+    words.insert(words.end(), more.begin(), more.end());
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = run(words, out, err);
+    return std::to_string(code) + " " + err.str() + out.str();
+  };
+  EXPECT_THAT(plan_of({}), testing::AllOf(StartsWith("0 "), HasSubstr("2 ranks")));
+  EXPECT_THAT(plan_of({"--ranks", "3"}),
+              HasSubstr("--ranks: found 3, wanted a multiple of engine.parallelism.pipeline (2)"));
+}
+
 TEST_F(PlanCommandTest, ShowsHowAPipelineIsCutAndHowEvenly) {
   const auto plan_of = [this](const std::string& parallelism,
                               const std::vector<std::string>& more) {

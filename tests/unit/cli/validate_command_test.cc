@@ -265,6 +265,20 @@ TEST_F(ValidateCommandTest, RefusesShapesThatNoRankTakesWithoutSeeingTheData) {
   EXPECT_THAT(outcome.err, HasSubstr("engine.model.heads"));
 }
 
+TEST_F(ValidateCommandTest, AnElasticJobIsValidIfASmallerSizeHasRanksForItsStages) {
+  const std::string file =
+      write("job.yaml",
+            "apiVersion: trainyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: job}\nspec:\n"
+            "  numNodes: 3\n  numProcPerNode: 1\n  elasticPolicy: {minNodes: 1}\n"
+            "  engine:\n    model: {layers: 2, hidden: 16, heads: 2, vocab: 99}\n"
+            "    data: {tokens: [nowhere], sequenceLength: 64}\n"
+            "    batch: {globalSequences: 8}\n    steps: 1\n    parallelism: {pipeline: 2}\n"
+            "  template: {spec: {containers: [{name: trainer, resources: {limits: {memory: "
+            "1Gi}}}]}}\n");
+  const Outcome outcome = run_with({"validate", file});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
 TEST_F(ValidateCommandTest, ADataSetFromOtherTextIsReplacedOnlyByForce) {
   const std::string text = write("text.txt", std::string(300, 'a'));
   const std::vector<std::string> prepare = {"data", "prepare", text, "--out", folder_ + "/set"};
