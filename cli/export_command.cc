@@ -1,6 +1,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "cli/checkpoint_path.h"
 #include "cli/commands.h"
@@ -15,7 +16,7 @@ namespace trainyard::cli {
 namespace {
 
 constexpr char kFooter[] = R"help(Example:
-  trainyard export --checkpoint runs/gpt2/pvc/ckpt --hugging-face gpt2-exported
+  trainyard export runs/gpt2 gpt2-exported
   python3 -c "import transformers; transformers.GPT2LMHeadModel.from_pretrained('gpt2-exported')"
 
 Exit codes: 0 exported; 64 this model cannot be exported, or not to that folder; 65 no good checkpoint;
@@ -28,9 +29,32 @@ struct ExportOptions {
   std::string folder;
   std::string tokenizer;
   std::string output = "text";
+  std::vector<std::string> both;  ///< CHECKPOINT FOLDER, in place of the two options
 };
 
-Status export_model(const ExportOptions& options, CommandContext& context) {
+/// Whether checkpoint and folder were each given once.
+Status take_places(ExportOptions& options) {
+  for (std::string* place : {&options.checkpoint, &options.folder}) {
+    if (options.both.empty()) break;
+    if (!place->empty())
+      return Error{ErrorCode::kInvalidConfig, "found \"" + options.both.front() + "\" beside \"" +
+                                                  *place + "\", wanted one of them"};
+    *place = options.both.front();
+    options.both.erase(options.both.begin());
+  }
+  if (!options.both.empty())
+    return Error{ErrorCode::kInvalidConfig,
+                 "found a third place, \"" + options.both.front() + "\", wanted CHECKPOINT FOLDER"};
+  if (options.checkpoint.empty() || options.folder.empty())
+    return Error{ErrorCode::kInvalidConfig,
+                 "found no " +
+                     std::string(options.checkpoint.empty() ? "checkpoint" : "folder to make") +
+                     ", wanted CHECKPOINT FOLDER"};
+  return {};
+}
+
+Status export_model(ExportOptions options, CommandContext& context) {
+  TRAINYARD_TRY(take_places(options));
   TRAINYARD_TRY(check_output_folder(kFolderOption, options.folder));
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
@@ -88,12 +112,11 @@ void register_export(const Command& app, CommandContext& context) {
   const Command command =
       app.command("export", "Writes a trained model for other programs to load.");
   auto options = std::make_shared<ExportOptions>();
-  command
-      .option("--checkpoint", options->checkpoint,
-              "A checkpoint, or a job's checkpoint or run directory (its newest good one)")
-      .required();
-  command.option(kFolderOption, options->folder, "Folder to make, as transformers reads it")
-      .required();
+  command.option("CHECKPOINT FOLDER", options->both,
+                 "A checkpoint, or a job's checkpoint or run directory (its newest good one), and "
+                 "the folder to make, as transformers reads it");
+  command.option("--checkpoint", options->checkpoint, "The same as CHECKPOINT");
+  command.option(kFolderOption, options->folder, "The same as FOLDER");
   command.option(
       "--tokenizer", options->tokenizer,
       "Where the tokenizer is that the model was trained with; default: where the run says");

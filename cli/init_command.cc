@@ -317,7 +317,7 @@ void print_next(const InitArguments& arguments, const Proposal& job, std::ostrea
   }
   const std::string run = shell_word("runs/" + job.name);
   out << "  trainyard run " << file << "\n  trainyard sample " << run << "\n  trainyard export "
-      << "--checkpoint " << run << " --hugging-face " << shell_word(job.name + "-hf") << '\n';
+      << run << " " << shell_word(job.name + "-hf") << '\n';
 }
 
 Status run_init(InitArguments arguments, CommandContext& context) {

@@ -10,7 +10,8 @@ trainyard_test(api_test TIER unit
           ${here}/api/pod_places_test.cc ${here}/api/pod_template_test.cc ${here}/api/round_trip_test.cc
   DEPS common_api)
 trainyard_test(cli_test TIER unit THREADED
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/help_test.cc ${CMAKE_CURRENT_LIST_DIR}/cli/init_command_test.cc
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/convert_command_test.cc ${CMAKE_CURRENT_LIST_DIR}/cli/help_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/cli/init_command_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/cli/plan_command_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/cli/validate_command_test.cc
   DEPS cli_commands)
