@@ -35,7 +35,7 @@ figcaption { font-weight: 600; } figcaption span { font-weight: 400; color: var(
 svg { display: block; width: 100%; height: auto; margin-top: 6px; }
 .narrow { display: none; }
 @media (max-width: 600px) { .wide { display: none; } .narrow { display: block; } body { padding: 16px 12px 32px; } }
-svg text { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
+svg text { fill: var(--soft); font-family: system-ui, sans-serif; font-size: 12px; font-variant-numeric: tabular-nums; }
 svg .grid { stroke: var(--line); }
 svg .curve { fill: none; stroke: var(--c); stroke-width: 1.6; stroke-linejoin: round; }
 svg .dot { fill: var(--c); }

@@ -43,6 +43,7 @@ trainyard_test(slices_test TIER unit
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/job/slices_test.cc ${CMAKE_SOURCE_DIR}/tests/support/allocation_counter.cc
   DEPS tests_comm_world worker_matrix checkpoint_test_support)
 trainyard_test(report_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/report/report_test.cc DEPS cli_report)
+trainyard_test(plan_program_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/cli/plan_program_test.cc DEPS cli_commands)
 trainyard_test(trace_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/trace/trace_test.cc
   DEPS worker_trace nlohmann_json::nlohmann_json)
 trainyard_test(agent_link_test TIER unit THREADED SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/rank/agent_link_test.cc DEPS worker_rank)

@@ -56,14 +56,11 @@ Result<MemoryPlan> MemoryPlan::make(const MemoryPlanSetup& setup) {
   plan.parameters_ = model.parameter_count();
   const int64_t tokens = setup.spec.data.sequence_length;
   TRAINYARD_ASSIGN(plan.stages_, stages_of(model, setup.spec, setup.mesh));
-  plan.flops_per_sample_.resize(static_cast<size_t>(plan.stages_.size()));
-  for (int layer = 0; layer < std::ssize(model.layers); ++layer) {
-    const OpFlops flops = flops_of(model.layers[static_cast<size_t>(layer)],
-                                   {.rows = tokens,
-                                    .tokens_per_sample = tokens,
-                                    .compute = compute_type(setup.spec.precision)});
-    plan.flops_per_sample_[static_cast<size_t>(plan.stages_.stage_of(layer))] +=
-        flops.forward + flops.backward_input + flops.backward_weight;
+  for (const Layer& layer : model.layers) {
+    plan.flops_per_sample_.push_back(
+        flops_of(layer, {.rows = tokens,
+                         .tokens_per_sample = tokens,
+                         .compute = compute_type(setup.spec.precision)}));
   }
 
   const api::ParallelismSpec& parallelism = setup.spec.parallelism;
@@ -94,13 +91,23 @@ std::pair<int, int64_t> MemoryPlan::kind_of(int rank) const {
   return {layout::coordinate_of(setup_.mesh, rank).pp, samples_of(rank)};
 }
 
+Lowering MemoryPlan::lowering_of(int rank) const {
+  return {.stages = stages_,
+          .layout = &layout_,
+          .at = layout::coordinate_of(setup_.mesh, rank),
+          .micro_batches = static_cast<int>(partition_.micro_batches(data_rank(rank)))};
+}
+
+std::vector<int64_t> MemoryPlan::micro_batches_of(int rank) const {
+  const int64_t d = data_rank(rank);
+  return partition_.sizes(d, 0, partition_.micro_batches(d));
+}
+
 MemoryPlan::Share MemoryPlan::make_share(const Model& model, int rank) const {
-  const layout::Coordinate at = layout::coordinate_of(setup_.mesh, rank);
   const StepShape shape = step_shape(setup_.spec, partition_, data_rank(rank));
-  const Lowering lowering{
-      .stages = stages_, .layout = &layout_, .at = at, .micro_batches = shape.micro_batches};
+  const Lowering lowering = lowering_of(rank);
   StepProgram program =
-      lower(training_schedule(shape.schedule, stages_, shape.rounds, at.pp), lowering);
+      lower(training_schedule(shape.schedule, stages_, shape.rounds, lowering.at.pp), lowering);
   const StepPlan plan = make_step_plan(program, model, lowering, shape);
   return {.buffer_bytes = plan.buffer_bytes(),
           .arena_bytes = plan.arena_bytes(),
@@ -183,63 +190,111 @@ int MemoryPlan::largest_rank() const {
   return static_cast<int>(std::max_element(ranks_.begin(), ranks_.end(), less) - ranks_.begin());
 }
 
-StepCost MemoryPlan::step_of(int rank) const {
+OpFlops MemoryPlan::flops_of_stage(int stage) const {
+  OpFlops sum;
+  const layout::Range layers = stages_.layers(stage);
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    const OpFlops& flops = flops_per_sample(static_cast<int>(layer));
+    sum.forward += flops.forward;
+    sum.backward_input += flops.backward_input;
+    sum.backward_weight += flops.backward_weight;
+  }
+  return sum;
+}
+
+/// Payload that a collective of this instruction costs the rank.
+int64_t MemoryPlan::bytes_sent_by(const Instruction& instruction, int rank) const {
   const layout::Mesh& mesh = setup_.mesh;
   const layout::Coordinate at = layout::coordinate_of(mesh, rank);
-  // A group's ring keeps the order of the world's.
-  std::vector<int> shard_ring;
-  for (const int member : ring_) {
-    const layout::Coordinate place = layout::coordinate_of(mesh, member);
-    if (place.pp == at.pp && place.dp == at.dp) shard_ring.push_back(place.fsdp);
+  if (instruction.kind == InstructionKind::kReduceControl) {
+    return comm::all_reduce_bytes_sent(mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t),
+                                       DType::kInt64, ring_);
   }
-  const auto ring_of_copies = [&](int unit) {
-    std::vector<int> ring;
-    for (const int member : ring_) {
-      const layout::Coordinate place = layout::coordinate_of(mesh, member);
-      if (place.fsdp == at.fsdp && layout_.holds(unit, place))
-        ring.push_back(layout_.copies(unit, place).index);
+  const int unit = instruction.unit;
+  const int64_t all = layout_.elements(unit);
+  const int64_t own = layout_.shard(unit, at).size();
+  // A group's ring keeps the order of the world's; ring_ is empty for the order of ranks.
+  std::vector<int> ring;
+  switch (instruction.kind) {
+    case InstructionKind::kReduce:
+      return (all - own) * size_of(DType::kInt64);
+    case InstructionKind::kAllReduce:
+      for (const int member : ring_) {
+        const layout::Coordinate place = layout::coordinate_of(mesh, member);
+        if (place.fsdp == at.fsdp && layout_.holds(unit, place))
+          ring.push_back(layout_.copies(unit, place).index);
+      }
+      return comm::all_reduce_bytes_sent(layout_.copies(unit, at).count,
+                                         layout_.copies(unit, at).index, own, DType::kInt64, ring);
+    case InstructionKind::kGather: {
+      for (const int member : ring_) {
+        const layout::Coordinate place = layout::coordinate_of(mesh, member);
+        if (place.pp == at.pp && place.dp == at.dp) ring.push_back(place.fsdp);
+      }
+      const auto self = std::find(ring.begin(), ring.end(), at.fsdp);
+      layout::Coordinate next = at;
+      next.fsdp = (at.fsdp + 1) % mesh.fsdp;
+      if (self != ring.end()) next.fsdp = self + 1 == ring.end() ? ring.front() : self[1];
+      return comm::all_gather_bytes_sent(mesh.fsdp, own, layout_.shard(unit, next).size(), all,
+                                         layout_.unit(unit).dtype);
     }
-    return ring;
+    default:
+      return 0;
+  }
+}
+
+StepCost MemoryPlan::step_of(int rank) const {
+  const auto add = [](StepCost& cost, const SentBytes& sent) {
+    const auto same = std::find_if(cost.sent.begin(), cost.sent.end(), [&](const SentBytes& other) {
+      return other.operation == sent.operation && other.group == sent.group;
+    });
+    if (same == cost.sent.end()) {
+      cost.sent.push_back(sent);
+    } else {
+      same->times += sent.times;
+      same->bytes += sent.bytes;
+    }
+    cost.bytes_sent += sent.bytes;
   };
-  const auto self = std::find(shard_ring.begin(), shard_ring.end(), at.fsdp);
-  layout::Coordinate next = at;  // ring_ is empty for the order of ranks
-  next.fsdp = (at.fsdp + 1) % mesh.fsdp;
-  if (self != shard_ring.end())
-    next.fsdp = self + 1 == shard_ring.end() ? shard_ring.front() : self[1];
-  const auto sent_by = [&](const Instruction& instruction) -> int64_t {
-    if (instruction.kind == InstructionKind::kReduceControl) {
-      return comm::all_reduce_bytes_sent(mesh.size(), rank, sizeof(ControlWord) / sizeof(int64_t),
-                                         DType::kInt64, ring_);
-    }
-    const int unit = instruction.unit;
-    if (unit < 0) return 0;
-    const int64_t all = layout_.elements(unit);
-    const int64_t own = layout_.shard(unit, at).size();
-    switch (instruction.kind) {
-      case InstructionKind::kReduce:
-        return (all - own) * size_of(DType::kInt64);
-      case InstructionKind::kAllReduce:
-        return comm::all_reduce_bytes_sent(layout_.copies(unit, at).count,
-                                           layout_.copies(unit, at).index, own, DType::kInt64,
-                                           ring_of_copies(unit));
-      case InstructionKind::kGather:
-        return comm::all_gather_bytes_sent(mesh.fsdp, own, layout_.shard(unit, next).size(), all,
-                                           layout_.unit(unit).dtype);
-      default:
-        return 0;
-    }
-  };
-  const Share& share = shares_.at(kind_of(rank));
   StepCost cost;
-  for (int stage = at.pp; stage < stages_.size(); stage += stages_.ranks()) {
-    cost.flops += samples_of(rank) * flops_per_sample_[static_cast<size_t>(stage)];
-    // Activations to the stage after and gradients to the one before, of the residual stream.
-    const int messages = (stages_.has_after(stage) ? 1 : 0) + (stages_.has_before(stage) ? 1 : 0);
-    cost.bytes_sent += messages * samples_of(rank) * setup_.spec.data.sequence_length *
-                       setup_.spec.model.hidden * size_of(DType::kFloat32);
+  const int64_t samples = samples_of(rank);
+  const auto micro_batches = static_cast<int64_t>(micro_batches_of(rank).size());
+  // Messages carry the residual stream.
+  const int64_t message_bytes = samples * setup_.spec.data.sequence_length *
+                                setup_.spec.model.hidden * size_of(DType::kFloat32);
+  for (int stage = layout::coordinate_of(setup_.mesh, rank).pp; stage < stages_.size();
+       stage += stages_.ranks()) {
+    const OpFlops flops = flops_of_stage(stage);
+    cost.flops += samples * (flops.forward + flops.backward_input + flops.backward_weight);
+    if (stages_.has_after(stage))
+      add(cost, {"point_to_point", "activations", micro_batches, message_bytes});
+    if (stages_.has_before(stage))
+      add(cost, {"point_to_point", "gradients", micro_batches, message_bytes});
   }
-  for (size_t i = 0; i < share.program.listed().size(); ++i)
-    cost.bytes_sent += share.program.times(i) * sent_by(share.program.listed()[i]);
+  const StepProgram& program = program_of(rank);
+  for (size_t i = 0; i < program.listed().size(); ++i) {
+    const Instruction& instruction = program.listed()[i];
+    const auto sent = [&](std::string_view operation, std::string_view group) {
+      const int64_t bytes = bytes_sent_by(instruction, rank);
+      add(cost, {operation, group, program.times(i), program.times(i) * bytes});
+    };
+    switch (instruction.kind) {
+      case InstructionKind::kReduceControl:
+        sent("all_reduce", "world");
+        break;
+      case InstructionKind::kReduce:
+        sent("reduce_scatter", "shard");
+        break;
+      case InstructionKind::kGather:
+        sent("all_gather", "shard");
+        break;
+      case InstructionKind::kAllReduce:
+        sent("all_reduce", layout_.unit(instruction.unit).stages.size() > 1 ? "tied" : "replica");
+        break;
+      default:
+        break;
+    }
+  }
   return cost;
 }
 

@@ -58,6 +58,7 @@ struct RankMemory {
 
   int64_t of(MemoryPurpose purpose) const { return bytes[static_cast<size_t>(purpose)]; }
   int64_t& of(MemoryPurpose purpose) { return bytes[static_cast<size_t>(purpose)]; }
+  auto operator<=>(const RankMemory&) const = default;
   int64_t total() const;
   /// What Engine::create allocates.
   int64_t engine() const;
@@ -65,10 +66,21 @@ struct RankMemory {
   int64_t own() const { return total() - of(MemoryPurpose::kCommunicator); }
 };
 
+/// What a rank sends in a step by one operation in one of its groups.
+struct SentBytes {
+  std::string_view operation;  ///< as in contract::kCollectiveNames
+  std::string_view group;      ///< "world", "shard", "replica", "tied", "activations", "gradients"
+  int64_t times = 0;           ///< that the operation runs
+  int64_t bytes = 0;           ///< payload, of all times together
+  auto operator<=>(const SentBytes&) const = default;
+};
+
 /// One rank's work in one step.
 struct StepCost {
-  int64_t flops = 0;       ///< of products and attention
-  int64_t bytes_sent = 0;  ///< payload
+  int64_t flops = 0;            ///< of products and attention
+  int64_t bytes_sent = 0;       ///< payload
+  std::vector<SentBytes> sent;  ///< of which bytes_sent is the sum; operations that run
+  auto operator<=>(const StepCost&) const = default;
 };
 
 /// The plan of one job at one number of ranks. Pure.
@@ -85,10 +97,22 @@ class MemoryPlan {
   /// The lowest of the ranks with the most bytes.
   int largest_rank() const;
   const RankMemory& largest() const { return ranks_[static_cast<size_t>(largest_rank())]; }
-  /// FLOPs of one sample in each stage's passes.
-  const std::vector<int64_t>& flops_by_stage() const { return flops_per_sample_; }
   /// Cost: in proportion to units times ranks.
   StepCost step_of(int rank) const;
+  /// What a rank runs in a step.
+  const StepProgram& program_of(int rank) const { return shares_.at(kind_of(rank)).program; }
+  /// Lowering of that program.
+  Lowering lowering_of(int rank) const;
+  /// Sequences in each of the rank's micro-batches.
+  std::vector<int64_t> micro_batches_of(int rank) const;
+  /// Micro-batches of the rank that has most.
+  int64_t rounds() const { return partition_.micro_batches_max(); }
+  /// FLOPs of a layer's passes for one sequence.
+  const OpFlops& flops_per_sample(int layer) const {
+    return flops_per_sample_[static_cast<size_t>(layer)];
+  }
+  /// And of the layers of a stage together.
+  OpFlops flops_of_stage(int stage) const;
 
  private:
   /// What ranks of a stage with equally many samples have in common.
@@ -104,6 +128,7 @@ class MemoryPlan {
   Share make_share(const Model& model, int rank) const;
   void plan_states(int params);
   void plan_stage(int pp, int params);
+  int64_t bytes_sent_by(const Instruction& instruction, int rank) const;
   int64_t segments(const layout::Coordinate& at) const;
   void plan_rank(int rank);
 
@@ -111,7 +136,7 @@ class MemoryPlan {
   data::BatchPartition partition_;
   int64_t parameters_ = 0;
   layout::StageMap stages_;
-  std::vector<int64_t> flops_per_sample_;  ///< by stage
+  std::vector<OpFlops> flops_per_sample_;  ///< by layer
   layout::Layout layout_;
   std::map<std::pair<int, int64_t>, Share> shares_;  ///< by kind_of()
   std::vector<int> ring_;

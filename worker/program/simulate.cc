@@ -155,8 +155,8 @@ struct Walker {
 class World {
  public:
   World(std::span<const RankProgram> ranks, const Lowering& lowering, const Costs& costs,
-        int left_out)
-      : lowering_(lowering), costs_(costs), left_out_(left_out) {
+        const RunObserver& ran, int left_out)
+      : lowering_(lowering), costs_(costs), ran_(ran), left_out_(left_out) {
     for (const RankProgram& rank : ranks) {
       held_.push_back(std::make_unique<HeldPart>(lowering, rank.at));
       Walker walker{.rank = &rank, .program = shorten(rank, left_out), .held = held_.back().get()};
@@ -335,12 +335,15 @@ class World {
     }
     walker.levels.push_back(++walker.now);
     const double seconds = costs_.seconds ? costs_.seconds(*walker.rank, i) : 0;
+    const double begin_seconds = walker.seconds;
     if (costs_.bytes_sent) walker.bytes_sent += costs_.bytes_sent(*walker.rank, i);
     if (const std::optional<Axis> axis = axis_of(i, *lowering_.layout)) {
       TRAINYARD_TRY(begin(walker, *axis, i, seconds));
     } else {
       walker.seconds += seconds;
     }
+    if (ran_)
+      ran_(static_cast<size_t>(&walker - walkers_.data()), i, begin_seconds, walker.seconds);
     if (is_pass(i.kind)) count_pass(walker, i);
     walker.ended.push_back(walker.seconds);
     ++walker.next;
@@ -429,6 +432,7 @@ class World {
 
   const Lowering& lowering_;
   const Costs& costs_;
+  const RunObserver& ran_;
   const int left_out_;
   std::vector<std::unique_ptr<HeldPart>> held_;
   std::map<Key, std::unique_ptr<Group>> groups_;
@@ -487,10 +491,10 @@ int64_t Levels::operator[](size_t id) const {
 }
 
 Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
-                            const Costs& costs) {
+                            const Costs& costs, const RunObserver& ran) {
   TRAINYARD_CHECK(!ranks.empty());
-  for (int left_out = rounds_to_leave_out(ranks);; left_out = 0) {
-    World world(ranks, lowering, costs, left_out);
+  for (int left_out = ran ? 0 : rounds_to_leave_out(ranks);; left_out = 0) {
+    World world(ranks, lowering, costs, ran, left_out);
     TRAINYARD_TRY(world.run());
     if (auto found = world.result()) return *std::move(found);
   }

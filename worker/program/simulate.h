@@ -28,6 +28,11 @@ struct Costs {
   std::function<int64_t(const RankProgram& rank, const Instruction& instruction)> bytes_sent;
 };
 
+/// Told when a rank, by its place among those simulated, runs an instruction: in the seconds of
+/// Costs, without what it waits for before.
+using RunObserver =
+    std::function<void(size_t rank, const Instruction& instruction, double begin, double end)>;
+
 /// Logical times of a program's instructions. Rounds that are alike are stored once.
 class Levels {
  public:
@@ -80,9 +85,10 @@ struct Simulation {
 ///  * each unit's OPT comes after REDUCE_CONTROL, and before its GATHER where weights are whole;
 ///  * where they are not, a layer runs only while all its units are gathered, and all are freed.
 /// Rules that need B and W hold where there are any. `lowering` is that of the programs but for
-/// Lowering::micro_batches. Errors: kInternal naming rank, instruction and rule. Cost: rounds of
-/// micro-batches that are alike are run a few times, not all.
+/// Lowering::micro_batches. `ran` may be empty. Errors: kInternal naming rank, instruction and
+/// rule. Cost: rounds of micro-batches that are alike are run a few times, not all, unless `ran` is
+/// to be told of them.
 Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
-                            const Costs& costs = {});
+                            const Costs& costs = {}, const RunObserver& ran = {});
 
 }  // namespace trainyard::engine

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include "common/api/engine_spec.h"
 #include "common/layout/stage_map.h"
 #include "worker/program/schedule.h"
@@ -29,5 +31,23 @@ Schedule zero_bubble_h1(const layout::StageMap& stages, int micro_batches, int p
 /// The schedule of a training step. One rank without others runs one micro-batch after the other.
 Schedule training_schedule(api::PipelineSchedule schedule, const layout::StageMap& stages,
                            int micro_batches, int pp);
+
+/// How long a rank's passes take, all its stages together, for one micro-batch.
+struct PassTimes {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;
+};
+
+/// The part of a step in which ranks wait, by a schedule's formula.
+struct Bubble {
+  double share = 0;
+  std::string_view formula;  ///< in p, m, F, B and W, and v for the stages of a rank
+};
+
+/// Of a pipeline whose ranks take equally long. An upper bound here: a gradient leaves before the W
+/// of its layer.
+Bubble bubble_of(api::PipelineSchedule schedule, const layout::StageMap& stages, int micro_batches,
+                 const PassTimes& times);
 
 }  // namespace trainyard::engine

@@ -117,6 +117,9 @@ TEST(SchedulesTest, TakeAsLongAndHoldAsMuchAsTheFormulasSay) {
       const Simulation apart = run(PipelineSchedule::kZeroBubbleH1);
       EXPECT_EQ(latest(apart), m * kAll + (p - 1) * 7 - (std::min(m, p) - 1) * 2)
           << p << " stages, " << m << " micro-batches";
+      const PassTimes times{.forward = 3, .backward_input = 4, .backward_weight = 2};
+      EXPECT_NEAR(bubble_of(PipelineSchedule::kZeroBubbleH1, lowering.stages, m, times).share,
+                  1 - m * kAll / latest(apart), 1e-9);
       for (int s = 0; s < p; ++s)
         EXPECT_EQ(apart.in_flight_max[static_cast<size_t>(s)], std::min(m, p)) << p << " " << m;
       for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::kOneFOneB}) {

@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "cli/output.h"
+#include "cli/plan_view.h"
+#include "cli/report/bars.h"
+#include "cli/run/format.h"
+#include "common/api/enum_names.h"
+#include "common/text/quantity.h"
+
+namespace trainyard::cli {
+namespace {
+
+constexpr size_t kColumns = 100;
+
+/// A row of the table: a name and a cell for each stage.
+template <typename Cell>
+std::string row(const std::string& name, const JobPlan& job, const Cell& cell) {
+  std::string line = fmt::format("{:<22}", name);
+  for (const StagePlan& stage : job.stages)
+    line += fmt::format("{:>17}", stage.plan ? cell(*stage.plan) : std::string("-"));
+  return line + "\n";
+}
+
+std::string decimal_text(double value, const char* unit) {
+  constexpr std::array<const char*, 7> kPrefixes = {"", "k", "M", "G", "T", "P", "E"};
+  size_t prefix = 0;
+  for (; value >= 1000 && prefix + 1 < kPrefixes.size(); ++prefix)
+    value /= 1000;
+  return fmt::format("{:.{}f} {}{}", value, prefix == 0 ? 0 : 2, kPrefixes[prefix], unit);
+}
+
+/// What the rank that computes most computes, as a multiple of the mean.
+double imbalance(const engine::MemoryPlan& plan, const std::vector<double>& shares) {
+  const layout::StageMap& stages = plan.stages();
+  std::vector<double> by_rank(static_cast<size_t>(stages.ranks()));
+  for (int stage = 0; stage < stages.size(); ++stage)
+    by_rank[static_cast<size_t>(stages.pp_of(stage))] += shares[static_cast<size_t>(stage)];
+  return *std::max_element(by_rank.begin(), by_rank.end()) * stages.ranks();
+}
+
+/// Of a job with a pipeline: how it is cut.
+std::string pipeline_text(const engine::MemoryPlan& plan) {
+  const std::vector<int64_t> blocks = blocks_of(plan.stages());
+  if (blocks.size() == 1) return "";
+  const std::vector<double> shares = shares_of(plan);
+  std::string cut;
+  for (size_t stage = 0; stage < blocks.size(); ++stage) {
+    cut +=
+        fmt::format("{}{} ({:.0f} %)", stage == 0 ? "" : " + ", blocks[stage], 100 * shares[stage]);
+  }
+  const api::ParallelismSpec& parallelism = plan.setup().spec.parallelism;
+  return wrapped(
+      fmt::format("pipeline, {}: {} blocks, cut {}; the part of a step's FLOPs includes "
+                  "the head's, which the last stage computes; the rank with most computes "
+                  "{:.2f} times the mean",
+                  api::name_of(parallelism.pipeline_schedule), cut,
+                  parallelism.stages.empty() ? "by cost" : "by hand", imbalance(plan, shares)),
+      kColumns);
+}
+
+}  // namespace
+
+std::vector<int64_t> blocks_of(const layout::StageMap& stages) {
+  std::vector<int64_t> blocks;
+  for (int stage = 0; stage < stages.size(); ++stage) {
+    const bool ends = stage + 1 == stages.size();
+    blocks.push_back(stages.layers(stage).size() - (stage == 0 ? 1 : 0) - (ends ? 1 : 0));
+  }
+  return blocks;
+}
+
+std::vector<double> shares_of(const engine::MemoryPlan& plan) {
+  std::vector<double> shares;
+  for (int stage = 0; stage < plan.stages().size(); ++stage) {
+    const engine::OpFlops flops = plan.flops_of_stage(stage);
+    shares.push_back(
+        static_cast<double>(flops.forward + flops.backward_input + flops.backward_weight));
+  }
+  const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares)
+    share /= all;
+  return shares;
+}
+
+std::string plan_text(const JobPlan& job) {
+  const engine::MemoryPlan& own = job.own_plan();
+  const api::BatchSpec& batch = job.spec.batch;
+  std::string text = fmt::format(
+      "{}: {} parameters, {}, {} ranks: {}\n{} sequences of {} tokens a step, {} at once\n"
+      "states at {} B per parameter, not divided: {}\n\n",
+      job.name, grouped(own.parameters()), api::name_of(job.spec.precision.compute), job.ranks,
+      job.layout, grouped(batch.global_sequences), grouped(job.spec.data.sequence_length),
+      batch.micro_sequences, kPublishedStateBytes,
+      decimal_text(static_cast<double>(kPublishedStateBytes * own.parameters()), "B"));
+  if (const std::string pipeline = pipeline_text(own); !pipeline.empty()) text += pipeline + "\n";
+  text += fmt::format("{:<22}", "largest rank");
+  for (size_t stage = 0; stage < job.stages.size(); ++stage) {
+    const char* const mark = static_cast<int>(stage) == job.own() ? "*" : "";
+    text += fmt::format("{:>17}", fmt::format("stage {}{}", stage, mark));
+  }
+  text += "\n";
+  for (size_t i = 0; i < engine::kMemoryPurposes; ++i) {
+    const auto purpose = static_cast<engine::MemoryPurpose>(i);
+    text += row("  " + std::string(name_of(purpose)), job, [&](const engine::MemoryPlan& plan) {
+      return text::size_text(plan.largest().of(purpose));
+    });
+  }
+  text += row("total", job, [](const engine::MemoryPlan& plan) {
+    return text::size_text(plan.largest().total());
+  });
+  text += row("sent per step", job, [](const engine::MemoryPlan& plan) {
+    return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).bytes_sent), "B");
+  });
+  text += row("computed per step", job, [](const engine::MemoryPlan& plan) {
+    return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).flops), "FLOP");
+  });
+  text += row("rank", job,
+              [](const engine::MemoryPlan& plan) { return std::to_string(plan.largest_rank()); });
+  for (size_t stage = 0; stage < job.stages.size(); ++stage) {
+    if (!job.stages[stage].plan) {
+      text += fmt::format("stage {}: {}\n", stage, job.stages[stage].refusal);
+    }
+  }
+  const std::string verdict = job.doubt.empty()
+                                  ? "fits, " + text::size_text(job.room.bytes) + " available"
+                                  : "does not fit: " + job.doubt;
+  text += "\n" + wrapped("this machine: " + verdict, kColumns);
+  if (!job.pod_limit) return text;
+  return text + wrapped("its pods: " + (job.pod_doubt.empty() ? "fit into their limit of memory, " +
+                                                                    text::size_text(*job.pod_limit)
+                                                              : "do not fit: " + job.pod_doubt),
+                        kColumns);
+}
+
+std::string plan_svg(const JobPlan& job) {
+  constexpr double kGiB = 1 << 30;
+  BarChart chart{.title = job.name + " on " + std::to_string(job.ranks) + " ranks, largest rank",
+                 .unit = "GiB",
+                 .layers = {},
+                 .bars = {}};
+  for (size_t i = 0; i < engine::kMemoryPurposes; ++i)
+    chart.layers.emplace_back(name_of(static_cast<engine::MemoryPurpose>(i)));
+  for (size_t stage = 0; stage < job.stages.size(); ++stage) {
+    const auto& planned = job.stages[stage].plan;
+    if (!planned) continue;
+    BarChart::Bar bar{.label = "stage " + std::to_string(stage),
+                      .marked = static_cast<int>(stage) == job.own()};
+    for (const int64_t bytes : planned->largest().bytes)
+      bar.values.push_back(static_cast<double>(bytes) / kGiB);
+    chart.bars.push_back(std::move(bar));
+  }
+  return render_bars(chart);
+}
+
+}  // namespace trainyard::cli
