@@ -95,8 +95,7 @@ void save(const Options& options, DirectIo direct, std::span<const std::byte> st
                              TensorKind::kParameter,
                              DType::kFloat32,
                              {rows, kRowBytes / 4},
-                             {0, 0},
-                             {rows, kRowBytes / 4},
+                             {{0, 0}, {rows, kRowBytes / 4}},
                              state});
   const Status begun = writer.begin(std::move(snapshot));
   if (!begun) fail(begun.error().message);

@@ -10,7 +10,8 @@
 
 namespace trainyard::layout {
 
-/// A hyper-rectangle of a global tensor.
+/// A hyper-rectangle of a global tensor: `shape[a]` elements from `offset[a]` on along every axis
+/// a.
 struct Rectangle {
   std::vector<int64_t> offset;
   std::vector<int64_t> shape;

@@ -7,7 +7,6 @@
 
 #include "common/base/check.h"
 #include "common/hash/hash.h"
-#include "common/layout/layout.h"
 #include "worker/checkpoint/store.h"
 
 namespace trainyard::checkpoint {
@@ -232,7 +231,7 @@ Status CheckpointReader::read_pieces(
     const int64_t end = std::min(begin + kPieceElements, elements);
     for (const layout::Rectangle& slice : layout::rectangles(tensor->shape, {begin, end})) {
       piece.resize(static_cast<size_t>(slice.elements()));
-      TRAINYARD_TRY(read(name, kind, {slice.offset, slice.shape}, piece));
+      TRAINYARD_TRY(read(name, kind, slice, piece));
       TRAINYARD_TRY(use(piece));
     }
   }

@@ -8,16 +8,12 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/layout/layout.h"
 
 /// Hyper-rectangles of row-major tensors: pure arithmetic, no input or output.
 namespace trainyard::checkpoint {
 
-/// Part of a tensor: `shape[a]` elements from `offset[a]` on along every axis a.
-struct Rectangle {
-  std::vector<int64_t> offset;
-  std::vector<int64_t> shape;
-  bool operator==(const Rectangle&) const = default;
-};
+using layout::Rectangle;
 
 /// Most axes a stored tensor may have.
 inline constexpr size_t kMaxAxes = 8;

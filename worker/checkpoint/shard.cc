@@ -129,7 +129,7 @@ std::vector<TensorRecord> records_of(std::span<const TensorSlice> slices, int ra
     if (tensors.empty() || tensors.back().name != slice.name || tensors.back().kind != slice.kind) {
       tensors.push_back({slice.name, slice.kind, slice.dtype, slice.global_shape, {}});
     }
-    tensors.back().slices.push_back({rank, data_offset, {slice.offset, slice.shape}});
+    tensors.back().slices.push_back({rank, data_offset, slice.where});
     data_offset += static_cast<int64_t>(slice.data.size());
   }
   return tensors;
@@ -143,24 +143,23 @@ std::string entry_name(const TensorSlice& slice) {
     name += ':';
     name += name_of(slice.kind);
   }
-  if (slice.shape == slice.global_shape) return name;
-  for (size_t axis = 0; axis < slice.offset.size(); ++axis) {
+  if (slice.where.shape == slice.global_shape) return name;
+  for (size_t axis = 0; axis < slice.where.offset.size(); ++axis) {
     name += axis == 0 ? '@' : ',';
-    name += std::to_string(slice.offset[axis]);
+    name += std::to_string(slice.where.offset[axis]);
   }
   return name;
 }
 
 Status check_slice(const TensorSlice& slice) {
-  const Rectangle where{slice.offset, slice.shape};
   const auto fail = [&](const std::string& why) {
-    return Error{ErrorCode::kInternal, "slice " + to_string(where) + " of " + slice.name + " (" +
-                                           std::string(name_of(slice.kind)) + "): " + why};
+    return Error{ErrorCode::kInternal, "slice " + to_string(slice.where) + " of " + slice.name +
+                                           " (" + std::string(name_of(slice.kind)) + "): " + why};
   };
   if (!is_tensor_name(slice.name)) return fail("the name must be of [A-Za-z0-9_.-]");
   if (slice.global_shape.size() > kMaxAxes) return fail("more than 8 axes");
-  if (!contains(slice.global_shape, where)) return fail("lies outside the tensor");
-  const std::optional<int64_t> volume = checked_volume(slice.shape);
+  if (!contains(slice.global_shape, slice.where)) return fail("lies outside the tensor");
+  const std::optional<int64_t> volume = checked_volume(slice.where.shape);
   if (!volume || slice.data.size() != static_cast<size_t>(*volume * size_of(slice.dtype))) {
     return fail("has " + std::to_string(slice.data.size()) + " bytes of data");
   }
@@ -170,12 +169,12 @@ Status check_slice(const TensorSlice& slice) {
 Result<ShardReport> write_shard(FileSystem& files, const std::filesystem::path& directory, int rank,
                                 int size, std::vector<TensorSlice> slices, int64_t chunk_bytes) {
   std::sort(slices.begin(), slices.end(), [](const TensorSlice& a, const TensorSlice& b) {
-    return std::tie(a.name, a.kind, a.offset) < std::tie(b.name, b.kind, b.offset);
+    return std::tie(a.name, a.kind, a.where.offset) < std::tie(b.name, b.kind, b.where.offset);
   });
   std::vector<safetensors::TensorInfo> infos;
   for (const TensorSlice& slice : slices) {
     TRAINYARD_TRY(check_slice(slice));
-    infos.push_back({entry_name(slice), slice.dtype, slice.shape});
+    infos.push_back({entry_name(slice), slice.dtype, slice.where.shape});
   }
   TRAINYARD_ASSIGN(
       const std::string header,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/dtype.h"
+#include "common/layout/layout.h"
 
 namespace trainyard::checkpoint {
 
@@ -25,14 +26,13 @@ enum class TensorKind : uint8_t {
 /// "parameter", "m", "v" or "state".
 std::string_view name_of(TensorKind kind);
 
-/// One hyper-rectangle of a global tensor, as one rank holds it: contiguous, row-major.
+/// One rectangle of a global tensor, as one rank holds it: contiguous, row-major.
 struct TensorSlice {
   std::string name;  ///< global parameter name: [A-Za-z0-9_.-], at most 256 bytes
   TensorKind kind = TensorKind::kParameter;
   DType dtype = DType::kFloat32;
   std::vector<int64_t> global_shape;  ///< every size > 0; empty for a scalar; at most 8 axes
-  std::vector<int64_t> offset;        ///< where the slice begins, one number an axis
-  std::vector<int64_t> shape;         ///< its size, one number an axis, every one > 0
+  layout::Rectangle where;            ///< in it, every size > 0
   /// Not owned: must stay as it is until the write has finished.
   std::span<const std::byte> data;
 };

@@ -103,8 +103,7 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
                       .kind = part.kind,
                       .dtype = DType::kFloat32,
                       .global_shape = param.tensor.shape,
-                      .offset = part.where.offset,
-                      .shape = part.where.shape,
+                      .where = part.where,
                       .data = copy});
   }
   parallel_copy(ranges, engine_.threads());
@@ -147,7 +146,7 @@ Status EngineState::load_parameters(checkpoint::CheckpointReader& reader,
       [&](int param, const layout::Rectangle& slice, std::span<float> values) -> Status {
         if (stop_asked && stop_asked()) return {};
         return reader.read(engine_.model().params[static_cast<size_t>(param)].name(),
-                           TensorKind::kParameter, {slice.offset, slice.shape}, values);
+                           TensorKind::kParameter, slice, values);
       });
 }
 
@@ -162,7 +161,7 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
         const auto count = static_cast<size_t>(slice.elements());
         if (!(stop_asked && stop_asked())) {
           TRAINYARD_TRY(reader.read(engine_.model().params[static_cast<size_t>(param)].name(), kind,
-                                    {slice.offset, slice.shape}, rest.first(count)));
+                                    slice, rest.first(count)));
         }
         rest = rest.subspan(count);
       }

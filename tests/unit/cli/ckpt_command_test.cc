@@ -482,8 +482,11 @@ void checkpoint_of(const hf::HfModel& model, const std::string& config_json, Job
   for (const engine::ParamSpec& param : built.params) {
     const std::vector<int64_t>& shape = param.tensor.shape;
     values.push_back(*testing_support::whole_tensor(model, param));
-    snapshot.slices.push_back({param.name(), checkpoint::TensorKind::kParameter, DType::kFloat32,
-                               shape, std::vector<int64_t>(shape.size(), 0), shape,
+    snapshot.slices.push_back({param.name(),
+                               checkpoint::TensorKind::kParameter,
+                               DType::kFloat32,
+                               shape,
+                               {std::vector<int64_t>(shape.size(), 0), shape},
                                std::as_bytes(std::span(values.back()))});
   }
   ASSERT_TRUE(writer.begin(snapshot));

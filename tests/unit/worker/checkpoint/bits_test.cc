@@ -65,8 +65,7 @@ class BitsTest : public ::testing::Test {
            kind,
            DType::kFloat32,
            {kRows, kColumns},
-           {first, 0},
-           {count, kColumns},
+           {{first, 0}, {count, kColumns}},
            std::as_bytes(values.subspan(static_cast<size_t>(at + first * kColumns),
                                         static_cast<size_t>(count * kColumns)))});
       at += kRows * kColumns;

@@ -126,8 +126,7 @@ class ManyShards {
                                  TensorKind::kParameter,
                                  DType::kFloat32,
                                  {ranks_, kColumns},
-                                 {group.rank(), 0},
-                                 {1, kColumns},
+                                 {{group.rank(), 0}, {1, kColumns}},
                                  std::as_bytes(std::span(values_).subspan(
                                      static_cast<size_t>(group.rank()) * kColumns, kColumns))});
       if (writer.begin(snapshot)) (void)writer.wait(seconds(60));
@@ -293,7 +292,7 @@ TEST(RoundTripTest, SliceThatContradictsItselfIsRefused) {
   short_data.slices[0].data = short_data.slices[0].data.first(4);
   EXPECT_EQ(writer.begin(short_data).error().code, ErrorCode::kInternal);
   Snapshot outside = small_snapshot(state, 1, 0, 1);
-  outside.slices[0].offset[0] = 1;
+  outside.slices[0].where.offset[0] = 1;
   EXPECT_EQ(writer.begin(outside).error().code, ErrorCode::kInternal);
 }
 

@@ -44,8 +44,7 @@ struct LargeState {
     const auto count = static_cast<int64_t>(values.size());
     return {{.name = "weight",
              .global_shape = {count},
-             .offset = {0},
-             .shape = {count},
+             .where = {{0}, {count}},
              .data = std::as_bytes(std::span(values))}};
   }
 };

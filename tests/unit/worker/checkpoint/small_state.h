@@ -60,7 +60,7 @@ inline Snapshot small_snapshot(const std::vector<WholeTensor>& state, int64_t st
     const auto row = static_cast<int64_t>(tensor.values.size()) / (scalar ? 1 : tensor.shape[0]);
     const std::span<const float> values = tensor.values;
     snapshot.slices.push_back(
-        {tensor.name, tensor.kind, DType::kFloat32, tensor.shape, part.offset, part.shape,
+        {tensor.name, tensor.kind, DType::kFloat32, tensor.shape, part,
          std::as_bytes(values.subspan(static_cast<size_t>(rows.begin * row),
                                       static_cast<size_t>(rows.size() * row)))});
   }
