@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/layout/mesh.h"
 #include "worker/comm/host/reduce.h"
 
 namespace trainyard::comm {
@@ -24,15 +25,10 @@ int64_t count_after(int rank, std::span<const int64_t> counts, std::span<const i
 
 }  // namespace
 
-int64_t even_begin(int64_t count, int size, int i) {
-  // Written so that count * size need not fit: floor(count i / size) by quotient and remainder.
-  return count / size * i + count % size * i / size;
-}
-
 std::vector<int64_t> even_counts(int64_t count, int size) {
   std::vector<int64_t> counts(static_cast<size_t>(size));
   for (int i = 0; i < size; ++i) {
-    counts[static_cast<size_t>(i)] = even_begin(count, size, i + 1) - even_begin(count, size, i);
+    counts[static_cast<size_t>(i)] = layout::even_share(count, size, i).size();
   }
   return counts;
 }
@@ -44,9 +40,7 @@ int64_t all_reduce_bytes_sent(int size, int rank, int64_t count, DType dtype,
   if (bytes <= (size == 2 ? kDirectAllReduceBytesOfTwo : kDirectAllReduceBytes)) {
     return (size - 1) * bytes;
   }
-  const auto share = [&](int i) {
-    return even_begin(count, size, i + 1) - even_begin(count, size, i);
-  };
+  const auto share = [&](int i) { return layout::even_share(count, size, i).size(); };
   return (2 * count - share(rank) - share(next_in(ring, rank, size))) * size_of(dtype);
 }
 

@@ -24,10 +24,8 @@ inline constexpr int64_t kDirectReduceBytes = 64 * 1024;
 /// Broadcast up to this many bytes goes down a binomial tree, above down a pipelined chain.
 inline constexpr int64_t kTreeBroadcastBytes = 64 * 1024;
 
-/// The share a rank owns inside all_reduce: [count i / size, count (i+1) / size) for share i.
+/// Sizes of the shares that ranks own inside all_reduce: those of layout::even_share().
 std::vector<int64_t> even_counts(int64_t count, int size);
-/// Where share `i` of them begins; for i == size the whole count.
-int64_t even_begin(int64_t count, int size, int i);
 
 /// Direct: (P-1) S. Ring and floating point: 2S - |c_rank| - |c_next|, with `next` the neighbour in
 /// the ring; over all ranks 2(P-1)S. `ring` as in GroupIdentity: empty for 0, 1, 2 ...

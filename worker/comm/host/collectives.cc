@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/layout/mesh.h"
 #include "worker/comm/formulas.h"
 #include "worker/comm/host/reduce.h"
 
@@ -48,9 +49,8 @@ const Collectives::Shares& Collectives::shares_of(std::span<const int64_t> count
 const Collectives::Shares& Collectives::even_shares(int64_t count, int64_t element_bytes) {
   shares_.resize(static_cast<size_t>(size_));
   for (int i = 0; i < size_; ++i) {
-    const int64_t begin = even_begin(count, size_, i);
-    shares_[static_cast<size_t>(i)] = {begin * element_bytes,
-                                       (even_begin(count, size_, i + 1) - begin) * element_bytes};
+    const layout::Range share = layout::even_share(count, size_, i);
+    shares_[static_cast<size_t>(i)] = {share.begin * element_bytes, share.size() * element_bytes};
   }
   return shares_;
 }
