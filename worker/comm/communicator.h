@@ -141,11 +141,6 @@ class Communicator {
     return sub_group(ranks, Waits::kTogether);
   }
 
-  /// Collective over all ranks: those that give the same `colour` make a group, in which they are
-  /// numbered by ascending `key`, equal keys by rank here. A negative colour joins none and gets
-  /// nullptr. Nothing may be pending on this communicator.
-  virtual Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) = 0;
-
   /// Fails every pending and later operation on this rank with `reason`; peers see kPeerLost or
   /// kAborted soon. `lost_ranks`: the global ranks whose loss is the reason, which peers learn,
   /// too. Idempotent; returns at once.

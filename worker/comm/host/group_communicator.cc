@@ -264,45 +264,19 @@ Result<std::unique_ptr<Communicator>> GroupCommunicator::sub_group(std::span<con
     return Error{ErrorCode::kInvalidConfig, "sub_group: rank " + std::to_string(rank()) +
                                                 " calls it but is not among its members"};
   }
-  return group_of({ranks.begin(), ranks.end()}, waits);
-}
-
-Result<std::unique_ptr<Communicator>> GroupCommunicator::split(int64_t colour, int64_t key) {
-  struct Choice {
-    int64_t colour;
-    int64_t key;
-  };
-  std::vector<Choice> choices(static_cast<size_t>(size()));
-  choices[static_cast<size_t>(rank())] = {colour, key};
-  const std::vector<int64_t> counts(static_cast<size_t>(size()), 2);
-  TRAINYARD_TRY(
-      all_gather(std::as_writable_bytes(std::span(choices)), counts, DType::kInt64)->wait());
-  std::vector<int> members;
-  for (int member = 0; member < size(); ++member) {
-    if (choices[static_cast<size_t>(member)].colour == colour) members.push_back(member);
-  }
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
-  });
-  if (colour < 0) return std::unique_ptr<Communicator>();
-  return group_of(members, Waits::kTogether);
-}
-
-Result<std::unique_ptr<Communicator>> GroupCommunicator::group_of(const std::vector<int>& members,
-                                                                  Waits waits) {
   const GroupIdentity& parent = group_->identity();
   GroupIdentity identity = parent;
   identity.global_ranks.clear();
-  for (const int member : members) {
+  for (const int member : ranks) {
     if (member == rank()) identity.member = identity.size();
     identity.global_ranks.push_back(parent.rank_of(member));
   }
   identity.ring.clear();
   if (!parent.ring.empty()) {
     for (const int member : parent.ring) {
-      const auto found = std::find(members.begin(), members.end(), member);
-      if (found != members.end()) {
-        identity.ring.push_back(static_cast<int>(found - members.begin()));
+      const auto found = std::find(ranks.begin(), ranks.end(), member);
+      if (found != ranks.end()) {
+        identity.ring.push_back(static_cast<int>(found - ranks.begin()));
       }
     }
   }

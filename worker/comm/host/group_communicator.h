@@ -46,7 +46,6 @@ class GroupCommunicator final : public Communicator {
                                const PointToPointOptions& options) override;
   using Communicator::sub_group;
   Result<std::unique_ptr<Communicator>> sub_group(std::span<const int> ranks, Waits waits) override;
-  Result<std::unique_ptr<Communicator>> split(int64_t colour, int64_t key) override;
   using Communicator::abort;
   void abort(const Error& reason, std::span<const int> lost_ranks) override;
   void observe(trace::SpanSink* sink, trace::Track track) override {
@@ -70,8 +69,6 @@ class GroupCommunicator final : public Communicator {
   /// Of scatter and gather: `whole` is looked at on the root only.
   std::string bad_parts(std::span<const std::byte> whole, std::span<const std::byte> own,
                         std::span<const int64_t> counts, DType dtype, int root) const;
-  /// A group of these members, in this order, each of which calls it.
-  Result<std::unique_ptr<Communicator>> group_of(const std::vector<int>& members, Waits waits);
 
   const std::shared_ptr<Group> group_;
   const std::shared_ptr<Connector> connector_;

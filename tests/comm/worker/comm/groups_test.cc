@@ -118,44 +118,17 @@ TEST(MeshGroupsTest, AreTheWorldItselfWhereAllRanksShareTheStates) {
   });
 }
 
-TEST_P(GroupsTest, SplitNumbersMembersByKeyAndThenByRank) {
-  run_world(kind(), size(), [&](Communicator& c) {
-    // Keys descend by pairs: ranks 0 and 1 have the same one.
-    auto group = c.split(c.rank() % 3, -(c.rank() / 6));
-    ASSERT_TRUE(group.has_value()) << group.error().message;
-    std::vector<int> wanted;
-    for (int rank = c.rank() % 3; rank < c.size(); rank += 3)
-      wanted.push_back(rank);
-    std::stable_sort(wanted.begin(), wanted.end(),
-                     [](int a, int b) { return -(a / 6) < -(b / 6); });
-    ASSERT_EQ((*group)->size(), static_cast<int>(wanted.size()));
-    EXPECT_EQ(wanted[static_cast<size_t>((*group)->rank())], c.rank());
-    std::vector<int64_t> members(wanted.size());
-    members[static_cast<size_t>((*group)->rank())] = c.rank();
-    const std::vector<int64_t> ones(wanted.size(), 1);
-    ASSERT_EQ(message_of((*group)->all_gather(bytes_of(members), ones, DType::kInt64)->wait()), "");
-    EXPECT_EQ(members, std::vector<int64_t>(wanted.begin(), wanted.end()));
-  });
-}
-
-TEST_P(GroupsTest, ANegativeColourJoinsNoGroup) {
-  run_world(kind(), size(), [&](Communicator& c) {
-    auto group = c.split(c.rank() == 0 ? -1 : 0, 0);
-    ASSERT_TRUE(group.has_value()) << group.error().message;
-    EXPECT_EQ(*group == nullptr, c.rank() == 0);
-    if (*group) {
-      EXPECT_EQ((*group)->size(), c.size() - 1);
-      EXPECT_EQ(message_of((*group)->barrier()->wait()), "");
-    }
-    EXPECT_EQ(message_of(c.barrier()->wait()), "");
-  });
-}
-
 TEST_P(GroupsTest, RowsAndColumnsOfAMeshRunAtTheSameTime) {
   run_world(kind(), size(), [&](Communicator& c) {
     const int width = 3;
-    auto row = c.split(c.rank() / width, c.rank());
-    auto column = c.split(c.rank() % width, -c.rank());
+    std::vector<int> ranks_of_row;
+    std::vector<int> ranks_of_column;
+    for (int rank = 0; rank < c.size(); ++rank) {
+      if (rank / width == c.rank() / width) ranks_of_row.push_back(rank);
+      if (rank % width == c.rank() % width) ranks_of_column.push_back(rank);
+    }
+    auto row = c.sub_group(ranks_of_row);
+    auto column = c.sub_group(ranks_of_column);
     ASSERT_TRUE(row.has_value() && column.has_value());
     for (int round = 0; round < 5; ++round) {
       std::vector<int64_t> in_row(30'000, c.rank() + 1);
@@ -168,11 +141,11 @@ TEST_P(GroupsTest, RowsAndColumnsOfAMeshRunAtTheSameTime) {
       for (const WorkPtr& work : works)
         ASSERT_EQ(message_of(work->wait()), "");
       int64_t of_row = 0;
+      for (const int rank : ranks_of_row)
+        of_row += rank + 1;
       int64_t of_column = 0;
-      for (int rank = 0; rank < c.size(); ++rank) {
-        if (rank / width == c.rank() / width) of_row += rank + 1;
-        if (rank % width == c.rank() % width) of_column += rank + 1;
-      }
+      for (const int rank : ranks_of_column)
+        of_column += rank + 1;
       EXPECT_EQ(in_row, std::vector<int64_t>(30'000, of_row));
       EXPECT_EQ(in_column, std::vector<int64_t>(30'000, of_column));
       EXPECT_EQ(everywhere, std::vector<int64_t>(30'000, c.size() * (c.size() + 1) / 2));
