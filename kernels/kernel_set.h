@@ -258,7 +258,6 @@ struct CrossEntropy {
   const int32_t* targets = nullptr;    ///< [rows]; -1: row ignored
   int64_t* loss_sum = nullptr;         ///< [1] +=
   int64_t* coarse_loss_sum = nullptr;  ///< [1] += or null
-  float* losses = nullptr;             ///< [rows] or null
   void* d_logits = nullptr;            ///< [rows, padded_vocab] of d_type
   DType d_type = DType::kFloat32;
   OverflowFlag* overflow = nullptr;
@@ -320,8 +319,6 @@ struct KernelCounters {
 class KernelSet {
  public:
   virtual ~KernelSet() = default;
-  virtual Isa isa() const = 0;
-  virtual int threads() const = 0;
 
   /// Scratch for packing and partial sums that any call below may need, fixed at construction;
   /// the caller lends it once, before the first call, 64-byte aligned.

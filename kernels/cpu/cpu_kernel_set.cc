@@ -20,16 +20,13 @@ int64_t second_level_cache() {
 
 class CpuKernelSet final : public KernelSet {
  public:
-  CpuKernelSet(Isa isa, const OpTable& table, int threads)
-      : isa_(isa), table_(table), pool_(threads) {
+  CpuKernelSet(const OpTable& table, int threads) : table_(table), pool_(threads) {
     context_.pool = &pool_;
     context_.threads = threads;
     context_.l2_bytes = second_level_cache();
   }
 
-  Isa isa() const override { return isa_; }
-  int threads() const override { return pool_.threads(); }
-  int64_t scratch_bytes() const override { return threads() * kScratchBytesPerThread; }
+  int64_t scratch_bytes() const override { return pool_.threads() * kScratchBytesPerThread; }
   void set_scratch(std::span<std::byte> scratch) override {
     TRAINYARD_CHECK(static_cast<int64_t>(scratch.size()) >= scratch_bytes());
     TRAINYARD_CHECK(reinterpret_cast<uintptr_t>(scratch.data()) % 64 == 0);
@@ -100,7 +97,6 @@ class CpuKernelSet final : public KernelSet {
     kernel(context_, p);
   }
 
-  Isa isa_;
   const OpTable& table_;
   ThreadPool pool_;
   CpuContext context_;
@@ -140,7 +136,7 @@ Result<std::unique_ptr<KernelSet>> make_cpu_kernel_set(Isa isa, int threads,
                                               std::string(name_of(best_isa(features))) +
                                               " or slower"};
   }
-  return std::make_unique<CpuKernelSet>(isa, op_table_of(isa), threads);
+  return std::make_unique<CpuKernelSet>(op_table_of(isa), threads);
 }
 
 }  // namespace trainyard::kernels

@@ -93,7 +93,6 @@ int64_t loss_of_row(const CrossEntropy& p, int64_t row, FixedPoint& fixed) {
     // log is defined for normal numbers only; the sum is at least 1 unless a logit is not finite.
     if (!(s.sum >= 1.0F && s.sum < __builtin_inff())) loss = __builtin_nanf("");
   }
-  if (p.losses != nullptr) p.losses[row] = loss;
   if (p.d_logits != nullptr) {
     if (p.d_type == DType::kBFloat16) {
       write_gradient<uint16_t>(p, row, logits, s);

@@ -19,8 +19,6 @@ class Sampler {
   /// `samples` in [1, kSamplesMax].
   Sampler(uint64_t seed, int64_t samples);
 
-  int64_t samples() const { return samples_; }
-
   /// The sample at place `index` in [0, samples) of the order of `epoch`: a bijection for each
   /// epoch.
   int64_t permute(int64_t epoch, int64_t index) const;
