@@ -81,8 +81,8 @@ AdmittedTransport::Waiting AdmittedTransport::dequeue_locked(
     std::map<Id, Waiting>::iterator place) {
   Waiting waiting = std::move(place->second);
   waiting_.erase(place);
-  const auto count = waiting_of_pod_.find(waiting.pod_uid);
-  if (--count->second == 0) waiting_of_pod_.erase(count);
+  const auto count = waiting_of_caller_.find(waiting.caller);
+  if (--count->second == 0) waiting_of_caller_.erase(count);
   return waiting;
 }
 
@@ -154,6 +154,7 @@ void AdmittedTransport::forget_the_quiet() {
   if (now < next_forgetting_) return;
   next_forgetting_ = now + kForgettingInterval;
   std::erase_if(silenced_, [&](const auto& entry) { return entry.second <= now; });
+  std::erase_if(calls_, [&](const auto& entry) { return entry.second.is_full(now); });
   std::erase_if(voices_, [&](const auto& entry) {
     const auto& [pod_uid, voice] = entry;
     return !stream_of_pod_.contains(pod_uid) && voice.silent_until <= now &&
@@ -169,7 +170,7 @@ bool AdmittedTransport::is_silenced(const std::string& token) const {
 
 /// Only what could be an agent's is worth a question to the API server: whoever reaches the port
 /// may show tokens without end.
-void AdmittedTransport::await_review(Id connection, std::string token) {
+void AdmittedTransport::await_review(Id connection, std::string token, const std::string& peer) {
   if (token.empty()) return refuse(connection, "it shows no token");
   if (is_silenced(token)) return refuse(connection, kSaidTooMuch);
   const Result<TokenOwner> claimed = options_.claims(token);
@@ -177,8 +178,12 @@ void AdmittedTransport::await_review(Id connection, std::string token) {
   if (options_.job_of(*claimed).empty()) {
     return refuse(connection, "its token names a pod that is of no job");
   }
+  // Who knows a pod's UID does not take the places of its agent, which comes from elsewhere.
+  std::string caller = claimed->pod_uid + ' ' + peer;
+  auto& calls = calls_.try_emplace(caller, kCallsPerSecond, kCallsAtOnce).first->second;
+  if (!calls.try_take(options_.clock->mono())) return refuse(connection, "its pod comes too often");
   guests_.at(connection).token = token;
-  const std::string full = enqueue(connection, {std::move(token), claimed->pod_uid});
+  const std::string full = enqueue(connection, {std::move(token), std::move(caller)});
   if (!full.empty()) refuse(connection, full);
 }
 
@@ -186,9 +191,9 @@ void AdmittedTransport::await_review(Id connection, std::string token) {
 std::string AdmittedTransport::enqueue(Id connection, Waiting waiting) {
   const std::lock_guard lock(mutex_);
   if (waiting_.size() >= kMaxWaiting) return "too many wait for the review of their tokens";
-  int& of_pod = waiting_of_pod_[waiting.pod_uid];
-  if (of_pod >= kMaxWaitingOfPod) return "too many streams of its pod wait for their review";
-  ++of_pod;
+  int& of_caller = waiting_of_caller_[waiting.caller];
+  if (of_caller >= kMaxWaitingOfCaller) return "too many streams of its pod wait for their review";
+  ++of_caller;
   waiting_.emplace(connection, std::move(waiting));
   waiting_changed_.notify_one();
   return {};
@@ -198,7 +203,7 @@ void AdmittedTransport::pass(ServerEvent event, std::vector<ServerEvent>& out) {
   const Id id = event.connection;
   if (event.kind == ServerEvent::Kind::kOpened) {
     guests_.try_emplace(id);
-    return await_review(id, std::move(event.credential));
+    return await_review(id, std::move(event.credential), event.peer);
   }
   const auto found = guests_.find(id);
   if (found == guests_.end()) return;  // refused: what it still says means nothing

@@ -59,8 +59,12 @@ class AdmittedTransport final : public control::ControlTransport {
   /// Streams that wait for their review; more are closed at once, and come again. By 210 KB each
   /// they fit the chart's memory limit beside as many that were let in.
   static constexpr size_t kMaxWaiting = 1024;
-  /// Of them, those that claim to be of one pod: an agent has one, and perhaps one that it lost.
-  static constexpr int kMaxWaitingOfPod = 4;
+  /// Of them, those of one caller, which is what claims to be one pod and comes from one address:
+  /// an agent has one, and perhaps one that it lost.
+  static constexpr int kMaxWaitingOfCaller = 4;
+  /// How often a caller may come; an agent tries again every 0.2 to 5 s.
+  static constexpr double kCallsPerSecond = 1;
+  static constexpr int kCallsAtOnce = 10;
   /// Messages kept of a stream that waits, its newest heartbeats among them; an agent says a
   /// handful.
   static constexpr size_t kMaxHeld = 64;
@@ -119,7 +123,7 @@ class AdmittedTransport final : public control::ControlTransport {
   };
   struct Waiting {
     std::string token;
-    std::string pod_uid;  ///< as it claims
+    std::string caller;
   };
 
   void review_tokens(const std::stop_token& stop);
@@ -128,7 +132,7 @@ class AdmittedTransport final : public control::ControlTransport {
   void pass_message(Guest& guest, control::ServerEvent event,
                     std::vector<control::ServerEvent>& out);
   void admit(Id connection, Guest& guest, std::vector<control::ServerEvent>& out);
-  void await_review(Id connection, std::string token);
+  void await_review(Id connection, std::string token, const std::string& peer);
   std::string enqueue(Id connection, Waiting waiting);
   Waiting dequeue_locked(std::map<Id, Waiting>::iterator place);
   void hold(Guest& guest, control::ServerEvent event);
@@ -143,9 +147,10 @@ class AdmittedTransport final : public control::ControlTransport {
   const Options options_;
   // Of the taking thread only:
   std::map<Id, Guest> guests_;
-  std::map<std::string, Id> stream_of_pod_;   ///< by UID; of admitted guests
-  std::map<std::string, Voice> voices_;       ///< by UID of pod; of every admitted guest's
-  std::map<std::string, MonoTime> silenced_;  ///< until when, by token: these need no review
+  std::map<std::string, Id> stream_of_pod_;         ///< by UID; of admitted guests
+  std::map<std::string, Voice> voices_;             ///< by UID of pod; of every admitted guest's
+  std::map<std::string, MonoTime> silenced_;        ///< until when, by token: these need no review
+  std::map<std::string, kube::TokenBucket> calls_;  ///< that a caller may make, by caller
   MonoTime next_forgetting_{};
   int64_t held_bytes_ = 0;  ///< of all guests
   kube::TokenBucket refusals_logged_{kRefusalsLoggedPerSecond, kRefusalsLoggedAtOnce};
@@ -153,9 +158,9 @@ class AdmittedTransport final : public control::ControlTransport {
 
   std::mutex mutex_;
   std::condition_variable_any waiting_changed_;
-  std::map<Id, Waiting> waiting_;              ///< the oldest first; guarded by mutex_
-  std::map<std::string, int> waiting_of_pod_;  ///< how many of those, by UID; guarded by mutex_
-  std::vector<Verdict> verdicts_;              ///< guarded by mutex_
+  std::map<Id, Waiting> waiting_;                 ///< the oldest first; guarded by mutex_
+  std::map<std::string, int> waiting_of_caller_;  ///< how many of those; guarded by mutex_
+  std::vector<Verdict> verdicts_;                 ///< guarded by mutex_
   kube::TokenBucket reviews_{kReviewsPerSecond, kReviewsAtOnce};
   std::atomic<int64_t> open_ = 0;
   std::atomic<int64_t> admitted_ = 0;

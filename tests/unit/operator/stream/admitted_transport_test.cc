@@ -30,9 +30,10 @@ constexpr std::chrono::seconds kPatience{60};
 /// Gives what it was given.
 class Inner final : public control::ControlTransport {
  public:
-  void open(ConnectionId id, const std::string& token) {
+  void open(ConnectionId id, const std::string& token, const std::string& peer = "10.0.0.1") {
     ServerEvent event(id, Kind::kOpened);
     event.credential = token;
+    event.peer = peer;
     add(std::move(event));
   }
   void say(ConnectionId id, const FromAgent& message) {
@@ -245,7 +246,7 @@ TEST_F(AdmittedTransportTest, OnlySoManyStreamsOfAPodWait) {
   while (reviews_.reviewed().size() < AdmittedTransport::kReviewers &&
          std::chrono::steady_clock::now() < deadline)
     std::this_thread::yield();
-  for (int i = 0; i < AdmittedTransport::kMaxWaitingOfPod; ++i)
+  for (int i = 0; i < AdmittedTransport::kMaxWaitingOfCaller; ++i)
     inner_.open(++id, "pod/" + std::to_string(i));
   nothing_comes();
   EXPECT_THAT(inner_.closed(), IsEmpty());
@@ -256,6 +257,29 @@ TEST_F(AdmittedTransportTest, OnlySoManyStreamsOfAPodWait) {
   inner_.open(++id, "pod/another");
   nothing_comes();
   EXPECT_THAT(inner_.closed(), testing::ElementsAre(id - 2));
+  inner_.open(++id, "pod/the-agents-own", "10.0.0.2");
+  nothing_comes();
+  EXPECT_FALSE(inner_.closed().contains(id))
+      << "others who claim to be the pod take no place of it";
+}
+
+TEST_F(AdmittedTransportTest, OnlySoOftenAPodComes) {
+  constexpr size_t kAtOnce = AdmittedTransport::kCallsAtOnce;
+  ConnectionId id = 0;
+  for (size_t i = 0; i < kAtOnce; ++i) {
+    inner_.open(++id, "forged");
+    ASSERT_TRUE(is_closed(id));
+  }
+  inner_.open(++id, "forged");
+  EXPECT_TRUE(is_closed(id));
+  EXPECT_THAT(reviews_.reviewed(), SizeIs(kAtOnce)) << "the server is not asked";
+  inner_.open(++id, "forged", "10.0.0.2");
+  EXPECT_TRUE(is_closed(id));
+  EXPECT_THAT(reviews_.reviewed(), SizeIs(kAtOnce + 1)) << "who comes from elsewhere is";
+  clock_.advance(std::chrono::seconds(1));
+  inner_.open(++id, "forged");
+  EXPECT_TRUE(is_closed(id));
+  EXPECT_THAT(reviews_.reviewed(), SizeIs(kAtOnce + 2));
 }
 
 TEST_F(AdmittedTransportTest, TheServerIsAskedOnlySoOften) {
