@@ -1,14 +1,17 @@
 #include <charconv>
 #include <cstdlib>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <unistd.h>
 #include <utility>
 
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "cli/terminal_text.h"
 #include "cli/trained_model.h"
 #include "common/text/json_writer.h"
 #include "worker/data/text/tokenizer.h"
@@ -71,6 +74,12 @@ Status sample(const Options& options, CommandContext& context) {
   engine::SampleOptions how = options.sample;
   how.tokenizer_vocabulary = tokenizer->vocabulary();
   const bool as_text = options.output == "text";
+  // A model may say anything that its data said; a file or a pipe gets it as it is.
+  const bool terminal = &context.out == &std::cout && ::isatty(STDOUT_FILENO) == 1;
+  TerminalText shown;
+  const auto show = [&](const std::string& piece) {
+    context.out << (terminal ? shown.pass(piece) : piece) << std::flush;
+  };
   std::string text;
   Status decoded;
   bool begun = false;
@@ -80,13 +89,13 @@ Status sample(const Options& options, CommandContext& context) {
                                    decoded = tokenizer->decode_token(token, piece);
                                    text += piece;
                                    if (!as_text) return decoded.has_value();
-                                   if (!std::exchange(begun, true)) context.out << options.prompt;
-                                   context.out << piece << std::flush;
+                                   if (!std::exchange(begun, true)) show(options.prompt);
+                                   show(piece);
                                    return decoded.has_value();
                                  }));
   TRAINYARD_TRY(decoded);
   if (as_text) {
-    context.out << "\n";
+    context.out << shown.end() << "\n";
     return {};
   }
   text::JsonWriter json;

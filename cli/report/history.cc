@@ -15,10 +15,14 @@
 
 #include "common/base/unique_fd.h"
 #include "common/io/file.h"
+#include "common/text/bounded_json.h"
 #include "common/text/json_writer.h"
 
 namespace trainyard::cli {
 namespace {
+
+/// Ours are two levels deep.
+constexpr int kDepthMax = 16;
 
 /// At most two points a second: a month of training stays below 3 GB and the curves lose nothing.
 constexpr double kIntervalSeconds = 0.5;
@@ -130,7 +134,8 @@ Status read_lines(const std::filesystem::path& path,
 
 /// Adds one line to the history; anything that is no line of ours is left out.
 void add_line(std::string_view text, Thinner& points, History& history) {
-  const auto line = nlohmann::ordered_json::parse(text, nullptr, false);
+  const auto line = parse_bounded_json<nlohmann::ordered_json>(text, kDepthMax)
+                        .value_or(nlohmann::ordered_json());
   if (!line.is_object()) return;
   try {
     const std::string type = line.value("type", "");

@@ -69,6 +69,19 @@ TEST(HistoryTest, KeepsAnEvaluationOfTheSameStep) {
   EXPECT_EQ(history->points[1].validation_loss, 2.25);
 }
 
+TEST(HistoryTest, ALineThatIsNestedDeeplyIsNoneOfOurs) {
+  const TemporaryDirectory folder;
+  auto writer = HistoryWriter::open(folder.path());
+  ASSERT_TRUE(writer);
+  (*writer)->add(at_step(1, 2.5), 1);
+  std::ofstream(folder.path() / kHistoryFile, std::ios::app)
+      << R"({"type":"point","step":2,"loss":1,"more":)" << std::string(200'000, '[')
+      << std::string(200'000, ']') << "}\n";
+  const auto history = read_history(folder.path(), 0);
+  ASSERT_TRUE(history);
+  EXPECT_EQ(history->points.size(), 1U);
+}
+
 TEST(HistoryTest, ThinsOutEvenlyButKeepsTheLastPoint) {
   const TemporaryDirectory folder;
   auto writer = HistoryWriter::open(folder.path());
