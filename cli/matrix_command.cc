@@ -19,9 +19,10 @@ namespace {
 constexpr char kFooter[] =
     R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay, tied
 embeddings) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage and pipeline
-schedule, over all transports, micro-batch splits, threads and instruction sets, in fp32 and bf16, and compares the final
-states, the weights in the type that ops read, and each step's loss and gradient norm bit for
-bit; each rank's FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
+schedule, over all transports, micro-batch splits, threads and instruction sets, in fp32 and bf16,
+and compares the final states, the weights in the type that ops read, and each step's loss and
+gradient norm bit for bit. Interleaved cells with more stages than the model of 2 layers has train
+one of 10 layers and are compared with one process that does. Each rank's FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
 pair of values of two axes comes once; --full takes the whole product. Ranks are threads of this
 one process, with shm and tcp too.
 
@@ -63,6 +64,11 @@ std::string schedule(const matrix::Cell& cell) {
   return cell.pipeline == 1 ? "-" : std::string(api::name_of(cell.schedule));
 }
 
+/// "Interleaved 2": with the stages of each rank.
+std::string schedule_text(const matrix::Cell& cell) {
+  return schedule(cell) + (cell.chunks > 1 ? " " + std::to_string(cell.chunks) : "");
+}
+
 std::string strategy(const matrix::Cell& cell) {
   if (cell.mode == api::ParallelMode::kDataParallel) return "rank 0";
   return "ZeRO-" + std::to_string(cell.zero_stage);
@@ -71,8 +77,8 @@ std::string strategy(const matrix::Cell& cell) {
 void print_row(const matrix::Row& row, std::ostream& out) {
   char line[160];
   std::snprintf(
-      line, sizeof line, "%-4s  %-9s  %-9s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
-      name_of(row.compute), divided(row.cell).c_str(), schedule(row.cell).c_str(),
+      line, sizeof line, "%-4s  %-9s  %-13s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
+      name_of(row.compute), divided(row.cell).c_str(), schedule_text(row.cell).c_str(),
       strategy(row.cell).c_str(), std::string(comm::name_of(row.cell.transport)).c_str(),
       static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
       std::string(kernels::name_of(row.cell.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
@@ -98,6 +104,10 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
     json.integer(row.cell.pipeline);
     json.key("schedule");
     json.string(schedule(row.cell));
+    json.key("chunks");
+    json.integer(row.cell.chunks);
+    json.key("layers");
+    json.integer(row.layers);
     json.key("dp");
     json.integer(row.cell.mesh().dp);
     json.key("shard");
@@ -128,8 +138,11 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
   json.integer(result.faulty);
   json.key("hashes");
   json.begin_array();
-  for (const std::string& hash : result.hashes)
-    json.string(hash);
+  for (const std::vector<std::string>& of_model : result.hashes) {
+    for (const std::string& hash : of_model) {
+      if (!hash.empty()) json.string(hash);
+    }
+  }
   json.end_array();
   json.end_object();
   out << json.take() << "\n";
@@ -147,6 +160,7 @@ Status run(Options& options, CommandContext& context) {
     };
     shorten(options.matrix.ranks, whole.ranks, std::vector{1, 3, 4});
     shorten(options.matrix.micro_sequences, whole.micro_sequences, std::vector<int64_t>{1, 4});
+    shorten(options.matrix.layers, whole.layers, std::vector<int64_t>{2});
     shorten(options.transports, kTransports, std::vector<std::string>{"shm", "tcp"});
     shorten(options.matrix.steps, whole.steps, int64_t{3});
   }
@@ -157,7 +171,7 @@ Status run(Options& options, CommandContext& context) {
   const bool as_text = options.output == "text";
   if (as_text) {
     context.out
-        << "type  pp dp s    schedule   states  transport micro  threads  isa         state "
+        << "type  pp dp s    schedule       states  transport micro  threads  isa         state "
            "hash            time\n";
   }
   TRAINYARD_ASSIGN(const matrix::MatrixResult result,
@@ -166,8 +180,14 @@ Status run(Options& options, CommandContext& context) {
                    }));
   if (as_text) {
     context.out << result.rows.size() << " cells, " << result.faulty << " faulty";
-    for (size_t i = 0; i < result.hashes.size(); ++i) {
-      context.out << ", hash " << name_of(options.matrix.computes[i]) << " " << result.hashes[i];
+    for (size_t model = 0; model < result.hashes.size(); ++model) {
+      for (size_t i = 0; i < result.hashes[model].size(); ++i) {
+        const std::string& hash = result.hashes[model][i];
+        if (hash.empty()) continue;
+        context.out << ", hash " << name_of(options.matrix.computes[i]);
+        if (model > 0) context.out << " of " << options.matrix.layers[model] << " layers";
+        context.out << " " << hash;
+      }
     }
     context.out << "\n";
   } else {
@@ -194,6 +214,16 @@ void register_matrix(const Command& app, CommandContext& context) {
   command.option("--pipelines", options->matrix.pipelines, "Numbers of stages")
       .separated_by(',')
       .between(1, 4)
+      .show_default();
+  command.option("--chunks", options->matrix.chunks, "Stages of each rank; above 1 interleaved")
+      .separated_by(',')
+      .between(1, 4)
+      .show_default();
+  command
+      .option("--layers", options->matrix.layers,
+              "Blocks of the models, ascending; a cell takes the first that has enough")
+      .separated_by(',')
+      .between(1, 30)
       .show_default();
   command.option("--transports", options->transports, "Of local, shm, tcp")
       .separated_by(',')

@@ -144,6 +144,9 @@ std::vector<CelRule> engine_rules() {
        "each",
        "parallelism.pipeline"},
       {"spec.engine.parallelism",
+       "(self.chunksPerStage > 1) == (self.pipelineSchedule == 'Interleaved')",
+       "must be at least 2 under Interleaved, and 1 under any other schedule", "chunksPerStage"},
+      {"spec.engine.parallelism",
        "!has(self.stages) || size(self.stages) == 0 || size(self.stages) == self.pipeline * "
        "self.chunksPerStage",
        "must hold pipeline x chunksPerStage numbers", "stages"},
@@ -168,7 +171,7 @@ std::vector<CelRule> engine_rules() {
        "must be 0 unless zeroStage is above 0", "parallelism.shard"},
       {"spec.engine",
        "self.parallelism.pipeline > 1 || "
-       "!(self.parallelism.pipelineSchedule in ['Naive', 'GPipe', 'ZeroBubbleH1'])",
+       "!(self.parallelism.pipelineSchedule in ['Naive', 'GPipe', 'Interleaved', 'ZeroBubbleH1'])",
        "must be OneFOneB, as pipeline is 1", "parallelism.pipelineSchedule"},
       {"spec.engine", "!self.parallelism.sequenceParallel || self.parallelism.tensor > 1",
        "must be false, as tensor is 1", "parallelism.sequenceParallel"},

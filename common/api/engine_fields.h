@@ -256,7 +256,9 @@ void visit_fields(V& visit, S& parallelism) {
          .description = "Order of forward and backward passes over the stages."},
         parallelism.pipeline_schedule);
   visit({.name = "chunksPerStage",
-         .description = "Pieces of the model that one stage holds.",
+         .description =
+             "Stages of each rank of a pipeline, 2 or more under Interleaved: the layers are "
+             "divided into pipeline x chunksPerStage stages.",
          .minimum = 1,
          .maximum = 1024},
         parallelism.chunks_per_stage);

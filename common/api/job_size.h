@@ -18,4 +18,17 @@ inline int64_t ranks_of(const TrainingJobSpec& spec) {
   return spec.num_nodes * ranks_per_node(spec);
 }
 
+/// Micro-batches of a step, of the data-parallel rank that has most.
+inline int64_t micro_batches_of(const BatchSpec& batch, int64_t data_ranks) {
+  const int64_t sequences = (batch.global_sequences + data_ranks - 1) / data_ranks;
+  return (sequences + batch.micro_sequences - 1) / batch.micro_sequences;
+}
+
+/// Whether so many data-parallel ranks have micro-batches that the schedule takes: Interleaved
+/// those that are a multiple of the ranks of a pipeline.
+inline bool fits_schedule(const EngineSpec& engine, int64_t data_ranks) {
+  return engine.parallelism.pipeline_schedule != PipelineSchedule::kInterleaved ||
+         micro_batches_of(engine.batch, data_ranks) % engine.parallelism.pipeline == 0;
+}
+
 }  // namespace trainyard::api

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <set>
 
+#include "common/api/job_size.h"
 #include "common/api/rules.h"
 #include "common/api/validate.h"
 
@@ -131,9 +132,7 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
   }
 }
 
-bool is_ready(PipelineSchedule schedule) {
-  return schedule != PipelineSchedule::kInterleaved && schedule != PipelineSchedule::kPipeDream;
-}
+bool is_ready(PipelineSchedule schedule) { return schedule != PipelineSchedule::kPipeDream; }
 
 void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& rules) {
   const std::string data_parallel = "1; more ranks are used by data parallelism";
@@ -146,12 +145,16 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
                             data_parallel);
   const PipelineSchedule schedule = parallelism.pipeline_schedule;
   rules.not_in_this_version(!is_ready(schedule), "pipelineSchedule", name(schedule),
-                            "Naive, GPipe, OneFOneB or ZeroBubbleH1");
+                            "Naive, GPipe, OneFOneB, Interleaved or ZeroBubbleH1");
   rules.require(
       parallelism.pipeline > 1 || schedule == ready.pipeline_schedule || !is_ready(schedule),
       "pipelineSchedule", name(schedule), "OneFOneB, as pipeline is 1", {"pipeline"});
-  rules.not_in_this_version(parallelism.chunks_per_stage > 1, "chunksPerStage",
-                            number(parallelism.chunks_per_stage), "1");
+  const bool interleaves = schedule == PipelineSchedule::kInterleaved;
+  rules.require(
+      (parallelism.chunks_per_stage > 1) == interleaves, "chunksPerStage",
+      number(parallelism.chunks_per_stage),
+      interleaves ? "at least 2 under Interleaved" : "1, as pipelineSchedule is not Interleaved",
+      {"pipelineSchedule"});
   rules.not_in_this_version(parallelism.recompute != ready.recompute, "recompute",
                             name(parallelism.recompute), "None");
   rules.not_in_this_version(parallelism.sequence_parallel, "sequenceParallel", "true", "false");
@@ -211,6 +214,21 @@ void validate_world(const EngineSpec& engine, int64_t world_size, const std::str
       data_parallel <= engine.batch.global_sequences, "batch.globalSequences",
       number(engine.batch.global_sequences),
       "at least 1 sequence for each of the " + number(data_parallel) + " data-parallel ranks");
+  const bool divides = world_size % engine.parallelism.model_ranks() == 0;
+  if (faults.faulted(rules.at("batch")) || !divides) return;
+  // Of sequences that are shared out evenly.
+  const BatchSpec& batch = engine.batch;
+  const int64_t pipeline = engine.parallelism.pipeline;
+  const int64_t micro_batches = micro_batches_of(batch, data_parallel);
+  const int64_t step = data_parallel * batch.micro_sequences * pipeline;
+  const int64_t below = batch.global_sequences / step * step;
+  rules.require(fits_schedule(engine, data_parallel), "batch.globalSequences",
+                number(batch.global_sequences) + " in " + number(micro_batches) +
+                    " micro-batches of each data-parallel rank",
+                "a multiple of pipeline (" + number(pipeline) +
+                    ") micro-batches under Interleaved: set batch.globalSequences to " +
+                    (below > 0 ? number(below) + " or " : "") + number(below + step) +
+                    ", or change batch.microSequences");
 }
 
 }  // namespace trainyard::api

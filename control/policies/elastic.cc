@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/api/job_size.h"
+
 namespace trainyard::control::policies {
 namespace {
 
@@ -71,8 +73,10 @@ std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t
   const int64_t most = std::min(limit, spec.num_nodes);
   if (most < policy.min_nodes) return std::nullopt;
   const auto fits = [&](int64_t nodes) {
-    return !spec.engine ||
-           nodes * spec.num_proc_per_node % spec.engine->parallelism.model_ranks() == 0;
+    if (!spec.engine) return true;
+    const int64_t ranks = nodes * spec.num_proc_per_node;
+    const int64_t of_model = spec.engine->parallelism.model_ranks();
+    return ranks % of_model == 0 && api::fits_schedule(*spec.engine, ranks / of_model);
   };
   const std::vector<int64_t>& allowed = policy.allowed_num_nodes;
   if (allowed.empty()) {

@@ -13,7 +13,8 @@ namespace trainyard::control::policies {
 
 /// The largest allowed size of at most `limit` nodes: numNodes itself without elasticPolicy, else a
 /// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes, whose
-/// ranks are a multiple of the engine's tensor x pipeline x context; nullopt where there is none.
+/// ranks are a multiple of the engine's tensor x pipeline x context and have micro-batches that its
+/// schedule takes; nullopt where there is none.
 /// The engine's shard refuses no size: it follows the ranks (layout::mesh_of).
 std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit);
 /// That of at most numNodes, at which a job starts where there is room; numNodes where there is

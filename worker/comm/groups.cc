@@ -1,5 +1,6 @@
 #include "worker/comm/groups.h"
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 #include <string>
@@ -23,7 +24,8 @@ Result<Communicator*> group_of(Communicator& world, const layout::Mesh& mesh,
 
 }  // namespace
 
-Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh) {
+Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh,
+                            int64_t stages_per_rank) {
   if (world.size() != mesh.size()) {
     return Error{ErrorCode::kInvalidConfig, "groups: found " + std::to_string(world.size()) +
                                                 " ranks, wanted the " +
@@ -52,18 +54,20 @@ Result<Groups> Groups::make(Communicator& world, const layout::Mesh& mesh) {
   if (mesh.pp > 1 && is_at_an_end(at)) {
     TRAINYARD_ASSIGN(groups.tied_, group_of(world, mesh, is_tied, groups.own_tied_));
   }
-  TRAINYARD_TRY(groups.make_channels());
+  TRAINYARD_TRY(groups.make_channels(mesh.pp > 1 && stages_per_rank > 1));
   return groups;
 }
 
 /// Pair by pair along the pipeline, so that whom one waits for to make a group waits for none that
 /// comes later.
-Status Groups::make_channels() {
-  for (int before = at.pp - 1; before <= at.pp; ++before) {
-    if (before < 0 || before + 1 >= mesh.pp) continue;
+Status Groups::make_channels(bool joins_ends) {
+  const int pairs = joins_ends ? mesh.pp : mesh.pp - 1;
+  for (int before = 0; before < pairs; ++before) {
+    const int after = (before + 1) % mesh.pp;
+    if (at.pp != before && at.pp != after) continue;
     layout::Coordinate pair[] = {at, at};
-    pair[0].pp = before;
-    pair[1].pp = before + 1;
+    pair[0].pp = std::min(before, after);
+    pair[1].pp = std::max(before, after);
     const int ranks[] = {layout::rank_of(mesh, pair[0]), layout::rank_of(mesh, pair[1])};
     const bool sends = before == at.pp;
     for (const Channel channel : {sends ? Channel::kActivationOut : Channel::kActivationIn,

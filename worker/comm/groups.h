@@ -20,9 +20,10 @@ inline constexpr size_t kChannels = 4;
 /// The groups in which a rank meets others, by its place on the mesh.
 struct Groups {
   /// Collective over `world`, which is not owned and has mesh.size() ranks. A group of all its
-  /// ranks is `world` itself. Errors: kInvalidConfig for another number of ranks; those of
-  /// sub_group().
-  static Result<Groups> make(Communicator& world, const layout::Mesh& mesh);
+  /// ranks is `world` itself. Where ranks have several stages, the last rank of the pp axis also
+  /// precedes the first. Errors: kInvalidConfig for another number of ranks; those of sub_group().
+  static Result<Groups> make(Communicator& world, const layout::Mesh& mesh,
+                             int64_t stages_per_rank = 1);
   /// Those of a mesh on which all ranks share the states.
   static Groups of_data_ranks(Communicator& world);
 
@@ -61,7 +62,7 @@ struct Groups {
   void abort(const Error& reason) const;
 
  private:
-  Status make_channels();
+  Status make_channels(bool joins_ends);
   /// Every group of training once.
   std::vector<Communicator*> training() const;
   /// Those and the background group.

@@ -116,7 +116,7 @@ Status Engine::plan_step() {
   if (setup_.purpose == Purpose::kInfer) return {};
   const api::BatchSpec& batch = setup_.spec.batch;
   const int ranks = setup_.groups->data_ranks();
-  TRAINYARD_TRY(check_batch(batch, ranks));
+  TRAINYARD_TRY(check_batch(setup_.spec, ranks));
   const data::BatchPartition partition = partition_of(batch, ranks);
   const int rank = setup_.groups->data_rank();
   const int64_t most = partition.micro_batches_max();
@@ -177,8 +177,9 @@ Result<Engine::JointProgram> Engine::lower_jointly(
 
 Result<Engine::JointProgram> Engine::lower_forward(
     int64_t rounds, const std::function<int64_t(int data_rank)>& micro_batches_of) const {
-  return lower_jointly([&](int pp) { return forward_schedule(static_cast<int>(rounds), pp); },
-                       micro_batches_of);
+  return lower_jointly(
+      [&](int pp) { return evaluation_schedule(stages_, static_cast<int>(rounds), pp); },
+      micro_batches_of);
 }
 
 Result<Engine::JointProgram> Engine::judge(std::span<const RankProgram> ranks, size_t own) const {
@@ -411,6 +412,9 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
 }
 
 MemoryReport Engine::memory() const {
+  std::vector<int> in_flight;
+  for (int stage = setup_.groups->at.pp; stage < stages_.size(); stage += stages_.ranks())
+    in_flight.push_back(plan_.memory.slots(stage));
   const int64_t weights = weights_->bytes() + states_->master_bytes();
   const int64_t moments = states_->moment_bytes();
   const int64_t sums = states_->sum_bytes();
@@ -423,7 +427,8 @@ MemoryReport Engine::memory() const {
           .activations = std::ssize(bytes_of(arena_)),
           .activations_live_max =
               std::max(plan_.memory.live_bytes_max(), plan_.evaluation.live_bytes_max()),
-          .kernel_scratch = kernels_->scratch_bytes()};
+          .kernel_scratch = kernels_->scratch_bytes(),
+          .in_flight = std::move(in_flight)};
 }
 
 }  // namespace trainyard::engine

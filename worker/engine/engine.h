@@ -64,6 +64,8 @@ struct MemoryReport {
   int64_t activations = 0;           ///< the arena
   int64_t activations_live_max = 0;  ///< lower bound of any plan
   int64_t kernel_scratch = 0;
+  /// By stage of the rank: micro-batches whose activations there is room for, of a training step.
+  std::vector<int> in_flight;
 };
 
 /// One rank's training engine: model, state, step programs and the machine that runs them. No

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/api/job_size.h"
 #include "kernels/cpu/cpu_limits.h"
 #include "kernels/cpu/isa.h"
 #include "worker/state/units.h"
@@ -53,7 +54,8 @@ data::BatchPartition partition_of(const api::BatchSpec& batch, int64_t data_rank
           .ranks = data_ranks};
 }
 
-Status check_batch(const api::BatchSpec& batch, int64_t data_ranks) {
+Status check_batch(const api::EngineSpec& spec, int64_t data_ranks) {
+  const api::BatchSpec& batch = spec.batch;
   if (data_ranks > batch.global_sequences) {
     return Error{ErrorCode::kInvalidConfig,
                  "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
@@ -66,6 +68,15 @@ Status check_batch(const api::BatchSpec& batch, int64_t data_ranks) {
                      " in micro-batches of " + std::to_string(batch.micro_sequences) + " on " +
                      std::to_string(data_ranks) + " ranks, wanted at most " +
                      std::to_string(kMicroBatchesMax) + " micro-batches a rank"};
+  }
+  if (!api::fits_schedule(spec, data_ranks)) {
+    return Error{ErrorCode::kInvalidConfig,
+                 "engine.batch.globalSequences: found " + std::to_string(batch.global_sequences) +
+                     " in " + std::to_string(api::micro_batches_of(batch, data_ranks)) +
+                     " micro-batches of each of " + std::to_string(data_ranks) +
+                     " data-parallel ranks, wanted a multiple of engine.parallelism.pipeline (" +
+                     std::to_string(spec.parallelism.pipeline) +
+                     ") micro-batches under Interleaved; change it or microSequences"};
   }
   return {};
 }

@@ -49,7 +49,7 @@ int64_t RankMemory::engine() const {
 }
 
 Result<MemoryPlan> MemoryPlan::make(const MemoryPlanSetup& setup) {
-  TRAINYARD_TRY(check_batch(setup.spec.batch, setup.mesh.data_ranks()));
+  TRAINYARD_TRY(check_batch(setup.spec, setup.mesh.data_ranks()));
   MemoryPlan plan(setup);
   plan.partition_ = partition_of(setup.spec.batch, setup.mesh.data_ranks());
   TRAINYARD_ASSIGN(const Model model, build_model(setup.spec.model));
@@ -166,7 +166,8 @@ int64_t MemoryPlan::segments(const layout::Coordinate& at) const {
   const bool at_an_end = at.pp == 0 || at.pp == mesh.pp - 1;
   for (const int members : {mesh.fsdp, mesh.dp, mesh.pp > 1 && at_an_end ? 2 * mesh.dp : 1})
     bytes += members == mesh.size() ? 0 : segment_bytes(members);
-  const int neighbours = (at.pp > 0 ? 1 : 0) + (at.pp + 1 < mesh.pp ? 1 : 0);
+  int neighbours = (at.pp > 0 ? 1 : 0) + (at.pp + 1 < mesh.pp ? 1 : 0);
+  if (stages_.per_rank > 1) neighbours = 2;
   return bytes + int64_t{2} * neighbours * segment_bytes(2);
 }
 

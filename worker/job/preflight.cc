@@ -74,7 +74,7 @@ Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
   TRAINYARD_TRY(check_kernel_limits(spec));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
-  return check_batch(spec.batch, mesh.data_ranks());
+  return check_batch(spec, mesh.data_ranks());
 }
 
 Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t ranks) {

@@ -23,6 +23,8 @@ struct Expected {
   int64_t lent_sums = 0;
   int64_t lent_weights = 0;
   int64_t bytes_sent = 0;
+  /// By stage of the rank: micro-batches whose activations are held at once.
+  std::vector<int64_t> in_flight;
 };
 Expected expected_of(const api::EngineSpec& spec, const Cell& cell, const RankFacts& rank,
                      int64_t steps);

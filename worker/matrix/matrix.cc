@@ -1,9 +1,11 @@
 #include "worker/matrix/matrix.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <utility>
 
+#include "common/api/job_size.h"
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/matrix/covering.h"
 #include "worker/matrix/formulas.h"
@@ -23,15 +25,54 @@ class Matrix {
     for (const int ranks : options_.ranks) {
       for (const int pipeline : options_.pipelines) {
         for (const Cell& layout : layouts_of(ranks, options_.zero_stages, pipeline))
-          layouts_.push_back(layout);
+          add_layouts(layout);
       }
     }
-    result_.hashes.resize(options_.computes.size());
-    first_.resize(options_.computes.size());
+    result_.hashes.assign(options_.layers.size(),
+                          std::vector<std::string>(options_.computes.size()));
+    first_.assign(options_.layers.size(), std::vector<RankFacts>(options_.computes.size()));
   }
 
   Result<MatrixResult> run() {
-    const auto size = [](const auto& values) { return static_cast<int>(values.size()); };
+    TRAINYARD_TRY(run_plain());
+    TRAINYARD_TRY(run_interleaved());
+    return std::move(result_);
+  }
+
+ private:
+  template <class Values>
+  static int size(const Values& values) {
+    return static_cast<int>(values.size());
+  }
+  template <class Values>
+  static auto pick(const Values& values, int index) {
+    return values[static_cast<size_t>(index)];
+  }
+
+  /// The first of the models with as many layers; the number of models: there is none.
+  size_t model_of(const Cell& cell) const {
+    const auto fits = [&](int64_t layers) {
+      return int64_t{cell.pipeline} * cell.chunks <= layers + 2;
+    };
+    return static_cast<size_t>(std::find_if(options_.layers.begin(), options_.layers.end(), fits) -
+                               options_.layers.begin());
+  }
+
+  void add_layouts(Cell layout) {
+    for (const int chunks : options_.chunks) {
+      layout.chunks = chunks;
+      if (chunks > 1) layout.schedule = api::PipelineSchedule::kInterleaved;
+      if (model_of(layout) == options_.layers.size()) continue;
+      if (chunks == 1) {
+        layouts_.push_back(layout);
+      } else if (layout.pipeline > 1 && !interleaved_micro_sequences(layout).empty()) {
+        interleaved_.push_back(layout);
+      }
+    }
+  }
+
+  Status run_plain() {
+    if (layouts_.empty()) return {};
     const std::vector<int> sizes = {size(options_.computes),
                                     size(layouts_),
                                     size(options_.isas),
@@ -39,9 +80,6 @@ class Matrix {
                                     size(options_.micro_sequences),
                                     size(options_.threads),
                                     size(kSchedules)};
-    const auto pick = [](const auto& values, int index) {
-      return values[static_cast<size_t>(index)];
-    };
     for (const std::vector<int>& row : options_.full ? product(sizes) : covering_array(sizes)) {
       Cell one = pick(layouts_, row[1]);
       one.isa = pick(options_.isas, row[2]);
@@ -49,46 +87,62 @@ class Matrix {
       one.micro_sequences = pick(options_.micro_sequences, row[4]);
       one.threads = pick(options_.threads, row[5]);
       one.schedule = pick(kSchedules, row[6]);
-      TRAINYARD_TRY(cell(static_cast<size_t>(row[0]), one));
+      TRAINYARD_TRY(cell(row[0], one));
     }
-    return std::move(result_);
+    return {};
   }
 
- private:
-  Status cell(size_t precision, const Cell& cell) {
+  Status run_interleaved() {
+    if (interleaved_.empty()) return {};
+    std::vector<int> sizes = {size(options_.computes), size(interleaved_), size(options_.threads)};
+    const int isas = size(options_.isas);
+    const int transports = size(options_.transports);
+    if (options_.full) sizes.insert(sizes.end(), {isas, transports});
+    int turn = 0;
+    for (const std::vector<int>& row : options_.full ? product(sizes) : covering_array(sizes)) {
+      Cell one = pick(interleaved_, row[1]);
+      one.threads = pick(options_.threads, row[2]);
+      turn += row[0] == 0 ? 1 : 2;  // so that no precision is bound to what takes turns
+      one.isa = pick(options_.isas, options_.full ? row[3] : turn % isas);
+      one.transport = pick(options_.transports, options_.full ? row[4] : turn % transports);
+      const std::vector<int64_t> micro_sequences = interleaved_micro_sequences(one);
+      one.micro_sequences = pick(micro_sequences, turn % size(micro_sequences));
+      // What one process does is what it is compared with.
+      if (hash_of(row[0], one).empty())
+        TRAINYARD_TRY(cell(row[0], {.isa = one.isa}, model_of(one)));
+      TRAINYARD_TRY(cell(row[0], one));
+    }
+    return {};
+  }
+
+  std::string& hash_of(int precision, const Cell& cell) {
+    return result_.hashes[model_of(cell)][static_cast<size_t>(precision)];
+  }
+
+  Status cell(int precision, const Cell& one) { return cell(precision, one, model_of(one)); }
+
+  Status cell(int precision, const Cell& cell, size_t model) {
     const auto begin = std::chrono::steady_clock::now();
-    api::EngineSpec spec = prime_spec(options_.computes[precision]);
+    api::EngineSpec spec = prime_spec(pick(options_.computes, precision));
     spec.steps = options_.steps;
+    spec.model.layers = options_.layers[model];
     const std::vector<int32_t> stream = make_token_stream(4096, spec.model.vocab, 99);
     TRAINYARD_ASSIGN(const std::vector<RankFacts> facts,
                      train_world(spec, cell, options_.steps, stream));
-    Row row{.compute = spec.precision.compute, .cell = cell};
+    Row row{.compute = spec.precision.compute, .cell = cell, .layers = spec.model.layers};
     row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.state_hash = facts[0].state_hash;
-    std::string& hash = result_.hashes[precision];
-    RankFacts& first = first_[precision];
+    std::string& hash = result_.hashes[model][static_cast<size_t>(precision)];
+    RankFacts& first = first_[model][static_cast<size_t>(precision)];
     if (hash.empty()) {
       hash = row.state_hash;
       first = facts[0];
     }
+    for (const RankFacts& rank : facts)
+      compare(rank, hash, first, row.faults);
     for (const RankFacts& rank : facts) {
-      if (rank.state_hash != hash) {
-        row.faults.push_back("rank " + std::to_string(rank.rank) + ": state hash " +
-                             rank.state_hash);
-      }
-      const auto differs = [&](const char* what) {
-        row.faults.push_back("rank " + std::to_string(rank.rank) + ": other " + what +
-                             " than rank 0 of the first cell");
-      };
-      for (size_t param = 0; param < first.weights_hashes.size(); ++param) {
-        const std::string& found = rank.weights_hashes[param];
-        if (!found.empty() && found != first.weights_hashes[param]) differs("weights");
-      }
-      if (rank.losses != first.losses) differs("losses");
-      if (rank.gradient_norms != first.gradient_norms) differs("gradient norms");
-      for (std::string& fault : formula_faults(spec, cell, rank, options_.steps)) {
+      for (std::string& fault : formula_faults(spec, cell, rank, options_.steps))
         row.faults.push_back(std::move(fault));
-      }
     }
     if (!row.faults.empty()) ++result_.faulty;
     if (on_row_) on_row_(row);
@@ -96,14 +150,42 @@ class Matrix {
     return {};
   }
 
+  static void compare(const RankFacts& rank, const std::string& hash, const RankFacts& first,
+                      std::vector<std::string>& faults) {
+    const std::string name = "rank " + std::to_string(rank.rank);
+    if (rank.state_hash != hash) faults.push_back(name + ": state hash " + rank.state_hash);
+    const auto differs = [&](const char* what) {
+      faults.push_back(name + ": other " + what + " than rank 0 of the first cell");
+    };
+    for (size_t param = 0; param < first.weights_hashes.size(); ++param) {
+      const std::string& found = rank.weights_hashes[param];
+      if (!found.empty() && found != first.weights_hashes[param]) differs("weights");
+    }
+    if (rank.losses != first.losses) differs("losses");
+    if (rank.gradient_norms != first.gradient_norms) differs("gradient norms");
+  }
+
   MatrixOptions options_;
   const std::function<void(const Row&)>& on_row_;
-  std::vector<Cell> layouts_;     // as layouts_of() gives them
-  std::vector<RankFacts> first_;  // by precision: rank 0 of the first cell
+  std::vector<Cell> layouts_;  // as layouts_of() gives them
+  std::vector<Cell> interleaved_;
+  std::vector<std::vector<RankFacts>> first_;  // by model and precision: rank 0 of the first cell
   MatrixResult result_;
 };
 
 }  // namespace
+
+std::vector<int64_t> interleaved_micro_sequences(const Cell& cell) {
+  const api::EngineSpec spec = prime_spec(api::NumberFormat::kFP32);
+  api::BatchSpec batch = spec.batch;
+  std::vector<int64_t> sizes;
+  for (batch.micro_sequences = 1; batch.micro_sequences <= batch.global_sequences;
+       ++batch.micro_sequences) {
+    if (api::micro_batches_of(batch, cell.mesh().data_ranks()) % cell.pipeline == 0)
+      sizes.push_back(batch.micro_sequences);
+  }
+  return sizes;
+}
 
 std::vector<Cell> layouts_of(int ranks, const std::vector<int>& zero_stages, int pipeline) {
   std::vector<Cell> layouts;

@@ -80,13 +80,13 @@ Result<std::vector<std::string>> hash_weights(engine::Engine& engine) {
 
 std::vector<UnitFacts> units_of(const engine::Engine& engine, const layout::Layout& layout) {
   const layout::Coordinate& at = engine.groups().at;
-  const layout::Range own = engine.stages().layers(at.pp);
+  const layout::StageMap& stages = engine.stages();
   std::vector<UnitFacts> units;
   for (int unit = 0; unit < layout.units(); ++unit) {
     if (!layout.holds(unit, at)) continue;
     UnitFacts facts{.dtype = layout.unit(unit).dtype, .elements = layout.elements(unit)};
     for (const int layer : layout.unit(unit).layers) {
-      if (own.begin <= layer && layer < own.end) facts.layers.push_back(layer);
+      if (stages.pp_of(stages.stage_of(layer)) == at.pp) facts.layers.push_back(layer);
     }
     units.push_back(std::move(facts));
   }
@@ -101,6 +101,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   spec.parallelism.mode = cell.mode;
   spec.parallelism.pipeline = cell.pipeline;
   spec.parallelism.pipeline_schedule = cell.schedule;
+  spec.parallelism.chunks_per_stage = cell.chunks;
   comm::Options options = meeting.options;
   options.rank = rank;
   auto world =
@@ -109,7 +110,8 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
           : comm::make_communicator(cell.transport, options,
                                     std::move(meeting.listeners[static_cast<size_t>(rank)]));
   if (!world) return world.error();
-  TRAINYARD_ASSIGN(const comm::Groups groups, comm::Groups::make(**world, cell.mesh()));
+  TRAINYARD_ASSIGN(const comm::Groups groups,
+                   comm::Groups::make(**world, cell.mesh(), cell.chunks));
   CountingMemory memory;
   TRAINYARD_ASSIGN(const auto engine, engine::Engine::create({.spec = spec,
                                                               .isa = cell.isa,
@@ -134,7 +136,9 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
   facts.units = units_of(*engine, engine->states().layout());
-  facts.layers = engine->stages().layers(groups.at.pp);
+  const layout::StageMap& stages = engine->stages();
+  for (int stage = groups.at.pp; stage < stages.size(); stage += stages.ranks())
+    facts.stages.push_back(stages.layers(stage));
   // Fewer windows than some layouts have ranks.
   spec.batch.global_sequences = 3;
   StreamBatches held_out(stream, spec, groups.data_ranks(), groups.data_rank());

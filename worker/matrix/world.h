@@ -54,6 +54,7 @@ struct Cell {
   api::ParallelMode mode = api::ParallelMode::kDistributed;
   int pipeline = 1;
   api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
+  int chunks = 1;  ///< stages per rank; more than one under kInterleaved
 
   layout::Mesh mesh() const {
     const int data = ranks / pipeline;
@@ -66,7 +67,7 @@ struct Cell {
 /// is for the formulas to say.
 struct UnitFacts {
   DType dtype = DType::kFloat32;
-  std::vector<int> layers;  ///< as layout::Unit::layers, those of the rank's stage
+  std::vector<int> layers;  ///< as layout::Unit::layers, those of the rank's stages
   int64_t elements = 0;     ///< gaps included
 };
 
@@ -81,8 +82,8 @@ struct RankFacts {
   /// By parameter: of the weights that its ops read, gathered where it holds a part; empty where it
   /// has none.
   std::vector<std::string> weights_hashes;
-  layout::Range layers;          ///< of its stage
-  std::vector<UnitFacts> units;  ///< that it holds
+  std::vector<layout::Range> stages;  ///< the layers of each of its stages
+  std::vector<UnitFacts> units;       ///< that it holds
   engine::MemoryReport memory;
   int64_t allocated_bytes = 0;
 };

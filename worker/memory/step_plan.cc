@@ -57,10 +57,11 @@ StepPlan make_step_plan(const StepProgram& program, const Model& model, const Lo
 ProgramMemory forward_memory(const Model& model, const Lowering& own, OpExtent extent) {
   extent.trains = false;
   Lowering lowering = own;
-  lowering.micro_batches = 2;
-  // Two micro-batches: what is lent to the last layers of one and the first of the next is alive
-  // together.
-  const Schedule schedule = forward_schedule(2, lowering.at.pp);
+  // Two rounds of all ranks: what is lent to the last layers of one and the first of the next is
+  // alive together.
+  lowering.micro_batches = 2 * lowering.stages.ranks();
+  const Schedule schedule =
+      evaluation_schedule(lowering.stages, lowering.micro_batches, lowering.at.pp);
   return {ActivationTemplate::make(model, lowering.stages, lowering.at.pp, extent),
           Slots(schedule, lowering.stages.size()),
           UnitBuffers(lower(schedule, lowering), *lowering.layout)};

@@ -28,6 +28,8 @@ class ProgramMemory {
   int64_t offset(ActivationTemplate::Place place, int micro_batch, int layer) const;
 
   const UnitBuffers& buffers() const { return buffers_; }
+  /// Kept parts of a stage; 0: of an empty plan.
+  int slots(int stage) const { return kept_.empty() ? 0 : slots_.count(stage); }
 
  private:
   ActivationTemplate activations_;

@@ -7,6 +7,7 @@ namespace trainyard::engine {
 
 std::optional<Repetition> find_repetition(const Schedule& schedule, int micro_batches, int most) {
   const size_t middle = schedule.size() / 2;
+  std::optional<Repetition> found;
   const auto runs = [&](const Pass& pass) { return pass.micro_batch < micro_batches; };
   for (size_t length = 1; length * static_cast<size_t>(most) < schedule.size(); ++length) {
     const int step = schedule[middle + length].micro_batch - schedule[middle].micro_batch;
@@ -25,9 +26,13 @@ std::optional<Repetition> find_repetition(const Schedule& schedule, int micro_ba
     while (begin < end && schedule[begin].kind != InstructionKind::kForward)
       ++begin;
     const auto times = static_cast<int>((end + length - begin) / length);
-    if (times > most) return Repetition{begin, length, times, step};
+    if (times <= most) continue;
+    if (!found) found = Repetition{begin, length, times, step};
+    // Within a round of an interleaved schedule shorter ones repeat: another length has more.
+    if (2 * length * static_cast<size_t>(times) > schedule.size())
+      return Repetition{begin, length, times, step};
   }
-  return std::nullopt;
+  return found;
 }
 
 std::optional<Schedule> shortened(const Schedule& schedule, const Repetition& repetition,

@@ -213,7 +213,8 @@ Result<int> train_rank(Logger& log, const Identity& id, AgentLink& link) {
                    meet(id, link, context.spec, context.job_uid, context.resume));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(context.spec.parallelism, world->size()));
-  TRAINYARD_ASSIGN(std::optional<comm::Groups> groups, comm::Groups::make(*world, mesh));
+  TRAINYARD_ASSIGN(std::optional<comm::Groups> groups,
+                   comm::Groups::make(*world, mesh, context.spec.parallelism.chunks_per_stage));
   groups->observe(context.spans);
   context.groups = &*groups;
   Result<TrainOutcome> outcome = train(context);

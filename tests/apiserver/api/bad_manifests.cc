@@ -160,6 +160,8 @@ constexpr BadManifest kManifests[] = {
     {E, R"({"spec": {"engine": {"precision": {"reduce": "BF16"}}}})", "spec.engine.precision.reduce"},
     {E, R"({"spec": {"engine": {"model": {"heads": 12}, "parallelism": {"tensor": 5}}}})", "spec.engine.parallelism.tensor"},
     {E, R"({"spec": {"engine": {"model": {"layers": 12}, "parallelism": {"pipeline": 15}}}})", "spec.engine.parallelism.pipeline"},
+    {E, R"({"spec": {"engine": {"parallelism": {"chunksPerStage": 2}}}})", "spec.engine.parallelism.chunksPerStage"},
+    {E, R"({"spec": {"engine": {"parallelism": {"pipeline": 2, "pipelineSchedule": "Interleaved"}}}})", "spec.engine.parallelism.chunksPerStage"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipeline": 2, "stages": [12]}}}})", "spec.engine.parallelism.stages"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipeline": 3, "stages": [6, 0, 6]}}}})", "spec.engine.parallelism.stages"},
     {E, R"({"spec": {"engine": {"model": {"layers": 12}, "parallelism": {"pipeline": 2, "stages": [6, 5]}}}})", "spec.engine.parallelism.stages"},

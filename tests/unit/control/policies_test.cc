@@ -284,6 +284,20 @@ TEST(ElasticPolicyTest, RanksOfASizeHoldWholeCopiesOfTheModel) {
   EXPECT_EQ(policies::largest_allowed(spec, 10), 8) << "shard follows the ranks";
 }
 
+TEST(ElasticPolicyTest, RanksOfASizeHaveMicroBatchesThatAnInterleavedPipelineTakes) {
+  api::TrainingJobSpec spec = elastic_spec(10);
+  api::EngineSpec& engine = spec.engine.emplace();
+  engine.batch = {.global_sequences = 12, .micro_sequences = 1};
+  engine.parallelism = {.pipeline = 2,
+                        .pipeline_schedule = api::PipelineSchedule::kInterleaved,
+                        .chunks_per_stage = 2};
+  // 12 sequences on 5, 4, 3, 2 data-parallel ranks are 3, 3, 4 and 6 micro-batches.
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 6);
+  EXPECT_EQ(policies::largest_allowed(spec, 5), 4);
+  engine.parallelism.pipeline_schedule = api::PipelineSchedule::kOneFOneB;
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 10);
+}
+
 TEST(ElasticPolicyTest, ARunningJobGrowsAfterTheSnoozeWhenThereIsRoom) {
   api::TrainingJobSpec spec = elastic_spec(4);
   policies::ElasticInput input{&spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(299)};

@@ -28,6 +28,12 @@ Schedule one_f_one_b(const layout::StageMap& stages, int micro_batches, int pp);
 /// (min(m, p) - 1) min(F, B, W), with min(m, p) micro-batches in flight until their W.
 Schedule zero_bubble_h1(const layout::StageMap& stages, int micro_batches, int pp);
 
+/// one_f_one_b() over ranks with several stages each (Narayanan et al. 2021, "Megatron-LM"): p
+/// micro-batches go through a rank's first stage, then through its second, and so on. With v stages
+/// per rank m (F + B + W) + (p - 1)(F + B + W) / v, and at most min(v m, 2 (p - 1 - pp) + (v - 1) p
+/// + 1) times a micro-batch in a stage in flight. CHECKs that p divides m.
+Schedule interleaved(const layout::StageMap& stages, int micro_batches, int pp);
+
 /// The schedule of a training step. One rank without others runs one micro-batch after the other.
 Schedule training_schedule(api::PipelineSchedule schedule, const layout::StageMap& stages,
                            int micro_batches, int pp);
@@ -49,5 +55,8 @@ struct Bubble {
 /// of its layer.
 Bubble bubble_of(api::PipelineSchedule schedule, const layout::StageMap& stages, int micro_batches,
                  const PassTimes& times);
+
+/// Forward only, of any number of micro-batches, in the order of interleaved().
+Schedule evaluation_schedule(const layout::StageMap& stages, int micro_batches, int pp);
 
 }  // namespace trainyard::engine

@@ -70,38 +70,54 @@ TEST(MeshGroupsTest, HaveTheRanksThatDifferInTheirAxesAlone) {
   });
 }
 
+/// Every rank begins to receive from both sides before it sends its number; -1: nobody is there.
+void expect_neighbours(const Groups& groups, int rank, int rank_before, int rank_after) {
+  EXPECT_EQ(groups.channel(Channel::kActivationIn) == nullptr, rank_before < 0);
+  EXPECT_EQ(groups.channel(Channel::kGradientOut) == nullptr, rank_before < 0);
+  EXPECT_EQ(groups.channel(Channel::kActivationOut) == nullptr, rank_after < 0);
+  EXPECT_EQ(groups.channel(Channel::kGradientIn) == nullptr, rank_after < 0);
+  std::vector<int> before(1, -1);
+  std::vector<int> after(1, -1);
+  std::vector<int> own(1, rank);
+  std::vector<WorkPtr> works;
+  const auto exchange = [&](Channel channel, std::vector<int>& value, bool sends) {
+    Communicator* const group = groups.channel(channel);
+    if (group == nullptr) return;
+    EXPECT_EQ(group->size(), 2);
+    const int peer = 1 - group->rank();
+    works.push_back(sends ? group->send(bytes_of(value), peer)
+                          : group->receive(bytes_of(value), peer));
+  };
+  exchange(Channel::kActivationIn, before, false);
+  exchange(Channel::kGradientIn, after, false);
+  exchange(Channel::kActivationOut, own, true);
+  exchange(Channel::kGradientOut, own, true);
+  for (const WorkPtr& work : works)
+    EXPECT_EQ(message_of(work->wait()), "");
+  EXPECT_EQ(before[0], rank_before);
+  EXPECT_EQ(after[0], rank_after);
+}
+
 TEST(MeshGroupsTest, ChannelsGoBetweenNeighboursAlongAPipelineEachInAnOrderOfItsOwn) {
   const layout::Mesh mesh{.pp = 3, .dp = 2};
   run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
-    auto groups = Groups::make(c, mesh);
+    const auto groups = Groups::make(c, mesh);
     ASSERT_TRUE(groups) << groups.error().message;
     const int pp = c.rank() / 2;
-    EXPECT_EQ(groups->channel(Channel::kActivationIn) == nullptr, pp == 0);
-    EXPECT_EQ(groups->channel(Channel::kGradientOut) == nullptr, pp == 0);
-    EXPECT_EQ(groups->channel(Channel::kActivationOut) == nullptr, pp == 2);
-    EXPECT_EQ(groups->channel(Channel::kGradientIn) == nullptr, pp == 2);
-    // Every rank begins to receive from both sides before it sends.
-    std::vector<int> before(1, -1);
-    std::vector<int> after(1, -1);
-    std::vector<int> own(1, c.rank());
-    std::vector<WorkPtr> works;
-    const auto exchange = [&](Channel channel, std::vector<int>& value, bool sends) {
-      Communicator* const group = groups->channel(channel);
-      if (group == nullptr) return;
-      EXPECT_EQ(group->size(), 2);
-      const int peer = 1 - group->rank();
-      works.push_back(sends ? group->send(bytes_of(value), peer)
-                            : group->receive(bytes_of(value), peer));
-    };
-    exchange(Channel::kActivationIn, before, false);
-    exchange(Channel::kGradientIn, after, false);
-    exchange(Channel::kActivationOut, own, true);
-    exchange(Channel::kGradientOut, own, true);
-    for (const WorkPtr& work : works)
-      EXPECT_EQ(message_of(work->wait()), "");
-    EXPECT_EQ(before[0], pp == 0 ? -1 : c.rank() - 2);
-    EXPECT_EQ(after[0], pp == 2 ? -1 : c.rank() + 2);
+    expect_neighbours(*groups, c.rank(), pp == 0 ? -1 : c.rank() - 2, pp == 2 ? -1 : c.rank() + 2);
   });
+}
+
+TEST(MeshGroupsTest, TheLastRankOfAPipelineWithSeveralStagesEachComesBeforeTheFirst) {
+  for (const int pipeline : {2, 3, 4}) {
+    const layout::Mesh mesh{.pp = pipeline, .fsdp = 2};
+    run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& c) {
+      const auto groups = Groups::make(c, mesh, 2);
+      ASSERT_TRUE(groups) << groups.error().message;
+      const int ranks = mesh.size();
+      expect_neighbours(*groups, c.rank(), (c.rank() + ranks - 2) % ranks, (c.rank() + 2) % ranks);
+    });
+  }
 }
 
 TEST(MeshGroupsTest, AreTheWorldItselfWhereAllRanksShareTheStates) {

@@ -81,6 +81,14 @@ const BadManifest kBadJobs[] = {
      R"(4: spec.numNodes: found 1 (4 ranks), wanted 375, for the ranks to be a multiple of shard 1500)"},
     {kAppend, R"(  numProcPerNode: 9)",
      R"(8: spec.engine.batch.globalSequences: found 8, wanted at least 1 sequence for each of the 9 data-parallel ranks)"},
+    {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
+  numProcPerNode: 3)",
+     R"(8: spec.engine.batch.globalSequences: found 8 in 8 micro-batches of each data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 6 or 9, or change batch.microSequences)"},
+    {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
+  numProcPerNode: 12)",
+     R"(8: spec.engine.batch.globalSequences: found 8 in 2 micro-batches of each data-parallel rank, wanted a multiple of pipeline (3) micro-batches under Interleaved: set batch.globalSequences to 12, or change batch.microSequences)"},
+    {kAppend, R"(    parallelism: {pipeline: 2, pipelineSchedule: Interleaved, chunksPerStage: 2})",
+     R"(4: spec.numProcPerNode: found 1, wanted 2, for the ranks to be a multiple of pipeline 2)"},
     {kAppend, R"(    runtime: {transport: Local}
   numProcPerNode: 2)",
      R"(10: spec.engine.runtime.transport: found Local, wanted Auto, Shm or Tcp, as the 2 ranks are processes, not threads of one)"},

@@ -207,7 +207,7 @@ TEST_F(EngineTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
 
 TEST(BatchLimitsTest, ARanksMicroBatchesAreThoseOfItsShare) {
   const auto refused = [](int64_t global, int64_t micro, int64_t ranks) {
-    return !check_batch({.global_sequences = global, .micro_sequences = micro}, ranks);
+    return !check_batch({.batch = {.global_sequences = global, .micro_sequences = micro}}, ranks);
   };
   EXPECT_FALSE(refused(4096, 1, 1));
   EXPECT_TRUE(refused(4097, 1, 1));

@@ -26,6 +26,7 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
   planned.parallelism.mode = cell.mode;
   planned.parallelism.pipeline = cell.pipeline;
   planned.parallelism.pipeline_schedule = cell.schedule;
+  planned.parallelism.chunks_per_stage = cell.chunks;
   const auto plan = MemoryPlan::make({.spec = planned,
                                       .mesh = cell.mesh(),
                                       .unit_bytes = 64 << 10,  // as train_world() has them
@@ -91,6 +92,21 @@ TEST(PlanTest, RanksOfAPipelineHoldComputeAndSendWhatIsTheirStages) {
       cell.schedule = schedule;
       expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell);
     }
+  }
+}
+
+TEST(PlanTest, RanksWithSeveralStagesHoldComputeAndSendWhatIsTheirs) {
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
+  spec.model.layers = 7;
+  for (const auto& [ranks, pipeline, chunks, zero_stage, micro] :
+       {std::tuple{2, 2, 2, 1, 3}, {4, 2, 3, 2, 1}, {4, 2, 4, 3, 3}, {3, 3, 3, 1, 4}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(pipeline) + " x " +
+                 std::to_string(chunks) + " stages");
+    matrix::Cell cell = cell_of(ranks, micro, zero_stage, 0);
+    cell.pipeline = pipeline;
+    cell.schedule = api::PipelineSchedule::kInterleaved;
+    cell.chunks = chunks;
+    expect_planned(spec, cell);
   }
 }
 

@@ -54,7 +54,8 @@ std::string name_of(const Life& life) {
   std::string ranks = std::to_string(mesh.dp) + "x" + std::to_string(mesh.fsdp);
   if (mesh.pp > 1)
     ranks = std::to_string(mesh.pp) + std::string(api::name_of(cell.schedule)) +
-            (life.by_hand ? "ByHand" : "") + ranks;
+            (cell.chunks > 1 ? std::to_string(cell.chunks) : "") + (life.by_hand ? "ByHand" : "") +
+            ranks;
   return (cell.mode == api::ParallelMode::kDataParallel
               ? "DataParallel" + ranks
               : "Zero" + std::to_string(cell.zero_stage) + "On" + ranks) +
@@ -88,6 +89,16 @@ std::vector<Pair> pairs() {
     if (life.cell.pipeline > 1) life.cell.schedule = kSchedules[draw(std::size(kSchedules))];
     life.cell.isa = kernel_isa(api::Isa::kAuto);
     life.by_hand = life.cell.pipeline > 1 && draw(2) == 1;
+    matrix::Cell& cell = life.cell;
+    cell.chunks = 2;  // of 4 blocks, embedding and head: where that is at most 6 stages
+    const auto sizes = matrix::interleaved_micro_sequences(cell);
+    const bool interleaves = (cell.pipeline == 2 || cell.pipeline == 3) && !sizes.empty();
+    if (interleaves && draw(2) == 1) {
+      cell.schedule = api::PipelineSchedule::kInterleaved;
+      cell.micro_sequences = sizes[draw(sizes.size())];
+    } else {
+      cell.chunks = 1;
+    }
     return life;
   };
   std::vector<Pair> all;
@@ -132,7 +143,7 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
     checkpoint::testing::run_ranks(ranks, [&](checkpoint::CommitGroup& group) {
       const auto ranks_met = world.connect(group.rank());
       ASSERT_TRUE(ranks_met) << ranks_met.error().message;
-      const auto groups = comm::Groups::make(**ranks_met, life.cell.mesh());
+      const auto groups = comm::Groups::make(**ranks_met, life.cell.mesh(), life.cell.chunks);
       ASSERT_TRUE(groups) << groups.error().message;
       const Status status =
           train(life, generation, group, *groups, hashes[static_cast<size_t>(group.rank())]);
@@ -154,11 +165,13 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
     spec.parallelism.mode = life.cell.mode;
     spec.parallelism.pipeline = life.cell.pipeline;
     spec.parallelism.pipeline_schedule = life.cell.schedule;
+    spec.parallelism.chunks_per_stage = life.cell.chunks;
     if (life.by_hand) {
+      const int count = life.cell.pipeline * life.cell.chunks;
       std::vector<int64_t>& stages = spec.parallelism.stages;
-      stages.assign(static_cast<size_t>(life.cell.pipeline), 1);
+      stages.assign(static_cast<size_t>(count), 1);
       stages.back() = 0;
-      stages.front() = spec.model.layers - (life.cell.pipeline - 2);
+      stages.front() = spec.model.layers - (count - 2);
     }
     HeapMemorySource memory;
     TRAINYARD_ASSIGN(

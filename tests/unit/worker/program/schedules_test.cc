@@ -25,18 +25,23 @@ constexpr PipelineSchedule kSchedules[] = {PipelineSchedule::kNaive, PipelineSch
                                            PipelineSchedule::kZeroBubbleH1};
 
 /// A pipeline of stages of two layers each with a unit; first and last layer share another.
-/// `alone`: but the last stage, which has the last layer alone.
-Lowering pipeline(int stages, int zero_stage = 1, int fsdp = 1, bool alone = false) {
+/// `alone`: but the last stage, which has the last layer alone. `per_rank`: stages of each rank.
+Lowering pipeline(int ranks, int zero_stage = 1, int fsdp = 1, bool alone = false,
+                  int per_rank = 1) {
+  const int stages = ranks * per_rank;
   const int layers = 2 * stages - (alone ? 1 : 0);
   std::vector<layout::Unit> units;
   for (int layer = layers - 1; layer >= 0; --layer)
-    units.push_back({.layers = {layer}, .stages = {layer / 2}});
-  units.push_back({.layers = {0, layers - 1}, .stages = {0, stages - 1}});
-  if (stages == 1) units.back().stages = {0};
+    units.push_back({.layers = {layer}, .stages = {layer / 2 % ranks}});
+  units.push_back({.layers = {0, layers - 1}, .stages = {0, ranks - 1}});
+  if (ranks == 1) units.back().stages = {0};
   std::vector<int> ends;
   for (int stage = 1; stage <= stages; ++stage)
     ends.push_back(std::min(2 * stage, layers));
-  return lowering_of(ends, units, {"pipeline", {.pp = stages, .fsdp = fsdp}, zero_stage});
+  Lowering lowering =
+      lowering_of(ends, units, {"pipeline", {.pp = ranks, .fsdp = fsdp}, zero_stage});
+  lowering.stages.per_rank = per_rank;
+  return lowering;
 }
 
 std::vector<RankProgram> ranks_of(PipelineSchedule schedule, Lowering lowering, int micro_batches) {
@@ -53,11 +58,15 @@ std::vector<RankProgram> ranks_of(PipelineSchedule schedule, Lowering lowering, 
   return ranks;
 }
 
-/// What simulate() says of a step after `change` has been made to the program of one rank.
-std::string said_after(PipelineSchedule schedule, int rank,
-                       const std::function<void(std::vector<Instruction>&)>& change) {
-  const Lowering lowering = pipeline(3);
-  std::vector<RankProgram> ranks = ranks_of(schedule, lowering, 4);
+using Change = std::function<void(std::vector<Instruction>&)>;
+
+/// What simulate() says of a step of three ranks after `change` has been made to the program of
+/// one.
+std::string said_after(PipelineSchedule schedule, int rank, const Change& change,
+                       int zero_stage = 1) {
+  const bool interleaves = schedule == PipelineSchedule::kInterleaved;
+  const Lowering lowering = pipeline(3, zero_stage, 2, false, interleaves ? 2 : 1);
+  std::vector<RankProgram> ranks = ranks_of(schedule, lowering, interleaves ? 6 : 4);
   std::vector<Instruction> program;
   for (const Instruction& instruction : ranks[static_cast<size_t>(rank)].program)
     program.push_back(instruction);
@@ -91,22 +100,25 @@ TEST(SchedulesTest, AreProgramsThatComeToTheirEndAtEverySize) {
   EXPECT_EQ(judged, 4 * 6 * 6 * 3);
 }
 
+/// All of a stage's costs are those of its first layer: the loss, which goes forward in the
+/// backward pass, is another.
+const Costs kCosts{.seconds = [](const RankProgram&, const Instruction& i) {
+  return i.layer % 2 != 0                  ? 0.0
+         : i.kind == Kind::kForward        ? 3.0
+         : i.kind == Kind::kBackwardInput  ? 4.0
+         : i.kind == Kind::kBackwardWeight ? 2.0
+                                           : 0.0;
+}};
+
 TEST(SchedulesTest, TakeAsLongAndHoldAsMuchAsTheFormulasSay) {
   // All of a stage's costs are those of its first layer: the loss, which goes forward in the
   // backward pass, is another.
-  const Costs costs{.seconds = [](const RankProgram&, const Instruction& i) {
-    return i.layer % 2 != 0                  ? 0.0
-           : i.kind == Kind::kForward        ? 3.0
-           : i.kind == Kind::kBackwardInput  ? 4.0
-           : i.kind == Kind::kBackwardWeight ? 2.0
-                                             : 0.0;
-  }};
   constexpr double kAll = 9;
   for (int p = 2; p <= 8; ++p) {
     for (int m = 1; m <= 16; ++m) {
       const Lowering lowering = pipeline(p);
       const auto run = [&](PipelineSchedule schedule) {
-        return *simulate(ranks_of(schedule, lowering, m), lowering, costs);
+        return *simulate(ranks_of(schedule, lowering, m), lowering, kCosts);
       };
       const auto latest = [](const Simulation& s) {
         return *std::max_element(s.end_seconds.begin(), s.end_seconds.end());
@@ -136,6 +148,78 @@ TEST(SchedulesTest, TakeAsLongAndHoldAsMuchAsTheFormulasSay) {
   }
 }
 
+/// The most of a rank's micro-batches in a stage between F and their last pass.
+int stashes_of(const Schedule& schedule) {
+  int now = 0;
+  int most = 0;
+  for (const Pass& pass : schedule) {
+    if (pass.kind == Kind::kForward) most = std::max(most, ++now);
+    if (pass.kind == Kind::kBackwardWeight) --now;
+  }
+  return most;
+}
+
+TEST(SchedulesTest, InterleavedTakesAsLongAndHoldsAsMuchAsTheFormulasSay) {
+  for (int p = 2; p <= 6; ++p) {
+    for (int v = 2; v <= 4; ++v) {
+      for (const int m : {p, 2 * p, 3 * p, 5 * p, 11 * p}) {
+        for (const int zero_stage : {1, 2, 3}) {
+          const Lowering lowering = pipeline(p, zero_stage, 2, m % 2 == 1, v);
+          const auto simulation =
+              simulate(ranks_of(PipelineSchedule::kInterleaved, lowering, m), lowering, kCosts);
+          ASSERT_TRUE(simulation) << simulation.error().message;
+          // m (F + B + W) + (p - 1)(F + B + W) / v, where each stage of a rank takes 9.
+          EXPECT_EQ(
+              *std::max_element(simulation->end_seconds.begin(), simulation->end_seconds.end()),
+              m * v * 9.0 + (p - 1) * 9.0)
+              << p << " ranks of " << v << " stages, " << m << " micro-batches";
+        }
+        for (int pp = 0; pp < p; ++pp) {
+          EXPECT_EQ(stashes_of(interleaved(pipeline(p, 1, 1, false, v).stages, m, pp)),
+                    std::min(v * m, 2 * (p - 1 - pp) + (v - 1) * p + 1))
+              << p << " ranks of " << v << " stages, " << m << " micro-batches";
+        }
+      }
+    }
+  }
+}
+
+TEST(SchedulesTest, AnEvaluationGoesThroughAllStagesOfEachRank) {
+  for (int p = 2; p <= 5; ++p) {
+    for (int v = 1; v <= 3; ++v) {
+      for (int m = 1; m <= 2 * p + 1; ++m) {
+        Lowering lowering = pipeline(p, 3, 2, false, v);
+        lowering.micro_batches = m;
+        std::vector<RankProgram> ranks;
+        for (int pp = 0; pp < p; ++pp) {
+          lowering.at = {.pp = pp};
+          ranks.push_back({.program = lower(evaluation_schedule(lowering.stages, m, pp), lowering),
+                           .micro_batches = m,
+                           .at = lowering.at,
+                           .rank = pp});
+        }
+        const auto simulation = simulate(ranks, lowering);
+        EXPECT_TRUE(simulation) << simulation.error().message;
+      }
+    }
+  }
+}
+
+TEST(SchedulesTest, RoundsOfSeveralStagesAreFolded) {
+  for (const int p : {2, 3, 6}) {
+    const Lowering lowering = pipeline(p, 3, 2, false, 2);
+    const auto few = ranks_of(PipelineSchedule::kInterleaved, lowering, 20 * p);
+    const auto many = ranks_of(PipelineSchedule::kInterleaved, lowering, 60 * p);
+    for (size_t rank = 0; rank < few.size(); ++rank) {
+      EXPECT_EQ(few[rank].program.listed().size(), many[rank].program.listed().size())
+          << "rank " << rank << " of " << p;
+      EXPECT_LT(few[rank].program.listed().size(), few[rank].program.size());
+    }
+    const auto simulation = simulate(many, lowering);
+    EXPECT_TRUE(simulation) << simulation.error().message;
+  }
+}
+
 TEST(SchedulesTest, PlantedFaultsAreFound) {
   const auto erase = [](Kind kind, int m) {
     return [=](std::vector<Instruction>& program) { program.erase(find(program, kind, m)); };
@@ -151,11 +235,13 @@ TEST(SchedulesTest, PlantedFaultsAreFound) {
       std::iter_swap(find(program, kind, a), find(program, kind, b));
     };
   };
-  for (const PipelineSchedule schedule : kSchedules) {
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kNaive, PipelineSchedule::kGPipe, PipelineSchedule::kOneFOneB,
+        PipelineSchedule::kZeroBubbleH1, PipelineSchedule::kInterleaved}) {
     EXPECT_THAT(said_after(schedule, 1, erase(Kind::kSendActivation, 2)),
                 HasSubstr("rank 1: SEND m2 l4 is missing"));
     EXPECT_THAT(said_after(schedule, 1, erase(Kind::kSendGradient, 0)),
-                HasSubstr("rank 1: SEND_GRADIENT m0 l1 is missing"));
+                HasSubstr("rank 1: SEND_GRADIENT m0 l"));
     EXPECT_THAT(said_after(schedule, 1, erase(Kind::kReceiveActivation, 1)),
                 HasSubstr("its input is not received"));
     EXPECT_THAT(said_after(schedule, 0, erase(Kind::kReceiveGradient, 3)),
@@ -182,6 +268,70 @@ TEST(SchedulesTest, PlantedFaultsAreFound) {
     std::rotate(first, first + 1, second + 1);
   };
   EXPECT_THAT(said_after(PipelineSchedule::kGPipe, 0, later), HasSubstr("in its place: deadlock"));
+}
+
+TEST(SchedulesTest, WhatIsFreedOrReducedTooEarlyIsFound) {
+  // A kept part is free after its micro-batch's last pass: an F that comes no more before the B of
+  // the same stage and micro-batch.
+  const auto b_before_f = [](std::vector<Instruction>& program) {
+    const auto back = std::find_if(program.begin(), program.end(), [](const Instruction& i) {
+      return i.kind == Kind::kBackwardInput && i.micro_batch == 0;
+    });
+    const auto forward = find(program, Kind::kForward, 0);
+    std::rotate(forward, back, back + 1);
+  };
+  const auto w_after_reduce = [](std::vector<Instruction>& program) {
+    const auto last = std::find_if(program.rbegin(), program.rend(),
+                                   [](const Instruction& i) { return is_pass(i.kind); });
+    const Instruction late = *last;
+    program.erase(last.base() - 1);
+    const auto control = std::find_if(program.begin(), program.end(), [](const Instruction& i) {
+      return i.kind == Kind::kReduceControl;
+    });
+    program.insert(control, late);
+  };
+  const auto gradient_twice = [](std::vector<Instruction>& program) {
+    // The next gradient is to arrive while the one before is still read.
+    const auto first = find(program, Kind::kReceiveGradient, 0);
+    const auto second = find(program, Kind::kReceiveGradient, 1);
+    std::rotate(first + 1, second, second + 1);
+  };
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kOneFOneB, PipelineSchedule::kZeroBubbleH1,
+        PipelineSchedule::kInterleaved}) {
+    for (const int zero_stage : {1, 2}) {
+      EXPECT_THAT(said_after(schedule, 1, b_before_f, zero_stage),
+                  HasSubstr("its forward is not complete"));
+      EXPECT_THAT(said_after(schedule, 1, w_after_reduce, zero_stage),
+                  HasSubstr("still adds to the unit"));
+      EXPECT_THAT(said_after(schedule, 1, gradient_twice, zero_stage),
+                  HasSubstr("the gradient of micro-batch 0 is still read"));
+    }
+  }
+}
+
+TEST(SchedulesTest, ARankThatGoesForwardTooFarAheadIsADeadlock) {
+  const Lowering lowering = pipeline(3, 1, 1, false, 2);
+  const auto said_of = [&](int rank, const std::function<void(Schedule&)>& change) {
+    std::vector<RankProgram> ranks = ranks_of(PipelineSchedule::kInterleaved, lowering, 6);
+    Schedule schedule = interleaved(lowering.stages, 6, rank);
+    change(schedule);
+    Lowering own = lowering;
+    own.at = {.pp = rank};
+    own.micro_batches = 6;
+    ranks[static_cast<size_t>(rank)].program = lower(schedule, own);
+    const auto simulation = simulate(ranks, lowering);
+    return simulation ? "nothing" : simulation.error().message;
+  };
+  EXPECT_THAT(said_of(2,
+                      [](Schedule& schedule) {
+                        // All forward first: the first rank waits for gradients meanwhile.
+                        std::stable_sort(
+                            schedule.begin(), schedule.end(), [](const Pass& a, const Pass& b) {
+                              return (a.kind == Kind::kForward) > (b.kind == Kind::kForward);
+                            });
+                      }),
+              HasSubstr("deadlock"));
 }
 
 TEST(SchedulesTest, AWarmUpOneTooLongIsADeadlock) {
