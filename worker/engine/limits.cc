@@ -89,10 +89,10 @@ Result<layout::StageMap> stages_of(const Model& model, const api::EngineSpec& sp
                                    const layout::Mesh& mesh) {
   const int64_t tokens = spec.data.sequence_length;
   const int64_t sequences = std::max<int64_t>(1, spec.batch.global_sequences / mesh.data_ranks());
-  return cut_stages(model, spec.parallelism,
-                    {.rows = sequences * tokens,
-                     .tokens_per_sample = tokens,
-                     .compute = compute_type(spec.precision)});
+  return cut_stages(
+      model, spec.parallelism,
+      {.rows = tokens, .tokens_per_sample = tokens, .compute = compute_type(spec.precision)},
+      sequences);
 }
 
 StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& partition,

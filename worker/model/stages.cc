@@ -15,15 +15,15 @@ constexpr int64_t kFlopsPerByte = 8;
 constexpr int64_t kUpdateBytes = 32;
 
 /// The ends of `stages` stretches of `costs`, none empty, whose dearest costs least.
-std::vector<int> balanced(const std::vector<int64_t>& costs, int stages) {
+std::vector<int> balanced(const std::vector<double>& costs, int stages) {
   const auto layers = static_cast<int>(costs.size());
-  std::vector<int64_t> before(costs.size() + 1);
+  std::vector<double> before(costs.size() + 1);
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
   // By number of stages and of layers in them: the least that the dearest stage costs, and where
   // the last of them begins.
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  std::vector<std::vector<int64_t>> least(static_cast<size_t>(stages) + 1,
-                                          std::vector<int64_t>(costs.size() + 1, kNever));
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(static_cast<size_t>(stages) + 1,
+                                         std::vector<double>(costs.size() + 1, kNever));
   std::vector<std::vector<int>> begins(static_cast<size_t>(stages) + 1,
                                        std::vector<int>(costs.size() + 1));
   least[0][0] = 0;
@@ -31,7 +31,7 @@ std::vector<int> balanced(const std::vector<int64_t>& costs, int stages) {
     for (size_t end = s; end <= costs.size(); ++end) {
       for (size_t begin = s - 1; begin < end; ++begin) {
         if (least[s - 1][begin] == kNever) continue;
-        const int64_t dearest = std::max(least[s - 1][begin], before[end] - before[begin]);
+        const double dearest = std::max(least[s - 1][begin], before[end] - before[begin]);
         if (dearest >= least[s][end]) continue;
         least[s][end] = dearest;
         begins[s][end] = static_cast<int>(begin);
@@ -76,14 +76,17 @@ Result<std::vector<int>> given(const std::vector<int64_t>& blocks, int64_t stage
 
 }  // namespace
 
-std::vector<int64_t> layer_costs(const Model& model, const OpExtent& step) {
-  std::vector<int64_t> costs;
+std::vector<double> layer_costs(const Model& model, const OpExtent& sample, int64_t samples) {
+  std::vector<double> costs;
   for (const Layer& layer : model.layers) {
-    const OpFlops flops = flops_of(layer, step);
-    int64_t cost = flops.forward + flops.backward_input + flops.backward_weight;
+    const OpFlops flops = flops_of(layer, sample);
+    double cost = static_cast<double>(samples) *
+                  static_cast<double>(flops.forward + flops.backward_input + flops.backward_weight);
     for (const Node& node : layer.nodes) {
-      for (const int param : node.params)
-        cost += model.params[static_cast<size_t>(param)].elements() * kUpdateBytes * kFlopsPerByte;
+      for (const int param : node.params) {
+        cost += static_cast<double>(model.params[static_cast<size_t>(param)].elements() *
+                                    kUpdateBytes * kFlopsPerByte);
+      }
     }
     costs.push_back(cost);
   }
@@ -91,7 +94,7 @@ std::vector<int64_t> layer_costs(const Model& model, const OpExtent& step) {
 }
 
 Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSpec& parallelism,
-                                    const OpExtent& step) {
+                                    const OpExtent& sample, int64_t samples) {
   const int64_t stages = parallelism.pipeline * parallelism.chunks_per_stage;
   const int64_t blocks = std::ssize(model.layers) - 2;  // without embedding and head
   layout::StageMap map{.per_rank = static_cast<int>(parallelism.chunks_per_stage)};
@@ -106,7 +109,7 @@ Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSp
     TRAINYARD_ASSIGN(map.layer_end, given(parallelism.stages, stages, blocks));
     return map;
   }
-  map.layer_end = balanced(layer_costs(model, step), static_cast<int>(stages));
+  map.layer_end = balanced(layer_costs(model, sample, samples), static_cast<int>(stages));
   return map;
 }
 

@@ -22,13 +22,14 @@ Model model_of(int64_t layers, int64_t vocab = 1000) {
   return *build_model(spec);
 }
 
-const OpExtent kStep{.rows = int64_t{64} * 32, .tokens_per_sample = 32};
+const OpExtent kSample{.rows = 32, .tokens_per_sample = 32};
+constexpr int64_t kSamples = 64;
 
-int64_t dearest(const std::vector<int64_t>& costs, const std::vector<int>& ends) {
-  int64_t most = 0;
+double dearest(const std::vector<double>& costs, const std::vector<int>& ends) {
+  double most = 0;
   int begin = 0;
   for (const int end : ends) {
-    most = std::max(most, std::accumulate(costs.begin() + begin, costs.begin() + end, int64_t{0}));
+    most = std::max(most, std::accumulate(costs.begin() + begin, costs.begin() + end, 0.0));
     begin = end;
   }
   return most;
@@ -37,11 +38,11 @@ int64_t dearest(const std::vector<int64_t>& costs, const std::vector<int>& ends)
 TEST(StagesTest, AreCutSuchThatTheDearestCostsLeast) {
   for (const int64_t vocab : {100, 5000}) {
     const Model model = model_of(5, vocab);
-    const std::vector<int64_t> costs = layer_costs(model, kStep);
+    const std::vector<double> costs = layer_costs(model, kSample, kSamples);
     ASSERT_EQ(costs.size(), 7U);
-    const auto cut = cut_stages(model, {.pipeline = 3}, kStep);
+    const auto cut = cut_stages(model, {.pipeline = 3}, kSample, kSamples);
     ASSERT_TRUE(cut) << cut.error().message;
-    int64_t least = dearest(costs, cut->layer_end);
+    const double least = dearest(costs, cut->layer_end);
     for (int a = 1; a < 6; ++a) {
       for (int b = a + 1; b < 7; ++b)
         EXPECT_LE(least, dearest(costs, {a, b, 7})) << a << ", " << b << " of " << vocab;
@@ -49,9 +50,19 @@ TEST(StagesTest, AreCutSuchThatTheDearestCostsLeast) {
   }
 }
 
+TEST(StagesTest, OfSoManySamplesThatTheirFlopsAreBeyondAnIntegerAreCutAsOthers) {
+  const Model model = model_of(5, 5000);
+  const auto few = cut_stages(model, {.pipeline = 3}, kSample, 1 << 20);
+  const auto many = cut_stages(model, {.pipeline = 3}, kSample, int64_t{1} << 40);
+  ASSERT_TRUE(few && many);
+  EXPECT_EQ(many->layer_end, few->layer_end);
+  for (const double cost : layer_costs(model, kSample, int64_t{1} << 40))
+    EXPECT_GT(cost, 0);
+}
+
 TEST(StagesTest, HaveTheBlocksThatAreGiven) {
   const Model model = model_of(4);
-  const auto cut = cut_stages(model, {.pipeline = 3, .stages = {1, 3, 0}}, kStep);
+  const auto cut = cut_stages(model, {.pipeline = 3, .stages = {1, 3, 0}}, kSample, kSamples);
   ASSERT_TRUE(cut) << cut.error().message;
   EXPECT_THAT(cut->layer_end, ElementsAre(2, 5, 6)) << "with the embedding, and the head alone";
   EXPECT_EQ(cut->layers(1), (layout::Range{2, 5}));
@@ -64,8 +75,9 @@ TEST(StagesTest, AreAtMostAsManyAsLayersWithEmbeddingAndHead) {
   const std::vector<int64_t> one_each = {0, 1, 1, 1, 1, 0};
   for (const auto& stages : {std::vector<int64_t>(), one_each}) {
     for (const auto& [pipeline, chunks] : {std::pair{6, 1}, {3, 2}, {2, 3}}) {
-      const auto cut = cut_stages(
-          model, {.pipeline = pipeline, .chunks_per_stage = chunks, .stages = stages}, kStep);
+      const auto cut =
+          cut_stages(model, {.pipeline = pipeline, .chunks_per_stage = chunks, .stages = stages},
+                     kSample, kSamples);
       ASSERT_TRUE(cut) << cut.error().message;
       EXPECT_THAT(cut->layer_end, ElementsAre(1, 2, 3, 4, 5, 6));
       EXPECT_EQ(cut->ranks(), pipeline);
@@ -76,7 +88,7 @@ TEST(StagesTest, AreAtMostAsManyAsLayersWithEmbeddingAndHead) {
 TEST(StagesTest, ThatDoNotFitTheModelAreRefusedWithTheNumbers) {
   const Model model = model_of(4);
   const auto said = [&](const api::ParallelismSpec& parallelism) {
-    const auto cut = cut_stages(model, parallelism, kStep);
+    const auto cut = cut_stages(model, parallelism, kSample, kSamples);
     return cut ? "nothing" : cut.error().message;
   };
   EXPECT_THAT(said({.pipeline = 7}),
