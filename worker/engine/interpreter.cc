@@ -451,8 +451,10 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
     if (pass == InstructionKind::kBackwardWeight) hold_sums(unit);
     const bool is_new = pass == InstructionKind::kBackwardWeight &&
                         start_gradient(n.params[p], n.op->overwrites_gradient(p));
-    TRAINYARD_TRY(await_weights(unit));
-    params[p] = {.data = states.weights().data(n.params[p]),
+    // W reads no weights: they may not be here.
+    const bool reads = pass != InstructionKind::kBackwardWeight;
+    if (reads) TRAINYARD_TRY(await_weights(unit));
+    params[p] = {.data = reads ? states.weights().data(n.params[p]) : nullptr,
                  .dtype = states.weights().dtype(n.params[p]),
                  .gradient = pass == InstructionKind::kBackwardWeight ? states.sums_of(n.params[p])
                                                                       : nullptr,

@@ -194,7 +194,7 @@ class Formulas {
   }
 
   /// The layers that a step visits one after the other, those that follow one another in the same
-  /// layer as one: whose weights it needs in turn.
+  /// layer as one: whose weights it needs in turn. Gradients of weights need none.
   std::vector<int64_t> visits() const {
     std::vector<int64_t> all;
     const auto visit = [&](int64_t layer) {
@@ -204,14 +204,9 @@ class Formulas {
       for (int64_t layer = rank_.stages[stage].end - 1; layer >= rank_.stages[stage].begin; --layer)
         visit(layer);
     };
-    // Passes of gradients of weights alone come that many micro-batches later.
-    const bool apart = mesh_.pp > 1 && cell_.schedule == api::PipelineSchedule::kZeroBubbleH1;
-    const int64_t owed = apart ? pp() : 0;
-    int64_t backs = 0;
     for (const Turn& turn : turns()) {
       if (turn.back) {
         backward(turn.stage);
-        if (owed > 0 && ++backs > owed) backward(turn.stage);
         continue;
       }
       const layout::Range& stage = rank_.stages[turn.stage];
@@ -219,8 +214,6 @@ class Formulas {
       for (int64_t layer = stage.begin; layer < std::min(stage.end, layers() - 1); ++layer)
         visit(layer);
     }
-    for (int64_t late = 0; late < owed; ++late)
-      backward(0);
     return all;
   }
 

@@ -35,9 +35,7 @@ class Lowered {
     }
     expand(schedule);
     find_reductions();
-    for (const Instruction& pass : passes_) {
-      if (stays_.empty() || pass.layer != stays_.back()) stays_.push_back(pass.layer);
-    }
+    find_stays();
   }
 
   std::vector<Instruction> take() {
@@ -162,6 +160,19 @@ class Lowered {
     }
   }
 
+  /// Passes in one layer that follow each other. A W on its own, which reads no weights, is part of
+  /// none.
+  void find_stays() {
+    for (size_t i = 0; i < passes_.size(); ++i) {
+      const bool with_last = in_stay_.empty() ? false : in_stay_.back() && continues(i);
+      in_stay_.push_back(passes_[i].kind != Kind::kBackwardWeight || with_last);
+      if (in_stay_[i] && (stays_.empty() || passes_[i].layer != stays_.back()))
+        stays_.push_back(passes_[i].layer);
+    }
+  }
+
+  bool continues(size_t i) const { return passes_[i - 1].layer == passes_[i].layer; }
+
   void start_reductions(size_t place) {
     const auto due = reductions_.find(place);
     if (due == reductions_.end()) return;
@@ -200,8 +211,9 @@ class Lowered {
 
   void pass(size_t i) {
     const Instruction& pass = passes_[i];
-    const bool arrives = i == 0 || passes_[i - 1].layer != pass.layer;
-    if (sharding_.weights && arrives) {
+    const bool reads = sharding_.weights && in_stay_[i];
+    if (reads && pass.layer != here_) {
+      here_ = pass.layer;
       gather_for(stay_);
       gather_for(stay_ + 1);
     }
@@ -211,9 +223,13 @@ class Lowered {
                     [&](const Reduction& reduction) { return uses(reduction.unit, pass.layer); });
     if (adds_to_pending) finish_reductions();
     if (pass.micro_batch < lowering_.micro_batches) program_.push_back(pass);
-    const bool leaves = i + 1 == passes_.size() || passes_[i + 1].layer != pass.layer;
-    if (leaves) ++stay_;
-    if (sharding_.weights && leaves) free_unused();
+    if (!reads) return;
+    const auto next =
+        std::find(in_stay_.begin() + static_cast<std::ptrdiff_t>(i) + 1, in_stay_.end(), true);
+    const auto place = static_cast<size_t>(next - in_stay_.begin());
+    if (place < passes_.size() && passes_[place].layer == pass.layer) return;
+    ++stay_;
+    free_unused();
   }
 
   bool used_in(int unit, size_t stay) const {
@@ -259,10 +275,11 @@ class Lowered {
   std::map<size_t, std::vector<Instruction>> messages_;  // the same
   std::vector<Reduction> pending_;                       // started, not finished
   std::vector<Reduction> lagging_;                       // the same, before those
-  /// Layers in the order of the passes, those that follow one another in the same layer as one.
-  std::vector<int> stays_;
-  size_t stay_ = 0;     // now
-  std::set<int> held_;  // units whose weights are gathered
+  std::vector<bool> in_stay_;                            // by pass
+  std::vector<int> stays_;                               // their layers
+  size_t stay_ = 0;                                      // now
+  int here_ = -1;                                        // its layer, once it has begun
+  std::set<int> held_;                                   // units whose weights are gathered
   bool trains_ = false;
   std::vector<Instruction> program_;
 };

@@ -128,7 +128,7 @@ class RankCheck {
     if (!held_.has_layer(i.layer)) return "the rank does not hold the layer";
     for (const int unit : held_.units_of(i.layer)) {
       const Unit& u = units_[static_cast<size_t>(unit)];
-      if (sharding().weights && !u.gathered)
+      if (sharding().weights && !u.gathered && i.kind != InstructionKind::kBackwardWeight)
         return "unit " + std::to_string(unit) + " is not gathered";
       if (i.kind != InstructionKind::kBackwardWeight) continue;
       if (sharding().sums && u.reduced > u.accumulated)

@@ -269,7 +269,6 @@ class World {
     switch (i.kind) {
       case Kind::kForward:
       case Kind::kBackwardInput:
-      case Kind::kBackwardWeight:
         for (const int used : walker.held->units_of(i.layer))
           all.push_back(&walker.gathering[static_cast<size_t>(used)]);
         await_messages(walker, i, all);

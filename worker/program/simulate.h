@@ -83,7 +83,8 @@ struct Simulation {
 ///  * REDUCE_CONTROL, which carries losses, overflows and the squares of gradients, comes after all
 ///    passes and reductions;
 ///  * each unit's OPT comes after REDUCE_CONTROL, and before its GATHER where weights are whole;
-///  * where they are not, a layer runs only while all its units are gathered, and all are freed.
+///  * where they are not, F and B of a layer run only while all its units are gathered, and all are
+///    freed; W reads no weights.
 /// Rules that need B and W hold where there are any. `lowering` is that of the programs but for
 /// Lowering::micro_batches. `ran` may be empty. Errors: kInternal naming rank, instruction and
 /// rule. Cost: rounds of micro-batches that are alike are run a few times, not all, unless `ran` is

@@ -28,7 +28,7 @@ struct StepNumerics {
 
 /// One parameter as an op sees it.
 struct ParamView {
-  const void* data = nullptr;
+  const void* data = nullptr;     ///< null in backward_weight, which reads no weights
   DType dtype = DType::kFloat32;  ///< of `data`: StepNumerics::compute, of vectors fp32
   int64_t* gradient = nullptr;    ///< exact accumulator; null outside backward_weight
   /// Nothing was added in this step yet and what is there means nothing: only where

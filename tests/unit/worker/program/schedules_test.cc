@@ -220,6 +220,21 @@ TEST(SchedulesTest, RoundsOfSeveralStagesAreFolded) {
   }
 }
 
+TEST(SchedulesTest, WhatRunsApartGathersNoWeights) {
+  for (const int micro_batches : {4, 23}) {
+    const Lowering lowering = pipeline(3, 3, 2);
+    const auto gathers_of = [&](PipelineSchedule schedule) {
+      int gathers = 0;
+      for (const RankProgram& rank : ranks_of(schedule, lowering, micro_batches)) {
+        for (const Instruction& i : rank.program)
+          gathers += i.kind == Kind::kGather ? 1 : 0;
+      }
+      return gathers;
+    };
+    EXPECT_EQ(gathers_of(PipelineSchedule::kZeroBubbleH1), gathers_of(PipelineSchedule::kOneFOneB));
+  }
+}
+
 TEST(SchedulesTest, PlantedFaultsAreFound) {
   const auto erase = [](Kind kind, int m) {
     return [=](std::vector<Instruction>& program) { program.erase(find(program, kind, m)); };
