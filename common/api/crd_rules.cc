@@ -143,9 +143,11 @@ std::vector<CelRule> engine_rules() {
        "times chunksPerStage must be at most model.layers + 2: embedding and head count as one "
        "each",
        "parallelism.pipeline"},
-      {"spec.engine.parallelism",
-       "(self.chunksPerStage > 1) == (self.pipelineSchedule == 'Interleaved')",
-       "must be at least 2 under Interleaved, and 1 under any other schedule", "chunksPerStage"},
+      {"spec.engine",
+       "(self.parallelism.chunksPerStage > 1) == (self.parallelism.pipelineSchedule == "
+       "'Interleaved')",
+       "must be at least 2 under Interleaved, and 1 under any other schedule",
+       "parallelism.chunksPerStage"},
       {"spec.engine.parallelism",
        "!has(self.stages) || size(self.stages) == 0 || size(self.stages) == self.pipeline * "
        "self.chunksPerStage",
