@@ -18,11 +18,12 @@ namespace {
 
 constexpr char kFooter[] =
     R"(Trains one small GPT (prime sizes, dropout 0.1, active clipping, weight decay, tied
-embeddings) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage and pipeline
-schedule, over all transports, micro-batch splits, threads and instruction sets, in fp32 and bf16,
-and compares the final states, the weights in the type that ops read, and each step's loss and
-gradient norm bit for bit. Interleaved cells with more stages than the model of 2 layers has train
-one of 10 layers and are compared with one process that does. Each rank's FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
+embeddings) on 1 to 6 ranks in every pipeline x dp x shard with every ZeRO stage, pipeline
+schedule and recompute mode, over all transports, micro-batch splits, threads and instruction
+sets, in fp32 and bf16, and compares the final states, the weights in the type that ops read, and
+each step's loss and gradient norm bit for bit. Interleaved cells with more stages than the model
+of 2 layers has train one of 10 layers and are compared with one process that does. Each rank's
+FLOPs, bytes held by purpose and bytes sent are held against formulas. Every
 pair of values of two axes comes once; --full takes the whole product. Ranks are threads of this
 one process, with shm and tcp too.
 
@@ -69,6 +70,10 @@ std::string schedule_text(const matrix::Cell& cell) {
   return schedule(cell) + (cell.chunks > 1 ? " " + std::to_string(cell.chunks) : "");
 }
 
+std::string recompute(const matrix::Cell& cell) {
+  return cell.recompute == api::Recompute::kNone ? "-" : std::string(api::name_of(cell.recompute));
+}
+
 std::string strategy(const matrix::Cell& cell) {
   if (cell.mode == api::ParallelMode::kDataParallel) return "rank 0";
   return "ZeRO-" + std::to_string(cell.zero_stage);
@@ -77,9 +82,10 @@ std::string strategy(const matrix::Cell& cell) {
 void print_row(const matrix::Row& row, std::ostream& out) {
   char line[160];
   std::snprintf(
-      line, sizeof line, "%-4s  %-9s  %-13s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
+      line, sizeof line, "%-4s  %-9s  %-13s  %-9s  %-6s  %-9s %5lld  %7d  %-11s %s  %6.2f s  %s\n",
       name_of(row.compute), divided(row.cell).c_str(), schedule_text(row.cell).c_str(),
-      strategy(row.cell).c_str(), std::string(comm::name_of(row.cell.transport)).c_str(),
+      recompute(row.cell).c_str(), strategy(row.cell).c_str(),
+      std::string(comm::name_of(row.cell.transport)).c_str(),
       static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
       std::string(kernels::name_of(row.cell.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
       row.seconds, row.faults.empty() ? "ok" : "FAULT");
@@ -108,6 +114,8 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
     json.integer(row.cell.chunks);
     json.key("layers");
     json.integer(row.layers);
+    json.key("recompute");
+    json.string(api::name_of(row.cell.recompute));
     json.key("dp");
     json.integer(row.cell.mesh().dp);
     json.key("shard");
@@ -170,9 +178,8 @@ Status run(Options& options, CommandContext& context) {
   }
   const bool as_text = options.output == "text";
   if (as_text) {
-    context.out
-        << "type  pp dp s    schedule       states  transport micro  threads  isa         state "
-           "hash            time\n";
+    context.out << "type  pp dp s    schedule       recompute  states  transport micro  threads  "
+                   "isa         state hash            time\n";
   }
   TRAINYARD_ASSIGN(const matrix::MatrixResult result,
                    matrix::run_matrix(options.matrix, [&](const matrix::Row& row) {

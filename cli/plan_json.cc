@@ -69,6 +69,7 @@ void add_stage(Writer& out, const engine::MemoryPlan& plan) {
   add_memory(out, plan.largest());
   out.integer("bytesSentPerStep", cost.bytes_sent);
   out.integer("flopsPerStep", cost.flops);
+  out.integer("recomputeFlopsPerStep", cost.recompute_flops);
 }
 
 void add_cut(Writer& out, const engine::MemoryPlan& plan) {
@@ -93,7 +94,7 @@ std::string passes_of(const engine::MemoryPlan& plan, int rank) {
   JsonWriter line;
   line.begin_array();
   for (const Instruction& i : plan.program_of(rank)) {
-    if (!is_pass(i.kind)) continue;
+    if (!is_pass(i.kind) || i.kind == engine::InstructionKind::kRecompute) continue;
     const int stage = stages.stage_of(i.layer);
     unsigned& kinds = begun[{i.micro_batch, stage}];
     const unsigned bit = 1U << static_cast<unsigned>(i.kind);
@@ -135,6 +136,7 @@ void add_schedule(Writer& out, const engine::MemoryPlan& plan) {
     out.json.key("flopsPerSequence");
     out.json.begin_object();
     out.integer("F", flops.forward);
+    out.integer("RECOMPUTE", flops.recompute);
     out.integer("B", flops.backward_input);
     out.integer("W", flops.backward_weight);
     out.json.end_object();
@@ -179,6 +181,7 @@ void add_ranks(Writer& out, const engine::MemoryPlan& plan) {
     out.integers("ranks", *ranks);
     add_memory(out, plan.ranks()[static_cast<size_t>(ranks->front())]);
     out.integer("flopsPerStep", cost->flops);
+    out.integer("recomputeFlopsPerStep", cost->recompute_flops);
     out.integer("bytesSentPerStep", cost->bytes_sent);
     out.json.key("sentPerStep");
     out.json.begin_array();

@@ -81,8 +81,10 @@ std::string program_text(const engine::MemoryPlan& plan, engine::PassCosts costs
                          const Timeline& timeline, int columns) {
   std::string text = timeline_text(timeline, columns);
   std::string letters;
-  for (const PassStyle& style : kPassStyles)
-    letters += fmt::format("{} {}, ", style.letter(), style.what);
+  for (size_t style = 0; style < kPassStyles.size(); ++style) {
+    if (!timeline.has(style)) continue;
+    letters += fmt::format("{} {}, ", kPassStyles[style].letter(), kPassStyles[style].what);
+  }
   text += wrapped(
       fmt::format("{}{} waits. The step takes {:.4g} {}. Formula of the bubble where all stages "
                   "cost the same: {}.",

@@ -118,6 +118,12 @@ std::string plan_text(const JobPlan& job) {
   text += row("computed per step", job, [](const engine::MemoryPlan& plan) {
     return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).flops), "FLOP");
   });
+  if (job.spec.parallelism.recompute != api::Recompute::kNone) {
+    text += row("computed again", job, [](const engine::MemoryPlan& plan) {
+      return decimal_text(static_cast<double>(plan.step_of(plan.largest_rank()).recompute_flops),
+                          "FLOP");
+    });
+  }
   text += row("rank", job,
               [](const engine::MemoryPlan& plan) { return std::to_string(plan.largest_rank()); });
   for (size_t stage = 0; stage < job.stages.size(); ++stage) {

@@ -53,6 +53,13 @@ double Timeline::bubble(const TimelineRow& row) const {
   return end > 0 ? std::max(0.0, 1 - row.busy() / end) : 0;
 }
 
+bool Timeline::has(size_t style) const {
+  const auto is_of = [style](const TimelinePiece& piece) { return piece.style == style; };
+  return std::any_of(rows.begin(), rows.end(), [&](const TimelineRow& row) {
+    return std::any_of(row.pieces.begin(), row.pieces.end(), is_of);
+  });
+}
+
 double Timeline::bubble() const {
   double sum = 0;
   for (const TimelineRow& row : rows)

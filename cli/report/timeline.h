@@ -25,6 +25,8 @@ struct PassStyle {
 inline constexpr std::array kPassStyles = {
     PassStyle{engine::InstructionKind::kForward, trace::Activity::kForward, "forward", "s1",
               "var(--card)"},
+    PassStyle{engine::InstructionKind::kRecompute, trace::Activity::kRecompute, "forward again",
+              "s2", "var(--card)"},
     PassStyle{engine::InstructionKind::kBackwardInput, trace::Activity::kBackwardInput,
               "gradients of inputs", "s0", "#1b2530"},
     PassStyle{engine::InstructionKind::kBackwardWeight, trace::Activity::kBackwardWeight,
@@ -55,6 +57,8 @@ struct Timeline {
   std::vector<TimelineRow> rows;
   double end = 0;  ///< of the step, which begins at 0
 
+  /// Whether any piece is of this place in kPassStyles.
+  bool has(size_t style) const;
   /// The part of the step in which a row's rank waits.
   double bubble(const TimelineRow& row) const;
   /// Of all rows together.

@@ -121,7 +121,7 @@ void add_axis(std::string& svg, const Timeline& timeline, const Scale& scale, do
                      (kPlotLeft + kPlotRight) / 2, y + 38, escape_html(timeline.unit));
 }
 
-std::string legend() {
+std::string legend(const Timeline& timeline) {
   std::string svg;
   double x = kPlotLeft;
   const auto entry = [&](std::string_view css, std::string_view fill, const std::string& text) {
@@ -131,7 +131,9 @@ std::string legend() {
         css, x, fill, x + 16, text);
     x += 16 + kNumberWidth * static_cast<double>(text.size()) + 14;
   };
-  for (const PassStyle& style : kPassStyles) {
+  for (size_t i = 0; i < kPassStyles.size(); ++i) {
+    if (!timeline.has(i)) continue;
+    const PassStyle& style = kPassStyles[i];
     entry(fmt::format("layer {}", style.css_class), "",
           fmt::format("{} {}", style.letter(), style.what));
   }
@@ -156,7 +158,7 @@ std::string timeline_svg(const Timeline& timeline, bool alone) {
       "<text x='{}' y='24' style='fill:var(--ink);font-weight:600'>{}</text>"
       "<text x='{}' y='48' text-anchor='end'>bubble</text>\n",
       kPlotLeft, escape_html(timeline.title), kWidth - 12);
-  svg += legend();
+  svg += legend(timeline);
   const Scale scale(timeline);
   double y = kPlotTop;
   for (const TimelineRow& row : timeline.rows) {

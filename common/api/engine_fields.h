@@ -272,7 +272,8 @@ void visit_fields(V& visit, S& parallelism) {
          .default_note = "such that the stage that costs most costs least"},
         parallelism.stages);
   visit({.name = "recompute",
-         .description = "Activations computed again in the backward pass instead of kept."},
+         .description = "Activations computed again in the backward pass instead of kept: "
+                        "Selective, those of norms and GELU; Full, all but the inputs of layers."},
         parallelism.recompute);
   visit({.name = "sequenceParallel",
          .description = "Divide what tensor parallelism replicates along the sequence."},

@@ -155,8 +155,6 @@ void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& ru
       number(parallelism.chunks_per_stage),
       interleaves ? "at least 2 under Interleaved" : "1, as pipelineSchedule is not Interleaved",
       {"pipelineSchedule"});
-  rules.not_in_this_version(parallelism.recompute != ready.recompute, "recompute",
-                            name(parallelism.recompute), "None");
   rules.not_in_this_version(parallelism.sequence_parallel, "sequenceParallel", "true", "false");
   rules.not_in_this_version(parallelism.context_mode != ready.context_mode, "contextMode",
                             name(parallelism.context_mode), "Ring");

@@ -33,7 +33,7 @@ std::string instruction_text(const RankPosition& position) {
     text += c > ' ' && c < 0x7f ? c : '?';
   }
   if (text.empty()) return text;
-  const bool is_pass = text.size() == 1;
+  const bool is_pass = text.size() == 1 || text == "RECOMPUTE";  // of a layer
   const int32_t micro_batch = position.micro_batch.load(kRelaxed);
   const int32_t place = position.place.load(kRelaxed);
   if (micro_batch >= 0) text += " m" + std::to_string(micro_batch);

@@ -425,6 +425,7 @@ MemoryReport Engine::memory() const {
           .lent_sums = plan_.memory.buffers().sum_bytes(),
           .lent_weights = std::ssize(bytes_of(buffer_memory_)) - plan_.memory.buffers().sum_bytes(),
           .activations = std::ssize(bytes_of(arena_)),
+          .activations_kept = plan_.memory.kept_bytes(),
           .activations_live_max =
               std::max(plan_.memory.live_bytes_max(), plan_.evaluation.live_bytes_max()),
           .kernel_scratch = kernels_->scratch_bytes(),

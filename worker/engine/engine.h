@@ -15,6 +15,7 @@
 #include "worker/engine/interpreter.h"
 #include "worker/engine/optimizer.h"
 #include "worker/model/model.h"
+#include "worker/model/recompute.h"
 #include "worker/program/lower.h"
 #include "worker/program/simulate.h"
 #include "worker/state/states.h"
@@ -62,6 +63,7 @@ struct MemoryReport {
   int64_t lent_sums = 0;             ///< UnitBuffers: of a micro-batch, where they are cut
   int64_t lent_weights = 0;          ///< UnitBuffers: gathered, where they are cut
   int64_t activations = 0;           ///< the arena
+  int64_t activations_kept = 0;      ///< in it: kept and owed parts of a step, see ProgramMemory
   int64_t activations_live_max = 0;  ///< lower bound of any plan
   int64_t kernel_scratch = 0;
   /// By stage of the rank: micro-batches whose activations there is room for, of a training step.
@@ -128,6 +130,8 @@ class Engine {
 
   MemoryReport memory() const;
   kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
+  /// The part of these that went into activations computed again.
+  const kernels::KernelCounters& recomputed() const { return interpreter_->recomputed(); }
   const StepProgram& program() const { return step_.program; }
   /// Called before each instruction of any program with its id there and its place in logical time:
   /// of ranks of which one waits for the other, the one that waits is later. Must not allocate or
@@ -160,7 +164,10 @@ class Engine {
                        const ProgramMemory& memory);
   Result<ControlWord> run(const JointProgram& program, const StepSetup& setup);
   Lowering lowering() const {
-    return {.stages = stages_, .layout = &layout_, .at = setup_.groups->at};
+    return {.stages = stages_,
+            .layout = &layout_,
+            .at = setup_.groups->at,
+            .recomputed = recomputed_layers(model_, setup_.spec.parallelism.recompute)};
   }
   Status fill_parameters(const FillSlice& fill);
   Status fill_parameter(int param, const FillSlice& fill);

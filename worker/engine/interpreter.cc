@@ -15,6 +15,8 @@ trace::Activity activity_of(InstructionKind kind) {
   switch (kind) {
     case InstructionKind::kForward:
       return trace::Activity::kForward;
+    case InstructionKind::kRecompute:
+      return trace::Activity::kRecompute;
     case InstructionKind::kBackwardInput:
       return trace::Activity::kBackwardInput;
     case InstructionKind::kBackwardWeight:
@@ -231,6 +233,8 @@ Status Interpreter::execute(const Instruction& instruction) {
   switch (instruction.kind) {
     case InstructionKind::kForward:
       return forward(instruction);
+    case InstructionKind::kRecompute:
+      return recompute(instruction);
     case InstructionKind::kBackwardInput:
     case InstructionKind::kBackwardWeight:
       return backward(instruction);
@@ -339,8 +343,8 @@ Status Interpreter::message(const Instruction& instruction) {
   const int value = is_before ? own.output : own.input;
   const bool is_gradient =
       channel == comm::Channel::kGradientIn || channel == comm::Channel::kGradientOut;
-  const auto place =
-      is_gradient ? activations.gradient(layer, value) : activations.value(layer, value);
+  const auto place = is_gradient ? activations.gradient(layer, value)
+                                 : activations.value(layer, value, InstructionKind::kForward);
   const int64_t elements = frame_->batches[static_cast<size_t>(instruction.micro_batch)]->rows() *
                            own.values[static_cast<size_t>(value)].columns;
   const std::span<std::byte> data(
@@ -373,6 +377,21 @@ Status Interpreter::forward(const Instruction& instruction) {
       static_cast<int>(machine_.model->layers[static_cast<size_t>(layer)].nodes.size());
   for (int n = 0; n < nodes; ++n)
     TRAINYARD_TRY(run_node(instruction.micro_batch, layer, n, InstructionKind::kForward));
+  return {};
+}
+
+/// Runs again what B and W of the layer read. The nodes see what they saw in F, so they write the
+/// same bits; they count in recomputed() alone.
+Status Interpreter::recompute(const Instruction& instruction) {
+  TRAINYARD_TRY(prepare_micro_batch(instruction.micro_batch));
+  const kernels::KernelCounters before = machine_.kernels->counters();
+  for (const int n : frame_->setup->memory->activations().recomputed(instruction.layer)) {
+    TRAINYARD_TRY(
+        run_node(instruction.micro_batch, instruction.layer, n, InstructionKind::kRecompute));
+  }
+  const kernels::KernelCounters after = machine_.kernels->counters();
+  recomputed_.gemm_flops += after.gemm_flops - before.gemm_flops;
+  recomputed_.attention_flops += after.attention_flops - before.attention_flops;
   return {};
 }
 
@@ -422,29 +441,26 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
   std::array<void*, kPortsMax> saved{};
   std::array<ParamView, kPortsMax> params{};
   const BackwardUses uses = n.op->backward_uses();
-  const bool is_forward = pass == InstructionKind::kForward;
+  const bool is_forward = pass == InstructionKind::kForward || pass == InstructionKind::kRecompute;
   const bool is_input = pass == InstructionKind::kBackwardInput;
   const bool reads_inputs = is_forward || (is_input && uses.input_in_backward_input) ||
                             (!is_input && uses.input_in_backward_weight);
   for (size_t i = 0; i < n.inputs.size(); ++i) {
-    if (reads_inputs) in[i] = address(activations.value(layer, n.inputs[i]));
+    if (reads_inputs) in[i] = address(activations.value(layer, n.inputs[i], pass));
     if (is_input) d_in[i] = address(activations.gradient(layer, n.inputs[i]));
   }
   for (size_t i = 0; i < n.outputs.size(); ++i) {
     if (is_forward || (is_input && uses.output_in_backward_input)) {
-      out[i] = address(activations.value(layer, n.outputs[i]));
+      out[i] = address(activations.value(layer, n.outputs[i], pass));
     }
     if (!is_forward) d_out[i] = address(activations.gradient(layer, n.outputs[i]));
   }
   const data::MicroBatch& batch = *frame.batches[static_cast<size_t>(micro_batch)];
   const size_t saved_count = n.op->saved_count();
   for (size_t k = 0; k < saved_count; ++k) {
-    saved[k] = address(activations.saved(layer, node, static_cast<int>(k)));
+    saved[k] = address(activations.saved(layer, node, static_cast<int>(k), pass));
   }
-  const OpPass op_pass = is_forward ? OpPass::kForward
-                         : is_input ? OpPass::kBackwardInput
-                                    : OpPass::kBackwardWeight;
-  const auto scratch = activations.scratch(layer, node, op_pass);
+  const auto scratch = activations.scratch(layer, node, pass);
   for (size_t p = 0; p < n.params.size(); ++p) {
     States& states = *machine_.states;
     const int unit = states.layout().unit_of(n.params[p]);

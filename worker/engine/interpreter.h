@@ -81,6 +81,9 @@ class Interpreter {
   /// aborted.
   Status settle();
 
+  /// Of what the kernels have counted so far, the part that RECOMPUTE took.
+  const kernels::KernelCounters& recomputed() const { return recomputed_; }
+
  private:
   struct Frame;
   Status run_program(const StepProgram& program);
@@ -95,6 +98,7 @@ class Interpreter {
   Status message(const Instruction& instruction);
   comm::WorkPtr& message_work(comm::Channel channel, int stage);
   Status forward(const Instruction& instruction);
+  Status recompute(const Instruction& instruction);
   Status backward(const Instruction& instruction);
   void reduce(int unit);
   Status accumulate(int unit);
@@ -114,6 +118,7 @@ class Interpreter {
 
   Machine machine_;
   std::unique_ptr<Frame> frame_;
+  kernels::KernelCounters recomputed_;
 };
 
 }  // namespace trainyard::engine

@@ -103,7 +103,8 @@ StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& pa
           .evaluated = spec.data.validation.empty() ? 0 : evaluated_at_once(partition),
           .tokens_per_sample = spec.data.sequence_length,
           .compute = compute_type(spec.precision),
-          .schedule = spec.parallelism.pipeline_schedule};
+          .schedule = spec.parallelism.pipeline_schedule,
+          .recompute = spec.parallelism.recompute};
 }
 
 kernels::Isa kernel_isa(api::Isa isa) {

@@ -13,6 +13,7 @@
 #include "worker/engine/optimizer.h"
 #include "worker/job/owned_parts.h"
 #include "worker/model/family.h"
+#include "worker/model/recompute.h"
 #include "worker/program/lower.h"
 #include "worker/program/schedules/schedules.h"
 #include "worker/state/units.h"
@@ -56,14 +57,16 @@ Result<MemoryPlan> MemoryPlan::make(const MemoryPlanSetup& setup) {
   plan.parameters_ = model.parameter_count();
   const int64_t tokens = setup.spec.data.sequence_length;
   TRAINYARD_ASSIGN(plan.stages_, stages_of(model, setup.spec, setup.mesh));
+  const api::ParallelismSpec& parallelism = setup.spec.parallelism;
+  plan.recomputed_ = recomputed_layers(model, parallelism.recompute);
   for (const Layer& layer : model.layers) {
-    plan.flops_per_sample_.push_back(
-        flops_of(layer, {.rows = tokens,
-                         .tokens_per_sample = tokens,
-                         .compute = compute_type(setup.spec.precision)}));
+    plan.flops_per_sample_.push_back(flops_of(layer,
+                                              {.rows = tokens,
+                                               .tokens_per_sample = tokens,
+                                               .compute = compute_type(setup.spec.precision)},
+                                              parallelism.recompute));
   }
 
-  const api::ParallelismSpec& parallelism = setup.spec.parallelism;
   TRAINYARD_ASSIGN(plan.layout_, make_layout(model,
                                              make_units(model, compute_type(setup.spec.precision),
                                                         setup.unit_bytes, plan.stages_),
@@ -95,7 +98,8 @@ Lowering MemoryPlan::lowering_of(int rank) const {
   return {.stages = stages_,
           .layout = &layout_,
           .at = layout::coordinate_of(setup_.mesh, rank),
-          .micro_batches = static_cast<int>(partition_.micro_batches(data_rank(rank)))};
+          .micro_batches = static_cast<int>(partition_.micro_batches(data_rank(rank))),
+          .recomputed = recomputed_};
 }
 
 std::vector<int64_t> MemoryPlan::micro_batches_of(int rank) const {
@@ -199,6 +203,7 @@ OpFlops MemoryPlan::flops_of_stage(int stage) const {
     sum.forward += flops.forward;
     sum.backward_input += flops.backward_input;
     sum.backward_weight += flops.backward_weight;
+    sum.recompute += flops.recompute;
   }
   return sum;
 }
@@ -267,6 +272,7 @@ StepCost MemoryPlan::step_of(int rank) const {
        stage += stages_.ranks()) {
     const OpFlops flops = flops_of_stage(stage);
     cost.flops += samples * (flops.forward + flops.backward_input + flops.backward_weight);
+    cost.recompute_flops += samples * flops.recompute;
     if (stages_.has_after(stage))
       add(cost, {"point_to_point", "activations", micro_batches, message_bytes});
     if (stages_.has_before(stage))

@@ -77,7 +77,8 @@ struct SentBytes {
 
 /// One rank's work in one step.
 struct StepCost {
-  int64_t flops = 0;            ///< of products and attention
+  int64_t flops = 0;            ///< of products and attention, what is computed again left out
+  int64_t recompute_flops = 0;  ///< of what is computed again
   int64_t bytes_sent = 0;       ///< payload
   std::vector<SentBytes> sent;  ///< of which bytes_sent is the sum; operations that run
   auto operator<=>(const StepCost&) const = default;
@@ -137,6 +138,7 @@ class MemoryPlan {
   int64_t parameters_ = 0;
   layout::StageMap stages_;
   std::vector<OpFlops> flops_per_sample_;  ///< by layer
+  std::vector<int> recomputed_;            ///< layers
   layout::Layout layout_;
   std::map<std::pair<int, int64_t>, Share> shares_;  ///< by kind_of()
   std::vector<int> ring_;

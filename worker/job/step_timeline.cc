@@ -6,15 +6,18 @@ namespace {
 /// Of one layer; the loss goes forward in the backward pass and counts as what it is.
 double cost_of(const MemoryPlan& plan, PassCosts costs, InstructionKind kind, int layer,
                int64_t samples) {
+  const OpFlops& flops = plan.flops_per_sample(layer);
+  if (kind == InstructionKind::kRecompute && flops.recompute == 0) return 0;
   if (costs == PassCosts::kUnits) {
     const layout::StageMap& stages = plan.stages();
     return 1.0 / static_cast<double>(stages.layers(stages.stage_of(layer)).size());
   }
-  const OpFlops& flops = plan.flops_per_sample(layer);
   const auto whole = [samples](int64_t of_one) { return static_cast<double>(samples * of_one); };
   switch (kind) {
     case InstructionKind::kForward:
       return whole(flops.forward);
+    case InstructionKind::kRecompute:
+      return whole(flops.recompute);
     case InstructionKind::kBackwardInput:
       return whole(flops.backward_input);
     case InstructionKind::kBackwardWeight:
@@ -64,7 +67,8 @@ PassTimes mean_times(const MemoryPlan& plan, PassCosts costs) {
       return cost_of(plan, costs, kind, layer, samples) / stages.ranks();
     };
     mean.forward += cost(InstructionKind::kForward);
-    mean.backward_input += cost(InstructionKind::kBackwardInput);
+    mean.backward_input +=
+        cost(InstructionKind::kRecompute) + cost(InstructionKind::kBackwardInput);
     mean.backward_weight += cost(InstructionKind::kBackwardWeight);
   }
   return mean;

@@ -14,7 +14,8 @@ namespace trainyard::engine {
 /// What passes are taken to cost.
 enum class PassCosts : uint8_t {
   kFlops,  ///< their FLOPs: the time is in FLOPs of one rank
-  kUnits,  ///< F, B and W of a stage one each, in equal parts by layer
+  kUnits,  ///< F, B, W and, if it has products, RECOMPUTE of a stage one each, in equal parts by
+           ///< layer
 };
 
 /// The ranks of the pipeline that has most micro-batches, by stage; the lowest of these.
@@ -24,7 +25,7 @@ std::vector<int> pipeline_ranks(const MemoryPlan& plan);
 /// every instruction. Errors: those of simulate().
 Status simulate_step(const MemoryPlan& plan, PassCosts costs, const RunObserver& ran);
 
-/// Mean over the ranks of a pipeline, for a whole micro-batch.
+/// Mean over the ranks of a pipeline, for a whole micro-batch. B's has that of RECOMPUTE in it.
 PassTimes mean_times(const MemoryPlan& plan, PassCosts costs);
 
 }  // namespace trainyard::engine

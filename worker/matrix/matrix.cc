@@ -17,6 +17,9 @@ constexpr std::array kSchedules = {api::PipelineSchedule::kOneFOneB, api::Pipeli
                                    api::PipelineSchedule::kNaive,
                                    api::PipelineSchedule::kZeroBubbleH1};
 
+constexpr std::array kRecompute = {api::Recompute::kNone, api::Recompute::kFull,
+                                   api::Recompute::kSelective};
+
 class Matrix {
  public:
   Matrix(const MatrixOptions& options, const std::function<void(const Row&)>& on_row)
@@ -79,7 +82,8 @@ class Matrix {
                                     size(options_.transports),
                                     size(options_.micro_sequences),
                                     size(options_.threads),
-                                    size(kSchedules)};
+                                    size(kSchedules),
+                                    size(kRecompute)};
     for (const std::vector<int>& row : options_.full ? product(sizes) : covering_array(sizes)) {
       Cell one = pick(layouts_, row[1]);
       one.isa = pick(options_.isas, row[2]);
@@ -87,6 +91,7 @@ class Matrix {
       one.micro_sequences = pick(options_.micro_sequences, row[4]);
       one.threads = pick(options_.threads, row[5]);
       one.schedule = pick(kSchedules, row[6]);
+      one.recompute = pick(kRecompute, row[7]);
       TRAINYARD_TRY(cell(row[0], one));
     }
     return {};
@@ -107,6 +112,7 @@ class Matrix {
       one.transport = pick(options_.transports, options_.full ? row[4] : turn % transports);
       const std::vector<int64_t> micro_sequences = interleaved_micro_sequences(one);
       one.micro_sequences = pick(micro_sequences, turn % size(micro_sequences));
+      one.recompute = pick(kRecompute, turn % size(kRecompute));
       // What one process does is what it is compared with.
       if (hash_of(row[0], one).empty())
         TRAINYARD_TRY(cell(row[0], {.isa = one.isa}, model_of(one)));

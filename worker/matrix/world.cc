@@ -102,6 +102,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   spec.parallelism.pipeline = cell.pipeline;
   spec.parallelism.pipeline_schedule = cell.schedule;
   spec.parallelism.chunks_per_stage = cell.chunks;
+  spec.parallelism.recompute = cell.recompute;
   comm::Options options = meeting.options;
   options.rank = rank;
   auto world =
@@ -133,6 +134,7 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.state_hash = to_hex(hash);
   TRAINYARD_ASSIGN(facts.weights_hashes, hash_weights(*engine));
   facts.kernels = engine->kernel_counters();
+  facts.recomputed = engine->recomputed();
   facts.memory = engine->memory();
   facts.allocated_bytes = memory.bytes();
   facts.units = units_of(*engine, engine->states().layout());

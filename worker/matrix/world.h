@@ -55,6 +55,7 @@ struct Cell {
   int pipeline = 1;
   api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
   int chunks = 1;  ///< stages per rank; more than one under kInterleaved
+  api::Recompute recompute = api::Recompute::kNone;
 
   layout::Mesh mesh() const {
     const int data = ranks / pipeline;
@@ -78,6 +79,7 @@ struct RankFacts {
   std::vector<double> gradient_norms;
   int rank = 0;
   kernels::KernelCounters kernels;
+  kernels::KernelCounters recomputed;  ///< of these
   comm::Counters comm;
   /// By parameter: of the weights that its ops read, gathered where it holds a part; empty where it
   /// has none.

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "worker/memory/arena_plan.h"
+#include "worker/model/recompute.h"
 #include "worker/program/lower.h"
 
 namespace trainyard::engine {
@@ -12,21 +13,31 @@ namespace {
 
 using Kind = InstructionKind;
 
-constexpr int kPasses = 3;  // of a node: OpPass
+/// Passes of a node, each with scratch of its own: F, RECOMPUTE, B and W.
+constexpr int kPasses = 4;
+
+OpPass op_pass_of(Kind pass) {
+  if (pass == Kind::kBackwardInput) return OpPass::kBackwardInput;
+  return pass == Kind::kBackwardWeight ? OpPass::kBackwardWeight : OpPass::kForward;
+}
 
 }  // namespace
 
 /// Walks the passes of each stage once, touching each buffer at the events that write or read it.
 class ActivationTemplate::Builder {
  public:
-  Builder(ActivationTemplate& all, const Model& model, const OpExtent& extent, bool weights_apart)
-      : all_(all), model_(model), extent_(extent), weights_apart_(weights_apart) {
+  Builder(ActivationTemplate& all, const Model& model, const OpExtent& extent,
+          const Backward& backward)
+      : all_(all), model_(model), extent_(extent), backward_(backward) {
     all_.layers_.resize(model.layers.size());
   }
 
   void add_stage(const layout::StageMap& stages, int stage) {
     const layout::Range layers = stages.layers(stage);
-    const bool with_loss = extent_.trains && stage + 1 == stages.size();
+    const std::vector<int> recomputed = recomputed_layers(model_, backward_.recompute);
+    const StageLayers passes{.layers = layers,
+                             .with_loss = extent_.trains && stage + 1 == stages.size(),
+                             .recomputed = recomputed};
     event_ = 0;
     pass_ends_.clear();
     first_slot_ = uses_.size();
@@ -36,17 +47,17 @@ class ActivationTemplate::Builder {
     outgoing_.clear();
     if (stages.has_before(stage)) {
       const int first = static_cast<int>(layers.begin);
-      touch_value(first, layer_at(first).input);  // it is received
+      touch_value(first, layer_at(first).input, Kind::kForward);  // it is received
       ++event_;
       outgoing_.insert(residual);
     }
     if (stages.has_after(stage)) outgoing_.insert(output_);
-    walk(expand_pass({Kind::kForward}, 0, layers, with_loss));
-    if (extent_.trains && !weights_apart_)
-      walk(expand_pass({Kind::kBackwardInput, Kind::kBackwardWeight}, 0, layers, with_loss));
-    if (extent_.trains && weights_apart_) {
-      walk(expand_pass({Kind::kBackwardInput}, 0, layers, with_loss));
-      walk(expand_pass({Kind::kBackwardWeight}, 0, layers, with_loss));
+    walk(expand_pass({Kind::kForward}, 0, passes));
+    if (extent_.trains && !backward_.weights_apart)
+      walk(expand_pass({Kind::kBackwardInput, Kind::kBackwardWeight}, 0, passes));
+    if (extent_.trains && backward_.weights_apart) {
+      walk(expand_pass({Kind::kBackwardInput}, 0, passes));
+      walk(expand_pass({Kind::kBackwardWeight}, 0, passes));
     }
     place_stage();
   }
@@ -83,11 +94,22 @@ class ActivationTemplate::Builder {
       slots.saved.push_back(add_slots(node.op->saved_count()));
       slots.scratch.push_back(add_slots(kPasses));
     }
+    slots.later_values = slots.values;
+    slots.later_saved = slots.saved;
+    if (!extent_.trains) return;
+    slots.recomputed = recomputed_nodes(l, backward_.recompute);
+    for (const int n : slots.recomputed) {
+      const Node& node = l.nodes[static_cast<size_t>(n)];
+      for (const int value : node.outputs)
+        slots.later_values[static_cast<size_t>(value)] = add_slots(1);
+      slots.later_saved[static_cast<size_t>(n)] = add_slots(node.op->saved_count());
+    }
   }
 
   void walk(const std::vector<Instruction>& pass) {
     for (const Instruction& i : pass) {
       if (i.kind == Kind::kForward) forward(i.layer);
+      if (i.kind == Kind::kRecompute) recompute(i.layer);
       if (i.kind == Kind::kBackwardInput) backward_input(i.layer);
       if (i.kind == Kind::kBackwardWeight) backward_weight(i.layer);
     }
@@ -105,9 +127,10 @@ class ActivationTemplate::Builder {
     return extent_.rows * columns * size_of(dtype);
   }
 
-  void touch_value(int layer, int value) {
+  void touch_value(int layer, int value, Kind by) {
     const Value& v = layer_at(layer).values[static_cast<size_t>(value)];
-    touch(slots_of(layer).values[static_cast<size_t>(value)], value_bytes(v.columns, v.type));
+    touch(slots_of(layer).values_of(by)[static_cast<size_t>(value)],
+          value_bytes(v.columns, v.type));
   }
 
   void touch_gradient(int layer, int value) {
@@ -116,25 +139,34 @@ class ActivationTemplate::Builder {
           value_bytes(v.columns, v.gradient_type));
   }
 
-  void touch_node(int layer, size_t node, OpPass pass) {
+  void touch_node(int layer, size_t node, Kind by) {
     const Op& op = *layer_at(layer).nodes[node].op;
     const auto sizes = op.saved_bytes(extent_);
     TRAINYARD_CHECK(sizes.size() == op.saved_count());
     for (size_t k = 0; k < sizes.size(); ++k)
-      touch(slots_of(layer).saved[node] + static_cast<int>(k), sizes[k]);
-    const int64_t scratch = op.scratch_bytes(extent_, pass);
-    if (scratch > 0) touch(slots_of(layer).scratch[node] + static_cast<int>(pass), scratch);
+      touch(slots_of(layer).saved_of(by)[node] + static_cast<int>(k), sizes[k]);
+    const int64_t scratch = op.scratch_bytes(extent_, op_pass_of(by));
+    if (scratch > 0) touch(slots_of(layer).scratch[node] + static_cast<int>(by), scratch);
   }
 
   void forward(int layer) {
-    const auto& nodes = layer_at(layer).nodes;
-    for (size_t n = 0; n < nodes.size(); ++n, ++event_) {
-      for (const int value : nodes[n].inputs)
-        touch_value(layer, value);
-      for (const int value : nodes[n].outputs)
-        touch_value(layer, value);
-      touch_node(layer, n, OpPass::kForward);
-    }
+    for (size_t n = 0; n < layer_at(layer).nodes.size(); ++n)
+      forward_node(layer, n, Kind::kForward);
+  }
+
+  void recompute(int layer) {
+    for (const int n : slots_of(layer).recomputed)
+      forward_node(layer, static_cast<size_t>(n), Kind::kRecompute);
+  }
+
+  void forward_node(int layer, size_t n, Kind by) {
+    const Node& node = layer_at(layer).nodes[n];
+    for (const int value : node.inputs)
+      touch_value(layer, value, by);
+    for (const int value : node.outputs)
+      touch_value(layer, value, by);
+    touch_node(layer, n, by);
+    ++event_;
   }
 
   void backward_input(int layer) {
@@ -143,13 +175,13 @@ class ActivationTemplate::Builder {
       const BackwardUses uses = nodes[n].op->backward_uses();
       for (const int value : nodes[n].inputs) {
         touch_gradient(layer, value);
-        if (uses.input_in_backward_input) touch_value(layer, value);
+        if (uses.input_in_backward_input) touch_value(layer, value, Kind::kBackwardInput);
       }
       for (const int value : nodes[n].outputs) {
         touch_gradient(layer, value);
-        if (uses.output_in_backward_input) touch_value(layer, value);
+        if (uses.output_in_backward_input) touch_value(layer, value, Kind::kBackwardInput);
       }
-      touch_node(layer, n, OpPass::kBackwardInput);
+      touch_node(layer, n, Kind::kBackwardInput);
     }
   }
 
@@ -161,9 +193,9 @@ class ActivationTemplate::Builder {
         touch_gradient(layer, value);
       if (nodes[n].op->backward_uses().input_in_backward_weight) {
         for (const int value : nodes[n].inputs)
-          touch_value(layer, value);
+          touch_value(layer, value, Kind::kBackwardWeight);
       }
-      touch_node(layer, n, OpPass::kBackwardWeight);
+      touch_node(layer, n, Kind::kBackwardWeight);
     }
   }
 
@@ -172,13 +204,14 @@ class ActivationTemplate::Builder {
                                pass_ends_.begin());
   }
 
-  /// Kept buffers are alive between passes and lie side by side; the others share memory with those
-  /// of the other passes and of other stages.
+  /// Kept and owed buffers are alive between passes and lie side by side; the others share memory
+  /// with those of the other passes and of other stages.
   void place_stage() {
     all_.places_.resize(uses_.size(), kAbsent);
     std::vector<std::vector<BufferRequest>> requests(pass_ends_.size());
     std::vector<std::vector<size_t>> slots(pass_ends_.size());
     int64_t kept = 0;
+    int64_t owed = 0;
     int64_t outgoing = 0;
     for (size_t slot = first_slot_; slot < uses_.size(); ++slot) {
       const Use& use = uses_[slot];
@@ -192,14 +225,17 @@ class ActivationTemplate::Builder {
       }
       const size_t pass = pass_of(use.first);
       if (pass_of(use.last) != pass) {
-        all_.places_[slot] = kept + static_cast<int64_t>(Part::kKept);
-        kept += arena_aligned(use.bytes);
+        const bool is_owed = pass > 0;  // first used in B
+        int64_t& end = is_owed ? owed : kept;
+        all_.places_[slot] = end + static_cast<int64_t>(is_owed ? Part::kOwed : Part::kKept);
+        end += arena_aligned(use.bytes);
         continue;
       }
       requests[pass].push_back({.bytes = use.bytes, .first = use.first, .last = use.last});
       slots[pass].push_back(slot);
     }
     all_.kept_bytes_.back() = kept;
+    all_.owed_bytes_.back() = owed;
     all_.outgoing_bytes_.back() = outgoing;
     for (size_t pass = 0; pass < pass_ends_.size(); ++pass) {
       const ArenaPlan plan = plan_arena(requests[pass]);
@@ -213,7 +249,7 @@ class ActivationTemplate::Builder {
   ActivationTemplate& all_;
   const Model& model_;
   const OpExtent extent_;
-  const bool weights_apart_;
+  const Backward backward_;
   std::vector<Use> uses_;   // by slot
   size_t first_slot_ = 0;   // of the stage
   int output_ = -1;         // slot of the last added layer's output
@@ -223,11 +259,13 @@ class ActivationTemplate::Builder {
 };
 
 ActivationTemplate ActivationTemplate::make(const Model& model, const layout::StageMap& stages,
-                                            int pp, const OpExtent& largest, bool weights_apart) {
+                                            int pp, const OpExtent& largest,
+                                            const Backward& backward) {
   ActivationTemplate all;
-  Builder builder(all, model, largest, weights_apart);
+  Builder builder(all, model, largest, backward);
   for (int stage = 0; stage < stages.size(); ++stage) {
     all.kept_bytes_.push_back(0);
+    all.owed_bytes_.push_back(0);
     all.outgoing_bytes_.push_back(0);
     if (stages.pp_of(stage) == pp) builder.add_stage(stages, stage);
   }
@@ -241,38 +279,51 @@ ActivationTemplate::Place ActivationTemplate::at(int slot) const {
   return {.part = static_cast<Part>(part), .offset = place - part};
 }
 
-ActivationTemplate::Place ActivationTemplate::value(int layer, int value) const {
-  return at(layers_[static_cast<size_t>(layer)].values[static_cast<size_t>(value)]);
+const std::vector<int>& ActivationTemplate::LayerSlots::values_of(InstructionKind by) const {
+  return by == Kind::kForward ? values : later_values;
+}
+
+const std::vector<int>& ActivationTemplate::LayerSlots::saved_of(InstructionKind by) const {
+  return by == Kind::kForward ? saved : later_saved;
+}
+
+ActivationTemplate::Place ActivationTemplate::value(int layer, int value,
+                                                    InstructionKind by) const {
+  return at(layers_[static_cast<size_t>(layer)].values_of(by)[static_cast<size_t>(value)]);
 }
 
 ActivationTemplate::Place ActivationTemplate::gradient(int layer, int value) const {
   return at(layers_[static_cast<size_t>(layer)].gradients[static_cast<size_t>(value)]);
 }
 
-ActivationTemplate::Place ActivationTemplate::saved(int layer, int node, int buffer) const {
-  return at(layers_[static_cast<size_t>(layer)].saved[static_cast<size_t>(node)] + buffer);
+ActivationTemplate::Place ActivationTemplate::saved(int layer, int node, int buffer,
+                                                    InstructionKind by) const {
+  return at(layers_[static_cast<size_t>(layer)].saved_of(by)[static_cast<size_t>(node)] + buffer);
 }
 
 std::optional<ActivationTemplate::Place> ActivationTemplate::scratch(int layer, int node,
-                                                                     OpPass pass) const {
-  const int slot = layers_[static_cast<size_t>(layer)].scratch[static_cast<size_t>(node)] +
-                   static_cast<int>(pass);
+                                                                     InstructionKind by) const {
+  const int slot =
+      layers_[static_cast<size_t>(layer)].scratch[static_cast<size_t>(node)] + static_cast<int>(by);
   if (places_[static_cast<size_t>(slot)] == kAbsent) return std::nullopt;
   return at(slot);
 }
 
-Slots::Slots(const Schedule& schedule, int stages) : count_(static_cast<size_t>(stages)) {
+Slots::Slots(const Schedule& schedule, int stages, InstructionKind first)
+    : count_(static_cast<size_t>(stages)) {
   const auto index = [&](const Pass& pass) {
     return static_cast<size_t>(pass.micro_batch * stages + pass.stage);
   };
   std::vector<size_t> last;  // by micro-batch and stage: place of the last pass
   for (size_t i = 0; i < schedule.size(); ++i) {
+    if (schedule[i].kind < first) continue;
     last.resize(std::max(last.size(), index(schedule[i]) + 1));
     last[index(schedule[i])] = i;
   }
   slots_.resize(last.size(), -1);
   std::vector<std::vector<int>> free(count_.size());
   for (size_t i = 0; i < schedule.size(); ++i) {
+    if (schedule[i].kind < first) continue;
     const auto stage = static_cast<size_t>(schedule[i].stage);
     int& slot = slots_[index(schedule[i])];
     if (slot < 0) {

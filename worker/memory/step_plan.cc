@@ -7,11 +7,18 @@
 
 namespace trainyard::engine {
 
-ProgramMemory::ProgramMemory(ActivationTemplate activations, Slots slots, UnitBuffers buffers)
-    : activations_(std::move(activations)), slots_(std::move(slots)), buffers_(std::move(buffers)) {
+ProgramMemory::ProgramMemory(ActivationTemplate activations, const Schedule& schedule,
+                             UnitBuffers buffers)
+    : activations_(std::move(activations)),
+      slots_(schedule, activations_.stages()),
+      owed_slots_(schedule, activations_.stages(), InstructionKind::kBackwardInput),
+      buffers_(std::move(buffers)) {
   for (int stage = 0; stage < activations_.stages(); ++stage) {
     kept_.push_back(transient_);
     transient_ += slots_.count(stage) * activations_.kept_bytes(stage);
+    owed_.push_back(transient_);
+    transient_ += owed_slots_.count(stage) * activations_.owed_bytes(stage);
+    kept_bytes_ += transient_ - kept_.back();
     outgoing_.push_back(transient_);
     transient_ += activations_.outgoing_bytes(stage);
   }
@@ -20,10 +27,13 @@ ProgramMemory::ProgramMemory(ActivationTemplate activations, Slots slots, UnitBu
 int64_t ProgramMemory::offset(ActivationTemplate::Place place, int micro_batch, int layer) const {
   if (place.part == ActivationTemplate::Part::kTransient) return transient_ + place.offset;
   const int stage = activations_.stage_of(layer);
-  if (place.part == ActivationTemplate::Part::kOutgoing)
-    return outgoing_[static_cast<size_t>(stage)] + place.offset;
-  return kept_[static_cast<size_t>(stage)] +
-         slots_.slot(micro_batch, stage) * activations_.kept_bytes(stage) + place.offset;
+  const auto s = static_cast<size_t>(stage);
+  if (place.part == ActivationTemplate::Part::kOutgoing) return outgoing_[s] + place.offset;
+  if (place.part == ActivationTemplate::Part::kOwed) {
+    return owed_[s] + owed_slots_.slot(micro_batch, stage) * activations_.owed_bytes(stage) +
+           place.offset;
+  }
+  return kept_[s] + slots_.slot(micro_batch, stage) * activations_.kept_bytes(stage) + place.offset;
 }
 
 int64_t StepPlan::arena_bytes() const {
@@ -44,11 +54,11 @@ StepPlan make_step_plan(const StepProgram& program, const Model& model, const Lo
                     .compute = shape.compute};
   };
   const Schedule schedule = training_schedule(shape.schedule, stages, shape.rounds, pp);
-  const Slots slots(schedule, stages.size());
-  StepPlan plan{
-      .memory = ProgramMemory(ActivationTemplate::make(model, stages, pp, extent_of(shape.largest),
-                                                       runs_weights_apart(schedule)),
-                              slots, UnitBuffers(program, *lowering.layout))};
+  StepPlan plan{.memory = ProgramMemory(
+                    ActivationTemplate::make(model, stages, pp, extent_of(shape.largest),
+                                             {.weights_apart = runs_weights_apart(schedule),
+                                              .recompute = shape.recompute}),
+                    schedule, UnitBuffers(program, *lowering.layout))};
   if (shape.evaluated > 0)
     plan.evaluation = forward_memory(model, lowering, extent_of(shape.evaluated));
   return plan;
@@ -62,8 +72,7 @@ ProgramMemory forward_memory(const Model& model, const Lowering& own, OpExtent e
   lowering.micro_batches = 2 * lowering.stages.ranks();
   const Schedule schedule =
       evaluation_schedule(lowering.stages, lowering.micro_batches, lowering.at.pp);
-  return {ActivationTemplate::make(model, lowering.stages, lowering.at.pp, extent),
-          Slots(schedule, lowering.stages.size()),
+  return {ActivationTemplate::make(model, lowering.stages, lowering.at.pp, extent, {}), schedule,
           UnitBuffers(lower(schedule, lowering), *lowering.layout)};
 }
 

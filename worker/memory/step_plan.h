@@ -13,15 +13,18 @@
 namespace trainyard::engine {
 
 /// Where everything lies that a program holds for a while: activations in an arena, which has the
-/// kept parts of all micro-batches in flight, the outgoing parts and then the transient part, and
-/// what is lent to units. Pure data.
+/// kept parts of all micro-batches in flight, the owed parts of those whose W is still to come, the
+/// outgoing parts and then the transient part, and what is lent to units. Pure data.
 class ProgramMemory {
  public:
   ProgramMemory() = default;
-  ProgramMemory(ActivationTemplate activations, Slots slots, UnitBuffers buffers);
+  /// Of a program that was lowered from `schedule`.
+  ProgramMemory(ActivationTemplate activations, const Schedule& schedule, UnitBuffers buffers);
 
   int64_t arena_bytes() const { return transient_ + activations_.transient_bytes(); }
-  /// The least that any arena of kept parts and a transient one could have.
+  /// Of that the kept and owed parts of all micro-batches.
+  int64_t kept_bytes() const { return kept_bytes_; }
+  /// The least that any arena of such parts could have.
   int64_t live_bytes_max() const { return transient_ + activations_.transient_live_max(); }
   const ActivationTemplate& activations() const { return activations_; }
   /// Where a buffer of `layer` lies in the arena, for a micro-batch.
@@ -34,9 +37,12 @@ class ProgramMemory {
  private:
   ActivationTemplate activations_;
   Slots slots_;
+  Slots owed_slots_;
   UnitBuffers buffers_;
   std::vector<int64_t> kept_;      // by stage: where its kept parts begin
+  std::vector<int64_t> owed_;      // by stage
   std::vector<int64_t> outgoing_;  // by stage
+  int64_t kept_bytes_ = 0;
   int64_t transient_ = 0;
 };
 
@@ -49,6 +55,7 @@ struct StepShape {
   int64_t tokens_per_sample = 0;
   DType compute = DType::kFloat32;
   api::PipelineSchedule schedule = api::PipelineSchedule::kOneFOneB;
+  api::Recompute recompute = api::Recompute::kNone;
 };
 
 /// What a rank holds for its steps, and for the evaluations between them.

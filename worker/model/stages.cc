@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include "worker/model/recompute.h"
+
 namespace trainyard::engine {
 namespace {
 
@@ -76,12 +78,14 @@ Result<std::vector<int>> given(const std::vector<int64_t>& blocks, int64_t stage
 
 }  // namespace
 
-std::vector<double> layer_costs(const Model& model, const OpExtent& sample, int64_t samples) {
+std::vector<double> layer_costs(const Model& model, api::Recompute recompute,
+                                const OpExtent& sample, int64_t samples) {
   std::vector<double> costs;
   for (const Layer& layer : model.layers) {
-    const OpFlops flops = flops_of(layer, sample);
+    const OpFlops flops = flops_of(layer, sample, recompute);
     double cost = static_cast<double>(samples) *
-                  static_cast<double>(flops.forward + flops.backward_input + flops.backward_weight);
+                  static_cast<double>(flops.forward + flops.recompute + flops.backward_input +
+                                      flops.backward_weight);
     for (const Node& node : layer.nodes) {
       for (const int param : node.params) {
         cost += static_cast<double>(model.params[static_cast<size_t>(param)].elements() *
@@ -109,7 +113,8 @@ Result<layout::StageMap> cut_stages(const Model& model, const api::ParallelismSp
     TRAINYARD_ASSIGN(map.layer_end, given(parallelism.stages, stages, blocks));
     return map;
   }
-  map.layer_end = balanced(layer_costs(model, sample, samples), static_cast<int>(stages));
+  map.layer_end = balanced(layer_costs(model, parallelism.recompute, sample, samples),
+                           static_cast<int>(stages));
   return map;
 }
 

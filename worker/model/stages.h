@@ -10,10 +10,11 @@
 
 namespace trainyard::engine {
 
-/// What each layer costs a rank in a step of so many samples: the FLOPs of its passes, and what its
-/// parameters' update moves through memory, counted as so many FLOPs. A step's FLOPs may be more
-/// than an int64 holds.
-std::vector<double> layer_costs(const Model& model, const OpExtent& sample, int64_t samples);
+/// What each layer costs a rank in a step of so many samples: the FLOPs of its passes, those that
+/// are run again included, and what its parameters' update moves through memory, counted as so many
+/// FLOPs. A step's FLOPs may be more than an int64 holds.
+std::vector<double> layer_costs(const Model& model, api::Recompute recompute,
+                                const OpExtent& sample, int64_t samples);
 
 /// Cuts a model into pipeline x chunksPerStage stages: with the blocks that `parallelism.stages`
 /// names, else such that the dearest costs least. The embedding belongs to the first, the head to

@@ -6,6 +6,8 @@ std::string_view name_of(InstructionKind kind) {
   switch (kind) {
     case InstructionKind::kForward:
       return "F";
+    case InstructionKind::kRecompute:
+      return "RECOMPUTE";
     case InstructionKind::kBackwardInput:
       return "B";
     case InstructionKind::kBackwardWeight:

@@ -9,6 +9,7 @@ namespace trainyard::engine {
 /// schedules.
 enum class InstructionKind : uint8_t {
   kForward,         ///< F: forward of a layer for a micro-batch
+  kRecompute,       ///< of what B and W of the layer read and F did not keep: forward again
   kBackwardInput,   ///< B: gradients of the layer's inputs
   kBackwardWeight,  ///< W: exact gradients of the layer's parameters
   kReduce,          ///< start summing a unit's gradient to the parts of its owners
@@ -28,7 +29,7 @@ enum class InstructionKind : uint8_t {
 
 std::string_view name_of(InstructionKind kind);
 
-/// F, B or W.
+/// F, RECOMPUTE, B or W: runs nodes of a layer for a micro-batch.
 constexpr bool is_pass(InstructionKind kind) { return kind <= InstructionKind::kBackwardWeight; }
 /// Between stages.
 constexpr bool is_message(InstructionKind kind) { return kind >= InstructionKind::kSendActivation; }

@@ -75,7 +75,9 @@ class Lowered {
       expanded_.push_back(passes_.size());
       receive(pass);
       const auto add = [&](std::initializer_list<Kind> kinds) {
-        const auto all = expand_pass(kinds, pass.micro_batch, layers, with_loss);
+        const auto all = expand_pass(
+            kinds, pass.micro_batch,
+            {.layers = layers, .with_loss = with_loss, .recomputed = lowering_.recomputed});
         passes_.insert(passes_.end(), all.begin(), all.end());
       };
       const Pass weights{Kind::kBackwardWeight, pass.micro_batch, pass.stage};
@@ -328,18 +330,22 @@ std::optional<StepProgram> lower_rounds(const Schedule& schedule, const Repetiti
 }  // namespace
 
 std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kinds, int micro_batch,
-                                     layout::Range layers, bool with_loss) {
+                                     const StageLayers& stage) {
+  const layout::Range layers = stage.layers;
   std::vector<Instruction> all;
   const auto add = [&](Kind kind, int64_t layer) {
     all.push_back({.kind = kind, .micro_batch = micro_batch, .layer = static_cast<int>(layer)});
   };
   if (*kinds.begin() == Kind::kForward) {
-    for (int64_t layer = layers.begin; layer < layers.end - (with_loss ? 1 : 0); ++layer)
+    for (int64_t layer = layers.begin; layer < layers.end - (stage.with_loss ? 1 : 0); ++layer)
       add(Kind::kForward, layer);
     return all;
   }
-  if (with_loss && *kinds.begin() == Kind::kBackwardInput) add(Kind::kForward, layers.end - 1);
+  const bool goes_back = *kinds.begin() == Kind::kBackwardInput;
+  if (stage.with_loss && goes_back) add(Kind::kForward, layers.end - 1);
   for (int64_t layer = layers.end - 1; layer >= layers.begin; --layer) {
+    if (goes_back && std::binary_search(stage.recomputed.begin(), stage.recomputed.end(), layer))
+      add(Kind::kRecompute, layer);
     for (const Kind kind : kinds)
       add(kind, layer);
   }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "common/layout/layout.h"
@@ -20,14 +22,28 @@ struct Lowering {
   /// Micro-batches of this rank. The schedule has those of the rank that has most: whoever has
   /// fewer takes part in the communication of the others.
   int micro_batches = std::numeric_limits<int>::max();
+  /// Ascending: the layers whose B comes after a RECOMPUTE.
+  std::vector<int> recomputed;
+
+  bool recomputes(int layer) const {
+    return std::binary_search(recomputed.begin(), recomputed.end(), layer);
+  }
 };
 
-/// A pass of the layers [begin, end) of a stage for a micro-batch, as lower() runs it: `kinds` is
-/// {F}, {B}, {W} or {B, W}, which go layer by layer together. `with_loss`: the last of these layers
-/// is the loss, and there is a backward pass: its F then comes first in B, so that the logits'
-/// gradient, the largest of all activations, lives within one pass.
+/// What passes of a stage run.
+struct StageLayers {
+  layout::Range layers;
+  /// The last layer is the loss, and there is a backward pass: its F then comes first in B, so that
+  /// the logits' gradient, the largest of all activations, lives within one pass.
+  bool with_loss = false;
+  std::span<const int> recomputed;  ///< as Lowering::recomputed
+};
+
+/// A pass of a stage for a micro-batch, as lower() runs it: `kinds` is {F}, {B}, {W} or {B, W},
+/// which go layer by layer together. RECOMPUTE comes right before the B of its layer, so that what
+/// it computes is there for one layer at a time.
 std::vector<Instruction> expand_pass(std::initializer_list<InstructionKind> kinds, int micro_batch,
-                                     layout::Range layers, bool with_loss);
+                                     const StageLayers& stage);
 
 /// Expands a schedule into a rank's step program: stages into layers, a B and the W of the same
 /// stage and micro-batch after it layer by layer together, so that a gradient is complete early;

@@ -71,7 +71,9 @@ class RankCheck {
     bool sent_gradient = false;
   };
   struct MicroBatch {
-    explicit MicroBatch(const layout::StageMap& map) : weighted(static_cast<size_t>(map.layers())) {
+    explicit MicroBatch(const layout::StageMap& map)
+        : recomputed(static_cast<size_t>(map.layers())),
+          weighted(static_cast<size_t>(map.layers())) {
       for (int stage = 0; stage < map.size(); ++stage) {
         const layout::Range layers = map.layers(stage);
         stages.push_back({.forward_next = static_cast<int>(layers.begin),
@@ -79,7 +81,8 @@ class RankCheck {
       }
     }
     std::vector<InStage> stages;
-    std::vector<bool> weighted;  // by layer
+    std::vector<bool> recomputed;  // by layer
+    std::vector<bool> weighted;    // by layer
   };
   struct Unit {
     int reduced = 0;      // rounds
@@ -96,6 +99,7 @@ class RankCheck {
   std::string broken_rule(const Instruction& i) {
     switch (i.kind) {
       case InstructionKind::kForward:
+      case InstructionKind::kRecompute:
       case InstructionKind::kBackwardInput:
       case InstructionKind::kBackwardWeight:
         return compute(i);
@@ -135,6 +139,8 @@ class RankCheck {
         return "the sums of unit " + std::to_string(unit) + " are under way";
     }
     MicroBatch& m = micro_batches_[static_cast<size_t>(i.micro_batch)];
+    if (i.kind == InstructionKind::kRecompute) return recompute(i, m);
+    if (std::string rule = still_to_read(i); !rule.empty()) return rule;
     if (i.kind == InstructionKind::kForward) return forward(i, m);
     if (i.kind == InstructionKind::kBackwardInput) return backward_input(i, m);
     return backward_weight(i, m);
@@ -161,7 +167,34 @@ class RankCheck {
     if (in.forward_next != end_layer(stage)) return "its forward is not complete";
     if (i.layer != in.backward_next) return turn_of(stage, in.backward_next, "backward");
     if (held_.map().has_after(stage) && !in.received_gradient) return "no gradient is received";
+    if (lowering_.recomputes(i.layer) && !m.recomputed[static_cast<size_t>(i.layer)])
+      return "its RECOMPUTE has not run";
     --in.backward_next;
+    return "";
+  }
+
+  std::string recompute(const Instruction& i, MicroBatch& m) {
+    if (!lowering_.recomputes(i.layer)) return "the layer keeps what its backward reads";
+    const int stage = held_.map().stage_of(i.layer);
+    const InStage& in = m.stages[static_cast<size_t>(stage)];
+    if (in.forward_next != end_layer(stage)) return "its forward is not complete";
+    if (in.backward_next < i.layer) return "its B has run";
+    if (in.backward_next > i.layer) return turn_of(stage, in.backward_next, "backward");
+    if (m.recomputed[static_cast<size_t>(i.layer)]) return "runs twice";
+    if (std::string rule = still_to_read(i); !rule.empty()) return rule;
+    m.recomputed[static_cast<size_t>(i.layer)] = true;
+    recomputed_ = i;
+    return "";
+  }
+
+  /// What a RECOMPUTE leaves lies where any other pass writes: its B comes next.
+  std::string still_to_read(const Instruction& pass) {
+    if (!recomputed_) return "";
+    const bool reads = pass.kind == InstructionKind::kBackwardInput &&
+                       pass.micro_batch == recomputed_->micro_batch &&
+                       pass.layer == recomputed_->layer;
+    if (!reads) return "what " + to_string(*recomputed_) + " left is still to be read by its B";
+    recomputed_.reset();
     return "";
   }
 
@@ -358,6 +391,7 @@ class RankCheck {
   std::vector<MicroBatch> micro_batches_;
   std::vector<int> gradient_of_;  // by stage: of which micro-batch its buffer has the gradient
   std::vector<Unit> units_;
+  std::optional<Instruction> recomputed_;  // the last RECOMPUTE, until its B
   bool controlled_ = false;
 };
 

@@ -268,6 +268,7 @@ class World {
     std::vector<const Pending*> all;
     switch (i.kind) {
       case Kind::kForward:
+      case Kind::kRecompute:
       case Kind::kBackwardInput:
         for (const int used : walker.held->units_of(i.layer))
           all.push_back(&walker.gathering[static_cast<size_t>(used)]);

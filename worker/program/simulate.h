@@ -78,6 +78,8 @@ struct Simulation {
 ///    each unit is reduced and updated once (where sums are cut: reduced and accumulated once a
 ///    micro-batch of the rank that has most), and there is one REDUCE_CONTROL;
 ///  * layers of a micro-batch go forward in ascending and backward in descending order, B before W;
+///  * each layer of Lowering::recomputed runs RECOMPUTE once per micro-batch, as the pass
+///    before its B, and no other layer does;
 ///  * each unit is reduced after the last W that adds to it, and nothing is added to sums that are
 ///    under way; copies add up a unit once its parts are complete;
 ///  * REDUCE_CONTROL, which carries losses, overflows and the squares of gradients, comes after all

@@ -17,8 +17,7 @@ class WorkMeter {
   /// The instruction before has ended, this one begins.
   void instruction(InstructionKind kind, MonoTime now) {
     pause(now);
-    working_ = kind == InstructionKind::kForward || kind == InstructionKind::kBackwardInput ||
-               kind == InstructionKind::kBackwardWeight;
+    working_ = is_pass(kind);
     since_ = now;
   }
   /// Waits for other ranks begin or end within the instruction.

@@ -7,13 +7,30 @@
 namespace trainyard::trace {
 
 std::string_view name_of(Activity activity) {
-  static constexpr std::array<std::string_view, kActivities> kNames = {
-      "step",           "evaluate",         "checkpoint_wait",  "forward",
-      "backward_input", "backward_weight",  "reduce",           "accumulate",
-      "all_reduce",     "reduce_control",   "gather",           "free",
-      "optimize",       "snapshot",         "send_activation",  "receive_activation",
-      "send_gradient",  "receive_gradient", "data_wait",        "communication_wait",
-      "collective",     "checkpoint_write", "checkpoint_commit"};
+  static constexpr std::array<std::string_view, kActivities> kNames = {"step",
+                                                                       "evaluate",
+                                                                       "checkpoint_wait",
+                                                                       "forward",
+                                                                       "recompute",
+                                                                       "backward_input",
+                                                                       "backward_weight",
+                                                                       "reduce",
+                                                                       "accumulate",
+                                                                       "all_reduce",
+                                                                       "reduce_control",
+                                                                       "gather",
+                                                                       "free",
+                                                                       "optimize",
+                                                                       "snapshot",
+                                                                       "send_activation",
+                                                                       "receive_activation",
+                                                                       "send_gradient",
+                                                                       "receive_gradient",
+                                                                       "data_wait",
+                                                                       "communication_wait",
+                                                                       "collective",
+                                                                       "checkpoint_write",
+                                                                       "checkpoint_commit"};
   return kNames[static_cast<size_t>(activity)];
 }
 

@@ -36,6 +36,7 @@ enum class Activity : uint8_t {
   kCheckpointWait,  ///< training stands still for a checkpoint: the one before, or its copy
   // Track::kStep: instructions of a step program, inside the three above.
   kForward,
+  kRecompute,  ///< forward again, of what was not kept
   kBackwardInput,
   kBackwardWeight,
   kReduce,
@@ -59,7 +60,7 @@ enum class Activity : uint8_t {
   kCheckpointWrite,   ///< this rank's shard
   kCheckpointCommit,  ///< agreement of all ranks, and on rank 0 the manifest
 };
-inline constexpr size_t kActivities = 23;
+inline constexpr size_t kActivities = 24;
 
 /// "forward", "data_wait" ...: for traces and metric labels.
 std::string_view name_of(Activity activity);
@@ -74,7 +75,7 @@ struct Span {
   Activity activity = Activity::kStep;
   int32_t instruction = -1;  ///< index in the step program
   int32_t micro_batch = -1;
-  int32_t layer = -1;               ///< of forward and the backwards
+  int32_t layer = -1;               ///< of forward, recompute and the backwards
   int32_t unit = -1;                ///< of the others that have one
   int64_t step = -1;                ///< steps done before the one this belongs to
   int64_t begin_ns = 0;             ///< monotonic_ns()

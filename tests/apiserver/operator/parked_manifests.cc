@@ -56,8 +56,6 @@ constexpr BadManifest kManifests[] = {
     {E, R"({"spec": {"engine": {"parallelism": {"expert": 2}}}})", "spec.engine.parallelism.expert"},
     {E, R"({"spec": {"engine": {"parallelism": {"shard": 3}}}})", "spec.numNodes"},
     {E, R"({"spec": {"engine": {"parallelism": {"pipelineSchedule": "PipeDream"}}}})", "spec.engine.parallelism.pipelineSchedule"},
-    {E, R"({"spec": {"engine": {"parallelism": {"recompute": "Selective"}}}})", "spec.engine.parallelism.recompute"},
-    {E, R"({"spec": {"engine": {"parallelism": {"recompute": "Full"}}}})", "spec.engine.parallelism.recompute"},
     {E, R"({"spec": {"engine": {"parallelism": {"contextMode": "Ulysses"}}}})", "spec.engine.parallelism.contextMode"},
     {E, R"({"spec": {"engine": {"parallelism": {"offload": ["Optimizer"]}}}})", "spec.engine.parallelism.offload"},
 };

@@ -182,7 +182,7 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
     "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
               "unitBuffers": 1209344, "activations": 874496, "kernelScratch": 18874368, "tokenBatches": 4096,
               "checkpointSnapshot": 361728, "sharedMemory": 4198400, "process": 25165824},
-    "totalBytes": 51350528, "bytesSentPerStep": 962520, "flopsPerStep": 94371840})");
+    "totalBytes": 51350528, "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
 }
 

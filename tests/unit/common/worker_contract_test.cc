@@ -90,6 +90,8 @@ TEST(RankPositionTest, TellsTheInstructionInWords) {
   EXPECT_EQ(instruction_text(position), "B m3 l0");
   store({"REDUCE_CONTROL"}, position);
   EXPECT_EQ(instruction_text(position), "REDUCE_CONTROL");
+  store({.kind = "RECOMPUTE", .micro_batch = 0, .place = 2}, position);
+  EXPECT_EQ(instruction_text(position), "RECOMPUTE m0 l2");
   store({"A_KIND_THAT_IS_TOO_LONG", -1, 7}, position);
   EXPECT_EQ(instruction_text(position), "A_KIND_THAT_IS_T u7");
 }

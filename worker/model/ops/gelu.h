@@ -10,6 +10,7 @@ class Gelu final : public Op {
  public:
   explicit Gelu(int64_t width) : width_(width) {}
   BackwardUses backward_uses() const override { return {.input_in_backward_input = true}; }
+  bool is_cheap() const override { return true; }
   void forward(const OpArgs& args) const override {
     args.kernels->gelu_forward({.count = args.batch->rows() * width_,
                                 .x = args.in[0],

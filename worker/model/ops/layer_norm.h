@@ -15,6 +15,7 @@ class LayerNorm final : public Op {
   }
   size_t saved_count() const override { return 2; }
   std::vector<int64_t> saved_bytes(const OpExtent&) const override;
+  bool is_cheap() const override { return true; }
   void forward(const OpArgs&) const override;
   void backward_input(const OpArgs&) const override;
   void backward_weight(const OpArgs&) const override;

@@ -77,6 +77,7 @@ struct OpFlops {
   int64_t forward = 0;
   int64_t backward_input = 0;
   int64_t backward_weight = 0;
+  int64_t recompute = 0;  ///< of a layer's nodes that run forward again; an op leaves it 0
 };
 
 /// One differentiable operation on one device. Knows no strategy: sharding reaches it only through
@@ -93,6 +94,8 @@ class Op {
   virtual int64_t scratch_bytes(const OpExtent&, OpPass) const { return 0; }
   virtual OpFlops flops(const OpExtent&) const { return {}; }
 
+  /// Whether forward takes little time for what it writes: `recompute: Selective` runs it again.
+  virtual bool is_cheap() const { return false; }
   virtual void forward(const OpArgs&) const = 0;
   /// Writes d_in (`+=` where the op's header says so).
   virtual void backward_input(const OpArgs&) const {}

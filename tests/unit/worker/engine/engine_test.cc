@@ -55,6 +55,8 @@ std::string name_in_trace(InstructionKind kind) {
   switch (kind) {
     case InstructionKind::kForward:
       return "forward";
+    case InstructionKind::kRecompute:
+      return "recompute";
     case InstructionKind::kBackwardInput:
       return "backward_input";
     case InstructionKind::kBackwardWeight:
@@ -111,9 +113,17 @@ class EngineTest : public ::testing::Test {
   comm::Groups groups_;
 };
 
-TEST_F(EngineTest, TheArenaIsTouchedToItsPlannedEndAndNotRead) {
+class TrainingArenaTest : public EngineTest,
+                          public ::testing::WithParamInterface<api::Recompute> {};
+
+INSTANTIATE_TEST_SUITE_P(Recompute, TrainingArenaTest,
+                         ::testing::Values(api::Recompute::kNone, api::Recompute::kSelective,
+                                           api::Recompute::kFull));
+
+TEST_P(TrainingArenaTest, IsTouchedToItsPlannedEndAndNotRead) {
   // Poison in place of zeros: a buffer read before it is written would change the hash.
-  const api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
+  spec.parallelism.recompute = GetParam();
   const auto stream = matrix::make_token_stream(4096, spec.model.vocab, 1);
   PoisonedMemory poisoned;
   const auto engine = make(spec, poisoned);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/api/enum_names.h"
 #include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/engine/limits.h"
 #include "worker/job/memory_plan.h"
@@ -27,6 +28,7 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
   planned.parallelism.pipeline = cell.pipeline;
   planned.parallelism.pipeline_schedule = cell.schedule;
   planned.parallelism.chunks_per_stage = cell.chunks;
+  planned.parallelism.recompute = cell.recompute;
   const auto plan = MemoryPlan::make({.spec = planned,
                                       .mesh = cell.mesh(),
                                       .unit_bytes = 64 << 10,  // as train_world() has them
@@ -45,7 +47,9 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
     EXPECT_EQ(found.of(MemoryPurpose::kActivations), rank.memory.activations);
     EXPECT_EQ(found.of(MemoryPurpose::kKernelScratch), rank.memory.kernel_scratch);
     const StepCost cost = plan->step_of(rank.rank);
-    EXPECT_EQ(kSteps * cost.flops, rank.kernels.gemm_flops + rank.kernels.attention_flops);
+    const int64_t again = rank.recomputed.gemm_flops + rank.recomputed.attention_flops;
+    EXPECT_EQ(kSteps * cost.flops, rank.kernels.gemm_flops + rank.kernels.attention_flops - again);
+    EXPECT_EQ(kSteps * cost.recompute_flops, again);
     const matrix::RankFacts& before = (*first)[static_cast<size_t>(rank.rank)];
     EXPECT_EQ((kSteps - 1) * cost.bytes_sent, rank.comm.bytes_sent - before.comm.bytes_sent);
   }
@@ -107,6 +111,17 @@ TEST(PlanTest, RanksWithSeveralStagesHoldComputeAndSendWhatIsTheirs) {
     cell.schedule = api::PipelineSchedule::kInterleaved;
     cell.chunks = chunks;
     expect_planned(spec, cell);
+  }
+}
+
+TEST(PlanTest, WhatIsComputedAgainCostsFlopsAndNoMemory) {
+  for (const auto recompute : {api::Recompute::kSelective, api::Recompute::kFull}) {
+    matrix::Cell cell = cell_of(4, 2, 3, 0);
+    cell.pipeline = 2;
+    cell.schedule = api::PipelineSchedule::kGPipe;
+    cell.recompute = recompute;
+    SCOPED_TRACE(api::name_of(recompute));
+    expect_planned(matrix::prime_spec(api::NumberFormat::kBF16), cell);
   }
 }
 

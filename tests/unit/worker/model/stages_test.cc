@@ -38,7 +38,7 @@ double dearest(const std::vector<double>& costs, const std::vector<int>& ends) {
 TEST(StagesTest, AreCutSuchThatTheDearestCostsLeast) {
   for (const int64_t vocab : {100, 5000}) {
     const Model model = model_of(5, vocab);
-    const std::vector<double> costs = layer_costs(model, kSample, kSamples);
+    const std::vector<double> costs = layer_costs(model, api::Recompute::kNone, kSample, kSamples);
     ASSERT_EQ(costs.size(), 7U);
     const auto cut = cut_stages(model, {.pipeline = 3}, kSample, kSamples);
     ASSERT_TRUE(cut) << cut.error().message;
@@ -56,7 +56,7 @@ TEST(StagesTest, OfSoManySamplesThatTheirFlopsAreBeyondAnIntegerAreCutAsOthers) 
   const auto many = cut_stages(model, {.pipeline = 3}, kSample, int64_t{1} << 40);
   ASSERT_TRUE(few && many);
   EXPECT_EQ(many->layer_end, few->layer_end);
-  for (const double cost : layer_costs(model, kSample, int64_t{1} << 40))
+  for (const double cost : layer_costs(model, api::Recompute::kNone, kSample, int64_t{1} << 40))
     EXPECT_GT(cost, 0);
 }
 

@@ -218,7 +218,8 @@ TEST(ProgramRulesTest, NamesWhatThereIsNot) {
     return said_after([&](Listed& p) { p.insert(p.begin(), instruction); });
   };
   using Kind = InstructionKind;
-  for (const Kind kind : {Kind::kForward, Kind::kBackwardInput, Kind::kBackwardWeight}) {
+  for (const Kind kind :
+       {Kind::kForward, Kind::kRecompute, Kind::kBackwardInput, Kind::kBackwardWeight}) {
     EXPECT_THAT(said_with({kind, 0, kLayers}), HasSubstr("no such layer: there are 4"));
     EXPECT_THAT(said_with({kind, 0, -1}), HasSubstr("no such layer: there are 4"));
     EXPECT_THAT(said_with({kind, 2, 0}), HasSubstr("no such micro-batch: there are 2"));
@@ -276,7 +277,8 @@ TEST(ProgramRulesTest, NoInstructionCanBeLeftOutDoubledOrPointElsewhere) {
              {3, {{0, 1, 2}}},
              {4, {{3}, {1, 2}, {0, 3}}},
              {5, {{4}, {4}, {2, 3}, {0, 1}}}}) {
-      const Lowering lowering = lowering_of(layers, units, cut);
+      Lowering lowering = lowering_of(layers, units, cut);
+      if (layers == 5) lowering.recomputed = {1, 2};
       for (int n = 1; n <= 6; ++n) {
         const int rounds = (n + 1) / 2;
         const bool trains = n % 2 == 0;
@@ -358,6 +360,62 @@ TEST(LowerTest, AStageHasItsUnitsAndAddsUpATableWithTheOtherOneThatUsesIt) {
   EXPECT_EQ(program_at(1),
             "REDUCE u0, REDUCE u2, ALL_REDUCE u2, REDUCE_CONTROL, OPT u2, GATHER u2, "
             "OPT u0, GATHER u0");
+}
+
+TEST(LowerTest, WhatIsComputedAgainComesBeforeItsBackwardOnceItsWeightsAreGathered) {
+  Lowering lowering = lowering_of(kLayers, kSimpleUnits, kStage3);
+  lowering.recomputed = {1, 2};
+  EXPECT_THAT(spelled(program_of(lowering, 1, 1)),
+              HasSubstr("GATHER u0, F m0 l2, F m0 l3, B m0 l3, W m0 l3, FREE u0, REDUCE m0 u0, "
+                        "RECOMPUTE m0 l2, B m0 l2, W m0 l2, GATHER u2, RECOMPUTE m0 l1, B m0 l1, "
+                        "W m0 l1, FREE u1, "));
+  EXPECT_THAT(spelled(listed(lower(forward_schedule(2), lowering))),
+              ::testing::Not(HasSubstr("RECOMPUTE")));
+}
+
+TEST(ProgramRulesTest, FindsWhatIsComputedAgainInTheWrongPlace) {
+  Lowering lowering = kSimple;
+  lowering.recomputed = {1, 2};
+  const auto said = [&](const std::function<void(Listed&)>& change) {
+    Listed program = program_of(lowering, 2, 2);
+    change(program);
+    const Status status = check_programs({program, program}, {2, 2}, lowering);
+    return status ? "nothing" : status.error().message;
+  };
+  using Kind = InstructionKind;
+  const auto at = [](Listed& p, Kind kind, int layer) {
+    return p.begin() + static_cast<int64_t>(index_of(p, kind, layer));
+  };
+  EXPECT_EQ(said([](Listed&) {}), "nothing");
+  EXPECT_THAT(said([&](Listed& p) { p.erase(at(p, Kind::kRecompute, 1)); }),
+              HasSubstr("(B m0 l1): its RECOMPUTE has not run"));
+  EXPECT_THAT(said([&](Listed& p) {
+                const Instruction again = *at(p, Kind::kRecompute, 1);
+                p.insert(at(p, Kind::kRecompute, 1), again);
+              }),
+              HasSubstr("(RECOMPUTE m0 l1): runs twice"));
+  EXPECT_THAT(said([&](Listed& p) {
+                p.insert(at(p, Kind::kBackwardWeight, 1), *at(p, Kind::kRecompute, 1));
+              }),
+              HasSubstr("(RECOMPUTE m0 l1): its B has run"));
+  EXPECT_THAT(said([&](Listed& p) {
+                const Instruction early = *at(p, Kind::kRecompute, 1);
+                p.insert(at(p, Kind::kBackwardInput, 2), early);
+              }),
+              HasSubstr("(RECOMPUTE m0 l1): layer 2 must go backward first"));
+  EXPECT_THAT(said([&](Listed& p) {
+                std::iter_swap(at(p, Kind::kRecompute, 1), at(p, Kind::kRecompute, 1) - 1);
+              }),
+              HasSubstr("(W m0 l2): what RECOMPUTE m0 l1 left is still to be read by its B"));
+  EXPECT_THAT(said([&](Listed& p) { at(p, Kind::kRecompute, 1)->layer = 3; }),
+              HasSubstr("(RECOMPUTE m0 l3): the layer keeps what its backward reads"));
+  EXPECT_THAT(said([&](Listed& p) {
+                p.insert(p.begin(), {Kind::kRecompute, 0, 2});
+              }),
+              HasSubstr("(RECOMPUTE m0 l2): its forward is not complete"));
+  Listed forward = listed(lower(forward_schedule(1), lowering));
+  forward.insert(forward.end() - 1, {Kind::kRecompute, 0, 2});
+  EXPECT_FALSE(check_programs({forward, forward}, {1, 1}, lowering)) << "nothing goes backward";
 }
 
 TEST(LowerTest, StagesHaveTheirLayers) {

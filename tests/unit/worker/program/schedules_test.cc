@@ -235,6 +235,53 @@ TEST(SchedulesTest, WhatRunsApartGathersNoWeights) {
   }
 }
 
+/// Every layer but the loss, which has none.
+Lowering recomputing(Lowering lowering) {
+  for (int layer = 0; layer + 1 < lowering.stages.layers(); ++layer)
+    lowering.recomputed.push_back(layer);
+  return lowering;
+}
+
+TEST(SchedulesTest, ComputeAgainWithAnyZeroStageAndHoldNoMoreMicroBatches) {
+  const auto expect_alike = [](PipelineSchedule schedule, const Lowering& lowering, int m) {
+    const Lowering again = recomputing(lowering);
+    const auto kept = simulate(ranks_of(schedule, lowering, m), lowering);
+    const auto found = simulate(ranks_of(schedule, again, m), again);
+    ASSERT_TRUE(kept) << kept.error().message;
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(found->in_flight_max, kept->in_flight_max);
+    EXPECT_EQ(found->bytes_sent, kept->bytes_sent);
+  };
+  for (int stages = 1; stages <= 4; ++stages) {
+    for (const int zero_stage : {1, 2, 3}) {
+      for (const int m : {1, 3, 23}) {
+        const Lowering lowering = pipeline(stages, zero_stage, 2, m == 3);
+        for (const PipelineSchedule schedule : kSchedules)
+          expect_alike(schedule, lowering, m);
+      }
+      if (stages > 1) {
+        expect_alike(PipelineSchedule::kInterleaved, pipeline(stages, zero_stage, 2, false, 2),
+                     5 * stages);
+      }
+    }
+  }
+}
+
+TEST(SchedulesTest, ComputeAgainWhileTheGradientIsOnItsWay) {
+  // F, RECOMPUTE and B of 3, 3 and 4 seconds on the last layer of the first stage, F and B on the
+  // loss, and nothing else.
+  const Lowering lowering = recomputing(pipeline(2));
+  const Costs costs{.seconds = [](const RankProgram&, const Instruction& i) {
+    if (i.layer != 1 && i.layer != 3) return 0.0;
+    return i.kind == Kind::kForward || i.kind == Kind::kRecompute ? 3.0
+           : i.kind == Kind::kBackwardInput                       ? 4.0
+                                                                  : 0.0;
+  }};
+  const auto found = simulate(ranks_of(PipelineSchedule::kOneFOneB, lowering, 1), lowering, costs);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->end_seconds[0], 3 + 3 + 4 + 4) << "the first stage does not wait to compute";
+}
+
 TEST(SchedulesTest, PlantedFaultsAreFound) {
   const auto erase = [](Kind kind, int m) {
     return [=](std::vector<Instruction>& program) { program.erase(find(program, kind, m)); };

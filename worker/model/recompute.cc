@@ -1,0 +1,68 @@
+#include "worker/model/recompute.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace trainyard::engine {
+namespace {
+
+/// By value of a layer: whether its backward passes read it.
+std::vector<bool> read_in_backward(const Layer& layer) {
+  std::vector<bool> read(layer.values.size());
+  for (const Node& node : layer.nodes) {
+    const BackwardUses uses = node.op->backward_uses();
+    const bool reads_weights = uses.input_in_backward_weight && !node.params.empty();
+    if (uses.input_in_backward_input || reads_weights) {
+      for (const int value : node.inputs)
+        read[static_cast<size_t>(value)] = true;
+    }
+    if (!uses.output_in_backward_input) continue;
+    for (const int value : node.outputs)
+      read[static_cast<size_t>(value)] = true;
+  }
+  return read;
+}
+
+}  // namespace
+
+std::vector<int> recomputed_nodes(const Layer& layer, api::Recompute recompute) {
+  const bool has_loss = std::any_of(layer.nodes.begin(), layer.nodes.end(),
+                                    [](const Node& node) { return node.outputs.empty(); });
+  if (recompute == api::Recompute::kNone || has_loss) return {};
+  std::vector<bool> wanted = read_in_backward(layer);
+  std::vector<int> nodes;
+  for (auto n = static_cast<int>(layer.nodes.size()) - 1; n >= 0; --n) {
+    const Node& node = layer.nodes[static_cast<size_t>(n)];
+    const bool is_wanted = node.op->saved_count() > 0 ||
+                           std::any_of(node.outputs.begin(), node.outputs.end(), [&](int value) {
+                             return wanted[static_cast<size_t>(value)];
+                           });
+    const bool ends_layer =
+        std::find(node.outputs.begin(), node.outputs.end(), layer.output) != node.outputs.end();
+    const bool may = recompute == api::Recompute::kFull || node.op->is_cheap();
+    if (!is_wanted || ends_layer || !may) continue;
+    nodes.push_back(n);
+    for (const int value : node.inputs)
+      wanted[static_cast<size_t>(value)] = true;
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+std::vector<int> recomputed_layers(const Model& model, api::Recompute recompute) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < std::ssize(model.layers); ++layer) {
+    if (!recomputed_nodes(model.layers[static_cast<size_t>(layer)], recompute).empty())
+      layers.push_back(layer);
+  }
+  return layers;
+}
+
+OpFlops flops_of(const Layer& layer, const OpExtent& extent, api::Recompute recompute) {
+  OpFlops flops = flops_of(layer, extent);
+  for (const int n : recomputed_nodes(layer, recompute))
+    flops.recompute += layer.nodes[static_cast<size_t>(n)].op->flops(extent).forward;
+  return flops;
+}
+
+}  // namespace trainyard::engine
