@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/api/enum_names.h"
 #include "common/api/memory_limit.h"
 #include "common/io/byte_limits.h"
 #include "common/io/control_group.h"
@@ -67,11 +68,15 @@ class WaysOut {
   std::string operator()() const {
     // Each way is planned as the job was: no longer worth the time for very many ranks.
     if (setup_.mesh.size() > kRanksTried) return "; use more ranks on more machines";
-    if (std::string text = by_layout(); !text.empty()) return "; " + text;
-    if (std::string text = by_micro_batch(); !text.empty()) return "; " + text;
+    // The cheapest first: of these recomputation alone costs time of every step.
+    for (const auto way : {&WaysOut::by_schedule, &WaysOut::by_layout, &WaysOut::by_micro_batch,
+                           &WaysOut::by_recompute}) {
+      if (std::string text = (this->*way)(); !text.empty()) return "; set " + text;
+    }
     const bool one = setup_.mesh.data_ranks() == 1;
-    return std::string("; no ") + (one ? "" : "zeroStage and no ") +
-           "microSequences of this model fits: use a smaller model, or more ranks on more machines";
+    return std::string("; no ") + (one ? "" : "zeroStage, ") +
+           "microSequences or recompute of this model fits: use a smaller model, or more ranks on "
+           "more machines";
   }
 
  private:
@@ -93,6 +98,16 @@ class WaysOut {
     return ", which needs " + text::size_text(need.all);
   }
 
+  /// 1F1B has fewer micro-batches in flight than GPipe and takes as long.
+  std::string by_schedule() const {
+    api::EngineSpec spec = setup_.spec;
+    if (spec.parallelism.pipeline_schedule != api::PipelineSchedule::kGPipe) return "";
+    spec.parallelism.pipeline_schedule = api::PipelineSchedule::kOneFOneB;
+    const std::optional<Need> need = need_of_job(spec);
+    if (!need) return "";
+    return "engine.parallelism.pipelineSchedule: OneFOneB (found GPipe)" + amount(*need);
+  }
+
   /// The lowest ZeRO stage that fits, with the shard that there is or, where that is not enough,
   /// with one of all ranks.
   std::string by_layout() const {
@@ -108,7 +123,7 @@ class WaysOut {
         if (spec.parallelism == given) continue;
         const std::optional<Need> need = need_of_job(spec);
         if (!need) continue;
-        std::string text = "set engine.parallelism.";
+        std::string text = "engine.parallelism.";
         if (!distributed) text += "mode: Distributed with ";
         const bool other_shard = shard != given.shard;
         if (other_shard) text += "shard: 0 (found " + std::to_string(given.shard) + ")";
@@ -124,17 +139,36 @@ class WaysOut {
   }
 
   /// Where the activations are what is too much: the largest half, quarter ... that fits.
-  std::string by_micro_batch() const {
-    const int64_t given = setup_.spec.batch.micro_sequences;
+  std::string by_micro_batch() const { return by_micro_batch_of(setup_.spec); }
+
+  std::string by_micro_batch_of(api::EngineSpec spec) const {
+    const int64_t given = spec.batch.micro_sequences;
     for (int64_t micro = given / 2; micro >= 1; micro /= 2) {
-      api::EngineSpec spec = setup_.spec;
       spec.batch.micro_sequences = micro;
       const std::optional<Need> need = need_of_job(spec);
       if (!need) continue;
-      return "set engine.batch.microSequences: " + std::to_string(micro) + " (found " +
+      return "engine.batch.microSequences: " + std::to_string(micro) + " (found " +
              std::to_string(given) + ")" + amount(*need);
     }
     return "";
+  }
+
+  /// The mode that computes least again, or Full with smaller micro-batches.
+  std::string by_recompute() const {
+    const api::Recompute given = setup_.spec.parallelism.recompute;
+    const auto set = [&](api::Recompute mode) {
+      return "engine.parallelism.recompute: " + std::string(api::name_of(mode)) + " (found " +
+             std::string(api::name_of(given)) + ")";
+    };
+    api::EngineSpec spec = setup_.spec;
+    for (const api::Recompute mode : {api::Recompute::kSelective, api::Recompute::kFull}) {
+      if (mode <= given) continue;
+      spec.parallelism.recompute = mode;
+      if (const std::optional<Need> need = need_of_job(spec)) return set(mode) + amount(*need);
+    }
+    if (given == api::Recompute::kFull) return "";
+    const std::string smaller = by_micro_batch_of(spec);
+    return smaller.empty() ? "" : set(api::Recompute::kFull) + " and " + smaller;
   }
 
   const MemoryPlanSetup& setup_;

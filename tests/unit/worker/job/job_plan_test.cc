@@ -169,8 +169,9 @@ TEST_F(CheckMemoryTest, ARefusalHasTheNumbersAndTwoWaysOut) {
   EXPECT_THAT(text, HasSubstr("engine.model: found one that needs "));
   EXPECT_THAT(text, HasSubstr(" GiB on the 2 ranks here, up to "));
   EXPECT_THAT(text, HasSubstr("wanted at most the 4.00 GiB that a control group leaves"));
-  EXPECT_THAT(text, HasSubstr("; no zeroStage and no microSequences of this model fits: use a "
-                              "smaller model, or more ranks on more machines; "));
+  EXPECT_THAT(text,
+              HasSubstr("; no zeroStage, microSequences or recompute of this model fits: use a "
+                        "smaller model, or more ranks on more machines; "));
   EXPECT_THAT(text, HasSubstr("engine.runtime.memoryCheck: Warn starts it all the same"));
 }
 
@@ -201,8 +202,11 @@ TEST(WaysOutTest, TheLowestZeroStageThatFitsIsNamedWithWhatItNeeds) {
   EXPECT_THAT(refusal_of(xl_spec(), 8, bytes_of(other, 8)),
               HasSubstr("; set engine.parallelism.zeroStage: 3 (found 1), which needs "));
   EXPECT_THAT(refusal_of(other, 8, bytes_of(other, 8) - 1),
-              HasSubstr("; no zeroStage and no microSequences of this model fits: "))
+              HasSubstr("; set engine.parallelism.recompute: Selective (found None), which needs "))
       << "there is no stage above, and a rank has one sequence";
+  other.parallelism.recompute = api::Recompute::kFull;
+  EXPECT_THAT(refusal_of(other, 8, bytes_of(other, 8) - 1),
+              HasSubstr("; no zeroStage, microSequences or recompute of this model fits: "));
 }
 
 TEST(WaysOutTest, ALongerShardIsNamedWhereTheStageIsNotEnough) {
@@ -222,7 +226,43 @@ TEST(WaysOutTest, SmallerMicroBatchesAreNamedOnlyWhereActivationsAreTheExcess) {
   other.batch.micro_sequences = 2;
   EXPECT_THAT(refusal_of(spec, 1, bytes_of(other, 1)),
               HasSubstr("; set engine.batch.microSequences: 2 (found 8), which needs "));
-  EXPECT_THAT(refusal_of(spec, 1, kGiB), HasSubstr("; no microSequences of this model fits: "));
+  EXPECT_THAT(refusal_of(spec, 1, kGiB),
+              HasSubstr("; no microSequences or recompute of this model fits: "));
+}
+
+TEST(WaysOutTest, RecomputationIsNamedWhereNothingCheaperFits) {
+  api::EngineSpec spec = xl_spec();
+  spec.batch = {.global_sequences = 8, .micro_sequences = 8};
+  const auto with = [&](api::Recompute recompute, int64_t micro_sequences) {
+    api::EngineSpec other = spec;
+    other.parallelism.recompute = recompute;
+    other.batch.micro_sequences = micro_sequences;
+    return bytes_of(other, 1);
+  };
+  spec.batch.micro_sequences = 1;
+  EXPECT_THAT(
+      refusal_of(spec, 1, with(api::Recompute::kSelective, 1)),
+      HasSubstr("; set engine.parallelism.recompute: Selective (found None), which needs "));
+  EXPECT_THAT(refusal_of(spec, 1, with(api::Recompute::kFull, 1)),
+              HasSubstr("; set engine.parallelism.recompute: Full (found None), which needs "));
+  spec.batch.micro_sequences = 8;
+  EXPECT_THAT(refusal_of(spec, 1, with(api::Recompute::kNone, 1)),
+              HasSubstr("; set engine.batch.microSequences: 1 (found 8), which needs "));
+  EXPECT_THAT(refusal_of(spec, 1, with(api::Recompute::kFull, 1)),
+              HasSubstr("; set engine.parallelism.recompute: Full (found None) and "
+                        "engine.batch.microSequences: 1 (found 8), which needs "));
+}
+
+TEST(WaysOutTest, OneForwardOneBackwardIsNamedBeforeAnythingThatCosts) {
+  api::EngineSpec spec = xl_spec();
+  spec.batch = {.global_sequences = 16, .micro_sequences = 1};
+  spec.parallelism.pipeline = 2;
+  spec.parallelism.pipeline_schedule = api::PipelineSchedule::kGPipe;
+  api::EngineSpec other = spec;
+  other.parallelism.pipeline_schedule = api::PipelineSchedule::kOneFOneB;
+  EXPECT_THAT(refusal_of(spec, 2, bytes_of(other, 2)),
+              HasSubstr("; set engine.parallelism.pipelineSchedule: OneFOneB (found GPipe), which "
+                        "needs "));
 }
 
 TEST(PodMemoryTest, TheManifestsLimitIsComparedWithThePod) {
