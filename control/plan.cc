@@ -26,6 +26,11 @@ std::string nodes_text(int64_t nodes) {
   return std::to_string(nodes) + (nodes == 1 ? " node" : " nodes");
 }
 
+/// Of the job's pipeline; 1 without one.
+int64_t stages_of(const api::TrainingJobSpec& spec) {
+  return spec.engine ? spec.engine->parallelism.pipeline : 1;
+}
+
 }  // namespace
 
 Plan Planner::run() {
@@ -181,7 +186,7 @@ void Planner::plan_ending() {
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
   next_.completion_time = now_;
-  if (facts_are_current()) next_.progress = policies::progress_of(observed_.facts, next_.progress);
+  if (facts_are_current()) next_.progress = policies::progress_of(observed_.facts, next_.progress, stages_of(spec_));
   if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
       next_.progress) {
     // Every rank has ended well, whether or not it could tell us of its last steps.
@@ -354,7 +359,7 @@ void Planner::finish() {
   }
   std::optional<api::ProgressStatus> progress = next_.progress;
   if (facts_are_current() && !over) {  // what is over has its last progress
-    progress = policies::progress_of(observed_.facts, next_.progress);
+    progress = policies::progress_of(observed_.facts, next_.progress, stages_of(spec_));
     if (any_not_gone()) look_in(observed_.progress_period);
   }
   // What only follows time is written when something else is, or when it is due.

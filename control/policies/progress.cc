@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <tuple>
 #include <vector>
 
@@ -115,15 +116,31 @@ Standstill standstill_of(const RankFact& laggard, const RankFact& blamed,
                                                  : Duration(policy.max_stall)};
 }
 
-/// The rank with the most work a step, where all tell and there is more than one.
-std::optional<int64_t> slowest_of(const std::vector<const RankFact*>& ranks) {
+/// The rank whose work a step exceeds by most that of the least in its stage of the pipeline, where
+/// all of `ranks` tell. `world`: ranks of the generation; those of a stage follow each other.
+std::optional<int64_t> slowest_of(const std::vector<const RankFact*>& ranks, int64_t world,
+                                  int64_t stages) {
   const bool all = std::all_of(ranks.begin(), ranks.end(),
                                [](const auto* rank) { return rank->work_seconds.has_value(); });
-  if (!all || ranks.size() < 2) return std::nullopt;
-  const RankFact* slowest = *std::max_element(ranks.begin(), ranks.end(), [](auto* a, auto* b) {
-    return std::pair(*a->work_seconds, b->rank) < std::pair(*b->work_seconds, a->rank);
-  });
-  return slowest->rank;
+  if (!all || stages < 1 || world % stages != 0) return std::nullopt;
+  const auto stage_of = [&](const RankFact* rank) { return rank->rank / (world / stages); };
+  std::map<int64_t, std::vector<const RankFact*>> by_stage;
+  for (const RankFact* rank : ranks)
+    by_stage[stage_of(rank)].push_back(rank);
+  const RankFact* slowest = nullptr;
+  double most = -1;
+  for (const auto& [stage, members] : by_stage) {
+    if (members.size() < 2) continue;
+    const auto [least, slow] =
+        std::minmax_element(members.begin(), members.end(), [](auto* a, auto* b) {
+          return std::pair(*a->work_seconds, b->rank) < std::pair(*b->work_seconds, a->rank);
+        });
+    const double excess = *(*slow)->work_seconds - *(*least)->work_seconds;
+    if (excess <= most) continue;
+    most = excess;
+    slowest = *slow;
+  }
+  return slowest == nullptr ? std::nullopt : std::optional<int64_t>(slowest->rank);
 }
 
 /// The rank that has been stopped for longest before its first step.
@@ -264,7 +281,8 @@ Stall judge_stall(const StallInput& input) {
 }
 
 std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
-                                               const std::optional<api::ProgressStatus>& shown) {
+                                               const std::optional<api::ProgressStatus>& shown,
+                                               int64_t stages) {
   // Ranks train in step: where those that are told of go on, the others do, too. What nobody tells
   // of any more is shown as it was last.
   std::vector<const RankFact*> ranks = told_ranks_of(facts);
@@ -284,7 +302,7 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
   progress.phase = name_of(laggard->phase);
   progress.last_step_time = laggard->last_step_at;
   progress.loss = first->loss;
-  progress.slowest_rank = slowest_of(ranks);
+  progress.slowest_rank = slowest_of(ranks, std::ssize(ranks_of(facts)), stages);
   progress.tokens_per_second = first->tokens_per_second;
   if (progress.total_steps > 0) {
     progress.percentage = std::min<int64_t>(100, progress.step * 100 / progress.total_steps);

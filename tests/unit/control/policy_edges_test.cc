@@ -200,7 +200,7 @@ TEST_F(ProgressEdgeTest, OfRanksAtOneStepTheOneThatStandsLongestIsShown) {
   for (const size_t behind : {0, 1}) {
     rank(behind).last_step_at = early;
     rank(1 - behind).last_step_at = kJudgedAt;
-    const auto progress = policies::progress_of(facts_, std::nullopt);
+    const auto progress = policies::progress_of(facts_, std::nullopt, 1);
     ASSERT_TRUE(progress.has_value());
     EXPECT_EQ(progress->last_step_time, early) << behind;
   }
@@ -215,10 +215,10 @@ TEST_F(ProgressEdgeTest, TheStepShownIsThatOfRanksThatAreToldOf) {
   rank(0).loss = rank(1).loss = 2;
   facts_.members[0].ranks.erase(facts_.members[0].ranks.begin());
   facts_.members.insert(facts_.members.begin(), silent);
-  EXPECT_EQ(policies::progress_of(facts_, std::nullopt)->step, 3) << "it tells of it at present";
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 1)->step, 3) << "it tells of it at present";
   MemberFact& first = facts_.members[0];
   const auto step_and_loss = [&] {
-    const auto progress = policies::progress_of(facts_, std::nullopt);
+    const auto progress = policies::progress_of(facts_, std::nullopt, 1);
     return std::pair(progress->step, progress->loss.value_or(0));
   };
   first.silent = policies::kStaleNews;
@@ -261,18 +261,37 @@ TEST_F(ProgressEdgeTest, ARankThatIsStoppedIsBlamedBeforeOneThatStandsEarlierInT
 }
 
 TEST_F(ProgressEdgeTest, OfTwoRanksTheOneWithMoreWorkIsTheSlowest) {
-  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt)->slowest_rank.has_value());
+  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt, 1)->slowest_rank.has_value());
   rank(0).work_seconds = 1.0;
   rank(1).work_seconds = 2.0;
-  EXPECT_EQ(policies::progress_of(facts_, std::nullopt)->slowest_rank, 1);
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 1)->slowest_rank, 1);
   facts_.members[0].ranks.erase(facts_.members[0].ranks.begin());
-  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt)->slowest_rank.has_value())
+  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt, 1)->slowest_rank.has_value())
       << "one alone is not slow";
+}
+
+TEST_F(ProgressEdgeTest, RanksAreSlowBesideThoseOfTheirStageAlone) {
+  RankFact next = rank(1);
+  for (const int number : {2, 3}) {
+    next.rank = number;
+    facts_.members[0].ranks.push_back(next);
+  }
+  // The second stage has twice the work; of the first one rank does half as much again.
+  rank(0).work_seconds = 1.0;
+  rank(1).work_seconds = 1.5;
+  rank(2).work_seconds = rank(3).work_seconds = 2.0;
+  const auto slowest = [&](int64_t stages) {
+    return policies::progress_of(facts_, std::nullopt, stages)->slowest_rank;
+  };
+  EXPECT_EQ(slowest(2), 1);
+  EXPECT_EQ(slowest(1), 2);
+  EXPECT_EQ(slowest(4), std::nullopt) << "each is alone on its stage";
+  EXPECT_EQ(slowest(3), std::nullopt) << "whose ranks are not all known";
 }
 
 TEST_F(ProgressEdgeTest, WithoutATotalThereIsNoShareOfIt) {
   rank(0).total_steps = rank(1).total_steps = 0;
-  EXPECT_EQ(policies::progress_of(facts_, std::nullopt)->percentage,
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 1)->percentage,
             api::ProgressStatus().percentage);
 }
 
