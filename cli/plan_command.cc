@@ -156,6 +156,8 @@ Result<JobPlan> plan(const Options& options) {
   if (options.ranks > 0) here.num_nodes = 1;
   if (options.ranks > 0) here.num_proc_per_node = options.ranks;
   result.doubt = doubt_of(result, here);
+  if (const auto& stage_1 = result.stages[1].plan)
+    result.sharding_doubt = engine::sharding_doubt(result.own_plan(), *stage_1, result.room);
   result.pod_limit = api::trainer_memory_limit(job.spec);
   auto pods = engine::check_pod_memory(result.own_plan(), job.spec, result.spec);
   result.pod_doubt = pods ? *std::move(pods) : pods.error().message;

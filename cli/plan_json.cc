@@ -260,6 +260,7 @@ std::string plan_json(const JobPlan& job, std::optional<int> rank) {
   out.json.key("fits");
   out.json.boolean(job.doubt.empty());
   out.string("doubt", job.doubt);
+  if (!job.sharding_doubt.empty()) out.string("warning", job.sharding_doubt);
   if (job.pod_limit) {
     out.integer("podLimitBytes", *job.pod_limit);
     out.string("podDoubt", job.pod_doubt);

@@ -131,6 +131,7 @@ std::string plan_text(const JobPlan& job) {
       text += fmt::format("stage {}: {}\n", stage, job.stages[stage].refusal);
     }
   }
+  if (!job.sharding_doubt.empty()) text += wrapped("warning: " + job.sharding_doubt, kColumns);
   const std::string verdict = job.doubt.empty()
                                   ? "fits, " + text::size_text(job.room.bytes) + " available"
                                   : "does not fit: " + job.doubt;

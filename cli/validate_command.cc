@@ -62,12 +62,14 @@ Status check_engine(api::TrainingJobSpec spec, Checked& checked) {
   checked.data_seen = engine::sees_inputs(*spec.engine);
   if (!checked.data_seen) {
     TRAINYARD_TRY(engine::check_shapes(*spec.engine, ranks));
-    return engine::check_pods(spec, nullptr);
+    TRAINYARD_ASSIGN(checked.doubt, engine::check_pods(spec, nullptr));
+    return {};
   }
   TRAINYARD_ASSIGN(const engine::Inputs inputs, engine::open_inputs(*spec.engine, {}));
   checked.doubt = inputs.shared_text;
   TRAINYARD_TRY(engine::check_inputs(*spec.engine, inputs, ranks));
-  TRAINYARD_TRY(engine::check_pods(spec, &inputs));
+  TRAINYARD_ASSIGN(const std::string sharding, engine::check_pods(spec, &inputs));
+  if (checked.doubt.empty()) checked.doubt = sharding;
   return engine::check_export_place(*spec.engine, inputs, {});
 }
 

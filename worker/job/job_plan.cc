@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include "common/api/enum_names.h"
 #include "common/api/memory_limit.h"
 #include "common/io/byte_limits.h"
@@ -253,6 +255,24 @@ Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::Training
                       {.limit_bytes = *limit,
                        .bytes = *limit,
                        .whose = " that resources.limits.memory of container trainer allows a pod"});
+}
+
+std::string sharding_doubt(const MemoryPlan& plan, const MemoryPlan& at_stage_1,
+                           const MemoryRoom& room) {
+  const layout::Mesh& mesh = plan.setup().mesh;
+  const int64_t stage = plan.setup().spec.parallelism.zero_stage;
+  if (mesh.pp == 1 || mesh.fsdp == 1 || stage < 2) return "";
+  if (!need_of(at_stage_1, {0, mesh.size()}).fits(room)) return "";
+  const auto sent = [](const MemoryPlan& of) {
+    return number(of.step_of(of.largest_rank()).bytes_sent) / 1e6;
+  };
+  return fmt::format(
+      "engine.parallelism.zeroStage: found {}, which communicates for each of {} micro-batches: "
+      "the "
+      "largest rank sends {:.1f} MB per step; zeroStage: 1 sends {:.1f} MB and holds {} instead of "
+      "{}",
+      stage, plan.rounds(), sent(plan), sent(at_stage_1),
+      text::size_text(at_stage_1.largest().total()), text::size_text(plan.largest().total()));
 }
 
 Status check_file_size(const MemoryPlan& plan) {

@@ -101,13 +101,16 @@ Status check_export_place(const api::EngineSpec& given, const Inputs& inputs,
   return check_export(spec, facts_of(inputs), owner);
 }
 
-Status check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {
-  if (!job.engine || !api::trainer_memory_limit(job) || job.num_proc_per_node < 1) return {};
+Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {
+  if (!job.engine || job.num_proc_per_node < 1) return std::string();
+  const api::ParallelismSpec& parallelism = job.engine->parallelism;
+  const bool may_doubt = parallelism.pipeline > 1 && parallelism.zero_stage > 1;
+  if (!may_doubt && !api::trainer_memory_limit(job)) return std::string();
   api::EngineSpec spec = *job.engine;
   if (inputs != nullptr) {
     TRAINYARD_TRY(resolve_spec(spec, inputs->tokens, inputs->shape));
   } else {
-    if (spec.model.vocab == 0 || !spec.model.import_path.empty()) return {};
+    if (spec.model.vocab == 0 || !spec.model.import_path.empty()) return std::string();
     TRAINYARD_TRY(resolve_spec(spec, std::nullopt));
   }
   const JobPlace place{.ranks = job.num_nodes * job.num_proc_per_node,
@@ -115,7 +118,11 @@ Status check_pods(const api::TrainingJobSpec& job, const Inputs* inputs) {
                        .threads = static_cast<int>(std::max<int64_t>(1, spec.runtime.threads))};
   TRAINYARD_ASSIGN(const MemoryPlan plan, plan_job(spec, place));
   TRAINYARD_TRY(check_pod_memory(plan, job, spec));
-  return {};
+  if (!may_doubt) return std::string();
+  spec.parallelism.zero_stage = 1;
+  TRAINYARD_ASSIGN(const MemoryPlan at_stage_1, plan_job(spec, place));
+  const auto in_pods = check_pod_memory(at_stage_1, job, spec);
+  return in_pods && in_pods->empty() ? sharding_doubt(plan, at_stage_1, {}) : std::string();
 }
 
 Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {

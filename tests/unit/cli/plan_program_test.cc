@@ -193,6 +193,25 @@ TEST_F(PlanProgramTest, BytesOfEveryRankAddUpToThoseOfTheTable) {
   }
 }
 
+TEST_F(PlanProgramTest, WarnsOfZeroStagesThatCommunicateForEachMicroBatch) {
+  const auto with = [](int zero_stage, int stages) {
+    return "{mode: Distributed, pipeline: " + std::to_string(stages) +
+           ", zeroStage: " + std::to_string(zero_stage) + "}";
+  };
+  const std::string warning =
+      "engine.parallelism.zeroStage: found 3, which communicates for each "
+      "of 8 micro-batches: the largest rank sends ";
+  const Json planned = json(with(3, 2), 4, 32);
+  EXPECT_THAT(planned["warning"], HasSubstr(warning));
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(run({"validate", path("job.yaml"), "-o", "json"}, out, err), 0) << err.str();
+  EXPECT_THAT(Json::parse(out.str())[0].value("warning", ""), HasSubstr(warning));
+  EXPECT_FALSE(json(with(1, 2), 4, 32).contains("warning"));
+  EXPECT_FALSE(json(with(3, 1), 4, 32).contains("warning"));
+  EXPECT_FALSE(json(with(3, 4), 4, 32).contains("warning")) << "nothing is divided";
+}
+
 TEST_F(PlanProgramTest, ListsAWholeProgramOnRequest) {
   const Json program = json(pipeline(2, "OneFOneB"), 4, 8, {"--rank", "2"})["program"];
   EXPECT_EQ(program["rank"], 2);
