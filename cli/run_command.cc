@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/plan_view.h"
 #include "cli/registry.h"
 #include "cli/report/report.h"
 #include "cli/run/format.h"
@@ -100,11 +101,22 @@ Result<api::TrainingJob> load_job(const RunOptions& options) {
   return job;
 }
 
-/// What the ranks would refuse is refused here, before a run directory says anything of it. Returns
-/// a warning, or nothing.
-Result<std::string> check_engine(const api::TrainingJob& job,
-                                 const std::filesystem::path& run_dir) {
-  if (!job.spec.engine) return std::string();
+/// What is known of a job before it runs.
+struct Foreseen {
+  std::string doubt;             ///< a warning; empty: none
+  std::optional<double> bubble;  ///< of a pipeline
+};
+
+/// The part of a step in which the ranks of a pipeline wait.
+std::optional<double> bubble_of(const engine::MemoryPlan& plan) {
+  if (plan.stages().ranks() == 1) return std::nullopt;
+  const auto timeline = planned_timeline(plan, engine::PassCosts::kFlops);
+  return timeline ? std::optional(timeline->bubble()) : std::nullopt;
+}
+
+/// What the ranks would refuse is refused here, before a run directory says anything of it.
+Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir) {
+  if (!job.spec.engine) return Foreseen{};
   api::TrainingJobSpec spec = job.spec;
   spec.num_nodes = control::policies::nodes_at_start(spec);
   const std::filesystem::path checkpoints = control::local::checkpoint_dir_of(run_dir, job);
@@ -129,12 +141,14 @@ Result<std::string> check_engine(const api::TrainingJob& job,
       engine::plan_job(complete, {.ranks = api::ranks_of(spec),
                                   .threads = static_cast<int>(complete.runtime.threads)}));
   TRAINYARD_TRY(check_planned(spec, plan));
-  TRAINYARD_ASSIGN(std::string doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
-                                                           engine::memory_room()));
-  if (!doubt.empty()) return doubt;
+  Foreseen foreseen{.doubt = "", .bubble = bubble_of(plan)};
+  TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,
+                                                        engine::memory_room()));
+  if (!foreseen.doubt.empty()) return foreseen;
   // A limit of pods limits nothing here.
   const auto in_pods = engine::check_pod_memory(plan, spec, complete);
-  return in_pods ? *in_pods : "in a cluster: " + in_pods.error().message;
+  foreseen.doubt = in_pods ? *in_pods : "in a cluster: " + in_pods.error().message;
+  return foreseen;
 }
 
 /// NAME=FILE of each --env-from, with the text of the file.
@@ -342,11 +356,11 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
                                                 : std::filesystem::path(options.run_dir);
   Status fit = check_limits(job.spec);
   if (fit) fit = control::local::check_entries(run_options.run_dir);
-  std::string doubt;
+  Foreseen foreseen;
   if (fit) {
-    Result<std::string> checked = check_engine(job, run_options.run_dir);
+    Result<Foreseen> checked = check_engine(job, run_options.run_dir);
     if (checked) {
-      doubt = *std::move(checked);
+      foreseen = *std::move(checked);
     } else {
       fit = checked.error();
     }
@@ -376,13 +390,14 @@ Result<int> run_job(const RunOptions& options, CommandContext& context) {
   view->begin(run->header());
   for (const std::string& remark : remarks_of(*run, options.retry))
     view->notice({Notice::Kind::kMessage, "", remark, {}});
-  if (!doubt.empty()) view->notice({Notice::Kind::kWarning, "Memory", doubt, {}});
+  if (!foreseen.doubt.empty()) view->notice({Notice::Kind::kWarning, "Memory", foreseen.doubt, {}});
   if (const std::string cpu = doubt_of_cpu_time(); !cpu.empty()) {
     view->notice({Notice::Kind::kWarning, "Limit", cpu, {}});
   }
   if (endpoint && run->state() == LocalRun::State::kRunning) show_endpoint(*endpoint, *run, *view);
   Summary summary = follow(*run, *view, signals, context);
   summary.next_commands = next_commands(options, summary);
+  summary.planned_bubble = foreseen.bubble;
   if (options.trace_steps > 0) add_trace(run->header().run_dir, *view, summary);
   view->end(summary);
   return summary.exit_code;

@@ -6,6 +6,7 @@
 
 #include "cli/report/chart.h"
 #include "cli/report/curves.h"
+#include "cli/report/measured_step.h"
 #include "cli/report/style.h"
 #include "cli/run/format.h"
 #include "common/text/quantity.h"
@@ -110,6 +111,18 @@ std::string overlap(const Summary& summary) {
   return html + "</table></div>\n";
 }
 
+/// A step of a traced run: which rank ran what when.
+std::string measured(const Summary& summary) {
+  if (summary.trace_file.empty()) return "";
+  Result<Timeline> timeline = measured_step(summary.trace_file);
+  if (!timeline) return "";  // a run too short for a whole step
+  timeline->title += fmt::format(", measured: bubble {:.1f} %", 100 * timeline->bubble());
+  if (summary.planned_bubble)
+    timeline->title += fmt::format(", planned {:.1f} %", 100 * *summary.planned_bubble);
+  return "<h2>A step of each rank</h2>\n<div class='panel'>" + timeline_svg(*timeline, false) +
+         "</div>\n";
+}
+
 std::string events_table(const History& history) {
   if (history.events.empty()) return "";
   std::string html = "<h2>What happened</h2>\n<div class='panel'><table class='events'>\n";
@@ -156,7 +169,7 @@ std::string render_report(const Summary& given, const History& history) {
       name, kReportStyle, outcome_class(summary.outcome), escape_html(outcome_sentence(summary)));
   html += key_figures(summary) + paths(summary);
   if (!figures.empty()) html += "<div class='charts'>\n" + figures + "</div>\n";
-  html += time_shares(summary) + overlap(summary) + events_table(history);
+  html += time_shares(summary) + measured(summary) + overlap(summary) + events_table(history);
   return html + "</body></html>\n";
 }
 

@@ -8,11 +8,16 @@
 namespace trainyard::cli {
 namespace {
 
+/// Waits may be this many times as long as passes without being cut.
+constexpr double kWaitsShown = 2;
+
 /// Length of the pieces that a picture should show one by one: of each row the median, of these the
-/// least.
+/// least; more where all pieces have room beside long waits.
 double typical_length(const Timeline& timeline) {
   double least = timeline.end;
+  size_t pieces = 1;
   for (const TimelineRow& row : timeline.rows) {
+    pieces = std::max(pieces, row.pieces.size());
     std::vector<double> lengths;
     for (const TimelinePiece& piece : row.pieces)
       lengths.push_back(piece.end - piece.begin);
@@ -21,7 +26,7 @@ double typical_length(const Timeline& timeline) {
     std::nth_element(lengths.begin(), middle, lengths.end());
     least = std::min(least, *middle);
   }
-  return least;
+  return std::max(least, timeline.end / ((1 + kWaitsShown) * static_cast<double>(pieces)));
 }
 
 /// The letter of what takes most of [begin, end). `from`: a piece before which none ends after

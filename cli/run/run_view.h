@@ -42,6 +42,7 @@ struct Snapshot {
   std::string activity;  ///< "starting", "training", "restarting" ...
   int64_t generation = 0;
   std::string layout;  ///< how the engine's ranks divide the work; empty: not known
+  int64_t pipeline_stages = 1;
   int64_t step = 0;
   int64_t total_steps = 0;  ///< 0: not known yet
   std::optional<double> loss;
@@ -110,6 +111,7 @@ struct Summary {
   std::string report_file;  ///< empty: not written
   std::string trace_file;   ///< empty: not traced
   std::vector<TracedRank> traced_ranks;
+  std::optional<double> planned_bubble;  ///< of a traced pipeline, as its plan has it
   std::vector<std::string> warnings;  ///< of a complete run, what hindered its clean-ups
   std::vector<std::string> next_commands;
 

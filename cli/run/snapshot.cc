@@ -144,7 +144,10 @@ Snapshot make_snapshot(const RunFacts& facts, Time now) {
   snapshot.activity = activity_of(facts);
   snapshot.generation = facts.status->membership.generation;
   snapshot.layout = facts.status->membership.layout;
-  if (facts.job->spec.engine) snapshot.total_steps = facts.job->spec.engine->steps;
+  if (facts.job->spec.engine) {
+    snapshot.total_steps = facts.job->spec.engine->steps;
+    snapshot.pipeline_stages = facts.job->spec.engine->parallelism.pipeline;
+  }
   if (facts.status->progress) snapshot.step = facts.status->progress->step;
   if (facts.result) snapshot.step = facts.result->step;  // told after the last heartbeat
   if (facts.status->checkpoint) snapshot.checkpoint_step = facts.status->checkpoint->last_step;

@@ -139,6 +139,7 @@ std::string encode_live(const LiveState& state) {
   out.string("activity", state.activity);
   out.integer("generation", state.generation);
   out.string("layout", state.layout);
+  out.integer("pipelineStages", state.pipeline_stages);
   out.integer("step", state.step);
   out.integer("totalSteps", state.total_steps);
   out.integer("expectedRanks", state.expected_ranks);
@@ -182,6 +183,7 @@ Result<LiveState> decode_live(const std::string& text) {
   state.activity = string_of(root, "activity");
   state.generation = integer_of(root, "generation", 0);
   state.layout = string_of(root, "layout");
+  state.pipeline_stages = integer_of(root, "pipelineStages", 1);
   state.step = count_of(root, "step");
   state.total_steps = count_of(root, "totalSteps");
   state.expected_ranks = integer_of(root, "expectedRanks", 0);

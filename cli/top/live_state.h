@@ -25,6 +25,7 @@ struct LiveState {
   std::string activity;  ///< "training", "restarting" ... or how it ended
   int64_t generation = 0;
   std::string layout;  ///< how the engine's ranks divide the work; empty: not known
+  int64_t pipeline_stages = 1;
   int64_t step = 0;
   int64_t total_steps = 0;
   int64_t expected_ranks = 0;

@@ -78,6 +78,7 @@ LiveState live_state_of(const RunHeader& header, const Snapshot& snapshot) {
   state.activity = snapshot.activity;
   state.generation = snapshot.generation;
   state.layout = snapshot.layout;
+  state.pipeline_stages = snapshot.pipeline_stages;
   state.step = snapshot.step;
   state.total_steps = snapshot.total_steps;
   state.loss = snapshot.loss;

@@ -61,6 +61,15 @@ std::string time_text(double seconds) {
 struct Row {
   const RankReading& reading;
   RankFigures figures;
+  const LiveState& state;
+
+  /// Of the pipeline: the ranks of a stage follow each other.
+  std::string pipeline_stage() const {
+    const auto ranks = static_cast<int64_t>(state.ranks.size());
+    const int64_t stages = state.pipeline_stages;
+    if (stages < 2 || ranks % stages != 0) return "-";
+    return std::to_string(reading.rank / (ranks / stages));
+  }
 
   std::string share(Stage stage) const {
     const double part = figures.stage_share[static_cast<size_t>(stage)];
@@ -76,6 +85,11 @@ struct Column {
   int priority;  ///< 0 is always shown; a narrow screen leaves out high ones
   bool left;
   std::string (*cell)(const Row&);
+  bool of_pipelines = false;  ///< left out of a job without one
+
+  bool is_shown(int up_to, bool pipeline) const {
+    return priority <= up_to && (pipeline || !of_pipelines);
+  }
 };
 
 /// F, B, C, D, O and so on in proportion: the step at a glance.
@@ -97,6 +111,7 @@ std::string split_bar(const Row& row) {
 // clang-format off
 const std::array kColumns = {
     Column{"RANK", 4, 0, false, [](const Row& r) { return std::to_string(r.reading.rank); }},
+    Column{"STAGE", 5, 5, false, [](const Row& r) { return r.pipeline_stage(); }, true},
     Column{"STEP", 8, 0, false, [](const Row& r) { return std::to_string(r.reading.step); }},
     Column{"PHASE", 10, 1, true, [](const Row& r) { return std::string(control::label_of(r.reading.phase)); }},
     Column{"INSTR", 6, 6, false, [](const Row& r) { return "#" + std::to_string(r.reading.instruction_id); }},
@@ -119,26 +134,27 @@ const std::array kColumns = {
 // clang-format on
 constexpr int kMaxPriority = 9;
 
-int width_up_to(int priority) {
+int width_up_to(int priority, bool pipeline) {
   int width = 0;
   for (const Column& column : kColumns) {
-    if (column.priority <= priority) width += column.width + 1;
+    if (column.is_shown(priority, pipeline)) width += column.width + 1;
   }
   return width - 1;
 }
 
 /// The highest priority whose columns fit.
-int priority_for(int columns) {
+int priority_for(int columns, bool pipeline) {
   int priority = kMaxPriority;
-  while (priority > 0 && width_up_to(priority) > columns)
+  while (priority > 0 && width_up_to(priority, pipeline) > columns)
     --priority;
   return priority;
 }
 
-std::string line_of(int priority, const std::function<std::string(const Column&)>& cell) {
+std::string line_of(int priority, bool pipeline,
+                    const std::function<std::string(const Column&)>& cell) {
   std::string line;
   for (const Column& column : kColumns) {
-    if (column.priority > priority) continue;
+    if (!column.is_shown(priority, pipeline)) continue;
     if (!line.empty()) line += ' ';
     line += column.left ? fmt::format("{:<{}.{}}", cell(column), column.width, column.width)
                         : fmt::format("{:>{}}", cell(column), column.width);
@@ -253,12 +269,13 @@ std::vector<std::string> render_top(const TopFrame& frame) {
   add_job(frame, lines);
   lines.emplace_back();
   const LiveState& now = *frame.now;
-  const int priority = priority_for(frame.columns);
+  const bool pipeline = now.pipeline_stages > 1;
+  const int priority = priority_for(frame.columns, pipeline);
   if (now.ranks.empty()) {
     add_broken("no rank has reported yet", frame.columns, lines);
   } else {
-    lines.push_back(
-        line_of(priority, [](const Column& column) { return std::string(column.title); }));
+    lines.push_back(line_of(priority, pipeline,
+                            [](const Column& column) { return std::string(column.title); }));
   }
   size_t room = now.ranks.size();
   if (frame.rows > 0 && lines.size() + room > static_cast<size_t>(frame.rows)) {
@@ -266,8 +283,9 @@ std::vector<std::string> render_top(const TopFrame& frame) {
     room = static_cast<size_t>(std::max(kMinRankRows, left));
   }
   for (const RankReading* rank : chosen_ranks(now, room)) {
-    const Row row{*rank, figures_of(*rank, find(frame.before, rank->rank))};
-    lines.push_back(line_of(priority, [&](const Column& column) { return column.cell(row); }));
+    const Row row{*rank, figures_of(*rank, find(frame.before, rank->rank)), now};
+    lines.push_back(
+        line_of(priority, pipeline, [&](const Column& column) { return column.cell(row); }));
   }
   if (room < now.ranks.size()) {
     add_broken(fmt::format("... {} more; those behind are shown", now.ranks.size() - room),

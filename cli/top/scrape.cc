@@ -128,6 +128,7 @@ void apply_job(const Sample& sample, LiveState& state) {
   if (name == "trainyard_job_phase" && value == 1) state.activity = sample.label("phase");
   if (name == "trainyard_job_generation") state.generation = whole(value);
   if (name == "trainyard_job_layout_info") state.layout = sample.label("layout");
+  if (name == "trainyard_job_pipeline_stages") state.pipeline_stages = whole(value);
   if (name == "trainyard_job_expected_ranks") state.expected_ranks = whole(value);
   if (name == "trainyard_restarts_total") add(state.restarts, value);
   if (name == "trainyard_lost_steps_total") state.lost_steps = whole(value);

@@ -40,6 +40,9 @@ constexpr Family kLayout{"trainyard_job_layout_info",
                          "Always 1; tells how the engine's ranks divide the work in the present "
                          "generation.",
                          {"layout"}};
+constexpr Family kPipelineStages{"trainyard_job_pipeline_stages", Kind::kGauge,
+                                 "Stages of the job's pipeline, whose ranks follow each other; 1 "
+                                 "without one."};
 constexpr Family kRestarts{"trainyard_restarts_total",
                            Kind::kCounter,
                            "Restarts of the job by the class of failure that caused them.",
@@ -57,9 +60,9 @@ constexpr Family kGoodputRatio{"trainyard_goodput_ratio", Kind::kGauge,
                                "Productive by wall time, 0 to 1."};
 constexpr Family kSlowest{"trainyard_slowest_rank", Kind::kGauge,
                           "Rank that holds the others up most; -1 while none does."};
-constexpr std::array kFamilies = {kPhase, kCondition, kGeneration,   kExpectedRanks,
-                                  kNodes, kLayout,    kRestarts,     kLostSteps,
-                                  kWall,  kGoodput,   kGoodputRatio, kSlowest};
+constexpr std::array kFamilies = {
+    kPhase,    kCondition, kGeneration, kExpectedRanks, kPipelineStages, kNodes,  kLayout,
+    kRestarts, kLostSteps, kWall,       kGoodput,       kGoodputRatio,   kSlowest};
 
 double number(int64_t value) { return static_cast<double>(value); }
 
@@ -145,6 +148,7 @@ void add_job_metrics(Exposition& out, const api::TrainingJobSpec& spec,
   out.add(kNodes, {"ready"}, number(status.nodes.ready));
   const std::string& layout = status.membership.layout;
   if (!layout.empty()) out.add(kLayout, {layout}, 1);
+  out.add(kPipelineStages, {}, number(spec.engine ? spec.engine->parallelism.pipeline : 1));
   add_restarts(out, status.restarts);
   add_goodput(out, goodput_at(now, spec, status));
   const bool known = status.progress && status.progress->slowest_rank;

@@ -89,10 +89,12 @@ constexpr Family kRankSkipped{
     Kind::kCounter,
     "Steps that left the parameters as they were because a gradient sum overflowed.",
     {"rank"}};
-constexpr Family kRankTokens{"trainyard_rank_tokens_total",
-                             Kind::kCounter,
-                             "Tokens trained by the rank's process itself, repeated ones too.",
-                             {"rank"}};
+constexpr Family kRankTokens{
+    "trainyard_rank_tokens_total",
+    Kind::kCounter,
+    "Tokens that the rank's process counts, repeated ones too: of a pipeline those of its first "
+    "stage alone, so that sums over ranks are right.",
+    {"rank"}};
 constexpr Family kRankStepTime{"trainyard_rank_smoothed_step_seconds",
                                Kind::kGauge,
                                "Step time of the rank, exponentially weighted mean.",

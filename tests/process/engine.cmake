@@ -34,6 +34,10 @@ trainyard_test(evaluation_stop_test TIER process TIMEOUT 600 NOT_UNDER thread
   DEPS run_test_support)
 add_dependencies(evaluation_stop_test trainyard trainyard-agent trainyard-worker)
 # Sanitizers take memory of their own.
+trainyard_test(pipeline_trace_test TIER process TIMEOUT 600 NOT_UNDER thread
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/pipeline_trace_test.cc
+  DEPS run_test_support)
+add_dependencies(pipeline_trace_test trainyard trainyard-agent trainyard-worker trainyard-fake-rank)
 trainyard_test(memory_plan_test TIER process TIMEOUT 600 NOT_UNDER address
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/train/memory_plan_test.cc
   DEPS run_test_support)

@@ -22,6 +22,7 @@ LiveState sample() {
   state.activity = "training";
   state.generation = 2;
   state.layout = "shard 2, ZeRO-3";
+  state.pipeline_stages = 2;
   state.step = 12;
   state.total_steps = 50;
   state.expected_ranks = 2;
@@ -57,6 +58,7 @@ TEST(LiveStateTest, ComesBackAsItWent) {
   EXPECT_EQ(read->at, wrote.at);
   EXPECT_EQ(read->job_name, wrote.job_name);
   EXPECT_EQ(read->layout, "shard 2, ZeRO-3");
+  EXPECT_EQ(read->pipeline_stages, 2);
   EXPECT_EQ(read->loss, 2.5);
   EXPECT_EQ(read->validation_loss, std::nullopt);
   EXPECT_EQ(read->slowest_rank, 1);

@@ -134,6 +134,15 @@ TEST(RenderTest, EightyColumnsShowTheSplit) {
   EXPECT_THAT(text, Not(HasSubstr("WHERE")));
 }
 
+TEST(RenderTest, RanksOfAPipelineShowTheirStage) {
+  LiveState state = state_of(4, 592);
+  state.pipeline_stages = 2;
+  const std::string text = joined(render_top(frame_of(state, 80)));
+  EXPECT_THAT(text, HasSubstr("RANK STAGE     STEP PHASE "));
+  EXPECT_THAT(text, HasSubstr("   1     0      592 training "));
+  EXPECT_THAT(text, HasSubstr("   2     1      592 training "));
+}
+
 TEST(RenderTest, TwentyColumnsShowWhatMatters) {
   const LiveState state = state_of(2, 592);
   TopFrame frame = frame_of(state, 20);
