@@ -112,6 +112,18 @@ TEST_F(JobTest, TheExampleOfZeroTrainsAsItIsWritten) {
   must({"delete", "tj", "zero"});
 }
 
+TEST_F(JobTest, TheExampleOfAPipelineTrainsAsItIsWritten) {
+  train_example("pipeline");
+  EXPECT_EQ(job_status("pipeline")["membership"]["layout"], "pp 2 x shard 2, ZeRO-1");
+  must({"delete", "tj", "pipeline"});
+}
+
+TEST_F(JobTest, TheExampleOfThreeAxesTrainsAsItIsWritten) {
+  train_example("hybrid-3d");
+  EXPECT_EQ(job_status("hybrid-3d")["membership"]["layout"], "pp 2 x dp 2 x shard 2, ZeRO-1");
+  must({"delete", "tj", "hybrid-3d"});
+}
+
 TEST_F(JobTest, AContainerThatTakesMoreMemoryThanItMayIsTheProgramsOwnFailure) {
   Json job = trainer_job("train", 1, {"eat", "512"});
   // With less, what starts the container may be the one that is killed, which is not the program's
