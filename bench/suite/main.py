@@ -10,6 +10,7 @@ import tempfile
 
 import kernels
 import machine
+import pipelines
 import report
 import sharded
 import training
@@ -23,6 +24,8 @@ PARTS = {
     "sharded": ("Training with sharded states, against PyTorch", sharded.throughput),
     "memory": ("Memory of a rank by ZeRO stage", sharded.memory),
     "overlap": ("Overlap on a limited link", sharded.overlap),
+    "pipeline": ("Training in a pipeline, against PyTorch", pipelines.throughput),
+    "pipeline-memory": ("Memory of the ranks of a pipeline", pipelines.memory),
     "checkpoint": ("Checkpoints", training.checkpoint),
 }
 

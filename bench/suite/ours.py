@@ -18,8 +18,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def manifest(model, tokens, validation=None, *, name, ranks, threads, sequences, length, steps, compute,
-             checkpoint_every=0, zero_stage=1, shard=0, transport="Auto"):
-    """A TrainingJob as JSON, which is YAML too. `sequences`: of the global batch; `shard`: 0 for all ranks."""
+             checkpoint_every=0, zero_stage=1, shard=0, transport="Auto", micro_sequences=0, parallelism=None):
+    """A TrainingJob as JSON, which is YAML too. `sequences`: of the global batch; `shard`: 0 for all ranks; `micro_sequences`: 0 for
+    all of a rank; `parallelism`: in place of the fields for ZeRO."""
     data = {"tokens": [str(tokens)], "sequenceLength": length}
     if validation:
         data["validation"] = [str(validation)]
@@ -29,10 +30,10 @@ def manifest(model, tokens, validation=None, *, name, ranks, threads, sequences,
             "numNodes": 1, "numProcPerNode": ranks,
             "engine": {
                 "model": model, "data": data, "steps": steps,
-                "batch": {"globalSequences": sequences, "microSequences": sequences // ranks},
+                "batch": {"globalSequences": sequences, "microSequences": micro_sequences or sequences // ranks},
                 "optimizer": {"learningRate": 3.0e-4, "gradientClip": 1.0},
                 "precision": {"compute": compute},
-                "parallelism": {"zeroStage": zero_stage, "shard": shard},
+                "parallelism": parallelism or {"zeroStage": zero_stage, "shard": shard},
                 "runtime": {"threads": threads, "transport": transport},
             },
             "checkpointPolicy": {"everySteps": checkpoint_every,
@@ -97,10 +98,12 @@ class Run:
                                                              event["args"] | {"name": event["name"]}))
         for spans in self.spans.values():
             spans.sort(key=lambda span: span[0])
-        # The copy for the last checkpoint, which every run takes, is not part of training.
-        copied = self.spans.get("checkpoint_wait", [(float("inf"),)])[0][0]
+        # The copy for the last checkpoint, which every run takes, is not part of training. Other ranks may make it before rank 0.
+        copied = self.spans["step"][-1][0] if len(self.ranks) > 1 else self.spans.get("checkpoint_wait", [(float("inf"),)])[0][0]
         self.own_peak_bytes, self.peak_bytes = {}, None
         self.processor = [(at, used[0][2]) for at, used in samples if 0 in used]
+        self.all_processors = [(at, sum(seconds for _, _, seconds in used.values())) for at, used in samples
+                               if len(used) == len(self.ranks)]
         for at, used in samples:
             for rank, (peak, own, _) in used.items() if at < copied else ():
                 self.own_peak_bytes[rank] = max(own, self.own_peak_bytes.get(rank, 0))
@@ -109,10 +112,12 @@ class Run:
     def step_seconds(self, warm):
         return [end - begin for begin, end, _ in self.spans["step"][warm:]]
 
-    def processor_seconds(self, warm):
-        """Of rank 0 in a step, all threads: mean over the steps after `warm`, from the samples nearest to their begin and end."""
+    def processor_seconds(self, warm, all_ranks=False):
+        """Of rank 0 or of all ranks in a step, all threads: mean over the steps after `warm`, from the samples nearest to their
+        begin and end."""
         begin, end = self.spans["step"][warm][0], self.spans["step"][-1][1]
-        first, last = (min(self.processor, key=lambda sample: abs(sample[0] - at)) for at in (begin, end))
+        samples = self.all_processors if all_ranks else self.processor
+        first, last = (min(samples, key=lambda sample: abs(sample[0] - at)) for at in (begin, end))
         return (last[1] - first[1]) * (end - begin) / (last[0] - first[0]) / len(self.spans["step"][warm:])
 
     def start_to_first_step(self):

@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import time
 
-SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "peers" / "gpt2_torch.py"
+PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 LIMIT_S = 900
 # On AMD processors MKL, which PyPI's torch uses, takes a slow path unless this function says otherwise.
 SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
@@ -39,8 +39,9 @@ class Torch:
         return library
 
     def train(self, text, *, ranks, threads, sequences, length, steps, warm, model, tuned=True, bf16=False,
-              compiled=False, parallel="ddp"):
-        """One process (or torchrun's, where there are several ranks, `parallel`): the script's JSON, with `started` added."""
+              compiled=False, parallel="ddp", schedule=None):
+        """One process (or torchrun's, where there are several ranks, `parallel`, or a pipeline of that `schedule`): the script's
+        JSON, with `started` added."""
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive")
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.work / "inductor")
         if tuned:
@@ -48,11 +49,13 @@ class Torch:
         command = [self.python]
         if ranks > 1:
             command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command += [str(SCRIPT), "--text", str(text), "--sequences", str(sequences // ranks), "--tokens", str(length),
-                    "--steps", str(steps), "--warm", str(warm)]
+        script = PEERS / ("gpt2_pipeline_torch.py" if schedule else "gpt2_torch.py")
+        command += [str(script), "--text", str(text), "--sequences", str(sequences if schedule else sequences // ranks),
+                    "--tokens", str(length), "--steps", str(steps), "--warm", str(warm)]
         for name in ("layers", "hidden", "heads", "vocab"):
             command += ["--" + name, str(model[name])]
-        command += ["--parallel", parallel] * (ranks > 1) + ["--bf16"] * bf16 + ["--compile"] * compiled
+        command += ["--schedule", schedule] if schedule else ["--parallel", parallel] * (ranks > 1)
+        command += ["--bf16"] * bf16 + ["--compile"] * compiled
         started = time.monotonic()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -48,6 +48,7 @@ def our_run(context, shape, compute, environment=None, **how):
                         compute=compute, **how)
     run = ours.train(context.binaries, context.work, job, keep_steps=shape.warm + shape.steps, environment=environment)
     return {"seconds": median(run.step_seconds(shape.warm)), "processor": run.processor_seconds(shape.warm),
+            "all_processors": run.processor_seconds(shape.warm, all_ranks=True),
             "start": run.start_to_first_step(), "peak": run.peak_bytes, "own_peak": run.own_peak_bytes, "planned": run.planned_bytes,
             "spans": run.spans, "hidden": _hidden(run)}
 
