@@ -115,7 +115,8 @@ Status train(const Case& one, const comm::Options& options,
              double& simulated) {
   auto world = comm::make_local_communicator(options, meeting);
   if (!world) return world.error();
-  TRAINYARD_ASSIGN(const comm::Groups groups, comm::Groups::make(**world, {.pp = one.ranks}));
+  TRAINYARD_ASSIGN(const comm::Groups groups,
+                   comm::Groups::make(**world, {.pp = one.ranks}, one.per_rank));
   const api::EngineSpec spec = spec_of(one);
   engine::HeapMemorySource memory;
   TRAINYARD_ASSIGN(
