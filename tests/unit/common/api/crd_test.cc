@@ -253,5 +253,23 @@ TEST(CrdRulesTest, MessagesSayWhatIsWanted) {
   EXPECT_GT(rules, 50);
 }
 
+/// The API server judges a default by the rules before it fills in what is below: a rule that reads
+/// a field of an object with a default must also hold where some field is missing.
+TEST(CrdTest, RulesOfObjectsWithADefaultHoldForTheDefault) {
+  int judged = 0;
+  auto judge = [&](const std::string& path, const Node& property) {
+    const Node* rules = property.find("x-kubernetes-validations");
+    if (rules == nullptr || property.find("default") == nullptr) return;
+    for (const Node& item : rules->items) {
+      const std::string& rule = item.find("rule")->string;
+      if (rule.find("self.") == std::string::npos) continue;
+      ++judged;
+      EXPECT_NE(rule.find("!has(self."), std::string::npos) << path << ": " << rule;
+    }
+  };
+  for_each_property(schema(), "", judge);
+  EXPECT_GT(judged, 0);
+}
+
 }  // namespace
 }  // namespace trainyard::api

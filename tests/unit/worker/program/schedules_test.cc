@@ -221,8 +221,12 @@ TEST(SchedulesTest, RoundsOfSeveralStagesAreFolded) {
 }
 
 TEST(SchedulesTest, WhatRunsApartGathersNoWeights) {
+  // Three stages of so many layers that none has all of them gathered at once.
+  std::vector<layout::Unit> units;
+  for (int layer = 14; layer >= 0; --layer)
+    units.push_back({.layers = {layer}, .stages = {layer / 5}});
+  const Lowering lowering = lowering_of({5, 10, 15}, units, {"pipeline", {.pp = 3, .fsdp = 2}, 3});
   for (const int micro_batches : {4, 23}) {
-    const Lowering lowering = pipeline(3, 3, 2);
     const auto gathers_of = [&](PipelineSchedule schedule) {
       int gathers = 0;
       for (const RankProgram& rank : ranks_of(schedule, lowering, micro_batches)) {
@@ -330,6 +334,24 @@ TEST(SchedulesTest, PlantedFaultsAreFound) {
     std::rotate(first, first + 1, second + 1);
   };
   EXPECT_THAT(said_after(PipelineSchedule::kGPipe, 0, later), HasSubstr("in its place: deadlock"));
+}
+
+TEST(SchedulesTest, ActivationsOfTwoStagesThatChangePlacesAreADeadlock) {
+  // The first rank sends what its first stage leaves and what its second does through one channel.
+  const auto swapped = [](std::vector<Instruction>& program) {
+    const auto of_layer = [&](int layer) {
+      return std::find_if(program.begin(), program.end(), [&](const Instruction& i) {
+        return i.kind == Kind::kSendActivation && i.layer == layer;
+      });
+    };
+    // Six stages of two layers: the third message of stage 0 after the first of stage 3.
+    const auto third = std::find_if(of_layer(2), program.end(), [](const Instruction& i) {
+      return i.kind == Kind::kSendActivation && i.layer == 2 && i.micro_batch == 2;
+    });
+    std::rotate(third, third + 1, of_layer(8) + 1);
+  };
+  EXPECT_THAT(said_after(PipelineSchedule::kInterleaved, 0, swapped),
+              HasSubstr("in its place: deadlock"));
 }
 
 TEST(SchedulesTest, WhatIsFreedOrReducedTooEarlyIsFound) {
