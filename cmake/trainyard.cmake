@@ -55,6 +55,10 @@ if(TRAINYARD_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
   add_link_options(-fsanitize=address,undefined)
 endif()
+# Of what is shipped the tables of functions cannot be changed once it runs (hardening_test reads the programs).
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  add_link_options(-Wl,-z,relro,-z,now)
+endif()
 include_directories(${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 
 # Puts up to `size` of a target's files into one, for `sources` to name it in their stead. The same few headers are

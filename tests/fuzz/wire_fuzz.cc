@@ -36,6 +36,26 @@ void check_control(const uint8_t* data, size_t size) {
                     "a control frame changes on a round trip");
 }
 
+/// Who is let in says all that this rank is.
+void check_stranger(const uint8_t* data, size_t size) {
+  std::array<std::byte, comm::kHelloBytes> wire{};
+  std::memcpy(wire.data(), data, std::min(size, wire.size()));
+  comm::HandshakeIdentity identity;
+  identity.generation = 7;
+  identity.rank = 1;
+  identity.world_size = 4;
+  identity.ring = 99;
+  const auto hello = comm::decode_hello(wire, identity.version());
+  if (!hello) return;
+  const comm::Judgement judgement = comm::judge(*hello, identity);
+  TRAINYARD_REQUIRE(judgement.why.empty() == (judgement.refusal == comm::Refusal::kNone),
+                    "a refusal has a reason");
+  if (judgement.refusal != comm::Refusal::kNone) return;
+  TRAINYARD_REQUIRE(hello->generation == 7 && hello->target == 1 && hello->world_size == 4 &&
+                        hello->ring == 99 && hello->rank < 4 && hello->rank != 1,
+                    "a stranger is let in");
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
@@ -50,6 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                  return comm::decode_welcome(wire, version);
                                });
   }
+  check_stranger(data, size);
   check_control(data, size);
   return 0;
 }

@@ -7,3 +7,9 @@ endif()
 # What the node image of tools/kind is called, which decides whether it is made anew.
 add_test(NAME node_image_name_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/node_image_name_test.py)
 set_tests_properties(node_image_name_test PROPERTIES LABELS process TIMEOUT 300)
+# What is shipped is hardened.
+if(CMAKE_BUILD_TYPE STREQUAL Release)
+  add_test(NAME hardening_test
+    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/hardening_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  set_tests_properties(hardening_test PROPERTIES LABELS release TIMEOUT 300)
+endif()

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""The programs as they are shipped are linked so that a mistake in memory serves an attacker less.
+
+    hardening_test.py FOLDER-OF-PROGRAMS
+"""
+
+import pathlib
+import subprocess
+import sys
+import unittest
+
+PROGRAMS = ["trainyard", "trainyard-agent", "trainyard-operator", "trainyard-worker"]
+binaries = None
+
+
+def readelf(option, program):
+    command = ["readelf", "--wide", option, str(binaries / program)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+class HardeningTest(unittest.TestCase):
+    def test_every_program_is_linked_hardened(self):
+        for program in PROGRAMS:
+            with self.subTest(program):
+                self.assertRegex(readelf("--file-header", program), r"Type:\s+DYN", "it lies at any address")
+                segments = readelf("--program-headers", program)
+                self.assertIn("GNU_RELRO", segments)
+                self.assertRegex(segments, r"GNU_STACK.* RW ", "the stack is not executable")
+                self.assertNotRegex(segments, r"LOAD.* RWE ", "nothing is both written and executed")
+                self.assertRegex(readelf("--dynamic", program), r"BIND_NOW|FLAGS_1.*NOW", "its tables are read only")
+
+
+if __name__ == "__main__":
+    binaries = pathlib.Path(sys.argv.pop()).resolve()
+    unittest.main()
