@@ -22,6 +22,7 @@
 #include "common/worker_contract.h"
 #include "control/policies/elastic.h"
 #include "worker/data/dataset.h"
+#include "worker/data/text/tokenizer.h"
 #include "worker/hf/model_folder.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/resolve.h"
@@ -57,6 +58,7 @@ struct Options {
   std::string output = "text";
   std::string svg;
   int64_t ranks = 0;
+  int64_t vocab = 0;
   int64_t rank = -1;
   bool program = false;
   bool unit_costs = false;
@@ -71,13 +73,17 @@ Status complete(api::EngineSpec& spec) {
     imported = (*model)->spec();
   } else if (spec.model.vocab == 0) {
     const auto tokens = data::TokenSet::open(std::span<const std::string>(spec.data.tokens));
-    if (!tokens) {
+    if (tokens) {
+      spec.model.vocab = tokens->vocabulary();
+    } else if (const auto tokenizer = data::open_tokenizer(spec.data.tokenizer);
+               !spec.data.tokenizer.empty() && tokenizer) {
+      spec.model.vocab = (*tokenizer)->vocabulary();
+    } else {
       return Error{tokens.error().code,
-                   "engine.model.vocab: found nothing, wanted a number of tokens, as "
-                   "engine.data.tokens cannot tell it here: " +
+                   "engine.model.vocab: found nothing, wanted a number of tokens, or --vocab (256 "
+                   "where the tokenizer is bytes), as engine.data.tokens cannot tell it here: " +
                        tokens.error().message};
     }
-    spec.model.vocab = tokens->vocabulary();
   }
   return engine::resolve_spec(spec, imported);
 }
@@ -124,6 +130,7 @@ Result<JobPlan> plan(const Options& options) {
   JobPlan result{.name = job.metadata.name, .spec = *std::move(job.spec.engine)};
   const int64_t per_node = api::ranks_per_node(job.spec);
   result.ranks = options.ranks > 0 ? options.ranks : job.spec.num_nodes * per_node;
+  if (options.vocab > 0 && result.spec.model.vocab == 0) result.spec.model.vocab = options.vocab;
   TRAINYARD_TRY(complete(result.spec));
 
   engine::JobPlace place{.ranks = result.ranks, .one_host = job.spec.num_nodes == 1};
@@ -209,6 +216,11 @@ void register_plan(const Command& app, CommandContext& context) {
       .required();
   command.option("--ranks", options->ranks, "Instead of numNodes x numProcPerNode")
       .between(1, kRanksMax);
+  command
+      .option(
+          "--vocab", options->vocab,
+          "Tokens of the vocabulary where neither the manifest nor data that is here tells them")
+      .between(1, int64_t{1} << 31);
   command.flag("--program", options->program,
                "Draws which rank of a pipeline runs what when, instead of the table");
   command.flag("--unit-costs", options->unit_costs,

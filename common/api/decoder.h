@@ -219,8 +219,9 @@ void Decoder::decode_enum(const text::Node& node, const std::string& path, E& ou
     }
   }
   std::vector<std::string_view> names;
-  for (const EnumName<E>& entry : EnumTable<E>::kNames)
-    names.push_back(entry.name);
+  for (const EnumName<E>& entry : EnumTable<E>::kNames) {
+    if (!entry.planned) names.push_back(entry.name);
+  }
   refuse(node, path, join_choices(names));
 }
 

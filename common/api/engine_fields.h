@@ -78,7 +78,8 @@ void visit_fields(V& visit, S& model) {
          .default_note = "from preset or import, else data.sequenceLength"},
         model.max_positions);
   visit({.name = "tieEmbeddings",
-         .description = "Use the token embedding as the output projection as well."},
+         .description = "Use the token embedding as the output projection as well.",
+         .planned = true},
         model.tie_embeddings);
   visit({.name = "dropout",
          .description = "Probability with which an activation is dropped in training.",
@@ -197,7 +198,9 @@ template <class V, Is<PrecisionSpec> S>
 void visit_fields(V& visit, S& precision) {
   visit({.name = "compute", .description = "Format of activations and matrix products."},
         precision.compute);
-  visit({.name = "master", .description = "Format of the weights that the optimizer updates."},
+  visit({.name = "master",
+         .description = "Format of the weights that the optimizer updates.",
+         .planned = true},
         precision.master);
   visit({.name = "lossScale",
          .description = "Factor on the loss, a power of two, or Dynamic; only with FP16.",
@@ -220,7 +223,8 @@ void visit_fields(V& visit, S& parallelism) {
   visit({.name = "tensor",
          .description = "Ranks that share every layer; a divisor of model.heads.",
          .minimum = 1,
-         .maximum = 65536},
+         .maximum = 65536,
+         .planned = true},
         parallelism.tensor);
   visit({.name = "pipeline",
          .description = "Stages the layers are divided into.",
@@ -230,12 +234,14 @@ void visit_fields(V& visit, S& parallelism) {
   visit({.name = "context",
          .description = "Ranks that share every sequence.",
          .minimum = 1,
-         .maximum = 65536},
+         .maximum = 65536,
+         .planned = true},
         parallelism.context);
   visit({.name = "expert",
          .description = "Ranks that share the experts of a layer.",
          .minimum = 1,
-         .maximum = 65536},
+         .maximum = 65536,
+         .planned = true},
         parallelism.expert);
   visit({.name = "shard",
          .description =
@@ -276,7 +282,8 @@ void visit_fields(V& visit, S& parallelism) {
                         "Selective, those of norms and GELU; Full, all but the inputs of layers."},
         parallelism.recompute);
   visit({.name = "sequenceParallel",
-         .description = "Divide what tensor parallelism replicates along the sequence."},
+         .description = "Divide what tensor parallelism replicates along the sequence.",
+         .planned = true},
         parallelism.sequence_parallel);
   visit({.name = "contextMode", .description = "How a sequence is divided over a context group."},
         parallelism.context_mode);
@@ -291,7 +298,8 @@ void visit_fields(V& visit, S& parallelism) {
         parallelism.ring_order);
   visit({.name = "offload",
          .description = "States kept in host memory between their uses.",
-         .max_items = 3},
+         .max_items = 3,
+         .planned = true},
         parallelism.offload);
 }
 
@@ -347,7 +355,8 @@ void visit_fields(V& visit, S& evaluation) {
          .description = "Evaluations without improvement after which the run ends; 0 turns this "
                         "off.",
          .minimum = 0,
-         .maximum = kMaxCount},
+         .maximum = kMaxCount,
+         .planned = true},
         evaluation.early_stop_patience);
 }
 

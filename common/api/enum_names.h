@@ -15,7 +15,9 @@ template <class E>
 struct EnumName {
   E value;
   std::string_view name;
+  bool planned = false;  ///< described, and not there yet: refused
 };
+inline constexpr bool kPlanned = true;
 
 /// Specialised for every enum of the API: `kNames`, one entry an enumerator, in declaration order.
 template <class E>
@@ -48,8 +50,8 @@ template <>
 struct EnumTable<Task> {
   static constexpr auto kNames = std::to_array<EnumName<Task>>({
       {Task::kCausalLM, "CausalLM"},
-      {Task::kSequenceClassification, "SequenceClassification"},
-      {Task::kMaskedLM, "MaskedLM"},
+      {Task::kSequenceClassification, "SequenceClassification", kPlanned},
+      {Task::kMaskedLM, "MaskedLM", kPlanned},
   });
 };
 
@@ -57,10 +59,10 @@ template <>
 struct EnumTable<ModelFamily> {
   static constexpr auto kNames = std::to_array<EnumName<ModelFamily>>({
       {ModelFamily::kGPT2, "GPT2"},
-      {ModelFamily::kLlama, "Llama"},
-      {ModelFamily::kQwen2, "Qwen2"},
-      {ModelFamily::kBert, "Bert"},
-      {ModelFamily::kMixtral, "Mixtral"},
+      {ModelFamily::kLlama, "Llama", kPlanned},
+      {ModelFamily::kQwen2, "Qwen2", kPlanned},
+      {ModelFamily::kBert, "Bert", kPlanned},
+      {ModelFamily::kMixtral, "Mixtral", kPlanned},
   });
 };
 
@@ -77,7 +79,7 @@ struct EnumTable<ScheduleName> {
       {ScheduleName::kCosine, "Cosine"},
       {ScheduleName::kLinear, "Linear"},
       {ScheduleName::kConstant, "Constant"},
-      {ScheduleName::kWSD, "WSD"},
+      {ScheduleName::kWSD, "WSD", kPlanned},
   });
 };
 
@@ -94,8 +96,8 @@ struct EnumTable<NumberFormat> {
   static constexpr auto kNames = std::to_array<EnumName<NumberFormat>>({
       {NumberFormat::kFP32, "FP32"},
       {NumberFormat::kBF16, "BF16"},
-      {NumberFormat::kFP16, "FP16"},
-      {NumberFormat::kFP8, "FP8"},
+      {NumberFormat::kFP16, "FP16", kPlanned},
+      {NumberFormat::kFP8, "FP8", kPlanned},
   });
 };
 
@@ -115,7 +117,7 @@ struct EnumTable<PipelineSchedule> {
       {PipelineSchedule::kOneFOneB, "OneFOneB"},
       {PipelineSchedule::kInterleaved, "Interleaved"},
       {PipelineSchedule::kZeroBubbleH1, "ZeroBubbleH1"},
-      {PipelineSchedule::kPipeDream, "PipeDream"},
+      {PipelineSchedule::kPipeDream, "PipeDream", kPlanned},
   });
 };
 
@@ -132,7 +134,7 @@ template <>
 struct EnumTable<ContextMode> {
   static constexpr auto kNames = std::to_array<EnumName<ContextMode>>({
       {ContextMode::kRing, "Ring"},
-      {ContextMode::kUlysses, "Ulysses"},
+      {ContextMode::kUlysses, "Ulysses", kPlanned},
   });
 };
 
@@ -150,7 +152,7 @@ struct EnumTable<NumericsMode> {
   static constexpr auto kNames = std::to_array<EnumName<NumericsMode>>({
       {NumericsMode::kAuto, "Auto"},
       {NumericsMode::kCanonical, "Canonical"},
-      {NumericsMode::kFast, "Fast"},
+      {NumericsMode::kFast, "Fast", kPlanned},
   });
 };
 
@@ -161,7 +163,7 @@ struct EnumTable<Transport> {
       {Transport::kLocal, "Local"},
       {Transport::kShm, "Shm"},
       {Transport::kTcp, "Tcp"},
-      {Transport::kNccl, "Nccl"},
+      {Transport::kNccl, "Nccl", kPlanned},
   });
 };
 
@@ -206,7 +208,7 @@ struct EnumTable<RestartStrategy> {
   static constexpr auto kNames = std::to_array<EnumName<RestartStrategy>>({
       {RestartStrategy::kRecreateAll, "RecreateAll"},
       {RestartStrategy::kReplacePod, "ReplacePod"},
-      {RestartStrategy::kInPlace, "InPlace"},
+      {RestartStrategy::kInPlace, "InPlace", kPlanned},
   });
 };
 
@@ -243,9 +245,9 @@ struct EnumTable<StallAction> {
       {StallAction::kReport, "Report"},
       {StallAction::kDumpStacks, "DumpStacks"},
       {StallAction::kRestartJob, "RestartJob"},
-      {StallAction::kRestartProcess, "RestartProcess"},
-      {StallAction::kReplacePod, "ReplacePod"},
-      {StallAction::kReplaceNode, "ReplaceNode"},
+      {StallAction::kRestartProcess, "RestartProcess", kPlanned},
+      {StallAction::kReplacePod, "ReplacePod", kPlanned},
+      {StallAction::kReplaceNode, "ReplaceNode", kPlanned},
   });
 };
 
@@ -253,9 +255,9 @@ template <>
 struct EnumTable<SchedulingProvider> {
   static constexpr auto kNames = std::to_array<EnumName<SchedulingProvider>>({
       {SchedulingProvider::kNone, "None"},
-      {SchedulingProvider::kVolcano, "Volcano"},
-      {SchedulingProvider::kCoscheduling, "Coscheduling"},
-      {SchedulingProvider::kKueue, "Kueue"},
+      {SchedulingProvider::kVolcano, "Volcano", kPlanned},
+      {SchedulingProvider::kCoscheduling, "Coscheduling", kPlanned},
+      {SchedulingProvider::kKueue, "Kueue", kPlanned},
   });
 };
 

@@ -51,6 +51,7 @@ struct Field {
   std::string_view default_note{};
   Notation notation = Notation::kNumber;
   Content content = Content::kPlain;
+  bool planned = false;  ///< described, and not there yet: only the member's initialiser is taken
 };
 
 /// S is T or const T: what lets one table serve readers and writers.

@@ -77,7 +77,8 @@ void visit_fields(V& visit, S& spares) {
   visit({.name = "count",
          .description = "Pods kept ready to replace a failed one.",
          .minimum = 0,
-         .maximum = 1024},
+         .maximum = 1024,
+         .planned = true},
         spares.count);
   visit({.name = "mode", .description = "What a spare keeps ready."}, spares.mode);
 }
@@ -313,7 +314,8 @@ void visit_fields(V& visit, S& scheduling) {
         scheduling.scheduler_name);
   visit({.name = "topology",
          .description = "Domains to keep the pods in, widest first.",
-         .max_items = 8},
+         .max_items = 8,
+         .planned = true},
         scheduling.topology);
   visit({.name = "priorityClassName", .description = "Priority of the pods.", .max_length = 253},
         scheduling.priority_class_name);

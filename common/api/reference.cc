@@ -43,7 +43,7 @@ would change the program are left out, and `trainyard run` names them at its sta
 Under `trainyard run`, relative paths are taken from the manifest's folder. In a cluster paths are
 those inside the container, where volumes are mounted, and absolute.
 
-Some values are described here and refused with "not in this version": their time has not come.
+What is marked as planned is refused, at `kubectl apply` and with "not in this version" by `trainyard validate`: its time has not come.
 )";
 
 constexpr char kPresetsHead[] = R"(
@@ -107,7 +107,7 @@ std::string type_in_words(const Field& field, const std::string& path) {
     std::string names;
     for (const EnumName<T>& entry : EnumTable<T>::kNames) {
       if (!names.empty()) names += " | ";
-      names += code(entry.name);
+      names += code(entry.name) + (entry.planned ? " (planned)" : "");
     }
     return names;
   } else {
@@ -160,6 +160,7 @@ class SectionWriter {
     if (!field.default_note.empty()) default_text = std::string(field.default_note);
     if (field.need == Need::kRequired) default_text = "required";
     std::string description(field.description);
+    if (field.planned) description += " Planned: refused as yet, unless left at its default.";
     const std::string bounds = bounds_in_words(field);
     if (!bounds.empty()) description += " Bounds: " + bounds + ".";
     if constexpr (IsVector<T>::value) {

@@ -38,12 +38,6 @@ class Rules {
     faults_.add(at(field), std::move(found), std::move(wanted));
   }
 
-  /// Faults a value whose time has not come.
-  void not_in_this_version(bool used, std::string_view field, std::string found,
-                           const std::string& instead) const {
-    require(!used, field, std::move(found), instead + " (not in this version)");
-  }
-
   FaultList& faults() const { return faults_; }
   const std::string& path() const { return path_; }
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "common/api/field_kinds.h"
+#include "common/api/planned.h"
 #include "common/api/pod_template_schema.h"
 #include "common/api/rules.h"
 #include "common/api/schema_node.h"
@@ -71,8 +72,8 @@ template <class E>
 Node enum_schema() {
   Node schema = type_node("string");
   Node& names = member(schema, "enum", Kind::kSequence);
-  for (const EnumName<E>& entry : EnumTable<E>::kNames)
-    names.items.push_back(string_node(entry.name));
+  for (const std::string_view name : names_of<E>(false))
+    names.items.push_back(string_node(name));
   return schema;
 }
 
@@ -121,6 +122,34 @@ std::string description_of(const Field& field, const Node& default_value) {
   return text;
 }
 
+/// What is not there yet, in a sentence for `kubectl explain`; empty where all is.
+template <class T>
+std::string planned_sentence(const Field& field) {
+  if (field.planned) return " Planned: refused as yet, unless left at its default.";
+  const std::vector<std::string_view> names = names_of<T>(true);
+  return names.empty() ? "" : " Planned, and refused as yet: " + join_choices(names) + ".";
+}
+
+/// Has the API server refuse a planned field that is not at its default.
+template <class T>
+void put_planned(const Field& field, const T& initial, Node& schema) {
+  if (!field.planned) return;
+  const Node value = default_of(field, initial);
+  std::string rule = "self == " + text::to_json(value);
+  std::string wanted = text::to_json(value);
+  if constexpr (IsVector<T>::value) {
+    rule = "size(self) == 0";
+    wanted = "an empty list";
+  } else if constexpr (ApiEnum<T>) {
+    rule = "self == '" + value.string + "'";
+    wanted = value.string;
+  }
+  put(schema, "x-kubernetes-validations",
+      list_node({mapping_node(
+          {{"rule", string_node(rule)},
+           {"message", string_node("is planned; this version takes " + wanted + " alone")}})}));
+}
+
 /// The visitor that collects the properties of one struct.
 class ObjectWriter {
  public:
@@ -133,10 +162,12 @@ class ObjectWriter {
     Node property = mapping_node({});
     // The API server defines metadata itself and takes nothing but its type.
     if constexpr (!std::same_as<T, ObjectMeta>) {
-      put(property, "description", string_node(description_of(field, default_value)));
+      put(property, "description",
+          string_node(description_of(field, default_value) + planned_sentence<T>(field)));
     }
     for (text::Member& member : schema_of<T>(field).members)
       put(property, member.key, std::move(member.value));
+    put_planned(field, value, property);
     if (default_value.kind != Kind::kNull) put(property, "default", std::move(default_value));
     put(properties_, field.name, std::move(property));
     if (field.need == Need::kRequired) required_.items.push_back(string_node(field.name));

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "common/api/job_size.h"
+#include "common/api/planned.h"
 #include "common/api/rules.h"
 #include "common/api/validate.h"
 
@@ -17,9 +18,6 @@ std::string name(E value) {
 }
 
 void check_model(const ModelSpec& model, const Rules& rules) {
-  rules.not_in_this_version(model.family != ModelFamily::kGPT2, "family", name(model.family),
-                            "GPT2");
-  rules.not_in_this_version(!model.tie_embeddings, "tieEmbeddings", "false", "true");
   const bool imported = !model.import_path.empty();
   rules.require(!imported || model.preset.empty(), "preset", text::describe(model.preset),
                 "either preset or import");
@@ -59,11 +57,6 @@ void check_data(const EngineSpec& engine, const Rules& rules) {
 
 void check_precision(const EngineSpec& engine, const Rules& rules) {
   const PrecisionSpec& precision = engine.precision;
-  const bool compute_ready =
-      precision.compute == NumberFormat::kFP32 || precision.compute == NumberFormat::kBF16;
-  rules.not_in_this_version(!compute_ready, "compute", name(precision.compute), "FP32 or BF16");
-  rules.not_in_this_version(precision.master != NumberFormat::kFP32, "master",
-                            name(precision.master), "FP32");
   if (precision.loss_scale) {
     const double scale = *precision.loss_scale;
     const std::string found = scale == 0 ? "Dynamic" : text::shortest(scale);
@@ -132,61 +125,36 @@ void check_parallelism_rules(const EngineSpec& engine, const Rules& rules) {
   }
 }
 
-bool is_ready(PipelineSchedule schedule) { return schedule != PipelineSchedule::kPipeDream; }
-
 void check_parallelism_ready(const ParallelismSpec& parallelism, const Rules& rules) {
-  const std::string data_parallel = "1; more ranks are used by data parallelism";
   const ParallelismSpec ready;
-  rules.not_in_this_version(parallelism.tensor > 1, "tensor", number(parallelism.tensor),
-                            data_parallel);
-  rules.not_in_this_version(parallelism.context > 1, "context", number(parallelism.context),
-                            data_parallel);
-  rules.not_in_this_version(parallelism.expert > 1, "expert", number(parallelism.expert),
-                            data_parallel);
   const PipelineSchedule schedule = parallelism.pipeline_schedule;
-  rules.not_in_this_version(!is_ready(schedule), "pipelineSchedule", name(schedule),
-                            "Naive, GPipe, OneFOneB, Interleaved or ZeroBubbleH1");
-  rules.require(
-      parallelism.pipeline > 1 || schedule == ready.pipeline_schedule || !is_ready(schedule),
-      "pipelineSchedule", name(schedule), "OneFOneB, as pipeline is 1", {"pipeline"});
+  rules.require(parallelism.pipeline > 1 || schedule == ready.pipeline_schedule, "pipelineSchedule",
+                name(schedule), "OneFOneB, as pipeline is 1", {"pipeline"});
   const bool interleaves = schedule == PipelineSchedule::kInterleaved;
   rules.require(
       (parallelism.chunks_per_stage > 1) == interleaves, "chunksPerStage",
       number(parallelism.chunks_per_stage),
       interleaves ? "at least 2 under Interleaved" : "1, as pipelineSchedule is not Interleaved",
       {"pipelineSchedule"});
-  rules.not_in_this_version(parallelism.sequence_parallel, "sequenceParallel", "true", "false");
-  rules.not_in_this_version(parallelism.context_mode != ready.context_mode, "contextMode",
-                            name(parallelism.context_mode), "Ring");
-  rules.not_in_this_version(!parallelism.offload.empty(), "offload", "a list", "an empty list");
 }
 
 void check_run(const EngineSpec& engine, const Rules& rules) {
-  rules.not_in_this_version(engine.task != Task::kCausalLM, "task", name(engine.task), "CausalLM");
   const LearningRateSchedule& schedule = engine.learning_rate_schedule;
-  rules.not_in_this_version(schedule.name == ScheduleName::kWSD, "learningRateSchedule.name",
-                            name(schedule.name), "Cosine, Linear or Constant");
   const int64_t horizon = horizon_of(engine);
   rules.require(schedule.warmup_steps <= horizon, "learningRateSchedule.warmupSteps",
                 number(schedule.warmup_steps),
                 std::string("at most ") + (schedule.horizon_steps > 0 ? "horizonSteps" : "steps") +
                     " (" + number(horizon) + ")",
                 {"steps", "learningRateSchedule.horizonSteps"});
-  rules.not_in_this_version(engine.numerics.mode == NumericsMode::kFast, "numerics.mode",
-                            name(engine.numerics.mode), "Auto or Canonical");
-  rules.not_in_this_version(engine.runtime.transport == Transport::kNccl, "runtime.transport",
-                            name(engine.runtime.transport), "Auto, Local, Shm or Tcp");
   rules.require(engine.evaluation.early_stop_patience == 0 || !engine.data.validation.empty(),
                 "evaluation.earlyStopPatience", number(engine.evaluation.early_stop_patience),
                 "0, as there is no data.validation to judge by", {"data.validation"});
-  rules.not_in_this_version(engine.evaluation.early_stop_patience > 0,
-                            "evaluation.earlyStopPatience",
-                            number(engine.evaluation.early_stop_patience), "0");
 }
 
 }  // namespace
 
 void validate_engine(const EngineSpec& engine, const std::string& path, FaultList& faults) {
+  PlannedChecker::check_struct(engine, path, faults);
   BoundsChecker bounds(faults, path);
   visit_fields(bounds, engine);
   const Rules rules(faults, path);

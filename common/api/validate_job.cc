@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/api/planned.h"
 #include "common/api/pod_places.h"
 #include "common/api/rules.h"
 #include "common/api/validate.h"
@@ -183,8 +184,6 @@ void check_rule(const FailureRule& rule, const TrainingJobSpec& spec, const Rule
 
 void check_failure_policy(const TrainingJobSpec& spec, const Rules& rules) {
   const FailurePolicy& policy = spec.failure_policy;
-  rules.not_in_this_version(policy.restart_strategy == RestartStrategy::kInPlace, "restartStrategy",
-                            "InPlace", "RecreateAll or ReplacePod");
   std::set<FailureClass> classes;
   for (size_t i = 0; i < policy.budgets.size(); ++i) {
     const FailureClass failure_class = policy.budgets[i].failure_class;
@@ -234,12 +233,9 @@ void check_success_policy(const TrainingJobSpec& spec, const Rules& rules) {
 }
 
 void check_scheduling(const SchedulingSpec& scheduling, const Rules& rules) {
-  rules.not_in_this_version(scheduling.provider != SchedulingProvider::kNone, "provider",
-                            name(scheduling.provider), "None");
   rules.require(scheduling.queue.empty() || scheduling.provider != SchedulingProvider::kNone,
                 "queue", text::describe(scheduling.queue), "no queue, as provider is None",
                 {"provider"});
-  rules.not_in_this_version(!scheduling.topology.empty(), "topology", "a list", "an empty list");
 }
 
 /// The ranks of a job that is not elastic are cut along all axes. Of an elastic one some size must
@@ -285,7 +281,6 @@ void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
 
 void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
   if (spec.elastic_policy) check_elastic(spec, rules);
-  rules.not_in_this_version(spec.spares.count > 0, "spares.count", number(spec.spares.count), "0");
   if (!spec.engine) return;
   const bool sizes_known = !rules.faults().faulted(rules.at("numNodes")) &&
                            !rules.faults().faulted(rules.at("numProcPerNode")) &&
@@ -310,11 +305,6 @@ void check_spec(const TrainingJobSpec& spec, const Rules& rules) {
                 number(progress.min_stall.count()),
                 "at most maxStallSeconds (" + number(progress.max_stall.count()) + ")",
                 {"progressPolicy.maxStallSeconds"});
-  const bool stall_ready = progress.on_stall == StallAction::kReport ||
-                           progress.on_stall == StallAction::kDumpStacks ||
-                           progress.on_stall == StallAction::kRestartJob;
-  rules.not_in_this_version(!stall_ready, "progressPolicy.onStall", name(progress.on_stall),
-                            "Report, DumpStacks or RestartJob");
   validate_checkpoint_policy(spec.checkpoint_policy, rules.at("checkpointPolicy"), rules.faults());
   check_success_policy(spec, rules);
   check_scheduling(spec.scheduling, rules.below("scheduling"));
@@ -402,6 +392,7 @@ void validate_checkpoint_policy(const CheckpointPolicy& policy, const std::strin
 }
 
 void validate_job(const TrainingJob& job, FaultList& faults) {
+  PlannedChecker::check_struct(job, "", faults);
   BoundsChecker bounds(faults, "");
   visit_fields(bounds, job);
   const Rules metadata(faults, "metadata");

@@ -48,7 +48,7 @@ constexpr Change kChanges[] = {
     {T, R"({"spec": {"checkpointPolicy": {"maxAgeSeconds": 60}}})", "spec.checkpointPolicy.maxAgeSeconds", When::kSuspended},
     {T, R"({"spec": {"successPolicy": {"rules": [{"succeededCount": 1}]}}})", "spec.successPolicy", When::kSuspended},
     {T, R"({"spec": {"rendezvous": {"port": 29501}}})", "spec.rendezvous", When::kSuspended},
-    {T, R"({"spec": {"spares": {"count": 1}}})", "spec.spares", When::kSuspended},
+    {T, R"({"spec": {"spares": {"mode": "Cold"}}})", "spec.spares", When::kSuspended},
 
     {T, R"({"spec": {"template": {"spec": {"containers": [{"name": "trainer", "image": "registry.example/trainer:2", "command": ["train"]}]}}}})", "spec.template", When::kSuspendedWithoutPods},
     {T, R"({"spec": {"template": {"spec": {"priorityClassName": "high"}}}})", "spec.template", When::kSuspendedWithoutPods},

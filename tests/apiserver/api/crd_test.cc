@@ -109,7 +109,7 @@ TEST_F(CrdTest, ExplainDescribesFields) {
               HasSubstr("Ranks of a pod, or auto: one for each device. From 1 to 1024, or auto."));
   const std::string policy = must({"explain", "trainingjob.spec.failurePolicy", "--recursive"});
   EXPECT_THAT(policy, ContainsRegex("maxRestarts\t<integer>"));
-  EXPECT_THAT(policy, HasSubstr("enum: RecreateAll, ReplacePod, InPlace"));
+  EXPECT_THAT(policy, HasSubstr("enum: RecreateAll, ReplacePod"));
   EXPECT_THAT(must({"explain", "tj.status.restarts.classes.recent"}), HasSubstr("oldest first"));
 }
 

@@ -39,7 +39,7 @@ class ParkedTest : public testing_support::OperatorTest {
 };
 
 TEST_F(ParkedTest, WhatTheSchemaCannotSeeIsToldInACondition) {
-  ASSERT_GE(parked_manifests().size(), 50U);
+  ASSERT_GE(parked_manifests().size(), 15U);
   must_with({"create"}, all_manifests().dump());
   ASSERT_TRUE(wait_until([&] {
     const Json jobs = get({"tj"});

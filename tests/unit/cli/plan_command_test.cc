@@ -228,6 +228,14 @@ TEST_F(PlanCommandTest, RefusesWhatNobodyKnowsTheSizeOf) {
   EXPECT_THAT(err_, HasSubstr("engine.batch.globalSequences: found 2"));
 }
 
+TEST_F(PlanCommandTest, TheVocabularyMayBeSaidWhereTheDataIsElsewhere) {
+  const std::string shape = "{layers: 1, hidden: 16, heads: 2}";
+  ASSERT_EQ(plan(shape, "{globalSequences: 8}", {"--vocab", "300"}), 0) << err_;
+  const std::string said = out_.substr(0, out_.find("this machine:"));
+  ASSERT_EQ(plan("{layers: 1, hidden: 16, heads: 2, vocab: 300}", "{globalSequences: 8}"), 0);
+  EXPECT_EQ(said, out_.substr(0, out_.find("this machine:")));
+}
+
 TEST_F(PlanCommandTest, LeavesTheSameFiguresAsAChart) {
   const std::string svg = path("plan.svg");
   ASSERT_EQ(plan("{preset: gpt2-124m}", "{globalSequences: 8}", {"--ranks", "2", "--svg", svg}), 0);
