@@ -53,6 +53,12 @@ class ActivationTemplate::Builder {
     }
     if (stages.has_after(stage)) outgoing_.insert(output_);
     walk(expand_pass({Kind::kForward}, 0, passes));
+    if (extent_.trains && stages.has_after(stage)) {
+      // It is received before anything is computed again.
+      const int last = static_cast<int>(layers.end) - 1;
+      touch_gradient(last, layer_at(last).output);
+      ++event_;
+    }
     if (extent_.trains && !backward_.weights_apart)
       walk(expand_pass({Kind::kBackwardInput, Kind::kBackwardWeight}, 0, passes));
     if (extent_.trains && backward_.weights_apart) {

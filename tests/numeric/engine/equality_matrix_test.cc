@@ -48,6 +48,20 @@ TEST(EqualityMatrixTest, SeveralStagesOnEachRankGiveTheHashOfOneProcess) {
   expect_one_hash(options);
 }
 
+TEST(EqualityMatrixTest, StagesOfManyLayersGiveOneHash) {
+  // What is computed again must not be written over a gradient that has been received.
+  expect_one_hash({.ranks = {2},
+                   .zero_stages = {1},
+                   .pipelines = {2},
+                   .chunks = {1},
+                   .layers = {10},
+                   .transports = {comm::TransportKind::kLocal},
+                   .micro_sequences = {4},
+                   .threads = {1},
+                   .isas = {kernels::best_isa()},
+                   .steps = 1});
+}
+
 TEST(LayoutsTest, AreEveryCutIntoCopiesAndShardsAtEveryStage) {
   const auto layouts = layouts_of(6, {0, 1, 2, 3});
   std::string all;
