@@ -248,7 +248,7 @@ void register_matrix(const Command& app, CommandContext& context) {
       .between(1, 1000)
       .show_default();
   command.flag("--quick", options->quick, "Ranks 1, 3 and 4, two splits, three steps");
-  command.flag("--full", options->matrix.full, "The whole product of all axes: some 5,000 cells");
+  command.flag("--full", options->matrix.full, "The whole product of all axes: some 15,000 cells");
   command.output(options->output);
   command.footer(kFooter);
   command.runs(
