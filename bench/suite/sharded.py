@@ -150,7 +150,7 @@ def _pacer(context):
 def _parts_of_step(spans, warm):
     """(step, computation, bytes sent by one of two ranks): medians and, of bytes, the mean over the steps after `warm`."""
     steps = spans["step"][warm:]
-    waits = [sum(e - b for b, e, _ in spans.get("communication_wait", []) if begin <= b < end) for begin, end, _ in steps]
+    waits = [sum(e - b for name in ("communication_wait", "pipeline_wait") for b, e, _ in spans.get(name, []) if begin <= b < end) for begin, end, _ in steps]
     sent = sum(SENT_SHARE_OF_TWO[args["name"].split()[0]] * args["bytes"]
                for b, _, args in spans["collective"] if steps[0][0] <= b < steps[-1][1])
     return (median([end - begin for begin, end, _ in steps]),

@@ -94,10 +94,10 @@ struct Column {
 
 /// F, B, C, D, O and so on in proportion: the step at a glance.
 std::string split_bar(const Row& row) {
-  constexpr std::string_view kLetters = "DFBCOEK.";  // in the order of Stage
-  constexpr std::array kOrder = {Stage::kForward,    Stage::kBackward,  Stage::kCollectiveWait,
-                                 Stage::kDataWait,   Stage::kOptimizer, Stage::kEvaluation,
-                                 Stage::kCheckpoint, Stage::kOther};
+  constexpr std::string_view kLetters = "DFBCOEK.P";  // in the order of Stage
+  constexpr std::array kOrder = {Stage::kForward,      Stage::kBackward,   Stage::kCollectiveWait,
+                                 Stage::kPipelineWait, Stage::kDataWait,   Stage::kOptimizer,
+                                 Stage::kEvaluation,   Stage::kCheckpoint, Stage::kOther};
   std::string bar;
   double sum = 0;
   for (const Stage stage : kOrder) {
@@ -111,7 +111,7 @@ std::string split_bar(const Row& row) {
 // clang-format off
 const std::array kColumns = {
     Column{"RANK", 4, 0, false, [](const Row& r) { return std::to_string(r.reading.rank); }},
-    Column{"STAGE", 5, 5, false, [](const Row& r) { return r.pipeline_stage(); }, true},
+    Column{"PP", 2, 3, false, [](const Row& r) { return r.pipeline_stage(); }, true},
     Column{"STEP", 8, 0, false, [](const Row& r) { return std::to_string(r.reading.step); }},
     Column{"PHASE", 10, 1, true, [](const Row& r) { return std::string(control::label_of(r.reading.phase)); }},
     Column{"INSTR", 6, 6, false, [](const Row& r) { return "#" + std::to_string(r.reading.instruction_id); }},
@@ -120,6 +120,7 @@ const std::array kColumns = {
     Column{"FWD", 4, 4, false, [](const Row& r) { return r.share(Stage::kForward); }},
     Column{"BWD", 4, 4, false, [](const Row& r) { return r.share(Stage::kBackward); }},
     Column{"COMM", 4, 4, false, [](const Row& r) { return r.share(Stage::kCollectiveWait); }},
+    Column{"PIPE", 4, 4, false, [](const Row& r) { return r.share(Stage::kPipelineWait); }, true},
     Column{"DATA", 4, 4, false, [](const Row& r) { return r.share(Stage::kDataWait); }},
     Column{"OPT", 4, 4, false, [](const Row& r) { return r.share(Stage::kOptimizer); }},
     Column{"EVAL", 4, 7, false, [](const Row& r) { return r.share(Stage::kEvaluation); }},

@@ -60,6 +60,8 @@ std::string_view name_of(Stage stage) {
       return "checkpoint";
     case Stage::kOther:
       return "other";
+    case Stage::kPipelineWait:
+      return "pipeline_wait";
   }
   return "?";
 }

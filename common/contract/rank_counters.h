@@ -21,8 +21,9 @@ enum class Stage : uint32_t {
   kEvaluation = 5,      ///< held-out windows
   kCheckpoint = 6,      ///< the stall: snapshot, and the wait for a checkpoint still being written
   kOther = 7,           ///< what is left of the loop
+  kPipelineWait = 8,    ///< for messages of the stages before and after
 };
-inline constexpr size_t kStages = 8;
+inline constexpr size_t kStages = 9;
 
 /// The operations of the training group, by their number on the wire less one
 /// (docs/formats/data-plane.md).
@@ -70,7 +71,7 @@ struct CollectiveCounters {
   std::atomic<int64_t> bytes_received;
 };
 
-inline constexpr uint64_t kRankCountersVersion = 1;
+inline constexpr uint64_t kRankCountersVersion = 2;
 
 /// The counters of a rank. A reading may catch one counter a step ahead of another.
 struct RankCounters {

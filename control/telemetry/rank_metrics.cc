@@ -102,8 +102,8 @@ constexpr Family kRankStepTime{"trainyard_rank_smoothed_step_seconds",
 constexpr Family kRankStage{
     "trainyard_rank_stage_seconds_total",
     Kind::kCounter,
-    "Time of the rank's training thread by stage; data_wait and collective_wait are waits, "
-    "checkpoint is the stall.",
+    "Time of the rank's training thread by stage; data_wait, collective_wait and pipeline_wait are "
+    "waits, checkpoint is the stall.",
     {"rank", "stage"}};
 constexpr Family kRankCollectives{"trainyard_rank_collectives_total",
                                   Kind::kCounter,

@@ -58,12 +58,14 @@ def time_of_steps():
     return ("Where the time of a step goes", [
         series("Time of a step", [quantile(0.5), quantile(0.9), quantile(0.99)], "s", what="Evaluation and checkpoints left out"),
         series("A step by stage", (f'sum by (stage) ({rate(STAGES)}) / on () group_left () {STEPS}', "{{stage}}"), "s", stacked=True,
-               what="Mean over all ranks; data_wait and collective_wait are waits, checkpoint is the stall"),
-        series("Waiting for data", (share_of_stage("data_wait"), "rank {{rank}}"), "percentunit", width=8, what="Share of each rank's time"),
-        series("Waiting for other ranks", (share_of_stage("collective_wait"), "rank {{rank}}"), "percentunit", width=8,
+               what="Mean over all ranks; data_wait, collective_wait and pipeline_wait are waits, checkpoint is the stall"),
+        series("Waiting for data", (share_of_stage("data_wait"), "rank {{rank}}"), "percentunit", width=6, what="Share of each rank's time"),
+        series("Waiting for other ranks", (share_of_stage("collective_wait"), "rank {{rank}}"), "percentunit", width=6,
                what="Share of each rank's time. The slow rank is the one that waits least"),
+        series("Waiting for other stages", (share_of_stage("pipeline_wait"), "rank {{rank}}"), "percentunit", width=6,
+               what="Share of each rank's time in which it waits for messages of the stages before and after: the bubble of a pipeline but for the wait at a step's end"),
         series("A rank's own work in a step", (f'{compute} / (sum by (rank) ({rate("trainyard_rank_steps_total")}) > 0)', "rank {{rank}}"), "s",
-               width=8, what="Forward and backward passes"),
+               width=6, what="Forward and backward passes"),
     ])
 
 

@@ -205,14 +205,13 @@ Status Interpreter::run_instruction(int id, const Instruction& instruction) {
   return execute(instruction);
 }
 
-/// Waits for a collective, if there is one, and releases its handle; what that takes shows as a
-/// span of its own.
-Status Interpreter::wait_for(comm::WorkPtr& work) {
+/// Waits for a collective or a message, if there is one, and releases its handle; what that takes
+/// shows as a span of its own.
+Status Interpreter::wait_for(comm::WorkPtr& work, trace::Activity activity) {
   if (!work) return {};
-  const trace::ScopedSpan span(machine_.spans, trace::Track::kStep,
-                               {.activity = trace::Activity::kCommunicationWait,
-                                .instruction = frame_->instruction,
-                                .step = frame_->step});
+  const trace::ScopedSpan span(
+      machine_.spans, trace::Track::kStep,
+      {.activity = activity, .instruction = frame_->instruction, .step = frame_->step});
   if (machine_.on_wait) machine_.on_wait(true);
   Status status = work->wait();
   work.reset();
@@ -297,7 +296,7 @@ Status Interpreter::await_receipt(int micro_batch, int stage) {
   if (found == receipts.end()) return {};
   comm::WorkPtr work = std::move(found->work);
   receipts.erase(found);
-  return wait_for(work);
+  return wait_for(work, trace::Activity::kPipelineWait);
 }
 
 /// Before passes of a stage's first and last layer: until what they read has come, and what they
@@ -309,7 +308,7 @@ Status Interpreter::await_messages(const Instruction& instruction) {
   const bool last = instruction.layer + 1 == layers.end;
   const auto await = [&](comm::Channel channel) {
     comm::WorkPtr& work = message_work(channel, stage);
-    return work ? wait_for(work) : Status();
+    return work ? wait_for(work, trace::Activity::kPipelineWait) : Status();
   };
   if (instruction.kind == InstructionKind::kForward) {
     if (first) TRAINYARD_TRY(await_receipt(instruction.micro_batch, stage));
@@ -336,7 +335,7 @@ Status Interpreter::message(const Instruction& instruction) {
   if (channel == comm::Channel::kGradientIn) {
     // The gradient before it leaves from the same buffer.
     if (auto& sent = message_work(comm::Channel::kGradientOut, stage); sent)
-      TRAINYARD_TRY(wait_for(sent));
+      TRAINYARD_TRY(wait_for(sent, trace::Activity::kPipelineWait));
   }
   const ActivationTemplate& activations = frame_->setup->memory->activations();
   const Layer& own = machine_.model->layers[static_cast<size_t>(layer)];
@@ -594,7 +593,7 @@ Status Interpreter::reduce_control() {
   // What has been sent is written over by whatever runs next.
   for (auto& of_channel : frame.messages) {
     for (comm::WorkPtr& work : of_channel) {
-      if (work) TRAINYARD_TRY(wait_for(work));
+      if (work) TRAINYARD_TRY(wait_for(work, trace::Activity::kPipelineWait));
     }
   }
   note_overflows();

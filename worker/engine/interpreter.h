@@ -91,7 +91,8 @@ class Interpreter {
   Status execute(const Instruction& instruction);
   Status prepare_micro_batch(int micro_batch);
   Result<data::MicroBatch> next_batch(int micro_batch);
-  Status wait_for(comm::WorkPtr& work);
+  Status wait_for(comm::WorkPtr& work,
+                  trace::Activity activity = trace::Activity::kCommunicationWait);
   bool asked_to_stop() const;
   Status await_receipt(int micro_batch, int stage);
   Status await_messages(const Instruction& instruction);

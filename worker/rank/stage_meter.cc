@@ -48,6 +48,7 @@ void StageMeter::add(trace::Track track, const trace::Span& span) {
       return add_whole(span);
     case Activity::kDataWait:
     case Activity::kCommunicationWait:
+    case Activity::kPipelineWait:
       return add_wait(span);
     default:
       return add_instruction(span);
@@ -55,8 +56,10 @@ void StageMeter::add(trace::Track track, const trace::Span& span) {
 }
 
 void StageMeter::add_wait(const trace::Span& span) {
-  const bool data = span.activity == Activity::kDataWait;
-  pending_[at(data ? Stage::kDataWait : Stage::kCollectiveWait)] += length_ns(span);
+  const Stage stage = span.activity == Activity::kDataWait       ? Stage::kDataWait
+                      : span.activity == Activity::kPipelineWait ? Stage::kPipelineWait
+                                                                 : Stage::kCollectiveWait;
+  pending_[at(stage)] += length_ns(span);
   // One outside any instruction is taken from none.
   (span.instruction < 0 ? instructions_ns_ : waits_ns_) += length_ns(span);
 }

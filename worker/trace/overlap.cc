@@ -1,6 +1,7 @@
 #include "worker/trace/overlap.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -9,11 +10,14 @@ namespace {
 
 using Interval = std::pair<int64_t, int64_t>;
 
-/// The spans of one activity as disjoint intervals in ascending order.
-std::vector<Interval> union_of(std::span<const Span> spans, Activity activity) {
+/// The spans of some activities as disjoint intervals in ascending order.
+std::vector<Interval> union_of(std::span<const Span> spans,
+                               std::initializer_list<Activity> activities) {
   std::vector<Interval> sorted;
   for (const Span& span : spans) {
-    if (span.activity == activity && span.end_ns > span.begin_ns) {
+    const bool counts =
+        std::find(activities.begin(), activities.end(), span.activity) != activities.end();
+    if (counts && span.end_ns > span.begin_ns) {
       sorted.emplace_back(span.begin_ns, span.end_ns);
     }
   }
@@ -55,8 +59,9 @@ double Overlap::hidden() const {
 }
 
 Overlap overlap_of(std::span<const Span> collectives, std::span<const Span> step) {
-  const std::vector<Interval> communication = union_of(collectives, Activity::kCollective);
-  const std::vector<Interval> waits = union_of(step, Activity::kCommunicationWait);
+  const std::vector<Interval> communication = union_of(collectives, {Activity::kCollective});
+  const std::vector<Interval> waits =
+      union_of(step, {Activity::kCommunicationWait, Activity::kPipelineWait});
   return {.communication_ns = length_of(communication),
           .exposed_ns = common_length(communication, waits)};
 }

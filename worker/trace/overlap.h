@@ -16,7 +16,8 @@ struct Overlap {
 };
 
 /// `collectives`: kCollective spans of a communicator's track. `step`: spans of Track::kStep, of
-/// which only kCommunicationWait count. Spans may overlap and come in any order. Pure.
+/// which only kCommunicationWait and kPipelineWait count. Spans may overlap and come in any order.
+/// Pure.
 Overlap overlap_of(std::span<const Span> collectives, std::span<const Span> step);
 
 }  // namespace trainyard::trace

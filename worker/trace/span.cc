@@ -28,6 +28,7 @@ std::string_view name_of(Activity activity) {
                                                                        "receive_gradient",
                                                                        "data_wait",
                                                                        "communication_wait",
+                                                                       "pipeline_wait",
                                                                        "collective",
                                                                        "checkpoint_write",
                                                                        "checkpoint_commit"};

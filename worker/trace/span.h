@@ -53,14 +53,15 @@ enum class Activity : uint8_t {
   kReceiveGradient,
   // Track::kStep, inside instructions.
   kDataWait,           ///< for the next micro-batch
-  kCommunicationWait,  ///< for a collective or a message
+  kCommunicationWait,  ///< for a collective
+  kPipelineWait,       ///< for a message of the stage before or after
   // The communicators' tracks.
   kCollective,  ///< from its start to its end, waiting for peers included
   // Track::kCheckpoint.
   kCheckpointWrite,   ///< this rank's shard
   kCheckpointCommit,  ///< agreement of all ranks, and on rank 0 the manifest
 };
-inline constexpr size_t kActivities = 24;
+inline constexpr size_t kActivities = 25;
 
 /// "forward", "data_wait" ...: for traces and metric labels.
 std::string_view name_of(Activity activity);

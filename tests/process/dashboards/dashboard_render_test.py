@@ -25,7 +25,7 @@ VALUES = {
     "rank": ["0", "1", "2", "3"], "phase": ["Running", "Restarting"], "condition": ["Stalled"], "state": ["target", "active", "ready"],
     "class": ["Application", "Infrastructure", "Hang"], "category": ["productive", "queue", "startup", "checkpoint", "recompute", "infra"],
     "result": ["committed", "failed", "success", "error", "requeue_after", "admitted", "refused"],
-    "stage": ["data_wait", "forward", "backward", "collective_wait", "optimizer", "checkpoint", "other"],
+    "stage": ["data_wait", "forward", "backward", "collective_wait", "pipeline_wait", "optimizer", "checkpoint", "other"],
     "operation": ["all_reduce", "reduce_scatter", "all_gather"], "purpose": ["parameters", "optimizer", "gradients", "activations"],
     "controller": ["trainingjob"], "name": ["trainingjob", "trainyard-operator"], "code": ["200", "409", "503"], "method": ["GET", "POST", "PUT"],
     "host": ["10.0.0.1:443"], "kind": ["TrainingJob", "Pod", "Node"], "version": ["1"], "layout": ["dp 2 x shard 2, ZeRO-3"], "reason": ["timeout"], "le": ["0.1", "0.2", "0.4", "+Inf"],

@@ -32,11 +32,14 @@ TEST_F(PipelineTraceTest, WaitsForStagesAreInTraceReportAndLiveState) {
 
   const Json trace =
       Json::parse(testing_support::content_of(run_dir() / "trace.json"), nullptr, false);
-  std::set<std::pair<int, std::string>> tracks;  // by rank
+  std::set<std::pair<int, std::string>> kinds;  // by rank
+  std::set<std::pair<int, std::string>> tracks;
   for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") kinds.emplace(event["pid"], event["cat"]);
     if (event["name"] == "thread_name") tracks.emplace(event["pid"], event["args"]["name"]);
   }
   for (const int rank : {0, 1, 2}) {
+    EXPECT_TRUE(kinds.contains({rank, "pipeline_wait"})) << rank;
     // The first and the last stage hold a table together.
     EXPECT_EQ(tracks.contains({rank, "collectives (tied tables)"}), rank != 1) << rank;
     EXPECT_EQ(tracks.contains({rank, "activations in"}), rank != 0) << rank;
@@ -49,6 +52,7 @@ TEST_F(PipelineTraceTest, WaitsForStagesAreInTraceReportAndLiveState) {
   const Json live =
       Json::parse(testing_support::content_of(run_dir() / "live.json"), nullptr, false);
   EXPECT_EQ(live["pipelineStages"], 3);
+  EXPECT_GT(live["ranks"][1]["stageNanoseconds"].value("pipeline_wait", 0), 0) << live;
 }
 
 }  // namespace

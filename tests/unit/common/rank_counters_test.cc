@@ -56,8 +56,8 @@ TEST(RankCountersTest, ThePageHoldsThem) {
   EXPECT_EQ(offsetof(ProgressPage, counters), kRankCountersOffset);
   EXPECT_EQ(offsetof(RankCounters, step), 24u);
   EXPECT_EQ(offsetof(RankCounters, stages), 208u);
-  EXPECT_EQ(offsetof(RankCounters, collectives), 1680u);
-  EXPECT_EQ(offsetof(RankCounters, memory_bytes), 2000u);
+  EXPECT_EQ(offsetof(RankCounters, collectives), 1864u);
+  EXPECT_EQ(offsetof(RankCounters, memory_bytes), 2184u);
 }
 
 TEST(RankCountersTest, EveryStageAndPurposeHasAName) {

@@ -138,9 +138,10 @@ TEST(RenderTest, RanksOfAPipelineShowTheirStage) {
   LiveState state = state_of(4, 592);
   state.pipeline_stages = 2;
   const std::string text = joined(render_top(frame_of(state, 80)));
-  EXPECT_THAT(text, HasSubstr("RANK STAGE     STEP PHASE "));
-  EXPECT_THAT(text, HasSubstr("   1     0      592 training "));
-  EXPECT_THAT(text, HasSubstr("   2     1      592 training "));
+  EXPECT_THAT(text, HasSubstr("RANK PP     STEP PHASE "));
+  EXPECT_THAT(text, HasSubstr("COMM PIPE DATA"));
+  EXPECT_THAT(text, HasSubstr("   1  0      592 training "));
+  EXPECT_THAT(text, HasSubstr("   2  1      592 training "));
 }
 
 TEST(RenderTest, TwentyColumnsShowWhatMatters) {

@@ -54,6 +54,7 @@ TEST_F(StageMeterTest, AStepIsItsInstructionsTheirWaitsApart) {
   meter_.begin(0);
   add(Activity::kDataWait, 110, 120);
   add(Activity::kForward, 100, 200);
+  add(Activity::kPipelineWait, 205, 225);
   add(Activity::kBackwardInput, 200, 350);
   add(Activity::kBackwardWeight, 350, 400);
   add(Activity::kReduce, 400, 401);
@@ -66,7 +67,8 @@ TEST_F(StageMeterTest, AStepIsItsInstructionsTheirWaitsApart) {
   const StageMeter::Split split = meter_.take(600);
   EXPECT_EQ(of(split, Stage::kDataWait), 10);
   EXPECT_EQ(of(split, Stage::kForward), 90);
-  EXPECT_EQ(of(split, Stage::kBackward), 201);
+  EXPECT_EQ(of(split, Stage::kBackward), 181);
+  EXPECT_EQ(of(split, Stage::kPipelineWait), 20);
   EXPECT_EQ(of(split, Stage::kCollectiveWait), 60);
   EXPECT_EQ(of(split, Stage::kOptimizer), 10 + 29);
   EXPECT_EQ(of(split, Stage::kEvaluation), 0);
