@@ -26,8 +26,9 @@ void expect_one_hash(const MatrixOptions& options) {
   ASSERT_TRUE(result) << result.error().message;
   EXPECT_FALSE(result->rows.empty());
   for (const std::vector<std::string>& of_model : result->hashes) {
-    if (of_model.size() == 2 && !of_model[0].empty())
+    if (of_model.size() == 2 && !of_model[0].empty()) {
       EXPECT_NE(of_model[0], of_model[1]) << "bf16 must differ from fp32";
+    }
   }
 }
 
