@@ -25,7 +25,7 @@ struct JobPlan {
   int64_t ranks = 1;
   std::vector<StagePlan> stages;
   std::string layout;
-  std::string doubt;  ///< why this machine does not hold it; empty: it does
+  std::string doubt;           ///< why this machine does not hold it; empty: it does
   std::string sharding_doubt;  ///< why another ZeRO stage would serve better; empty: none
   std::optional<int64_t> pod_limit;
   std::string pod_doubt;  ///< why that is too little; empty: it is not

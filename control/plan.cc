@@ -186,7 +186,8 @@ void Planner::plan_ending() {
   set(failed ? ConditionType::kFailed : ConditionType::kComplete, ConditionStatus::kTrue,
       cause.reason, cause.message);
   next_.completion_time = now_;
-  if (facts_are_current()) next_.progress = policies::progress_of(observed_.facts, next_.progress, stages_of(spec_));
+  if (facts_are_current())
+    next_.progress = policies::progress_of(observed_.facts, next_.progress, stages_of(spec_));
   if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
       next_.progress) {
     // Every rank has ended well, whether or not it could tell us of its last steps.

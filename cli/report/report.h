@@ -12,8 +12,8 @@ namespace trainyard::cli {
 inline constexpr char kReportFile[] = "report.html";
 
 /// The run as one HTML page: what it came to, curves of loss, speed, step time and learning rate
-/// over steps with restarts marked, a step of each rank where the run was traced, and what happened.
-/// No scripts, nothing loaded from elsewhere. Reads Summary::trace_file.
+/// over steps with restarts marked, a step of each rank where the run was traced, and what
+/// happened. No scripts, nothing loaded from elsewhere. Reads Summary::trace_file.
 std::string render_report(const Summary& given, const History& history);
 
 /// A view that passes everything on to `inner` and keeps the run's history in `run_dir`; at the end

@@ -112,7 +112,7 @@ struct Summary {
   std::string trace_file;   ///< empty: not traced
   std::vector<TracedRank> traced_ranks;
   std::optional<double> planned_bubble;  ///< of a traced pipeline, as its plan has it
-  std::vector<std::string> warnings;  ///< of a complete run, what hindered its clean-ups
+  std::vector<std::string> warnings;     ///< of a complete run, what hindered its clean-ups
   std::vector<std::string> next_commands;
 
   /// Whether it failed because steps were skipped: the same command would fail again, and the

@@ -18,8 +18,8 @@ Status check_kernel_limits(const api::EngineSpec& spec);
 /// How `data_ranks` (at least one) share a global batch.
 data::BatchPartition partition_of(const api::BatchSpec& batch, int64_t data_ranks);
 
-/// Refuses a batch that these data ranks cannot share, that takes too many micro-batches, or a number
-/// of them that the schedule does not take. Errors: kInvalidConfig.
+/// Refuses a batch that these data ranks cannot share, that takes too many micro-batches, or a
+/// number of them that the schedule does not take. Errors: kInvalidConfig.
 Status check_batch(const api::EngineSpec& spec, int64_t data_ranks);
 
 /// Samples of a full micro-batch: held-out windows that are evaluated at once during training.

@@ -50,8 +50,8 @@ Result<std::string> check_memory(const MemoryPlan& plan, layout::Range ranks,
 Result<std::string> check_pod_memory(const MemoryPlan& plan, const api::TrainingJobSpec& job,
                                      const api::EngineSpec& complete);
 
-/// What ZeRO stages 2 and 3 make a pipeline send, where stage 1 fits into `room` as well; empty where
-/// that is not so. For people.
+/// What ZeRO stages 2 and 3 make a pipeline send, where stage 1 fits into `room` as well; empty
+/// where that is not so. For people.
 std::string sharding_doubt(const MemoryPlan& plan, const MemoryPlan& at_stage_1,
                            const MemoryRoom& room);
 

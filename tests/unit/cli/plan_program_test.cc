@@ -149,7 +149,7 @@ TEST_F(PlanProgramTest, ListsEachProgramOnceWithTheRanksThatRunIt) {
   EXPECT_EQ(planned["microBatches"], 2);
   const Json& programs = planned["programs"];
   ASSERT_EQ(programs.size(), 4U) << programs;
-  EXPECT_EQ(programs[0]["ranks"], Json({0}));
+  EXPECT_EQ(programs[0]["ranks"], Json::array({0}));
   EXPECT_EQ(programs[0]["passes"].dump(), R"([["F",0,0,0],["B",0,0,0],["W",0,0,0]])");
   EXPECT_EQ(programs[3]["ranks"], Json({3}));
   EXPECT_EQ(programs[3]["passes"].dump(),

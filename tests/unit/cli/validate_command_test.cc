@@ -374,7 +374,8 @@ TEST(CommandLineTest, NumbersThatMeanNothingAreWrongUsage) {
 TEST(CommandLineTest, AnUnknownCommandIsNamedWithThoseThatThereAre) {
   const Outcome unknown = run_with({"frob"});
   EXPECT_EQ(unknown.exit_code, 64);
-  EXPECT_THAT(unknown.err, HasSubstr("trainyard: found \"frob\", wanted a command: init, run, top, "));
+  EXPECT_THAT(unknown.err,
+              HasSubstr("trainyard: found \"frob\", wanted a command: init, run, top, "));
   EXPECT_THAT(unknown.err, testing::Not(HasSubstr("reference"))) << "not for users";
   EXPECT_THAT(run_with({"ckpt", "frob", "x"}).err,
               HasSubstr("trainyard ckpt: found \"frob\", wanted a command: ls, show, hash, "));

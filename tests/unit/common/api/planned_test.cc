@@ -56,20 +56,24 @@ class PlannedSetter {
         value = entry.value;
         where_ = path;
       }
-    } else if constexpr (requires { visit_fields(*this, value); }) {
-      if constexpr (!std::same_as<T, TrainingJobStatus>) {
-        PlannedSetter inner(path, at_, where_);
-        visit_fields(inner, value);
-      }
-    } else if constexpr (requires { visit_fields(*this, *value); }) {
-      if (!value) return;
-      PlannedSetter inner(path, at_, where_);
-      visit_fields(inner, *value);
+    } else {
+      descend(path, value);
     }
   }
   void constant(const Field&, std::string_view) {}
 
  private:
+  template <class T>
+  void descend(const std::string& path, T& value) {
+    PlannedSetter inner(path, at_, where_);
+    if constexpr (std::same_as<T, TrainingJobStatus>) {
+      return;
+    } else if constexpr (requires { visit_fields(inner, value); }) {
+      visit_fields(inner, value);
+    } else if constexpr (requires { visit_fields(inner, *value); }) {
+      if (value) visit_fields(inner, *value);
+    }
+  }
   static void set_other(bool& value) { value = !value; }
   static void set_other(int64_t& value) { ++value; }
   template <ApiEnum E>
