@@ -14,8 +14,11 @@
 
 #include "cli/commands.h"
 #include "cli/registry.h"
+#include "common/api/decode.h"
+#include "common/api/presets.h"
 #include "common/io/file.h"
 #include "common/text/json_writer.h"
+#include "common/text/utf8.h"
 
 namespace trainyard::cli {
 namespace {
@@ -35,6 +38,7 @@ Exit codes: 0 converted; 64 a value that no manifest can say, or sizes that do n
 JSON; 75 input or output failed.)";
 
 constexpr int64_t kMaxBytes = 1 << 20;
+constexpr double kMaxCount = 1e6;  // of sequences and steps; any three multiply
 
 struct ConvertArguments {
   std::string file;
@@ -126,11 +130,13 @@ class Converter {
   }
 
   /// The same of a count.
-  bool take_count(const Json& object, const char* key, const std::string& path, int64_t& to) {
+  bool take_count(const Json& object, const char* key, const std::string& path, int64_t& to,
+                  int64_t least = 1) {
     return take(object, key, path, [&](double value) {
-      if (value < 1 || value > 1e15 || value != std::floor(value))
+      if (value < static_cast<double>(least) || value > kMaxCount || value != std::floor(value))
         faults_.push_back(joined(path, key) + ": found " + text::shortest(value) +
-                          ", wanted a whole number from 1");
+                          ", wanted a whole number from " + std::to_string(least) + " to " +
+                          text::shortest(kMaxCount));
       else
         to = static_cast<int64_t>(value);
     });
@@ -143,7 +149,11 @@ class Converter {
   }
 
   bool truth(const Json& object, const char* key, const std::string& path) {
-    return word(object, key, path) == "true";
+    const std::string found = word(object, key, path);
+    if (found.empty() || (object[key].is_boolean())) return found == "true";
+    faults_.push_back(joined(path, key) + ": found " + object[key].dump() +
+                      ", wanted true or false");
+    return false;
   }
 
   const Json& section(const Json& object, const char* key, const std::string& path) {
@@ -165,12 +175,18 @@ class Converter {
     take_count(root_, "gradient_accumulation_steps", "", accumulated);
     if (!faults_.empty()) return;
     ranks_ = arguments_.ranks;
-    if (micro == 0)
-      micro = ranks_ > 0 && all > 0 ? all / (ranks_ * std::max<int64_t>(1, accumulated)) : 1;
-    if (accumulated == 0)
-      accumulated = ranks_ > 0 && all > 0 ? all / (ranks_ * std::max<int64_t>(1, micro)) : 1;
+    const auto rest_of = [&](int64_t other) {
+      const int64_t known = ranks_ * std::max<int64_t>(1, other);
+      return ranks_ > 0 && all > 0 ? std::max<int64_t>(1, all / known) : 1;
+    };
+    if (micro == 0) micro = rest_of(accumulated);
+    if (accumulated == 0) accumulated = rest_of(micro);
     const int64_t one = micro * accumulated;
-    if (ranks_ == 0 && all > 0 && one > 0 && all % one == 0) ranks_ = all / one;
+    if (ranks_ == 0 && all > 0 && all % one == 0) {
+      ranks_ = all / one;
+      notes_.push_back("the number of ranks: taken as " + std::to_string(ranks_) +
+                       ", by the sizes; --ranks says another");
+    }
     if (ranks_ == 0) ranks_ = 1;
     if (all == 0) all = one * ranks_;
     if (one * ranks_ != all) {
@@ -190,7 +206,15 @@ class Converter {
     const std::string path = "optimizer.params";
     if (!type.empty() && type != "AdamW" && type != "Adam")
       faults_.push_back("optimizer.type: found " + type + ", wanted AdamW or Adam");
-    const bool coupled = word(params, "adam_w_mode", path) == "false";
+    const bool coupled = params.contains("adam_w_mode") && !truth(params, "adam_w_mode", path);
+    if (!root_.contains("optimizer")) {
+      notes_.push_back("optimizer: not in the file; the manifest has the engine's defaults");
+    } else {  // theirs, where the file leaves them out
+      rate_ = 1e-3;
+      epsilon_ = 1e-8;
+      decay_ = 0;
+      betas_ = "[0.9, 0.999]";
+    }
     take(params, "lr", path, [&](double rate) { rate_ = rate; });
     take(params, "eps", path, [&](double epsilon) { epsilon_ = epsilon; });
     take(params, "weight_decay", path, [&](double decay) { decay_ = decay; });
@@ -198,6 +222,8 @@ class Converter {
       faults_.push_back(
           path +
           ".adam_w_mode: found false with a weight_decay, wanted true: here decay is decoupled");
+    if (decay_.value_or(0) != 0)
+      notes_.push_back(path + ".weight_decay: of matrices alone here, not of biases and norms");
     if (!params.contains("betas")) return;
     seen_.insert(path + ".betas");
     const Json& betas = params["betas"];
@@ -225,8 +251,15 @@ class Converter {
       faults_.push_back("scheduler.type: found " + type +
                         ", wanted WarmupLR, WarmupDecayLR or WarmupCosineLR");
     }
-    take_count(params, "warmup_num_steps", path, warmup_);
-    take_count(params, "total_num_steps", path, horizon_);
+    warmup_ = 1000;  // theirs, where the file leaves it out
+    if (type != "WarmupCosineLR") rate_ = 1e-3;
+    take_count(params, "warmup_num_steps", path, warmup_, 0);
+    const bool automatic =
+        params.contains("total_num_steps") && params["total_num_steps"] == "auto";
+    if (automatic && arguments_.steps > 0)
+      seen_.insert(path + ".total_num_steps");
+    else
+      take_count(params, "total_num_steps", path, horizon_);
     take(params, "warmup_max_lr", path, [&](double rate) { rate_ = rate; });
     take(params, "cos_min_ratio", path, [&](double ratio) { ratio_ = ratio; });
     for (const char* from : {"warmup_min_lr", "warmup_min_ratio"}) {
@@ -235,7 +268,7 @@ class Converter {
       });
     }
     const std::string shape = word(params, "warmup_type", path);
-    const bool log_by_default = shape.empty() && type != "WarmupCosineLR";
+    const bool log_by_default = shape.empty();
     if (shape == "cosine") {
       schedule_ = "Cosine";
       notes_.push_back(path +
@@ -401,6 +434,23 @@ Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
   if (!root.is_object())
     return Error{ErrorCode::kInvalidData, arguments.file + ": found no object, wanted one"};
   Converter converter(arguments, root);
+  api::ModelSpec shape;
+  if (!api::apply_preset(arguments.preset, shape)) {
+    std::string names;
+    for (const api::Preset& preset : api::presets())
+      names += (names.empty() ? "" : ", ") + std::string(preset.name);
+    return Error{ErrorCode::kInvalidConfig,
+                 "--preset: found '" + arguments.preset + "', wanted one of " + names};
+  }
+  bool readable = true;
+  for (size_t at = 0; readable && at < arguments.tokens.size();) {
+    const int length = text::utf8_length_at(arguments.tokens, at);
+    readable = length > 0;
+    at += static_cast<size_t>(length);
+  }
+  if (!readable)
+    return Error{ErrorCode::kInvalidConfig,
+                 "--tokens: found bytes that are no UTF-8, wanted a path"};
   const std::string manifest = converter.manifest();
   for (const std::string& note : converter.notes())
     context.err << "not taken over: " << printable(note) << '\n';
@@ -410,6 +460,15 @@ Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
       all += (all.empty() ? "" : "\n") + arguments.file + ": " + fault;
     return Error{ErrorCode::kInvalidConfig, all};
   }
+  // What the engine does not do yet is for `validate` to say; what no manifest may say is said
+  // here.
+  std::string refused;
+  for (const api::Fault& fault : api::check_training_job(manifest, {.file = ""}).faults) {
+    const std::string said = api::to_string(fault);
+    if (said.find("(not in this version)") == std::string::npos)
+      refused += (refused.empty() ? "" : "\n") + arguments.file + ": as a manifest: " + said;
+  }
+  if (!refused.empty()) return Error{ErrorCode::kInvalidConfig, refused};
   context.out << manifest;
   return {};
 }

@@ -23,6 +23,7 @@ Exit codes: 0 exported; 64 this model cannot be exported, or not to that folder;
 75 input or output failed.)help";
 
 constexpr char kFolderOption[] = "--hugging-face";
+constexpr char kFolder[] = "FOLDER";
 
 struct ExportOptions {
   std::string checkpoint;
@@ -55,7 +56,7 @@ Status take_places(ExportOptions& options) {
 
 Status export_model(ExportOptions options, CommandContext& context) {
   TRAINYARD_TRY(take_places(options));
-  TRAINYARD_TRY(check_output_folder(kFolderOption, options.folder));
+  TRAINYARD_TRY(check_output_folder(kFolder, options.folder));
   checkpoint::PosixFileSystem files;
   PassedOver passed_over(context.err);
   std::unique_ptr<data::Tokenizer> tokenizer;
@@ -72,7 +73,7 @@ Status export_model(ExportOptions options, CommandContext& context) {
     }
     auto exported = hf::export_checkpoint(reader, options.folder, std::move(places));
     if (!exported && exported.error().code == ErrorCode::kAlreadyExists) {  // the wrong folder
-      return Error{ErrorCode::kInvalidConfig, exported.error().with_context(kFolderOption).message};
+      return Error{ErrorCode::kInvalidConfig, exported.error().with_context(kFolder).message};
     }
     TRAINYARD_ASSIGN(without_tokenizer, std::move(exported));
     return {};

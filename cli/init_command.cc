@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <sstream>
@@ -89,7 +90,9 @@ struct Proposal {
 
 std::string name_of(const fs::path& data) {
   std::string name;
-  for (const char raw : fs::path(data / "").parent_path().stem().string()) {
+  std::error_code code;
+  const fs::path whole = fs::weakly_canonical(data, code);
+  for (const char raw : (code ? data : whole).stem().string()) {
     const char c = raw >= 'A' && raw <= 'Z' ? static_cast<char>(raw - 'A' + 'a') : raw;
     const bool letter = c >= 'a' && c <= 'z';
     if (letter || (c >= '0' && c <= '9' && !name.empty()))
@@ -115,30 +118,45 @@ std::string literal(const std::string& name) {
   return text;
 }
 
-/// Evenly spaced files, a tenth of them, at most 20; none of a single one.
+/// Files to hold out: evenly spaced, at most 20, with about a tenth of the bytes; only such whose
+/// name no other file has, as a rule goes by names. None where they would be more than a quarter.
 std::vector<data::SplitRule> held_out_of(const std::vector<data::Source>& files) {
-  const auto count = std::ssize(files);
-  if (count < 2) return {};
+  std::map<std::string, int> seen;
+  int64_t bytes = 0;
+  for (const data::Source& file : files) {
+    ++seen[file.path.filename().string()];
+    bytes += file.bytes;
+  }
+  std::vector<const data::Source*> fit;
+  for (const data::Source& file : files) {
+    if (seen[file.path.filename().string()] == 1 && file.bytes > 0 && 4 * file.bytes <= bytes)
+      fit.push_back(&file);
+  }
+  const auto count = std::ssize(fit);
   const int64_t wanted = std::clamp<int64_t>(count / 10, 1, kFilesHeldOutMax);
   std::string names;
-  for (int64_t i = 0; i < wanted; ++i) {
-    const auto at = static_cast<size_t>((2 * i + 1) * count / (2 * wanted));
-    names += (names.empty() ? "" : "|") + literal(files[at].path.filename().string());
+  int64_t held = 0;
+  for (int64_t i = 0; i < wanted && count > 0; ++i) {
+    const data::Source& file = *fit[static_cast<size_t>((2 * i + 1) * count / (2 * wanted))];
+    if (4 * (held + file.bytes) > bytes) continue;
+    held += file.bytes;
+    names += (names.empty() ? "" : "|") + literal(file.path.filename().string());
   }
+  if (names.empty()) return {};
   return {{kHeldOut, "^(" + names + ")$"}};
 }
 
-Result<data::DatasetManifest> prepare(const InitArguments& arguments, CommandContext& context) {
+Result<data::DatasetManifest> prepare(const InitArguments& arguments,
+                                      std::vector<data::SplitRule> splits, data::Existing existing,
+                                      CommandContext& context) {
   data::PrepareOptions options;
   options.tokenizer = arguments.tokenizer;
   options.include = arguments.include;
   options.inputs = {arguments.data};
   options.output = fs::path(arguments.out) / kDataFolder;
-  options.existing = arguments.force ? data::Existing::kReplace : data::Existing::kRefuse;
+  options.existing = existing;
   options.copies = data::Copies::kDrop;
-  TRAINYARD_ASSIGN(const data::Sources sources,
-                   data::collect_sources(options.inputs, options.include, {}));
-  options.splits = held_out_of(sources.files);
+  options.splits = std::move(splits);
   std::error_code code;
   fs::create_directories(arguments.out, code);
   if (code) return io_error("create " + arguments.out, code.value());
@@ -212,6 +230,30 @@ Result<Proposal> propose(const InitArguments& arguments, const data::DatasetMani
   return job;
 }
 
+/// The data set and the numbers that follow; without a part held out where there would be too
+/// little of it, or too little left.
+Result<Proposal> make(const InitArguments& arguments, CommandContext& context) {
+  const std::vector<fs::path> inputs = {arguments.data};
+  TRAINYARD_ASSIGN(const data::Sources sources,
+                   data::collect_sources(inputs, arguments.include, {}));
+  const std::vector<data::SplitRule> splits = held_out_of(sources.files);
+  const auto existing = arguments.force ? data::Existing::kReplace : data::Existing::kRefuse;
+  auto data = prepare(arguments, splits, existing, context);
+  bool whole = splits.empty();
+  if (!data && !whole && data.error().code == ErrorCode::kInvalidData) {
+    data = prepare(arguments, {}, existing, context);
+    whole = true;
+  }
+  if (!data) return std::move(data).error();
+  TRAINYARD_ASSIGN(Proposal job, propose(arguments, *data));
+  if (!whole && job.held_out_tokens == 0) {
+    data = prepare(arguments, {}, data::Existing::kReplace, context);
+    if (!data) return std::move(data).error();
+    TRAINYARD_ASSIGN(job, propose(arguments, *data));
+  }
+  return job;
+}
+
 std::string si(int64_t number) {
   std::ostringstream text;
   text.precision(3);
@@ -252,8 +294,8 @@ std::string manifest_of(const Proposal& job, bool cluster) {
     out << "      validation: [" << folder << kHeldOut << "]     # " << si(job.held_out_tokens)
         << " tokens that training never sees\n";
   } else {
-    out << "      # too little text to hold some out: with several files the validation loss is "
-           "known too\n";
+    out << "      # nothing is held out: with several files of some size, the loss on text that "
+           "training never sees is known too\n";
   }
   out << "      sequenceLength: " << job.length
       << "\n    batch: {globalSequences: " << job.sequences << ", microSequences: " << job.micro
@@ -331,8 +373,7 @@ Status run_init(InitArguments arguments, CommandContext& context) {
                                                 ": is there already; wanted another --out, or "
                                                 "--force to replace it"};
   }
-  TRAINYARD_ASSIGN(const data::DatasetManifest data, prepare(arguments, context));
-  TRAINYARD_ASSIGN(const Proposal job, propose(arguments, data));
+  TRAINYARD_ASSIGN(const Proposal job, make(arguments, context));
   TRAINYARD_TRY(write_file_atomic(file, manifest_of(job, arguments.cluster)));
   if (arguments.output == "json") {
     print_json(file.string(), job, context.out);
@@ -365,7 +406,7 @@ void register_init(const Command& app, CommandContext& context) {
       .show_default();
   command.option("--preset", arguments->preset, "The model's size (default by the text's)");
   command.option("--steps", arguments->steps, "Steps (default: ten times the text, 100 to 2000)")
-      .between(1, int64_t{1} << 40);
+      .between(1, 1'000'000'000'000);
   command.flag("--cluster", arguments->cluster, "A manifest for kubectl apply");
   command.flag("--force", arguments->force, "Replace what an earlier call has made");
   command.output(arguments->output);

@@ -65,7 +65,8 @@ struct Options {
 };
 
 /// The spec with the sizes that the manifest leaves to an import or to the data.
-Status complete(api::EngineSpec& spec) {
+/// `vocab`: --vocab, for where none of them tells; 0: not given.
+Status complete(api::EngineSpec& spec, int64_t vocab) {
   std::optional<api::ModelSpec> imported;
   if (!spec.model.import_path.empty()) {
     auto model = hf::load_model(spec.model.import_path);
@@ -78,6 +79,8 @@ Status complete(api::EngineSpec& spec) {
     } else if (const auto tokenizer = data::open_tokenizer(spec.data.tokenizer);
                !spec.data.tokenizer.empty() && tokenizer) {
       spec.model.vocab = (*tokenizer)->vocabulary();
+    } else if (vocab > 0) {
+      spec.model.vocab = vocab;
     } else {
       return Error{tokens.error().code,
                    "engine.model.vocab: found nothing, wanted a number of tokens, or --vocab (256 "
@@ -85,7 +88,11 @@ Status complete(api::EngineSpec& spec) {
                        tokens.error().message};
     }
   }
-  return engine::resolve_spec(spec, imported);
+  TRAINYARD_TRY(engine::resolve_spec(spec, imported));
+  if (vocab == 0 || vocab == spec.model.vocab) return {};
+  return Error{ErrorCode::kInvalidConfig, "--vocab: found " + std::to_string(vocab) + ", wanted " +
+                                              std::to_string(spec.model.vocab) +
+                                              " as the job has it, or no --vocab"};
 }
 
 /// `asked`: --ranks; 0: as the manifest says, which was held against the axes when it was read.
@@ -130,8 +137,7 @@ Result<JobPlan> plan(const Options& options) {
   JobPlan result{.name = job.metadata.name, .spec = *std::move(job.spec.engine)};
   const int64_t per_node = api::ranks_per_node(job.spec);
   result.ranks = options.ranks > 0 ? options.ranks : job.spec.num_nodes * per_node;
-  if (options.vocab > 0 && result.spec.model.vocab == 0) result.spec.model.vocab = options.vocab;
-  TRAINYARD_TRY(complete(result.spec));
+  TRAINYARD_TRY(complete(result.spec, options.vocab));
 
   engine::JobPlace place{.ranks = result.ranks, .one_host = job.spec.num_nodes == 1};
   place.threads = static_cast<int>(result.spec.runtime.threads);

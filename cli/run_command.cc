@@ -29,6 +29,7 @@
 #include "common/worker_contract.h"
 #include "control/local/job_store.h"
 #include "control/policies/elastic.h"
+#include "worker/checkpoint/store.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/preflight.h"
 #include "worker/job/resolve.h"
@@ -114,6 +115,23 @@ std::optional<double> bubble_of(const engine::MemoryPlan& plan) {
   return timeline ? std::optional(timeline->bubble()) : std::nullopt;
 }
 
+/// A complete run is taken up again only where its ranks will find a checkpoint to go on from: it
+/// would have failed otherwise.
+Status check_goes_further(const std::filesystem::path& checkpoints) {
+  checkpoint::PosixFileSystem files;
+  std::vector<std::string> notes;
+  const auto newest = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
+                                                   checkpoint::Verify::kAll, &notes);
+  if (newest) return {};
+  std::string why = newest.error().message;
+  if (!notes.empty()) why += "; " + notes.front();
+  return Error{ErrorCode::kInvalidData,
+               checkpoints.string() +
+                   ": found no good checkpoint to train the complete run further "
+                   "from (" +
+                   why + "); put the steps back"};
+}
+
 /// What the ranks would refuse is refused here, before a run directory says anything of it.
 Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem::path& run_dir) {
   if (!job.spec.engine) return Foreseen{};
@@ -126,6 +144,7 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
   std::error_code error;
   // One that is complete does not go on, whatever has become of its data.
   const auto result = read_result(run_dir);
+  if (result && result->step < spec.engine->steps) TRAINYARD_TRY(check_goes_further(checkpoints));
   if (!result || result->step < spec.engine->steps) {
     hf::ExportOwner owner{.job_uid = ""};  // a new run has exported nothing yet
     if (std::filesystem::exists(run_dir / control::local::kJobFile, error)) {

@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 4> kEmptySpec = {"numProcPerNode", "templ
                                                         "scheduling"};
 constexpr std::array<std::string_view, 1> kFreeEngine = {"runtime"};
 /// What a checkpoint depends on: another value would be another run.
-constexpr std::array<std::string_view, 3> kNeverEngine = {"model", "numerics", "seed"};
+constexpr std::array<std::string_view, 4> kNeverEngine = {"model", "numerics", "seed", "startFrom"};
 constexpr std::array<std::string_view, 1> kFreeFailurePolicy = {"budgets"};
 constexpr std::array<std::string_view, 2> kFreeCheckpointPolicy = {"everySteps", "keepLast"};
 constexpr std::array<std::string_view, 2> kNeverCheckpointPolicy = {"storage", "path"};

@@ -398,8 +398,9 @@ void visit_fields(V& visit, S& engine) {
          .maximum = kMaxCount},
         engine.steps);
   visit({.name = "startFrom",
-         .description = "A checkpoint of another run in which this one begins. Once it has a "
-                        "checkpoint of its own, that one may be gone.",
+         .description = "A checkpoint of another run in which this one begins; beside it "
+                        "model.import tells the shape alone. Once the run has a checkpoint of its "
+                        "own, that one may be gone.",
          .default_note = "fresh weights, or those of model.import"},
         engine.start_from);
   visit({.name = "optimizer", .description = "The optimizer."}, engine.optimizer);

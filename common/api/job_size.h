@@ -25,9 +25,9 @@ inline int64_t micro_batches_of(const BatchSpec& batch, int64_t data_ranks) {
 }
 
 /// Whether so many data-parallel ranks have micro-batches that the schedule takes: Interleaved
-/// those that are a multiple of the ranks of a pipeline.
+/// those that are a multiple of the ranks of a pipeline. 0 where the number is not known.
 inline bool fits_schedule(const EngineSpec& engine, int64_t data_ranks) {
-  return engine.parallelism.pipeline_schedule != PipelineSchedule::kInterleaved ||
+  return engine.parallelism.pipeline_schedule != PipelineSchedule::kInterleaved || data_ranks < 1 ||
          micro_batches_of(engine.batch, data_ranks) % engine.parallelism.pipeline == 0;
 }
 

@@ -59,6 +59,7 @@ class GrpcPortTransport::Impl {
   Status show(const TlsIdentity& identity) {
     const std::lock_guard lock(mutex_);
     if (server_ && shown_ == identity) return {};
+    TRAINYARD_TRY(TlsServer::make(identity));  // before what serves now is given up
     stop_locked();
     start_server_locked();
     Front::Options front;

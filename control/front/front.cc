@@ -144,8 +144,8 @@ void Front::serve_events() {
     }
     const auto at = links_.find(data / kSides);
     if (at == links_.end()) continue;
-    const bool has_gone = data % kSides != kInner &&
-                          (events.at(static_cast<size_t>(i)).events & ~uint32_t{EPOLLOUT}) != 0;
+    const bool has_gone = data % kSides != kInner && (events.at(static_cast<size_t>(i)).events &
+                                                      (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
     if (has_gone && at->second->is_bounded()) {
       close(at);
     } else {

@@ -123,7 +123,8 @@ uint32_t Link::outer_events() const {
   if (!outer_.valid()) return 0;
   if (!is_started()) return EPOLLRDHUP;
   uint32_t events = 0;
-  if (may_read()) events |= EPOLLIN | EPOLLRDHUP;
+  // Where TLS has to write before it can read on, bytes that are there would wake for nothing.
+  if (may_read() && !wants_write_) events |= EPOLLIN | EPOLLRDHUP;
   if (is_bounded()) events |= EPOLLRDHUP;
   if (!to_outer_.empty() || wants_write_) events |= EPOLLOUT;
   return events;

@@ -73,6 +73,13 @@ Status check_immutable(const api::TrainingJobSpec& stored, const api::TrainingJo
   model.import_path = was.import_path;
   model.preset = was.preset;  // stands for sizes, which are compared
   if (was != model) return refused("engine.model", run_dir);
+  const auto& start = stored.engine->start_from;
+  const auto& other = wanted.engine->start_from;
+  const bool same_start =
+      start.has_value() == other.has_value() &&
+      (!start || (start->what == other->what &&
+                  is_same_place(start->checkpoint, other->checkpoint, run_dir)));
+  if (!same_start) return refused("engine.startFrom", run_dir);
   if (stored.engine->seed != wanted.engine->seed) return refused("engine.seed", run_dir);
   if (stored.engine->numerics != wanted.engine->numerics) {
     return refused("engine.numerics", run_dir);
@@ -304,6 +311,7 @@ Result<JobStore> JobStore::open(const std::filesystem::path& run_dir,
                                 AfterFailure after_failure) {
   Result<std::string> text = read_file(run_dir / kJobFile, kMaxBytes);
   api::TrainingJob job = wanted;
+  job.status = {};  // a manifest's, as `kubectl get -o yaml` has it, is of another run
   std::optional<StoredStatus> stored_status;
   bool misfit = false;
   bool changed = false;

@@ -58,15 +58,18 @@ Status open_import(const std::string& folder, const std::filesystem::path& check
 Status take_facts(const api::EngineSpec& spec, const std::filesystem::path& checkpoints,
                   Inputs& inputs) {
   checkpoint::PosixFileSystem files;
-  auto reader = open_start(files, *spec.start_from);
-  if (!reader && reader.error().code == ErrorCode::kNotFound && !checkpoints.empty()) {
+  std::unique_ptr<checkpoint::CheckpointReader> reader;
+  if (!checkpoints.empty()) {
     auto own = checkpoint::open_newest_good(files, checkpoints, std::nullopt,
                                             checkpoint::Verify::kManifest, nullptr);
-    if (own) reader = std::move(own);
+    if (own) reader = *std::move(own);
   }
-  if (!reader) return std::move(reader).error();
-  if (!spec.model.import_path.empty()) return {};
-  inputs.facts = hf::run_facts_of((*reader)->manifest().config_json).imported;
+  if (reader == nullptr) {
+    TRAINYARD_ASSIGN(reader, open_start(files, *spec.start_from));
+    inputs.starts_from_another = true;
+  }
+  if (spec.model.import_path.empty())
+    inputs.facts = hf::run_facts_of(reader->manifest().config_json).imported;
   return {};
 }
 
@@ -76,7 +79,7 @@ Result<Inputs> open_inputs(const api::EngineSpec& spec, const std::filesystem::p
   data::ManifestCache manifests;
   TRAINYARD_ASSIGN(data::TokenSet tokens,
                    open_tokens(spec.data.tokens, "engine.data.tokens", manifests));
-  Inputs inputs{std::move(tokens), std::nullopt, "", nullptr, std::nullopt, {}};
+  Inputs inputs{std::move(tokens), std::nullopt, "", nullptr, std::nullopt, {}, false};
   if (!spec.data.validation.empty()) {
     TRAINYARD_ASSIGN(inputs.validation,
                      open_tokens(spec.data.validation, "engine.data.validation", manifests));

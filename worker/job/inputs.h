@@ -23,6 +23,7 @@ struct Inputs {
   std::optional<api::ModelSpec> shape;
   /// The import's, or those of the checkpoint which stands in for it.
   hf::ImportedFacts facts;
+  bool starts_from_another = false;  ///< no checkpoint of its own is there, and startFrom is given
 };
 
 /// Opens tokens, held-out tokens and the import. Reads headers only. A run that has a checkpoint

@@ -44,15 +44,11 @@ Status check_samples(const data::TokenSet& tokens, int64_t sequence_length, cons
                    " tokens, and a sample is one token longer than sequenceLength"};
 }
 
-/// Whether startFrom names a checkpoint that the run may begin from. Once it has one of its own,
-/// that one may be gone.
+/// Whether startFrom names a checkpoint that the run may begin from.
 Status check_start_of(const api::EngineSpec& spec, const data::TokenSet& tokens) {
-  if (!spec.start_from) return {};
   checkpoint::PosixFileSystem files;
-  const auto reader = open_start(files, *spec.start_from);
-  if (!reader && reader.error().code == ErrorCode::kNotFound) return {};
-  if (!reader) return reader.error();
-  return check_start(**reader, spec, to_hex(tokens.identity()));
+  TRAINYARD_ASSIGN(const auto reader, open_start(files, *spec.start_from));
+  return check_start(*reader, spec, to_hex(tokens.identity()));
 }
 
 }  // namespace
@@ -66,8 +62,7 @@ bool sees_inputs(const api::EngineSpec& spec) {
   const api::DataSpec& data = spec.data;
   return std::all_of(data.tokens.begin(), data.tokens.end(), there) &&
          std::all_of(data.validation.begin(), data.validation.end(), there) &&
-         (spec.model.import_path.empty() || there(spec.model.import_path)) &&
-         (!spec.start_from || there(spec.start_from->checkpoint));
+         (spec.model.import_path.empty() || there(spec.model.import_path));
 }
 
 Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
@@ -86,7 +81,7 @@ Status check_inputs(const api::EngineSpec& given, const Inputs& inputs, int64_t 
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
   TRAINYARD_TRY(stages_of(model, spec, mesh));
-  TRAINYARD_TRY(check_start_of(spec, inputs.tokens));
+  if (inputs.starts_from_another) TRAINYARD_TRY(check_start_of(spec, inputs.tokens));
   TRAINYARD_TRY(check_samples(inputs.tokens, spec.data.sequence_length, "engine.data.tokens"));
   if (!inputs.validation) return {};
   TRAINYARD_TRY(check_held_out(*inputs.validation, &inputs.tokens, spec.model.vocab,

@@ -149,6 +149,11 @@ std::string doubt_of_horizon(const checkpoint::CheckpointReader& checkpoint,
   if (!stored || spec.learning_rate_schedule.name == api::ScheduleName::kConstant) return "";
   const int64_t was = api::horizon_of(*stored);
   const int64_t now = api::horizon_of(spec);
+  if (was == now && now < spec.steps && stored->steps < spec.steps) {
+    return "engine.learningRateSchedule.horizonSteps: found " + std::to_string(now) + " beside " +
+           std::to_string(spec.steps) + " steps: from step " + std::to_string(now) +
+           " on the learning rate stays at its last value";
+  }
   if (was == now) return "";
   return "engine.learningRateSchedule.horizonSteps: up to step " +
          std::to_string(checkpoint.manifest().step) + " the learning rate fell over " +

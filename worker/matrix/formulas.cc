@@ -249,9 +249,9 @@ class Formulas {
     return in_flight(stage) * kept + std::min<int64_t>(rounds_, pp() + 1) * owed;
   }
 
-  /// The last W of a micro-batch does not follow its B.
+  /// The last W of a micro-batch does not follow its B: of a single one it does.
   bool weights_apart() const {
-    return pp() > 0 && cell_.schedule == api::PipelineSchedule::kZeroBubbleH1;
+    return pp() > 0 && rounds_ > 1 && cell_.schedule == api::PipelineSchedule::kZeroBubbleH1;
   }
 
   /// The layers that a step visits one after the other, those that follow one another in the same

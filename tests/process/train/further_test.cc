@@ -30,6 +30,7 @@ struct Wanted {
   int hidden = 32;
   int ranks = 2;
   std::string start = "";  ///< the lines of startFrom
+  std::string end = "";    ///< the last lines
 };
 
 class FurtherTest : public RunFixture {
@@ -60,7 +61,7 @@ spec:
            std::string(wanted.shard > 1 ? "3" : "0") + R"(}
 )" + wanted.start +
            R"(  checkpointPolicy: {storage: {persistentVolumeClaim: {claimName: ckpt}}, everySteps: 10}
-)";
+)" + wanted.end;
   }
 
   /// The exit status of a run in the directory `run` of the folder; its output in RUN.out.
@@ -120,11 +121,35 @@ TEST_F(FurtherTest, ARunMadeLongerIsTheLongerRun) {
   EXPECT_EQ(summary_of("run").value("restarts", -1), 0);
   EXPECT_THAT(out("run"), HasSubstr("this run was complete; training it further"));
   EXPECT_THAT(out("run"), Not(HasSubstr("horizonSteps")));
+  ASSERT_EQ(train("run", {.steps = 44}), 0) << err("run");
+  EXPECT_THAT(out("run"), HasSubstr("found 40 beside 44 steps"));
 
   const std::string before = content_of(folder() / "run/status.json");
   EXPECT_EQ(train("run", {.steps = 30}), 64);
-  EXPECT_THAT(err("run"), HasSubstr("raise engine.steps above 40 to train it further"));
+  EXPECT_THAT(err("run"), HasSubstr("raise engine.steps above 44 to train it further"));
   EXPECT_EQ(content_of(folder() / "run/status.json"), before);
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, WithoutAGoodCheckpointACompleteRunStaysComplete) {
+  ASSERT_EQ(train("run", {.steps = 20}), 0) << err("run");
+  const std::string before = content_of(folder() / "run/status.json");
+  for (const auto& entry : fs::recursive_directory_iterator(folder() / "run/pvc")) {
+    if (entry.path().filename().string().starts_with("shard-")) fs::resize_file(entry.path(), 100);
+  }
+  EXPECT_EQ(train("run", {.steps = 40}), 65);
+  EXPECT_THAT(err("run"), HasSubstr("found no good checkpoint to train the complete run further"));
+  EXPECT_EQ(content_of(folder() / "run/status.json"), before);
+  EXPECT_TRUE(fs::exists(folder() / "run/result.json"));
+  expect_nothing_left();
+}
+
+TEST_F(FurtherTest, AStatusInTheManifestIsOfAnotherRun) {
+  const std::string status =
+      "status: {conditions: [{type: Complete, status: \"True\", reason: x, "
+      "lastTransitionTime: \"2026-01-01T00:00:00Z\"}]}\n";
+  ASSERT_EQ(train("run", {.steps = 20, .end = status}), 0) << err("run");
+  EXPECT_EQ(summary_of("run").value("step", 0), 20);
   expect_nothing_left();
 }
 
@@ -144,6 +169,8 @@ TEST_F(FurtherTest, AnotherJobGoesOnFromAStateAndNeedsItOnce) {
   fs::remove_all(folder() / "first");
   ASSERT_EQ(train("second", {.steps = 40, .start = state}), 0) << err("second");
   EXPECT_EQ(hash_of("second"), hash_of("whole"));
+  EXPECT_EQ(train("second", {.steps = 50}), 64) << "startFrom never comes or goes";
+  EXPECT_THAT(err("second"), HasSubstr("spec.engine.startFrom: differs"));
   EXPECT_NE(train("third", {.start = state}), 0) << "it has no checkpoint of its own";
   EXPECT_THAT(err("third"), HasSubstr("engine.startFrom.checkpoint"));
   expect_nothing_left();
@@ -177,7 +204,7 @@ TEST_F(FurtherTest, WhatDoesNotFitIsNamedBeforeAnythingRuns) {
            {{.steps = 10, .start = start_from(checkpoint, "State")}, "wanted at least 20"},
            {{.start = start_from(folder_of_all, "State")},
             "found a job's checkpoints, wanted one of them, such as " + checkpoint}}) {
-    EXPECT_EQ(train("second", refused.wanted), 64) << refused.says;
+    EXPECT_EQ(train("second", refused.wanted), 64) << refused.says << err("second");
     EXPECT_THAT(err("second"), HasSubstr(refused.says));
     EXPECT_FALSE(fs::exists(folder() / "second/job.json"));
   }

@@ -256,7 +256,7 @@ TEST_F(CkptCommandTest, FileWhereADirectoryIsWantedIsBadData) {
     }
     const Ran exported = trainyard({"export", "--checkpoint", root(), "--hugging-face", path});
     EXPECT_EQ(exported.exit_code, 64);
-    EXPECT_THAT(exported.err, HasSubstr("--hugging-face: found " + path));
+    EXPECT_THAT(exported.err, HasSubstr("FOLDER: found " + path));
   }
 }
 

@@ -99,6 +99,43 @@ TEST_F(ConvertCommandTest, Fp16AndOffloadBecomeTheirFields) {
   EXPECT_EQ(engine().parallelism.offload.size(), 2U);
 }
 
+TEST_F(ConvertCommandTest, WhatTheFileLeavesOutIsTheirDefault) {
+  ASSERT_EQ(convert(R"({"train_batch_size": 16, "optimizer": {"type": "AdamW"},
+    "scheduler": {"type": "WarmupLR"}})",
+                    {"--steps", "5000"}),
+            0)
+      << err_;
+  const api::EngineSpec made = engine();
+  EXPECT_EQ(made.optimizer.learning_rate, 1e-3);
+  EXPECT_EQ(made.optimizer.betas[1], 0.999);
+  EXPECT_EQ(made.optimizer.weight_decay, 0);
+  EXPECT_EQ(made.learning_rate_schedule.warmup_steps, 1000);
+  EXPECT_THAT(err_, HasSubstr("warmup_type: log (its default)"));
+  EXPECT_THAT(err_, HasSubstr("the number of ranks: taken as 16"));
+  ASSERT_EQ(convert(R"({"train_batch_size": 16, "scheduler": {"type": "WarmupDecayLR",
+    "params": {"warmup_num_steps": 0, "total_num_steps": "auto"}}})",
+                    {"--steps", "50"}),
+            0)
+      << err_;
+  EXPECT_EQ(engine().learning_rate_schedule.warmup_steps, 0);
+}
+
+TEST_F(ConvertCommandTest, WhatNoManifestMaySayIsRefused) {
+  EXPECT_EQ(convert(R"({"train_batch_size": 8, "bf16": {"enabled": "auto"}})", {"--steps", "5"}),
+            64);
+  EXPECT_THAT(err_, HasSubstr("bf16.enabled: found \"auto\", wanted true or false"));
+  EXPECT_EQ(
+      convert(R"({"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": -1}}})",
+              {"--steps", "5"}),
+      64);
+  EXPECT_THAT(err_, HasSubstr("learningRate: found -1"));
+  const std::string small = R"({"train_batch_size": 8})";
+  EXPECT_EQ(convert(small, {"--steps", "5", "--preset", "gpt2-124m}, seed: 7, m: {a: b"}), 64);
+  EXPECT_EQ(convert(small, {"--steps", "5", "--tokens", "a\xff"}), 64);
+  EXPECT_EQ(convert(small, {"--steps", "5", "--ranks", "16"}), 64);
+  EXPECT_THAT(err_, HasSubstr("train_batch_size: found 8, wanted 16"));
+}
+
 TEST_F(ConvertCommandTest, EveryFaultIsNamed) {
   EXPECT_EQ(convert(R"({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, "fp16": {"enabled": true},

@@ -77,6 +77,32 @@ TEST_F(InitCommandTest, MakesAJobThatEveryCommandTakes) {
   EXPECT_TRUE(fs::exists(held_out));
 }
 
+TEST_F(InitCommandTest, HoldsOutBytesAndNotFilesOfOneNameOrMostOfTheText) {
+  const auto write = [&](const std::string& name, size_t bytes) {
+    fs::create_directories((folder() / "all" / name).parent_path());
+    std::string text;
+    for (int line = 0; text.size() < bytes; ++line)
+      text += name + std::to_string(line) + " waits.\n";
+    std::ofstream(folder() / "all" / name) << text;
+  };
+  const std::string all = (folder() / "all").string();
+  write("a/text.txt", 5000);
+  write("b/text.txt", 5000);
+  ASSERT_EQ(init({"--data", all}), 0) << complaints_;
+  EXPECT_TRUE(job().spec.engine->data.validation.empty());
+  write("readme.txt", 3000);
+  std::ofstream(folder() / "all/empty.txt") << "";
+  ASSERT_EQ(init({"--data", all, "--force", "-o", "json"}), 0) << complaints_;
+  const auto told = nlohmann::json::parse(printed_);
+  EXPECT_GT(told.at("heldOutTokens").get<int>(), 2000);
+  EXPECT_GT(told.at("tokens").get<int>(), 9000);
+  write("tiny.txt", 9);
+  fs::remove(folder() / "all/readme.txt");
+  ASSERT_EQ(init({"--data", all, "--force", "-o", "json"}), 0) << complaints_;
+  EXPECT_EQ(nlohmann::json::parse(printed_).at("heldOutTokens"), 0);
+  EXPECT_FALSE(fs::exists(out() / "data/heldout")) << "it is trained on";
+}
+
 TEST_F(InitCommandTest, LittleTextGetsALittleModel) {
   ASSERT_EQ(init({"--data", texts(1, 900), "--steps", "7", "-o", "json"}), 0) << complaints_;
   const auto told = nlohmann::json::parse(printed_);

@@ -234,6 +234,10 @@ TEST_F(PlanCommandTest, TheVocabularyMayBeSaidWhereTheDataIsElsewhere) {
   const std::string said = out_.substr(0, out_.find("this machine:"));
   ASSERT_EQ(plan("{layers: 1, hidden: 16, heads: 2, vocab: 300}", "{globalSequences: 8}"), 0);
   EXPECT_EQ(said, out_.substr(0, out_.find("this machine:")));
+  EXPECT_EQ(plan("{layers: 1, hidden: 16, heads: 2, vocab: 300}", "{globalSequences: 8}",
+                 {"--vocab", "256"}),
+            64);
+  EXPECT_THAT(err_, HasSubstr("--vocab: found 256, wanted 300"));
 }
 
 TEST_F(PlanCommandTest, LeavesTheSameFiguresAsAChart) {

@@ -294,6 +294,9 @@ TEST(ElasticPolicyTest, RanksOfASizeHaveMicroBatchesThatAnInterleavedPipelineTak
   // 12 sequences on 5, 4, 3, 2 data-parallel ranks are 3, 3, 4 and 6 micro-batches.
   EXPECT_EQ(policies::largest_allowed(spec, 10), 6);
   EXPECT_EQ(policies::largest_allowed(spec, 5), 4);
+  spec.num_proc_per_node = api::kAutoProcPerNode;
+  EXPECT_EQ(policies::largest_allowed(spec, 10), 10) << "nobody knows the ranks";
+  spec.num_proc_per_node = 1;
   engine.parallelism.pipeline_schedule = api::PipelineSchedule::kOneFOneB;
   EXPECT_EQ(policies::largest_allowed(spec, 10), 10);
 }
