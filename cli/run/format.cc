@@ -171,8 +171,8 @@ std::string header_text(const RunHeader& header) {
   }
   text += fmt::format("; run directory {}\n", header.run_dir);
   if (header.resumed) {
-    text += fmt::format("resuming the run found there: generation {}, step {}\n",
-                        header.generation, header.step);
+    text += fmt::format("resuming the run found there: generation {}, step {}\n", header.generation,
+                        header.step);
   }
   return text;
 }
