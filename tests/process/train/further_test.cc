@@ -29,8 +29,8 @@ struct Wanted {
   int seed = 7;
   int hidden = 32;
   int ranks = 2;
-  std::string start = "";  ///< the lines of startFrom
-  std::string end = "";    ///< the last lines
+  std::string start;  ///< the lines of startFrom
+  std::string end;    ///< the last lines
 };
 
 class FurtherTest : public RunFixture {
