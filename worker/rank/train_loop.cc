@@ -215,7 +215,7 @@ class Run {
       TRAINYARD_ASSIGN(const auto reader, open_start(files, *spec_.start_from));
       const bool state = spec_.start_from->what == api::StartWhat::kState;
       if (state && context_.groups->world->rank() == 0) warn(doubt_of_horizon(*reader, spec_));
-      const Status started = state_->start_from(*reader, context_.stop_requested);
+      Status started = state_->start_from(*reader, context_.stop_requested);
       if (started) return started;
       return started.error().with_context("engine.startFrom.checkpoint: " +
                                           spec_.start_from->checkpoint);
