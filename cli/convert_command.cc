@@ -436,11 +436,8 @@ Status run_convert(const ConvertArguments& arguments, CommandContext& context) {
   Converter converter(arguments, root);
   api::ModelSpec shape;
   if (!api::apply_preset(arguments.preset, shape)) {
-    std::string names;
-    for (const api::Preset& preset : api::presets())
-      names += (names.empty() ? "" : ", ") + std::string(preset.name);
-    return Error{ErrorCode::kInvalidConfig,
-                 "--preset: found '" + arguments.preset + "', wanted one of " + names};
+    return Error{ErrorCode::kInvalidConfig, "--preset: found '" + arguments.preset +
+                                                "', wanted one of " + api::preset_names()};
   }
   bool readable = true;
   for (size_t at = 0; readable && at < arguments.tokens.size();) {

@@ -15,7 +15,7 @@
 #include "cli/named_path.h"
 #include "cli/registry.h"
 #include "cli/run/format.h"
-#include "common/api/engine_spec.h"
+#include "common/api/decode.h"
 #include "common/api/presets.h"
 #include "common/base/clock.h"
 #include "common/io/control_group.h"
@@ -44,7 +44,6 @@ constexpr char kManifestFile[] = "job.yaml";
 constexpr char kDataFolder[] = "data";
 constexpr char kHeldOut[] = "heldout";
 constexpr int64_t kFilesHeldOutMax = 20;
-constexpr size_t kNameMax = 40;  // leaves room for what is appended to job names
 constexpr int64_t kRanksMax = 2;
 /// Tokens that each preset is proposed up to.
 constexpr struct {
@@ -89,21 +88,9 @@ struct Proposal {
 };
 
 std::string name_of(const fs::path& data) {
-  std::string name;
   std::error_code code;
   const fs::path whole = fs::weakly_canonical(data, code);
-  for (const char raw : (code ? data : whole).stem().string()) {
-    const char c = raw >= 'A' && raw <= 'Z' ? static_cast<char>(raw - 'A' + 'a') : raw;
-    const bool letter = c >= 'a' && c <= 'z';
-    if (letter || (c >= '0' && c <= '9' && !name.empty()))
-      name += c;
-    else if (!name.empty() && name.back() != '-')
-      name += '-';
-    if (name.size() == kNameMax) break;
-  }
-  while (!name.empty() && name.back() == '-')
-    name.pop_back();
-  return name.empty() ? "model" : name;
+  return api::job_name_of(code ? data : whole, "model");
 }
 
 /// The name of a file as an expression that it alone fits.

@@ -83,7 +83,7 @@ void RowBuilder::add(const TimelinePiece& piece) {
   if (same == run_.end()) {
     run_.push_back(piece);
   } else {
-    same->end += piece.end - piece.begin;  // for now its length counts alone
+    same->end += piece.end - piece.begin;  // of a run only the lengths count
   }
   run_end_ = piece.end;
 }

@@ -36,25 +36,6 @@ bool is_engine_file(const text::Node& root) {
          root.find("kind") == nullptr && root.find("metadata") == nullptr;
 }
 
-/// A job name made of a file's: "runs/My Engine.yaml" gives "my-engine".
-std::string job_name_of(const std::string& file) {
-  std::string name;
-  for (const char raw : std::filesystem::path(file).stem().string()) {
-    const char c = raw >= 'A' && raw <= 'Z' ? static_cast<char>(raw - 'A' + 'a') : raw;
-    const bool letter = c >= 'a' && c <= 'z';
-    const bool rest = (c >= '0' && c <= '9') || c == '-';
-    if (letter || (rest && !name.empty())) {
-      name += c;
-    } else if (!name.empty() && name.back() != '-') {
-      name += '-';
-    }
-    if (name.size() == 40) break;  // leaves room for what is appended to job names
-  }
-  while (!name.empty() && name.back() == '-')
-    name.pop_back();
-  return name.empty() ? "engine" : name;
-}
-
 /// Holds `spec.template` against Kubernetes' own types.
 void check_template(const text::Node& root, FaultList& faults) {
   const text::Node* spec = root.find("spec");
@@ -105,6 +86,24 @@ class PathResolver {
 
 }  // namespace
 
+std::string job_name_of(const std::filesystem::path& file, const std::string& otherwise) {
+  std::string name;
+  for (const char raw : file.stem().string()) {
+    const char c = raw >= 'A' && raw <= 'Z' ? static_cast<char>(raw - 'A' + 'a') : raw;
+    const bool letter = c >= 'a' && c <= 'z';
+    const bool rest = (c >= '0' && c <= '9') || c == '-';
+    if (letter || (rest && !name.empty())) {
+      name += c;
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+    if (name.size() == 40) break;  // leaves room for what is appended to job names
+  }
+  while (!name.empty() && name.back() == '-')
+    name.pop_back();
+  return name.empty() ? otherwise : name;
+}
+
 CheckedJob check_training_job(std::string_view text, const DecodeOptions& options) {
   CheckedJob checked;
   FaultList faults(options.file);
@@ -113,7 +112,7 @@ CheckedJob check_training_job(std::string_view text, const DecodeOptions& option
     if (is_engine_file(document.root)) {
       EngineFile file;
       decode_root(document.root, options.unknown_keys, faults, file);
-      checked.job.metadata.name = job_name_of(options.file);
+      checked.job.metadata.name = job_name_of(options.file, "engine");
       checked.job.spec.engine = std::move(file.engine);
       validate_engine(*checked.job.spec.engine, "engine", faults);
     } else if (document.root.kind == text::Kind::kNull) {

@@ -33,6 +33,10 @@ struct CheckedJob {
   std::vector<Fault> faults;  ///< in line order
 };
 
+/// A job name made of a file's or folder's: "runs/My Engine.yaml" gives "my-engine"; `otherwise`
+/// where no letter is in it.
+std::string job_name_of(const std::filesystem::path& file, const std::string& otherwise);
+
 /// Decodes and validates a manifest: one TrainingJob document, or (as a file of its own) a document
 /// with the one key `engine`. Collects every fault.
 CheckedJob check_training_job(std::string_view text, const DecodeOptions& options = {});

@@ -21,6 +21,13 @@ constexpr Preset kPresets[] = {
 
 std::span<const Preset> presets() { return kPresets; }
 
+std::string preset_names() {
+  std::string names;
+  for (const Preset& preset : kPresets)
+    names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  return names;
+}
+
 bool apply_preset(std::string_view name, ModelSpec& model) {
   for (const Preset& preset : kPresets) {
     if (preset.name != name) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "common/api/engine_spec.h"
@@ -20,6 +21,9 @@ struct Preset {
 
 /// All presets, smallest first.
 std::span<const Preset> presets();
+
+/// The names of all, "gpt2-100k, gpt2-3m, ...": for messages.
+std::string preset_names();
 
 /// Sets the model's shape to the preset's; false (and `model` unchanged) where there is none of
 /// that name.
