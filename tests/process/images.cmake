@@ -7,9 +7,15 @@ endif()
 # What the node image of tools/kind is called, which decides whether it is made anew.
 add_test(NAME node_image_name_test COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/node_image_name_test.py)
 set_tests_properties(node_image_name_test PROPERTIES LABELS process TIMEOUT 300)
-# What is shipped is hardened.
-if(CMAKE_BUILD_TYPE STREQUAL Release)
+# The programs are linked hardened. Of a release, those that its other tests build.
+if(NOT TRAINYARD_SANITIZE)
+  set(programs trainyard trainyard-agent trainyard-worker)
+  set(tier release)
+  if(NOT CMAKE_BUILD_TYPE STREQUAL Release)
+    list(APPEND programs trainyard-operator)
+    set(tier process)
+  endif()
   add_test(NAME hardening_test
-    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/hardening_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-  set_tests_properties(hardening_test PROPERTIES LABELS release TIMEOUT 300)
+    COMMAND python3 -B ${CMAKE_CURRENT_LIST_DIR}/images/hardening_test.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${programs})
+  set_tests_properties(hardening_test PROPERTIES LABELS ${tier} TIMEOUT 300)
 endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The programs as they are shipped are linked so that a mistake in memory serves an attacker less.
+"""The programs are linked so that a mistake in memory serves an attacker less.
 
-    hardening_test.py FOLDER-OF-PROGRAMS
+    hardening_test.py FOLDER PROGRAM ...
 """
 
 import pathlib
@@ -9,8 +9,8 @@ import subprocess
 import sys
 import unittest
 
-PROGRAMS = ["trainyard", "trainyard-agent", "trainyard-operator", "trainyard-worker"]
 binaries = None
+programs = []
 
 
 def readelf(option, program):
@@ -20,7 +20,7 @@ def readelf(option, program):
 
 class HardeningTest(unittest.TestCase):
     def test_every_program_is_linked_hardened(self):
-        for program in PROGRAMS:
+        for program in programs:
             with self.subTest(program):
                 self.assertRegex(readelf("--file-header", program), r"Type:\s+DYN", "it lies at any address")
                 segments = readelf("--program-headers", program)
@@ -31,5 +31,6 @@ class HardeningTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    binaries = pathlib.Path(sys.argv.pop()).resolve()
-    unittest.main()
+    binaries, *programs = sys.argv[1:]
+    binaries = pathlib.Path(binaries).resolve()
+    unittest.main(argv=sys.argv[:1])

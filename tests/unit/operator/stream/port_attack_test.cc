@@ -272,7 +272,8 @@ TEST_F(PortAttackTest, ConnectionsOnWhichNothingIsSaid) {
   EXPECT_TRUE(await([&] { return port_.connections().now.waiting > 0; }));
   EXPECT_TRUE(lets_agent_in());
   const auto now = port_.connections().now;
-  EXPECT_LE(now.connections - now.waiting - now.admitted, 64) << "the others are not read";
+  EXPECT_LE(now.connections - now.waiting - now.admitted, 64 + 1)
+      << "the others are not read; the agent's may not be counted as admitted yet, or no more";
   if (!runs_everything()) return;
   EXPECT_TRUE(await([&] { return port_.connections().now.connections <= 1; }))
       << "none is kept that shows no token";
