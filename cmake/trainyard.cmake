@@ -59,6 +59,8 @@ endif()
 if(NOT TRAINYARD_SANITIZE AND NOT TRAINYARD_FUZZ)
   add_link_options(-Wl,-z,relro,-z,now)
 endif()
+# What is shipped ends with an error where it would write past a buffer.
+set(TRAINYARD_CHECKED -fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -D_GLIBCXX_ASSERTIONS)
 include_directories(${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
 
 # Puts up to `size` of a target's files into one, for `sources` to name it in their stead. The same few headers are
@@ -112,6 +114,13 @@ macro(trainyard_write_united name batch united)
   endif()
 endmacro()
 
+# A release is checked, but for the kernels: their loops are bounded by who launches them.
+function(trainyard_check name)
+  if(CMAKE_BUILD_TYPE STREQUAL Release AND NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/(kernels|tests|bench)(/|$)")
+    target_compile_options(${name} PRIVATE ${TRAINYARD_CHECKED})
+  endif()
+endfunction()
+
 # trainyard_library(NAME SOURCES a.cc ... [DEPS target ...] [OPTIONS flag ...] [APART a.cc ...])
 # APART: files that have names of their own for what others name the same, so that they are never compiled as one with them.
 function(trainyard_library name)
@@ -135,6 +144,7 @@ function(trainyard_library name)
       endif()
     endif()
     target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
+    trainyard_check(${name})
     trainyard_forgive(${name})
     # The rooms whose coverage is reported; counters in the kernels would only make them slow.
     if(TRAINYARD_COVERAGE AND CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/(common|control|agent|operator|worker)(/|$)")
@@ -151,6 +161,7 @@ function(trainyard_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  trainyard_check(${name})
   set_property(GLOBAL APPEND PROPERTY TRAINYARD_BINARIES ${name})
 endfunction()
 
