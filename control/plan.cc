@@ -187,7 +187,8 @@ void Planner::plan_ending() {
       cause.reason, cause.message);
   next_.completion_time = now_;
   if (facts_are_current())
-    next_.progress = policies::progress_of(observed_.facts, next_.progress, stages_of(spec_));
+    next_.progress = policies::progress_of(observed_.facts, next_.progress,
+                                           next_.membership.world_size, stages_of(spec_));
   if (!failed && spec_.engine && cause.reason == api::reason::kCompletionsReached &&
       next_.progress) {
     // Every rank has ended well, whether or not it could tell us of its last steps.
@@ -360,7 +361,8 @@ void Planner::finish() {
   }
   std::optional<api::ProgressStatus> progress = next_.progress;
   if (facts_are_current() && !over) {  // what is over has its last progress
-    progress = policies::progress_of(observed_.facts, next_.progress, stages_of(spec_));
+    progress = policies::progress_of(observed_.facts, next_.progress, next_.membership.world_size,
+                                     stages_of(spec_));
     if (any_not_gone()) look_in(observed_.progress_period);
   }
   // What only follows time is written when something else is, or when it is due.

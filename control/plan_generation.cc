@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/api/enum_names.h"
+#include "common/api/job_size.h"
 #include "control/plan_look.h"
 #include "control/plan_status.h"
 #include "control/policies/elastic.h"
@@ -286,7 +287,7 @@ bool Planner::resize_if_wanted(const policies::Gang& gang) {
                             .ending = any_succeeded(),
                             .room_since = observed_.room_since});
   look_in(wanted.look_again);
-  const std::optional<int64_t> largest = policies::largest_allowed(spec_, spec_.num_nodes);
+  const std::optional<int64_t> largest = api::largest_allowed(spec_, spec_.num_nodes);
   if (spec_changed && largest && *largest < spec_.num_nodes) {
     tell(EventType::kNormal, "SizeNotAllowed", policies::not_allowed_text(spec_));
   }

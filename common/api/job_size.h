@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "common/api/training_job.h"
 
@@ -30,5 +31,12 @@ inline bool fits_schedule(const EngineSpec& engine, int64_t data_ranks) {
   return engine.parallelism.pipeline_schedule != PipelineSchedule::kInterleaved || data_ranks < 1 ||
          micro_batches_of(engine.batch, data_ranks) % engine.parallelism.pipeline == 0;
 }
+
+/// The largest allowed size of at most `limit` nodes: numNodes itself without elasticPolicy, else a
+/// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes, at which
+/// the engine can train: its ranks are a multiple of tensor x pipeline x context, each
+/// data-parallel rank has a sequence, and the schedule takes their micro-batches. nullopt where
+/// there is none. The engine's shard refuses no size: it follows the ranks (layout::mesh_of).
+std::optional<int64_t> largest_allowed(const TrainingJobSpec& spec, int64_t limit);
 
 }  // namespace trainyard::api

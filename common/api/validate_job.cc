@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/api/job_size.h"
 #include "common/api/planned.h"
 #include "common/api/pod_places.h"
 #include "common/api/rules.h"
@@ -279,6 +280,20 @@ void check_axes(const TrainingJobSpec& spec, const Rules& rules) {
                 {"numNodes", "numProcPerNode"});
 }
 
+/// What one of the sizes of an elastic job must be (largest_allowed).
+std::string size_wanted(const TrainingJobSpec& spec) {
+  const EngineSpec& engine = *spec.engine;
+  const int64_t pipeline = engine.parallelism.pipeline;
+  const bool interleaves = engine.parallelism.pipeline_schedule == PipelineSchedule::kInterleaved;
+  return "one from minNodes (" + number(spec.elastic_policy->min_nodes) + ") to numNodes (" +
+         number(spec.num_nodes) + ") whose ranks are a multiple of " +
+         number(engine.parallelism.model_ranks()) + " and at most that many times " +
+         number(engine.batch.global_sequences) + ", batch.globalSequences" +
+         (interleaves ? ", with a multiple of pipeline (" + number(pipeline) +
+                            ") micro-batches for each data-parallel rank under Interleaved"
+                      : "");
+}
+
 void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
   if (spec.elastic_policy) check_elastic(spec, rules);
   if (!spec.engine) return;
@@ -287,8 +302,18 @@ void check_sizes(const TrainingJobSpec& spec, const Rules& rules) {
                            spec.num_proc_per_node != kAutoProcPerNode;
   if (!sizes_known) return;
   check_axes(spec, rules);
-  validate_world(*spec.engine, spec.num_nodes * spec.num_proc_per_node, rules.at("engine"),
-                 rules.faults());
+  int64_t nodes = spec.num_nodes;
+  if (spec.elastic_policy) {
+    for (const char* field : {"numNodes", "elasticPolicy", "engine.parallelism", "engine.batch"}) {
+      if (rules.faults().faulted(rules.at(field))) return;
+    }
+    const std::optional<int64_t> largest = largest_allowed(spec, spec.num_nodes);
+    rules.require(largest.has_value(), "elasticPolicy", "no size at which the engine can train",
+                  size_wanted(spec));
+    if (!largest) return;
+    nodes = *largest;
+  }
+  validate_world(*spec.engine, nodes * spec.num_proc_per_node, rules.at("engine"), rules.faults());
 }
 
 void check_spec(const TrainingJobSpec& spec, const Rules& rules) {

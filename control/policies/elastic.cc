@@ -42,7 +42,7 @@ Resize judge_unplaced(const ElasticInput& input) {
   // What the cluster does not take finds no node, however many there are.
   const int64_t room = input.refused ? input.placed : input.feasible.value_or(input.placed);
   if (room >= input.target) return {};
-  return to_size(input, largest_allowed(*input.spec, room));
+  return to_size(input, api::largest_allowed(*input.spec, room));
 }
 
 Resize judge_placed(const ElasticInput& input) {
@@ -51,7 +51,7 @@ Resize judge_placed(const ElasticInput& input) {
   if (*input.feasible <= input.target) {
     return look_in(std::max<Duration>(input.spec->elastic_policy->scale_up_snooze, kShortestAsk));
   }
-  const std::optional<int64_t> size = largest_allowed(*input.spec, *input.feasible);
+  const std::optional<int64_t> size = api::largest_allowed(*input.spec, *input.feasible);
   if (!size || *size <= input.target) return {};
   constexpr int64_t kMostDoublings = 6;
   Duration snooze = input.spec->elastic_policy->scale_up_snooze;
@@ -65,37 +65,8 @@ Resize judge_placed(const ElasticInput& input) {
 
 }  // namespace
 
-std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit) {
-  if (!spec.elastic_policy) {
-    return limit >= spec.num_nodes ? std::optional(spec.num_nodes) : std::nullopt;
-  }
-  const api::ElasticPolicy& policy = *spec.elastic_policy;
-  const int64_t most = std::min(limit, spec.num_nodes);
-  if (most < policy.min_nodes) return std::nullopt;
-  const auto fits = [&](int64_t nodes) {
-    if (!spec.engine) return true;
-    const int64_t ranks = nodes * spec.num_proc_per_node;
-    const int64_t of_model = spec.engine->parallelism.model_ranks();
-    return ranks % of_model == 0 && api::fits_schedule(*spec.engine, ranks / of_model);
-  };
-  const std::vector<int64_t>& allowed = policy.allowed_num_nodes;
-  if (allowed.empty()) {
-    const int64_t step = std::max<int64_t>(1, policy.node_increment_step);
-    int64_t size = policy.min_nodes + (most - policy.min_nodes) / step * step;
-    while (size >= policy.min_nodes && !fits(size))
-      size -= step;
-    return size >= policy.min_nodes ? std::optional(size) : std::nullopt;
-  }
-  std::optional<int64_t> largest;
-  for (const int64_t size : allowed) {
-    if (size < policy.min_nodes || size > most || !fits(size)) continue;
-    largest = std::max(largest.value_or(0), size);
-  }
-  return largest;
-}
-
 int64_t nodes_at_start(const api::TrainingJobSpec& spec) {
-  return largest_allowed(spec, spec.num_nodes).value_or(spec.num_nodes);
+  return api::largest_allowed(spec, spec.num_nodes).value_or(spec.num_nodes);
 }
 
 std::string not_allowed_text(const api::TrainingJobSpec& spec) {
@@ -114,7 +85,7 @@ int64_t count_failed_growths(const api::TrainingJobStatus& status) {
 }
 
 Resize judge_size(const ElasticInput& input) {
-  const std::optional<int64_t> wanted = largest_allowed(*input.spec, input.spec->num_nodes);
+  const std::optional<int64_t> wanted = api::largest_allowed(*input.spec, input.spec->num_nodes);
   if (!wanted) return {};
   const bool too_large = input.target > *wanted;
   const bool rigid = !input.spec->elastic_policy;

@@ -11,14 +11,8 @@
 /// How many nodes a job runs at. Pure.
 namespace trainyard::control::policies {
 
-/// The largest allowed size of at most `limit` nodes: numNodes itself without elasticPolicy, else a
-/// size in allowedNumNodes or minNodes + k x nodeIncrementStep, within minNodes..numNodes, whose
-/// ranks are a multiple of the engine's tensor x pipeline x context and have micro-batches that its
-/// schedule takes; nullopt where there is none.
-/// The engine's shard refuses no size: it follows the ranks (layout::mesh_of).
-std::optional<int64_t> largest_allowed(const api::TrainingJobSpec& spec, int64_t limit);
-/// That of at most numNodes, at which a job starts where there is room; numNodes where there is
-/// none.
+/// The largest size that the spec allows (api::largest_allowed), at which a job starts where there
+/// is room; numNodes where it allows none, which validation refuses.
 int64_t nodes_at_start(const api::TrainingJobSpec& spec);
 /// Says, for people, that numNodes is no such size, and which is the next below.
 std::string not_allowed_text(const api::TrainingJobSpec& spec);

@@ -282,7 +282,7 @@ Stall judge_stall(const StallInput& input) {
 
 std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
                                                const std::optional<api::ProgressStatus>& shown,
-                                               int64_t stages) {
+                                               int64_t world_size, int64_t stages) {
   // Ranks train in step: where those that are told of go on, the others do, too. What nobody tells
   // of any more is shown as it was last.
   std::vector<const RankFact*> ranks = told_ranks_of(facts);
@@ -302,7 +302,8 @@ std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
   progress.phase = name_of(laggard->phase);
   progress.last_step_time = laggard->last_step_at;
   progress.loss = first->loss;
-  progress.slowest_rank = slowest_of(ranks, std::ssize(ranks_of(facts)), stages);
+  const int64_t world = world_size > 0 ? world_size : std::ssize(ranks_of(facts));
+  progress.slowest_rank = slowest_of(ranks, world, stages);
   progress.tokens_per_second = first->tokens_per_second;
   if (progress.total_steps > 0) {
     progress.percentage = std::min<int64_t>(100, progress.step * 100 / progress.total_steps);

@@ -81,11 +81,12 @@ Stall judge_stall(const StallInput& input);
 /// The progress to show: that of the ranks that members tell of at present (kStaleNews), the least
 /// of them; where nobody tells of any, that of all as they were last; `shown` where no rank of the
 /// generation has reported. Until the ranks train again after a restart, `shown` stays, under their
-/// new phase. `stages`: of the pipeline. Stages cost differently, so that the slowest rank is that
-/// which differs most from its own stage's fastest; none where each stage has one rank.
+/// new phase. `world_size`: ranks of the generation; 0 where numProcPerNode is auto: those that
+/// have reported. `stages`: of the pipeline. Stages cost differently, so that the slowest rank is
+/// that which differs most from its own stage's fastest; none where each stage has one rank.
 std::optional<api::ProgressStatus> progress_of(const StreamFacts& facts,
                                                const std::optional<api::ProgressStatus>& shown,
-                                               int64_t stages);
+                                               int64_t world_size, int64_t stages);
 
 /// Whether `next` is worth a write of its own after `written`.
 bool is_due(const std::optional<api::ProgressStatus>& written, const api::ProgressStatus& next,

@@ -1,7 +1,7 @@
 // What a KubeCluster knows of nodes: whether they hold, and how many pods they have room for.
 #include <algorithm>
 
-#include "control/policies/elastic.h"
+#include "common/api/job_size.h"
 #include "operator/cluster/kube_cluster_impl.h"
 
 namespace trainyard::cluster {
@@ -11,7 +11,7 @@ namespace {
 bool is_degraded(const api::TrainingJob& job) {
   return job.spec.elastic_policy && job.status.membership.generation > 0 &&
          job.status.nodes.target <
-             control::policies::largest_allowed(job.spec, job.spec.num_nodes).value_or(0);
+             api::largest_allowed(job.spec, job.spec.num_nodes).value_or(0);
 }
 
 }  // namespace

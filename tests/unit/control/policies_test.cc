@@ -254,53 +254,6 @@ TEST(RestartPolicyTest, ABudgetOfZeroAllowsNoRestart) {
   EXPECT_TRUE(policies::within_budget(policy, {}, FailureClass::kApplication, kNow));
 }
 
-TEST(ElasticPolicyTest, SizesAreTheAllowedOnesWithinTheBounds) {
-  api::TrainingJobSpec spec;
-  spec.num_nodes = 10;
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 10);
-  EXPECT_EQ(policies::largest_allowed(spec, 9), std::nullopt);
-  spec = elastic_spec(10);
-  spec.elastic_policy->min_nodes = 3;
-  spec.elastic_policy->node_increment_step = 4;
-  EXPECT_EQ(policies::largest_allowed(spec, 100), 7);
-  EXPECT_EQ(policies::largest_allowed(spec, 6), 3);
-  EXPECT_EQ(policies::largest_allowed(spec, 2), std::nullopt);
-  spec.elastic_policy->allowed_num_nodes = {2, 4, 8, 16};
-  EXPECT_EQ(policies::largest_allowed(spec, 100), 8);
-  EXPECT_EQ(policies::largest_allowed(spec, 7), 4);
-  EXPECT_EQ(policies::largest_allowed(spec, 3), std::nullopt) << "2 is below minNodes";
-}
-
-TEST(ElasticPolicyTest, RanksOfASizeHoldWholeCopiesOfTheModel) {
-  api::TrainingJobSpec spec = elastic_spec(10);
-  spec.num_proc_per_node = 2;
-  spec.engine.emplace().parallelism = {.tensor = 2, .pipeline = 3, .shard = 4};
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 9);
-  EXPECT_EQ(policies::largest_allowed(spec, 8), 6);
-  EXPECT_EQ(policies::largest_allowed(spec, 2), std::nullopt);
-  spec.elastic_policy->allowed_num_nodes = {3, 4, 8};
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 3);
-  spec.engine->parallelism = {.shard = 4};
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 8) << "shard follows the ranks";
-}
-
-TEST(ElasticPolicyTest, RanksOfASizeHaveMicroBatchesThatAnInterleavedPipelineTakes) {
-  api::TrainingJobSpec spec = elastic_spec(10);
-  api::EngineSpec& engine = spec.engine.emplace();
-  engine.batch = {.global_sequences = 12, .micro_sequences = 1};
-  engine.parallelism = {.pipeline = 2,
-                        .pipeline_schedule = api::PipelineSchedule::kInterleaved,
-                        .chunks_per_stage = 2};
-  // 12 sequences on 5, 4, 3, 2 data-parallel ranks are 3, 3, 4 and 6 micro-batches.
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 6);
-  EXPECT_EQ(policies::largest_allowed(spec, 5), 4);
-  spec.num_proc_per_node = api::kAutoProcPerNode;
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 10) << "nobody knows the ranks";
-  spec.num_proc_per_node = 1;
-  engine.parallelism.pipeline_schedule = api::PipelineSchedule::kOneFOneB;
-  EXPECT_EQ(policies::largest_allowed(spec, 10), 10);
-}
-
 TEST(ElasticPolicyTest, ARunningJobGrowsAfterTheSnoozeWhenThereIsRoom) {
   api::TrainingJobSpec spec = elastic_spec(4);
   policies::ElasticInput input{&spec, 2, false, true, true, 2, 3, kNow, kNow + seconds(299)};

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/api/encode.h"
+#include "common/api/job_size.h"
 #include "control/policies/elastic.h"
 #include "control/policies/liveness.h"
 #include "control/policies/progress.h"
@@ -48,11 +49,11 @@ policies::ElasticInput unplaced(const api::TrainingJobSpec& spec, int64_t target
 
 TEST(ElasticEdgeTest, BoundsAreAllowedThemselves) {
   api::TrainingJobSpec spec = elastic(8, {2, 4, 8});
-  EXPECT_EQ(policies::largest_allowed(spec, 4), 4);
+  EXPECT_EQ(api::largest_allowed(spec, 4), 4);
   spec.elastic_policy->min_nodes = 4;
-  EXPECT_EQ(policies::largest_allowed(spec, 4), 4);
+  EXPECT_EQ(api::largest_allowed(spec, 4), 4);
   spec.elastic_policy->allowed_num_nodes.clear();
-  EXPECT_EQ(policies::largest_allowed(spec, 4), 4);
+  EXPECT_EQ(api::largest_allowed(spec, 4), 4);
 }
 
 TEST(ElasticEdgeTest, AGangShrinksToWhatTheClusterCouldRunNotToWhatIsPlaced) {
@@ -200,7 +201,7 @@ TEST_F(ProgressEdgeTest, OfRanksAtOneStepTheOneThatStandsLongestIsShown) {
   for (const size_t behind : {0, 1}) {
     rank(behind).last_step_at = early;
     rank(1 - behind).last_step_at = kJudgedAt;
-    const auto progress = policies::progress_of(facts_, std::nullopt, 1);
+    const auto progress = policies::progress_of(facts_, std::nullopt, 2, 1);
     ASSERT_TRUE(progress.has_value());
     EXPECT_EQ(progress->last_step_time, early) << behind;
   }
@@ -215,10 +216,11 @@ TEST_F(ProgressEdgeTest, TheStepShownIsThatOfRanksThatAreToldOf) {
   rank(0).loss = rank(1).loss = 2;
   facts_.members[0].ranks.erase(facts_.members[0].ranks.begin());
   facts_.members.insert(facts_.members.begin(), silent);
-  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 1)->step, 3) << "it tells of it at present";
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 2, 1)->step, 3)
+      << "it tells of it at present";
   MemberFact& first = facts_.members[0];
   const auto step_and_loss = [&] {
-    const auto progress = policies::progress_of(facts_, std::nullopt, 1);
+    const auto progress = policies::progress_of(facts_, std::nullopt, 2, 1);
     return std::pair(progress->step, progress->loss.value_or(0));
   };
   first.silent = policies::kStaleNews;
@@ -261,12 +263,12 @@ TEST_F(ProgressEdgeTest, ARankThatIsStoppedIsBlamedBeforeOneThatStandsEarlierInT
 }
 
 TEST_F(ProgressEdgeTest, OfTwoRanksTheOneWithMoreWorkIsTheSlowest) {
-  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt, 1)->slowest_rank.has_value());
+  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt, 2, 1)->slowest_rank.has_value());
   rank(0).work_seconds = 1.0;
   rank(1).work_seconds = 2.0;
-  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 1)->slowest_rank, 1);
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 2, 1)->slowest_rank, 1);
   facts_.members[0].ranks.erase(facts_.members[0].ranks.begin());
-  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt, 1)->slowest_rank.has_value())
+  EXPECT_FALSE(policies::progress_of(facts_, std::nullopt, 2, 1)->slowest_rank.has_value())
       << "one alone is not slow";
 }
 
@@ -280,18 +282,24 @@ TEST_F(ProgressEdgeTest, RanksAreSlowBesideThoseOfTheirStageAlone) {
   rank(0).work_seconds = 1.0;
   rank(1).work_seconds = 1.5;
   rank(2).work_seconds = rank(3).work_seconds = 2.0;
+  int64_t world = 4;
   const auto slowest = [&](int64_t stages) {
-    return policies::progress_of(facts_, std::nullopt, stages)->slowest_rank;
+    return policies::progress_of(facts_, std::nullopt, world, stages)->slowest_rank;
   };
   EXPECT_EQ(slowest(2), 1);
   EXPECT_EQ(slowest(1), 2);
   EXPECT_EQ(slowest(4), std::nullopt) << "each is alone on its stage";
-  EXPECT_EQ(slowest(3), std::nullopt) << "whose ranks are not all known";
+  EXPECT_EQ(slowest(3), std::nullopt) << "4 ranks are no 3 stages";
+  world = 0;
+  EXPECT_EQ(slowest(2), 1) << "of numProcPerNode auto";
+  world = 8;  // half of the agents have not reported yet: these ranks are all of the first stage
+  EXPECT_EQ(slowest(2), 2);
+  EXPECT_EQ(slowest(4), 1);
 }
 
 TEST_F(ProgressEdgeTest, WithoutATotalThereIsNoShareOfIt) {
   rank(0).total_steps = rank(1).total_steps = 0;
-  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 1)->percentage,
+  EXPECT_EQ(policies::progress_of(facts_, std::nullopt, 2, 1)->percentage,
             api::ProgressStatus().percentage);
 }
 

@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/proto/coordination.pb.h"
 #include "control/coordinator/coordinator.h"
+#include "control/coordinator/rank_counters_proto.h"
 #include "tests/unit/coordinator/coordinator_world.h"
 
 namespace trainyard::control {
@@ -417,6 +419,22 @@ TEST_F(CoordinatorFactsTest, AStrangerOfTheRightGenerationIsNotBelieved) {
   EXPECT_THAT(coordinator_.readings("job-1"), IsEmpty());
   EXPECT_FALSE(facts().checkpoint);
   EXPECT_FALSE(facts().result);
+}
+
+TEST(RankCountersProtoTest, OfAnotherVersionWhatBothKnowIsRead) {
+  contract::RankCountersReading reading;
+  reading.tokens_trained = 7;
+  reading.stages.front().nanoseconds = 11;
+  reading.memory_bytes.back() = 13;
+  coordination::RankCounters message;
+  store(reading, message);
+  message.mutable_stages()->RemoveLast();  // an older agent knows of one stage less
+  message.add_memory_bytes(17);            // and a newer one of one purpose more
+  const contract::RankCountersReading loaded = load(message);
+  EXPECT_EQ(loaded.tokens_trained, 7);
+  EXPECT_EQ(loaded.stages.front().nanoseconds, 11);
+  EXPECT_EQ(loaded.stages.back().count(), 0);
+  EXPECT_EQ(loaded.memory_bytes.back(), 13);
 }
 
 }  // namespace

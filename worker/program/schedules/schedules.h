@@ -51,8 +51,9 @@ struct Bubble {
   std::string_view formula;  ///< in p, m, F, B and W, and v for the stages of a rank
 };
 
-/// Of a pipeline whose ranks take equally long. An upper bound here: a gradient leaves before the W
-/// of its layer.
+/// Of a pipeline whose ranks take equally long and whose messages take no time. That of
+/// ZeroBubbleH1 is exact. Those of the others are upper bounds: a gradient leaves before the W of
+/// its layer.
 Bubble bubble_of(api::PipelineSchedule schedule, const layout::StageMap& stages, int micro_batches,
                  const PassTimes& times);
 

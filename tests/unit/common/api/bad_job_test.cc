@@ -113,6 +113,14 @@ const BadManifest kBadJobs[] = {
     {kAppend, R"(    parallelism: {pipeline: 2}
   elasticPolicy: {minNodes: 1})",
      R"(4: spec.numNodes: found 1 (1 ranks), wanted at least 2, for the ranks of some size to be a multiple of pipeline 2)"},
+    {kAppend, R"(    parallelism: {pipeline: 2}
+  elasticPolicy: {minNodes: 1, nodeIncrementStep: 2}
+  numNodes: 3)",
+     R"(11: spec.elasticPolicy: found no size at which the engine can train, wanted one from minNodes (1) to numNodes (3) whose ranks are a multiple of 2 and at most that many times 8, batch.globalSequences)"},
+    {kAppend, R"(    parallelism: {pipeline: 3, pipelineSchedule: Interleaved, chunksPerStage: 2}
+  elasticPolicy: {minNodes: 1}
+  numNodes: 5)",
+     R"(11: spec.elasticPolicy: found no size at which the engine can train, wanted one from minNodes (1) to numNodes (5) whose ranks are a multiple of 3 and at most that many times 8, batch.globalSequences, with a multiple of pipeline (3) micro-batches for each data-parallel rank under Interleaved)"},
     {kAppend, R"(  elasticPolicy: {minNodes: 2})",
      R"(10: spec.elasticPolicy.minNodes: found 2, wanted at most numNodes (1))"},
     {kAppend, R"(  elasticPolicy: {minNodes: 0})",

@@ -200,6 +200,20 @@ TEST(ValidateTest, TheShardOfAnElasticJobFollowsItsRanks) {
   EXPECT_TRUE(validate(*job).empty());
 }
 
+TEST(ValidateTest, AnElasticJobIsJudgedAtTheSizeItStartsWith) {
+  Result<TrainingJob> job = decode_training_job(valid_text());
+  ASSERT_TRUE(job.has_value()) << job.error().message;
+  job->spec.num_nodes = 10;
+  job->spec.engine->batch = {.global_sequences = 12, .micro_sequences = 1};
+  job->spec.engine->parallelism = {
+      .pipeline = 2, .pipeline_schedule = PipelineSchedule::kInterleaved, .chunks_per_stage = 2};
+  EXPECT_EQ(validate(*job).size(), 1U) << "5 data-parallel ranks have 3 micro-batches each";
+  job->spec.elastic_policy.emplace();
+  EXPECT_TRUE(validate(*job).empty()) << "6 nodes are taken";
+  job->spec.elastic_policy->min_nodes = 7;
+  EXPECT_EQ(validate(*job).size(), 1U) << "8 nodes have 3 micro-batches as well";
+}
+
 TEST(ValidateTest, LongListsAreRefused) {
   Result<TrainingJob> job = decode_training_job(valid_text());
   ASSERT_TRUE(job.has_value()) << job.error().message;
