@@ -14,6 +14,7 @@
 #include "cli/camel_keys.h"
 #include "cli/commands.h"
 #include "cli/data_progress.h"
+#include "cli/data_subcommands.h"
 #include "cli/named_path.h"
 #include "cli/registry.h"
 #include "common/base/clock.h"
@@ -34,6 +35,7 @@ constexpr char kFooter[] = R"(Examples:
       --split recent='^20[12]' sotu/
   trainyard data show speeches
   trainyard data verify speeches/train
+  trainyard data order speeches/train --sequence-length 1024 --ranks 8,6,7
 
 A data set holds one folder of token shards for each split; engine.data names those folders.
 
@@ -349,6 +351,7 @@ void register_data(const Command& app, CommandContext& context) {
   add_path_command(command, context, "show", "Shows what a data set or shard holds.", run_show);
   add_path_command(command, context, "verify", "Reads every byte and names what is damaged.",
                    run_verify);
+  register_data_order(command, context);
 }
 
 }  // namespace trainyard::cli
