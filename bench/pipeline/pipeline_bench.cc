@@ -101,9 +101,17 @@ double simulated_seconds(const Case& one, const engine::Engine& engine,
          .at = lowering.at,
          .rank = pp});
   }
-  const engine::Costs costs{.seconds = [&](const RankProgram&, const Instruction& instruction) {
-    return seconds_of(one, instruction);
-  }};
+  const api::EngineSpec spec = spec_of(one);
+  const int64_t message_bytes = spec.batch.micro_sequences * spec.data.sequence_length *
+                                spec.model.hidden * static_cast<int64_t>(sizeof(float));
+  const engine::Costs costs{
+      .seconds = [&](const RankProgram&,
+                     const Instruction& instruction) { return seconds_of(one, instruction); },
+      .bytes_sent =
+          [&](const RankProgram&, const Instruction& instruction) {
+            return is_message(instruction.kind) ? message_bytes : 0;
+          },
+      .eager_bytes = comm::eager_bytes(2)};  // a channel has two members
   const auto simulation = engine::simulate(ranks, lowering, costs);
   if (!simulation) return 0;
   return *std::max_element(simulation->end_seconds.begin(), simulation->end_seconds.end());

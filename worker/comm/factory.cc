@@ -8,6 +8,8 @@
 
 #include "worker/comm/host/group_communicator.h"
 #include "worker/comm/host/local_connector.h"
+#include "worker/comm/host/memory_segment.h"
+#include "worker/comm/host/message.h"
 #include "worker/comm/host/ring_order.h"
 #include "worker/comm/host/socket.h"
 #include "worker/comm/host/socket_mesh.h"
@@ -124,5 +126,7 @@ Result<std::unique_ptr<Communicator>> make_local_communicator(const Options& opt
   return GroupCommunicator::make(std::move(identity),
                                  std::make_shared<LocalConnector>(std::move(world)));
 }
+
+int64_t eager_bytes(int size) { return MemorySegment::ring_bytes_for(size) - kHeaderBytes; }
 
 }  // namespace trainyard::comm

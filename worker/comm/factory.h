@@ -64,4 +64,8 @@ Result<std::unique_ptr<Communicator>> make_communicator(TransportKind kind, cons
 Result<std::unique_ptr<Communicator>> make_local_communicator(const Options& options,
                                                               std::shared_ptr<LocalWorld> world);
 
+/// How many bytes of messages from one member to another of a group of `size`, local or of shared
+/// memory, leave before they are received: what the ring between them holds.
+int64_t eager_bytes(int size);
+
 }  // namespace trainyard::comm

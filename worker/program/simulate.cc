@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "worker/program/meeting.h"
 #include "worker/program/rank_rules.h"
 
 namespace trainyard::engine {
@@ -95,31 +96,6 @@ Shortened shorten(const RankProgram& rank, int left_out) {
   }
   return shortened;
 }
-
-/// One collective of a group, as those who have come so far know it.
-struct Meeting {
-  Instruction instruction;
-  size_t first = 0;  ///< who began it, by place among the ranks
-  size_t arrived = 0;
-  int64_t level = 0;  ///< of the latest to begin it
-  double began = 0;
-  double seconds = 0;
-  double ended = 0;
-};
-
-struct Group {
-  std::vector<size_t> members;  ///< by place among the ranks
-  std::vector<Meeting> meetings;
-};
-
-/// A collective that a rank has begun and will wait for.
-struct Pending {
-  Group* group = nullptr;
-  size_t meeting = 0;
-
-  const Meeting& what() const { return group->meetings[meeting]; }
-  bool is_complete() const { return group == nullptr || what().arrived == group->members.size(); }
-};
 
 /// One rank on its way through its program.
 struct Walker {
@@ -331,14 +307,15 @@ class World {
     for (const Pending* pending : awaited(walker, i)) {
       if (pending->group == nullptr) continue;
       walker.now = std::max(walker.now, pending->what().level);
-      walker.seconds = std::max(walker.seconds, pending->what().ended);
+      walker.seconds = std::max(walker.seconds, pending->ended());
     }
     walker.levels.push_back(++walker.now);
     const double seconds = costs_.seconds ? costs_.seconds(*walker.rank, i) : 0;
     const double begin_seconds = walker.seconds;
-    if (costs_.bytes_sent) walker.bytes_sent += costs_.bytes_sent(*walker.rank, i);
+    const int64_t bytes = costs_.bytes_sent ? costs_.bytes_sent(*walker.rank, i) : 0;
+    walker.bytes_sent += bytes;
     if (const std::optional<Axis> axis = axis_of(i, *lowering_.layout)) {
-      TRAINYARD_TRY(begin(walker, *axis, i, seconds));
+      TRAINYARD_TRY(begin(walker, *axis, i, seconds, bytes));
     } else {
       walker.seconds += seconds;
     }
@@ -350,7 +327,7 @@ class World {
     return {};
   }
 
-  Status begin(Walker& walker, Axis axis, const Instruction& i, double seconds) {
+  Status begin(Walker& walker, Axis axis, const Instruction& i, double seconds, int64_t bytes) {
     Group& group = *walker.groups[static_cast<size_t>(axis)];
     const size_t number = walker.begun[static_cast<size_t>(axis)]++;
     if (number == group.meetings.size()) {
@@ -366,11 +343,13 @@ class World {
     meeting.level = std::max(meeting.level, walker.now);
     meeting.began = std::max(meeting.began, walker.seconds);
     meeting.seconds = std::max(meeting.seconds, seconds);
-    if (++meeting.arrived == group.members.size()) {
-      const double before = number == 0 ? 0 : group.meetings[number - 1].ended;
-      meeting.ended = std::max(meeting.began, before) + meeting.seconds;
+    const bool sends = i.kind == Kind::kSendActivation || i.kind == Kind::kSendGradient;
+    if (sends) {
+      meeting.sender_began = walker.seconds;
+      meeting.bytes = bytes;
     }
-    const Pending pending{&group, number};
+    if (++meeting.arrived == group.members.size()) group.complete(number, costs_.eager_bytes);
+    const Pending pending{&group, number, sends};
     if (i.kind == Kind::kReduceControl) {
       walker.control = pending;
     } else if (is_message(i.kind)) {
@@ -493,7 +472,9 @@ int64_t Levels::operator[](size_t id) const {
 Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
                             const Costs& costs, const RunObserver& ran) {
   TRAINYARD_CHECK(!ranks.empty());
-  for (int left_out = ran ? 0 : rounds_to_leave_out(ranks);; left_out = 0) {
+  // Ranks that run ahead of those they send to take longer to get in step.
+  const bool all = ran || costs.eager_bytes > 0;
+  for (int left_out = all ? 0 : rounds_to_leave_out(ranks);; left_out = 0) {
     World world(ranks, lowering, costs, ran, left_out);
     TRAINYARD_TRY(world.run());
     if (auto found = world.result()) return *std::move(found);

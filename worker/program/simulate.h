@@ -26,6 +26,10 @@ struct Costs {
   /// Of an instruction that begins a collective: of the collective, once all have come.
   std::function<double(const RankProgram& rank, const Instruction& instruction)> seconds;
   std::function<int64_t(const RankProgram& rank, const Instruction& instruction)> bytes_sent;
+  /// Bytes of messages that leave before they are received: what the transport holds of a channel
+  /// (comm::eager_bytes). Shortens waits, by bytes_sent; the order of instructions is judged as if
+  /// it were 0, so that no program depends on it.
+  int64_t eager_bytes = 0;
 };
 
 /// Told when a rank, by its place among those simulated, runs an instruction: in the seconds of
@@ -90,7 +94,7 @@ struct Simulation {
 /// Rules that need B and W hold where there are any. `lowering` is that of the programs but for
 /// Lowering::micro_batches. `ran` may be empty. Errors: kInternal naming rank, instruction and
 /// rule. Cost: rounds of micro-batches that are alike are run a few times, not all, unless `ran` is
-/// to be told of them.
+/// to be told of them or messages are eager.
 Result<Simulation> simulate(std::span<const RankProgram> ranks, const Lowering& lowering,
                             const Costs& costs = {}, const RunObserver& ran = {});
 

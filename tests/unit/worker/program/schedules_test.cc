@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker/program/cuts.h"
+#include "worker/program/meeting.h"
 #include "worker/program/simulate.h"
 
 namespace trainyard::engine {
@@ -182,6 +183,53 @@ TEST(SchedulesTest, InterleavedTakesAsLongAndHoldsAsMuchAsTheFormulasSay) {
       }
     }
   }
+}
+
+TEST(SchedulesTest, MessagesThatLeaveBeforeTheyAreReceivedShortenAnInterleavedStep) {
+  constexpr int64_t kMessage = 8;
+  const auto seconds = [&](PipelineSchedule schedule, int p, int v, int m, int64_t eager_bytes) {
+    const Lowering lowering = pipeline(p, 1, 1, false, v);
+    Costs costs = kCosts;
+    costs.bytes_sent = [&](const RankProgram&, const Instruction& i) {
+      return is_message(i.kind) ? kMessage : 0;
+    };
+    costs.eager_bytes = eager_bytes;
+    const Simulation found = *simulate(ranks_of(schedule, lowering, m), lowering, costs);
+    return *std::max_element(found.end_seconds.begin(), found.end_seconds.end());
+  };
+  for (int p = 2; p <= 6; ++p) {
+    for (int v = 2; v <= 4; ++v) {
+      for (const int m : {p, 2 * p, 5 * p}) {
+        const auto step = [&](int64_t eager_bytes) {
+          return seconds(PipelineSchedule::kInterleaved, p, v, m, eager_bytes);
+        };
+        const double waits = m * v * 9.0 + (p - 1) * 9.0;
+        EXPECT_EQ(step(0), waits) << p << " ranks of " << v << " stages";
+        EXPECT_EQ(step(kMessage - 1), waits) << "no message fits";
+        EXPECT_EQ(step(100 * kMessage), m * v * 9.0 + (p - 1) * 7.0) << m << " micro-batches";
+      }
+    }
+    for (const PipelineSchedule schedule : kSchedules)
+      EXPECT_EQ(seconds(schedule, p, 1, 8, 1000), seconds(schedule, p, 1, 8, 0)) << p;
+  }
+}
+
+TEST(GroupTest, AsManyMessagesLeaveAtOnceAsTheTransportHolds) {
+  Group channel{.members = {0, 1}};
+  // Sent at 0, 1 and 2, received at 10, 20 and 30; each takes 0.5 on the wire.
+  for (int n = 0; n < 3; ++n) {
+    channel.meetings.push_back({.instruction = {.kind = Kind::kSendActivation},
+                                .began = 10.0 * (n + 1),
+                                .sender_began = 1.0 * n,
+                                .seconds = 0.5,
+                                .bytes = 8});
+    channel.complete(static_cast<size_t>(n), /*eager_bytes=*/16);
+  }
+  EXPECT_EQ(channel.meetings[0].sent, 0.5);
+  EXPECT_EQ(channel.meetings[1].sent, 1.5);
+  EXPECT_EQ(channel.meetings[2].sent, 10.5) << "the first has made room";
+  for (int n = 0; n < 3; ++n)
+    EXPECT_EQ(channel.meetings[static_cast<size_t>(n)].ended, 10.0 * (n + 1));
 }
 
 TEST(SchedulesTest, AnEvaluationGoesThroughAllStagesOfEachRank) {
