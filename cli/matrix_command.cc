@@ -86,8 +86,8 @@ void print_row(const matrix::Row& row, std::ostream& out) {
       name_of(row.compute), divided(row.cell).c_str(), schedule_text(row.cell).c_str(),
       recompute(row.cell).c_str(), strategy(row.cell).c_str(),
       std::string(comm::name_of(row.cell.transport)).c_str(),
-      static_cast<long long>(row.cell.micro_sequences), row.cell.threads,
-      std::string(kernels::name_of(row.cell.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
+      static_cast<long long>(row.cell.micro_sequences), row.cell.cpu.threads,
+      std::string(kernels::name_of(row.cell.cpu.isa)).c_str(), row.state_hash.substr(0, 16).c_str(),
       row.seconds, row.faults.empty() ? "ok" : "FAULT");
   out << line;
   for (const std::string& fault : row.faults)
@@ -127,9 +127,9 @@ void print_json(const matrix::MatrixResult& result, std::ostream& out) {
     json.key("microSequences");
     json.integer(row.cell.micro_sequences);
     json.key("threads");
-    json.integer(row.cell.threads);
+    json.integer(row.cell.cpu.threads);
     json.key("isa");
-    json.string(kernels::name_of(row.cell.isa));
+    json.string(kernels::name_of(row.cell.cpu.isa));
     json.key("stateHash");
     json.string(row.state_hash);
     json.key("seconds");

@@ -23,6 +23,7 @@
 #include "control/policies/elastic.h"
 #include "worker/data/dataset.h"
 #include "worker/data/text/tokenizer.h"
+#include "worker/device/cpu_device.h"
 #include "worker/hf/model_folder.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/resolve.h"
@@ -140,11 +141,9 @@ Result<JobPlan> plan(const Options& options) {
   TRAINYARD_TRY(complete(result.spec, options.vocab));
 
   engine::JobPlace place{.ranks = result.ranks, .one_host = job.spec.num_nodes == 1};
-  place.threads = static_cast<int>(result.spec.runtime.threads);
-  if (place.threads == 0) {
-    place.threads =
-        static_cast<int>(threads_per_rank(usable_cpus(), std::min(per_node, place.ranks)));
-  }
+  int64_t threads = result.spec.runtime.threads;
+  if (threads == 0) threads = threads_per_rank(usable_cpus(), std::min(per_node, place.ranks));
+  place.kernel_scratch_bytes = engine::cpu_scratch_bytes(static_cast<int>(threads));
   for (int stage = 0; stage < kStages; ++stage) {
     api::EngineSpec spec = result.spec;
     spec.parallelism.zero_stage = stage;
@@ -165,7 +164,7 @@ Result<JobPlan> plan(const Options& options) {
   result.room = engine::memory_room();
   api::TrainingJobSpec here = job.spec;
   here.engine = result.spec;
-  here.engine->runtime.threads = place.threads;
+  here.engine->runtime.threads = threads;
   if (options.ranks > 0) here.num_nodes = 1;
   if (options.ranks > 0) here.num_proc_per_node = options.ranks;
   result.doubt = doubt_of(result, here);

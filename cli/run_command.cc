@@ -30,6 +30,7 @@
 #include "control/local/job_store.h"
 #include "control/policies/elastic.h"
 #include "worker/checkpoint/store.h"
+#include "worker/device/cpu_device.h"
 #include "worker/job/job_plan.h"
 #include "worker/job/preflight.h"
 #include "worker/job/resolve.h"
@@ -155,10 +156,10 @@ Result<Foreseen> check_engine(const api::TrainingJob& job, const std::filesystem
   }
   api::EngineSpec complete = *spec.engine;
   TRAINYARD_TRY(engine::resolve_spec(complete, inputs.tokens, inputs.shape));
-  TRAINYARD_ASSIGN(
-      const engine::MemoryPlan plan,
-      engine::plan_job(complete, {.ranks = api::ranks_of(spec),
-                                  .threads = static_cast<int>(complete.runtime.threads)}));
+  TRAINYARD_ASSIGN(const engine::MemoryPlan plan,
+                   engine::plan_job(complete, {.ranks = api::ranks_of(spec),
+                                               .kernel_scratch_bytes = engine::cpu_scratch_bytes(
+                                                   static_cast<int>(complete.runtime.threads))}));
   TRAINYARD_TRY(check_planned(spec, plan));
   Foreseen foreseen{.doubt = "", .bubble = bubble_of(plan)};
   TRAINYARD_ASSIGN(foreseen.doubt, engine::check_memory(plan, {0, api::ranks_of(spec)}, complete,

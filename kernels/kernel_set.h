@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +31,7 @@ enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 std::string_view name_of(Isa isa);
 
 /// Set to non-zero when an exact partial overflowed or was not finite. Lives in device memory.
-using OverflowFlag = std::atomic<uint32_t>;
+using OverflowFlag = uint32_t;
 
 /// What a partial of a sum of `partials`, over all calls, micro-batches and ranks, must stay below,
 /// its quantum being 1: so many add up to less than 2^62, in whatever order and groups, and two
@@ -284,8 +283,9 @@ struct ExactGradient {
 /// double, which is exact, is split into multiples of the quanta, its rest rounded to nearest even.
 /// |g| < 2^14, as every mean gradient that an int64 sum holds; another element sets the overflow
 /// flag and adds nothing. So does a part that one thread adds up and that reaches kSquareLimit by
-/// itself; the whole does, too, then, and says the same once it is carried. Each part leaves the
-/// lower two limbs of what it adds below 2^kSquareLimbBits.
+/// itself; the flag is set as well once the highest limb reaches it. The whole does, too, then, and
+/// says the same once it is carried. Each part leaves the lower two limbs of what it adds below
+/// 2^kSquareLimbBits, so that 2^20 parts fit before anything is carried.
 struct SumOfSquares {
   int64_t count = 0;
   ExactGradient gradient;

@@ -16,8 +16,8 @@
 #include "common/api/enum_names.h"
 #include "worker/comm/factory.h"
 #include "worker/comm/groups.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/limits.h"
 #include "worker/matrix/world.h"
 #include "worker/program/schedules/schedules.h"
 
@@ -126,11 +126,10 @@ Status train(const Case& one, const comm::Options& options,
   TRAINYARD_ASSIGN(const comm::Groups groups,
                    comm::Groups::make(**world, {.pp = one.ranks}, one.per_rank));
   const api::EngineSpec spec = spec_of(one);
-  engine::HeapMemorySource memory;
+  TRAINYARD_ASSIGN(const auto device, engine::make_cpu_device());
   TRAINYARD_ASSIGN(
       const auto engine,
-      engine::Engine::create(
-          {.spec = spec, .isa = engine::kernel_isa(api::Isa::kAuto), .groups = &groups}, memory));
+      engine::Engine::create({.spec = spec, .device = device.get(), .groups = &groups}));
   engine->initialize();
   if (options.rank == 0) simulated = simulated_seconds(one, *engine, engine->states().layout());
   const std::vector<int32_t> stream = matrix::make_token_stream(1000, spec.model.vocab, 1);

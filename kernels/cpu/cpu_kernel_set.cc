@@ -105,7 +105,7 @@ class CpuKernelSet final : public KernelSet {
 
 }  // namespace
 
-void raise(OverflowFlag* flag) { flag->store(1, std::memory_order_relaxed); }
+void raise(OverflowFlag* flag) { __atomic_store_n(flag, 1, __ATOMIC_RELAXED); }
 
 const OpTable& op_table_of(Isa isa) {
   switch (isa) {

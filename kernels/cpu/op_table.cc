@@ -33,7 +33,7 @@ bool fixed16(const float* x, int quantum_log2, int limit_log2, int64_t* y) {
   FixedPoint fixed(quantum_log2, limit_log2);
   store_i64(y, fixed.convert(load(x), kLanes));
   fixed.report(&flag);
-  return flag.load(std::memory_order_relaxed) == 0;
+  return flag == 0;
 }
 void int64_to_float16(const int64_t* x, float* y) { store(y, to_float(load_i64(x))); }
 void int64_to_double16(const int64_t* x, double* y) {

@@ -115,9 +115,11 @@ void sum_of_squares(const CpuContext& context, const SumOfSquares& p) {
     Squares squares;
     for (int64_t i = begin; i < end; i += kSquareBlock)
       squares.add(p.gradient, i, smaller(kSquareBlock, end - i));
+    int64_t highest = 0;
     for (int k = 0; k < kSquareLimbs; ++k)
-      __atomic_fetch_add(p.limbs + k, squares.limbs[k], __ATOMIC_RELAXED);
-    if (!squares.fits && p.overflow != nullptr) raise(p.overflow);
+      highest = __atomic_add_fetch(p.limbs + k, squares.limbs[k], __ATOMIC_RELAXED);
+    const bool fits = squares.fits && highest < kSquareLimit;
+    if (!fits && p.overflow != nullptr) raise(p.overflow);
   });
 }
 

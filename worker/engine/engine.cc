@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/engine/limits.h"
 #include "worker/model/family.h"
 #include "worker/model/initialize.h"
@@ -23,7 +22,7 @@ namespace {
 constexpr int64_t kMicroBatchesOfPiece = 64;
 /// Passes of a micro-batch in a step for one in an evaluation.
 constexpr int64_t kPassesOfStep = 3;
-/// Of a parameter that is filled without a master: 16 MiB.
+/// Values on their way between the host and the device: 16 MiB.
 constexpr int64_t kStagedElements = int64_t{4} << 20;
 
 double mean_loss(const ControlWord& control) {
@@ -55,25 +54,27 @@ class OneBatch final : public data::MicroBatchSource {
 
 Engine::~Engine() = default;
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemorySource& memory) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup) {
   auto engine = std::unique_ptr<Engine>(new Engine(setup));
   const api::EngineSpec& spec = engine->setup_.spec;
+  Device& device = *setup.device;
   TRAINYARD_ASSIGN(engine->model_, build_model(spec.model));
-  TRAINYARD_TRY(check_kernel_limits(spec));
-  engine->memory_source_ = &memory;
+  TRAINYARD_TRY(check_kernel_limits(spec, device.limits()));
   engine->compute_ = compute_type(spec.precision);
-  TRAINYARD_ASSIGN(engine->kernels_, kernels::make_cpu_kernel_set(setup.isa, setup.threads));
-  TRAINYARD_ASSIGN(engine->kernel_scratch_, memory.allocate(engine->kernels_->scratch_bytes()));
-  engine->kernels_->set_scratch(engine->kernel_scratch_->bytes());
+  const int64_t scratch = device.kernels().scratch_bytes();
+  TRAINYARD_ASSIGN(engine->kernel_scratch_, device.memory().allocate(kStepWordsBytes + scratch));
+  const std::span<std::byte> block = engine->kernel_scratch_->bytes();
+  device.kernels().set_scratch(block.subspan(kStepWordsBytes));
 
-  TRAINYARD_TRY(engine->make_states(memory));
+  TRAINYARD_TRY(engine->make_states());
   engine->optimizer_ = std::make_unique<Optimizer>(spec.optimizer, spec.learning_rate_schedule,
                                                    api::horizon_of(spec), engine->model_);
   Engine* const self = engine.get();
   engine->interpreter_ = std::make_unique<Interpreter>(Machine{
       .model = &engine->model_,
       .stages = &engine->stages_,
-      .kernels = engine->kernels_.get(),
+      .device = &device,
+      .words = reinterpret_cast<StepWords*>(block.data()),
       .states = engine->states_.get(),
       .groups = setup.groups,
       .optimizer = engine->optimizer_.get(),
@@ -93,15 +94,16 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineSetup& setup, MemoryS
   return engine;
 }
 
-Status Engine::make_states(MemorySource& memory) {
+Status Engine::make_states() {
   const layout::Mesh& mesh = setup_.groups->mesh;
   TRAINYARD_ASSIGN(stages_, stages_of(model_, setup_.spec, mesh));
   TRAINYARD_ASSIGN(layout_,
                    make_layout(model_, make_units(model_, compute_, setup_.unit_bytes, stages_),
                                setup_.spec.parallelism, mesh));
   const layout::Coordinate& at = setup_.groups->at;
-  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, at, memory));
-  TRAINYARD_ASSIGN(states_, States::create(layout_, at, *weights_, memory, setup_.purpose));
+  TRAINYARD_ASSIGN(weights_, Weights::create(layout_, at, *setup_.device));
+  TRAINYARD_ASSIGN(states_,
+                   States::create(layout_, at, *weights_, setup_.device->memory(), setup_.purpose));
   name_order_.resize(model_.params.size());
   std::iota(name_order_.begin(), name_order_.end(), 0);
   std::sort(name_order_.begin(), name_order_.end(), [this](int a, int b) {
@@ -195,7 +197,7 @@ void Engine::initialize() {
   const auto fill = [this](int p, const layout::Rectangle& slice,
                            std::span<float> values) -> Status {
     const int64_t row = slice.elements() / slice.shape[0];
-    const int64_t parts = std::min<int64_t>(setup_.threads, slice.shape[0]);
+    const int64_t parts = std::min<int64_t>(setup_.device->host_threads(), slice.shape[0]);
     const auto fill_part = [&](int64_t index) {
       const layout::Range rows = layout::even_share(slice.shape[0], parts, index);
       layout::Rectangle part = slice;
@@ -222,39 +224,60 @@ Status Engine::set_parameters(const FillSlice& fill) {
 
 Status Engine::fill_parameters(const FillSlice& fill) {
   weights_are_gathered_ = false;
+  kernels::KernelSet& kernels = setup_.device->kernels();
   for (const int param : name_order_) {
-    TRAINYARD_TRY(fill_parameter(param, fill));
+    if (states_->has_master(param)) {
+      const std::span<float> master = states_->master(param);
+      TRAINYARD_TRY(this->fill(param, master, fill));
+      if (weights_->dtype(param) == DType::kFloat32) continue;
+      kernels.cast_to_bf16(master.data(), weights_->owned_bf16(param), std::ssize(master));
+      continue;
+    }
+    TRAINYARD_TRY(stage(param, fill, [&](int64_t first, std::span<const float> values) {
+      kernels.cast_to_bf16(values.data(), weights_->owned_bf16(param) + first, std::ssize(values));
+    }));
   }
   return {};
 }
 
-Status Engine::fill_parameter(int param, const FillSlice& fill) {
-  const bool casts = weights_->dtype(param) != DType::kFloat32;
-  auto* const weights = reinterpret_cast<uint16_t*>(weights_->owned(param).data());
-  std::vector<float> staged;
+Status Engine::fill(int param, std::span<float> owned, const FillSlice& fill) {
+  return stage(param, fill, [&](int64_t first, std::span<const float> values) {
+    setup_.device->copy({reinterpret_cast<std::byte*>(owned.data() + first),
+                         std::as_bytes(values).data(), values.size_bytes()});
+  });
+}
+
+/// Values pass through host memory in pieces of whole rows.
+Status Engine::stage(int param, const FillSlice& fill, const UseStaged& use) {
+  const std::vector<layout::Rectangle> slices = states_->owned_slices(param);
+  if (slices.empty()) return {};
+  if (!staged_) {
+    TRAINYARD_ASSIGN(staged_, setup_.device->host_memory().allocate(staged_bytes()));
+  }
+  auto* const values = reinterpret_cast<float*>(staged_->bytes().data());
   int64_t filled = 0;
-  for (const layout::Rectangle& slice : states_->owned_slices(param)) {
-    const int64_t row = slice.elements() / slice.shape[0];
-    int64_t rows = slice.shape[0];
-    if (!states_->has_master(param))
-      rows = std::min(rows, std::max<int64_t>(1, kStagedElements / row));
-    for (layout::Rectangle part = slice; part.offset[0] < slice.offset[0] + slice.shape[0];
-         part.offset[0] += rows) {
-      part.shape[0] = std::min(rows, slice.offset[0] + slice.shape[0] - part.offset[0]);
-      const auto count = static_cast<size_t>(part.elements());
-      std::span<float> values;
-      if (states_->has_master(param)) {
-        values = states_->master(param).subspan(static_cast<size_t>(filled), count);
-      } else {
-        staged.resize(count);
-        values = staged;
-      }
-      TRAINYARD_TRY(fill(param, part, values));
-      if (casts) kernels_->cast_to_bf16(values.data(), weights + filled, std::ssize(values));
-      filled += std::ssize(values);
+  for (const layout::Rectangle& slice : slices) {
+    const int64_t rows = std::max<int64_t>(1, kStagedElements * slice.shape[0] / slice.elements());
+    layout::Rectangle part = slice;
+    for (int64_t done = 0; done < slice.shape[0]; done += part.shape[0]) {
+      part.offset[0] = slice.offset[0] + done;
+      part.shape[0] = std::min(rows, slice.shape[0] - done);
+      const std::span<float> piece(values, static_cast<size_t>(part.elements()));
+      TRAINYARD_TRY(fill(param, part, piece));
+      use(filled, piece);
+      TRAINYARD_TRY(setup_.device->wait());  // the next piece takes its place
+      filled += std::ssize(piece);
     }
   }
   return {};
+}
+
+/// Of the largest piece.
+int64_t Engine::staged_bytes() const {
+  int64_t most = kStagedElements;
+  for (const ParamSpec& param : model_.params)
+    most = std::max(most, param.elements() / param.tensor.shape[0]);
+  return most * size_of(DType::kFloat32);
 }
 
 Status Engine::settle() {
@@ -264,6 +287,7 @@ Status Engine::settle() {
 
 /// After set_parameters(): from the ranks that own them.
 Status Engine::gather_weights() {
+  staged_.reset();
   if (std::exchange(weights_are_gathered_, true)) return {};
   // Whole anyway, or gathered when used.
   if (setup_.groups->mesh.fsdp == 1 || layout_.sharding().weights) return {};
@@ -343,7 +367,7 @@ Status Engine::at_snapshot(const std::function<Status()>& copy) {
 Status Engine::grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes) {
   if (bytes == 0 || (block && static_cast<int64_t>(block->bytes().size()) >= bytes)) return {};
   block.reset();
-  TRAINYARD_ASSIGN(block, memory_source_->allocate(bytes));
+  TRAINYARD_ASSIGN(block, setup_.device->memory().allocate(bytes));
   return {};
 }
 
@@ -394,6 +418,9 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   }
   TRAINYARD_CHECK(setup_.groups->world->size() == 1);
   TRAINYARD_TRY(gather_weights());
+  logits_.resize(static_cast<size_t>(model_.padded_vocab));
+  const std::span<std::byte> logits = std::as_writable_bytes(std::span(logits_));
+  TRAINYARD_TRY(grow(device_logits_, std::ssize(logits)));
   TRAINYARD_TRY(prepare_forward({.rows = model_.max_positions,
                                  .tokens_per_sample = model_.max_positions,
                                  .compute = compute_,
@@ -401,13 +428,14 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   if (sampling_.program.empty()) {
     TRAINYARD_ASSIGN(sampling_, lower_forward(1, [](int) { return 1; }));
   }
-  logits_.resize(static_cast<size_t>(model_.padded_vocab));
   const int64_t ordinal[] = {0};
   OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
   StepSetup setup = base_setup(&batch, sampling_, plan_.evaluation);
   setup.training = false;
-  setup.last_logits = logits_.data();
+  setup.last_logits = reinterpret_cast<float*>(device_logits_->bytes().data());
   TRAINYARD_TRY(run(sampling_, setup));
+  setup_.device->copy({logits.data(), device_logits_->bytes().data(), logits.size()});
+  TRAINYARD_TRY(setup_.device->wait());
   return std::span<const float>(logits_);
 }
 
@@ -428,7 +456,7 @@ MemoryReport Engine::memory() const {
           .activations_kept = plan_.memory.kept_bytes(),
           .activations_live_max =
               std::max(plan_.memory.live_bytes_max(), plan_.evaluation.live_bytes_max()),
-          .kernel_scratch = kernels_->scratch_bytes(),
+          .kernel_scratch = std::ssize(kernel_scratch_->bytes()),
           .in_flight = std::move(in_flight)};
 }
 

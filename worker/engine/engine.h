@@ -11,7 +11,7 @@
 #include "kernels/kernel_set.h"
 #include "worker/comm/groups.h"
 #include "worker/data/micro_batch.h"
-#include "worker/device/memory_source.h"
+#include "worker/device/device.h"
 #include "worker/engine/interpreter.h"
 #include "worker/engine/optimizer.h"
 #include "worker/model/model.h"
@@ -25,8 +25,7 @@ namespace trainyard::engine {
 /// What an Engine is made of. `spec` is complete: model sizes resolved, numerics not Auto.
 struct EngineSetup {
   api::EngineSpec spec;
-  kernels::Isa isa = kernels::Isa::kGeneric;
-  int threads = 1;
+  Device* device = nullptr;              ///< not owned; serves this engine alone
   const comm::Groups* groups = nullptr;  ///< not owned
   /// kInfer: evaluate() and next_logits() alone; of `spec.batch` nothing counts.
   Purpose purpose = Purpose::kTrain;
@@ -75,9 +74,9 @@ struct MemoryReport {
 class Engine {
  public:
   /// Plans and allocates everything. Parameters are zero until initialize(), import or restore.
-  /// Errors: kInvalidConfig (more ranks than sequences, sizes, an instruction set the machine
-  /// lacks); kUnavailable (memory); kInternal (a step program that breaks its own rules).
-  static Result<std::unique_ptr<Engine>> create(const EngineSetup& setup, MemorySource& memory);
+  /// Errors: kInvalidConfig (more ranks than sequences, sizes); kUnavailable (memory);
+  /// kInternal (a step program that breaks its own rules).
+  static Result<std::unique_ptr<Engine>> create(const EngineSetup& setup);
   ~Engine();
 
   /// Fresh weights: a pure function of the seed. Before the first step: nothing is under way then.
@@ -89,6 +88,8 @@ class Engine {
   using FillSlice =
       std::function<Status(int param, const layout::Rectangle& slice, std::span<float> values)>;
   Status set_parameters(const FillSlice& fill);
+  /// The same for something else of one parameter: `owned` is what this rank owns of it.
+  Status fill(int param, std::span<float> owned, const FillSlice& fill);
   /// Waits until the weights are those of the last step. Collective after set_parameters(). Errors:
   /// those of the communicator.
   Status settle();
@@ -121,15 +122,15 @@ class Engine {
   States& states() { return *states_; }
   Optimizer& optimizer() { return *optimizer_; }
   const comm::Groups& groups() const { return *setup_.groups; }
+  Device& device() const { return *setup_.device; }
 
   /// Steps taken: each consumed one global batch.
   int64_t steps_done() const { return steps_done_; }
-  int threads() const { return setup_.threads; }
   int64_t samples_consumed() const { return steps_done_ * setup_.spec.batch.global_sequences; }
   void set_steps_done(int64_t steps) { steps_done_ = steps; }
 
   MemoryReport memory() const;
-  kernels::KernelCounters kernel_counters() const { return kernels_->counters(); }
+  kernels::KernelCounters kernel_counters() const { return setup_.device->kernels().counters(); }
   /// The part of these that went into activations computed again.
   const kernels::KernelCounters& recomputed() const { return interpreter_->recomputed(); }
   const StepProgram& program() const { return step_.program; }
@@ -144,7 +145,7 @@ class Engine {
 
  private:
   explicit Engine(EngineSetup setup) : setup_(std::move(setup)) {}
-  Status make_states(MemorySource& memory);
+  Status make_states();
   Status plan_step();
   /// A program of this rank that has been judged together with those of the others.
   struct JointProgram {
@@ -170,16 +171,17 @@ class Engine {
             .recomputed = recomputed_layers(model_, setup_.spec.parallelism.recompute)};
   }
   Status fill_parameters(const FillSlice& fill);
-  Status fill_parameter(int param, const FillSlice& fill);
+  /// Told of values on the way from the host: as many of what is filled, from `first` on.
+  using UseStaged = std::function<void(int64_t first, std::span<const float> values)>;
+  int64_t staged_bytes() const;
+  Status stage(int param, const FillSlice& fill, const UseStaged& use);
   Status gather_weights();
   Status grow(std::unique_ptr<MemoryBlock>& block, int64_t bytes);
 
   EngineSetup setup_;
   Model model_;
-  MemorySource* memory_source_ = nullptr;
   DType compute_ = DType::kFloat32;
-  std::unique_ptr<kernels::KernelSet> kernels_;
-  std::unique_ptr<MemoryBlock> kernel_scratch_;
+  std::unique_ptr<MemoryBlock> kernel_scratch_;  ///< and StepWords
   std::vector<int> name_order_;
   layout::StageMap stages_;
   layout::Layout layout_;
@@ -195,6 +197,8 @@ class Engine {
   std::unique_ptr<MemoryBlock> buffer_memory_;
   bool weights_are_gathered_ = false;  ///< since set_parameters()
   std::vector<float> logits_;
+  std::unique_ptr<MemoryBlock> device_logits_;
+  std::unique_ptr<MemoryBlock> staged_;  ///< on the host, once something has been filled
   InstructionHook on_instruction_;
   const Levels* level_ = nullptr;  ///< of the program that runs
   int64_t level_base_ = 0;         ///< of all programs before

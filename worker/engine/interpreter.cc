@@ -85,9 +85,8 @@ struct Interpreter::Frame {
   int instruction = -1;  // now running, or the last one; -1: none
   int64_t step = 0;      // of its program; for spans
   StepNumerics numerics;
-  kernels::OverflowFlag overflow{0};
-  kernels::OverflowFlag loss_overflow{0};
   ControlWord control;
+  int64_t targets = 0;  // of this rank
   comm::WorkPtr control_work;
   bool updating = false;                   // the control word is reduced and the update begun
   std::vector<comm::WorkPtr> reduce_work;  // by unit; over the parts, then over the copies
@@ -119,8 +118,10 @@ Interpreter::Interpreter(Machine machine)
     of_channel.resize(static_cast<size_t>(machine_.stages->size()));
 }
 
-/// What is still received belongs to memory that goes away next. A peer that is gone ends the wait.
+/// What is still received, or computed, belongs to memory that goes away next. A peer that is gone
+/// ends the wait.
 Interpreter::~Interpreter() {
+  (void)machine_.device->wait();
   for (auto* all : {&frame_->reduce_work, &frame_->gather_work}) {
     for (comm::WorkPtr& work : *all) {
       if (work) (void)work->wait();
@@ -154,9 +155,9 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   TRAINYARD_CHECK(std::ssize(setup.buffer_memory) >= setup.memory->buffers().bytes());
   frame.setup = &setup;
   frame.step = setup.step;
-  frame.overflow.store(0, std::memory_order_relaxed);
-  frame.loss_overflow.store(0, std::memory_order_relaxed);
+  kernels().clear(machine_.words, sizeof(StepWords));
   frame.control = {};
+  frame.targets = 0;
   frame.grains_of = -1;
   frame.batches.clear();
   frame.updating = false;
@@ -167,8 +168,8 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
                     .gradient_quantum_log2 = gradient_quantum_log2(setup.targets_of_step),
                     .grains_of_step = setup.grains_of_step,
                     .targets_of_step = setup.targets_of_step,
-                    .overflow = &frame.overflow,
-                    .loss_overflow = &frame.loss_overflow};
+                    .overflow = &machine_.words->overflow,
+                    .loss_overflow = &machine_.words->loss_overflow};
   if (setup.training) frame.gradient_is_new.assign(machine_.model->params.size(), 1);
   frame.accumulated.assign(frame.counts.size(), 0);
   const Status status = run_program(*setup.program);
@@ -369,7 +370,7 @@ Status Interpreter::forward(const Instruction& instruction) {
   if (layer + 1 == std::ssize(machine_.model->layers)) {
     // Where the loss is, so that one rank of a pipeline counts them.
     const auto& targets = frame.batches[static_cast<size_t>(instruction.micro_batch)]->targets;
-    frame.control.targets += static_cast<int64_t>(
+    frame.targets += static_cast<int64_t>(
         std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   }
   const auto nodes =
@@ -383,12 +384,12 @@ Status Interpreter::forward(const Instruction& instruction) {
 /// same bits; they count in recomputed() alone.
 Status Interpreter::recompute(const Instruction& instruction) {
   TRAINYARD_TRY(prepare_micro_batch(instruction.micro_batch));
-  const kernels::KernelCounters before = machine_.kernels->counters();
+  const kernels::KernelCounters before = kernels().counters();
   for (const int n : frame_->setup->memory->activations().recomputed(instruction.layer)) {
     TRAINYARD_TRY(
         run_node(instruction.micro_batch, instruction.layer, n, InstructionKind::kRecompute));
   }
-  const kernels::KernelCounters after = machine_.kernels->counters();
+  const kernels::KernelCounters after = kernels().counters();
   recomputed_.gemm_flops += after.gemm_flops - before.gemm_flops;
   recomputed_.attention_flops += after.attention_flops - before.attention_flops;
   return {};
@@ -406,8 +407,8 @@ Status Interpreter::backward(const Instruction& instruction) {
     const int64_t elements = frame.batches[static_cast<size_t>(m)]->rows() *
                              last.values[static_cast<size_t>(last.input)].columns;
     const ActivationTemplate& activations = frame.setup->memory->activations();
-    machine_.kernels->clear(address_of(activations.gradient(layer, last.input), m, layer),
-                            elements * size_of(DType::kFloat32));
+    kernels().clear(address_of(activations.gradient(layer, last.input), m, layer),
+                    elements * size_of(DType::kFloat32));
   }
   const auto& nodes = machine_.model->layers[static_cast<size_t>(layer)].nodes;
   for (int n = static_cast<int>(nodes.size()) - 1; n >= 0; --n) {
@@ -475,7 +476,7 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
                                                                       : nullptr,
                  .gradient_is_new = is_new};
   }
-  const OpArgs args{.kernels = machine_.kernels,
+  const OpArgs args{.kernels = &kernels(),
                     .batch = &batch,
                     .numerics = &frame.numerics,
                     .in = std::span<void* const>(in.data(), n.inputs.size()),
@@ -485,8 +486,8 @@ Status Interpreter::run_node(int micro_batch, int layer, int node, InstructionKi
                     .params = std::span<const ParamView>(params.data(), n.params.size()),
                     .saved = std::span<void* const>(saved.data(), saved_count),
                     .scratch = scratch ? address(*scratch) : nullptr,
-                    .loss_sum = &frame.control.loss_sum,
-                    .coarse_loss_sum = &frame.control.coarse_loss_sum,
+                    .loss_sum = &machine_.words->control.loss_sum,
+                    .coarse_loss_sum = &machine_.words->control.coarse_loss_sum,
                     .last_logits = frame.setup->last_logits};
   if (is_forward) {
     n.op->forward(args);
@@ -517,8 +518,8 @@ bool Interpreter::start_gradient(int param, bool overwrites) {
   is_new = 0;
   if (overwrites) return true;
   const int64_t elements = machine_.model->params[static_cast<size_t>(param)].elements();
-  machine_.kernels->clear(machine_.states->sums_of(param),
-                          elements * static_cast<int64_t>(sizeof(int64_t)));
+  kernels().clear(machine_.states->sums_of(param),
+                  elements * static_cast<int64_t>(sizeof(int64_t)));
   return false;
 }
 
@@ -544,8 +545,8 @@ Status Interpreter::accumulate(int unit) {
   TRAINYARD_TRY(finish_reduction(unit));
   const layout::Range part = states.layout().shard(unit, states.at());
   char& accumulated = frame.accumulated[static_cast<size_t>(unit)];
-  machine_.kernels->accumulate(states.sums(unit).data() + part.begin,
-                               states.owned_sums(unit).data(), part.size(), accumulated == 0);
+  kernels().accumulate(states.sums(unit).data() + part.begin, states.owned_sums(unit).data(),
+                       part.size(), accumulated == 0);
   accumulated = 1;
   states.lend(unit, nullptr);
   for (const int param : states.layout().unit(unit).tensors)
@@ -580,14 +581,10 @@ Status Interpreter::reduce_control() {
     if (!states.layout().counts(unit, states.at())) continue;
     for (const int param : states.layout().unit(unit).tensors) {
       const std::span<const int64_t> sums = states.owned_sums_of(param);
-      machine_.kernels->sum_of_squares({.count = std::ssize(sums),
-                                        .gradient = {sums.data(), gradient_scale()},
-                                        .limbs = frame.control.gradient_squares,
-                                        .overflow = &frame.overflow});
-      // After each, so that what many add stays within an int64.
-      if (carry_squares(frame.control)) continue;
-      frame.overflow = 1;
-      frame.control.gradient_squares[kernels::kSquareLimbs - 1] = 0;
+      kernels().sum_of_squares({.count = std::ssize(sums),
+                                .gradient = {sums.data(), gradient_scale()},
+                                .limbs = machine_.words->control.gradient_squares,
+                                .overflow = &machine_.words->overflow});
     }
   }
   // What has been sent is written over by whatever runs next.
@@ -596,7 +593,7 @@ Status Interpreter::reduce_control() {
       if (work) TRAINYARD_TRY(wait_for(work, trace::Activity::kPipelineWait));
     }
   }
-  note_overflows();
+  TRAINYARD_TRY(read_words());
   frame.control.stop_requested = asked_to_stop() ? 1 : 0;
   frame.control_work = machine_.groups->world->all_reduce(
       std::as_writable_bytes(std::span(&frame.control, 1)), DType::kInt64, comm::ReduceOp::kSum);
@@ -608,11 +605,15 @@ Status Interpreter::optimize(int unit) {
   if (!frame.updating) {
     TRAINYARD_TRY(wait_for(frame.control_work));
     machine_.optimizer->begin(frame.control);
+    const auto scalars = std::as_bytes(std::span(&machine_.optimizer->scalars(), 1));
+    machine_.device->copy(
+        {reinterpret_cast<std::byte*>(&machine_.words->scalars), scalars.data(), scalars.size()});
     frame.updating = true;
   }
   // Who has no micro-batch has read nothing since the last step.
   TRAINYARD_TRY(await_weights(unit));
-  machine_.optimizer->update(*machine_.kernels, *machine_.states, unit, gradient_scale());
+  machine_.optimizer->update(kernels(), *machine_.states, unit, gradient_scale(),
+                             &machine_.words->scalars);
   return {};
 }
 
@@ -642,11 +643,22 @@ Status Interpreter::await_weights(int unit) {
   return wait_for(frame_->gather_work[static_cast<size_t>(unit)]);
 }
 
-void Interpreter::note_overflows() {
-  Frame& frame = *frame_;
-  if (frame.loss_overflow.load(std::memory_order_relaxed) != 0) frame.control.loss_unknown = 1;
-  const bool sum_overflowed = frame.overflow.load(std::memory_order_relaxed) != 0;
-  if (sum_overflowed || frame.control.loss_unknown != 0) frame.control.overflow = 1;
+/// The host's only look at what the kernels of a program count.
+Status Interpreter::read_words() {
+  ControlWord& control = frame_->control;
+  StepWords words;
+  const auto bytes = std::as_writable_bytes(std::span(&words, 1));
+  machine_.device->copy(
+      {bytes.data(), reinterpret_cast<const std::byte*>(machine_.words), bytes.size()});
+  TRAINYARD_TRY(machine_.device->wait());
+  control = words.control;
+  control.targets = frame_->targets;
+  control.loss_unknown = words.loss_overflow != 0 ? 1 : 0;
+  const bool fits = carry_squares(control);
+  // So that what many ranks add stays within an int64.
+  if (!fits) control.gradient_squares[kernels::kSquareLimbs - 1] = 0;
+  control.overflow = words.overflow != 0 || words.loss_overflow != 0 || !fits ? 1 : 0;
+  return {};
 }
 
 }  // namespace trainyard::engine

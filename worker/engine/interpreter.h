@@ -10,6 +10,7 @@
 #include "kernels/kernel_set.h"
 #include "worker/comm/groups.h"
 #include "worker/data/micro_batch.h"
+#include "worker/device/device.h"
 #include "worker/engine/optimizer.h"
 #include "worker/memory/step_plan.h"
 #include "worker/model/model.h"
@@ -26,7 +27,8 @@ using StopAsked = std::function<bool()>;
 struct Machine {
   const Model* model = nullptr;
   const layout::StageMap* stages = nullptr;
-  kernels::KernelSet* kernels = nullptr;
+  Device* device = nullptr;
+  StepWords* words = nullptr;  ///< in the device's memory
   States* states = nullptr;
   const comm::Groups* groups = nullptr;
   Optimizer* optimizer = nullptr;
@@ -111,11 +113,13 @@ class Interpreter {
   Status free_weights(int unit);
   double gradient_scale() const;
   Status await_weights(int unit);
-  void note_overflows();
+  Status read_words();
   void hold_sums(int unit);
   bool start_gradient(int param, bool overwrites);
   std::byte* address_of(ActivationTemplate::Place place, int micro_batch, int layer) const;
   Status run_node(int micro_batch, int layer, int node, InstructionKind pass);
+
+  kernels::KernelSet& kernels() const { return machine_.device->kernels(); }
 
   Machine machine_;
   std::unique_ptr<Frame> frame_;

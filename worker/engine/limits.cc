@@ -4,8 +4,6 @@
 #include <string>
 
 #include "common/api/job_size.h"
-#include "kernels/cpu/cpu_limits.h"
-#include "kernels/cpu/isa.h"
 #include "worker/state/units.h"
 
 namespace trainyard::engine {
@@ -21,17 +19,17 @@ Error beyond(const char* field, int64_t found, const std::string& wanted) {
 
 }  // namespace
 
-Status check_kernel_limits(const api::EngineSpec& spec) {
+Status check_kernel_limits(const api::EngineSpec& spec, const DeviceLimits& limits) {
   if (spec.model.heads < 1) return {};  // build_model says so
   const int64_t head = spec.model.hidden / spec.model.heads;
   const int64_t padded_head = (head + 15) / 16 * 16;
-  if (spec.numerics.grain_tokens > kernels::kMaxKeyBlock) {
+  if (spec.numerics.grain_tokens > limits.key_block) {
     return beyond("engine.numerics.grainTokens", spec.numerics.grain_tokens,
-                  "at most " + std::to_string(kernels::kMaxKeyBlock));
+                  "at most " + std::to_string(limits.key_block));
   }
-  if (head > kernels::kMaxHeadDim) {
+  if (head > limits.head_dim) {
     return beyond("engine.model.heads", spec.model.heads,
-                  "heads of at most " + std::to_string(kernels::kMaxHeadDim) + " features, not " +
+                  "heads of at most " + std::to_string(limits.head_dim) + " features, not " +
                       std::to_string(head));
   }
   if (spec.precision.compute == api::NumberFormat::kBF16 && head % 2 != 0) {
@@ -40,9 +38,9 @@ Status check_kernel_limits(const api::EngineSpec& spec) {
         "engine.model.heads", spec.model.heads,
         "an even hidden / heads under precision.compute BF16, not " + std::to_string(head));
   }
-  if (spec.data.sequence_length * padded_head > kernels::kMaxAttentionElements) {
+  if (spec.data.sequence_length * padded_head > limits.attention_elements) {
     return beyond("engine.data.sequenceLength", spec.data.sequence_length,
-                  "at most " + std::to_string(kernels::kMaxAttentionElements / padded_head) +
+                  "at most " + std::to_string(limits.attention_elements / padded_head) +
                       " with heads of " + std::to_string(head) + " features");
   }
   return {};
@@ -105,24 +103,6 @@ StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& pa
           .compute = compute_type(spec.precision),
           .schedule = spec.parallelism.pipeline_schedule,
           .recompute = spec.parallelism.recompute};
-}
-
-kernels::Isa kernel_isa(api::Isa isa) {
-  switch (isa) {
-    case api::Isa::kAmx:
-      return kernels::Isa::kAmx;
-    case api::Isa::kAvx512Bf16:
-      return kernels::Isa::kAvx512Bf16;
-    case api::Isa::kAvx512:
-      return kernels::Isa::kAvx512;
-    case api::Isa::kAvx2:
-      return kernels::Isa::kAvx2;
-    case api::Isa::kGeneric:
-      return kernels::Isa::kGeneric;
-    case api::Isa::kAuto:
-      break;
-  }
-  return kernels::best_isa();
 }
 
 }  // namespace trainyard::engine

@@ -4,16 +4,16 @@
 
 #include "common/api/engine_spec.h"
 #include "common/base/error.h"
-#include "kernels/kernel_set.h"
 #include "worker/data/batch_partition.h"
+#include "worker/device/device.h"
 #include "worker/memory/step_plan.h"
 #include "worker/model/stages.h"
 
 namespace trainyard::engine {
 
-/// Refuses shapes beyond what the CPU kernels' fixed scratch holds. Errors: kInvalidConfig naming
-/// the field, the value and the limit.
-Status check_kernel_limits(const api::EngineSpec& spec);
+/// Refuses shapes beyond what a device's kernels take. Errors: kInvalidConfig naming the field, the
+/// value and the limit.
+Status check_kernel_limits(const api::EngineSpec& spec, const DeviceLimits& limits);
 
 /// How `data_ranks` (at least one) share a global batch.
 data::BatchPartition partition_of(const api::BatchSpec& batch, int64_t data_ranks);
@@ -31,8 +31,5 @@ Result<layout::StageMap> stages_of(const Model& model, const api::EngineSpec& sp
 
 /// The share of data rank `d` of a complete spec.
 StepShape step_shape(const api::EngineSpec& spec, const data::BatchPartition& partition, int64_t d);
-
-/// The instruction set to use: Auto is the best this machine has.
-kernels::Isa kernel_isa(api::Isa isa);
 
 }  // namespace trainyard::engine

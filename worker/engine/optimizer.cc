@@ -66,13 +66,10 @@ void Optimizer::begin(ControlWord control) {
   scalars_.bias_correction2 = static_cast<float>(1 / (1 - portable_pow(spec_.betas[1], updates_)));
 }
 
-void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale) const {
+void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, double scale,
+                       const kernels::OptimizerScalars* scalars) const {
   for (const int param : states.layout().unit(unit).tensors) {
     const bool decays = model_.params[static_cast<size_t>(param)].decay == DecayClass::kDecay;
-    Weights& weights = states.weights();
-    uint16_t* const copy = weights.dtype(param) == DType::kFloat32
-                               ? nullptr
-                               : reinterpret_cast<uint16_t*>(weights.owned(param).data());
     const std::span<const int64_t> sums = states.owned_sums_of(param);
     kernels.adamw({.count = std::ssize(sums),
                    .beta1 = static_cast<float>(spec_.betas[0]),
@@ -83,8 +80,8 @@ void Optimizer::update(kernels::KernelSet& kernels, States& states, int unit, do
                    .parameter = states.master(param).data(),
                    .m = states.m(param).data(),
                    .v = states.v(param).data(),
-                   .bf16_copy = copy,
-                   .scalars = &scalars_});
+                   .bf16_copy = states.weights().owned_bf16(param),
+                   .scalars = scalars});
   }
 }
 

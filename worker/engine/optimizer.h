@@ -4,6 +4,7 @@
 
 #include "common/api/engine_spec.h"
 #include "kernels/kernel_set.h"
+#include "worker/memory/arena_plan.h"
 #include "worker/model/model.h"
 #include "worker/state/states.h"
 
@@ -22,6 +23,17 @@ struct ControlWord {
 };
 static_assert(sizeof(ControlWord) == 72);
 
+/// The words of a step in device memory: what its kernels count, and what the host puts there for
+/// the update.
+struct StepWords {
+  ControlWord control;  ///< losses and squares of this rank; the host counts the rest
+  kernels::OverflowFlag overflow = 0;
+  kernels::OverflowFlag loss_overflow = 0;  ///< the same of losses
+  kernels::OptimizerScalars scalars = {};
+};
+/// What they take of an arena.
+inline constexpr int64_t kStepWordsBytes = arena_aligned(sizeof(StepWords));
+
 /// Adds what the ranks agreed on about another program to `sum`. The squares stay as they are:
 /// those of one program alone are carried.
 void add(ControlWord& sum, const ControlWord& other);
@@ -35,7 +47,7 @@ bool carry_squares(ControlWord& control);
 double loss_total(const ControlWord& control);
 
 /// AdamW over the states that this rank owns, with global-norm clipping. Norm, clip scale, learning
-/// rate and skip are scalars in device memory, written by begin() and read by the update kernels.
+/// rate and skip are scalars, which begin() finds and the update kernels read in device memory.
 class Optimizer {
  public:
   Optimizer(const api::OptimizerSpec& spec, const api::LearningRateSchedule& schedule,
@@ -45,8 +57,9 @@ class Optimizer {
   /// consumed, the update count and the learning-rate schedule do not advance.
   void begin(ControlWord control);
   /// Applies the update to this rank's part of a unit: masters, moments and weights. The gradient
-  /// is the unit's reduced sums times `scale`.
-  void update(kernels::KernelSet& kernels, States& states, int unit, double scale) const;
+  /// is the unit's reduced sums times `scale`; `scalars` are those of scalars(), in device memory.
+  void update(kernels::KernelSet& kernels, States& states, int unit, double scale,
+              const kernels::OptimizerScalars* scalars) const;
 
   /// Updates applied so far: Adam's t and the schedule's position.
   int64_t updates() const { return updates_; }

@@ -7,7 +7,6 @@
 
 #include "common/api/encode.h"
 #include "worker/checkpoint/state_hash.h"
-#include "worker/device/parallel_copy.h"
 #include "worker/job/same_run.h"
 
 namespace trainyard::engine {
@@ -54,10 +53,7 @@ Result<checkpoint::Snapshot> EngineState::snapshot() {
   if (!data_identity_.empty()) snapshot.scalars[kDataIdentityScalar] = data_identity_;
   if (std::isfinite(loss_)) snapshot.scalars[kLossScalar] = loss_;
   TRAINYARD_TRY(prepare_buffer());
-  TRAINYARD_TRY(engine_.at_snapshot([&]() -> Status {
-    copy_parts(snapshot.slices);
-    return {};
-  }));
+  TRAINYARD_TRY(engine_.at_snapshot([&]() -> Status { return copy_parts(snapshot.slices); }));
   snapshot.owner = buffer_;
   return snapshot;
 }
@@ -83,12 +79,11 @@ Status EngineState::allocate_buffer() {
   int64_t bytes = 0;
   for (const Part& part : parts_)
     bytes += part.where.elements() * static_cast<int64_t>(sizeof(float));
-  HeapMemorySource memory;
-  TRAINYARD_ASSIGN(buffer_, memory.allocate(bytes));
+  TRAINYARD_ASSIGN(buffer_, engine_.device().host_memory().allocate(bytes));
   return {};
 }
 
-void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
+Status EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
   std::span<std::byte> free = buffer_->bytes();
   std::vector<CopyRange> ranges;
   for (const Part& part : parts_) {
@@ -106,7 +101,8 @@ void EngineState::copy_parts(std::vector<checkpoint::TensorSlice>& slices) {
                       .where = part.where,
                       .data = copy});
   }
-  parallel_copy(ranges, engine_.threads());
+  engine_.device().copy(ranges);
+  return engine_.device().wait();
 }
 
 Status EngineState::restore(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
@@ -156,15 +152,13 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
   for (const int param : engine_.name_order()) {
     if (engine_.states().purpose() == Purpose::kInfer) break;
     for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
-      std::span<float> rest = owned(engine_, param, kind);
-      for (const layout::Rectangle& slice : engine_.states().owned_slices(param)) {
-        const auto count = static_cast<size_t>(slice.elements());
-        if (!(stop_asked && stop_asked())) {
-          TRAINYARD_TRY(reader.read(engine_.model().params[static_cast<size_t>(param)].name(), kind,
-                                    slice, rest.first(count)));
-        }
-        rest = rest.subspan(count);
-      }
+      const auto read = [&](int, const layout::Rectangle& slice,
+                            std::span<float> values) -> Status {
+        if (stop_asked && stop_asked()) return {};
+        return reader.read(engine_.model().params[static_cast<size_t>(param)].name(), kind, slice,
+                           values);
+      };
+      TRAINYARD_TRY(engine_.fill(param, owned(engine_, param, kind), read));
     }
   }
   TRAINYARD_ASSIGN(const int64_t updates,
@@ -200,7 +194,7 @@ Result<Hash128> EngineState::hash() {
 
 Status EngineState::gather_pieces(int param, TensorKind kind, const UsePiece& use) {
   return engine::gather_pieces(*engine_.groups().world, engine_.states().layout(), param,
-                               owned(engine_, param, kind), piece_, use);
+                               engine_.device(), owned(engine_, param, kind), piece_, use);
 }
 
 }  // namespace trainyard::engine

@@ -79,7 +79,7 @@ class EngineState {
   Status load_parameters(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked);
   Status allocate_buffer();
   Status prepare_buffer();
-  void copy_parts(std::vector<checkpoint::TensorSlice>& slices);
+  Status copy_parts(std::vector<checkpoint::TensorSlice>& slices);
 
   Engine& engine_;
   std::string data_identity_;

@@ -182,14 +182,14 @@ class WaysOut {
 
 Result<MemoryPlan> plan_job(const api::EngineSpec& spec, const JobPlace& place) {
   TRAINYARD_TRY(check_countable(spec, place.ranks));
-  TRAINYARD_TRY(check_kernel_limits(spec));
+  TRAINYARD_TRY(check_kernel_limits(spec, cpu_limits()));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(place.ranks)));
   const bool tcp = spec.runtime.transport == api::Transport::kTcp;
   return MemoryPlan::make({.spec = spec,
                            .mesh = mesh,
                            .unit_bytes = EngineSetup{}.unit_bytes,
-                           .threads = place.threads,
+                           .kernel_scratch_bytes = place.kernel_scratch_bytes,
                            .writes_checkpoints = place.writes_checkpoints,
                            .shares_memory = place.one_host && !tcp});
 }

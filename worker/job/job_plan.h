@@ -7,6 +7,7 @@
 #include "common/api/engine_spec.h"
 #include "common/api/training_job.h"
 #include "common/base/error.h"
+#include "worker/device/cpu_device.h"
 #include "worker/job/memory_plan.h"
 
 /// The plan of a job, and whether it fits where its ranks are to run.
@@ -14,9 +15,9 @@ namespace trainyard::engine {
 
 /// Where the ranks of a job run, as far as it decides what they hold.
 struct JobPlace {
-  int64_t ranks = 1;     ///< of the job
-  bool one_host = true;  ///< all of them
-  int threads = 1;       ///< of each rank
+  int64_t ranks = 1;                                    ///< of the job
+  bool one_host = true;                                 ///< all of them
+  int64_t kernel_scratch_bytes = cpu_scratch_bytes(1);  ///< of each rank
   bool writes_checkpoints = true;
 };
 

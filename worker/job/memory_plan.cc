@@ -4,7 +4,6 @@
 #include <functional>
 #include <numeric>
 
-#include "kernels/cpu/cpu_limits.h"
 #include "worker/comm/formulas.h"
 #include "worker/comm/host/memory_segment.h"
 #include "worker/comm/host/ring_order.h"
@@ -181,7 +180,7 @@ void MemoryPlan::plan_rank(int rank) {
   const Share& share = shares_.at(kind_of(rank));
   plan.of(MemoryPurpose::kUnitBuffers) = share.buffer_bytes;
   plan.of(MemoryPurpose::kActivations) = share.arena_bytes;
-  plan.of(MemoryPurpose::kKernelScratch) = setup_.threads * kernels::kScratchBytesPerThread;
+  plan.of(MemoryPurpose::kKernelScratch) = setup_.kernel_scratch_bytes + kStepWordsBytes;
   plan.of(MemoryPurpose::kBatches) =
       data::batch_loader_bytes(partition_, data_rank(rank), setup_.spec.data.sequence_length);
   if (setup_.shares_memory) {

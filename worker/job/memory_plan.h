@@ -46,8 +46,8 @@ inline constexpr int64_t kProcessBytes = int64_t{24} << 20;
 struct MemoryPlanSetup {
   api::EngineSpec spec;  ///< complete, see resolve_spec
   layout::Mesh mesh;
-  int64_t unit_bytes = 0;  ///< as in EngineSetup
-  int threads = 1;         ///< of each rank
+  int64_t unit_bytes = 0;            ///< as in EngineSetup
+  int64_t kernel_scratch_bytes = 0;  ///< of each rank
   bool writes_checkpoints = true;
   bool shares_memory = true;  ///< all ranks on one host, and not over TCP
 };

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <string>
 
-#include "common/api/enum_names.h"
 #include "common/api/memory_limit.h"
 #include "common/io/path_exists.h"
 #include "common/io/unexpanded.h"
 #include "common/layout/mesh.h"
 #include "worker/data/text/tokenizer.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/limits.h"
 #include "worker/job/import_export.h"
 #include "worker/job/job_plan.h"
@@ -66,7 +66,7 @@ bool sees_inputs(const api::EngineSpec& spec) {
 }
 
 Status check_shapes(const api::EngineSpec& spec, int64_t ranks) {
-  TRAINYARD_TRY(check_kernel_limits(spec));
+  TRAINYARD_TRY(check_kernel_limits(spec, cpu_limits()));
   TRAINYARD_ASSIGN(const layout::Mesh mesh,
                    layout::mesh_of(spec.parallelism, static_cast<int>(ranks)));
   return check_batch(spec, mesh.data_ranks());
@@ -110,7 +110,8 @@ Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* in
   }
   const JobPlace place{.ranks = job.num_nodes * job.num_proc_per_node,
                        .one_host = job.num_nodes == 1,
-                       .threads = static_cast<int>(std::max<int64_t>(1, spec.runtime.threads))};
+                       .kernel_scratch_bytes = cpu_scratch_bytes(
+                           static_cast<int>(std::max<int64_t>(1, spec.runtime.threads)))};
   TRAINYARD_ASSIGN(const MemoryPlan plan, plan_job(spec, place));
   TRAINYARD_TRY(check_pod_memory(plan, job, spec));
   if (!may_doubt) return std::string();
@@ -118,23 +119,6 @@ Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* in
   TRAINYARD_ASSIGN(const MemoryPlan at_stage_1, plan_job(spec, place));
   const auto in_pods = check_pod_memory(at_stage_1, job, spec);
   return in_pods && in_pods->empty() ? sharding_doubt(plan, at_stage_1, {}) : std::string();
-}
-
-Status check_processor(const api::EngineSpec& spec, const kernels::ProcessorFeatures& features) {
-  const api::Isa wanted = spec.runtime.isa;
-  const auto offered = [&](api::Isa isa) {
-    return kernels::is_available(kernel_isa(isa), features);
-  };
-  if (wanted == api::Isa::kAuto || offered(wanted)) return {};
-  std::string others;
-  for (const api::Isa isa :
-       {api::Isa::kAvx512Bf16, api::Isa::kAvx512, api::Isa::kAvx2, api::Isa::kGeneric}) {
-    if (offered(isa)) others += ", " + std::string(api::name_of(isa));
-  }
-  return Error{ErrorCode::kInvalidConfig, "engine.runtime.isa: found " +
-                                              std::string(api::name_of(wanted)) +
-                                              ", which this processor does not offer, wanted Auto" +
-                                              others + "; all give the same bits"};
 }
 
 }  // namespace trainyard::engine

@@ -3,7 +3,6 @@
 #include "common/api/engine_spec.h"
 #include "common/api/training_job.h"
 #include "common/base/error.h"
-#include "kernels/cpu/isa.h"
 #include "worker/job/inputs.h"
 
 /// What the ranks of a job would refuse at their start, found out before there is a job: the same
@@ -31,10 +30,5 @@ Status check_export_place(const api::EngineSpec& spec, const Inputs& inputs,
 /// sets a limit and its sizes are known: from `inputs` (null: they are elsewhere), or without them.
 /// Returns sharding_doubt(). Errors: kInvalidConfig naming the sizes and what to change.
 Result<std::string> check_pods(const api::TrainingJobSpec& job, const Inputs* inputs);
-
-/// Whether a processor runs the instruction set that the spec names. Errors: kInvalidConfig naming
-/// what it offers instead.
-Status check_processor(const api::EngineSpec& spec,
-                       const kernels::ProcessorFeatures& features = kernels::this_processor());
 
 }  // namespace trainyard::engine

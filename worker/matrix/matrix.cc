@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/api/job_size.h"
-#include "kernels/cpu/cpu_kernel_set.h"
 #include "worker/matrix/covering.h"
 #include "worker/matrix/formulas.h"
 
@@ -86,10 +85,10 @@ class Matrix {
                                     size(kRecompute)};
     for (const std::vector<int>& row : options_.full ? product(sizes) : covering_array(sizes)) {
       Cell one = pick(layouts_, row[1]);
-      one.isa = pick(options_.isas, row[2]);
+      one.cpu.isa = pick(options_.isas, row[2]);
       one.transport = pick(options_.transports, row[3]);
       one.micro_sequences = pick(options_.micro_sequences, row[4]);
-      one.threads = pick(options_.threads, row[5]);
+      one.cpu.threads = pick(options_.threads, row[5]);
       one.schedule = pick(kSchedules, row[6]);
       one.recompute = pick(kRecompute, row[7]);
       TRAINYARD_TRY(cell(row[0], one));
@@ -106,19 +105,19 @@ class Matrix {
     int turn = 0;
     for (const std::vector<int>& row : options_.full ? product(sizes) : covering_array(sizes)) {
       Cell one = pick(interleaved_, row[1]);
-      one.threads = pick(options_.threads, row[2]);
+      one.cpu.threads = pick(options_.threads, row[2]);
       turn += row[0] == 0 ? 1 : 2;  // so that no precision is bound to what takes turns
-      one.isa = pick(options_.isas, options_.full ? row[3] : turn % isas);
+      one.cpu.isa = pick(options_.isas, options_.full ? row[3] : turn % isas);
       // Those take ten times as long.
-      if (!options_.full && model_of(one) > 0 && one.isa == kernels::Isa::kGeneric)
-        one.isa = options_.isas.back();
+      if (!options_.full && model_of(one) > 0 && one.cpu.isa == kernels::Isa::kGeneric)
+        one.cpu.isa = options_.isas.back();
       one.transport = pick(options_.transports, options_.full ? row[4] : turn % transports);
       const std::vector<int64_t> micro_sequences = interleaved_micro_sequences(one);
       one.micro_sequences = pick(micro_sequences, turn % size(micro_sequences));
       one.recompute = pick(kRecompute, turn % size(kRecompute));
       // What one process does is what it is compared with.
       if (hash_of(row[0], one).empty())
-        TRAINYARD_TRY(cell(row[0], {.isa = one.isa}, model_of(one)));
+        TRAINYARD_TRY(cell(row[0], {.cpu = {.isa = one.cpu.isa}}, model_of(one)));
       TRAINYARD_TRY(cell(row[0], one));
     }
     return {};

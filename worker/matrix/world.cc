@@ -57,20 +57,24 @@ Result<std::vector<std::string>> hash_weights(engine::Engine& engine) {
   const comm::Groups& groups = engine.groups();
   const layout::Layout& layout = engine.states().layout();
   engine::Weights& weights = engine.states().weights();
+  engine::Device& device = engine.device();
   std::vector<std::string> hashes(engine.name_order().size());
   for (int unit = 0; unit < layout.units(); ++unit) {
     if (!layout.holds(unit, groups.at)) continue;
     const DType dtype = layout.unit(unit).dtype;
-    std::vector<std::byte> gathered;
+    std::unique_ptr<engine::MemoryBlock> gathered;
     if (layout.sharding().weights) {
-      gathered.resize(static_cast<size_t>(layout.elements(unit) * size_of(dtype)));
-      weights.lend(unit, gathered);
-      TRAINYARD_TRY(groups.shard->all_gather(gathered, layout.part_sizes(unit), dtype)->wait());
+      TRAINYARD_ASSIGN(gathered, device.memory().allocate(layout.elements(unit) * size_of(dtype)));
+      weights.lend(unit, gathered->bytes());
+      TRAINYARD_TRY(
+          groups.shard->all_gather(gathered->bytes(), layout.part_sizes(unit), dtype)->wait());
     }
     for (const int param : layout.unit(unit).tensors) {
+      std::vector<std::byte> copy(static_cast<size_t>(layout.place(param).size() * size_of(dtype)));
+      device.copy({copy.data(), static_cast<const std::byte*>(weights.data(param)), copy.size()});
+      TRAINYARD_TRY(device.wait());
       Xxh3Stream hash;
-      const int64_t bytes = layout.place(param).size() * size_of(dtype);
-      hash.update({static_cast<const std::byte*>(weights.data(param)), static_cast<size_t>(bytes)});
+      hash.update(copy);
       hashes[static_cast<size_t>(param)] = to_hex(hash.digest());
     }
     if (layout.sharding().weights) weights.lend(unit, {});
@@ -114,12 +118,11 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   TRAINYARD_ASSIGN(const comm::Groups groups,
                    comm::Groups::make(**world, cell.mesh(), cell.chunks));
   CountingMemory memory;
-  TRAINYARD_ASSIGN(const auto engine, engine::Engine::create({.spec = spec,
-                                                              .isa = cell.isa,
-                                                              .threads = cell.threads,
-                                                              .groups = &groups,
-                                                              .unit_bytes = 64 << 10},
-                                                             memory));
+  TRAINYARD_ASSIGN(const auto device, engine::make_cpu_device(cell.cpu, &memory));
+  TRAINYARD_ASSIGN(
+      const auto engine,
+      engine::Engine::create(
+          {.spec = spec, .device = device.get(), .groups = &groups, .unit_bytes = 64 << 10}));
   engine->initialize();
   StreamBatches batches(stream, spec, groups.data_ranks(), groups.data_rank());
   RankFacts facts{.rank = rank};
@@ -132,11 +135,11 @@ Result<RankFacts> train_one(api::EngineSpec spec, const Cell& cell, Meeting& mee
   facts.comm = groups.counters();
   TRAINYARD_ASSIGN(const Hash128 hash, engine::EngineState(*engine).hash());
   facts.state_hash = to_hex(hash);
+  facts.allocated_bytes = memory.bytes();
   TRAINYARD_ASSIGN(facts.weights_hashes, hash_weights(*engine));
   facts.kernels = engine->kernel_counters();
   facts.recomputed = engine->recomputed();
   facts.memory = engine->memory();
-  facts.allocated_bytes = memory.bytes();
   facts.units = units_of(*engine, engine->states().layout());
   const layout::StageMap& stages = engine->stages();
   for (int stage = groups.at.pp; stage < stages.size(); stage += stages.ranks())

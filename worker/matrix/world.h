@@ -9,6 +9,7 @@
 #include "worker/comm/factory.h"
 #include "worker/data/batch_partition.h"
 #include "worker/data/micro_batch.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
 
 namespace trainyard::matrix {
@@ -46,8 +47,7 @@ class StreamBatches final : public data::MicroBatchSource {
 struct Cell {
   int ranks = 1;
   comm::TransportKind transport = comm::TransportKind::kLocal;
-  int threads = 1;
-  kernels::Isa isa = kernels::Isa::kGeneric;
+  engine::CpuDeviceOptions cpu;
   int64_t micro_sequences = 1;
   int shard = 0;  ///< data ranks that share the states of one copy; 0: all. 1 at stage 0
   int zero_stage = 1;

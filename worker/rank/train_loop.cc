@@ -13,6 +13,7 @@
 #include "worker/checkpoint/communicator_group.h"
 #include "worker/data/batch_loader.h"
 #include "worker/data/evaluation_loader.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
@@ -113,12 +114,12 @@ class Run {
       TRAINYARD_TRY(check_export(spec_, facts_, {.job_uid = context_.job_uid}));
     }
     TRAINYARD_TRY(check_plan());
+    TRAINYARD_ASSIGN(device_, make_cpu_device({.isa = kernel_isa(spec_.runtime.isa),
+                                               .threads = threads_of(context_)}));
     TRAINYARD_ASSIGN(engine_, Engine::create({.spec = spec_,
-                                              .isa = kernel_isa(spec_.runtime.isa),
-                                              .threads = threads_of(context_),
+                                              .device = device_.get(),
                                               .groups = context_.groups,
-                                              .spans = context_.spans},
-                                             memory_));
+                                              .spans = context_.spans}));
     engine_->set_instruction_hook([this](int id, const Instruction& instruction, int64_t level) {
       context_.progress->position({name_of(instruction.kind), instruction.micro_batch,
                                    std::max(instruction.layer, instruction.unit)},
@@ -135,8 +136,7 @@ class Run {
       context_.log->info("model ready", {{"parameters", engine_->model().parameter_count()},
                                          {"parameter_state_bytes", memory.parameters},
                                          {"activation_bytes", memory.activations},
-                                         {"threads", threads_of(context_)},
-                                         {"isa", kernels::name_of(kernel_isa(spec_.runtime.isa))}});
+                                         {"device", device_->name()}});
     }
     return {};
   }
@@ -146,11 +146,11 @@ class Run {
   Status check_plan() {
     const int64_t world = context_.groups->world->size();
     const int64_t local = std::clamp<int64_t>(context_.local_world_size, 1, world);
-    TRAINYARD_ASSIGN(plan_,
-                     plan_job(spec_, {.ranks = world,
-                                      .one_host = local == world,
-                                      .threads = threads_of(context_),
-                                      .writes_checkpoints = !context_.checkpoint_root.empty()}));
+    TRAINYARD_ASSIGN(
+        plan_, plan_job(spec_, {.ranks = world,
+                                .one_host = local == world,
+                                .kernel_scratch_bytes = cpu_scratch_bytes(threads_of(context_)),
+                                .writes_checkpoints = !context_.checkpoint_root.empty()}));
     const int64_t first = context_.groups->world->rank() / local * local;
     TRAINYARD_ASSIGN(
         const std::string doubt,
@@ -486,7 +486,7 @@ class Run {
 
   const TrainContext& context_;
   api::EngineSpec spec_;
-  HeapMemorySource memory_;
+  std::unique_ptr<Device> device_;
   std::optional<Inputs> inputs_;
   std::optional<MemoryPlan> plan_;
   std::unique_ptr<Engine> engine_;

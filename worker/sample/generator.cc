@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "common/random/philox.h"
-#include "kernels/cpu/cpu_limits.h"
 
 namespace trainyard::engine {
 namespace {
@@ -64,7 +63,8 @@ int64_t context_tokens(const Engine& engine) {
   const bool imported = !model.import_path.empty();
   const int64_t trained = imported ? model.max_positions : spec.data.sequence_length;
   const int64_t padded_head = (model.hidden / model.heads + 15) / 16 * 16;
-  return std::min({trained, model.max_positions, kernels::kMaxAttentionElements / padded_head});
+  return std::min(
+      {trained, model.max_positions, engine.device().limits().attention_elements / padded_head});
 }
 
 Status generate(Engine& engine, std::vector<int32_t> prompt, const SampleOptions& options,

@@ -1,9 +1,8 @@
 #include "worker/sample/trained_model.h"
 
 #include "common/io/control_group.h"
-#include "kernels/cpu/isa.h"
 #include "worker/comm/factory.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/hf/run_facts.h"
 #include "worker/job/engine_state.h"
 
@@ -21,13 +20,13 @@ Result<std::unique_ptr<TrainedModel>> TrainedModel::load(checkpoint::CheckpointR
                    comm::make_communicator(comm::TransportKind::kLocal,
                                            {.endpoints = {{.rank = 0}}, .job_uid = "sample"}, {}));
   model->groups_ = comm::Groups::of_data_ranks(*model->alone_);
-  TRAINYARD_ASSIGN(model->engine_,
-                   Engine::create({.spec = spec,
-                                   .isa = kernels::isa_or_best(kernel_isa(spec.runtime.isa)),
-                                   .threads = threads > 0 ? threads : usable_cpus(),
-                                   .groups = &model->groups_,
-                                   .purpose = Purpose::kInfer},
-                                  model->memory_));
+  TRAINYARD_ASSIGN(model->device_,
+                   make_cpu_device({.isa = kernels::isa_or_best(kernel_isa(spec.runtime.isa)),
+                                    .threads = threads > 0 ? threads : usable_cpus()}));
+  TRAINYARD_ASSIGN(model->engine_, Engine::create({.spec = spec,
+                                                   .device = model->device_.get(),
+                                                   .groups = &model->groups_,
+                                                   .purpose = Purpose::kInfer}));
   TRAINYARD_TRY(EngineState(*model->engine_).load(reader));
   return model;
 }

@@ -21,7 +21,7 @@ class TrainedModel {
 
  private:
   TrainedModel() = default;
-  HeapMemorySource memory_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<comm::Communicator> alone_;
   comm::Groups groups_;
   std::unique_ptr<Engine> engine_;

@@ -17,24 +17,27 @@ const comm::PointToPointOptions kPatiently{.patience = std::chrono::hours(1)};
 }  // namespace
 
 Status gather_pieces(comm::Communicator& world, const layout::Layout& layout, int param,
-                     std::span<const float> own, std::vector<float>& buffer, const UsePiece& use) {
+                     Device& device, std::span<const float> own, std::vector<float>& buffer,
+                     const UsePiece& use) {
   for (const auto& [owner, range] : layout.owners(param)) {
     if (world.rank() != 0 && world.rank() != owner) continue;
     const int64_t count = range.size();
     for (int64_t begin = 0; begin < count; begin += kPieceElements) {
       const auto size = static_cast<size_t>(std::min(kPieceElements, count - begin));
-      if (world.rank() == owner) {
-        const std::span<const float> piece = own.subspan(static_cast<size_t>(begin), size);
-        if (owner == 0) {
-          use(piece);
-        } else {
-          TRAINYARD_TRY(world.send(std::as_bytes(piece), 0, kPatiently)->wait());
-        }
-        continue;
-      }
       buffer.resize(size);
-      TRAINYARD_TRY(world.receive(std::as_writable_bytes(std::span(buffer)), owner)->wait());
-      use(buffer);
+      const std::span<std::byte> bytes = std::as_writable_bytes(std::span(buffer));
+      if (world.rank() == owner) {
+        device.copy({bytes.data(), std::as_bytes(own.subspan(static_cast<size_t>(begin))).data(),
+                     bytes.size()});
+        TRAINYARD_TRY(device.wait());
+      } else {
+        TRAINYARD_TRY(world.receive(bytes, owner)->wait());
+      }
+      if (world.rank() == 0) {
+        use(buffer);
+      } else {
+        TRAINYARD_TRY(world.send(bytes, 0, kPatiently)->wait());
+      }
     }
   }
   return {};

@@ -8,16 +8,18 @@
 #include "common/base/error.h"
 #include "common/layout/layout.h"
 #include "worker/comm/communicator.h"
+#include "worker/device/device.h"
 
 namespace trainyard::engine {
 
 /// One tensor of the states, front to back, to rank 0 of the world alone, in pieces of at most 16
 /// MiB, from the ranks that Layout::owners() names. These call it, and rank 0; it does nothing on
-/// others. `own`: what the caller owns of the tensor. `buffer` may be kept from call to call.
-/// Errors: those of the communicator.
+/// others. `own`: what the caller owns of the tensor, in the memory of `device`. `buffer` may be
+/// kept from call to call. Errors: those of the communicator and the device.
 using UsePiece = std::function<void(std::span<const float> piece)>;
 Status gather_pieces(comm::Communicator& world, const layout::Layout& layout, int param,
-                     std::span<const float> own, std::vector<float>& buffer, const UsePiece& use);
+                     Device& device, std::span<const float> own, std::vector<float>& buffer,
+                     const UsePiece& use);
 
 /// A message from rank 0 to others of the world, which wait for it for up to an hour while rank 0
 /// works; a lost rank ends the wait at once. Errors: those of the communicator; kDeadline.

@@ -1,15 +1,12 @@
 #include "worker/state/weights.h"
 
-#include <algorithm>
-
 #include "common/base/check.h"
 
 namespace trainyard::engine {
 
 Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout,
-                                                 const layout::Coordinate& at,
-                                                 MemorySource& memory) {
-  auto weights = std::unique_ptr<Weights>(new Weights(layout, at));
+                                                 const layout::Coordinate& at, Device& device) {
+  auto weights = std::unique_ptr<Weights>(new Weights(layout, at, device));
   const bool cut = layout.sharding().weights;
   const auto size_in_bytes = [&](int unit) {
     const int64_t elements = cut ? layout.shard(unit, at).size() : layout.elements(unit, at);
@@ -18,7 +15,7 @@ Result<std::unique_ptr<Weights>> Weights::create(const layout::Layout& layout,
   size_t bytes = 0;
   for (int unit = 0; unit < layout.units(); ++unit)
     bytes += size_in_bytes(unit);
-  TRAINYARD_ASSIGN(weights->block_, memory.allocate(static_cast<int64_t>(bytes)));
+  TRAINYARD_ASSIGN(weights->block_, device.memory().allocate(static_cast<int64_t>(bytes)));
   std::span<std::byte> free = weights->block_->bytes();
   for (int unit = 0; unit < layout.units(); ++unit) {
     const std::span<std::byte> held = free.first(size_in_bytes(unit));
@@ -39,7 +36,7 @@ void Weights::lend(int unit, std::span<std::byte> buffer) {
   buffer_[u] = buffer;
   if (buffer.empty()) return;
   const int64_t begin = layout_.shard(unit, at_).begin * size_of(layout_.unit(unit).dtype);
-  std::copy(owned_[u].begin(), owned_[u].end(), buffer.begin() + begin);
+  device_.copy({buffer.data() + begin, owned_[u].data(), owned_[u].size()});
 }
 
 std::span<std::byte> Weights::unit(int unit) {

@@ -9,7 +9,7 @@
 #include "common/base/dtype.h"
 #include "common/base/error.h"
 #include "common/layout/layout.h"
-#include "worker/device/memory_source.h"
+#include "worker/device/device.h"
 
 namespace trainyard::engine {
 
@@ -18,17 +18,16 @@ namespace trainyard::engine {
 /// that part alone for good; ops then read a unit in the buffer that it is lent for a while.
 class Weights {
  public:
-  /// `layout` is not owned. Errors: kUnavailable when memory is short.
+  /// `layout` and `device` are not owned. Errors: kUnavailable when memory is short.
   static Result<std::unique_ptr<Weights>> create(const layout::Layout& layout,
-                                                 const layout::Coordinate& at,
-                                                 MemorySource& memory);
+                                                 const layout::Coordinate& at, Device& device);
 
   /// Held for good.
   int64_t bytes() const { return static_cast<int64_t>(block_->bytes().size()); }
   DType dtype(int param) const { return layout_.unit(layout_.unit_of(param)).dtype; }
 
-  /// Where weights are cut: puts this rank's part of a unit in its place in `buffer`, which ops
-  /// read from now on; empty: they read it no more.
+  /// Where weights are cut: copies this rank's part of a unit to its place in `buffer`, which
+  /// ops read from now on; empty: they read it no more.
   void lend(int unit, std::span<std::byte> buffer);
   /// A unit's whole buffer. CHECKs that there is one.
   std::span<std::byte> unit(int unit);
@@ -41,12 +40,19 @@ class Weights {
   std::span<std::byte> owned(int param);
   /// The same. CHECKs that it is fp32.
   std::span<float> owned_fp32(int param);
+  /// The same where it is bf16; null where it is not.
+  uint16_t* owned_bf16(int param) {
+    return dtype(param) == DType::kFloat32 ? nullptr
+                                           : reinterpret_cast<uint16_t*>(owned(param).data());
+  }
 
  private:
-  Weights(const layout::Layout& layout, const layout::Coordinate& at) : layout_(layout), at_(at) {}
+  Weights(const layout::Layout& layout, const layout::Coordinate& at, Device& device)
+      : layout_(layout), at_(at), device_(device) {}
 
   const layout::Layout& layout_;
   layout::Coordinate at_;
+  Device& device_;
   std::vector<std::span<std::byte>> owned_;   // by unit
   std::vector<std::span<std::byte>> buffer_;  // by unit; empty where it is not held
   std::unique_ptr<MemoryBlock> block_;

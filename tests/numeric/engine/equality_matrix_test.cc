@@ -19,7 +19,7 @@ void expect_one_hash(const MatrixOptions& options) {
     for (const std::string& fault : row.faults) {
       ADD_FAILURE() << row.cell.mesh().dp << " x " << row.cell.mesh().fsdp << ", stage "
                     << row.cell.zero_stage << " " << comm::name_of(row.cell.transport) << " micro "
-                    << row.cell.micro_sequences << " threads " << row.cell.threads << " "
+                    << row.cell.micro_sequences << " threads " << row.cell.cpu.threads << " "
                     << kernels::name_of(row.cell.isa) << ": " << fault;
     }
   });
@@ -92,8 +92,7 @@ TEST(CoveringArrayTest, HasEveryPairAndFewRows) {
 }
 
 std::string hash_of(const api::EngineSpec& spec, const std::vector<int32_t>& stream) {
-  const auto facts =
-      train_world(spec, {.isa = kernels::best_isa(), .micro_sequences = 4}, 3, stream);
+  const auto facts = train_world(spec, {.micro_sequences = 4}, 3, stream);
   EXPECT_TRUE(facts) << facts.error().message;
   return facts ? facts->front().state_hash : "";
 }

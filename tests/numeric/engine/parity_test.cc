@@ -10,7 +10,7 @@
 
 #include "tests/comm/worker/comm/world.h"
 #include "tests/support/paths.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/hf/model_folder.h"
 #include "worker/job/import_export.h"
 #include "worker/matrix/world.h"
@@ -73,12 +73,9 @@ class ParityTest : public ::testing::Test {
   using Look = std::function<void(engine::Engine&)>;
   void train_one(comm::Communicator& world, Curve& curve, const Look& before, const Look& after) {
     const comm::Groups groups = comm::Groups::of_data_ranks(world);
-    engine::HeapMemorySource memory;
-    auto engine = engine::Engine::create({.spec = spec_,
-                                          .isa = engine::kernel_isa(api::Isa::kAuto),
-                                          .threads = 1,
-                                          .groups = &groups},
-                                         memory);
+    const auto device = *engine::make_cpu_device();
+    auto engine =
+        engine::Engine::create({.spec = spec_, .device = device.get(), .groups = &groups});
     ASSERT_TRUE(engine) << engine.error().message;
     ASSERT_TRUE(engine::import_parameters(*model_, **engine));
     if (before) before(**engine);

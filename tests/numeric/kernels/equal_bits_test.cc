@@ -28,7 +28,7 @@ class Recorder {
     for (const int64_t v : x)
       words_.push_back(static_cast<uint64_t>(v));
   }
-  void add(const OverflowFlag& flag) { words_.push_back(flag.load()); }
+  void add(const OverflowFlag& flag) { words_.push_back(flag); }
   const std::vector<uint64_t>& words() const { return words_; }
 
  private:
@@ -354,7 +354,7 @@ void record_optimizer(KernelSet& kernels, Flavour flavour, DType, Recorder& reco
     limbs[static_cast<size_t>(k)] &= (int64_t{1} << kSquareLimbBits) - 1;
   }
   // The limit may be reached by a piece or by all together.
-  recorder.add(std::vector<int64_t>{overflow.load() != 0 || limbs.back() >= kSquareLimit});
+  recorder.add(std::vector<int64_t>{overflow != 0 || limbs.back() >= kSquareLimit});
   if (flavour == Flavour::kPlain) recorder.add(limbs);
   std::vector<float> p = data(count, 2, flavour);
   std::vector<float> m = data(count, 3, flavour);

@@ -134,7 +134,7 @@ TEST_P(OptimizerTest, SumOfSquaresIsExactHoweverItIsCut) {
     }
     EXPECT_TRUE(quanta(limbs) == expected) << "in pieces of " << piece;
   }
-  EXPECT_EQ(overflow.load(), 0U);
+  EXPECT_EQ(overflow, 0U);
 }
 
 TEST_P(OptimizerTest, SumOfSquaresLeavesCarriedLimbs) {
@@ -160,7 +160,7 @@ TEST_P(OptimizerTest, SumOfSquaresSaysWhatDoesNotFit) {
                               .gradient = g.gradient(),
                               .limbs = limbs.data(),
                               .overflow = &overflow});
-    return overflow.load() != 0;
+    return overflow != 0;
   };
   std::vector<float> x(100, 0x1p10F);
   EXPECT_FALSE(overflows(x));

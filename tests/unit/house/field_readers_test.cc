@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <regex>
 #include <set>
@@ -50,6 +51,12 @@ const std::vector<SharedStruct> kShared = {
       {"type", "worker/memory/activation_template.cc"},
       {"gradient_type", "worker/memory/activation_template.cc"},
       {"residual", "worker/memory/activation_template.cc"}}},
+    {"StepWords",
+     "worker/engine/optimizer.h",
+     {{"control", "worker/engine/interpreter.cc"},
+      {"overflow", "worker/engine/interpreter.cc"},
+      {"loss_overflow", "worker/engine/interpreter.cc"},
+      {"scalars", "worker/engine/interpreter.cc"}}},
 };
 
 /// A class that many rooms of the engine share; each of its public members is used outside it.
@@ -59,7 +66,8 @@ struct SharedClass {
 };
 
 const std::vector<SharedClass> kClasses = {{"class Layout", "common/layout/layout"},
-                                           {"struct Groups", "worker/comm/groups"}};
+                                           {"struct Groups", "worker/comm/groups"},
+                                           {"class Device", "worker/device/device"}};
 
 std::string without_comments(const std::string& text) {
   return std::regex_replace(text, std::regex("//[^\n]*"), "");
@@ -103,14 +111,24 @@ std::set<std::string> members_of(const std::string& header, const std::string& d
   static const std::regex kMember(R"((\w+)(\(| = [^;()]+;|;))");
   for (std::sregex_iterator at(body.begin(), body.end(), kMember), end; at != end; ++at) {
     const std::string name = (*at)[1];
-    if (name != "const" && name != "operator") members.insert(name);
+    const auto before = static_cast<size_t>(at->position());
+    const bool is_destructor = before > 0 && body[before - 1] == '~';
+    if (name != "const" && name != "default" && name != "operator" && !is_destructor)
+      members.insert(name);
   }
   return members;
 }
 
-/// Whether code calls the member or takes its value.
+/// Whether code without comments calls the member or takes its value.
 bool uses(const std::string& code, const std::string& member) {
-  return std::regex_search(without_comments(code), std::regex("(\\.|->|::)" + member + "\\b"));
+  for (size_t at = code.find(member); at != std::string::npos; at = code.find(member, at + 1)) {
+    const std::string_view before = std::string_view(code).substr(0, at);
+    const size_t end = at + member.size();
+    const bool ends = end == code.size() || (std::isalnum(code[end]) == 0 && code[end] != '_');
+    if (ends && (before.ends_with(".") || before.ends_with("->") || before.ends_with("::")))
+      return true;
+  }
+  return false;
 }
 
 /// Whether code takes the field's value: to set it or to call a function of that name is no
@@ -146,15 +164,19 @@ TEST(FieldReadersTest, EveryFieldOfASharedStructHasAReader) {
 }
 
 TEST(FieldReadersTest, EveryMemberOfASharedClassHasAUser) {
-  const std::vector<SourceFile> files = read_source_tree(testing_support::source_folder());
+  std::vector<SourceFile> files = read_source_tree(testing_support::source_folder());
+  std::erase_if(files, [](const SourceFile& file) {
+    return !file.path.starts_with("worker/") && !file.path.starts_with("cli/") &&
+           !file.path.starts_with("bench/");
+  });
+  for (SourceFile& file : files)
+    file.text = without_comments(file.text);
   for (const SharedClass& shared : kClasses) {
     const std::set<std::string> members = members_of(text_of(shared.files + ".h"), shared.name);
     EXPECT_GT(members.size(), 5U) << shared.name;
     for (const std::string& member : members) {
       const bool used = std::any_of(files.begin(), files.end(), [&](const SourceFile& file) {
-        const bool ours = file.path.starts_with("worker/") || file.path.starts_with("cli/") ||
-                          file.path.starts_with("bench/");
-        return ours && !file.path.starts_with(shared.files + ".") && uses(file.text, member);
+        return !file.path.starts_with(shared.files + ".") && uses(file.text, member);
       });
       EXPECT_TRUE(used) << shared.files << ".h: nothing in worker/, cli/ or bench/ uses " << member
                         << " of " << shared.name << ": remove it";
@@ -171,7 +193,7 @@ TEST(FieldReadersTest, MembersArePublicFunctionsAndFields) {
       testing::ElementsAre("c", "make", "size", "where"));
   EXPECT_TRUE(uses("A::make(1)", "make"));
   EXPECT_TRUE(uses("a->size()", "size"));
-  EXPECT_FALSE(uses("a.sizes()  // a.size()", "size"));
+  EXPECT_FALSE(uses(without_comments("a.sizes()  // a.size()"), "size"));
 }
 
 TEST(FieldReadersTest, FieldsAreFoundWithAndWithoutInitialisers) {

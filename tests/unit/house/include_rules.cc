@@ -36,12 +36,14 @@ const std::vector<RoomRule>& worker_rooms() {
        {"worker/checkpoint/", "worker/comm/", "worker/data/", "worker/device/", "worker/engine/",
         "worker/hf/", "worker/memory/", "worker/model/", "worker/program/", "worker/state/"}},
       {"worker/rank/",
-       {"worker/checkpoint/", "worker/comm/", "worker/data/", "worker/engine/", "worker/job/",
-        "worker/program/", "worker/stacks/", "worker/trace/"}},
+       {"worker/checkpoint/", "worker/comm/", "worker/data/", "worker/device/", "worker/engine/",
+        "worker/job/", "worker/program/", "worker/stacks/", "worker/trace/"}},
       {"worker/sample/",
-       {"worker/checkpoint/", "worker/comm/", "worker/engine/", "worker/hf/", "worker/job/"}},
+       {"worker/checkpoint/", "worker/comm/", "worker/device/", "worker/engine/", "worker/hf/",
+        "worker/job/"}},
       {"worker/matrix/",
-       {"worker/comm/", "worker/data/", "worker/engine/", "worker/job/", "worker/state/"}},
+       {"worker/comm/", "worker/data/", "worker/device/", "worker/engine/", "worker/job/",
+        "worker/state/"}},
       {"worker/main.cc", {"worker/rank/"}},
   };
   return list;

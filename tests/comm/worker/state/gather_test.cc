@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
+#include "worker/device/cpu_device.h"
 
 namespace trainyard::engine {
 namespace {
@@ -33,18 +34,19 @@ TEST(GatherTest, RankZeroReadsEveryTensorInOrderAndCopiesSendNothing) {
   const std::vector<int64_t> sizes = {210, kLarge, 5};
   comm::testing::run_world(TransportKind::kLocal, mesh.size(), [&](Communicator& world) {
     const layout::Coordinate at = layout::coordinate_of(mesh, world.rank());
+    const auto device = *make_cpu_device();
     std::vector<float> buffer;
     for (int tensor = 0; tensor < 3; ++tensor) {
       const layout::Range range = layout.owned(tensor, at);
       std::vector<float> own(static_cast<size_t>(range.size()));
       std::iota(own.begin(), own.end(), static_cast<float>(range.begin));
       int64_t next = 0;
-      const Status status =
-          gather_pieces(world, layout, tensor, own, buffer, [&](std::span<const float> piece) {
-            EXPECT_LE(piece.size_bytes(), size_t{16} << 20);
-            for (const float value : piece)
-              ASSERT_EQ(value, static_cast<float>(next++));
-          });
+      const Status status = gather_pieces(world, layout, tensor, *device, own, buffer,
+                                          [&](std::span<const float> piece) {
+                                            EXPECT_LE(piece.size_bytes(), size_t{16} << 20);
+                                            for (const float value : piece)
+                                              ASSERT_EQ(value, static_cast<float>(next++));
+                                          });
       EXPECT_TRUE(status) << status.error().message;
       EXPECT_EQ(next, world.rank() == 0 ? sizes[static_cast<size_t>(tensor)] : 0);
     }

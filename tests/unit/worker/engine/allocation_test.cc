@@ -10,8 +10,8 @@
 
 #include "tests/comm/worker/comm/world.h"
 #include "tests/support/allocation_counter.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/limits.h"
 #include "worker/matrix/world.h"
 
 namespace trainyard::engine {
@@ -58,11 +58,9 @@ class AllocationTest : public ::testing::TestWithParam<Case> {
   template <class Around>
   void train(const api::EngineSpec& spec, const std::vector<int32_t>& stream,
              comm::Communicator& world, const Around& around_step) const {
-    HeapMemorySource memory;
+    const auto device = *make_cpu_device({.threads = 2});
     const comm::Groups groups = comm::Groups::of_data_ranks(world);
-    const auto engine = Engine::create(
-        {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 2, .groups = &groups},
-        memory);
+    const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &groups});
     ASSERT_TRUE(engine) << engine.error().message;
     (*engine)->initialize();
     matrix::StreamBatches batches(stream, spec, ranks(), world.rank());
@@ -120,10 +118,9 @@ TEST(EvaluationMemoryTest, DoesNotGrowWithTheSet) {
   const auto world = comm::make_communicator(comm::TransportKind::kLocal,
                                              {.endpoints = {{.rank = 0}}, .job_uid = "test"}, {});
   ASSERT_TRUE(world) << world.error().message;
-  HeapMemorySource memory;
+  const auto device = *make_cpu_device();
   const comm::Groups groups = comm::Groups::of_data_ranks(**world);
-  const auto engine = Engine::create(
-      {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &groups}, memory);
+  const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &groups});
   ASSERT_TRUE(engine) << engine.error().message;
   (*engine)->initialize();
   const auto loss_of = [&](int64_t windows) {

@@ -14,8 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/worker/comm/world.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/limits.h"
 #include "worker/matrix/world.h"
 
 namespace trainyard::engine {
@@ -34,10 +34,8 @@ void for_each_rank(const api::EngineSpec& spec, const layout::Mesh& mesh,
   const auto one_rank = [&](comm::Communicator& world) {
     auto groups = comm::Groups::make(world, mesh);
     ASSERT_TRUE(groups) << groups.error().message;
-    HeapMemorySource memory;
-    const auto engine = Engine::create(
-        {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &*groups},
-        memory);
+    const auto device = *make_cpu_device();
+    const auto engine = Engine::create({.spec = spec, .device = device.get(), .groups = &*groups});
     ASSERT_TRUE(engine) << engine.error().message;
     (*engine)->initialize();
     rank_main(*groups, **engine);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/device/cpu_device.h"
 #include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
@@ -99,16 +100,16 @@ class EngineTest : public ::testing::Test {
     EXPECT_TRUE(world) << world.error().message;
     world_ = *std::move(world);
     groups_ = comm::Groups::of_data_ranks(*world_);
+    devices_.push_back(*make_cpu_device({}, &memory));
     auto engine = Engine::create({.spec = spec,
-                                  .isa = kernel_isa(api::Isa::kAuto),
-                                  .threads = 1,
+                                  .device = devices_.back().get(),
                                   .groups = &groups_,
                                   .purpose = purpose,
-                                  .spans = spans},
-                                 memory);
+                                  .spans = spans});
     EXPECT_TRUE(engine) << engine.error().message;
     return engine ? *std::move(engine) : nullptr;
   }
+  std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<comm::Communicator> world_;
   comm::Groups groups_;
 };
@@ -143,9 +144,8 @@ TEST_P(TrainingArenaTest, IsTouchedToItsPlannedEndAndNotRead) {
   const std::string hash = to_hex(EngineState(*engine).hash().value());
   EXPECT_GE(PoisonedMemory::high_water(arena), engine->memory().activations - kArenaAlignment);
 
-  const auto clean = matrix::train_world(
-      spec, {.isa = kernel_isa(api::Isa::kAuto), .micro_sequences = spec.batch.micro_sequences}, 1,
-      stream);
+  const auto clean =
+      matrix::train_world(spec, {.micro_sequences = spec.batch.micro_sequences}, 1, stream);
   ASSERT_TRUE(clean) << clean.error().message;
   EXPECT_EQ(hash, clean->front().state_hash);
 }
@@ -208,7 +208,7 @@ TEST_F(ForwardArenaTest, IsMadeOnceForPromptsOfAllLengths) {
 TEST_F(EngineTest, MoreRanksThanSequencesAreRefusedWithTheNumbers) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
   spec.batch.global_sequences = 2;
-  const auto result = matrix::train_world(spec, {.ranks = 3, .isa = kernel_isa(api::Isa::kAuto)}, 1,
+  const auto result = matrix::train_world(spec, {.ranks = 3}, 1,
                                           matrix::make_token_stream(500, spec.model.vocab, 1));
   ASSERT_FALSE(result);
   EXPECT_NE(result.error().message.find("found 2, wanted at least the 3"), std::string::npos)
@@ -377,9 +377,8 @@ TEST_F(EngineTest, SpansAreTheProgramAndChangeNoBit) {
       });
   EXPECT_EQ(spans[static_cast<size_t>(trace::Track::kDataGroup)].size(),
             static_cast<size_t>(3 * collectives));
-  const auto untraced = matrix::train_world(
-      spec, {.isa = kernel_isa(api::Isa::kAuto), .micro_sequences = spec.batch.micro_sequences}, 3,
-      stream);
+  const auto untraced =
+      matrix::train_world(spec, {.micro_sequences = spec.batch.micro_sequences}, 3, stream);
   ASSERT_TRUE(untraced) << untraced.error().message;
   EXPECT_EQ(to_hex(EngineState(*engine).hash().value()), untraced->front().state_hash);
 }
@@ -420,18 +419,18 @@ TEST_F(EngineTest, TheLastLogitsDoNotDependOnLaterContextLength) {
 
 TEST(KernelLimitsTest, ShapesBeyondTheScratchAreRefusedByName) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kBF16);
-  EXPECT_TRUE(check_kernel_limits(spec));
+  EXPECT_TRUE(check_kernel_limits(spec, cpu_limits()));
   spec.numerics.grain_tokens = 257;
-  EXPECT_EQ(check_kernel_limits(spec).error().message,
+  EXPECT_EQ(check_kernel_limits(spec, cpu_limits()).error().message,
             "engine.numerics.grainTokens: found 257, wanted at most 256");
   spec.numerics.grain_tokens = 128;
   spec.model.hidden = 39;  // three heads of 13
-  EXPECT_NE(check_kernel_limits(spec).error().message.find("an even hidden / heads"),
+  EXPECT_NE(check_kernel_limits(spec, cpu_limits()).error().message.find("an even hidden / heads"),
             std::string::npos);
   spec.precision.compute = api::NumberFormat::kFP32;
-  EXPECT_TRUE(check_kernel_limits(spec));
+  EXPECT_TRUE(check_kernel_limits(spec, cpu_limits()));
   spec.data.sequence_length = 1 << 17;
-  EXPECT_EQ(check_kernel_limits(spec).error().message,
+  EXPECT_EQ(check_kernel_limits(spec, cpu_limits()).error().message,
             "engine.data.sequenceLength: found 131072, wanted at most 65536 with heads of 13 "
             "features");
 }

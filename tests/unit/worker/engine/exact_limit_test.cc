@@ -8,8 +8,8 @@
 
 #include "common/base/check.h"
 #include "tests/comm/worker/comm/world.h"
+#include "worker/device/cpu_device.h"
 #include "worker/engine/engine.h"
-#include "worker/engine/limits.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
 
@@ -55,13 +55,10 @@ int32_t least_expected(Engine& engine) {
 Result<Outcome> train_one(const Layout& layout, comm::Communicator& world, float hidden) {
   api::EngineSpec spec = matrix::prime_spec(api::NumberFormat::kFP32);
   spec.batch.micro_sequences = layout.micro_sequences;
-  HeapMemorySource memory;
+  const auto device = *make_cpu_device();
   const comm::Groups groups = comm::Groups::of_data_ranks(world);
-  TRAINYARD_ASSIGN(
-      const auto engine,
-      Engine::create(
-          {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &groups},
-          memory));
+  TRAINYARD_ASSIGN(const auto engine,
+                   Engine::create({.spec = spec, .device = device.get(), .groups = &groups}));
   engine->initialize();
   for (float& bias : engine->states().master(param_named(*engine, "ln_f.bias")))
     bias = hidden;

@@ -9,7 +9,7 @@
 #include "common/api/decode.h"
 #include "common/api/encode.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/matrix/world.h"
 
 namespace trainyard::engine {
@@ -36,9 +36,9 @@ class EngineStateTest : public ::testing::Test {
   }
 
   std::unique_ptr<Engine> make(const api::EngineSpec& spec) {
-    auto engine = Engine::create(
-        {.spec = spec, .isa = kernel_isa(api::Isa::kAuto), .threads = 1, .groups = &groups_},
-        memory_);
+    devices_.push_back(*make_cpu_device());
+    auto engine =
+        Engine::create({.spec = spec, .device = devices_.back().get(), .groups = &groups_});
     EXPECT_TRUE(engine) << engine.error().message;
     if (!engine) return nullptr;
     (*engine)->initialize();
@@ -79,7 +79,7 @@ class EngineStateTest : public ::testing::Test {
   }
 
   api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
-  HeapMemorySource memory_;
+  std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<comm::Communicator> world_;
   comm::Groups groups_;
   checkpoint::PosixFileSystem files_;

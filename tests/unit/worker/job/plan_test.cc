@@ -4,7 +4,7 @@
 
 #include "common/api/enum_names.h"
 #include "kernels/cpu/cpu_kernel_set.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/job/memory_plan.h"
 #include "worker/matrix/world.h"
 
@@ -32,7 +32,7 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
   const auto plan = MemoryPlan::make({.spec = planned,
                                       .mesh = cell.mesh(),
                                       .unit_bytes = 64 << 10,  // as train_world() has them
-                                      .threads = cell.threads});
+                                      .kernel_scratch_bytes = cpu_scratch_bytes(cell.cpu.threads)});
   ASSERT_TRUE(plan) << plan.error().message;
   ASSERT_EQ(std::ssize(plan->ranks()), cell.ranks);
   for (const matrix::RankFacts& rank : *facts) {
@@ -57,7 +57,6 @@ void expect_planned(const api::EngineSpec& spec, const matrix::Cell& cell) {
 
 matrix::Cell cell_of(int ranks, int64_t micro_sequences, int zero_stage, int shard) {
   return {.ranks = ranks,
-          .isa = kernel_isa(api::Isa::kAuto),
           .micro_sequences = micro_sequences,
           .shard = zero_stage == 0 ? 1 : shard,
           .zero_stage = zero_stage};
@@ -134,7 +133,7 @@ TEST(PlanTest, TheFirstRankOfModeDataParallelHoldsTheStatesOfAll) {
 
 TEST(PlanTest, ThreadsHaveTheirOwnScratch) {
   matrix::Cell cell = cell_of(2, 1, 1, 0);
-  cell.threads = 2;
+  cell.cpu.threads = 2;
   expect_planned(matrix::prime_spec(api::NumberFormat::kFP32), cell);
 }
 

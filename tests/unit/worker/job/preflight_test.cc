@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/temporary_directory.h"
+#include "worker/device/cpu_device.h"
 
 namespace trainyard::engine {
 namespace {

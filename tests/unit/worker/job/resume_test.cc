@@ -16,7 +16,7 @@
 #include "tests/support/extent.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "tests/unit/worker/checkpoint/memory_file_system.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/matrix.h"
 #include "worker/matrix/world.h"
@@ -87,7 +87,6 @@ std::vector<Pair> pairs() {
               .until = until};
     life.cell.micro_sequences = 1 + static_cast<int64_t>(draw(4));
     if (life.cell.pipeline > 1) life.cell.schedule = kSchedules[draw(std::size(kSchedules))];
-    life.cell.isa = kernel_isa(api::Isa::kAuto);
     life.by_hand = life.cell.pipeline > 1 && draw(2) == 1;
     matrix::Cell& cell = life.cell;
     cell.chunks = 2;  // of 4 blocks, embedding and head: where that is at most 6 stages
@@ -128,8 +127,7 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
 
   /// Of a run of one rank that nothing stops.
   std::string uninterrupted() const {
-    const auto facts =
-        matrix::train_world(spec_, {.isa = kernel_isa(api::Isa::kAuto)}, kSteps, stream_);
+    const auto facts = matrix::train_world(spec_, {}, kSteps, stream_);
     EXPECT_TRUE(facts) << facts.error().message;
     return facts ? facts->front().state_hash : "";
   }
@@ -173,12 +171,11 @@ class ResumeTest : public ::testing::TestWithParam<Pair> {
       stages.back() = 0;
       stages.front() = spec.model.layers - (count - 2);
     }
-    HeapMemorySource memory;
-    TRAINYARD_ASSIGN(
-        const auto engine,
-        Engine::create(
-            {.spec = spec, .isa = life.cell.isa, .groups = &groups, .unit_bytes = life.unit_bytes},
-            memory));
+    TRAINYARD_ASSIGN(const auto device, make_cpu_device());
+    TRAINYARD_ASSIGN(const auto engine, Engine::create({.spec = spec,
+                                                        .device = device.get(),
+                                                        .groups = &groups,
+                                                        .unit_bytes = life.unit_bytes}));
     engine->initialize();
     EngineState state(*engine);
     const std::optional<int64_t> parent =

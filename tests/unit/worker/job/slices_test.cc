@@ -16,7 +16,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
 #include "worker/checkpoint/state_hash.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/hf/export_checkpoint.h"
 #include "worker/job/engine_state.h"
 #include "worker/job/import_export.h"
@@ -51,9 +51,9 @@ class SlicesTest : public ::testing::Test {
       const auto ranks_met = world.connect(group.rank());
       ASSERT_TRUE(ranks_met) << ranks_met.error().message;
       const comm::Groups groups = comm::Groups::of_data_ranks(**ranks_met);
-      HeapMemorySource memory;
-      const auto engine = Engine::create(
-          {.spec = spec_, .isa = kernel_isa(api::Isa::kAuto), .groups = &groups}, memory);
+      const auto device = *make_cpu_device();
+      const auto engine =
+          Engine::create({.spec = spec_, .device = device.get(), .groups = &groups});
       ASSERT_TRUE(engine) << engine.error().message;
       EngineState state(**engine);
       ASSERT_TRUE(group.any(false));

@@ -11,7 +11,7 @@
 #include "common/api/encode.h"
 #include "kernels/cpu/cpu_limits.h"
 #include "tests/unit/worker/checkpoint/job_directory.h"
-#include "worker/engine/limits.h"
+#include "worker/device/cpu_device.h"
 #include "worker/job/engine_state.h"
 #include "worker/matrix/world.h"
 #include "worker/sample/generator.h"
@@ -36,11 +36,9 @@ class TrainedModelTest : public ::testing::Test {
     EXPECT_TRUE(alone) << alone.error().message;
     alone_.push_back(*std::move(alone));
     groups_.push_back(std::make_unique<comm::Groups>(comm::Groups::of_data_ranks(*alone_.back())));
-    auto engine = Engine::create({.spec = *complete,
-                                  .isa = kernel_isa(api::Isa::kAuto),
-                                  .threads = 1,
-                                  .groups = groups_.back().get()},
-                                 memory_);
+    devices_.push_back(*make_cpu_device());
+    auto engine = Engine::create(
+        {.spec = *complete, .device = devices_.back().get(), .groups = groups_.back().get()});
     EXPECT_TRUE(engine) << engine.error().message;
     if (!engine) return nullptr;
     (*engine)->initialize();
@@ -77,7 +75,7 @@ class TrainedModelTest : public ::testing::Test {
   }
 
   api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
-  HeapMemorySource memory_;
+  std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<comm::Communicator>> alone_;
   std::vector<std::unique_ptr<comm::Groups>> groups_;
   checkpoint::PosixFileSystem files_;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/device/cpu_device.h"
 #include "worker/model/gpt2.h"
 #include "worker/state/units.h"
 
@@ -90,9 +91,9 @@ TEST(UnitsTest, EndWhereAStageEnds) {
 /// One rank's weights and states, each element of which has a number of its own.
 struct Rank {
   Rank(const layout::Layout& layout, const layout::Coordinate& at)
-      : weights(*Weights::create(layout, at, memory)),
-        states(*States::create(layout, at, *weights, memory)) {}
-  HeapMemorySource memory;
+      : weights(*Weights::create(layout, at, *device)),
+        states(*States::create(layout, at, *weights, device->memory())) {}
+  std::unique_ptr<Device> device = *make_cpu_device();
   std::unique_ptr<Weights> weights;
   std::unique_ptr<States> states;
 };
