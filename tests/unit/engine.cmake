@@ -13,6 +13,9 @@ trainyard_test(schedules_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker
 trainyard_test(simulate_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/program/simulate_test.cc DEPS worker_program)
 trainyard_test(memory_source_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/device/memory_source_test.cc
                DEPS worker_device)
+trainyard_test(guarded_device_test TIER unit THREADED
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/device/guarded_device.cc ${CMAKE_CURRENT_LIST_DIR}/worker/device/guarded_device_test.cc
+  DEPS tests_comm_world worker_matrix worker_checkpoint checkpoint_test_support)
 trainyard_test(arena_plan_test TIER unit SOURCES ${CMAKE_CURRENT_LIST_DIR}/worker/memory/arena_plan_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/worker/memory/activation_template_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/worker/device/parallel_copy_test.cc

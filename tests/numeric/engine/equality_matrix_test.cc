@@ -20,7 +20,7 @@ void expect_one_hash(const MatrixOptions& options) {
       ADD_FAILURE() << row.cell.mesh().dp << " x " << row.cell.mesh().fsdp << ", stage "
                     << row.cell.zero_stage << " " << comm::name_of(row.cell.transport) << " micro "
                     << row.cell.micro_sequences << " threads " << row.cell.cpu.threads << " "
-                    << kernels::name_of(row.cell.isa) << ": " << fault;
+                    << kernels::name_of(row.cell.cpu.isa) << ": " << fault;
     }
   });
   ASSERT_TRUE(result) << result.error().message;
