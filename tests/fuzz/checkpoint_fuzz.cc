@@ -1,5 +1,6 @@
 // Any bytes as a checkpoint's JSON files, each sealed with the right checksum first so that the
-// fields behind it are reached: what is accepted encodes to the same again.
+// fields behind it are reached, and as what a rank reports of its shard: what is accepted encodes
+// to the same again.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,6 +10,7 @@
 #include "worker/checkpoint/lineage.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/sealed_json.h"
+#include "worker/checkpoint/shard.h"
 
 namespace {
 
@@ -28,12 +30,25 @@ void check(std::string_view text) {
   }
 }
 
+/// What another rank says of the only shard of a checkpoint.
+void check_report(std::string_view text) {
+  constexpr int64_t kChunkBytes = 256;
+  const auto report = checkpoint::decode_shard_report(text, 0, 1, kChunkBytes);
+  if (!report) return;
+  const auto again = checkpoint::decode_shard_report(encode(*report, 0, 1), 0, 1, kChunkBytes);
+  TRAINYARD_REQUIRE(again && again->shard == report->shard && again->tensors == report->tensors,
+                    "a shard report changes on a round trip");
+  checkpoint::Manifest manifest;
+  (void)checkpoint::merge_reports({*report}, &manifest);
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE(readability-identifier-naming): the name that libFuzzer calls
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   check(text);
+  check_report(text);
   const bool is_sealable = text.size() > 2 && text.starts_with('{') && text.ends_with('}');
   if (is_sealable) check(checkpoint::seal_json(std::string(text)));
   return 0;

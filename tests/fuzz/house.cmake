@@ -9,6 +9,8 @@ trainyard_fuzz(checkpoint_fuzz SOURCES ${here}/checkpoint_fuzz.cc DEPS worker_ch
 trainyard_fuzz(token_shard_fuzz SOURCES ${here}/token_shard_fuzz.cc DEPS worker_data)
 trainyard_fuzz(wire_fuzz SOURCES ${here}/wire_fuzz.cc DEPS worker_comm)
 trainyard_fuzz(run_state_fuzz SOURCES ${here}/run_state_fuzz.cc DEPS control_local common_api)
+trainyard_fuzz(handshake_fuzz SOURCES ${here}/handshake_fuzz.cc DEPS worker_comm)
+trainyard_fuzz(hf_folder_fuzz SOURCES ${here}/hf_folder_fuzz.cc DEPS worker_hf worker_model)
 trainyard_fuzz(tokenizer_fuzz SOURCES ${here}/tokenizer_fuzz.cc DEPS worker_data)
 trainyard_fuzz(model_config_fuzz SOURCES ${here}/model_config_fuzz.cc DEPS worker_hf worker_data)
 trainyard_fuzz(coordinator_fuzz SOURCES ${here}/coordinator_fuzz.cc DEPS control_coordinator)

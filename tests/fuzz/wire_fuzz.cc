@@ -25,6 +25,13 @@ void check(const uint8_t* data, size_t size, Decode decode) {
   TRAINYARD_REQUIRE(encode(*message) == wire, "a message changes on a round trip");
 }
 
+void check_proof(const uint8_t* data, size_t size) {
+  std::array<std::byte, comm::kProofBytes> wire{};
+  std::memcpy(wire.data(), data, std::min(size, wire.size()));
+  const auto proof = comm::decode_proof(wire);
+  if (proof) TRAINYARD_REQUIRE(comm::encode_proof(*proof) == wire, "a proof changes");
+}
+
 /// Long texts are cut when they are sent: what was accepted is accepted again, not the same.
 void check_control(const uint8_t* data, size_t size) {
   const auto frame = comm::decode_control(std::as_bytes(std::span(data, size)));
@@ -70,6 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                  return comm::decode_welcome(wire, version);
                                });
   }
+  check<comm::kChallengeBytes>(data, size, comm::decode_challenge);
+  check_proof(data, size);
   check_stranger(data, size);
   check_control(data, size);
   return 0;

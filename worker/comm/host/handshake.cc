@@ -27,6 +27,14 @@ Status check_start(const std::byte* at, uint32_t wanted_magic, uint16_t wanted_v
   return {};
 }
 
+/// Of a challenge and a proof.
+Status check_reserved(const std::byte* at, const char* what) {
+  const auto reserved = get_le<uint16_t>(at + 6);
+  if (reserved == 0) return {};
+  return Error{ErrorCode::kPeerLost, std::string(what) + ": reserved bytes are " +
+                                         std::to_string(reserved) + ", wanted 0"};
+}
+
 }  // namespace
 
 std::string_view name_of(Channel channel) {
@@ -127,6 +135,7 @@ Result<Welcome> decode_welcome(std::span<const std::byte, kWelcomeBytes> wire, u
 
 Result<Challenge> decode_challenge(std::span<const std::byte, kChallengeBytes> wire) {
   TRAINYARD_TRY(check_start(wire.data(), kChallengeMagic, kKeyedHandshake, "challenge"));
+  TRAINYARD_TRY(check_reserved(wire.data(), "challenge"));
   Challenge challenge;
   std::memcpy(challenge.nonce.data(), wire.data() + 8, challenge.nonce.size());
   std::memcpy(challenge.proof.data(), wire.data() + 40, challenge.proof.size());
@@ -135,6 +144,7 @@ Result<Challenge> decode_challenge(std::span<const std::byte, kChallengeBytes> w
 
 Result<Hash256> decode_proof(std::span<const std::byte, kProofBytes> wire) {
   TRAINYARD_TRY(check_start(wire.data(), kProofMagic, kKeyedHandshake, "proof"));
+  TRAINYARD_TRY(check_reserved(wire.data(), "proof"));
   Hash256 proof;
   std::memcpy(proof.data(), wire.data() + 8, proof.size());
   return proof;

@@ -139,6 +139,14 @@ TEST(HandshakeTest, DamagedWordsAreRefused) {
   auto answer = encode(Welcome{});
   answer[20] = std::byte{4};
   EXPECT_THAT(decode_welcome(answer, kOpenHandshake).error().message, HasSubstr("reason 4"));
+  for (const size_t reserved : {size_t{6}, size_t{7}}) {
+    auto challenge = encode(Challenge{});
+    challenge[reserved] = std::byte{1};
+    EXPECT_THAT(decode_challenge(challenge).error().message, HasSubstr("challenge: reserved"));
+    auto proof = encode_proof({});
+    proof[reserved] = std::byte{1};
+    EXPECT_THAT(decode_proof(proof).error().message, HasSubstr("proof: reserved"));
+  }
 }
 
 TEST(HandshakeTest, AProofIsOfOneSideOneHelloOneChallengeAndOneKey) {
