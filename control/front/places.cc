@@ -1,6 +1,7 @@
 #include "control/front/places.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace trainyard::control {
 
@@ -64,23 +65,30 @@ std::optional<Places::Id> Places::take_turn(const std::string& address) {
   return id;
 }
 
+/// Ids rise, so that the lowest has been there for longest.
+Places::Id Places::oldest_of(const Address& address) {
+  if (address.waiting.empty()) return *address.read.begin();
+  if (address.read.empty()) return address.waiting.front();
+  return std::min(address.waiting.front(), *address.read.begin());
+}
+
 std::optional<Places::Id> Places::excess() const {
   if (addresses_.empty()) return std::nullopt;
+  const auto with_most = [&](const auto& amount_of) -> const Address& {
+    const auto most =
+        std::max_element(addresses_.begin(), addresses_.end(), [&](const auto& a, const auto& b) {
+          return std::pair(amount_of(a.second), oldest_of(b.second)) <
+                 std::pair(amount_of(b.second), oldest_of(a.second));
+        });
+    return most->second;
+  };
   if (entries_.size() > bounds_.connections) {
-    const auto count = [](const Address& address) {
-      return address.waiting.size() + address.read.size();
-    };
-    const auto most = std::max_element(
-        addresses_.begin(), addresses_.end(),
-        [&](const auto& a, const auto& b) { return count(a.second) < count(b.second); });
-    const Address& address = most->second;
+    const Address& address =
+        with_most([](const Address& some) { return some.waiting.size() + some.read.size(); });
     return address.waiting.empty() ? *address.read.rbegin() : address.waiting.back();
   }
   if (bytes_ > bounds_.bytes_of_all) {
-    const auto most = std::max_element(
-        addresses_.begin(), addresses_.end(),
-        [](const auto& a, const auto& b) { return a.second.bytes < b.second.bytes; });
-    const std::set<Id>& read = most->second.read;
+    const std::set<Id>& read = with_most([](const Address& some) { return some.bytes; }).read;
     return *std::max_element(read.begin(), read.end(), [&](Id a, Id b) {
       return entries_.at(a).bytes < entries_.at(b).bytes;
     });

@@ -39,7 +39,7 @@ class Places {
 
   explicit Places(const FrontBounds& bounds) : bounds_(bounds) {}
 
-  /// A new connection waits.
+  /// A new connection waits. Ids rise.
   void add(Id id, const std::string& address);
   void remove(Id id);
   /// Nothing of it counts any more but that it is there.
@@ -51,7 +51,9 @@ class Places {
   /// newest, since agents that came before have given up sooner.
   std::optional<Id> take_turn(const std::string& address);
   /// One that is to be cut, because there are too many connections or too many bytes: of the
-  /// address that has most of them, so that no address takes another one's place.
+  /// address that has most of them, so that no address takes another one's place. Of addresses
+  /// that have equally many, that whose oldest connection came first: each has had as long as
+  /// others to show its token.
   std::optional<Id> excess() const;
 
   Counts counts() const;
@@ -70,6 +72,7 @@ class Places {
   };
 
   void leave(Id id, Entry& entry);
+  static Id oldest_of(const Address& address);
 
   const FrontBounds bounds_;
   std::map<Id, Entry> entries_;

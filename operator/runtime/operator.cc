@@ -231,7 +231,10 @@ std::string Operator::metrics_text(const http::ServerCounters& counters) const {
                       election_.is_leader(), kElection};
   if (!options_.leader_elect) facts.leader = true;
   if (facts.leader) facts.jobs = cluster_.cached_jobs();
-  if (stream_) facts.streams = stream_->counts();
+  if (stream_) {
+    facts.streams = stream_->counts();
+    facts.connections = stream_->connections();
+  }
   facts.now = clock_.now();
   return metrics_page_.text(facts, counters);
 }

@@ -87,6 +87,18 @@ constexpr Family kReviews{"trainyard_control_stream_reviews_total",
                           Kind::kCounter,
                           "Control streams let in, and refused, since this process began to lead.",
                           {"result"}};
+constexpr Family kConnections{
+    "trainyard_control_connections",
+    Kind::kGauge,
+    "Connections to the control port: admitted, read before that, and waiting unread.",
+    {"state"}};
+constexpr Family kUnadmittedBytes{"trainyard_control_unadmitted_bytes", Kind::kGauge,
+                                  "Bytes read of connections that are not admitted."};
+constexpr Family kAccepted{"trainyard_control_connections_accepted_total", Kind::kCounter,
+                           "Connections that the control port has accepted."};
+constexpr Family kCut{"trainyard_control_connections_cut_total", Kind::kCounter,
+                      "Connections that the control port has cut: out of time, at fault, or one "
+                      "too many."};
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -148,6 +160,17 @@ void add_jobs(Exposition& out, Jobs jobs, Time now) {
   out.about({}, {});
 }
 
+void add_connections(Exposition& out, const control::Front::Counts& counts) {
+  const auto& now = counts.now;
+  out.add(kConnections, {"admitted"}, static_cast<double>(now.admitted));
+  out.add(kConnections, {"read"},
+          static_cast<double>(now.connections - now.admitted - now.waiting));
+  out.add(kConnections, {"waiting"}, static_cast<double>(now.waiting));
+  out.add(kUnadmittedBytes, {}, static_cast<double>(now.bytes));
+  out.add(kAccepted, {}, static_cast<double>(counts.accepted));
+  out.add(kCut, {}, static_cast<double>(counts.cut));
+}
+
 }  // namespace
 
 OperatorCounters::OperatorCounters(std::string api_host)
@@ -200,6 +223,7 @@ std::string OperatorMetrics::text(const OperatorFacts& facts,
   out.add(kStreams, {}, static_cast<double>(facts.streams.open));
   out.add(kReviews, {"admitted"}, static_cast<double>(facts.streams.admitted));
   out.add(kReviews, {"refused"}, static_cast<double>(facts.streams.refused));
+  add_connections(out, facts.connections);
   add_jobs(out, facts.jobs, facts.now);
   control::add_server_metrics(out, server);
   return out.text();

@@ -12,6 +12,7 @@
 #include "common/base/time.h"
 #include "common/http/status_server.h"
 #include "common/metrics/duration_histogram.h"
+#include "control/front/front.h"
 #include "control/reconciler.h"
 #include "operator/cluster/kube_cluster.h"
 #include "operator/kube/client.h"
@@ -49,6 +50,7 @@ struct OperatorFacts {
   bool leader = false;
   std::string election;  ///< label of the series that says who leads
   stream::AdmittedTransport::Counts streams;
+  control::Front::Counts connections;
   /// Only the leader's: two that tell of the same jobs would double every sum.
   std::vector<std::shared_ptr<const api::TrainingJob>> jobs;
   Time now;

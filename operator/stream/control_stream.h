@@ -57,6 +57,8 @@ class ControlStream final : public control::FactsSource, public control::Members
   /// PEM of the authorities that agents are to trust; empty while the port is not served.
   std::string authorities() const;
   AdmittedTransport::Counts counts() const;
+  /// To the port; zeroes while it is not served.
+  control::Front::Counts connections() const { return transport_.connections(); }
 
   control::StreamFacts facts(const std::string& job_uid) const override;
   void publish(const control::MembershipOrder& order) override;

@@ -55,6 +55,18 @@ TEST_F(PlacesTest, WhereThereAreTooManyTheAddressWithMostLosesOne) {
   EXPECT_EQ(places_.excess(), std::nullopt);
 }
 
+TEST_F(PlacesTest, OfAddressesThatHaveEquallyManyTheOneThatCameFirstLosesOne) {
+  for (const auto& [id, address] :
+       {std::pair(1, "m"), {2, "c"}, {3, "x"}, {4, "a"}, {5, "d"}, {6, "b"}})
+    places_.add(static_cast<Places::Id>(id), address);
+  (void)places_.take_turn("m");
+  places_.add(7, "new");
+  EXPECT_THAT(places_.excess(), Optional(1)) << "neither the first by name nor the new one";
+  places_.remove(1);
+  places_.add(8, "m");
+  EXPECT_THAT(places_.excess(), Optional(2)) << "another address each time";
+}
+
 TEST_F(PlacesTest, WhereTooMuchIsReadTheAddressWithMostLosesTheLargest) {
   for (const Places::Id id : {1, 2}) {
     places_.add(id, "a");

@@ -24,8 +24,15 @@ using testing::HasSubstr;
 class OperatorMetricsTest : public testing::Test {
  protected:
   std::string text(bool leader = false) {
-    const OperatorFacts facts{queue_.stats(),       {3, 24, 5, 1, 2}, 8,     leader,
-                              "trainyard-operator", {7, 9, 2},        jobs_, now_};
+    const OperatorFacts facts{queue_.stats(),
+                              {3, 24, 5, 1, 2},
+                              8,
+                              leader,
+                              "trainyard-operator",
+                              {7, 9, 2},
+                              {{12, 3, 7, 4096}, 20, 8, 0},
+                              jobs_,
+                              now_};
     return OperatorMetrics(counters_).text(facts, {});
   }
 
@@ -69,7 +76,13 @@ TEST_F(OperatorMetricsTest, TheSeriesThatDashboardsKnowAreThereFromTheStart) {
         "trainyard_cache_objects{kind=\"Pod\"} 24",
         "trainyard_control_streams 7",
         "trainyard_control_stream_reviews_total{result=\"admitted\"} 9",
-        "trainyard_control_stream_reviews_total{result=\"refused\"} 2"}) {
+        "trainyard_control_stream_reviews_total{result=\"refused\"} 2",
+        "trainyard_control_connections{state=\"admitted\"} 7",
+        "trainyard_control_connections{state=\"read\"} 2",
+        "trainyard_control_connections{state=\"waiting\"} 3",
+        "trainyard_control_unadmitted_bytes 4096",
+        "trainyard_control_connections_accepted_total 20",
+        "trainyard_control_connections_cut_total 8"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
   EXPECT_THAT(text(true),
