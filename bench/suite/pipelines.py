@@ -1,5 +1,7 @@
 """Training with a model cut into stages: steps against torch.distributed.pipelining, and memory of every rank."""
 
+import itertools
+
 from measure import interleave, median, number, ratio, table
 from sharded import GPT2_30M, PURPOSES
 from training import GPT2_124M, Shape, our_run
@@ -12,9 +14,9 @@ FORMULAS = """* Micro-batches of one sequence, one thread per rank. PyTorch: tun
 * Ratios are theirs / ours: above 1 ours is better. best: against the best of PyTorch in this column."""
 
 
-def _ours(context, shape, schedule):
+def _ours(context, shape, schedule, recompute="None"):
     return our_run(context, shape, "FP32", micro_sequences=1,
-                   parallelism={"pipeline": shape.ranks, "pipelineSchedule": schedule})
+                   parallelism={"pipeline": shape.ranks, "pipelineSchedule": schedule, "recompute": recompute})
 
 
 def _theirs(context, shape, schedule):
@@ -57,13 +59,13 @@ def memory(context):
     """What every rank of GPT-2 124M in four stages holds."""
     shape = Shape("", GPT2_124M, ranks=4, threads=1, sequences=8, length=128, steps=2)
     mib, rows = 2**20, []
-    for schedule in ("GPipe", "OneFOneB"):
-        run = _ours(context, shape, schedule)
+    for schedule, recompute in itertools.product(("GPipe", "OneFOneB"), ("None", "Full")):
+        run = _ours(context, shape, schedule, recompute)
         for rank in sorted(run["own_peak"]):
             held = run["planned"][rank]
             planned = sum(held[purpose] for purpose in PURPOSES) / mib + PROCESS_MIB
             process = run["own_peak"][rank] / mib
-            rows.append([f"{schedule}, rank {rank}", *(number(held[purpose] / mib) for purpose in PURPOSES), number(planned),
+            rows.append([f"{schedule}, {recompute}, rank {rank}", *(number(held[purpose] / mib) for purpose in PURPOSES), number(planned),
                          number(process), number(process - planned)])
     header = ["MiB", *(purpose.replace("_", " ") for purpose in PURPOSES), "planned", "process", "difference"]
     return (f"{MEMORY_FORMULAS}\n\n**GPT-2 124M fp32**: 4 ranks x 1 thread, {shape.sequences} micro-batches of {shape.length} tokens.\n\n"
