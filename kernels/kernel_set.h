@@ -265,7 +265,7 @@ struct CrossEntropy {
 /// Scalars of the optimizer step, in device memory, never on the host's critical path.
 struct OptimizerScalars {
   double gradient_norm;  ///< of the mean gradient, before clipping
-  float clip_scale;      ///< gradients are multiplied by this
+  float clip_scale;      ///< gradients are multiplied by this: makes them the mean, and clips it
   float learning_rate;
   float bias_correction1;  ///< 1 / (1 - beta1^t)
   float bias_correction2;  ///< 1 / (1 - beta2^t)

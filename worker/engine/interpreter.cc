@@ -604,7 +604,7 @@ Status Interpreter::optimize(int unit) {
   Frame& frame = *frame_;
   if (!frame.updating) {
     TRAINYARD_TRY(wait_for(frame.control_work));
-    machine_.optimizer->begin(frame.control);
+    machine_.optimizer->begin(frame.control, frame.setup->targets_of_step);
     const auto scalars = std::as_bytes(std::span(&machine_.optimizer->scalars(), 1));
     machine_.device->copy(
         {reinterpret_cast<std::byte*>(&machine_.words->scalars), scalars.data(), scalars.size()});

@@ -52,7 +52,7 @@ struct StepSetup {
   int64_t step = 0;  ///< optimizer steps done before; for spans only
   bool training = true;
   int64_t grain_tokens = 128;
-  int64_t targets_of_step = 0;  ///< over all ranks: divides the gradient once
+  int64_t targets_of_step = 0;  ///< over all ranks, as if all counted: divides the gradient once
   int64_t grains_of_step = 0;   ///< over all ranks
   /// Not owned; null: nobody asks. What it says goes into the control word, as late as can be:
   /// only what the ranks have agreed on ends anything.

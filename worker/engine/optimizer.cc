@@ -44,20 +44,23 @@ double loss_total(const ControlWord& control) {
   return std::ldexp(static_cast<double>(quanta), -kernels::kLossQuantumLog2);
 }
 
-void Optimizer::begin(ControlWord control) {
+void Optimizer::begin(ControlWord control, int64_t divisor) {
   scalars_.skip = !carry_squares(control) || control.overflow != 0 ? 1 : 0;
   double squares = 0;
   for (int k = 0; k < kernels::kSquareLimbs; ++k) {
     squares += std::ldexp(static_cast<double>(control.gradient_squares[k]),
                           k * kernels::kSquareLimbBits - kernels::kSquareQuantumLog2);
   }
-  const double norm = std::sqrt(squares);
+  // Exactly 1 where every target counts; of none there is no gradient.
+  const double to_mean = control.targets == 0
+                             ? 1
+                             : static_cast<double>(divisor) / static_cast<double>(control.targets);
+  const double norm = std::sqrt(squares) * to_mean;
   scalars_.gradient_norm = norm;
-  scalars_.clip_scale = 1;
-  if (spec_.gradient_clip > 0) {
-    // PyTorch's clip_grad_norm_ adds 1e-6 to the norm; parity with it is part of the contract.
-    scalars_.clip_scale = static_cast<float>(std::min(1.0, spec_.gradient_clip / (norm + 1e-6)));
-  }
+  double clip = 1;
+  // PyTorch's clip_grad_norm_ adds 1e-6 to the norm; parity with it is part of the contract.
+  if (spec_.gradient_clip > 0) clip = std::min(1.0, spec_.gradient_clip / (norm + 1e-6));
+  scalars_.clip_scale = static_cast<float>(clip * to_mean);
   scalars_.learning_rate =
       static_cast<float>(learning_rate(schedule_, spec_.learning_rate, total_updates_, updates_));
   if (scalars_.skip != 0) return;

@@ -54,8 +54,10 @@ class Optimizer {
             int64_t total_updates, const Model& model);
 
   /// Begins an update by what the ranks agreed on. An overflow in `control` skips it: the batch is
-  /// consumed, the update count and the learning-rate schedule do not advance.
-  void begin(ControlWord control);
+  /// consumed, the update count and the learning-rate schedule do not advance. `divisor`: what
+  /// gradients were divided by, the targets of a step of which all count; norm and clip scale make
+  /// of it the mean over those that do.
+  void begin(ControlWord control, int64_t divisor);
   /// Applies the update to this rank's part of a unit: masters, moments and weights. The gradient
   /// is the unit's reduced sums times `scale`; `scalars` are those of scalars(), in device memory.
   void update(kernels::KernelSet& kernels, States& states, int unit, double scale,

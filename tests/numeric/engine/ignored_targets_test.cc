@@ -1,0 +1,284 @@
+// A step of which some targets do not count: its gradient is that of the mean over those that do,
+// as a GPT-2 of kernels/reference in double has it.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/random/philox.h"
+#include "kernels/reference/reference.h"
+#include "tests/comm/worker/comm/world.h"
+#include "worker/device/cpu_device.h"
+#include "worker/job/engine_state.h"
+#include "worker/matrix/world.h"
+
+namespace trainyard {
+namespace {
+
+using kernels::reference::Vector;
+using Tensors = std::map<std::string, Vector>;
+
+/// Leaves out three targets of ten.
+class SomeTargets final : public data::MicroBatchSource {
+ public:
+  explicit SomeTargets(data::MicroBatchSource& all) : all_(all) {}
+
+  static int32_t target(int32_t all, int64_t ordinal, int64_t position) {
+    const uint64_t draw = mix64(static_cast<uint64_t>(1000 * ordinal + position));
+    return draw % 10 < 3 ? -1 : all;
+  }
+
+  Result<data::MicroBatch> micro_batch(int index) override {
+    TRAINYARD_ASSIGN(data::MicroBatch batch, all_.micro_batch(index));
+    std::vector<int32_t>& kept = targets_[index];
+    kept.assign(batch.targets.begin(), batch.targets.end());
+    for (int64_t row = 0; row < batch.rows(); ++row) {
+      int32_t& target = kept[static_cast<size_t>(row)];
+      target = SomeTargets::target(
+          target, batch.samples[static_cast<size_t>(row / batch.tokens_per_sample)],
+          row % batch.tokens_per_sample);
+    }
+    batch.targets = kept;
+    return batch;
+  }
+  void end_step() override { all_.end_step(); }
+
+ private:
+  data::MicroBatchSource& all_;
+  std::map<int, std::vector<int32_t>> targets_;
+};
+
+Vector sum(Vector a, const Vector& b) {
+  for (size_t i = 0; i < a.size(); ++i)
+    a[i] += b[i % b.size()];  // a bias is added to every row
+  return a;
+}
+
+/// The loss of one global batch summed over the targets that count, and its gradient.
+class Reference {
+ public:
+  Reference(const api::EngineSpec& spec, Tensors weights)
+      : model_(spec.model), length_(spec.data.sequence_length), weights_(std::move(weights)) {}
+
+  double loss = 0;
+  int64_t targets = 0;
+  Tensors gradient;
+
+  void run(const std::vector<int32_t>& tokens, const std::vector<int32_t>& wanted) {
+    rows_ = std::ssize(tokens);
+    const int64_t h = model_.hidden;
+    Vector x = kernels::reference::embedding(h, length_, 0, tokens, at("wte"), at("wpe"));
+    std::vector<Block> blocks;
+    for (int64_t layer = 0; layer < model_.layers; ++layer)
+      x = forward(blocks.emplace_back(), "h." + std::to_string(layer) + ".", x);
+    const Vector last = norm("ln_f", x);
+    const int64_t vocab = std::ssize(at("wte")) / h;
+    const auto result = kernels::reference::cross_entropy(
+        rows_, model_.vocab, vocab,
+        kernels::reference::gemm(rows_, vocab, h, last, false, at("wte"), true), wanted);
+    for (size_t row = 0; row < wanted.size(); ++row) {
+      targets += wanted[row] >= 0 ? 1 : 0;
+      loss += result.losses[row];
+    }
+    Vector dx = norm_backward(
+        "ln_f", x,
+        kernels::reference::gemm(rows_, h, vocab, result.d_logits, false, at("wte"), false));
+    for (int64_t layer = model_.layers - 1; layer >= 0; --layer)
+      dx = backward(blocks[static_cast<size_t>(layer)], "h." + std::to_string(layer) + ".", dx);
+    auto tables = kernels::reference::embedding_backward(h, length_, 0, tokens, dx, vocab,
+                                                         model_.max_positions);
+    gradient["wpe"] = tables.d_wpe;
+    gradient["wte"] =
+        sum(std::move(tables.d_wte),
+            kernels::reference::gemm(vocab, h, rows_, result.d_logits, true, last, false));
+  }
+
+ private:
+  struct Block {
+    Vector in, normed, qkv, heads, middle, normed_middle, inner;
+  };
+  const Vector& at(const std::string& name) const { return weights_.at(name); }
+
+  Vector norm(const std::string& name, const Vector& x) const {
+    return kernels::reference::layer_norm(rows_, model_.hidden, x, at(name + ".weight"),
+                                          at(name + ".bias"), 1e-5)
+        .y;
+  }
+  Vector norm_backward(const std::string& name, const Vector& x, const Vector& dy) {
+    auto result = kernels::reference::layer_norm_backward(rows_, model_.hidden, dy, x,
+                                                          at(name + ".weight"), 1e-5);
+    gradient[name + ".weight"] = result.dgamma;
+    gradient[name + ".bias"] = result.dbeta;
+    return result.dx;
+  }
+  Vector linear(const std::string& name, const Vector& x) const {
+    const Vector& bias = at(name + ".bias");
+    const int64_t outputs = std::ssize(bias);
+    return sum(kernels::reference::gemm(rows_, outputs, std::ssize(x) / rows_, x, false,
+                                        at(name + ".weight"), true),
+               bias);
+  }
+  Vector linear_backward(const std::string& name, const Vector& x, const Vector& dy) {
+    const int64_t outputs = std::ssize(dy) / rows_;
+    const int64_t inputs = std::ssize(x) / rows_;
+    gradient[name + ".bias"] = kernels::reference::column_sums(rows_, outputs, dy);
+    gradient[name + ".weight"] =
+        kernels::reference::gemm(outputs, inputs, rows_, dy, true, x, false);
+    return kernels::reference::gemm(rows_, inputs, outputs, dy, false, at(name + ".weight"), false);
+  }
+  /// Of all samples: `step` maps the rows of one from `a` and, where it is not null, `b`.
+  template <class Step>
+  Vector by_sample(const Vector& a, const Vector& b, const Step& step) const {
+    Vector all;
+    for (int64_t s = 0; s < rows_ / length_; ++s) {
+      const auto part = [&](const Vector& of) {
+        const int64_t size = std::ssize(of) / (rows_ / length_);
+        return Vector(of.begin() + s * size, of.begin() + (s + 1) * size);
+      };
+      const Vector one = step(part(a), part(b));
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  }
+  kernels::reference::AttentionShape shape() const {
+    return {.tokens = length_, .heads = model_.heads, .head_dim = model_.hidden / model_.heads};
+  }
+  static double one(int64_t, int64_t, int64_t) { return 1; }
+
+  Vector forward(Block& b, const std::string& name, const Vector& x) {
+    b.in = x;
+    b.normed = norm(name + "ln_1", x);
+    b.qkv = linear(name + "attn.c_attn", b.normed);
+    b.heads = by_sample(b.qkv, {}, [&](const Vector& qkv, const Vector&) {
+      return kernels::reference::attention(shape(), qkv, one).out;
+    });
+    b.middle = sum(linear(name + "attn.c_proj", b.heads), x);
+    b.normed_middle = norm(name + "ln_2", b.middle);
+    b.inner = linear(name + "mlp.c_fc", b.normed_middle);
+    return sum(linear(name + "mlp.c_proj", active(b.inner)), b.middle);
+  }
+  static Vector active(Vector x) {
+    std::transform(x.begin(), x.end(), x.begin(), kernels::reference::gelu);
+    return x;
+  }
+  Vector backward(const Block& b, const std::string& name, const Vector& dy) {
+    Vector d = linear_backward(name + "mlp.c_proj", active(b.inner), dy);
+    for (size_t i = 0; i < d.size(); ++i)
+      d[i] *= kernels::reference::gelu_derivative(b.inner[i]);
+    d = linear_backward(name + "mlp.c_fc", b.normed_middle, d);
+    const Vector d_middle = sum(norm_backward(name + "ln_2", b.middle, d), dy);
+    d = linear_backward(name + "attn.c_proj", b.heads, d_middle);
+    d = by_sample(b.qkv, d, [&](const Vector& qkv, const Vector& d_out) {
+      return kernels::reference::attention_backward(shape(), qkv, d_out, one);
+    });
+    d = linear_backward(name + "attn.c_attn", b.normed, d);
+    return sum(norm_backward(name + "ln_1", b.in, d), d_middle);
+  }
+
+  const api::ModelSpec& model_;
+  const int64_t length_;
+  const Tensors weights_;
+  int64_t rows_ = 0;
+};
+
+struct Outcome {
+  engine::StepReport report;
+  std::string hash;
+  Tensors weights;  ///< before the step; of one rank
+  Tensors moments;  ///< after it
+};
+
+class IgnoredTargetsTest : public ::testing::Test {
+ protected:
+  IgnoredTargetsTest() { spec_.model.dropout = 0; }
+
+  Outcome train(int ranks, int64_t micro_sequences) {
+    spec_.batch.micro_sequences = micro_sequences;
+    std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
+    comm::testing::run_world(comm::TransportKind::kLocal, ranks, [&](comm::Communicator& world) {
+      const auto device = *engine::make_cpu_device();
+      const comm::Groups groups = comm::Groups::of_data_ranks(world);
+      const auto engine =
+          engine::Engine::create({.spec = spec_, .device = device.get(), .groups = &groups});
+      ASSERT_TRUE(engine) << engine.error().message;
+      (*engine)->initialize();
+      Outcome& outcome = outcomes[static_cast<size_t>(world.rank())];
+      engine::States& states = (*engine)->states();
+      const auto copy = [&](Tensors& to, const auto& of) {
+        for (const int p : (*engine)->name_order()) {
+          const std::span<const float> values = of(p);
+          to[(*engine)->model().params[static_cast<size_t>(p)].name()] = {values.begin(),
+                                                                          values.end()};
+        }
+      };
+      copy(outcome.weights, [&](int p) { return states.master(p); });
+      matrix::StreamBatches all(stream_, spec_, ranks, world.rank());
+      SomeTargets batches(all);
+      const auto report = (*engine)->step(batches);
+      ASSERT_TRUE(report) << report.error().message;
+      outcome.report = *report;
+      copy(outcome.moments, [&](int p) { return states.m(p); });
+      outcome.hash = to_hex(engine::EngineState(**engine).hash().value());
+    });
+    return outcomes[0];
+  }
+
+  api::EngineSpec spec_ = matrix::prime_spec(api::NumberFormat::kFP32);
+  const std::vector<int32_t> stream_ = matrix::make_token_stream(4096, spec_.model.vocab, 99);
+};
+
+TEST_F(IgnoredTargetsTest, TheGradientIsThatOfTheMeanOverTheOthers) {
+  const Outcome one = train(1, spec_.batch.global_sequences);
+  const int64_t length = spec_.data.sequence_length;
+  const int64_t rows = spec_.batch.global_sequences * length;
+  const std::vector<int32_t> tokens(stream_.begin(), stream_.begin() + rows);
+  std::vector<int32_t> targets;
+  for (int64_t row = 0; row < rows; ++row) {
+    targets.push_back(
+        SomeTargets::target(stream_[static_cast<size_t>(row + 1)], row / length, row % length));
+  }
+  Reference reference(spec_, one.weights);
+  reference.run(tokens, targets);
+  const auto counted = static_cast<double>(reference.targets);
+  EXPECT_NEAR(counted / static_cast<double>(rows), 0.7, 0.1);
+  const double loss = reference.loss / counted;
+  EXPECT_NEAR(one.report.loss, loss, 1e-5 * loss);
+
+  double squares = 0;
+  for (const auto& [name, values] : reference.gradient) {
+    for (const double value : values)
+      squares += value / counted * (value / counted);
+  }
+  const double norm = std::sqrt(squares);
+  EXPECT_NEAR(one.report.gradient_norm, norm, 1e-5 * norm);
+  const double clip = spec_.optimizer.gradient_clip / (norm + 1e-6);
+  ASSERT_LT(clip, 1) << "clipping must be active";
+  double difference = 0;
+  for (const auto& [name, values] : reference.gradient) {
+    const Vector& moments = one.moments.at(name);
+    ASSERT_EQ(moments.size(), values.size()) << name;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double found = moments[i] / (1 - spec_.optimizer.betas[0]);
+      difference += std::pow(found - clip * values[i] / counted, 2);
+    }
+  }
+  EXPECT_LE(std::sqrt(difference), 1e-5 * clip * norm);
+}
+
+TEST_F(IgnoredTargetsTest, MicroBatchesAndRanksDoNotChangeTheBits) {
+  const Outcome one = train(1, 11);
+  for (const auto& [ranks, micro_sequences] :
+       std::vector<std::pair<int, int64_t>>{{1, 6}, {1, 3}, {2, 11}, {2, 3}, {3, 2}, {4, 1}}) {
+    const Outcome other = train(ranks, micro_sequences);
+    EXPECT_EQ(other.hash, one.hash) << ranks << " ranks, micro-batches of " << micro_sequences;
+    EXPECT_EQ(other.report.loss, one.report.loss);
+    EXPECT_EQ(other.report.gradient_norm, one.report.gradient_norm);
+  }
+}
+
+}  // namespace
+}  // namespace trainyard
