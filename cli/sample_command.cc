@@ -83,16 +83,18 @@ Status sample(const Options& options, CommandContext& context) {
   std::string text;
   Status decoded;
   bool begun = false;
-  TRAINYARD_TRY(engine::generate(named.model->engine(), tokenizer->encode(options.prompt), how,
-                                 [&](int32_t token) {
-                                   std::string piece;
-                                   decoded = tokenizer->decode_token(token, piece);
-                                   text += piece;
-                                   if (!as_text) return decoded.has_value();
-                                   if (!std::exchange(begun, true)) show(options.prompt);
-                                   show(piece);
-                                   return decoded.has_value();
-                                 }));
+  const auto before = tokenizer->before_record();
+  std::vector<int32_t> prompt(before.begin(), before.end());
+  tokenizer->encode(options.prompt, prompt);
+  TRAINYARD_TRY(engine::generate(named.model->engine(), prompt, how, [&](int32_t token) {
+    std::string piece;
+    decoded = tokenizer->decode_token(token, piece);
+    text += piece;
+    if (!as_text) return decoded.has_value();
+    if (!std::exchange(begun, true)) show(options.prompt);
+    show(piece);
+    return decoded.has_value();
+  }));
   TRAINYARD_TRY(decoded);
   if (as_text) {
     context.out << shown.end() << "\n";

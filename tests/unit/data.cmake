@@ -14,11 +14,15 @@ trainyard_test(data_order_test TIER unit THREADED
 # Needs GPT-2's vocabulary: tools/fetch_data.sh gpt2-bpe.
 trainyard_test(data_tokenizer_test TIER unit
   SOURCES ${data_tests}/text/added_tokens_test.cc ${data_tests}/text/bpe_vocabulary_test.cc
-          ${data_tests}/text/byte_level_bpe_test.cc
+          ${data_tests}/text/byte_level_bpe_test.cc ${data_tests}/text/pipeline_test.cc
           ${data_tests}/text/utf8_test.cc
   DEPS worker_data nlohmann_json::nlohmann_json)
+# Fetches the tokenizers of other models with TRAINYARD_LONG_TESTS=1.
+trainyard_test(tokenizer_reference_test TIER unit TIMEOUT 1500
+  SOURCES ${data_tests}/text/reference_test.cc
+  DEPS worker_data)
 # Needs the State of the Union addresses as well: tools/fetch_data.sh.
 trainyard_test(data_prepare_test TIER unit
   SOURCES ${data_tests}/baseline_test.cc ${data_tests}/copies_test.cc ${data_tests}/prepare_test.cc ${data_tests}/sources_test.cc
           ${data_tests}/text/text_check_test.cc
-  DEPS worker_data)
+  DEPS worker_data nlohmann_json::nlohmann_json)

@@ -199,6 +199,7 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
   size_t wanted = 1;  // look for a place to cut only when so much is there
   std::vector<int32_t> ids;
   TextCheck check;
+  TRAINYARD_TRY(writer.append(tokenizer_->before_record()));
   const auto encode = [&](size_t size) -> Status {
     if (size > kUncutBytesMax) return without_white_space(size);
     ids.clear();
@@ -229,6 +230,11 @@ Status Preparation::encode_source(size_t index, TokenWriter& writer) {
                                               ": it changed while it was read, try again"};
   }
   manifest_.recipe.sources[index].sha256 = to_hex(hash.digest());
+  std::span<const int32_t> after = tokenizer_->after_record();
+  // The document's end is written once.
+  if (!after.empty() && after.back() == tokenizer_->end_of_text())
+    after = after.first(after.size() - 1);
+  TRAINYARD_TRY(writer.append(after));
   return writer.end_document();
 }
 

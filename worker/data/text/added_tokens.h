@@ -8,9 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/base/error.h"
-#include "worker/data/text/pattern.h"
-
 namespace trainyard::data {
 
 /// A token that was added to a trained vocabulary: its spelling in a text is that token and is not
@@ -29,41 +26,47 @@ struct AddedToken {
 /// Finds added tokens in texts as the tokenizers library does where it encodes special tokens as
 /// text: first those that are not normalized, in the rest the others; each time from the left, of
 /// several at one place the longest. A special token's spelling hides shorter tokens in it and is
-/// text. Thread-compatible.
+/// text. Immutable.
 class AddedTokens {
  public:
   /// Called for each part of a text in order: a token's id, or nullopt for text to be encoded.
   using TakePart = std::function<void(std::optional<int32_t> id, std::string_view text)>;
 
-  static Result<AddedTokens> create(std::vector<AddedToken> tokens);
+  /// What is done to a text before the normalized tokens are looked for in it.
+  enum class Normal : uint8_t { kAsIs, kNfc };
+
+  AddedTokens(std::vector<AddedToken> tokens, Normal normal);
 
   /// Whether a text can have any.
   bool matches_any() const { return matches_any_; }
   /// In the order of their ids.
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
-  /// `text` is well-formed UTF-8. Linear in it for tokens of bounded length.
+  /// `text` is well-formed UTF-8; parts to be encoded are normalized. Linear in it for tokens of
+  /// bounded length.
   void split(std::string_view text, const TakePart& take) const;
 
   /// Whether a token's spelling ends, begins or goes on at `cut`, or may do so in what follows the
-  /// end of `text`: encoding the parts before and after `cut` alone could then differ.
+  /// end of `text`: encoding the parts before and after `cut` alone could then differ. Always true
+  /// where that cannot be told, of tokens in a text that is not normalized yet.
   bool touch(std::string_view text, size_t cut) const;
 
  private:
   /// The tokens of one pass.
-  struct Pass {
-    std::array<std::vector<const AddedToken*>, 256> by_first_byte;  ///< the longest first
-    bool empty = true;
+  struct Spelled {
+    std::string spelling;  ///< the content, normalized where the text is
+    size_t token = 0;      ///< its place in tokens_
   };
-  AddedTokens(std::vector<AddedToken> tokens, Pattern word, Pattern white_space);
-  static const AddedToken* longest_at(const Pass& pass, std::string_view text, size_t position);
-  bool is_single_word(std::string_view text, size_t begin, size_t end) const;
+  struct Pass {
+    std::array<std::vector<Spelled>, 256> by_first_byte;  ///< the longest first
+    bool empty = true;                                    ///< but for special ones
+  };
+  static const Spelled* longest_at(const Pass& pass, std::string_view text, size_t position);
   void split_once(const Pass& pass, std::string_view text, const TakePart& take) const;
 
   std::vector<AddedToken> tokens_;
-  Pattern word_;
-  Pattern white_space_;
   std::array<Pass, 2> passes_;
+  Normal normal_;
   size_t longest_ = 0;
   bool matches_any_ = false;
 };

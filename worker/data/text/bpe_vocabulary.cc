@@ -95,6 +95,7 @@ class Builder {
         return bad(file_, "token '" + written + "': wanted the characters of the byte alphabet");
       }
       TRAINYARD_TRY(add_token(*std::move(bytes), id, written));
+      result_.whole.push_back(id.get<int32_t>());
     }
     return {};
   }
@@ -139,7 +140,7 @@ class Builder {
     return {};
   }
 
-  Result<BpeVocabulary> finish() && {
+  Result<BpeVocabulary> finish(bool may_lack_bytes) && {
     for (size_t id = 0; id < result_.tokens.size(); ++id) {
       if (result_.tokens[id].empty()) {
         return bad(file_, "vocabulary: no token has id " + std::to_string(id) + ", wanted ids 0.." +
@@ -147,16 +148,11 @@ class Builder {
       }
     }
     for (unsigned byte = 0; byte < 256; ++byte) {
-      if (!id_of_.contains(std::string(1, static_cast<char>(byte)))) {
-        return bad(file_, "vocabulary: byte " + std::to_string(byte) + " is no token");
-      }
+      if (may_lack_bytes || id_of_.contains(std::string(1, static_cast<char>(byte)))) continue;
+      return bad(file_, "vocabulary: byte " + std::to_string(byte) + " is no token");
     }
     const auto end_of_text = id_of_.find(std::string(kEndOfText));
-    if (end_of_text == id_of_.end()) {
-      return bad(file_, "vocabulary: found no token " + std::string(kEndOfText) +
-                            ", wanted it as the end of a document");
-    }
-    result_.end_of_text = end_of_text->second;
+    if (end_of_text != id_of_.end()) result_.end_of_text = end_of_text->second;
     return std::move(result_);
   }
 
@@ -227,6 +223,20 @@ Status add_json_merges(Builder& builder, const std::filesystem::path& file, cons
   return {};
 }
 
+// A text must not have the tokens that a template puts around it.
+Status check_template(const std::filesystem::path& file, const BpeVocabulary& vocabulary) {
+  std::vector<int32_t> ids = vocabulary.pipeline.before;
+  ids.insert(ids.end(), vocabulary.pipeline.after.begin(), vocabulary.pipeline.after.end());
+  for (const int32_t id : ids) {
+    const auto token = std::ranges::find(vocabulary.added, id, &AddedToken::id);
+    if (token == vocabulary.added.end() || !token->special) {
+      return bad(file, "/post_processor: found token id " + std::to_string(id) +
+                           " around each text, wanted the id of a special token of /added_tokens");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabulary_file,
@@ -243,7 +253,7 @@ Result<BpeVocabulary> parse_gpt2_vocabulary(std::string_view vocabulary, std::st
   Builder builder(vocabulary_name);
   TRAINYARD_TRY(builder.add_tokens(tokens, {std::string(kEndOfText)}));
   TRAINYARD_TRY(add_merge_lines(builder, merges, merges_name));
-  return std::move(builder).finish();
+  return std::move(builder).finish(false);
 }
 
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file) {
@@ -257,7 +267,7 @@ Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
   if (!root.is_object() || !root.contains("model") || !root["model"].is_object()) {
     return bad(file, "/model: wanted an object; is this a tokenizer.json?");
   }
-  TRAINYARD_TRY(check_tokenizer_json(file, root));
+  TRAINYARD_ASSIGN(Pipeline pipeline, pipeline_of(file, root));
   TRAINYARD_ASSIGN(std::vector<AddedToken> added, added_tokens_of(file, root));
   std::unordered_set<std::string> as_spelled;
   for (const AddedToken& token : added)
@@ -268,8 +278,11 @@ Result<BpeVocabulary> parse_tokenizer_json(std::string_view text,
   for (const AddedToken& token : added)
     TRAINYARD_TRY(builder.add_token(token.content, token.id, token.content));
   TRAINYARD_TRY(add_json_merges(builder, file, model.value("merges", Json())));
-  TRAINYARD_ASSIGN(BpeVocabulary vocabulary, std::move(builder).finish());
+  TRAINYARD_ASSIGN(BpeVocabulary vocabulary,
+                   std::move(builder).finish(model.value("unk_token", Json()).is_null()));
   vocabulary.added = std::move(added);
+  vocabulary.pipeline = std::move(pipeline);
+  TRAINYARD_TRY(check_template(file, vocabulary));
   return vocabulary;
 }
 

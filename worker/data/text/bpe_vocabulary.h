@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "worker/data/text/added_tokens.h"
+#include "worker/data/text/pipeline_json.h"
 
 namespace trainyard::data {
 
@@ -19,12 +20,18 @@ struct BpeMerge {
   bool operator==(const BpeMerge&) const = default;
 };
 
-/// A byte-level BPE's tables. Every single byte is a token; ids are dense.
+inline constexpr int32_t kNoToken = -1;
+
+/// A byte-level BPE's tables; ids are dense.
 struct BpeVocabulary {
-  std::vector<std::string> tokens;  ///< id -> bytes; a special token's are its spelling
-  std::vector<BpeMerge> merges;     ///< in order of rank; no pair twice
-  int32_t end_of_text = 0;
-  std::vector<AddedToken> added;  ///< special ones as well; all are in `tokens`
+  /// id -> bytes; a special token's are its spelling. A single byte that is none is left out of
+  /// texts, as the tokenizers library does.
+  std::vector<std::string> tokens;
+  std::vector<BpeMerge> merges;    ///< in order of rank; no pair twice
+  int32_t end_of_text = kNoToken;  ///< kNoToken: these files do not say
+  std::vector<AddedToken> added;   ///< special ones as well; all are in `tokens`
+  std::vector<int32_t> whole;      ///< the model's own tokens, which a piece may be
+  Pipeline pipeline;
 };
 
 /// Reads GPT-2's vocabulary (`encoder.json`: token -> id in the printable alphabet that stands for
@@ -33,9 +40,9 @@ struct BpeVocabulary {
 Result<BpeVocabulary> read_gpt2_vocabulary(const std::filesystem::path& vocabulary_file,
                                            const std::filesystem::path& merges_file);
 
-/// Reads a Hugging Face `tokenizer.json` that is a byte-level BPE cut by GPT-2's pattern; any other
-/// kind, and what this version does not know, is refused with the field that differs. Errors as
-/// above.
+/// Reads a Hugging Face `tokenizer.json` that is a byte-level BPE; any other kind, and what this
+/// version does not know, is refused with the field that differs. Its end of text is the token
+/// `<|endoftext|>`, if it has one. Errors as above.
 Result<BpeVocabulary> read_tokenizer_json(const std::filesystem::path& file);
 
 /// The same from texts; `name` stands for the file in messages.

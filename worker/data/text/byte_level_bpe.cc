@@ -7,21 +7,11 @@
 
 #include "common/base/check.h"
 #include "common/random/philox.h"
+#include "worker/data/text/nfc.h"
 #include "worker/data/text/utf8.h"
 
 namespace trainyard::data {
 namespace {
-
-// Unicode's White_Space property, spelled out: PCRE2's own \s under UCP also takes U+180E, which
-// has not been white space since Unicode 6.3.
-#define TRAINYARD_WHITE_SPACE \
-  R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
-
-// GPT-2's pattern (encoder.py) with \s written out.
-constexpr std::string_view kPattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{L}\p{N})" TRAINYARD_WHITE_SPACE
-    R"(]+|[)" TRAINYARD_WHITE_SPACE R"(]+(?![^)" TRAINYARD_WHITE_SPACE
-    R"(])|[)" TRAINYARD_WHITE_SPACE R"(]+)";
 
 constexpr int32_t kNone = -1;
 
@@ -29,33 +19,44 @@ constexpr uint64_t pair_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
 }
 
-constexpr bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-// The piece ` ?\p{L}+` at `position` where plain comparisons can tell: an ASCII word that an ASCII
-// character or the end follows. 0 where the pattern must be asked. Most pieces of English are such;
-// this trebles the speed.
-size_t ascii_word(std::string_view text, size_t position) {
-  const size_t first = position + (text[position] == ' ' ? 1 : 0);
-  size_t end = first;
-  while (end < text.size() && is_ascii_letter(text[end]))
-    ++end;
-  const bool is_sure = end > first && (end == text.size() || static_cast<int8_t>(text[end]) >= 0);
-  return is_sure ? end - position : 0;
-}
-
 template <class T>
 void hash_integer(Xxh3Stream& hash, T value) {
   hash.update(std::as_bytes(std::span(&value, 1)));
 }
 
-Hash128 identity_of(const BpeVocabulary& tables, const AddedTokens& added) {
-  constexpr std::string_view kLabel = "trainyard/byte-level-bpe/1";
-  Xxh3Stream hash;
-  hash.update(std::as_bytes(std::span(kLabel)));
-  for (const std::string& token : tables.tokens) {
-    hash_integer(hash, static_cast<uint64_t>(token.size()));
-    hash.update(std::as_bytes(std::span(token)));
+void hash_text(Xxh3Stream& hash, std::string_view text) {
+  hash_integer(hash, static_cast<uint64_t>(text.size()));
+  hash.update(std::as_bytes(std::span(text)));
+}
+
+void hash_pipeline(Xxh3Stream& hash, const Pipeline& pipeline) {
+  for (const bool flag :
+       {pipeline.nfc, pipeline.ignore_merges, pipeline.cuts.prefix_space, pipeline.cuts.gpt2_words})
+    hash_integer(hash, static_cast<uint8_t>(flag));
+  hash_integer(hash, static_cast<uint64_t>(pipeline.cuts.splits.size()));
+  for (const TextSplit& rule : pipeline.cuts.splits) {
+    hash_integer(hash, static_cast<uint8_t>(rule.kind));
+    hash_integer(hash, static_cast<uint8_t>(rule.behaviour));
+    hash_integer(hash, static_cast<uint8_t>(rule.invert));
+    hash_integer(hash, static_cast<uint8_t>(rule.one_digit));
+    hash_text(hash, rule.pattern);
   }
+  for (const auto& ids : {pipeline.before, pipeline.after}) {
+    hash_integer(hash, static_cast<uint64_t>(ids.size()));
+    hash.update(std::as_bytes(std::span(ids)));
+  }
+}
+
+// GPT-2's own pipeline is older than the others and not part of its hash.
+Hash128 identity_of(const BpeVocabulary& tables, const AddedTokens& added) {
+  const bool is_gpt2 = tables.pipeline == Pipeline();
+  const std::string_view label =
+      is_gpt2 ? "trainyard/byte-level-bpe/1" : "trainyard/byte-level-bpe/2";
+  Xxh3Stream hash;
+  hash.update(std::as_bytes(std::span(label)));
+  if (!is_gpt2) hash_pipeline(hash, tables.pipeline);
+  for (const std::string& token : tables.tokens)
+    hash_text(hash, token);
   for (const BpeMerge& merge : tables.merges) {
     hash_integer(hash, merge.left);
     hash_integer(hash, merge.right);
@@ -75,26 +76,23 @@ Hash128 identity_of(const BpeVocabulary& tables, const AddedTokens& added) {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> ByteLevelBpe::create(BpeVocabulary vocabulary) {
-  TRAINYARD_ASSIGN(Pattern pattern, Pattern::compile(kPattern, Pattern::Anchor::kAtPosition));
-  TRAINYARD_ASSIGN(AddedTokens added, AddedTokens::create(vocabulary.added));
-  return std::unique_ptr<Tokenizer>(
-      new ByteLevelBpe(std::move(vocabulary), std::move(added), std::move(pattern)));
+  TRAINYARD_ASSIGN(PreTokenizer cuts, PreTokenizer::create(vocabulary.pipeline.cuts));
+  return std::unique_ptr<Tokenizer>(new ByteLevelBpe(std::move(vocabulary), std::move(cuts)));
 }
 
-ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, AddedTokens added, Pattern pattern)
+ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, PreTokenizer cuts)
     : tables_(std::move(vocabulary)),
-      added_(std::move(added)),
-      pattern_(std::move(pattern)),
+      added_(tables_.added,
+             tables_.pipeline.nfc ? AddedTokens::Normal::kNfc : AddedTokens::Normal::kAsIs),
+      cuts_(std::move(cuts)),
+      is_gpt2_(tables_.pipeline == Pipeline()),
       identity_(identity_of(tables_, added_)),
       rules_(std::bit_ceil(tables_.merges.size() * 2 + 1)) {
   byte_ids_.fill(kNone);
-  for (size_t id = 0; id < tables_.tokens.size(); ++id) {
-    const std::string& token = tables_.tokens[id];
-    if (token.size() == 1) {
-      byte_ids_[static_cast<unsigned char>(token[0])] = static_cast<int32_t>(id);
-    }
+  for (const int32_t id : tables_.whole) {
+    const std::string& token = tables_.tokens[static_cast<size_t>(id)];
+    if (token.size() == 1) byte_ids_[static_cast<unsigned char>(token[0])] = id;
   }
-  TRAINYARD_CHECK(std::ranges::count(byte_ids_, kNone) == 0);
   for (size_t rank = 0; rank < tables_.merges.size(); ++rank) {
     const BpeMerge& merge = tables_.merges[rank];
     const uint64_t pair = pair_of(merge.left, merge.right);
@@ -102,6 +100,12 @@ ByteLevelBpe::ByteLevelBpe(BpeVocabulary vocabulary, AddedTokens added, Pattern 
     while (rules_[place].rank != kNoMerge)
       place = (place + 1) & (rules_.size() - 1);
     rules_[place] = {pair, static_cast<uint32_t>(rank), merge.result};
+  }
+  if (!tables_.pipeline.ignore_merges) return;
+  for (const int32_t id : tables_.whole)
+    whole_.emplace(tables_.tokens[static_cast<size_t>(id)], id);
+  for (const AddedToken& token : tables_.added) {
+    if (token.special) whole_.erase(token.content);  // never read from a text
   }
 }
 
@@ -127,7 +131,7 @@ void ByteLevelBpe::encode(std::string_view text, std::vector<int32_t>& ids) {
 }
 
 void ByteLevelBpe::encode_well_formed(std::string_view text, std::vector<int32_t>& ids) {
-  if (!added_.matches_any()) return encode_plain(text, ids);
+  if (!added_.matches_any() && !tables_.pipeline.nfc) return encode_plain(text, ids);
   added_.split(text, [&](std::optional<int32_t> id, std::string_view part) {
     if (id) {
       ids.push_back(*id);
@@ -138,23 +142,23 @@ void ByteLevelBpe::encode_well_formed(std::string_view text, std::vector<int32_t
 }
 
 void ByteLevelBpe::encode_plain(std::string_view text, std::vector<int32_t>& ids) {
-  for (size_t position = 0; position < text.size();) {
-    size_t length = ascii_word(text, position);
-    if (length == 0) length = pattern_.match_at(text, position).value_or(0);
-    TRAINYARD_CHECK(length > 0);  // every character belongs to one of the classes
-    encode_piece(text.substr(position, length), ids);
-    position += length;
-  }
+  cuts_.cut(text, [&](std::string_view piece) { encode_piece(piece, ids); });
 }
 
 void ByteLevelBpe::encode_piece(std::string_view piece, std::vector<int32_t>& ids) {
   if (piece.size() == 1) {
-    ids.push_back(byte_ids_[static_cast<unsigned char>(piece[0])]);
+    const int32_t id = byte_ids_[static_cast<unsigned char>(piece[0])];
+    if (id != kNone) ids.push_back(id);
     return;
   }
   if (cache_.append_found(piece, ids)) return;
   const size_t begin = ids.size();
-  merge_piece(piece, ids);
+  const auto whole = whole_.find(piece);
+  if (whole != whole_.end()) {
+    ids.push_back(whole->second);
+  } else {
+    merge_piece(piece, ids);
+  }
   cache_.insert(piece, std::span(ids).subspan(begin));
 }
 
@@ -173,12 +177,15 @@ void ByteLevelBpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids
   const auto later = [](const Candidate& a, const Candidate& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
   };
-  const auto size = static_cast<int32_t>(piece.size());
   nodes_.clear();
-  for (int32_t i = 0; i < size; ++i) {
-    const auto byte = static_cast<unsigned char>(piece[static_cast<size_t>(i)]);
-    nodes_.push_back({byte_ids_[byte], i - 1, i + 1 < size ? i + 1 : kNone});
+  for (const char c : piece) {
+    const int32_t id = byte_ids_[static_cast<unsigned char>(c)];
+    const auto place = static_cast<int32_t>(nodes_.size());
+    if (id != kNone) nodes_.push_back({id, place - 1, place + 1});
   }
+  if (nodes_.empty()) return;
+  nodes_.back().after = kNone;
+  const auto size = static_cast<int32_t>(nodes_.size());
   candidates_.clear();
   for (int32_t i = 0; i + 1 < size; ++i)
     push_candidate(i);
@@ -210,12 +217,15 @@ void ByteLevelBpe::merge_piece(std::string_view piece, std::vector<int32_t>& ids
 }
 
 size_t ByteLevelBpe::safe_cut(std::string_view text) const {
-  // No piece goes from something else into white space, and nothing looks back over that border.
   for (size_t cut = text.size(); cut-- > 1;) {
     const char c = text[cut];
     const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
-    if (!is_space || ends_in_white_space(text.substr(0, cut))) continue;
-    if (!added_.matches_any() || !added_.touch(text, cut)) return cut;
+    if (!is_space) continue;
+    const auto before = last_character(text.substr(0, cut));
+    // A character that is normalized together with others may become another one.
+    const bool may_cut = !before || (cuts_.may_cut(before->code_point, c) &&
+                                     (!tables_.pipeline.nfc || begins_nfc(before->code_point)));
+    if (may_cut && !added_.touch(text, cut)) return cut;
   }
   return 0;
 }

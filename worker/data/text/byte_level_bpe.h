@@ -3,23 +3,26 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "common/base/error.h"
 #include "worker/data/text/added_tokens.h"
 #include "worker/data/text/bpe_cache.h"
 #include "worker/data/text/bpe_vocabulary.h"
-#include "worker/data/text/pattern.h"
+#include "worker/data/text/pre_tokenizer.h"
 #include "worker/data/text/tokenizer.h"
 
 namespace trainyard::data {
 
-/// GPT-2's byte-level byte-pair encoding (Radford et al. 2019); what exactly it does with any bytes
-/// stands in docs/formats/tokens.md.
+/// Byte-level byte-pair encoding (Radford et al. 2019) within the pipeline of a tokenizer.json;
+/// what exactly it does with any bytes stands in docs/formats/tokens.md.
 class ByteLevelBpe final : public Tokenizer {
  public:
+  /// Errors: kInvalidData for an expression that cannot be translated.
   static Result<std::unique_ptr<Tokenizer>> create(BpeVocabulary vocabulary);
 
   using Tokenizer::encode;
@@ -29,7 +32,9 @@ class ByteLevelBpe final : public Tokenizer {
   Status decode_token(int32_t id, std::string& bytes) const override;
   int64_t vocabulary() const override { return static_cast<int64_t>(tables_.tokens.size()); }
   int32_t end_of_text() const override { return tables_.end_of_text; }
-  std::string_view name() const override { return "gpt2-bpe"; }
+  std::string_view name() const override { return is_gpt2_ ? "gpt2-bpe" : "byte-level-bpe"; }
+  std::span<const int32_t> before_record() const override { return tables_.pipeline.before; }
+  std::span<const int32_t> after_record() const override { return tables_.pipeline.after; }
   const Hash128& identity() const override { return identity_; }
 
  private:
@@ -53,7 +58,7 @@ class ByteLevelBpe final : public Tokenizer {
   };
   static constexpr uint32_t kNoMerge = ~uint32_t{0};
 
-  ByteLevelBpe(BpeVocabulary vocabulary, AddedTokens added, Pattern pattern);
+  ByteLevelBpe(BpeVocabulary vocabulary, PreTokenizer cuts);
   const Rule* find_rule(uint64_t pair) const;
   uint64_t pair_at(int32_t position) const;
   void encode_well_formed(std::string_view text, std::vector<int32_t>& ids);
@@ -64,10 +69,12 @@ class ByteLevelBpe final : public Tokenizer {
 
   BpeVocabulary tables_;
   AddedTokens added_;
-  Pattern pattern_;
+  PreTokenizer cuts_;
+  bool is_gpt2_;
   Hash128 identity_;
   std::array<int32_t, 256> byte_ids_;
   std::vector<Rule> rules_;  // open addressing, a power of two of places, at most half full
+  std::unordered_map<std::string_view, int32_t> whole_;  // pieces that are not merged
   BpeCache cache_;
   std::vector<Node> nodes_;            // scratch of merge_piece, as is the next
   std::vector<Candidate> candidates_;  // a heap, lowest rank, then lowest position, first

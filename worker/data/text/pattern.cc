@@ -41,13 +41,12 @@ Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
-Result<Pattern> Pattern::compile(std::string_view expression, Anchor anchor) {
-  // Anchored here and not at the match: the just-in-time compiled code knows no such option. In
-  // names of files a letter is one of any language, and a dot stands for any character.
+Result<Pattern> Pattern::compile(std::string_view expression, Subject subject) {
+  // In names of files a letter is one of any language, and a dot stands for any character.
   const uint32_t options =
-      PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C |
-      (anchor == Anchor::kAtPosition ? PCRE2_ANCHORED
-                                     : PCRE2_UCP | PCRE2_DOTALL | PCRE2_DOLLAR_ENDONLY);
+      PCRE2_NEVER_BACKSLASH_C |
+      (subject == Subject::kBytes ? PCRE2_NEVER_UTF
+                                  : PCRE2_UTF | PCRE2_UCP | PCRE2_DOTALL | PCRE2_DOLLAR_ENDONLY);
   auto impl = std::make_unique<Impl>();
   int code = 0;
   PCRE2_SIZE place = 0;
@@ -64,7 +63,7 @@ Result<Pattern> Pattern::compile(std::string_view expression, Anchor anchor) {
   impl->match = pcre2_match_data_create(1, nullptr);
   impl->limits = pcre2_match_context_create(nullptr);
   TRAINYARD_CHECK(impl->match != nullptr && impl->limits != nullptr);
-  if (anchor == Anchor::kAnywhere) pcre2_set_match_limit(impl->limits, kSearchStepsMax);
+  pcre2_set_match_limit(impl->limits, subject == Subject::kText ? kSearchStepsMax : ~uint32_t{0});
   return Pattern(std::move(impl), std::string(expression));
 }
 
@@ -90,12 +89,13 @@ Result<bool> Pattern::found_in(std::string_view text) const {
                                               "; write a simpler expression"};
 }
 
-std::optional<size_t> Pattern::match_at(std::string_view text, size_t position) const {
-  const int found = search(text, position, PCRE2_NO_UTF_CHECK);
+std::optional<std::pair<size_t, size_t>> Pattern::find(std::string_view bytes,
+                                                       size_t position) const {
+  const int found = search(bytes, position, 0);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  TRAINYARD_CHECK(found >= 0);  // these expressions are ours and need no more than a match may take
+  TRAINYARD_CHECK(found >= 0);  // no limit is set, and there is no other failure
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(impl_->match);
-  return ends[1] - ends[0];
+  return std::pair(ends[0], ends[1] - ends[0]);
 }
 
 }  // namespace trainyard::data

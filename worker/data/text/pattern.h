@@ -6,19 +6,21 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/error.h"
 
 namespace trainyard::data {
 
-/// A compiled Perl-compatible regular expression over UTF-8 (PCRE2, with its just-in-time compiler
-/// where the system allows one). Thread-compatible: one thread at a time.
+/// A compiled Perl-compatible regular expression (PCRE2, with its just-in-time compiler where the
+/// system allows one). Thread-compatible: one thread at a time.
 class Pattern {
  public:
-  enum class Anchor : uint8_t { kAnywhere, kAtPosition };
+  /// What it is matched with: text in UTF-8, or bytes of any kind.
+  enum class Subject : uint8_t { kText, kBytes };
 
   /// Errors: kInvalidConfig with PCRE2's message and the place in the expression.
-  static Result<Pattern> compile(std::string_view expression, Anchor anchor = Anchor::kAnywhere);
+  static Result<Pattern> compile(std::string_view expression, Subject subject = Subject::kText);
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
   ~Pattern();
@@ -28,9 +30,9 @@ class Pattern {
   /// takes more than a million steps.
   Result<bool> found_in(std::string_view text) const;
 
-  /// Bytes of the match that begins at `position`; nullopt when none does. The pattern must be
-  /// anchored kAtPosition, `text` well-formed UTF-8 (not checked), `position` a character's start.
-  std::optional<size_t> match_at(std::string_view text, size_t position) const;
+  /// Where the first match at or behind `position` begins, and its length; nullopt when there is
+  /// none. The pattern must be one of bytes and take no more than a search may take.
+  std::optional<std::pair<size_t, size_t>> find(std::string_view bytes, size_t position) const;
 
  private:
   struct Impl;

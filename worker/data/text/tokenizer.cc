@@ -10,6 +10,7 @@
 #include "common/io/unexpanded.h"
 #include "worker/data/text/bpe_vocabulary.h"
 #include "worker/data/text/byte_level_bpe.h"
+#include "worker/data/text/end_of_text.h"
 #include "worker/data/text/tokenizer_json.h"
 
 namespace trainyard::data {
@@ -79,6 +80,10 @@ std::vector<int32_t> Tokenizer::token_lengths() const {
       lengths[id] = static_cast<int32_t>(bytes.size());
     }
   }
+  for (const auto& around : {before_record(), after_record()}) {
+    for (const int32_t id : around)
+      lengths[static_cast<size_t>(id)] = 0;
+  }
   return lengths;
 }
 
@@ -130,12 +135,24 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const fs::path& path) {
   if (name == "tokenizer.json" || name == "vocab.json") {
     TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_config));
   }
+  if (name == "tokenizer.json" || name == "vocab.json") {
+    TRAINYARD_ASSIGN(const std::optional<int32_t> end, end_of_text_beside(folder, tables));
+    tables.end_of_text = end.value_or(tables.end_of_text);
+  }
   if (name == "tokenizer.json") {
     TRAINYARD_TRY(check_beside(folder / "added_tokens.json", tables, check_added_tokens_known));
   }
   if (name == "vocab.json") {
     TRAINYARD_TRY(check_beside(folder / "tokenizer_config.json", tables, check_tokenizer_class));
     TRAINYARD_TRY(check_beside(folder / "added_tokens.json", tables, check_added_tokens_file));
+  }
+  if (tables.end_of_text == kNoToken) {
+    return Error{
+        ErrorCode::kInvalidData,
+        files.vocabulary.string() +
+            ": found no token that ends a text: no <|endoftext|>, and no eos_token_id in a "
+            "generation_config.json or config.json nor an eos_token in a "
+            "tokenizer_config.json beside a tokenizer.json, wanted one of them"};
   }
   return ByteLevelBpe::create(std::move(tables));
 }

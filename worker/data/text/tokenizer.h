@@ -16,8 +16,9 @@ namespace trainyard::data {
 /// Turns bytes into token ids and back. Implementations are thread-compatible: one thread at a time
 /// (encoders keep a cache).
 ///
-/// Contract: decode(encode(x)) == x for every sequence of bytes, valid UTF-8 or not, but for the
-/// white space that added tokens with lstrip or rstrip take along.
+/// Contract: decode(encode(x)) == x for every sequence of bytes, valid UTF-8 or not, but for what a
+/// tokenizer.json changes: normalization, a prefix space, what a split leaves out, the white space
+/// that added tokens with lstrip or rstrip take along.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -37,14 +38,18 @@ class Tokenizer {
   virtual int64_t vocabulary() const = 0;
   /// The id put after every document.
   virtual int32_t end_of_text() const = 0;
-  /// A name for people: "bytes", "gpt2-bpe".
+  /// The tokens that the tokenizer puts before and after a record, a whole document or prompt;
+  /// encode() does not.
+  virtual std::span<const int32_t> before_record() const { return {}; }
+  virtual std::span<const int32_t> after_record() const { return {}; }
+  /// A name for people: "bytes", "gpt2-bpe", "byte-level-bpe".
   virtual std::string_view name() const = 0;
   /// Equal hashes mean equal ids for every text.
   virtual const Hash128& identity() const = 0;
 
   std::vector<int32_t> encode(std::string_view text);
   Result<std::string> decode(std::span<const int32_t> ids) const;
-  /// Bytes that each id stands for.
+  /// Bytes of text that each id stands for; 0 for those around a record.
   std::vector<int32_t> token_lengths() const;
 };
 

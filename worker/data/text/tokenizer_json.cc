@@ -31,27 +31,6 @@ Status check_known(const std::filesystem::path& file, const std::string& pointer
   return {};
 }
 
-/// Refuses a step after the encoding that adds tokens to every text.
-Status check_post_processor(const std::filesystem::path& file, const std::string& pointer,
-                            const Json& step) {
-  if (step.is_null()) return {};
-  const Json type = step.is_object() ? step.value("type", Json()) : Json();
-  if (type == "ByteLevel") return {};
-  if (type == "Sequence" && step.contains("processors") && step["processors"].is_array()) {
-    for (size_t i = 0; i < step["processors"].size(); ++i) {
-      TRAINYARD_TRY(check_post_processor(file, pointer + "/processors/" + std::to_string(i),
-                                         step["processors"][i]));
-    }
-    return {};
-  }
-  if (type == "TemplateProcessing" && step.contains("single") && step["single"].is_array() &&
-      step["single"].size() == 1 && step["single"][0].contains("Sequence")) {
-    return {};  // the text alone
-  }
-  return refuse(file, pointer + ": found " + shown(step) +
-                          ", wanted null or ByteLevel: tokens around each text are not put in");
-}
-
 /// A flag of an added token; `fallback` where it is absent.
 Result<bool> flag_of(const std::filesystem::path& file, const Json& token, const char* key,
                      bool fallback) {
@@ -93,45 +72,6 @@ int64_t id_of_key(const std::string& key) {
 
 }  // namespace
 
-Status check_tokenizer_json(const std::filesystem::path& file, const Json& root) {
-  const auto require = [&](const char* pointer, const Json& wanted) -> Status {
-    const Json::json_pointer place(pointer);
-    const Json found = root.contains(place) ? root.at(place) : Json();
-    if (found == wanted || (found.is_null() && wanted == false)) return {};
-    return refuse(file, std::string(pointer) + ": found " + shown(found) + ", wanted " +
-                            wanted.dump() + "; only byte-level BPE cut by GPT-2's pattern is read");
-  };
-  TRAINYARD_TRY(require("/model/type", "BPE"));
-  TRAINYARD_TRY(require("/model/byte_fallback", false));
-  TRAINYARD_TRY(require("/model/ignore_merges", false));
-  TRAINYARD_TRY(require("/model/dropout", nullptr));
-  TRAINYARD_TRY(require("/normalizer", nullptr));
-  TRAINYARD_TRY(require("/pre_tokenizer/type", "ByteLevel"));
-  TRAINYARD_TRY(require("/pre_tokenizer/add_prefix_space", false));
-  if (root.contains("version")) TRAINYARD_TRY(require("/version", "1.0"));
-  const Json::json_pointer use_regex("/pre_tokenizer/use_regex");
-  if (root.contains(use_regex)) TRAINYARD_TRY(require("/pre_tokenizer/use_regex", true));
-  if (!root.value("decoder", Json()).is_null())
-    TRAINYARD_TRY(require("/decoder/type", "ByteLevel"));
-  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json found = root["model"].value(affix, Json());
-    if (found.is_null() || found == "") continue;
-    return refuse(file,
-                  std::string("/model/") + affix + ": found " + shown(found) + ", wanted none");
-  }
-  TRAINYARD_TRY(
-      check_post_processor(file, "/post_processor", root.value("post_processor", Json())));
-  TRAINYARD_TRY(check_known(file, "", root,
-                            {"version", "truncation", "padding", "added_tokens", "normalizer",
-                             "pre_tokenizer", "post_processor", "decoder", "model"}));
-  TRAINYARD_TRY(check_known(file, "/pre_tokenizer", root["pre_tokenizer"],
-                            {"type", "add_prefix_space", "trim_offsets", "use_regex"}));
-  return check_known(
-      file, "/model", root["model"],
-      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
-}
-
 Result<std::vector<AddedToken>> added_tokens_of(const std::filesystem::path& file,
                                                 const Json& root) {
   const Json list = root.value("added_tokens", Json::array());
@@ -154,12 +94,16 @@ Status check_tokenizer_config(const std::filesystem::path& file, std::string_vie
   const auto parsed = parse_bounded_json<Json>(text, kConfigDepthMax);
   if (!parsed) return refuse(file, parsed.error().message);
   if (!parsed->is_object()) return refuse(file, "wanted an object");
-  for (const char* key : {"add_prefix_space", "add_bos_token", "add_eos_token"}) {
+  const Pipeline& pipeline = tables.pipeline;
+  for (const auto& [key, has] : {std::pair("add_prefix_space", pipeline.cuts.prefix_space),
+                                 std::pair("add_bos_token", !pipeline.before.empty()),
+                                 std::pair("add_eos_token", !pipeline.after.empty())}) {
     const Json found = parsed->value(key, Json());
-    if (found.is_null() || found == false) continue;
-    return refuse(file, std::string(key) + ": found " + shown(found) +
-                            ", wanted false: texts are encoded as they are; put it to false if the "
-                            "model was trained so");
+    if (found.is_null() || found == has) continue;
+    return refuse(file, std::string(key) + ": found " + shown(found) + ", wanted " +
+                            (has ? "true" : "false") +
+                            ", as the vocabulary beside it says; put it to that if the model was "
+                            "trained so");
   }
   const Json added = parsed->value("added_tokens_decoder", Json::object());
   if (!added.is_object()) return refuse(file, "added_tokens_decoder: wanted an object");

@@ -13,19 +13,14 @@
 /// What in the files of other programs would make a tokenizer another than ours.
 namespace trainyard::data {
 
-/// Refuses a tokenizer.json whose algorithm is not GPT-2's byte-level BPE, or that has a part which
-/// this version does not know. `truncation` and `padding` are those of one call, as transformers
-/// holds them, and do not count. Errors: kInvalidData naming the file, the part, the value found
-/// and the value wanted.
-Status check_tokenizer_json(const std::filesystem::path& file, const nlohmann::json& root);
-
-/// The list `added_tokens` of a tokenizer.json. Errors: kInvalidData as above.
+/// The list `added_tokens` of a tokenizer.json. Errors: kInvalidData
+/// naming the file, the part, the value found and the value wanted.
 Result<std::vector<AddedToken>> added_tokens_of(const std::filesystem::path& file,
                                                 const nlohmann::json& root);
 
-/// Refuses what a tokenizer_config.json changes in the tokenizer whose tables lie beside it: a
-/// prefix space, tokens around each text, added tokens that the tables do not have in the same
-/// form. Errors: kInvalidData as above.
+/// Refuses what a tokenizer_config.json says otherwise than the tables beside it: about a prefix
+/// space, tokens around each text, added tokens that the tables do not have in the same form.
+/// Errors: kInvalidData as above.
 Status check_tokenizer_config(const std::filesystem::path& file, std::string_view text,
                               const BpeVocabulary& tables);
 

@@ -59,6 +59,45 @@ size_t ill_formed_prefix(std::string_view text) {
   return position;
 }
 
+Character character_at(std::string_view text, size_t position) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[position + i]); };
+  const char32_t lead = byte(0);
+  const auto tail = [&](size_t i) { return static_cast<char32_t>(byte(i) & 0x3F); };
+  if (lead < 0x80) return {lead, 1};
+  if (lead < 0xE0) return {(lead & 0x1F) << 6 | tail(1), 2};
+  if (lead < 0xF0) return {(lead & 0xF) << 12 | tail(1) << 6 | tail(2), 3};
+  return {(lead & 0x7) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3), 4};
+}
+
+std::optional<Character> last_character(std::string_view text) {
+  for (size_t bytes = 1; bytes <= 4 && bytes <= text.size(); ++bytes) {
+    const std::string_view end = text.substr(text.size() - bytes);
+    if (character_length(end) == bytes) return character_at(end, 0);
+  }
+  return std::nullopt;
+}
+
+void append_character(char32_t code_point, std::string& text) {
+  const auto tail = [&](int shift) {
+    text.push_back(static_cast<char>(0x80 | (code_point >> shift & 0x3F)));
+  };
+  if (code_point < 0x80) {
+    text.push_back(static_cast<char>(code_point));
+  } else if (code_point < 0x800) {
+    text.push_back(static_cast<char>(0xC0 | code_point >> 6));
+    tail(0);
+  } else if (code_point < 0x10000) {
+    text.push_back(static_cast<char>(0xE0 | code_point >> 12));
+    tail(6);
+    tail(0);
+  } else {
+    text.push_back(static_cast<char>(0xF0 | code_point >> 18));
+    tail(12);
+    tail(6);
+    tail(0);
+  }
+}
+
 bool ends_in_white_space(std::string_view text) {
   if (text.empty()) return false;
   const char last = text.back();

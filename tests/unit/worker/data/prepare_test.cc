@@ -7,7 +7,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "tests/support/paths.h"
 #include "tests/unit/worker/data/support.h"
 #include "tests/unit/worker/data/text/gpt2_files.h"
 #include "worker/data/dataset.h"
@@ -313,6 +315,36 @@ TEST_F(PrepareTest, PiecesInWhichAFileIsReadDoNotShowInTheTokens) {
   ASSERT_TRUE(train.read(0, ids));
   EXPECT_TRUE(ids == wanted);
   EXPECT_EQ(train.text_bytes(), static_cast<int64_t>(text.size()));
+}
+
+TEST_F(PrepareTest, ATemplatesTokensStandAroundEachDocumentOnce) {
+  const auto fixture = nlohmann::json::parse(
+      slurp(testing_support::source_path("tests/fixtures/tokenizer/pipelines.json")));
+  nlohmann::json described = fixture["tokenizer"];
+  for (const auto& one : fixture["cases"]) {
+    if (one["name"] == "template around") described.update(one["change"]);
+  }
+  options_.tokenizer = folder_.path() / "tokenizer/tokenizer.json";
+  spill(options_.tokenizer, described.dump());
+  spill(input() / "3.txt", "<s>");
+  const auto tokenizer = open_tokenizer(options_.tokenizer).value();
+  const int32_t begin = tokenizer->before_record()[0];
+  const int32_t end = tokenizer->after_record()[0];
+  EXPECT_EQ(tokenizer->after_record()[1], tokenizer->end_of_text());
+  std::vector<int32_t> wanted;
+  for (const char* text : {"the first text\n", "<s>"}) {
+    wanted.push_back(begin);
+    tokenizer->encode(text, wanted);
+    wanted.insert(wanted.end(), {end, tokenizer->end_of_text()});
+  }
+  const DatasetManifest manifest = prepare(options_).value().manifest;
+  const TokenSet train = split("train");
+  std::vector<int32_t> found(static_cast<size_t>(train.tokens()));
+  ASSERT_TRUE(train.read(0, found));
+  EXPECT_EQ(found, wanted);
+  EXPECT_EQ(manifest.splits[0].documents, 2);
+  EXPECT_EQ(manifest.splits[0].text_bytes, 15 + 3);
+  EXPECT_EQ(manifest.recipe.tokenizer, "byte-level-bpe");
 }
 
 TEST_F(PrepareTest, ACacheFindsTheManifestOfASplitAndKeepsIt) {

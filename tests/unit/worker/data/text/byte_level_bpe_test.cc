@@ -170,8 +170,10 @@ TEST(ByteLevelBpeTest, MergesAsThePlainAlgorithmForRandomRules) {
   std::mt19937_64 random(7);
   for (int trial = 0; trial < 40; ++trial) {
     BpeVocabulary tables;
-    for (int byte = 0; byte < 256; ++byte)
+    for (int byte = 0; byte < 256; ++byte) {
       tables.tokens.emplace_back(1, static_cast<char>(byte));
+      tables.whole.push_back(static_cast<int32_t>(tables.tokens.size()) - 1);
+    }
     std::vector<int32_t> usable = {'a', 'b', 'c'};
     while (tables.merges.size() < 30) {
       const int32_t left = usable[random() % usable.size()];
