@@ -25,6 +25,15 @@ std::span<float> owned(Engine& engine, int param, TensorKind kind) {
   return kind == TensorKind::kFirstMoment ? states.m(param) : states.v(param);
 }
 
+/// Fills from a checkpoint, until somebody asks to stop.
+Engine::FillSlice reads(checkpoint::CheckpointReader& reader, const Model& model, TensorKind kind,
+                        const StopAsked& stop_asked) {
+  return [&, kind](int param, const layout::Rectangle& slice, std::span<float> values) -> Status {
+    if (stop_asked && stop_asked()) return {};
+    return reader.read(model.params[static_cast<size_t>(param)].name(), kind, slice, values);
+  };
+}
+
 }  // namespace
 
 EngineState::EngineState(Engine& engine, std::string data_identity, hf::RunFacts facts)
@@ -138,12 +147,7 @@ Status EngineState::check_facts(const checkpoint::CheckpointReader& reader) cons
 
 Status EngineState::load_parameters(checkpoint::CheckpointReader& reader,
                                     const StopAsked& stop_asked) {
-  return engine_.set_parameters(
-      [&](int param, const layout::Rectangle& slice, std::span<float> values) -> Status {
-        if (stop_asked && stop_asked()) return {};
-        return reader.read(engine_.model().params[static_cast<size_t>(param)].name(),
-                           TensorKind::kParameter, slice, values);
-      });
+  return engine_.set_parameters(reads(reader, engine_.model(), TensorKind::kParameter, stop_asked));
 }
 
 Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& stop_asked) {
@@ -152,13 +156,8 @@ Status EngineState::load(checkpoint::CheckpointReader& reader, const StopAsked& 
   for (const int param : engine_.name_order()) {
     if (engine_.states().purpose() == Purpose::kInfer) break;
     for (const TensorKind kind : {TensorKind::kFirstMoment, TensorKind::kSecondMoment}) {
-      const auto read = [&](int, const layout::Rectangle& slice,
-                            std::span<float> values) -> Status {
-        if (stop_asked && stop_asked()) return {};
-        return reader.read(engine_.model().params[static_cast<size_t>(param)].name(), kind, slice,
-                           values);
-      };
-      TRAINYARD_TRY(engine_.fill(param, owned(engine_, param, kind), read));
+      TRAINYARD_TRY(engine_.fill(param, owned(engine_, param, kind),
+                                 reads(reader, engine_.model(), kind, stop_asked)));
     }
   }
   TRAINYARD_ASSIGN(const int64_t updates,

@@ -39,7 +39,7 @@ inline constexpr size_t kMemoryPurposes = 11;
 std::string_view name_of(MemoryPurpose purpose);
 
 /// Memory of a rank's process that belongs to no other purpose: heap, stacks and the 16 MiB in
-/// which rank 0 receives pieces of the state for its hash (docs/concepts/memory-plan.md).
+/// which pieces of the state pass through host memory (docs/concepts/memory-plan.md).
 inline constexpr int64_t kProcessBytes = int64_t{24} << 20;
 
 /// What a plan is made from.
