@@ -20,7 +20,9 @@ constexpr Family kStreams{"trainyard_agent_streams_opened_total", Kind::kCounter
                           "Control streams opened; more than one means reconnects."};
 constexpr Family kRunning{"trainyard_agent_running_ranks", Kind::kGauge,
                           "Rank processes of this agent that have not ended."};
-constexpr std::array kFamilies = {kInfo, kStream, kStreams, kRunning};
+constexpr Family kStarts{"trainyard_rank_starts_total", Kind::kCounter,
+                         "Rank processes started, in all generations of the pod."};
+constexpr std::array kFamilies = {kInfo, kStream, kStreams, kRunning, kStarts};
 
 }  // namespace
 
@@ -42,6 +44,7 @@ std::string AgentMetrics::text(const http::ServerCounters& server) const {
   out.add(kStream, {}, snapshot.stream_open ? 1 : 0);
   out.add(kStreams, {}, static_cast<double>(snapshot.streams_opened));
   out.add(kRunning, {}, static_cast<double>(snapshot.ranks_running));
+  out.add(kStarts, {}, static_cast<double>(snapshot.rank_starts));
   control::add_rank_metrics(out, snapshot.ranks, {}, clock_.now());
   control::add_server_metrics(out, server);
   return out.text();

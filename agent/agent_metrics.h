@@ -18,6 +18,7 @@ struct AgentSnapshot {
   int64_t streams_opened = 0;
   bool ranks_started = false;
   bool ending = false;
+  int64_t rank_starts = 0;  ///< of all generations
   int64_t ranks_running = 0;
   std::vector<control::RankReading> ranks;  ///< of the built-in engine, by local rank
 };

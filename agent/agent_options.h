@@ -45,6 +45,8 @@ struct AgentOptions {
   /// After this long without a stream the ranks are stopped with a checkpoint and the agent exits
   /// 75; nullopt: training goes on without a coordinator.
   std::optional<std::chrono::seconds> orphan_limit;
+  /// Ranks that fail are not its end: it waits for the next generation (control::kEnvStays).
+  bool stays = false;
 
   /// Of the status server; empty: none.
   std::string metrics_address;

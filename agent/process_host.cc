@@ -34,6 +34,8 @@ constexpr size_t kMaxUnsentBytes = 8 << 20;
 /// What is read of a rank that has ended: more than a pipe holds, but a bound, as what it has
 /// started may go on writing for ever.
 constexpr int64_t kLastBytes = 2 << 20;
+/// For what dead ranks have left behind to be gone: it dies by SIGKILL.
+constexpr std::chrono::milliseconds kLeftBehindTimeout{2000};
 
 Result<std::pair<UniqueFd, UniqueFd>> make_pipe() {
   int fds[2];
@@ -145,6 +147,11 @@ Status ProcessHost::start(const RankLaunch& launch) {
   return {};
 }
 
+void ProcessHost::clear() {
+  processes_.clear();
+  end_adopted_children(kLeftBehindTimeout);
+}
+
 /// In a pod what ranks print is the container's output.
 RankLog ProcessHost::log_of(int rank) const {
   const std::string name = "rank-" + std::to_string(rank);
@@ -241,6 +248,7 @@ void ProcessHost::reap(const Listener& listener) {
       if (end.signal == SIGKILL) end.out_of_memory = oom_watch_.any_since();
       if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
       listener.on_end(static_cast<int>(i), end);
+      break;  // whoever listens may have cleared the list
     }
   }
 }

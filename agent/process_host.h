@@ -30,6 +30,7 @@ class ProcessHost final : public RankHost {
   ~ProcessHost() override;
 
   Status start(const RankLaunch& launch) override;
+  void clear() override;
   int64_t pid(int local_rank) const override;
   void send(int local_rank, const std::string& line) override;
   void signal(int local_rank, int signal_number) override;

@@ -44,6 +44,9 @@ class RankHost {
 
   /// Starts a rank. Errors: kIo, kInvalidConfig (no program, or none that can run).
   virtual Status start(const RankLaunch& launch) = 0;
+  /// Forgets all ranks, which have ended, and ends what they have left behind: the next rank that
+  /// is started has local rank 0 again.
+  virtual void clear() = 0;
   /// Process id of a started rank.
   virtual int64_t pid(int local_rank) const = 0;
   /// Queues a line for the rank's socket; dropped when the rank is gone.

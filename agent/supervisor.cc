@@ -43,7 +43,10 @@ Supervisor::Supervisor(AgentOptions options, control::ControlChannel& channel, R
       host_(host),
       clock_(clock),
       logger_(logger),
-      jitter_(seed) {}
+      jitter_(seed),
+      generation_(options_.generation) {}
+
+Supervisor::~Supervisor() = default;
 
 void Supervisor::begin() {
   stream_lost_at_ = clock_.mono();
@@ -83,9 +86,11 @@ void Supervisor::opened() {
   hello.set_devices(options_.devices);
   hello.set_takes_table_key(true);
   hello.set_table_key(table_key_);
+  hello.set_stays(options_.stays);
   send(message);
   tell_listening();
   tell_result();
+  tell_failures();
 }
 
 void Supervisor::closed(const std::string& reason) {
@@ -111,25 +116,33 @@ void Supervisor::obey(const ToAgent& message) {
   connect_attempts_ = 0;
   const coordination::Fence& fence = message.fence();
   const bool for_another = !fence.pod_uid().empty() && fence.pod_uid() != options_.pod_uid;
-  if (for_another || fence.term() < highest_term_ || fence.generation() < options_.generation) {
+  if (for_another || fence.term() < highest_term_ || fence.generation() < generation()) {
     logger_.warning(
         "refusing a decision of the past",
         {{"term", fence.term()}, {"generation", fence.generation()}, {"pod_uid", fence.pod_uid()}});
     return;
   }
   highest_term_ = fence.term();
-  if (message.has_fenced() || fence.generation() > options_.generation) {
+  if (message.has_join_generation() && options_.stays) {
+    return join(fence.generation(), message.join_generation().reason());
+  }
+  if (message.has_fenced() || fence.generation() > generation()) {
     ending_reason_ = "fenced: " + message.fenced().reason();
     return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
   }
-  if (message.has_start_generation()) {
+  if (message.has_start_generation() && joins_) {
+    start_when_joined_ =
+        std::make_unique<coordination::StartGeneration>(message.start_generation());
+  } else if (message.has_start_generation()) {
     start_ranks(message.start_generation());
   } else if (message.has_rank_table()) {
     deliver_table(message.rank_table());
   } else if (message.has_dump_stacks()) {
     dump_stacks(message.dump_stacks().reason());
   } else if (message.has_stop_ranks()) {
+    if (waits_for_order()) return wait_no_longer();
     ending_reason_ = "stopped: " + message.stop_ranks().reason();
+    if (joins_) return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
     const bool checkpoint = message.stop_ranks().checkpoint();
     end_with(Ending::kStopped, checkpoint ? Escalation::kStopAsked : Escalation::kTermSent,
              std::chrono::milliseconds(std::max<int64_t>(0, message.stop_ranks().grace_ms())));
@@ -163,6 +176,7 @@ void Supervisor::start_ranks(const coordination::StartGeneration& start) {
     started.rank = rank;
     started.listening = !options_.is_engine();
     ranks_.push_back(std::move(started));
+    ++rank_starts_;
   }
   next_heartbeat_ = clock_.mono() + kHeartbeatInterval;
   tell_listening();
@@ -241,6 +255,7 @@ void Supervisor::on_rank_line(int local_rank, const std::string& line) {
 void Supervisor::on_rank_end(int local_rank, RankEnd end) {
   Rank& rank = ranks_[static_cast<size_t>(local_rank)];
   rank.end = end;
+  rank.expected = ending_ != Ending::kNone;
   rank.end_order = ends_seen_++;
   rank.killed_by_us =
       escalation_ == Escalation::kKilled && end.signal == SIGKILL && !end.out_of_memory;
@@ -257,15 +272,20 @@ void Supervisor::on_rank_end(int local_rank, RankEnd end) {
 }
 
 void Supervisor::on_terminate() {
-  if (ending_ != Ending::kNone) return;
+  if (waits_for_order()) return wait_no_longer();
+  if (ending_ != Ending::kNone && !joins_) return;
   ending_reason_ = "stopped by a signal";
+  // What is left of the old generation has been killed already.
+  if (joins_) return end_with(Ending::kFenced, Escalation::kKilled, Duration::zero());
   end_with(Ending::kStopped, Escalation::kStopAsked, options_.stop_grace);
 }
 
 void Supervisor::end_with(Ending ending, Escalation first_step, Duration grace) {
-  const bool stronger = ending == Ending::kFenced && ending_ != Ending::kFenced;
+  const bool stronger = (ending == Ending::kFenced && ending_ != Ending::kFenced) ||
+                        (ending == Ending::kJoining && ending_ == Ending::kFailed);
   if (finished_ || (ending_ != Ending::kNone && !stronger)) return;
   if (stronger && ending_ == Ending::kFailed) failed_before_fence_ = own_failure();
+  if (ending == Ending::kFenced) joins_.reset();
   ending_ = ending;
   if (!ending_reason_.empty()) logger_.info("ending", {{"reason", ending_reason_}});
   escalation_ = first_step;
@@ -318,6 +338,7 @@ void Supervisor::on_timer() {
     next_heartbeat_ = now + kHeartbeatInterval;
     tell_heartbeat(Counters::kWhenDue);
   }
+  if (order_is_overdue()) return wait_no_longer();
   const bool orphaned =
       options_.orphan_limit && !stream_open_ && now - stream_lost_at_ >= *options_.orphan_limit;
   if (orphaned && ending_ == Ending::kNone) {
@@ -408,7 +429,7 @@ void Supervisor::tell_exit(const Rank& rank, int local_rank) {
   exited.set_rank(rank.rank);
   exited.set_exit_code(rank.end->exit_code);
   exited.set_signal(rank.end->signal);
-  exited.set_expected(ending_ != Ending::kNone);
+  exited.set_expected(rank.expected);
   exited.set_pid(host_.pid(local_rank));
   for (std::string& line : host_.last_lines(local_rank))
     exited.add_last_lines(std::move(line));
@@ -431,7 +452,7 @@ void Supervisor::tell_exit(const Rank& rank, int local_rank) {
 void Supervisor::send(FromAgent& message) {
   if (!stream_open_) return;  // a new stream begins with everything that still matters
   message.mutable_fence()->set_term(highest_term_);
-  message.mutable_fence()->set_generation(options_.generation);
+  message.mutable_fence()->set_generation(generation_);
   message.mutable_fence()->set_pod_uid(options_.pod_uid);
   const Status sent = channel_.send(message);
   if (!sent) logger_.warning("fact not sent", {{"error", sent.error().message}});
@@ -451,7 +472,8 @@ AgentSnapshot Supervisor::snapshot() const {
   AgentSnapshot snapshot{.stream_open = stream_open_,
                          .streams_opened = streams_opened_,
                          .ranks_started = !ranks_.empty(),
-                         .ending = ending_ != Ending::kNone};
+                         .ending = ending_ != Ending::kNone,
+                         .rank_starts = rank_starts_};
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (!ranks_[i].end) ++snapshot.ranks_running;
     if (!options_.is_engine()) continue;
@@ -459,7 +481,7 @@ AgentSnapshot Supervisor::snapshot() const {
     progress.set_rank(ranks_[i].rank);
     host_.read_progress(static_cast<int>(i), progress);
     control::RankReading reading = control::reading_of(progress, options_.node_index);
-    reading.generation = options_.generation;
+    reading.generation = generation_;
     reading.counters = host_.read_counters(static_cast<int>(i));
     snapshot.ranks.push_back(std::move(reading));
   }
@@ -468,7 +490,12 @@ AgentSnapshot Supervisor::snapshot() const {
 
 void Supervisor::finish_if_done() {
   if (finished_ || any_running()) return;
+  if (joins_) return begin_generation();
   if (ranks_.empty() && ending_ == Ending::kNone) return;
+  if (waits_for_order()) {
+    waits_since_ = clock_.mono();
+    return;
+  }
   finished_ = verdict();
   finished_->last_step = newest_step();
 }

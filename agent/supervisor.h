@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -43,11 +44,16 @@ struct AgentExit {
 /// fails, the others get kPeerSettleTime to find out by themselves (and to show whether the first
 /// one only followed a peer), then they are killed: nobody waits in a dead world. Where the
 /// engine's rank died of a signal that is known already, and they are killed at once.
+///
+/// An agent that stays (AgentOptions) does not end with its ranks. It tells how they failed and
+/// waits for an order: JoinGeneration, which makes it as if it had just begun in that generation,
+/// also while its ranks run; StopRanks or Fenced, by which it ends as it would have ended at once.
 class Supervisor {
  public:
   /// All but `options` outlive the supervisor; `seed` is for the jitter of reconnects.
   Supervisor(AgentOptions options, control::ControlChannel& channel, RankHost& host,
              const Clock& clock, Logger& logger, uint64_t seed);
+  ~Supervisor();
 
   /// Opens the stream. Once, before anything else.
   void begin();
@@ -78,9 +84,12 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kPeerSettleTime{1000};
   /// Between SIGTERM and SIGKILL for a rank that has used up its grace.
   static constexpr std::chrono::milliseconds kTermToKill{2000};
+  /// How long it waits for an order without a stream: longer than a change of leaders takes. With a
+  /// stream the coordinator owes one.
+  static constexpr std::chrono::seconds kOrderLimit{60};
 
  private:
-  enum class Ending { kNone, kFailed, kStopped, kOrphaned, kFenced };
+  enum class Ending { kNone, kFailed, kJoining, kStopped, kOrphaned, kFenced };
   enum class Escalation { kNone, kStopAsked, kTermSent, kKilled };
 
   struct Rank {
@@ -88,6 +97,7 @@ class Supervisor {
     std::string address;
     bool listening = false;
     std::optional<RankEnd> end;
+    bool expected = false;      ///< it was to end, when it did
     bool killed_by_us = false;  ///< its end tells of our impatience, not of a fault
     int64_t end_order = 0;
   };
@@ -105,6 +115,17 @@ class Supervisor {
   void tell_result();
   void tell_exit(const Rank& rank, int local_rank);
   void send(coordination::FromAgent& message);
+
+  // Generations (supervisor_generation.cc).
+  void join(int64_t generation, const std::string& reason);
+  void begin_generation();
+  /// Ranks have failed, and what is to be done about it is for the coordinator to say.
+  bool waits_for_order() const;
+  void wait_no_longer();
+  void tell_failures();
+  bool order_is_overdue() const;
+  /// The generation it belongs to, or is about to.
+  int64_t generation() const { return joins_.value_or(generation_); }
 
   void end_with(Ending ending, Escalation first_step, Duration grace);
   void escalate();
@@ -135,6 +156,13 @@ class Supervisor {
   MonoTime stream_lost_at_;
   std::optional<MonoTime> reconnect_at_;
   int64_t highest_term_ = 0;
+
+  int64_t generation_;            ///< of ranks_; it only grows
+  std::optional<int64_t> joins_;  ///< when the ranks have ended
+  std::unique_ptr<coordination::StartGeneration> start_when_joined_;
+  std::optional<MonoTime> waits_since_;  ///< for an order
+  bool waits_no_longer_ = false;
+  int64_t rank_starts_ = 0;
 
   std::vector<Rank> ranks_;  ///< by local rank
   bool table_delivered_ = false;

@@ -130,6 +130,7 @@ AgentExit Supervisor::verdict() const {
         if (!rank.listening) return verdict_of_rank(rank);
       }
       break;  // every rank ended with 0
+    case Ending::kJoining:
     case Ending::kFenced:
     case Ending::kOrphaned:
       // The pod's record says what the job was restarted for, however soon the fence came.

@@ -51,6 +51,8 @@ struct MemberFact {
   int node_index = 0;
   int64_t generation = 0;  ///< generation its ranks run or are starting
   bool connected = false;
+  /// Its agent outlives its ranks, and starts those of the next generation in its pod.
+  bool stays = false;
   /// When the stream opened (connected) or was last heard of (not connected).
   Time since;
   /// Time that the coordinator has listened since it heard from it last.
@@ -167,6 +169,8 @@ struct MembershipOrder {
   /// UIDs of its pods that still live, where it may write one: a coordinator that has just begun
   /// has not heard of them yet.
   std::vector<std::string> yielding_pods;
+  /// End of the back-off before the generation: no ranks are started before; nullopt: none.
+  std::optional<Time> starts_at;
   /// When the stall began for which every rank is to print its stacks, once a stream; nullopt:
   /// none.
   std::optional<Time> dump_stacks;

@@ -1,6 +1,7 @@
 #include "control/membership.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "control/completions.h"
@@ -15,7 +16,7 @@ bool replaces_single_pods(const api::TrainingJobSpec& spec) {
 /// An ended attempt condemns the pod it names, or every pod of its time when it names none. One
 /// that was gone is named "<job>-<index>": whatever an old view shows of that index is condemned.
 bool is_condemned_by(const api::Attempt& attempt, const ObservedPod& pod) {
-  if (!attempt.end_time) return false;
+  if (!attempt.end_time || attempt.in_place.value_or(false)) return false;
   if (!attempt.pod_uid.empty()) return attempt.pod_uid == pod.uid;
   if (pod.created_generation > attempt.generation) return false;
   return attempt.pod_name.empty() || pod.name.starts_with(attempt.pod_name + "-");
@@ -25,7 +26,7 @@ bool is_condemned(const ObservedPod& pod, const api::TrainingJobSpec& spec,
                   const api::TrainingJobStatus& status) {
   if (!pod.member) return true;
   if (pod.created_generation == status.membership.generation) return false;
-  if (!replaces_single_pods(spec)) return true;
+  if (pod.created_generation < pods_since(spec, status)) return true;
   return std::any_of(status.attempts.begin(), status.attempts.end(),
                      [&](const auto& attempt) { return is_condemned_by(attempt, pod); });
 }
@@ -47,6 +48,23 @@ void condemn_doubles(PodSets& sets) {
 }
 
 }  // namespace
+
+int64_t pods_since(const api::TrainingJobSpec& spec, const api::TrainingJobStatus& status) {
+  if (status.membership.pods_since > 0) return status.membership.pods_since;
+  return replaces_single_pods(spec) ? 1 : status.membership.generation;
+}
+
+std::vector<api::Attempt> condemning_attempts(const api::TrainingJobStatus& status,
+                                              const std::vector<ObservedPod>& pods) {
+  std::vector<api::Attempt> condemning;
+  std::copy_if(status.attempts.begin(), status.attempts.end(), std::back_inserter(condemning),
+               [&](const api::Attempt& attempt) {
+                 return std::any_of(pods.begin(), pods.end(), [&](const ObservedPod& pod) {
+                   return pod.member && !attempt.pod_uid.empty() && is_condemned_by(attempt, pod);
+                 });
+               });
+  return condemning;
+}
 
 bool is_alive(const ObservedPod& pod) {
   return pod.phase == PodPhase::kPending || pod.phase == PodPhase::kRunning;

@@ -35,10 +35,18 @@ bool holds_place(const ObservedPod& pod, Time now);
 std::optional<Time> yields_until(const api::TrainingJobSpec& spec,
                                  const api::TrainingJobStatus& status);
 
+/// Created in a generation before this one, no pod is a member. A status of a controller that did
+/// not write it down is judged by the spec.
+int64_t pods_since(const api::TrainingJobSpec& spec, const api::TrainingJobStatus& status);
+
+/// The attempts that condemn pods which still carry the label `member`.
+std::vector<api::Attempt> condemning_attempts(const api::TrainingJobStatus& status,
+                                              const std::vector<ObservedPod>& pods);
+
 /// Sorts pods into members and condemned by status alone, so that a restart that was written down
 /// but not carried out is carried out by whoever looks next. A pod is condemned when it has lost
-/// the label `member`; when its generation is over and every pod was replaced (RecreateAll, a
-/// resume, a resize); when an attempt that ended names it (ReplacePod); when a newer pod is a
+/// the label `member`; when it is older than membership.podsSince (every pod was replaced); when an
+/// attempt that ended names it, and did not end in place; when a newer pod is a
 /// member of its index; or when it runs though its index has ended well, as one does that a process
 /// which stood still made late.
 PodSets sort_pods(const std::vector<ObservedPod>& pods, const api::TrainingJobSpec& spec,

@@ -20,6 +20,9 @@ using api::ConditionType;
 /// A view older than our own writes: look again when the newer one should be there.
 constexpr std::chrono::seconds kStaleViewPause{1};
 
+/// For an agent to end once its job has failed for good; it has nothing to do but that.
+constexpr std::chrono::seconds kVerdictGrace{5};
+
 constexpr char kStatusLost[] = "StatusLost";
 
 std::string nodes_text(int64_t nodes) {
@@ -169,7 +172,9 @@ void Planner::plan_finished() {
 void Planner::plan_ending() {
   const bool failed = is_true(next_, ConditionType::kFailureTarget);
   std::vector<const ObservedPod*> over = sets_.condemned;
+  const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
   for (const ObservedPod* pod : sets_.members) {
+    if (failed && gives_verdict(*pod, told)) continue;
     if (failed || is_alive(*pod) || pod->lingers) over.push_back(pod);
   }
   condemn(over);
@@ -197,6 +202,21 @@ void Planner::plan_ending() {
   }
   tell(failed ? EventType::kWarning : EventType::kNormal, failed ? "Failed" : "Completed",
        cause.message);
+}
+
+/// Whether an agent whose ranks have failed is about to end with the verdict that the pod is to
+/// keep: it is told that nothing more comes.
+bool Planner::gives_verdict(const ObservedPod& pod, const policies::MembersByPod& told) {
+  const auto found = told.find(pod.uid);
+  if (found == told.end() || !is_alive(pod) || pod.terminating) return false;
+  const MemberFact& fact = *found->second;
+  if (!fact.stays || !fact.failure) return false;
+  const api::Condition& decided = *find_condition(next_, ConditionType::kFailureTarget);
+  const Duration left = decided.last_transition_time.value_or(now_) + kVerdictGrace - now_;
+  // More than the whole grace is left where the clock was set back.
+  if (left <= Duration::zero() || left > kVerdictGrace) return false;
+  look_in(left);
+  return true;
 }
 
 void Planner::refuse_spec() {

@@ -10,6 +10,7 @@
 #include "control/plan_status.h"
 #include "control/policies/elastic.h"
 #include "control/policies/progress.h"
+#include "control/policies/scope.h"
 
 namespace trainyard::control {
 namespace {
@@ -23,8 +24,6 @@ using policies::Loss;
 constexpr std::chrono::seconds kRootCauseGrace{3};
 /// For an agent that does not even hear that it is fenced, before it is killed.
 constexpr std::chrono::seconds kFencedGrace{10};
-/// More pods lost at once than this are replaced with all the others: attempts hold no more names.
-constexpr size_t kMaxSingleReplacements = 4;
 
 /// What is known of why a pod that is gone has gone.
 std::string gone_text(const ObservedPod& pod) {
@@ -76,10 +75,18 @@ void Planner::plan_running() {
   condemn(sets_.condemned, fenced ? std::optional<Duration>(kFencedGrace) : std::nullopt);
   create_missing(gang);
   count_pods(next_, observed_.metadata, sets_);
-  describe_generation(next_, spec_, gang, now_);
+  describe_generation(next_, spec_, gang, ranks_run(), now_);
   // Of the checkpoints of programs of their own nobody tells.
   const bool tells = spec_.engine || next_.progress || next_.checkpoint;
   if (observed_.facts.hosted && tells) look_in(describe_checkpoint_age(next_, spec_, now_));
+}
+
+/// Pods that a restart has kept are ready before their ranks have met.
+bool Planner::ranks_run() const {
+  const bool keeps_pods = next_.membership.pods_since < next_.membership.generation;
+  const bool begins = keeps_pods && is_true(next_, ConditionType::kRestarting);
+  return !begins || !observed_.facts.hosted ||
+         (facts_are_current() && observed_.facts.rank_table_ready);
 }
 
 bool Planner::restart_if_lost(const policies::Gang& gang) {
@@ -188,22 +195,26 @@ void Planner::add_silent(std::vector<Loss>& losses) {
 }
 
 /// Of pods that still run as far as the cluster tells: their agents have told of a rank that
-/// failed, and not for want of a peer. Where single pods are replaced, the peers' pods end by
-/// themselves and are waited for: they are replaced in the same restart. On one machine the pods'
-/// records are as fast, and tell more.
+/// failed. Those that stay have nothing else to tell by. Of the others one that missed a peer only
+/// is no news; where single pods are replaced, the peers' pods end by themselves and are waited
+/// for: they are replaced in the same restart. On one machine the pods' records are as fast, and
+/// tell more.
 void Planner::add_failed_ranks(const policies::MembersByPod& told,
                                std::vector<Loss>& losses) const {
   const StreamFacts& facts = observed_.facts;
+  if (!facts_are_current()) return;
   const bool all_anew = spec_.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll;
-  if (!facts_are_current() || facts.same_machine || (losses.empty() && !all_anew)) return;
+  const bool pods_tell = facts.same_machine || (losses.empty() && !all_anew);
   for (const ObservedPod* pod : sets_.members) {
     if (!is_alive(*pod) || pod->terminating || sets_.completed.contains(pod->node_index)) continue;
     const auto found = told.find(pod->uid);
     if (found == told.end()) continue;
     const MemberFact& member = *found->second;
     if (!member.failure || member.generation != facts.generation) continue;
+    if (!member.stays && pods_tell) continue;
     Loss loss = policies::judge_failed_rank(spec_.failure_policy, *pod, *member.failure);
-    if (!loss.follows_peer) losses.push_back(std::move(loss));
+    loss.pod_goes_on = member.stays;
+    if (member.stays || !loss.follows_peer) losses.push_back(std::move(loss));
   }
 }
 
@@ -214,8 +225,13 @@ bool Planner::may_wait_for_root_cause(const std::vector<Loss>& losses) {
     if (!loss.follows_peer || !loss.at) return false;
     newest = std::max(newest, *loss.at);
   }
-  const bool others = std::any_of(sets_.members.begin(), sets_.members.end(),
-                                  [](const ObservedPod* pod) { return is_alive(*pod); });
+  const bool others =
+      std::any_of(sets_.members.begin(), sets_.members.end(), [&](const ObservedPod* pod) {
+        const bool has_failed = std::any_of(losses.begin(), losses.end(), [&](const Loss& loss) {
+          return loss.pod_uid == pod->uid;
+        });
+        return is_alive(*pod) && !has_failed;
+      });
   const Duration left = newest + kRootCauseGrace - now_;
   // Ends are told by the clocks of nodes: one that runs ahead must not make all wait for it.
   if (!others || left <= Duration::zero() || left > 2 * kRootCauseGrace) return false;
@@ -248,17 +264,44 @@ bool Planner::restart_if_stalled(const policies::Gang& gang) {
     tell(EventType::kWarning, api::reason::kStalled, stall.message);
     return false;
   }
-  Loss loss;
-  loss.failure_class = api::FailureClass::kHang;
-  loss.reason = api::reason::kStalled;
-  loss.rank = stall.rank;
-  loss.message = stall.message;
+  Loss loss = stalled_loss(stall);
   if (stall.kind == policies::Stall::Kind::kStartup &&
       !policies::within_budget(spec_.failure_policy, next_.restarts, loss.failure_class, now_)) {
     loss.fatal_reason = api::reason::kStartupTimeout;
   }
   restart(loss, {loss});
   return true;
+}
+
+/// Names the pod of the rank to blame where the action is about that.
+Loss Planner::stalled_loss(const policies::Stall& stall) const {
+  Loss loss;
+  loss.failure_class = api::FailureClass::kHang;
+  loss.reason = api::reason::kStalled;
+  loss.rank = stall.rank;
+  loss.message = stall.message;
+  const api::StallAction action = spec_.progress_policy.on_stall;
+  if (action == api::StallAction::kRestartJob) {
+    loss.wanted = policies::Scope::kAll;
+    return loss;
+  }
+  loss.wanted = action == api::StallAction::kRestartProcess ? policies::Scope::kRanks
+                                                            : policies::Scope::kPods;
+  const MemberFact* blamed = nullptr;
+  for (const MemberFact& member : observed_.facts.members) {
+    for (const RankFact& rank : member.ranks) {
+      if (stall.rank == rank.rank && member.generation == observed_.facts.generation)
+        blamed = &member;
+    }
+  }
+  loss.pod_goes_on = action == api::StallAction::kRestartProcess || blamed != nullptr;
+  for (const ObservedPod* pod : sets_.members) {
+    if (blamed == nullptr || pod->uid != blamed->pod_uid) continue;
+    loss.pod_name = pod->name;
+    loss.pod_uid = pod->uid;
+    loss.node = pod->node;
+  }
+  return loss;
 }
 
 bool Planner::resize_if_wanted(const policies::Gang& gang) {
@@ -362,17 +405,26 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
                                            " s are used up; last: " + sentence);
     return;
   }
+  const policies::RestartScope scope =
+      policies::judge_scope({&spec_.failure_policy, &next_.attempts, &losses, &cause,
+                             /*may_keep=*/!any_succeeded() && !is_edited() && agents_stay(), now_});
+  const int64_t kept_since = pods_since(spec_, next_);
+  const std::vector<api::Attempt> condemning = condemning_attempts(next_, observed_.pods);
   ahead_ = true;
-  end_attempts(cause, losses);
+  end_attempts(cause, scope);
   policies::count_restart(next_.restarts, budget, cause.counted, now_);
   clear_running_conditions(next_, "restarting", now_);
   // All pods are made anew anyway: a changed numNodes needs no resize of its own.
-  const bool follows_spec = !spec_.elastic_policy && spec_.failure_policy.restart_strategy ==
-                                                         api::RestartStrategy::kRecreateAll;
+  const bool follows_spec =
+      !spec_.elastic_policy &&
+      spec_.failure_policy.restart_strategy == api::RestartStrategy::kRecreateAll &&
+      scope.scope == policies::Scope::kAll;
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
                   follows_spec ? spec_.num_nodes : next_.nodes.target, now_);
+  if (scope.scope != policies::Scope::kAll) next_.membership.pods_since = kept_since;
+  keep_attempts(next_, condemning);
   set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
-  if (spec_.elastic_policy && next_.observed_generation != observed_.status.observed_generation) {
+  if (!follows_spec && next_.observed_generation != observed_.status.observed_generation) {
     // What has changed in the spec, its size among it, is for the next look.
     next_.observed_generation = observed_.status.observed_generation;
     look_in(std::chrono::milliseconds(1));
@@ -383,27 +435,29 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
            sentence_of(cause));
 }
 
-/// Ends the generation's attempt. Where single pods are replaced, every lost one is named, unless a
-/// member that has succeeded is needed again, the spec was edited or too many went at once: then
-/// all are replaced.
-void Planner::end_attempts(const Loss& cause, const std::vector<Loss>& losses) {
-  const bool single = spec_.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll;
-  const bool job_wide = cause.pod_name.empty();
-  if (single && !job_wide) {
-    if (any_succeeded() || is_edited() || losses.size() > kMaxSingleReplacements) {
-      Loss everybody;
-      everybody.failure_class = cause.failure_class;
-      everybody.reason = cause.reason;
-      everybody.message = "all pods are replaced";
-      note_further_loss(next_, everybody, now_);
+/// Ends the generation's attempt. Where single pods are replaced, every lost one is named.
+void Planner::end_attempts(const Loss& cause, const policies::RestartScope& scope) {
+  bool names_cause = false;
+  for (const Loss* loss : scope.replaced) {
+    if (loss->pod_name == cause.pod_name) {
+      names_cause = true;
     } else {
-      for (const Loss& loss : losses) {
-        if (loss.pod_name != cause.pod_name) note_further_loss(next_, loss, now_);
-      }
-      next_.restarts.pod_replacements += static_cast<int64_t>(losses.size());
+      note_further_loss(next_, *loss, now_);
     }
   }
-  end_attempt(&cause, {});
+  next_.restarts.pod_replacements += std::ssize(scope.replaced);
+  if (scope.scope == policies::Scope::kRanks) ++next_.restarts.in_place;
+  const bool in_place = scope.scope != policies::Scope::kAll && !names_cause;
+  close_attempt(next_, {&cause, {}, last_step(), false, in_place}, now_);
+}
+
+/// Whether no agent that is heard of ends with its ranks, as older ones do.
+bool Planner::agents_stay() const {
+  const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
+  return std::none_of(sets_.members.begin(), sets_.members.end(), [&](const ObservedPod* pod) {
+    const auto found = told.find(pod->uid);
+    return is_alive(*pod) && !pod->terminating && found != told.end() && !found->second->stays;
+  });
 }
 
 bool Planner::any_succeeded() const {

@@ -11,8 +11,10 @@
 #include "control/membership.h"
 #include "control/plan.h"
 #include "control/policies/liveness.h"
+#include "control/policies/progress.h"
 #include "control/policies/restart.h"
 #include "control/policies/schedule.h"
+#include "control/policies/scope.h"
 #include "control/status_edit.h"
 
 /// The inside of plan(): one look at one job. The life of the job is in plan.cc, the judgement of a
@@ -34,6 +36,7 @@ class Planner {
   void decide();
   void plan_finished();
   void plan_ending();
+  bool gives_verdict(const ObservedPod& pod, const policies::MembersByPod& told);
   void refuse_spec();
   void plan_invalid();
   void plan_refused();
@@ -74,7 +77,10 @@ class Planner {
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
-  void end_attempts(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
+  void end_attempts(const policies::Loss& cause, const policies::RestartScope& scope);
+  policies::Loss stalled_loss(const policies::Stall& stall) const;
+  bool agents_stay() const;
+  bool ranks_run() const;
   void resize(int64_t target, std::string_view reason, bool requested);
 
   policies::Gang look_at_gang() const {

@@ -122,6 +122,7 @@ void open_generation(api::TrainingJobStatus& status, const api::ObjectMeta& meta
   // Generations are reserved in blocks only where ranks restart in place.
   status.membership = {.generation = generation,
                        .reserved_up_to = generation,
+                       .pods_since = generation,
                        .world_size = target * spec.num_proc_per_node,
                        .layout = layout_of(spec, target * spec.num_proc_per_node),
                        .master = metadata.name + "-0",
@@ -146,6 +147,7 @@ void close_attempt(api::TrainingJobStatus& status, const AttemptEnd& end, Time n
   }
   if (end.cause != nullptr) {
     fill_cause(attempt, *end.cause);
+    if (end.in_place) attempt.in_place = true;
   } else {
     attempt.reason = end.reason;
     if (end.requested) attempt.requested = true;
@@ -229,7 +231,7 @@ std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
 }
 
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
-                         const policies::Gang& gang, Time now) {
+                         const policies::Gang& gang, bool ranks_run, Time now) {
   const int64_t target = status.nodes.target;
   if (gang.placed) {
     set_condition(
@@ -248,7 +250,8 @@ void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobS
                    refused ? gang.unschedulable : waiting},
                   now);
   }
-  const bool running = status.nodes.ready + status.nodes.succeeded >= target && target > 0;
+  const bool running =
+      ranks_run && status.nodes.ready + status.nodes.succeeded >= target && target > 0;
   if (running) {
     // Nodes that end one after the other are no reason to write the status each time.
     const std::string which =

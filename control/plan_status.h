@@ -26,6 +26,7 @@ struct AttemptEnd {
   std::string reason;                     ///< of the stop, without a cause
   std::optional<int64_t> last_step;       ///< newest step seen
   bool requested = false;                 ///< of a change of size: by an edit of the spec
+  bool in_place = false;                  ///< the pod of the cause goes on
 };
 
 /// Ends the open attempt of the current generation.
@@ -57,8 +58,9 @@ std::optional<BackOff> back_off_of(const api::TrainingJobStatus& status,
                                    const api::TrainingJobSpec& spec);
 
 /// Conditions Scheduled, Running, Restarting, Resizing and Degraded of a generation that is to run.
+/// `ranks_run`: pods that are ready are running.
 void describe_generation(api::TrainingJobStatus& status, const api::TrainingJobSpec& spec,
-                         const policies::Gang& gang, Time now);
+                         const policies::Gang& gang, bool ranks_run, Time now);
 
 /// Condition CheckpointStale; returns when it has to be looked at again.
 std::optional<Duration> describe_checkpoint_age(api::TrainingJobStatus& status,

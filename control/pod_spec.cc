@@ -21,6 +21,15 @@ constexpr std::chrono::seconds kGraceMargin{30};
 /// other up.
 constexpr std::chrono::seconds kStallMargin{60};
 
+/// Whether a restart may keep pods.
+bool agents_stay(const api::TrainingJobSpec& spec) {
+  using api::StallAction;
+  const StallAction on_stall = spec.progress_policy.on_stall;
+  return spec.agent != api::AgentMode::kNone &&
+         (spec.failure_policy.restart_strategy != api::RestartStrategy::kRecreateAll ||
+          on_stall == StallAction::kRestartProcess || on_stall == StallAction::kReplacePod);
+}
+
 }  // namespace
 
 std::string pod_name(const std::string& job_name, const std::string& job_uid, int node_index,
@@ -96,6 +105,7 @@ PodSpec make_pod_spec(const api::ObjectMeta& metadata, const api::TrainingJobSpe
     const auto timeout = std::max(policy.max_stall, policy.startup_timeout) + kStallMargin;
     pod.environment.emplace(contract::kEnvPeerTimeout, std::to_string(timeout.count()));
   }
+  if (agents_stay(spec)) pod.environment.emplace(kEnvStays, "1");
   if (spec.pod_template) pod.template_json = spec.pod_template->json;
   return pod;
 }

@@ -30,6 +30,9 @@ inline constexpr char kEnvControlToken[] = "TRAINYARD_CONTROL_TOKEN";
 inline constexpr char kEnvTerminationLog[] = "TRAINYARD_TERMINATION_LOG";
 /// Where an agent serves /metrics, /healthz and /readyz ("127.0.0.1:0", ":9400"); absent: nowhere.
 inline constexpr char kEnvAgentMetricsAddress[] = "TRAINYARD_METRICS_ADDRESS";
+/// "1": the agent outlives its ranks and starts those of the next generation; absent: it ends with
+/// them.
+inline constexpr char kEnvStays[] = "TRAINYARD_STAYS";
 /// Seconds a stopped rank has for its checkpoint before it is ended; default 60.
 inline constexpr char kEnvStopGrace[] = "TRAINYARD_STOP_GRACE_SECONDS";
 /// Seconds without a control stream after which a local run is taken for dead; default: never.

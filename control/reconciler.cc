@@ -8,6 +8,7 @@
 #include "control/apply.h"
 #include "control/membership.h"
 #include "control/plan.h"
+#include "control/plan_status.h"
 #include "control/policies/progress.h"
 #include "control/status_edit.h"
 
@@ -135,11 +136,6 @@ Result<Reconciled> Reconciler::reconcile_unguarded(const JobKey& key) {
                                            std::to_string(observed.status.membership.generation) +
                                            ", older than " + std::to_string(memory.generation) +
                                            " that was written; look again"};
-  }
-  // Agents start the ranks of a generation together: those of an older one are fenced, and a pod
-  // that was kept would be lost next.
-  if (options_.membership != nullptr && has_agents(observed.spec)) {
-    observed.spec.failure_policy.restart_strategy = api::RestartStrategy::kRecreateAll;
   }
   const Time now = options_.clock->now();
   note_room(observed, memory, now);
@@ -282,6 +278,12 @@ void Reconciler::tell_membership(const Observed& observed, const api::TrainingJo
                    is_true(status, api::ConditionType::kSuccessCriteriaMet) ||
                    (suspended != nullptr && suspended->reason == api::reason::kSuspended);
   order.yields_until = yields_until(observed.spec, status);
+  // New pods are made after it; those that were kept start their ranks after it. More than the
+  // whole of it is left where the clock was set back since it began.
+  const std::optional<BackOff> back_off = back_off_of(status, observed.spec);
+  if (back_off && back_off->ends - options_.clock->now() <= back_off->length) {
+    order.starts_at = back_off->ends;
+  }
   const api::Condition* stalled = find_condition(status, api::ConditionType::kStalled);
   if (observed.spec.progress_policy.on_stall == api::StallAction::kDumpStacks &&
       is_true(status, api::ConditionType::kStalled)) {

@@ -1,6 +1,7 @@
 #include "control/status_edit.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -138,6 +139,25 @@ void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt) {
     if (newest_seen) it->message = bounded_text(it->message, api::kMaxAttemptMessage);
     newest_seen = true;
   }
+}
+
+void keep_attempts(api::TrainingJobStatus& status, const std::vector<api::Attempt>& kept) {
+  const auto among = [](const std::vector<api::Attempt>& attempts, const api::Attempt& attempt) {
+    return std::any_of(attempts.begin(), attempts.end(), [&](const api::Attempt& other) {
+      return other.generation == attempt.generation && other.pod_uid == attempt.pod_uid;
+    });
+  };
+  std::vector<api::Attempt> dropped;
+  for (const api::Attempt& attempt : kept) {
+    if (!among(status.attempts, attempt)) dropped.push_back(attempt);
+  }
+  for (size_t i = 0; i < dropped.size(); ++i) {
+    const auto newest = std::prev(status.attempts.end());
+    const auto oldest = std::find_if(status.attempts.begin(), newest,
+                                     [&](const auto& other) { return !among(kept, other); });
+    if (oldest != newest) status.attempts.erase(oldest);
+  }
+  status.attempts.insert(status.attempts.begin(), dropped.begin(), dropped.end());
 }
 
 void fit_status(api::TrainingJobStatus& status) {

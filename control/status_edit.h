@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/api/training_job.h"
 #include "common/base/time.h"
@@ -44,6 +45,9 @@ api::JobPhase phase_of(const api::TrainingJobStatus& status);
 
 /// Appends an attempt and keeps the limits: kMaxAttempts entries, only the newest message long.
 void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt);
+
+/// Puts attempts back that push_attempt has dropped, in place of the oldest others.
+void keep_attempts(api::TrainingJobStatus& status, const std::vector<api::Attempt>& kept);
 
 /// Keeps the whole within kMaxStatusBytes where names and texts are as long as they may be: first
 /// the messages of older attempts go, then the oldest attempts, never the newest two; then the

@@ -208,7 +208,7 @@ struct EnumTable<RestartStrategy> {
   static constexpr auto kNames = std::to_array<EnumName<RestartStrategy>>({
       {RestartStrategy::kRecreateAll, "RecreateAll"},
       {RestartStrategy::kReplacePod, "ReplacePod"},
-      {RestartStrategy::kInPlace, "InPlace", kPlanned},
+      {RestartStrategy::kInPlace, "InPlace"},
   });
 };
 
@@ -245,8 +245,8 @@ struct EnumTable<StallAction> {
       {StallAction::kReport, "Report"},
       {StallAction::kDumpStacks, "DumpStacks"},
       {StallAction::kRestartJob, "RestartJob"},
-      {StallAction::kRestartProcess, "RestartProcess", kPlanned},
-      {StallAction::kReplacePod, "ReplacePod", kPlanned},
+      {StallAction::kRestartProcess, "RestartProcess"},
+      {StallAction::kReplacePod, "ReplacePod"},
       {StallAction::kReplaceNode, "ReplaceNode", kPlanned},
   });
 };

@@ -174,8 +174,10 @@ template <class V, Is<FailurePolicy> S>
 void visit_fields(V& visit, S& failure) {
   visit(
       {.name = "restartStrategy",
-       .description = "What is replaced when a member fails; where agents start the ranks, always "
-                      "all pods."},
+       .description = "What is replaced when a member fails: all pods, the pod that failed, or "
+                      "only its processes. InPlace replaces a pod that is lost, or that has failed "
+                      "three times within the window of a budget; without agents it replaces the "
+                      "pod that failed."},
       failure.restart_strategy);
   visit({.name = "budgets",
          .description = "Restarts allowed, one entry a class.",
@@ -214,7 +216,12 @@ void visit_fields(V& visit, S& progress) {
          .minimum = 2,
          .maximum = 100000},
         progress.stall_factor);
-  visit({.name = "onStall", .description = "What is done about a stall."}, progress.on_stall);
+  visit(
+      {.name = "onStall",
+       .description = "What is done about a stall: it is reported, the ranks' stacks are printed, "
+                      "all pods are replaced, all processes are started again in their pods, or "
+                      "the pod of the rank to blame is replaced."},
+      progress.on_stall);
 }
 
 template <class V, Is<PersistentVolumeClaim> S>

@@ -50,6 +50,10 @@ void visit_fields(V& visit, S& membership) {
   visit({.name = "reservedUpTo",
          .description = "Generations up to this one may be used without another write."},
         membership.reserved_up_to);
+  visit({.name = "podsSince",
+         .description = "Generation whose pods are the oldest that may belong to the present one; "
+                        "lower than it where a restart has kept pods."},
+        membership.pods_since);
   visit(
       {.name = "worldSize", .description = "Ranks of the generation; 0 with numProcPerNode: auto."},
       membership.world_size);
@@ -119,6 +123,9 @@ void visit_fields(V& visit, S& attempt) {
   visit({.name = "requested",
          .description = "Of a change of size: whether an edit of the spec asked for it."},
         attempt.requested);
+  visit({.name = "inPlace",
+         .description = "Whether its pod went on: only processes were started again."},
+        attempt.in_place);
 }
 
 template <class V, Is<ProgressStatus> S>

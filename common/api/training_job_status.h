@@ -128,6 +128,7 @@ struct RoleStatus {
 struct Membership {
   int64_t generation = 0;
   int64_t reserved_up_to = 0;
+  int64_t pods_since = 0;  ///< pods of older generations are no members; 0: a status of before
   int64_t world_size = 0;
   std::string layout;  ///< of an engine's ranks: layout::describe
   std::string master;
@@ -175,6 +176,7 @@ struct Attempt {
   std::optional<int64_t> resumed_from_step;
   std::optional<int64_t> lost_steps;
   std::optional<bool> requested;  ///< of a change of size: by an edit of the spec
+  std::optional<bool> in_place;   ///< its pod went on: ranks only were started again
 
   bool operator==(const Attempt&) const = default;
 };

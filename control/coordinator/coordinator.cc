@@ -121,7 +121,10 @@ void Coordinator::pass_time_locked(Effects& effects) {
       options_.logger->warning("an agent has gone silent", {{"job_uid", job_uid}});
       effects.changed.push_back(job_uid);
     }
-    if (job->end_yield(options_.clock->now()) == Worth::kALook) effects.changed.push_back(job_uid);
+    const Time time = options_.clock->now();
+    const bool goes_on =
+        job->end_yield(time) == Worth::kALook || job->end_back_off(time) == Worth::kALook;
+    if (goes_on) effects.changed.push_back(job_uid);
   }
 }
 
@@ -197,6 +200,7 @@ void Coordinator::message_locked(const ServerEvent& event, JobRun& job, const st
                                  Effects& effects) {
   const FromAgent& message = *event.message;
   const Time now = options_.clock->now();
+  if (!job.is_of_now(event.connection, message.fence().generation())) return;
   Worth worth = Worth::kNothing;
   switch (message.fact_case()) {
     case FromAgent::kRanksListening:

@@ -143,14 +143,21 @@ Worth JobRun::hello(ConnectionId connection, const coordination::Fence& fence,
   member.ranks_started = hello.ranks_started();
   member.table_delivered = hello.table_delivered();
   member.takes_table_key = hello.takes_table_key();
+  member.fact.stays = hello.stays();
   if (member.table_delivered && hello.table_key().size() <= kTableKeyBytes) {
     member.table_key = hello.table_key();
   }
   member.fenced = false;
+  member.stopped = false;
   member.stacks_asked.reset();
   member.silent = Duration::zero();
   if (listened_ < time_to_come_back()) heard_pods_.insert(fence.pod_uid());
   return Worth::kALook;
+}
+
+bool JobRun::is_of_now(ConnectionId connection, int64_t generation) const {
+  const Member* member = find(connection);
+  return member != nullptr && member->fact.generation == generation;
 }
 
 Worth JobRun::heard(ConnectionId connection, Time now) {
@@ -187,6 +194,12 @@ Worth JobRun::end_yield(Time now) {
   if (goes_on) waits_for_yield_ = false;
   if (ends_now) yield_over_ = true;
   return worth(goes_on || ends_now);
+}
+
+Worth JobRun::end_back_off(Time now) {
+  if (!order_ || !backs_off_ || now < *order_->starts_at) return Worth::kNothing;
+  backs_off_ = false;
+  return Worth::kALook;
 }
 
 Worth JobRun::closed(ConnectionId connection, Time now) {

@@ -87,6 +87,9 @@ class JobRun {
   /// An agent introduced itself on this connection; an older one of the same pod is superseded.
   Worth hello(ConnectionId connection, const coordination::Fence& fence,
               const coordination::Hello& hello, Time now);
+  /// Whether what an agent says of this generation is of what it does now: one that has been told
+  /// to join a newer one may still tell of the old.
+  bool is_of_now(ConnectionId connection, int64_t generation) const;
   /// Anything came on this connection: its agent is not silent.
   Worth heard(ConnectionId connection, Time now);
   /// `listened` more of listening has passed, all that came in it handled. An agent that has
@@ -97,6 +100,8 @@ class JobRun {
   /// Notices once that ranks of the generation before have had their time to yield, and that
   /// nobody is waited for any more.
   Worth end_yield(Time now);
+  /// Notices once that the back-off before the order's generation is over.
+  Worth end_back_off(Time now);
   /// The stream is gone. One that was silent before has been so since then.
   Worth closed(ConnectionId connection, Time now);
   /// Ignored where it has an address that none can be.
@@ -106,8 +111,10 @@ class JobRun {
   Worth exited(ConnectionId connection, const coordination::RankExited& fact, Time now);
   Worth result(ConnectionId connection, const coordination::RunResult& fact);
 
-  /// What to send now, given order and facts: ranks to start once all members have streams, the
-  /// rank table once all ranks listen, Fenced for agents of older generations. Each once a stream.
+  /// What to send now, given order and facts: ranks to start once all members have streams and the
+  /// back-off is over, the rank table once all ranks listen; of agents of older generations,
+  /// JoinGeneration for members that stay and Fenced for the others; StopRanks for agents that wait
+  /// with failed ranks in a membership that is being stopped. Each once a stream.
   std::vector<Decision> decide(Time now);
 
   StreamFacts facts() const;
@@ -135,6 +142,7 @@ class JobRun {
     bool takes_table_key = false;      ///< older agents do not
     std::string table_key;             ///< of the table delivered
     bool fenced = false;               ///< told on this stream
+    bool stopped = false;              ///< likewise: StopRanks, as its ranks have failed
     std::optional<Time> stacks_asked;  ///< for the stall that began then, on this stream
     std::vector<std::pair<int, std::string>> addresses;  ///< rank, address; all of the node
     std::map<int, Rank> ranks;
@@ -159,6 +167,9 @@ class JobRun {
   bool anybody_yields(Time now) const;
   bool anybody_may_come_back() const;
   Duration time_to_come_back() const;
+  void leave_behind(std::vector<Decision>& decisions);
+  void begin_anew(Member& member) const;
+  void stop_broken(std::vector<Decision>& decisions);
   void ask_stacks(std::vector<Decision>& decisions);
   void start_ranks(const std::vector<Seat>& seats, std::vector<Decision>& decisions);
   void send_table(const std::vector<Seat>& seats, std::vector<Decision>& decisions, Time now);
@@ -181,6 +192,7 @@ class JobRun {
   std::map<ConnectionId, std::string> by_connection_;  ///< pod UIDs of open streams
   std::optional<Time> table_ready_at_;
   bool yield_over_ = false;       ///< of the order's generation, and noticed
+  bool backs_off_ = false;        ///< nothing starts before order_->starts_at
   bool waits_for_yield_ = false;  ///< decisions wait for ranks that yield
   Duration listened_{0};          ///< since this was made
   /// Pods whose agents have been heard while those of before may still come back.

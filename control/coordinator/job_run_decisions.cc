@@ -23,23 +23,66 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
   std::vector<Decision> decisions;
   waits_for_yield_ = order_ && anybody_yields(now);
   if (!order_ || waits_for_yield_) return decisions;
-  for (auto& [uid, member] : members_) {
-    if (member.connection == 0 || member.fenced) continue;
-    if (member.fact.generation >= order_->generation) continue;
-    member.fenced = true;
-    auto message = message_to(member);
-    message->mutable_fence()->set_generation(order_->generation);
-    message->mutable_fenced()->set_reason("generation " + std::to_string(order_->generation) +
-                                          " has taken over");
-    decisions.emplace_back(member.connection, std::move(message));
+  leave_behind(decisions);
+  if (order_->stopping) {
+    stop_broken(decisions);
+    return decisions;
   }
-  if (order_->stopping) return decisions;
   ask_stacks(decisions);
+  backs_off_ = order_->starts_at && now < *order_->starts_at;
+  if (backs_off_) return decisions;
   const std::optional<std::vector<Seat>> all = seats();
   if (!all) return decisions;
   start_ranks(*all, decisions);
   send_table(*all, decisions, now);
   return decisions;
+}
+
+/// Ends the ranks of older generations: agents of members start those of the new one in their
+/// place, others are fenced.
+void JobRun::leave_behind(std::vector<Decision>& decisions) {
+  for (auto& [uid, member] : members_) {
+    if (member.connection == 0 || member.fenced) continue;
+    if (member.fact.generation >= order_->generation) continue;
+    auto message = message_to(member);
+    message->mutable_fence()->set_generation(order_->generation);
+    if (member.fact.stays && known_pods_.contains(uid)) {
+      message->mutable_join_generation()->set_generation(order_->generation);
+      message->mutable_join_generation()->set_reason("its pod is a member of it");
+      begin_anew(member);
+    } else {
+      member.fenced = true;
+      message->mutable_fenced()->set_reason("generation " + std::to_string(order_->generation) +
+                                            " has taken over");
+    }
+    decisions.emplace_back(member.connection, std::move(message));
+  }
+}
+
+/// What the agent told of the generation before is no fact of this one.
+void JobRun::begin_anew(Member& member) const {
+  member.fact.generation = order_->generation;
+  member.fact.failure.reset();
+  member.fact.ranks.clear();
+  member.silent = Duration::zero();
+  member.ranks_started = false;
+  member.table_delivered = false;
+  member.table_key.clear();
+  member.stacks_asked.reset();
+  member.addresses.clear();
+  member.ranks.clear();
+}
+
+/// Nobody starts their ranks again: agents end with the verdict that they have told.
+void JobRun::stop_broken(std::vector<Decision>& decisions) {
+  for (auto& [uid, member] : members_) {
+    if (member.connection == 0 || member.stopped || !member.fact.failure) continue;
+    if (!member.fact.stays || !is_current(member)) continue;
+    member.stopped = true;
+    auto message = message_to(member);
+    message->mutable_stop_ranks()->set_reason("the job is being stopped");
+    decisions.emplace_back(member.connection, std::move(message));
+  }
 }
 
 /// Whether ranks of an older generation are heard of that may still write a checkpoint, or may be

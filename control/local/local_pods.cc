@@ -33,7 +33,7 @@ std::map<std::string, std::string> own_environment() {
     variables[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
   }
   // Where this runs in a pod of the operator: what that pod's own agent is to speak by.
-  for (const char* name : {kEnvControlAuthorities, kEnvControlToken, kEnvTerminationLog,
+  for (const char* name : {kEnvControlAuthorities, kEnvControlToken, kEnvTerminationLog, kEnvStays,
                            static_cast<const char*>(contract::kEnvHost)})
     variables.erase(name);
   return variables;

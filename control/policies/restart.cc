@@ -230,6 +230,8 @@ Duration backoff_of(const api::FailurePolicy& policy, const api::TrainingJobStat
                                 [&](Time at) { return counts(entry.failure_class, at); });
   }
   const int64_t restarts = std::max(std::ssize(generations), by_windows);
+  // It had come to a new checkpoint: nothing speaks against another try.
+  if (restarts == 1 && committed != Time::min()) return Duration::zero();
   Duration wait = restarts > 0 ? Duration(backoff.initial) : Duration::zero();
   for (int64_t i = 1; i < restarts && wait < backoff.max; ++i)
     wait *= 2;

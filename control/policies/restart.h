@@ -12,6 +12,9 @@
 /// Why a member is gone, whose fault that is, and whether another try is allowed. Pure.
 namespace trainyard::control::policies {
 
+/// What a restart begins anew: the ranks in their pods, single pods, or all pods.
+enum class Scope { kRanks, kPods, kAll };
+
 /// One member (or the whole job, when it stalls) that ends a generation.
 struct Loss {
   std::string pod_name;  ///< empty: no pod to blame
@@ -29,6 +32,10 @@ struct Loss {
   bool counted = true;  ///< towards the budget of its class
   /// Ended because it missed a peer: somebody else is to blame, if anybody is.
   bool follows_peer = false;
+  /// Only ranks have ended, or hang: its agent waits for what is to be done.
+  bool pod_goes_on = false;
+  /// What a stall's action asks for; nullopt: the job's strategy says.
+  std::optional<Scope> wanted;
   /// Reason of Failed, when the job is not to be tried again.
   std::optional<std::string> fatal_reason;
 };
@@ -65,9 +72,10 @@ bool within_budget(const api::FailurePolicy& policy, const api::RestartCounts& r
 void count_restart(api::RestartCounts& restarts, const api::RestartBudget& budget, bool counted,
                    Time now);
 
-/// The wait between the newest restart and its pods: initial, doubled for each restart since the
-/// newest committed step, at most max. Those that the window of their class's budget has left do
-/// not count any more: of programs of one's own no step is ever known to be committed.
+/// The wait between the newest restart and its pods: none for the first since a committed
+/// checkpoint; else initial, doubled for each further restart since then, at most max. Those that
+/// the window of their class's budget has left do not count any more: of programs of one's own no
+/// step is ever known to be committed.
 Duration backoff_of(const api::FailurePolicy& policy, const api::TrainingJobStatus& status,
                     Time now);
 

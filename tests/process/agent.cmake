@@ -23,7 +23,7 @@ trainyard_library(run_test_support
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/../support/run_fixture.cc
   DEPS process_test_support ledger_test_support GTest::gmock)
 # gRPC, which is not instrumented, gives false reports under the thread sanitizer.
-foreach(name run run_crash run_faults run_timing)
+foreach(name run run_crash run_faults run_in_place run_timing)
   set(timing)
   if(name STREQUAL "run_timing")
     set(timing TIMING)

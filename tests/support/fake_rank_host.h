@@ -29,6 +29,10 @@ class FakeRankHost final : public agent::RankHost {
     ranks.back().progress.set_restored_step(-1);
     return {};
   }
+  void clear() override {
+    ++clears;
+    ranks.clear();
+  }
   int64_t pid(int local_rank) const override { return 1000 + local_rank; }
   void send(int local_rank, const std::string& line) override {
     at(local_rank).received.push_back(line);
@@ -49,6 +53,7 @@ class FakeRankHost final : public agent::RankHost {
 
   std::vector<Rank> ranks;  ///< by local rank
   bool fail_start = false;
+  int clears = 0;
 };
 
 }  // namespace trainyard::testing_support

@@ -12,6 +12,7 @@ trainyard_test(agent_test TIER unit THREADED
           ${CMAKE_CURRENT_LIST_DIR}/agent/progress_page_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/rank_log_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_generation_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/agent/supervisor_verdict_test.cc
   DEPS agent_process)
 trainyard_test(coordinator_test TIER unit THREADED
@@ -19,6 +20,7 @@ trainyard_test(coordinator_test TIER unit THREADED
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_bounds_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_facts_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_failures_test.cc
+          ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_join_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/coordinator_silence_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/coordinator/exit_log_test.cc
           ${CMAKE_CURRENT_LIST_DIR}/common/fair_mutex_test.cc

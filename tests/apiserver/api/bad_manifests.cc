@@ -186,9 +186,6 @@ constexpr BadManifest kManifests[] = {
     {T, R"({"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "a", "env": [{"name": "A"}, {"name": "TRAINYARD_X", "value": "0"}]}]}}}})", "spec.template.spec.containers[0].env[1].name"},
     {T, R"({"spec": {"template": {"spec": {"containers": [{"name": "a", "image": "a", "env": [{"value": "0"}]}]}}}})", "spec.template.spec.containers[0].env[0].name"},
     // Planned, and not there yet.
-    {T, R"({"spec": {"failurePolicy": {"restartStrategy": "InPlace"}}})", "spec.failurePolicy.restartStrategy"},
-    {T, R"({"spec": {"progressPolicy": {"onStall": "RestartProcess"}}})", "spec.progressPolicy.onStall"},
-    {T, R"({"spec": {"progressPolicy": {"onStall": "ReplacePod"}}})", "spec.progressPolicy.onStall"},
     {T, R"({"spec": {"progressPolicy": {"onStall": "ReplaceNode"}}})", "spec.progressPolicy.onStall"},
     {T, R"({"spec": {"spares": {"count": 1}}})", "spec.spares.count"},
     {T, R"({"spec": {"scheduling": {"provider": "Volcano"}}})", "spec.scheduling.provider"},

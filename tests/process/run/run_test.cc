@@ -85,6 +85,7 @@ TEST_F(RunTest, WithinAPodOfTheOperatorItIsItsOwn) {
                           {"TRAINYARD_CONTROL_AUTHORITIES", junk},
                           {"TRAINYARD_CONTROL_ADDRESS", "trainyard-control.elsewhere.svc:9443"},
                           {"TRAINYARD_TERMINATION_LOG", (folder() / "outer").string()},
+                          {"TRAINYARD_STAYS", "1"},
                           {"TRAINYARD_HOST", "192.0.2.1"}});
   expect_end(*run, 0);
   EXPECT_EQ(summary().value("restarts", -1), 0);

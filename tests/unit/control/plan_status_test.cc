@@ -85,14 +85,14 @@ TEST(LayoutEdgeTest, IsThatOfTheGenerationAndNamesTheShardAskedFor) {
 
 TEST(ConditionEdgeTest, RunningEndsAsSoonAsOneIsNotReadyAndNobodyIsNotRunning) {
   api::TrainingJobStatus status;
-  describe_generation(status, {}, {}, kLookedAt);
+  describe_generation(status, {}, {}, true, kLookedAt);
   EXPECT_FALSE(is_true(status, ConditionType::kRunning)) << "a gang of nobody";
   status.nodes.target = 2;
   status.nodes.ready = 2;
-  describe_generation(status, {}, {}, kLookedAt);
+  describe_generation(status, {}, {}, true, kLookedAt);
   EXPECT_TRUE(is_true(status, ConditionType::kRunning));
   status.nodes.ready = 1;
-  describe_generation(status, {}, {}, kLookedAt);
+  describe_generation(status, {}, {}, true, kLookedAt);
   EXPECT_FALSE(is_true(status, ConditionType::kRunning));
 }
 
@@ -131,7 +131,7 @@ TEST(ConditionEdgeTest, ANodeThatHasEndedIsNotCalledReady) {
   status.nodes.target = 3;
   status.nodes.ready = 3;
   const auto message = [&] {
-    describe_generation(status, {}, {}, kLookedAt);
+    describe_generation(status, {}, {}, true, kLookedAt);
     return find_condition(status, ConditionType::kRunning)->message;
   };
   EXPECT_EQ(message(), "3 of 3 nodes are ready");
@@ -164,11 +164,11 @@ TEST(ConditionEdgeTest, ABackOffIsToldOnceAndStaysTrue) {
                              text::format_time(kLookedAt + seconds(40)) +
                              " after a back-off of 40 s";
   for (const seconds later : {seconds(0), seconds(39), seconds(60)}) {
-    describe_generation(status, spec, {}, kLookedAt + later);
+    describe_generation(status, spec, {}, true, kLookedAt + later);
     EXPECT_EQ(find_condition(status, ConditionType::kScheduled)->message, wanted);
   }
   spec.failure_policy.backoff = {seconds(0), seconds(0)};
-  describe_generation(status, spec, {}, kLookedAt);
+  describe_generation(status, spec, {}, true, kLookedAt);
   EXPECT_EQ(find_condition(status, ConditionType::kScheduled)->message, "waiting for all 2 pods");
 }
 

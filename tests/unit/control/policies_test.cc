@@ -228,6 +228,25 @@ TEST(RestartPolicyTest, PodsThatOneRestartReplacesAreOneForTheBackOff) {
   EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(20));
 }
 
+TEST(RestartPolicyTest, TheFirstRestartSinceACheckpointWaitsForNothing) {
+  api::FailurePolicy policy;
+  policy.backoff = {seconds(10), seconds(300)};
+  api::TrainingJobStatus status;
+  const auto fail = [&](int64_t generation, Time at) {
+    status.attempts.push_back(
+        {.generation = generation, .failure_class = FailureClass::kInfrastructure, .end_time = at});
+  };
+  fail(1, kNow);
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(10)) << "nothing is committed";
+  status.checkpoint.emplace().last_time = kNow - seconds(5);
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(0));
+  fail(2, kNow);
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow), seconds(20));
+  status.checkpoint->last_time = kNow;
+  fail(3, kNow + seconds(1));
+  EXPECT_EQ(policies::backoff_of(policy, status, kNow + seconds(1)), seconds(0));
+}
+
 TEST(RestartPolicyTest, RestartsThatTheirBudgetHasForgottenLengthenNoBackOff) {
   api::FailurePolicy policy;
   policy.backoff = {seconds(10), seconds(300)};

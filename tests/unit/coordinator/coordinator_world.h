@@ -44,6 +44,7 @@ class ScriptedAgent {
     hello.set_devices(3);
     hello.set_takes_table_key(takes_table_key);
     hello.set_table_key(table_key);
+    hello.set_stays(stays_);
     say(std::move(message));
   }
 
@@ -96,6 +97,11 @@ class ScriptedAgent {
     say(std::move(message));
   }
 
+  /// From its next hello on.
+  void set_stays() { stays_ = true; }
+  /// It has joined this one.
+  void set_generation(int64_t generation) { generation_ = generation; }
+
   void leave() { channel_->finish(Duration::zero()); }
 
   /// Decisions since the last call.
@@ -111,7 +117,8 @@ class ScriptedAgent {
   std::unique_ptr<ControlChannel> channel_;
   const std::string pod_uid_;
   const int node_index_;
-  const int64_t generation_;
+  int64_t generation_;
+  bool stays_ = false;
   int64_t beats_ = 0;
 };
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <vector>
+
+#include "common/api/training_job.h"
+#include "common/base/time.h"
+#include "control/policies/restart.h"
+
+/// Which pods a restart replaces, and which go on with new ranks. Pure.
+namespace trainyard::control::policies {
+
+/// More pods lost at once than this are replaced with all the others: attempts hold no more names.
+inline constexpr size_t kMaxSingleReplacements = 4;
+/// So many failures of one pod within the window of their class's budget are the pod's, not its
+/// ranks': the last of them replaces it.
+inline constexpr int64_t kFailuresOfOnePod = 3;
+
+struct ScopeInput {
+  const api::FailurePolicy* policy = nullptr;
+  const std::vector<api::Attempt>* attempts = nullptr;
+  const std::vector<Loss>* losses = nullptr;
+  const Loss* cause = nullptr;  ///< one of the losses
+  /// False where pods cannot go on: the spec was edited, a member has ended well, an agent ends
+  /// with its ranks.
+  bool may_keep = true;
+  Time now;
+};
+
+struct RestartScope {
+  Scope scope = Scope::kAll;
+  std::vector<const Loss*> replaced;  ///< with kPods: whose pods go
+};
+
+/// ReplacePod replaces pods that are lost and those whose own ranks have failed; InPlace only the
+/// former, and a pod that fails for the kFailuresOfOnePod-th time.
+RestartScope judge_scope(const ScopeInput& input);
+
+}  // namespace trainyard::control::policies

@@ -1,0 +1,244 @@
+// An agent that stays: it outlives its ranks and starts those of the next generation.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/agent/supervisor_world.h"
+
+namespace trainyard::agent {
+namespace {
+
+using coordination::FromAgent;
+using coordination::ToAgent;
+using std::chrono::seconds;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+
+AgentOptions staying() {
+  AgentOptions options = options_of_a_local_run();
+  options.stays = true;
+  options.orphan_limit.reset();
+  return options;
+}
+
+class StayingSupervisorTest : public SupervisorWorld {
+ protected:
+  StayingSupervisorTest() : SupervisorWorld(staying()) {}
+
+  ToAgent join(int64_t generation) const {
+    ToAgent message = decision(generation);
+    message.mutable_join_generation()->set_generation(generation);
+    message.mutable_join_generation()->set_reason("test");
+    return message;
+  }
+  ToAgent start(int64_t generation) const {
+    ToAgent message = start_two_of_four();
+    message.mutable_fence()->set_generation(generation);
+    message.mutable_start_generation()->set_generation(generation);
+    return message;
+  }
+
+  /// Rank 2 dies of SIGKILL, and rank 3 is ended.
+  void fail() {
+    host_.at(0).last_lines = {"last words"};
+    supervisor_.on_rank_end(0, {0, SIGKILL});
+    supervisor_.on_rank_end(1, {0, SIGKILL});
+  }
+
+  static std::vector<coordination::RankExited> exits_of(const std::vector<FromAgent>& messages) {
+    std::vector<coordination::RankExited> exits;
+    for (const FromAgent& message : messages) {
+      if (message.has_rank_exited()) exits.push_back(message.rank_exited());
+    }
+    return exits;
+  }
+};
+
+TEST_F(StayingSupervisorTest, TellsHowItsRanksFailedAndWaits) {
+  train();
+  fail();
+  const auto exits = exits_of(heard());
+  ASSERT_EQ(exits.size(), 2u);
+  EXPECT_EQ(exits[0].verdict().exit_code(), 128 + SIGKILL);
+  EXPECT_TRUE(exits[1].expected());
+  EXPECT_FALSE(supervisor_.finished());
+  pass(seconds(600));
+  EXPECT_FALSE(supervisor_.finished()) << "with a stream an order is owed";
+}
+
+TEST_F(StayingSupervisorTest, BeginsTheNextGenerationInItsPod) {
+  train();
+  fail();
+  heard();
+  tell(join(4));
+  EXPECT_EQ(host_.clears, 1);
+  EXPECT_TRUE(host_.ranks.empty());
+  tell(start(4));
+  ASSERT_EQ(host_.ranks.size(), 2u);
+  EXPECT_EQ(host_.at(1).launch.generation, 4);
+  EXPECT_EQ(host_.at(1).launch.rank, 3);
+  supervisor_.on_rank_line(0, contract::encode(contract::Listening{"127.0.0.1:5002"}));
+  supervisor_.on_rank_line(1, contract::encode(contract::Listening{"127.0.0.1:5003"}));
+  const auto messages = heard();
+  ASSERT_FALSE(messages.empty());
+  EXPECT_EQ(messages.back().fence().generation(), 4);
+  EXPECT_EQ(messages.back().ranks_listening().ranks(0).address(), "127.0.0.1:5002");
+  EXPECT_EQ(supervisor_.snapshot().rank_starts, 4);
+  supervisor_.on_rank_end(0, {});
+  supervisor_.on_rank_end(1, {});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 0);
+}
+
+TEST_F(StayingSupervisorTest, RunningRanksAreGoneBeforeTheNextOnesStart) {
+  train();
+  tell(join(4));
+  tell(start(4));
+  EXPECT_THAT(host_.at(0).signals, ElementsAre(SIGKILL));
+  EXPECT_EQ(host_.at(0).launch.generation, 3) << "one of the old generation still runs";
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  EXPECT_EQ(host_.clears, 0);
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  for (const auto& exit : exits_of(heard()))
+    EXPECT_TRUE(exit.expected());
+  EXPECT_EQ(host_.clears, 1);
+  ASSERT_EQ(host_.ranks.size(), 2u);
+  EXPECT_EQ(host_.at(0).launch.generation, 4);
+}
+
+TEST_F(StayingSupervisorTest, TheSameOrderTwiceStartsNothingTwice) {
+  train();
+  tell(join(3));
+  EXPECT_THAT(host_.at(0).signals, ElementsAre()) << "it belongs to that generation";
+  tell(join(4));
+  tell(join(4));
+  tell(start(4));
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  tell(join(4));
+  tell(start(4));
+  EXPECT_EQ(host_.ranks.size(), 2u);
+  EXPECT_THAT(host_.at(0).signals, ElementsAre());
+  EXPECT_EQ(host_.clears, 1);
+}
+
+TEST_F(StayingSupervisorTest, OrdersOfThePastAreRefused) {
+  train();
+  fail();
+  tell(join(5));
+  tell(start(4));
+  EXPECT_TRUE(host_.ranks.empty()) << "an older generation";
+  ToAgent old_term = start(5);
+  old_term.mutable_fence()->set_term(4);
+  tell(old_term);
+  EXPECT_TRUE(host_.ranks.empty()) << "a leader that is over";
+  tell(join(4));
+  tell(start(5));
+  EXPECT_EQ(host_.ranks.size(), 2u);
+}
+
+TEST_F(StayingSupervisorTest, ANewerOrderTakesThePlaceOfOneThatWaits) {
+  train();
+  tell(join(4));
+  tell(start(4));
+  tell(join(5));
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  EXPECT_TRUE(host_.ranks.empty()) << "ranks of generation 4 are not wanted any more";
+  tell(start(5));
+  ASSERT_EQ(host_.ranks.size(), 2u);
+  EXPECT_EQ(host_.at(0).launch.generation, 5);
+}
+
+TEST_F(StayingSupervisorTest, EndsWithItsVerdictWhenNothingIsToBeStartedAgain) {
+  train();
+  fail();
+  ToAgent stop = decision();
+  stop.mutable_stop_ranks()->set_reason("failed for good");
+  tell(stop);
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+  EXPECT_EQ(supervisor_.finished()->rank, 2);
+  EXPECT_EQ(supervisor_.finished()->message, "last words");
+}
+
+TEST_F(StayingSupervisorTest, EndsWithItsVerdictWhenFenced) {
+  train();
+  fail();
+  ToAgent fenced = decision(4);
+  fenced.mutable_fenced()->set_reason("replaced");
+  tell(fenced);
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+}
+
+TEST_F(StayingSupervisorTest, EndsWithItsVerdictBySignal) {
+  train();
+  fail();
+  supervisor_.on_terminate();
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+}
+
+TEST_F(StayingSupervisorTest, ASignalWhileItChangesGenerationsIsTheEnd) {
+  train();
+  tell(join(4));
+  tell(start(4));
+  supervisor_.on_terminate();
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+  EXPECT_EQ(host_.clears, 0);
+}
+
+TEST_F(StayingSupervisorTest, WithoutAStreamItWaitsForAMinute) {
+  train();
+  fail();
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  pass(Supervisor::kOrderLimit - seconds(1));
+  EXPECT_FALSE(supervisor_.finished());
+  pass(seconds(2));
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, 128 + SIGKILL);
+}
+
+TEST_F(StayingSupervisorTest, ANewCoordinatorHearsTheVerdictAgain) {
+  train();
+  fail();
+  heard();
+  transport_.set_reachable(false);
+  supervisor_.on_channel();
+  transport_.set_reachable(true);
+  for (int i = 0; i < 20 && !supervisor_.snapshot().stream_open; ++i)
+    pass(seconds(1));
+  const auto messages = heard();
+  ASSERT_FALSE(messages.empty());
+  EXPECT_TRUE(messages[0].hello().stays());
+  const auto exits = exits_of(messages);
+  ASSERT_EQ(exits.size(), 1u);
+  EXPECT_EQ(exits[0].rank(), 2);
+  EXPECT_FALSE(exits[0].expected());
+  EXPECT_EQ(exits[0].verdict().exit_code(), 128 + SIGKILL);
+}
+
+using LeavingSupervisorTest = SupervisorWorld;
+
+TEST_F(LeavingSupervisorTest, AnAgentThatDoesNotStayIsFencedByANewerGeneration) {
+  train();
+  ToAgent message = decision(4);
+  message.mutable_join_generation()->set_generation(4);
+  tell(message);
+  EXPECT_THAT(host_.at(0).signals, Contains(SIGKILL));
+  supervisor_.on_rank_end(0, {0, SIGKILL});
+  supervisor_.on_rank_end(1, {0, SIGKILL});
+  ASSERT_TRUE(supervisor_.finished());
+  EXPECT_EQ(supervisor_.finished()->exit_code, contract::kExitRetry);
+}
+
+}  // namespace
+}  // namespace trainyard::agent

@@ -1,0 +1,318 @@
+// What a restart replaces: ranks in their pods, single pods, or all pods.
+#include <chrono>
+#include <csignal>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "control/policies/scope.h"
+#include "tests/support/reporting_job.h"
+
+namespace trainyard::control {
+namespace {
+
+using api::ConditionType;
+using api::RestartStrategy;
+using std::chrono::minutes;
+using std::chrono::seconds;
+using testing_support::kBackoffOver;
+using testing_support::make_job;
+using testing_support::ReportingJob;
+
+api::TrainingJob job_of(int64_t nodes, RestartStrategy strategy = RestartStrategy::kInPlace) {
+  api::TrainingJob job = make_job(nodes);
+  job.spec.failure_policy.restart_strategy = strategy;
+  return job;
+}
+
+/// A job whose agents stay; the test plays the coordinator.
+class StayingJob : public ReportingJob {
+ public:
+  explicit StayingJob(api::TrainingJob job) : ReportingJob(std::move(job)) { stay(); }
+
+  void stay() {
+    for (MemberFact& fact : facts.now.members)
+      fact.stays = true;
+  }
+
+  void fail_rank(int index, int exit_code, int signal = 0) {
+    ContainerExit exit;
+    exit.rank = index;
+    exit.exit_code = signal != 0 ? 128 + signal : exit_code;
+    if (signal != 0) exit.signal = signal;
+    exit.reason = "Error";
+    exit.message = "boom";
+    exit.finished_at = clock.now();
+    facts.now.members.at(static_cast<size_t>(index)).failure = exit;
+  }
+
+  /// The order has been carried out: ranks of the status' generation run.
+  void carry_out() {
+    connect();
+    stay();
+  }
+};
+
+TEST(InPlaceTest, AFailedRankKeepsEveryPod) {
+  StayingJob job(job_of(3));
+  const ObservedPod before = job.member(1);
+  job.fail_rank(1, 0, SIGKILL);
+  ASSERT_TRUE(job.settle());
+  const auto status = job.status();
+  EXPECT_EQ(status.membership.generation, 2);
+  EXPECT_EQ(status.membership.pods_since, 1);
+  EXPECT_EQ(status.restarts.total, 1);
+  EXPECT_EQ(status.restarts.in_place, 1);
+  EXPECT_EQ(status.restarts.pod_replacements, 0);
+  ASSERT_EQ(status.attempts.size(), 2u);
+  EXPECT_EQ(status.attempts[0].in_place, true);
+  EXPECT_EQ(status.attempts[0].pod_uid, before.uid);
+  EXPECT_EQ(status.attempts[0].rank, 1);
+  EXPECT_TRUE(job.is(ConditionType::kRestarting));
+  EXPECT_TRUE(job.is(ConditionType::kScheduled));
+  EXPECT_FALSE(job.is(ConditionType::kRunning)) << "the pods are ready, their ranks are not";
+  for (int index = 0; index < 3; ++index)
+    EXPECT_EQ(job.member(index).created_generation, 1);
+  job.carry_out();
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_TRUE(job.is(ConditionType::kRunning));
+  EXPECT_FALSE(job.is(ConditionType::kRestarting));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.member(1).uid, before.uid);
+}
+
+TEST(InPlaceTest, RanksInTwoPodsThatFailTogetherAreOneRestart) {
+  StayingJob job(job_of(3));
+  job.fail_rank(0, 69);
+  job.fail_rank(2, 1);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(job.status().attempts[0].rank, 2) << "the other only missed it";
+  EXPECT_EQ(job.status().restarts.in_place, 1);
+}
+
+TEST(InPlaceTest, RanksThatOnlyMissedPeersWaitForTheOneToBlame) {
+  StayingJob job(job_of(2));
+  job.fail_rank(0, 69);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.total, 0);
+  job.fail_rank(1, 69);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.in_place, 1) << "nobody is left to show himself";
+}
+
+TEST(InPlaceTest, AFatalExitFailsTheJobAndItsPodGivesItsVerdict) {
+  StayingJob job(job_of(2));
+  job.fail_rank(0, 64);
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kFailureTarget));
+  EXPECT_EQ(job.member(0).phase, PodPhase::kRunning) << "its agent is told to end, not deleted";
+  job.fail(0, 64);
+  job.facts.now.members[0].connected = false;
+  ASSERT_TRUE(job.settle());
+  EXPECT_TRUE(job.is(ConditionType::kFailed));
+  EXPECT_EQ(job.status().nodes.failed, 1);
+}
+
+TEST(InPlaceTest, AnAgentThatGivesNoVerdictIsNotWaitedForLong) {
+  StayingJob job(job_of(2));
+  job.fail_rank(0, 64);
+  ASSERT_TRUE(job.pass(seconds(5)));
+  EXPECT_TRUE(job.is(ConditionType::kFailed));
+}
+
+TEST(InPlaceTest, APodThatIsLostIsReplacedAloneInTheSameGeneration) {
+  StayingJob job(job_of(3));
+  const ObservedPod kept = job.member(2);
+  job.fail_rank(0, 69);
+  job.fail(1, 137);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  const auto status = job.status();
+  EXPECT_EQ(status.membership.generation, 2);
+  EXPECT_EQ(status.restarts.pod_replacements, 1);
+  EXPECT_EQ(status.restarts.in_place, 0);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+  EXPECT_EQ(job.member(2).uid, kept.uid);
+  EXPECT_EQ(job.member(0).created_generation, 1);
+}
+
+TEST(InPlaceTest, ThePodOfARankThatFailsGoesOnWhereAnotherIsReplaced) {
+  StayingJob job(job_of(3));
+  job.fail_rank(0, 1);
+  job.fail(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
+  EXPECT_EQ(job.member(0).created_generation, 1);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(InPlaceTest, TheThirdFailureOfAPodReplacesIt) {
+  StayingJob job(job_of(2));
+  for (int64_t generation = 2; generation <= 4; ++generation) {
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.pass(kBackoffOver));
+    ASSERT_EQ(job.status().membership.generation, generation);
+    job.carry_out();
+    ASSERT_TRUE(job.settle());
+  }
+  EXPECT_EQ(job.status().restarts.in_place, 2);
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
+  EXPECT_EQ(job.member(1).created_generation, 4);
+  EXPECT_EQ(job.member(0).created_generation, 1);
+}
+
+TEST(InPlaceTest, FailuresOutsideTheWindowAreForgotten) {
+  api::TrainingJob manifest = job_of(2);
+  manifest.spec.failure_policy.budgets = {{api::FailureClass::kApplication, 10, minutes(10)}};
+  StayingJob job(std::move(manifest));
+  for (int64_t generation = 2; generation <= 5; ++generation) {
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.settle());
+    job.carry_out();
+    ASSERT_TRUE(job.pass(minutes(6)));
+  }
+  EXPECT_EQ(job.status().restarts.in_place, 4);
+}
+
+TEST(InPlaceTest, ABudgetThatIsUsedUpFailsTheJob) {
+  api::TrainingJob manifest = job_of(2);
+  manifest.spec.failure_policy.budgets = {{api::FailureClass::kApplication, 0, minutes(10)}};
+  StayingJob job(std::move(manifest));
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.pass(seconds(5)));
+  EXPECT_EQ(job.reason_of(ConditionType::kFailed), "BudgetExceeded");
+}
+
+TEST(InPlaceTest, AnEditedSpecReplacesAllPods) {
+  StayingJob job(job_of(2));
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) { spec.checkpoint_policy.every_steps = 7; });
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.member(0).created_generation, 2);
+  EXPECT_EQ(job.status().membership.pods_since, 2);
+}
+
+TEST(InPlaceTest, AnAgentThatEndsWithItsRanksReplacesAllPods) {
+  StayingJob job(job_of(2));
+  job.facts.now.members[0].stays = false;
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().membership.generation, 2) << "one generation";
+  EXPECT_EQ(job.member(0).created_generation, 2);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(InPlaceTest, AnotherStrategyCondemnsNoPodThatRuns) {
+  StayingJob job(job_of(2));
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.settle());
+  job.carry_out();
+  job.cluster.edit_spec([](api::TrainingJobSpec& spec) {
+    spec.failure_policy.restart_strategy = RestartStrategy::kRecreateAll;
+  });
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(job.member(0).created_generation, 1);
+}
+
+TEST(InPlaceTest, WithoutAgentsThePodThatFailedIsReplaced) {
+  testing_support::JobDriver job(job_of(2));
+  ASSERT_TRUE(job.settle());
+  job.fail(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.member(0).created_generation, 1);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(InPlaceTest, ADecisionSurvivesTheProcessThatMadeIt) {
+  for (int64_t write = 0; write < 4; ++write) {
+    for (const auto point : {testing_support::MemoryCluster::CrashPoint::kBefore,
+                             testing_support::MemoryCluster::CrashPoint::kAfter}) {
+      StayingJob job(job_of(2));
+      job.fail_rank(1, 1);
+      job.cluster.crash_at(write, point);
+      ASSERT_TRUE(job.settle());
+      EXPECT_EQ(job.status().membership.generation, 2) << write;
+      EXPECT_EQ(job.status().restarts.in_place, 1) << write;
+      EXPECT_EQ(job.member(1).created_generation, 1) << write;
+    }
+  }
+}
+
+TEST(InPlaceTest, AnAttemptThatCondemnsAPodStillSeenIsNotForgotten) {
+  api::TrainingJobStatus status;
+  api::Attempt condemning;
+  condemning.generation = 1;
+  condemning.pod_uid = "lost";
+  condemning.end_time = Time{seconds(1)};
+  status.attempts = {condemning};
+  for (int64_t generation = 2; generation <= 15; ++generation) {
+    api::Attempt in_place;
+    in_place.generation = generation;
+    in_place.pod_uid = "kept";
+    in_place.in_place = true;
+    in_place.end_time = Time{seconds(generation)};
+    push_attempt(status, in_place);
+    keep_attempts(status, {condemning});
+    ASSERT_LE(status.attempts.size(), 10u);
+    EXPECT_EQ(status.attempts.front().pod_uid, "lost");
+    EXPECT_EQ(status.attempts.back().generation, generation);
+  }
+}
+
+TEST(ReplacePodTest, OnlyThePodWhoseRankFailedIsReplaced) {
+  StayingJob job(job_of(3, RestartStrategy::kReplacePod));
+  job.fail_rank(0, 69);
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
+  EXPECT_EQ(job.member(0).created_generation, 1);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+  EXPECT_EQ(job.member(2).created_generation, 1);
+}
+
+api::TrainingJob job_that_reacts_by(api::StallAction action) {
+  api::TrainingJob manifest = job_of(3, RestartStrategy::kRecreateAll);
+  manifest.spec.progress_policy.on_stall = action;
+  return manifest;
+}
+
+/// Rank 1 of three stands still, and the others wait for it.
+class StalledJob : public StayingJob {
+ public:
+  explicit StalledJob(api::StallAction action) : StayingJob(job_that_reacts_by(action)) {
+    facts.now.p99_step_seconds = 0.1;
+    step_to(5);
+    for (const int index : {0, 2})
+      rank(index).arrivals = 9;
+  }
+};
+
+TEST(StallScopeTest, RestartProcessKeepsThePods) {
+  StalledJob job(api::StallAction::kRestartProcess);
+  ASSERT_TRUE(job.pass(seconds(11)));
+  EXPECT_EQ(job.status().restarts.in_place, 1);
+  EXPECT_EQ(job.status().attempts[0].failure_class, api::FailureClass::kHang);
+  EXPECT_EQ(job.status().attempts[0].pod_uid, job.member(1).uid);
+  EXPECT_EQ(job.member(1).created_generation, 1);
+}
+
+TEST(StallScopeTest, ReplacePodReplacesThatOfTheRankToBlame) {
+  StalledJob job(api::StallAction::kReplacePod);
+  ASSERT_TRUE(job.pass(seconds(11)));
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().restarts.pod_replacements, 1);
+  EXPECT_EQ(job.member(0).created_generation, 1);
+  EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(StallScopeTest, RestartJobReplacesAll) {
+  StalledJob job(api::StallAction::kRestartJob);
+  ASSERT_TRUE(job.pass(seconds(11)));
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.member(0).created_generation, 2);
+}
+
+}  // namespace
+}  // namespace trainyard::control
