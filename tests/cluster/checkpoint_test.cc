@@ -50,6 +50,22 @@ TEST_F(CheckpointTest, AKilledRankCostsTheStepsSinceTheCheckpointAndNothingElse)
   expect_undisturbed(job);
 }
 
+TEST_F(CheckpointTest, AKilledRankStartsAgainInItsPod) {
+  Json job = saving_job(2);
+  job["spec"]["failurePolicy"]["restartStrategy"] = "InPlace";
+  ASSERT_TRUE(trains(job));
+  const auto pods = names_of_pods(kJob);
+  const std::string pod = member(kJob, 1);
+  on_node(node_of(pod), {"kill", "-KILL", process_of(pod, 1)});
+  ASSERT_TRUE(saves(2, newest_saved(1).step));
+  EXPECT_EQ(names_of_pods(kJob), pods);
+  Json attempt = settled_attempt(0);
+  EXPECT_EQ(attempt["podName"], pod) << attempt.dump(2);
+  EXPECT_EQ(attempt["inPlace"], true) << attempt.dump(2);
+  EXPECT_EQ(job_status(kJob)["restarts"]["inPlace"], 1);
+  expect_undisturbed(job);
+}
+
 TEST_F(CheckpointTest, ASuspendedJobGoesOnWhereItStopped) {
   const Json job = saving_job(2);
   ASSERT_TRUE(trains(job));

@@ -149,6 +149,15 @@ class StreamTest : public testing_support::JobTest {
     return false;
   }
 
+  /// The process of a pod's one rank; -1: it runs none.
+  pid_t rank_of(const std::string& pod) const {
+    const std::string agent = std::to_string(machine_->pid_of(pod));
+    std::ifstream children("/proc/" + agent + "/task/" + agent + "/children");
+    pid_t rank = -1;
+    children >> rank;
+    return rank;
+  }
+
   int64_t step() const {
     return job_status("tiny").value("progress", Json::object()).value("step", int64_t{-1});
   }
@@ -182,12 +191,7 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
   // All of the training takes some seconds: what status tells may come too late.
   ASSERT_TRUE(until([&] { return has_checkpoint_after("g1-step-0000000020"); }))
       << job_status("tiny").dump(2);
-  const pid_t agent = machine_->pid_of(member("tiny", 1));
-  ASSERT_GT(agent, 0);
-  std::ifstream children("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) +
-                         "/children");
-  pid_t rank = -1;
-  children >> rank;
+  const pid_t rank = rank_of(member("tiny", 1));
   ASSERT_GT(rank, 0);
   ::kill(rank, SIGKILL);
   ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
@@ -197,6 +201,31 @@ TEST_F(StreamTest, AKilledRankRestartsAllFromTheirCheckpoint) {
   Json& attempt = status["attempts"][0];
   EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_EQ(attempt["signal"], SIGKILL);
+  EXPECT_GE(attempt["resumedFromStep"], 20) << attempt.dump(2);
+  EXPECT_TRUE(testing_support::same_hash(trainyard_->state_hash(machine_->claim("ckpt") / "tiny"),
+                                         trainyard_->state_hash_of_run(job)));
+}
+
+TEST_F(StreamTest, AKilledRankStartsAgainInItsPod) {
+  make_claim();
+  Json job = engine_job(2, 4000);
+  job["spec"]["failurePolicy"]["restartStrategy"] = "InPlace";
+  apply(job);
+  ASSERT_TRUE(until([&] { return has_checkpoint_after("g1-step-0000000020"); }))
+      << job_status("tiny").dump(2);
+  const std::vector<std::string> pods = {member("tiny", 0), member("tiny", 1)};
+  const pid_t rank = rank_of(pods[1]);
+  ASSERT_GT(rank, 0);
+  ::kill(rank, SIGKILL);
+  ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
+      << job_status("tiny").dump(2);
+  EXPECT_THAT(names_of_pods("tiny"), testing::UnorderedElementsAreArray(pods));
+  Json status = job_status("tiny");
+  EXPECT_EQ(status["restarts"]["total"], 1);
+  EXPECT_EQ(status["restarts"]["inPlace"], 1);
+  Json& attempt = status["attempts"][0];
+  EXPECT_EQ(attempt["inPlace"], true) << attempt.dump(2);
+  EXPECT_EQ(attempt["rank"], 1) << attempt.dump(2);
   EXPECT_GE(attempt["resumedFromStep"], 20) << attempt.dump(2);
   EXPECT_TRUE(testing_support::same_hash(trainyard_->state_hash(machine_->claim("ckpt") / "tiny"),
                                          trainyard_->state_hash_of_run(job)));

@@ -1,0 +1,415 @@
+// Brain, coordinator and agents together in one thread, each step of each of them by choice: a rank
+// is killed at every point of a job's life, and then another thing goes wrong at every point of the
+// recovery. Nothing may start twice, before it is written, or among ranks of another generation.
+#include <algorithm>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "agent/rank_host.h"
+#include "agent/supervisor.h"
+#include "common/proto/coordination.pb.h"
+#include "control/coordinator/coordinator.h"
+#include "control/coordinator/memory_transport.h"
+#include "control/pod_spec.h"
+#include "control/reconciler.h"
+#include "control/status_edit.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/memory_cluster.h"
+
+namespace trainyard::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::MemoryCluster;
+
+constexpr int kNodes = 2;
+constexpr int kRanksPerNode = 2;
+constexpr milliseconds kRound{50};
+/// A minute and more of the job's time.
+constexpr int kMostRounds = 1500;
+/// Rounds after which ranks end well.
+constexpr int kTrainingRounds = 60;
+/// Rounds after which a rank misses a peer that is dead.
+constexpr int kRoundsToMissAPeer = 8;
+
+/// What all nodes have in common, and what is wrong with what they did.
+struct Judge {
+  std::function<int64_t()> written;              ///< generation that the status holds
+  std::map<std::string, int64_t> address_owner;  ///< generation of the process that listens there
+  std::map<std::string, bool> is_alive;          ///< by address
+  std::vector<std::string> violations;
+  int64_t processes = 0;
+
+  void expect(bool holds, const std::string& what) {
+    if (!holds) violations.push_back(what);
+  }
+};
+
+/// The processes of one node.
+class Ranks final : public agent::RankHost {
+ public:
+  struct Rank {
+    agent::RankLaunch launch;
+    std::string address;
+    agent::RankEnd end;
+    bool alive = true;
+    bool end_told = false;
+    bool listening_told = false;
+    std::vector<std::string> peers;  ///< of the rank table; empty before it has come
+    int rounds_alone = 0;
+  };
+
+  explicit Ranks(Judge& judge) : judge_(judge) {}
+
+  Status start(const agent::RankLaunch& launch) override {
+    const std::string what = "rank " + std::to_string(launch.rank) + " of generation " +
+                             std::to_string(launch.generation);
+    judge_.expect(launch.generation <= judge_.written(), what + " started before it was written");
+    judge_.expect(launch.generation >= newest_, what + " started after a newer one");
+    newest_ = std::max(newest_, launch.generation);
+    for (const Rank& rank : ranks) {
+      judge_.expect(rank.launch.generation == launch.generation,
+                    what + " started beside older ones");
+      judge_.expect(rank.launch.rank != launch.rank, what + " started twice");
+    }
+    Rank rank;
+    rank.launch = launch;
+    rank.address = "host:" + std::to_string(++judge_.processes);
+    judge_.address_owner[rank.address] = launch.generation;
+    judge_.is_alive[rank.address] = true;
+    ranks.push_back(std::move(rank));
+    return {};
+  }
+  void clear() override {
+    for (const Rank& rank : ranks)
+      judge_.expect(!rank.alive, "a rank that runs was forgotten");
+    ranks.clear();
+  }
+  int64_t pid(int local_rank) const override { return 1000 + local_rank; }
+  void send(int local_rank, const std::string& line) override {
+    const auto start = contract::decode_start(line);
+    if (!start) return;
+    Rank& rank = ranks.at(static_cast<size_t>(local_rank));
+    judge_.expect(start->generation == rank.launch.generation,
+                  "a rank table of another generation");
+    for (const contract::RankEntry& peer : start->ranks) {
+      judge_.expect(judge_.address_owner[peer.address] == rank.launch.generation,
+                    "a rank table with a rank of another generation");
+      rank.peers.push_back(peer.address);
+    }
+  }
+  void signal(int local_rank, int number) override {
+    if (number == SIGKILL || number == SIGTERM) {
+      die(ranks.at(static_cast<size_t>(local_rank)), {0, number, false});
+    }
+  }
+  void read_progress(int local_rank, coordination::RankProgress& progress) const override {
+    const Rank& rank = ranks.at(static_cast<size_t>(local_rank));
+    progress.set_restored_step(rank.peers.empty() ? -1 : 0);
+    progress.set_checkpoint_step(-1);
+    progress.set_phase(static_cast<uint32_t>(rank.peers.empty() ? contract::Phase::kRendezvous
+                                                                : contract::Phase::kTraining));
+  }
+  contract::RankCountersReading read_counters(int) const override { return {}; }
+  std::vector<std::string> last_lines(int) const override { return {}; }
+
+  void die(Rank& rank, agent::RankEnd end) {
+    if (!rank.alive) return;
+    rank.alive = false;
+    rank.end = end;
+    judge_.is_alive[rank.address] = false;
+  }
+
+  /// What ranks do in a round; told to their agent.
+  void live(agent::Supervisor& agent, bool may_end) {
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      Rank& rank = ranks[i];
+      if (rank.alive && !rank.listening_told) {
+        rank.listening_told = true;
+        agent.on_rank_line(static_cast<int>(i),
+                           contract::encode(contract::Listening{rank.address}));
+      }
+      const bool alone = std::any_of(rank.peers.begin(), rank.peers.end(),
+                                     [&](const auto& peer) { return !judge_.is_alive[peer]; });
+      if (alone && may_end) continue;  // its peers have ended well, and so does it
+      if (alone && ++rank.rounds_alone > kRoundsToMissAPeer) die(rank, {69, 0, false});
+    }
+    const bool done = may_end && std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) {
+                        return rank.alive && !rank.peers.empty();
+                      });
+    for (Rank& rank : ranks) {
+      if (done) die(rank, {0, 0, false});
+    }
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i].alive || ranks[i].end_told) continue;
+      ranks[i].end_told = true;
+      return agent.on_rank_end(static_cast<int>(i), ranks[i].end);  // may have cleared the list
+    }
+  }
+
+  std::vector<Rank> ranks;
+
+ private:
+  Judge& judge_;
+  int64_t newest_ = 0;
+};
+
+struct Node {
+  std::string pod_name;
+  std::unique_ptr<control::ControlChannel> channel;
+  std::unique_ptr<Ranks> ranks;
+  std::unique_ptr<agent::Supervisor> agent;
+};
+
+api::TrainingJob in_place_job() {
+  api::TrainingJob job = testing_support::make_job(kNodes);
+  job.spec.num_proc_per_node = kRanksPerNode;
+  job.spec.failure_policy.restart_strategy = api::RestartStrategy::kInPlace;
+  job.spec.failure_policy.backoff = {seconds(1), seconds(2)};
+  return job;
+}
+
+class World {
+  testing_support::ManualClock clock_;
+
+ public:
+  World() : cluster(clock_, in_place_job()) {
+    judge.written = [this] { return cluster.truth().status.membership.generation; };
+    lead();
+  }
+
+  /// Another process of the operator leads from now on; it knows nothing.
+  void lead() {
+    transport_.set_reachable(false);
+    reconciler_.reset();
+    coordinator_.reset();
+    transport_.take(Duration::zero());
+    transport_.set_reachable(true);
+    cluster.reconnect();
+    coordinator_ = std::make_unique<control::Coordinator>(
+        control::Coordinator::Options{.transport = &transport_,
+                                      .clock = &clock_,
+                                      .logger = logger_.get(),
+                                      .term = ++term_,
+                                      .on_change = nullptr,
+                                      .on_rank_exit = nullptr});
+    reconciler_ = std::make_unique<control::Reconciler>(control::Reconciler::Options{
+        &cluster, &clock_, coordinator_.get(), coordinator_.get(), {}, {}});
+  }
+
+  /// All streams end; agents come back.
+  void cut_streams() {
+    transport_.set_reachable(false);
+    transport_.set_reachable(true);
+  }
+
+  /// One of the job's ranks dies, if any lives.
+  bool kill_rank(int rank) {
+    for (auto& [uid, node] : nodes_) {
+      for (Ranks::Rank& process : node.ranks->ranks) {
+        if (process.launch.rank != rank || !process.alive) continue;
+        node.ranks->die(process, {0, SIGKILL, false});
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool has_ended() const {
+    const auto status = cluster.truth().status;
+    return control::is_true(status, api::ConditionType::kComplete) ||
+           control::is_true(status, api::ConditionType::kFailed);
+  }
+
+  /// Runs the job to its end; before each action `strike` is asked with its number.
+  void run(const std::function<void(World&, int64_t action)>& strike) {
+    for (int round = 0; round < kMostRounds && !has_ended(); ++round) {
+      const bool may_end = round >= kTrainingRounds;
+      act(strike, [&] { keep_nodes(); });
+      for (auto& [uid, node] : nodes_) {
+        Node* const kept = &node;
+        act(strike, [&] { kept->agent->on_channel(); });
+        act(strike, [&] {
+          kept->agent->on_timer();
+          if (!kept->agent->finished()) kept->ranks->live(*kept->agent, may_end);
+        });
+      }
+      act(strike, [&] { coordinator_->poll(Duration::zero()); });
+      act(strike, [&] { static_cast<void>(reconciler_->reconcile(cluster.key())); });
+      if (cluster.crashed()) lead();
+      cluster.step();
+      clock_.advance(kRound);
+    }
+  }
+
+  MemoryCluster cluster;
+  Judge judge;
+  int64_t actions = 0;
+
+ private:
+  void act(const std::function<void(World&, int64_t)>& strike,
+           const std::function<void()>& action) {
+    strike(*this, actions++);
+    action();
+  }
+
+  /// Agents of running pods run; those of pods that are to end are asked to; their ends are theirs.
+  void keep_nodes() {
+    std::map<std::string, control::ObservedPod> pods;
+    for (const control::ObservedPod& pod : cluster.truth().pods) {
+      if (pod.phase == control::PodPhase::kRunning) pods.emplace(pod.uid, pod);
+    }
+    std::erase_if(nodes_, [&](const auto& entry) { return !pods.contains(entry.first); });
+    for (const auto& [uid, pod] : pods) {
+      Node& node = nodes_[uid];
+      if (node.agent == nullptr) start(node, pod);
+      if (pod.terminating) node.agent->on_terminate();
+      if (!node.agent->finished()) continue;
+      control::ContainerExit exit;
+      exit.exit_code = node.agent->finished()->exit_code;
+      exit.finished_at = clock_.now();
+      cluster.finish_pod(pod.name, exit);
+    }
+  }
+
+  void start(Node& node, const control::ObservedPod& pod) {
+    const auto job = in_place_job();
+    agent::AgentOptions options;
+    options.job_uid = cluster.truth().metadata.uid;
+    options.pod_name = pod.name;
+    options.pod_uid = pod.uid;
+    options.node_index = pod.node_index;
+    options.generation = pod.created_generation;
+    options.stays = control::make_pod_spec(job.metadata, job.spec, 0, 1, kNodes)
+                        .environment.contains(control::kEnvStays);
+    node.pod_name = pod.name;
+    node.channel = transport_.make_channel();
+    node.ranks = std::make_unique<Ranks>(judge);
+    node.agent = std::make_unique<agent::Supervisor>(std::move(options), *node.channel, *node.ranks,
+                                                     clock_, *logger_, 7);
+    node.agent->begin();
+  }
+
+  const std::unique_ptr<Logger> logger_ = Logger::to_nowhere();
+  control::MemoryTransport transport_;
+  int64_t term_ = 0;
+  std::unique_ptr<control::Coordinator> coordinator_;
+  std::unique_ptr<control::Reconciler> reconciler_;
+  std::map<std::string, Node> nodes_;
+};
+
+/// What every play comes to: the job is complete in the pods that it began with, and was restarted
+/// as often as ranks were killed while they ran.
+void check(const World& world, int64_t kills, const std::string& what) {
+  for (const std::string& violation : world.judge.violations)
+    ADD_FAILURE() << what << ": " << violation;
+  const auto status = world.cluster.truth().status;
+  EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete)) << what;
+  EXPECT_EQ(status.restarts.total, kills) << what;
+  EXPECT_EQ(status.restarts.in_place, kills) << what;
+  EXPECT_EQ(status.membership.pods_since, 1) << what;
+  EXPECT_EQ(world.judge.processes, (1 + kills) * kNodes * kRanksPerNode) << what;
+  int64_t created = 0;
+  for (const MemoryCluster::Write& write : world.cluster.writes())
+    created += write.kind == MemoryCluster::Write::Kind::kCreate ? 1 : 0;
+  EXPECT_EQ(created, kNodes) << what;
+}
+
+constexpr int kRankThatDies = 2;
+/// Actions of a calm start, and some of training.
+constexpr int64_t kKilledUntil = 160;
+/// In training.
+constexpr int64_t kKilledAt = 150;
+/// Actions of a recovery, and more.
+constexpr int64_t kRecovery = 160;
+
+TEST(InPlaceSimulation, HealthyJobsAreNotRestarted) {
+  World world;
+  world.run([](World&, int64_t) {});
+  check(world, 0, "undisturbed");
+  EXPECT_GT(world.actions, kKilledUntil);
+}
+
+TEST(InPlaceSimulation, ARankMayDieAtAnyPoint) {
+  int64_t struck = 0;
+  for (int64_t at = 0; at < kKilledUntil; ++at) {
+    World world;
+    int64_t kills = 0;
+    world.run([&](World& now, int64_t action) {
+      if (action == at && now.kill_rank(kRankThatDies)) ++kills;
+    });
+    struck += kills;
+    check(world, kills, "killed at action " + std::to_string(at));
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(struck, kKilledUntil / 2);
+}
+
+using Trouble = std::function<void(World&)>;
+
+/// A rank dies, and at each action of its recovery there is further trouble.
+void disturb_recovery(const std::string& name, const Trouble& trouble) {
+  for (int64_t after = 0; after < kRecovery; ++after) {
+    World world;
+    int64_t kills = 0;
+    world.run([&](World& now, int64_t action) {
+      if (action == kKilledAt && now.kill_rank(kRankThatDies)) ++kills;
+      if (action == kKilledAt + after) trouble(now);
+    });
+    ASSERT_EQ(kills, 1);
+    check(world, kills, name + " " + std::to_string(after) + " actions after the kill");
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(InPlaceSimulation, TheLeaderMayChangeAtAnyPointOfARecovery) {
+  disturb_recovery("leader", [](World& world) { world.lead(); });
+}
+
+TEST(InPlaceSimulation, StreamsMayEndAtAnyPointOfARecovery) {
+  disturb_recovery("streams", [](World& world) { world.cut_streams(); });
+}
+
+TEST(InPlaceSimulation, TheLeaderMayDieAroundAnyWriteOfARecovery) {
+  for (const auto point : {MemoryCluster::CrashPoint::kBefore, MemoryCluster::CrashPoint::kAfter}) {
+    for (int64_t write = 0; write < 6; ++write) {
+      World world;
+      int64_t kills = 0;
+      world.run([&](World& now, int64_t action) {
+        if (action != kKilledAt) return;
+        if (now.kill_rank(kRankThatDies)) ++kills;
+        now.cluster.crash_at(write, point);
+      });
+      check(world, kills, "dead around write " + std::to_string(write));
+    }
+  }
+}
+
+TEST(InPlaceSimulation, AnotherRankMayDieAtAnyPointOfARecovery) {
+  for (int64_t after = 0; after < kRecovery; ++after) {
+    World world;
+    world.run([&](World& now, int64_t action) {
+      if (action == kKilledAt) now.kill_rank(kRankThatDies);
+      if (action == kKilledAt + after) now.kill_rank(0);
+    });
+    const std::string what = "second kill " + std::to_string(after) + " actions later";
+    for (const std::string& violation : world.judge.violations)
+      ADD_FAILURE() << what << ": " << violation;
+    const auto status = world.cluster.truth().status;
+    EXPECT_TRUE(control::is_true(status, api::ConditionType::kComplete)) << what;
+    EXPECT_GE(status.restarts.total, 1) << what;
+    EXPECT_LE(status.restarts.total, 2) << what;
+    EXPECT_EQ(status.restarts.in_place, status.restarts.total) << what;
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace trainyard::sim
