@@ -23,7 +23,7 @@ using testing_support::ReportingJob;
 /// Two nodes that train an engine and write checkpoints.
 api::TrainingJob saving_job() {
   api::TrainingJob job = make_job(2);
-  job.spec.engine.emplace();
+  job.spec.engine.emplace().batch.global_sequences = 8;
   job.spec.checkpoint_policy.storage.emplace();
   job.spec.checkpoint_policy.storage->persistent_volume_claim.claim_name = "ckpt";
   return job;
