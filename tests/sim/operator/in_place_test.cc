@@ -60,6 +60,7 @@ class Ranks final : public agent::RankHost {
     std::string address;
     agent::RankEnd end;
     bool alive = true;
+    int dies_by = 0;  ///< a signal that takes its time
     bool end_told = false;
     bool listening_told = false;
     std::vector<std::string> peers;  ///< of the rank table; empty before it has come
@@ -106,9 +107,8 @@ class Ranks final : public agent::RankHost {
     }
   }
   void signal(int local_rank, int number) override {
-    if (number == SIGKILL || number == SIGTERM) {
-      die(ranks.at(static_cast<size_t>(local_rank)), {0, number, false});
-    }
+    if (number == SIGKILL || number == SIGTERM)
+      ranks.at(static_cast<size_t>(local_rank)).dies_by = number;
   }
   void read_progress(int local_rank, coordination::RankProgress& progress) const override {
     const Rank& rank = ranks.at(static_cast<size_t>(local_rank));
@@ -131,6 +131,7 @@ class Ranks final : public agent::RankHost {
   void live(agent::Supervisor& agent, bool may_end) {
     for (size_t i = 0; i < ranks.size(); ++i) {
       Rank& rank = ranks[i];
+      if (rank.dies_by != 0) die(rank, {0, rank.dies_by, false});
       if (rank.alive && !rank.listening_told) {
         rank.listening_told = true;
         agent.on_rank_line(static_cast<int>(i),
@@ -235,11 +236,14 @@ class World {
       act(strike, [&] { keep_nodes(); });
       for (auto& [uid, node] : nodes_) {
         Node* const kept = &node;
-        act(strike, [&] { kept->agent->on_channel(); });
+        const auto hear = [&] { kept->agent->on_channel(); };
+        // What ranks do may come before what the coordinator has said.
+        if (round % 2 == 0) act(strike, hear);
         act(strike, [&] {
           kept->agent->on_timer();
           if (!kept->agent->finished()) kept->ranks->live(*kept->agent, may_end);
         });
+        if (round % 2 != 0) act(strike, hear);
       }
       act(strike, [&] { coordinator_->poll(Duration::zero()); });
       act(strike, [&] { static_cast<void>(reconciler_->reconcile(cluster.key())); });
