@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/base/dtype.h"
+#include "kernels/rows.h"
 
 /// The operations that a device gives the engine. Every function enqueues on the set's one stream
 /// (the CPU sets run it at once, over their thread pool) and neither allocates nor synchronises.
@@ -24,7 +25,7 @@
 ///    magnitude times 2^q reaches 2^fitting_log2(partials of the whole sum) sets the overflow flag
 ///    and adds nothing.
 ///
-/// Shapes: M rows are token rows (sample-major: row = sample * T + position).
+/// Shapes: M rows are token rows (kernels/rows.h).
 namespace trainyard::kernels {
 
 enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx };
@@ -63,7 +64,7 @@ inline constexpr int kSquareLimbBits = 42;
 inline constexpr int64_t kSquareLimit = int64_t{1} << 50;
 
 enum class GemmOutput : uint8_t {
-  kStore,            ///< C = chain + bias; chain_ends must be empty
+  kStore,            ///< C = chain + bias; neither chain_ends nor grains
   kExactRound,       ///< C = float(sum over chains of fixed(chain) * 2^-q) + bias, rounded once
   kExactAccumulate,  ///< C is int64: C += sum over chains of fixed(chain); = where `overwrite`
 };
@@ -78,7 +79,8 @@ struct GemmParams {
   int64_t ldb = 0;
   bool transpose_b = false;
   DType input = DType::kFloat32;  ///< of A and B: kFloat32 or kBFloat16
-  ChainEnds chain_ends;
+  ChainEnds chain_ends;           ///< along K; either these
+  Grains grains;                  ///< or these, where K are token rows
   GemmOutput output = GemmOutput::kStore;
   bool overwrite = false;  ///< with kExactAccumulate: what C holds before is not read
   /// With kExactAccumulate: chains of an element's whole sum, of all calls. kExactRound has its
@@ -120,7 +122,7 @@ struct LayerNormBackwardWeight {
   const float* x = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;
-  ChainEnds grain_ends;  ///< along rows
+  Grains grains;
   int quantum_log2 = 0;
   int64_t partials = 1;       ///< grains of an element's whole sum, of all calls
   int64_t* dgamma = nullptr;  ///< [width] +=
@@ -134,7 +136,7 @@ struct BiasBackward {
   const void* dy = nullptr;  ///< [rows, width], row stride `stride`
   int64_t stride = 0;
   DType dy_type = DType::kFloat32;
-  ChainEnds grain_ends;
+  Grains grains;
   int quantum_log2 = 0;
   int64_t partials = 1;       ///< grains of an element's whole sum, of all calls
   int64_t* d_bias = nullptr;  ///< [width] +=
@@ -156,9 +158,9 @@ struct GeluBackward {
   DType type = DType::kFloat32;
 };
 
-/// Where dropout draws its mask from. Element (sample, position, feature) is kept iff
-/// word(feature % 4) of philox4x32({feature / 4, position, row_key, low32(sample)},
-/// key) >= threshold, key = low/high words of mix64(mix64(seed ^ mix64(op)) ^ high32(sample)),
+/// Where dropout draws its mask from. Element (ordinal, position, feature) is kept iff
+/// word(feature % 4) of philox4x32({feature / 4, position, row_key, low32(ordinal)},
+/// key) >= threshold, key = low/high words of mix64(mix64(seed ^ mix64(op)) ^ high32(ordinal)),
 /// threshold = uint32(rate * 2^32); kept elements are scaled by 1 / (1 - rate).
 struct DropoutKey {
   float rate = 0;  ///< 0: no dropout, nothing drawn
@@ -166,12 +168,10 @@ struct DropoutKey {
   uint64_t op = 0;
 };
 
-/// y = residual + dropout(x + nothing): rows are (sample, position), row r has run-wide sample
-/// ordinal `samples[r / tokens_per_sample]`. row_key = 0xFFFFFFFF.
+/// y = residual + dropout(x). row_key = 0xFFFFFFFF.
 struct DropoutAdd {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  std::span<const int64_t> samples;
-  int64_t position_offset = 0;  ///< global position of a sample's first row
+  Rows rows;
+  int64_t width = 0;
   DropoutKey dropout;
   const float* x = nullptr;
   const float* residual = nullptr;  ///< null: y = dropout(x)
@@ -179,9 +179,8 @@ struct DropoutAdd {
 };
 /// dx = dy masked and scaled, written in dx_type (the next GEMM's input).
 struct DropoutBackward {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  std::span<const int64_t> samples;
-  int64_t position_offset = 0;
+  Rows rows;
+  int64_t width = 0;
   DropoutKey dropout;
   const float* dy = nullptr;
   void* dx = nullptr;
@@ -190,8 +189,8 @@ struct DropoutBackward {
 
 /// y[r] = wte[token[r]] + wpe[position of r].
 struct EmbeddingForward {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  int64_t position_offset = 0;
+  Rows rows;
+  int64_t width = 0;
   const int32_t* tokens = nullptr;  ///< [rows]
   DType type = DType::kFloat32;     ///< of wte and wpe
   const void* wte = nullptr;        ///< [vocab, width]
@@ -200,8 +199,8 @@ struct EmbeddingForward {
 };
 /// d_wte[token[r]] += fixed(dy[r]); d_wpe[position] += fixed(dy[r]). Grain: one position.
 struct EmbeddingBackward {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  int64_t position_offset = 0;
+  Rows rows;
+  int64_t width = 0;
   const int32_t* tokens = nullptr;
   const float* dy = nullptr;
   int quantum_log2 = 0;
@@ -212,34 +211,36 @@ struct EmbeddingBackward {
 };
 
 /// Causal multi-head attention over packed projections: row r of qkv is [q(H*D) | k(H*D) | v(H*D)].
-/// Each query row merges key blocks of `key_block` positions in ascending order (online softmax).
-/// Dropout on the probabilities: element (sample, head, query, key) uses the philox counter
-/// {key / 4, query, head, low32(sample)} with DropoutKey's key.
+/// Each sequence, which begins at position 0, sees itself alone. Each query row merges key blocks
+/// of `key_block` positions in ascending order (online softmax). Dropout on the probabilities:
+/// element (ordinal, head, query, key) uses the philox counter {key / 4, query, head,
+/// low32(ordinal)} with DropoutKey's key.
 struct AttentionForward {
-  int64_t samples_count = 0, tokens = 0, heads = 0, head_dim = 0;
+  Rows rows;
+  int64_t heads = 0, head_dim = 0;
   int64_t head_offset = 0;  ///< global index of the first head here
   int64_t key_block = 128;
-  std::span<const int64_t> samples;  ///< run-wide ordinals
   DropoutKey dropout;
   DType type = DType::kFloat32;  ///< of qkv and out
-  const void* qkv = nullptr;     ///< [samples, tokens, 3*H*D]
-  void* out = nullptr;           ///< [samples, tokens, H*D]
-  float* lse = nullptr;          ///< [samples, heads, tokens] log-sum-exp, saved for backward
+  const void* qkv = nullptr;     ///< [rows, 3*H*D]
+  void* out = nullptr;           ///< [rows, H*D]
+  /// Log-sum-exp, saved for backward: of a sequence [heads, length], from begin * heads on.
+  float* lse = nullptr;
   OverflowFlag* overflow = nullptr;
 };
 /// dK, dV are exact sums (quantum kActivationQuantumLog2) over grains of `key_block` query
 /// positions; dQ is one fp32 chain over ascending key blocks.
 struct AttentionBackward {
-  int64_t samples_count = 0, tokens = 0, heads = 0, head_dim = 0;
+  Rows rows;
+  int64_t heads = 0, head_dim = 0;
   int64_t head_offset = 0;
   int64_t key_block = 128;
-  std::span<const int64_t> samples;
   DropoutKey dropout;
   DType type = DType::kFloat32;
   const void* qkv = nullptr;
   const void* out = nullptr;
   const float* lse = nullptr;
-  const float* d_out = nullptr;  ///< [samples, tokens, H*D] fp32
+  const float* d_out = nullptr;  ///< [rows, H*D] fp32
   void* d_qkv = nullptr;         ///< of `type`
   OverflowFlag* overflow = nullptr;
 };

@@ -51,9 +51,18 @@ class Bench {
     std::printf("%-34s %9.2f %s\n", what, rates[rates.size() / 2], unit);
   }
 
+  static std::vector<kernels::Sequence> windows(int64_t count, int64_t length) {
+    std::vector<kernels::Sequence> sequences;
+    for (int64_t i = 0; i < count; ++i)
+      sequences.push_back({.begin = i * length, .length = length, .ordinal = i});
+    return sequences;
+  }
+
   void attention(DType type, int64_t tokens, int64_t heads, int64_t head_dim, float rate) {
-    const int64_t samples_count = std::max<int64_t>(1, 1024 / tokens);
-    const int64_t rows = samples_count * tokens;
+    const std::vector<kernels::Sequence> sequences =
+        windows(std::max<int64_t>(1, 1024 / tokens), tokens);
+    const int64_t rows = std::ssize(sequences) * tokens;
+    const kernels::Rows all{.count = rows, .sequences = sequences};
     const int64_t width = heads * head_dim;
     const std::vector<float> qkv = values(rows * 3 * width);
     std::vector<uint16_t> qkv16(qkv.size());
@@ -61,21 +70,18 @@ class Bench {
     std::vector<float> out(static_cast<size_t>(rows * width));
     std::vector<float> d_qkv(qkv.size());
     const std::vector<float> d_out = values(rows * width);
-    std::vector<float> lse(static_cast<size_t>(samples_count * heads * tokens));
-    const std::vector<int64_t> samples(static_cast<size_t>(samples_count), 3);
+    std::vector<float> lse(static_cast<size_t>(rows * heads));
     kernels::OverflowFlag overflow{0};
     const kernels::DropoutKey key{.rate = rate, .seed = 1, .op = 2};
     const bool f32 = type == DType::kFloat32;
     const void* in = f32 ? static_cast<const void*>(qkv.data()) : qkv16.data();
     const std::string name = std::string(name_of(type)) + " T " + std::to_string(tokens) + " D " +
                              std::to_string(head_dim) + (rate > 0 ? " dropout" : "");
-    const double unit = static_cast<double>(samples_count * tokens * tokens * width);
+    const double unit = static_cast<double>(rows * tokens * width);
     report(("attention forward " + name).c_str(), 2 * unit, "GF/s (causal)", [&] {
-      kernels_->attention_forward({.samples_count = samples_count,
-                                   .tokens = tokens,
+      kernels_->attention_forward({.rows = all,
                                    .heads = heads,
                                    .head_dim = head_dim,
-                                   .samples = samples,
                                    .dropout = key,
                                    .type = type,
                                    .qkv = in,
@@ -84,11 +90,9 @@ class Bench {
                                    .overflow = &overflow});
     });
     report(("attention backward " + name).c_str(), 4 * unit, "GF/s (causal)", [&] {
-      kernels_->attention_backward({.samples_count = samples_count,
-                                    .tokens = tokens,
+      kernels_->attention_backward({.rows = all,
                                     .heads = heads,
                                     .head_dim = head_dim,
-                                    .samples = samples,
                                     .dropout = key,
                                     .type = type,
                                     .qkv = in,
@@ -110,8 +114,8 @@ class Bench {
     std::vector<float> mean(kRows);
     std::vector<float> rstd(kRows);
     std::vector<int64_t> sums(2 * kWidth);
-    const std::vector<int64_t> ends = {128, 256, 384, 512, 640, 768, 896, 1024};
-    const std::vector<int64_t> samples(8, 1);
+    const std::vector<kernels::Sequence> sequences = windows(8, 128);
+    const kernels::Grains grains{sequences, 128};
     kernels::OverflowFlag overflow{0};
     report("layer norm forward", kCount, "G elements/s", [&] {
       kernels_->layer_norm_forward({.rows = kRows,
@@ -140,7 +144,7 @@ class Bench {
                                             .x = x.data(),
                                             .mean = mean.data(),
                                             .rstd = rstd.data(),
-                                            .grain_ends = ends,
+                                            .grains = grains,
                                             .quantum_log2 = 30,
                                             .dgamma = sums.data(),
                                             .dbeta = sums.data() + kWidth,
@@ -151,7 +155,7 @@ class Bench {
                                .width = kWidth,
                                .dy = x.data(),
                                .stride = kWidth,
-                               .grain_ends = ends,
+                               .grains = grains,
                                .quantum_log2 = 30,
                                .d_bias = sums.data(),
                                .overflow = &overflow});
@@ -164,10 +168,8 @@ class Bench {
     for (const float rate : {0.0F, 0.1F}) {
       report(rate > 0 ? "dropout add, rate 0.1" : "dropout add, rate 0", kCount, "G elements/s",
              [&] {
-               kernels_->dropout_add({.rows = kRows,
+               kernels_->dropout_add({.rows = {.count = kRows, .sequences = sequences},
                                       .width = kWidth,
-                                      .tokens_per_sample = 128,
-                                      .samples = samples,
                                       .dropout = {.rate = rate, .seed = 1, .op = 1},
                                       .x = x.data(),
                                       .residual = x.data(),

@@ -14,6 +14,7 @@
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/philox.h"
+#include "kernels/cpu/rows.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 
@@ -43,7 +44,7 @@ struct AttentionScratch {
 };
 static_assert(sizeof(AttentionScratch) <= kScratchBytesPerThread);
 
-/// Where one head of one sample lies in the packed projections.
+/// Where one head of one sequence lies in the packed projections.
 template <class Input>
 struct Head {
   using Element = typename Input::Element;
@@ -56,10 +57,10 @@ struct Head {
 };
 
 template <class Input, class P>
-TRAINYARD_INLINE Head<Input> head_of(const P& p, int64_t sample, int64_t head) {
+TRAINYARD_INLINE Head<Input> head_of(const P& p, const Sequence& sequence, int64_t head) {
   const int64_t width = p.heads * p.head_dim;
   const auto* base = static_cast<const typename Input::Element*>(p.qkv) +
-                     sample * p.tokens * 3 * width + head * p.head_dim;
+                     sequence.begin * 3 * width + head * p.head_dim;
   return {base,      base + width, base + 2 * width,
           3 * width, p.head_dim,   round_up(p.head_dim, kLanes)};
 }
@@ -68,7 +69,11 @@ template <class P>
 TRAINYARD_INLINE void check_limits(const P& p) {
   TRAINYARD_CHECK(p.key_block >= 1 && p.key_block <= kMaxKeyBlock);
   TRAINYARD_CHECK(p.head_dim >= 1 && p.head_dim <= kMaxHeadDim);
-  TRAINYARD_CHECK(p.tokens * round_up(p.head_dim, kLanes) <= kMaxAttentionElements);
+  const Sequence* const sequences = p.rows.sequences.data();
+  for (size_t i = 0; i < p.rows.sequences.size(); ++i) {
+    TRAINYARD_CHECK(sequences[i].position == 0);
+    TRAINYARD_CHECK(sequences[i].length * round_up(p.head_dim, kLanes) <= kMaxAttentionElements);
+  }
   // Pairs of bf16 are read whole from the rows of Q.
   TRAINYARD_CHECK(p.type == DType::kFloat32 || p.head_dim % 2 == 0);
 }

@@ -17,24 +17,25 @@ class BackwardHead {
  public:
   using Element = typename Input::Element;
 
-  BackwardHead(const AttentionBackward& p, int64_t sample, int64_t head, AttentionScratch& scratch)
+  BackwardHead(const AttentionBackward& p, const Sequence& sequence, int64_t head,
+               AttentionScratch& scratch)
       : p_(p),
-        sample_(sample),
+        sequence_(sequence),
         head_(head),
         s_(scratch),
-        h_(head_of<Input>(p, sample, head)),
+        h_(head_of<Input>(p, sequence, head)),
         scale_(score_scale(p.head_dim)),
         width_(p.heads * p.head_dim),
-        fixed_(kActivationQuantumLog2, fitting_log2(ceil_div(p.tokens, p.key_block))) {
-    if (p.dropout.rate > 0) stream_ = dropout_stream(p.dropout, p.samples.data()[sample]);
+        fixed_(kActivationQuantumLog2, fitting_log2(ceil_div(sequence.length, p.key_block))) {
+    if (p.dropout.rate > 0) stream_ = dropout_stream(p.dropout, sequence.ordinal);
   }
 
   void run() {
-    for (int64_t row = 0; row < p_.tokens; ++row)
+    for (int64_t row = 0; row < sequence_.length; ++row)
       s_.row_a[row] = delta_of(row);
-    for (int64_t key0 = 0; key0 < p_.tokens; key0 += p_.key_block)
+    for (int64_t key0 = 0; key0 < sequence_.length; key0 += p_.key_block)
       run_key_block(key0);
-    for (int64_t row = 0; row < p_.tokens; ++row) {
+    for (int64_t row = 0; row < sequence_.length; ++row) {
       store_row(s_.carry + row * h_.padded_dim, gradient_row(row, 0));
     }
     fixed_.report(p_.overflow);
@@ -42,12 +43,12 @@ class BackwardHead {
 
  private:
   const float* d_out_row(int64_t row) const {
-    return p_.d_out + (sample_ * p_.tokens + row) * width_ + head_ * p_.head_dim;
+    return p_.d_out + (sequence_.begin + row) * width_ + head_ * p_.head_dim;
   }
   /// Row of dQ (part 0), dK (1) or dV (2).
   Element* gradient_row(int64_t row, int64_t part) const {
-    return static_cast<Element*>(p_.d_qkv) + (sample_ * p_.tokens + row) * 3 * width_ +
-           part * width_ + head_ * p_.head_dim;
+    return static_cast<Element*>(p_.d_qkv) + (sequence_.begin + row) * 3 * width_ + part * width_ +
+           head_ * p_.head_dim;
   }
   void store_row(const float* from, Element* to) const {
     for (int64_t d = 0; d < h_.dim; d += kLanes) {
@@ -56,8 +57,8 @@ class BackwardHead {
   }
 
   float delta_of(int64_t row) const {
-    const Element* out = static_cast<const Element*>(p_.out) +
-                         (sample_ * p_.tokens + row) * width_ + head_ * p_.head_dim;
+    const Element* out = static_cast<const Element*>(p_.out) + (sequence_.begin + row) * width_ +
+                         head_ * p_.head_dim;
     const float* d_out = d_out_row(row);
     F32x16 sum = zero();
     for (int64_t d = 0; d < h_.dim; d += kLanes) {
@@ -68,7 +69,7 @@ class BackwardHead {
   }
 
   void run_key_block(int64_t key0) {
-    const int64_t keys = smaller(p_.key_block, p_.tokens - key0);
+    const int64_t keys = smaller(p_.key_block, sequence_.length - key0);
     const int64_t dim_words = words_of<Input>(h_.dim);
     const Element* k = h_.k + key0 * h_.stride;
     pack_b<Input>(k, h_.stride, true, h_.dim, keys, dim_words, 0, s_.keys_by_dim);
@@ -78,8 +79,8 @@ class BackwardHead {
     const auto totals = static_cast<size_t>(keys * h_.padded_dim) * sizeof(int64_t);
     __builtin_memset(s_.d_keys, 0, totals);
     __builtin_memset(s_.d_values, 0, totals);
-    for (int64_t row0 = key0; row0 < p_.tokens; row0 += p_.key_block) {
-      run_pair(row0, smaller(p_.key_block, p_.tokens - row0), key0, keys);
+    for (int64_t row0 = key0; row0 < sequence_.length; row0 += p_.key_block) {
+      run_pair(row0, smaller(p_.key_block, sequence_.length - row0), key0, keys);
     }
     for (int64_t j = 0; j < keys; ++j) {
       round_row(s_.d_keys + j * h_.padded_dim, gradient_row(key0 + j, 1));
@@ -150,7 +151,8 @@ class BackwardHead {
                             const float* d_probabilities, Element* probabilities,
                             Element* score_gradients) {
     const F32x16 scale = broadcast(scale_);
-    const F32x16 shift = broadcast(p_.lse[(sample_ * p_.heads + head_) * p_.tokens + row]);
+    const F32x16 shift =
+        broadcast(p_.lse[sequence_.begin * p_.heads + head_ * sequence_.length + row]);
     const F32x16 delta = broadcast(s_.row_a[row]);
     if (stream_.enabled) {
       dropout_factors(stream_, static_cast<uint32_t>(key0), static_cast<uint32_t>(row),
@@ -199,7 +201,7 @@ class BackwardHead {
   }
 
   const AttentionBackward& p_;
-  int64_t sample_;
+  const Sequence& sequence_;
   int64_t head_;
   AttentionScratch& s_;
   Head<Input> h_;
@@ -211,12 +213,14 @@ class BackwardHead {
 
 template <class Input>
 void run_backward(const CpuContext& context, const AttentionBackward& p) {
-  parallel_for(context, p.samples_count * p.heads, [&](int64_t task, int thread) {
-    const MatrixUnit unit;
-    BackwardHead<Input> head(p, task / p.heads, task % p.heads,
-                             *scratch_of<AttentionScratch>(context, thread));
-    head.run();
-  });
+  parallel_for(context, static_cast<int64_t>(p.rows.sequences.size()) * p.heads,
+               [&](int64_t task, int thread) {
+                 const MatrixUnit unit;
+                 BackwardHead<Input> head(p, p.rows.sequences.data()[task / p.heads],
+                                          task % p.heads,
+                                          *scratch_of<AttentionScratch>(context, thread));
+                 head.run();
+               });
 }
 
 }  // namespace

@@ -12,27 +12,29 @@ class ForwardHead {
  public:
   using Element = typename Input::Element;
 
-  ForwardHead(const AttentionForward& p, int64_t sample, int64_t head, AttentionScratch& scratch)
+  ForwardHead(const AttentionForward& p, const Sequence& sequence, int64_t head,
+              AttentionScratch& scratch)
       : p_(p),
-        sample_(sample),
+        sequence_(sequence),
         head_(head),
         s_(scratch),
-        h_(head_of<Input>(p, sample, head)),
+        h_(head_of<Input>(p, sequence, head)),
         scale_(score_scale(p.head_dim)) {
-    if (p.dropout.rate > 0) stream_ = dropout_stream(p.dropout, p.samples.data()[sample]);
+    if (p.dropout.rate > 0) stream_ = dropout_stream(p.dropout, sequence.ordinal);
   }
 
   /// Returns whether every row's sum of exponentials was finite.
   bool run() {
-    for (int64_t key0 = 0; key0 < p_.tokens; key0 += p_.key_block) {
-      const int64_t keys = smaller(p_.key_block, p_.tokens - key0);
+    for (int64_t key0 = 0; key0 < sequence_.length; key0 += p_.key_block) {
+      const int64_t keys = smaller(p_.key_block, sequence_.length - key0);
       pack_b<Input>(h_.k + key0 * h_.stride, h_.stride, true, h_.dim, keys, words_of<Input>(h_.dim),
                     0, s_.keys_by_dim);
       pack_b<Input>(h_.v + key0 * h_.stride, h_.stride, false, keys, h_.dim, words_of<Input>(keys),
                     0, s_.values);
-      for (int64_t row0 = key0; row0 < p_.tokens; row0 += kRowTile) {
+      for (int64_t row0 = key0; row0 < sequence_.length; row0 += kRowTile) {
         // Tiles begin anew at each block, so that a diagonal block never depends on the sequence.
-        const int64_t block_end = smaller(p_.tokens, ((row0 / p_.key_block) + 1) * p_.key_block);
+        const int64_t block_end =
+            smaller(sequence_.length, ((row0 / p_.key_block) + 1) * p_.key_block);
         const int64_t rows = smaller(kRowTile, block_end - row0);
         const bool diagonal = row0 < key0 + p_.key_block;
         merge(row0, rows, key0, keys,
@@ -103,20 +105,20 @@ class ForwardHead {
       const F32x16 sum = broadcast(s_.row_b[row]);
       const F32x16 inverse = broadcast(1.0F) / sum;
       Element* out =
-          static_cast<Element*>(p_.out) + (sample_ * p_.tokens + row) * width + head_ * p_.head_dim;
+          static_cast<Element*>(p_.out) + (sequence_.begin + row) * width + head_ * p_.head_dim;
       for (int64_t d = 0; d < h_.dim; d += kLanes) {
         store_partial(out + d, load(s_.carry + row * h_.padded_dim + d) * inverse,
                       clamp_lanes(h_.dim - d));
       }
       finite_ = finite_ && s_.row_b[row] < __builtin_inff();
-      p_.lse[(sample_ * p_.heads + head_) * p_.tokens + row] =
+      p_.lse[sequence_.begin * p_.heads + head_ * sequence_.length + row] =
           s_.row_b[row] < __builtin_inff() ? s_.row_a[row] + first_lane(log(sum))
                                            : __builtin_nanf("");
     }
   }
 
   const AttentionForward& p_;
-  int64_t sample_;
+  const Sequence& sequence_;
   int64_t head_;
   AttentionScratch& s_;
   Head<Input> h_;
@@ -127,12 +129,13 @@ class ForwardHead {
 
 template <class Input>
 void run_forward(const CpuContext& context, const AttentionForward& p) {
-  parallel_for(context, p.samples_count * p.heads, [&](int64_t task, int thread) {
-    const MatrixUnit unit;
-    ForwardHead<Input> head(p, task / p.heads, task % p.heads,
-                            *scratch_of<AttentionScratch>(context, thread));
-    if (!head.run() && p.overflow != nullptr) raise(p.overflow);
-  });
+  parallel_for(context, static_cast<int64_t>(p.rows.sequences.size()) * p.heads,
+               [&](int64_t task, int thread) {
+                 const MatrixUnit unit;
+                 ForwardHead<Input> head(p, p.rows.sequences.data()[task / p.heads], task % p.heads,
+                                         *scratch_of<AttentionScratch>(context, thread));
+                 if (!head.run() && p.overflow != nullptr) raise(p.overflow);
+               });
 }
 
 }  // namespace

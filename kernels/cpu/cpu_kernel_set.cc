@@ -43,9 +43,13 @@ class CpuKernelSet final : public KernelSet {
     run(table_.layer_norm_backward_input, p);
   }
   void layer_norm_backward_weight(const LayerNormBackwardWeight& p) override {
+    check_grains(p.grains, p.rows);
     run(table_.layer_norm_backward_weight, p);
   }
-  void bias_backward(const BiasBackward& p) override { run(table_.bias_backward, p); }
+  void bias_backward(const BiasBackward& p) override {
+    check_grains(p.grains, p.rows);
+    run(table_.bias_backward, p);
+  }
   void gelu_forward(const GeluForward& p) override { run(table_.gelu_forward, p); }
   void gelu_backward(const GeluBackward& p) override { run(table_.gelu_backward, p); }
   void dropout_add(const DropoutAdd& p) override { run(table_.dropout_add, p); }
@@ -79,13 +83,26 @@ class CpuKernelSet final : public KernelSet {
  private:
   template <class P>
   static int64_t attention_unit(const P& p) {
-    return p.samples_count * p.tokens * p.tokens * p.heads * p.head_dim;
+    int64_t pairs = 0;
+    for (const Sequence& sequence : p.rows.sequences)
+      pairs += sequence.length * sequence.length;
+    return pairs * p.heads * p.head_dim;
+  }
+
+  /// They cover all rows.
+  static void check_grains(const Grains& grains, int64_t rows) {
+    if (grains.sequences.empty()) return;
+    const Sequence& last = grains.sequences.back();
+    TRAINYARD_CHECK(grains.tokens >= 1 && last.begin + last.length == rows);
   }
 
   static void check_gemm(const GemmParams& p) {
     TRAINYARD_CHECK(p.input == DType::kFloat32 || p.input == DType::kBFloat16);
     TRAINYARD_CHECK(p.output != GemmOutput::kStore || p.chain_ends.size() <= 1);
     TRAINYARD_CHECK(p.chain_ends.empty() || p.chain_ends.back() == p.k);
+    TRAINYARD_CHECK(p.grains.sequences.empty() ||
+                    (p.output == GemmOutput::kExactAccumulate && p.chain_ends.empty()));
+    check_grains(p.grains, p.k);
     TRAINYARD_CHECK(p.output != GemmOutput::kExactAccumulate || p.bias == nullptr);
     TRAINYARD_CHECK(p.output == GemmOutput::kExactAccumulate || !p.overwrite);
   }

@@ -3,6 +3,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/philox.h"
+#include "kernels/cpu/rows.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
@@ -14,12 +15,12 @@ constexpr int64_t kChunk = 256;  // features drawn at a time
 template <class P, class F>
 TRAINYARD_INLINE void for_each_chunk(const P& p, int64_t begin, int64_t end, const F& f) {
   float factors[kChunk];
+  SequenceWalk sequences(p.rows);
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t sample = row / p.tokens_per_sample;
-    const auto position =
-        static_cast<uint32_t>(p.position_offset + row - sample * p.tokens_per_sample);
+    const Sequence& sequence = sequences.of(row);
+    const auto position = static_cast<uint32_t>(sequence.position + row - sequence.begin);
     DropoutStream stream;
-    if (p.dropout.rate > 0) stream = dropout_stream(p.dropout, p.samples.data()[sample]);
+    if (p.dropout.rate > 0) stream = dropout_stream(p.dropout, sequence.ordinal);
     for (int64_t i = 0; i < p.width; i += kChunk) {
       const int64_t count = smaller(kChunk, p.width - i);
       if (stream.enabled) {
@@ -66,12 +67,12 @@ void add_rows(const DropoutAdd& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void dropout_add(const CpuContext& context, const DropoutAdd& p) {
-  parallel_ranges(context, p.rows, 1, p.width,
+  parallel_ranges(context, p.rows.count, 1, p.width,
                   [&](int64_t begin, int64_t end, int) { add_rows(p, begin, end); });
 }
 
 void dropout_backward(const CpuContext& context, const DropoutBackward& p) {
-  parallel_ranges(context, p.rows, 1, p.width, [&](int64_t begin, int64_t end, int) {
+  parallel_ranges(context, p.rows.count, 1, p.width, [&](int64_t begin, int64_t end, int) {
     if (p.dx_type == DType::kBFloat16) {
       backward_rows<uint16_t>(p, begin, end);
     } else {

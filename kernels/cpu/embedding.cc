@@ -3,22 +3,24 @@
 #include "kernels/cpu/exact.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
 
-template <class P>
-TRAINYARD_INLINE int64_t position_of(const P& p, int64_t row) {
-  return p.position_offset + row % p.tokens_per_sample;
+TRAINYARD_INLINE int64_t position_of(SequenceWalk& sequences, int64_t row) {
+  const Sequence& sequence = sequences.of(row);
+  return sequence.position + row - sequence.begin;
 }
 
 template <class Element>
 void add_rows(const CpuContext& context, const EmbeddingForward& p, const Element* wte,
               const Element* wpe) {
-  parallel_ranges(context, p.rows, 1, p.width, [&](int64_t begin, int64_t end, int) {
+  parallel_ranges(context, p.rows.count, 1, p.width, [&](int64_t begin, int64_t end, int) {
+    SequenceWalk sequences(p.rows);
     for (int64_t row = begin; row < end; ++row) {
       const Element* token = wte + p.tokens[row] * p.width;
-      const Element* position = wpe + position_of(p, row) * p.width;
+      const Element* position = wpe + position_of(sequences, row) * p.width;
       float* y = p.y + row * p.width;
       for (int64_t i = 0; i < p.width; i += kLanes) {
         const int count = clamp_lanes(p.width - i);
@@ -41,11 +43,12 @@ void embedding_forward(const CpuContext& context, const EmbeddingForward& p) {
 
 void embedding_backward(const CpuContext& context, const EmbeddingBackward& p) {
   // Threads take columns, not rows: two rows may hold the same token.
-  parallel_ranges(context, p.width, kLanes, p.rows, [&](int64_t begin, int64_t end, int) {
+  parallel_ranges(context, p.width, kLanes, p.rows.count, [&](int64_t begin, int64_t end, int) {
+    SequenceWalk sequences(p.rows);
     FixedPoint fixed(p.quantum_log2, fitting_log2(p.partials));
-    for (int64_t row = 0; row < p.rows; ++row) {
+    for (int64_t row = 0; row < p.rows.count; ++row) {
       int64_t* token = p.d_wte + p.tokens[row] * p.width;
-      int64_t* position = p.d_wpe + position_of(p, row) * p.width;
+      int64_t* position = p.d_wpe + position_of(sequences, row) * p.width;
       for (int64_t i = begin; i < end; i += kLanes) {
         const int count = clamp_lanes(end - i);
         const I64x16 x = fixed.convert(load_partial(p.dy + row * p.width + i, count), count);

@@ -57,10 +57,10 @@ class Gemm {
   using Element = typename Input::Element;
 
   Gemm(const GemmParams& p, int64_t l2_bytes)
-      : p_(p), whole_(p.k), room_(l2_bytes >= kLargeCacheBytes ? kLarge : kUsual) {
-    chains_ = {p.chain_ends.data(), static_cast<int64_t>(p.chain_ends.size())};
-    if (chains_.count == 0) chains_ = {&whole_, 1};
-    const Block block = next_block<Input>(chains_, p.k, kWholeWords, 0, 0);
+      : p_(p),
+        room_(l2_bytes >= kLargeCacheBytes ? kLarge : kUsual),
+        chains_(p.k, p.chain_ends, p.grains) {
+    const Block block = next_block<Input>(chains_, p.k, kWholeWords, 0, chains_.first());
     limit_ = block.last ? kWholeWords : kBlockWords;
     direct_a_ = Input::kReadsRows && !p.transpose_a;
     streams_ =
@@ -96,7 +96,7 @@ class Gemm {
 
   /// Of an element's whole sum.
   int64_t partials() const {
-    return p_.output == GemmOutput::kExactAccumulate ? p_.partials : chains_.count;
+    return p_.output == GemmOutput::kExactAccumulate ? p_.partials : chains_.count();
   }
 
   /// Makes the tasks equal in size and, where C is large enough, a multiple of the threads.
@@ -130,14 +130,14 @@ class Gemm {
     if (task.rows <= 0 || task.columns <= 0) return;
     const MatrixUnit unit;
     int64_t begin = 0;
-    int64_t chain = 0;
+    Chain chain = chains_.first();
     while (true) {
       const Block block = next_block<Input>(chains_, p_.k, limit_, begin, chain);
       run_block(task, block);
       if (block.last) break;
       begin = block.end;
-      while (chains_.ends[chain] <= begin)
-        ++chain;
+      while (chain.end <= begin)
+        chain = chains_.after(chain);
     }
     if (streams_) finish_streams();
     task.fixed.report(p_.overflow);
@@ -147,14 +147,14 @@ class Gemm {
   template <class F>
   __attribute__((always_inline)) void for_each_segment(const Block& block, const F& f) const {
     int64_t k = block.begin;
-    int64_t chain = block.first_chain;
+    Chain chain = block.first_chain;
     int64_t word = 0;
     while (k < block.end) {
-      const int64_t end = smaller(chains_.ends[chain], block.end);
+      const int64_t end = smaller(chain.end, block.end);
       if (end > k) f(k, end - k, word);
       word += words_of<Input>(end - k);
       k = end;
-      ++chain;
+      chain = chains_.after(chain);
     }
   }
 
@@ -245,23 +245,23 @@ class Gemm {
     }
 
     int64_t k = block.begin;
-    int64_t chain = block.first_chain;
+    Chain chain = block.first_chain;
     int64_t word = 0;
     bool resume = block.resumes;
     do {
-      const int64_t end = smaller(chains_.ends[chain], block.end);
+      const int64_t end = smaller(chain.end, block.end);
       const int64_t words = words_of<Input>(end - k);
       const TileA from{a.base + word * a.word_bytes, a.row_bytes, a.word_bytes};
       function(from, {panel + word * stride, stride}, words, resume,
                partials.tiles[partials.waiting]);
-      const bool closed = end == chains_.ends[chain];
+      const bool closed = end == chain.end;
       if (closed && exact && ++partials.waiting == kWaitingChains) {
         add_up(task.fixed, partials, rows, vectors, columns);
       }
       resume = false;
       word += words;
       k = end;
-      ++chain;
+      chain = chains_.after(chain);
     } while (k < block.end);
 
     if (block.open) {
@@ -373,7 +373,7 @@ class Gemm {
   }
 
   /// No chain ended before this block: it is the first to write to its tiles of C.
-  bool overwrites(const Block& block) const { return p_.overwrite && block.first_chain == 0; }
+  bool overwrites(const Block& block) const { return p_.overwrite && block.first_chain.begin == 0; }
 
   /// C += sums, or = where nothing was there before this product.
   void accumulate(const Task& task, const Block& block, int64_t m, int64_t n, int rows,
@@ -448,9 +448,8 @@ class Gemm {
   }
 
   const GemmParams& p_;
-  int64_t whole_;
   Room room_;
-  Chains chains_{};
+  Chains chains_;
   int64_t limit_ = 0;
   bool direct_a_ = false;
   bool streams_ = false;  ///< what is overwritten goes past the caches, which it would only empty

@@ -4,6 +4,7 @@
 // ahead.
 
 #include "kernels/cpu/gemm_input.h"
+#include "kernels/cpu/rows.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 
@@ -11,15 +12,10 @@ namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 struct Block {
   int64_t begin = 0, end = 0;  ///< elements
   int64_t words = 0;
-  int64_t first_chain = 0;
+  Chain first_chain;
   bool resumes = false;  ///< begins inside a chain
   bool open = false;     ///< ends inside a chain
   bool first = true, last = false;
-};
-
-struct Chains {
-  const int64_t* ends;
-  int64_t count;
 };
 
 /// A rectangle of memory that is called into the second-level cache bit by bit while products run:
@@ -48,18 +44,19 @@ class Prefetcher {
   int64_t stride_ = 0, bytes_ = 0, rows_ = 0, rows_per_step_ = 0, row_ = 0;
 };
 
-/// The block that begins at `begin` inside (or at the start of) chain `chain`: as many whole chains
-/// as fit `limit` words, or the part of one that does.
+/// The block that begins at `begin` inside (or at the start of) `chain`: as many whole chains as
+/// fit `limit` words, or the part of one that does.
 template <class Input>
-Block next_block(const Chains& chains, int64_t k, int64_t limit, int64_t begin, int64_t chain) {
+Block next_block(const Chains& chains, int64_t k, int64_t limit, int64_t begin, Chain chain) {
   Block block{.begin = begin, .end = begin, .first_chain = chain};
   block.first = begin == 0;
-  block.resumes = begin > (chain == 0 ? 0 : chains.ends[chain - 1]);
-  while (chain < chains.count) {
-    const int64_t words = words_of<Input>(chains.ends[chain] - block.end);
+  block.resumes = begin > chain.begin;
+  while (block.end < k) {
+    const int64_t words = words_of<Input>(chain.end - block.end);
     if (block.words + words > limit) break;
     block.words += words;
-    block.end = chains.ends[chain++];
+    block.end = chain.end;
+    chain = chains.after(chain);
   }
   if (block.words == 0 && block.end < k) {
     block.words = limit;

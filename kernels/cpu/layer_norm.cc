@@ -6,6 +6,7 @@
 #include "kernels/cpu/exact.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/rows.h"
 
 namespace trainyard::kernels::TRAINYARD_ISA_NAMESPACE {
 namespace {
@@ -69,20 +70,18 @@ void input_gradient_of_row(const LayerNormBackwardInput& p, int64_t row) {
   }
 }
 
-/// Sums `rows` by columns [n, n + columns), grain by grain: load_row(row, column, count, v) gives a
-/// term of each of kSums sums through add(...), close(sum, v, column, count) ends a grain.
+/// Calls add_row(row) for each of `rows`, and close_grain() behind each grain.
 template <class AddRow, class CloseGrain>
-TRAINYARD_INLINE void for_each_grain(ChainEnds ends, int64_t rows, const AddRow& add_row,
+TRAINYARD_INLINE void for_each_grain(const Grains& grains, int64_t rows, const AddRow& add_row,
                                      const CloseGrain& close_grain) {
-  const int64_t* end = ends.data();
-  const auto count = static_cast<int64_t>(ends.size());
-  int64_t row = 0;
-  for (int64_t grain = 0; grain < larger(count, 1); ++grain) {
-    const int64_t stop = count == 0 ? rows : end[grain];
-    for (; row < stop; ++row)
+  const Chains chains(rows, grains);
+  Chain grain = chains.first();
+  do {
+    for (int64_t row = grain.begin; row < grain.end; ++row)
       add_row(row);
     close_grain();
-  }
+    grain = chains.after(grain);
+  } while (grain.begin < rows);
 }
 
 void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int64_t columns) {
@@ -94,7 +93,7 @@ void weight_gradient_of_columns(const LayerNormBackwardWeight& p, int64_t n, int
   for (int v = 0; v < kVectors; ++v)
     gamma[v] = beta[v] = zero();
   for_each_grain(
-      p.grain_ends, p.rows,
+      p.grains, p.rows,
       [&](int64_t row) {
         const F32x16 mean = broadcast(p.mean[row]);
         const F32x16 rstd = broadcast(p.rstd[row]);
@@ -129,7 +128,7 @@ void bias_gradient_of_columns(const BiasBackward& p, int64_t n, int64_t columns)
   for (int v = 0; v < kVectors; ++v)
     sum[v] = zero();
   for_each_grain(
-      p.grain_ends, p.rows,
+      p.grains, p.rows,
       [&](int64_t row) {
         for (int v = 0; v < vectors; ++v) {
           sum[v] = sum[v] + load_partial(dy + row * p.stride + n + v * kLanes,

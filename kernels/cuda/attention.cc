@@ -10,8 +10,15 @@ constexpr size_t kReasonCharactersMax = 400;
 
 template <typename P>
 AttentionProblem problem_of(const P& p) {
-  return {p.samples_count,      p.tokens,           p.heads, p.kv_heads, p.head_dim, p.causal,
-          p.lengths != nullptr, p.dropout.rate > 0, p.type};
+  return {.sequences = p.rows.sequences_count,
+          .longest = p.rows.longest,
+          .heads = p.heads,
+          .kv_heads = p.kv_heads,
+          .head_dim = p.head_dim,
+          .is_ragged = p.rows.count != p.rows.sequences_count * p.rows.longest,
+          .causal = p.causal,
+          .has_dropout = p.dropout.rate > 0,
+          .type = p.type};
 }
 
 }  // namespace
@@ -36,7 +43,7 @@ void Attention::give_up(const Error& reason) {
 
 size_t Attention::prepare(const AttentionProblem& problem) {
   const auto own =
-      static_cast<size_t>(problem.samples_count * problem.heads * problem.tokens) * sizeof(float);
+      static_cast<size_t>(problem.sequences * problem.heads * problem.longest) * sizeof(float);
   if (library_ == nullptr) return own;
   auto& plan = plans_[problem];
   if (plan == nullptr) {

@@ -15,21 +15,26 @@ inline constexpr float kLog2E = 1.4426950408889634F;
 
 /// Shapes of packed rows [q(heads D) | k(kv_heads D) | v(kv_heads D)].
 struct AttentionShape {
-  int tokens, heads, kv_heads;
-  const int32_t* lengths;
+  int longest, heads, kv_heads;
   bool causal;
   int head_offset;
-  const int64_t* samples;
+  const Sequence* sequences;
+  const int32_t* sequence_of;
 
   __device__ int stride(int head_dim) const { return (heads + 2 * kv_heads) * head_dim; }
   __device__ int kv_head(int head) const { return head / (heads / kv_heads); }
-  /// Keys from here on are padding.
-  __device__ int length(int sample) const {
-    return lengths == nullptr ? tokens : min(static_cast<int>(lengths[sample]), tokens);
-  }
-  /// Keys that a query sees: those below.
-  __device__ int keys(int sample, int query) const {
-    return causal ? min(length(sample), query + 1) : length(sample);
+};
+
+/// A sequence as the kernels of attention see it.
+struct AttentionSequence {
+  int64_t begin, ordinal;
+  int length;
+
+  __device__ explicit AttentionSequence(const Sequence& s)
+      : begin(s.begin), ordinal(s.ordinal), length(static_cast<int>(s.length)) {}
+  /// Where a head's lse and delta are.
+  __device__ int64_t statistic(const AttentionShape& shape, int head) const {
+    return begin * shape.heads + static_cast<int64_t>(head) * length;
   }
 };
 
@@ -130,50 +135,53 @@ __device__ inline void add_product(const float (&s)[kCols / 8][4], const simt::B
 
 /// Factor of one probability.
 __device__ inline float dropout_factor(const DropoutMask& mask, const AttentionShape& shape,
-                                       int sample, int head, int query, int key) {
+                                       int64_t ordinal, int head, int query, int key) {
   float factors[4];
-  dropout_factors(mask, shape.samples[sample], static_cast<uint32_t>(key / 4),
-                  static_cast<uint32_t>(query), static_cast<uint32_t>(shape.head_offset + head),
-                  factors);
+  dropout_factors(mask, ordinal, static_cast<uint32_t>(key / 4), static_cast<uint32_t>(query),
+                  static_cast<uint32_t>(shape.head_offset + head), factors);
   const float low = key % 2 == 0 ? factors[0] : factors[1];
   const float high = key % 2 == 0 ? factors[2] : factors[3];
   return key % 4 < 2 ? low : high;
 }
 
-/// A block's rows. Blocks of one head follow each other, so that they find its keys in the cache.
+/// A block's rows, which a short sequence may not have. Blocks of one head follow each other, so
+/// that they find its keys in the cache.
 struct BlockPlace {
-  int sample, head, first_row;
+  int index, head, first_row;  ///< index: of the sequence
 
-  __device__ BlockPlace(int tokens, int heads) {
-    const int tiles = (tokens + kTileRows - 1) / kTileRows;
+  __device__ BlockPlace(const AttentionShape& shape, int heads) {
+    const int tiles = (shape.longest + kTileRows - 1) / kTileRows;
     const auto block = static_cast<int>(blockIdx.x);
     const int of_batch = block / tiles;
-    sample = of_batch / heads;
-    head = of_batch - sample * heads;
+    index = of_batch / heads;
+    head = of_batch - index * heads;
     first_row = (block - of_batch * tiles) * kTileRows;
   }
 };
-inline dim3 attention_blocks(int64_t samples, int64_t heads, int64_t tokens) {
-  return dim3(static_cast<unsigned>(samples * heads * blocks_for(tokens, kTileRows)));
+inline dim3 attention_blocks(const DeviceRows& rows, int64_t heads) {
+  return dim3(
+      static_cast<unsigned>(rows.sequences_count * heads * blocks_for(rows.longest, kTileRows)));
 }
 
 template <typename P>
 AttentionShape shape_of(const P& p) {
-  return {static_cast<int>(p.tokens),
+  return {static_cast<int>(p.rows.longest),
           static_cast<int>(p.heads),
           static_cast<int>(p.kv_heads),
-          p.lengths,
           p.causal,
           static_cast<int>(p.head_offset),
-          p.samples};
+          p.rows.sequences,
+          p.rows.sequence_of};
 }
 
 template <typename P>
 bool is_valid_attention(const P& p) {
-  return p.samples_count > 0 && p.tokens > 0 && p.heads > 0 && p.kv_heads > 0 &&
+  const int64_t longest = p.rows.longest;
+  return p.rows.count > 0 && longest > 0 && p.heads > 0 && p.kv_heads > 0 &&
          p.heads % p.kv_heads == 0 && (p.head_dim == 64 || p.head_dim == 128) &&
-         p.tokens <= 0x7fffffff - kTileRows &&
-         p.samples_count <= 0x7fffffff / p.heads / ((p.tokens + kTileRows - 1) / kTileRows) &&
+         longest <= 0x7fffffff - kTileRows &&
+         p.rows.sequences_count <= 0x7fffffff / p.heads / ((longest + kTileRows - 1) / kTileRows) &&
+         p.rows.count <= p.rows.sequences_count * longest &&
          (p.type == DType::kBFloat16 || p.type == DType::kFloat32);
 }
 

@@ -16,8 +16,9 @@ namespace trainyard::kernels::cuda {
 /// What a library's plan of attention depends on; AttentionForward (kernels/cuda/ops.h) says what
 /// the shapes mean.
 struct AttentionProblem {
-  int64_t samples_count = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  bool causal = true, has_lengths = false, has_dropout = false;
+  int64_t sequences = 0, longest = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool is_ragged = false;  ///< sequences are shorter than `longest`
+  bool causal = true, has_dropout = false;
   DType type = DType::kBFloat16;
 
   auto operator<=>(const AttentionProblem&) const = default;  // NOLINT: clang-tidy 14 sees a 0

@@ -10,12 +10,12 @@ namespace {
 /// delta = the sum over a row of out * d_out; a warp has one (row, head).
 template <int kD>
 __global__ void __launch_bounds__(kAttentionThreads)
-    attention_delta_kernel(AttentionBackward p, int64_t rows) {
+    attention_delta_kernel(AttentionBackward p, AttentionShape shape) {
   const int64_t index = (static_cast<int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / 32;
-  if (index >= rows * p.heads) return;
+  if (index >= p.rows.count * p.heads) return;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = index / p.heads;
-  const int64_t head = index % p.heads;
+  const auto head = static_cast<int>(index % p.heads);
   float sum = 0;
 #pragma unroll
   for (int i = lane; i < kD; i += 32) {
@@ -23,8 +23,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
            simt::to_float(static_cast<const simt::BFloat16*>(p.d_out)[index * kD + i]);
   }
   sum = warp_sum(sum);
-  const int64_t sample = row / p.tokens;
-  if (lane == 0) p.scratch[(sample * p.heads + head) * p.tokens + row - sample * p.tokens] = sum;
+  if (lane != 0) return;
+  const AttentionSequence sequence(shape.sequences[shape.sequence_of[row]]);
+  p.scratch[sequence.statistic(shape, head) + row - sequence.begin] = sum;
 }
 
 /// A block's own rows: of queries (q, d_out), or of keys (k, v). The others pass by in tiles.
@@ -39,26 +40,23 @@ struct Backward {
 
   const AttentionBackward& p;
   const AttentionShape& shape;
-  int sample;
+  AttentionSequence sequence;
   simt::BFloat16* own;
   simt::BFloat16* others;
   float* statistics;
 
   __device__ int64_t stride() const { return shape.stride(kD); }
   __device__ const simt::BFloat16* q(int head) const {
-    return static_cast<const simt::BFloat16*>(p.qkv) + sample * shape.tokens * stride() + head * kD;
+    return static_cast<const simt::BFloat16*>(p.qkv) + sequence.begin * stride() + head * kD;
   }
   __device__ const simt::BFloat16* k(int kv_head) const { return q(shape.heads + kv_head); }
   __device__ const simt::BFloat16* v(int kv_head) const { return k(shape.kv_heads + kv_head); }
   __device__ const simt::BFloat16* d_out(int head) const {
-    return static_cast<const simt::BFloat16*>(p.d_out) +
-           (static_cast<int64_t>(sample) * shape.tokens * shape.heads + head) * kD;
+    return static_cast<const simt::BFloat16*>(p.d_out) + (sequence.begin * shape.heads + head) * kD;
   }
   __device__ int64_t d_out_stride() const { return static_cast<int64_t>(shape.heads) * kD; }
   /// Of lse and delta.
-  __device__ int64_t statistic(int head) const {
-    return (static_cast<int64_t>(sample) * shape.heads + head) * shape.tokens;
-  }
+  __device__ int64_t statistic(int head) const { return sequence.statistic(shape, head); }
 
   __device__ simt::BFloat16* other(int buffer, int which) const {
     return others + (buffer * 2 + which) * kOther;
@@ -66,18 +64,20 @@ struct Backward {
   /// Begins to load the others' tile from `first` on.
   __device__ void load_others(int buffer, int head, int first) const {
     if constexpr (kOwnsKeys) {
-      load_tile<kD, kCols>(other(buffer, 0), q(head), stride(), first, shape.tokens);
-      load_tile<kD, kCols>(other(buffer, 1), d_out(head), d_out_stride(), first, shape.tokens);
+      load_tile<kD, kCols>(other(buffer, 0), q(head), stride(), first, sequence.length);
+      load_tile<kD, kCols>(other(buffer, 1), d_out(head), d_out_stride(), first, sequence.length);
       const int i = static_cast<int>(threadIdx.x);
       if (i < kCols) {
-        const bool exists = first + i < shape.tokens;
+        const bool exists = first + i < sequence.length;
         const int64_t at = statistic(head) + first + i;
         statistics[(buffer * 2) * kCols + i] = exists ? p.lse[at] * kLog2E : 0.0F;
         statistics[(buffer * 2 + 1) * kCols + i] = exists ? p.scratch[at] : 0.0F;
       }
     } else {
-      load_tile<kD, kCols>(other(buffer, 0), k(shape.kv_head(head)), stride(), first, shape.tokens);
-      load_tile<kD, kCols>(other(buffer, 1), v(shape.kv_head(head)), stride(), first, shape.tokens);
+      load_tile<kD, kCols>(other(buffer, 0), k(shape.kv_head(head)), stride(), first,
+                           sequence.length);
+      load_tile<kD, kCols>(other(buffer, 1), v(shape.kv_head(head)), stride(), first,
+                           sequence.length);
     }
     simt::cp_async_commit();
   }
@@ -107,28 +107,28 @@ __global__ void __launch_bounds__(kAttentionThreads)
   constexpr int kCols = Part::kCols;
   const int own_heads = kOwnsKeys ? shape.kv_heads : shape.heads;
   // Not by structured bindings, which clang lets no lambda see.
-  const BlockPlace place(shape.tokens, own_heads);
-  const int sample = place.sample;
+  const BlockPlace place(shape, own_heads);
+  const AttentionSequence sequence(shape.sequences[place.index]);
+  const int length = sequence.length;
+  if (place.first_row >= length) return;
   const int own_head = place.head;
   const int first_own = place.first_row;
   auto* const shared = simt::dynamic_shared<simt::BFloat16>();
   const Part part{p,
                   shape,
-                  sample,
+                  sequence,
                   shared,
                   shared + 2 * Part::kOwn,
                   reinterpret_cast<float*>(shared + 2 * Part::kOwn + 4 * Part::kOther)};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
-  const int keys = shape.length(part.sample);
   // Which tiles of the others, of which heads.
   int first_tile = 0;
-  int end = keys;
+  int end = length;
   if constexpr (kOwnsKeys) {
     first_tile = shape.causal ? first_own / kCols : 0;
-    end = shape.tokens;
   } else if (shape.causal) {
-    end = min(keys, first_own + kTileRows);
+    end = min(length, first_own + kTileRows);
   }
   const int tiles = max((end + kCols - 1) / kCols - first_tile, 0);
   const int heads = kOwnsKeys ? shape.heads / shape.kv_heads : 1;
@@ -137,10 +137,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
   const simt::BFloat16* const own_first = kOwnsKeys ? part.k(own_head) : part.q(own_head);
   const simt::BFloat16* const own_second = kOwnsKeys ? part.v(own_head) : part.d_out(own_head);
-  load_tile<kD, kTileRows>(part.own, own_first, part.stride(), first_own, shape.tokens);
+  load_tile<kD, kTileRows>(part.own, own_first, part.stride(), first_own, length);
   load_tile<kD, kTileRows>(part.own + Part::kOwn, own_second,
-                           kOwnsKeys ? part.stride() : part.d_out_stride(), first_own,
-                           shape.tokens);
+                           kOwnsKeys ? part.stride() : part.d_out_stride(), first_own, length);
   simt::cp_async_commit();
   if (turns > 0) part.load_others(0, first_head, first_tile * kCols);
 
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if constexpr (!kOwnsKeys) {
     for (int half = 0; half < 2; ++half) {
       const int query = first_own + first_row + lane / 4 + half * 8;
-      if (query >= shape.tokens) continue;
+      if (query >= length) continue;
       own_lse[half] = p.lse[part.statistic(own_head) + query] * kLog2E;
       own_delta[half] = p.scratch[part.statistic(own_head) + query];
     }
@@ -187,13 +186,12 @@ __global__ void __launch_bounds__(kAttentionThreads)
           const float delta = kOwnsKeys ? of_tile[kCols] : own_delta[i / 2];
           float probability = simt::exp2_approx(fmaf(s[n][i], root * kLog2E, -lse));
           if constexpr (kIsMasked) {
-            const bool counts =
-                key < keys && query < shape.tokens && (!shape.causal || key <= query);
+            const bool counts = key < length && query < length && (!shape.causal || key <= query);
             probability = counts ? probability : 0.0F;
           }
           float factor = 1;
           if constexpr (kDropout) {
-            factor = dropout_factor(mask, shape, part.sample, head, query, key);
+            factor = dropout_factor(mask, shape, sequence.ordinal, head, query, key);
           }
           s[n][i] = probability * factor;
           ds[n][i] = probability * (ds[n][i] * factor - delta);
@@ -206,7 +204,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     const int other_end = first_other + kCols;
     const int last_key = (kOwnsKeys ? own_end : other_end) - 1;
     const int first_query = kOwnsKeys ? first_other : own_end - kWarpRows;
-    if (kDropout || last_key >= keys || (kOwnsKeys ? other_end : own_end) > shape.tokens ||
+    if (kDropout || last_key >= length || (kOwnsKeys ? other_end : own_end) > length ||
         (shape.causal && last_key > first_query)) {
       probabilities.template operator()<true>();
     } else {
@@ -218,13 +216,12 @@ __global__ void __launch_bounds__(kAttentionThreads)
   }
   simt::cp_async_wait<0>();
 
-  auto* const to = static_cast<simt::BFloat16*>(p.d_qkv) +
-                   part.sample * shape.tokens * part.stride() +
+  auto* const to = static_cast<simt::BFloat16*>(p.d_qkv) + sequence.begin * part.stride() +
                    (kOwnsKeys ? shape.heads + own_head : own_head) * kD;
-  store_rows<kD>(first_sums, root, to, part.stride(), first_own + first_row, shape.tokens);
+  store_rows<kD>(first_sums, root, to, part.stride(), first_own + first_row, length);
   if constexpr (kOwnsKeys) {
     store_rows<kD>(second_sums, 1.0F, to + shape.kv_heads * kD, part.stride(),
-                   first_own + first_row, shape.tokens);
+                   first_own + first_row, length);
   }
 }
 
@@ -234,7 +231,7 @@ cudaError_t launch_part(const AttentionBackward& p, const AttentionShape& shape,
   const int64_t heads = kOwnsKeys ? p.kv_heads : p.heads;
   return simt::launch(p.dropout.rate > 0 ? attention_backward_kernel<kD, kOwnsKeys, true>
                                          : attention_backward_kernel<kD, kOwnsKeys, false>,
-                      attention_blocks(p.samples_count, heads, p.tokens), dim3(kAttentionThreads),
+                      attention_blocks(p.rows, heads), dim3(kAttentionThreads),
                       Backward<kD, kOwnsKeys>::kSharedBytes, stream, p, shape,
                       dropout_mask(p.dropout));
 }
@@ -242,10 +239,9 @@ cudaError_t launch_part(const AttentionBackward& p, const AttentionShape& shape,
 template <int kD>
 cudaError_t launch_backward(const AttentionBackward& p, const AttentionShape& shape,
                             cudaStream_t stream) {
-  const int64_t rows = p.samples_count * p.tokens;
   cudaError_t error = simt::launch(attention_delta_kernel<kD>,
-                                   dim3(blocks_for(rows * p.heads * 32, kAttentionThreads)),
-                                   dim3(kAttentionThreads), 0, stream, p, rows);
+                                   dim3(blocks_for(p.rows.count * p.heads * 32, kAttentionThreads)),
+                                   dim3(kAttentionThreads), 0, stream, p, shape);
   if (error != cudaSuccess) return error;
   error = launch_part<kD, false>(p, shape, stream);
   return error != cudaSuccess ? error : launch_part<kD, true>(p, shape, stream);

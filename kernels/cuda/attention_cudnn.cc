@@ -53,14 +53,14 @@ class Shapes {
   Tensor_attributes rows(Uid uid, int64_t heads, int64_t stride) const {
     return Tensor_attributes()
         .set_uid(uid)
-        .set_dim({p_.samples_count, heads, p_.tokens, p_.head_dim})
-        .set_stride({p_.tokens * stride, p_.head_dim, stride, 1});
+        .set_dim({p_.sequences, heads, p_.longest, p_.head_dim})
+        .set_stride({p_.longest * stride, p_.head_dim, stride, 1});
   }
   Tensor_attributes lse() const {
     return Tensor_attributes()
         .set_uid(kLse)
-        .set_dim({p_.samples_count, p_.heads, p_.tokens, 1})
-        .set_stride({p_.heads * p_.tokens, p_.tokens, 1, 1})
+        .set_dim({p_.sequences, p_.heads, p_.longest, 1})
+        .set_stride({p_.heads * p_.longest, p_.longest, 1, 1})
         .set_data_type(fe::DataType_t::FLOAT);
   }
   /// What a graph gives.
@@ -210,15 +210,16 @@ class CudnnAttention final : public AttentionLibrary {
   }
 
   Result<std::unique_ptr<Plan>> plan(const AttentionProblem& p) override {
-    if (p.type != DType::kBFloat16 || !p.causal || p.has_lengths || p.has_dropout ||
-        (p.head_dim != 64 && p.head_dim != 128) || p.tokens < 2) {
+    if (p.type != DType::kBFloat16 || !p.causal || p.is_ragged || p.has_dropout ||
+        (p.head_dim != 64 && p.head_dim != 128) || p.longest < 2) {
       return Error{ErrorCode::kInvalidConfig,
-                   "cuDNN: attention of " + std::to_string(p.tokens) + " tokens, heads of " +
+                   "cuDNN: attention of " + std::to_string(p.longest) + " tokens, heads of " +
                        std::to_string(p.head_dim) + " elements, " + std::string(name_of(p.type)) +
                        (p.causal ? ", causal" : ", bidirectional") +
-                       (p.has_lengths ? ", lengths" : "") + (p.has_dropout ? ", dropout" : "") +
+                       (p.is_ragged ? ", sequences of other lengths" : "") +
+                       (p.has_dropout ? ", dropout" : "") +
                        "; wanted two tokens or more, heads of 64 or 128 elements, bf16, causal, "
-                       "neither lengths nor dropout"};
+                       "sequences of one length, no dropout"};
     }
     auto plan = std::make_unique<CudnnPlan>(handle_, p, deterministic_);
     TRAINYARD_TRY(plan->build());

@@ -11,7 +11,7 @@ namespace {
 constexpr int kKeys = 64;
 
 /// The running softmax of the two rows that a lane has a part of, of scores before their scale.
-struct Rows {
+struct Running {
   float top[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 };
@@ -19,7 +19,7 @@ struct Rows {
 /// Scores to probabilities below the running maximum; shrinks what has been summed before. `scale`
 /// makes powers of 2 of them.
 template <int kD>
-__device__ inline void softmax_step(Rows& rows, float scale, float (&s)[kKeys / 8][4],
+__device__ inline void softmax_step(Running& rows, float scale, float (&s)[kKeys / 8][4],
                                     float (&out)[kD / 8][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -57,29 +57,28 @@ __global__ void __launch_bounds__(kAttentionThreads)
   auto* const q_tile = simt::dynamic_shared<simt::BFloat16>();
   simt::BFloat16* const k_tiles = q_tile + kTileRows * kD;
   simt::BFloat16* const v_tiles = k_tiles + 2 * kTile;
-  const BlockPlace place(shape.tokens, shape.heads);
-  const int sample = place.sample;
+  const BlockPlace place(shape, shape.heads);
+  const AttentionSequence sequence(shape.sequences[place.index]);
+  if (place.first_row >= sequence.length) return;
   const int head = place.head;
   const int first_query = place.first_row;
   const int64_t stride = shape.stride(kD);
-  const auto* const rows =
-      static_cast<const simt::BFloat16*>(p.qkv) + sample * shape.tokens * stride;
+  const auto* const rows = static_cast<const simt::BFloat16*>(p.qkv) + sequence.begin * stride;
   const simt::BFloat16* const k = rows + (shape.heads + shape.kv_head(head)) * kD;
   const simt::BFloat16* const v = k + shape.kv_heads * kD;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
-  const int keys =
-      shape.causal ? min(shape.length(sample), first_query + kTileRows) : shape.length(sample);
+  const int keys = shape.causal ? min(sequence.length, first_query + kTileRows) : sequence.length;
   const int tiles = (keys + kKeys - 1) / kKeys;
 
-  load_tile<kD, kTileRows>(q_tile, rows + head * kD, stride, first_query, shape.tokens);
+  load_tile<kD, kTileRows>(q_tile, rows + head * kD, stride, first_query, sequence.length);
   const TileCopy<kD, kKeys> copy_k(k, stride);
   const TileCopy<kD, kKeys> copy_v(v, stride);
   copy_k.begin(k_tiles, 0, keys);
   copy_v.begin(v_tiles, 0, keys);
   simt::cp_async_commit();
   float out[kD / 8][4] = {};
-  Rows running;
+  Running running;
   const float scale = kLog2E * rsqrtf(static_cast<float>(kD));
   for (int tile = 0; tile < tiles; ++tile) {
     if (tile + 1 < tiles) {
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          s[n][i] *= dropout_factor(mask, shape, sample, head,
+          s[n][i] *= dropout_factor(mask, shape, sequence.ordinal, head,
                                     first_query + first_row + lane / 4 + i / 2 * 8,
                                     tile * kKeys + n * 8 + lane % 4 * 2 + i % 2);
         }
@@ -129,9 +128,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
     sum += __shfl_xor_sync(0xffffffffU, sum, 1, 4);
     sum += __shfl_xor_sync(0xffffffffU, sum, 2, 4);
     const int query = first_query + first_row + lane / 4 + half * 8;
-    if (query >= shape.tokens) continue;
+    if (query >= sequence.length) continue;
     const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
-    const int64_t row = static_cast<int64_t>(sample) * shape.tokens + query;
+    const int64_t row = sequence.begin + query;
     auto* const to = static_cast<simt::BFloat16*>(p.out) + (row * shape.heads + head) * kD;
 #pragma unroll
     for (int d = 0; d < kD / 8; ++d) {
@@ -139,7 +138,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
           simt::pack_bf16(out[d][2 * half] * inverse, out[d][2 * half + 1] * inverse);
     }
     if (lane % 4 == 0) {
-      p.lse[(static_cast<int64_t>(sample) * shape.heads + head) * shape.tokens + query] =
+      p.lse[sequence.statistic(shape, head) + query] =
           (running.top[half] * scale + log2f(sum)) / kLog2E;
     }
   }
@@ -151,8 +150,8 @@ cudaError_t launch_forward(const AttentionForward& p, const AttentionShape& shap
   const size_t shared = size_t{2} * kD * (kTileRows + 4 * kKeys);
   return simt::launch(
       p.dropout.rate > 0 ? attention_forward_kernel<kD, true> : attention_forward_kernel<kD, false>,
-      attention_blocks(p.samples_count, p.heads, p.tokens), dim3(kAttentionThreads), shared, stream,
-      p, shape, dropout_mask(p.dropout));
+      attention_blocks(p.rows, p.heads), dim3(kAttentionThreads), shared, stream, p, shape,
+      dropout_mask(p.dropout));
 }
 
 }  // namespace

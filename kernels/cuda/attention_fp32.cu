@@ -42,19 +42,24 @@ struct Row {
   }
 };
 
-/// The row that a warp has, and where those of its sample are, counted in rows of kD elements.
+/// The row that a warp has, and where those of its sequence are, counted in rows of kD elements.
 struct OwnRow {
   const AttentionShape& shape;
-  int sample, head, token;
+  AttentionSequence sequence;
+  int head, token;
 
-  /// Of the `heads` heads that the launch has.
+  /// Of the `heads` heads that the launch has. A sequence has length * heads warps, one head's
+  /// after the other's.
   __device__ OwnRow(const AttentionShape& s, int heads)
-      : shape(s),
-        sample(static_cast<int>(warp_index() / s.tokens / heads)),
-        head(static_cast<int>(warp_index() / s.tokens % heads)),
-        token(static_cast<int>(warp_index() % s.tokens)) {}
+      : shape(s), sequence(s.sequences[s.sequence_of[warp_index() / heads]]) {
+    const auto within = static_cast<int>(warp_index() - sequence.begin * heads);
+    head = within / sequence.length;
+    token = within - head * sequence.length;
+  }
 
-  __device__ int64_t row(int at) const { return static_cast<int64_t>(sample) * shape.tokens + at; }
+  __device__ int64_t row(int at) const { return sequence.begin + at; }
+  /// Keys that it sees: those below.
+  __device__ int keys() const { return shape.causal ? token + 1 : sequence.length; }
   /// In qkv.
   __device__ int64_t q(int of_head, int at) const {
     return row(at) * (shape.heads + 2 * shape.kv_heads) + of_head;
@@ -65,10 +70,10 @@ struct OwnRow {
   __device__ int64_t out(int of_head, int at) const { return row(at) * shape.heads + of_head; }
   /// In lse and delta.
   __device__ int64_t statistic(int of_head, int at) const {
-    return (static_cast<int64_t>(sample) * shape.heads + of_head) * shape.tokens + at;
+    return sequence.statistic(shape, of_head) + at;
   }
   __device__ float factor(const DropoutMask& mask, int of_head, int query, int key) const {
-    return mask.is_on ? dropout_factor(mask, shape, sample, of_head, query, key) : 1.0F;
+    return mask.is_on ? dropout_factor(mask, shape, sequence.ordinal, of_head, query, key) : 1.0F;
   }
 };
 
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (warp_index() >= rows) return;
   const OwnRow own(shape, shape.heads);
   const int kv_head = shape.kv_head(own.head);
-  const int keys = shape.keys(own.sample, own.token);
+  const int keys = own.keys();
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
   Row<kD> q, k, v, out;
   q.load(p.qkv, own.q(own.head, own.token));
@@ -96,7 +101,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     out.add(probability * own.factor(mask, own.head, own.token, key), v, shrink);
     top = above;
   }
-  out.store(p.out, own.out(own.head, own.token), keys > 0 ? 1.0F / sum : 0.0F);
+  out.store(p.out, own.out(own.head, own.token), 1.0F / sum);
   if (lane_index() == 0) p.lse[own.statistic(own.head, own.token)] = top + logf(sum);
 }
 
@@ -108,7 +113,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (warp_index() >= rows) return;
   const OwnRow own(shape, shape.heads);
   const int kv_head = shape.kv_head(own.head);
-  const int keys = shape.keys(own.sample, own.token);
+  const int keys = own.keys();
   const int64_t statistic = own.statistic(own.head, own.token);
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
   Row<kD> q, out, d_out, k, v, d_q;
@@ -134,14 +139,13 @@ __global__ void __launch_bounds__(kAttentionThreads)
                                int64_t rows) {
   if (warp_index() >= rows) return;
   const OwnRow own(shape, shape.kv_heads);
-  const bool is_seen = own.token < shape.length(own.sample);
-  const int group = is_seen ? shape.heads / shape.kv_heads : 0;
+  const int group = shape.heads / shape.kv_heads;
   const float root = 1.0F / sqrtf(static_cast<float>(kD));
   Row<kD> k, v, q, d_out, d_k, d_v;
   k.load(p.qkv, own.k(own.head, own.token));
   v.load(p.qkv, own.v(own.head, own.token));
   for (int head = own.head * group; head < (own.head + 1) * group; ++head) {
-    for (int query = shape.causal ? own.token : 0; query < shape.tokens; ++query) {
+    for (int query = shape.causal ? own.token : 0; query < own.sequence.length; ++query) {
       q.load(p.qkv, own.q(head, query));
       d_out.load(p.d_out, own.out(head, query));
       const int64_t statistic = own.statistic(head, query);
@@ -161,7 +165,7 @@ using Kernel = void (*)(P, AttentionShape, DropoutMask, int64_t);
 template <typename P>
 cudaError_t launch_rows(Kernel<P> of_64, Kernel<P> of_128, const P& p, int64_t heads,
                         cudaStream_t stream) {
-  const int64_t rows = p.samples_count * heads * p.tokens;
+  const int64_t rows = p.rows.count * heads;
   return simt::launch(p.head_dim == 64 ? of_64 : of_128,
                       dim3(blocks_for(rows * 32, kAttentionThreads)), dim3(kAttentionThreads), 0,
                       stream, p, shape_of(p), dropout_mask(p.dropout), rows);

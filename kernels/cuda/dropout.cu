@@ -9,19 +9,18 @@ constexpr uint32_t kRowKey = 0xFFFFFFFFU;
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    dropout_kernel(DropoutForward p, Divisor per_row, Divisor per_sample, DropoutMask mask) {
+    dropout_kernel(DropoutForward p, Divisor per_row, DropoutMask mask) {
   const auto [row, i] = VectorPlace(per_row);
-  if (row >= p.rows) return;
+  if (row >= p.rows.count) return;
   float y[kVector];
   load8<kAligned>(static_cast<const T*>(p.x) + row * p.width, i, p.width, y);
   if (mask.is_on) {
-    const int64_t sample = per_sample.quotient(static_cast<unsigned>(row));
-    const auto position =
-        static_cast<uint32_t>(p.position_offset + row - sample * p.tokens_per_sample);
+    const Sequence sequence = p.rows.sequences[p.rows.sequence_of[row]];
+    const auto position = static_cast<uint32_t>(sequence.position + row - sequence.begin);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float factors[4];
-      dropout_factors(mask, p.samples[sample], static_cast<uint32_t>(i / 4 + half), position,
+      dropout_factors(mask, sequence.ordinal, static_cast<uint32_t>(i / 4 + half), position,
                       kRowKey, factors);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
@@ -41,10 +40,8 @@ __global__ void __launch_bounds__(kVectorThreads)
 }  // namespace
 
 cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream) {
-  if (!is_divisor(p.tokens_per_sample)) return cudaErrorInvalidValue;
   return launch_vectors([&]<typename T, bool kAligned>() { return dropout_kernel<T, kAligned>; },
-                        stream, p, Divisor(static_cast<unsigned>(p.tokens_per_sample)),
-                        dropout_mask(p.dropout));
+                        stream, p, dropout_mask(p.dropout));
 }
 
 }  // namespace trainyard::kernels::cuda

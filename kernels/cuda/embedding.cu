@@ -14,14 +14,14 @@ constexpr unsigned kFewRows = kFrequentTokenRows;
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kVectorThreads)
-    embedding_forward_kernel(EmbeddingForward p, Divisor per_row, Divisor per_sample) {
+    embedding_forward_kernel(EmbeddingForward p, Divisor per_row) {
   const auto [row, i] = VectorPlace(per_row);
-  if (row >= p.rows) return;
+  if (row >= p.rows.count) return;
   float y[kVector];
   load8<kAligned>(static_cast<const T*>(p.wte) + p.tokens[row] * p.width, i, p.width, y);
   if (p.wpe != nullptr) {
-    const auto n = static_cast<unsigned>(row);
-    const int64_t position = p.position_offset + (n - per_sample.quotient(n) * per_sample.value);
+    const Sequence sequence = p.rows.sequences[p.rows.sequence_of[row]];
+    const int64_t position = sequence.position + row - sequence.begin;
     float add[kVector];
     load8<kAligned>(static_cast<const T*>(p.wpe) + position * p.width, i, p.width, add);
 #pragma unroll
@@ -81,14 +81,27 @@ __global__ void __launch_bounds__(kThreads)
   r.rows[r.starts[token] + atomicAdd(r.counts + token, 1U)] = static_cast<unsigned>(row);
 }
 
-/// Rows of dy: first, first + stride, ..., or, with a list, those that it names there.
-struct Rows {
+/// Rows of dy: `count` that a list names.
+struct ListedRows {
   const unsigned* list;
-  int64_t first, stride, count;
+  int64_t count;
+
+  __device__ int64_t row(int64_t k) const { return static_cast<int64_t>(list[k]); }
+};
+/// Those of a position: at most one of each sequence, -1 where it has none.
+struct RowsOfPosition {
+  const Sequence* sequences;
+  int64_t count, position;
+
+  __device__ int64_t row(int64_t k) const {
+    const Sequence sequence = sequences[k];
+    const int64_t at = position - sequence.position;
+    return at >= 0 && at < sequence.length ? sequence.begin + at : -1;
+  }
 };
 /// Eight columns of to[target] += the sum of `rows`. kLines threads of a block take every kLines-th
 /// row each, with kThreads / kLines threads side by side; all of them call this.
-template <typename T, bool kAligned, int kLines>
+template <typename T, bool kAligned, int kLines, typename Rows>
 __device__ inline void add_rows(const EmbeddingBackward& p, const Rows& rows, const GradientSum& to,
                                 int64_t target, int64_t i, int line, const FixedPoint& fixed) {
   constexpr int kColumns = kThreads / kLines;
@@ -108,8 +121,8 @@ __device__ inline void add_rows(const EmbeddingBackward& p, const Rows& rows, co
   if (i < p.width) {
 #pragma unroll 4
     for (int64_t k = line; k < rows.count; k += kLines) {
-      const int64_t at = rows.first + k * rows.stride;
-      const int64_t row = rows.list != nullptr ? static_cast<int64_t>(rows.list[at]) : at;
+      const int64_t row = rows.row(k);
+      if (row < 0) continue;
       float dy[kVector];
       load8<kAligned>(static_cast<const T*>(p.dy) + row * p.width, i, p.width, dy);
 #pragma unroll
@@ -151,7 +164,8 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned count = r.counts[token];
   if (count == 0 || count > kFewRows) return;
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kVector;
-  add_rows<T, kAligned, 1>(p, {r.rows, r.starts[token], 1, count}, p.d_wte, token, i, 0, fixed);
+  add_rows<T, kAligned, 1>(p, ListedRows{r.rows + r.starts[token], count}, p.d_wte, token, i, 0,
+                           fixed);
 }
 /// A block has 64 columns of a token of many rows.
 constexpr int kFrequentLines = 32;
@@ -164,47 +178,46 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i =
       (static_cast<int64_t>(blockIdx.y) * kFrequentColumns + threadIdx.x % kFrequentColumns) *
       kVector;
-  add_rows<T, kAligned, kFrequentLines>(p, {r.rows, r.starts[token], 1, r.counts[token]}, p.d_wte,
-                                        token, i, static_cast<int>(threadIdx.x) / kFrequentColumns,
-                                        fixed);
+  add_rows<T, kAligned, kFrequentLines>(p, ListedRows{r.rows + r.starts[token], r.counts[token]},
+                                        p.d_wte, token, i,
+                                        static_cast<int>(threadIdx.x) / kFrequentColumns, fixed);
 }
 /// A block has 256 columns of a position.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     position_sums_kernel(EmbeddingBackward p, FixedPoint fixed) {
   const int64_t position = blockIdx.x;
-  const int64_t count =
-      position < p.rows ? (p.rows - position + p.tokens_per_sample - 1) / p.tokens_per_sample : 0;
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x % 32) * kVector;
-  add_rows<T, kAligned, kWarps>(p, {nullptr, position, p.tokens_per_sample, count}, p.d_wpe,
-                                p.position_offset + position, i, static_cast<int>(threadIdx.x) / 32,
-                                fixed);
+  add_rows<T, kAligned, kWarps>(p,
+                                RowsOfPosition{p.rows.sequences, p.rows.sequences_count, position},
+                                p.d_wpe, position, i, static_cast<int>(threadIdx.x) / 32, fixed);
 }
 
 }  // namespace
 
 cudaError_t embedding_forward(const EmbeddingForward& p, cudaStream_t stream) {
-  if (!is_divisor(p.tokens_per_sample)) return cudaErrorInvalidValue;
   return launch_vectors(
-      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream, p,
-      Divisor(static_cast<unsigned>(p.tokens_per_sample)));
+      [&]<typename T, bool kAligned>() { return embedding_forward_kernel<T, kAligned>; }, stream,
+      p);
 }
 
 cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.width <= 0 || p.vocab <= 0 || p.tokens_per_sample <= 0) {
+  const bool has_positions = p.d_wpe.sum != nullptr || p.d_wpe.exact != nullptr;
+  const int64_t rows = p.rows.count;
+  if (rows <= 0 || p.width <= 0 || p.vocab <= 0 || (has_positions && p.positions <= 0)) {
     return cudaErrorInvalidValue;
   }
-  const TokenRows r(p.scratch, p.rows, p.vocab);
-  const dim3 by_row(blocks_for(p.rows, kThreads));
+  const TokenRows r(p.scratch, rows, p.vocab);
+  const dim3 by_row(blocks_for(rows, kThreads));
   const dim3 by_token(blocks_for(p.vocab, kThreads));
   cudaError_t error =
       simt::launch(clear_counts_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
   if (error != cudaSuccess) return error;
-  error = simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, p.rows);
+  error = simt::launch(count_tokens_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, rows);
   if (error != cudaSuccess) return error;
   error = simt::launch(place_tokens_kernel, by_token, dim3(kThreads), 0, stream, r, p.vocab);
   if (error != cudaSuccess) return error;
-  error = simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, p.rows);
+  error = simt::launch(list_rows_kernel, by_row, dim3(kThreads), 0, stream, r, p.tokens, rows);
   if (error != cudaSuccess) return error;
   const unsigned wide = blocks_for(p.width, int64_t{32} * kVector);
   const FixedPoint fixed = fixed_point(p.rounding);
@@ -212,16 +225,16 @@ cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream) 
     cudaError_t sums =
         simt::launch(token_sums_kernel<T, kAligned>, dim3(blocks_for(p.vocab, kWarps), wide),
                      dim3(kThreads), 0, stream, p, r, fixed);
-    if (sums == cudaSuccess && p.rows > kFewRows) {
-      const dim3 blocks(static_cast<unsigned>(p.rows / kFewRows),
+    if (sums == cudaSuccess && rows > kFewRows) {
+      const dim3 blocks(static_cast<unsigned>(rows / kFewRows),
                         blocks_for(p.width, int64_t{kFrequentColumns} * kVector));
       sums = simt::launch(frequent_token_sums_kernel<T, kAligned>, blocks, dim3(kThreads), 0,
                           stream, p, r, fixed);
     }
-    if (sums != cudaSuccess || (p.d_wpe.sum == nullptr && p.d_wpe.exact == nullptr)) return sums;
+    if (sums != cudaSuccess || !has_positions) return sums;
     return simt::launch(position_sums_kernel<T, kAligned>,
-                        dim3(static_cast<unsigned>(p.tokens_per_sample), wide), dim3(kThreads), 0,
-                        stream, p, fixed);
+                        dim3(static_cast<unsigned>(p.positions), wide), dim3(kThreads), 0, stream,
+                        p, fixed);
   });
 }
 

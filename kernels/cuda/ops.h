@@ -5,6 +5,7 @@
 
 #include "common/base/dtype.h"
 #include "kernels/kernel_set.h"
+#include "kernels/rows.h"
 #include "kernels/simt/runtime.h"
 
 /// Launchers of the CUDA kernels, one operation per file of kernels/cuda/. A launcher enqueues on
@@ -18,6 +19,15 @@ namespace trainyard::kernels::cuda {
 /// Rows are dealt to this many blocks where columns are summed; the partial sums are then added in
 /// ascending order. A constant, so that bits do not depend on the device.
 inline constexpr int64_t kColumnSumBlocks = 1024;
+
+/// kernels/rows.h's Rows, whose sequences the host does not read.
+struct DeviceRows {
+  int64_t count = 0;
+  const Sequence* sequences = nullptr;
+  int64_t sequences_count = 0;
+  int64_t longest = 0;                   ///< no sequence is longer
+  const int32_t* sequence_of = nullptr;  ///< [count] index of each row's sequence
+};
 
 /// Where sums over rows go: added to `sum` in fp32, or rounded once to fixed point and added to
 /// `exact` as kernels/kernel_set.h says (the grain is the call). At most one of the two is set;
@@ -126,9 +136,8 @@ cudaError_t swiglu_backward(const SwigluBackward& p, cudaStream_t stream);
 /// Dropout after a projection, fused with the residual addition. The mask is DropoutKey's
 /// (kernels/kernel_set.h), equal to the CPU's to the bit: row_key = 0xFFFFFFFF.
 struct DropoutForward {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  const int64_t* samples = nullptr;  ///< [rows / tokens_per_sample] run-wide ordinals
-  int64_t position_offset = 0;
+  DeviceRows rows;  ///< sequences: with dropout only
+  int64_t width = 0;
   DropoutKey dropout;
   DType type = DType::kBFloat16;
   const void* x = nullptr;
@@ -140,8 +149,8 @@ cudaError_t dropout_add(const DropoutForward& p, cudaStream_t stream);
 
 /// y[r] = wte[tokens[r]] + wpe[position of r]; without wpe, the token's row alone.
 struct EmbeddingForward {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  int64_t position_offset = 0;
+  DeviceRows rows;  ///< sequences: with wpe only
+  int64_t width = 0;
   DType type = DType::kBFloat16;
   const int32_t* tokens = nullptr;  ///< [rows]
   const void* wte = nullptr;        ///< [vocab, width]
@@ -152,8 +161,9 @@ cudaError_t embedding_forward(const EmbeddingForward& p, cudaStream_t stream);
 /// d_wte[tokens[r]] += dy[r], d_wpe[position] += dy[r], in ascending order of rows. With `exact`
 /// targets each row is a grain.
 struct EmbeddingBackward {
-  int64_t rows = 0, width = 0, tokens_per_sample = 0;
-  int64_t position_offset = 0, vocab = 0;
+  DeviceRows rows;  ///< sequences: with d_wpe only
+  int64_t width = 0, vocab = 0;
+  int64_t positions = 0;  ///< of wpe
   DType type = DType::kBFloat16;
   const int32_t* tokens = nullptr;
   const void* dy = nullptr;
@@ -172,8 +182,7 @@ cudaError_t embedding_backward(const EmbeddingBackward& p, cudaStream_t stream);
 /// Rotary position embedding, halves paired: elements i and i + head_dim / 2 of a head are turned
 /// by position theta^(-2 i / head_dim). In place on the first `heads` heads of each row.
 struct Rope {
-  int64_t rows = 0, tokens_per_sample = 0;
-  int64_t position_offset = 0;
+  DeviceRows rows;
   int64_t heads = 0;     ///< query heads and key heads, which lie side by side
   int64_t head_dim = 0;  ///< a multiple of 16
   int64_t stride = 0;    ///< elements of a row, a multiple of 8
@@ -245,28 +254,27 @@ cudaError_t cast(const void* x, DType from, void* y, DType to, int64_t count, cu
 cudaError_t fill(void* x, DType type, float value, int64_t count, cudaStream_t stream);
 
 /// Attention over packed rows [q(heads D) | k(kv_heads D) | v(kv_heads D)]; D is 64 or 128,
-/// kv_heads divides heads. A query sees keys up to itself where `causal`, and no key from its
-/// sample's length on. Dropout on the probabilities as kernels/kernel_set.h says. bf16 by tensor
-/// cores; fp32 without them, as a reference of numerics: slow.
+/// kv_heads divides heads. A query sees the keys of its sequence, which begins at position 0, and
+/// where `causal` those up to itself. Dropout on the probabilities as kernels/kernel_set.h says.
+/// bf16 by tensor cores; fp32 without them, as a reference of numerics: slow.
 struct AttentionForward {
-  int64_t samples_count = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  DeviceRows rows;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = true;
-  const int32_t* lengths = nullptr;  ///< [samples] or null: all `tokens` count
-  int64_t head_offset = 0;           ///< global index of the first head here
-  const int64_t* samples = nullptr;  ///< [samples] run-wide ordinals; with dropout only
+  int64_t head_offset = 0;  ///< global index of the first head here
   DropoutKey dropout;
   DType type = DType::kBFloat16;
-  const void* qkv = nullptr;  ///< [samples, tokens, (heads + 2 kv_heads) D]
-  void* out = nullptr;        ///< [samples, tokens, heads D]; 0 where a query sees no key
-  float* lse = nullptr;       ///< [samples, heads, tokens] out, log of the sum of exponentials
+  const void* qkv = nullptr;  ///< [rows, (heads + 2 kv_heads) D]
+  void* out = nullptr;        ///< [rows, heads D]
+  /// Out, log of the sum of exponentials: of a sequence [heads, length], from begin * heads on.
+  float* lse = nullptr;
 };
 cudaError_t attention_forward(const AttentionForward& p, cudaStream_t stream);
 struct AttentionBackward {
-  int64_t samples_count = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  DeviceRows rows;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = true;
-  const int32_t* lengths = nullptr;
   int64_t head_offset = 0;
-  const int64_t* samples = nullptr;
   DropoutKey dropout;
   DType type = DType::kBFloat16;
   const void* qkv = nullptr;
@@ -274,7 +282,7 @@ struct AttentionBackward {
   const void* d_out = nullptr;
   const float* lse = nullptr;
   void* d_qkv = nullptr;     ///< out, as qkv
-  float* scratch = nullptr;  ///< [samples, heads, tokens]
+  float* scratch = nullptr;  ///< as lse
 };
 cudaError_t attention_backward(const AttentionBackward& p, cudaStream_t stream);
 

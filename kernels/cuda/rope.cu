@@ -13,10 +13,11 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rope p) {
   const int64_t per_head = half / kVector;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t row = index / (p.heads * per_head);
-  if (row >= p.rows) return;
+  if (row >= p.rows.count) return;
   const int64_t head = index / per_head % p.heads;
   const int64_t i = index % per_head * kVector;
-  const int64_t position = p.position_offset + row % p.tokens_per_sample;
+  const Sequence sequence = p.rows.sequences[p.rows.sequence_of[row]];
+  const int64_t position = sequence.position + row - sequence.begin;
   const float* const table = p.table + (position * half + i) * 2;
   T* const x = static_cast<T*>(p.qkv) + row * p.stride + head * p.head_dim + i;
   float first[kVector];
@@ -38,11 +39,11 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rope p) {
 }  // namespace
 
 cudaError_t rope(const Rope& p, cudaStream_t stream) {
-  if (p.rows <= 0 || p.heads <= 0 || p.head_dim <= 0 || p.head_dim % (2 * kVector) != 0 ||
-      p.stride % kVector != 0 || p.tokens_per_sample <= 0) {
+  if (p.rows.count <= 0 || p.heads <= 0 || p.head_dim <= 0 || p.head_dim % (2 * kVector) != 0 ||
+      p.stride % kVector != 0) {
     return cudaErrorInvalidValue;
   }
-  const int64_t threads = p.rows * p.heads * (p.head_dim / 2 / kVector);
+  const int64_t threads = p.rows.count * p.heads * (p.head_dim / 2 / kVector);
   if (p.type != DType::kFloat32 && p.type != DType::kBFloat16) return cudaErrorInvalidValue;
   return simt::launch(p.type == DType::kFloat32 ? rope_kernel<float> : rope_kernel<simt::BFloat16>,
                       dim3(blocks_for(threads, kThreads)), dim3(kThreads), 0, stream, p);

@@ -225,10 +225,7 @@ struct AttentionHead {
     return at((token * (shape.heads + 2 * kv_heads) + index) * shape.head_dim + d);
   }
   /// How many keys query i sees: a prefix.
-  int64_t keys(int64_t i) const {
-    const int64_t length = shape.length < 0 ? shape.tokens : shape.length;
-    return shape.causal ? std::min(i + 1, length) : length;
-  }
+  int64_t keys(int64_t i) const { return shape.causal ? i + 1 : shape.tokens; }
   size_t out(int64_t token, int64_t d) const {
     return at((token * shape.heads + head) * shape.head_dim + d);
   }

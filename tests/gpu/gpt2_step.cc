@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tests/gpu/windows.h"
+
 namespace trainyard::kernels::cuda {
 namespace {
 
@@ -169,11 +171,14 @@ Gpt2Step::Gpt2Step(const Gpt2Shape& shape, bool canonical, Gemm& gemm, Attention
   overflow_ = allocate<uint32_t>(1);
   workspace_ = allocate<std::byte>(static_cast<int64_t>(workspace_bytes));
   attention_scratch_ =
-      allocate<std::byte>(static_cast<int64_t>(attention_.prepare({.samples_count = s_.samples,
-                                                                   .tokens = s_.sequence,
+      allocate<std::byte>(static_cast<int64_t>(attention_.prepare({.sequences = s_.samples,
+                                                                   .longest = s_.sequence,
                                                                    .heads = s_.heads,
                                                                    .kv_heads = s_.heads,
                                                                    .head_dim = c / s_.heads})));
+  check(upload_windows(s_.samples, s_.sequence, allocate<Sequence>(s_.samples),
+                       allocate<int32_t>(rows_), stream_, windows_),
+        "windows");
   make_data();
   blocks_ = adamw_blocks(tensors_.data(), static_cast<int64_t>(tensors_.size()));
   table_ = allocate<AdamWTensor>(static_cast<int64_t>(tensors_.size()));
@@ -263,7 +268,7 @@ void Gpt2Step::normalise_backward(const uint16_t* dy, const uint16_t* x, bool ha
 void Gpt2Step::forward_layer(const Layer& l) {
   const int64_t c = s_.width;
   forward_product("qkv", l.y1, l.w_qkv, l.qkv, c, 3 * c, &l.b_qkv);
-  AttentionForward a{.samples_count = s_.samples, .tokens = s_.sequence, .heads = s_.heads};
+  AttentionForward a{.rows = windows_, .heads = s_.heads};
   a.kv_heads = s_.heads;
   a.head_dim = c / s_.heads;
   a.qkv = l.qkv;
@@ -293,7 +298,7 @@ void Gpt2Step::backward_layer(const Layer& l, const Parameter* bias_before) {
   backward_product("fc", l.y2, wide_, l.w_up, dy_, c, 4 * c);
   normalise_backward(dy_, l.residual2, true, l.gamma2, l.beta2, l.mean2, l.rstd2, &l.b_out);
   backward_product("attproj", l.attention, dx_, l.w_out, dy_, c, c);
-  AttentionBackward a{.samples_count = s_.samples, .tokens = s_.sequence, .heads = s_.heads};
+  AttentionBackward a{.rows = windows_, .heads = s_.heads};
   a.kv_heads = s_.heads;
   a.head_dim = c / s_.heads;
   a.qkv = l.qkv;
@@ -333,7 +338,7 @@ void Gpt2Step::classifier() {
 void Gpt2Step::micro_batch(int64_t index) {
   batch_tokens_ = tokens_ + index * rows_;
   batch_targets_ = targets_ + index * rows_;
-  EmbeddingForward e{.rows = rows_, .width = s_.width, .tokens_per_sample = s_.sequence};
+  EmbeddingForward e{.rows = windows_, .width = s_.width};
   e.tokens = batch_tokens_;
   e.wte = wte_.bf16;
   e.wpe = wpe_.bf16;
@@ -357,8 +362,8 @@ void Gpt2Step::micro_batch(int64_t index) {
   normalise_backward(dy_, last_, false, gamma_, beta_, mean_, rstd_, &last.b_down);
   for (size_t i = layers_.size(); i-- > 0;)
     backward_layer(layers_[i], i > 0 ? &layers_[i - 1].b_down : nullptr);
-  EmbeddingBackward b{.rows = rows_, .width = s_.width, .tokens_per_sample = s_.sequence};
-  b.vocab = s_.vocab;
+  EmbeddingBackward b{.rows = windows_, .width = s_.width, .vocab = s_.vocab};
+  b.positions = s_.sequence;
   b.tokens = batch_tokens_;
   b.dy = dx_;
   b.d_wte = wte_.sums();

@@ -112,6 +112,7 @@ class Gpt2Step {
   Gpt2Shape s_;
   bool canonical_;
   int64_t rows_;
+  DeviceRows windows_;
   Gemm& gemm_;
   Attention& attention_;
   cudaStream_t stream_;

@@ -20,6 +20,7 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/simt/runtime.h"
+#include "tests/gpu/windows.h"
 
 namespace trainyard::kernels::cuda {
 namespace {
@@ -175,8 +176,7 @@ class Ladder {
     q.scratch = scratch;
     measure("bias_backward", 2 * 3 * c / 4, 0,
             [=](cudaStream_t st) { return bias_backward(q, st); });
-    DropoutForward o{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
-    o.samples = fresh<int64_t>(s_.tokens / s_.sequence);
+    DropoutForward o{.rows = windows(s_.tokens / s_.sequence), .width = s_.width};
     o.dropout.rate = 0.1F;
     o.x = a;
     o.residual = d;
@@ -195,14 +195,13 @@ class Ladder {
     const auto c = static_cast<double>(s_.tokens * s_.width);
     auto* const tokens = fresh<int32_t>(s_.tokens);
     auto* const wte = fresh<uint16_t>(s_.vocab * s_.width);
-    EmbeddingForward e{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
+    EmbeddingForward e{.rows = windows(s_.tokens / s_.sequence), .width = s_.width};
     e.tokens = tokens;
     e.wte = wte;
     e.y = b;
     measure("embedding_forward", 2 * 2 * c, 0,
             [=](cudaStream_t st) { return embedding_forward(e, st); });
-    EmbeddingBackward x{.rows = s_.tokens, .width = s_.width, .tokens_per_sample = s_.sequence};
-    x.vocab = s_.vocab;
+    EmbeddingBackward x{.rows = e.rows, .width = s_.width, .vocab = s_.vocab};
     x.tokens = tokens;
     x.dy = a;
     x.d_wte.sum = fresh<float>(s_.vocab * s_.width);
@@ -232,7 +231,7 @@ class Ladder {
     const double flops = 2.0 * 2.0 * static_cast<double>(s_.tokens * s_.sequence * s_.width) / 2;
     rope_of_heads(qkv, head_dim);
     attention_fp32(head_dim, flops / static_cast<double>(samples));
-    AttentionForward f{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
+    AttentionForward f{.rows = windows(samples), .heads = s_.heads};
     f.kv_heads = s_.kv_heads > 0 ? s_.kv_heads : s_.heads;
     f.head_dim = head_dim;
     f.qkv = qkv;
@@ -240,7 +239,7 @@ class Ladder {
     f.lse = fresh<float>(s_.tokens * s_.heads);
     measure("attention_forward", 0, flops,
             [=](cudaStream_t st) { return attention_forward(f, st); });
-    AttentionBackward b{.samples_count = samples, .tokens = s_.sequence, .heads = s_.heads};
+    AttentionBackward b{.rows = f.rows, .heads = s_.heads};
     b.kv_heads = f.kv_heads;
     b.head_dim = head_dim;
     b.qkv = qkv;
@@ -255,9 +254,17 @@ class Ladder {
       attention_cudnn(f, b, flops, deterministic);
   }
 
+  DeviceRows windows(int64_t count) {
+    static_assert(sizeof(Sequence) == 4 * sizeof(int64_t));
+    DeviceRows rows;
+    check(upload_windows(count, s_.sequence, reinterpret_cast<Sequence*>(fresh<int64_t>(4 * count)),
+                         fresh<int32_t>(count * s_.sequence), stream_, rows),
+          "windows");
+    return rows;
+  }
+
   void rope_of_heads(uint16_t* qkv, int64_t head_dim) {
-    Rope r{.rows = s_.tokens, .tokens_per_sample = s_.sequence};
-    r.heads = 2 * s_.heads;  // of queries and keys
+    Rope r{.rows = windows(s_.tokens / s_.sequence), .heads = 2 * s_.heads};  // of queries and keys
     r.head_dim = head_dim;
     r.stride = 3 * s_.width;
     r.qkv = qkv;
@@ -268,7 +275,7 @@ class Ladder {
 
   /// One sample, because it is slow.
   void attention_fp32(int64_t head_dim, double flops) {
-    AttentionForward f{.samples_count = 1, .tokens = s_.sequence, .heads = s_.heads};
+    AttentionForward f{.rows = windows(1), .heads = s_.heads};
     f.kv_heads = s_.heads;
     f.head_dim = head_dim;
     f.type = DType::kFloat32;
@@ -277,7 +284,7 @@ class Ladder {
     f.lse = fresh<float>(s_.sequence * s_.heads);
     measure("attention_fp32_forward", 0, flops,
             [=](cudaStream_t st) { return attention_forward(f, st); });
-    AttentionBackward b{.samples_count = 1, .tokens = s_.sequence, .heads = s_.heads};
+    AttentionBackward b{.rows = f.rows, .heads = s_.heads};
     b.kv_heads = s_.heads;
     b.head_dim = head_dim;
     b.type = DType::kFloat32;
@@ -296,8 +303,8 @@ class Ladder {
                         [](const std::string& line) {
                           std::fprintf(stderr, "gpu_kernel_ladder: %s\n", line.c_str());
                         });
-    const size_t bytes = attention.prepare({.samples_count = f.samples_count,
-                                            .tokens = f.tokens,
+    const size_t bytes = attention.prepare({.sequences = f.rows.sequences_count,
+                                            .longest = f.rows.longest,
                                             .heads = f.heads,
                                             .kv_heads = f.kv_heads,
                                             .head_dim = f.head_dim});

@@ -7,7 +7,7 @@ trainyard_test(kernels_gemm_test TIER numeric SOURCES ${kernels_numeric}/gemm_te
 trainyard_test(kernels_canonical_chain_test TIER numeric
                SOURCES ${kernels_numeric}/canonical_chain_test.cc
                DEPS kernels_cpu kernels_reference)
-trainyard_test(kernels_attention_test TIER numeric SOURCES ${kernels_numeric}/attention_test.cc
+trainyard_test(kernels_attention_test TIER numeric SOURCES ${kernels_numeric}/attention_test.cc ${kernels_numeric}/rows_test.cc
                DEPS kernels_cpu kernels_reference)
 trainyard_test(kernels_ops_test TIER numeric SOURCES ${kernels_numeric}/ops_test.cc ${kernels_numeric}/optimizer_test.cc
                DEPS kernels_cpu kernels_reference)

@@ -84,7 +84,7 @@ struct BatchLoader::Ring {
     for (int64_t ordinal = first + rows.begin; ordinal < first + rows.end; ++ordinal) {
       const int64_t sample = sampler.sample_at(ordinal);
       reading.store(sample, std::memory_order_relaxed);
-      TRAINYARD_TRY(buffer.add_row(tokens, sample, ordinal));
+      TRAINYARD_TRY(buffer.add_window(tokens, sample, ordinal));
     }
     return {};
   }

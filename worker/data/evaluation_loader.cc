@@ -52,9 +52,9 @@ Result<MicroBatch> EvaluationLoader::micro_batch(int index) {
                           options_.tokens_per_sample);
   }
   MicroBatchBuffer& buffer = buffers_[static_cast<size_t>(index)];
-  while (buffer.rows() < windows.size()) {
-    const int64_t window = windows.begin + buffer.rows();
-    TRAINYARD_TRY(buffer.add_row(*tokens_, window, window));
+  while (buffer.windows() < windows.size()) {
+    const int64_t window = windows.begin + buffer.windows();
+    TRAINYARD_TRY(buffer.add_window(*tokens_, window, window));
   }
   return buffer.view();
 }

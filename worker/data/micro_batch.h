@@ -4,19 +4,18 @@
 #include <span>
 
 #include "common/base/error.h"
+#include "kernels/rows.h"
 
 namespace trainyard::data {
 
-/// What one rank feeds to one pass of the model. Row-major; row r is sequence r.
+/// What one rank feeds to one pass of the model: sequences of any length, which see themselves
+/// alone.
 struct MicroBatch {
-  int64_t size = 0;                  ///< rows; at least 1
-  int64_t tokens_per_sample = 0;     ///< T
-  std::span<const int32_t> tokens;   ///< [size, T]
-  std::span<const int32_t> targets;  ///< [size, T]; empty while sampling
-  /// Run-wide ordinal of each row (step x B + i): the key of dropout and of any per-sample order.
-  /// In evaluation the number of the window instead.
-  std::span<const int64_t> samples;
-  int64_t rows() const { return size * tokens_per_sample; }
+  /// At least one sequence, none longer than sequenceLength. Ordinals are step x B + i; in
+  /// evaluation the number of the window instead.
+  kernels::Rows rows;
+  std::span<const int32_t> tokens;   ///< by row
+  std::span<const int32_t> targets;  ///< by row; empty while sampling
 };
 
 /// Where forward passes get their micro-batches from, step by step. An evaluation is a sequence of

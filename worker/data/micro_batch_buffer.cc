@@ -6,31 +6,31 @@
 
 namespace trainyard::data {
 
-MicroBatchBuffer::MicroBatchBuffer(int64_t rows_max, int64_t tokens_per_sample)
+MicroBatchBuffer::MicroBatchBuffer(int64_t windows_max, int64_t tokens_per_sample)
     : tokens_per_sample_(tokens_per_sample),
       window_(static_cast<size_t>(tokens_per_sample + 1)),
-      tokens_BT_(static_cast<size_t>(rows_max * tokens_per_sample)),
-      targets_BT_(static_cast<size_t>(rows_max * tokens_per_sample)),
-      ordinals_(static_cast<size_t>(rows_max)) {}
+      tokens_BT_(static_cast<size_t>(windows_max * tokens_per_sample)),
+      targets_BT_(static_cast<size_t>(windows_max * tokens_per_sample)),
+      sequences_(static_cast<size_t>(windows_max)) {}
 
-Status MicroBatchBuffer::add_row(const TokenSet& tokens, int64_t sample, int64_t ordinal) {
-  TRAINYARD_CHECK(rows_ < static_cast<int64_t>(ordinals_.size()));
+Status MicroBatchBuffer::add_window(const TokenSet& tokens, int64_t sample, int64_t ordinal) {
+  TRAINYARD_CHECK(windows_ < std::ssize(sequences_));
   TRAINYARD_TRY(tokens.read(sample * tokens_per_sample_, window_));
-  const int64_t offset = rows_ * tokens_per_sample_;
-  std::copy(window_.begin(), window_.end() - 1, tokens_BT_.begin() + offset);
-  std::copy(window_.begin() + 1, window_.end(), targets_BT_.begin() + offset);
-  ordinals_[static_cast<size_t>(rows_)] = ordinal;
-  ++rows_;
+  const int64_t begin = windows_ * tokens_per_sample_;
+  std::copy(window_.begin(), window_.end() - 1, tokens_BT_.begin() + begin);
+  std::copy(window_.begin() + 1, window_.end(), targets_BT_.begin() + begin);
+  sequences_[static_cast<size_t>(windows_)] = {
+      .begin = begin, .length = tokens_per_sample_, .ordinal = ordinal};
+  ++windows_;
   return {};
 }
 
 MicroBatch MicroBatchBuffer::view() const {
-  const auto elements = static_cast<size_t>(rows_ * tokens_per_sample_);
-  return {.size = rows_,
-          .tokens_per_sample = tokens_per_sample_,
-          .tokens = std::span(tokens_BT_).first(elements),
-          .targets = std::span(targets_BT_).first(elements),
-          .samples = std::span(ordinals_).first(static_cast<size_t>(rows_))};
+  const int64_t rows = windows_ * tokens_per_sample_;
+  return {.rows = {.count = rows,
+                   .sequences = std::span(sequences_).first(static_cast<size_t>(windows_))},
+          .tokens = std::span(tokens_BT_).first(static_cast<size_t>(rows)),
+          .targets = std::span(targets_BT_).first(static_cast<size_t>(rows))};
 }
 
 }  // namespace trainyard::data

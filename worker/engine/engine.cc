@@ -428,8 +428,8 @@ Result<std::span<const float>> Engine::next_logits(std::span<const int32_t> toke
   if (sampling_.program.empty()) {
     TRAINYARD_ASSIGN(sampling_, lower_forward(1, [](int) { return 1; }));
   }
-  const int64_t ordinal[] = {0};
-  OneBatch batch({.size = 1, .tokens_per_sample = length, .tokens = tokens, .samples = ordinal});
+  const kernels::Sequence sequence[] = {{.length = length}};
+  OneBatch batch({.rows = {.count = length, .sequences = sequence}, .tokens = tokens});
   StepSetup setup = base_setup(&batch, sampling_, plan_.evaluation);
   setup.training = false;
   setup.last_logits = reinterpret_cast<float*>(device_logits_->bytes().data());

@@ -62,17 +62,6 @@ comm::Channel channel_of(InstructionKind kind) {
   }
 }
 
-/// Ends of the grains along the rows of a micro-batch: every `grain` positions of each sample.
-void fill_grain_ends(const data::MicroBatch& batch, int64_t grain, std::vector<int64_t>& ends) {
-  ends.clear();
-  for (int64_t s = 0; s < batch.size; ++s) {
-    for (int64_t t = grain; t < batch.tokens_per_sample; t += grain) {
-      ends.push_back(s * batch.tokens_per_sample + t);
-    }
-    ends.push_back((s + 1) * batch.tokens_per_sample);
-  }
-}
-
 }  // namespace
 
 int gradient_quantum_log2(int64_t targets_of_step) {
@@ -101,8 +90,6 @@ struct Interpreter::Frame {
   std::vector<Receipt> receipts;
   std::vector<std::vector<int64_t>> counts;              // by unit: elements of each rank's part
   std::vector<std::optional<data::MicroBatch>> batches;  // read in this run
-  std::vector<int64_t> grain_ends;
-  int grains_of = -1;                 // micro-batch that grain_ends describes
   std::vector<char> gradient_is_new;  // by parameter: nothing was added to its sums yet
   std::vector<char> accumulated;      // by unit: of an earlier micro-batch of the step
 };
@@ -158,7 +145,6 @@ Result<ControlWord> Interpreter::run(const StepSetup& setup) {
   kernels().clear(machine_.words, sizeof(StepWords));
   frame.control = {};
   frame.targets = 0;
-  frame.grains_of = -1;
   frame.batches.clear();
   frame.updating = false;
   frame.numerics = {.compute = setup.compute,
@@ -272,16 +258,11 @@ bool Interpreter::asked_to_stop() const {
 
 /// Before an instruction of a micro-batch, which is read at the first.
 Status Interpreter::prepare_micro_batch(int micro_batch) {
-  Frame& frame = *frame_;
-  if (frame.grains_of == micro_batch) return {};
+  std::vector<std::optional<data::MicroBatch>>& batches = frame_->batches;
   const auto m = static_cast<size_t>(micro_batch);
-  if (frame.batches.size() <= m) frame.batches.resize(m + 1);
-  if (!frame.batches[m]) {
-    TRAINYARD_ASSIGN(frame.batches[m], next_batch(micro_batch));
-  }
-  fill_grain_ends(*frame.batches[m], frame.setup->grain_tokens, frame.grain_ends);
-  frame.numerics.grain_ends = frame.grain_ends;
-  frame.grains_of = micro_batch;
+  if (batches.size() <= m) batches.resize(m + 1);
+  if (batches[m]) return {};
+  TRAINYARD_ASSIGN(batches[m], next_batch(micro_batch));
   return {};
 }
 
@@ -345,8 +326,9 @@ Status Interpreter::message(const Instruction& instruction) {
       channel == comm::Channel::kGradientIn || channel == comm::Channel::kGradientOut;
   const auto place = is_gradient ? activations.gradient(layer, value)
                                  : activations.value(layer, value, InstructionKind::kForward);
-  const int64_t elements = frame_->batches[static_cast<size_t>(instruction.micro_batch)]->rows() *
-                           own.values[static_cast<size_t>(value)].columns;
+  const int64_t elements =
+      frame_->batches[static_cast<size_t>(instruction.micro_batch)]->rows.count *
+      own.values[static_cast<size_t>(value)].columns;
   const std::span<std::byte> data(
       address_of(place, instruction.micro_batch, layer),
       static_cast<size_t>(elements * size_of(DType::kFloat32)));  // of the residual stream
@@ -404,7 +386,7 @@ Status Interpreter::backward(const Instruction& instruction) {
   TRAINYARD_TRY(await_messages(instruction));
   if (!weights && layer + 1 == std::ssize(machine_.model->layers)) {
     const Layer& last = machine_.model->layers.back();
-    const int64_t elements = frame.batches[static_cast<size_t>(m)]->rows() *
+    const int64_t elements = frame.batches[static_cast<size_t>(m)]->rows.count *
                              last.values[static_cast<size_t>(last.input)].columns;
     const ActivationTemplate& activations = frame.setup->memory->activations();
     kernels().clear(address_of(activations.gradient(layer, last.input), m, layer),

@@ -185,7 +185,7 @@ void StreamBatches::end_step() {
   for (Buffer& buffer : buffers_) {
     buffer.tokens.clear();
     buffer.targets.clear();
-    buffer.ordinals.clear();
+    buffer.sequences.clear();
   }
 }
 
@@ -193,23 +193,23 @@ Result<data::MicroBatch> StreamBatches::micro_batch(int index) {
   const int64_t T = tokens_per_sample_;
   const int64_t samples = (static_cast<int64_t>(stream_.size()) - 1) / T;
   const int64_t step = (first_ + index) / partition_.micro_batches(data_rank_);
-  const layout::Range rows =
+  const layout::Range share =
       partition_.micro_batch(data_rank_, (first_ + index) % partition_.micro_batches(data_rank_));
   asked_ = std::max<int64_t>(asked_, index + 1);
   if (std::ssize(buffers_) < asked_) buffers_.resize(static_cast<size_t>(asked_));
   Buffer& buffer = buffers_[static_cast<size_t>(index)];
-  for (int64_t row = rows.begin + std::ssize(buffer.ordinals); row < rows.end; ++row) {
+  for (int64_t row = share.begin + std::ssize(buffer.sequences); row < share.end; ++row) {
     const int64_t ordinal = step * partition_.samples + row;
+    buffer.sequences.push_back(
+        {.begin = std::ssize(buffer.tokens), .length = T, .ordinal = ordinal});
     const auto first = stream_.begin() + (ordinal % samples) * T;
     buffer.tokens.insert(buffer.tokens.end(), first, first + T);
     buffer.targets.insert(buffer.targets.end(), first + 1, first + T + 1);
-    buffer.ordinals.push_back(ordinal);
   }
-  return data::MicroBatch{.size = rows.size(),
-                          .tokens_per_sample = T,
-                          .tokens = buffer.tokens,
-                          .targets = buffer.targets,
-                          .samples = buffer.ordinals};
+  return data::MicroBatch{
+      .rows = {.count = std::ssize(buffer.tokens), .sequences = buffer.sequences},
+      .tokens = buffer.tokens,
+      .targets = buffer.targets};
 }
 
 Result<std::vector<RankFacts>> train_world(const api::EngineSpec& spec, const Cell& cell,

@@ -32,7 +32,7 @@ class StreamBatches final : public data::MicroBatchSource {
   struct Buffer {
     std::vector<int32_t> tokens;
     std::vector<int32_t> targets;
-    std::vector<int64_t> ordinals;
+    std::vector<kernels::Sequence> sequences;
   };
   const std::vector<int32_t>& stream_;
   data::BatchPartition partition_;

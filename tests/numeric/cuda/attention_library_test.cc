@@ -38,14 +38,14 @@ class DoublePlan final : public AttentionLibrary::Plan {
   Status forward(const AttentionForward& p, void*, cudaStream_t stream) override {
     ++state_.forwards;
     const Status status = state_.answer(Fault::kForward);
-    write(p.out, p.samples_count * p.tokens * p.heads * p.head_dim, status, stream);
+    write(p.out, p.rows.count * p.heads * p.head_dim, status, stream);
     return status;
   }
   Status backward(const AttentionBackward& p, void*, cudaStream_t stream) override {
     ++state_.backwards;
     const Status status = state_.answer(Fault::kBackward);
     const int64_t heads = p.heads + 2 * p.kv_heads;
-    write(p.d_qkv, p.samples_count * p.tokens * heads * p.head_dim, status, stream);
+    write(p.d_qkv, p.rows.count * heads * p.head_dim, status, stream);
     return status;
   }
 
@@ -86,7 +86,7 @@ class CudaAttentionLibraryTest : public CudaTest {
   }
 
   static AttentionProblem problem(int64_t tokens, int64_t head_dim = 64) {
-    return {.samples_count = 2, .tokens = tokens, .heads = 2, .kv_heads = 1, .head_dim = head_dim};
+    return {.sequences = 2, .longest = tokens, .heads = 2, .kv_heads = 1, .head_dim = head_dim};
   }
   /// Operands of both passes and room for their results.
   struct Operands {
@@ -95,13 +95,14 @@ class CudaAttentionLibraryTest : public CudaTest {
     AttentionBackward backward;
   };
   Operands operands(const AttentionProblem& p) {
-    const int64_t rows = p.samples_count * p.tokens;
+    const DeviceRows all =
+        upload(sequences_of(std::vector<int64_t>(static_cast<size_t>(p.sequences), p.longest)));
+    const int64_t rows = all.count;
     Operands o{.packed = rows * (p.heads + 2 * p.kv_heads) * p.head_dim,
                .dense = rows * p.heads * p.head_dim,
                .statistics = rows * p.heads};
     const auto describe = [&](auto& to) {
-      to.samples_count = p.samples_count;
-      to.tokens = p.tokens;
+      to.rows = all;
       to.heads = p.heads;
       to.kv_heads = p.kv_heads;
       to.head_dim = p.head_dim;
@@ -202,6 +203,9 @@ TEST_P(CudaAttentionLibraryTest, RefusesAProblemThatWasNotPrepared) {
   o.forward.dropout.rate = 0.5F;
   EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_));
   o.forward.dropout.rate = 0;
+  o.forward.rows.count -= 1;
+  EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_)) << "ragged";
+  o.forward.rows.count += 1;
   o.forward.causal = false;
   EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_));
   EXPECT_EQ(0, state.forwards);

@@ -101,7 +101,7 @@ TEST_P(CudaClassifierTest, RopeTurnsQueriesAndKeysAndBack) {
         }
       }
       const Tensor x(type, normal(kRows * stride, 2));
-      Rope p{.rows = kRows, .tokens_per_sample = kTokens, .position_offset = kOffset};
+      Rope p{.rows = upload(sequences_of({kTokens, kTokens}, 0, kOffset))};
       p.heads = heads;
       p.head_dim = head_dim;
       p.stride = stride;

@@ -95,15 +95,14 @@ TEST_P(CudaElementwiseTest, Swiglu) {
 
 TEST_P(CudaElementwiseTest, DropoutHasTheMaskOfTheCpu) {
   constexpr int64_t kTokens = 3;
-  const std::vector<int64_t> samples = {5, (int64_t{1} << 33) + 2};
+  std::vector<Sequence> sequences = sequences_of({kTokens, 1}, 5, 11);
+  sequences[1].ordinal = (int64_t{1} << 33) + 2;
   const DropoutKey key{.rate = 0.3F, .seed = 42, .op = 7};
   for (const int64_t width : {int64_t{64}, int64_t{37}}) {
-    const int64_t rows = kTokens * 2;
+    const int64_t rows = kTokens + 1;
     const std::vector<float> x = normal(rows * width, 8);
     const std::vector<float> residual = normal(rows * width, 9);
-    DropoutForward p{.rows = rows, .width = width, .tokens_per_sample = kTokens};
-    p.samples = upload(samples);
-    p.position_offset = 11;
+    DropoutForward p{.rows = upload(sequences), .width = width};
     p.dropout = key;
     p.type = DType::kFloat32;
     p.x = upload(x);
@@ -113,11 +112,8 @@ TEST_P(CudaElementwiseTest, DropoutHasTheMaskOfTheCpu) {
 
     kernels::test::Kernels cpu(Isa::kGeneric, 1);
     std::vector<float> expected(x.size());
-    cpu->dropout_add({.rows = rows,
+    cpu->dropout_add({.rows = kernels::test::rows_of(sequences),
                       .width = width,
-                      .tokens_per_sample = kTokens,
-                      .samples = samples,
-                      .position_offset = 11,
                       .dropout = key,
                       .x = x.data(),
                       .residual = residual.data(),
@@ -128,7 +124,7 @@ TEST_P(CudaElementwiseTest, DropoutHasTheMaskOfTheCpu) {
 
 TEST_P(CudaElementwiseTest, DropoutOfRateZeroKeepsAll) {
   const Tensor x(DType::kBFloat16, normal(40, 10));
-  DropoutForward p{.rows = 1, .width = 40, .tokens_per_sample = 1};
+  DropoutForward p{.rows = {.count = 1}, .width = 40};
   p.x = upload(x);
   p.y = allocate(DType::kBFloat16, 40);
   ASSERT_EQ(cudaSuccess, dropout_add(p, stream_));
@@ -147,8 +143,9 @@ TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
     const Tensor wte(s.type, normal(kVocab * s.width, 11));
     const Tensor wpe(s.type, normal((kTokens + kOffset) * s.width, 12));
     const Tensor dy(s.type, normal(kRows * s.width, 13));
-    EmbeddingForward f{.rows = kRows, .width = s.width, .tokens_per_sample = kTokens};
-    f.position_offset = kOffset;
+    const std::vector<Sequence> sequences =
+        sequences_of(std::vector<int64_t>(kRows / kTokens, kTokens), 0, kOffset);
+    EmbeddingForward f{.rows = upload(sequences), .width = s.width};
     f.type = s.type;
     f.tokens = upload(tokens);
     f.wte = upload(wte);
@@ -160,9 +157,8 @@ TEST_P(CudaElementwiseTest, EmbeddingAndItsGradient) {
              reference::embedding(s.width, kTokens, kOffset, tokens, wte.doubles(), wpe.doubles()),
              1e-6, rounding_of(s.type) + 1e-6));
 
-    EmbeddingBackward b{.rows = kRows, .width = s.width, .tokens_per_sample = kTokens};
-    b.position_offset = kOffset;
-    b.vocab = kVocab;
+    EmbeddingBackward b{.rows = f.rows, .width = s.width, .vocab = kVocab};
+    b.positions = kTokens + kOffset;
     b.type = s.type;
     b.tokens = f.tokens;
     b.dy = upload(dy);
@@ -195,8 +191,10 @@ TEST_P(CudaElementwiseTest, EmbeddingGradientOfFrequentTokens) {
   for (const Shape& s : {Shape{DType::kBFloat16, 0, 72}, Shape{DType::kFloat32, 0, 261}}) {
     const Tensor dy(s.type, normal(kRows * s.width, 15));
     const std::vector<float> before = normal(kVocab * s.width, 16);
-    EmbeddingBackward b{.rows = kRows, .width = s.width, .tokens_per_sample = kTokens};
-    b.vocab = kVocab;
+    EmbeddingBackward b{.rows = upload(sequences_of({kTokens, kTokens, kTokens, kTokens})),
+                        .width = s.width,
+                        .vocab = kVocab,
+                        .positions = kTokens};
     b.type = s.type;
     b.tokens = upload(tokens);
     b.dy = upload(dy);
@@ -216,10 +214,62 @@ TEST_P(CudaElementwiseTest, EmbeddingGradientOfFrequentTokens) {
   }
 }
 
+TEST_P(CudaElementwiseTest, EmbeddingOfSequencesOfAnyLengthIsThatOfEachAlone) {
+  constexpr int64_t kVocab = 5;
+  constexpr int64_t kPositions = 12;
+  constexpr int64_t kWidth = 40;
+  std::vector<Sequence> sequences = sequences_of({1, 12, 3, 7});
+  sequences[2].position = 6;
+  constexpr int64_t kRows = 23;
+  std::vector<int32_t> tokens(kRows);
+  for (size_t i = 0; i < kRows; ++i)
+    tokens[i] = static_cast<int32_t>(i * i % kVocab);
+  const std::vector<float> wte = normal(kVocab * kWidth, 17);
+  const std::vector<float> wpe = normal(kPositions * kWidth, 18);
+  const std::vector<float> dy = normal(kRows * kWidth, 19);
+  const auto run = [&](int64_t first, const std::vector<Sequence>& of, std::vector<float>& y,
+                       int64_t* d_wte, int64_t* d_wpe) {
+    EmbeddingForward f{.rows = upload(of), .width = kWidth, .type = DType::kFloat32};
+    f.tokens = upload(tokens) + first;
+    f.wte = upload(wte);
+    f.wpe = upload(wpe);
+    f.y = allocate<float>(f.rows.count * kWidth);
+    ASSERT_EQ(cudaSuccess, embedding_forward(f, stream_));
+    const std::vector<float> rows = download(static_cast<const float*>(f.y), f.rows.count * kWidth);
+    y.insert(y.end(), rows.begin(), rows.end());
+    EmbeddingBackward b{.rows = f.rows, .width = kWidth, .vocab = kVocab};
+    b.positions = kPositions;
+    b.type = DType::kFloat32;
+    b.tokens = f.tokens;
+    b.dy = upload(dy) + first * kWidth;
+    b.d_wte.exact = d_wte;
+    b.d_wpe.exact = d_wpe;
+    b.rounding = {
+        .quantum_log2 = kQuantum, .partials = kRows, .overflow = upload(std::vector<uint32_t>{0})};
+    b.scratch = allocate<int32_t>(embedding_scratch_ints(kRows, kVocab));
+    ASSERT_EQ(cudaSuccess, embedding_backward(b, stream_));
+  };
+  std::vector<float> y[2];
+  int64_t* d_wte[2];
+  int64_t* d_wpe[2];
+  for (size_t i : {0, 1}) {
+    d_wte[i] = upload(std::vector<int64_t>(kVocab * kWidth));
+    d_wpe[i] = upload(std::vector<int64_t>(kPositions * kWidth));
+  }
+  run(0, sequences, y[0], d_wte[0], d_wpe[0]);
+  for (Sequence sequence : sequences) {
+    const int64_t first = std::exchange(sequence.begin, 0);
+    run(first, {sequence}, y[1], d_wte[1], d_wpe[1]);
+  }
+  EXPECT_EQ(y[0], y[1]);
+  EXPECT_EQ(download(d_wte[0], kVocab * kWidth), download(d_wte[1], kVocab * kWidth));
+  EXPECT_EQ(download(d_wpe[0], kPositions * kWidth), download(d_wpe[1], kPositions * kWidth));
+}
+
 TEST_P(CudaElementwiseTest, EmbeddingGradientThatDoesNotFitRaisesTheFlag) {
   std::vector<float> dy(16, 1.0F);
   dy[3] = 0x1p30F;  // times 2^40 is beyond 2^62
-  EmbeddingBackward b{.rows = 2, .width = 8, .tokens_per_sample = 2, .vocab = 3};
+  EmbeddingBackward b{.rows = {.count = 2}, .width = 8, .vocab = 3};
   b.type = DType::kFloat32;
   b.tokens = upload(std::vector<int32_t>{1, 1});
   b.dy = upload(dy);

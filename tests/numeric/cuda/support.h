@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -19,6 +20,7 @@ namespace trainyard::kernels::cuda::test {
 using kernels::test::doubles;
 using kernels::test::near;
 using kernels::test::normal;
+using kernels::test::sequences_of;
 using kernels::test::Tensor;
 using kernels::test::within;
 using reference::Vector;
@@ -98,6 +100,20 @@ class CudaTest : public testing::TestWithParam<uint64_t> {
   void* upload(const Tensor& tensor) {
     if (tensor.type == DType::kFloat32) return upload(tensor.f32);
     return upload(tensor.bf16);
+  }
+  DeviceRows upload(const std::vector<Sequence>& sequences) {
+    std::vector<int32_t> sequence_of;
+    int64_t longest = 0;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      sequence_of.insert(sequence_of.end(), static_cast<size_t>(sequences[i].length),
+                         static_cast<int32_t>(i));
+      longest = std::max(longest, sequences[i].length);
+    }
+    return {.count = std::ssize(sequence_of),
+            .sequences = upload<Sequence>(sequences),
+            .sequences_count = std::ssize(sequences),
+            .longest = longest,
+            .sequence_of = upload(sequence_of)};
   }
   /// Memory for a result, of `type`.
   void* allocate(DType type, int64_t count) { return allocate<std::byte>(count * size_of(type)); }

@@ -36,11 +36,11 @@ class SomeTargets final : public data::MicroBatchSource {
     TRAINYARD_ASSIGN(data::MicroBatch batch, all_.micro_batch(index));
     std::vector<int32_t>& kept = targets_[index];
     kept.assign(batch.targets.begin(), batch.targets.end());
-    for (int64_t row = 0; row < batch.rows(); ++row) {
-      int32_t& target = kept[static_cast<size_t>(row)];
-      target = SomeTargets::target(
-          target, batch.samples[static_cast<size_t>(row / batch.tokens_per_sample)],
-          row % batch.tokens_per_sample);
+    for (const kernels::Sequence& sequence : batch.rows.sequences) {
+      for (int64_t t = 0; t < sequence.length; ++t) {
+        int32_t& target = kept[static_cast<size_t>(sequence.begin + t)];
+        target = SomeTargets::target(target, sequence.ordinal, t);
+      }
     }
     batch.targets = kept;
     return batch;

@@ -29,7 +29,7 @@ struct Problem {
   int64_t width;
   Tensor qkv;
   std::vector<float> d_out;
-  std::vector<int64_t> samples;
+  std::vector<Sequence> sequences;
   DropoutKey key;
 
   Problem(const Case& shape, DType element_type)
@@ -38,15 +38,14 @@ struct Problem {
         width(c.heads * c.head_dim),
         qkv(type, normal(c.samples * c.tokens * 3 * width, 1)),
         d_out(normal(c.samples * c.tokens * width, 2)),
-        key{.rate = c.rate, .seed = 11, .op = 5} {
-    for (int64_t s = 0; s < c.samples; ++s)
-      samples.push_back(1000 + 7 * s);
-  }
+        sequences(
+            sequences_of(std::vector<int64_t>(static_cast<size_t>(c.samples), c.tokens), 1000)),
+        key{.rate = c.rate, .seed = 11, .op = 5} {}
 
   reference::AttentionShape shape() const { return {c.tokens, c.heads, c.head_dim}; }
   reference::AttentionFactor factor(int64_t sample) const {
     return [this, sample](int64_t head, int64_t query, int64_t k) {
-      return reference::dropout_factor(key, samples[static_cast<size_t>(sample)],
+      return reference::dropout_factor(key, sequences[static_cast<size_t>(sample)].ordinal,
                                        static_cast<uint32_t>(k), static_cast<uint32_t>(query),
                                        static_cast<uint32_t>(head + 3));
     };
@@ -56,13 +55,11 @@ struct Problem {
   }
 
   AttentionForward forward(Tensor& out, std::vector<float>& lse, OverflowFlag& overflow) const {
-    return {.samples_count = c.samples,
-            .tokens = c.tokens,
+    return {.rows = rows_of(sequences),
             .heads = c.heads,
             .head_dim = c.head_dim,
             .head_offset = 3,
             .key_block = c.key_block,
-            .samples = samples,
             .dropout = key,
             .type = type,
             .qkv = qkv.data(),
@@ -85,13 +82,11 @@ TEST_P(AttentionTest, MatchesDouble) {
       std::vector<float> lse(static_cast<size_t>(c.samples * c.heads * c.tokens));
       OverflowFlag overflow{0};
       kernels().attention_forward(p.forward(out, lse, overflow));
-      kernels().attention_backward({.samples_count = c.samples,
-                                    .tokens = c.tokens,
+      kernels().attention_backward({.rows = rows_of(p.sequences),
                                     .heads = c.heads,
                                     .head_dim = c.head_dim,
                                     .head_offset = 3,
                                     .key_block = c.key_block,
-                                    .samples = p.samples,
                                     .dropout = p.key,
                                     .type = type,
                                     .qkv = p.qkv.data(),

@@ -144,14 +144,14 @@ void record_layer_norm(KernelSet& kernels, Flavour flavour, DType type, Recorder
     std::vector<int64_t> dgamma(static_cast<size_t>(width), 0);
     std::vector<int64_t> dbeta = dgamma;
     OverflowFlag overflow{0};
-    const std::vector<int64_t> ends = uneven_ends(kRows, 4);
+    const std::vector<Sequence> sequences = sequences_up_to(uneven_ends(kRows, 4));
     kernels.layer_norm_backward_weight({.rows = kRows,
                                         .width = width,
                                         .dy = dy.data(),
                                         .x = x.data(),
                                         .mean = mean.data(),
                                         .rstd = rstd.data(),
-                                        .grain_ends = ends,
+                                        .grains = {sequences, kRows},
                                         .quantum_log2 = 38,
                                         .dgamma = dgamma.data(),
                                         .dbeta = dbeta.data(),
@@ -163,7 +163,7 @@ void record_layer_norm(KernelSet& kernels, Flavour flavour, DType type, Recorder
                            .dy = typed.data(),
                            .stride = width,
                            .dy_type = type,
-                           .grain_ends = ends,
+                           .grains = {sequences, kRows},
                            .quantum_log2 = 38,
                            .d_bias = d_bias.data(),
                            .overflow = &overflow});
@@ -197,25 +197,19 @@ void record_gelu(KernelSet& kernels, Flavour flavour, DType type, Recorder& reco
 void record_dropout(KernelSet& kernels, Flavour flavour, DType type, Recorder& recorder) {
   constexpr int64_t kRows = 30;
   constexpr int64_t kWidth = 301;
-  const std::vector<int64_t> samples = {3, 1, 4};
+  const std::vector<Sequence> sequences = sequences_of({7, 22, 1}, 3, 2);
   const DropoutKey key{.rate = 0.25F, .seed = 5, .op = 6};
   const std::vector<float> x = data(kRows * kWidth, 1, flavour);
   std::vector<float> y = data(kRows * kWidth, 2, flavour);
   Tensor dx(type, kRows * kWidth);
-  kernels.dropout_add({.rows = kRows,
+  kernels.dropout_add({.rows = rows_of(sequences),
                        .width = kWidth,
-                       .tokens_per_sample = 10,
-                       .samples = samples,
-                       .position_offset = 2,
                        .dropout = key,
                        .x = x.data(),
                        .residual = y.data(),
                        .y = y.data()});
-  kernels.dropout_backward({.rows = kRows,
+  kernels.dropout_backward({.rows = rows_of(sequences),
                             .width = kWidth,
-                            .tokens_per_sample = 10,
-                            .samples = samples,
-                            .position_offset = 2,
                             .dropout = key,
                             .dy = x.data(),
                             .dx = dx.data(),
@@ -233,10 +227,10 @@ void record_embedding(KernelSet& kernels, Flavour flavour, DType type, Recorder&
   const Tensor wte(type, data(17 * kWidth, 1, flavour));
   const Tensor wpe(type, data(20 * kWidth, 2, flavour));
   const std::vector<float> dy = data(kRows * kWidth, 3, flavour);
+  const std::vector<Sequence> sequences = sequences_of({20, 20});
   std::vector<float> y(dy.size());
-  kernels.embedding_forward({.rows = kRows,
+  kernels.embedding_forward({.rows = rows_of(sequences),
                              .width = kWidth,
-                             .tokens_per_sample = 20,
                              .tokens = tokens.data(),
                              .type = type,
                              .wte = wte.data(),
@@ -245,9 +239,8 @@ void record_embedding(KernelSet& kernels, Flavour flavour, DType type, Recorder&
   std::vector<int64_t> d_wte(size_t{17} * kWidth, 0);
   std::vector<int64_t> d_wpe(size_t{20} * kWidth, 0);
   OverflowFlag overflow{0};
-  kernels.embedding_backward({.rows = kRows,
+  kernels.embedding_backward({.rows = rows_of(sequences),
                               .width = kWidth,
-                              .tokens_per_sample = 20,
                               .tokens = tokens.data(),
                               .dy = dy.data(),
                               .quantum_log2 = 38,
@@ -270,30 +263,27 @@ void record_attention(KernelSet& kernels, Flavour flavour, DType type, Recorder&
     const int64_t width = s.heads * s.head_dim;
     const Tensor qkv(type, data(s.samples * s.tokens * 3 * width, 1, flavour));
     const std::vector<float> d_out = data(s.samples * s.tokens * width, 2, flavour);
-    const std::vector<int64_t> samples = {8, 9};
+    const std::vector<Sequence> sequences =
+        sequences_of(std::vector<int64_t>(static_cast<size_t>(s.samples), s.tokens), 8);
     const DropoutKey key{.rate = s.rate, .seed = 5, .op = 6};
     Tensor out(type, s.samples * s.tokens * width);
     Tensor d_qkv(type, s.samples * s.tokens * 3 * width);
     std::vector<float> lse(static_cast<size_t>(s.samples * s.heads * s.tokens));
     OverflowFlag overflow{0};
-    kernels.attention_forward({.samples_count = s.samples,
-                               .tokens = s.tokens,
+    kernels.attention_forward({.rows = rows_of(sequences),
                                .heads = s.heads,
                                .head_dim = s.head_dim,
                                .key_block = s.key_block,
-                               .samples = samples,
                                .dropout = key,
                                .type = type,
                                .qkv = qkv.data(),
                                .out = out.data(),
                                .lse = lse.data(),
                                .overflow = &overflow});
-    kernels.attention_backward({.samples_count = s.samples,
-                                .tokens = s.tokens,
+    kernels.attention_backward({.rows = rows_of(sequences),
                                 .heads = s.heads,
                                 .head_dim = s.head_dim,
                                 .key_block = s.key_block,
-                                .samples = samples,
                                 .dropout = key,
                                 .type = type,
                                 .qkv = qkv.data(),
@@ -434,7 +424,7 @@ TEST_P(EqualBitsTest, NothingToDoIsDone) {
   kernels().bias_backward({.rows = 0, .width = 0});
   kernels().gelu_forward({});
   kernels().dropout_add({});
-  kernels().embedding_forward({.rows = 0, .width = 8, .tokens_per_sample = 1});
+  kernels().embedding_forward({.width = 8});
   kernels().attention_forward({.heads = 1, .head_dim = 8});
   kernels().cross_entropy({.rows = 0, .vocab = 4, .padded_vocab = 4, .loss_sum = &loss});
   kernels().adamw({.scalars = &scalars});

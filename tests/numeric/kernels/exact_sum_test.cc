@@ -19,14 +19,6 @@ constexpr int64_t kIn = 21;
 constexpr int64_t kOut = 50;
 constexpr int kQuantum = 45;
 
-std::vector<int64_t> grain_ends(int64_t rows) {
-  std::vector<int64_t> ends;
-  for (int64_t end = kGrain; end < rows; end += kGrain)
-    ends.push_back(end);
-  ends.push_back(rows);
-  return ends;
-}
-
 /// A piece of the rows that begins and ends at a grain's edge.
 struct Piece {
   int64_t begin, end;
@@ -61,7 +53,7 @@ std::vector<int64_t> weight_gradient(KernelSet& kernels, const Inputs& in,
   std::vector<int64_t> sums(kIn * kOut, 0);
   OverflowFlag overflow{0};
   for (const Piece& piece : pieces) {
-    const std::vector<int64_t> ends = grain_ends(piece.end - piece.begin);
+    const std::vector<Sequence> sequences = sequences_of({piece.end - piece.begin}, 0, piece.begin);
     kernels.gemm({.m = kIn,
                   .n = kOut,
                   .k = piece.end - piece.begin,
@@ -71,7 +63,7 @@ std::vector<int64_t> weight_gradient(KernelSet& kernels, const Inputs& in,
                   .b = in.row(in.dy, piece.begin, kOut),
                   .ldb = kOut,
                   .input = in.x.type,
-                  .chain_ends = ends,
+                  .grains = {sequences, kGrain},
                   .output = GemmOutput::kExactAccumulate,
                   .quantum_log2 = kQuantum,
                   .c = sums.data(),
@@ -87,13 +79,13 @@ std::vector<int64_t> bias_gradient(KernelSet& kernels, const Inputs& in,
   std::vector<int64_t> sums(kOut, 0);
   OverflowFlag overflow{0};
   for (const Piece& piece : pieces) {
-    const std::vector<int64_t> ends = grain_ends(piece.end - piece.begin);
+    const std::vector<Sequence> sequences = sequences_of({piece.end - piece.begin}, 0, piece.begin);
     kernels.bias_backward({.rows = piece.end - piece.begin,
                            .width = kOut,
                            .dy = in.row(in.dy, piece.begin, kOut),
                            .stride = kOut,
                            .dy_type = in.dy.type,
-                           .grain_ends = ends,
+                           .grains = {sequences, kGrain},
                            .quantum_log2 = kQuantum,
                            .d_bias = sums.data(),
                            .overflow = &overflow});
@@ -177,8 +169,9 @@ std::pair<std::vector<int64_t>, bool> sums_at_the_limit(KernelSet& kernels, cons
     if (c.signs_differ && first + count == kGrains) {
       std::fill(dy.end() - kOut, dy.end(), -c.partial);
     }
-    std::vector<int64_t> ends(static_cast<size_t>(count));
-    std::iota(ends.begin(), ends.end(), 1);
+    const std::vector<Sequence> sequences =
+        sequences_of(std::vector<int64_t>(static_cast<size_t>(count), 1));
+    const Grains grains{sequences, 1};
     kernels.gemm({.m = 1,
                   .n = kOut,
                   .k = count,
@@ -187,7 +180,7 @@ std::pair<std::vector<int64_t>, bool> sums_at_the_limit(KernelSet& kernels, cons
                   .transpose_a = true,
                   .b = dy.data(),
                   .ldb = kOut,
-                  .chain_ends = ends,
+                  .grains = grains,
                   .output = GemmOutput::kExactAccumulate,
                   .partials = kGrains,
                   .quantum_log2 = kQuantum,
@@ -198,7 +191,7 @@ std::pair<std::vector<int64_t>, bool> sums_at_the_limit(KernelSet& kernels, cons
                            .width = kOut,
                            .dy = dy.data(),
                            .stride = kOut,
-                           .grain_ends = ends,
+                           .grains = grains,
                            .quantum_log2 = kQuantum,
                            .partials = kGrains,
                            .d_bias = sums.data() + kOut,
@@ -209,15 +202,14 @@ std::pair<std::vector<int64_t>, bool> sums_at_the_limit(KernelSet& kernels, cons
                                         .x = dy.data(),
                                         .mean = zeros.data(),
                                         .rstd = zeros.data(),
-                                        .grain_ends = ends,
+                                        .grains = grains,
                                         .quantum_log2 = kQuantum,
                                         .partials = kGrains,
                                         .dgamma = sums.data() + 2 * kOut,
                                         .dbeta = sums.data() + 2 * kOut,
                                         .overflow = &overflow});
-    kernels.embedding_backward({.rows = count,
+    kernels.embedding_backward({.rows = rows_of(sequences),
                                 .width = kOut,
-                                .tokens_per_sample = 1,
                                 .tokens = tokens.data(),
                                 .dy = dy.data(),
                                 .quantum_log2 = kQuantum,
@@ -322,14 +314,15 @@ TEST_P(ExactSumTest, LayerNormWeightsDoNotDependOnTheSplit) {
     OverflowFlag overflow{0};
     const std::vector<float> dy = normal(kRows * kIn, 9);
     for (const Piece& piece : pieces) {
-      const std::vector<int64_t> ends = grain_ends(piece.end - piece.begin);
+      const std::vector<Sequence> sequences =
+          sequences_of({piece.end - piece.begin}, 0, piece.begin);
       kernels().layer_norm_backward_weight({.rows = piece.end - piece.begin,
                                             .width = kIn,
                                             .dy = dy.data() + piece.begin * kIn,
                                             .x = in.x.f32.data() + piece.begin * kIn,
                                             .mean = in.mean.data() + piece.begin,
                                             .rstd = in.rstd.data() + piece.begin,
-                                            .grain_ends = ends,
+                                            .grains = {sequences, kGrain},
                                             .quantum_log2 = kQuantum,
                                             .dgamma = sums.data(),
                                             .dbeta = sums.data() + kIn,
@@ -351,6 +344,7 @@ TEST_P(ExactSumTest, CrossEntropyAndEmbeddingDoNotDependOnTheRowsOrder) {
     tokens.push_back(i * 7 % kVocab);
   std::vector<int64_t> order(kRows);
   std::iota(order.begin(), order.end(), 0);
+  const std::vector<Sequence> one_row = sequences_of({1});
   auto run = [&] {
     std::vector<int64_t> sums(1 + kVocab * kIn + kIn, 0);
     OverflowFlag overflow{0};
@@ -363,9 +357,8 @@ TEST_P(ExactSumTest, CrossEntropyAndEmbeddingDoNotDependOnTheRowsOrder) {
                                .targets = &tokens[at],
                                .loss_sum = sums.data(),
                                .overflow = &overflow});
-      kernels().embedding_backward({.rows = 1,
+      kernels().embedding_backward({.rows = rows_of(one_row),
                                     .width = kIn,
-                                    .tokens_per_sample = 1,
                                     .tokens = &tokens[at],
                                     .dy = dy.data() + row * kIn,
                                     .quantum_log2 = kQuantum,

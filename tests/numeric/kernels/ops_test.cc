@@ -73,7 +73,7 @@ TEST_P(OpsTest, LayerNormBackward) {
                                          .mean = mean.data(),
                                          .rstd = rstd.data(),
                                          .dx = dx.data()});
-    const std::vector<int64_t> ends = uneven_ends(kRows, 4);
+    const std::vector<Sequence> sequences = sequences_up_to(uneven_ends(kRows, 4));
     std::vector<int64_t> dgamma(static_cast<size_t>(width), int64_t{1} << kQuantum);
     std::vector<int64_t> dbeta = dgamma;
     OverflowFlag overflow{0};
@@ -83,7 +83,7 @@ TEST_P(OpsTest, LayerNormBackward) {
                                           .x = x.data(),
                                           .mean = mean.data(),
                                           .rstd = rstd.data(),
-                                          .grain_ends = ends,
+                                          .grains = {sequences, kRows},
                                           .quantum_log2 = kQuantum,
                                           .dgamma = dgamma.data(),
                                           .dbeta = dbeta.data(),
@@ -109,7 +109,7 @@ TEST_P(OpsTest, BiasBackwardReadsStridedRows) {
       constexpr int64_t kRows = 11;
       const int64_t stride = width + 5;
       const Tensor dy(type, normal(kRows * stride, 1));
-      const std::vector<int64_t> ends = uneven_ends(kRows, 3);
+      const std::vector<Sequence> sequences = sequences_up_to(uneven_ends(kRows, 3));
       std::vector<int64_t> d_bias(static_cast<size_t>(width), 0);
       OverflowFlag overflow{0};
       kernels().bias_backward({.rows = kRows,
@@ -117,7 +117,7 @@ TEST_P(OpsTest, BiasBackwardReadsStridedRows) {
                                .dy = dy.data(),
                                .stride = stride,
                                .dy_type = type,
-                               .grain_ends = ends,
+                               .grains = {sequences, kRows},
                                .quantum_log2 = kQuantum,
                                .d_bias = d_bias.data(),
                                .overflow = &overflow});
@@ -159,18 +159,16 @@ TEST_P(OpsTest, DropoutDrawsWhatTheContractSays) {
   const DropoutKey key{.rate = 0.3F, .seed = 77, .op = 3};
   for (const int64_t width : kWidths) {
     constexpr int64_t kTokens = 3;
-    const std::vector<int64_t> samples = {5, (int64_t{1} << 40) + 9};
+    std::vector<Sequence> sequences = sequences_of({kTokens, kTokens}, 5, 10);
+    sequences[1].ordinal = (int64_t{1} << 40) + 9;
     const int64_t rows = kTokens * 2;
     const std::vector<float> x = normal(rows * width, 1);
     const std::vector<float> residual = normal(rows * width, 2);
     std::vector<float> y(x.size());
     std::vector<float> alone(x.size());
     Tensor dx(DType::kBFloat16, rows * width);
-    DropoutAdd p{.rows = rows,
+    DropoutAdd p{.rows = rows_of(sequences),
                  .width = width,
-                 .tokens_per_sample = kTokens,
-                 .samples = samples,
-                 .position_offset = 10,
                  .dropout = key,
                  .x = x.data(),
                  .residual = residual.data(),
@@ -179,11 +177,8 @@ TEST_P(OpsTest, DropoutDrawsWhatTheContractSays) {
     p.residual = nullptr;
     p.y = alone.data();
     kernels().dropout_add(p);
-    kernels().dropout_backward({.rows = rows,
+    kernels().dropout_backward({.rows = rows_of(sequences),
                                 .width = width,
-                                .tokens_per_sample = kTokens,
-                                .samples = samples,
-                                .position_offset = 10,
                                 .dropout = key,
                                 .dy = x.data(),
                                 .dx = dx.data(),
@@ -193,7 +188,7 @@ TEST_P(OpsTest, DropoutDrawsWhatTheContractSays) {
       for (int64_t i = 0; i < width; ++i) {
         const auto at = static_cast<size_t>(row * width + i);
         const bool kept =
-            reference::dropout_factor(key, samples[static_cast<size_t>(row / kTokens)],
+            reference::dropout_factor(key, sequences[static_cast<size_t>(row / kTokens)].ordinal,
                                       static_cast<uint32_t>(i),
                                       static_cast<uint32_t>(10 + row % kTokens), 0xFFFFFFFFU) != 0;
         const float dropped = kept ? x[at] * scale : 0.0F;
@@ -209,11 +204,9 @@ TEST_P(OpsTest, DropoutKeepsTheRateAndWithoutRateEverything) {
   constexpr int64_t kWidth = 100000;
   const std::vector<float> x(kWidth, 1.0F);
   std::vector<float> y(kWidth);
-  const std::vector<int64_t> samples = {1};
-  DropoutAdd p{.rows = 1,
+  const std::vector<Sequence> sequences = sequences_of({1}, 1);
+  DropoutAdd p{.rows = rows_of(sequences),
                .width = kWidth,
-               .tokens_per_sample = 1,
-               .samples = samples,
                .dropout = {.rate = 0.1F, .seed = 1, .op = 2},
                .x = x.data(),
                .y = y.data()};
@@ -231,15 +224,14 @@ TEST_P(OpsTest, Embedding) {
     constexpr int64_t kVocab = 9;
     constexpr int64_t kPositions = 8;
     const std::vector<int32_t> tokens = {3, 8, 3, 0, 1, 3, 3, 7, 2, 2};
-    const auto rows = static_cast<int64_t>(tokens.size());
+    const std::vector<Sequence> sequences = sequences_of({5, 5}, 0, 3);
+    const Rows rows = rows_of(sequences);
     const std::vector<float> wte = normal(kVocab * width, 1);
     const std::vector<float> wpe = normal(kPositions * width, 2);
-    const std::vector<float> dy = normal(rows * width, 3);
+    const std::vector<float> dy = normal(rows.count * width, 3);
     std::vector<float> y(dy.size());
     kernels().embedding_forward({.rows = rows,
                                  .width = width,
-                                 .tokens_per_sample = 5,
-                                 .position_offset = 3,
                                  .tokens = tokens.data(),
                                  .wte = wte.data(),
                                  .wpe = wpe.data(),
@@ -251,8 +243,6 @@ TEST_P(OpsTest, Embedding) {
     const Tensor wpe_bf16(DType::kBFloat16, wpe);
     kernels().embedding_forward({.rows = rows,
                                  .width = width,
-                                 .tokens_per_sample = 5,
-                                 .position_offset = 3,
                                  .tokens = tokens.data(),
                                  .type = DType::kBFloat16,
                                  .wte = wte_bf16.data(),
@@ -267,8 +257,6 @@ TEST_P(OpsTest, Embedding) {
     OverflowFlag overflow{0};
     kernels().embedding_backward({.rows = rows,
                                   .width = width,
-                                  .tokens_per_sample = 5,
-                                  .position_offset = 3,
                                   .tokens = tokens.data(),
                                   .dy = dy.data(),
                                   .quantum_log2 = kQuantum,

@@ -140,6 +140,32 @@ inline std::vector<int64_t> uneven_ends(int64_t length, int64_t pieces) {
   return ends;
 }
 
+/// Sequences of these lengths, one after the other, of ordinals `ordinal`, + 1, ...
+inline std::vector<Sequence> sequences_of(const std::vector<int64_t>& lengths, int64_t ordinal = 0,
+                                          int64_t position = 0) {
+  std::vector<Sequence> sequences;
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    sequences.push_back({begin, length, ordinal++, position});
+    begin += length;
+  }
+  return sequences;
+}
+/// All of them.
+inline Rows rows_of(const std::vector<Sequence>& sequences) {
+  const Sequence& last = sequences.back();
+  return {.count = last.begin + last.length, .sequences = sequences};
+}
+/// Sequences with these ends: a grain each.
+inline std::vector<Sequence> sequences_up_to(const std::vector<int64_t>& ends) {
+  std::vector<Sequence> sequences;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const int64_t begin = i == 0 ? 0 : ends[i - 1];
+    sequences.push_back({.begin = begin, .length = ends[i] - begin});
+  }
+  return sequences;
+}
+
 /// Tests over every instruction set of this processor and some thread counts.
 struct Variant {
   Isa isa;

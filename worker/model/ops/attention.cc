@@ -21,12 +21,10 @@ OpFlops Attention::flops(const OpExtent& extent) const {
 }
 
 void Attention::forward(const OpArgs& args) const {
-  args.kernels->attention_forward({.samples_count = args.batch->size,
-                                   .tokens = args.batch->tokens_per_sample,
+  args.kernels->attention_forward({.rows = args.batch->rows,
                                    .heads = shape_.heads,
                                    .head_dim = shape_.head_dim,
                                    .key_block = args.numerics->grain_tokens,
-                                   .samples = args.batch->samples,
                                    .dropout = mask_key(shape_, *args.numerics),
                                    .type = args.numerics->compute,
                                    .qkv = args.in[0],
@@ -36,12 +34,10 @@ void Attention::forward(const OpArgs& args) const {
 }
 
 void Attention::backward_input(const OpArgs& args) const {
-  args.kernels->attention_backward({.samples_count = args.batch->size,
-                                    .tokens = args.batch->tokens_per_sample,
+  args.kernels->attention_backward({.rows = args.batch->rows,
                                     .heads = shape_.heads,
                                     .head_dim = shape_.head_dim,
                                     .key_block = args.numerics->grain_tokens,
-                                    .samples = args.batch->samples,
                                     .dropout = mask_key(shape_, *args.numerics),
                                     .type = args.numerics->compute,
                                     .qkv = args.in[0],

@@ -12,7 +12,7 @@ struct AttentionShape {
 };
 
 /// Causal multi-head attention. in: qkv [rows, 3 H D] compute type; out: [rows, H D] compute type;
-/// saved: log-sum-exp [samples, H, T]. d_out: fp32; d_in: compute type, overwritten.
+/// saved: log-sum-exp [rows, H]. d_out: fp32; d_in: compute type, overwritten.
 class Attention final : public Op {
  public:
   explicit Attention(AttentionShape shape) : shape_(shape) {}

@@ -48,16 +48,17 @@ void Classifier::project(const OpArgs& args, int64_t first_row, int64_t rows, fl
 void Classifier::forward(const OpArgs& args) const {
   const data::MicroBatch& batch = *args.batch;
   if (args.last_logits != nullptr) {
-    for (int64_t s = 0; s < batch.size; ++s) {
-      project(args, (s + 1) * batch.tokens_per_sample - 1, 1,
-              args.last_logits + s * shape_.padded_vocab);
+    float* logits = args.last_logits;
+    for (const kernels::Sequence& sequence : batch.rows.sequences) {
+      project(args, sequence.begin + sequence.length - 1, 1, logits);
+      logits += shape_.padded_vocab;
     }
   }
   if (batch.targets.empty()) return;
   auto* logits = reinterpret_cast<float*>(args.scratch);
   const DType compute = args.numerics->compute;
-  for (int64_t row = 0; row < batch.rows(); row += kLogitRows) {
-    const int64_t rows = std::min(kLogitRows, batch.rows() - row);
+  for (int64_t row = 0; row < batch.rows.count; row += kLogitRows) {
+    const int64_t rows = std::min(kLogitRows, batch.rows.count - row);
     project(args, row, rows, logits);
     void* d_logits = nullptr;
     if (args.numerics->training) {
@@ -78,7 +79,8 @@ void Classifier::forward(const OpArgs& args) const {
 }
 
 void Classifier::backward_input(const OpArgs& args) const {
-  kernels::GemmParams gemm{.m = args.batch->rows(), .n = shape_.width, .k = shape_.padded_vocab};
+  kernels::GemmParams gemm{
+      .m = args.batch->rows.count, .n = shape_.width, .k = shape_.padded_vocab};
   gemm.a = args.saved[0];
   gemm.lda = shape_.padded_vocab;
   gemm.b = args.params[0].data;
@@ -93,14 +95,15 @@ void Classifier::backward_input(const OpArgs& args) const {
 }
 
 void Classifier::backward_weight(const OpArgs& args) const {
-  kernels::GemmParams gemm{.m = shape_.padded_vocab, .n = shape_.width, .k = args.batch->rows()};
+  kernels::GemmParams gemm{
+      .m = shape_.padded_vocab, .n = shape_.width, .k = args.batch->rows.count};
   gemm.a = args.saved[0];
   gemm.lda = shape_.padded_vocab;
   gemm.transpose_a = true;
   gemm.b = args.in[0];
   gemm.ldb = shape_.width;
   gemm.input = args.numerics->compute;
-  gemm.chain_ends = args.numerics->grain_ends;
+  gemm.grains = args.grains();
   gemm.output = kernels::GemmOutput::kExactAccumulate;
   gemm.overwrite = args.params[0].gradient_is_new;
   gemm.quantum_log2 = args.numerics->gradient_quantum_log2;

@@ -5,19 +5,16 @@ namespace trainyard::engine {
 void Embedding::forward(const OpArgs& args) const {
   const data::MicroBatch& batch = *args.batch;
   auto* y = static_cast<float*>(args.out[0]);
-  args.kernels->embedding_forward({.rows = batch.rows(),
+  args.kernels->embedding_forward({.rows = batch.rows,
                                    .width = width_,
-                                   .tokens_per_sample = batch.tokens_per_sample,
                                    .tokens = batch.tokens.data(),
                                    .type = args.params[0].dtype,
                                    .wte = args.params[0].data,
                                    .wpe = args.params[1].data,
                                    .y = y});
   if (!args.numerics->training || rate_ == 0) return;
-  args.kernels->dropout_add({.rows = batch.rows(),
+  args.kernels->dropout_add({.rows = batch.rows,
                              .width = width_,
-                             .tokens_per_sample = batch.tokens_per_sample,
-                             .samples = batch.samples,
                              .dropout = {.rate = rate_, .seed = args.numerics->seed, .op = op_},
                              .x = y,
                              .residual = nullptr,
@@ -30,19 +27,16 @@ void Embedding::backward_weight(const OpArgs& args) const {
   if (rate_ > 0) {
     auto* masked = reinterpret_cast<float*>(args.scratch);
     args.kernels->dropout_backward(
-        {.rows = batch.rows(),
+        {.rows = batch.rows,
          .width = width_,
-         .tokens_per_sample = batch.tokens_per_sample,
-         .samples = batch.samples,
          .dropout = {.rate = rate_, .seed = args.numerics->seed, .op = op_},
          .dy = dy,
          .dx = masked,
          .dx_type = DType::kFloat32});
     dy = masked;
   }
-  args.kernels->embedding_backward({.rows = batch.rows(),
+  args.kernels->embedding_backward({.rows = batch.rows,
                                     .width = width_,
-                                    .tokens_per_sample = batch.tokens_per_sample,
                                     .tokens = batch.tokens.data(),
                                     .dy = dy,
                                     .quantum_log2 = args.numerics->gradient_quantum_log2,

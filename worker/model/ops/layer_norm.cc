@@ -8,7 +8,7 @@ std::vector<int64_t> LayerNorm::saved_bytes(const OpExtent& extent) const {
 }
 
 void LayerNorm::forward(const OpArgs& args) const {
-  args.kernels->layer_norm_forward({.rows = args.batch->rows(),
+  args.kernels->layer_norm_forward({.rows = args.batch->rows.count,
                                     .width = width_,
                                     .epsilon = epsilon_,
                                     .x = static_cast<const float*>(args.in[0]),
@@ -21,7 +21,7 @@ void LayerNorm::forward(const OpArgs& args) const {
 }
 
 void LayerNorm::backward_input(const OpArgs& args) const {
-  args.kernels->layer_norm_backward_input({.rows = args.batch->rows(),
+  args.kernels->layer_norm_backward_input({.rows = args.batch->rows.count,
                                            .width = width_,
                                            .dy = static_cast<const float*>(args.d_out[0]),
                                            .x = static_cast<const float*>(args.in[0]),
@@ -32,13 +32,13 @@ void LayerNorm::backward_input(const OpArgs& args) const {
 }
 
 void LayerNorm::backward_weight(const OpArgs& args) const {
-  args.kernels->layer_norm_backward_weight({.rows = args.batch->rows(),
+  args.kernels->layer_norm_backward_weight({.rows = args.batch->rows.count,
                                             .width = width_,
                                             .dy = static_cast<const float*>(args.d_out[0]),
                                             .x = static_cast<const float*>(args.in[0]),
                                             .mean = static_cast<const float*>(args.saved[0]),
                                             .rstd = static_cast<const float*>(args.saved[1]),
-                                            .grain_ends = args.numerics->grain_ends,
+                                            .grains = args.grains(),
                                             .quantum_log2 = args.numerics->gradient_quantum_log2,
                                             .partials = args.numerics->grains_of_step,
                                             .dgamma = args.params[0].gradient,

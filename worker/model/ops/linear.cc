@@ -23,7 +23,7 @@ OpFlops Linear::flops(const OpExtent& extent) const {
 }
 
 void Linear::forward(const OpArgs& args) const {
-  GemmParams gemm{.m = args.batch->rows(), .n = shape_.outputs, .k = shape_.inputs};
+  GemmParams gemm{.m = args.batch->rows.count, .n = shape_.outputs, .k = shape_.inputs};
   gemm.a = args.in[0];
   gemm.lda = shape_.inputs;
   gemm.b = args.params[0].data;
@@ -43,7 +43,7 @@ void Linear::forward(const OpArgs& args) const {
 }
 
 void Linear::backward_input(const OpArgs& args) const {
-  GemmParams gemm{.m = args.batch->rows(), .n = shape_.inputs, .k = shape_.outputs};
+  GemmParams gemm{.m = args.batch->rows.count, .n = shape_.inputs, .k = shape_.outputs};
   gemm.a = args.d_out[0];
   gemm.lda = shape_.outputs;
   gemm.b = args.params[0].data;
@@ -60,14 +60,14 @@ void Linear::backward_input(const OpArgs& args) const {
 }
 
 void Linear::backward_weight(const OpArgs& args) const {
-  GemmParams gemm{.m = shape_.outputs, .n = shape_.inputs, .k = args.batch->rows()};
+  GemmParams gemm{.m = shape_.outputs, .n = shape_.inputs, .k = args.batch->rows.count};
   gemm.a = args.d_out[0];
   gemm.lda = shape_.outputs;
   gemm.transpose_a = true;
   gemm.b = args.in[0];
   gemm.ldb = shape_.inputs;
   gemm.input = args.numerics->compute;
-  gemm.chain_ends = args.numerics->grain_ends;
+  gemm.grains = args.grains();
   gemm.output = GemmOutput::kExactAccumulate;
   gemm.overwrite = args.params[0].gradient_is_new;
   gemm.quantum_log2 = args.numerics->gradient_quantum_log2;
@@ -78,12 +78,12 @@ void Linear::backward_weight(const OpArgs& args) const {
   gemm.overflow = args.numerics->overflow;
   args.kernels->gemm(gemm);
 
-  args.kernels->bias_backward({.rows = args.batch->rows(),
+  args.kernels->bias_backward({.rows = args.batch->rows.count,
                                .width = shape_.outputs,
                                .dy = args.d_out[0],
                                .stride = shape_.outputs,
                                .dy_type = args.numerics->compute,
-                               .grain_ends = args.numerics->grain_ends,
+                               .grains = args.grains(),
                                .quantum_log2 = args.numerics->gradient_quantum_log2,
                                .partials = args.numerics->grains_of_step,
                                .d_bias = args.params[1].gradient,

@@ -17,7 +17,6 @@ struct StepNumerics {
   uint64_t seed = 0;
   bool training = true;  ///< false: no dropout, no gradients wanted
   int64_t grain_tokens = 128;
-  kernels::ChainEnds grain_ends;  ///< ends of grains along the rows of this micro-batch
   int gradient_quantum_log2 = 40;
   /// Of all micro-batches and ranks: what the partials of a gradient's whole sum are counted by.
   int64_t grains_of_step = 1;
@@ -50,7 +49,11 @@ struct OpArgs {
   std::byte* scratch = nullptr;  ///< see scratch_bytes; null where that says 0
   int64_t* loss_sum = nullptr;   ///< see kernels::CrossEntropy; only a loss op adds to it
   int64_t* coarse_loss_sum = nullptr;  ///< the same
-  float* last_logits = nullptr;  ///< while sampling: [size, padded vocabulary] of the last position
+  float* last_logits =
+      nullptr;  ///< while sampling: of each sequence's last row, [padded vocabulary]
+
+  /// Of sums over the micro-batch's rows.
+  kernels::Grains grains() const { return {batch->rows.sequences, numerics->grain_tokens}; }
 };
 
 /// Which buffers the two backward passes read besides gradients; decides how long values live.
@@ -81,7 +84,7 @@ struct OpFlops {
 };
 
 /// One differentiable operation on one device. Knows no strategy: sharding reaches it only through
-/// its own sizes, piece boundaries and the global coordinates in MicroBatch.
+/// its own sizes, piece boundaries and the global coordinates of sequences.
 class Op {
  public:
   virtual ~Op() = default;

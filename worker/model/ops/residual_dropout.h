@@ -12,20 +12,16 @@ class ResidualDropout final : public Op {
  public:
   ResidualDropout(int64_t width, float rate, uint64_t op) : width_(width), rate_(rate), op_(op) {}
   void forward(const OpArgs& args) const override {
-    args.kernels->dropout_add({.rows = args.batch->rows(),
+    args.kernels->dropout_add({.rows = args.batch->rows,
                                .width = width_,
-                               .tokens_per_sample = args.batch->tokens_per_sample,
-                               .samples = args.batch->samples,
                                .dropout = key(*args.numerics),
                                .x = static_cast<const float*>(args.in[0]),
                                .residual = static_cast<const float*>(args.in[1]),
                                .y = static_cast<float*>(args.out[0])});
   }
   void backward_input(const OpArgs& args) const override {
-    args.kernels->dropout_backward({.rows = args.batch->rows(),
+    args.kernels->dropout_backward({.rows = args.batch->rows,
                                     .width = width_,
-                                    .tokens_per_sample = args.batch->tokens_per_sample,
-                                    .samples = args.batch->samples,
                                     .dropout = key(*args.numerics),
                                     .dy = static_cast<const float*>(args.d_out[0]),
                                     .dx = args.d_in[0],

@@ -41,7 +41,10 @@ class BatchLoaderTest : public testing::Test {
 
   void expect_row(const MicroBatch& batch, int64_t row, const BatchLoaderOptions& options) {
     const Sampler sampler(options.seed, tokens_.samples(options.tokens_per_sample));
-    const int64_t ordinal = batch.samples[static_cast<size_t>(row)];
+    const kernels::Sequence& sequence = batch.rows.sequences[static_cast<size_t>(row)];
+    ASSERT_EQ(sequence.begin, row * options.tokens_per_sample);
+    ASSERT_EQ(sequence.length, options.tokens_per_sample);
+    const int64_t ordinal = sequence.ordinal;
     const int64_t begin = sampler.sample_at(ordinal) * options.tokens_per_sample;
     for (int64_t t = 0; t < options.tokens_per_sample; ++t) {
       const auto i = static_cast<size_t>(row * options.tokens_per_sample + t);
@@ -61,11 +64,13 @@ TEST_F(BatchLoaderTest, YieldsEverySampleOfEveryStepInOrder) {
   for (int64_t step = 0; step < 7; ++step) {
     for (int micro = 0; micro < 4; ++micro) {
       const MicroBatch batch = loader.micro_batch(micro).value();
-      ASSERT_EQ(batch.size, micro < 3 ? 3 : 1) << "the last micro-batch is short";
-      ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(batch.size * 8));
+      ASSERT_EQ(std::ssize(batch.rows.sequences), micro < 3 ? 3 : 1)
+          << "the last micro-batch is short";
+      ASSERT_EQ(batch.rows.count, std::ssize(batch.rows.sequences) * 8);
+      ASSERT_EQ(std::ssize(batch.tokens), batch.rows.count);
       ASSERT_EQ(batch.targets.size(), batch.tokens.size());
-      for (int64_t row = 0; row < batch.size; ++row) {
-        ASSERT_EQ(batch.samples[static_cast<size_t>(row)], ordinal++);
+      for (int64_t row = 0; row < std::ssize(batch.rows.sequences); ++row) {
+        ASSERT_EQ(batch.rows.sequences[static_cast<size_t>(row)].ordinal, ordinal++);
         expect_row(batch, row, options);
       }
     }
@@ -86,8 +91,9 @@ TEST_F(BatchLoaderTest, RanksTogetherReadTheGlobalBatchAtAnyWorldAndMicroSize) {
         BatchLoader loader = BatchLoader::open(tokens_, options).value();
         for (int i = 0; i < options.batch.micro_batches(rank); ++i) {
           const MicroBatch batch = loader.micro_batch(i).value();
-          ordinals.insert(ordinals.end(), batch.samples.begin(), batch.samples.end());
-          for (int64_t row = 0; row < batch.size; ++row)
+          for (const kernels::Sequence& sequence : batch.rows.sequences)
+            ordinals.push_back(sequence.ordinal);
+          for (int64_t row = 0; row < std::ssize(batch.rows.sequences); ++row)
             expect_row(batch, row, options);
         }
       }
@@ -108,10 +114,10 @@ TEST_F(BatchLoaderTest, AStepsBatchesComeInAnyOrderAndStayUntilItEnds) {
       batches.push_back(loader.micro_batch(index).value());
     EXPECT_EQ(batches[1].tokens.data(), batches[4].tokens.data()) << "asked for twice";
     for (const MicroBatch& batch : batches) {
-      for (int64_t row = 0; row < batch.size; ++row)
+      for (int64_t row = 0; row < std::ssize(batch.rows.sequences); ++row)
         expect_row(batch, row, options);
     }
-    ASSERT_EQ(batches[0].samples[0], step * 10 + 9);
+    ASSERT_EQ(batches[0].rows.sequences[0].ordinal, step * 10 + 9);
     loader.end_step();
   }
 }

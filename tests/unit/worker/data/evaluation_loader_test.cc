@@ -27,11 +27,12 @@ class EvaluationLoaderTest : public testing::Test {
       // In steps of two.
       for (int64_t index = 0; index < share.micro_batches(options.data_rank); ++index) {
         const MicroBatch batch = loader.micro_batch(static_cast<int>(index % 2)).value();
-        EXPECT_LE(batch.size, options.micro_sequences);
-        for (size_t i = 0; i < static_cast<size_t>(batch.size); ++i) {
-          windows.push_back(batch.samples[i]);
-          EXPECT_EQ(batch.tokens[i * 8], batch.samples[i] * 8);
-          EXPECT_EQ(batch.targets[i * 8 + 7], batch.samples[i] * 8 + 8);
+        EXPECT_LE(std::ssize(batch.rows.sequences), options.micro_sequences);
+        for (size_t i = 0; i < batch.rows.sequences.size(); ++i) {
+          const int64_t window = batch.rows.sequences[i].ordinal;
+          windows.push_back(window);
+          EXPECT_EQ(batch.tokens[i * 8], window * 8);
+          EXPECT_EQ(batch.targets[i * 8 + 7], window * 8 + 8);
         }
         if (index % 2 == 1) loader.end_step();
       }
@@ -64,11 +65,11 @@ TEST_F(EvaluationLoaderTest, RewindsToTheFirstWindow) {
   EvaluationLoader loader =
       EvaluationLoader::open(tokens_, {.tokens_per_sample = 8, .micro_sequences = 15}).value();
   EXPECT_EQ(loader.windows(), 20);
-  EXPECT_EQ(loader.micro_batch(0).value().size, 15);
+  EXPECT_EQ(loader.micro_batch(0).value().rows.count, 15 * 8);
   loader.end_step();
-  EXPECT_EQ(loader.micro_batch(0).value().samples[0], 15);
+  EXPECT_EQ(loader.micro_batch(0).value().rows.sequences[0].ordinal, 15);
   loader.rewind();
-  EXPECT_EQ(loader.micro_batch(0).value().samples[0], 0);
+  EXPECT_EQ(loader.micro_batch(0).value().rows.sequences[0].ordinal, 0);
 }
 
 TEST_F(EvaluationLoaderTest, AStepsBatchesComeInAnyOrderAndStayUntilItEnds) {
@@ -76,8 +77,8 @@ TEST_F(EvaluationLoaderTest, AStepsBatchesComeInAnyOrderAndStayUntilItEnds) {
       EvaluationLoader::open(tokens_, {.tokens_per_sample = 8, .micro_sequences = 8}).value();
   const MicroBatch last = loader.micro_batch(2).value();
   const MicroBatch first = loader.micro_batch(0).value();
-  EXPECT_EQ(last.size, 4);
-  EXPECT_EQ(first.size, 8);
+  EXPECT_EQ(last.rows.count, 4 * 8);
+  EXPECT_EQ(first.rows.count, 8 * 8);
   EXPECT_EQ(loader.micro_batch(2).value().tokens.data(), last.tokens.data()) << "asked for twice";
   EXPECT_EQ(first.tokens[0], 0);
   EXPECT_EQ(last.tokens[0], 16 * 8);

@@ -96,20 +96,20 @@ INSTANTIATE_TEST_SUITE_P(Compute, AllocationTest,
 /// The same window again and again.
 class OneWindow final : public data::MicroBatchSource {
  public:
-  explicit OneWindow(int64_t length) : tokens_(static_cast<size_t>(length), 1) {}
+  explicit OneWindow(int64_t length)
+      : tokens_(static_cast<size_t>(length), 1), sequence_{.length = length} {}
   Result<data::MicroBatch> micro_batch(int index) override {
     EXPECT_EQ(index, next_++);
-    return data::MicroBatch{.size = 1,
-                            .tokens_per_sample = static_cast<int64_t>(tokens_.size()),
-                            .tokens = tokens_,
-                            .targets = tokens_,
-                            .samples = std::span(&ordinal_, 1)};
+    return data::MicroBatch{
+        .rows = {.count = sequence_.length, .sequences = std::span(&sequence_, 1)},
+        .tokens = tokens_,
+        .targets = tokens_};
   }
   void end_step() override { next_ = 0; }
 
  private:
   const std::vector<int32_t> tokens_;
-  const int64_t ordinal_ = 0;
+  const kernels::Sequence sequence_;
   int next_ = 0;  // of this step
 };
 

@@ -27,7 +27,7 @@ class DropoutMaskTest : public ::testing::Test {
     const auto bytes = static_cast<size_t>(kernels_->scratch_bytes());
     scratch_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})));
     kernels_->set_scratch({scratch_.get(), bytes});
-    batch_ = {.size = 1, .tokens_per_sample = kTokens, .tokens = tokens_, .samples = samples_};
+    batch_ = {.rows = {.count = kTokens, .sequences = sequences_}, .tokens = tokens_};
     numerics_ = {.seed = 11, .overflow = &overflow_};
   }
 
@@ -46,7 +46,7 @@ class DropoutMaskTest : public ::testing::Test {
   std::unique_ptr<kernels::KernelSet> kernels_;
   std::unique_ptr<std::byte, Free> scratch_;
   std::vector<int32_t> tokens_ = std::vector<int32_t>(kTokens);
-  std::vector<int64_t> samples_ = {7};
+  std::vector<kernels::Sequence> sequences_ = {{.length = kTokens, .ordinal = 7}};
   kernels::OverflowFlag overflow_{0};
   data::MicroBatch batch_;
   StepNumerics numerics_;

@@ -1,0 +1,128 @@
+// Batches of sequences of any length: loss, gradients and update do not depend on which of them
+// share a micro-batch, or a rank.
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/worker/comm/world.h"
+#include "worker/device/cpu_device.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/limits.h"
+#include "worker/job/engine_state.h"
+#include "worker/matrix/matrix.h"
+
+namespace trainyard::engine {
+namespace {
+
+constexpr int kSteps = 2;
+
+/// Sample i of a step has kLengths[i] tokens: from one to all of prime_spec's.
+constexpr int64_t kLengths[] = {1, 29, 13, 14, 2, 26, 12, 28, 1, 7, 20};
+
+class RaggedBatches final : public data::MicroBatchSource {
+ public:
+  RaggedBatches(const api::EngineSpec& spec, int data_ranks, int data_rank)
+      : partition_(partition_of(spec.batch, data_ranks)),
+        data_rank_(data_rank),
+        vocab_(static_cast<int32_t>(spec.model.vocab)),
+        buffers_(static_cast<size_t>(partition_.micro_batches(data_rank))) {}
+
+  Result<data::MicroBatch> micro_batch(int index) override {
+    Buffer& b = buffers_[static_cast<size_t>(index)];
+    if (b.sequences.empty()) {
+      const layout::Range share = partition_.micro_batch(data_rank_, index);
+      for (int64_t i = share.begin; i < share.end; ++i)
+        add(b, i);
+    }
+    return data::MicroBatch{.rows = {.count = std::ssize(b.tokens), .sequences = b.sequences},
+                            .tokens = b.tokens,
+                            .targets = b.targets};
+  }
+  void end_step() override {
+    ++step_;
+    std::fill(buffers_.begin(), buffers_.end(), Buffer());
+  }
+
+ private:
+  struct Buffer {
+    std::vector<kernels::Sequence> sequences;
+    std::vector<int32_t> tokens, targets;
+  };
+  void add(Buffer& b, int64_t i) const {
+    const int64_t ordinal = step_ * partition_.samples + i;
+    b.sequences.push_back(
+        {.begin = std::ssize(b.tokens), .length = kLengths[i], .ordinal = ordinal});
+    for (int64_t t = 0; t < kLengths[i]; ++t) {
+      b.tokens.push_back(token(ordinal, t));
+      b.targets.push_back(token(ordinal, t + 1));
+    }
+  }
+  int32_t token(int64_t ordinal, int64_t t) const {
+    return static_cast<int32_t>((ordinal * ordinal + 7 * t + t * t) % vocab_);
+  }
+
+  data::BatchPartition partition_;
+  int data_rank_;
+  int32_t vocab_;
+  int64_t step_ = 0;
+  std::vector<Buffer> buffers_;
+};
+
+struct Lesson {
+  std::vector<double> losses, norms;
+  std::string hash;
+  bool operator==(const Lesson&) const = default;
+};
+
+Result<Lesson> teach_one(comm::Communicator& world, api::NumberFormat compute, int64_t micro) {
+  api::EngineSpec spec = matrix::prime_spec(compute);
+  spec.batch.micro_sequences = micro;
+  spec.model.dropout = 0.1;
+  const auto device = *make_cpu_device();
+  const comm::Groups groups = comm::Groups::of_data_ranks(world);
+  TRAINYARD_ASSIGN(const auto engine,
+                   Engine::create({.spec = spec, .device = device.get(), .groups = &groups}));
+  engine->initialize();
+  TRAINYARD_TRY(engine->settle());
+  RaggedBatches batches(spec, world.size(), world.rank());
+  Lesson lesson;
+  for (int step = 0; step < kSteps; ++step) {
+    TRAINYARD_ASSIGN(const StepReport report, engine->step(batches));
+    EXPECT_FALSE(report.skipped);
+    lesson.losses.push_back(report.loss);
+    lesson.norms.push_back(report.gradient_norm);
+  }
+  TRAINYARD_ASSIGN(const Hash128 hash, EngineState(*engine).hash());
+  lesson.hash = to_hex(hash);
+  return lesson;
+}
+
+/// Rank 0's.
+Lesson teach(int ranks, api::NumberFormat compute, int64_t micro) {
+  Lesson lesson;
+  comm::testing::run_world(comm::TransportKind::kLocal, ranks, [&](comm::Communicator& world) {
+    const auto found = teach_one(world, compute, micro);
+    EXPECT_TRUE(found) << found.error().message;
+    if (found && world.rank() == 0) lesson = *found;
+  });
+  return lesson;
+}
+
+class RaggedBatchTest : public ::testing::TestWithParam<api::NumberFormat> {};
+INSTANTIATE_TEST_SUITE_P(Compute, RaggedBatchTest,
+                         ::testing::Values(api::NumberFormat::kFP32, api::NumberFormat::kBF16));
+
+TEST_P(RaggedBatchTest, ASequenceTeachesWhatItTeachesAlone) {
+  const Lesson together = teach(1, GetParam(), std::ssize(kLengths));
+  ASSERT_EQ(together.norms.size(), size_t{kSteps});
+  EXPECT_GT(together.norms[0], 0);
+  for (const auto& [ranks, micro] : {std::pair{1, 1}, {1, 4}, {2, 3}, {3, 11}})
+    EXPECT_EQ(teach(ranks, GetParam(), micro), together) << ranks << " ranks, " << micro;
+}
+
+}  // namespace
+}  // namespace trainyard::engine
