@@ -10,8 +10,7 @@ namespace {
 /// Runs with fewer nodes than it wants.
 bool is_degraded(const api::TrainingJob& job) {
   return job.spec.elastic_policy && job.status.membership.generation > 0 &&
-         job.status.nodes.target <
-             api::largest_allowed(job.spec, job.spec.num_nodes).value_or(0);
+         job.status.nodes.target < api::largest_allowed(job.spec, job.spec.num_nodes).value_or(0);
 }
 
 }  // namespace
