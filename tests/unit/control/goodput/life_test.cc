@@ -55,7 +55,12 @@ class LivingJob : public JobDriver {
     if (committed > 0) facts.now.checkpoint = CheckpointFact{committed, "", "", clock.now()};
     for (int index = 0; index < 2; ++index) {
       const ObservedPod pod = member(index);
-      MemberFact fact{pod.uid, pod.name, index, facts.now.generation, true, clock.now(), {}};
+      MemberFact fact{.pod_uid = pod.uid,
+                      .pod_name = pod.name,
+                      .node_index = index,
+                      .generation = facts.now.generation,
+                      .connected = true,
+                      .since = clock.now()};
       fact.ranks.resize(1);
       fact.ranks[0].rank = index;
       facts.now.members.push_back(std::move(fact));
