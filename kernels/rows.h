@@ -16,7 +16,7 @@ struct Sequence {
 /// The token rows of a micro-batch: sequences of any length, one after the other from row 0 on.
 struct Rows {
   int64_t count = 0;                    ///< of all sequences together
-  std::span<const Sequence> sequences;  ///< in device memory
+  std::span<const Sequence> sequences;  ///< on the host; CUDA kernels take DeviceRows
 };
 
 /// How a sum over rows is cut into fp32 chains: a grain is `tokens` positions of a sample, counted

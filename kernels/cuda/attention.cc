@@ -44,7 +44,7 @@ void Attention::give_up(const Error& reason) {
 size_t Attention::prepare(const AttentionProblem& problem) {
   const auto own =
       static_cast<size_t>(problem.sequences * problem.heads * problem.longest) * sizeof(float);
-  if (library_ == nullptr) return own;
+  if (library_ == nullptr || problem.is_ragged) return own;
   auto& plan = plans_[problem];
   if (plan == nullptr) {
     auto made = library_->plan(problem);
@@ -59,8 +59,9 @@ size_t Attention::prepare(const AttentionProblem& problem) {
 
 template <typename P, typename Own, typename OfPlan>
 cudaError_t Attention::run(const P& p, const Own& own, const OfPlan& of_plan) {
-  if (library_ == nullptr) return own();
-  const auto plan = plans_.find(problem_of(p));
+  const AttentionProblem problem = problem_of(p);
+  if (library_ == nullptr || problem.is_ragged) return own();
+  const auto plan = plans_.find(problem);
   if (plan == plans_.end()) return cudaErrorInvalidValue;
   const Status status = of_plan(*plan->second);
   if (status) return cudaSuccess;

@@ -180,8 +180,12 @@ __global__ void __launch_bounds__(kThreads) sum_of_squares_kernel(SquaresStep p)
     return;
   }
   for (int k = 0; k < kSquareLimbs; ++k) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(p.limbs + k),
-              static_cast<unsigned long long>(limbs[k]));
+    const auto limb = static_cast<unsigned long long>(limbs[k]);
+    const unsigned long long before =
+        atomicAdd(reinterpret_cast<unsigned long long*>(p.limbs + k), limb);
+    // Of all blocks so far, so that no sum wraps unseen.
+    if (k + 1 == kSquareLimbs && before + limb >= static_cast<unsigned long long>(kSquareLimit))
+      raise(p);
   }
 }
 

@@ -207,11 +207,13 @@ class Judge {
   }
 
   /// An attempt that ended for a rank names the pod, which may run a little longer: how it ends is
-  /// held against it. One that goes without a word (its node has gone) says nothing.
+  /// held against it. One that goes without a word (its node has gone) says nothing, nor does one
+  /// whose ranks start again in it.
   void take_agents_at_their_word(const Json& status, int64_t generation) {
     for (const Json& attempt : at(status, "attempts")) {
       const bool of_a_rank = attempt.contains("rank") && attempt.contains("exitCode");
       if (!of_a_rank || number(attempt, "generation") != generation) continue;
+      if (attempt.value("inPlace", false)) continue;
       const auto found = pods_.find(text(attempt, "podUID"));
       if (found == pods_.end() || found->second.lost || !found->second.alive) continue;
       found->second.owed_exit = number(attempt, "exitCode");

@@ -37,7 +37,7 @@ class EvaluationLoader final : public MicroBatchSource {
   /// Starts again at the first window.
   void rewind();
 
-  /// Windows of all ranks together: the divisor of the mean is windows() x T.
+  /// Windows of all ranks together.
   int64_t windows() const { return windows_.samples; }
 
  private:

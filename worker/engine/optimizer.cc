@@ -32,7 +32,8 @@ bool carry_squares(ControlWord& control) {
     limbs[k + 1] += limbs[k] >> kernels::kSquareLimbBits;
     limbs[k] &= (int64_t{1} << kernels::kSquareLimbBits) - 1;
   }
-  return limbs[kTop] < kernels::kSquareLimit;
+  // Below 0: the ranks' sums have wrapped.
+  return limbs[kTop] >= 0 && limbs[kTop] < kernels::kSquareLimit;
 }
 
 double loss_total(const ControlWord& control) {

@@ -217,9 +217,13 @@ TEST_F(StreamTest, AKilledRankStartsAgainInItsPod) {
   const pid_t rank = rank_of(pods[1]);
   ASSERT_GT(rank, 0);
   ::kill(rank, SIGKILL);
+  ASSERT_TRUE(until([&] {
+    const Json status = job_status("tiny");
+    return status.contains("restarts") && status["restarts"].value("inPlace", 0) == 1;
+  })) << job_status("tiny").dump(2);
+  EXPECT_THAT(names_of_pods("tiny"), testing::UnorderedElementsAreArray(pods));
   ASSERT_TRUE(until([&] { return condition("tiny", "Complete") == "True"; }))
       << job_status("tiny").dump(2);
-  EXPECT_THAT(names_of_pods("tiny"), testing::UnorderedElementsAreArray(pods));
   Json status = job_status("tiny");
   EXPECT_EQ(status["restarts"]["total"], 1);
   EXPECT_EQ(status["restarts"]["inPlace"], 1);

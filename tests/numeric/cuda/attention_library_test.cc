@@ -204,7 +204,8 @@ TEST_P(CudaAttentionLibraryTest, RefusesAProblemThatWasNotPrepared) {
   EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_));
   o.forward.dropout.rate = 0;
   o.forward.rows.count -= 1;
-  EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_)) << "ragged";
+  EXPECT_EQ(cudaSuccess, attention.forward(o.forward, nullptr, stream_))
+      << "own kernels take sequences of other lengths, and need no plan";
   o.forward.rows.count += 1;
   o.forward.causal = false;
   EXPECT_EQ(cudaErrorInvalidValue, attention.forward(o.forward, nullptr, stream_));

@@ -1,5 +1,6 @@
 // Attention against the reference in double, forward and backward.
 
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -149,6 +150,19 @@ TEST_P(CudaAttentionTest, GroupedQueries) { check({{67, 67}, 4, 2, 64, true}); }
 TEST_P(CudaAttentionTest, BidirectionalOfAnyLength) { check({{133, 15, 1}, 1, 1, 64, false}); }
 TEST_P(CudaAttentionTest, BidirectionalOfWideHeadsInGroups) { check({{35, 35}, 2, 1, 128, false}); }
 TEST_P(CudaAttentionTest, DropoutHasTheMaskOfTheCpu) { check({{66, 9}, 2, 1, 64, true, 0.25F}); }
+// A key beyond the end has score 0: its weight would be infinite, and its gradient no number.
+TEST_P(CudaAttentionTest, ScoresFarBelowZeroShowNoKeyBeyondTheEnd) {
+  const Case c{{63}, 1, 1, 64, false};
+  std::vector<float> values;
+  for (int64_t row = 0; row < c.lengths[0]; ++row) {
+    for (const float part : {4.0F, -4.0F, 1.0F})  // query, key, value
+      values.insert(values.end(), static_cast<size_t>(c.head_dim), part);
+  }
+  const std::vector<float> ones(static_cast<size_t>(c.lengths[0] * c.head_dim), 1.0F);
+  const Passes all = run(c, sequences_of_case(c), Tensor(c.type, values), Tensor(c.type, ones));
+  for (const double d : download(all.b.d_qkv, c.type, all.rows() * all.row).doubles())
+    ASSERT_TRUE(std::isfinite(d));
+}
 TEST_P(CudaAttentionTest, OneToken) { check({{1, 1}, 1, 1, 64, true}); }
 TEST_P(CudaAttentionTest, ASequenceHasTheBitsThatItHasAlone) {
   check_alone({{1, 70, 64, 17}, 2, 1, 64, true, 0.25F});

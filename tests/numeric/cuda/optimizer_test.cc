@@ -143,6 +143,22 @@ TEST_P(CudaOptimizerTest, ASquareThatDoesNotFitIsAnOverflowAndAddsNothing) {
   }
 }
 
+// Of many parts, each of which fits.
+TEST_P(CudaOptimizerTest, ASumThatDoesNotFitIsAnOverflow) {
+  std::vector<int64_t> sums(kSquareLimbs);
+  for (const int64_t so_far : {int64_t{0}, kSquareLimit - 1}) {
+    sums.back() = so_far;
+    uint32_t* const overflow = upload(std::vector<uint32_t>{0});
+    // A square of the top limb's own size.
+    ASSERT_EQ(cudaSuccess, sum_of_squares({.count = 1,
+                                           .gradient = upload(std::vector<float>{0x1p13F}),
+                                           .limbs = upload(sums),
+                                           .overflow = overflow},
+                                          stream_));
+    EXPECT_EQ(so_far == 0 ? 0U : 1U, download(overflow, 1)[0]);
+  }
+}
+
 TEST_P(CudaOptimizerTest, ExactSumsRoundToNearestEven) {
   const std::vector<float> partial = {1.5F,     2.5F,    -0.5F,         -1.5F,    0x1p40F,
                                       -0x1p61F, 0x1p62F, std::nanf(""), -INFINITY};

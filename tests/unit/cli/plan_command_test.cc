@@ -180,9 +180,9 @@ TEST_F(PlanCommandTest, TellsProgramsEveryByte) {
   const auto expected = nlohmann::json::parse(R"({
     "zeroStage": 3, "largestRank": 0,
     "bytes": {"weights": 61184, "masterWeights": 118784, "moments": 241152, "gradientSums": 241152,
-              "unitBuffers": 1209344, "activations": 874496, "kernelScratch": 18874368, "tokenBatches": 4096,
+              "unitBuffers": 1209344, "activations": 874496, "kernelScratch": 18874496, "tokenBatches": 4096,
               "checkpointSnapshot": 361728, "sharedMemory": 4198400, "process": 25165824},
-    "totalBytes": 51350528, "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
+    "totalBytes": 51350656, "bytesSentPerStep": 962520, "flopsPerStep": 94371840, "recomputeFlopsPerStep": 0})");
   EXPECT_EQ(json["stages"][3], expected) << json["stages"][3];
 }
 
