@@ -157,7 +157,7 @@ __device__ inline void add_rows(const EmbeddingBackward& p, const Rows& rows, co
 
 /// A warp has 256 columns of a token.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAligned ? 4 : 1)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 && kAligned ? 4 : 3)
     token_sums_kernel(EmbeddingBackward p, TokenRows r, FixedPoint fixed) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (token >= p.vocab) return;
