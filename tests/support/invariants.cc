@@ -402,6 +402,8 @@ class Judge {
     const std::string strategy = text(at(*job.spec, "failurePolicy"), "restartStrategy");
     const bool all = strategy.empty() || strategy == "RecreateAll";
     if (all && pod.generation < generation) return;
+    // A restart that has replaced all pods, whatever the strategy is by now.
+    if (pod.generation < number(at(*job.status, "membership"), "podsSince")) return;
     if (has_completed(pod)) return;
     for (const Json& attempt : at(*job.status, "attempts")) {
       if (text(attempt, "endTime").empty()) continue;
