@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,7 @@ class BpeCache {
     Line& line = lines_[place_of(key)];
     line.key = key;
     line.count = static_cast<uint32_t>(ids.size());
-    std::memcpy(line.ids.data(), ids.data(), ids.size_bytes());
+    std::copy(ids.begin(), ids.end(), line.ids.begin());
   }
 
  private:
