@@ -44,7 +44,7 @@ others is replaced only with --force.
 
 A text belongs to one split. Files of different splits with the same bytes are refused.
 
-Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 data is damaged or missing; 75 input or output failed.)";
+Exit codes: 0 done; 64 a wrong option, or something else lies at --out; 65 data is damaged or missing; 70 not each sample of an epoch was visited once; 75 input or output failed.)";
 
 constexpr int kIndent = 2;
 constexpr size_t kNamesShown = 10;

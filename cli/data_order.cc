@@ -79,7 +79,9 @@ std::vector<EpochVisits> visit(const OrderArguments& arguments, int64_t samples)
   std::map<int64_t, std::vector<uint8_t>> open;  // visits by epoch: a batch may reach into the next
   const auto close = [&](int64_t epoch) {
     EpochVisits& visits = epochs[static_cast<size_t>(epoch)];
-    for (const uint8_t count : open[epoch])
+    std::vector<uint8_t>& seen = open[epoch];
+    seen.resize(static_cast<size_t>(samples));  // where nothing was visited, too
+    for (const uint8_t count : seen)
       ++(count == 0 ? visits.never : count == 1 ? visits.once : visits.more);
     open.erase(epoch);
   };

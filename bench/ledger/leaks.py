@@ -37,13 +37,25 @@ def processes(run_dir):
     return found
 
 
+def holders_of_shared_memory():
+    """Processes, whatever they are, that have a part of a run's shared memory mapped."""
+    found = set()
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if "memfd:trainyard" in (entry / "maps").read_text(encoding="utf-8", errors="replace"):
+                found.add(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
 def left(run_dir, known):
     """{kind: what is there now and was not in `known`}."""
     sockets = {line.split()[-1] for line in pathlib.Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
-               if "trainyard" in line}
+               if str(run_dir) in line}
     now = {
         "processes": set(processes(run_dir)),
-        "shared memory": {entry.name for entry in pathlib.Path("/dev/shm").iterdir()},
+        "shared memory": holders_of_shared_memory(),
         "sockets": sockets,
         "folders": {entry.name for entry in pathlib.Path(tempfile.gettempdir()).glob("trainyard*")},
     }
