@@ -21,7 +21,7 @@ using api::ConditionType;
 constexpr std::chrono::seconds kStaleViewPause{1};
 
 /// For an agent to end once its job has failed for good; it has nothing to do but that.
-constexpr std::chrono::seconds kVerdictGrace{5};
+constexpr std::chrono::seconds kVerdictGrace{10};
 
 constexpr char kStatusLost[] = "StatusLost";
 
@@ -128,7 +128,11 @@ void Planner::decide() {
   }
   next_.observed_generation = observed_.metadata.generation;
   note_facts(next_, observed_.facts);
-  if (next_.membership.generation > 0 && !is_stopping()) note_completions(next_, sets_.members);
+  if (next_.membership.generation > 0 && !is_stopping()) {
+    std::vector<const ObservedPod*> members = sets_.members;
+    std::erase_if(members, [&](const ObservedPod* pod) { return ended_too_early(*pod); });
+    note_completions(next_, members);
+  }
   const bool ending = is_true(next_, ConditionType::kFailureTarget) ||
                       is_true(next_, ConditionType::kSuccessCriteriaMet);
   if (ending || end_if_over()) {

@@ -81,10 +81,16 @@ void Planner::plan_running() {
   if (observed_.facts.hosted && tells) look_in(describe_checkpoint_age(next_, spec_, now_));
 }
 
+/// Whether a restart that kept pods began the present generation. Older controllers wrote no
+/// podsSince.
+bool Planner::keeps_pods() const {
+  const int64_t since = next_.membership.pods_since;
+  return since > 0 && since < next_.membership.generation;
+}
+
 /// Pods that a restart has kept are ready before their ranks have met.
 bool Planner::ranks_run() const {
-  const bool keeps_pods = next_.membership.pods_since < next_.membership.generation;
-  const bool begins = keeps_pods && is_true(next_, ConditionType::kRestarting);
+  const bool begins = keeps_pods() && is_true(next_, ConditionType::kRestarting);
   return !begins || !observed_.facts.hosted ||
          (facts_are_current() && observed_.facts.rank_table_ready);
 }
@@ -102,7 +108,11 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
   for (const ObservedPod* pod : sets_.members) {
     // Whatever becomes of what is left of it.
     if (sets_.completed.contains(pod->node_index)) continue;
-    if (pod->phase == PodPhase::kFailed) {
+    if (ended_too_early(*pod)) {
+      losses.push_back(policies::judge_lost_pod(spec_.failure_policy, *pod,
+                                                "ended well in an earlier generation, and its "
+                                                "work is needed again"));
+    } else if (pod->phase == PodPhase::kFailed) {
       losses.push_back(policies::judge_failed_pod(spec_.failure_policy, *pod));
     } else if (pod->terminating && is_alive(*pod)) {
       if (const std::optional<Duration> left = time_to_save(*pod, told)) {
@@ -126,6 +136,22 @@ std::vector<Loss> Planner::find_losses(const policies::Gang& gang) {
     losses.push_back(judge_missing(index, last == gone.end() ? nullptr : last->second));
   }
   return losses;
+}
+
+/// Whether a restart kept the pod although its ranks had ended well, unknown to the plan: the
+/// present generation has not begun to run, and never will without them.
+bool Planner::ended_too_early(const ObservedPod& pod) const {
+  if (pod.phase != PodPhase::kSucceeded || pod.terminating) return false;
+  if (pod.created_generation >= next_.membership.generation || ranks_run()) return false;
+  // Ranks restore a state once all of them have met.
+  const auto has_met = [](const RankFact& rank) {
+    return rank.phase > contract::Phase::kRendezvous;
+  };
+  return std::none_of(observed_.facts.members.begin(), observed_.facts.members.end(),
+                      [&](const MemberFact& member) {
+                        return member.generation == next_.membership.generation &&
+                               std::any_of(member.ranks.begin(), member.ranks.end(), has_met);
+                      });
 }
 
 /// A member that is no more, by what was last known of it; nullptr: nothing.
@@ -172,8 +198,15 @@ std::optional<Duration> Planner::time_to_save(const ObservedPod& pod,
 
 std::optional<Time> Planner::scheduled_at() const {
   const api::Condition* scheduled = find_condition(next_, ConditionType::kScheduled);
-  const bool placed = scheduled != nullptr && scheduled->status == ConditionStatus::kTrue;
-  return placed ? scheduled->last_transition_time : std::nullopt;
+  if (scheduled == nullptr || scheduled->status != ConditionStatus::kTrue) return std::nullopt;
+  const api::Attempt* open = open_attempt(next_);
+  if (!scheduled->last_transition_time || !keeps_pods() || !open || !open->start_time) {
+    return scheduled->last_transition_time;
+  }
+  // Pods that were kept have their places during the back-off, in which no ranks start.
+  const Time began = *open->start_time;
+  return std::max(*scheduled->last_transition_time,
+                  began + policies::backoff_of(spec_.failure_policy, next_, began));
 }
 
 void Planner::add_silent(std::vector<Loss>& losses) {
@@ -281,7 +314,9 @@ Loss Planner::stalled_loss(const policies::Stall& stall) const {
   loss.rank = stall.rank;
   loss.message = stall.message;
   const api::StallAction action = spec_.progress_policy.on_stall;
-  if (action == api::StallAction::kRestartJob) {
+  // Before the first step nobody knows which pod is to blame.
+  const bool startup = stall.kind == policies::Stall::Kind::kStartup;
+  if (startup || action == api::StallAction::kRestartJob) {
     loss.wanted = policies::Scope::kAll;
     return loss;
   }
@@ -405,11 +440,13 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
                                            " s are used up; last: " + sentence);
     return;
   }
-  const policies::RestartScope scope =
-      policies::judge_scope({&spec_.failure_policy, &next_.attempts, &losses, &cause,
-                             /*may_keep=*/!any_succeeded() && !is_edited() && agents_stay(), now_});
   const int64_t kept_since = pods_since(spec_, next_);
   const std::vector<api::Attempt> condemning = condemning_attempts(next_, observed_.pods);
+  // The list of attempts has room for these, for those of this restart and for the open one.
+  const bool has_room = condemning.size() <= policies::kMaxSingleReplacements;
+  const bool may_keep = has_room && !any_succeeded() && !is_edited() && agents_stay(losses);
+  const policies::RestartScope scope = policies::judge_scope(
+      {&spec_.failure_policy, &next_.attempts, &losses, &cause, may_keep, now_});
   ahead_ = true;
   end_attempts(cause, scope);
   policies::count_restart(next_.restarts, budget, cause.counted, now_);
@@ -421,8 +458,10 @@ void Planner::restart(const Loss& cause, const std::vector<Loss>& losses) {
       scope.scope == policies::Scope::kAll;
   open_generation(next_, observed_.metadata, spec_, next_.membership.generation + 1,
                   follows_spec ? spec_.num_nodes : next_.nodes.target, now_);
-  if (scope.scope != policies::Scope::kAll) next_.membership.pods_since = kept_since;
-  keep_attempts(next_, condemning);
+  if (scope.scope != policies::Scope::kAll) {
+    next_.membership.pods_since = kept_since;
+    keep_attempts(next_, condemning);
+  }
   set(ConditionType::kRestarting, ConditionStatus::kTrue, cause.reason, sentence);
   if (!follows_spec && next_.observed_generation != observed_.status.observed_generation) {
     // What has changed in the spec, its size among it, is for the next look.
@@ -451,19 +490,36 @@ void Planner::end_attempts(const Loss& cause, const policies::RestartScope& scop
   close_attempt(next_, {&cause, {}, last_step(), false, in_place}, now_);
 }
 
-/// Whether no agent that is heard of ends with its ranks, as older ones do.
-bool Planner::agents_stay() const {
+/// Whether ranks can start again in all pods that the losses leave: no pod is being deleted, and
+/// no agent that was heard of is silent or, as older ones do, ends with its ranks.
+bool Planner::agents_stay(const std::vector<Loss>& losses) const {
   const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
-  return std::none_of(sets_.members.begin(), sets_.members.end(), [&](const ObservedPod* pod) {
+  return std::all_of(sets_.members.begin(), sets_.members.end(), [&](const ObservedPod* pod) {
+    const bool is_lost = std::any_of(losses.begin(), losses.end(), [&](const Loss& loss) {
+      return loss.pod_uid == pod->uid && !loss.pod_goes_on;
+    });
+    if (is_lost || !is_alive(*pod)) return true;
+    if (pod->terminating) return false;
     const auto found = told.find(pod->uid);
-    return is_alive(*pod) && !pod->terminating && found != told.end() && !found->second->stays;
+    if (found == told.end()) return true;
+    const MemberFact& agent = *found->second;
+    return agent.stays && (agent.connected || now_ - agent.since <= policies::kStreamGrace);
   });
 }
 
+/// Whether a member has ended well, or is about to: its ranks are done, and only its pod's end is
+/// not known yet.
 bool Planner::any_succeeded() const {
+  const policies::MembersByPod told = policies::members_by_pod(observed_.facts);
+  const auto is_done = [](const RankFact& rank) { return rank.phase == contract::Phase::kDone; };
   return !sets_.completed.empty() ||
-         std::any_of(sets_.members.begin(), sets_.members.end(),
-                     [](const ObservedPod* pod) { return pod->phase == PodPhase::kSucceeded; });
+         std::any_of(sets_.members.begin(), sets_.members.end(), [&](const ObservedPod* pod) {
+           if (pod->phase == PodPhase::kSucceeded) return true;
+           const auto found = told.find(pod->uid);
+           return facts_are_current() && found != told.end() &&
+                  found->second->generation == observed_.facts.generation &&
+                  std::any_of(found->second->ranks.begin(), found->second->ranks.end(), is_done);
+         });
 }
 
 void Planner::resize(int64_t target, std::string_view reason, bool requested) {

@@ -72,15 +72,18 @@ class Planner {
   void add_failed_ranks(const policies::MembersByPod& told,
                         std::vector<policies::Loss>& losses) const;
   policies::Loss judge_missing(int index, const ObservedPod* last) const;
-  /// When the gang of this generation was placed; nullopt: not yet.
+  /// When the ranks of this generation could start: its gang was placed, and the back-off was over;
+  /// nullopt: not placed yet.
   std::optional<Time> scheduled_at() const;
   void add_silent(std::vector<policies::Loss>& losses);
   bool may_wait_for_root_cause(const std::vector<policies::Loss>& losses);
   void restart(const policies::Loss& cause, const std::vector<policies::Loss>& losses);
   void end_attempts(const policies::Loss& cause, const policies::RestartScope& scope);
   policies::Loss stalled_loss(const policies::Stall& stall) const;
-  bool agents_stay() const;
+  bool agents_stay(const std::vector<policies::Loss>& losses) const;
+  bool keeps_pods() const;
   bool ranks_run() const;
+  bool ended_too_early(const ObservedPod& pod) const;
   void resize(int64_t target, std::string_view reason, bool requested);
 
   policies::Gang look_at_gang() const {

@@ -38,6 +38,17 @@ void append_escaped(std::string& out, char c, bool always) {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
+/// The oldest attempt that condemns no pod by its UID; the oldest of all where every one does. The
+/// newest `kept` are left out.
+std::vector<api::Attempt>::iterator most_dispensable(std::vector<api::Attempt>& attempts,
+                                                     size_t kept) {
+  const auto end = attempts.end() - static_cast<std::ptrdiff_t>(kept);
+  const auto found = std::find_if(attempts.begin(), end, [](const api::Attempt& attempt) {
+    return attempt.in_place.value_or(false) || attempt.pod_uid.empty();
+  });
+  return found == end ? attempts.begin() : found;
+}
+
 }  // namespace
 
 std::string bounded_text(std::string_view text, int64_t limit_bytes) {
@@ -168,11 +179,11 @@ void fit_status(api::TrainingJobStatus& status) {
   const size_t older = status.attempts.size() - std::min(status.attempts.size(), kAlwaysKept);
   for (size_t i = 0; i < older && !fits(); ++i)
     status.attempts[i].message.clear();
-  while (status.attempts.size() > kAlwaysKept && !fits())
-    status.attempts.erase(status.attempts.begin());
   if (fits()) return;
   for (api::Condition& condition : status.conditions)
     condition.message = bounded_text(condition.message, api::kMaxCrowdedMessage);
+  while (status.attempts.size() > kAlwaysKept && !fits())
+    status.attempts.erase(most_dispensable(status.attempts, kAlwaysKept));
   for (api::ClassRestarts& entry : status.restarts.classes) {
     const size_t kept = policies::kCrowdedRecentRestarts;
     if (entry.recent.size() <= kept || fits()) continue;

@@ -50,9 +50,9 @@ void push_attempt(api::TrainingJobStatus& status, api::Attempt attempt);
 void keep_attempts(api::TrainingJobStatus& status, const std::vector<api::Attempt>& kept);
 
 /// Keeps the whole within kMaxStatusBytes where names and texts are as long as they may be: first
-/// the messages of older attempts go, then the oldest attempts, never the newest two; then the
-/// messages of conditions are cut to kMaxCrowdedMessage; at last the oldest restarts that are
-/// remembered of a class go, down to policies::kCrowdedRecentRestarts.
+/// messages of older attempts go, then those of conditions are cut to kMaxCrowdedMessage, then the
+/// oldest attempts go, never the newest two, those that condemn a pod last; at last the oldest
+/// restarts remembered of a class go, down to policies::kCrowdedRecentRestarts.
 void fit_status(api::TrainingJobStatus& status);
 
 /// The attempt of the current generation that has not ended; nullptr when there is none.

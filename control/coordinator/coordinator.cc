@@ -42,6 +42,12 @@ RankExit exit_of(const FromAgent& message, std::string pod_name) {
   return exit;
 }
 
+bool has_failures(const StreamFacts& facts) {
+  return std::any_of(facts.members.begin(), facts.members.end(), [&](const MemberFact& member) {
+    return member.failure && member.generation == facts.generation;
+  });
+}
+
 /// What an agent says of itself, for the log.
 std::string told(const std::string& text) { return printable_text(text, kMaxToldBytes); }
 
@@ -273,9 +279,12 @@ void Coordinator::publish(const MembershipOrder& order) {
   std::unique_ptr<JobRun>& job = jobs_[order.job_uid];
   if (job == nullptr) job = make_job_locked(order.job_uid);
   if (job->order() == order) return;
-  // Whoever publishes had looked before there were facts, and of silence comes no event.
-  if (!job->order()) newly_hosted_.push_back(order.job_uid);
+  const bool first = !job->order();
+  const bool begins = first || job->order()->generation < order.generation;
   job->set_order(order);
+  // Whoever publishes had looked before there were facts, and of silence comes no event. Nor had
+  // they seen failures that were told before their generation's order came.
+  if (first || (begins && has_failures(job->facts()))) newly_hosted_.push_back(order.job_uid);
   send_locked(job->decide(options_.clock->now()));
 }
 

@@ -197,7 +197,8 @@ Worth JobRun::end_yield(Time now) {
 }
 
 Worth JobRun::end_back_off(Time now) {
-  if (!order_ || !backs_off_ || now < *order_->starts_at) return Worth::kNothing;
+  if (!order_ || !backs_off_) return Worth::kNothing;
+  if (order_->starts_at && now < *order_->starts_at) return Worth::kNothing;
   backs_off_ = false;
   return Worth::kALook;
 }
@@ -356,10 +357,14 @@ Worth JobRun::peer_lost(ConnectionId connection, const coordination::PeerLost& f
   return Worth::kALook;
 }
 
-/// Of several the first explains the others, if it did not only miss a peer itself.
+/// If several ranks fail, the first failure explains the others, unless that rank only missed a
+/// peer. An agent reports a failure once per stream: the report is kept when it arrives before the
+/// order of its generation.
 Worth JobRun::exited(ConnectionId connection, const coordination::RankExited& fact, Time now) {
   Member* member = find(connection);
-  if (member == nullptr || !is_current(*member) || !is_rank(fact.rank())) return Worth::kNothing;
+  if (member == nullptr || !is_rank(fact.rank())) return Worth::kNothing;
+  const bool is_past = order_ && member->fact.generation < order_->generation;
+  if (is_past || is_stranger(*member)) return Worth::kNothing;
   // An older agent gives no verdict: its pod will.
   if (fact.expected() || !fact.has_verdict()) return Worth::kNothing;
   ContainerExit end = end_of(fact, now);

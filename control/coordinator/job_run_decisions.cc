@@ -21,6 +21,7 @@ void fill(coordination::ResumePlan& plan, const MembershipOrder& order) {
 
 std::vector<JobRun::Decision> JobRun::decide(Time now) {
   std::vector<Decision> decisions;
+  backs_off_ = order_ && order_->starts_at && now < *order_->starts_at;
   waits_for_yield_ = order_ && anybody_yields(now);
   if (!order_ || waits_for_yield_) return decisions;
   leave_behind(decisions);
@@ -29,7 +30,6 @@ std::vector<JobRun::Decision> JobRun::decide(Time now) {
     return decisions;
   }
   ask_stacks(decisions);
-  backs_off_ = order_->starts_at && now < *order_->starts_at;
   if (backs_off_) return decisions;
   const std::optional<std::vector<Seat>> all = seats();
   if (!all) return decisions;

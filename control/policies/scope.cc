@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/worker_contract.h"
+
 namespace trainyard::control::policies {
 namespace {
 
@@ -25,6 +27,7 @@ bool fails_again_and_again(const ScopeInput& input, const Loss& loss) {
       input.attempts->begin(), input.attempts->end(), [&](const api::Attempt& attempt) {
         return attempt.in_place.value_or(false) && attempt.pod_uid == loss.pod_uid &&
                attempt.failure_class == loss.failure_class && attempt.end_time &&
+               attempt.exit_code != contract::kExitPeerLost &&
                input.now - *attempt.end_time < window;
       });
   return before + 1 >= kFailuresOfOnePod;

@@ -15,7 +15,7 @@ trainyard_test(sim_conformance_test TIER sim
 trainyard_test(sim_exhaustive_test TIER sim TIMEOUT 900
   SOURCES ${sim_tests}/exhaustive_test.cc
   DEPS sim_test_support)
-trainyard_test(sim_in_place_test TIER sim
+trainyard_test(sim_in_place_test TIER sim TIMEOUT 900
   SOURCES ${sim_tests}/in_place_test.cc
   DEPS agent_core control_test_support)
 trainyard_test(sim_random_test TIER sim TIMEOUT 600

@@ -72,7 +72,7 @@ TEST_F(RunInPlaceTest, AJobThatFailsForGoodLeavesWhatItLeavesWithoutIt) {
 
 TEST_F(RunInPlaceTest, AKilledAgentIsReplacedAndTheOtherPodGoesOn) {
   const auto run =
-      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "150"}}, {"--nodes", "2"});
+      start({{"FAKE_RANK_STEP_MS", "40"}, {"FAKE_RANK_STEPS", "300"}}, {"--nodes", "2"});
   ASSERT_TRUE(wait_until([&] { return checkpointed(10); })) << errors();
   const std::vector<pid_t> agents = running("trainyard-agent");
   ASSERT_EQ(agents.size(), 2u);

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "control/plan.h"
 #include "control/policies/scope.h"
 #include "tests/support/reporting_job.h"
 
@@ -118,7 +119,7 @@ TEST(InPlaceTest, AFatalExitFailsTheJobAndItsPodGivesItsVerdict) {
 TEST(InPlaceTest, AnAgentThatGivesNoVerdictIsNotWaitedForLong) {
   StayingJob job(job_of(2));
   job.fail_rank(0, 64);
-  ASSERT_TRUE(job.pass(seconds(5)));
+  ASSERT_TRUE(job.pass(seconds(10)));
   EXPECT_TRUE(job.is(ConditionType::kFailed));
 }
 
@@ -180,7 +181,7 @@ TEST(InPlaceTest, ABudgetThatIsUsedUpFailsTheJob) {
   manifest.spec.failure_policy.budgets = {{api::FailureClass::kApplication, 0, minutes(10)}};
   StayingJob job(std::move(manifest));
   job.fail_rank(1, 1);
-  ASSERT_TRUE(job.pass(seconds(5)));
+  ASSERT_TRUE(job.pass(seconds(10)));
   EXPECT_EQ(job.reason_of(ConditionType::kFailed), "BudgetExceeded");
 }
 
@@ -201,6 +202,135 @@ TEST(InPlaceTest, AnAgentThatEndsWithItsRanksReplacesAllPods) {
   EXPECT_EQ(job.status().membership.generation, 2) << "one generation";
   EXPECT_EQ(job.member(0).created_generation, 2);
   EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(InPlaceTest, AnAgentThatIsSilentReplacesAllPods) {
+  StayingJob job(job_of(3));
+  job.disconnect(2);
+  ASSERT_TRUE(job.pass(seconds(4)));
+  ASSERT_EQ(job.status().restarts.total, 0);
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  for (int index = 0; index < 3; ++index)
+    EXPECT_EQ(job.member(index).created_generation, 2) << index;
+}
+
+TEST(InPlaceTest, AnAgentWhoseStreamHasJustEndedStays) {
+  StayingJob job(job_of(3));
+  job.disconnect(2);
+  ASSERT_TRUE(job.pass(seconds(2)));
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.settle());
+  EXPECT_EQ(job.status().restarts.in_place, 1);
+}
+
+TEST(InPlaceTest, ANodeWhoseRanksAreDoneReplacesAllPods) {
+  StayingJob job(job_of(2));
+  job.rank(0).phase = contract::Phase::kDone;
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.member(0).created_generation, 2) << "its work is needed again";
+}
+
+TEST(InPlaceTest, APodThatEndedWellBeforeTheGenerationRanIsNotComplete) {
+  StayingJob job(job_of(2));
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.settle());
+  ASSERT_EQ(job.member(0).created_generation, 1);
+  job.fail(0, 0);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  EXPECT_EQ(job.status().membership.generation, 3);
+  EXPECT_EQ(job.status().completed_indexes, "");
+  EXPECT_EQ(job.member(0).created_generation, 3);
+  EXPECT_EQ(job.member(1).created_generation, 3);
+}
+
+TEST(InPlaceTest, APodThatEndsWellInALaterGenerationIsComplete) {
+  StayingJob job(job_of(2));
+  job.fail_rank(1, 1);
+  ASSERT_TRUE(job.settle());
+  job.carry_out();
+  job.step_to(5);
+  job.fail(0, 0);
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().membership.generation, 2);
+  EXPECT_EQ(job.status().nodes.succeeded, 1);
+}
+
+TEST(InPlaceTest, PodsOfManyRestartsThatAreStillSeenReplaceAll) {
+  StayingJob job(job_of(2));
+  job.fail_rank(1, 1);
+  Observed look = job.cluster.truth();
+  look.facts = job.facts.now;
+  const api::Attempt open = look.status.attempts.back();
+  look.status.attempts.clear();
+  for (int64_t i = 1; i < api::kMaxAttempts; ++i) {
+    ObservedPod seen = look.pods.front();
+    seen.uid = "lost-" + std::to_string(i);
+    seen.created_generation = 0;
+    api::Attempt condemning;
+    condemning.pod_uid = seen.uid;
+    condemning.end_time = job.clock.now();
+    look.pods.push_back(seen);
+    look.status.attempts.push_back(condemning);
+  }
+  look.status.attempts.push_back(open);
+  const Plan decided = plan(look, job.clock.now());
+  ASSERT_TRUE(decided.intent);
+  EXPECT_LE(static_cast<int64_t>(decided.intent->attempts.size()), api::kMaxAttempts);
+  EXPECT_EQ(decided.intent->membership.pods_since, 2) << "no attempt has to name them";
+}
+
+TEST(InPlaceTest, RanksOfAStatusWithoutPodsSinceRunWhenTheirPodsAreReady) {
+  StayingJob job(job_of(2, RestartStrategy::kRecreateAll));
+  job.fail(1, 1);
+  ASSERT_TRUE(job.pass(kBackoffOver));
+  job.carry_out();
+  Observed look = job.cluster.truth();
+  look.facts = job.facts.now;
+  look.facts.rank_table_ready = false;
+  look.status.membership.pods_since = 0;
+  for (api::Condition& condition : look.status.conditions) {
+    if (condition.type == ConditionType::kRestarting)
+      condition.status = api::ConditionStatus::kTrue;
+    if (condition.type == ConditionType::kRunning) condition.status = api::ConditionStatus::kFalse;
+  }
+  const Plan decided = plan(look, job.clock.now());
+  ASSERT_TRUE(decided.outcome);
+  EXPECT_TRUE(is_true(*decided.outcome, ConditionType::kRunning));
+}
+
+TEST(InPlaceTest, TheStartUpOfKeptPodsBeginsAfterTheBackOff) {
+  api::TrainingJob manifest = job_of(2);
+  manifest.spec.failure_policy.backoff = {seconds(100), seconds(100)};
+  manifest.spec.progress_policy.startup_timeout = seconds(60);
+  StayingJob job(std::move(manifest));
+  for (int restart = 0; restart < 2; ++restart) {
+    job.fail_rank(1, 1);
+    ASSERT_TRUE(job.settle());
+    job.carry_out();
+    job.facts.now.rank_table_ready = false;
+    ASSERT_TRUE(job.settle());
+  }
+  ASSERT_TRUE(job.pass(seconds(90)));
+  EXPECT_EQ(job.status().restarts.total, 2) << "the back-off has not ended";
+  job.facts.now.rank_table_ready = true;
+  ASSERT_TRUE(job.pass(seconds(60)));
+  EXPECT_TRUE(job.is(ConditionType::kRunning));
+  EXPECT_EQ(job.status().restarts.total, 2) << "50 s after the back-off";
+  ASSERT_TRUE(job.pass(seconds(20)));
+  EXPECT_EQ(job.status().restarts.total, 3);
+}
+
+TEST(InPlaceTest, FailuresThatFollowedAPeerDoNotReplaceAPod) {
+  StayingJob job(job_of(1));
+  for (const int exit_code : {69, 69, 75}) {
+    job.fail_rank(0, exit_code);
+    ASSERT_TRUE(job.settle());
+    job.carry_out();
+    ASSERT_TRUE(job.settle());
+  }
+  EXPECT_EQ(job.status().restarts.in_place, 3);
 }
 
 TEST(InPlaceTest, AnotherStrategyCondemnsNoPodThatRuns) {
@@ -305,6 +435,17 @@ TEST(StallScopeTest, ReplacePodReplacesThatOfTheRankToBlame) {
   EXPECT_EQ(job.status().restarts.pod_replacements, 1);
   EXPECT_EQ(job.member(0).created_generation, 1);
   EXPECT_EQ(job.member(1).created_generation, 2);
+}
+
+TEST(StallScopeTest, AStallBeforeTheFirstStepReplacesAll) {
+  api::TrainingJob manifest = job_that_reacts_by(api::StallAction::kRestartProcess);
+  manifest.spec.progress_policy.startup_timeout = seconds(60);
+  manifest.spec.failure_policy.backoff = {seconds(1), seconds(1)};
+  StayingJob job(std::move(manifest));
+  ASSERT_TRUE(job.pass(seconds(61)));
+  ASSERT_TRUE(job.pass(seconds(1)));
+  EXPECT_EQ(job.status().restarts.total, 1);
+  EXPECT_EQ(job.member(0).created_generation, 2);
 }
 
 TEST(StallScopeTest, RestartJobReplacesAll) {

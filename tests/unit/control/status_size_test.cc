@@ -83,6 +83,37 @@ TEST(StatusSizeTest, FittingAStatusKeepsTheNewestAttempts) {
   EXPECT_EQ(status.attempts.front().message, "");
 }
 
+TEST(StatusSizeTest, FittingAStatusKeepsTheAttemptsThatCondemnPods) {
+  api::TrainingJobStatus status;
+  for (int64_t generation = 1; generation <= api::kMaxAttempts; ++generation) {
+    api::Attempt attempt;
+    attempt.generation = generation;
+    attempt.node = std::string(2500, 'n');
+    attempt.pod_uid = "pod";
+    if (generation > 2) attempt.in_place = true;
+    status.attempts.push_back(attempt);
+  }
+  fit_status(status);
+  EXPECT_LT(static_cast<int64_t>(status.attempts.size()), api::kMaxAttempts);
+  EXPECT_EQ(status.attempts[0].generation, 1);
+  EXPECT_EQ(status.attempts[1].generation, 2);
+  EXPECT_EQ(status.attempts.back().generation, api::kMaxAttempts);
+}
+
+TEST(StatusSizeTest, FittingAStatusCutsConditionsBeforeItForgetsAttempts) {
+  api::TrainingJobStatus status;
+  for (int i = 0; i < 11; ++i) {
+    set_condition(status,
+                  {static_cast<ConditionType>(i), api::ConditionStatus::kFalse, "Because",
+                   std::string(2000, '"')},
+                  {});
+  }
+  status.attempts.resize(4);
+  fit_status(status);
+  EXPECT_EQ(status.attempts.size(), 4u);
+  EXPECT_LE(static_cast<int64_t>(api::encode_status(status).size()), api::kMaxStatusBytes);
+}
+
 TEST(StatusSizeTest, FittingAStatusForgetsOldRestartsLast) {
   api::TrainingJobStatus status;
   for (int i = 0; i < 11; ++i) {
@@ -115,7 +146,7 @@ TEST(StatusSizeTest, FittingAStatusForgetsOldRestartsLast) {
   EXPECT_EQ(oldest.back(), Time(std::chrono::milliseconds(1'000'000'000'222))) << "the newest stay";
 }
 
-TEST(StatusSizeTest, FittingAStatusCutsTheConditionsLastAndWritesThemOnce) {
+TEST(StatusSizeTest, FittingAStatusCutsTheConditionsAndWritesThemOnce) {
   api::TrainingJobStatus status;
   for (const auto type :
        {ConditionType::kAccepted, ConditionType::kScheduled, ConditionType::kRunning,

@@ -106,6 +106,79 @@ TEST_F(CoordinatorJoinTest, RanksWaitForTheBackOff) {
   EXPECT_TRUE(b_.told().at(1).has_start_generation());
 }
 
+TEST_F(CoordinatorJoinTest, ABackOffMayBeCalledOff) {
+  break_a();
+  MembershipOrder order = order_of_two_nodes(4);
+  order.starts_at = clock_.now() + seconds(5);
+  coordinator_.publish(order);
+  order.starts_at.reset();
+  order.stopping = true;
+  coordinator_.publish(order);
+  poll();
+  a_.told();
+  order.stopping = false;
+  coordinator_.publish(order);
+  ASSERT_FALSE(a_.told().empty()) << "nothing is waited for any more";
+}
+
+TEST_F(CoordinatorJoinTest, ABackOffEndsWithItsGeneration) {
+  break_a();
+  MembershipOrder order = order_of_two_nodes(4);
+  order.starts_at = clock_.now() + seconds(5);
+  coordinator_.publish(order);
+  order = order_of_two_nodes(5);
+  order.yields_until = clock_.now() + seconds(30);
+  order.yielding_pods = {"pod-z"};
+  coordinator_.publish(order);
+  a_.told();
+  poll();
+  EXPECT_TRUE(a_.told().empty()) << "one of another pod may still write a checkpoint";
+  clock_.advance(seconds(30));
+  poll();
+  EXPECT_EQ(a_.told().size(), 2u);
+}
+
+TEST_F(CoordinatorJoinTest, AFailureMayBeToldBeforeTheOrderIsKnown) {
+  for (ScriptedAgent* agent : {&a_, &b_}) {
+    agent->set_stays();
+    agent->connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  }
+  a_.say(failure());
+  poll();
+  coordinator_.publish(order_of_two_nodes(3));
+  EXPECT_TRUE(member("pod-a").failure);
+  changes_ = 0;
+  poll();
+  EXPECT_EQ(changes_, 1) << "nothing else tells of it";
+}
+
+TEST_F(CoordinatorJoinTest, AFailureMayBeToldWhileTheOrderIsStale) {
+  coordinator_.publish(order_of_two_nodes(2));
+  for (ScriptedAgent* agent : {&a_, &b_}) {
+    agent->set_stays();
+    agent->connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  }
+  a_.say(failure());
+  poll();
+  changes_ = 0;
+  coordinator_.publish(order_of_two_nodes(3));
+  EXPECT_TRUE(member("pod-a").failure);
+  poll();
+  EXPECT_EQ(changes_, 1) << "nothing else tells of it";
+}
+
+TEST_F(CoordinatorJoinTest, AFailureOfAGenerationBeforeTheOrderCountsNoMore) {
+  for (ScriptedAgent* agent : {&a_, &b_}) {
+    agent->set_stays();
+    agent->connect(/*ranks_started=*/true, /*table_delivered=*/true);
+  }
+  a_.say(failure());
+  poll();
+  coordinator_.publish(order_of_two_nodes(4));
+  EXPECT_FALSE(member("pod-a").failure);
+  EXPECT_TRUE(a_.told().at(0).has_join_generation());
+}
+
 TEST_F(CoordinatorJoinTest, APodThatIsReplacedIsFencedAndTheOtherWaitsForItsSuccessor) {
   break_a();
   MembershipOrder order = order_of_two_nodes(4);
